@@ -1,0 +1,66 @@
+# The same commands for people and for CI. Recipes use relative paths only: the tree may lie
+# under a path with spaces, which make itself cannot handle in target names.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+# Arguments for pytest, e.g. make test ARGS="-k mpa -x"
+ARGS ?=
+
+.PHONY: help build demo test test-all wheel wheel-check lint format asan tsan interop tshark bench spec clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
+
+build: ## Make .venv with everything in it and compile (the other targets do this too)
+	@tools/setup
+
+demo: ## Two processes on this machine move real data through siwarp; under a minute
+	@tools/setup
+	@.venv/bin/siwarp demo
+
+test: ## Run the test suite
+	@tools/setup --extra test
+	@$(PY) -m pytest $(ARGS)
+
+test-all: ## Run the test suite on every Python 3.10 or newer that this machine has
+	@tools/test-all $(ARGS)
+
+wheel: ## Make the abi3 wheel in dist/
+	@tools/wheel
+
+wheel-check: ## Make the wheel, and try it in an empty environment outside the tree
+	@tools/wheel
+	@tools/wheel-check
+
+lint: ## Linters, type checks, the rules of the layers, an aarch64 cross-compile
+	@tests/lint/run
+
+format: ## Write C and Python the way that lint wants them
+	@tools/setup --no-build --extra lint
+	@tests/lint/run --format
+
+asan: ## Run the suite with AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/sanitize asan $(ARGS)
+
+tsan: ## Run the suite with ThreadSanitizer
+	@tools/sanitize tsan $(ARGS)
+
+interop: ## Talk to Linux's own iWARP stack in a small VM
+	@tools/setup --extra test
+	@tests/interop/run
+
+tshark: ## Have stock tshark read captures of ours
+	@tools/setup --extra test
+	@tests/tshark/run $(ARGS)
+
+bench: ## Print latency and bandwidth beside the raw sockets; fails on a missed figure
+	@tools/setup
+	@$(PY) -m siwarp.bench
+
+spec: ## Check the clauses of the RFCs that code and tests cite
+	@tools/setup --extra test
+	@$(PY) spec/check.py
+
+clean: ## Remove everything that the other targets made
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

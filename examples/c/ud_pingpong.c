@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ud_pingpong: datagrams there and back through two UD queue pairs.
+ *
+ *   cc ud_pingpong.c $(siwarp config --cflags --libs) -o ud_pingpong
+ *   ./ud_pingpong                        prints its port and answers
+ *   ./ud_pingpong 127.0.0.1 PORT [COUNT]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <siwarp/siw.h>
+
+enum { SIZE = 64, SLOTS = 8 };
+
+static char memory[SLOTS + 1][SIZE]; /* the last one is what we send */
+static struct siw_mr *mr;
+static struct siw_qp *qp;
+static struct siw_cq *cq;
+
+static void must(int good, const char *what)
+{
+	if (good)
+		return;
+	perror(what);
+	exit(1);
+}
+
+static void post_recv(uint64_t slot)
+{
+	struct siw_sge sge = { (uintptr_t)memory[slot], SIZE, mr->lkey };
+	struct siw_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	must(!siw_post_recv(qp, &wr, &bad), "siw_post_recv");
+}
+
+static void post_send(struct siw_ah *ah)
+{
+	struct siw_sge sge = { (uintptr_t)memory[SLOTS], SIZE, mr->lkey };
+	struct siw_send_wr wr = {
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = SIW_WR_SEND,
+		/* remote_qpn 0: the port of the address handle; the top bit: our own Q_Key */
+		.wr.ud = { .ah = ah, .remote_qkey = 0x80000000 },
+	};
+	struct siw_send_wr *bad;
+
+	must(!siw_post_send(qp, &wr, &bad), "siw_post_send");
+}
+
+/* Polls until a message is there; its slot, and where it came from. */
+static uint64_t receive(struct siw_addr *source)
+{
+	struct siw_wc wc;
+	int n;
+
+	while ((n = siw_poll_cq_from(cq, 1, &wc, source)) == 0)
+		;
+	must(n == 1, "siw_poll_cq_from");
+	if (wc.status) {
+		fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc.status));
+		exit(1);
+	}
+	return wc.wr_id;
+}
+
+static void answer(struct siw_pd *pd)
+{
+	struct siw_addr source;
+
+	for (;;) {
+		uint64_t slot = receive(&source);
+		struct siw_ah *ah = siw_create_ah(pd, &source);
+
+		must(ah != NULL, "siw_create_ah");
+		memcpy(memory[SLOTS], memory[slot], SIZE);
+		post_recv(slot);
+		post_send(ah);
+		siw_destroy_ah(ah);
+		if (!strncmp(memory[SLOTS], "bye", 3))
+			return;
+	}
+}
+
+static void ask(struct siw_pd *pd, const struct siw_addr *dest, int count)
+{
+	struct siw_ah *ah = siw_create_ah(pd, dest);
+	struct siw_addr source;
+	struct timespec begin, end;
+
+	must(ah != NULL, "siw_create_ah");
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	for (int i = 1; i <= count; i++) {
+		uint64_t slot;
+
+		snprintf(memory[SLOTS], SIZE, i < count ? "ping %d" : "bye %d", i);
+		post_send(ah);
+		slot = receive(&source);
+		if (memcmp(memory[slot], memory[SLOTS], SIZE)) {
+			fprintf(stderr, "message %d came back as another\n", i);
+			exit(1);
+		}
+		post_recv(slot);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	printf("%d round trips, %.2f us each\n", count,
+	       ((double)(end.tv_sec - begin.tv_sec) * 1e6 +
+		(double)(end.tv_nsec - begin.tv_nsec) / 1e3) /
+		       count);
+	siw_destroy_ah(ah);
+}
+
+int main(int argc, char **argv)
+{
+	struct siw_qp_init_attr init = {
+		.qp_type = SIW_QPT_UD,
+		.cap = { .max_send_wr = 1,
+			 .max_recv_wr = SLOTS,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+	};
+	struct siw_addr dest, self;
+	struct siw_context *context;
+	struct siw_pd *pd;
+	char text[64];
+
+	must(!siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
+	if (argc > 2)
+		must(!siw_addr_parse(argv[1], (uint16_t)atoi(argv[2]), &dest), argv[1]);
+	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
+	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
+	must((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
+	     "siw_reg_mr");
+	must((cq = siw_create_cq(context, 2 * SLOTS, NULL, NULL, 0)) != NULL, "siw_create_cq");
+	init.send_cq = init.recv_cq = cq;
+	must((qp = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++)
+		must(!siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state }, SIW_QP_STATE),
+		     "siw_modify_qp");
+	for (uint64_t slot = 0; slot < SLOTS; slot++)
+		post_recv(slot);
+
+	if (argc > 2) {
+		ask(pd, &dest, argc > 3 ? atoi(argv[3]) : 1000);
+	} else {
+		must(!siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
+		printf("%s\n", siw_addr_format(&self, text, sizeof(text)));
+		fflush(stdout);
+		answer(pd);
+	}
+	siw_destroy_qp(qp);
+	siw_destroy_cq(cq);
+	siw_dereg_mr(mr);
+	siw_dealloc_pd(pd);
+	return siw_close_device(context) ? 1 : 0;
+}

@@ -1,0 +1,86 @@
+"""siwarp: a software RNIC in user space.
+
+It speaks iWARP over TCP (RC) and over UDP (UD). ``siwarp.verbs`` has the OF verbs,
+``siwarp.cm`` the connection manager, ``siwarp.inspect`` scapy layers for the wire formats.
+``siwarp.connect`` and ``siwarp.listen`` are the short way to a connection.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from siwarp import cm, verbs
+    from siwarp.cm import connect, listen
+    from siwarp.verbs import (
+        Error,
+        LimitError,
+        PeerGone,
+        ProtocolError,
+        RemoteBuffer,
+        StateError,
+        Timeout,
+        capture,
+    )
+
+__all__ = [
+    "Error",
+    "LimitError",
+    "PeerGone",
+    "ProtocolError",
+    "RemoteBuffer",
+    "StateError",
+    "Timeout",
+    "__version__",
+    "capture",
+    "cm",
+    "connect",
+    "listen",
+    "verbs",
+]
+
+__version__: str
+
+if importlib.util.find_spec("siwarp._siwarp") is None:
+    _root = Path(__file__).resolve().parent.parent
+    if (_root / "meson.build").is_file():
+        raise ImportError(
+            f"siwarp's C module is not built for this Python. Run: make -C '{_root}' build, "
+            f"then use '{_root}/.venv/bin/python'"
+        )
+    raise ImportError(
+        "siwarp's C module is missing from this installation. "
+        "Run: pip install --force-reinstall siwarp"
+    )
+
+
+# These names load the C library, so each is fetched when it is first used: siwarp.inspect and the
+# command's help need none of it.
+_FROM = {
+    "Error": "siwarp.verbs",
+    "LimitError": "siwarp.verbs",
+    "PeerGone": "siwarp.verbs",
+    "ProtocolError": "siwarp.verbs",
+    "RemoteBuffer": "siwarp.verbs",
+    "StateError": "siwarp.verbs",
+    "Timeout": "siwarp.verbs",
+    "capture": "siwarp.verbs",
+    "connect": "siwarp.cm",
+    "listen": "siwarp.cm",
+}
+_PACKAGES = ("cm", "verbs")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("siwarp")
+    if name in _FROM:
+        return getattr(importlib.import_module(_FROM[name]), name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"siwarp.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

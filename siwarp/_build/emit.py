@@ -1,0 +1,159 @@
+"""Write the C source of a cffi module from the blocks in the headers.
+
+A declaration that Python needs stands once, in its header, between ``/* cffi: begin */`` and
+``/* cffi: end */``. This script collects those blocks, each after the blocks of the headers that
+its header includes, and has cffi write the module's C source. meson runs it; nobody else does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import cffi
+
+BEGIN = "/* cffi: begin */"
+END = "/* cffi: end */"
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(siwarp/[^>]+)>)', re.MULTILINE)
+# Marks for the compiler that cffi does not know; each leaves its line where it was.
+MARKS = re.compile(r"\b(SIW_(?:API|EXPORT|PUBLIC))\b|__attribute__\s*\(\(.*?\)\)")
+
+# System types that a header takes from the C library.
+PRELUDE = """
+struct iovec { void *iov_base; size_t iov_len; };
+struct sockaddr { ...; };
+struct timespec { ...; };
+typedef unsigned int socklen_t;
+"""
+# Of the layers, the package itself reads settings and counters only.
+PACKAGE_TOO = ("base/settings.h", "base/counters.h")
+PRELUDE_C = """
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+"""
+
+
+class BlockError(Exception):
+    """A header whose blocks cannot be used; the text names file and line."""
+
+
+def blocks(header: Path) -> str:
+    """Return the text of a header's blocks, with a line marker before each."""
+    out: list[str] = []
+    inside = False
+    for number, line in enumerate(header.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip() == BEGIN:
+            if inside:
+                raise BlockError(f"{header}:{number}: a cffi block begins inside another")
+            inside = True
+            out.append(f'# {number + 1} "{header.name}"')
+        elif line.strip() == END:
+            if not inside:
+                raise BlockError(f"{header}:{number}: a cffi block ends that did not begin")
+            inside = False
+        elif inside:
+            if re.match(r"\s*#\s*(if|ifdef|ifndef|else|elif|endif|include)\b", line):
+                raise BlockError(f"{header}:{number}: no conditions or includes in a cffi block")
+            out.append(MARKS.sub("", line))
+    if inside:
+        raise BlockError(f"{header}: the last cffi block does not end")
+    return "\n".join(out)
+
+
+def in_include_order(root: Path, start: list[Path]) -> list[Path]:
+    """Return the headers and what they include of ours, each after what it includes."""
+    done: list[Path] = []
+    seen: set[Path] = set()
+
+    def visit(header: Path) -> None:
+        if header in seen:
+            return
+        seen.add(header)
+        for quoted, public in INCLUDE.findall(header.read_text(encoding="utf-8")):
+            for found in (
+                (header.parent / quoted, root / quoted) if quoted else (root / "include" / public,)
+            ):
+                if found.is_file():
+                    visit(found.resolve())
+                    break
+        done.append(header)
+
+    for header in start:
+        visit(header.resolve())
+    return done
+
+
+def include_line(root: Path, header: Path) -> str:
+    """Return how C code includes this header."""
+    public = root / "include"
+    if header.is_relative_to(public):
+        return f"#include <{header.relative_to(public).as_posix()}>"
+    return f'#include "{header.relative_to(root).as_posix()}"'
+
+
+def function_names(ffi: cffi.FFI) -> list[str]:
+    """Return the names of the functions that the blocks declare."""
+    kind = "function "
+    return sorted(x[len(kind) :] for x in ffi._parser._declarations if x.startswith(kind))
+
+
+def make_name(path: Path) -> str:
+    """Return a path as a dependency file spells it."""
+    return str(path).replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$")
+
+
+def main() -> int:
+    """Write the source and its dependency file; 1 with a message if a block is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--module", required=True)
+    parser.add_argument("--root", required=True, type=Path, help="the folder siwarp/")
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--depfile", required=True, type=Path)
+    parser.add_argument("--public", action="store_true", help="take the public headers")
+    parser.add_argument("layers", nargs="*", help="take the headers of these folders")
+    args = parser.parse_args()
+
+    root: Path = args.root.resolve()
+    folders = [root / "include" / "siwarp"] if args.public else [root / x for x in args.layers]
+    start = [header for folder in folders for header in sorted(folder.glob("*.h"))]
+    if args.public:
+        start += [root / header for header in PACKAGE_TOO]
+    headers = in_include_order(root, start)
+    try:
+        found = [(header, text) for header in headers if (text := blocks(header))]
+    except BlockError as e:
+        print(e, file=sys.stderr)
+        return 1
+
+    ffi = cffi.FFI()
+    ffi.cdef(PRELUDE)
+    for header, text in found:
+        try:
+            ffi.cdef(text)
+        except Exception as e:  # cffi raises several kinds; all mean that this block is wrong
+            print(f"{header}: cffi cannot read a block of it: {e}", file=sys.stderr)
+            return 1
+    lines = [include_line(root, header) for header, _ in found]
+    if not args.public:
+        # In the tests' module a function that a header promises and no file has yet is missing
+        # for its own tests only; tests/lint/c_symbols.py names it.
+        lines += [f"#pragma weak {name}" for name in function_names(ffi)]
+    ffi.set_source(args.module, PRELUDE_C + "\n".join(lines) + "\n")
+    ffi.emit_c_code(str(args.out))
+
+    # The folders are dependencies too: a header that comes or goes changes them.
+    needed = [*folders, *headers]
+    names = " ".join(make_name(path) for path in needed)
+    args.depfile.write_text(f"{make_name(args.out)}: {names}\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Where the C side of this installation lies: headers, library, flags to compile with."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+LIBRARY = "libsiwarp.so.0"
+
+
+def include_dir() -> Path:
+    """Return the folder to give to the compiler's ``-I``."""
+    return Path(__file__).resolve().parent / "include"
+
+
+def library() -> Path:
+    """Return the shared library that this installation's Python uses.
+
+    In an installed package it is ``siwarp/lib/libsiwarp.so.0``; in an editable one it lies beside
+    the C module in the build folder.
+
+    Raises:
+        FileNotFoundError: the installation has no such library.
+
+    """
+    from siwarp import _siwarp
+
+    assert _siwarp.__file__ is not None
+    beside = Path(_siwarp.__file__).resolve().parent
+    for found in (beside / "lib" / LIBRARY, beside / LIBRARY):
+        if found.is_file():
+            return found
+    raise FileNotFoundError(f"no {LIBRARY} beside {_siwarp.__file__}")
+
+
+def cflags() -> str:
+    """Return the compiler flags for a C program, quoted for a shell."""
+    return shlex.quote(f"-I{include_dir()}")
+
+
+def libs() -> str:
+    """Return the linker flags for a C program, quoted for a shell."""
+    folder = library().parent
+    flags = (f"-L{folder}", f"-l:{LIBRARY}", f"-Wl,-rpath,{folder}")
+    return " ".join(shlex.quote(flag) for flag in flags)

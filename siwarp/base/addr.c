@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/addr.c - addresses as text: <siwarp/types.h>. */
+#include <errno.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+
+/* An interface's name or its index, as a number; 0: neither. */
+static uint32_t scope_of(const char *text)
+{
+	uint32_t index = if_nametoindex(text);
+	unsigned long n;
+	char *end;
+
+	if (index || text[0] < '0' || text[0] > '9')
+		return index;
+	errno = 0;
+	n = strtoul(text, &end, 10);
+	return errno || *end || n > UINT32_MAX ? 0 : (uint32_t)n;
+}
+
+int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
+{
+	struct siw_addr addr = { .port_be = htons(port) };
+	char number[INET6_ADDRSTRLEN];
+	const char *percent = strchr(text, '%');
+	size_t len = percent ? (size_t)(percent - text) : strlen(text);
+
+	if (len >= sizeof(number))
+		return -EINVAL;
+	memcpy(number, text, len);
+	number[len] = '\0';
+	if (!percent && inet_pton(AF_INET, number, addr.v4) == 1) {
+		addr.family = AF_INET;
+	} else if (inet_pton(AF_INET6, number, addr.v6) == 1) {
+		addr.family = AF_INET6;
+		if (percent) {
+			addr.scope = scope_of(percent + 1);
+			if (!addr.scope)
+				return -EINVAL;
+		}
+	} else {
+		return -EINVAL;
+	}
+	*out = addr;
+	return 0;
+}
+
+/* "%eth0", or its number where the interface has gone; "" without a scope. */
+static const char *scope_text(uint32_t scope, char text[IF_NAMESIZE + 1])
+{
+	text[0] = '\0';
+	if (scope) {
+		text[0] = '%';
+		if (!if_indextoname(scope, text + 1))
+			snprintf(text + 1, IF_NAMESIZE, "%u", scope);
+	}
+	return text;
+}
+
+char *siw_addr_format(const struct siw_addr *addr, char *text, size_t size)
+{
+	char number[INET6_ADDRSTRLEN], scope[IF_NAMESIZE + 1];
+
+	switch (addr->family) {
+	case AF_INET:
+		inet_ntop(AF_INET, addr->v4, number, sizeof(number));
+		snprintf(text, size, "%s:%u", number, siw_addr_port(addr));
+		break;
+	case AF_INET6:
+		inet_ntop(AF_INET6, addr->v6, number, sizeof(number));
+		snprintf(text, size, "[%s%s]:%u", number, scope_text(addr->scope, scope),
+			 siw_addr_port(addr));
+		break;
+	default:
+		snprintf(text, size, "(none)");
+	}
+	return text;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/addr.h - what the layers do with a struct siw_addr. No sockets here. */
+#ifndef SIW_BASE_ADDR_H
+#define SIW_BASE_ADDR_H
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <siwarp/types.h>
+
+_Static_assert(sizeof(struct siw_addr) == sizeof(struct sockaddr_in6), "sockaddr_in6");
+_Static_assert(offsetof(struct siw_addr, v4) == offsetof(struct sockaddr_in, sin_addr), "v4");
+_Static_assert(offsetof(struct siw_addr, v6) == offsetof(struct sockaddr_in6, sin6_addr), "v6");
+_Static_assert(offsetof(struct siw_addr, scope) == offsetof(struct sockaddr_in6, sin6_scope_id),
+	       "scope");
+
+/* Length of the sockaddr that this address stands for, 0 if it holds none. */
+static inline socklen_t siw_addr_len(const struct siw_addr *a)
+{
+	return a->family == AF_INET    ? sizeof(struct sockaddr_in)
+	       : a->family == AF_INET6 ? sizeof(struct sockaddr_in6)
+				       : 0;
+}
+
+static inline uint16_t siw_addr_port(const struct siw_addr *a)
+{
+	return ntohs(a->port_be);
+}
+
+/* Same family, address and port; the scope counts only where both have one. */
+static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr *b)
+{
+	if (a->family != b->family || a->port_be != b->port_be)
+		return false;
+	if (a->family == AF_INET)
+		return memcmp(a->v4, b->v4, 4) == 0;
+	return memcmp(a->v6, b->v6, 16) == 0 && (a->scope == b->scope || !a->scope || !b->scope);
+}
+
+#endif

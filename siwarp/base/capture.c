@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/capture.c - see capture.h. The file's format: pcapng, in the host's octet order. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/capture_impl.h"
+#include "base/settings.h"
+#include "base/trace.h"
+
+#define BLOCK_SECTION	0x0a0d0d0au
+#define BLOCK_INTERFACE 1u
+#define BLOCK_PACKET	6u
+#define OPT_END		0
+#define OPT_COMMENT	1
+#define OPT_FLAGS	2      /* of a packet: 1 inbound, 2 outbound */
+#define OPT_APPLICATION 4      /* of the section */
+#define OPT_NAME	2      /* of an interface */
+#define OPT_RESOLUTION	9      /* of an interface: 10^-n seconds */
+#define OPT_ROOM	0xf51a /* of local use: room for a comment; readers skip it */
+#define ROOM		76     /* octets of it */
+
+#define MAX_INTERFACES 64
+#define BLOCK_MAX      (32 + SIW_CAPTURE_HEADERS_MAX + 65536 + 4 + 8 + 4 + ROOM + 4 + 4)
+
+uint32_t siw_capture_active;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Under the lock. */
+static struct {
+	int fd; /* valid if generation */
+	uint32_t generation, generations;
+	bool forked; /* the file is the parent's */
+	off_t end;
+	char path[PATH_MAX]; /* as it was given */
+	int n_interfaces;
+	char interfaces[MAX_INTERFACES][16];
+	uint8_t block[BLOCK_MAX];
+	size_t len;
+} cap;
+
+/* Where the comment of the datagram goes that this thread received last. */
+static __thread struct {
+	uint32_t generation;
+	off_t room;
+} last;
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static void put(const void *octets, size_t n)
+{
+	memcpy(cap.block + cap.len, octets, n);
+	cap.len += n;
+}
+
+static void put32(uint32_t v)
+{
+	put(&v, sizeof(v));
+}
+
+static void pad(void)
+{
+	while (cap.len % 4)
+		cap.block[cap.len++] = 0;
+}
+
+static void put_option(uint16_t code, const void *value, size_t n)
+{
+	uint16_t head[2] = { code, (uint16_t)n };
+
+	put(head, sizeof(head));
+	put(value, n);
+	pad();
+}
+
+static void begin(uint32_t type)
+{
+	cap.len = 0;
+	put32(type);
+	put32(0);
+}
+
+static void fail(const char *what)
+{
+	siw_trace_warn_user("the capture ends here: %s: %s", what, strerror(errno));
+	if (ftruncate(cap.fd,
+		      cap.end)) /* half a block would spoil the file; if it stays, it stays */
+		errno = 0;
+	close(cap.fd);
+	cap.generation = 0;
+	__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
+}
+
+/* Ends the block and writes it. */
+static int finish(void)
+{
+	uint32_t size;
+	ssize_t n;
+
+	size = (uint32_t)cap.len + 4;
+	put32(size);
+	memcpy(cap.block + 4, &size, sizeof(size));
+	do
+		n = pwrite(cap.fd, cap.block, cap.len, cap.end);
+	while (n < 0 && errno == EINTR);
+	if (n != (ssize_t)cap.len) {
+		int error = n < 0 ? errno : ENOSPC;
+
+		errno = error;
+		fail("writing to its file");
+		return -error;
+	}
+	cap.end += n;
+	return 0;
+}
+
+static int write_section(void)
+{
+	char application[64];
+	int n = snprintf(application, sizeof(application), "siwarp " SIW_VERSION " (process %d)",
+			 (int)getpid());
+	uint16_t version[2] = { 1, 0 };
+	uint64_t unknown = UINT64_MAX;
+
+	begin(BLOCK_SECTION);
+	put32(0x1a2b3c4d);
+	put(version, sizeof(version));
+	put(&unknown, sizeof(unknown));
+	put_option(OPT_APPLICATION, application, (size_t)n);
+	put_option(OPT_END, "", 0);
+	return finish();
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+/* The path with this process's PID for each %p; suffixed: also -PID before the suffix. */
+static int expand(char *out, const char *path, bool suffixed)
+{
+	const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+	const char *at, *mark = path + strlen(path);
+	char pid[16];
+	size_t n = 0;
+
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	if (dot && dot > (slash ? slash + 1 : path))
+		mark = dot;
+	for (at = path;; at++) {
+		const char *word = NULL;
+
+		if (suffixed && at == mark)
+			n += (size_t)snprintf(out + n, PATH_MAX - n, "-%s", pid);
+		if (!*at)
+			break;
+		if (at[0] == '%' && at[1] == 'p')
+			word = pid, at++;
+		n += (size_t)(word ? snprintf(out + n, PATH_MAX - n, "%s", word)
+				   : snprintf(out + n, PATH_MAX - n, "%c", *at));
+		if (n >= PATH_MAX - 32)
+			return -ENAMETOOLONG;
+	}
+	return 0;
+}
+
+static int open_file(bool suffixed, int how)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int fd, rv = expand(path, cap.path, suffixed);
+
+	if (rv < 0)
+		return rv;
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | how, 0600);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		close(fd); /* comments are put in later: no pipe will do */
+		return -ESPIPE;
+	}
+	cap.fd = fd;
+	cap.end = 0;
+	cap.n_interfaces = 0;
+	cap.forked = false;
+	cap.generation = ++cap.generations;
+	return write_section();
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void in_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static void in_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	cap.forked = cap.generation != 0;
+}
+
+static void follow_forks(void)
+{
+	/* Without the memory for it, a child would write into its parent's file: no capture then. */
+	if (pthread_atfork(before_fork, in_parent, in_child))
+		abort();
+}
+
+static int start(const char *path, bool shared)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	int rv = -EBUSY;
+
+	if (strlen(path) >= sizeof(cap.path))
+		return -ENAMETOOLONG;
+	pthread_once(&once, follow_forks);
+	pthread_mutex_lock(&lock);
+	if (!cap.generation || cap.forked) {
+		if (cap.forked)
+			close(cap.fd);
+		cap.generation = 0;
+		cap.forked = false;
+		strcpy(cap.path, path);
+		rv = open_file(false, shared ? O_EXCL : O_TRUNC);
+		if (rv == -EEXIST)
+			rv = open_file(true, O_TRUNC | O_NOFOLLOW);
+		__atomic_store_n(&siw_capture_active, rv == 0, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&lock);
+	return rv;
+}
+
+int siw_capture_open(const char *path)
+{
+	return start(path, false);
+}
+
+void siw_capture_close(void)
+{
+	pthread_mutex_lock(&lock);
+	__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
+	if (cap.generation)
+		close(cap.fd);
+	cap.generation = 0;
+	cap.forked = false;
+	pthread_mutex_unlock(&lock);
+}
+
+static void from_environment(void)
+{
+	const char *path = siw_setting_capture();
+	int rv = path ? start(path, true) : 0;
+
+	if (rv < 0 && rv != -EBUSY)
+		siw_trace_warn_user("no capture to %s: %s", path, strerror(-rv));
+}
+
+void siw_capture_init(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, from_environment);
+}
+
+/* ---- packets --------------------------------------------------------------------------------- */
+
+uint64_t siw_capture_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t siw_capture_lock(void)
+{
+	pthread_mutex_lock(&lock);
+	return siw_capture_now();
+}
+
+void siw_capture_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+uint32_t siw_capture_generation(void)
+{
+	int rv;
+
+	if (!cap.forked)
+		return cap.generation;
+	close(cap.fd);
+	cap.forked = false;
+	cap.generation = 0;
+	rv = open_file(!strstr(cap.path, "%p"), O_TRUNC | O_NOFOLLOW);
+	if (rv < 0) {
+		siw_trace_warn_user("no capture of this child: %s", strerror(-rv));
+		__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
+	}
+	return cap.generation;
+}
+
+int siw_capture_interface(const char *name)
+{
+	uint8_t nanoseconds = 9;
+	int i;
+
+	for (i = 0; i < cap.n_interfaces; i++)
+		if (strncmp(cap.interfaces[i], name, sizeof(cap.interfaces[i])) == 0)
+			return i;
+	if (!cap.generation || i == MAX_INTERFACES)
+		return 0;
+	begin(BLOCK_INTERFACE);
+	put32(1); /* Ethernet */
+	put32(0); /* nothing is cut */
+	put_option(OPT_NAME, name, strlen(name));
+	put_option(OPT_RESOLUTION, &nanoseconds, 1);
+	put_option(OPT_END, "", 0);
+	if (finish())
+		return 0;
+	snprintf(cap.interfaces[i], sizeof(cap.interfaces[i]), "%s", name);
+	return cap.n_interfaces++;
+}
+
+void siw_capture_write(const struct siw_capture_packet *p)
+{
+	static const uint8_t room[ROOM];
+	uint32_t flags = p->sent ? 2 : 1, captured;
+	off_t where = 0;
+
+	if (!cap.generation)
+		return;
+	begin(BLOCK_PACKET);
+	put32((uint32_t)p->interface);
+	put32((uint32_t)(p->when_ns >> 32));
+	put32((uint32_t)p->when_ns);
+	captured = (uint32_t)siw_capture_packet_build(p, cap.block + cap.len + 8);
+	put32(captured);
+	put32(captured + (uint32_t)p->missing);
+	cap.len += captured;
+	pad();
+	put_option(OPT_FLAGS, &flags, sizeof(flags));
+	if (!p->tcp && !p->sent) {
+		where = cap.end + (off_t)cap.len;
+		put_option(OPT_ROOM, room, ROOM);
+	}
+	put_option(OPT_END, "", 0);
+	if (finish() == 0 && where) {
+		last.generation = cap.generation;
+		last.room = where;
+	}
+}
+
+void siw_capture_note(int why)
+{
+	static const char prefix[] = "datagrams dropped: ";
+	const char *help = siw_counter_help(why);
+	uint8_t room[4 + ROOM] = { 0 };
+	uint16_t head[2] = { OPT_COMMENT, 0 };
+	uint16_t rest[2] = { OPT_ROOM, 0 };
+	size_t used;
+	int n;
+
+	if (strncmp(help, prefix, sizeof(prefix) - 1) == 0)
+		help += sizeof(prefix) - 1;
+	/* What is left must hold the head of an option. */
+	n = snprintf((char *)room + 4, ROOM - 4 + 1, "%s: %s", siw_counter_name(why), help);
+	if (n > ROOM - 4)
+		n = ROOM - 4;
+	used = (size_t)(n + 3) / 4 * 4;
+	head[1] = (uint16_t)n;
+	memcpy(room, head, sizeof(head));
+	rest[1] = (uint16_t)(ROOM - used - sizeof(rest));
+	memset(room + 4 + n, 0, ROOM - (size_t)n);
+	memcpy(room + 4 + used, rest, sizeof(rest));
+	pthread_mutex_lock(&lock);
+	if (last.generation && last.generation == cap.generation && !cap.forked &&
+	    pwrite(cap.fd, room, sizeof(room), last.room) != (ssize_t)sizeof(room))
+		fail("writing a comment");
+	last.generation = 0;
+	pthread_mutex_unlock(&lock);
+}

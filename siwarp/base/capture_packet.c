@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/capture_packet.c - the headers that a capture's packets get. */
+#include <endian.h>
+
+#include "base/addr.h"
+#include "base/capture_impl.h"
+
+#define ETHERNET 14
+#define IPV4	 20
+#define IPV6	 40
+#define UDP	 8
+#define TCP	 20
+#define SYN_MORE 8 /* octets of a SYN's options */
+
+static void put16(uint8_t *at, uint32_t v)
+{
+	at[0] = (uint8_t)(v >> 8);
+	at[1] = (uint8_t)v;
+}
+
+static void put32(uint8_t *at, uint32_t v)
+{
+	put16(at, v >> 16);
+	put16(at + 2, v);
+}
+
+/* The Internet checksum's sum, unfolded; octets before the last piece must be even in number. */
+static uint64_t sum16(uint64_t sum, const uint8_t *at, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i + 1 < len; i += 2)
+		sum += (uint32_t)(at[i] << 8 | at[i + 1]);
+	if (i < len)
+		sum += (uint32_t)(at[i] << 8);
+	return sum;
+}
+
+static uint16_t fold(uint64_t sum)
+{
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return (uint16_t)~sum;
+}
+
+/* A locally administered address that shows the IP address it stands for. */
+static void put_mac(uint8_t *at, const struct siw_addr *a)
+{
+	at[0] = 2;
+	at[1] = 0;
+	memcpy(at + 2, a->family == AF_INET ? a->v4 : a->v6 + 12, 4);
+}
+
+static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len)
+{
+	uint8_t protocol = p->tcp ? IPPROTO_TCP : IPPROTO_UDP;
+
+	if (p->source.family == AF_INET) {
+		memset(at, 0, IPV4);
+		at[0] = 0x45;
+		put16(at + 2, (uint32_t)(IPV4 + len));
+		at[6] = 0x40; /* don't fragment: then the identification may be 0 */
+		at[8] = 64;
+		at[9] = protocol;
+		memcpy(at + 12, p->source.v4, 4);
+		memcpy(at + 16, p->dest.v4, 4);
+		put16(at + 10, fold(sum16(0, at, IPV4)));
+		return IPV4;
+	}
+	memset(at, 0, 8);
+	at[0] = 0x60;
+	put16(at + 4, (uint32_t)len);
+	at[6] = protocol;
+	at[7] = 64;
+	memcpy(at + 8, p->source.v6, 16);
+	memcpy(at + 24, p->dest.v6, 16);
+	return IPV6;
+}
+
+static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
+{
+	put16(at, siw_addr_port(&p->source));
+	put16(at + 2, siw_addr_port(&p->dest));
+	put16(at + 4, (uint32_t)(UDP + p->length + p->missing));
+	put16(at + 6, 0);
+	return UDP;
+}
+
+/* A SYN allows the largest segments and windows, so that no tool takes a long flight for an error. */
+static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
+{
+	size_t len = TCP + (p->flags & SIW_TCP_SYN ? SYN_MORE : 0);
+
+	put16(at, siw_addr_port(&p->source));
+	put16(at + 2, siw_addr_port(&p->dest));
+	put32(at + 4, p->seq);
+	put32(at + 8, p->flags & SIW_TCP_ACK ? p->ack : 0);
+	at[12] = (uint8_t)(len / 4 << 4);
+	at[13] = p->flags;
+	put16(at + 14, 65535);
+	put32(at + 16, 0);
+	if (p->flags & SIW_TCP_SYN) {
+		put32(at + TCP, 0x02040000 | SIW_CAPTURE_TCP_MAX); /* MSS */
+		put32(at + TCP + 4, 0x0103030e);		   /* no-op, window scale 14 */
+	}
+	return len;
+}
+
+static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
+{
+	const struct iovec *iov = p->iov;
+	size_t skip = p->skip, left = p->length;
+
+	while (left) {
+		size_t n;
+
+		for (; skip >= iov->iov_len; iov++)
+			skip -= iov->iov_len;
+		n = iov->iov_len - skip < left ? iov->iov_len - skip : left;
+		memcpy(out, (const uint8_t *)iov->iov_base + skip, n);
+		out += n;
+		left -= n;
+		skip += n;
+	}
+}
+
+/* Of TCP and UDP, over the pseudo header too, which is the same sum for IPv4 and IPv6. */
+static uint16_t checksum(const struct siw_capture_packet *p, const uint8_t *segment, size_t len)
+{
+	uint64_t sum = len + (p->tcp ? IPPROTO_TCP : IPPROTO_UDP);
+	bool v4 = p->source.family == AF_INET;
+
+	sum = sum16(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
+	sum = sum16(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
+	return fold(sum16(sum, segment, len));
+}
+
+size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out)
+{
+	size_t ip = p->source.family == AF_INET ? IPV4 : IPV6;
+	uint8_t *segment = out + ETHERNET + ip;
+	size_t len = p->tcp ? put_tcp(segment, p) : put_udp(segment, p);
+
+	put_mac(out, &p->dest);
+	put_mac(out + 6, &p->source);
+	put16(out + 12, ip == IPV4 ? 0x0800 : 0x86dd);
+	copy_payload(segment + len, p);
+	len += p->length;
+	put_ip(out + ETHERNET, p, len + p->missing);
+	/* Of a datagram that was cut no checksum can be told: 0 says that there is none. */
+	if (!p->missing) {
+		uint16_t sum = checksum(p, segment, len);
+
+		/* In UDP 0 means none, so that a sum of 0 goes as its other form. */
+		put16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
+	}
+	return ETHERNET + ip + len;
+}

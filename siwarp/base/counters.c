@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/counters.c - see counters.h.
+ *
+ * The page's file stays open and locked (flock) while its process lives. So whoever gets
+ * the lock knows that the owner is gone, also across PID namespaces that share the folder,
+ * and may remove it. Making, locking and removing are done under a lock on the folder.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/counters.h"
+#include "base/lock.h"
+
+static struct siw_counters_page private_page;
+struct siw_counters_page *siw_counters_page = &private_page;
+
+/* Guarded by lock, which the fork handlers keep whole. */
+static siw_lock_t lock = SIW_LOCK_INIT;
+static struct {
+	pid_t pid;	 /* of the process that called init, 0: nobody yet */
+	int fd;		 /* of the file, locked */
+	char path[4096]; /* "": no file */
+} own = { .fd = -1 };
+
+static const struct {
+	const char *name, *help;
+} table[] = {
+#define X(name, help) { #name, help },
+	SIW_COUNTERS(X)
+#undef X
+};
+
+/* When this process started, in clock ticks since boot: field 22, counted after the name. */
+static uint64_t start_ticks(void)
+{
+	char buf[1024], *p;
+	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return 0;
+	n = read(fd, buf, sizeof(buf) - 1);
+	close(fd);
+	if (n <= 0)
+		return 0;
+	buf[n] = 0;
+	p = strrchr(buf, ')');
+	for (int field = 2; p && field < 22; field++)
+		p = strchr(p + 1, ' ');
+	return p ? strtoull(p, NULL, 10) : 0;
+}
+
+/* Another process of this user holds it for some microseconds; one that hangs must not
+ * hang us, too. */
+static bool lock_folder(int dir)
+{
+	const struct timespec ms = { .tv_nsec = 1000000 };
+
+	for (int i = 0; i < 50; i++) {
+		if (flock(dir, LOCK_EX | LOCK_NB) == 0)
+			return true;
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return false;
+		nanosleep(&ms, NULL);
+	}
+	return false;
+}
+
+/* Opens and locks the folder, making it if it is not there; -1: not to be trusted or had. */
+static int open_folder(const char *path)
+{
+	struct stat st;
+	int dir;
+
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return -1;
+	dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dir < 0)
+		return -1;
+	if (fstat(dir, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 07777) != 0700 ||
+	    !lock_folder(dir)) {
+		close(dir);
+		return -1;
+	}
+	return dir;
+}
+
+/* Removes the file if its owner is gone. Anything that is not ours stays. */
+static void remove_stale(int dir, const char *name)
+{
+	int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0)
+		return;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+	    flock(fd, LOCK_EX | LOCK_NB) == 0)
+		unlinkat(dir, name, 0);
+	close(fd);
+}
+
+static void clean_folder(int dir)
+{
+	int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = copy < 0 ? NULL : fdopendir(copy);
+	struct dirent *e;
+
+	if (!d) {
+		if (copy >= 0)
+			close(copy);
+		return;
+	}
+	while ((e = readdir(d)))
+		if (e->d_name[0] && !e->d_name[strspn(e->d_name, "0123456789")])
+			remove_stale(dir, e->d_name);
+	closedir(d);
+}
+
+/* Makes, locks and sizes the file; the mapping, or NULL with nothing left behind. */
+static struct siw_counters_page *make_file(int dir, const char *name, int *out)
+{
+	const size_t size = sizeof(struct siw_counters_page);
+	int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	void *p = MAP_FAILED;
+
+	if (fd < 0)
+		return NULL;
+	/* posix_fallocate: on a full file system fail here, not by SIGBUS when counting. */
+	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && posix_fallocate(fd, 0, (off_t)size) == 0)
+		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED) {
+		unlinkat(dir, name, 0);
+		close(fd);
+		return NULL;
+	}
+	*out = fd;
+	return p;
+}
+
+static void fill_page(struct siw_counters_page *p)
+{
+	uint64_t magic;
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	p->version = SIW_COUNTERS_VERSION;
+	p->count = SIW_COUNTER_N;
+	p->pid = (uint32_t)getpid();
+	p->start_ticks = start_ticks();
+	p->opened_ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	for (int i = 0; i < SIW_COUNTER_N; i++) {
+		p->value[i] = __atomic_load_n(&private_page.value[i], __ATOMIC_RELAXED);
+		snprintf(p->name[i], sizeof(p->name[i]), "%s", table[i].name);
+	}
+	/* The magic last: a reader that sees it sees the rest. */
+	memcpy(&magic, SIW_COUNTERS_MAGIC, sizeof(magic));
+	__atomic_store_n(&p->magic, magic, __ATOMIC_RELEASE);
+}
+
+static bool open_page(const char *folder)
+{
+	struct siw_counters_page *p;
+	char name[16];
+	int dir = open_folder(folder);
+
+	if (dir < 0)
+		return false;
+	clean_folder(dir);
+	snprintf(name, sizeof(name), "%d", (int)getpid());
+	p = make_file(dir, name, &own.fd);
+	close(dir); /* and so unlocks it */
+	if (!p)
+		return false;
+	fill_page(p);
+	snprintf(own.path, sizeof(own.path), "%s/%s", folder, name);
+	__atomic_store_n(&siw_counters_page, p, __ATOMIC_RELEASE);
+	return true;
+}
+
+static void fork_prepare(void)
+{
+	siw_lock(&lock);
+}
+
+static void fork_parent(void)
+{
+	siw_unlock(&lock);
+}
+
+/* The child counts for itself, from 0, and lets go of the parent's file. */
+static void fork_child(void)
+{
+	struct siw_counters_page *p = siw_counters_page;
+
+	memset(&private_page, 0, sizeof(private_page));
+	__atomic_store_n(&siw_counters_page, &private_page, __ATOMIC_RELEASE);
+	if (p != &private_page)
+		munmap(p, sizeof(*p));
+	if (own.fd >= 0)
+		close(own.fd);
+	own.fd = -1;
+	own.pid = 0;
+	own.path[0] = 0;
+	siw_unlock(&lock);
+}
+
+void siw_counters_init(void)
+{
+	static bool watching_fork;
+	const char *run = secure_getenv("XDG_RUNTIME_DIR");
+	char folder[4000];
+
+	siw_lock(&lock);
+	if (own.pid)
+		goto out;
+	own.pid = getpid();
+	if (!watching_fork && pthread_atfork(fork_prepare, fork_parent, fork_child))
+		goto out; /* a child would go on counting in our page */
+	watching_fork = true;
+	if (run && run[0] == '/' && strlen(run) < sizeof(folder) - 16) {
+		snprintf(folder, sizeof(folder), "%s/siwarp", run);
+		if (open_page(folder))
+			goto out;
+	}
+	snprintf(folder, sizeof(folder), "/tmp/siwarp-%u", (unsigned)geteuid());
+	open_page(folder);
+out:
+	siw_unlock(&lock);
+}
+
+/*
+ * Other threads may still be counting, so the mapping stays. A process that did not pass
+ * the fork handlers (vfork, clone) is told by its PID, a file that is not ours any more by
+ * its inode.
+ */
+__attribute__((destructor)) static void remove_own(void)
+{
+	struct stat here, there;
+
+	if (!own.path[0] || own.pid != getpid())
+		return;
+	if (fstat(own.fd, &here) == 0 && lstat(own.path, &there) == 0 &&
+	    here.st_dev == there.st_dev && here.st_ino == there.st_ino)
+		unlink(own.path);
+}
+
+static bool valid(int c)
+{
+	return c >= 0 && c < SIW_COUNTER_N;
+}
+
+int siw_counters_count(void)
+{
+	return SIW_COUNTER_N;
+}
+
+uint64_t siw_counter_get(int c)
+{
+	struct siw_counters_page *p = __atomic_load_n(&siw_counters_page, __ATOMIC_ACQUIRE);
+
+	return valid(c) ? __atomic_load_n(&p->value[c], __ATOMIC_RELAXED) : 0;
+}
+
+const char *siw_counter_name(int c)
+{
+	return valid(c) ? table[c].name : NULL;
+}
+
+const char *siw_counter_help(int c)
+{
+	return valid(c) ? table[c].help : NULL;
+}
+
+const char *siw_counters_path(void)
+{
+	const char *path;
+
+	siw_lock(&lock);
+	path = own.path[0] ? own.path : NULL;
+	siw_unlock(&lock);
+	return path;
+}
+
+void siw_counters_test_count(int c, uint64_t n)
+{
+	if (valid(c))
+		siw_count((enum siw_counter)c, n);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/counters.h - what this process has done and dropped, in numbers that another
+ * process of the same user can read (`siwarp counters PID`, siwarp/base/counters.py).
+ *
+ * They live in a page mapped from <dir>/<pid>, where <dir> is $XDG_RUNTIME_DIR/siwarp or
+ * else /tmp/siwarp-<uid>: mode 0700, the user's own and no symbolic link, or it is not
+ * used; the file has mode 0600. Where no file can be had, and in a process that has opened
+ * no device (a forked child too), they count in memory that nobody else sees.
+ */
+#ifndef SIW_BASE_COUNTERS_H
+#define SIW_BASE_COUNTERS_H
+
+#include <stdint.h>
+
+/* X(name, help) */
+#define SIW_COUNTERS(X)                                                                   \
+	X(tx_msgs, "messages sent")                                                       \
+	X(rx_msgs, "messages received")                                                   \
+	X(tx_octets, "payload octets sent")                                               \
+	X(rx_octets, "payload octets received")                                           \
+	X(drop_short, "datagrams dropped: shorter than the headers and the CRC")          \
+	X(drop_crc, "datagrams dropped: wrong CRC")                                       \
+	X(drop_version, "datagrams dropped: unknown DDP or RDMAP version")                \
+	X(drop_header, "datagrams dropped: a DDP header no whole message has")            \
+	X(drop_qn, "datagrams dropped: unknown queue number")                             \
+	X(drop_opcode, "datagrams dropped: unknown or unexpected RDMAP opcode")           \
+	X(drop_qkey, "datagrams dropped: wrong Q_Key")                                    \
+	X(drop_no_buffer, "datagrams dropped: no receive was posted")                     \
+	X(drop_too_long, "datagrams dropped: longer than the posted receive")             \
+	X(drop_rxq_overflow, "datagrams dropped by the kernel: socket buffer full")       \
+	X(drop_source, "datagrams dropped: not from a source this queue pair listens to") \
+	X(send_errors, "sends that the socket refused")                                   \
+	X(terminate_tx, "Terminate messages sent")                                        \
+	X(terminate_rx, "Terminate messages received")                                    \
+	X(crc_errors, "streams ended by a wrong CRC")                                     \
+	X(connects, "connections made as initiator")                                      \
+	X(accepts, "connections made as responder")                                       \
+	X(rejects, "connection requests rejected, by either end")                         \
+	X(startup_timeouts, "MPA start-ups given up because the peer was silent")         \
+	X(cq_overflow, "completions lost because a completion queue was full")            \
+	X(epoll_waits, "calls of epoll_wait")                                             \
+	X(progress_wakeups, "times a progress thread woke up")                            \
+	X(tx_partial, "writes of which the socket took a part")                           \
+	X(tx_eagain, "writes of which the socket took nothing")                           \
+	X(icmp_errors, "errors that ICMP brought to a socket")
+
+enum siw_counter {
+#define X(name, help) SIW_COUNTER_##name,
+	SIW_COUNTERS(X)
+#undef X
+		SIW_COUNTER_N
+};
+
+#define SIW_COUNTERS_MAGIC     "siwcntrs"
+#define SIW_COUNTERS_VERSION   1
+#define SIW_COUNTERS_NAME_SIZE 32
+
+/* The file: all in the host's own octet order. counters.py states it again. */
+struct siw_counters_page {
+	uint64_t magic; /* the octets SIW_COUNTERS_MAGIC */
+	uint32_t version;
+	uint32_t count; /* of values */
+	uint32_t pid;
+	uint32_t zero;
+	uint64_t start_ticks; /* the process's, as in /proc/<pid>/stat; 0: unknown */
+	uint64_t opened_ns;   /* CLOCK_REALTIME when the page was made */
+	uint64_t unused[3];
+	uint64_t value[SIW_COUNTER_N];
+	/* So that a reader of another version shows them too; padded with zeros. */
+	char name[SIW_COUNTER_N][SIW_COUNTERS_NAME_SIZE];
+};
+_Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "counters.py");
+
+/* Where to count: stored with release by siw_counters_init() and in a forked child. */
+extern struct siw_counters_page *siw_counters_page;
+
+static inline void siw_count(enum siw_counter c, uint64_t n)
+{
+	struct siw_counters_page *p = __atomic_load_n(&siw_counters_page, __ATOMIC_ACQUIRE);
+
+	__atomic_fetch_add(&p->value[c], n, __ATOMIC_RELAXED);
+}
+
+/* The package reads these too, so they leave the library. */
+#pragma GCC visibility push(default)
+/* cffi: begin */
+
+/* Makes the page, once per process; called when a device is opened. It cannot fail. */
+void siw_counters_init(void);
+
+int siw_counters_count(void);
+
+/* About counter c of 0..count-1; 0 or NULL elsewhere. */
+uint64_t siw_counter_get(int c);
+const char *siw_counter_name(int c);
+const char *siw_counter_help(int c);
+
+/* The page's file, NULL while there is none. */
+const char *siw_counters_path(void);
+
+/* For tests: siw_count() from Python. */
+void siw_counters_test_count(int c, uint64_t n);
+
+/* cffi: end */
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,135 @@
+"""Read the counters of a process, one's own or another's of the same user.
+
+A process that has opened a device keeps its counters in a file named by its PID; base/counters.h
+says where and states the format, and the names come from the same table. Reading takes no lock
+and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["CountersError", "folders", "pids", "read"]
+
+MAGIC = b"siwcntrs"
+VERSION = 1
+# magic, version, count, pid, zero, start_ticks, opened_ns, unused[3]; the host's octet order
+HEADER = struct.Struct("=8sIIIIQQ24x")
+NAME_SIZE = 32
+
+
+class CountersError(OSError):
+    """There are no counters to be read for that process; the text says why."""
+
+
+def folders() -> list[Path]:
+    """Return the folders in which a process of this user may keep its page, likeliest first.
+
+    One that is missing, not the user's own, open to others or a symbolic link is left out, as
+    the C side does not use it either.
+    """
+    run = os.environ.get("XDG_RUNTIME_DIR", "")
+    uid = os.geteuid()
+    candidates = [Path(run, "siwarp")] if run.startswith("/") else []
+    candidates.append(Path(f"/tmp/siwarp-{uid}"))
+    good = []
+    for path in candidates:
+        try:
+            st = path.lstat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(st.st_mode) and st.st_uid == uid and stat.S_IMODE(st.st_mode) == 0o700:
+            good.append(path)
+    return good
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot (proc(5), field 22 of stat)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _pages() -> Iterator[tuple[int, Path]]:
+    """Yield PID and file of every page, checked by name alone."""
+    for folder in folders():
+        try:
+            files = sorted(folder.iterdir())
+        except OSError:
+            continue
+        for path in files:
+            if path.name.isascii() and path.name.isdigit():
+                yield int(path.name), path
+
+
+def _parse(pid: int, data: bytes) -> dict[str, int]:
+    """Return the counters of a page; CountersError if it is not the living process's own."""
+    if len(data) < HEADER.size:
+        raise CountersError(f"process {pid}: its counters page is cut short")
+    magic, version, count, owner, _zero, start, _opened = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise CountersError(f"process {pid}: its counters page is not complete or not one of ours")
+    if version != VERSION:
+        raise CountersError(
+            f"process {pid}: its counters page has version {version}, this siwarp reads {VERSION}"
+        )
+    if len(data) < HEADER.size + count * (8 + NAME_SIZE):
+        raise CountersError(f"process {pid}: its counters page is cut short")
+    alive = _start_ticks(pid)
+    if owner != pid or alive is None or (start and start != alive):
+        raise CountersError(f"process {pid}: not running; its counters page was left behind")
+    values = struct.unpack_from(f"={count}Q", data, HEADER.size)
+    names = struct.unpack_from(f"{NAME_SIZE}s" * count, data, HEADER.size + 8 * count)
+    return {
+        name.rstrip(b"\0").decode("ascii", "replace"): value
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def _load(path: Path) -> bytes:
+    """Return a page's octets; never follows a link, never waits on something that is no file."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CountersError(f"{path} is not a file")
+        return os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)
+
+
+def read(pid: int) -> dict[str, int]:
+    """Return the counters of a running process by name, in the order of the C table.
+
+    Messages, datagrams and events are counted one by one, *_octets in octets; all start at 0
+    with the process. Raises CountersError if that process has no page (it opened no device, it
+    belongs to another user, it is gone) or the page is not valid.
+    """
+    error: OSError | None = None
+    for found, path in _pages():
+        if found != pid:
+            continue
+        try:
+            return _parse(pid, _load(path))
+        except OSError as e:
+            error = e
+    if isinstance(error, CountersError):
+        raise error
+    raise CountersError(f"process {pid}: no counters; it has opened no siwarp device") from error
+
+
+def pids() -> list[int]:
+    """Return the PIDs of this user's running processes whose counters can be read, ascending."""
+    good = set()
+    for pid, path in _pages():
+        try:
+            _parse(pid, _load(path))
+        except OSError:
+            continue
+        good.add(pid)
+    return sorted(good)

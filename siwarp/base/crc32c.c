@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/crc32c.c - which implementation runs, and the one that runs everywhere. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/crc32c_impl.h"
+
+/* Slicing by 8: table[k][b] is what octet b contributes from k octets further on. */
+static uint32_t table[8][256];
+
+#define POLY_REFLECTED 0x82f63b78u
+
+static void table_init(void)
+{
+	for (uint32_t b = 0; b < 256; b++) {
+		uint32_t c = b;
+
+		for (int i = 0; i < 8; i++)
+			c = (c >> 1) ^ (c & 1 ? POLY_REFLECTED : 0);
+		table[0][b] = c;
+	}
+	for (int k = 1; k < 8; k++)
+		for (int b = 0; b < 256; b++)
+			table[k][b] = (table[k - 1][b] >> 8) ^ table[0][table[k - 1][b] & 0xff];
+}
+
+/* Little endian whatever the CPU is; compilers make one load of it. */
+static inline uint32_t load32(const uint8_t *p)
+{
+	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static uint32_t table_sum(uint32_t crc, const uint8_t *p, size_t len)
+{
+	for (; len >= 8; p += 8, len -= 8) {
+		uint32_t a = crc ^ load32(p);
+		uint32_t b = load32(p + 4);
+
+		crc = table[7][a & 0xff] ^ table[6][a >> 8 & 0xff] ^ table[5][a >> 16 & 0xff] ^
+		      table[4][a >> 24] ^ table[3][b & 0xff] ^ table[2][b >> 8 & 0xff] ^
+		      table[1][b >> 16 & 0xff] ^ table[0][b >> 24];
+	}
+	while (len--)
+		crc = (crc >> 8) ^ table[0][(crc ^ *p++) & 0xff];
+	return crc;
+}
+
+static uint32_t table_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
+			   size_t len)
+{
+	if (len) /* memcpy() takes no NULL, not even for nothing */
+		memcpy(dst, src, len);
+	return table_sum(crc, src, len);
+}
+
+static bool table_usable(void)
+{
+	return true;
+}
+
+static const struct siw_crc32c_ops siw_crc32c_table = {
+	"table",
+	table_usable,
+	table_sum,
+	table_copy,
+};
+
+/* Best first. */
+static const struct siw_crc32c_ops *const all[] = {
+#if SIW_CRC32C_X86
+	&siw_crc32c_avx512,
+	&siw_crc32c_sse42,
+#elif SIW_CRC32C_ARM
+	&siw_crc32c_armv8,
+#endif
+	&siw_crc32c_table,
+};
+#define N_ALL ((int)(sizeof(all) / sizeof(all[0])))
+
+/*
+ * Written when the library is loaded, before there is a second thread, and by tests.
+ * Relaxed is enough: whatever it points to is constant.
+ */
+static const struct siw_crc32c_ops *chosen;
+
+__attribute__((constructor(101))) static void choose(void)
+{
+	int i = 0;
+
+#if SIW_CRC32C_X86
+	__builtin_cpu_init();
+#endif
+	table_init();
+	while (!all[i]->usable())
+		i++;
+	__atomic_store_n(&chosen, all[i], __ATOMIC_RELAXED);
+}
+
+static inline const struct siw_crc32c_ops *ops(void)
+{
+	return __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+}
+
+uint32_t siw_crc32c(uint32_t crc, const void *buf, size_t len)
+{
+	return ~ops()->sum(~crc, buf, len);
+}
+
+uint32_t siw_crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len)
+{
+	return ~ops()->copy(~crc, dst, src, len);
+}
+
+uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n)
+{
+	const struct siw_crc32c_ops *o = ops();
+
+	crc = ~crc;
+	for (int i = 0; i < n; i++)
+		crc = o->sum(crc, iov[i].iov_base, iov[i].iov_len);
+	return ~crc;
+}
+
+const char *siw_crc32c_impl(void)
+{
+	return ops()->name;
+}
+
+int siw_crc32c_test_impl(const char *name)
+{
+	for (int i = 0; i < N_ALL; i++) {
+		if (strcmp(all[i]->name, name) != 0)
+			continue;
+		if (!all[i]->usable())
+			return -ENOSYS;
+		__atomic_store_n(&chosen, all[i], __ATOMIC_RELAXED);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+const char *siw_crc32c_test_name(int i)
+{
+	return i >= 0 && i < N_ALL ? all[i]->name : NULL;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/crc32c.h - CRC32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4)
+ * and of the datagram edge.
+ *
+ * It knows nothing of frames: what is covered, and in which octet order the value
+ * goes on the wire, is the caller's business. The first argument is the running
+ * value, 0 to start; crc(a || b) == crc(crc(0, a), b).
+ */
+#ifndef SIW_BASE_CRC32C_H
+#define SIW_BASE_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+/* cffi: begin */
+
+uint32_t siw_crc32c(uint32_t crc, const void *buf, size_t len);
+
+/* Copies and sums in one pass over the octets. The two ranges must not overlap. */
+uint32_t siw_crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
+
+uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n);
+
+/* Name of the implementation in use: the best that this CPU has. */
+const char *siw_crc32c_impl(void);
+
+/*
+ * For tests: use the named implementation from now on, in the whole process.
+ * -ENOENT: this build has none of that name, -ENOSYS: the CPU cannot run it.
+ */
+int siw_crc32c_test_impl(const char *name);
+
+/* For tests: the name of implementation i, best first, NULL past the last. */
+const char *siw_crc32c_test_name(int i);
+
+/* cffi: end */
+
+#endif

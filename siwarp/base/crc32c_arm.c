@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/crc32c_arm.c - CRC32C with the CRC instructions of ARMv8, when compiled for them. */
+#include <string.h>
+
+#include "base/crc32c_impl.h"
+
+#if SIW_CRC32C_ARM
+#include <arm_acle.h>
+
+static inline __attribute__((always_inline)) uint32_t
+run(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t len, const bool copy)
+{
+	uint64_t v;
+
+	for (; len >= 8; src += 8, len -= 8) {
+		memcpy(&v, src, 8);
+		if (copy) {
+			memcpy(dst, &v, 8);
+			dst += 8;
+		}
+		crc = __crc32cd(crc, v);
+	}
+	for (; len; src++, len--) {
+		if (copy)
+			*dst++ = *src;
+		crc = __crc32cb(crc, *src);
+	}
+	return crc;
+}
+
+static uint32_t armv8_sum(uint32_t crc, const uint8_t *src, size_t len)
+{
+	return run(crc, NULL, src, len, false);
+}
+
+static uint32_t armv8_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
+			   size_t len)
+{
+	return run(crc, dst, src, len, true);
+}
+
+static bool armv8_usable(void)
+{
+	return true;
+}
+
+const struct siw_crc32c_ops siw_crc32c_armv8 = {
+	"armv8",
+	armv8_usable,
+	armv8_sum,
+	armv8_copy,
+};
+#endif

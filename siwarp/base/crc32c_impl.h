@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/crc32c_impl.h - what the files crc32c*.c share, for them alone.
+ *
+ * Inside an implementation the CRC is the bare register: the inversions before and
+ * after are made once, in crc32c.c.
+ */
+#ifndef SIW_BASE_CRC32C_IMPL_H
+#define SIW_BASE_CRC32C_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct siw_crc32c_ops {
+	const char *name;
+	bool (*usable)(void);
+	uint32_t (*sum)(uint32_t crc, const uint8_t *src, size_t len);
+	uint32_t (*copy)(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
+			 size_t len);
+};
+
+#if defined(__x86_64__)
+#define SIW_CRC32C_X86 1
+extern const struct siw_crc32c_ops siw_crc32c_avx512;
+extern const struct siw_crc32c_ops siw_crc32c_sse42;
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#define SIW_CRC32C_ARM 1
+extern const struct siw_crc32c_ops siw_crc32c_armv8;
+#endif
+
+#endif

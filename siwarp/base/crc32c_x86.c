@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/crc32c_x86.c - CRC32C on x86-64.
+ *
+ * sse42:  crc32q has a latency of 3 cycles and a throughput of 1, so three streams
+ *         run side by side over three adjacent blocks, and two carry-less products
+ *         shift the first two results to their place.
+ * avx512: four 64-octet accumulators; each step multiplies them by x^2048 and adds
+ *         the next 256 octets. What is left is folded together and handed to crc32q.
+ * Both give short input (and short rests) to one stream of crc32q.
+ *
+ * Polynomials are bit-reflected: bit i of a w-bit word is the coefficient of
+ * x^(w-1-i), so the octet that comes first holds the highest powers. The carry-less
+ * product of two such words is the product of the polynomials times x, hence the
+ * odd exponents: to shift an accumulator by D bits its low half (the higher powers)
+ * takes x^(D+64-1) and its high half x^(D-1); to shift a 32-bit CRC by n octets,
+ * with the crc32q that reduces the product adding 32 more, takes x^(8n-33).
+ */
+#include <string.h>
+
+#include "base/crc32c_impl.h"
+
+#if SIW_CRC32C_X86
+#include <immintrin.h>
+
+/* RXw_n: x^n mod P, as a reflected word of w bits. A test recomputes each from its name. */
+#define RX64_2111  0xe9a5d8be00000000ull
+#define RX64_2047  0x1426a81500000000ull
+#define RX64_1599  0x7ccbbbf200000000ull
+#define RX64_1535  0x31c9460800000000ull
+#define RX64_1087  0x6577b24500000000ull
+#define RX64_1023  0x7417153f00000000ull
+#define RX64_575   0x1c19243b00000000ull
+#define RX64_511   0x75bba45b00000000ull
+#define RX64_447   0xa46ef4aa00000000ull
+#define RX64_383   0x6051243f00000000ull
+#define RX64_319   0x33ccbbbc00000000ull
+#define RX64_255   0xa2158b3400000000ull
+#define RX64_191   0x3743f7bd00000000ull
+#define RX64_127   0x3171d43000000000ull
+#define RX32_32735 0x82f89c77ull
+#define RX32_16351 0xa51b6135ull
+#define RX32_5343  0xcec3662eull
+#define RX32_2655  0xa60ce07bull
+#define RX32_991   0x0d3b6092ull
+#define RX32_479   0x9e4addf8ull
+
+#define SSE42  __attribute__((target("sse4.2,crc32,pclmul")))
+#define AVX512 __attribute__((target("sse4.2,crc32,pclmul,avx512f,avx512vl,vpclmulqdq")))
+#define INLINE static inline __attribute__((always_inline))
+
+/*
+ * Each function below is compiled twice: with dst NULL it sums, otherwise it also stores at
+ * dst what it loads from src. Inlining makes dst a constant NULL in the one twin, and NOT_NULL
+ * tells the compiler about the other.
+ */
+#define NOT_NULL __attribute__((nonnull))
+
+/* The octets from src + i on, as one word. */
+#define DEFINE_TAKE(type, name)                                      \
+	INLINE type name(uint8_t *dst, const uint8_t *src, size_t i) \
+	{                                                            \
+		type v;                                              \
+                                                                     \
+		memcpy(&v, src + i, sizeof(v));                      \
+		if (dst)                                             \
+			memcpy(dst + i, &v, sizeof(v));              \
+		return v;                                            \
+	}
+DEFINE_TAKE(uint64_t, take64)
+DEFINE_TAKE(uint32_t, take32)
+DEFINE_TAKE(uint16_t, take16)
+DEFINE_TAKE(uint8_t, take8)
+
+INLINE uint8_t *advance(uint8_t *dst, size_t i)
+{
+	return dst ? dst + i : NULL;
+}
+
+/* One stream; the fastest there is below some 100 octets. */
+INLINE SSE42 uint32_t one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+{
+	uint64_t c = crc;
+	size_t i = 0;
+
+	for (; i + 8 <= len; i += 8)
+		c = _mm_crc32_u64(c, take64(dst, src, i));
+	crc = (uint32_t)c;
+	if (len & 4) {
+		crc = _mm_crc32_u32(crc, take32(dst, src, i));
+		i += 4;
+	}
+	if (len & 2) {
+		crc = _mm_crc32_u16(crc, take16(dst, src, i));
+		i += 2;
+	}
+	if (len & 1)
+		crc = _mm_crc32_u8(crc, take8(dst, src, i));
+	return crc;
+}
+
+INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
+{
+	__m128i r = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)crc),
+					 _mm_cvtsi64_si128((long long)k), 0);
+
+	return (uint64_t)_mm_cvtsi128_si64(r);
+}
+
+/*
+ * Three streams of n octets each. far and near shift by 2n and n octets; the shifted
+ * values enter with the last 8 octets of the third stream, which saves reducing them.
+ */
+INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src, const size_t n,
+				    uint64_t far, uint64_t near)
+{
+	uint64_t a = crc, b = 0, c = 0;
+	uint64_t last;
+	size_t i;
+
+	for (i = 0; i < n - 8; i += 8) {
+		a = _mm_crc32_u64(a, take64(dst, src, i));
+		b = _mm_crc32_u64(b, take64(dst, src, n + i));
+		c = _mm_crc32_u64(c, take64(dst, src, 2 * n + i));
+	}
+	a = _mm_crc32_u64(a, take64(dst, src, i));
+	b = _mm_crc32_u64(b, take64(dst, src, n + i));
+	last = take64(dst, src, 2 * n + i);
+	last ^= clmul32((uint32_t)a, far) ^ clmul32((uint32_t)b, near);
+	return (uint32_t)_mm_crc32_u64(c, last);
+}
+
+/* Block lengths: 2048 for bulk, 336 so that 1 KiB is one group of three, 64 for the rest. */
+INLINE SSE42 uint32_t sse42_run(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+{
+	size_t i = 0;
+
+	for (; len - i >= 3 * 2048; i += 3 * 2048)
+		crc = three_streams(crc, advance(dst, i), src + i, 2048, RX32_32735, RX32_16351);
+	for (; len - i >= 3 * 336; i += 3 * 336)
+		crc = three_streams(crc, advance(dst, i), src + i, 336, RX32_5343, RX32_2655);
+	for (; len - i >= 3 * 64; i += 3 * 64)
+		crc = three_streams(crc, advance(dst, i), src + i, 64, RX32_991, RX32_479);
+	return one_stream(crc, advance(dst, i), src + i, len - i);
+}
+
+static SSE42 uint32_t sse42_sum(uint32_t crc, const uint8_t *src, size_t len)
+{
+	return sse42_run(crc, NULL, src, len);
+}
+
+static SSE42 NOT_NULL uint32_t sse42_copy(uint32_t crc, uint8_t *restrict dst,
+					  const uint8_t *restrict src, size_t len)
+{
+	return sse42_run(crc, dst, src, len);
+}
+
+static bool sse42_usable(void)
+{
+	return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
+const struct siw_crc32c_ops siw_crc32c_sse42 = {
+	"sse42",
+	sse42_usable,
+	sse42_sum,
+	sse42_copy,
+};
+
+INLINE AVX512 __m512i take512(uint8_t *dst, const uint8_t *src, size_t i)
+{
+	__m512i v = _mm512_loadu_si512(src + i);
+
+	if (dst)
+		_mm512_storeu_si512(dst + i, v);
+	return v;
+}
+
+/* acc, shifted by what k stands for, plus data */
+INLINE AVX512 __m512i fold(__m512i acc, __m512i k, __m512i data)
+{
+	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(acc, k, 0x00),
+					 _mm512_clmulepi64_epi128(acc, k, 0x11), data, 0x96);
+}
+
+/* In each lane the low word shifts the higher powers, and has the larger exponent. */
+#define K2(low, high) _mm512_broadcast_i32x4(_mm_set_epi64x((long long)(high), (long long)(low)))
+
+/*
+ * The accumulators are spelled out one by one: as an array, gcc 12 at -O2 keeps them in
+ * memory and loses a quarter of the speed.
+ */
+struct zmm4 {
+	__m512i z0, z1, z2, z3;
+};
+
+INLINE AVX512 struct zmm4 take4(uint8_t *dst, const uint8_t *src, size_t i)
+{
+	struct zmm4 a;
+
+	a.z0 = take512(dst, src, i);
+	a.z1 = take512(dst, src, i + 64);
+	a.z2 = take512(dst, src, i + 128);
+	a.z3 = take512(dst, src, i + 192);
+	return a;
+}
+
+/* The four accumulators of consecutive 64-octet groups, as one. */
+INLINE AVX512 __m512i fold4(struct zmm4 a)
+{
+	__m512i r = fold(a.z0, K2(RX64_1599, RX64_1535), a.z3);
+
+	r = fold(a.z1, K2(RX64_1087, RX64_1023), r);
+	return fold(a.z2, K2(RX64_575, RX64_511), r);
+}
+
+/* Four lanes of 128 bits to 32: the first three go to the fourth's place. */
+INLINE AVX512 uint32_t reduce(__m512i z)
+{
+	const __m512i k = _mm512_set_epi64(0, 0, (long long)RX64_127, (long long)RX64_191,
+					   (long long)RX64_255, (long long)RX64_319,
+					   (long long)RX64_383, (long long)RX64_447);
+	__m512i r = fold(z, k, _mm512_maskz_mov_epi64(0xc0, z));
+	__m256i h = _mm256_xor_si256(_mm512_castsi512_si256(r), _mm512_extracti64x4_epi64(r, 1));
+	__m128i x = _mm_xor_si128(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+	uint64_t c = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(x));
+
+	return (uint32_t)_mm_crc32_u64(c, (uint64_t)_mm_extract_epi64(x, 1));
+}
+
+/* From here up folding beats one stream. */
+#define FOLD_MIN 128
+
+/* From here up aligned stores are worth some octets in one stream. */
+#define ALIGN_MIN 2048
+
+/* len >= 64 */
+INLINE AVX512 uint32_t avx512_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+{
+	const __m512i init = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc));
+	const __m512i k64 = K2(RX64_575, RX64_511);
+	__m512i acc;
+	size_t i;
+
+	if (len >= 256) {
+		const __m512i k256 = K2(RX64_2111, RX64_2047);
+		struct zmm4 a = take4(dst, src, 0);
+
+		a.z0 = _mm512_xor_si512(a.z0, init);
+		for (i = 256; len - i >= 256; i += 256) {
+			struct zmm4 d = take4(dst, src, i);
+
+			a.z0 = fold(a.z0, k256, d.z0);
+			a.z1 = fold(a.z1, k256, d.z1);
+			a.z2 = fold(a.z2, k256, d.z2);
+			a.z3 = fold(a.z3, k256, d.z3);
+		}
+		acc = fold4(a);
+	} else {
+		acc = _mm512_xor_si512(take512(dst, src, 0), init);
+		i = 64;
+	}
+	for (; len - i >= 64; i += 64)
+		acc = fold(acc, k64, take512(dst, src, i));
+	return one_stream(reduce(acc), advance(dst, i), src + i, len - i);
+}
+
+/* Apart, so that short input does not pay for the wide registers. */
+static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, const uint8_t *src,
+								 size_t len)
+{
+	return avx512_long(crc, NULL, src, len);
+}
+
+static AVX512 NOT_NULL __attribute__((noinline)) uint32_t
+avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t len)
+{
+	/* A line that a store crosses costs a quarter; what comes first is cheap in comparison. */
+	if (len >= ALIGN_MIN) {
+		size_t head = -(uintptr_t)dst % 64;
+
+		crc = one_stream(crc, dst, src, head);
+		dst += head;
+		src += head;
+		len -= head;
+	}
+	return avx512_long(crc, dst, src, len);
+}
+
+static SSE42 uint32_t avx512_sum(uint32_t crc, const uint8_t *src, size_t len)
+{
+	if (len >= FOLD_MIN)
+		return avx512_sum_long(crc, src, len);
+	return one_stream(crc, NULL, src, len);
+}
+
+static SSE42 NOT_NULL uint32_t avx512_copy(uint32_t crc, uint8_t *restrict dst,
+					   const uint8_t *restrict src, size_t len)
+{
+	if (len >= FOLD_MIN)
+		return avx512_copy_long(crc, dst, src, len);
+	return one_stream(crc, dst, src, len);
+}
+
+static bool avx512_usable(void)
+{
+	return sse42_usable() && __builtin_cpu_supports("avx512f") &&
+	       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+const struct siw_crc32c_ops siw_crc32c_avx512 = {
+	"avx512",
+	avx512_usable,
+	avx512_sum,
+	avx512_copy,
+};
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include <sched.h>
+#include <time.h>
+
+#include "base/lock.h"
+
+#define SPINS  200
+#define YIELDS 50
+
+static inline void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+void siw_lock_wait(siw_lock_t *l)
+{
+	const struct timespec step = { .tv_nsec = 20000 };
+	unsigned int turns = 0;
+
+	atomic_fetch_add_explicit(&l->wanted, 1, memory_order_relaxed);
+	while (atomic_load_explicit(&l->held, memory_order_relaxed) ||
+	       atomic_exchange_explicit(&l->held, 1, memory_order_acquire)) {
+		if (turns < SPINS)
+			pause_cpu();
+		else if (turns < SPINS + YIELDS)
+			sched_yield();
+		else
+			nanosleep(&step, NULL);
+		turns++;
+	}
+	atomic_fetch_sub_explicit(&l->wanted, 1, memory_order_relaxed);
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/settings.c - see settings.h. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/settings.h"
+#include "base/trace.h"
+
+extern char **environ;
+
+#define ENV_PREFIX "SIWARP_"
+
+static struct siw_settings values = {
+#define X(field, env, option, def, min, max, help) .field = (def),
+	SIW_SETTINGS(X)
+#undef X
+};
+
+static const struct setting {
+	const char *name, *env, *option, *help;
+	int64_t def, min, max;
+	int64_t *value;
+} table[] = {
+#define X(field, env, option, def, min, max, help) \
+	{ #field, env, option, help, def, min, max, &values.field },
+	SIW_SETTINGS(X)
+#undef X
+};
+#define N_SETTINGS ((int)(sizeof(table) / sizeof(table[0])))
+
+/* SIWARP_CAPTURE, the one setting that is no number. */
+static const char *capture;
+#define CAPTURE ENV_PREFIX "CAPTURE="
+
+static const struct setting *find_name(const char *name)
+{
+	for (int i = 0; i < N_SETTINGS; i++)
+		if (strcmp(table[i].name, name) == 0)
+			return &table[i];
+	return NULL;
+}
+
+static bool is_log(const struct setting *s)
+{
+	return s->value == &values.log;
+}
+
+/* Relaxed: a setting stands for itself, and siw_settings() orders the first reading. */
+static int store(const struct setting *s, int64_t value)
+{
+	if (value < s->min || value > s->max)
+		return -ERANGE;
+	__atomic_store_n(s->value, value, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static int store_text(const struct setting *s, const char *text)
+{
+	const char *digits = text[0] == '-' ? text + 1 : text;
+	int64_t value;
+
+	if (is_log(s)) {
+		int level = siw_trace_parse(text);
+
+		return level < 0 ? level : store(s, level);
+	}
+	/* Digits alone: strtoll() would also take blanks, a plus sign and a rest. */
+	if (!digits[0] || digits[strspn(digits, "0123456789")])
+		return -EINVAL;
+	errno = 0;
+	value = strtoll(text, NULL, 10);
+	return errno ? -ERANGE : store(s, value);
+}
+
+static const struct setting *find_env(const char *var, size_t len)
+{
+	for (int i = 0; i < N_SETTINGS; i++)
+		if (strlen(table[i].env) == len && memcmp(table[i].env, var, len) == 0)
+			return &table[i];
+	return NULL;
+}
+
+static void take_variable(const char *var)
+{
+	size_t len = strcspn(var, "=");
+	const struct setting *s = find_env(var, len);
+
+	if (strncmp(var, CAPTURE, strlen(CAPTURE)) == 0)
+		capture = var[strlen(CAPTURE)] ? strdup(var + strlen(CAPTURE)) : NULL;
+	else if (!s)
+		siw_trace_warn_user("no setting is called %.*s; ignored", (int)len, var);
+	else if (!var[len])
+		return;
+	else if (store_text(s, var + len + 1) == 0)
+		return;
+	else if (is_log(s))
+		siw_trace_warn_user("%s is not level[,layer=level]...; ignored", var);
+	else
+		siw_trace_warn_user("%s is not a number of %lld..%lld; using %lld", var,
+				    (long long)s->min, (long long)s->max, (long long)s->def);
+}
+
+static void read_environment(void)
+{
+	for (char **e = environ; e && *e; e++)
+		if (strncmp(*e, ENV_PREFIX, strlen(ENV_PREFIX)) == 0)
+			take_variable(*e);
+}
+
+static void init(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, read_environment);
+}
+
+const struct siw_settings *siw_settings(void)
+{
+	init();
+	return &values;
+}
+
+const char *siw_setting_capture(void)
+{
+	init();
+	return capture;
+}
+
+static const struct setting *at(int i)
+{
+	return i >= 0 && i < N_SETTINGS ? &table[i] : NULL;
+}
+
+int siw_settings_count(void)
+{
+	return N_SETTINGS;
+}
+
+const char *siw_setting_name(int i)
+{
+	return at(i) ? at(i)->name : NULL;
+}
+
+const char *siw_setting_env(int i)
+{
+	return at(i) ? at(i)->env : NULL;
+}
+
+const char *siw_setting_option(int i)
+{
+	return at(i) ? at(i)->option : NULL;
+}
+
+const char *siw_setting_help(int i)
+{
+	return at(i) ? at(i)->help : NULL;
+}
+
+int64_t siw_setting_default(int i)
+{
+	return at(i) ? at(i)->def : -1;
+}
+
+int64_t siw_setting_min(int i)
+{
+	return at(i) ? at(i)->min : -1;
+}
+
+int64_t siw_setting_max(int i)
+{
+	return at(i) ? at(i)->max : -1;
+}
+
+int64_t siw_setting_value(int i)
+{
+	init();
+	return at(i) ? __atomic_load_n(at(i)->value, __ATOMIC_RELAXED) : -1;
+}
+
+int siw_setting_set(const char *name, int64_t value)
+{
+	const struct setting *s = find_name(name);
+	int rv;
+
+	if (!s)
+		return -ENOENT;
+	init();
+	rv = store(s, value);
+	if (rv == 0 && is_log(s))
+		siw_trace_set((int)value);
+	return rv;
+}
+
+int siw_setting_set_text(const char *name, const char *text)
+{
+	const struct setting *s = find_name(name);
+
+	if (!s)
+		return -ENOENT;
+	init();
+	return store_text(s, text);
+}

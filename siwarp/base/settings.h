@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/settings.h - every setting of the project, declared once: in C a field, in the
+ * environment a SIWARP_ variable, on the command line an option.
+ *
+ * A call (siw_setting_set) beats an option (which makes that call) beats the environment
+ * beats the default. The environment is read once, at the first use of any setting. A value
+ * that is no number or out of bounds, or a SIWARP_ variable that is not in the table, is
+ * worth one line on stderr and changes nothing.
+ */
+#ifndef SIW_BASE_SETTINGS_H
+#define SIW_BASE_SETTINGS_H
+
+#include <stdint.h>
+
+/* X(field, environment, option, default, min, max, help) */
+#define SIW_SETTINGS(X)                                                                       \
+	X(progress, "SIWARP_PROGRESS", "--progress", 1, 0, 1,                                 \
+	  "1: a thread per open device serves it while nobody polls")                         \
+	X(nap_us, "SIWARP_NAP_US", "--nap-us", 1000, 50, 100000,                              \
+	  "microseconds the progress thread sleeps while an application polls")               \
+	X(spin_us, "SIWARP_SPIN_US", "--spin-us", 30, 0, 10000,                               \
+	  "microseconds a wait for a completion event polls before it sleeps")                \
+	X(budget, "SIWARP_BUDGET", "--budget", 64, 1, 4096,                                   \
+	  "messages served per queue pair and turn")                                          \
+	X(hot_sockets, "SIWARP_HOT_SOCKETS", "--hot-sockets", 4, 1, 16,                       \
+	  "sockets polled directly, without asking epoll first")                              \
+	X(rcvbuf, "SIWARP_RCVBUF", "--rcvbuf", 8 << 20, 4096, 1 << 30,                        \
+	  "octets asked for as a UDP socket's receive buffer")                                \
+	X(sndbuf, "SIWARP_SNDBUF", "--sndbuf", 8 << 20, 4096, 1 << 30,                        \
+	  "octets asked for as a UDP socket's send buffer")                                   \
+	X(mulpdu, "SIWARP_MULPDU", "--mulpdu", 64768, 128, 64768,                             \
+	  "octets: upper limit of MPA's MULPDU (RFC 5044 section 4.5)")                       \
+	X(strict, "SIWARP_STRICT", "--strict", 0, 0, 1,                                       \
+	  "1: place payload only after its CRC was checked (RFC 5044), at the cost of speed") \
+	X(mpa_timeout_ms, "SIWARP_MPA_TIMEOUT_MS", "--mpa-timeout-ms", 5000, 10, 600000,      \
+	  "milliseconds until an unfinished MPA start-up is given up")                        \
+	X(linger_ms, "SIWARP_LINGER_MS", "--linger-ms", 2000, 0, 600000,                      \
+	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
+	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
+	  "1: ask for CRC32C on connections and use it on datagrams")                         \
+	X(log, "SIWARP_LOG", "--log", 0, 0, 4,                                                \
+	  "0 off, 1 error, 2 warn, 3 info, 4 debug; by name too, and per layer: warn,mpa=debug")
+
+struct siw_settings {
+#define X(field, ...) int64_t field;
+	SIW_SETTINGS(X)
+#undef X
+};
+
+/*
+ * The values. Fields are plain loads: read them when an object is made, and call
+ * siw_setting_set() before there are objects.
+ */
+const struct siw_settings *siw_settings(void);
+
+/* The package reads these too, so they leave the library. */
+#pragma GCC visibility push(default)
+/* cffi: begin */
+
+int siw_settings_count(void);
+
+/* About setting i of 0..count-1, in the table's order; NULL or -1 elsewhere. */
+const char *siw_setting_name(int i);
+const char *siw_setting_env(int i);
+const char *siw_setting_option(int i);
+const char *siw_setting_help(int i);
+int64_t siw_setting_default(int i);
+int64_t siw_setting_min(int i);
+int64_t siw_setting_max(int i);
+int64_t siw_setting_value(int i);
+
+/* By the field's name. -ENOENT: no such setting, -ERANGE: out of bounds, nothing changed. */
+int siw_setting_set(const char *name, int64_t value);
+
+/*
+ * The same from text, as the environment and the command line have it: a decimal number,
+ * for "log" also what siw_trace_parse() takes. -EINVAL: neither.
+ */
+int siw_setting_set_text(const char *name, const char *text);
+
+/*
+ * What SIWARP_CAPTURE says: the file to write a capture to (base/capture.h), NULL if it is not set
+ * or empty. Text, and of the environment alone, so it is not in the table.
+ */
+const char *siw_setting_capture(void);
+
+/* cffi: end */
+#pragma GCC visibility pop
+
+#endif

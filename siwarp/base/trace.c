@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/trace.c - see trace.h. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/trace.h"
+
+uint8_t siw_trace_levels[SIW_TRACE_N];
+
+static const char *const layer_names[] = {
+#define X(layer) #layer,
+	SIW_TRACE_LAYERS(X)
+#undef X
+};
+
+static const char *const level_names[] = { "off", "error", "warn", "info", "debug" };
+#define N_LEVELS ((int)(sizeof(level_names) / sizeof(level_names[0])))
+
+static void put(const char *head, const char *fmt, va_list ap)
+{
+	int saved = errno;
+	char line[512];
+	int n = snprintf(line, sizeof(line) - 1, "%s", head);
+	int m = vsnprintf(line + n, sizeof(line) - 1 - (size_t)n, fmt, ap);
+
+	if (m > 0)
+		n += m;
+	if (n > (int)sizeof(line) - 2)
+		n = (int)sizeof(line) - 2;
+	line[n++] = '\n';
+	/* A lost line is no reason to fail, nor to try again. */
+	if (write(STDERR_FILENO, line, (size_t)n) < 0)
+		errno = saved;
+	errno = saved;
+}
+
+void siw_trace_write(enum siw_trace_layer layer, enum siw_log_level level, const char *fmt, ...)
+{
+	uint64_t us = siw_now_ns() / 1000;
+	char head[80];
+	va_list ap;
+
+	snprintf(head, sizeof(head), "siwarp[%d] %llu.%06u %s %s: ", (int)getpid(),
+		 (unsigned long long)(us / 1000000), (unsigned)(us % 1000000), layer_names[layer],
+		 level_names[level]);
+	va_start(ap, fmt);
+	put(head, fmt, ap);
+	va_end(ap);
+}
+
+void siw_trace_warn_user(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	put("siwarp: ", fmt, ap);
+	va_end(ap);
+}
+
+void siw_trace_set(int level)
+{
+	for (int i = 0; i < SIW_TRACE_N; i++)
+		__atomic_store_n(&siw_trace_levels[i], (uint8_t)level, __ATOMIC_RELAXED);
+}
+
+/* The place of the word of len octets in a list of names, or -1. */
+static int find(const char *const *names, int n, const char *word, size_t len)
+{
+	for (int i = 0; i < n; i++)
+		if (strlen(names[i]) == len && memcmp(names[i], word, len) == 0)
+			return i;
+	return -1;
+}
+
+static int parse_level(const char *word, size_t len)
+{
+	if (len == 1 && word[0] >= '0' && word[0] < '0' + N_LEVELS)
+		return word[0] - '0';
+	return find(level_names, N_LEVELS, word, len);
+}
+
+int siw_trace_parse(const char *text)
+{
+	int level[SIW_TRACE_N];
+	int all = 0;
+
+	for (int i = 0; i < SIW_TRACE_N; i++)
+		level[i] = -1;
+	for (;;) {
+		size_t len = strcspn(text, ",");
+		const char *eq = memchr(text, '=', len);
+		const char *word = eq ? eq + 1 : text;
+		int v = parse_level(word, len - (size_t)(word - text));
+		int layer = eq ? find(layer_names, SIW_TRACE_N, text, (size_t)(eq - text)) : 0;
+
+		if (v < 0 || layer < 0)
+			return -EINVAL;
+		*(eq ? &level[layer] : &all) = v;
+		if (!text[len])
+			break;
+		text += len + 1;
+	}
+	for (int i = 0; i < SIW_TRACE_N; i++)
+		__atomic_store_n(&siw_trace_levels[i], (uint8_t)(level[i] < 0 ? all : level[i]),
+				 __ATOMIC_RELAXED);
+	return all;
+}
+
+int siw_trace_level(const char *layer)
+{
+	int i = find(layer_names, SIW_TRACE_N, layer, strlen(layer));
+
+	return i < 0 ? -EINVAL : __atomic_load_n(&siw_trace_levels[i], __ATOMIC_RELAXED);
+}
+
+int siw_trace_test_log(const char *layer, int level, const char *text)
+{
+	/* siw_log() takes names, not values: one call for each pair. */
+#define LEVELS(l)                                      \
+	if (strcmp(layer, #l) == 0) {                  \
+		switch (level) {                       \
+		case SIW_LOG_error:                    \
+			siw_log(l, error, "%s", text); \
+			return 0;                      \
+		case SIW_LOG_warn:                     \
+			siw_log(l, warn, "%s", text);  \
+			return 0;                      \
+		case SIW_LOG_info:                     \
+			siw_log(l, info, "%s", text);  \
+			return 0;                      \
+		case SIW_LOG_debug:                    \
+			siw_log(l, debug, "%s", text); \
+			return 0;                      \
+		}                                      \
+	}
+	SIW_TRACE_LAYERS(LEVELS)
+#undef LEVELS
+	return -EINVAL;
+}

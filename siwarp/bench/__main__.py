@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``python -m siwarp.bench``: what `make bench` runs."""
+
+from siwarp.bench.cli import main
+
+if __name__ == "__main__":
+    main()

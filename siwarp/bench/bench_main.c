@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* siwarp-bench: one end of one run, as bench.h tells. Started by `siwarp bench`, not by people. */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+
+enum {
+	OPT_KIND = 1,
+	OPT_RUN,
+	OPT_SIDE,
+	OPT_QP,
+	OPT_OP,
+	OPT_WAIT,
+	OPT_SIZE,
+	OPT_ITERS,
+	OPT_WARMUP,
+	OPT_DEPTH,
+	OPT_BATCH,
+	OPT_CPU,
+	OPT_CTL,
+	OPT_LIMIT,
+};
+
+static const struct option options[] = {
+	{ "kind", required_argument, NULL, OPT_KIND },
+	{ "run", required_argument, NULL, OPT_RUN },
+	{ "side", required_argument, NULL, OPT_SIDE },
+	{ "qp", required_argument, NULL, OPT_QP },
+	{ "op", required_argument, NULL, OPT_OP },
+	{ "wait", required_argument, NULL, OPT_WAIT },
+	{ "size", required_argument, NULL, OPT_SIZE },
+	{ "iters", required_argument, NULL, OPT_ITERS },
+	{ "warmup", required_argument, NULL, OPT_WARMUP },
+	{ "depth", required_argument, NULL, OPT_DEPTH },
+	{ "batch", required_argument, NULL, OPT_BATCH },
+	{ "cpu", required_argument, NULL, OPT_CPU },
+	{ "ctl", required_argument, NULL, OPT_CTL },
+	{ "limit", required_argument, NULL, OPT_LIMIT },
+	{ 0 },
+};
+
+static unsigned long long number(const char *text, unsigned long long most)
+{
+	char *end;
+	unsigned long long n;
+
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (errno || end == text || *end || n > most)
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "not a number from 0 to %llu: %s", most, text);
+	return n;
+}
+
+static bool is_second(const char *text, const char *first, const char *second)
+{
+	if (strcmp(text, first) && strcmp(text, second))
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "neither %s nor %s: %s", first, second, text);
+	return !strcmp(text, second);
+}
+
+static enum siw_bench_op op_of(const char *text)
+{
+	static const char *const names[] = { "send", "write", "read" };
+
+	for (int i = 0; i < 3; i++)
+		if (!strcmp(text, names[i]))
+			return (enum siw_bench_op)i;
+	siw_bench_die(SIW_BENCH_EXIT_USAGE, "no operation: %s", text);
+}
+
+static void take(struct siw_bench_opts *o, int option, const char *text)
+{
+	switch (option) {
+	case OPT_KIND:
+		o->kind = text;
+		break;
+	case OPT_RUN:
+		o->run = text;
+		break;
+	case OPT_SIDE:
+		o->server = is_second(text, "client", "server");
+		break;
+	case OPT_QP:
+		o->rc = is_second(text, "ud", "rc");
+		break;
+	case OPT_OP:
+		o->op = op_of(text);
+		break;
+	case OPT_WAIT:
+		o->event = is_second(text, "poll", "event");
+		break;
+	case OPT_SIZE:
+		o->size = number(text, 1ull << 40);
+		break;
+	case OPT_ITERS:
+		o->iters = (uint32_t)number(text, 100000000);
+		break;
+	case OPT_WARMUP:
+		o->warmup = (uint32_t)number(text, 100000000);
+		break;
+	case OPT_DEPTH:
+		o->depth = (uint32_t)number(text, 1 << 16);
+		break;
+	case OPT_BATCH:
+		o->batch = (uint32_t)number(text, SIW_BENCH_BATCH);
+		break;
+	case OPT_CPU:
+		o->cpu = (int)number(text, 1 << 16);
+		break;
+	case OPT_CTL:
+		o->ctl = (int)number(text, 1 << 20);
+		break;
+	case OPT_LIMIT:
+		o->limit_s = (unsigned int)number(text, 600);
+		break;
+	default:
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");
+	}
+}
+
+static siw_bench_fn *run_of(const struct siw_bench_opts *o)
+{
+	bool ours = !strcmp(o->run, "ours");
+
+	if (!strcmp(o->kind, "reg"))
+		return siw_bench_reg;
+	if (!strcmp(o->kind, "onesided"))
+		return siw_bench_onesided;
+	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "no kind: %s", o->kind);
+	if (!ours)
+		return o->rc ? siw_bench_raw_tcp : siw_bench_raw_udp;
+	return strcmp(o->kind, "lat") ? siw_bench_ours_stream : siw_bench_ours_lat;
+}
+
+int main(int argc, char **argv)
+{
+	struct siw_bench_opts o = { .kind = "",
+				    .run = "ours",
+				    .iters = 1000,
+				    .depth = 1,
+				    .batch = 1,
+				    .cpu = -1,
+				    .ctl = -1,
+				    .limit_s = 60 };
+	struct siw_bench_result result = { 0 };
+	pid_t parent = getppid();
+	int option;
+
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
+		take(&o, option, optarg);
+	if (optind != argc || !o.iters || !o.depth || !o.batch)
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");
+	/* Nobody is left to wait for a run whose parent is gone. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		return SIW_BENCH_EXIT_ERROR;
+	alarm(o.limit_s);
+	run_of (&o)(&o, &result);
+	if (!o.server)
+		printf("{\"value\": %.6g, \"p99\": %.6g, \"n\": %llu}\n", result.value, result.p99,
+		       (unsigned long long)result.n);
+	return 0;
+}

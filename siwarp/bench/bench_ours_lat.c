@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Latency through the verbs. Send: messages both ways, half a round trip. Write: both ends write a
+ * number into the last octet of the other's slot and watch their own memory while they poll, half a
+ * round trip. Read: a whole one, request and data.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench_ours.h"
+
+#define RECVS	16
+#define NO_SLOT UINT64_MAX
+
+/* Receives are posted again behind the send, while the message is under way. */
+static void by_send(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+{
+	uint32_t size = (uint32_t)e->o->size, length;
+	uint64_t slot = NO_SLOT;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		if (!e->o->server) {
+			siw_bench_post_send(e, size);
+			if (slot != NO_SLOT)
+				siw_bench_post_recv(e, slot);
+		}
+		slot = siw_bench_await_slot(e, &length);
+		if (length != size)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message has the wrong length");
+		if (e->o->server) {
+			siw_bench_post_send(e, size);
+			siw_bench_post_recv(e, slot);
+		}
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+	if (!e->o->server && slot != NO_SLOT)
+		siw_bench_post_recv(e, slot);
+}
+
+static void await_octet(struct siw_bench_end *e, const volatile char *octet, char value)
+{
+	struct siw_wc wc[4];
+
+	while (siw_bench_look(octet) != value)
+		if (!siw_bench_poll(e, wc, 4) && siw_bench_idle(&e->guard))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not arrive");
+	siw_bench_busy(&e->guard);
+}
+
+static void by_write(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+{
+	uint64_t size = e->o->size;
+	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
+	uint64_t there = e->peer.addr + e->buf.stride;
+
+	siw_bench_clear(seen);
+	siw_bench_swap(e->o->ctl, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		char value = (char)(i % 100 + 1);
+		uint64_t start = siw_bench_now();
+
+		if (e->o->server)
+			await_octet(e, seen, value);
+		e->buf.base[size - 1] = value;
+		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, size, e->buf.base, there);
+		if (!e->o->server)
+			await_octet(e, seen, value);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
+/* The server moves traffic by polling until the client says that it is done. */
+static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+{
+	struct siw_wc wc;
+
+	if (e->o->server) {
+		siw_bench_await_recv(e);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		siw_bench_post_rdma(e, SIW_WR_RDMA_READ, e->o->size, siw_bench_slot(&e->buf, 0),
+				    e->peer.addr);
+		do
+			if (!siw_bench_wait(e, &wc, 1))
+				siw_bench_die(SIW_BENCH_EXIT_LOST, "a Read did not complete");
+		while (wc.opcode != SIW_WC_RDMA_READ);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+	siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
+	siw_bench_post_send(e, 0);
+}
+
+void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	static void (*const by[])(struct siw_bench_end *, uint32_t, uint64_t *) = {
+		[SIW_BENCH_SEND] = by_send,
+		[SIW_BENCH_WRITE] = by_write,
+		[SIW_BENCH_READ] = by_read,
+	};
+	uint64_t *ns = calloc(o->iters, sizeof(*ns));
+	struct siw_bench_end e;
+
+	if (!ns)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
+	if (o->op != SIW_BENCH_SEND && !o->size)
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a Write or Read has at least one octet");
+	siw_bench_end_open(&e, o, RECVS, 0);
+	siw_bench_swap(o->ctl, 0);
+	by[o->op](&e, o->warmup, NULL);
+	siw_bench_swap(o->ctl, 0);
+	by[o->op](&e, o->iters, ns);
+	siw_bench_swap(o->ctl, 0);
+	siw_bench_samples(ns, o->iters, o->op == SIW_BENCH_READ ? 1 : 2, result);
+	siw_bench_end_close(&e);
+	free(ns);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Bandwidth and message rate through the verbs. Sends are windowed: the receiver gives a credit, a
+ * small message, for each half window, because neither UD nor iWARP's RC holds a sender back. Writes
+ * count when the receiver has answered the Send behind them, Reads when the data is there.
+ */
+#include <string.h>
+
+#include "bench/bench_ours.h"
+
+#define OWN_QKEY      0x80000000u
+#define CREDIT_OCTETS 4
+
+/* ---- windowed sends ------------------------------------------------------------------------------- */
+
+struct list {
+	struct siw_sge sge;
+	struct siw_send_wr wr[SIW_BENCH_BATCH];
+};
+
+static void list_make(struct siw_bench_end *e, struct list *l)
+{
+	memset(l, 0, sizeof(*l));
+	l->sge = (struct siw_sge){ .addr = (uintptr_t)e->buf.base,
+				   .length = (uint32_t)e->o->size,
+				   .lkey = e->mr->lkey };
+	for (int i = 0; i < SIW_BENCH_BATCH; i++) {
+		l->wr[i].sg_list = &l->sge;
+		l->wr[i].num_sge = 1;
+		l->wr[i].opcode = SIW_WR_SEND;
+		if (e->ah) {
+			l->wr[i].wr.ud.ah = e->ah;
+			l->wr[i].wr.ud.remote_qkey = OWN_QKEY;
+		}
+	}
+}
+
+/* One list; it reports its last request now and then, so that errors and room come back. */
+static void list_post(struct siw_bench_end *e, struct list *l, uint32_t k)
+{
+	struct siw_send_wr *bad;
+	bool report = e->posted / SIW_BENCH_SIGNAL_EVERY !=
+		      (e->posted + k) / SIW_BENCH_SIGNAL_EVERY;
+	int r;
+
+	for (uint32_t i = 0; i < k; i++)
+		l->wr[i].next = i + 1 < k ? &l->wr[i + 1] : NULL;
+	l->wr[k - 1].send_flags = report ? SIW_SEND_SIGNALED : 0;
+	r = siw_post_send(e->qp, l->wr, &bad);
+	if (r)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "posting a send: %s", strerror(-r));
+	l->wr[k - 1].send_flags = 0;
+	e->posted += k;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Returns how many went out: n, or fewer when a credit did not come. */
+static uint32_t source(struct siw_bench_end *e, uint32_t n)
+{
+	uint32_t sent = 0, credited = 0, half = siw_bench_half(e->o);
+	struct siw_wc wc[SIW_BENCH_BATCH];
+	struct list list;
+	int got;
+
+	list_make(e, &list);
+	while (credited < n) {
+		uint32_t room = least(e->o->depth - (sent - credited), n - sent);
+
+		if (room) {
+			uint32_t k = least(room, e->o->batch);
+
+			list_post(e, &list, k);
+			sent += k;
+			continue;
+		}
+		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		if (!got)
+			break;
+		for (int i = 0; i < got; i++) {
+			if (wc[i].opcode != SIW_WC_RECV)
+				continue;
+			siw_bench_post_recv(e, wc[i].wr_id);
+			credited += half;
+		}
+	}
+	return sent;
+}
+
+static uint32_t sink(struct siw_bench_end *e, uint32_t n)
+{
+	uint32_t seen = 0, credited = 0, half = siw_bench_half(e->o);
+	struct siw_wc wc[SIW_BENCH_BATCH];
+
+	while (seen < n) {
+		int got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+
+		if (!got)
+			break;
+		for (int i = 0; i < got; i++) {
+			if (wc[i].opcode != SIW_WC_RECV)
+				continue;
+			if (wc[i].byte_len != e->o->size)
+				siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message of %u octets",
+					      wc[i].byte_len);
+			if (seen++ == 0)
+				siw_bench_buf_check(siw_bench_slot(&e->buf, (uint32_t)wc[i].wr_id),
+						    e->o->size);
+			siw_bench_post_recv(e, wc[i].wr_id);
+		}
+		for (; seen - credited >= half; credited += half)
+			siw_bench_post_send(e, CREDIT_OCTETS);
+	}
+	return seen;
+}
+
+static uint64_t by_send(struct siw_bench_end *e, uint32_t n)
+{
+	uint64_t start = siw_bench_now(), ns;
+	uint32_t done = e->o->server ? sink(e, n) : source(e, n);
+
+	ns = siw_bench_now() - start;
+	siw_bench_account(e->o, done, n);
+	return ns;
+}
+
+/* ---- RDMA ------------------------------------------------------------------------------------------ */
+
+/* Keeps depth requests outstanding until n have completed. */
+static void keep_going(struct siw_bench_end *e, int opcode, uint32_t n)
+{
+	int wanted = opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ : SIW_WC_RDMA_WRITE;
+	char *local = opcode == SIW_WR_RDMA_READ ? siw_bench_slot(&e->buf, 0) : e->buf.base;
+	uint64_t remote = e->peer.addr + (opcode == SIW_WR_RDMA_READ ? 0 : e->buf.stride);
+	uint32_t posted = 0, done = 0;
+	struct siw_wc wc[SIW_BENCH_BATCH];
+
+	while (done < n) {
+		int got;
+
+		for (; posted < n && posted - done < e->o->depth; posted++)
+			siw_bench_post_rdma(e, opcode, e->o->size, local, remote);
+		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		if (!got)
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "%u of %u requests completed", done, n);
+		for (int i = 0; i < got; i++)
+			done += wc[i].opcode == wanted;
+	}
+}
+
+static uint64_t by_write(struct siw_bench_end *e, uint32_t n)
+{
+	uint64_t start = siw_bench_now(), ns;
+
+	if (e->o->server) {
+		siw_bench_await_recv(e);
+		siw_bench_post_send(e, 0);
+		siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
+		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
+		return 1;
+	}
+	keep_going(e, SIW_WR_RDMA_WRITE, n);
+	siw_bench_post_send(e, 0);
+	siw_bench_await_recv(e);
+	ns = siw_bench_now() - start;
+	return ns;
+}
+
+static uint64_t by_read(struct siw_bench_end *e, uint32_t n)
+{
+	uint64_t start = siw_bench_now(), ns;
+
+	if (e->o->server) {
+		siw_bench_await_recv(e);
+		return 1;
+	}
+	keep_going(e, SIW_WR_RDMA_READ, n);
+	ns = siw_bench_now() - start;
+	siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
+	memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
+	siw_bench_post_send(e, 0);
+	return ns;
+}
+
+void siw_bench_ours_stream(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	static uint64_t (*const by[])(struct siw_bench_end *, uint32_t) = {
+		[SIW_BENCH_SEND] = by_send,
+		[SIW_BENCH_WRITE] = by_write,
+		[SIW_BENCH_READ] = by_read,
+	};
+	uint32_t parts[] = { o->warmup, o->iters };
+	struct siw_bench_end e;
+
+	if (o->depth > 4096)
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a depth of more than 4096");
+	siw_bench_end_open(&e, o, o->op == SIW_BENCH_SEND ? 2 * o->depth + 2 : 4, 0);
+	for (int i = 0; i < 2; i++) {
+		uint64_t ns;
+
+		siw_bench_swap(o->ctl, 0);
+		ns = by[o->op](&e, parts[i]);
+		siw_bench_volume(o, parts[i], ns, result);
+	}
+	siw_bench_swap(o->ctl, 0);
+	siw_bench_end_close(&e);
+}

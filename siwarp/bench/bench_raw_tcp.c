@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The floors under RC: a TCP connection with TCP_NODELAY and nothing on top of it. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+
+#define PIECE	(64 << 10) /* octets of a coalesced write and of the smallest read */
+#define REQUEST 28	   /* octets: what a Read Request carries (RFC 5040 section 4.4) */
+
+enum { BLOCKING = 1, COALESCED = 2 };
+
+static const struct variant {
+	const char *name;
+	int flags;
+} variants[] = {
+	{ "polling", 0 },
+	{ "single", 0 },
+	{ "blocking", BLOCKING },
+	{ "coalesced", COALESCED },
+};
+
+struct raw {
+	const struct siw_bench_opts *o;
+	int fd, flags;
+	struct siw_bench_buf buf;
+	struct siw_bench_guard guard;
+};
+
+static int accept_one(struct raw *r, struct sockaddr_in *local)
+{
+	struct siw_bench_hello mine = { 0 }, theirs;
+	socklen_t length = sizeof(*local);
+	int fd, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (listener < 0 || bind(listener, (struct sockaddr *)local, sizeof(*local)) ||
+	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)local, &length))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "listening: %s", strerror(errno));
+	mine.port = ntohs(local->sin_port);
+	siw_bench_swap_hello(r->o->ctl, &mine, &theirs);
+	fd = accept(listener, NULL, NULL);
+	close(listener);
+	return fd;
+}
+
+static int connect_one(struct raw *r, struct sockaddr_in *peer)
+{
+	struct siw_bench_hello mine = { 0 }, theirs;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	siw_bench_swap_hello(r->o->ctl, &mine, &theirs);
+	peer->sin_port = htons(theirs.port);
+	if (fd >= 0 && connect(fd, (struct sockaddr *)peer, sizeof(*peer)))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s", strerror(errno));
+	return fd;
+}
+
+static void open_stream(struct raw *r)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct timeval limit = { .tv_sec = SIW_BENCH_IDLE_MS / 1000 };
+	int on = 1;
+
+	r->fd = r->o->server ? accept_one(r, &address) : connect_one(r, &address);
+	if (r->fd < 0 || setsockopt(r->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a TCP connection: %s", strerror(errno));
+	setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+}
+
+/* Of one send or recv that moved nothing: only "not now" goes on. */
+static void not_now(struct raw *r, const char *what, ssize_t n)
+{
+	if (n < 0 && errno == EINTR)
+		return;
+	if (n == 0 || errno != EAGAIN)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what,
+			      n ? strerror(errno) : "the other end closed");
+	if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: nothing moves", what);
+}
+
+static int call_flags(const struct raw *r)
+{
+	return MSG_NOSIGNAL | (r->flags & BLOCKING ? 0 : MSG_DONTWAIT);
+}
+
+static void send_all(struct raw *r, const char *data, size_t size)
+{
+	while (size) {
+		ssize_t n = send(r->fd, data, size, call_flags(r));
+
+		if (n <= 0) {
+			not_now(r, "sending", n);
+			continue;
+		}
+		siw_bench_busy(&r->guard);
+		data += n;
+		size -= (size_t)n;
+	}
+}
+
+/* Receives total octets, each call's from the buffer's start on if it holds no more than size. */
+static void recv_all(struct raw *r, char *data, size_t size, uint64_t total)
+{
+	size_t at = 0;
+
+	while (total) {
+		size_t most = size - at < total ? size - at : (size_t)total;
+		ssize_t n = recv(r->fd, data + at, most, call_flags(r));
+
+		if (n <= 0) {
+			not_now(r, "receiving", n);
+			continue;
+		}
+		siw_bench_busy(&r->guard);
+		total -= (uint64_t)n;
+		at += (size_t)n;
+		if (at == size)
+			at = 0;
+	}
+}
+
+/* ---- latency ------------------------------------------------------------------------------------ */
+
+/* Messages both ways, or for Read a request one way and the data back. */
+static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
+{
+	size_t size = r->o->size;
+	size_t there = r->o->op == SIW_BENCH_READ ? REQUEST : size;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		if (!r->o->server)
+			send_all(r, r->buf.base, there);
+		recv_all(r, siw_bench_slot(&r->buf, i), r->o->server ? there : size,
+			 r->o->server ? there : size);
+		if (r->o->server)
+			send_all(r, r->buf.base, size);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
+static void latency(struct raw *r, struct siw_bench_result *result)
+{
+	uint64_t *ns = calloc(r->o->iters, sizeof(*ns));
+
+	if (!ns)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
+	siw_bench_swap(r->o->ctl, 0);
+	ping_pong(r, r->o->warmup, NULL);
+	ping_pong(r, r->o->iters, ns);
+	siw_bench_samples(ns, r->o->iters, r->o->op == SIW_BENCH_READ ? 1 : 2, result);
+	free(ns);
+}
+
+/* ---- streams ------------------------------------------------------------------------------------ */
+
+static void source(struct raw *r, uint32_t n)
+{
+	size_t piece = r->flags & COALESCED ? PIECE : r->o->size;
+
+	for (uint64_t left = n * r->o->size; left;) {
+		size_t size = left < piece ? (size_t)left : piece;
+
+		send_all(r, r->buf.base, size);
+		left -= size;
+	}
+}
+
+static void sink(struct raw *r, uint32_t n)
+{
+	size_t size = r->o->size < PIECE ? PIECE : r->o->size;
+
+	recv_all(r, siw_bench_slot(&r->buf, 0), size, n * r->o->size);
+}
+
+/* The data's way, and an octet the other way that says that it is there or may come. */
+static void part(struct raw *r, uint32_t n)
+{
+	bool pull = r->o->op == SIW_BENCH_READ;
+	char octet = 0;
+
+	if (pull && !r->o->server)
+		send_all(r, &octet, 1);
+	if (pull && r->o->server)
+		recv_all(r, &octet, 1, 1);
+	if (pull == r->o->server)
+		source(r, n);
+	else
+		sink(r, n);
+	if (!pull && r->o->server)
+		send_all(r, &octet, 1);
+	if (!pull && !r->o->server)
+		recv_all(r, &octet, 1, 1);
+}
+
+static void stream(struct raw *r, struct siw_bench_result *result)
+{
+	uint32_t parts[] = { r->o->warmup, r->o->iters };
+
+	for (int i = 0; i < 2; i++) {
+		uint64_t start;
+
+		siw_bench_swap(r->o->ctl, 0);
+		start = siw_bench_now();
+		part(r, parts[i]);
+		siw_bench_volume(r->o, parts[i], siw_bench_now() - start, result);
+	}
+}
+
+void siw_bench_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	struct raw r = { .o = o, .flags = -1 };
+
+	for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
+		if (!strcmp(o->run, variants[i].name))
+			r.flags = variants[i].flags;
+	if (r.flags < 0)
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "TCP has no run %s", o->run);
+	siw_bench_buf_make(&r.buf, o->size < PIECE ? PIECE : o->size, 1);
+	open_stream(&r);
+	siw_bench_pin(o->cpu);
+	if (!strcmp(o->kind, "lat"))
+		latency(&r, result);
+	else
+		stream(&r, result);
+	siw_bench_swap(o->ctl, 0);
+	close(r.fd);
+	siw_bench_buf_free(&r.buf);
+}

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp bench``: one measurement beside its floor, as words or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from siwarp.bench import table as figures
+from siwarp.bench.plan import UsageError
+from siwarp.bench.runner import BenchError, run
+from siwarp.bench.runner import Progress as Step
+from siwarp.bench.table import figure
+
+__all__ = ["app", "bar", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Latency, bandwidth, message rate, registration: beside the raw socket, round by round.",
+)
+
+_QP = typer.Option("ud", "--qp", help="ud or rc.")
+_OP = typer.Option("send", "--op", help="send; on rc write or read, too.")
+_SIZE = typer.Option(None, "-s", "--size", min=1, help="Octets of a message.")
+_ITERS = typer.Option(
+    None, "-n", "--iters", min=1, help="Messages of one run; without it, a sixth of a second's."
+)
+_DEPTH = typer.Option(
+    None, "-t", "--depth", "--tx-depth", min=1, help="Messages outstanding; of sends, the window."
+)
+_LIST = typer.Option(1, "-l", "--post-list", min=1, max=32, help="Requests posted as one list.")
+_WAIT = typer.Option("poll", "--wait", help="poll, or event: sleep on a completion channel.")
+_API = typer.Option("c", "--api", help="c, or python: then the floor is the same run in C.")
+_ROUNDS = typer.Option(7, "--rounds", min=1, help="How often floor and ours take turns.")
+_JSON = typer.Option(False, "--json", help="Print everything, each round too, as JSON.")
+
+
+@contextlib.contextmanager
+def bar(text: str) -> Iterator[Step | None]:
+    """Show a progress bar in a terminal; give nothing when output goes elsewhere."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        yield None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _describe(result: dict[str, Any]) -> str:
+    what = f"{result['qp'].upper()} {result['op']} {result['size']} octets"
+    if result["kind"] == "reg":
+        what = f"register + deregister {result['size']} octets"
+    elif result["kind"] != "lat":
+        what += f", {result['depth']} outstanding"
+    if result["wait"] == "event":
+        what += ", sleeping on a completion channel"
+    if result["api"] == "python":
+        what += ", Python API"
+    return f"{what}: {result['iters']} a run, {len(result['rounds'])} rounds, medians"
+
+
+_FLOORS = {
+    "unconnected": "raw UDP, unconnected, polling",
+    "connected": "raw UDP, connected, polling",
+    "mmsg": "raw UDP, sendmmsg and recvmmsg",
+    "blocking-mmsg": "raw UDP, sendmmsg and recvmmsg, blocking",
+    "gso": "raw UDP, trains by GSO and GRO",
+    "coalesced": "raw TCP, 64 KiB a send",
+    "c": "the same in C",
+}
+
+
+def floor_words(name: str, qp: str) -> str:
+    """Return what a floor is, in words."""
+    if name in _FLOORS:
+        return _FLOORS[name]
+    words = {"single": "one send a message", "polling": "polling", "blocking": "blocking"}[name]
+    return f"raw {'UDP' if qp == 'ud' else 'TCP'}, {words}"
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a result in a few lines."""
+    unit = result["unit"]
+    print(_describe(result))
+    print(f"  {'siwarp':<42} {figure(result['ours'], unit):>16}")
+    if result["floor"] is not None:
+        words = floor_words(result["floor_name"], result["qp"])
+        good = "less" if result["less_is_better"] else "more"
+        print(
+            f"  {words:<42} {figure(result['floor'], unit):>16}   "
+            f"ratio {result['ratio']:.3f} ({good} is better)"
+        )
+    for name, value in result["floors"].items():
+        print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
+
+
+def _do(as_json: bool, kind: str, **options: Any) -> None:
+    try:
+        with bar(f"bench {kind}") as progress:
+            result = run(kind, progress=progress, **options)
+    except UsageError as e:
+        raise typer.BadParameter(str(e)) from None
+    except (BenchError, FileNotFoundError) as e:
+        typer.echo(f"siwarp bench: {e}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        show(result)
+
+
+@app.command()
+def lat(
+    qp: str = _QP,
+    op: str = _OP,
+    size: int | None = _SIZE,
+    iters: int | None = _ITERS,
+    wait: str = _WAIT,
+    api: str = _API,
+    depth: int | None = _DEPTH,
+    rounds: int = _ROUNDS,
+    as_json: bool = _JSON,
+) -> None:
+    """One-way latency, half a round trip; of Read there and back. One message at a time."""
+    if depth not in (None, 1):
+        raise typer.BadParameter("latency has one message under way: --depth 1")
+    _do(as_json, "lat", qp=qp, op=op, size=size, iters=iters, wait=wait, api=api, rounds=rounds)
+
+
+@app.command()
+def bw(
+    qp: str = _QP,
+    op: str = _OP,
+    size: int | None = _SIZE,
+    iters: int | None = _ITERS,
+    depth: int | None = _DEPTH,
+    post_list: int = _LIST,
+    wait: str = _WAIT,
+    api: str = _API,
+    rounds: int = _ROUNDS,
+    as_json: bool = _JSON,
+) -> None:
+    """Bandwidth in GB/s (10^9 octets a second)."""
+    _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json)
+
+
+@app.command()
+def rate(
+    qp: str = _QP,
+    op: str = _OP,
+    size: int | None = _SIZE,
+    iters: int | None = _ITERS,
+    depth: int | None = _DEPTH,
+    post_list: int = _LIST,
+    wait: str = _WAIT,
+    api: str = _API,
+    rounds: int = _ROUNDS,
+    as_json: bool = _JSON,
+) -> None:
+    """Messages a second."""
+    _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json)
+
+
+def _stream(
+    kind: str,
+    qp: str,
+    op: str,
+    size: int | None,
+    iters: int | None,
+    depth: int | None,
+    post_list: int,
+    wait: str,
+    api: str,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    _do(
+        as_json,
+        kind,
+        qp=qp,
+        op=op,
+        size=size,
+        iters=iters,
+        depth=depth,
+        post_list=post_list,
+        wait=wait,
+        api=api,
+        rounds=rounds,
+    )
+
+
+@app.command()
+def reg(
+    size: int | None = typer.Option(None, "-s", "--size", min=1, help="Octets of the region."),
+    iters: int | None = _ITERS,
+    api: str = _API,
+    rounds: int = _ROUNDS,
+    as_json: bool = _JSON,
+) -> None:
+    """Register and deregister memory, 1 GiB by default, the probe of its pages included."""
+    _do(as_json, "reg", size=size, iters=iters, api=api, rounds=rounds)
+
+
+@app.command()
+def table(
+    rounds: int = _ROUNDS,
+    only: str = typer.Option("", "--only", help="Rows whose name has these words."),
+    output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of the table."),
+) -> None:
+    """All figures that siwarp promises, with what each must be; exit status 1 if one is missed."""
+    rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
+    if not rows:
+        raise typer.BadParameter(f"no row has {only!r} in its name")
+    with bar("the figures") as progress:
+        results = figures.measure(rows, rounds, progress)
+    figures.write(results, output)
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        figures.show(results)
+    raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
+
+
+def main() -> None:
+    """``python -m siwarp.bench``: all figures, unless another command is named."""
+    commands = {"lat", "bw", "rate", "reg", "table"}
+    words = sys.argv[1:]
+    if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
+        words = ["table", *words]
+    app(args=words, prog_name="siwarp bench")

@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""One end of one run through the Python API: what siwarp-bench's "ours" does in C, step by step.
+
+Started by ``siwarp.bench.runner`` with the arguments that siwarp-bench takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import signal
+import socket
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    CompChannel,
+    Context,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WCOpcode,
+    WROpcode,
+)
+
+LOOPBACK = "127.0.0.1"
+#: Seconds without news from the peer, and how many polls surely take that long.
+IDLE_S = 3
+IDLE_POLLS = 20_000_000
+RECVS_OF_LAT = 16
+SIGNAL_EVERY = 16
+BATCH = 32
+CREDIT_OCTETS = 4
+EXIT_LOST = 3
+
+#: struct siw_bench_hello of bench.h: port, side_port, rkey, addr, length.
+_HELLO = struct.Struct("=HHIQQ")
+_NUMBER = struct.Struct("=Q")
+
+_ALL = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+
+
+def lost(text: str) -> NoReturn:
+    """End with the status that says that messages were lost."""
+    print(text, file=sys.stderr)
+    sys.exit(EXIT_LOST)
+
+
+class Ctl:
+    """The socket pair to the other end."""
+
+    def __init__(self, number: int) -> None:
+        self._socket = socket.socket(fileno=number)
+
+    def _swap(self, mine: bytes) -> bytes:
+        try:
+            self._socket.sendall(mine)
+            got = self._socket.recv(len(mine), socket.MSG_WAITALL)
+        except OSError:
+            got = b""
+        if len(got) < len(mine):
+            sys.exit("the other end is gone")
+        return got
+
+    def swap(self, number: int = 0) -> int:
+        """Give a number and take the other end's."""
+        return int(_NUMBER.unpack(self._swap(_NUMBER.pack(number)))[0])
+
+    def swap_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
+        """Tell the other end the port and the memory, and return its."""
+        mine = _HELLO.pack(port, 0, mr.rkey, mr.addr, mr.length)
+        port, _side_port, rkey, addr, length = _HELLO.unpack(self._swap(mine))
+        return port, RemoteBuffer(addr, length, rkey)
+
+
+class End:
+    """A QP that is ready, and memory: first what is sent, then slots to receive into."""
+
+    def __init__(self, o: argparse.Namespace, slots: int) -> None:
+        self.o = o
+        self.server: bool = o.side == "server"
+        self.ctl = Ctl(o.ctl)
+        self.stride: int = -(-o.size // 64) * 64
+        self.pattern = bytes((i * 31 + (i >> 8) + 7) & 0xFF for i in range(min(o.size, 4096)))
+        self.context = Context(LOOPBACK)
+        self.pd = PD(self.context)
+        self.channel = CompChannel(self.context) if o.wait == "event" else None
+        self.cq = CQ(self.context, 2 * slots + 2 * o.depth + 128, channel=self.channel)
+        self.memory = mmap.mmap(-1, self.stride * (slots + 1))
+        self.mr = MR(self.pd, self.memory, _ALL)
+        self.mr.view[: len(self.pattern)] = self.pattern
+        self.cap = QPCap(max_send_wr=2 * o.depth + 64, max_recv_wr=slots)
+        self.recvs = [RecvWR(i, sg=[self.mr.sge(self.at(i), self.stride)]) for i in range(slots)]
+        self.ah: AH | None = None
+        self.parts: list[CMID | CMEventChannel] = []
+        if o.qp == "rc":
+            self._connect()
+        else:
+            self._bind()
+        if o.cpu is not None:
+            os.sched_setaffinity(0, {o.cpu})  # this thread only, as in C
+
+    def at(self, slot: int) -> int:
+        """Return where in the memory a slot begins."""
+        return self.stride * (1 + slot)
+
+    def _bind(self) -> None:
+        init = QPInitAttr(QPType.UD, cap=self.cap, scq=self.cq, addr=(LOOPBACK, 0))
+        self.qp = QP(self.pd, init)
+        self.qp.to_rts()
+        self.qp.post_recv(self.recvs)
+        port, self.peer = self.ctl.swap_hello(self.qp.addr[1], self.mr)
+        self.ah = AH(self.pd, (LOOPBACK, port))
+
+    def _connect(self) -> None:
+        channel = CMEventChannel(self.context)
+        own = CMID(channel)
+        self.parts = [own, channel]
+        if self.server:
+            own.listen((LOOPBACK, 0), 1)
+            _, self.peer = self.ctl.swap_hello(own.local_addr[1], self.mr)
+            request = channel.get_event(5)
+            assert request is not None and request.type == CMEventType.CONNECT_REQUEST
+            self.id = request.id
+            self.parts.insert(0, self.id)
+        else:
+            port, self.peer = self.ctl.swap_hello(0, self.mr)
+            self.id = own
+        self.qp = QP(self.pd, QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq))
+        self.id.bind_qp(self.qp)
+        self.qp.post_recv(self.recvs)
+        if self.server:
+            self.id.accept()
+        else:
+            self.id.connect((LOOPBACK, port), ConnParam())
+        event = channel.get_event(10)
+        if event is None or event.check().type != CMEventType.ESTABLISHED:
+            sys.exit("the connection was not made")
+
+    def close(self) -> None:
+        """Free everything."""
+        if self.o.qp == "rc":
+            self.id.disconnect()
+        for part in (*self.parts, self.ah, self.qp, self.mr, self.cq, self.channel):
+            if part is not None:
+                part.close()
+        self.pd.close()
+        self.context.close()
+
+    def check(self, at: int) -> None:
+        """End if the memory there is not what the other end sent."""
+        if self.mr.view[at : at + len(self.pattern)] != self.pattern:
+            sys.exit("the octets arrived wrong")
+
+    # ---- steps that every run has
+
+    def message(self, size: int, flags: int = 0) -> SendWR:
+        """Return a request that sends octets from the start of the memory."""
+        return SendWR(send_flags=flags, sg=[self.mr.sge(0, size)], ah=self.ah)
+
+    def sender(self, size: int) -> Callable[[], None]:
+        """Return what sends one message; one in SIGNAL_EVERY reports its completion."""
+        silent, reported = self.message(size), self.message(size, SendFlag.SIGNALED)
+        post = self.qp.post_send
+        count = 0
+
+        def send() -> None:
+            nonlocal count
+            count += 1
+            post(silent if count % SIGNAL_EVERY else reported)
+
+        return send
+
+    def wait(self, most: int) -> list[WC]:
+        """Return at least one completion, or none when nothing came for IDLE_S seconds."""
+        if self.channel is not None:
+            wcs = self.cq.wait(IDLE_S, most)
+        else:
+            poll = self.cq.poll
+            for _ in range(IDLE_POLLS):
+                wcs = poll(most)
+                if wcs:
+                    break
+        for wc in wcs:
+            if wc.status:
+                wc.check()
+        return wcs
+
+    def receiver(self) -> Callable[[], WC]:
+        """Return what waits for one receive, passing over other completions."""
+        poll, recv = self.cq.poll, int(WCOpcode.RECV)
+
+        def await_polling() -> WC:
+            for _ in range(IDLE_POLLS):
+                if wcs := poll():
+                    wc = wcs[0]
+                    if wc.status:
+                        wc.check()
+                    if wc.opcode == recv:
+                        return wc
+            lost("a message did not arrive")
+
+        def await_event() -> WC:
+            while wcs := self.wait(1):
+                if wcs[0].opcode == recv:
+                    return wcs[0]
+            lost("a message did not arrive")
+
+        return await_polling if self.channel is None else await_event
+
+    def await_recv(self) -> None:
+        """Wait for one receive and post it again."""
+        self.qp.post_recv(self.recvs[self.receiver()().wr_id])
+
+    def rdma(self, opcode: WROpcode) -> SendWR:
+        """Return the Write into the peer's first slot, or the Read of what it sends from."""
+        read = opcode == WROpcode.RDMA_READ
+        return SendWR(
+            opcode=opcode,
+            sg=[self.mr.sge(self.at(0) if read else 0, self.o.size)],
+            remote=self.peer.part(0 if read else self.stride, self.o.size),
+        )
+
+
+# ---- latency
+
+
+def lat_by_send(end: End, n: int) -> list[int]:
+    """Send messages to and fro; half a round trip counts."""
+    # Receives are posted again behind the send, while the message is under way.
+    send, receive, now = end.sender(end.o.size), end.receiver(), time.perf_counter_ns
+    post, recvs, size = end.qp.post_recv, end.recvs, end.o.size
+    times: list[int] = []
+    if end.server:
+        for _ in range(n):
+            wc = receive()
+            send()
+            post(recvs[wc.wr_id])
+            if wc.byte_len != size:
+                sys.exit("a message has the wrong length")
+        return []
+    for _ in range(n):
+        start = now()
+        send()
+        if times:
+            post(recvs[wc.wr_id])
+        wc = receive()
+        times.append(now() - start)
+    post(recvs[wc.wr_id])
+    return times
+
+
+def lat_by_write(end: End, n: int) -> list[int]:
+    """Write into each other's memory and watch one's own; half a round trip counts."""
+    view, poll, post = end.mr.view, end.cq.poll, end.qp.post_send
+    wr, now = end.rdma(WROpcode.RDMA_WRITE), time.perf_counter_ns
+    seen, mine = end.at(0) + end.o.size - 1, end.o.size - 1
+    view[seen] = 0
+
+    def await_octet(value: int) -> None:
+        for _ in range(IDLE_POLLS):
+            if view[seen] == value:
+                return
+            for wc in poll(4):
+                wc.check()
+        lost("a Write did not arrive")
+
+    end.ctl.swap()
+    times = []
+    for i in range(n):
+        value = i % 100 + 1
+        start = now()
+        if end.server:
+            await_octet(value)
+        view[mine] = value
+        post(wr)
+        if not end.server:
+            await_octet(value)
+        times.append(now() - start)
+    return times
+
+
+def lat_by_read(end: End, n: int) -> list[int]:
+    """Read from the other end, there and back."""
+    if end.server:
+        end.await_recv()
+        return []
+    wr, post, now = end.rdma(WROpcode.RDMA_READ), end.qp.post_send, time.perf_counter_ns
+    times = []
+    for _ in range(n):
+        start = now()
+        post(wr)
+        while not (wcs := end.wait(1)) or wcs[0].opcode != WCOpcode.RDMA_READ:
+            if not wcs:
+                lost("a Read did not complete")
+        times.append(now() - start)
+    end.check(end.at(0))
+    end.qp.post_send(end.message(0))
+    return times
+
+
+# ---- streams
+
+
+def _source(end: End, n: int) -> int:
+    """Send n messages within the window; return how many went out."""
+    depth, batch, credit = end.o.depth, end.o.batch, max(1, end.o.depth // 2)
+    size, post = end.o.size, end.qp.post_send
+    list_of = [end.message(size) for _ in range(batch)]
+    reported = end.message(size, SendFlag.SIGNALED)
+    sent = credited = 0
+    while credited < n:
+        room = min(depth - (sent - credited), n - sent)
+        if room:
+            k = min(room, batch)
+            report = sent // SIGNAL_EVERY != (sent + k) // SIGNAL_EVERY
+            if k == 1:
+                post(reported if report else list_of[0])
+            else:
+                post([*list_of[: k - 1], reported if report else list_of[k - 1]])
+            sent += k
+            continue
+        wcs = end.wait(BATCH)
+        if not wcs:
+            break
+        for wc in wcs:
+            if wc.opcode == WCOpcode.RECV:
+                end.qp.post_recv(end.recvs[wc.wr_id])
+                credited += credit
+    return sent
+
+
+def _sink(end: End, n: int) -> int:
+    """Take n messages, giving credits; return how many came."""
+    credit, recvs, size = max(1, end.o.depth // 2), end.recvs, end.o.size
+    give, post = end.sender(CREDIT_OCTETS), end.qp.post_recv
+    seen = credited = 0
+    while seen < n:
+        wcs = end.wait(BATCH)
+        if not wcs:
+            break
+        again = []
+        for wc in wcs:
+            if wc.opcode != WCOpcode.RECV:
+                continue
+            if wc.byte_len != size:
+                sys.exit(f"a message of {wc.byte_len} octets")
+            if not seen:
+                end.check(end.at(wc.wr_id))
+            seen += 1
+            again.append(recvs[wc.wr_id])
+        post(again)
+        while seen - credited >= credit:
+            credited += credit
+            give()
+    return seen
+
+
+def stream_by_send(end: End, n: int) -> int:
+    """Send n messages; return the ns it took."""
+    start = time.perf_counter_ns()
+    done = _sink(end, n) if end.server else _source(end, n)
+    ns = time.perf_counter_ns() - start
+    theirs = end.ctl.swap(done)
+    sent, seen = (theirs, done) if end.server else (done, theirs)
+    if sent != seen:
+        lost(f"lost {sent - seen} of {sent} messages")
+    if sent != n:
+        lost(f"a credit was lost after {sent} of {n} messages")
+    return ns
+
+
+def _keep_going(end: End, opcode: WROpcode, n: int) -> None:
+    wanted = WCOpcode.RDMA_READ if opcode == WROpcode.RDMA_READ else WCOpcode.RDMA_WRITE
+    wr, post, depth = end.rdma(opcode), end.qp.post_send, end.o.depth
+    posted = done = 0
+    while done < n:
+        while posted < n and posted - done < depth:
+            post(wr)
+            posted += 1
+        wcs = end.wait(BATCH)
+        if not wcs:
+            lost(f"{done} of {n} requests completed")
+        done += sum(wc.opcode == wanted for wc in wcs)
+
+
+def stream_by_write(end: End, n: int) -> int:
+    """Write n times, and once more there and back; return the ns it took."""
+    start = time.perf_counter_ns()
+    if end.server:
+        end.await_recv()
+        end.qp.post_send(end.message(0))
+        end.check(end.at(0))
+        return 1
+    _keep_going(end, WROpcode.RDMA_WRITE, n)
+    end.qp.post_send(end.message(0))
+    end.await_recv()
+    return time.perf_counter_ns() - start
+
+
+def stream_by_read(end: End, n: int) -> int:
+    """Read n times; return the ns it took."""
+    if end.server:
+        end.await_recv()
+        return 1
+    start = time.perf_counter_ns()
+    _keep_going(end, WROpcode.RDMA_READ, n)
+    ns = time.perf_counter_ns() - start
+    end.check(end.at(0))
+    end.qp.post_send(end.message(0))
+    return ns
+
+
+# ---- whole runs
+
+_LAT = {"send": lat_by_send, "write": lat_by_write, "read": lat_by_read}
+_STREAM = {"send": stream_by_send, "write": stream_by_write, "read": stream_by_read}
+
+
+def _of_samples(times: list[int], parts: int) -> dict[str, float]:
+    times.sort()
+    return {
+        "value": statistics.median(times) / parts / 1000,
+        "p99": times[len(times) * 99 // 100] / parts / 1000,
+        "n": len(times),
+    }
+
+
+def latency(o: argparse.Namespace) -> dict[str, float] | None:
+    """Measure ``lat``."""
+    end = End(o, RECVS_OF_LAT)
+    end.ctl.swap()
+    _LAT[o.op](end, o.warmup)
+    end.ctl.swap()
+    times = _LAT[o.op](end, o.iters)
+    end.ctl.swap()
+    end.close()
+    return None if end.server else _of_samples(times, 1 if o.op == "read" else 2)
+
+
+def stream(o: argparse.Namespace) -> dict[str, float] | None:
+    """Measure ``bw`` or ``rate``."""
+    end = End(o, 2 * o.depth + 2 if o.op == "send" else 4)
+    for n in (o.warmup, o.iters):
+        end.ctl.swap()
+        ns = _STREAM[o.op](end, n)
+    end.ctl.swap()
+    end.close()
+    per_ns = o.iters / ns
+    value = per_ns * o.size if o.kind == "bw" else per_ns * 1e9
+    return None if end.server else {"value": value, "p99": 0, "n": o.iters}
+
+
+def registration(o: argparse.Namespace) -> dict[str, float]:
+    """Measure ``reg``."""
+    memory = mmap.mmap(-1, o.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[0] = memory[o.size - 1] = 1
+    times = []
+    with Context(LOOPBACK) as context, PD(context) as pd:
+        if o.cpu is not None:
+            os.sched_setaffinity(0, {o.cpu})
+        for _ in range(o.warmup + o.iters):
+            start = time.perf_counter_ns()
+            MR(pd, memory, _ALL).close()
+            times.append(time.perf_counter_ns() - start)
+    return _of_samples(times[o.warmup :], 1)
+
+
+def main() -> None:
+    """Do what the arguments say and print the result if this is the client."""
+    parser = argparse.ArgumentParser("siwarp.bench.end")
+    for name in ("kind", "run", "side", "qp", "op", "wait"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("size", "iters", "warmup", "depth", "batch", "limit"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--cpu", type=int)
+    parser.add_argument("--ctl", type=int, default=-1)
+    o = parser.parse_args()
+    signal.alarm(o.limit)  # nothing catches it: that is the end
+    result = {"lat": latency, "bw": stream, "rate": stream, "reg": registration}[o.kind](o)
+    if result is not None:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What is to be measured: which runs belong to it, how long, and what the floor is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["KINDS", "Floors", "Plan", "UsageError", "floors_of", "make_plan"]
+
+#: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
+UD_MOST = 65507 - 18 - 4
+#: Octets of one RC message.
+RC_MOST = 1 << 30
+#: As the library asks for: setting rcvbuf.
+RECEIVE_BUFFER = 8 << 20
+
+#: Kind: unit, whether less is better.
+KINDS = {
+    "lat": ("us", True),
+    "bw": ("GB/s", False),
+    "rate": ("msg/s", False),
+    "reg": ("us", True),
+    "onesided": ("us", True),
+}
+
+
+class UsageError(ValueError):
+    """What was asked for cannot be measured; the text says what can."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One measurement.
+
+    Attributes:
+        kind: lat, bw, rate, reg or onesided.
+        qp: ud or rc.
+        op: send, write or read.
+        size: octets of a message, or of the region for reg.
+        iters: messages of one run's measured part; 0: found out so that a run is short.
+        depth: messages outstanding; of sends, the window that the receiver's credits keep open.
+        wait: poll or event: how completions are waited for.
+        api: c or python: who calls our verbs.
+        post_list: requests posted as one list.
+        rounds: how often floor and ours are measured in turn.
+
+    """
+
+    kind: str
+    qp: str
+    op: str
+    size: int
+    iters: int
+    depth: int
+    wait: str
+    api: str
+    post_list: int
+    rounds: int
+
+    @property
+    def unit(self) -> str:
+        """us, GB/s (10^9 octets a second) or msg/s."""
+        return KINDS[self.kind][0]
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether a ratio below 1 is good."""
+        return KINDS[self.kind][1]
+
+    @property
+    def credit(self) -> int:
+        """Messages that one credit of the receiver is worth; iterations are a multiple of it."""
+        return max(1, self.depth // 2)
+
+
+@dataclass(frozen=True)
+class Floors:
+    """The raw runs that a measurement stands beside: the one of the ratio, and the others."""
+
+    floor: str | None
+    others: tuple[str, ...] = ()
+
+
+#: (kind, qp, wait): what siwarp-bench can run for it.
+_FLOORS = {
+    ("lat", "ud", "poll"): Floors("unconnected", ("connected", "blocking")),
+    ("lat", "ud", "event"): Floors("blocking", ("unconnected", "connected")),
+    ("lat", "rc", "poll"): Floors("polling", ("blocking",)),
+    ("lat", "rc", "event"): Floors("blocking", ("polling",)),
+    ("bw", "ud", "poll"): Floors("unconnected", ("connected", "blocking", "gso")),
+    ("bw", "ud", "event"): Floors("blocking", ("unconnected", "gso")),
+    ("bw", "rc", "poll"): Floors("polling", ("blocking",)),
+    ("bw", "rc", "event"): Floors("blocking", ("polling",)),
+    ("rate", "ud", "poll"): Floors("mmsg", ("single", "connected", "blocking-mmsg", "gso")),
+    ("rate", "ud", "event"): Floors("blocking-mmsg", ("mmsg", "gso")),
+    ("rate", "rc", "poll"): Floors("single", ("blocking", "coalesced")),
+    ("rate", "rc", "event"): Floors("blocking", ("single", "coalesced")),
+}
+
+
+def floors_of(plan: Plan) -> Floors:
+    """Return the raw runs of a plan; with ``api="python"`` the floor is ours in C instead."""
+    if plan.kind in ("reg", "onesided"):
+        return Floors("c" if plan.api == "python" else None)
+    raw = _FLOORS[plan.kind, plan.qp, plan.wait]
+    assert raw.floor is not None
+    # A GSO train needs two segments at least.
+    others = tuple(name for name in raw.others if name != "gso" or plan.size * 2 <= 65507)
+    if plan.api == "python":
+        return Floors("c", (raw.floor,))
+    return Floors(raw.floor, others)
+
+
+def _receive_buffer() -> int:
+    """Return the octets that a UDP socket's receive buffer can have without privilege."""
+    most = int(Path("/proc/sys/net/core/rmem_max").read_text("ascii"))
+    # The kernel doubles what it is asked for, and counts its own bookkeeping against it.
+    return 2 * min(most, RECEIVE_BUFFER)
+
+
+def _datagrams(size: int) -> int:
+    """Return how many datagrams of a size a receive buffer surely holds.
+
+    A small one is rounded up to a power of two, one above 16 KiB lies in page fragments.
+    """
+    cost = 2 * size + 1024 if size < 16384 else size + 8192
+    return _receive_buffer() // cost
+
+
+def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
+    if kind in ("lat", "reg", "onesided"):
+        return 1
+    if op != "send":
+        return 16
+    depth = 16 if size >= 16384 else 128
+    return max(1, min(depth, _datagrams(size))) if qp == "ud" else depth
+
+
+def _check(plan: Plan) -> None:
+    choices = {
+        "kind": tuple(KINDS),
+        "qp": ("ud", "rc"),
+        "op": ("send", "write", "read"),
+        "wait": ("poll", "event"),
+        "api": ("c", "python"),
+    }
+    for name, known in choices.items():
+        if getattr(plan, name) not in known:
+            raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(plan, name)!r}")
+    if plan.rounds < 1 or plan.iters < 0 or plan.size < 1:
+        raise UsageError("rounds and size are at least 1")
+    if plan.kind in ("reg", "onesided"):
+        return
+    if plan.qp == "ud" and plan.op != "send":
+        raise UsageError(f"UD can only send: --op {plan.op} needs --qp rc")
+    most = UD_MOST if plan.qp == "ud" else RC_MOST
+    if plan.size > most:
+        raise UsageError(f"a message over {plan.qp} has at most {most} octets")
+    if plan.kind == "lat" and plan.op == "write" and plan.wait == "event":
+        raise UsageError("a Write makes no event where it arrives: --op write needs --wait poll")
+    if not 1 <= plan.depth <= 4096:
+        raise UsageError("depth is from 1 to 4096")
+    if not 1 <= plan.post_list <= 32:
+        raise UsageError("post_list is from 1 to 32")
+    if plan.qp == "ud" and plan.kind != "lat" and plan.depth > (room := _datagrams(plan.size)):
+        raise UsageError(
+            f"{plan.depth} datagrams of {plan.size} octets do not fit a socket's receive buffer: "
+            f"--depth {max(1, room)} at most, or raise net.core.rmem_max"
+        )
+
+
+def make_plan(
+    kind: str,
+    qp: str = "ud",
+    op: str = "send",
+    *,
+    size: int | None = None,
+    iters: int | None = None,
+    depth: int | None = None,
+    wait: str = "poll",
+    api: str = "c",
+    post_list: int = 1,
+    rounds: int = 7,
+) -> Plan:
+    """Return a plan with what was not given filled in.
+
+    Raises:
+        UsageError: there is no such measurement.
+
+    """
+    if kind == "onesided":
+        qp, op, size, wait, api = "rc", "write", 8, "poll", "c"
+    if kind == "reg":
+        qp, op, wait = "rc", "send", "poll"
+    if size is None:
+        size = {"lat": 64, "rate": 64, "reg": 1 << 30}.get(kind, 60000 if qp == "ud" else 1 << 20)
+    if depth is None:
+        depth = _default_depth(kind, qp, op, size)
+    plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds)
+    _check(plan)
+    return plan

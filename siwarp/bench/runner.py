@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Runs floor and ours in turn, two processes each time, and sums up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from siwarp.bench.plan import Floors, Plan, floors_of, make_plan
+
+__all__ = ["BenchError", "LostError", "program", "run"]
+
+#: Seconds after which a run ends itself, and how many more until it is ended.
+LIMIT_S = 20
+GRACE_S = 5
+#: Seconds that the measured part of a run takes when its length is left open.
+TARGET_S = 0.15
+#: What siwarp-bench and end.py exit with when messages were lost.
+EXIT_LOST = 3
+#: What an end says whose peer has failed: then the peer knows the reason.
+SECOND_HAND = "the other end is gone"
+
+#: Kind: iterations that the first, short run has, and the least and most of a real one.
+_ITERS = {
+    "lat": (500, 500, 50_000),
+    "bw": (64, 64, 200_000),
+    "rate": (4_000, 4_000, 1_000_000),
+    "reg": (200, 200, 20_000),
+    "onesided": (100, 100, 100),
+}
+
+Progress = Callable[[int, int], None]
+
+
+class BenchError(RuntimeError):
+    """A run failed; the text says how."""
+
+
+class LostError(BenchError):
+    """Messages were lost, so that the run's figure would mean nothing."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One way to move the messages: its name in the result, and who does it."""
+
+    name: str
+    what: str
+    python: bool = False
+
+
+def program() -> Path:
+    """Return the program siwarp-bench of this installation.
+
+    Raises:
+        FileNotFoundError: the installation has none.
+
+    """
+    from siwarp import _siwarp
+
+    assert _siwarp.__file__ is not None
+    beside = Path(_siwarp.__file__).resolve().parent
+    # In a package it is where the wheel puts it, in an editable one in the build folder.
+    for found in ("bench/bin/siwarp-bench", "siwarp/bench/siwarp-bench"):
+        if (beside / found).is_file():
+            return beside / found
+    raise FileNotFoundError(f"no siwarp-bench beside {_siwarp.__file__}")
+
+
+def _cpus() -> tuple[int | None, int | None]:
+    """Return a CPU for the client and one for the server; none if there are not two."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
+
+
+# ---- one run
+
+
+def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int) -> list[str]:
+    start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
+    warmup = max(plan.iters // 10, 1)
+    warmup += -warmup % plan.credit
+    options: dict[str, object] = {
+        "kind": plan.kind,
+        "run": run.what,
+        "side": side,
+        "qp": plan.qp,
+        "op": plan.op,
+        "wait": plan.wait,
+        "size": plan.size,
+        "iters": plan.iters,
+        "warmup": warmup,
+        "depth": plan.depth,
+        "batch": plan.post_list,
+        "limit": LIMIT_S,
+    }
+    if cpu is not None:
+        options["cpu"] = cpu
+    if ctl >= 0:
+        options["ctl"] = ctl
+    return start + [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def _reason(process: subprocess.Popen[str], said: str) -> str:
+    if process.returncode == -signal.SIGALRM:
+        return f"it was not done within {LIMIT_S} s"
+    if process.returncode < 0:
+        return f"it was killed by {signal.Signals(-process.returncode).name}"
+    return said.strip().splitlines()[-1] if said.strip() else f"exit status {process.returncode}"
+
+
+def _judge(run: _Run, ends: list[tuple[subprocess.Popen[str], str]]) -> None:
+    failed = [(process, _reason(process, said)) for process, said in ends if process.returncode]
+    if not failed:
+        return
+    # The end that only saw the other leave knows nothing.
+    process, reason = min(failed, key=lambda end: end[1] == SECOND_HAND)
+    kind = LostError if process.returncode == EXIT_LOST else BenchError
+    raise kind(f"the run {run.name!r} failed: {reason}")
+
+
+def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
+    """Do one run and return what its client printed."""
+    sides = ["client"] if plan.kind == "reg" else ["server", "client"]
+    cpus = dict(zip(("client", "server"), _cpus(), strict=True))
+    started: list[subprocess.Popen[str]] = []
+    deadline = time.monotonic() + LIMIT_S + GRACE_S
+    with contextlib.ExitStack() as stack:
+        ctls = dict(zip(("client", "server"), socket.socketpair(), strict=True))
+        for ctl in ctls.values():
+            stack.callback(ctl.close)
+        try:
+            for side in sides:
+                number = ctls[side].fileno() if len(sides) > 1 else -1
+                process = subprocess.Popen(
+                    _command(plan, run, side, cpus[side], number),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    pass_fds=[number] if number >= 0 else [],
+                    env={**os.environ, **env},
+                )
+                started.append(process)
+            # Only the ends hold theirs now: when one leaves, the other sees it.
+            for ctl in ctls.values():
+                ctl.close()
+            said = [
+                process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                for process in reversed(started)
+            ]
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"the run {run.name!r} was not done within {LIMIT_S} s") from None
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+    ends = [(p, err) for p, (_, err) in zip(reversed(started), said, strict=True)]
+    _judge(run, ends)
+    result: dict[str, float] = json.loads(said[0][0])
+    return result
+
+
+# ---- rounds
+
+
+def _runs(plan: Plan, floors: Floors) -> list[_Run]:
+    """Return what each round consists of: the floor, ours, the others."""
+    ours = _Run("ours", "ours", python=plan.api == "python")
+    if plan.kind == "onesided":
+        return [_Run("not polling", "ours"), _Run("polling", "polling"), _Run("idle", "idle")]
+    runs = [ours]
+    if floors.floor is not None:
+        runs.insert(0, _Run("floor", "ours" if floors.floor == "c" else floors.floor))
+    return runs + [_Run(name, name) for name in floors.others]
+
+
+def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
+    """Return the plan with a number of iterations, by a short run of the floor if need be."""
+    short, least, most = _ITERS[plan.kind]
+    if plan.iters or least == most:
+        iters = plan.iters or least
+    else:
+        probe = replace(plan, iters=short + -short % plan.credit)
+        # Of three, the best: another process may have had the CPU meanwhile.
+        values = [_measure(probe, runs[0], env)["value"] for _ in range(3)]
+        value = min(values) if plan.less_is_better else max(values)
+        seconds = {
+            "us": 2e-6 * value,
+            "GB/s": plan.size / (value * 1e9 or 1),
+            "msg/s": 1 / (value or 1),
+        }[plan.unit]
+        iters = max(least, min(most, int(TARGET_S / seconds)))
+    return replace(plan, iters=iters + -iters % plan.credit)
+
+
+def _round(
+    plan: Plan, runs: list[_Run], env: Mapping[str, str], step: Callable[[], None], turn: int
+) -> dict[str, Any]:
+    # Whether the floor or ours comes first changes from round to round.
+    order = [runs[1], runs[0], *runs[2:]] if turn % 2 and len(runs) > 1 else runs
+    values: dict[str, float] = {}
+    p99: dict[str, float] = {}
+    for one in order:
+        result = _measure(plan, one, env)
+        values[one.name] = result["value"]
+        if result["p99"]:
+            p99[one.name] = result["p99"]
+        step()
+    if plan.kind == "onesided":
+        values["ours"] = values["not polling"] - values["polling"]
+    shown: dict[str, Any] = dict(values)
+    if "floor" in values:
+        shown["ratio"] = values["ours"] / values["floor"]
+    if p99:
+        shown["p99"] = p99
+    return shown
+
+
+def run(
+    kind: str,
+    qp: str = "ud",
+    op: str = "send",
+    *,
+    size: int | None = None,
+    iters: int | None = None,
+    depth: int | None = None,
+    wait: str = "poll",
+    api: str = "c",
+    post_list: int = 1,
+    rounds: int = 7,
+    others: bool = True,
+    env: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure one thing beside its floor.
+
+    Args:
+        kind: ``lat`` (one way, us; Read: there and back), ``bw`` (GB/s of 10^9 octets), ``rate``
+            (messages a second), ``reg`` (register and deregister, us), ``onesided`` (how much
+            later a Write shows in a process that does not poll, us).
+        qp, op: ``ud`` or ``rc``; ``send``, ``write`` or ``read``.
+        size: octets of a message, or of the region.
+        iters: messages of a run; without it a run takes a sixth of a second or so.
+        depth: messages outstanding.
+        wait: ``poll`` or ``event``.
+        api: ``c`` or ``python``; of the latter the floor is the same run in C.
+        post_list: requests posted as one list.
+        rounds: how often each is measured, in turn.
+        others: measure the other raw runs too, not only the floor.
+        env: more environment for the processes that measure.
+        progress: called with the runs that are done and their number.
+
+    Returns:
+        The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
+        floor), ``ratio_median`` (the median of the rounds' ratios), ``floor_name``, ``floors``
+        (medians of the others by name), ``rounds`` (every
+        round's values by name).
+
+    Raises:
+        UsageError: there is no such measurement.
+        BenchError: a run failed; LostError: it lost messages.
+
+    """
+    plan = make_plan(
+        kind,
+        qp,
+        op,
+        size=size,
+        iters=iters,
+        depth=depth,
+        wait=wait,
+        api=api,
+        post_list=post_list,
+        rounds=rounds,
+    )
+    floors = floors_of(plan)
+    if not others:
+        floors = Floors(floors.floor)
+    runs = _runs(plan, floors)
+    env = env or {}
+    total = plan.rounds * len(runs)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    if progress is not None:
+        progress(0, total)
+    plan = _with_iters(plan, runs, env)
+    all_rounds = [_round(plan, runs, env, step, turn) for turn in range(plan.rounds)]
+    return _summary(plan, floors, runs, all_rounds)
+
+
+def _summary(
+    plan: Plan, floors: Floors, runs: list[_Run], rounds: list[dict[str, Any]]
+) -> dict[str, Any]:
+    def median(name: str) -> float:
+        return float(statistics.median(each[name] for each in rounds))
+
+    ours = median("ours")
+    floor = median("floor") if floors.floor is not None else None
+    asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
+    return {
+        **asked,
+        "unit": plan.unit,
+        "less_is_better": plan.less_is_better,
+        "cpus": [cpu for cpu in _cpus() if cpu is not None],
+        "ours": ours,
+        "floor": floor,
+        "floor_name": floors.floor,
+        "ratio": None if floor is None else ours / floor,
+        "ratio_median": None if floor is None else median("ratio"),
+        "floors": {one.name: median(one.name) for one in runs if one.name not in ("ours", "floor")},
+        "rounds": rounds,
+    }

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The figures that siwarp promises: each with its floor, what it must be, and the aim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from siwarp.bench.runner import BenchError, run
+
+__all__ = ["ROWS", "Row", "figure", "judge", "measure", "show", "write"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure.
+
+    ``must`` and ``aim`` are ratios to the floor (the median of the rounds' ratios is compared), or
+    where there is no floor microseconds.
+    """
+
+    name: str
+    floor: str
+    must: float
+    aim: float
+    less_is_better: bool
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        "UD 64 B one-way latency, C",
+        "raw UDP, unconnected",
+        1.15,
+        1.06,
+        True,
+        {"kind": "lat", "qp": "ud", "size": 64},
+    ),
+    Row(
+        "RC Send 64 B one-way latency, C",
+        "raw TCP",
+        1.15,
+        1.05,
+        True,
+        {"kind": "lat", "qp": "rc", "size": 64},
+    ),
+    Row(
+        "UD 64 B latency, Python API",
+        "the same in C",
+        1.50,
+        1.25,
+        True,
+        {"kind": "lat", "qp": "ud", "size": 64, "api": "python"},
+    ),
+    Row(
+        "RC RDMA Write 1 MiB bandwidth",
+        "raw TCP, polling",
+        0.70,
+        0.88,
+        False,
+        {"kind": "bw", "qp": "rc", "op": "write", "size": MIB},
+    ),
+    Row(
+        "RC RDMA Read 1 MiB, 16 outstanding",
+        "raw TCP, polling",
+        0.65,
+        0.85,
+        False,
+        {"kind": "bw", "qp": "rc", "op": "read", "size": MIB, "depth": 16},
+    ),
+    Row(
+        "UD 60 KB messages",
+        "raw UDP, windowed",
+        0.70,
+        0.90,
+        False,
+        {"kind": "bw", "qp": "ud", "size": 60000},
+    ),
+    Row(
+        "UD 64 B posted one by one",
+        "sendmmsg, recvmmsg",
+        0.80,
+        0.92,
+        False,
+        {"kind": "rate", "qp": "ud", "size": 64},
+    ),
+    # Without the spinning that a wait begins with by default: then it would not sleep at all.
+    Row(
+        "UD 64 B, asleep on a completion channel",
+        "raw UDP, blocking",
+        1.30,
+        1.05,
+        True,
+        {
+            "kind": "lat",
+            "qp": "ud",
+            "size": 64,
+            "wait": "event",
+            "env": {"SIWARP_SPIN_US": "0"},
+        },
+    ),
+    Row(
+        "Write into a process that stopped polling: extra delay",
+        "-",
+        5000,
+        1200,
+        True,
+        {"kind": "onesided"},
+    ),
+    Row("register + deregister 1 GiB", "-", 10, 2, True, {"kind": "reg", "size": 1 << 30}),
+)
+
+
+def figure(value: float, unit: str) -> str:
+    """Return a figure with its unit and three digits that count."""
+    if unit == "msg/s":
+        value, unit = value / 1e6, "M msg/s"
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    return f"{value:.{digits}f} {unit}"
+
+
+def judge(row: Row, value: float) -> str:
+    """Return ``aim`` if the value is that good, ``must`` if it is good enough, else ``missed``."""
+    sign = 1 if row.less_is_better else -1
+    if value * sign <= row.aim * sign:
+        return "aim"
+    return "must" if value * sign <= row.must * sign else "missed"
+
+
+def measure(
+    rows: Sequence[Row],
+    rounds: int,
+    progress: Callable[[int, int], None] | None = None,
+    run: Callable[..., dict[str, Any]] = run,
+) -> list[dict[str, Any]]:
+    """Measure each row; one that fails is a miss, with the reason."""
+    results = []
+    for i, row in enumerate(rows):
+
+        def step(done: int, total: int, i: int = i) -> None:
+            if progress is not None:
+                progress(i * 100 + done * 100 // total, 100 * len(rows))
+
+        result: dict[str, Any] = {
+            "name": row.name,
+            "floor_words": row.floor,
+            "must": row.must,
+            "aim": row.aim,
+        }
+        try:
+            measured = run(**row.arguments, rounds=rounds, progress=step)
+        except BenchError as e:
+            result.update(verdict="missed", error=str(e), measured=None)
+        else:
+            ratio = measured["ratio_median"]
+            verdict = judge(row, measured["ours"] if ratio is None else ratio)
+            result.update(verdict=verdict, error=None, measured=measured)
+        results.append(result)
+    return results
+
+
+def write(results: list[dict[str, Any]], output: str) -> None:
+    """Write everything to a file, if one is named."""
+    if output:
+        Path(output).write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    measured, limits = result["measured"], [f"{result['must']:g}", f"{result['aim']:g}"]
+    if measured is None:
+        return [result["name"], result["floor_words"], "", "", "", *limits, result["verdict"]]
+    unit = measured["unit"]
+    ours = figure(measured["ours"], unit)
+    if measured["floor"] is None:
+        limits = [f"{limit} {unit}" for limit in limits]
+        return [result["name"], "-", "", ours, "", *limits, result["verdict"]]
+    floor = figure(measured["floor"], unit)
+    ratio = f"{measured['ratio_median']:.2f}"
+    return [result["name"], result["floor_words"], floor, ours, ratio, *limits, result["verdict"]]
+
+
+def _others(result: dict[str, Any]) -> str:
+    measured = result["measured"]
+    if measured is None or not measured["floors"]:
+        return ""
+    unit = measured["unit"]
+    figures = (f"{name} {figure(value, unit)}" for name, value in measured["floors"].items())
+    return f"{result['name']}: {', '.join(figures)}"
+
+
+def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
+    """Print the table, the other floors and what failed."""
+    console = console or Console(highlight=False, width=None)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160, file=console.file)
+    shown = Table(header_style="bold", border_style="dim")
+    right = ("floor", "ours", "ratio", "must", "aim")
+    for column in ("what", "beside", "floor", "ours", "ratio", "must", "aim", "verdict"):
+        shown.add_column(column, justify="right" if column in right else "left")
+    styles = {"aim": "green", "must": "yellow", "missed": "bold red"}
+    for result in results:
+        *cells, verdict = _cells(result)
+        shown.add_row(*cells, f"[{styles[verdict]}]{verdict}[/]")
+    console.print(shown)
+    console.print("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")
+    for line in filter(None, map(_others, results)):
+        console.print(f"others: {line}", soft_wrap=True)
+    for result in results:
+        if result["error"]:
+            console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)

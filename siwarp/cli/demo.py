@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp demo``: two processes on this machine move real data through siwarp."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from siwarp.cli import show
+from siwarp.cli.demo_peer import mapped
+from siwarp.cli.peer import Peer
+
+_MIB = 1 << 20
+#: Octets of one RDMA operation of the file, and how many are under way at once.
+_CHUNK = _MIB
+_DEPTH = 16
+
+
+class _Failed(Exception):
+    """Something was not as the demo promises; the text says what."""
+
+
+def _sure(good: bool, text: str) -> None:
+    show.tick(text, good)
+    if not good:
+        raise _Failed(text)
+
+
+def _size(octets: int) -> str:
+    return f"{octets // _MIB} MiB" if octets >= _MIB else f"{octets} octets"
+
+
+def _make_file(path: Path, size: int) -> str:
+    """Fill a file with random octets and return its SHA-256."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file, show.bar("random octets", size) as step:
+        for at in range(0, size, 4 * _MIB):
+            piece = os.urandom(min(4 * _MIB, size - at))
+            digest.update(piece)
+            file.write(piece)
+            step(len(piece))
+    return digest.hexdigest()
+
+
+def _empty_file(path: Path, size: int) -> None:
+    """Make a file whose blocks are there: a full disk must show now, not as SIGBUS later."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
+    """Move all of ``mr`` by RDMA in pieces, several under way; return the seconds it took."""
+    from siwarp.verbs import SendWR
+
+    pieces = range(0, mr.length, _CHUNK)
+    requests = [
+        SendWR(
+            i,
+            opcode,
+            sg=[mr.sge(at, min(_CHUNK, mr.length - at))],
+            remote=there.part(at, min(_CHUNK, mr.length - at)),
+        )
+        for i, at in enumerate(pieces)
+    ]
+    began = time.perf_counter()
+    with show.bar(text, mr.length) as step:
+        posted = done = 0
+        while done < len(requests):
+            room = _DEPTH - (posted - done)
+            if room and posted < len(requests):
+                conn.qp.post_send(requests[posted : posted + room])
+                posted = min(posted + room, len(requests))
+            wcs = conn.scq.poll(_DEPTH) or conn.scq.wait(30, _DEPTH)
+            if not wcs:
+                raise _Failed("nothing moved for 30 s")
+            for wc in wcs:
+                wc.check()
+            done += len(wcs)
+            step(len(wcs) * _CHUNK)
+    return time.perf_counter() - began
+
+
+def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
+    import siwarp
+    from siwarp.verbs import MR, AccessFlag, WROpcode
+
+    show.heading(f"A file of {_size(size)} over RC (iWARP on TCP)")
+    source, back = folder / "source", folder / "back"
+    digest = _make_file(source, size)
+    _empty_file(back, size)
+    port = peer.hear()["port"]
+    with siwarp.connect(("127.0.0.1", port)) as conn:
+        there = siwarp.RemoteBuffer.unpack(conn.recv(30))
+        show.tick(f"connected to process {peer.pid}, TCP port {port}; it told address and STag")
+        with mapped(source, write=False) as m:
+            with MR(conn.pd, m, AccessFlag(0)) as mr:
+                took = _move(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
+            # The octets are where they belong when a Read behind them has come back.
+            conn.read(there.part(size - 1, 1))
+        peer.say("digest")
+        _sure(
+            peer.hear()["sha256"] == digest,
+            f"RDMA Write: {size / took / 1e9:.2f} GB/s; SHA-256 there is ours, {digest[:16]}...",
+        )
+        with mapped(back, write=True) as m:
+            with MR(conn.pd, m) as mr:
+                took = _move(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
+            same = hashlib.sha256(m).hexdigest() == digest
+        _sure(same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; what came back has it, too")
+        peer.say("done")
+
+
+def _datagrams(peer: Peer) -> None:
+    from siwarp.verbs import (
+        AH,
+        CQ,
+        MR,
+        PD,
+        QP,
+        CompChannel,
+        Context,
+        QPInitAttr,
+        QPType,
+        RecvWR,
+        SendWR,
+    )
+
+    show.heading("Datagrams over UD (iWARP on UDP), both ways through address handles")
+    told = peer.hear()
+    largest = told["size"]
+    sizes = [1 << n for n in range(largest.bit_length()) if 1 << n < largest] + [largest]
+    with (
+        Context() as context,
+        PD(context) as pd,
+        CQ(context, channel=CompChannel(context)) as cq,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+        MR(pd, 2 * largest) as mr,
+        AH(pd, ("127.0.0.1", told["port"])) as ah,
+    ):
+        qp.to_rts()
+        show.tick(f"QP {qp.qp_num} here, QP {told['port']} there: their UDP ports; no connection")
+        octets = 0
+        for size in sizes:
+            out = os.urandom(size)
+            mr.write(out)
+            qp.post_recv(RecvWR(1, sg=[mr.sge(largest, largest)]))
+            qp.post_send(SendWR(sg=[mr.sge(0, size)], ah=ah, send_flags=0))
+            answer = cq.wait(10, 1)
+            if not answer:
+                raise _Failed(f"a datagram of {size} octets did not come back")
+            wc = answer[0].check()
+            if mr.read(wc.byte_len, largest) != out or wc.source != ah.dest:
+                raise _Failed(f"a datagram of {size} octets came back as another")
+            octets += size
+        _sure(True, f"{len(sizes)} sizes from 1 to {largest} octets, each equal when it came back")
+        qp.post_send(SendWR(ah=ah))
+        cq.wait(10, 1)
+
+
+def _bad_key(peer: Peer) -> None:
+    import siwarp
+    from siwarp.verbs import ProtocolError, terminate_reason
+
+    show.heading("A key that the peer never gave")
+    port = peer.hear()["port"]
+
+    def write(conn: Any, there: Any) -> None:
+        conn.write(there, b"this must not arrive")
+        conn.recv(30)  # the Write itself only says that TCP has it: the refusal comes later
+
+    def read(conn: Any, there: Any) -> None:
+        conn.read(there, 64, timeout=30)
+
+    attempts: list[tuple[str, Callable[[Any, Any], None], tuple[int, int, int]]] = [
+        ("RDMA Write", write, (1, 1, 0)),
+        ("RDMA Read", read, (0, 1, 0)),
+    ]
+    for name, attempt, wanted in attempts:
+        with siwarp.connect(("127.0.0.1", port)) as conn:
+            good = siwarp.RemoteBuffer.unpack(conn.recv(30))
+            bad = good._replace(rkey=good.rkey ^ 0x00A5A500)
+            try:
+                attempt(conn, bad)
+            except ProtocolError as e:
+                refused = (e.layer, e.type, e.code) == wanted
+                untouched = peer.hear()["untouched"]
+                _sure(
+                    refused and untouched,
+                    f"{name} to STag {bad.rkey:#010x}: Terminate, {terminate_reason(*wanted)}",
+                )
+                show.note(
+                    f"layer {e.layer}, type {e.type}, code {e.code:#04x}, as clause {e.clause} "
+                    "lists it; the peer's memory is untouched"
+                )
+            else:
+                raise _Failed(f"{name} with a bad STag was not refused")
+
+
+#: What the table at the end compares: words, arguments of siwarp.bench.run, unit.
+_COMPARED: list[tuple[str, dict[str, Any]]] = [
+    ("UD Send 64 B, one way", {"kind": "lat", "qp": "ud", "op": "send", "size": 64}),
+    ("RC Send 64 B, one way", {"kind": "lat", "qp": "rc", "op": "send", "size": 64}),
+    ("UD Send 60 KB, bandwidth", {"kind": "bw", "qp": "ud", "op": "send", "size": 60000}),
+    ("RC RDMA Write 1 MiB, bandwidth", {"kind": "bw", "qp": "rc", "op": "write", "size": _MIB}),
+    ("RC RDMA Read 1 MiB, bandwidth", {"kind": "bw", "qp": "rc", "op": "read", "size": _MIB}),
+]
+
+
+def demo(
+    size: int = typer.Option(
+        256, "--size", min=1, help="MiB of the file that goes there and back."
+    ),
+    bench: bool = typer.Option(True, help="Measure latency and bandwidth at the end."),
+) -> None:
+    """Show in under a minute what siwarp does: two processes, real data, no hardware, no root."""
+    began = time.monotonic()
+    octets = size * _MIB
+    with tempfile.TemporaryDirectory(prefix="siwarp-demo-") as name:
+        folder = Path(name)
+        free = shutil.disk_usage(folder).free
+        if free < 3 * octets + 64 * _MIB:
+            raise OSError(
+                f"{folder.parent} has {free // _MIB} MiB left, the demo's files take "
+                f"{3 * size}: set TMPDIR to a larger place, or give --size {free // _MIB // 4}"
+            )
+        try:
+            show.line("siwarp demo: a software RNIC in each of two processes, on loopback")
+            there = folder / "there"
+            _empty_file(there, octets)
+            with Peer("siwarp.cli.demo_peer", str(there)) as peer:
+                show.line(f"this is process {os.getpid()}, the peer is {peer.pid}")
+                _file_there_and_back(peer, folder, octets)
+                _datagrams(peer)
+                _bad_key(peer)
+            if bench:
+                _compare()
+        except _Failed as e:
+            typer.echo(f"siwarp demo: {e}", err=True)
+            raise typer.Exit(1) from None
+    show.line()
+    show.line(f"All of it in {time.monotonic() - began:.0f} s.", "bold")
+    show.line("Next: siwarp ping; siwarp bench lat --qp rc; examples/python/rc_write_read.py")
+
+
+def _compare() -> None:
+    from siwarp.bench import BenchError, run
+
+    show.heading("Beside the raw sockets, in turns within the same run (medians; CRC on)")
+    rows = []
+    with show.bar("measuring", len(_COMPARED)) as step:
+        for words, arguments in _COMPARED:
+            try:
+                result = run(**arguments, rounds=3, others=False)
+            except BenchError as e:
+                raise _Failed(f"{words} could not be measured: {e}") from None
+            unit = result["unit"]
+            ours, floor = (f"{result[key]:.2f} {unit}" for key in ("ours", "floor"))
+            rows.append((words, ours, floor, f"{result['ratio']:.2f}"))
+            step(1)
+    show.table(("what", "siwarp", "raw socket", "ratio"), rows, right=(1, 2, 3))

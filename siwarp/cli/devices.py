@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp devices``: what there is, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from siwarp.cli import show
+
+
+def devices(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """List the devices: one per network interface that has an address, loopback included."""
+    from siwarp.verbs import Context, Error, get_device_list
+
+    found: list[dict[str, Any]] = []
+    for device in get_device_list():
+        entry: dict[str, Any] = {**asdict(device), "limits": None}
+        try:
+            with Context(device.name) as context:
+                entry["limits"] = asdict(context.query_device())
+        except Error as e:
+            entry["error"] = e.strerror
+        found.append(entry)
+    if as_json:
+        show.data(found)
+        return
+    show.table(
+        ("device", "interface", "state", "MTU", "addresses"),
+        [
+            (
+                entry["name"],
+                entry["netdev"],
+                "up" if entry["up"] else "down",
+                str(entry["mtu"]),
+                " ".join(entry["addresses"]),
+            )
+            for entry in found
+        ],
+        right=(3,),
+    )
+    limits = next((entry["limits"] for entry in found if entry["limits"]), None)
+    if limits:
+        show.line("limits of each: " + ", ".join(f"{k} {v}" for k, v in limits.items()))
+    for entry in found:
+        if "error" in entry:
+            show.tick(f"{entry['name']} does not open: {entry['error']}", good=False)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp doctor``: what on this machine would slow siwarp down or stop it, and the remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import typer
+
+from siwarp.cli import show
+
+#: The default port of ``siwarp ping``, as of perftest.
+PORT = 18515
+#: Option of a UDP socket: octets of one segment (linux/udp.h); Python has no name for it.
+UDP_SEGMENT = 103
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: ``state`` is good, fair (it works, but less well) or bad."""
+
+    what: str
+    state: str
+    advice: str
+
+
+def _proc(path: str) -> str | None:
+    try:
+        return Path("/proc/sys", path).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _ports() -> Finding:
+    taken = []
+    for kind, name in ((socket.SOCK_DGRAM, "UDP"), (socket.SOCK_STREAM, "TCP")):
+        with socket.socket(socket.AF_INET, kind) as s:
+            try:
+                s.bind(("127.0.0.1", PORT))
+            except OSError:
+                taken.append(name)
+    if taken:
+        which = " and ".join(taken)
+        return Finding(
+            "ports", "fair", f"{which} port {PORT} is in use: give `siwarp ping` another by --port"
+        )
+    span = (_proc("net/ipv4/ip_local_port_range") or "?").replace("\t", " to ")
+    return Finding(
+        "ports",
+        "good",
+        f"{PORT} is free, others are taken from {span}; open them in a firewall between two hosts",
+    )
+
+
+def _buffers() -> Finding:
+    from siwarp.cli.config import settings
+
+    values = {setting.name: setting.value for setting in settings()}
+    low = []
+    for name, limit in (("rcvbuf", "rmem_max"), ("sndbuf", "wmem_max")):
+        allowed = int(_proc(f"net/core/{limit}") or 0)
+        if allowed < values[name]:
+            low.append(f"net.core.{limit}={values[name]}")
+    if low:
+        return Finding(
+            "buffers",
+            "fair",
+            "the kernel allows less than siwarp asks for, and bursts of datagrams get lost: "
+            f"sudo sysctl -w {' '.join(low)}",
+        )
+    return Finding("buffers", "good", f"sockets get the {values['rcvbuf']} octets asked for")
+
+
+def _gso() -> Finding:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1400)
+        except OSError as e:
+            return Finding(
+                "GSO",
+                "fair",
+                f"the kernel has no UDP segmentation offload ({e.strerror}): lists of small "
+                "datagrams go slower; Linux 4.18 or newer has it",
+            )
+    return Finding("GSO", "good", "the kernel cuts one long send into datagrams")
+
+
+def _namespaces() -> Finding:
+    tool = shutil.which("unshare")
+    if tool is None:
+        return Finding(
+            "namespaces", "fair", "no `unshare` for the tests with two hosts: install util-linux"
+        )
+    arguments = (
+        [tool, "--net"] if os.geteuid() == 0 else [tool, "--user", "--map-root-user", "--net"]
+    )
+    done = subprocess.run(
+        [*arguments, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+    )
+    if done.returncode == 0:
+        return Finding("namespaces", "good", "network namespaces can be made: two hosts in one")
+    return Finding(
+        "namespaces",
+        "fair",
+        "network namespaces cannot be made (only tests need them): run as root, or "
+        "sudo sysctl -w kernel.unprivileged_userns_clone=1",
+    )
+
+
+def _compiler() -> Finding:
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return Finding(
+                "compiler", "good", f"{found}: cc prog.c $(siwarp config --cflags --libs)"
+            )
+    return Finding("compiler", "fair", "no C compiler (Python needs none): sudo apt install gcc")
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0))
+    if usable < 2:
+        return Finding(
+            "cores", "fair", "one core for both ends: polling ones take turns, latency suffers"
+        )
+    return Finding("cores", "good", f"{usable} cores: one for each end, and they may poll")
+
+
+def _device() -> Finding:
+    from siwarp.verbs import CQ, PD, QP, Context, Error, QPInitAttr, QPType, get_device_list
+
+    try:
+        names = ", ".join(device.name for device in get_device_list())
+        with Context() as context, PD(context) as pd, CQ(context) as cq:
+            QP(pd, QPInitAttr(QPType.UD, scq=cq)).close()
+    except Error as e:
+        return Finding("devices", "bad", f"loopback's device does not work: {e.strerror}")
+    return Finding("devices", "good", f"{names}; a queue pair opens on loopback")
+
+
+_CHECKS: tuple[Callable[[], Finding], ...] = (
+    _device,
+    _ports,
+    _buffers,
+    _gso,
+    _cores,
+    _namespaces,
+    _compiler,
+)
+
+
+def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Look at this machine and give one line of advice on each thing that matters."""
+    findings = [check() for check in _CHECKS]
+    if as_json:
+        show.data([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            mark, style = {
+                "good": ("ok  ", "green"),
+                "fair": ("note", "yellow"),
+                "bad": ("BAD ", "bold red"),
+            }[finding.state]
+            show.line(
+                f"{mark}  {finding.what:<10}  {finding.advice}", style if show.fancy() else ""
+            )
+    if any(finding.state == "bad" for finding in findings):
+        raise typer.Exit(1)

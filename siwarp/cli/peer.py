@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""A peer process of one's own: started on loopback, gone when the starter is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import siwarp
+
+__all__ = ["Peer", "until_starter_is_gone"]
+
+
+class Peer:
+    """A Python module of the package in a process of its own.
+
+    It prints JSON values, one a line; ``say`` and ``hear`` talk with it. It ends when its standard
+    input does, so also when this process dies.
+    """
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # -m looks in the current folder first: there must be this very package.
+            cwd=Path(siwarp.__file__).parent.parent,
+        )
+        self.pid = self._process.pid
+
+    def hear(self) -> Any:
+        """Wait for what it says next.
+
+        Raises:
+            OSError: it ended instead; its own message is on standard error.
+
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait(timeout=10)
+            raise OSError(f"the peer process ended with status {status}; its message is above")
+        return json.loads(line)
+
+    def say(self, value: Any) -> None:
+        """Give it a value."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value) + "\n")
+        self._process.stdin.flush()
+
+    def close(self) -> int:
+        """End it and return its exit status."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        # A broken pipe: it ended before we said the last thing.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        return self._process.returncode
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def until_starter_is_gone() -> threading.Event:
+    """Return an event that is set when standard input ends."""
+    gone = threading.Event()
+
+    def watch() -> None:
+        try:
+            while sys.stdin.buffer.read(4096):
+                pass
+        finally:
+            gone.set()
+
+    threading.Thread(target=watch, name="siwarp-stdin", daemon=True).start()
+    return gone

@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp ping``: round trips to a server, or to a peer process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from enum import Enum
+from types import FrameType
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from siwarp.cli import show
+from siwarp.cli.peer import Peer, until_starter_is_gone
+from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, REQUEST, Hello, number, pattern
+
+#: The default port, as of perftest.
+PORT = 18515
+#: Seconds without an answer after which a UD ping is lost and an RC connection given up.
+PATIENCE = {"ud": 1.0, "rc": 10.0}
+
+
+class QPKind(str, Enum):
+    """What ``--qp`` takes."""
+
+    ud = "ud"
+    rc = "rc"
+
+
+class Op(str, Enum):
+    """What ``--op`` takes."""
+
+    send = "send"
+    write = "write"
+    read = "read"
+
+
+@dataclass
+class Result:
+    """What came of a run; times of a round trip are in microseconds."""
+
+    peer: str
+    qp: str
+    op: str
+    size: int
+    sent: int
+    received: int
+    lost: int
+    wrong: int
+    rtt_us: dict[str, float] | None
+
+
+class _Pinger(Protocol):
+    def ping(self, count: int) -> bool | None:
+        """Do one round trip: True, False if wrong octets came back, None if nothing did."""
+
+    def close(self) -> None: ...
+
+
+def _summary(times: list[int]) -> dict[str, float] | None:
+    if not times:
+        return None
+    ordered = sorted(times)
+    return {
+        "min": ordered[0] / 1000,
+        "median": statistics.median(ordered) / 1000,
+        "mean": statistics.fmean(ordered) / 1000,
+        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1000,
+        "max": ordered[-1] / 1000,
+    }
+
+
+#: How many pings in a row may be lost before the run ends: after that nobody is there. An RC
+#: connection does not lose one and deliver the next.
+_HOPE = {"ud": 5, "rc": 1}
+
+#: Seconds of polling after which another process may need the core more, the peer perhaps.
+_POLITE = 0.0002
+
+
+def _deadline(qp: str) -> tuple[float, float]:
+    now = time.monotonic()
+    return now + _POLITE, now + PATIENCE[qp]
+
+
+def _over(deadline: tuple[float, float]) -> bool:
+    """Say whether waiting is over; let others run if it is not so short any more."""
+    now = time.monotonic()
+    if now > deadline[0]:
+        os.sched_yield()
+    return now > deadline[1]
+
+
+class _UDPinger:
+    def __init__(self, dest: tuple[str, int], size: int, device: str | None) -> None:
+        from siwarp.verbs import (
+            AH,
+            CQ,
+            MR,
+            PD,
+            QP,
+            Context,
+            QPInitAttr,
+            QPType,
+            RecvWR,
+            SendWR,
+            source_toward,
+        )
+
+        self._size = size
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        try:
+            source = source_toward(dest)
+            context = part(Context(device or source))
+            pd = part(PD(context))
+            cq = part(CQ(context, 64))
+            most = context.query_device().max_ud_msg
+            if not 1 <= size <= most:
+                raise typer.BadParameter(f"a UD ping has 1 to {most} octets", param_hint="--size")
+            addr = None if device else (source, 0)
+            qp = part(QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=addr)))
+            qp.to_rts()
+            slots = 8
+            self._mr = part(MR(pd, size * (slots + 1)))
+            recvs = [RecvWR(i, sg=[self._mr.sge((i + 1) * size, size)]) for i in range(slots)]
+            qp.post_recv(recvs)
+            ah = part(AH(pd, dest))
+        except BaseException:
+            self._parts.close()
+            raise
+        self._recvs = recvs
+        self._qp = qp
+        self._cq = cq
+        self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah, send_flags=0)
+        self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
+
+    def ping(self, count: int) -> bool | None:
+        size = self._size
+        tag = number(count, size - 1)
+        view = self._mr.view
+        view[1 : 1 + len(tag)] = tag
+        want = bytes([ANSWER]) + bytes(view[1:size])
+        poll = self._cq.poll
+        self._qp.post_send(self._wr)
+        deadline = _deadline("ud")
+        while True:
+            for wc in poll():
+                wc.check()
+                at = (wc.wr_id + 1) * size
+                got = bytes(view[at : at + wc.byte_len])
+                self._qp.post_recv(self._recvs[wc.wr_id])
+                if got == want:
+                    return True
+                if len(got) != size or got[1 : 1 + len(tag)] == tag:
+                    return False
+                # else it answers an earlier ping, which counts as lost
+            if _over(deadline):
+                return None
+
+    def close(self) -> None:
+        self._parts.close()
+
+
+class _RCPinger:
+    def __init__(self, dest: tuple[str, int], op: str, size: int, device: str | None) -> None:
+        from siwarp.cm import CMID, CMEventChannel, ConnParam
+        from siwarp.verbs import (
+            CQ,
+            MR,
+            PD,
+            QP,
+            Context,
+            QPInitAttr,
+            QPType,
+            RecvWR,
+            RemoteBuffer,
+            SendWR,
+            Timeout,
+        )
+
+        if not 1 <= size <= MAX_SIZE:
+            raise typer.BadParameter(f"an RC ping has 1 to {MAX_SIZE} octets", param_hint="--size")
+        self._size = size
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        try:
+            context = part(Context(device) if device else Context.toward(dest))
+            pd = part(PD(context))
+            self._cq = part(CQ(context, 64))
+            self._qp = part(QP(pd, QPInitAttr(QPType.RC, scq=self._cq)))
+            channel = part(CMEventChannel(context))
+            self._id = part(CMID(channel))
+            self._id.bind_qp(self._qp)
+            self._mr = part(MR(pd, 2 * size))
+            self._mr.view[:size] = pattern(size)
+            self._recv = RecvWR(1, sg=[self._mr.sge(size, size)])
+            self._qp.post_recv(self._recv)
+            self._id.connect(dest, ConnParam(private_data=Hello(op, size).pack()))
+            event = channel.get_event(30)
+            if event is None:
+                raise Timeout(110, f"connecting to {dest[0]} port {dest[1]}: no answer")
+            there = RemoteBuffer.unpack(event.check().private_data)
+        except ValueError:
+            self._parts.close()
+            raise OSError(f"{dest[0]} port {dest[1]} is no siwarp ping server") from None
+        except BaseException:
+            self._parts.close()
+            raise
+        self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
+        if op == "send":
+            self._wr = SendWR(sg=[self._mr.sge(0, size)], send_flags=0)
+        else:
+            from siwarp.verbs import WROpcode
+
+            self._wr = SendWR(
+                opcode=WROpcode.RDMA_WRITE, sg=[self._mr.sge(0, size)], remote=there, send_flags=0
+            )
+            # A Read behind the Write brings its last octet back: then the peer has it all.
+            last = 1 if op == "write" else size
+            self._fetch = SendWR(
+                2,
+                opcode=WROpcode.RDMA_READ,
+                sg=[self._mr.sge(size, last)],
+                remote=there.part(size - last, last),
+            )
+            self._both = [self._wr, self._fetch]
+        self._want = pattern(size)
+
+    def _completion(self) -> bool:
+        poll = self._cq.poll
+        deadline = _deadline("rc")
+        while True:
+            for wc in poll():
+                wc.check()
+                return True
+            if _over(deadline):
+                return False
+
+    def _send(self, count: int) -> bool | None:
+        size = self._size
+        view = self._mr.view
+        tag = number(count, size)
+        view[: len(tag)] = tag
+        self._qp.post_send(self._wr)
+        if not self._completion():
+            return None
+        good = view[size:] == view[:size]
+        self._qp.post_recv(self._recv)
+        return good
+
+    def _write(self, count: int) -> bool | None:
+        size = self._size
+        view = self._mr.view
+        view[size - 1 : size] = number(count, 1)
+        view[size] = ~view[size - 1] & 0xFF
+        self._qp.post_send(self._both)
+        if not self._completion():
+            return None
+        return view[size] == view[size - 1]
+
+    def _read(self, count: int) -> bool | None:
+        self._qp.post_send(self._fetch)
+        if not self._completion():
+            return None
+        return self._mr.view[self._size :] == self._want
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._id.disconnect()
+        self._parts.close()
+
+
+def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[int], int]:
+    """Return how many pings were sent, the times of the good ones in ns, and how many were wrong.
+
+    Ctrl-C ends the run, not the account of it.
+    """
+    times: list[int] = []
+    wrong = sent = pending = silent = 0
+    clock = time.perf_counter_ns
+    with contextlib.suppress(KeyboardInterrupt), show.bar(label, iters) as step:
+        shown = clock()
+        for i in range(iters):
+            sent += 1
+            began = clock()
+            answer = pinger.ping(i)
+            ended = clock()
+            if answer:
+                times.append(ended - began)
+            elif answer is not None:
+                wrong += 1
+            silent = silent + 1 if answer is None else 0
+            if silent >= hope:
+                break
+            pending += 1
+            if ended - shown > 100_000_000:
+                step(pending)
+                pending = 0
+                shown = clock()
+    return sent, times, wrong
+
+
+def _client(
+    host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
+) -> Result:
+    dest = (host, port)
+    pinger: Any = _UDPinger(dest, size, device) if qp == "ud" else _RCPinger(dest, op, size, device)
+    try:
+        sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
+    finally:
+        pinger.close()
+    return Result(
+        peer=f"{host}:{port}" if ":" not in host else f"[{host}]:{port}",
+        qp=qp,
+        op=op,
+        size=size,
+        sent=sent,
+        received=len(times),
+        lost=sent - len(times) - wrong,
+        wrong=wrong,
+        rtt_us=_summary(times),
+    )
+
+
+def _report(result: Result) -> None:
+    what = {
+        "send": "sent and sent back",
+        "write": "RDMA Write, its last octet fetched by RDMA Read",
+        "read": "RDMA Read",
+    }[result.op]
+    octets = f"{result.size} octet{'s' if result.size > 1 else ''}"
+    show.line(f"{result.qp.upper()} {result.op} {result.peer}: {octets}, {what}")
+    lost = f", {result.wrong} wrong" if result.wrong else ""
+    show.line(f"{result.sent} sent, {result.received} back, {result.lost} lost{lost}")
+    if not result.received:
+        show.line("nobody answers: is `siwarp ping --server` running there, with the same --crc?")
+    if result.rtt_us:
+        times = "  ".join(f"{name} {value:.1f}" for name, value in result.rtt_us.items())
+        show.line(f"round trip in us: {times}")
+
+
+def _serve(
+    addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
+) -> None:
+    from siwarp.cli.ping_server import RCServer, UDServer
+    from siwarp.verbs import Context
+
+    stop = until_starter_is_gone() if until_eof else threading.Event()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    with Context(device or addr) as context:
+        server = UDServer(context, (addr, port)) if qp == "ud" else RCServer(context, (addr, port))
+        try:
+            host, bound = server.address
+            if as_json:
+                print(f'{{"qp": "{qp}", "addr": "{host}", "port": {bound}}}', flush=True)
+            else:
+                transport = "UDP" if qp == "ud" else "TCP"
+                everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
+                print(
+                    f"{qp.upper()} ping server on {host} {transport} port {bound}{everyone}; "
+                    "nothing is encrypted. Ctrl-C ends it",
+                    flush=True,
+                )
+            server.run(stop)
+        finally:
+            server.close()
+
+
+def ping(
+    addr: str | None = typer.Argument(
+        None, metavar="ADDR", help="The server's address; without it, a peer process is made."
+    ),
+    server: bool = typer.Option(False, "--server", help="Be the server."),
+    bind: str | None = typer.Option(
+        None, "--addr", help="Server: the address to be at; default: every IPv4 address."
+    ),
+    port: int = typer.Option(
+        PORT, "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one (server)."
+    ),
+    qp: Annotated[QPKind, typer.Option("--qp", help="The kind of queue pair.")] = QPKind.ud,
+    op: Annotated[Op, typer.Option("--op", help="What a ping is; UD: send only.")] = Op.send,
+    size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
+    iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
+    device: str | None = typer.Option(
+        None, "--device", "-d", help="The device, by name; default: by address."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
+) -> None:
+    """Time round trips to a `siwarp ping --server`, or to a peer process of its own.
+
+    The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
+    """
+    if server:
+        if addr is not None:
+            raise typer.BadParameter("a server's address is given by --addr", param_hint="ADDR")
+        _serve(bind or "0.0.0.0", port, qp.value, device, as_json, until_eof)
+        return
+    if bind is not None:
+        raise typer.BadParameter("is for a server; a client's is ADDR", param_hint="--addr")
+    if qp is QPKind.ud and op is not Op.send:
+        raise typer.BadParameter(
+            f"UD has no RDMA {op.value.title()}: use --qp rc", param_hint="--op"
+        )
+    if addr is None:
+        with Peer(
+            "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",
+            "--qp", qp.value, "--json", "--until-eof",
+        ) as peer:  # fmt: skip
+            there = peer.hear()
+            result = _client("127.0.0.1", there["port"], qp.value, op.value, size, iters, device)
+    else:
+        result = _client(addr, port, qp.value, op.value, size, iters, device)
+    if as_json:
+        show.data(asdict(result))
+    else:
+        _report(result)
+    if not result.received or result.wrong:
+        sys.exit(1)

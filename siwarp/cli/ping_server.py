@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The server of ``siwarp ping``: answers any number of clients, whatever one of them does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, REQUEST, Hello, pattern
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    Address,
+    CompChannel,
+    Context,
+    Error,
+    LimitError,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+    WCOpcode,
+    WCStatus,
+)
+
+__all__ = ["RCServer", "UDServer"]
+
+#: Seconds that a server polls after the last message before it sleeps.
+BUSY = 0.002
+#: Seconds of one sleep: how late a server notices that it shall stop.
+NAP = 0.2
+
+_SEND_ID = 1 << 32
+
+
+class UDServer:
+    """Answers UD pings on one queue pair."""
+
+    SLOTS = 64
+    #: Clients whose address handle is kept.
+    CLIENTS = 256
+
+    def __init__(self, context: Context, address: Address) -> None:
+        self._context = context
+        self.dropped = 0
+        parts = contextlib.ExitStack()
+        self._parts = parts
+        try:
+            self._pd = parts.enter_context(PD(context))
+            self._cq = parts.enter_context(
+                CQ(context, 4 * self.SLOTS, channel=parts.enter_context(CompChannel(context)))
+            )
+            self._size = context.query_device().max_ud_msg
+            self._mr = parts.enter_context(MR(self._pd, self._size * self.SLOTS))
+            self._qp = parts.enter_context(
+                QP(
+                    self._pd,
+                    QPInitAttr(
+                        QPType.UD,
+                        scq=self._cq,
+                        cap=QPCap(max_send_wr=self.SLOTS, max_recv_wr=self.SLOTS),
+                        addr=address,
+                    ),
+                )
+            )
+        except BaseException:
+            parts.close()
+            raise
+        self.address = self._qp.addr
+        self._ahs: OrderedDict[Address, AH] = OrderedDict()
+        self._recvs = []
+        self._sends = []
+        for slot in range(self.SLOTS):
+            sge = self._mr.sge(slot * self._size, self._size)
+            self._recvs.append(RecvWR(slot, sg=[sge]))
+            self._sends.append(SendWR(_SEND_ID | slot, sg=[sge]))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._qp.to_rts()
+        self._qp.post_recv(self._recvs)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        active = time.monotonic()
+        while not stop.is_set():
+            wcs = self._cq.poll(16)
+            if not wcs:
+                if time.monotonic() - active > BUSY:
+                    wcs = self._cq.wait(NAP, 16)
+                else:
+                    os.sched_yield()
+            if wcs:
+                active = time.monotonic()
+                self._serve(wcs)
+
+    def _serve(self, wcs: list[WC]) -> None:
+        for wc in wcs:
+            if wc.status == WCStatus.WR_FLUSH_ERR:
+                self._restart()
+                return
+            if wc.wr_id & _SEND_ID:
+                self._again(wc.wr_id & ~_SEND_ID)
+            elif not wc.ok or not self._answer(wc):
+                self.dropped += 1
+                self._again(wc.wr_id)
+
+    def _again(self, slot: int) -> None:
+        # In the error state the queue pair refuses: the flush that follows restarts it.
+        with contextlib.suppress(Error):
+            self._qp.post_recv(self._recvs[slot])
+
+    def _answer(self, wc: WC) -> bool:
+        at = wc.wr_id * self._size
+        source = wc.source
+        if source is None or wc.byte_len == 0 or self._mr.view[at] != REQUEST:
+            return False
+        self._mr.view[at] = ANSWER
+        wr = self._sends[wc.wr_id]
+        wr.sg[0].length = wc.byte_len
+        try:
+            wr.set_wr_ud(self._to(source))
+            self._qp.post_send(wr)
+        except Error:  # that client's answer is lost, as datagrams are; the others' are not
+            return False
+        return True
+
+    def _to(self, source: Address) -> AH:
+        ah = self._ahs.get(source)
+        if ah is None:
+            while len(self._ahs) >= self.CLIENTS:
+                self._ahs.popitem(last=False)[1].close()
+            ah = self._ahs[source] = AH(self._pd, source)
+        else:
+            self._ahs.move_to_end(source)
+        return ah
+
+    def _restart(self) -> None:
+        """Bring the queue pair back from the error state; what it had is dropped."""
+        self._qp.modify(QPAttr(qp_state=QPState.RESET))
+        while self._cq.poll(64):
+            pass
+        self._begin()
+
+    def close(self) -> None:
+        """Free everything."""
+        for ah in self._ahs.values():
+            ah.close()
+        self._parts.close()
+
+
+class _Client:
+    """One RC client's queue pair and memory."""
+
+    def __init__(self, server: RCServer, cm_id: CMID, hello: Hello) -> None:
+        self.id = cm_id
+        self.hello = hello
+        self.seen = time.monotonic()
+        self.parts = contextlib.ExitStack()
+        part = self.parts.enter_context
+        try:
+            self.qp = part(
+                QP(
+                    server.pd,
+                    QPInitAttr(QPType.RC, scq=server.cq, cap=QPCap(max_send_wr=4, max_recv_wr=4)),
+                )
+            )
+            cm_id.bind_qp(self.qp)
+            part(cm_id)
+            access = AccessFlag.LOCAL_WRITE
+            if hello.op == "write":
+                access |= AccessFlag.REMOTE_WRITE
+            if hello.op != "send":
+                access |= AccessFlag.REMOTE_READ
+            self.octets = 2 * hello.size if hello.op == "send" else hello.size
+            self.mr = part(MR(server.pd, self.octets, access))
+            if hello.op == "read":
+                self.mr.write(pattern(hello.size))
+            self.recvs: list[RecvWR] = []
+            self.sends: list[SendWR] = []
+            if hello.op == "send":
+                for slot in range(2):
+                    sge = self.mr.sge(slot * hello.size, hello.size)
+                    self.recvs.append(RecvWR(slot, sg=[sge]))
+                    self.sends.append(SendWR(_SEND_ID | slot, sg=[sge]))
+                self.qp.post_recv(self.recvs)
+            self.number = self.qp.qp_num
+        except BaseException:
+            self.close()
+            raise
+
+    def serve(self, wc: WC) -> None:
+        """Go on after one of its completions; an error means that it is over."""
+        self.seen = time.monotonic()
+        if wc.wr_id & _SEND_ID:
+            self.qp.post_recv(self.recvs[wc.wr_id & ~_SEND_ID])
+        elif wc.opcode == WCOpcode.RECV:
+            wr = self.sends[wc.wr_id]
+            wr.sg[0].length = wc.byte_len
+            self.qp.post_send(wr)
+
+    def close(self) -> None:
+        with contextlib.suppress(Error):
+            self.id.disconnect()
+        self.id.close()
+        self.parts.close()
+
+
+class RCServer:
+    """Answers RC pings, each client on a queue pair of its own."""
+
+    CLIENTS = 64
+    #: Octets of memory for all clients together.
+    MEMORY = 4 * MAX_SIZE
+    #: Seconds after which a silent client may lose its place to a new one.
+    SILENT = 30.0
+
+    def __init__(self, context: Context, address: Address) -> None:
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        self._clients: dict[CMID, _Client] = {}
+        try:
+            self.pd = part(PD(context))
+            self._completions = part(CompChannel(context))
+            self.cq = part(CQ(context, 16 * self.CLIENTS, channel=self._completions))
+            self._events = part(CMEventChannel(context))
+            self._listener = part(CMID(self._events))
+            self._listener.listen(address)
+            self.address = self._listener.local_addr
+        except BaseException:
+            self._parts.close()
+            raise
+        self._poll = select.poll()
+        self._poll.register(self._completions.fileno(), select.POLLIN)
+        self._poll.register(self._events.fileno(), select.POLLIN)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        active = time.monotonic()
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            wcs = self.cq.poll(16)
+            if not wcs:
+                if time.monotonic() - active > BUSY:
+                    wcs = self._sleep()
+                    turn = 0
+                else:
+                    os.sched_yield()
+            if wcs:
+                active = time.monotonic()
+                self._serve(wcs)
+            if turn % 64 == 0:
+                for event in self._pending():
+                    active = time.monotonic()
+                    self._happened(event)
+
+    def _sleep(self) -> list[WC]:
+        self.cq.req_notify()
+        if wcs := self.cq.poll(16):
+            return wcs
+        self._poll.poll(NAP * 1000)
+        while (cq := self._completions.get_cq_event(0)) is not None:
+            cq.ack_events(1)
+        return self.cq.poll(16)
+
+    def _pending(self) -> Iterator[CMEvent]:
+        for _ in range(64):
+            event = self._events.get_event(0)
+            if event is None:
+                return
+            yield event
+
+    def _serve(self, wcs: list[WC]) -> None:
+        by_number = {client.number: client for client in self._clients.values()}
+        for wc in wcs:
+            client = by_number.get(wc.qp_num)
+            if client is None or client.id not in self._clients:
+                continue
+            try:
+                if not wc.ok:
+                    self._drop(client)
+                else:
+                    client.serve(wc)
+            except Error:  # its connection broke meanwhile
+                self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        self._clients.pop(client.id, None)
+        client.close()
+
+    def _happened(self, event: CMEvent) -> None:
+        if event.type == CMEventType.CONNECT_REQUEST:
+            self._welcome(event)
+        elif event.type != CMEventType.ESTABLISHED:
+            client = self._clients.get(event.id)
+            if client is not None:
+                self._drop(client)
+
+    def _welcome(self, event: CMEvent) -> None:
+        client = None
+        try:
+            hello = Hello.unpack(event.private_data)
+            self._make_room(2 * hello.size)
+            client = _Client(self, event.id, hello)
+            answer = client.mr.remote().pack()
+            event.id.accept(ConnParam(private_data=answer))
+            self._clients[event.id] = client
+        except (ValueError, LimitError, StateError) as e:
+            if client is not None:
+                client.close()
+            elif not event.id.closed:
+                with contextlib.suppress(Error):
+                    event.id.reject(str(e).encode()[:200])
+                event.id.close()
+        except Error:  # the client left while it was let in
+            if client is not None:
+                client.close()
+            event.id.close()
+
+    def _make_room(self, octets: int) -> None:
+        """Let go of clients that are silent for long, if there is no place for one more."""
+        by_age = sorted(self._clients.values(), key=lambda client: client.seen)
+        for client in by_age:
+            used = sum(one.octets for one in self._clients.values())
+            if len(self._clients) < self.CLIENTS and used + octets <= self.MEMORY:
+                return
+            if time.monotonic() - client.seen < self.SILENT:
+                raise ValueError("the server is full: try again later")
+            self._drop(client)
+
+    def close(self) -> None:
+        """Disconnect all clients and free everything."""
+        for client in list(self._clients.values()):
+            self._drop(client)
+        self._parts.close()

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Connection ids: the user's requests as MPA parameters, the RNIC's connection events as the
+ * user's. What this layer does not do: frames (mpa), streams (verbs).
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <siwarp/cm.h>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/settings.h"
+#include "verbs/verbs.h"
+
+#define NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
+#define MAX_PDATA_REV1 512
+#define MAX_PDATA_REV2 508
+
+struct siw_cm_channel {
+	struct siw_context *context;
+	struct siw_verbs_evq *evq;
+	/* An id does not go away between the taking of its event and the telling. */
+	siw_lock_t lock;
+	_Atomic uint32_t n_ids;
+};
+
+struct siw_cm_id {
+	struct siw_cm_channel *channel;
+	void *user;
+	struct siw_verbs_conn *conn;
+	struct siw_qp *qp;
+	bool passive, listening;
+	struct siw_mpa_params request; /* active: what was asked; passive: what the peer asked */
+	uint16_t ird, ord;	       /* after negotiation */
+};
+
+struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
+{
+	struct siw_cm_channel *ch = calloc(1, sizeof(*ch));
+	int err = ch ? siw_verbs_evq_open(context, &ch->evq) : -ENOMEM;
+
+	if (err) {
+		free(ch);
+		errno = -err;
+		return NULL;
+	}
+	siw_lock_init(&ch->lock);
+	ch->context = context;
+	return ch;
+}
+
+int siw_cm_destroy_channel(struct siw_cm_channel *ch)
+{
+	if (atomic_load(&ch->n_ids))
+		return -EBUSY;
+	siw_verbs_evq_close(ch->evq);
+	siw_lock_destroy(&ch->lock);
+	free(ch);
+	return 0;
+}
+
+int siw_cm_channel_fd(struct siw_cm_channel *ch)
+{
+	return siw_verbs_evq_fd(ch->evq);
+}
+
+struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
+{
+	struct siw_cm_id *id = calloc(1, sizeof(*id));
+
+	if (!id) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	id->channel = ch;
+	id->user = context;
+	atomic_fetch_add(&ch->n_ids, 1);
+	return id;
+}
+
+int siw_cm_destroy_id(struct siw_cm_id *id)
+{
+	struct siw_cm_channel *ch = id->channel;
+
+	siw_lock(&ch->lock);
+	if (id->conn)
+		siw_verbs_conn_destroy(id->conn);
+	if (id->qp)
+		siw_verbs_qp_drop(id->qp);
+	free(id);
+	siw_unlock(&ch->lock);
+	atomic_fetch_sub(&ch->n_ids, 1);
+	return 0;
+}
+
+void siw_cm_set_context(struct siw_cm_id *id, void *context)
+{
+	id->user = context;
+}
+
+int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
+{
+	struct siw_addr l, p;
+	int err = id->conn ? siw_verbs_conn_addrs(id->conn, &l, &p) : -ENOTCONN;
+
+	if (err)
+		return err;
+	if (local)
+		*local = l;
+	if (peer)
+		*peer = p;
+	return 0;
+}
+
+int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
+{
+	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
+	int err;
+
+	if (id->qp || id->listening || siw_verbs_qp_type(qp) != SIW_QPT_RC ||
+	    siw_verbs_qp_context(qp) != id->channel->context)
+		return -EINVAL;
+	err = siw_modify_qp(qp, &attr, SIW_QP_STATE);
+	if (err)
+		return err;
+	siw_verbs_qp_hold(qp);
+	id->qp = qp;
+	return 0;
+}
+
+int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog)
+{
+	int err;
+
+	if (id->conn || id->qp)
+		return -EINVAL;
+	err = siw_verbs_listen(id->channel->evq, addr, backlog, id, &id->conn);
+	id->listening = !err;
+	return err;
+}
+
+/* ---- what the user asks, as parameters ------------------------------------------------------- */
+
+/* A depth asked for: 0 the device's limit, -1 none. */
+static int depth(int asked, uint32_t limit, uint16_t *out)
+{
+	if (asked < -1 || asked > (int)limit)
+		return -EINVAL;
+	*out = asked < 0 ? 0 : asked ? (uint16_t)asked : (uint16_t)limit;
+	return 0;
+}
+
+static int copy_pdata(struct siw_mpa_params *p, const void *data, uint32_t len)
+{
+	if (len > (p->rev == 2 ? MAX_PDATA_REV2 : MAX_PDATA_REV1) || (len && !data))
+		return -EINVAL;
+	p->pdata_len = (uint16_t)len;
+	if (len)
+		memcpy(p->pdata, data, len);
+	return 0;
+}
+
+static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, uint16_t *ird,
+		      uint16_t *ord)
+{
+	struct siw_device_attr dev;
+	int qp_ord, qp_ird;
+
+	siw_query_device(id->channel->context, &dev);
+	siw_verbs_qp_depths(id->qp, &qp_ord, &qp_ird);
+	if (qp_ord >= 0)
+		dev.max_qp_init_rd_atom = (uint32_t)qp_ord;
+	if (qp_ird >= 0)
+		dev.max_qp_rd_atom = (uint32_t)qp_ird;
+	if (depth(param->initiator_depth, dev.max_qp_init_rd_atom, ord))
+		return -EINVAL;
+	return depth(param->responder_resources, dev.max_qp_rd_atom, ird);
+}
+
+static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
+		      struct siw_mpa_params *p)
+{
+	memset(p, 0, sizeof(*p));
+	p->rev = param->rev ? (uint8_t)param->rev : 2;
+	if (param->rev < 0 || param->rev > 2 || (p->rev != 2 && param->peer_to_peer))
+		return -EINVAL;
+	if (param->peer_to_peer & ~(SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE | SIW_CM_RTR_READ))
+		return -EINVAL;
+	p->crc = !param->no_crc && siw_settings()->crc;
+	p->enhanced = p->rev == 2;
+	p->p2p = param->peer_to_peer != 0;
+	p->rtr = (uint8_t)param->peer_to_peer;
+	if (ask_depths(id, param, &p->ird, &p->ord))
+		return -EINVAL;
+	return copy_pdata(p, param->private_data, param->private_data_len);
+}
+
+int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const struct siw_addr *source,
+		   const struct siw_cm_param *param)
+{
+	static const struct siw_cm_param defaults;
+	int err;
+
+	if (id->conn || !id->qp)
+		return -EINVAL;
+	if (!param)
+		param = &defaults;
+	err = request_of(id, param, &id->request);
+	if (err)
+		return err;
+	return siw_verbs_connect(id->channel->evq, dest, source, &id->request, param->timeout_ms,
+				 id, &id->conn);
+}
+
+/* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
+
+/* RFC6581-9.3-01, RFC6581-9.1-09 */
+static const struct siw_wire_err LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MPA_CATASTROPHIC };
+static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
+
+static uint16_t at_most(uint16_t own, uint16_t peer)
+{
+	return peer == NOT_NEGOTIATED || own < peer ? own : peer;
+}
+
+/*
+ * The responder takes the first it can of the kinds offered; siw's own order is Write, then Read.
+ */
+static uint8_t choose_rtr(uint8_t offered)
+{
+	if (offered & SIW_MPA_RTR_WRITE)
+		return SIW_MPA_RTR_WRITE;
+	if (offered & SIW_MPA_RTR_READ)
+		return SIW_MPA_RTR_READ;
+	return offered & SIW_MPA_RTR_FPDU;
+}
+
+static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
+		    struct siw_mpa_params *p)
+{
+	const struct siw_mpa_params *req = &id->request;
+
+	memset(p, 0, sizeof(*p));
+	p->rev = req->rev;
+	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
+	p->enhanced = req->enhanced;
+	if (ask_depths(id, param, &id->ird, &id->ord))
+		return -EINVAL;
+	if (req->enhanced) {
+		id->ord = at_most(id->ord, req->ird);
+		p->p2p = req->p2p;
+		p->rtr = req->p2p ? choose_rtr(req->rtr) : 0;
+	}
+	p->ird = id->ird;
+	p->ord = id->ord;
+	return copy_pdata(p, param->private_data, param->private_data_len);
+}
+
+static bool in_init(struct siw_qp *qp)
+{
+	struct siw_qp_init_attr init;
+	struct siw_qp_attr attr;
+
+	return siw_query_qp(qp, &attr, &init) == 0 && attr.qp_state == SIW_QPS_INIT;
+}
+
+int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
+{
+	static const struct siw_cm_param defaults;
+	struct siw_verbs_attach at = { 0 };
+	struct siw_mpa_params reply;
+	int err;
+
+	/* A Reply that says yes cannot be taken back: look at the QP before. */
+	if (!id->passive || !id->conn || !id->qp || !in_init(id->qp))
+		return -EINVAL;
+	err = reply_of(id, param ? param : &defaults, &reply);
+	if (!err)
+		err = siw_verbs_reply(id->conn, &reply);
+	if (err)
+		return err;
+	at.ird = id->ird;
+	at.ord = id->ord;
+	at.rtr = reply.rtr;
+	err = siw_verbs_attach(id->conn, id->qp, &at);
+	if (err)
+		siw_verbs_refuse(id->conn, &LOCAL_ERROR);
+	return err;
+}
+
+int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len)
+{
+	struct siw_mpa_params p = { .rejected = 1 };
+	int err;
+
+	if (!id->passive || !id->conn)
+		return -EINVAL;
+	p.rev = id->request.rev;
+	p.crc = id->request.crc;
+	p.enhanced = id->request.enhanced;
+	p.p2p = id->request.p2p;
+	p.rtr = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
+	err = copy_pdata(&p, private_data, private_data_len);
+	return err ? err : siw_verbs_reply(id->conn, &p);
+}
+
+int siw_cm_disconnect(struct siw_cm_id *id)
+{
+	return id->conn && !id->listening ? siw_verbs_disconnect(id->conn) : -ENOTCONN;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void tell_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
+{
+	ev->rev = p->rev;
+	ev->crc = p->crc;
+	ev->peer_to_peer = p->p2p ? p->rtr : 0;
+	ev->private_data_len = p->pdata_len;
+	memcpy(ev->private_data, p->pdata, p->pdata_len);
+	/* RFC6581-9.1-01, -10 */
+	ev->peer_ird = p->enhanced ? p->ird : -1;
+	ev->peer_ord = p->enhanced ? p->ord : -1;
+}
+
+/* The new id is the user's from here on. */
+static int on_request(struct siw_cm_channel *ch, const struct siw_verbs_conn_event *e,
+		      struct siw_cm_event *ev)
+{
+	struct siw_cm_id *listener = e->cookie;
+	struct siw_cm_id *id = siw_cm_create_id(ch, listener->user);
+
+	if (!id) {
+		siw_verbs_conn_destroy(e->conn);
+		return -ENOMEM;
+	}
+	id->conn = e->conn;
+	id->passive = true;
+	id->request = e->params;
+	siw_verbs_conn_cookie(e->conn, id);
+	ev->event = SIW_CM_CONNECT_REQUEST;
+	ev->id = id;
+	ev->listen_id = listener;
+	tell_params(ev, &e->params);
+	/* The peer's IRD bounds our ORD, its ORD is what it wants of our IRD. */
+	ev->initiator_depth = e->params.enhanced ? e->params.ird : NOT_NEGOTIATED;
+	ev->responder_resources = e->params.enhanced ? e->params.ord : NOT_NEGOTIATED;
+	return 0;
+}
+
+static void tell_error(struct siw_cm_event *ev, const struct siw_wire_err *err)
+{
+	ev->wire_error = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
+}
+
+/* This end's IRD becomes at least the responder's ORD, or it cannot (RFC6581-9.1-07, -08). */
+static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
+{
+	struct siw_device_attr dev;
+
+	if (peer_ord == NOT_NEGOTIATED || peer_ord <= id->ird) /* RFC6581-9.1-14 */
+		return 0;
+	siw_query_device(id->channel->context, &dev);
+	if (peer_ord > dev.max_qp_rd_atom)
+		return -EPROTO;
+	id->ird = peer_ord;
+	return 0;
+}
+
+static void on_reply(struct siw_cm_id *id, const struct siw_verbs_conn_event *e,
+		     struct siw_cm_event *ev)
+{
+	struct siw_verbs_attach at = { .initiator = true };
+	struct siw_wire_err why = LOCAL_ERROR;
+	int err = 0;
+
+	id->ird = id->request.ird;
+	id->ord = id->request.ord;
+	if (e->params.enhanced) {
+		id->ord = at_most(id->ord, e->params.ird);
+		err = match_ird(id, e->params.ord);
+		if (err)
+			why = INSUFFICIENT_IRD;
+		at.rtr = id->request.p2p ? e->params.rtr : 0;
+	}
+	at.ird = id->ird;
+	at.ord = id->ord;
+	if (!err)
+		err = siw_verbs_attach(id->conn, id->qp, &at);
+	if (err) {
+		siw_verbs_refuse(id->conn, &why);
+		ev->event = SIW_CM_CONNECT_ERROR;
+		ev->status = err;
+		tell_error(ev, &why);
+		return;
+	}
+	/* ESTABLISHED comes as an event of its own, with these numbers put in. */
+	id->request = e->params;
+	ev->event = 0;
+}
+
+static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
+{
+	ev->event = SIW_CM_ESTABLISHED;
+	ev->initiator_depth = id->ord;
+	ev->responder_resources = id->ird;
+	if (!id->passive) {
+		tell_params(ev, &id->request);
+	} else {
+		ev->rev = id->request.rev;
+		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
+	}
+	ev->crc = siw_verbs_conn_crc(id->conn);
+}
+
+static int failure_kind(int status)
+{
+	return status == -EPROTO || status == -ECONNRESET || status == -ENOTCONN
+		       ? SIW_CM_CONNECT_ERROR
+		       : SIW_CM_UNREACHABLE;
+}
+
+/* One event of the RNIC's as the user's: 0, or 1 if there is nothing to tell. */
+static int translate(struct siw_cm_channel *ch, const struct siw_verbs_conn_event *e,
+		     struct siw_cm_event *ev)
+{
+	struct siw_cm_id *id = e->cookie;
+
+	memset(ev, 0, sizeof(*ev));
+	ev->status = e->status;
+	ev->id = id;
+	ev->peer_ird = ev->peer_ord = -1;
+	switch (e->kind) {
+	case SIW_CONN_REQUEST:
+		if (on_request(ch, e, ev))
+			return 1;
+		break;
+	case SIW_CONN_REPLY:
+		on_reply(id, e, ev);
+		break;
+	case SIW_CONN_REJECTED:
+		ev->event = SIW_CM_REJECTED;
+		tell_params(ev, &e->params);
+		break;
+	case SIW_CONN_FAILED:
+		ev->event = failure_kind(e->status);
+		tell_error(ev, &e->err);
+		break;
+	case SIW_CONN_ESTABLISHED:
+		on_established(id, ev);
+		break;
+	default:
+		ev->event = SIW_CM_DISCONNECTED;
+		tell_error(ev, &e->err);
+		break;
+	}
+	ev->context = ev->id->user;
+	return ev->event == 0;
+}
+
+static int ms_left(uint64_t deadline)
+{
+	uint64_t now = siw_now_ns();
+
+	return now >= deadline ? 0 : (int)((deadline - now + 999999) / 1000000);
+}
+
+int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int timeout_ms)
+{
+	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+	struct siw_verbs_conn_event e;
+
+	/*
+	 * Until there is something to tell: another thread may be faster, and of a Reply the user
+	 * hears by the ESTABLISHED that follows at once.
+	 */
+	for (;;) {
+		int r = siw_verbs_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
+
+		if (r)
+			return r;
+		siw_lock(&ch->lock);
+		r = siw_verbs_evq_take(ch->evq, &e) && !translate(ch, &e, event);
+		siw_unlock(&ch->lock);
+		if (r)
+			return 0;
+	}
+}
+
+const char *siw_cm_event_str(int event)
+{
+	switch (event) {
+	case SIW_CM_CONNECT_REQUEST:
+		return "connect request";
+	case SIW_CM_CONNECT_ERROR:
+		return "connect error";
+	case SIW_CM_UNREACHABLE:
+		return "unreachable";
+	case SIW_CM_REJECTED:
+		return "rejected";
+	case SIW_CM_ESTABLISHED:
+		return "established";
+	case SIW_CM_DISCONNECTED:
+		return "disconnected";
+	default:
+		return "unknown event";
+	}
+}

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Connections in a few lines: ``connect``, ``listen``, then send, recv, write and read.
+
+Nothing here that the verbs cannot do: a ``Connection`` is an RC queue pair with two completion
+queues, receives posted in advance, and memory registered when it is needed. Its parts are public
+attributes, for whoever wants to go on with the verbs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from siwarp.cm.id import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import (
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    Address,
+    CompChannel,
+    Context,
+    Error,
+    PeerGone,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    StateError,
+    Timeout,
+    WCStatus,
+    WROpcode,
+)
+
+__all__ = ["Connection", "Listener", "connect", "listen"]
+
+#: Octets of one posted receive, and how many are posted.
+RECV_SIZE = 64 * 1024
+RECV_DEPTH = 16
+
+_ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+
+
+class _Home:
+    """An open device with a CM channel: closes when the last who uses it is done."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.channel = CMEventChannel(context)
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self.context.__exit__(None, None, None)
+
+
+class Connection:
+    """A connected RC queue pair with memory around it; made by ``connect`` or ``Listener.accept``.
+
+    Messages arrive in receives posted in advance: the peer may have ``recv_depth`` messages of up
+    to ``recv_size`` octets under way that ``recv`` has not taken yet. One more, or a longer one,
+    breaks the connection (iWARP has no flow control of its own), so let the peer answer now and
+    then.
+
+    One thread may send while another receives.
+    """
+
+    def __init__(self, home: _Home, cm_id: CMID, recv_size: int, recv_depth: int) -> None:
+        home.enter()
+        self._home = home
+        self._closed = False
+        self._parts = contextlib.ExitStack()
+        self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+        self.private_data = b""
+        self.id = cm_id
+        try:
+            self._make(home.context, recv_size, recv_depth)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, context: Context, recv_size: int, recv_depth: int) -> None:
+        part = self._parts.enter_context
+        self.pd = part(PD(context))
+        self.scq = part(CQ(context, 64, channel=part(CompChannel(context))))
+        self.rcq = part(CQ(context, recv_depth + 1, channel=part(CompChannel(context))))
+        cap = QPCap(max_send_wr=32, max_recv_wr=recv_depth)
+        self.qp = part(QP(self.pd, QPInitAttr(QPType.RC, scq=self.scq, rcq=self.rcq, cap=cap)))
+        self.id.bind_qp(self.qp)
+        part(self.id)
+        self._inbox = part(MR(self.pd, recv_size * recv_depth))
+        self._recvs = [
+            RecvWR(i, sg=[self._inbox.sge(i * recv_size, recv_size)]) for i in range(recv_depth)
+        ]
+        self._recv_size = recv_size
+        self.qp.post_recv(self._recvs)
+        self._staging = part(MR(self.pd, RECV_SIZE))
+        self._send_wr = SendWR(sg=[self._staging.sge()])
+
+    # ---- messages
+
+    def send(self, data: Any, timeout: float | None = None) -> None:
+        """Send one message: any buffer, or an MR; returns when the memory may be used again.
+
+        Raises:
+            PeerGone: the connection is over.
+            ProtocolError: the peer refused something; the error says what.
+            Timeout: it did not go out within ``timeout`` seconds.
+
+        """
+        self._alive()
+        if isinstance(data, MR) or len(memoryview(data).cast("B")) > RECV_SIZE:
+            with self._lent(data, AccessFlag(0)) as mr:
+                self._do(SendWR(sg=[mr.sge()]), timeout)
+            return
+        with self._sending:
+            octets = memoryview(data).cast("B")
+            self._staging.view[: len(octets)] = octets
+            self._send_wr.sg[0].length = len(octets)
+            self._post_and_wait(self._send_wr, timeout)
+
+    def recv(self, timeout: float | None = None) -> bytes:
+        """Wait for the next message and return it.
+
+        Raises:
+            PeerGone: the peer closed the connection, or it broke.
+            ProtocolError: one end broke the protocol; the error says how.
+            Timeout: none came within ``timeout`` seconds.
+
+        """
+        with self._receiving:
+            wc = self._wait(self.rcq, timeout, "receiving")
+            data = self._inbox.read(wc.byte_len, wc.wr_id * self._recv_size)
+            # The connection may be over behind this message: the next call will say so.
+            with contextlib.suppress(StateError):
+                self.qp.post_recv(self._recvs[wc.wr_id])
+            return data
+
+    # ---- the peer's memory
+
+    def register(self, buffer: Any, access: int = _ALL_ACCESS) -> MR:
+        """Register a buffer, or new memory of so many octets, for the peer to read and write.
+
+        Tell the peer ``mr.remote().pack()``. It closes with the connection.
+        """
+        mr: MR = self._parts.enter_context(MR(self.pd, buffer, access))
+        return mr
+
+    def write(
+        self, remote: RemoteBuffer, data: Any, offset: int = 0, timeout: float | None = None
+    ) -> None:
+        """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
+
+        It returns when the connection has taken the data (RFC 5040 says no more); the peer
+        sees all of it before any message that is sent afterwards.
+        """
+        with self._lent(data, AccessFlag(0)) as mr:
+            for at, length in _pieces(mr.length, self._max_message):
+                there = RemoteBuffer(remote.addr + offset + at, length, remote.rkey)
+                wr = SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge(at, length)], remote=there)
+                self._do(wr, timeout)
+
+    def read(
+        self,
+        remote: RemoteBuffer,
+        length: int | None = None,
+        offset: int = 0,
+        timeout: float | None = None,
+    ) -> bytes:
+        """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
+        into = bytearray(remote.length - offset if length is None else length)
+        self.read_into(remote, into, offset, timeout)
+        return bytes(into)
+
+    def read_into(
+        self, remote: RemoteBuffer, into: Any, offset: int = 0, timeout: float | None = None
+    ) -> None:
+        """RDMA Read from the peer's memory at ``offset`` as much as ``into`` holds.
+
+        ``into`` is a writable buffer, or an MR with local writing.
+        """
+        with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
+            for at, size in _pieces(mr.length, self._max_message):
+                there = RemoteBuffer(remote.addr + offset + at, size, remote.rkey)
+                wr = SendWR(opcode=WROpcode.RDMA_READ, sg=[mr.sge(at, size)], remote=there)
+                self._do(wr, timeout)
+
+    # ---- how
+
+    @property
+    def _max_message(self) -> int:
+        return min(self._home.context.query_device().max_rc_msg, 1 << 30)
+
+    @contextlib.contextmanager
+    def _lent(self, data: Any, access: AccessFlag) -> Iterator[MR]:
+        """Give an MR over ``data`` for one operation."""
+        if isinstance(data, MR):
+            yield data
+            return
+        self._alive()
+        with MR(self.pd, data, access) as mr:
+            yield mr
+
+    def _do(self, wr: SendWR, timeout: float | None) -> None:
+        with self._sending:
+            self._post_and_wait(wr, timeout)
+
+    def _post_and_wait(self, wr: SendWR, timeout: float | None) -> None:
+        self._alive()
+        self.qp.post_send(wr)
+        self._wait(self.scq, timeout, f"{wr.opcode.name} to {self._peer_name()}")
+
+    def _wait(self, cq: CQ, timeout: float | None, what: str) -> WC:
+        self._alive()
+        wcs = cq.wait(timeout, 1)
+        if not wcs:
+            if cq is self.scq:
+                # The request is still out and may yet use the memory: only closing is safe now.
+                self.close()
+            raise Timeout(errno.ETIMEDOUT, f"{what}: nothing happened within {timeout} s")
+        wc = wcs[0]
+        if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
+            raise PeerGone(
+                errno.ECONNRESET, f"{what}: the connection is over; connect again for more"
+            )
+        return wc.check()
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise StateError(errno.ENOTCONN, "this connection is closed: connect again")
+
+    def _peer_name(self) -> str:
+        with contextlib.suppress(Error):
+            return "{} port {}".format(*self.qp.peer)
+        return "the peer"
+
+    @property
+    def peer(self) -> Address:
+        """The other end's (ip, port)."""
+        return self.qp.peer
+
+    @property
+    def local(self) -> Address:
+        """This end's (ip, port)."""
+        return self.qp.addr
+
+    def close(self) -> None:
+        """Disconnect and free everything; what was sent still arrives. Closes only once."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Error):
+            self.id.disconnect()
+        try:
+            self.id.close()
+            self._parts.close()
+        finally:
+            self._home.leave()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
+
+
+def _pieces(length: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the messages that ``length`` octets take: at least one."""
+    yield 0, min(length, most)
+    for at in range(most, length, most):
+        yield at, min(most, length - at)
+
+
+def connect(
+    address: Address,
+    *,
+    timeout: float | None = 10.0,
+    private_data: bytes = b"",
+    recv_size: int = RECV_SIZE,
+    recv_depth: int = RECV_DEPTH,
+) -> Connection:
+    """Connect to a listener at (host, port) and return the connection.
+
+    Raises:
+        PeerGone: nobody listens there, it rejected, or it did not answer.
+        Timeout: it was not done within ``timeout`` seconds.
+
+    """
+    home = _Home(Context.toward(address))
+    conn = Connection(home, CMID(home.channel), recv_size, recv_depth)
+    try:
+        # Peer to peer, so that either end may speak first (RFC 6581): by itself MPA wants the
+        # initiator's first FPDU before the responder's (RFC 5044 section 7.1.3).
+        rtr = RTR.FPDU | RTR.WRITE | RTR.READ
+        conn.id.connect(
+            address, ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=timeout)
+        )
+        # The library keeps the time by itself; this is for a lost event.
+        event = home.channel.get_event(None if timeout is None else timeout + 1)
+        if event is None:
+            raise Timeout(
+                errno.ETIMEDOUT, f"connecting to {address[0]} port {address[1]}: no answer"
+            )
+        conn.private_data = event.check().private_data
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+class Listener:
+    """A listening address; iterate over it, or call ``accept``, for connections."""
+
+    def __init__(self, address: Address, recv_size: int, recv_depth: int) -> None:
+        host = address[0] or "0.0.0.0"
+        self._home = _Home(Context(host) if _numeric(host) else Context.toward((host, 9)))
+        self._home.enter()
+        self._closed = False
+        self._recv = recv_size, recv_depth
+        self._waiting: deque[CMEvent] = deque()
+        self._accepting = threading.Lock()
+        try:
+            self._id = CMID(self._home.channel)
+            self._id.listen(address)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> Address:
+        """Where it listens: the port that was taken if 0 was asked for."""
+        return self._id.local_addr
+
+    def accept(self, timeout: float | None = None, private_data: bytes = b"") -> Connection:
+        """Wait for the next connection, accept it and return it.
+
+        Raises:
+            Timeout: none came within ``timeout`` seconds.
+            StateError: the listener is closed.
+
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._accepting:
+            while True:
+                request = self._next_request(deadline, timeout)
+                conn = Connection(self._home, request.id, *self._recv)
+                try:
+                    conn.private_data = request.private_data
+                    conn.id.accept(ConnParam(private_data=private_data))
+                    if self._established(conn.id):
+                        return conn
+                except PeerGone:
+                    pass  # it left while we answered: the next one
+                except BaseException:
+                    conn.close()
+                    raise
+                conn.close()
+
+    def _next_request(self, deadline: float | None, timeout: float | None) -> CMEvent:
+        while not self._waiting:
+            if self._closed:
+                raise StateError(errno.EBADF, "this listener is closed: listen again")
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self._take(self._home.channel.get_event(left))
+            if deadline is not None and not self._waiting and time.monotonic() >= deadline:
+                raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
+        return self._waiting.popleft()
+
+    def _take(self, event: CMEvent | None) -> CMEvent | None:
+        if event is not None and event.type == CMEventType.CONNECT_REQUEST:
+            self._waiting.append(event)
+        return event
+
+    def _established(self, which: CMID) -> bool:
+        """Wait until the accepted id is connected; what happens to others is kept or dropped."""
+        while True:
+            event = self._take(self._home.channel.get_event(30))
+            if event is None:
+                return False
+            if event.id is which:
+                return event.type == CMEventType.ESTABLISHED
+
+    def __iter__(self) -> Iterator[Connection]:
+        while not self._closed:
+            yield self.accept()
+
+    def close(self) -> None:
+        """Stop listening; connections that were accepted live on."""
+        if self._closed:
+            return
+        self._closed = True
+        for event in self._waiting:
+            event.id.close()
+        self._waiting.clear()
+        try:
+            if hasattr(self, "_id"):
+                self._id.close()
+        finally:
+            self._home.leave()
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<Listener closed>"
+        return "<Listener at {} port {}>".format(*self.address)
+
+
+def _numeric(host: str) -> bool:
+    return all(c in "0123456789." for c in host) or ":" in host
+
+
+def listen(
+    address: Address, *, recv_size: int = RECV_SIZE, recv_depth: int = RECV_DEPTH
+) -> Listener:
+    """Listen at (host, port): host ``""`` is every IPv4 address, port 0 takes a free one.
+
+    Raises:
+        Error: the address is in use or not this machine's, or needs a privilege.
+
+    """
+    return Listener(address, recv_size, recv_depth)

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Connections of RC queue pairs: event channels, ids, events (``<siwarp/cm.h>``)."""
+
+from __future__ import annotations
+
+import errno
+import time
+import weakref
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Any
+
+from siwarp.verbs._seam import (
+    SLICE_MS,
+    Address,
+    Handle,
+    addr_from_c,
+    addr_to_c,
+    check,
+    check_pointer,
+    ffi,
+    lib,
+    reap,
+)
+from siwarp.verbs.device import Context
+from siwarp.verbs.errors import Error, StateError, from_errno
+from siwarp.verbs.qp import QP
+
+__all__ = ["CMID", "RTR", "CMEvent", "CMEventChannel", "CMEventType", "ConnParam"]
+
+
+class CMEventType(IntEnum):
+    """What happened to an id (``enum siw_cm_event_type``)."""
+
+    CONNECT_REQUEST = 4
+    CONNECT_ERROR = 6
+    UNREACHABLE = 7
+    REJECTED = 8
+    ESTABLISHED = 9
+    DISCONNECTED = 10
+
+
+class RTR(IntFlag):
+    """What may open a peer-to-peer connection (RFC 6581; ``enum siw_cm_rtr``)."""
+
+    NONE = 0
+    FPDU = 1
+    WRITE = 2
+    READ = 4
+
+
+@dataclass(frozen=True)
+class ConnParam:
+    """What one end says while connecting (``struct siw_cm_param``).
+
+    Attributes:
+        private_data: at most 508 octets in revision 2, 512 in 1.
+        initiator_depth: RDMA Reads this end will have outstanding (ORD); ``None``: the limit.
+        responder_resources: RDMA Reads the peer may have outstanding (IRD); ``None``: the limit.
+        rev: MPA's revision when connecting: 2 or 1.
+        crc: ``False``: CRC32C only if the peer wants it.
+        peer_to_peer: when connecting by revision 2, what may open the connection.
+        timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms.
+
+    """
+
+    private_data: bytes = b""
+    initiator_depth: int | None = None
+    responder_resources: int | None = None
+    rev: int = 2
+    crc: bool = True
+    peer_to_peer: int = RTR.NONE
+    timeout: float | None = None
+
+    def _to_c(self) -> tuple[Any, Any]:
+        data = ffi.new("uint8_t[]", bytes(self.private_data))
+        c = ffi.new("struct siw_cm_param *")
+        c.private_data = data
+        c.private_data_len = len(self.private_data)
+        c.initiator_depth = _depth(self.initiator_depth)
+        c.responder_resources = _depth(self.responder_resources)
+        c.rev = self.rev
+        c.no_crc = not self.crc
+        c.peer_to_peer = int(self.peer_to_peer)
+        c.timeout_ms = 0 if self.timeout is None else max(1, int(self.timeout * 1000))
+        return c, data
+
+
+def _depth(value: int | None) -> int:
+    """In C, 0 means the device's limit and -1 none."""
+    if value is None:
+        return 0
+    return -1 if value == 0 else value
+
+
+@dataclass(frozen=True)
+class CMEvent:
+    """Something that happened to an id (``struct siw_cm_event``).
+
+    Attributes:
+        type: what happened.
+        id: to which id; of a CONNECT_REQUEST, the new one.
+        listen_id: of a CONNECT_REQUEST, the id that listens.
+        status: 0 or an errno value, positive.
+        rev, crc, peer_to_peer: what the peer's frame said or both agreed.
+        initiator_depth, responder_resources: ORD and IRD of this end.
+        peer_ird, peer_ord: as the peer's frame has them, ``None`` where it has none.
+        wire_error: of an end or a failure, ``layer << 16 | type << 8 | code`` of the Terminate
+            that was seen or sent, or 0.
+        private_data: what the peer said.
+
+    """
+
+    type: CMEventType
+    id: CMID
+    listen_id: CMID | None
+    status: int
+    rev: int
+    crc: bool
+    peer_to_peer: RTR
+    initiator_depth: int
+    responder_resources: int
+    peer_ird: int | None
+    peer_ord: int | None
+    wire_error: int
+    private_data: bytes
+
+    def check(self) -> CMEvent:
+        """Return this event if nothing failed.
+
+        Raises:
+            PeerGone: the peer rejected, refused, or did not answer.
+            ProtocolError: it broke the protocol.
+
+        """
+        if self.status == 0 and self.type not in _FAILURES:
+            return self
+        number = self.status or errno.ECONNREFUSED
+        advice = None
+        if self.type == CMEventType.REJECTED:
+            number = errno.ECONNREFUSED
+            said = f", saying {self.private_data!r}" if self.private_data else ""
+            advice = f"the peer rejected the connection{said}"
+        raise from_errno(number, f"connecting: {self.type.name}", advice)
+
+
+_FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJECTED)
+
+
+class CMEventChannel(Handle):
+    """Where the events of connections arrive; ``fileno()`` is readable while one waits."""
+
+    __slots__ = ("_ids", "_waiters", "context")
+    _what = "CM event channel"
+    _destroy = lib.siw_cm_destroy_channel
+
+    context: Context
+
+    def __init__(self, context: Context) -> None:
+        reap()
+        c = check_pointer(
+            lib.siw_cm_create_channel(context._live()), f"making a CM channel on {context!r}"
+        )
+        self.context = context
+        self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
+        self._waiters = 0
+        self._open(c, context)
+
+    def fileno(self) -> int:
+        """Return the descriptor; read it only through ``get_event``."""
+        return check(lib.siw_cm_channel_fd(self._live()), "asking for the channel's descriptor")
+
+    def get_event(self, timeout: float | None = None) -> CMEvent | None:
+        """Wait for the next event; ``None`` when ``timeout`` (seconds) is over.
+
+        Other threads run meanwhile, and Ctrl-C interrupts within 100 ms.
+        """
+        reap()
+        c = self._live()
+        event = ffi.new("struct siw_cm_event *")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._waiters += 1
+        try:
+            while True:
+                wait = SLICE_MS
+                if deadline is not None:
+                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
+                    wait = min(wait, left)
+                rc = lib.siw_cm_get_event(c, event, wait)
+                if rc == 0:
+                    found = self._event(event)
+                    if found is not None:
+                        return found
+                elif rc not in (-errno.EAGAIN, -errno.EINTR):
+                    check(rc, f"waiting on {self!r}")
+                elif deadline is not None and time.monotonic() >= deadline:
+                    return None
+        finally:
+            self._waiters -= 1
+
+    def _event(self, event: Any) -> CMEvent | None:
+        kind = CMEventType(event.event)
+        listener: CMID | None = None
+        if kind == CMEventType.CONNECT_REQUEST:
+            listener = self._known(event.listen_id)
+            which: CMID | None = CMID._adopt(self, event.id)
+            if listener is None:
+                return None  # nobody listens any more: dropping the new id ends it
+        else:
+            which = self._known(event.id)
+        if which is None:
+            return None
+        return CMEvent(
+            type=kind,
+            id=which,
+            listen_id=listener,
+            status=-event.status,
+            rev=event.rev,
+            crc=bool(event.crc),
+            peer_to_peer=RTR(event.peer_to_peer),
+            initiator_depth=event.initiator_depth,
+            responder_resources=event.responder_resources,
+            peer_ird=None if event.peer_ird < 0 else event.peer_ird,
+            peer_ord=None if event.peer_ord < 0 else event.peer_ord,
+            wire_error=event.wire_error,
+            private_data=bytes(ffi.buffer(event.private_data, event.private_data_len)),
+        )
+
+    def _known(self, c: Any) -> CMID | None:
+        return self._ids.get(int(ffi.cast("uintptr_t", c)))
+
+    def _shut(self) -> None:
+        if self._waiters:
+            raise StateError(
+                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
+            )
+        super()._shut()
+
+
+class CMID(Handle):
+    """One connection, or one listener (``struct siw_cm_id``).
+
+    Active: ``bind_qp``, ``connect``. Passive: ``listen``; a CONNECT_REQUEST brings a new id, then
+    ``bind_qp`` and ``accept``, or ``reject``. What becomes of it comes as events on its channel.
+    An id that has a queue pair closes before the queue pair does.
+    """
+
+    __slots__ = ("channel", "context", "qp")
+    _what = "CM id"
+    _destroy = lib.siw_cm_destroy_id
+
+    channel: CMEventChannel
+    qp: QP | None
+    #: Anything that the caller wants to find again.
+    context: Any
+
+    def __init__(self, channel: CMEventChannel, context: Any = None) -> None:
+        reap()
+        c = check_pointer(lib.siw_cm_create_id(channel._live(), ffi.NULL), "making a CM id")
+        self._begin(channel, c)
+        self.context = context
+
+    @classmethod
+    def _adopt(cls, channel: CMEventChannel, c: Any) -> CMID:
+        self = cls.__new__(cls)
+        self._begin(channel, c)
+        self.context = None
+        return self
+
+    def _begin(self, channel: CMEventChannel, c: Any) -> None:
+        self.channel = channel
+        self.qp = None
+        self._open(c, channel)
+        channel._ids[int(ffi.cast("uintptr_t", c))] = self
+
+    def _shut(self) -> None:
+        self.channel._ids.pop(int(ffi.cast("uintptr_t", self._c)), None)
+        super()._shut()
+        self.qp = None
+
+    def bind_qp(self, qp: QP) -> None:
+        """Give it an RC queue pair and move that to INIT, so that receives can be posted.
+
+        Raises:
+            StateError: it has a queue pair, or that one is no RC in RESET of this device (EINVAL).
+
+        """
+        rc = lib.siw_cm_bind_qp(self._live(), qp._live())
+        if rc == -errno.EINVAL:
+            raise StateError(
+                errno.EINVAL,
+                f"{qp!r} in {qp.qp_state.name} cannot be bound to {self!r}: it takes one RC QP of "
+                "its own device, in RESET",
+            )
+        check(rc, f"binding {qp!r} to {self!r}")
+        self.qp = qp
+        self._parents = (*self._parents, qp)
+        qp._children.add(self)
+
+    def listen(self, address: Address, backlog: int = 128) -> None:
+        """Listen at (host, port); port 0 takes a free one, which ``local_addr`` tells.
+
+        Raises:
+            Error: the address is in use or not this machine's, or needs a privilege.
+
+        """
+        check(
+            lib.siw_cm_listen(self._live(), addr_to_c(address), backlog),
+            f"listening at {address[0] or '*'} port {address[1]}",
+        )
+
+    def connect(
+        self, dest: Address, param: ConnParam | None = None, source: Address | None = None
+    ) -> None:
+        """Start to connect; ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR comes as an event.
+
+        Raises:
+            StateError: no queue pair is bound, or it is in use already.
+
+        """
+        c_param, _data = (param or ConnParam())._to_c()
+        c_source = ffi.NULL if source is None else addr_to_c(source)
+        check(
+            lib.siw_cm_connect(self._live(), addr_to_c(dest), c_source, c_param),
+            f"connecting to {dest[0]} port {dest[1]}",
+            {errno.EINVAL: "bind_qp() first; private data has at most 508 octets"},
+        )
+
+    def accept(self, param: ConnParam | None = None) -> None:
+        """Accept a CONNECT_REQUEST with the bound queue pair; ESTABLISHED comes as an event."""
+        c_param, _data = (param or ConnParam())._to_c()
+        check(
+            lib.siw_cm_accept(self._live(), c_param),
+            f"accepting {self!r}",
+            {errno.EINVAL: "bind_qp() first, and only for a CONNECT_REQUEST"},
+        )
+
+    def reject(self, private_data: bytes = b"") -> None:
+        """Refuse a CONNECT_REQUEST; afterwards the id is only good for closing."""
+        check(
+            lib.siw_cm_reject(self._live(), bytes(private_data), len(private_data)),
+            f"rejecting {self!r}",
+        )
+
+    def disconnect(self) -> None:
+        """End the connection; what completed still reaches the peer. DISCONNECTED comes."""
+        check(lib.siw_cm_disconnect(self._live()), f"disconnecting {self!r}")
+
+    @property
+    def local_addr(self) -> Address:
+        """Where it listens, or this end of its connection."""
+        return self._addr(0)
+
+    @property
+    def peer_addr(self) -> Address:
+        """The other end of its connection."""
+        return self._addr(1)
+
+    def _addr(self, which: int) -> Address:
+        both = ffi.new("struct siw_addr[2]")
+        check(lib.siw_cm_addr(self._live(), both, both + 1), f"asking {self!r} for its address")
+        found = addr_from_c(both[which])
+        if found is None:
+            raise Error(errno.ENOTCONN, f"{self!r} has no such address: it is not connected")
+        return found

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp.h - direct data placement (RFC 5041): segments, the STag table, untagged queues, and the
+ * only code that writes into registered memory. Streams stand on mpa; datagram endpoints stand
+ * on llp directly (ddp_datagram.c), with CRC32C at this layer's lower edge.
+ *
+ * What this layer does NOT do: know RDMA operations. The RsvdULP octets pass through it; what a
+ * segment may be placed into is granted from above, segment by segment.
+ *
+ * Locks: rx functions and all others under the progress lock, tx functions of a stream under the
+ * QP's send lock. Any thread: the STag table, and siw_ddp_queue_post (one poster at a time per
+ * queue).
+ */
+#ifndef SIW_DDP_H
+#define SIW_DDP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include <siwarp/types.h>
+
+#include "base/err.h"
+#include "base/mpa_params.h"
+
+/* cffi: begin */
+
+struct siw_ddp_port;
+struct siw_ddp_listener;
+struct siw_ddp_stream;
+struct siw_ddp_dgram;
+struct siw_ddp_queue;
+struct siw_llp_port;
+
+#define SIW_DDP_MAX_SGE	 16
+#define SIW_DDP_MAX_HEAD 18 /* the untagged header, the longer one */
+
+/* ---- port ------------------------------------------------------------------------------------ */
+
+int siw_ddp_port_open(struct siw_ddp_port **out);
+void siw_ddp_port_close(struct siw_ddp_port *port);
+struct siw_llp_port *siw_ddp_port_llp(struct siw_ddp_port *port);
+
+/* The crank, handed down to llp: as the functions of the same name in llp.h. */
+struct siw_ddp_waitset {
+	int n;
+	int fds[20];
+	bool out[20];
+	void *port; /* this and the rest: llp's */
+	uint32_t changes;
+	uint64_t due_ns;
+};
+int siw_ddp_port_poll(struct siw_ddp_port *port, void **tokens, int n);
+int siw_ddp_port_arm(struct siw_ddp_port *port);
+void siw_ddp_port_disarm(struct siw_ddp_port *port);
+bool siw_ddp_port_armed(const struct siw_ddp_port *port);
+void siw_ddp_port_wake(struct siw_ddp_port *port);
+void siw_ddp_waitset_fill(struct siw_ddp_port *port, struct siw_ddp_waitset *set);
+int siw_ddp_wait(const struct siw_ddp_waitset *set, int extra_fd, int64_t timeout_us);
+int siw_ddp_event_open(void);
+void siw_ddp_event_set(int fd);
+void siw_ddp_event_clear(int fd);
+void siw_ddp_event_close(int fd);
+
+struct siw_ddp_interface {
+	char name[16];
+	uint32_t mtu; /* octets */
+	uint32_t up;
+	uint32_t n_addrs;
+	struct siw_addr addrs[16]; /* IPv4 first; port 0 */
+};
+int siw_ddp_interfaces(struct siw_ddp_interface *out, int max);
+
+/* ---- STags ----------------------------------------------------------------------------------- */
+
+/* What a region may be used for. The first three have the values of enum siw_access_flags. */
+enum siw_ddp_right {
+	SIW_DDP_LOCAL_WRITE = 1,
+	SIW_DDP_REMOTE_WRITE = 2,
+	SIW_DDP_REMOTE_READ = 4,
+	SIW_DDP_LOCAL_READ = 8, /* every region has it */
+	SIW_DDP_READ_SINK = 16, /* where one RDMA Read's response goes, and nothing else */
+};
+
+/*
+ * Memory under an STag: either length octets at addr, with tagged offsets from to_base on; or (sgl
+ * != NULL) a scatter list of nsge local elements, tagged offsets from 0 on, which must stay until
+ * the STag is freed.
+ */
+struct siw_ddp_region {
+	uint8_t *addr;
+	uint64_t length;
+	uint64_t to_base;
+	const struct siw_sge *sgl;
+	int nsge;
+	uint32_t rights;    /* set of enum siw_ddp_right */
+	uint32_t pd;	    /* protection domain number */
+	const void *stream; /* NULL, or the one siw_ddp_stream that may use it */
+};
+
+/*
+ * Gives the region an STag: unpredictable (a keyed permutation of index and generation), never 0.
+ * -ENOMEM at 1,048,576 regions. Any thread; so is every function of this part.
+ */
+int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *region,
+		       uint32_t *stag);
+/*
+ * The STag is dead at once; returns when nobody is between siw_ddp_stag_get and _put on it. -ENOENT
+ * if it was dead. The caller does not hold a reference itself.
+ */
+int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag);
+/*
+ * Checks STag, protection domain or stream, rights and bounds [to, to+len), in this order, and
+ * resolves to at most max iovecs: their count, with a reference held until siw_ddp_stag_put (0 for
+ * len 0: nothing is checked, since RFC 5041 allows any STag, and nothing is held); or -EACCES with
+ * *err as DDP names it (RFC 5041 section 7: invalid STag, not of this stream, bounds, TO wrap; a
+ * missing right is given as RDMAP's access violation). max 0: only checks; 1 (or more) all the
+ * same.
+ */
+int siw_ddp_stag_get(struct siw_ddp_port *port, uint32_t stag, uint32_t pd, const void *stream,
+		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
+		     struct siw_wire_err *err);
+void siw_ddp_stag_put(struct siw_ddp_port *port, uint32_t stag);
+/*
+ * Resolves local scatter/gather elements, octets [offset, offset+len) of them, for reading (write =
+ * false) or writing. internal: the addresses are the library's own, no key is looked at. Count of
+ * iovecs or -EACCES (a key is wrong) or -EMSGSIZE (list shorter than that). References are not
+ * kept: hold what must stay.
+ */
+int siw_ddp_sgl_resolve(struct siw_ddp_port *port, const struct siw_sge *sgl, int nsge,
+			bool internal, uint32_t pd, bool write, uint64_t offset, uint64_t len,
+			struct iovec *iov, int max);
+
+/* ---- untagged queues ------------------------------------------------------------------------- */
+
+/* A ring of posted buffers; several endpoints of one port may share it. */
+struct siw_ddp_queue_attr {
+	uint32_t depth;	  /* buffers, rounded up to a power of two */
+	uint32_t max_sge; /* per buffer, at most SIW_DDP_MAX_SGE */
+	uint32_t pd;
+	bool internal; /* library memory: keys are not looked at */
+};
+int siw_ddp_queue_create(struct siw_ddp_port *port, const struct siw_ddp_queue_attr *attr,
+			 struct siw_ddp_queue **out);
+void siw_ddp_queue_destroy(struct siw_ddp_queue *queue);
+/* -ENOMEM full, -EINVAL too many elements. */
+int siw_ddp_queue_post(struct siw_ddp_queue *queue, uint64_t cookie, const struct siw_sge *sgl,
+		       int nsge);
+/* Takes the oldest buffer away unfilled, for a flush: 1 and its cookie, or 0. Progress lock. */
+int siw_ddp_queue_take(struct siw_ddp_queue *queue, uint64_t *cookie);
+
+/* ---- segments, as values --------------------------------------------------------------------- */
+
+/* A parsed segment header (RFC 5041 section 4). Which members hold depends on tagged. */
+struct siw_ddp_seg {
+	bool tagged, last;
+	uint8_t ulp_octet;		/* RsvdULP, first octet: RDMAP's control field */
+	uint32_t ulp_word;		/* RsvdULP, the other four (untagged only), host order */
+	uint32_t stag;			/* tagged */
+	uint64_t to;			/* tagged */
+	uint32_t qn, msn, mo;		/* untagged */
+	uint32_t payload;		/* octets of ULP payload in this segment */
+	uint32_t seg_len;		/* octets of the whole segment, header included */
+	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as it came, for a Terminate to quote */
+	uint8_t head_len;
+};
+
+/*
+ * Parses a header that is quoted somewhere: false if len octets do not hold it. payload and seg_len
+ * are what len gives; nothing is judged.
+ */
+bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
+
+/* A message delivered: all its segments are placed and checked. */
+struct siw_ddp_delivery {
+	uint64_t cookie; /* untagged: of the buffer */
+	uint32_t length; /* untagged: octets of the message. tagged: of the last segment */
+};
+
+/* ---- streams (connected, over MPA) ----------------------------------------------------------- */
+
+/* Start-up: as the functions of the same name in mpa.h, handed down. */
+int siw_ddp_listen(struct siw_ddp_port *port, const struct siw_addr *local, int backlog,
+		   void *token, struct siw_ddp_listener **out);
+int siw_ddp_listener_addr(struct siw_ddp_listener *listener, struct siw_addr *out);
+void siw_ddp_listener_close(struct siw_ddp_listener *listener);
+int siw_ddp_accept(struct siw_ddp_listener *listener, void *token, struct siw_ddp_stream **out);
+int siw_ddp_connect(struct siw_ddp_port *port, const struct siw_addr *dest,
+		    const struct siw_addr *source, const struct siw_mpa_params *params, void *token,
+		    struct siw_ddp_stream **out);
+int siw_ddp_startup(struct siw_ddp_stream *stream, struct siw_mpa_params *peer);
+int siw_ddp_reply(struct siw_ddp_stream *stream, const struct siw_mpa_params *params);
+int siw_ddp_addrs(struct siw_ddp_stream *stream, struct siw_addr *local, struct siw_addr *peer);
+void siw_ddp_set_token(struct siw_ddp_stream *stream, void *token);
+void siw_ddp_again(struct siw_ddp_stream *stream);
+bool siw_ddp_crc_on(const struct siw_ddp_stream *stream);
+int siw_ddp_shutdown(struct siw_ddp_stream *stream);
+int siw_ddp_drain(struct siw_ddp_stream *stream);
+void siw_ddp_close(struct siw_ddp_stream *stream, bool abort);
+
+struct siw_ddp_port *siw_ddp_stream_port(const struct siw_ddp_stream *stream);
+/*
+ * Says which queue serves queue number qn (0..3) of this stream; segments to others are an error.
+ * MSNs start at 1.
+ */
+void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_ddp_queue *queue);
+void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
+/*
+ * Takes away the buffer of a message that was begun and will not be finished, once the stream is
+ * over: 1 and its cookie, or 0. Queues that a stream shares with others do not know of such a
+ * buffer any more.
+ */
+int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *cookie);
+
+/* A message to send. sgl and prefix must stay until siw_ddp_tx_accepted has passed the message. */
+struct siw_ddp_msg {
+	bool tagged;
+	bool internal; /* sgl is library memory */
+	uint8_t ulp_octet;
+	uint32_t ulp_word; /* untagged */
+	uint32_t qn;	   /* untagged; the MSN is counted here */
+	uint32_t stag;	   /* tagged: the peer's */
+	uint64_t to;
+	const struct siw_sge *sgl;
+	int nsge;
+	uint64_t length; /* octets of sgl to send, from its start */
+	/*
+	 * Source region of an RDMA Read Response instead of sgl: local STag, checked for
+	 * REMOTE_READ.
+	 */
+	bool from_stag;
+	uint32_t src_stag;
+	uint64_t src_to;
+};
+/*
+ * Begins a message: 1 all segments are framed, 0 some are left (siw_ddp_tx_more goes on), -EBUSY
+ * one is in the works, -EACCES a key or range is bad (*err as from siw_ddp_stag_get), -errno the
+ * stream is dead. Nothing is flushed here but a batch that is full.
+ */
+int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
+	       struct siw_wire_err *err);
+int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
+/*
+ * Gives up the message in the works behind the segments framed so far; it never counts as accepted.
+ * Octets of it that are framed.
+ */
+uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream);
+/*
+ * A zero-length FPDU, which is no segment at all (RFC 6581's RTR); counts as a message. As
+ * siw_ddp_tx.
+ */
+int siw_ddp_tx_empty(struct siw_ddp_stream *stream);
+/* As siw_mpa_tx_flush. */
+bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream);
+int siw_ddp_tx_flush(struct siw_ddp_stream *stream);
+/* Messages begun, and messages all of whose octets TCP took. */
+uint64_t siw_ddp_tx_begun(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_tx_accepted(struct siw_ddp_stream *stream);
+/*
+ * Before a region that the peer may be reading dies: 1 if octets of this STag are framed and not
+ * yet taken by TCP, in which case the stream must be aborted (they cannot be recalled); else 0 and
+ * no more will be read.
+ */
+int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
+
+/*
+ * Next segment's header: 1, parsed and checked as far as that goes without placing (version, QN,
+ * MSN, MO, buffer there, buffer long enough); 2: a zero-length FPDU (no segment at all); 0 nothing
+ * yet; -EPROTO or -EBADMSG (siw_ddp_error tells), -ENOTCONN end of stream, -errno. The segment
+ * stays until it is placed.
+ */
+int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+/*
+ * Places it. right: for a tagged segment, what the STag must grant (REMOTE_WRITE or READ_SINK). 1:
+ * placed, and the message is delivered (*delivery); 2: placed, more segments to come; 0: rest of it
+ * not here yet, call again; -EACCES, -EPROTO, -EBADMSG (siw_ddp_error tells; nothing was written if
+ * it is about STag, access or bounds), -errno.
+ */
+int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
+		     struct siw_ddp_delivery *delivery);
+struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
+/*
+ * The layer above will not have the segment at the head, for its own reason: it is thrown away. The
+ * next siw_ddp_rx_head says -EPROTO with that reason, or what came before it: a wrong CRC makes all
+ * else moot.
+ */
+void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
+
+/* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
+
+struct siw_ddp_dgram_attr {
+	struct siw_addr local; /* used when fd is -1; its family must be given */
+	int fd;		       /* a bound UDP socket of the user's, or -1 */
+	bool no_crc;
+	void *token;
+};
+int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_attr *attr,
+		       struct siw_ddp_dgram **out);
+void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
+int siw_ddp_dgram_addr(struct siw_ddp_dgram *dgram, struct siw_addr *out);
+void siw_ddp_dgram_again(struct siw_ddp_dgram *dgram);
+/* Octets of payload that one datagram carries (65507 or, IPv6, 65527, less 18 and 4). */
+uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
+
+/*
+ * Sends one untagged segment (L=1, MO=0) as one datagram: 0; -EAGAIN the socket is full; -EACCES a
+ * key is bad; -errno. pd and internal as for siw_ddp_sgl_resolve. The MSN counts up per endpoint.
+ */
+struct siw_ddp_dgram_msg {
+	const struct siw_addr *dest;
+	uint8_t ulp_octet;
+	uint32_t ulp_word; /* the Q_Key */
+	uint32_t qn;
+	const struct siw_sge *sgl;
+	int nsge;
+	bool internal;
+	uint32_t pd;
+	uint64_t length;
+};
+int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg);
+/*
+ * Sends the first of n messages, and with it those behind that can go in the same system call: to
+ * the same destination, of the same size (the last one may be shorter), small. How many UDP took,
+ * at least 1; or what siw_ddp_dgram_tx says of the first. A datagram each, as if sent one by one.
+ */
+int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
+/*
+ * Next credible datagram (CRC, lengths, version: others are dropped and counted): 1 with *seg and
+ * *source; 0 nothing more. It stays until placed or dropped by the next siw_ddp_dgram_rx.
+ */
+int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
+/*
+ * Takes the oldest buffer of the queue and fills it: 1 delivered; -ENOBUFS no buffer (dropped and
+ * counted); -EMSGSIZE message longer than the buffer (buffer taken: *delivery holds its cookie and
+ * the message's length, nothing written); -EACCES a key of the buffer is bad (buffer taken).
+ */
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,
+			struct siw_ddp_delivery *delivery);
+
+/* cffi: end */
+
+#endif

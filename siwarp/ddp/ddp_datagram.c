@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_datagram.c - the lower edge on datagrams: one untagged segment and its CRC32C are one
+ * UDP datagram (datagram-iWARP; no MPA). Also the port, since nobody else here knows llp.
+ *
+ *   0                 18                       len-4      len
+ *  +-----------------+------------------------+----------+
+ *  | untagged header | payload                | CRC32C   |   least significant octet first, as MPA
+ *  +-----------------+------------------------+----------+
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/crc32c.h"
+#include "ddp/ddp_impl.h"
+#include "llp/llp.h"
+
+#define CRC_LEN	 4
+#define OVERHEAD (SIW_DDP_UNTAGGED + CRC_LEN)
+/*
+ * Up to here a message is copied into one buffer: one pass makes copy and CRC, one iovec goes down.
+ */
+#define COPY_MAX 4096
+
+/* ---- port ------------------------------------------------------------------------------------ */
+
+int siw_ddp_port_open(struct siw_ddp_port **out)
+{
+	struct siw_ddp_port *port = calloc(1, sizeof(*port));
+	int r = -ENOMEM;
+
+	if (!port)
+		return r;
+	port->dgram_buf = malloc(SIW_DDP_DGRAM_BUF);
+	if (!port->dgram_buf)
+		goto free_port;
+	r = siw_stag_table_init(&port->stags);
+	if (r)
+		goto free_buf;
+	r = siw_llp_port_open(&port->llp);
+	if (r)
+		goto free_table;
+	*out = port;
+	return 0;
+
+free_table:
+	siw_stag_table_fini(&port->stags);
+free_buf:
+	free(port->dgram_buf);
+free_port:
+	free(port);
+	return r;
+}
+
+void siw_ddp_port_close(struct siw_ddp_port *port)
+{
+	siw_llp_port_close(port->llp);
+	siw_stag_table_fini(&port->stags);
+	free(port->dgram_buf);
+	free(port);
+}
+
+struct siw_llp_port *siw_ddp_port_llp(struct siw_ddp_port *port)
+{
+	return port->llp;
+}
+
+int siw_ddp_port_poll(struct siw_ddp_port *port, void **tokens, int n)
+{
+	return siw_llp_port_poll(port->llp, tokens, n);
+}
+
+int siw_ddp_port_arm(struct siw_ddp_port *port)
+{
+	return siw_llp_port_arm(port->llp);
+}
+
+void siw_ddp_port_disarm(struct siw_ddp_port *port)
+{
+	siw_llp_port_disarm(port->llp);
+}
+
+bool siw_ddp_port_armed(const struct siw_ddp_port *port)
+{
+	return siw_llp_port_armed(port->llp);
+}
+
+void siw_ddp_port_wake(struct siw_ddp_port *port)
+{
+	siw_llp_port_wake(port->llp);
+}
+
+/* The same values one layer up; the layout is the same, so that handing down is free. */
+_Static_assert(sizeof(struct siw_ddp_waitset) == sizeof(struct siw_llp_waitset) &&
+		       offsetof(struct siw_ddp_waitset, fds) ==
+			       offsetof(struct siw_llp_waitset, fds) &&
+		       offsetof(struct siw_ddp_waitset, out) ==
+			       offsetof(struct siw_llp_waitset, out),
+	       "siw_llp_waitset");
+_Static_assert(sizeof(struct siw_ddp_interface) == sizeof(struct siw_llp_interface) &&
+		       offsetof(struct siw_ddp_interface, mtu) ==
+			       offsetof(struct siw_llp_interface, mtu) &&
+		       offsetof(struct siw_ddp_interface, n_addrs) ==
+			       offsetof(struct siw_llp_interface, n_addrs) &&
+		       offsetof(struct siw_ddp_interface, addrs) ==
+			       offsetof(struct siw_llp_interface, addrs),
+	       "siw_llp_interface");
+
+void siw_ddp_waitset_fill(struct siw_ddp_port *port, struct siw_ddp_waitset *set)
+{
+	siw_llp_waitset_fill(port->llp, (struct siw_llp_waitset *)set);
+}
+
+int siw_ddp_wait(const struct siw_ddp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait((const struct siw_llp_waitset *)set, extra_fd, timeout_us);
+}
+
+int siw_ddp_event_open(void)
+{
+	return siw_llp_event_open();
+}
+
+void siw_ddp_event_set(int fd)
+{
+	siw_llp_event_set(fd);
+}
+
+void siw_ddp_event_clear(int fd)
+{
+	siw_llp_event_clear(fd);
+}
+
+void siw_ddp_event_close(int fd)
+{
+	siw_llp_event_close(fd);
+}
+
+int siw_ddp_interfaces(struct siw_ddp_interface *out, int max)
+{
+	return siw_llp_interfaces((struct siw_llp_interface *)out, max);
+}
+
+/* ---- endpoints ------------------------------------------------------------------------------- */
+
+struct siw_ddp_dgram {
+	struct siw_ddp_port *port;
+	struct siw_llp_sock *sock;
+	bool crc;
+	uint32_t max;
+	uint32_t rx_payload; /* of the datagram in the port's buffer */
+	/* Sending, under the QP's send lock: a cache line of its own. */
+	_Alignas(64) uint32_t msn;
+	uint32_t train_max; /* octets of a datagram that a train may be made of; 0: none */
+	uint8_t *train;	    /* TRAIN_OCTETS, made when it is first needed */
+	uint8_t tx[OVERHEAD + COPY_MAX];
+};
+
+int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_attr *attr,
+		       struct siw_ddp_dgram **out)
+{
+	struct siw_ddp_dgram *dgram;
+	struct siw_addr local;
+	int r;
+
+	if (posix_memalign((void **)&dgram, 64, sizeof(*dgram)))
+		return -ENOMEM;
+	memset(dgram, 0, sizeof(*dgram));
+	dgram->port = port;
+	dgram->crc = !attr->no_crc;
+	dgram->msn = 1; /* RFC5041-4.3-09 */
+	dgram->train_max = OVERHEAD + COPY_MAX;
+	if (attr->fd >= 0)
+		r = siw_llp_udp_adopt(port->llp, attr->fd, attr->token, &dgram->sock);
+	else
+		r = siw_llp_udp_open(port->llp, &attr->local, attr->token, &dgram->sock);
+	if (r)
+		goto free_dgram;
+	r = siw_llp_local(dgram->sock, &local);
+	if (r)
+		goto close_sock;
+	/* A 16-bit length that over IPv4 covers the IP header too. */
+	dgram->max = (local.family == AF_INET6 ? 65527 : 65507) - OVERHEAD;
+	*out = dgram;
+	return 0;
+
+close_sock:
+	siw_llp_close(dgram->sock);
+free_dgram:
+	free(dgram);
+	return r;
+}
+
+void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram)
+{
+	siw_llp_close(dgram->sock);
+	free(dgram->train);
+	free(dgram);
+}
+
+int siw_ddp_dgram_addr(struct siw_ddp_dgram *dgram, struct siw_addr *out)
+{
+	return siw_llp_local(dgram->sock, out);
+}
+
+void siw_ddp_dgram_again(struct siw_ddp_dgram *dgram)
+{
+	siw_llp_again(dgram->sock);
+}
+
+uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
+{
+	return dgram->max;
+}
+
+static void put_crc(uint8_t *at, uint32_t crc)
+{
+	crc = htole32(crc);
+	memcpy(at, &crc, CRC_LEN);
+}
+
+/* Header (already there), payload and CRC at out: their octets. */
+static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov, int n)
+{
+	uint8_t *at = out + SIW_DDP_UNTAGGED;
+	uint32_t crc = 0;
+	int i;
+
+	if (dgram->crc)
+		crc = siw_crc32c(0, out, SIW_DDP_UNTAGGED);
+	for (i = 0; i < n; at += iov[i++].iov_len) {
+		if (dgram->crc)
+			crc = siw_crc32c_copy(crc, at, iov[i].iov_base, iov[i].iov_len);
+		else
+			memcpy(at, iov[i].iov_base, iov[i].iov_len);
+	}
+	put_crc(at, crc);
+	return (size_t)(at - out) + CRC_LEN;
+}
+
+static int send_copied(struct siw_ddp_dgram *dgram, const struct siw_addr *dest,
+		       const struct iovec *iov, int n)
+{
+	struct iovec one = { dgram->tx, fill(dgram, dgram->tx, iov, n) };
+
+	return siw_llp_udp_send(dgram->sock, dest, &one, 1);
+}
+
+/* The payload from where it lies. */
+static int send_gathered(struct siw_ddp_dgram *dgram, const struct siw_addr *dest,
+			 const struct iovec *iov, int n)
+{
+	struct iovec all[SIW_DDP_MAX_SGE + 2];
+	uint8_t tail[CRC_LEN];
+	uint32_t crc = 0;
+
+	all[0] = (struct iovec){ dgram->tx, SIW_DDP_UNTAGGED };
+	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
+	if (dgram->crc)
+		crc = siw_crc32c_iov(0, all, n + 1);
+	put_crc(tail, crc);
+	all[n + 1] = (struct iovec){ tail, CRC_LEN };
+	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
+}
+
+int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg)
+{
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n, r;
+
+	if (msg->length > dgram->max)
+		return -EMSGSIZE;
+	n = siw_ddp_sgl_resolve(dgram->port, msg->sgl, msg->nsge, msg->internal, msg->pd, false, 0,
+				msg->length, iov, SIW_DDP_MAX_SGE);
+	if (n < 0)
+		return n;
+	siw_ddp_put_untagged(dgram->tx, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn,
+			     0);
+	r = msg->length <= COPY_MAX ? send_copied(dgram, msg->dest, iov, n)
+				    : send_gathered(dgram, msg->dest, iov, n);
+	if (r)
+		return r;
+	dgram->msn++; /* RFC5041-4.3-08, here per endpoint and not per stream */
+	return 0;
+}
+
+/* ---- trains: what goes the same way goes together --------------------------------------------- */
+
+#define TRAIN_CARS   64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
+#define TRAIN_OCTETS 65507
+
+/* How many of the messages, from the first on, one train could carry. */
+static int train_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs,
+			int n)
+{
+	uint64_t size = msgs[0].length + OVERHEAD, sum = size;
+	int i;
+
+	if (size > dgram->train_max)
+		return 1;
+	for (i = 1; i < n && i < TRAIN_CARS; i++) {
+		uint64_t next = msgs[i].length + OVERHEAD;
+
+		sum += next;
+		if (next > size || sum > TRAIN_OCTETS || !siw_addr_same(msgs[0].dest, msgs[i].dest))
+			return i;
+		if (next < size) /* only the last one may be shorter */
+			return i + 1;
+	}
+	return i;
+}
+
+/* Builds up to n datagrams one behind the other: how many; fewer where a key is bad. */
+static int build_train(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n,
+		       size_t *octets)
+{
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	uint8_t *at = dgram->train;
+	int i;
+
+	for (i = 0; i < n; i++) {
+		const struct siw_ddp_dgram_msg *m = &msgs[i];
+		int pieces = siw_ddp_sgl_resolve(dgram->port, m->sgl, m->nsge, m->internal, m->pd,
+						 false, 0, m->length, iov, SIW_DDP_MAX_SGE);
+
+		if (pieces < 0)
+			break;
+		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
+				     dgram->msn + (uint32_t)i, 0);
+		at += fill(dgram, at, iov, pieces);
+	}
+	*octets = (size_t)(at - dgram->train);
+	return i;
+}
+
+int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n)
+{
+	uint32_t size = (uint32_t)msgs[0].length + OVERHEAD;
+	size_t octets;
+	int r;
+
+	n = train_length(dgram, msgs, n);
+	if (n > 1 && !dgram->train)
+		dgram->train = malloc(TRAIN_OCTETS);
+	if (n > 1 && dgram->train) {
+		n = build_train(dgram, msgs, n, &octets);
+		if (n > 1) {
+			r = siw_llp_udp_send_train(dgram->sock, msgs[0].dest, dgram->train, octets,
+						   (uint16_t)size);
+			if (r != -EOPNOTSUPP && r != -ECONNREFUSED) {
+				dgram->msn += r ? 0 : (uint32_t)n;
+				return r ? r : n;
+			}
+			if (r == -EOPNOTSUPP)
+				dgram->train_max = size - 1;
+		}
+	}
+	r = siw_ddp_dgram_tx(dgram, &msgs[0]);
+	return r ? r : 1;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+/* Whether the datagram in the buffer may be acted upon at all; counts it if not. */
+static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
+{
+	uint32_t crc;
+
+	if (len < OVERHEAD || len > SIW_DDP_DGRAM_BUF) {
+		siw_drop(SIW_COUNTER_drop_short);
+		return false;
+	}
+	memcpy(&crc, buf + len - CRC_LEN, CRC_LEN);
+	if (dgram->crc && siw_crc32c(0, buf, len - CRC_LEN) != le32toh(crc)) {
+		siw_drop(SIW_COUNTER_drop_crc);
+		return false;
+	}
+	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
+		siw_drop(SIW_COUNTER_drop_version);
+		return false;
+	}
+	return true;
+}
+
+int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source)
+{
+	uint8_t *buf = dgram->port->dgram_buf;
+	int tries;
+
+	for (tries = 0; tries < 64; tries++) {
+		ssize_t len = siw_llp_udp_recv(dgram->sock, source, buf, SIW_DDP_DGRAM_BUF);
+
+		if (len < 0)
+			return 0;
+		if (!credible(dgram, buf, (size_t)len))
+			continue;
+		/* One datagram is one whole message: T=0, L=1, MO=0. */
+		if ((buf[0] & (SIW_DDP_T | SIW_DDP_L)) != SIW_DDP_L) {
+			siw_drop(SIW_COUNTER_drop_header);
+			continue;
+		}
+		siw_ddp_parse(buf, (uint32_t)len - CRC_LEN, seg);
+		if (seg->mo) {
+			siw_drop(SIW_COUNTER_drop_header);
+			continue;
+		}
+		dgram->rx_payload = seg->payload;
+		return 1;
+	}
+	/* A flood of rubbish must not keep the others waiting. */
+	siw_llp_again(dgram->sock);
+	return 0;
+}
+
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,
+			struct siw_ddp_delivery *delivery)
+{
+	const struct siw_ddp_buffer *buf = siw_ddp_queue_peek(queue);
+	const uint8_t *from = dgram->port->dgram_buf + SIW_DDP_UNTAGGED;
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int i, n, r = 1;
+
+	if (!buf) {
+		siw_drop(SIW_COUNTER_drop_no_buffer);
+		return -ENOBUFS;
+	}
+	delivery->cookie = buf->cookie;
+	delivery->length = dgram->rx_payload;
+	if (dgram->rx_payload > buf->length) {
+		siw_drop(SIW_COUNTER_drop_too_long);
+		r = -EMSGSIZE;
+		goto out;
+	}
+	n = siw_ddp_sgl_resolve(dgram->port, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
+				0, dgram->rx_payload, iov, SIW_DDP_MAX_SGE);
+	if (n < 0) {
+		r = -EACCES;
+		goto out;
+	}
+	for (i = 0; i < n; from += iov[i++].iov_len)
+		memcpy(iov[i].iov_base, from, iov[i].iov_len);
+out:
+	siw_ddp_queue_pop(queue);
+	return r;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ddp/ddp_impl.h - what the files of this layer share and nobody else sees. */
+#ifndef SIW_DDP_IMPL_H
+#define SIW_DDP_IMPL_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "ddp/ddp.h"
+#include "ddp/ddp_wire.h"
+
+/* ---- STag table (ddp_stag.c) ----------------------------------------------------------------- */
+
+#define SIW_STAG_INDEX_BITS 20
+#define SIW_STAG_CHUNK_BITS 10
+#define SIW_STAG_CHUNKS	    (1u << (SIW_STAG_INDEX_BITS - SIW_STAG_CHUNK_BITS))
+
+struct siw_stag_entry;
+
+/* Of the permutation (index, generation) -> STag. */
+struct siw_stag_key {
+	uint32_t add[3];
+	uint32_t mul[3];
+	uint32_t inverse[3];
+};
+
+/* Grown chunk by chunk; a chunk never moves, so that look-ups need no lock. */
+struct siw_stag_table {
+	struct siw_stag_entry *_Atomic chunks[SIW_STAG_CHUNKS];
+	struct siw_stag_key key; /* set once, when the port is made */
+	siw_lock_t lock;	 /* guards all below; not taken by look-ups */
+	uint32_t n_chunks;
+	uint32_t n_free, free_first, free_last; /* indexes in a queue: the oldest is reused first */
+};
+
+int siw_stag_table_init(struct siw_stag_table *table);
+void siw_stag_table_fini(struct siw_stag_table *table);
+
+/* ---- port ------------------------------------------------------------------------------------ */
+
+/* The longest UDP payload there is (IPv6), rounded up. */
+#define SIW_DDP_DGRAM_BUF 65536
+
+struct siw_ddp_port {
+	struct siw_llp_port *llp; /* opaque here: only ddp_datagram.c knows what it is */
+	struct siw_stag_table stags;
+	/*
+	 * Where datagrams are received: one for all endpoints, since a datagram lies here only from
+	 * siw_ddp_dgram_rx to the siw_ddp_dgram_place right behind it, under the progress lock.
+	 */
+	uint8_t *dgram_buf;
+};
+
+/* ---- untagged queues (ddp_queue.c) ----------------------------------------------------------- */
+
+struct siw_ddp_buffer {
+	uint64_t cookie;
+	uint64_t length; /* octets of all elements */
+	int nsge;
+	struct siw_sge sgl[]; /* max_sge of them */
+};
+
+struct siw_ddp_queue {
+	uint32_t mask;
+	uint32_t max_sge;
+	uint32_t pd;
+	uint32_t stride; /* octets from buffer to buffer */
+	bool internal;
+	_Alignas(64) _Atomic uint32_t tail; /* posted; stored by the poster with release */
+	_Alignas(64) _Atomic uint32_t head; /* taken; stored under the progress lock with release */
+	_Alignas(64) uint8_t ring[];
+};
+
+/* The oldest buffer, or NULL; it stays until popped. Progress lock. */
+static inline const struct siw_ddp_buffer *siw_ddp_queue_peek(const struct siw_ddp_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
+
+	/* Pairs with the store of tail in siw_ddp_queue_post. */
+	if (head == atomic_load_explicit(&queue->tail, memory_order_acquire))
+		return NULL;
+	return (const void *)(queue->ring + (size_t)(head & queue->mask) * queue->stride);
+}
+
+static inline void siw_ddp_queue_pop(struct siw_ddp_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
+
+	/* Pairs with the load of head in siw_ddp_queue_post: the slot may be written again. */
+	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
+}
+
+/* ---- streams -------------------------------------------------------------------------------- */
+
+#define SIW_DDP_QUEUES 4
+/* Messages framed and not yet taken by TCP, at most. A power of two. */
+#define SIW_DDP_INFLIGHT 2048u
+
+struct siw_mpa_stream;
+
+/* The receiving side of one queue number. */
+struct siw_ddp_rxq {
+	struct siw_ddp_queue *queue;
+	uint32_t msn;	 /* of the message that is next or in the works */
+	uint32_t placed; /* octets of it: the MO that must come next */
+	bool begun;	 /* a buffer was taken for it: */
+	int nsge;
+	uint64_t cookie;
+	uint64_t length;
+	struct siw_sge sgl[SIW_DDP_MAX_SGE];
+};
+
+struct siw_ddp_rx {
+	int dead;      /* -errno, once no segment will be looked at any more */
+	bool have;     /* seg is the segment at the head of the stream */
+	bool whole;    /* ... and all of it is here, CRC checked */
+	bool refusing; /* ... and is thrown away, for: */
+	int why;
+	struct siw_wire_err why_err;
+	struct siw_wire_err err;
+	struct siw_ddp_seg seg;
+	struct siw_ddp_rxq q[SIW_DDP_QUEUES];
+};
+
+/* A message wholly framed: the FPDUs framed by then, and the STag it read from (or 0). */
+struct siw_ddp_framed {
+	uint64_t fpdus;
+	uint32_t stag;
+};
+
+struct siw_ddp_tx {
+	bool active; /* msg is not wholly framed */
+	uint32_t at_msn;
+	uint64_t offset; /* octets of msg framed */
+	struct siw_ddp_msg msg;
+	uint32_t msn[SIW_DDP_QUEUES]; /* the next message's */
+	uint64_t begun, framed, accepted;
+	struct siw_ddp_framed *ring; /* messages accepted..framed-1 */
+};
+
+struct siw_ddp_stream {
+	struct siw_ddp_port *port;
+	struct siw_mpa_stream *mpa;
+	uint32_t pd;
+	struct siw_ddp_rx rx;		   /* under the progress lock */
+	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
+};
+
+/* cffi: begin */
+
+/* For tests: the MSN that queue qn's next message has, in both directions. */
+void siw_ddp_test_set_msn(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn);
+
+/* cffi: end */
+
+#endif

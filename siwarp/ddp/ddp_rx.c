@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_rx.c - segments in: parsed, judged (RFC 5041 section 7.1), placed, and delivered with
+ * their message's last one (section 5.4). TCP keeps the order, so what is placed is delivered.
+ *
+ * A segment that is refused is read to its end before the refusal is given up: its CRC may not
+ * have been checked yet, and a header that did not come as it was sent is no protocol error.
+ */
+#include <errno.h>
+
+#include "ddp/ddp_impl.h"
+#include "mpa/mpa.h"
+
+/* What mpa says, as this layer says it; an error is the stream's last word. */
+static int from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r)
+{
+	if (r >= 0)
+		return r;
+	if (r == -EPROTO || r == -EBADMSG) /* RFC5041-7-01 */
+		rx->err = siw_mpa_error(mpa);
+	rx->have = false;
+	rx->dead = r;
+	return r;
+}
+
+/* Throws the segment away; once all of it has come: the reason why. */
+static int refusal(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	int r = 1;
+
+	if (!rx->whole)
+		r = siw_mpa_rx_payload(stream->mpa, rx->seg.head_len, NULL, 0);
+	if (r < 1)
+		return from_mpa(rx, stream->mpa, r);
+	rx->have = false;
+	rx->err = rx->why_err;
+	return rx->dead = rx->why; /* RFC5041-7.1-09: nothing behind it is looked at */
+}
+
+static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+
+	rx->have = rx->refusing = true;
+	rx->why = why;
+	rx->why_err = err;
+	return refusal(stream);
+}
+
+void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+
+	if (rx->dead)
+		return;
+	rx->refusing = true;
+	rx->why = -EPROTO;
+	rx->why_err = err;
+	if (!rx->have) { /* it was placed already, so it came as it was sent */
+		rx->err = err;
+		rx->dead = -EPROTO;
+	}
+}
+
+bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg)
+{
+	if (!len || len < siw_ddp_head_len(head[0]))
+		return false;
+	siw_ddp_parse(head, (uint32_t)len, seg);
+	return true;
+}
+
+static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
+{
+	return refuse(stream, -EPROTO,
+		      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER, code });
+}
+
+/* The checks of RFC5041-7.1-01: a code of enum siw_ddp_untagged_ecode, or 0. */
+static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+{
+	const struct siw_ddp_rxq *q;
+	const struct siw_ddp_buffer *buf;
+	uint64_t length;
+
+	if (seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue)
+		return SIW_DDP_INVALID_QN;
+	q = &rx->q[seg->qn];
+	if (seg->msn != q->msn) /* in order, so the range is this one */
+		return SIW_DDP_MSN_RANGE;
+	if (q->begun) {
+		length = q->length;
+	} else {
+		buf = siw_ddp_queue_peek(q->queue);
+		if (!buf)
+			return SIW_DDP_NO_BUFFER;
+		length = buf->length;
+	}
+	if (seg->mo != (q->begun ? q->placed : 0))
+		return SIW_DDP_INVALID_MO;
+	if ((uint64_t)seg->mo + seg->payload > length)
+		return SIW_DDP_TOO_LONG;
+	return 0;
+}
+
+/* A segment too short for its header. RFC 5041 has no number for it, and it quotes no header. */
+static const struct siw_wire_err TOO_SHORT = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
+
+static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	struct siw_ddp_seg *seg = &rx->seg;
+	uint8_t code;
+
+	seg->head_len = 0;
+	if (seg_len < siw_ddp_head_len(head[0]))
+		return refuse(stream, -EPROTO, TOO_SHORT);
+	siw_ddp_parse(head, (uint32_t)seg_len, seg);
+	if ((head[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
+		if (!seg->tagged)
+			return refuse_untagged(stream, SIW_DDP_UNTAGGED_VERSION);
+		return refuse(stream, -EPROTO,
+			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
+						     SIW_DDP_TAGGED_VERSION });
+	}
+	if (!seg->tagged) {
+		code = judge_untagged(rx, seg);
+		if (code)
+			return refuse_untagged(stream, code);
+	}
+	rx->have = true;
+	return 1;
+}
+
+int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	size_t head_len, seg_len;
+	const uint8_t *head;
+	int r;
+
+	if (rx->dead)
+		return rx->dead;
+	if (rx->refusing) {
+		r = refusal(stream);
+		if (r < 0)
+			*seg = rx->seg;
+		return r;
+	}
+	if (!rx->have) {
+		r = siw_mpa_rx_fpdu(stream->mpa, &head, &head_len, &seg_len, &rx->whole);
+		if (r <= 0)
+			return from_mpa(rx, stream->mpa, r);
+		if (!seg_len) {
+			r = siw_mpa_rx_payload(stream->mpa, 0, NULL, 0);
+			return r == 1 ? 2 : from_mpa(rx, stream->mpa, r);
+		}
+		r = judge(stream, head, seg_len);
+		if (r != 1) {
+			*seg = rx->seg;
+			return r;
+		}
+	}
+	*seg = rx->seg;
+	return 1;
+}
+
+/* The message's buffer leaves the queue with its first segment. */
+static bool take_buffer(struct siw_ddp_rxq *q)
+{
+	const struct siw_ddp_buffer *buf = siw_ddp_queue_peek(q->queue);
+
+	if (!buf)
+		return false;
+	q->begun = true;
+	q->placed = 0;
+	q->cookie = buf->cookie;
+	q->length = buf->length;
+	q->nsge = buf->nsge;
+	memcpy(q->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
+	siw_ddp_queue_pop(q->queue);
+	return true;
+}
+
+static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery *delivery)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	const struct siw_ddp_seg *seg = &rx->seg;
+	struct siw_ddp_rxq *q = &rx->q[seg->qn];
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n, r;
+
+	/* Another stream of the same queue may have been faster since siw_ddp_rx_head. */
+	if (!q->begun && !take_buffer(q))
+		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
+	if ((uint64_t)seg->mo + seg->payload > q->length)
+		return refuse_untagged(stream, SIW_DDP_TOO_LONG);
+	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
+				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
+	if (n < 0)
+		return refuse(stream, -EACCES,
+			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
+						     0 });
+	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
+	if (r != 1)
+		return from_mpa(rx, stream->mpa, r);
+	rx->have = false;
+	q->placed += seg->payload;
+	if (!seg->last)
+		return 2;
+	delivery->cookie = q->cookie;
+	delivery->length = q->placed; /* RFC5041-5.4-02 */
+	q->begun = false;
+	q->msn++;
+	return 1;
+}
+
+static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
+			struct siw_ddp_delivery *delivery)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	const struct siw_ddp_seg *seg = &rx->seg;
+	struct siw_wire_err err;
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n, r;
+
+	n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream, right, seg->to,
+			     seg->payload, iov, SIW_DDP_MAX_SGE, &err);
+	if (n < 0)
+		return refuse(stream, -EACCES, err);
+	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
+	/*
+	 * Held only while placing: between two calls the peer may be silent for ever, and whoever
+	 * frees the STag does not wait for that.
+	 */
+	if (n)
+		siw_ddp_stag_put(stream->port, seg->stag);
+	if (r != 1)
+		return from_mpa(rx, stream->mpa, r);
+	rx->have = false;
+	if (!seg->last)
+		return 2;
+	delivery->cookie = 0;
+	delivery->length = seg->payload;
+	return 1;
+}
+
+int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
+		     struct siw_ddp_delivery *delivery)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+
+	if (rx->dead)
+		return rx->dead;
+	if (rx->refusing)
+		return refusal(stream);
+	if (!rx->have)
+		return -EINVAL;
+	return seg->tagged ? place_tagged(stream, right, delivery)
+			   : place_untagged(stream, delivery);
+}
+
+struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream)
+{
+	return stream->rx.err;
+}

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_stag.c - STags: what they name, who may use them for what, and how they die
+ * (RFC 5041 section 8.2, 8.3; RFC 5042).
+ *
+ * An STag is a keyed permutation of (index 20 bits, generation 12 bits): whoever knows some STags
+ * does not know others, and one that was freed does not match what comes after it at its index.
+ * Free indexes queue up, the oldest is reused first, so that a generation comes back as late as
+ * possible.
+ *
+ * Look-ups take no lock. An entry's word holds generation, a live bit and a count of
+ * references. Those who write through an entry count themselves in before they look at the live
+ * bit; whoever frees it clears the live bit, then waits for the count. Those who only resolve a
+ * local key read the fields between two loads of the word.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "ddp/ddp_impl.h"
+
+#define CHUNK	 (1u << SIW_STAG_CHUNK_BITS)
+#define GEN_MASK 0xfffu
+#define NONE	 UINT32_MAX
+#define LIVE	 (1ull << 31)
+#define REFS	 (LIVE - 1)
+#define GEN_ONE	 (1ull << 32)
+/* Indexes that wait at least, before one is used again, as long as there are fresh ones. */
+#define REST 256
+
+struct siw_stag_entry {
+	_Atomic uint64_t word; /* 32 generation (12 count), 1 live, 31 references */
+	_Atomic(uint8_t *) addr;
+	_Atomic uint64_t length;
+	_Atomic uint64_t to_base;
+	_Atomic(const struct siw_sge *) sgl;
+	_Atomic(const void *) stream;
+	_Atomic uint32_t rights;
+	_Atomic uint32_t pd;
+	_Atomic int nsge;
+	uint32_t next; /* while free; under the table's lock */
+};
+_Static_assert(sizeof(struct siw_stag_entry) == 64, "one cache line");
+
+/*
+ * Fields are loaded with acquire and stored with release: neither costs anything here, and the
+ * word loaded after them (siw_stag_peek) is then truly later. Pairs: store_field.
+ */
+#define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
+#define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)
+
+/*
+ * ---- the permutation: three rounds of keyed addition, keyed odd multiplication and a fold of the
+ * upper half into the lower. A Feistel network of four rounds took half as long again.
+ */
+
+static uint32_t stag_of(const struct siw_stag_key *key, uint32_t x)
+{
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		x = (x + key->add[i]) * key->mul[i];
+		x ^= x >> 16;
+	}
+	return x;
+}
+
+static inline uint32_t plain_of(const struct siw_stag_key *key, uint32_t x)
+{
+	x ^= x >> 16;
+	x = x * key->inverse[2] - key->add[2];
+	x ^= x >> 16;
+	x = x * key->inverse[1] - key->add[1];
+	x ^= x >> 16;
+	return x * key->inverse[0] - key->add[0];
+}
+
+static int make_key(struct siw_stag_key *key)
+{
+	ssize_t n;
+	int i, k;
+
+	do {
+		n = getrandom(key, sizeof(*key), 0);
+	} while (n < 0 && errno == EINTR);
+	if (n != sizeof(*key))
+		return -EIO;
+	for (i = 0; i < 3; i++) {
+		uint32_t m = key->mul[i] | 1, inverse = m; /* right in 3 bits; doubles each time */
+
+		for (k = 0; k < 4; k++)
+			inverse *= 2 - m * inverse;
+		key->mul[i] = m;
+		key->inverse[i] = inverse;
+	}
+	return 0;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static struct siw_stag_entry *entry_at(struct siw_stag_table *table, uint32_t index)
+{
+	/* Pairs with the store in grow(). */
+	struct siw_stag_entry *chunk = atomic_load_explicit(
+		&table->chunks[index >> SIW_STAG_CHUNK_BITS], memory_order_acquire);
+
+	return chunk ? &chunk[index & (CHUNK - 1)] : NULL;
+}
+
+int siw_stag_table_init(struct siw_stag_table *table)
+{
+	int r = make_key(&table->key);
+
+	if (r)
+		return r;
+	siw_lock_init(&table->lock);
+	table->n_chunks = 0;
+	table->n_free = 0;
+	table->free_first = table->free_last = NONE;
+	return 0;
+}
+
+void siw_stag_table_fini(struct siw_stag_table *table)
+{
+	uint32_t i;
+
+	for (i = 0; i < table->n_chunks; i++)
+		free(atomic_load_explicit(&table->chunks[i], memory_order_relaxed));
+	siw_lock_destroy(&table->lock);
+}
+
+static void push_free(struct siw_stag_table *table, uint32_t index)
+{
+	entry_at(table, index)->next = NONE;
+	if (table->n_free++ == 0)
+		table->free_first = index;
+	else
+		entry_at(table, table->free_last)->next = index;
+	table->free_last = index;
+}
+
+/* One chunk more, if there can be. */
+static void grow(struct siw_stag_table *table)
+{
+	struct siw_stag_entry *chunk;
+	uint32_t i, base = table->n_chunks * CHUNK;
+
+	if (table->n_chunks == SIW_STAG_CHUNKS)
+		return;
+	if (posix_memalign((void **)&chunk, 64, CHUNK * sizeof(*chunk)))
+		return;
+	memset(chunk, 0, CHUNK * sizeof(*chunk));
+	/* Pairs with the load in entry_at(). */
+	atomic_store_explicit(&table->chunks[table->n_chunks++], chunk, memory_order_release);
+	for (i = 0; i < CHUNK; i++)
+		push_free(table, base + i);
+}
+
+static uint32_t pop_free(struct siw_stag_table *table)
+{
+	uint32_t index;
+
+	if (table->n_free <= REST)
+		grow(table);
+	if (!table->n_free)
+		return NONE;
+	index = table->free_first;
+	table->free_first = entry_at(table, index)->next;
+	table->n_free--;
+	return index;
+}
+
+static uint32_t gen_of(uint64_t word)
+{
+	return (uint32_t)(word >> 32) & GEN_MASK;
+}
+
+int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *region,
+		       uint32_t *stag)
+{
+	struct siw_stag_table *table = &port->stags;
+	struct siw_stag_entry *e;
+	uint32_t index, tag;
+
+	siw_lock(&table->lock);
+	index = pop_free(table);
+	siw_unlock(&table->lock);
+	if (index == NONE)
+		return -ENOMEM;
+	e = entry_at(table, index);
+	tag = stag_of(&table->key, index << 12 | gen_of(atomic_load(&e->word)));
+	if (!tag) { /* zero stays for "no STag": skip that generation */
+		atomic_fetch_add(&e->word, GEN_ONE);
+		tag = stag_of(&table->key, index << 12 | gen_of(atomic_load(&e->word)));
+	}
+	store_field(e, addr, region->addr);
+	store_field(e, length, region->length);
+	store_field(e, to_base, region->to_base);
+	store_field(e, sgl, region->sgl);
+	store_field(e, nsge, region->nsge);
+	store_field(e, stream, region->stream);
+	store_field(e, rights, region->rights);
+	store_field(e, pd, region->pd);
+	/* The count may be non-zero for a moment: look-ups of dead STags come and go. */
+	atomic_fetch_add_explicit(&e->word, LIVE, memory_order_release);
+	*stag = tag;
+	return 0;
+}
+
+/* The entry this STag would have, and its generation; NULL if there is no such entry. */
+static inline struct siw_stag_entry *find(struct siw_stag_table *table, uint32_t stag,
+					  uint32_t *gen)
+{
+	uint32_t plain = plain_of(&table->key, stag);
+
+	*gen = plain & GEN_MASK;
+	return entry_at(table, plain >> 12);
+}
+
+static bool alive(uint64_t word, uint32_t gen)
+{
+	return word & LIVE && gen_of(word) == gen;
+}
+
+int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag)
+{
+	struct siw_stag_table *table = &port->stags;
+	uint32_t gen;
+	struct siw_stag_entry *e = find(table, stag, &gen);
+	uint64_t word;
+
+	if (!e)
+		return -ENOENT;
+	word = atomic_load(&e->word);
+	do {
+		if (!alive(word, gen))
+			return -ENOENT;
+	} while (!atomic_compare_exchange_weak(&e->word, &word, word - LIVE));
+	/* Who counted in before that may still be writing (RFC5041-8.3.1-07). */
+	while (atomic_load(&e->word) & REFS)
+		sched_yield();
+	atomic_fetch_add(&e->word, GEN_ONE);
+	siw_lock(&table->lock);
+	push_free(table, (uint32_t)(plain_of(&table->key, stag) >> 12));
+	siw_unlock(&table->lock);
+	return 0;
+}
+
+static void release(struct siw_stag_entry *e)
+{
+	/* Pairs with the load in siw_ddp_stag_free: what was written through e is written. */
+	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
+}
+
+static int refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
+{
+	*err = (struct siw_wire_err){ layer, type, code };
+	return -EACCES;
+}
+
+static int refuse_tagged(struct siw_wire_err *err, uint8_t code)
+{
+	return refuse(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
+}
+
+/* The checks of RFC5041-7.1-06 but the first; rights are RDMAP's notion (RFC 5040 figure 9). */
+static int check(struct siw_stag_entry *e, uint32_t pd, const void *stream, uint32_t right,
+		 uint64_t to, uint64_t len, struct siw_wire_err *err)
+{
+	const void *owner = load_field(e, stream);
+	uint64_t base = load_field(e, to_base);
+
+	/* RFC5041-8.2-01, -02: bound to a stream, or else to a protection domain. */
+	if (owner ? owner != stream : load_field(e, pd) != pd)
+		return refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
+	if ((load_field(e, rights) & right) != right)
+		return refuse(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION, SIW_RDMAP_ACCESS);
+	if (to + len < to)
+		return refuse_tagged(err, SIW_DDP_TO_WRAP);
+	if (to < base || to - base > load_field(e, length) ||
+	    len > load_field(e, length) - (to - base))
+		return refuse_tagged(err, SIW_DDP_BOUNDS);
+	return 0;
+}
+
+int siw_ddp_stag_get(struct siw_ddp_port *port, uint32_t stag, uint32_t pd, const void *stream,
+		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
+		     struct siw_wire_err *err)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e;
+	const struct siw_sge *sgl;
+	int n;
+
+	if (!len)
+		return 0; /* RFC5041-5.2-10 */
+	e = find(&port->stags, stag, &gen);
+	if (!e)
+		return refuse_tagged(err, SIW_DDP_INVALID_STAG);
+	if (!alive(atomic_fetch_add(&e->word, 1), gen)) {
+		release(e);
+		return refuse_tagged(err, SIW_DDP_INVALID_STAG);
+	}
+	n = check(e, pd, stream, right, to, len, err);
+	if (n < 0) {
+		release(e);
+		return n;
+	}
+	to -= load_field(e, to_base);
+	sgl = load_field(e, sgl);
+	if (!sgl || !max) {
+		if (max)
+			iov[0] = (struct iovec){ load_field(e, addr) + to, len };
+		return 1;
+	}
+	n = siw_ddp_sgl_resolve(port, sgl, load_field(e, nsge), false, pd, true, to, len, iov, max);
+	if (n < 0) { /* a local element died under the STag */
+		release(e);
+		return refuse(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
+	}
+	return n;
+}
+
+void siw_ddp_stag_put(struct siw_ddp_port *port, uint32_t stag)
+{
+	uint32_t gen;
+
+	release(find(&port->stags, stag, &gen));
+}
+
+/* ---- local scatter/gather elements ----------------------------------------------------------- */
+
+/* Whether this key lets its owner read or write all of [addr, addr + len). */
+static bool local_key_ok(struct siw_ddp_port *port, const struct siw_sge *sge, uint32_t pd,
+			 uint32_t right)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = find(&port->stags, sge->lkey, &gen);
+	uint64_t word, start, length;
+	bool ok;
+
+	if (!e)
+		return false;
+	word = atomic_load_explicit(&e->word, memory_order_acquire);
+	start = (uintptr_t)load_field(e, addr);
+	length = load_field(e, length);
+	ok = alive(word, gen) && load_field(e, pd) == pd && load_field(e, rights) & right &&
+	     sge->addr >= start && sge->addr - start <= length &&
+	     sge->length <= length - (sge->addr - start);
+	/* Freed meanwhile? Then the fields may be another region's. */
+	return ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
+}
+
+int siw_ddp_sgl_resolve(struct siw_ddp_port *port, const struct siw_sge *sgl, int nsge,
+			bool internal, uint32_t pd, bool write, uint64_t offset, uint64_t len,
+			struct iovec *iov, int max)
+{
+	uint32_t right = write ? SIW_DDP_LOCAL_WRITE : SIW_DDP_LOCAL_READ;
+	int i, n = 0;
+
+	for (i = 0; i < nsge && len; i++) {
+		uint64_t part;
+
+		if (offset >= sgl[i].length) {
+			offset -= sgl[i].length;
+			continue;
+		}
+		if (!internal && !local_key_ok(port, &sgl[i], pd, right))
+			return -EACCES;
+		if (n == max)
+			return -EMSGSIZE;
+		part = sgl[i].length - offset;
+		if (part > len)
+			part = len;
+		iov[n].iov_base = (uint8_t *)(uintptr_t)sgl[i].addr + offset;
+		iov[n++].iov_len = part;
+		len -= part;
+		offset = 0;
+	}
+	return len ? -EMSGSIZE : n;
+}

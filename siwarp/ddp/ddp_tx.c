@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_tx.c - messages cut into segments (RFC 5041 section 5.2) that go to mpa one by one, in
+ * order (RFC5041-5.3-02, -03). One message at a time is in the works: a cursor.
+ */
+#include <errno.h>
+
+#include "ddp/ddp_impl.h"
+#include "mpa/mpa.h"
+
+/* Octets that one call frames at most: others of the port want their turn too. */
+#define TURN (1u << 20)
+
+static void refresh_accepted(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+	uint64_t fpdus = siw_mpa_tx_accepted(stream->mpa);
+
+	while (tx->accepted != tx->framed &&
+	       tx->ring[tx->accepted % SIW_DDP_INFLIGHT].fpdus <= fpdus)
+		tx->accepted++;
+}
+
+static bool ring_full(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+
+	if (tx->framed - tx->accepted < SIW_DDP_INFLIGHT)
+		return false;
+	refresh_accepted(stream);
+	return tx->framed - tx->accepted == SIW_DDP_INFLIGHT;
+}
+
+static void message_framed(struct siw_ddp_stream *stream, uint32_t stag, uint64_t fpdus)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+
+	tx->ring[tx->framed++ % SIW_DDP_INFLIGHT] = (struct siw_ddp_framed){ fpdus, stag };
+	tx->active = false;
+}
+
+/* The payload of the next len octets; for a source under an STag a reference is held if > 0. */
+static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *iov,
+		   struct siw_wire_err *err)
+{
+	const struct siw_ddp_tx *tx = &stream->tx;
+	const struct siw_ddp_msg *msg = &tx->msg;
+	int n;
+
+	if (msg->from_stag)
+		return siw_ddp_stag_get(stream->port, msg->src_stag, stream->pd, stream,
+					SIW_DDP_REMOTE_READ, msg->src_to + tx->offset, len, iov,
+					SIW_DDP_MAX_SGE, err);
+	n = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal, stream->pd, false,
+				tx->offset, len, iov, SIW_DDP_MAX_SGE);
+	if (n < 0)
+		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
+	return n;
+}
+
+static size_t put_head(const struct siw_ddp_tx *tx, bool last, uint8_t *head)
+{
+	const struct siw_ddp_msg *msg = &tx->msg;
+
+	if (msg->tagged) { /* RFC5041-5.2-07 */
+		siw_ddp_put_tagged(head, last, msg->ulp_octet, msg->stag, msg->to + tx->offset);
+		return SIW_DDP_TAGGED;
+	}
+	/* RFC5041-5.2-05 */
+	siw_ddp_put_untagged(head, last, msg->ulp_octet, msg->ulp_word, msg->qn, tx->at_msn,
+			     (uint32_t)tx->offset);
+	return SIW_DDP_UNTAGGED;
+}
+
+/* Frames the next segment: 1; 0 no room now; -errno. *framed: octets of its payload. */
+static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_wire_err *err)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+	uint64_t left = tx->msg.length - tx->offset;
+	/* Asked anew each time: it may change between segments (RFC5041-3-02). */
+	uint64_t len =
+		siw_mpa_mulpdu(stream->mpa) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
+	bool last = left <= len; /* RFC5041-4.1-03, -04 */
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	uint8_t head[SIW_DDP_MAX_HEAD];
+	size_t head_len;
+	int n, r;
+
+	if (last) {
+		len = left;
+		if (ring_full(stream))
+			return 0;
+	}
+	n = payload(stream, len, iov, err);
+	if (n < 0)
+		return n;
+	head_len = put_head(tx, last, head);
+	r = siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
+	if (tx->msg.from_stag && n)
+		siw_ddp_stag_put(stream->port, tx->msg.src_stag);
+	if (r != 1)
+		return r;
+	tx->offset += len;
+	*framed = len;
+	if (last)
+		message_framed(stream, tx->msg.from_stag && tx->msg.length ? tx->msg.src_stag : 0,
+			       siw_mpa_tx_framed(stream->mpa));
+	return 1;
+}
+
+int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+{
+	uint64_t turn = 0, framed = 0;
+	bool flushed = false;
+
+	while (stream->tx.active) {
+		int r;
+
+		if (turn >= TURN)
+			return 0;
+		r = segment(stream, &framed, err);
+		if (r < 0)
+			return r;
+		if (r) {
+			turn += framed;
+			flushed = false;
+			continue;
+		}
+		if (flushed) /* cannot be: an empty batch takes any segment */
+			return -EIO;
+		r = siw_mpa_tx_flush(stream->mpa);
+		if (r <= 0)
+			return r;
+		flushed = true;
+	}
+	return 1;
+}
+
+int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
+	       struct siw_wire_err *err)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+	int r;
+
+	if (tx->active)
+		return -EBUSY;
+	if (msg->length > UINT32_MAX) /* RFC5041-5.2-02 */
+		return -EMSGSIZE;
+	if (!msg->tagged && msg->qn >= SIW_DDP_QUEUES)
+		return -EINVAL;
+	tx->msg = *msg;
+	tx->offset = 0;
+	tx->active = true;
+	tx->begun++;
+	if (!msg->tagged)
+		tx->at_msn = tx->msn[msg->qn]++; /* RFC5041-4.3-08, -10 */
+	r = siw_ddp_tx_more(stream, err);
+	if (r < 0 && tx->active && !tx->offset) { /* nothing of it is framed: it never was */
+		tx->active = false;
+		tx->begun--;
+		if (!msg->tagged)
+			tx->msn[msg->qn]--;
+	}
+	return r;
+}
+
+int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
+{
+	int r;
+
+	if (stream->tx.active)
+		return -EBUSY;
+	if (ring_full(stream))
+		return -EAGAIN;
+	r = siw_mpa_tx_fpdu(stream->mpa, "", 0, NULL, 0);
+	if (r != 1)
+		return r ? r : -EAGAIN;
+	stream->tx.begun++;
+	message_framed(stream, 0, siw_mpa_tx_framed(stream->mpa));
+	return 1;
+}
+
+uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+
+	if (!tx->active)
+		return 0;
+	/* Behind it accepted stands still; make room for it if there is none. */
+	if (ring_full(stream))
+		tx->framed--;
+	message_framed(stream, tx->msg.from_stag ? tx->msg.src_stag : 0, UINT64_MAX);
+	return tx->offset;
+}
+
+int siw_ddp_tx_flush(struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_flush(stream->mpa);
+}
+
+bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_blocked(stream->mpa);
+}
+
+uint64_t siw_ddp_tx_begun(const struct siw_ddp_stream *stream)
+{
+	return stream->tx.begun;
+}
+
+uint64_t siw_ddp_tx_accepted(struct siw_ddp_stream *stream)
+{
+	refresh_accepted(stream);
+	return stream->tx.accepted;
+}
+
+int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
+{
+	struct siw_ddp_tx *tx = &stream->tx;
+	uint64_t i;
+
+	refresh_accepted(stream);
+	for (i = tx->accepted; i != tx->framed; i++) {
+		if (tx->ring[i % SIW_DDP_INFLIGHT].stag == stag)
+			return 1;
+	}
+	return tx->active && tx->msg.from_stag && tx->msg.src_stag == stag && tx->offset > 0;
+}

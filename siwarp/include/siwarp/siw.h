@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * <siwarp/siw.h> - OF verbs over a software RNIC: the native C interface of siwarp.
+ *
+ * Names are those of libibverbs with siw_ in the place of ibv_, and a call does what the man page
+ * of its namesake says, except where a comment here says otherwise. Work requests, scatter/gather
+ * elements and completions have the layout of their ibv_ namesakes.
+ *
+ * Returns: a function that gives a pointer returns NULL and sets errno; any other returns 0 or a
+ * count, or a negative errno value. Every object may be used from several threads at once.
+ *
+ * What this interface does not do: connect RC queue pairs. That is <siwarp/cm.h>.
+ */
+#ifndef SIWARP_SIW_H
+#define SIWARP_SIW_H
+
+#include <siwarp/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* cffi: begin */
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+/* One device per network interface that has an address, loopback included. */
+struct siw_device;
+struct siw_context;
+struct siw_pd;
+struct siw_cq;
+struct siw_comp_channel;
+struct siw_qp;
+struct siw_ah;
+
+/* Name and addresses of a device; its GID table is its addresses in this order, IPv4 first. */
+struct siw_device_info {
+	char name[16];	  /* "siw_" and the interface's name, cut to fit */
+	char netdev[16];  /* the interface's name */
+	uint32_t mtu;	  /* of the interface, octets */
+	uint32_t up;	  /* 1 if the interface is up and running */
+	uint32_t n_addrs; /* entries used in addrs */
+	struct siw_addr addrs[16];
+};
+
+/* Limits of an open device, true ones: each is enforced and each can be reached. */
+struct siw_device_attr {
+	uint64_t max_mr_size;
+	uint32_t max_qp;
+	uint32_t max_qp_wr;
+	uint32_t max_sge;
+	uint32_t max_inline_data; /* octets */
+	uint32_t max_cq;
+	uint32_t max_cqe;
+	uint32_t max_mr;
+	uint32_t max_pd;
+	uint32_t max_ah;
+	uint32_t max_qp_rd_atom;      /* inbound RDMA Reads a QP can hold (IRD) */
+	uint32_t max_qp_init_rd_atom; /* outbound RDMA Reads of a QP (ORD) */
+	uint32_t max_ud_msg;	      /* octets of one UD message over IPv4 */
+	uint32_t max_rc_msg;	      /* octets of one RC message */
+};
+
+/* The devices of this machine now, a NULL-terminated array; *num_devices may be NULL. */
+struct siw_device **siw_get_device_list(int *num_devices);
+void siw_free_device_list(struct siw_device **list);
+const struct siw_device_info *siw_device_info(struct siw_device *device);
+
+/* Opens a device; the list may be freed afterwards. Errors: ENOMEM, EMFILE, EAGAIN (thread). */
+struct siw_context *siw_open_device(struct siw_device *device);
+/* Opens the device that has this address (its port is ignored), or ENODEV. A wildcard opens lo. */
+struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
+/* EBUSY while a PD, CQ or channel of it is alive. */
+int siw_close_device(struct siw_context *context);
+int siw_query_device(struct siw_context *context, struct siw_device_attr *attr);
+const struct siw_device_info *siw_context_info(struct siw_context *context);
+
+/* ---- capture ------------------------------------------------------------------------------- */
+
+/*
+ * Writes what this process sends and receives to a pcapng file from now on, %p in its path being
+ * the PID; no root is needed. Ethernet, IP, TCP and UDP headers are made up, and why a datagram
+ * was dropped is its comment. A forked child goes on in a file of its own, with -PID before the suffix.
+ * SIWARP_CAPTURE=FILE does the same from the first opening of a device on. A connection that was
+ * made before is written without its start, which tools then do not know.
+ * -EBUSY: a capture is on, -ESPIPE: no regular file, or what open() and write() say.
+ */
+int siw_capture_start(const char *path);
+/* Nothing if no capture is on. */
+void siw_capture_stop(void);
+
+/* ---- protection domains, memory ------------------------------------------------------------- */
+
+enum siw_access_flags {
+	SIW_ACCESS_LOCAL_WRITE = 1,
+	SIW_ACCESS_REMOTE_WRITE = 2,
+	SIW_ACCESS_REMOTE_READ = 4,
+};
+
+struct siw_mr {
+	struct siw_context *context;
+	struct siw_pd *pd;
+	void *addr;
+	size_t length;
+	uint32_t handle;
+	uint32_t lkey;
+	uint32_t rkey; /* the STag; what to tell the peer, with addr as the tagged offset */
+};
+
+struct siw_pd *siw_alloc_pd(struct siw_context *context);
+/* EBUSY while an MR, QP or AH of it is alive. */
+int siw_dealloc_pd(struct siw_pd *pd);
+
+/*
+ * Registers length octets at addr; access is a set of enum siw_access_flags. Pins nothing; looks at
+ * the first and the last page. Errors: EINVAL (length 0 is fine; remote write without local
+ * write is not), EFAULT (memory absent, or not writable as asked), ENOMEM (max_mr).
+ */
+struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
+/* The STag is dead when this returns, and no placement into the memory is in flight. */
+int siw_dereg_mr(struct siw_mr *mr);
+
+/* ---- completion queues ----------------------------------------------------------------------- */
+
+enum siw_wc_status {
+	SIW_WC_SUCCESS = 0,
+	SIW_WC_LOC_LEN_ERR = 1,
+	SIW_WC_LOC_QP_OP_ERR = 2,
+	SIW_WC_LOC_EEC_OP_ERR = 3,
+	SIW_WC_LOC_PROT_ERR = 4,
+	SIW_WC_WR_FLUSH_ERR = 5,
+	SIW_WC_MW_BIND_ERR = 6,
+	SIW_WC_BAD_RESP_ERR = 7,
+	SIW_WC_LOC_ACCESS_ERR = 8,
+	SIW_WC_REM_INV_REQ_ERR = 9,
+	SIW_WC_REM_ACCESS_ERR = 10,
+	SIW_WC_REM_OP_ERR = 11,
+	SIW_WC_RETRY_EXC_ERR = 12,
+	SIW_WC_RNR_RETRY_EXC_ERR = 13,
+	SIW_WC_LOC_RDD_VIOL_ERR = 14,
+	SIW_WC_REM_INV_RD_REQ_ERR = 15,
+	SIW_WC_REM_ABORT_ERR = 16,
+	SIW_WC_INV_EECN_ERR = 17,
+	SIW_WC_INV_EEC_STATE_ERR = 18,
+	SIW_WC_FATAL_ERR = 19,
+	SIW_WC_RESP_TIMEOUT_ERR = 20,
+	SIW_WC_GENERAL_ERR = 21,
+};
+
+enum siw_wc_opcode {
+	SIW_WC_SEND = 0,
+	SIW_WC_RDMA_WRITE = 1,
+	SIW_WC_RDMA_READ = 2,
+	SIW_WC_RECV = 128,
+};
+
+enum siw_wc_flags {
+	SIW_WC_GRH = 1,
+	SIW_WC_WITH_IMM = 2,
+	SIW_WC_WITH_INV = 8,
+};
+
+/* As struct ibv_wc. On error only wr_id, status, qp_num and vendor_err hold. */
+struct siw_wc {
+	uint64_t wr_id;
+	int status;	     /* enum siw_wc_status */
+	int opcode;	     /* enum siw_wc_opcode */
+	uint32_t vendor_err; /* layer << 16 | type << 8 | code of the Terminate behind it, or 0 */
+	uint32_t byte_len;
+	uint32_t imm_data;
+	uint32_t qp_num;
+	uint32_t src_qp;
+	uint32_t wc_flags;
+	uint16_t pkey_index;
+	uint16_t slid;
+	uint8_t sl;
+	uint8_t dlid_path_bits;
+};
+
+/*
+ * A queue for at least cqe completions. channel may be NULL. comp_vector must be 0.
+ * Errors: EINVAL (cqe < 1 or > max_cqe, comp_vector), ENOMEM.
+ */
+struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_context,
+			     struct siw_comp_channel *channel, int comp_vector);
+/* EBUSY while a QP uses it. Waits until every event taken from its channel is acknowledged. */
+int siw_destroy_cq(struct siw_cq *cq);
+int siw_cq_capacity(struct siw_cq *cq);
+/* Takes up to num_entries completions: their count, 0 if there are none, or -errno. */
+int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc);
+/*
+ * As siw_poll_cq; sources[i] is where the message of wc[i] came from (family 0: not a UD receive).
+ */
+int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+		     struct siw_addr *sources);
+/* Asks for one event on the channel at the next completion (solicited or in error, if set). */
+int siw_req_notify_cq(struct siw_cq *cq, int solicited_only);
+const char *siw_wc_status_str(int status);
+
+struct siw_comp_channel *siw_create_comp_channel(struct siw_context *context);
+/* EBUSY while a CQ uses it. */
+int siw_destroy_comp_channel(struct siw_comp_channel *channel);
+/*
+ * Readable while an event waits; for poll(2) and its like. Read it only through siw_get_cq_event.
+ */
+int siw_comp_channel_fd(struct siw_comp_channel *channel);
+/*
+ * Waits up to timeout_ms milliseconds (-1: without limit; 0: not at all) for an event, moving the
+ * device's traffic in this thread meanwhile. 0, -EAGAIN when the time is over, -EINTR on a signal.
+ */
+int siw_get_cq_event(struct siw_comp_channel *channel, struct siw_cq **cq, void **cq_context,
+		     int timeout_ms);
+void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
+
+/* ---- address handles ------------------------------------------------------------------------- */
+
+/*
+ * Where a UD message goes: an IP address, and a UDP port that is used when the work
+ * request's remote_qpn is 0 (a QPN's low 16 bits are its UDP port).
+ */
+struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
+int siw_destroy_ah(struct siw_ah *ah);
+int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
+
+/* ---- queue pairs ----------------------------------------------------------------------------- */
+
+enum siw_qp_type {
+	SIW_QPT_RC = 2, /* over TCP */
+	SIW_QPT_UD = 4, /* over UDP */
+};
+
+enum siw_qp_state {
+	SIW_QPS_RESET = 0,
+	SIW_QPS_INIT = 1,
+	SIW_QPS_RTR = 2,
+	SIW_QPS_RTS = 3,
+	SIW_QPS_SQD = 4,
+	SIW_QPS_SQE = 5,
+	SIW_QPS_ERR = 6,
+};
+
+struct siw_qp_cap {
+	uint32_t max_send_wr;
+	uint32_t max_recv_wr;
+	uint32_t max_send_sge;
+	uint32_t max_recv_sge;
+	uint32_t max_inline_data; /* octets */
+};
+
+struct siw_qp_init_attr {
+	void *qp_context;
+	struct siw_cq *send_cq;
+	struct siw_cq *recv_cq;
+	struct siw_qp_cap cap; /* written back: what was granted, at least what was asked */
+	int qp_type;
+	int sq_sig_all;
+	int no_crc; /* UD: 1 = send zero in the CRC field and do not check it */
+	struct siw_addr
+		addr; /* UD: address and port to bind; family 0 = the device's first address,
+				 port 0 = any */
+};
+
+/* Which members of struct siw_qp_attr count, in siw_modify_qp. */
+enum siw_qp_attr_mask {
+	SIW_QP_STATE = 1,
+	SIW_QP_ACCESS_FLAGS = 8,
+	SIW_QP_QKEY = 64,
+	SIW_QP_MAX_QP_RD_ATOMIC = 8192,
+	SIW_QP_MAX_DEST_RD_ATOMIC = 131072,
+	SIW_QP_FD = 1073741824, /* siwarp's own */
+};
+
+struct siw_qp_attr {
+	int qp_state;
+	uint32_t qkey;
+	int qp_access_flags; /* RC: what the peer may do, whatever its STags allow; both at first */
+	int max_rd_atomic;   /* ORD: RDMA Reads this end has outstanding at the most */
+	int max_dest_rd_atomic; /* IRD: RDMA Reads the peer may have outstanding here */
+	/* UD, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. */
+	int fd;
+};
+
+enum siw_wr_opcode {
+	SIW_WR_RDMA_WRITE = 0,
+	SIW_WR_SEND = 2,
+	SIW_WR_RDMA_READ = 4,
+};
+
+enum siw_send_flags {
+	SIW_SEND_FENCE = 1,
+	SIW_SEND_SIGNALED = 2,
+	SIW_SEND_SOLICITED = 4,
+	SIW_SEND_INLINE = 8,
+};
+
+/* As struct ibv_send_wr. The members behind wr are for operations siwarp has not; leave them 0. */
+struct siw_send_wr {
+	uint64_t wr_id;
+	struct siw_send_wr *next;
+	struct siw_sge *sg_list;
+	int num_sge;
+	int opcode; /* enum siw_wr_opcode */
+	uint32_t send_flags;
+	uint32_t imm_data;
+	union {
+		struct {
+			uint64_t remote_addr;
+			uint32_t rkey;
+		} rdma;
+		struct {
+			uint64_t remote_addr;
+			uint64_t compare_add;
+			uint64_t swap;
+			uint32_t rkey;
+		} atomic;
+		struct {
+			struct siw_ah *ah;
+			uint32_t remote_qpn;
+			uint32_t remote_qkey; /* top bit set: the QP's own Q_Key */
+		} ud;
+	} wr;
+	uint32_t remote_srqn;
+	uint64_t reserved[6];
+};
+
+/* As struct ibv_recv_wr. */
+struct siw_recv_wr {
+	uint64_t wr_id;
+	struct siw_recv_wr *next;
+	struct siw_sge *sg_list;
+	int num_sge;
+};
+
+/*
+ * Errors of siw_create_qp: EINVAL (a cap above the device's, a CQ missing or of another device, a
+ * type that is neither), ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address).
+ */
+struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
+/* EBUSY while a connection id has it (siw_cm_bind_qp). Its completions go with it. */
+int siw_destroy_qp(struct siw_qp *qp);
+/*
+ * UD: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state -> ERR
+ * (flushes) or RESET (forgets). EINVAL for a step or a mask that the table does not have.
+ */
+int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
+int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
+uint32_t siw_qp_num(struct siw_qp *qp);
+/*
+ * UD: where the QP is bound. RC: its end of the connection; peer may be NULL. -ENOTCONN otherwise.
+ */
+int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
+
+/*
+ * Posts a list, in order, up to the first request that cannot be: *bad_wr is then that one and the
+ * return -EINVAL (state, opcode, flags, number of SGEs, inline size), -ENOMEM (queue full), or
+ * -EMSGSIZE (a UD message longer than a datagram). Receives may be posted from INIT on.
+ */
+int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
+int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
+
+/* ---- the library itself ---------------------------------------------------------------------- */
+
+const char *siw_version(void); /* "MAJOR.MINOR.PATCH" */
+
+/* cffi: end */
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

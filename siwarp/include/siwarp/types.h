@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * <siwarp/types.h> - plain values that every layer and every user shares:
+ * an address, a scatter/gather element. No functions but the two that read and
+ * print an address.
+ */
+#ifndef SIWARP_TYPES_H
+#define SIWARP_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* cffi: begin */
+
+/*
+ * An IPv4 or IPv6 address with a port. The octets lie as in struct sockaddr_in
+ * (family, port, v4) and struct sockaddr_in6 (family, port, zero v4 in the place
+ * of the flow label, v6, scope), so a pointer to one can be handed to a socket
+ * call as it is; the port is therefore in network byte order.
+ * family: AF_INET, AF_INET6, or 0 for "none given".
+ */
+struct siw_addr {
+	uint16_t family;
+	uint16_t port_be;
+	uint8_t v4[4];
+	uint8_t v6[16];
+	uint32_t scope;
+};
+
+/* A piece of registered memory: as struct ibv_sge. length is in octets. */
+struct siw_sge {
+	uint64_t addr;
+	uint32_t length;
+	uint32_t lkey;
+};
+
+/*
+ * Reads a numeric address ("127.0.0.1", "::1", "fe80::1%eth0") into *out with the port
+ * (host byte order). Returns 0, or -EINVAL if the text is no numeric address.
+ */
+int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out);
+
+/* Writes "1.2.3.4:5" or "[::1]:5" into text (size octets, 64 always suffice). Returns text. */
+char *siw_addr_format(const struct siw_addr *addr, char *text, size_t size);
+
+/* cffi: end */
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

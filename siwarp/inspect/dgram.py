@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Datagram-iWARP on UD: a UDP payload is one untagged DDP segment, then CRC32C.
+
+The header is DDP's untagged one, except that the four octets of the Invalidate STag carry
+the Q_Key, and that QN names the queue in its low two bits, the destination's index in bits
+8 to 15 and the source's in bits 16 to 23.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from scapy.config import conf
+from scapy.fields import IntField, PacketLenField, XIntField, XLEIntField
+from scapy.packet import Packet, bind_top_down
+
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.ddp import UNTAGGED_HDR_LEN, DDPUntagged, control_fields
+from siwarp.inspect.names import Opcode, Queue
+from siwarp.inspect.rdmap import Terminate
+
+CRC_LEN = 4
+
+
+def ud_qn(queue: int, dest_index: int = 0, source_index: int = 0) -> int:
+    """The QN field's value; ValueError when a part does not fit its bits."""
+    if not (0 <= queue <= 3 and 0 <= dest_index <= 0xFF and 0 <= source_index <= 0xFF):
+        raise ValueError("queue takes 2 bits, each index 8")
+    return source_index << 16 | dest_index << 8 | queue
+
+
+class DDPDatagram(DDPUntagged):
+    """The untagged header as UD uses it: 18 octets."""
+
+    name = "DDP datagram"
+    fields_desc: ClassVar[list[Any]] = [
+        *control_fields(0),
+        XIntField("q_key", 0),
+        XIntField("qn", 0),
+        IntField("msn", 1),
+        IntField("mo", 0),
+    ]
+
+    @property
+    def queue(self) -> int:
+        """Standard queue: 0 send, 1 Read Request, 2 error, 3 atomic response."""
+        return int(self.qn) & 3
+
+    @property
+    def dest_index(self) -> int:
+        """Index of the destination QP among those that share its socket."""
+        return int(self.qn) >> 8 & 0xFF
+
+    @property
+    def source_index(self) -> int:
+        """Index of the source QP among those that share its socket."""
+        return int(self.qn) >> 16 & 0xFF
+
+
+def _segment(octets: bytes) -> Packet:
+    """The datagram's segment; ValueError (shown as Raw) when too short or tagged."""
+    if len(octets) < UNTAGGED_HDR_LEN or octets[0] & 0x80:
+        raise ValueError("not an untagged DDP segment")
+    return DDPDatagram(octets)
+
+
+def _segment_len(datagram: Packet) -> int:
+    return max(len(datagram.original or b"") - CRC_LEN, 0)
+
+
+class UDDatagram(Packet):
+    """A whole UDP payload of a UD QP. `crc` is worked out when left None; a QP without CRC
+    sends zero there."""
+
+    name = "datagram-iWARP UD"
+    fields_desc: ClassVar[list[Any]] = [
+        PacketLenField("segment", None, _segment, length_from=_segment_len),  # type: ignore[arg-type]
+        XLEIntField("crc", None),
+    ]
+
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
+        """Raw for octets that cannot even hold the CRC."""
+        return conf.raw_layer if _pkt is not None and len(_pkt) < CRC_LEN else cls
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Put in the CRC that was left open."""
+        if self.crc is None:
+            pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
+        return pkt + pay
+
+    def crc_expected(self) -> int:
+        """CRC32C over the segment; equal to `crc` in a sound datagram."""
+        return crc32c(bytes(self)[:-CRC_LEN])
+
+
+bind_top_down(DDPDatagram, Terminate, opcode=int(Opcode.TERMINATE), qn=int(Queue.TERMINATE))

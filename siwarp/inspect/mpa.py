@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""MPA: start-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9) and FPDUs
+(RFC 5044 section 4.1), without Markers.
+
+`MPA(octets)` holds what one run of octets holds, a list of start-up frames and FPDUs;
+stream.py cuts a whole TCP stream instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from scapy.config import conf
+from scapy.fields import (
+    BitField,
+    ByteField,
+    ConditionalField,
+    Field,
+    PacketLenField,
+    PacketListField,
+    ShortField,
+    StrFixedLenField,
+    StrLenField,
+    XLEIntField,
+)
+from scapy.packet import Packet
+
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.ddp import DDP
+
+REQUEST_KEY = b"MPA ID Req Frame"
+REPLY_KEY = b"MPA ID Rep Frame"
+KEY_LEN = 16
+#: Key, flags, revision, PD_Length.
+STARTUP_HDR_LEN = 20
+#: The octets that IRD, ORD and the bits A to D take of the private data.
+ENHANCED_LEN = 4
+LENGTH_LEN = 2
+CRC_LEN = 4
+
+
+def pad_len(ulpdu_length: int) -> int:
+    """Octets of padding that make length field, ULPDU and pad a multiple of four."""
+    return -(LENGTH_LEN + ulpdu_length) % 4
+
+
+def fpdu_len(ulpdu_length: int) -> int:
+    """Octets of a whole FPDU without Markers."""
+    return LENGTH_LEN + ulpdu_length + pad_len(ulpdu_length) + CRC_LEN
+
+
+def _enhanced(frame: Packet) -> bool:
+    """Private data starts with IRD/ORD: S, revision 2 or later, and room for it.
+
+    In revisions 0 and 1 the S bit is a reserved one, which receivers do not look at.
+    """
+    has_room = frame.pd_length is None or frame.pd_length >= ENHANCED_LEN
+    return bool(frame.s and frame.rev >= 2 and has_room)
+
+
+def _ulp_private_len(frame: Packet) -> int:
+    return int(frame.pd_length) - (ENHANCED_LEN if _enhanced(frame) else 0)
+
+
+def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
+    def enhanced(name: str, size: int) -> ConditionalField:
+        return ConditionalField(BitField(name, 0, size), _enhanced)
+
+    return [
+        StrFixedLenField("key", key, KEY_LEN),
+        BitField("m", 0, 1),
+        BitField("c", 1, 1),
+        BitField("r", 0, 1),
+        BitField("s", 0, 1),
+        BitField("res", 0, 4),
+        ByteField("rev", 1),
+        ShortField("pd_length", None),
+        enhanced("a", 1),
+        enhanced("b", 1),
+        enhanced("ird", 14),
+        enhanced("c_rtr", 1),
+        enhanced("d_rtr", 1),
+        enhanced("ord", 14),
+        StrLenField("private_data", b"", length_from=_ulp_private_len),
+    ]
+
+
+class MPAStartup(Packet):
+    """Base of both start-up frames; `MPAStartup(octets)` picks the class by the key.
+
+    `pd_length` is worked out when left None; it counts IRD/ORD, `private_data` does not.
+    The flags C and D of RFC 6581 section 9 are `c_rtr` and `d_rtr`: C is taken by the CRC bit.
+    """
+
+    name = "MPA start-up"
+
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
+        """The frame class that the key names; Raw for any other key."""
+        if cls is not MPAStartup:
+            return cls
+        key = (_pkt or b"")[:KEY_LEN]
+        if key == REQUEST_KEY:
+            return MPARequest
+        return MPAReply if key == REPLY_KEY else conf.raw_layer
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Put in the length of the private data where it was left open."""
+        if self.pd_length is None:
+            length = (len(pkt) - STARTUP_HDR_LEN).to_bytes(2, "big")
+            pkt = pkt[: STARTUP_HDR_LEN - 2] + length + pkt[STARTUP_HDR_LEN:]
+        return pkt + pay
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """What follows is the next frame, not payload."""
+        return b"", s
+
+
+class MPARequest(MPAStartup):
+    """MPA Request Frame: the first octets of the initiator."""
+
+    name = "MPA Request"
+    fields_desc: ClassVar[list[Any]] = _startup_fields(REQUEST_KEY)
+
+
+class MPAReply(MPAStartup):
+    """MPA Reply Frame: the first octets of the responder."""
+
+    name = "MPA Reply"
+    fields_desc: ClassVar[list[Any]] = _startup_fields(REPLY_KEY)
+
+
+def _ulpdu_len(fpdu: Packet) -> int:
+    return int(fpdu.ulpdu_length)
+
+
+def _pad_len(fpdu: Packet) -> int:
+    return pad_len(fpdu.ulpdu_length)
+
+
+class FPDU(Packet):
+    """One framed ULPDU: length, DDP segment, pad, CRC32C.
+
+    Left None, `ulpdu_length`, `pad` and `crc` are worked out; given, they stay as given, so
+    that broken FPDUs can be built too. A peer without CRC may send any value there.
+    """
+
+    name = "MPA FPDU"
+    fields_desc: ClassVar[list[Any]] = [
+        ShortField("ulpdu_length", None),
+        PacketLenField("ulpdu", None, DDP, length_from=_ulpdu_len),  # type: ignore[arg-type]
+        StrLenField("pad", None, length_from=_pad_len),  # type: ignore[arg-type]
+        XLEIntField("crc", None),
+    ]
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Put in length, pad and CRC where they were left open."""
+        ulpdu = bytes(self.ulpdu) if self.ulpdu is not None else b""
+        if self.ulpdu_length is None:
+            pkt = len(ulpdu).to_bytes(LENGTH_LEN, "big") + pkt[LENGTH_LEN:]
+        if self.pad is None:
+            end = LENGTH_LEN + len(ulpdu)
+            pkt = pkt[:end] + bytes(pad_len(len(ulpdu))) + pkt[end:]
+        if self.crc is None:
+            pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
+        return pkt + pay
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """What follows is the next frame, not payload."""
+        return b"", s
+
+    def crc_expected(self) -> int:
+        """CRC32C over length, ULPDU and pad as they are; equal to `crc` in a sound FPDU."""
+        return crc32c(bytes(self)[:-CRC_LEN])
+
+
+def frame_class(octets: bytes) -> type[Packet]:
+    """Start-up frame or FPDU, by the key.
+
+    No FPDU of RDMAP looks like one: read as an FPDU a key is untagged with opcode 0, which
+    belongs to tagged segments.
+    """
+    starts = octets[:KEY_LEN] in (REQUEST_KEY, REPLY_KEY)
+    return MPAStartup if starts else FPDU
+
+
+class MPA(Packet):
+    """A run of octets that starts at a frame's first octet: start-up frames and FPDUs."""
+
+    name = "MPA"
+    fields_desc: ClassVar[list[Any]] = [
+        PacketListField(
+            "frames",
+            [],
+            next_cls_cb=lambda _pkt, _lst, _cur, rest: frame_class(rest) if rest else None,
+            max_count=1 << 20,
+        )
+    ]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The two RDMAP messages that carry a header of their own (RFC 5040 sections 4.4 and 4.8).
+
+All other messages are a DDP header whose `opcode` says what they are, then the user's
+octets (Raw). The opcode alone decides here, not the queue number, so that a wrong queue
+number can be seen beside the header it came with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteField,
+    ConditionalField,
+    IntField,
+    PacketField,
+    ShortField,
+    XIntField,
+    XLongField,
+)
+from scapy.packet import Packet, bind_bottom_up, bind_top_down
+
+from siwarp.inspect.ddp import (
+    TAGGED_HDR_LEN,
+    UNTAGGED_HDR_LEN,
+    DDPTagged,
+    DDPUntagged,
+)
+from siwarp.inspect.names import TERM_LAYERS, Opcode, Queue, term_reason
+
+READ_REQUEST_LEN = 28
+
+
+class ReadRequest(Packet):
+    """RDMA Read Request header, 28 octets (RFC 5040 figure 6)."""
+
+    name = "RDMAP Read Request"
+    fields_desc: ClassVar[list[Any]] = [
+        XIntField("sink_stag", 0),
+        XLongField("sink_to", 0),
+        IntField("size", 0),
+        XIntField("src_stag", 0),
+        XLongField("src_to", 0),
+    ]
+
+
+class _HeaderOnly:
+    """A header quoted by a Terminate: what follows it belongs to the Terminate."""
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        return b"", s
+
+
+class QuotedTagged(_HeaderOnly, DDPTagged):
+    """A tagged DDP header inside a Terminate."""
+
+    name = "quoted DDP tagged"
+
+
+class QuotedUntagged(_HeaderOnly, DDPUntagged):
+    """An untagged DDP header inside a Terminate."""
+
+    name = "quoted DDP untagged"
+
+
+class QuotedReadRequest(_HeaderOnly, ReadRequest):
+    """A Read Request header inside a Terminate."""
+
+    name = "quoted RDMAP Read Request"
+
+
+def _quoted_ddp(octets: bytes) -> Packet:
+    """The quoted header's class by its T bit; ValueError (shown as Raw) when cut short."""
+    tagged = bool(octets and octets[0] & 0x80)
+    if len(octets) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
+        raise ValueError("the quoted DDP header is cut short")
+    return QuotedTagged(octets) if tagged else QuotedUntagged(octets)
+
+
+class Terminate(Packet):
+    """Terminate header (RFC 5040 figures 7 and 8).
+
+    `m`, `d` and `r` say what follows. The length field stands when M or D is set: M says
+    that it is valid, and D demands its presence. Build with `quoted_ddp` a QuotedTagged or
+    QuotedUntagged and `quoted_rdma` a QuotedReadRequest, and set the bits to match.
+    """
+
+    name = "RDMAP Terminate"
+    fields_desc: ClassVar[list[Any]] = [
+        BitEnumField("layer", 0, 4, TERM_LAYERS),
+        BitField("etype", 0, 4),
+        ByteField("code", 0),
+        BitField("m", 0, 1),
+        BitField("d", 0, 1),
+        BitField("r", 0, 1),
+        BitField("reserved", 0, 13),
+        ConditionalField(ShortField("ddp_seg_len", 0), lambda p: bool(p.m or p.d)),
+        ConditionalField(
+            PacketField("quoted_ddp", QuotedUntagged(), _quoted_ddp), lambda p: bool(p.d)
+        ),
+        ConditionalField(
+            PacketField("quoted_rdma", QuotedReadRequest(), QuotedReadRequest),
+            lambda p: bool(p.r),
+        ),
+    ]
+
+    def reason(self) -> str:
+        """Layer, type and code in words."""
+        return term_reason(self.layer, self.etype, self.code)
+
+    def mysummary(self) -> str:
+        """scapy's one line."""
+        return f"Terminate {self.reason()}"
+
+
+bind_bottom_up(DDPUntagged, ReadRequest, opcode=int(Opcode.RDMA_READ_REQUEST), mo=0)
+bind_bottom_up(DDPUntagged, Terminate, opcode=int(Opcode.TERMINATE), mo=0)
+bind_top_down(
+    DDPUntagged, ReadRequest, opcode=int(Opcode.RDMA_READ_REQUEST), qn=int(Queue.READ_REQUEST)
+)
+bind_top_down(DDPUntagged, Terminate, opcode=int(Opcode.TERMINATE), qn=int(Queue.TERMINATE))

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * llp/llp.h - the lower layer protocol: UDP and TCP sockets, and the poller that says which of
+ * them wants serving. Sockets live here and nowhere else.
+ *
+ * What this layer does NOT do: know what the octets mean. No framing, no CRC, no reliability of its
+ * own.
+ *
+ * Locks: none inside, but for what is marked "any thread". The caller serializes all calls on one
+ * port (the progress lock) and the sends of one socket (the QP's send lock); a send and a receive
+ * on one socket may run at the same time.
+ */
+#ifndef SIW_LLP_H
+#define SIW_LLP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <siwarp/types.h>
+
+/* cffi: begin */
+
+struct siw_llp_port;
+struct siw_llp_sock;
+
+/* ---- port: the poller ---------------------------------------------------------------------------
+ *
+ * Every socket is in one of two places. HOT (at most settings.hot_sockets of them): the ones that
+ * had data lately; each poll hands them out unasked, so that the upper layer's receive call is the
+ * only system call of a message. COLD: registered edge-triggered in epoll; epoll is asked, without
+ * waiting, on each poll while nothing is hot and on every 32nd otherwise, and what it reports goes
+ * to a ready ring. A socket stays on the ring, at its end, until a receive on it said EAGAIN: cost
+ * follows the ready sockets, and each is served in turn. A cold socket that turns ready becomes hot
+ * if there is room or if a hot one had nothing for 256 polls (that one becomes cold, as does one
+ * that had nothing for 1024 polls while others had). Wanting to write counts like data. Listeners,
+ * and sockets still connecting, stay cold. Hot sockets are out of the epoll set: staying in would
+ * cost each packet a wake-up.
+ */
+int siw_llp_port_open(struct siw_llp_port **out);
+/* Every socket of it must be closed before. */
+void siw_llp_port_close(struct siw_llp_port *port);
+
+/* Hands out up to n tokens of sockets that may have something: their count. Never waits. */
+int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n);
+
+/*
+ * To sleep: arm (hot sockets go back into epoll; those that want to write are watched for that),
+ * fill a wait set under the caller's lock, drop the lock, wait. Unarmed, a wait set holds the hot
+ * sockets themselves, so that a thread that polls soon again need not move them.
+ */
+int siw_llp_port_arm(struct siw_llp_port *port);
+/* Takes the hot sockets out of epoll again. */
+void siw_llp_port_disarm(struct siw_llp_port *port);
+bool siw_llp_port_armed(const struct siw_llp_port *port); /* any thread (atomic) */
+
+struct siw_llp_waitset {
+	int n;
+	int fds[20];
+	bool out[20];
+	/* For siw_llp_wait(). A set of zeros is an empty one: extra_fd and the time alone count. */
+	struct siw_llp_port *port; /* must outlive the wait */
+	uint32_t changes;
+	uint64_t due_ns; /* when a poll has work whatever the descriptors say; 0: never */
+};
+void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set);
+/*
+ * Any thread, no lock: until a member is ready, extra_fd (or -1) is readable, or timeout_us is over
+ * (-1: none). 1, 0 at the time's end, -EINTR. What other threads do meanwhile (a socket turns hot
+ * or cold, wants to write, is left half read; disarm) cannot make a sleeper miss something: it is
+ * woken to fill its set anew. So poll after each wait that gave 1.
+ */
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+/*
+ * Any thread: ends all waits in progress, or the next one; the port's next poll clears it. Look at
+ * what a wake was for after siw_llp_port_poll(), not before.
+ */
+void siw_llp_port_wake(struct siw_llp_port *port);
+
+/* ---- an event descriptor, for those above who must not know how one is made ------------------ */
+
+int siw_llp_event_open(void); /* an eventfd: non-blocking, close-on-exec */
+void siw_llp_event_set(int fd);
+void siw_llp_event_clear(int fd);
+void siw_llp_event_close(int fd);
+
+/* ---- interfaces ------------------------------------------------------------------------------ */
+
+struct siw_llp_interface {
+	char name[16];
+	uint32_t mtu; /* octets */
+	uint32_t up;
+	uint32_t n_addrs;
+	struct siw_addr addrs[16]; /* IPv4 first; port 0 */
+};
+/* Interfaces that have an address, in the system's order; their count, up to max, or -errno. */
+int siw_llp_interfaces(struct siw_llp_interface *out, int max);
+
+/* ---- UDP ------------------------------------------------------------------------------------- */
+
+/*
+ * Binds a socket (port 0: any). Never SO_REUSEADDR. Buffers by settings rcvbuf and sndbuf (tries
+ * FORCE, then the plain option), IPV6_V6ONLY, errors of ICMP do not end anything (counted in
+ * icmp_errors; the call that met one tries again once). What the kernel drops for want of room is
+ * counted in drop_rxq_overflow, at the latest when the socket is closed.
+ */
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
+		     struct siw_llp_sock **out);
+/*
+ * Takes over a bound UDP socket of the caller's: made non-blocking, close-on-exec, its error queue
+ * and UDP_GRO off; siw_llp_close() closes it. -ENOTSOCK, -EINVAL (not UDP, or without a port): it
+ * stays the caller's.
+ */
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out);
+
+/*
+ * One datagram. 0 (want_write is cleared); -EAGAIN (buffer full; ENOBUFS likewise: want_write is
+ * set), -EMSGSIZE, -ENETUNREACH, ... EINTR is dealt with inside. One iovec becomes sendto, more
+ * become sendmsg.
+ */
+int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		     const struct iovec *iov, int n);
+/*
+ * A train: datagrams of seg octets each (the last one may be shorter) that lie one behind the other
+ * in buf, len octets in all, to one destination in one call (UDP_SEGMENT). 0; -EAGAIN as above;
+ * -EOPNOTSUPP if kernel, device or path cannot do it for this size, -ECONNREFUSED if an error of an
+ * earlier datagram's came up: send them one by one; -errno.
+ */
+int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+			   size_t len, uint16_t seg);
+/*
+ * One datagram into buf: its length (the true one, so > size means it was cut), -EAGAIN, or -errno.
+ * recvfrom: one system call.
+ */
+ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			 size_t size);
+
+/* ---- TCP ------------------------------------------------------------------------------------- */
+
+int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+		       void *token, struct siw_llp_sock **out);
+/*
+ * A connection that waits: 0 and *out, -EAGAIN, or -errno. -EMFILE, -ENFILE, -ENOBUFS and -ENOMEM
+ * leave the connection queued; the poller hands the listener out again 100 ms later.
+ */
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_llp_sock **out);
+/* Starts to connect, from source if it is not NULL; siw_llp_tcp_connected tells the outcome. */
+int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+			const struct siw_addr *source, void *token, struct siw_llp_sock **out);
+/* 0 connected, -EAGAIN not yet, or -errno (ECONNREFUSED, ...). */
+int siw_llp_tcp_connected(struct siw_llp_sock *sock);
+
+/*
+ * All TCP sockets: TCP_NODELAY, non-blocking, close-on-exec, no SIGPIPE, buffers left to
+ * autotuning.
+ */
+
+/*
+ * Octets taken (maybe fewer than given), -EAGAIN (want_write is set), or -errno. One iovec: send.
+ */
+ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+/*
+ * Octets read, 0 at the peer's end of stream, -EAGAIN, or -errno. One iovec: recv. The end of a
+ * stream is told each time one asks; after it, as after EAGAIN, the poller is silent about reading.
+ */
+ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+/* Effective maximum segment size now, octets (TCP_MAXSEG). */
+int siw_llp_tcp_emss(struct siw_llp_sock *sock);
+/* No more will be sent: the peer reads an end of stream after what was sent. */
+int siw_llp_tcp_shutdown(struct siw_llp_sock *sock);
+/* Makes close() send a reset and forget what is unsent. */
+void siw_llp_tcp_abort(struct siw_llp_sock *sock);
+
+/* ---- any socket ------------------------------------------------------------------------------ */
+
+void siw_llp_close(struct siw_llp_sock *sock);
+void siw_llp_set_token(struct siw_llp_sock *sock, void *token);
+/* There is something to send that did not fit: a sleep must end when there is room. Any thread. */
+void siw_llp_want_write(struct siw_llp_sock *sock, bool want);
+/* The upper layer stopped short of EAGAIN (its budget, a full queue): hand the socket out again. */
+void siw_llp_again(struct siw_llp_sock *sock);
+int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out);
+int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out);
+
+/* cffi: end */
+
+#endif

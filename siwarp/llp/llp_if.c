@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_if.c - the interfaces of this host that have an address. */
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "llp/llp_sock.h"
+
+#define N_ADDRS (sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(struct siw_addr))
+
+/* The entry for the interface that ifa is about; an IPv4 alias "eth0:1" is of eth0. */
+static struct siw_llp_interface *entry(struct siw_llp_interface *out, int *n, int max,
+				       const struct ifaddrs *ifa)
+{
+	size_t len = strcspn(ifa->ifa_name, ":");
+	struct siw_llp_interface *i = out;
+
+	if (len >= sizeof(i->name))
+		return NULL;
+	for (; i < out + *n; i++)
+		if (strncmp(i->name, ifa->ifa_name, len) == 0 && !i->name[len])
+			return i;
+	if (*n == max)
+		return NULL;
+	memset(i, 0, sizeof(*i));
+	memcpy(i->name, ifa->ifa_name, len);
+	i->up = (ifa->ifa_flags & IFF_UP) && (ifa->ifa_flags & IFF_RUNNING);
+	++*n;
+	return i;
+}
+
+static void add(struct siw_llp_interface *i, const struct sockaddr *from, size_t len)
+{
+	struct siw_addr *a;
+
+	if (i->n_addrs == N_ADDRS)
+		return;
+	a = &i->addrs[i->n_addrs++];
+	memcpy(a, from, len);
+	a->port_be = 0;
+}
+
+static int read_mtus(struct siw_llp_interface *out, int n)
+{
+	int fd = siw_llp_socket(AF_INET, SOCK_DGRAM);
+
+	if (fd == -EAFNOSUPPORT)
+		fd = siw_llp_socket(AF_INET6, SOCK_DGRAM);
+	if (fd < 0)
+		return fd;
+	for (int i = 0; i < n; i++) {
+		struct ifreq req = { 0 };
+
+		memcpy(req.ifr_name, out[i].name, sizeof(out[i].name));
+		/* It may have gone since; it then has no MTU and is not up. */
+		if (ioctl(fd, SIOCGIFMTU, &req) == 0)
+			out[i].mtu = (uint32_t)req.ifr_mtu;
+		else
+			out[i].up = 0;
+	}
+	close(fd);
+	return 0;
+}
+
+int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+{
+	static const struct {
+		sa_family_t family;
+		size_t len;
+	} pass[] = {
+		{ AF_UNSPEC, 0 }, /* makes the entries, in the system's order */
+		{ AF_INET, sizeof(struct sockaddr_in) },
+		{ AF_INET6, sizeof(struct sockaddr_in6) },
+	};
+	struct ifaddrs *all;
+	int n = 0, rv;
+
+	if (getifaddrs(&all))
+		return -errno;
+	for (size_t p = 0; p < sizeof(pass) / sizeof(pass[0]); p++) {
+		for (const struct ifaddrs *ifa = all; ifa; ifa = ifa->ifa_next) {
+			sa_family_t family = ifa->ifa_addr ? ifa->ifa_addr->sa_family : AF_UNSPEC;
+			struct siw_llp_interface *i;
+
+			if (family != AF_INET && family != AF_INET6)
+				continue;
+			if (pass[p].family && pass[p].family != family)
+				continue;
+			i = entry(out, &n, max, ifa);
+			if (i && pass[p].family)
+				add(i, ifa->ifa_addr, pass[p].len);
+		}
+	}
+	freeifaddrs(all);
+	rv = read_mtus(out, n);
+	return rv < 0 ? rv : n;
+}

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_port.c - the poller: which sockets want serving. llp.h says what hot and cold are. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/counters.h"
+#include "base/settings.h"
+#include "base/trace.h"
+#include "llp/llp_sock.h"
+
+#define ASK_EVERY   32	 /* polls between two askings of epoll while something is hot */
+#define STALE_POLLS 256	 /* polls without data after which a hot socket gives up its place ... */
+#define COOL_POLLS  1024 /* ... and after which it does unasked, if another one had data */
+#define BATCH	    64	 /* events of one asking */
+#define DROPS_EVERY 4096 /* askings without an event between two looks at the drop counters */
+#define STALL_NS    (100 * 1000 * 1000ull)
+
+/* ---- the wake descriptor --------------------------------------------------------------------- */
+
+void siw_llp_port_wake(struct siw_llp_port *port)
+{
+	/* Once is enough: clear_wake() and this exchange in turn, so no wake falls between. */
+	if (!__atomic_exchange_n(&port->woken, 1, __ATOMIC_SEQ_CST))
+		siw_llp_event_set(port->wake_fd);
+}
+
+/*
+ * A wake lasts until all who sleep have left: another thread's poll must not take it from them.
+ * Read first, then store 0: a wake before the store was meant for this poll too, one
+ * after it writes again.
+ */
+static void clear_wake(struct siw_llp_port *port)
+{
+	if (__atomic_load_n(&port->sleepers, __ATOMIC_SEQ_CST))
+		return;
+	siw_llp_event_clear(port->wake_fd);
+	__atomic_store_n(&port->woken, 0, __ATOMIC_SEQ_CST);
+	/* Someone lay down meanwhile and a wake meant for him may have found woken set. */
+	if (__atomic_load_n(&port->sleepers, __ATOMIC_SEQ_CST))
+		siw_llp_port_wake(port);
+}
+
+void siw_llp_port_changed(struct siw_llp_port *port)
+{
+	/* Pairs with siw_llp_wait(): it adds itself to sleepers, then loads changes. */
+	__atomic_fetch_add(&port->changes, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&port->sleepers, __ATOMIC_SEQ_CST))
+		siw_llp_port_wake(port);
+}
+
+/* ---- ready ring ------------------------------------------------------------------------------ */
+
+static void ring_append(struct siw_llp_sock *sock)
+{
+	siw_link_add(&sock->port->ring, &sock->ring);
+	sock->port->n_ring++;
+}
+
+static void ring_remove(struct siw_llp_sock *sock)
+{
+	siw_link_del(&sock->ring);
+	sock->port->n_ring--;
+}
+
+void siw_llp_sock_ready(struct siw_llp_sock *sock)
+{
+	if (sock->ready)
+		return;
+	sock->ready = true;
+	if (sock->hot < 0)
+		ring_append(sock);
+	siw_llp_port_changed(sock->port);
+}
+
+void siw_llp_sock_drained(struct siw_llp_sock *sock)
+{
+	if (!sock->ready)
+		return;
+	sock->ready = false;
+	if (sock->hot < 0)
+		ring_remove(sock);
+}
+
+/* ---- epoll set ------------------------------------------------------------------------------- */
+
+static uint32_t events_of(const struct siw_llp_sock *sock)
+{
+	switch (sock->kind) {
+	case SIW_LLP_UDP:
+		return EPOLLET | EPOLLIN |
+		       (__atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST) ? EPOLLOUT : 0);
+	case SIW_LLP_LISTENER:
+		return EPOLLET | EPOLLIN;
+	default:
+		return EPOLLET | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+	}
+}
+
+int siw_llp_sock_register(struct siw_llp_sock *sock)
+{
+	struct epoll_event ev = { .events = events_of(sock), .data.ptr = sock };
+	uint32_t now;
+
+	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
+		return -errno;
+	__atomic_store_n(&sock->registered, 1, __ATOMIC_SEQ_CST);
+	/* Pairs with siw_llp_wants(), which may have stored its wish since events_of() looked. */
+	now = events_of(sock) | ev.events;
+	if (now != ev.events) {
+		ev.events = now;
+		epoll_ctl(sock->port->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
+	}
+	return 0;
+}
+
+static void unregister(struct siw_llp_sock *sock)
+{
+	struct epoll_event unused = { 0 };
+
+	if (!__atomic_exchange_n(&sock->registered, 0, __ATOMIC_SEQ_CST))
+		return;
+	epoll_ctl(sock->port->epfd, EPOLL_CTL_DEL, sock->fd, &unused);
+}
+
+/* ---- hot set --------------------------------------------------------------------------------- */
+
+static void hot_remove(struct siw_llp_sock *sock)
+{
+	struct siw_llp_port *port = sock->port;
+	struct siw_llp_sock *last = port->hot[--port->n_hot];
+
+	port->hot[sock->hot] = last;
+	last->hot = sock->hot;
+	sock->hot = -1;
+	if (sock->ready)
+		ring_append(sock);
+}
+
+/* Hot to cold. Registering looks at the socket once more: nothing that came so far is missed. */
+static int cool(struct siw_llp_sock *sock)
+{
+	int rv = sock->registered ? 0 : siw_llp_sock_register(sock);
+
+	if (rv == 0)
+		hot_remove(sock);
+	return rv;
+}
+
+static bool make_room(struct siw_llp_port *port)
+{
+	struct siw_llp_sock *idlest = port->hot[0];
+
+	if (port->n_hot < port->max_hot)
+		return true;
+	for (int i = 1; i < port->n_hot; i++)
+		if (port->hot[i]->active < idlest->active)
+			idlest = port->hot[i];
+	return port->polls - idlest->active >= STALE_POLLS && cool(idlest) == 0;
+}
+
+/* Cold to hot; false: there is no place. */
+static bool heat(struct siw_llp_sock *sock)
+{
+	struct siw_llp_port *port = sock->port;
+
+	if (!make_room(port))
+		return false;
+	if (sock->ready)
+		ring_remove(sock);
+	/* While the port is armed it stays registered, and the event that brought us here is used up. */
+	sock->ready = port->armed;
+	if (!port->armed)
+		unregister(sock);
+	sock->hot = (int8_t)port->n_hot;
+	sock->active = port->polls;
+	port->hot[port->n_hot++] = sock;
+	siw_llp_port_changed(port);
+	return true;
+}
+
+void siw_llp_sock_ended(struct siw_llp_sock *sock)
+{
+	siw_llp_sock_drained(sock);
+	if (sock->hot >= 0)
+		cool(sock);
+}
+
+void siw_llp_sock_detach(struct siw_llp_sock *sock)
+{
+	siw_llp_sock_drained(sock);
+	if (sock->stalled)
+		sock->port->n_stalled--;
+	if (sock->hot >= 0)
+		hot_remove(sock);
+	/* In a forked child the epoll set is the parent's: it is not ours to change. */
+	if (getpid() == sock->port->owner)
+		unregister(sock);
+}
+
+/* Those that had nothing for long while others had: each costs every poll a system call. */
+static void cool_the_idle(struct siw_llp_port *port)
+{
+	for (int i = port->n_hot - 1; i >= 0; i--)
+		if (port->active >= port->hot[i]->active + COOL_POLLS)
+			cool(port->hot[i]);
+}
+
+/* ---- now and then ---------------------------------------------------------------------------- */
+
+void siw_llp_sock_stall(struct siw_llp_sock *sock)
+{
+	struct siw_llp_port *port = sock->port;
+
+	siw_llp_sock_drained(sock);
+	if (sock->stalled)
+		return;
+	sock->stalled = true;
+	if (port->n_stalled++ == 0)
+		port->stalled_until = siw_now_ns() + STALL_NS;
+	siw_log(llp, warn, "no descriptor for a connection that waits; again in %d ms",
+		(int)(STALL_NS / 1000000));
+}
+
+static void retry_stalled(struct siw_llp_port *port)
+{
+	if (siw_now_ns() < port->stalled_until)
+		return;
+	port->n_stalled = 0;
+	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
+		struct siw_llp_sock *sock = SIW_LLP_OF(l, all);
+
+		if (sock->stalled) {
+			sock->stalled = false;
+			siw_llp_sock_ready(sock);
+		}
+	}
+}
+
+/* A few sockets a time, in turn. */
+static void sample_drops(struct siw_llp_port *port)
+{
+	for (int i = 0; i < 8 && port->all.next != &port->all; i++) {
+		struct siw_link *l = port->all.next;
+
+		siw_link_del(l);
+		siw_link_add(&port->all, l);
+		if (SIW_LLP_OF(l, all)->udp)
+			siw_llp_udp_count_drops(SIW_LLP_OF(l, all));
+	}
+}
+
+/* ---- poll ------------------------------------------------------------------------------------ */
+
+static void take_event(struct siw_llp_sock *sock, uint32_t events)
+{
+	bool want = __atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST);
+	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
+
+	/* Room that nobody asked for. Who asks later has epoll look again (siw_llp_wants()). */
+	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
+		return;
+	if (data && sock->hot < 0 && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && heat(sock))
+		return;
+	siw_llp_sock_ready(sock);
+}
+
+static void ask_epoll(struct siw_llp_port *port)
+{
+	struct epoll_event events[BATCH];
+	int n = epoll_wait(port->epfd, events, BATCH, 0);
+
+	siw_count(SIW_COUNTER_epoll_waits, 1);
+	port->ask = n == BATCH;
+	for (int i = 0; i < n; i++) {
+		if (events[i].data.ptr)
+			take_event(events[i].data.ptr, events[i].events);
+		else
+			clear_wake(port);
+	}
+	if (n <= 0 && ++port->quiet_rounds % DROPS_EVERY == 0)
+		sample_drops(port);
+	cool_the_idle(port);
+}
+
+/* After a sleep the hot sockets go first; only if they had nothing is it worth to ask. */
+static bool slept_for_a_cold_one(struct siw_llp_port *port)
+{
+	bool cold = port->active < port->slept;
+
+	port->after_sleep = false;
+	port->slept = port->polls;
+	return cold;
+}
+
+static inline bool must_ask(struct siw_llp_port *port)
+{
+	return port->n_hot == 0 || port->polls % ASK_EVERY == 0 || port->ask ||
+	       __atomic_load_n(&port->armed, __ATOMIC_RELAXED) ||
+	       (port->after_sleep && slept_for_a_cold_one(port));
+}
+
+/* Up to room of the hot ones: all, or those whose turn it is. */
+static int hand_out_hot(struct siw_llp_port *port, void **tokens, int room)
+{
+	int n = port->n_hot < room ? port->n_hot : room;
+	unsigned int next = 0;
+
+	if (__builtin_expect(n < port->n_hot, 0)) {
+		next = port->hot_turn;
+		port->hot_turn += (unsigned int)n;
+	}
+	for (int i = 0; i < n; i++, next++) {
+		struct siw_llp_sock *sock =
+			port->hot[n < port->n_hot ? next % (unsigned int)port->n_hot : next];
+
+		if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED))
+			sock->active = port->polls;
+		tokens[i] = sock->token;
+	}
+	return n;
+}
+
+static int hand_out_ring(struct siw_llp_port *port, void **tokens, int room)
+{
+	int n = port->n_ring < room ? port->n_ring : room;
+
+	for (int i = 0; i < n; i++) {
+		struct siw_link *l = port->ring.next;
+
+		siw_link_del(l);
+		siw_link_add(&port->ring, l);
+		tokens[i] = SIW_LLP_OF(l, ring)->token;
+	}
+	return n;
+}
+
+int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
+{
+	int share, done;
+
+	port->polls++;
+	if (__atomic_load_n(&port->woken, __ATOMIC_RELAXED))
+		clear_wake(port);
+	if (port->n_stalled)
+		retry_stalled(port);
+	if (must_ask(port))
+		ask_epoll(port);
+	if (port->n_ring == 0)
+		return hand_out_hot(port, tokens, n);
+	/* The ring gets half of the room if it needs it; of a room of one, every other poll. */
+	share = n > 1 ? n / 2 : (int)(port->polls & 1);
+	if (share > port->n_ring)
+		share = port->n_ring;
+	done = hand_out_hot(port, tokens, n - share);
+	return done + hand_out_ring(port, tokens + done, n - done);
+}
+
+/* ---- arm, disarm ----------------------------------------------------------------------------- */
+
+int siw_llp_port_arm(struct siw_llp_port *port)
+{
+	if (port->armed)
+		return 0;
+	for (int i = 0; i < port->n_hot; i++) {
+		int rv = siw_llp_sock_register(port->hot[i]);
+
+		if (rv < 0) {
+			while (i-- > 0)
+				unregister(port->hot[i]);
+			return rv;
+		}
+	}
+	__atomic_store_n(&port->armed, 1, __ATOMIC_SEQ_CST);
+	return 0;
+}
+
+void siw_llp_port_disarm(struct siw_llp_port *port)
+{
+	if (!port->armed)
+		return;
+	__atomic_store_n(&port->armed, 0, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < port->n_hot; i++) {
+		unregister(port->hot[i]);
+		port->hot[i]->ready = false; /* polls hand it out in any case */
+	}
+	if (port->n_hot)
+		siw_llp_port_changed(
+			port); /* who sleeps on the epoll set alone is blind to these */
+}
+
+bool siw_llp_port_armed(const struct siw_llp_port *port)
+{
+	return __atomic_load_n(&port->armed, __ATOMIC_SEQ_CST);
+}
+
+/* ---- open, close ----------------------------------------------------------------------------- */
+
+int siw_llp_port_open(struct siw_llp_port **out)
+{
+	struct siw_llp_port *port = aligned_alloc(SIW_LLP_LINE, sizeof(*port));
+	struct epoll_event ev = { .events = EPOLLIN };
+	int rv = -ENOMEM;
+
+	if (!port)
+		return rv;
+	memset(port, 0, sizeof(*port));
+	siw_link_init(&port->ring);
+	siw_link_init(&port->all);
+	port->max_hot = (int)siw_settings()->hot_sockets;
+	port->owner = getpid();
+	port->wake_fd = siw_llp_event_open();
+	rv = port->wake_fd;
+	if (rv < 0)
+		goto free;
+	port->epfd = epoll_create1(EPOLL_CLOEXEC);
+	if (port->epfd < 0) {
+		rv = -errno;
+		goto close_wake;
+	}
+	if (epoll_ctl(port->epfd, EPOLL_CTL_ADD, port->wake_fd, &ev)) {
+		rv = -errno;
+		goto close_epoll;
+	}
+	*out = port;
+	return 0;
+close_epoll:
+	close(port->epfd);
+close_wake:
+	close(port->wake_fd);
+free:
+	free(port);
+	return rv;
+}
+
+void siw_llp_port_close(struct siw_llp_port *port)
+{
+	if (!port)
+		return;
+	close(port->epfd);
+	close(port->wake_fd);
+	free(port);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_sock.c - what UDP and TCP sockets share. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/counters.h"
+#include "llp/llp_sock.h"
+#include "llp/llp_tap.h"
+
+int siw_llp_socket(uint16_t family, int type)
+{
+	int fd;
+
+	if (family != AF_INET && family != AF_INET6)
+		return -EAFNOSUPPORT;
+	fd = socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	return fd < 0 ? -errno : fd;
+}
+
+int siw_llp_option(int fd, int level, int name, int value)
+{
+	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
+}
+
+int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
+		     struct siw_llp_sock **out)
+{
+	struct siw_llp_sock *sock = aligned_alloc(SIW_LLP_LINE, sizeof(*sock));
+	int rv;
+
+	if (!sock)
+		return -ENOMEM;
+	memset(sock, 0, sizeof(*sock));
+	sock->fd = fd;
+	sock->kind = kind;
+	sock->udp = kind == SIW_LLP_UDP;
+	sock->hot = -1;
+	sock->token = token;
+	sock->port = port;
+	siw_link_init(&sock->ring);
+	rv = siw_llp_sock_register(sock);
+	if (rv < 0) {
+		free(sock);
+		return rv;
+	}
+	siw_link_add(&port->all, &sock->all);
+	*out = sock;
+	return 0;
+}
+
+void siw_llp_close(struct siw_llp_sock *sock)
+{
+	if (!sock)
+		return;
+	if (sock->udp)
+		siw_llp_udp_count_drops(sock);
+	siw_llp_tap_close(sock);
+	siw_llp_sock_detach(sock);
+	siw_link_del(&sock->all);
+	/* Linux closes the descriptor also where close() says EINTR: never twice. */
+	close(sock->fd);
+	free(sock);
+}
+
+void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
+{
+	sock->token = token;
+}
+
+void siw_llp_again(struct siw_llp_sock *sock)
+{
+	siw_llp_sock_ready(sock);
+}
+
+/*
+ * The epoll set's entry anew: epoll looks at the socket while it changes an entry and
+ * reports it if it is ready, so that nothing that became so earlier is missed. A socket that is
+ * leaving the set at this moment gives ENOENT; then it is hot, or closed.
+ */
+static void refresh(struct siw_llp_sock *sock, bool write)
+{
+	struct epoll_event ev = { .events = EPOLLIN | EPOLLET, .data.ptr = sock };
+
+	if (!sock->udp)
+		ev.events |= EPOLLOUT | EPOLLRDHUP;
+	else if (write)
+		ev.events |= EPOLLOUT;
+	epoll_ctl(sock->port->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
+}
+
+void siw_llp_wants(struct siw_llp_sock *sock, bool always)
+{
+	bool did = __atomic_exchange_n(&sock->want_write, 1, __ATOMIC_SEQ_CST);
+
+	if (did && !always)
+		return;
+	if (__atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST))
+		refresh(sock, true);
+	else if (!did)
+		siw_llp_port_changed(sock->port); /* a wait set may hold it for reading only */
+}
+
+void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+{
+	if (want)
+		siw_llp_wants(sock, false);
+	else if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED) &&
+		 __atomic_exchange_n(&sock->want_write, 0, __ATOMIC_SEQ_CST) && sock->udp &&
+		 __atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST))
+		/* Otherwise each datagram that leaves would wake epoll. */
+		refresh(sock, false);
+}
+
+int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
+{
+	switch (error) {
+	case EAGAIN:
+	case ENOBUFS:
+		siw_count(SIW_COUNTER_tx_eagain, 1);
+		siw_llp_wants(sock, error == ENOBUFS);
+		return -EAGAIN;
+	default:
+		siw_count(SIW_COUNTER_send_errors, 1);
+		return -error;
+	}
+}
+
+static int name_of(struct siw_llp_sock *sock, struct siw_addr *out,
+		   int (*name)(int, struct sockaddr *, socklen_t *))
+{
+	socklen_t len = sizeof(*out);
+
+	memset(out, 0, sizeof(*out));
+	return name(sock->fd, (struct sockaddr *)out, &len) ? -errno : 0;
+}
+
+int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+{
+	return name_of(sock, out, getsockname);
+}
+
+int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
+{
+	return name_of(sock, out, getpeername);
+}
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+
+/* The place that stands for a flow. Two flows that share one are ordered more than they are. */
+static void *flow(uint16_t from, uint16_t to)
+{
+	static char flows[1 << 16];
+
+	return &flows[(uint16_t)(from * 40503u + to)];
+}
+
+static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
+{
+	struct siw_addr a = { 0 };
+	socklen_t len = sizeof(a);
+
+	return name(fd, (struct sockaddr *)&a, &len) ? 0 : siw_addr_port(&a);
+}
+
+void siw_llp_order_send(int fd, const struct siw_addr *dest)
+{
+	int saved = errno;
+	uint16_t to = dest ? siw_addr_port(dest) : port_of(fd, getpeername);
+
+	__tsan_release(flow(port_of(fd, getsockname), to));
+	errno = saved;
+}
+
+void siw_llp_order_received(int fd, const struct siw_addr *source)
+{
+	int saved = errno;
+	uint16_t from = source ? siw_addr_port(source) : port_of(fd, getpeername);
+
+	__tsan_acquire(flow(from, port_of(fd, getsockname)));
+	errno = saved;
+}
+#endif

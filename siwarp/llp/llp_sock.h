@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_sock.h - the port and the socket as this folder's files see them. */
+#ifndef SIW_LLP_SOCK_H
+#define SIW_LLP_SOCK_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/addr.h"
+#include "base/list.h"
+#include "llp/llp.h"
+
+#define SIW_LLP_HOT_MAX 16
+#define SIW_LLP_LINE	64 /* octets in a cache line */
+
+enum siw_llp_kind {
+	SIW_LLP_UDP,
+	SIW_LLP_LISTENER,
+	SIW_LLP_CONNECTING,
+	SIW_LLP_STREAM,
+};
+
+struct siw_llp_sock {
+	/* Under the caller's lock on the port. A poll and a receive need this line and no more. */
+	_Alignas(SIW_LLP_LINE) int fd;
+	uint8_t kind; /* enum siw_llp_kind */
+	int8_t hot;   /* index in the port's hot set; -1: cold */
+	bool ready;   /* epoll (or the upper layer) said so and no receive has said EAGAIN
+			* since; a cold socket is on the ready ring while this is set */
+	bool stalled; /* a listener without a descriptor for the connection that waits */
+	void *token;
+	struct siw_llp_port *port;
+	uint64_t active; /* number of the poll that last had data or a wish to write here */
+	struct siw_link ring;
+
+	/*
+	 * Any thread. want_write is stored by siw_llp_wants() and pairs with the loads in
+	 * siw_llp_sock_register() and siw_llp_waitset_fill(); registered is stored by
+	 * siw_llp_sock_register() and pairs with the load in siw_llp_wants().
+	 */
+	_Alignas(SIW_LLP_LINE) uint8_t want_write;
+	uint8_t registered; /* it is in the epoll set */
+	bool udp;	    /* never changes */
+	bool aborted;	    /* its closing resets */
+	int error;	    /* how its connecting ended */
+	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
+	struct siw_link all;
+	struct siw_llp_tap *tap; /* of llp_tap.c, under its lock; NULL until a capture met it */
+};
+
+struct siw_llp_port {
+	/* Under the caller's lock: what each poll reads and writes. */
+	_Alignas(SIW_LLP_LINE) uint64_t polls;
+	uint64_t active; /* number of the poll that last had data on any socket */
+	uint64_t slept;	 /* number of the last poll that followed a sleep */
+	int n_hot;
+	int max_hot;
+	int n_ring;
+	unsigned int hot_turn; /* who is next where there is no room for all hot ones */
+	bool ask;	       /* the last asking filled the whole batch */
+	bool after_sleep;      /* a wait set was filled since the last poll that looked at this */
+	struct siw_link ring;
+	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
+
+	/*
+	 * Any thread. armed: for siw_llp_port_armed(). sleepers counts the threads inside
+	 * siw_llp_wait(), changes counts what makes older wait sets blind: each side stores its
+	 * own and then loads the other's (both sequentially consistent), so one of them sees it.
+	 */
+	_Alignas(SIW_LLP_LINE) uint32_t woken; /* the wake descriptor was or will be set */
+	uint32_t sleepers;
+	uint32_t changes;
+	uint8_t armed;
+
+	int epfd, wake_fd;
+	pid_t owner;
+	int n_stalled;
+	uint64_t stalled_until; /* ns: when they are tried again */
+	uint64_t quiet_rounds;	/* askings of epoll that brought nothing */
+	struct siw_link all;	/* every socket */
+};
+
+#define SIW_LLP_OF(link, member) siw_container(link, struct siw_llp_sock, member)
+
+/* ---- llp_port.c: what the sockets tell the poller -------------------------------------------- */
+
+int siw_llp_sock_register(struct siw_llp_sock *sock);
+/* It may have something: onto the ready ring, or marked if it is hot. */
+void siw_llp_sock_ready(struct siw_llp_sock *sock);
+/* It has nothing: EAGAIN. */
+void siw_llp_sock_drained(struct siw_llp_sock *sock);
+/* Its end: EOF or an error, told once; it leaves the hot set, where it would be told for ever. */
+void siw_llp_sock_ended(struct siw_llp_sock *sock);
+/* A listener that met EMFILE and the like: off the ring for a while. */
+void siw_llp_sock_stall(struct siw_llp_sock *sock);
+/* Out of the hot set, the ring, the epoll set. */
+void siw_llp_sock_detach(struct siw_llp_sock *sock);
+/* Wait sets made before now are blind to something: whoever sleeps on one must look again. */
+void siw_llp_port_changed(struct siw_llp_port *port);
+
+/* It had data. */
+static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
+{
+	sock->active = sock->port->active = sock->port->polls;
+}
+
+/*
+ * The calls of the data path. In a process with threads the C library makes each a cancellation point,
+ * two atomic instructions that these do without; a thread that is cancelled in here would keep the
+ * caller's locks anyway.
+ */
+static inline ssize_t siw_llp_sendto(int fd, const void *buf, size_t len, int flags,
+				     const struct siw_addr *dest, socklen_t dest_len)
+{
+	return syscall(SYS_sendto, fd, buf, len, flags, dest, dest_len);
+}
+
+static inline ssize_t siw_llp_recvfrom(int fd, void *buf, size_t len, int flags,
+				       struct siw_addr *source, socklen_t *source_len)
+{
+	return syscall(SYS_recvfrom, fd, buf, len, flags, source, source_len);
+}
+
+/*
+ * ThreadSanitizer would take what these read and write for accesses outside the order that
+ * siw_llp_order_send() tells it, so under it they go past its interceptors, as the two above do.
+ */
+static inline ssize_t siw_llp_sendmsg(int fd, const struct msghdr *msg, int flags)
+{
+#if defined(__SANITIZE_THREAD__)
+	return syscall(SYS_sendmsg, fd, msg, flags);
+#else
+	return sendmsg(fd, msg, flags);
+#endif
+}
+
+static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
+{
+#if defined(__SANITIZE_THREAD__)
+	return syscall(SYS_readv, fd, iov, n);
+#else
+	return readv(fd, iov, n);
+#endif
+}
+
+/* ---- llp_sock.c ------------------------------------------------------------------------------ */
+
+/*
+ * What was done before a send was done before the receive that brought it. ThreadSanitizer cannot see
+ * an order that goes through the kernel, so with both ends in one process it would take the peer's
+ * placing for a race with what the program did before it posted: these two tell it, flow by
+ * flow. dest and source are NULL on a connected socket. Nothing in any other build.
+ */
+#if defined(__SANITIZE_THREAD__)
+void siw_llp_order_send(int fd, const struct siw_addr *dest);
+void siw_llp_order_received(int fd, const struct siw_addr *source);
+#else
+static inline void siw_llp_order_send(int fd, const struct siw_addr *dest)
+{
+	(void)fd, (void)dest;
+}
+
+static inline void siw_llp_order_received(int fd, const struct siw_addr *source)
+{
+	(void)fd, (void)source;
+}
+#endif
+
+/* Makes a socket of fd and registers it; fd stays the caller's on an error. */
+int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
+		     struct siw_llp_sock **out);
+/*
+ * It wants to write. always: also if it already did, for where no event is sure to come
+ * (a full device queue, ENOBUFS, has room again without telling the socket).
+ */
+void siw_llp_wants(struct siw_llp_sock *sock, bool always);
+/* A send failed with this errno: counts it; -EAGAIN (want_write is set) or -error. */
+int siw_llp_send_failed(struct siw_llp_sock *sock, int error);
+/* Counts what the kernel dropped at this socket since the last call. */
+void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
+/* A descriptor of our own: 0, or -errno. */
+int siw_llp_socket(uint16_t family, int type);
+int siw_llp_option(int fd, int level, int name, int value);
+
+#endif

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_tcp.c - streams. */
+#include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/counters.h"
+#include "llp/llp_sock.h"
+#include "llp/llp_tap.h"
+
+#define ACCEPT_TRIES 16
+
+#ifndef IOV_MAX
+#define IOV_MAX 1024
+#endif
+
+static int open_bound(const struct siw_addr *local, uint16_t family, bool listens)
+{
+	int rv, fd = siw_llp_socket(family, SOCK_STREAM);
+
+	if (fd < 0)
+		return fd;
+	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (rv == 0 && family == AF_INET6)
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+	/*
+	 * A listener must be able to come back while old connections of its port are in
+	 * TIME-WAIT; Linux still refuses a port on which another one listens.
+	 */
+	if (rv == 0 && listens)
+		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (rv == 0 && local && !listens)
+		rv = siw_llp_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+	if (rv == 0 && local && bind(fd, (const struct sockaddr *)local, siw_addr_len(local)))
+		rv = -errno;
+	if (rv == 0)
+		return fd;
+	close(fd);
+	return rv;
+}
+
+int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+		       void *token, struct siw_llp_sock **out)
+{
+	int rv, fd = open_bound(local, local->family, true);
+
+	if (fd < 0)
+		return fd;
+	rv = listen(fd, backlog) ? -errno : 0;
+	if (rv == 0)
+		rv = siw_llp_sock_new(port, fd, SIW_LLP_LISTENER, token, out);
+	if (rv < 0)
+		close(fd);
+	return rv;
+}
+
+/* What accept() says of a connection that ended, or of the network, and not of the listener. */
+static bool of_the_connection(int error)
+{
+	switch (error) {
+	case EINTR:
+	case ECONNABORTED:
+	case EPROTO:
+	case ENOPROTOOPT:
+	case EHOSTDOWN:
+	case ENONET:
+	case EHOSTUNREACH:
+	case EOPNOTSUPP:
+	case ENETUNREACH:
+	case ENETDOWN:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int accept_failed(struct siw_llp_sock *listener, int error)
+{
+	if (error == EAGAIN)
+		siw_llp_sock_drained(listener);
+	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
+		siw_llp_sock_stall(listener);
+	else if (of_the_connection(error))
+		return -EAGAIN; /* there may be more: the listener stays ready */
+	return -error;
+}
+
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_llp_sock **out)
+{
+	int rv, fd, tries = 0;
+
+	do
+		fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	while (fd < 0 && of_the_connection(errno) && ++tries < ACCEPT_TRIES);
+	if (fd < 0)
+		return accept_failed(listener, errno);
+	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	if (rv == 0)
+		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, token, out);
+	if (rv < 0)
+		close(fd);
+	else if (siw_capture_on())
+		siw_llp_tap_connected_now(*out, false);
+	return rv;
+}
+
+int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+			const struct siw_addr *source, void *token, struct siw_llp_sock **out)
+{
+	int rv, fd = open_bound(source, dest->family, false);
+
+	if (fd < 0)
+		return fd;
+	rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
+	/* An interrupted connect goes on by itself, like one that would block. */
+	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
+		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, token, out);
+	if (rv < 0)
+		close(fd);
+	return rv;
+}
+
+int siw_llp_tcp_connected(struct siw_llp_sock *sock)
+{
+	struct siw_addr peer;
+	socklen_t len = sizeof(sock->error);
+
+	if (sock->kind == SIW_LLP_STREAM)
+		return 0;
+	/* Reading SO_ERROR clears it: it is kept, so that asking again tells the same. */
+	if (!sock->error && getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &sock->error, &len))
+		sock->error = errno;
+	if (!sock->error) {
+		int rv = siw_llp_peer(sock, &peer);
+
+		if (rv == 0) {
+			/* It stays ready: data may have come with the event that told of this. */
+			sock->kind = SIW_LLP_STREAM;
+			if (siw_capture_on())
+				siw_llp_tap_connected_now(sock, true);
+			return 0;
+		}
+		siw_llp_sock_drained(sock);
+		return -EAGAIN;
+	}
+	siw_llp_sock_ended(sock);
+	return -sock->error;
+}
+
+static size_t length(const struct iovec *iov, int n)
+{
+	size_t sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += iov[i].iov_len;
+	return sum;
+}
+
+static __attribute__((always_inline)) inline ssize_t send_once(struct siw_llp_sock *sock,
+							       const struct iovec *iov, int n)
+{
+	struct msghdr msg = {
+		.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = n > IOV_MAX ? IOV_MAX : (size_t)n,
+	};
+	ssize_t sent;
+
+	siw_llp_order_send(sock->fd, NULL);
+	do {
+		if (n == 1)
+			sent = siw_llp_sendto(sock->fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL,
+					      NULL, 0);
+		else
+			sent = siw_llp_sendmsg(sock->fd, &msg, MSG_NOSIGNAL);
+	} while (sent < 0 && errno == EINTR);
+	return sent;
+}
+
+static __attribute__((cold, noinline)) ssize_t send_tapped(struct siw_llp_sock *sock,
+							   const struct iovec *iov, int n)
+{
+	uint64_t when = siw_capture_lock();
+	ssize_t sent = send_once(sock, iov, n);
+
+	if (sent > 0)
+		siw_llp_tap_octets(sock, when, true, iov, (size_t)sent);
+	siw_capture_unlock();
+	return sent;
+}
+
+ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	ssize_t sent = siw_capture_on() ? send_tapped(sock, iov, n) : send_once(sock, iov, n);
+
+	if (__builtin_expect(sent < 0, 0))
+		return siw_llp_send_failed(sock, errno);
+	if ((size_t)sent < length(iov, n))
+		siw_count(SIW_COUNTER_tx_partial, 1);
+	return sent;
+}
+
+static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_sock *sock,
+							       const struct iovec *iov, int n)
+{
+	ssize_t got;
+
+	do {
+		if (n == 1)
+			got = siw_llp_recvfrom(sock->fd, iov->iov_base, iov->iov_len, 0, NULL,
+					       NULL);
+		else
+			got = siw_llp_readv(sock->fd, iov, n > IOV_MAX ? IOV_MAX : n);
+	} while (got < 0 && errno == EINTR);
+	return got;
+}
+
+/* The receive is done under the lock too: the order of the octets is that of the file. */
+static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *sock,
+							   const struct iovec *iov, int n)
+{
+	ssize_t got;
+
+	siw_capture_lock();
+	got = recv_once(sock, iov, n);
+	if (got > 0)
+		siw_llp_tap_octets(sock, siw_capture_now(), false, iov, (size_t)got);
+	else if (got == 0 || errno == ECONNRESET)
+		siw_llp_tap_end(sock, siw_capture_now(), false, got < 0);
+	siw_capture_unlock();
+	return got;
+}
+
+ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	ssize_t got = siw_capture_on() ? recv_tapped(sock, iov, n) : recv_once(sock, iov, n);
+
+	if (__builtin_expect(got > 0, 1)) {
+		siw_llp_order_received(sock->fd, NULL);
+		siw_llp_sock_active(sock);
+		return got;
+	}
+	if (got == 0) {
+		siw_llp_sock_ended(sock);
+		return 0;
+	}
+	if (errno == EAGAIN) {
+		siw_llp_sock_drained(sock);
+		return -EAGAIN;
+	}
+	got = -errno;
+	siw_llp_sock_ended(sock);
+	return got;
+}
+
+int siw_llp_tcp_emss(struct siw_llp_sock *sock)
+{
+	int emss = 0;
+	socklen_t len = sizeof(emss);
+
+	return getsockopt(sock->fd, IPPROTO_TCP, TCP_MAXSEG, &emss, &len) ? -errno : emss;
+}
+
+int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
+{
+	bool tapped = siw_capture_on();
+	uint64_t when = tapped ? siw_capture_lock() : 0;
+	int rv = shutdown(sock->fd, SHUT_WR) ? -errno : 0;
+
+	if (tapped && rv == 0)
+		siw_llp_tap_end(sock, when, true, false);
+	if (tapped)
+		siw_capture_unlock();
+	return rv;
+}
+
+void siw_llp_tcp_abort(struct siw_llp_sock *sock)
+{
+	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
+
+	sock->aborted = true;
+	setsockopt(sock->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_udp.c - datagrams. */
+#include <fcntl.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/counters.h"
+#include "base/settings.h"
+#include "llp/llp_sock.h"
+#include "llp/llp_tap.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+/* The drop counter as the kernel has it; SO_RXQ_OVFL would cost a control message a datagram. */
+static uint32_t drops(int fd)
+{
+	uint32_t info[SK_MEMINFO_VARS] = { 0 };
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &len))
+		return 0;
+	return info[SK_MEMINFO_DROPS];
+}
+
+void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
+{
+	uint32_t now = drops(sock->fd);
+
+	if (now == sock->drops)
+		return;
+	siw_count(SIW_COUNTER_drop_rxq_overflow, now - sock->drops);
+	sock->drops = now;
+}
+
+/* As large as we may: beyond the system's limit if we are privileged, else up to it. */
+static void set_buffer(int fd, int force, int plain, int64_t octets)
+{
+	/* The kernel doubles what it is given. */
+	int value = octets > INT32_MAX / 2 ? INT32_MAX / 2 : (int)octets;
+
+	if (siw_llp_option(fd, SOL_SOCKET, force, value) < 0)
+		siw_llp_option(fd, SOL_SOCKET, plain, value);
+}
+
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
+		     struct siw_llp_sock **out)
+{
+	int rv, fd = siw_llp_socket(local->family, SOCK_DGRAM);
+
+	if (fd < 0)
+		return fd;
+	set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, siw_settings()->rcvbuf);
+	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
+	if (local->family == AF_INET6) {
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+		if (rv < 0)
+			goto fail;
+	}
+	if (bind(fd, (const struct sockaddr *)local, siw_addr_len(local))) {
+		rv = -errno;
+		goto fail;
+	}
+	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
+	if (rv == 0)
+		return 0;
+fail:
+	close(fd);
+	return rv;
+}
+
+static int int_option(int fd, int name, int *value)
+{
+	socklen_t len = sizeof(*value);
+
+	return getsockopt(fd, SOL_SOCKET, name, value, &len) ? -errno : 0;
+}
+
+/* 0 if fd is a UDP socket that has a port. */
+static int check_bound_udp(int fd)
+{
+	struct siw_addr local = { 0 };
+	socklen_t len = sizeof(local);
+	int type = 0, protocol = 0;
+	int rv = int_option(fd, SO_TYPE, &type);
+
+	if (rv == 0)
+		rv = int_option(fd, SO_PROTOCOL, &protocol);
+	if (rv < 0)
+		return rv;
+	if (type != SOCK_DGRAM || protocol != IPPROTO_UDP)
+		return -EINVAL;
+	if (getsockname(fd, (struct sockaddr *)&local, &len))
+		return -errno;
+	if (!siw_addr_len(&local) || !local.port_be)
+		return -EINVAL;
+	return 0;
+}
+
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
+{
+	int flags, rv = check_bound_udp(fd);
+
+	if (rv < 0)
+		return rv;
+	flags = fcntl(fd, F_GETFL);
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || fcntl(fd, F_SETFD, FD_CLOEXEC))
+		return -errno;
+	/*
+	 * Off: an error queue that nobody reads would keep the socket ready for ever, and
+	 * datagrams must come one by one. Where the kernel does not know an option it is off.
+	 */
+	siw_llp_option(fd, IPPROTO_IP, IP_RECVERR, 0);
+	siw_llp_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
+	siw_llp_option(fd, IPPROTO_UDP, UDP_GRO, 0);
+	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
+	if (rv == 0)
+		(*out)->drops = drops(fd);
+	return rv;
+}
+
+/* What an ICMP message, or its absence of an answer, leaves as a socket's pending error. */
+static bool is_pending_error(int error)
+{
+	switch (error) {
+	case ECONNREFUSED:
+	case EHOSTUNREACH:
+	case ENETUNREACH:
+	case EHOSTDOWN:
+	case ENONET:
+	case ENOPROTOOPT:
+	case EPROTO:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static __attribute__((always_inline)) inline ssize_t send_plain(int fd, const struct siw_addr *dest,
+								const struct iovec *iov, int n)
+{
+	struct msghdr msg = {
+		.msg_name = (void *)dest,
+		.msg_namelen = siw_addr_len(dest),
+		.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = (size_t)n,
+	};
+	ssize_t sent;
+
+	siw_llp_order_send(fd, dest);
+	do {
+		if (n == 1)
+			sent = siw_llp_sendto(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL, dest,
+					      siw_addr_len(dest));
+		else
+			sent = siw_llp_sendmsg(fd, &msg, MSG_NOSIGNAL);
+	} while (sent < 0 && errno == EINTR);
+	return sent;
+}
+
+static __attribute__((cold, noinline)) ssize_t
+send_tapped(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
+{
+	uint64_t when = siw_capture_lock();
+	ssize_t sent = send_plain(sock->fd, dest, iov, n);
+
+	if (sent >= 0)
+		siw_llp_tap_datagram(sock, when, true, dest, iov, 0, (size_t)sent, 0);
+	siw_capture_unlock();
+	return sent;
+}
+
+static inline ssize_t send_once(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				const struct iovec *iov, int n)
+{
+	return siw_capture_on() ? send_tapped(sock, dest, iov, n)
+				: send_plain(sock->fd, dest, iov, n);
+}
+
+/*
+ * A pending error is of an earlier datagram and gone with the call that met it. The same errno
+ * twice is this datagram's own (no route), unless it is one that only ICMP brings.
+ */
+static __attribute__((cold, noinline)) int
+send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
+{
+	int first = errno;
+
+	if (send_once(sock, dest, iov, n) >= 0) {
+		siw_count(SIW_COUNTER_icmp_errors, 1);
+		siw_llp_want_write(sock, false);
+		return 0;
+	}
+	if (errno != first || first == ECONNREFUSED)
+		siw_count(SIW_COUNTER_icmp_errors, 1);
+	return siw_llp_send_failed(sock, errno);
+}
+
+int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		     const struct iovec *iov, int n)
+{
+	if (__builtin_expect(send_once(sock, dest, iov, n) >= 0, 1)) {
+		siw_llp_want_write(sock, false); /* one load, but after an EAGAIN */
+		return 0;
+	}
+	if (is_pending_error(errno))
+		return send_again(sock, dest, iov, n);
+	return siw_llp_send_failed(sock, errno);
+}
+
+/* What a train is refused with that single datagrams would not be. */
+static bool is_train_error(int error)
+{
+	return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP ||
+	       error == ENOPROTOOPT;
+}
+
+static ssize_t send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+			  size_t len, uint16_t seg)
+{
+	union {
+		char octets[CMSG_SPACE(sizeof(uint16_t))];
+		struct cmsghdr aligned;
+	} control = { 0 };
+	struct iovec iov = { (void *)buf, len };
+	struct msghdr msg = {
+		.msg_name = (void *)dest,
+		.msg_namelen = siw_addr_len(dest),
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.octets,
+		.msg_controllen = sizeof(control.octets),
+	};
+	struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+	ssize_t sent;
+
+	cmsg->cmsg_level = IPPROTO_UDP;
+	cmsg->cmsg_type = UDP_SEGMENT;
+	cmsg->cmsg_len = CMSG_LEN(sizeof(seg));
+	memcpy(CMSG_DATA(cmsg), &seg, sizeof(seg));
+	siw_llp_order_send(sock->fd, dest);
+	do {
+		sent = siw_llp_sendmsg(sock->fd, &msg, MSG_NOSIGNAL);
+	} while (sent < 0 && errno == EINTR);
+	return sent;
+}
+
+static __attribute__((cold, noinline)) ssize_t train_tapped(struct siw_llp_sock *sock,
+							    const struct siw_addr *dest,
+							    const void *buf, size_t len,
+							    uint16_t seg)
+{
+	struct iovec iov = { (void *)buf, len };
+	uint64_t when = siw_capture_lock();
+	ssize_t sent = send_train(sock, dest, buf, len, seg);
+	size_t at;
+
+	for (at = 0; sent >= 0 && at < len; at += seg)
+		siw_llp_tap_datagram(sock, when, true, dest, &iov, at,
+				     len - at < seg ? len - at : seg, 0);
+	siw_capture_unlock();
+	return sent;
+}
+
+int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+			   size_t len, uint16_t seg)
+{
+	ssize_t sent = siw_capture_on() ? train_tapped(sock, dest, buf, len, seg)
+					: send_train(sock, dest, buf, len, seg);
+
+	if (sent >= 0) {
+		siw_llp_want_write(sock, false);
+		return 0;
+	}
+	if (is_train_error(errno))
+		return -EOPNOTSUPP;
+	/* An error that ICMP left belongs to an earlier datagram: one by one finds out whose. */
+	if (is_pending_error(errno)) {
+		siw_count(SIW_COUNTER_icmp_errors, 1);
+		return -ECONNREFUSED;
+	}
+	return siw_llp_send_failed(sock, errno);
+}
+
+/* Also makes the address whole that a sockaddr_in does not fill. */
+static __attribute__((always_inline)) inline ssize_t
+recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	socklen_t len = sizeof(*source);
+	ssize_t got = siw_llp_recvfrom(sock->fd, buf, size, MSG_TRUNC, source, &len);
+
+	if (__builtin_expect(got >= 0, 1) && source->family == AF_INET) {
+		memset(source->v6, 0, sizeof(source->v6));
+		source->scope = 0;
+	}
+	return got;
+}
+
+static __attribute__((cold, noinline)) ssize_t
+recv_tapped(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	struct iovec iov = { buf, size };
+	ssize_t got;
+
+	siw_capture_lock();
+	got = recv_once(sock, source, buf, size);
+	if (got >= 0) {
+		size_t here = (size_t)got < size ? (size_t)got : size;
+
+		siw_llp_tap_datagram(sock, siw_capture_now(), false, source, &iov, 0, here,
+				     (size_t)got - here);
+	}
+	siw_capture_unlock();
+	return got;
+}
+
+ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	bool again = false;
+
+	for (;;) {
+		ssize_t got = siw_capture_on() ? recv_tapped(sock, source, buf, size)
+					       : recv_once(sock, source, buf, size);
+
+		if (__builtin_expect(got >= 0, 1)) {
+			siw_llp_order_received(sock->fd, source);
+			siw_llp_sock_active(sock);
+			return got;
+		}
+		if (errno == EAGAIN) {
+			siw_llp_sock_drained(sock);
+			return -EAGAIN;
+		}
+		if (errno == EINTR)
+			continue;
+		if (!is_pending_error(errno))
+			return -errno;
+		siw_count(SIW_COUNTER_icmp_errors, 1);
+		if (again)
+			return -errno;
+		again = true;
+	}
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_wait.c - sleeping until a port has something, and event descriptors. */
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "llp/llp_sock.h"
+
+/* What the ready marks remember is no event any more: nobody may sleep on it. */
+static bool has_ready(const struct siw_llp_port *port)
+{
+	if (port->n_ring)
+		return true;
+	/* Unarmed, the hot ones are in the set themselves, and poll(2) sees them as they are. */
+	for (int i = 0; port->armed && i < port->n_hot; i++)
+		if (port->hot[i]->ready)
+			return true;
+	return false;
+}
+
+void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+{
+	set->port = port;
+	/* Before want_write is loaded: siw_llp_wants() stores that one first, then changes. */
+	set->changes = __atomic_load_n(&port->changes, __ATOMIC_SEQ_CST);
+	set->n = 0;
+	for (int i = 0; !port->armed && i < port->n_hot; i++) {
+		set->out[set->n] = __atomic_load_n(&port->hot[i]->want_write, __ATOMIC_SEQ_CST);
+		set->fds[set->n++] = port->hot[i]->fd;
+	}
+	set->out[set->n] = false;
+	set->fds[set->n++] = port->epfd;
+	set->due_ns = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
+	port->after_sleep = true;
+}
+
+/* Nanoseconds that the wait may last, -1: no limit; *due: it ends because the port says so. */
+static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
+{
+	int64_t ns = timeout_us;
+	uint64_t now;
+
+	if (timeout_us > INT64_MAX / 1000)
+		ns = INT64_MAX;
+	else if (timeout_us > 0)
+		ns = timeout_us * 1000;
+	*due = false;
+	if (!set->due_ns)
+		return ns;
+	now = siw_now_ns();
+	if (set->due_ns <= now) {
+		*due = true;
+		return 0;
+	}
+	if (ns < 0 || set->due_ns - now < (uint64_t)ns) {
+		*due = true;
+		ns = (int64_t)(set->due_ns - now);
+	}
+	return ns;
+}
+
+/* 1, 0, or -errno. */
+static int sleep_on(struct pollfd *fds, nfds_t n, int64_t ns)
+{
+	struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+	int rv = ppoll(fds, n, ns < 0 ? NULL : &t, NULL);
+
+	return rv < 0 ? -errno : rv > 0;
+}
+
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	struct pollfd fds[sizeof(set->fds) / sizeof(set->fds[0]) + 1];
+	struct siw_llp_port *port = set->port;
+	nfds_t n = 0;
+	bool due;
+	int64_t ns = limit(set, timeout_us, &due);
+	int rv;
+
+	for (; n < (nfds_t)set->n; n++)
+		fds[n] = (struct pollfd){ set->fds[n], set->out[n] ? POLLIN | POLLOUT : POLLIN, 0 };
+	if (extra_fd >= 0)
+		fds[n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
+	if (!port)
+		return sleep_on(fds, n, ns);
+	/* Pairs with siw_llp_port_changed(): it adds to changes, then loads sleepers. */
+	__atomic_fetch_add(&port->sleepers, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&port->changes, __ATOMIC_SEQ_CST) != set->changes)
+		rv = 1;
+	else
+		rv = sleep_on(fds, n, ns);
+	__atomic_fetch_sub(&port->sleepers, 1, __ATOMIC_SEQ_CST);
+	return rv == 0 && due ? 1 : rv;
+}
+
+int siw_llp_event_open(void)
+{
+	int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+
+	return fd < 0 ? -errno : fd;
+}
+
+void siw_llp_event_set(int fd)
+{
+	uint64_t one = 1;
+
+	/* EAGAIN: it is full, hence set. */
+	while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+void siw_llp_event_clear(int fd)
+{
+	uint64_t count;
+
+	while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
+		;
+}
+
+void siw_llp_event_close(int fd)
+{
+	close(fd);
+}

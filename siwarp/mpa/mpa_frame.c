@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpa/mpa_frame.c - Request and Reply Frames: from octets to values and back. No sockets,
+ * no state.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "mpa/mpa_stream.h"
+
+static const char *key_of(bool reply)
+{
+	return reply ? SIW_MPA_KEY_REPLY : SIW_MPA_KEY_REQUEST;
+}
+
+/*
+ * What we may say ourselves. Markers are not in this build, so M is never declared;
+ * revision 0 is the RDMA Consortium's and not ours to speak.
+ */
+bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
+{
+	uint32_t room = SIW_MPA_MAX_PDATA;
+
+	if (p->rev != 1 && p->rev != 2)
+		return false;
+	if (p->markers || (p->rejected && !reply))
+		return false;
+	if (p->enhanced)
+		room -= sizeof(struct siw_mpa_enhanced);
+	if (p->pdata_len > room)
+		return false;
+	if (!p->enhanced)
+		return !p->p2p && !p->rtr;
+	if (p->rev < 2 || p->ird > SIW_MPA_MAX_IRD || p->ord > SIW_MPA_MAX_IRD) /* RFC6581-6-02 */
+		return false;
+	if (p->rtr & ~(SIW_MPA_RTR_FPDU | SIW_MPA_RTR_WRITE | SIW_MPA_RTR_READ))
+		return false;
+	/* RFC6581-9.2-02, -08 with A; RFC6581-9.2-14 without. */
+	return p->p2p ? p->rtr != 0 : p->rtr == 0;
+}
+
+static void put_enhanced(uint8_t *at, const struct siw_mpa_params *p)
+{
+	struct siw_mpa_enhanced *e = (struct siw_mpa_enhanced *)at;
+	uint32_t ird = p->ird, ord = p->ord;
+
+	if (p->p2p)
+		ird |= SIW_MPA_BIT_A;
+	if (p->rtr & SIW_MPA_RTR_FPDU)
+		ird |= SIW_MPA_BIT_B;
+	if (p->rtr & SIW_MPA_RTR_WRITE)
+		ord |= SIW_MPA_BIT_C;
+	if (p->rtr & SIW_MPA_RTR_READ)
+		ord |= SIW_MPA_BIT_D;
+	siw_mpa_put_be16(e->ird, ird);
+	siw_mpa_put_be16(e->ord, ord);
+}
+
+static void get_enhanced(const uint8_t *at, struct siw_mpa_params *p)
+{
+	const struct siw_mpa_enhanced *e = (const struct siw_mpa_enhanced *)at;
+	uint32_t ird = siw_mpa_be16(e->ird), ord = siw_mpa_be16(e->ord);
+
+	p->enhanced = 1;
+	p->ird = ird & SIW_MPA_MAX_IRD;
+	p->ord = ord & SIW_MPA_MAX_IRD;
+	p->p2p = !!(ird & SIW_MPA_BIT_A);
+	if (!p->p2p) /* RFC6581-9.2-15: B, C and D say nothing then */
+		return;
+	p->rtr |= ird & SIW_MPA_BIT_B ? SIW_MPA_RTR_FPDU : 0;
+	p->rtr |= ord & SIW_MPA_BIT_C ? SIW_MPA_RTR_WRITE : 0;
+	p->rtr |= ord & SIW_MPA_BIT_D ? SIW_MPA_RTR_READ : 0;
+}
+
+uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, bool reply)
+{
+	struct siw_mpa_frame *f = (struct siw_mpa_frame *)frame;
+	uint8_t *pd = frame + sizeof(*f);
+
+	memcpy(f->key, key_of(reply), SIW_MPA_KEY_LEN);
+	f->flags = (p->crc ? SIW_MPA_FLAG_C : 0) | (p->rejected ? SIW_MPA_FLAG_R : 0) |
+		   (p->enhanced ? SIW_MPA_FLAG_S : 0);
+	f->rev = p->rev;
+	if (p->enhanced) {
+		put_enhanced(pd, p);
+		pd += sizeof(struct siw_mpa_enhanced);
+	}
+	memcpy(pd, p->pdata, p->pdata_len);
+	pd += p->pdata_len;
+	/* RFC 6581 section 6: the length counts the enhanced data too. */
+	siw_mpa_put_be16(f->pd_length, (uint32_t)(pd - frame - (ptrdiff_t)sizeof(*f)));
+	return (uint32_t)(pd - frame);
+}
+
+/*
+ * A wrong key is told from its first wrong octet on, a wrong length as soon as the header
+ * is here: a peer that speaks something else is not waited for (RFC5044-8-05).
+ */
+int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
+{
+	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
+	uint32_t pd;
+
+	if (memcmp(frame, key_of(reply), len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
+		return -EPROTO; /* RFC5044-7.1.1-02, -04; also Initiator/Initiator: 7.1.2-15 */
+	if (len < sizeof(*f))
+		return (int)(sizeof(*f) - len);
+	pd = siw_mpa_be16(f->pd_length);
+	if (pd > SIW_MPA_MAX_PDATA) /* RFC5044-7.1.1-18 */
+		return -EPROTO;
+	return (int)(sizeof(*f) + pd - len);
+}
+
+int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out)
+{
+	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
+	const uint8_t *pd = frame + sizeof(*f);
+	uint32_t len = siw_mpa_be16(f->pd_length);
+
+	memset(out, 0, sizeof(*out));
+	out->rev = f->rev;
+	out->markers = !!(f->flags & SIW_MPA_FLAG_M);
+	out->crc = !!(f->flags & SIW_MPA_FLAG_C);
+	out->rejected = !!(f->flags & SIW_MPA_FLAG_R);
+	/*
+	 * In revisions 0 and 1 the place of S is a reserved bit (RFC5044-7.1.1-13,
+	 * RFC6581-6-02).
+	 */
+	if (f->rev >= 2 && f->flags & SIW_MPA_FLAG_S) {
+		if (len < sizeof(struct siw_mpa_enhanced)) /* RFC6581-6-05 */
+			return -EPROTO;
+		get_enhanced(pd, out);
+		pd += sizeof(struct siw_mpa_enhanced);
+		len -= sizeof(struct siw_mpa_enhanced);
+	}
+	memcpy(out->pdata, pd, len);
+	out->pdata_len = (uint16_t)len;
+	return 0;
+}

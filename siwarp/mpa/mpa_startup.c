@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpa/mpa_startup.c - connection start-up (RFC 5044 section 7.1, RFC 6581): a table of
+ * (state, event).
+ *
+ * An event is found by the state's observer (what TCP brought) or comes from above
+ * (reply). The table says what is done about it and which state follows; nothing else
+ * writes the state. Timeouts (RFC5044-7.1.2-16, -20) are the caller's, who has the clock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/counters.h"
+#include "llp/llp.h"
+#include "mpa/mpa_stream.h"
+
+struct cell {
+	uint8_t action, next;
+};
+
+/* clang-format off */
+#define ROW(state)	   [SIW_MPA_ST_##state]
+#define ON(event, act, to) [SIW_MPA_EV_##event] = {SIW_MPA_ACT_##act, SIW_MPA_ST_##to}
+
+/* A cell that is not listed is ILLEGAL. */
+static const struct cell table[SIW_MPA_N_STATES][SIW_MPA_N_EVENTS] = {
+	ROW(CONNECTING) = {
+		ON(CONNECTED, SEND_REQUEST, SENDING_REQUEST),
+		ON(LOST, FAIL, FAILED),
+	},
+	ROW(SENDING_REQUEST) = {
+		ON(SENT, WAIT, AWAIT_REPLY),
+		ON(LOST, FAIL, FAILED),
+	},
+	ROW(AWAIT_REPLY) = {
+		ON(REPLY, GIVE_REPLY, FULL),
+		ON(REPLY_NO, GIVE_REJECT, REJECTED),
+		ON(REPLY_OTHER, GIVE_MISMATCH, TERMINATING),
+		ON(BAD_FRAME, FAIL, FAILED),
+		ON(LOST, FAIL, FAILED),
+	},
+	ROW(AWAIT_REQUEST) = {
+		ON(REQUEST, GIVE_REQUEST, ANSWERING),
+		ON(UNABLE, REFUSE, FAILED),
+		ON(BAD_FRAME, FAIL, FAILED),
+		ON(LOST, FAIL, FAILED),
+	},
+	ROW(ANSWERING) = {
+		ON(ACCEPT, SEND_ACCEPT, ACCEPTING),
+		ON(REJECT, SEND_REJECT, REJECTING),
+		ON(LOST, FAIL, FAILED),
+	},
+	ROW(ACCEPTING) = {
+		ON(SENT, ENTER_FULL, FULL),
+		ON(LOST, FAIL, FAILED),
+	},
+	ROW(REJECTING) = {
+		ON(SENT, WAIT, REJECTED),
+		ON(LOST, FAIL, FAILED),
+	},
+};
+/* clang-format on */
+
+int siw_mpa_test_cell(int state, int event)
+{
+	if (state < 0 || state >= SIW_MPA_N_STATES || event < 0 || event >= SIW_MPA_N_EVENTS)
+		return -1;
+	return table[state][event].action << 8 | table[state][event].next;
+}
+
+int siw_mpa_test_state(const struct siw_mpa_stream *stream)
+{
+	return stream->state;
+}
+
+int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
+{
+	stream->error = (struct siw_wire_err){ SIW_LAYER_LLP, 0, (uint8_t)code };
+	return rv;
+}
+
+/* ---- actions: one of enum siw_mpa_startup or -errno ------------------------------- */
+
+static int act_illegal(struct siw_mpa_stream *stream)
+{
+	(void)stream;
+	return -EINVAL;
+}
+
+static int act_wait(struct siw_mpa_stream *stream)
+{
+	(void)stream;
+	return SIW_MPA_STARTING;
+}
+
+static void put_frame(struct siw_mpa_stream *stream, bool reply)
+{
+	struct siw_mpa_start *start = stream->start;
+
+	start->out_len = siw_mpa_frame_build(start->out, &start->mine, reply);
+	start->out_sent = 0;
+}
+
+static int act_send_request(struct siw_mpa_stream *stream)
+{
+	put_frame(stream, false);
+	return SIW_MPA_STARTING;
+}
+
+static int act_give_request(struct siw_mpa_stream *stream)
+{
+	(void)stream;
+	return SIW_MPA_REQUEST;
+}
+
+/*
+ * A Request of revision 0 (RFC 5044 annex C.2.1: a Reply in our own revision, then an
+ * orderly close), or one for Markers, which this build cannot send: it is told so, rather
+ * than left with a closed connection.
+ */
+static int act_refuse(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_start *start = stream->start;
+	const struct siw_mpa_params *peer = &start->peer;
+
+	start->mine = (struct siw_mpa_params){ .rev = peer->rev ? peer->rev : 1,
+					       .crc = peer->crc,
+					       .rejected = 1,
+					       .enhanced = peer->enhanced,
+					       .p2p = peer->p2p,
+					       .rtr = peer->rtr };
+	put_frame(stream, true);
+	siw_count(SIW_COUNTER_rejects, 1);
+	siw_mpa_pump(stream); /* all of it or not: there is no second try */
+	stream->rx.dead = -EPROTO;
+	return siw_mpa_fail(stream, peer->rev ? SIW_MPA_CATASTROPHIC : SIW_MPA_BAD_FRAME, -EPROTO);
+}
+
+static void settle_crc(struct siw_mpa_stream *stream)
+{
+	const struct siw_mpa_start *start = stream->start;
+	/* RFC5044-7.1.1-10, -11 */
+	uint8_t mode = start->mine.crc || start->peer.crc ? SIW_MPA_CRC_ON : SIW_MPA_CRC_OFF;
+
+	__atomic_store_n(&stream->crc_mode, mode, __ATOMIC_RELEASE);
+}
+
+static int act_give_reply(struct siw_mpa_stream *stream)
+{
+	settle_crc(stream);
+	siw_mpa_open_tx(stream);
+	return SIW_MPA_REPLY;
+}
+
+static int act_give_reject(struct siw_mpa_stream *stream)
+{
+	stream->rx.dead = -ENOTCONN;
+	return SIW_MPA_REJECTED;
+}
+
+/*
+ * The Terminate that RFC6581-9.2-10 asks for travels in an FPDU: sending opens, receiving
+ * does not.
+ */
+static int act_give_mismatch(struct siw_mpa_stream *stream)
+{
+	settle_crc(stream);
+	siw_mpa_open_tx(stream);
+	stream->rx.dead = -EPROTO;
+	return siw_mpa_fail(stream, SIW_MPA_NO_RTR_MATCH, -EPROTO);
+}
+
+static int act_send_accept(struct siw_mpa_stream *stream)
+{
+	put_frame(stream, true);
+	settle_crc(stream);
+	return SIW_MPA_STARTING;
+}
+
+static int act_send_reject(struct siw_mpa_stream *stream)
+{
+	put_frame(stream, true);
+	stream->rx.dead = -ENOTCONN;
+	return SIW_MPA_STARTING;
+}
+
+/*
+ * Our Reply is out. FPDUs wait for the peer's first (RFC5044-7.1.2-11), which seldom is
+ * here by now.
+ */
+static int act_enter_full(struct siw_mpa_stream *stream)
+{
+	if (stream->rx.heard)
+		siw_mpa_open_tx(stream);
+	return SIW_MPA_STARTING;
+}
+
+static int act_fail(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_start *start = stream->start;
+
+	stream->rx.dead = start->lost ? start->lost : -EPROTO;
+	return siw_mpa_fail(stream, start->lost ? SIW_MPA_CLOSED : SIW_MPA_BAD_FRAME,
+			    stream->rx.dead);
+}
+
+static int (*const actions[])(struct siw_mpa_stream *) = {
+	[SIW_MPA_ACT_ILLEGAL] = act_illegal,
+	[SIW_MPA_ACT_SEND_REQUEST] = act_send_request,
+	[SIW_MPA_ACT_WAIT] = act_wait,
+	[SIW_MPA_ACT_GIVE_REQUEST] = act_give_request,
+	[SIW_MPA_ACT_REFUSE] = act_refuse,
+	[SIW_MPA_ACT_GIVE_REPLY] = act_give_reply,
+	[SIW_MPA_ACT_GIVE_REJECT] = act_give_reject,
+	[SIW_MPA_ACT_GIVE_MISMATCH] = act_give_mismatch,
+	[SIW_MPA_ACT_SEND_ACCEPT] = act_send_accept,
+	[SIW_MPA_ACT_SEND_REJECT] = act_send_reject,
+	[SIW_MPA_ACT_ENTER_FULL] = act_enter_full,
+	[SIW_MPA_ACT_FAIL] = act_fail,
+};
+
+int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
+{
+	const struct cell *cell = &table[stream->state][event];
+
+	if (cell->action != SIW_MPA_ACT_ILLEGAL)
+		stream->state = cell->next;
+	return actions[cell->action](stream);
+}
+
+/* ---- observers: an event, or NOTHING ---------------------------------------------- */
+
+#define NOTHING (-1)
+
+static int lost(struct siw_mpa_stream *stream, int rv)
+{
+	stream->start->lost = rv;
+	return SIW_MPA_EV_LOST;
+}
+
+static int see_connected(struct siw_mpa_stream *stream)
+{
+	int rv = siw_llp_tcp_connected(stream->sock);
+
+	if (rv == 0)
+		return SIW_MPA_EV_CONNECTED;
+	return rv == -EAGAIN ? NOTHING : lost(stream, rv);
+}
+
+static int see_sent(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_start *start = stream->start;
+
+	while (start->out_sent < start->out_len) {
+		struct iovec iov = { start->out + start->out_sent,
+				     start->out_len - start->out_sent };
+		ssize_t n = siw_llp_tcp_sendv(stream->sock, &iov, 1);
+
+		if (n == -EAGAIN)
+			return NOTHING;
+		if (n < 0)
+			return lost(stream, (int)n);
+		start->out_sent += (uint32_t)n;
+	}
+	siw_llp_want_write(stream->sock, false);
+	return SIW_MPA_EV_SENT;
+}
+
+/*
+ * Reads the frame and no octet more, so that FPDUs behind it are still in the socket: 1
+ * it is whole, 0 not yet, -EPROTO none such, -errno TCP is gone.
+ */
+static int read_frame(struct siw_mpa_stream *stream, bool reply)
+{
+	struct siw_mpa_start *start = stream->start;
+
+	/*
+	 * Two turns for header and private data, more only if TCP brings them piecemeal.
+	 */
+	for (uint32_t turn = 0; turn <= SIW_MPA_MAX_FRAME; turn++) {
+		int missing = siw_mpa_frame_missing(start->in, start->in_len, reply);
+		struct iovec iov = { start->in + start->in_len, (size_t)missing };
+		ssize_t n;
+
+		if (missing <= 0)
+			return missing ? missing : 1;
+		n = siw_llp_tcp_recvv(stream->sock, &iov, 1);
+		if (n <= 0)
+			return n == 0 ? -ECONNRESET : n == -EAGAIN ? 0 : (int)n;
+		start->in_len += (uint32_t)n;
+	}
+	return 0;
+}
+
+static int see_request(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_params *peer = &stream->start->peer;
+	int rv = read_frame(stream, false);
+
+	if (rv == 0)
+		return NOTHING;
+	if (rv < 0)
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : lost(stream, rv);
+	if (siw_mpa_frame_parse(stream->start->in, peer) < 0 || peer->rev > 2)
+		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
+	peer->rejected = 0; /* R is not looked at in a Request (RFC 5044 section 7.1.1) */
+	if (peer->rev == 0 || peer->markers)
+		return SIW_MPA_EV_UNABLE;
+	return SIW_MPA_EV_REQUEST;
+}
+
+/*
+ * The RTR that we shall send, of those that both ends know: ours to choose (RFC 6581
+ * section 1.1).
+ */
+static uint8_t choose_rtr(uint8_t both)
+{
+	/*
+	 * A Write needs nothing of the peer; a Read needs IRD; an empty Send may take a
+	 * receive.
+	 */
+	if (both & SIW_MPA_RTR_WRITE)
+		return SIW_MPA_RTR_WRITE;
+	return both & SIW_MPA_RTR_READ ? SIW_MPA_RTR_READ : both & SIW_MPA_RTR_FPDU;
+}
+
+static int judge_reply(struct siw_mpa_stream *stream)
+{
+	const struct siw_mpa_params *mine = &stream->start->mine;
+	struct siw_mpa_params *peer = &stream->start->peer;
+
+	if (siw_mpa_frame_parse(stream->start->in, peer) < 0)
+		return SIW_MPA_EV_BAD_FRAME;
+	if (peer->rejected)
+		return SIW_MPA_EV_REPLY_NO;
+	/*
+	 * Another revision than we asked in (RFC5044-7.1.1-16), or Markers, which we
+	 * cannot send.
+	 */
+	if (peer->rev != mine->rev || peer->markers)
+		return SIW_MPA_EV_BAD_FRAME;
+	if (peer->enhanced != mine->enhanced) /* RFC6581-10-05, -06 */
+		return SIW_MPA_EV_BAD_FRAME;
+	if (peer->p2p != mine->p2p) /* RFC6581-9.2-04, -13 */
+		return SIW_MPA_EV_REPLY_OTHER;
+	if (peer->p2p) {
+		peer->rtr = choose_rtr(peer->rtr & mine->rtr);
+		if (!peer->rtr) /* RFC6581-9.2-10 */
+			return SIW_MPA_EV_REPLY_OTHER;
+	}
+	return SIW_MPA_EV_REPLY;
+}
+
+static int see_reply(struct siw_mpa_stream *stream)
+{
+	int rv = read_frame(stream, true);
+
+	if (rv == 0)
+		return NOTHING;
+	if (rv < 0)
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : lost(stream, rv);
+	return judge_reply(stream);
+}
+
+/*
+ * While the layers above think the Request over: is the peer still there? What it sends
+ * is kept.
+ */
+static int see_lost(struct siw_mpa_stream *stream)
+{
+	int rv = siw_mpa_rx_fill(stream);
+
+	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
+		return NOTHING;
+	return lost(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
+}
+
+static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
+	ROW(CONNECTING) = see_connected, ROW(SENDING_REQUEST) = see_sent,
+	ROW(AWAIT_REPLY) = see_reply,	 ROW(AWAIT_REQUEST) = see_request,
+	ROW(ANSWERING) = see_lost,	 ROW(ACCEPTING) = see_sent,
+	ROW(REJECTING) = see_sent,
+};
+
+/* What start-up needed goes when it is over. */
+static void forget_start(struct siw_mpa_stream *stream)
+{
+	if (stream->state < SIW_MPA_ST_FULL)
+		return;
+	free(stream->start);
+	stream->start = NULL;
+}
+
+int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer)
+{
+	int rv = SIW_MPA_STARTING;
+
+	if (!stream->start && stream->state != SIW_MPA_ST_FULL)
+		return stream->rx.dead;
+	/* The longest way is CONNECTING to FULL: four events. */
+	for (int i = 0; i < 4 && rv == SIW_MPA_STARTING && stream->start; i++) {
+		int event = observers[stream->state](stream);
+
+		if (event == NOTHING)
+			break;
+		rv = siw_mpa_step(stream, (enum siw_mpa_event)event);
+		if (rv > 0)
+			*peer = stream->start->peer;
+		forget_start(stream);
+	}
+	if (stream->shutdown_wanted && !stream->start) {
+		stream->shutdown_wanted = false;
+		siw_llp_tcp_shutdown(stream->sock);
+	}
+	return rv;
+}
+
+int siw_mpa_pump(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_params unused;
+	int rv;
+
+	if (stream->state != SIW_MPA_ST_ACCEPTING && stream->state != SIW_MPA_ST_REJECTING) {
+		/*
+		 * act_refuse: the state is FAILED already, the frame is still ours to
+		 * send.
+		 */
+		if (stream->start && stream->start->out_sent < stream->start->out_len)
+			see_sent(stream);
+		return 0;
+	}
+	rv = siw_mpa_startup(stream, &unused);
+	return rv < 0 ? rv : 0;
+}
+
+/* ---- from above ------------------------------------------------------------------- */
+
+/*
+ * The Reply is in the Request's revision and format (RFC6581-10-05, -06), says the
+ * Request's connection model (RFC6581-9.2-04, -13), and 0x3fff where the Request did
+ * (RFC6581-9.1-11, -13).
+ */
+static void fit_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
+{
+	mine->rev = peer->rev;
+	mine->enhanced = peer->enhanced;
+	mine->p2p = peer->p2p;
+	if (!peer->p2p)
+		mine->rtr = 0;
+	else if (mine->rejected && !mine->rtr)
+		mine->rtr = peer->rtr ? peer->rtr : SIW_MPA_RTR_WRITE;
+	if (!peer->enhanced)
+		mine->ird = mine->ord = 0;
+	else if (peer->ord == SIW_MPA_MAX_IRD)
+		mine->ird = SIW_MPA_MAX_IRD;
+	if (peer->enhanced && peer->ird == SIW_MPA_MAX_IRD)
+		mine->ord = SIW_MPA_MAX_IRD;
+}
+
+int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params)
+{
+	struct siw_mpa_params mine = *params;
+	int rv;
+
+	if (stream->state == SIW_MPA_ST_FAILED)
+		return stream->rx.dead;
+	if (stream->state != SIW_MPA_ST_ANSWERING)
+		return -EINVAL;
+	fit_reply(&mine, &stream->start->peer);
+	if (!siw_mpa_params_legal(&mine, true))
+		return -EINVAL;
+	stream->start->mine = mine;
+	rv = siw_mpa_step(stream, mine.rejected ? SIW_MPA_EV_REJECT : SIW_MPA_EV_ACCEPT);
+	return rv < 0 ? rv : siw_mpa_pump(stream);
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpa/mpa_tx.c - FPDUs out (RFC 5044 section 4.1): framed into a batch, which goes to TCP
+ * in as few calls as it takes.
+ *
+ * The batch is a list of iovecs. Headers, trailers and small pieces of payload lie in the
+ * arena one behind the other, so a run of small FPDUs is one iovec and thus one send();
+ * large pieces are referred to where they are. A trailer and the header behind it share
+ * an iovec: two per large FPDU. The arena starts anew whenever TCP has taken everything;
+ * untouched parts of it cost no memory.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/settings.h"
+#include "llp/llp.h"
+#include "mpa/mpa_stream.h"
+
+/*
+ * Large enough that a call's cost is spread thin, small enough that what the CRC has just read is
+ * still in the core's cache when the kernel copies it: 256 KiB moved an eighth more than 1 MiB, 64
+ * KiB much less.
+ */
+#define BATCH_OCTETS (1u << 18)
+#define ARENA_OCTETS (256u << 10)
+/* One sendmsg takes IOV_MAX of them. */
+#define BATCH_IOVS 1024u
+/* FPDUs framed and not wholly taken. A power of two. */
+#define BATCH_FPDUS 8192u
+/*
+ * A piece up to this is copied: cheaper than an iovec, and it keeps small FPDUs in one
+ * send().
+ */
+#define COPY_OCTETS 2048u
+/* Up to this, one CRC over what was copied beats a fused copy piece by piece. */
+#define PLAIN_CRC_OCTETS 256u
+/*
+ * Flushes between two looks at the segment size, each a system call. It changes seldom, but
+ * for a young connection's: Linux bounds it to half of the largest window seen. So the looks
+ * get rarer from each flush on, and rare once there is nothing more to gain.
+ */
+#define MULPDU_YOUNG 64u
+#define MULPDU_OLD   1024u
+#define MAX_HEAD     64u
+
+void siw_mpa_tx_free(struct siw_mpa_tx *tx)
+{
+	free(tx->arena);
+	free(tx->iov);
+	free(tx->ends);
+}
+
+size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
+{
+	size_t n = stream->start ? sizeof(*stream->start) : 0;
+
+	if (stream->tx.arena)
+		n += ARENA_OCTETS + BATCH_IOVS * sizeof(struct iovec) +
+		     BATCH_FPDUS * sizeof(uint32_t);
+	return n + stream->rx.cap;
+}
+
+/* Not in the struct: a stream that never sends stays small. */
+static int batch_alloc(struct siw_mpa_tx *tx)
+{
+	if (!tx->arena)
+		tx->arena = malloc(ARENA_OCTETS);
+	if (!tx->iov)
+		tx->iov = malloc(BATCH_IOVS * sizeof(*tx->iov));
+	if (!tx->ends)
+		tx->ends = malloc(BATCH_FPDUS * sizeof(*tx->ends));
+	return tx->arena && tx->iov && tx->ends ? 0 : -ENOMEM;
+}
+
+static void iov_add(struct siw_mpa_tx *tx, const void *base, size_t len)
+{
+	struct iovec *last = &tx->iov[tx->iov_tail - 1];
+
+	if (tx->iov_tail > tx->iov_head && (uint8_t *)last->iov_base + last->iov_len == base) {
+		last->iov_len += len;
+		return;
+	}
+	tx->iov[tx->iov_tail++] = (struct iovec){ (void *)base, len };
+}
+
+/* The next len octets of the arena, as part of what goes out. */
+static uint8_t *arena_take(struct siw_mpa_tx *tx, size_t len)
+{
+	uint8_t *at = tx->arena + tx->arena_used;
+
+	tx->arena_used += (uint32_t)len;
+	iov_add(tx, at, len);
+	return at;
+}
+
+/* What an FPDU needs of the batch: octets of ULPDU, octets of arena, iovecs. */
+struct need {
+	size_t ulpdu, arena;
+	uint32_t iovs;
+};
+
+static struct need need_of(size_t head_len, const struct iovec *payload, int n)
+{
+	struct need need = { .ulpdu = head_len,
+			     .arena = SIW_MPA_LEN_OCTETS + head_len + SIW_MPA_MAX_TRAILER,
+			     .iovs = 2 };
+
+	for (int i = 0; i < n; i++) {
+		need.ulpdu += payload[i].iov_len;
+		if (payload[i].iov_len <= COPY_OCTETS)
+			need.arena += payload[i].iov_len;
+		else
+			need.iovs += 2; /* itself, and what is copied behind it */
+	}
+	return need;
+}
+
+static bool has_room(const struct siw_mpa_tx *tx, const struct need *need)
+{
+	if (tx->iov_head == tx->iov_tail) /* empty: everything legal fits */
+		return true;
+	return tx->octets < BATCH_OCTETS && tx->arena_used + need->arena <= ARENA_OCTETS &&
+	       tx->iov_tail + need->iovs <= BATCH_IOVS && tx->framed - tx->accepted < BATCH_FPDUS;
+}
+
+static void frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
+			const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
+{
+	uint32_t len = siw_mpa_fpdu_len(ulpdu);
+	uint8_t *start = arena_take(tx, len), *at = start + SIW_MPA_LEN_OCTETS;
+
+	siw_mpa_put_be16(start, ulpdu);
+	memcpy(at, head, head_len);
+	at += head_len;
+	for (int i = 0; i < n; i++) {
+		if (payload[i].iov_len)
+			memcpy(at, payload[i].iov_base, payload[i].iov_len);
+		at += payload[i].iov_len;
+	}
+	memset(at, 0, (size_t)(start + len - at)); /* pad: RFC5044-4.1-02 */
+	if (crc) {
+		at = start + len - SIW_MPA_CRC_OCTETS;
+		siw_mpa_crc_put(at, siw_crc32c(0, start, (size_t)(at - start)));
+	}
+}
+
+static void frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
+			const struct iovec *payload, int n, uint32_t ulpdu, bool crc_on)
+{
+	uint8_t *at = arena_take(tx, SIW_MPA_LEN_OCTETS + head_len);
+	uint32_t crc = 0, pad = siw_mpa_pad(ulpdu);
+
+	siw_mpa_put_be16(at, ulpdu);
+	memcpy(at + SIW_MPA_LEN_OCTETS, head, head_len);
+	if (crc_on)
+		crc = siw_crc32c(0, at, SIW_MPA_LEN_OCTETS + head_len);
+	for (int i = 0; i < n; i++) {
+		const void *piece = payload[i].iov_base;
+		size_t len = payload[i].iov_len;
+
+		if (len > COPY_OCTETS) {
+			if (crc_on)
+				crc = siw_crc32c(crc, piece, len);
+			iov_add(tx, piece, len);
+		} else if (len) {
+			at = arena_take(tx, len);
+			if (crc_on)
+				crc = siw_crc32c_copy(crc, at, piece, len);
+			else
+				memcpy(at, piece, len);
+		}
+	}
+	at = arena_take(tx, pad + SIW_MPA_CRC_OCTETS);
+	memset(at, 0, pad + SIW_MPA_CRC_OCTETS);
+	if (crc_on)
+		siw_mpa_crc_put(at + pad, siw_crc32c(crc, at, pad));
+}
+
+int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
+		    const struct iovec *payload, int n)
+{
+	struct siw_mpa_tx *tx = &stream->tx;
+	uint8_t crc_mode = __atomic_load_n(&stream->crc_mode, __ATOMIC_ACQUIRE);
+	struct need need = need_of(head_len, payload, n);
+	uint32_t ulpdu = (uint32_t)need.ulpdu;
+	int rv;
+
+	if (tx->dead)
+		return tx->dead;
+	if (crc_mode == SIW_MPA_CRC_UNKNOWN)
+		return -ENOTCONN;
+	if (head_len > MAX_HEAD || need.ulpdu > SIW_MPA_MAX_MULPDU)
+		return -EMSGSIZE;
+	if (!has_room(tx, &need))
+		return 0;
+	rv = batch_alloc(tx);
+	if (rv < 0)
+		return rv;
+	if (need.ulpdu <= PLAIN_CRC_OCTETS)
+		frame_small(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
+	else
+		frame_large(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
+	tx->octets += siw_mpa_fpdu_len(ulpdu);
+	tx->pos_in += siw_mpa_fpdu_len(ulpdu);
+	tx->ends[tx->framed++ % BATCH_FPDUS] = tx->pos_in;
+	return 1;
+}
+
+/*
+ * TCP took n octets: drops them from the batch and counts the FPDUs that are out whole.
+ */
+static void batch_taken(struct siw_mpa_tx *tx, size_t n)
+{
+	tx->octets -= (uint32_t)n;
+	tx->pos_out += (uint32_t)n;
+	if (tx->octets == 0) {
+		tx->accepted = tx->framed;
+		tx->iov_head = tx->iov_tail = tx->arena_used = 0;
+		return;
+	}
+	while (n >= tx->iov[tx->iov_head].iov_len)
+		n -= tx->iov[tx->iov_head++].iov_len;
+	tx->iov[tx->iov_head].iov_base = (uint8_t *)tx->iov[tx->iov_head].iov_base + n;
+	tx->iov[tx->iov_head].iov_len -= n;
+	/* Positions wrap; a batch is far smaller than half their range. */
+	while (tx->accepted < tx->framed &&
+	       (int32_t)(tx->pos_out - tx->ends[tx->accepted % BATCH_FPDUS]) >= 0)
+		tx->accepted++;
+}
+
+static void set_blocked(struct siw_mpa_stream *stream, bool blocked)
+{
+	if (stream->tx.blocked != blocked)
+		siw_llp_want_write(stream->sock, blocked);
+	stream->tx.blocked = blocked;
+}
+
+int siw_mpa_tx_flush(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_tx *tx = &stream->tx;
+
+	if (tx->dead)
+		return tx->dead;
+	if (tx->octets == 0)
+		return 1;
+	if (!siw_mpa_tx_is_open(stream)) /* RFC5044-7.1.2-11 */
+		return 0;
+	tx->flushes++;
+	/* Bounded: each turn takes an octet or ends it. */
+	while (tx->octets) {
+		ssize_t sent = siw_llp_tcp_sendv(stream->sock, tx->iov + tx->iov_head,
+						 (int)(tx->iov_tail - tx->iov_head));
+
+		if (sent == -EAGAIN) {
+			set_blocked(stream, true);
+			return 0;
+		}
+		if (sent < 0)
+			return tx->dead = (int)sent;
+		batch_taken(tx, (size_t)sent);
+	}
+	set_blocked(stream, false);
+	return 1;
+}
+
+bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream)
+{
+	return stream->tx.blocked || !siw_mpa_tx_is_open(stream);
+}
+
+uint64_t siw_mpa_tx_framed(const struct siw_mpa_stream *stream)
+{
+	return stream->tx.framed;
+}
+
+uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)
+{
+	return stream->tx.accepted;
+}
+
+/*
+ * RFC5044-4.5-02: no Markers. Then length, ULPDU and CRC fill a segment, and no pad is
+ * needed.
+ */
+static uint32_t mulpdu_of(int emss, int64_t limit)
+{
+	int64_t mulpdu = (int64_t)emss - (SIW_MPA_LEN_OCTETS + SIW_MPA_CRC_OCTETS + emss % 4);
+
+	if (mulpdu > limit)
+		mulpdu = limit;
+	if (mulpdu > SIW_MPA_MAX_MULPDU)
+		mulpdu = SIW_MPA_MAX_MULPDU;
+	return mulpdu < SIW_MPA_MIN_MULPDU ? SIW_MPA_MIN_MULPDU : (uint32_t)mulpdu; /* -4.5-06 */
+}
+
+static void look_at_emss(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_tx *tx = &stream->tx;
+	int64_t limit = siw_settings()->mulpdu;
+	int emss = siw_llp_tcp_emss(stream->sock);
+
+	if (emss > 0 || !tx->mulpdu)
+		tx->mulpdu = mulpdu_of(emss > 0 ? emss : 0, limit);
+	tx->flushes = 0;
+	if (tx->mulpdu >= limit)
+		tx->mulpdu_age = MULPDU_OLD;
+	else if (tx->mulpdu_age < MULPDU_YOUNG)
+		tx->mulpdu_age = tx->mulpdu_age ? tx->mulpdu_age * 2 : 1;
+	else
+		tx->mulpdu_age = MULPDU_YOUNG;
+}
+
+size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_tx *tx = &stream->tx;
+
+	if (!tx->mulpdu || tx->flushes >= tx->mulpdu_age)
+		look_at_emss(stream);
+	return tx->mulpdu;
+}

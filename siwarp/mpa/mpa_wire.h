@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpa/mpa_wire.h - MPA's octets: start-up frames and FPDUs.
+ *
+ * All integers are big endian but the CRC (see siw_mpa_crc_put). Look at the length first; the
+ * accessors cannot fail after that.
+ */
+#ifndef SIW_MPA_WIRE_H
+#define SIW_MPA_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Request and Reply Frame (RFC 5044 section 7.1.1; bit S: RFC 6581 section 6)
+ *
+ *      0               1               2               3
+ *      0 1 2 3 4 5 6 7 0 1 2 3 4 5 6 7 0 1 2 3 4 5 6 7 0 1 2 3 4 5 6 7
+ *     +-------------------------------------------------------------+
+ *   0 |                                                             |
+ *     :      key, 16 octets: "MPA ID Req Frame" in a Request,       :
+ *     |                      "MPA ID Rep Frame" in a Reply          |
+ *     +-+-+-+-+-------+---------------+-----------------------------+
+ *  16 |M|C|R|S|  res  |      rev      |          pd_length          |
+ *     +-+-+-+-+-------+---------------+-----------------------------+
+ *  20 |  private data: pd_length octets, at most 512                :
+ *     +-------------------------------------------------------------+
+ */
+#define SIW_MPA_KEY_LEN	    16
+#define SIW_MPA_KEY_REQUEST "MPA ID Req Frame"
+#define SIW_MPA_KEY_REPLY   "MPA ID Rep Frame"
+
+#define SIW_MPA_FLAG_M 0x80 /* the sender wants Markers in what it receives */
+#define SIW_MPA_FLAG_C 0x40 /* the sender wants CRCs */
+#define SIW_MPA_FLAG_R 0x20 /* Reply: rejected. Not looked at in a Request */
+#define SIW_MPA_FLAG_S 0x10 /* the private data starts with struct siw_mpa_enhanced */
+
+struct siw_mpa_frame {
+	uint8_t key[SIW_MPA_KEY_LEN];
+	uint8_t flags;
+	uint8_t rev;
+	uint8_t pd_length[2];
+} __attribute__((packed));
+_Static_assert(sizeof(struct siw_mpa_frame) == 20, "RFC 5044 figure 8");
+_Static_assert(offsetof(struct siw_mpa_frame, flags) == 16, "RFC 5044 figure 8");
+_Static_assert(offsetof(struct siw_mpa_frame, pd_length) == 18, "RFC 5044 figure 8");
+
+/*
+ * Enhanced connection establishment data (RFC 6581 section 9)
+ *
+ *      0               1               2               3
+ *     +-+-+---------------------------+-+-+-------------------------+
+ *   0 |A|B|            IRD            |C|D|           ORD           |
+ *     +-+-+---------------------------+-+-+-------------------------+
+ *
+ * A peer-to-peer; what may open it: B zero-length FPDU, C RDMA Write, D RDMA Read.
+ */
+struct siw_mpa_enhanced {
+	uint8_t ird[2]; /* with A and B */
+	uint8_t ord[2]; /* with C and D */
+} __attribute__((packed));
+_Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
+
+#define SIW_MPA_BIT_A	0x8000 /* in ird */
+#define SIW_MPA_BIT_B	0x4000 /* in ird */
+#define SIW_MPA_BIT_C	0x8000 /* in ord */
+#define SIW_MPA_BIT_D	0x4000 /* in ord */
+#define SIW_MPA_MAX_IRD 0x3fff /* 14 bits; all ones: not negotiated (RFC 6581 section 9.1) */
+
+#define SIW_MPA_MAX_FRAME (sizeof(struct siw_mpa_frame) + 512)
+
+/*
+ * FPDU without Markers (RFC 5044 section 4.1)
+ *
+ *     +-------------------------------+-----------------------------+
+ *     |         ULPDU_Length          |                             |
+ *     +-------------------------------+                             |
+ *     :                            ULPDU                            :
+ *     |                               +-----------------------------+
+ *     |                               |  pad, 0 to 3 octets of zero |
+ *     +-------------------------------+-----------------------------+
+ *     |                             CRC                             |
+ *     +-------------------------------------------------------------+
+ */
+#define SIW_MPA_LEN_OCTETS  2
+#define SIW_MPA_CRC_OCTETS  4
+#define SIW_MPA_MAX_TRAILER (3 + SIW_MPA_CRC_OCTETS)
+#define SIW_MPA_MIN_MULPDU  128
+#define SIW_MPA_MAX_MULPDU  64768 /* RFC5044-3-04 */
+
+static inline uint16_t siw_mpa_be16(const uint8_t *p)
+{
+	return (uint16_t)(p[0] << 8 | p[1]);
+}
+
+static inline void siw_mpa_put_be16(uint8_t *p, uint32_t v)
+{
+	p[0] = (uint8_t)(v >> 8);
+	p[1] = (uint8_t)v;
+}
+
+/* What makes length, ULPDU and pad a multiple of four octets. */
+static inline uint32_t siw_mpa_pad(uint32_t ulpdu_len)
+{
+	return -(SIW_MPA_LEN_OCTETS + ulpdu_len) & 3;
+}
+
+static inline uint32_t siw_mpa_fpdu_len(uint32_t ulpdu_len)
+{
+	return SIW_MPA_LEN_OCTETS + ulpdu_len + siw_mpa_pad(ulpdu_len) + SIW_MPA_CRC_OCTETS;
+}
+
+/*
+ * The CRC goes as iSCSI sends its digests: the polynomial's highest power is bit 0 of the first
+ * octet (RFC5044-4.4-10), which for the usual reflected register is least significant octet first.
+ */
+static inline void siw_mpa_crc_put(uint8_t *p, uint32_t crc)
+{
+	p[0] = (uint8_t)crc;
+	p[1] = (uint8_t)(crc >> 8);
+	p[2] = (uint8_t)(crc >> 16);
+	p[3] = (uint8_t)(crc >> 24);
+}
+
+static inline uint32_t siw_mpa_crc_get(const uint8_t *p)
+{
+	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+#endif

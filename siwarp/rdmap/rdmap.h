@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap.h - the RDMA protocol (RFC 5040): operations as messages, RDMA Read's request and
+ * response, Terminate; on datagrams, the Send of datagram-iWARP.
+ *
+ * What this layer does NOT do: know queue pairs, work queues or completions. It is handed one
+ * operation at a time and hands up events as values.
+ *
+ * Locks: as ddp. siw_rdmap_send/flush/terminate/accepted/ready of a stream: the QP's send lock. All
+ * others: the progress lock. What the two sides share (outstanding Reads, inbound Read Requests) is
+ * in single-producer rings.
+ */
+#ifndef SIW_RDMAP_H
+#define SIW_RDMAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include <siwarp/types.h>
+
+#include "base/err.h"
+#include "base/mpa_params.h"
+
+/* cffi: begin */
+
+struct siw_rdmap_port;
+struct siw_rdmap_listener;
+struct siw_rdmap_stream;
+struct siw_rdmap_dgram;
+struct siw_rdmap_queue; /* receives: the untagged buffers of queue 0 */
+
+#define SIW_RDMAP_MAX_SGE   16
+#define SIW_RDMAP_MAX_READS 128 /* most IRD and ORD of a stream */
+
+/* ---- port: the crank, handed down to llp (see llp.h for each) -------------------------------- */
+
+struct siw_rdmap_waitset {
+	int n;
+	int fds[20];
+	bool out[20];
+	void *port; /* this and the rest: llp's */
+	uint32_t changes;
+	uint64_t due_ns;
+};
+int siw_rdmap_port_open(struct siw_rdmap_port **out);
+void siw_rdmap_port_close(struct siw_rdmap_port *port);
+int siw_rdmap_port_poll(struct siw_rdmap_port *port, void **tokens, int n);
+int siw_rdmap_port_arm(struct siw_rdmap_port *port);
+void siw_rdmap_port_disarm(struct siw_rdmap_port *port);
+bool siw_rdmap_port_armed(const struct siw_rdmap_port *port);
+void siw_rdmap_port_wake(struct siw_rdmap_port *port);
+void siw_rdmap_waitset_fill(struct siw_rdmap_port *port, struct siw_rdmap_waitset *set);
+int siw_rdmap_wait(const struct siw_rdmap_waitset *set, int extra_fd, int64_t timeout_us);
+int siw_rdmap_event_open(void);
+void siw_rdmap_event_set(int fd);
+void siw_rdmap_event_clear(int fd);
+void siw_rdmap_event_close(int fd);
+
+struct siw_rdmap_interface {
+	char name[16];
+	uint32_t mtu; /* octets */
+	uint32_t up;
+	uint32_t n_addrs;
+	struct siw_addr addrs[16]; /* IPv4 first; port 0 */
+};
+int siw_rdmap_interfaces(struct siw_rdmap_interface *out, int max);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+struct siw_rdmap_region {
+	void *addr;
+	uint64_t length; /* octets; tagged offsets are the addresses */
+	uint32_t rights; /* set of enum siw_access_flags */
+	uint32_t pd;
+};
+/* Any thread. Errors as siw_ddp_stag_alloc and _free. */
+int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_region *region,
+			 uint32_t *stag);
+int siw_rdmap_stag_free(struct siw_rdmap_port *port, uint32_t stag);
+
+/* ---- receives -------------------------------------------------------------------------------- */
+
+int siw_rdmap_queue_create(struct siw_rdmap_port *port, uint32_t depth, uint32_t max_sge,
+			   uint32_t pd, struct siw_rdmap_queue **out);
+void siw_rdmap_queue_destroy(struct siw_rdmap_queue *queue);
+/* -ENOMEM full, -EINVAL too many elements. One poster at a time, any thread. */
+int siw_rdmap_queue_post(struct siw_rdmap_queue *queue, uint64_t cookie, const struct siw_sge *sgl,
+			 int nsge);
+int siw_rdmap_queue_take(struct siw_rdmap_queue *queue, uint64_t *cookie);
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* Start-up: as in mpa.h. */
+int siw_rdmap_listen(struct siw_rdmap_port *port, const struct siw_addr *local, int backlog,
+		     void *token, struct siw_rdmap_listener **out);
+int siw_rdmap_listener_addr(struct siw_rdmap_listener *listener, struct siw_addr *out);
+void siw_rdmap_listener_close(struct siw_rdmap_listener *listener);
+int siw_rdmap_accept(struct siw_rdmap_listener *listener, void *token,
+		     struct siw_rdmap_stream **out);
+int siw_rdmap_connect(struct siw_rdmap_port *port, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_mpa_params *params,
+		      void *token, struct siw_rdmap_stream **out);
+enum siw_rdmap_startup {
+	SIW_RDMAP_STARTING = 0,
+	SIW_RDMAP_REQUEST = 1,
+	SIW_RDMAP_REPLY = 2,
+	SIW_RDMAP_REJECTED = 3,
+};
+int siw_rdmap_startup(struct siw_rdmap_stream *stream, struct siw_mpa_params *peer);
+int siw_rdmap_reply(struct siw_rdmap_stream *stream, const struct siw_mpa_params *params);
+/* The error behind a start-up that ended with -EPROTO. */
+struct siw_wire_err siw_rdmap_startup_error(const struct siw_rdmap_stream *stream);
+/*
+ * Initiator, after the Reply: ends with a Terminate instead of siw_rdmap_start (RFC 6581 section
+ * 9). 1 it is out and the sending side shut; 0 it cannot go out now; -errno. Both locks.
+ */
+int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err);
+int siw_rdmap_addrs(struct siw_rdmap_stream *stream, struct siw_addr *local, struct siw_addr *peer);
+void siw_rdmap_set_token(struct siw_rdmap_stream *stream, void *token);
+void siw_rdmap_again(struct siw_rdmap_stream *stream);
+bool siw_rdmap_crc_on(const struct siw_rdmap_stream *stream);
+
+/* What turns a started connection into an RDMAP stream. */
+struct siw_rdmap_start {
+	struct siw_rdmap_queue *recvs; /* queue 0 */
+	uint32_t pd;
+	uint16_t ird, ord; /* after negotiation; at most SIW_RDMAP_MAX_READS */
+	uint8_t rtr;	   /* the one enum siw_mpa_rtr both agreed on, or none */
+	bool initiator;
+	uint32_t denied; /* as siw_rdmap_deny */
+};
+/*
+ * Posts the buffers of queues 1 and 2, keeps IRD and ORD. Initiator with an RTR: sends it.
+ * Responder with an RTR: the first FPDU must be one of it (it consumes no receive) and comes up as
+ * SIW_RDMAP_STARTED. Send lock and progress lock both.
+ */
+int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_start *start);
+/* Rights (of enum siw_access_flags) that the peer has on this stream under no STag at all. */
+void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied);
+
+/* Operations (RFC 5040 figure 4): the opcodes on the wire. */
+enum siw_rdmap_opcode {
+	SIW_RDMAP_WRITE = 0,
+	SIW_RDMAP_READ_REQUEST = 1,
+	SIW_RDMAP_READ_RESPONSE = 2,
+	SIW_RDMAP_SEND = 3,
+	SIW_RDMAP_SEND_INV = 4,
+	SIW_RDMAP_SEND_SE = 5,
+	SIW_RDMAP_SEND_SE_INV = 6,
+	SIW_RDMAP_TERMINATE = 7,
+};
+
+struct siw_rdmap_op {
+	uint8_t opcode;		   /* SEND, SEND_SE, WRITE, or READ_REQUEST */
+	bool internal;		   /* sgl is library memory (inline data) */
+	uint64_t cookie;	   /* READ_REQUEST: comes back in SIW_RDMAP_READ_DONE */
+	const struct siw_sge *sgl; /* source; of a Read, the sink. Must stay until done. */
+	int nsge;
+	uint64_t length; /* octets of all of sgl */
+	uint32_t rkey;	 /* WRITE, READ_REQUEST: the peer's STag and tagged offset */
+	uint64_t remote_to;
+};
+/*
+ * Begins an operation: 0 (it has number siw_rdmap_begun after the call); -EAGAIN not now: an
+ * earlier message is not wholly framed, or a Read would exceed ORD: flush and try again after
+ * progress; -EACCES a local key is bad; -EPIPE the stream has ended; -errno.
+ */
+int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+/*
+ * Gives TCP what is framed, goes on with a long message, answers the peer's Read Requests, in fair
+ * turns. 1: nothing is left to do; 0: TCP is full or a turn's budget (about 1 MiB) is used up; call
+ * again at the next progress (siw_rdmap_send first, so that the user's operations get their turn);
+ * -errno the stream is dead. -EACCES: dead because this end found an error in what it was sending
+ * (a local key, the source of a response): siw_rdmap_recv gives ERROR too, and siw_rdmap_terminate
+ * is due.
+ */
+int siw_rdmap_flush(struct siw_rdmap_stream *stream);
+/* After a flush gave 0: it waits for TCP (or for the peer's first FPDU), not for another turn. */
+bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream);
+/* Operations begun by siw_rdmap_send, and how many of them (in order) TCP took whole. */
+uint64_t siw_rdmap_begun(const struct siw_rdmap_stream *stream);
+uint64_t siw_rdmap_accepted(struct siw_rdmap_stream *stream);
+/* Read Requests of the peer wait to be answered: siw_rdmap_flush is due. Any thread. */
+bool siw_rdmap_owes(const struct siw_rdmap_stream *stream);
+
+enum siw_rdmap_event_kind {
+	SIW_RDMAP_NONE = 0,
+	SIW_RDMAP_STARTED, /* responder: the peer's first FPDU came; sending is open, flush is due */
+	SIW_RDMAP_RECV,	   /* a Send arrived: cookie, length, solicited, invalidated */
+	SIW_RDMAP_READ_DONE,  /* an RDMA Read is complete: cookie, length */
+	SIW_RDMAP_REQUESTED,  /* the peer asked for data: flush is due */
+	SIW_RDMAP_PROGRESS,   /* something one-sided was placed; nothing to tell the user */
+	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream is over */
+	SIW_RDMAP_ERROR,    /* this end found err; siw_rdmap_terminate is due; the stream is over */
+	SIW_RDMAP_CLOSED,   /* end of stream or a dead connection: status */
+	SIW_RDMAP_BAD_RECV, /* datagram: a receive is used up: cookie, -EMSGSIZE or -EACCES */
+};
+
+struct siw_rdmap_event {
+	int kind; /* enum siw_rdmap_event_kind */
+	int status;
+	uint64_t cookie;
+	uint32_t length; /* octets */
+	bool solicited;
+	bool invalidated;
+	uint32_t inv_stag;
+	uint32_t ulp_word; /* datagram: the Q_Key */
+	uint32_t src_qpn;  /* datagram */
+	uint32_t msn;
+	struct siw_wire_err err;
+	/*
+	 * What the Terminate quoted, or what ours will: the failing segment's DDP header, if quoted
+	 * is set; of a tagged one the STag and TO only where the peer quoted it.
+	 */
+	bool quoted;
+	bool quoted_tagged;
+	uint32_t quoted_msn;
+	uint32_t quoted_qn;
+	uint32_t quoted_stag;
+	uint64_t quoted_to;
+	struct siw_addr source; /* datagram */
+};
+/*
+ * Next event: 1 and *event; 0 nothing now. After TERMINATED, ERROR or CLOSED nothing comes any
+ * more.
+ */
+int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+
+/*
+ * Sends the Terminate for the last ERROR (once) and shuts the sending side down. 1 done, 0 not yet:
+ * call again, -errno.
+ */
+int siw_rdmap_terminate(struct siw_rdmap_stream *stream);
+/* Ends sending: everything begun is flushed first: 1 flushed and shut, 0 not yet, -errno. */
+int siw_rdmap_shutdown(struct siw_rdmap_stream *stream);
+/* After that: reads and throws away until the peer's end of stream: 1 it came, 0 not yet. */
+int siw_rdmap_drain(struct siw_rdmap_stream *stream);
+/*
+ * The user's regions that this stream's responses may be reading: see siw_ddp_tx_revoke. Send lock.
+ */
+int siw_rdmap_revoke(struct siw_rdmap_stream *stream, uint32_t stag);
+/*
+ * Reads still outstanding, oldest first: 1 and the cookie, or 0. For a flush, once the stream is
+ * over.
+ */
+int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *cookie);
+/*
+ * The receive that a Send broken off in its middle had taken from the queue: 1 and its cookie, or
+ * 0. For a flush likewise.
+ */
+int siw_rdmap_take_recv(struct siw_rdmap_stream *stream, uint64_t *cookie);
+void siw_rdmap_close(struct siw_rdmap_stream *stream, bool abort);
+
+/* ---- datagram endpoints (UD) ----------------------------------------------------------------- */
+
+struct siw_rdmap_dgram_attr {
+	struct siw_addr local;
+	int fd; /* -1, or the user's socket */
+	bool no_crc;
+	void *token;
+};
+int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
+			 struct siw_rdmap_dgram **out);
+void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram);
+int siw_rdmap_dgram_addr(struct siw_rdmap_dgram *dgram, struct siw_addr *out);
+uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* octets of a message */
+void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram);
+/* Which receives to fill, and the Q_Key a message must carry. */
+void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue *recvs,
+			   uint32_t pd, uint32_t qkey);
+
+struct siw_rdmap_dgram_op {
+	const struct siw_addr *dest;
+	uint32_t qkey;
+	bool solicited;
+	bool internal;
+	const struct siw_sge *sgl;
+	int nsge;
+	uint64_t length; /* octets */
+};
+/* One Send: 0 taken by UDP; -EAGAIN; -EMSGSIZE; -EACCES a local key is bad; -errno. Send lock. */
+int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *op);
+/*
+ * The first of n Sends (at most SIW_RDMAP_MAX_SOME) and those behind it that fit into the same
+ * system call: how many UDP took, at least 1, or what siw_rdmap_dgram_send says of the first.
+ */
+#define SIW_RDMAP_MAX_SOME 32
+int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
+			      int n);
+/*
+ * Next message: 1 and *event (RECV or BAD_RECV), 0 nothing. What is not credible is dropped and
+ * counted inside.
+ */
+int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *event);
+
+/* cffi: end */
+
+#endif

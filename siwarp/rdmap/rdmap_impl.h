@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rdmap/rdmap_impl.h - what the files of this layer share and nobody else sees. */
+#ifndef SIW_RDMAP_IMPL_H
+#define SIW_RDMAP_IMPL_H
+
+#include <stdatomic.h>
+
+#include "base/counters.h"
+#include "ddp/ddp.h"
+#include "rdmap/rdmap.h"
+#include "rdmap/rdmap_wire.h"
+
+static inline struct siw_ddp_port *ddp_port(struct siw_rdmap_port *port)
+{
+	return (struct siw_ddp_port *)port;
+}
+
+static inline struct siw_ddp_queue *ddp_queue(struct siw_rdmap_queue *queue)
+{
+	return (struct siw_ddp_queue *)queue;
+}
+
+/* ---- traffic --------------------------------------------------------------------------------- */
+
+/*
+ * The shared counters cost an atomic instruction each, so a message counts here, each direction
+ * under its own lock, and what has come together is reported when a receive finds nothing.
+ */
+struct siw_rdmap_flow {
+	_Atomic uint64_t msgs, octets;
+};
+
+struct siw_rdmap_traffic {
+	struct siw_rdmap_flow sent;	/* send lock */
+	struct siw_rdmap_flow received; /* progress lock, as what was reported */
+	struct siw_rdmap_flow sent_told, received_told;
+};
+
+static inline void siw_rdmap_traffic_add(_Atomic uint64_t *to, uint64_t n)
+{
+	atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+static inline void siw_rdmap_traffic_count(struct siw_rdmap_flow *flow, uint64_t msgs,
+					   uint64_t octets)
+{
+	siw_rdmap_traffic_add(&flow->msgs, msgs);
+	siw_rdmap_traffic_add(&flow->octets, octets);
+}
+
+static inline void siw_rdmap_traffic_tell(_Atomic uint64_t *now, _Atomic uint64_t *told,
+					  enum siw_counter counter)
+{
+	uint64_t n = atomic_load_explicit(now, memory_order_relaxed);
+	uint64_t before = atomic_load_explicit(told, memory_order_relaxed);
+
+	if (n == before)
+		return;
+	siw_count(counter, n - before);
+	atomic_store_explicit(told, n, memory_order_relaxed);
+}
+
+static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
+{
+	siw_rdmap_traffic_tell(&t->sent.msgs, &t->sent_told.msgs, SIW_COUNTER_tx_msgs);
+	siw_rdmap_traffic_tell(&t->sent.octets, &t->sent_told.octets, SIW_COUNTER_tx_octets);
+	siw_rdmap_traffic_tell(&t->received.msgs, &t->received_told.msgs, SIW_COUNTER_rx_msgs);
+	siw_rdmap_traffic_tell(&t->received.octets, &t->received_told.octets,
+			       SIW_COUNTER_rx_octets);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* Operations begun and not yet taken by TCP, at most. A power of two. */
+#define SIW_RDMAP_INFLIGHT 2048u
+/* A Terminate of ours is shorter; a peer's may have what we do not expect behind it. */
+#define SIW_RDMAP_TERM_BUF 256
+
+/* An RDMA Read of ours, from its request to its response. */
+struct siw_rdmap_read {
+	uint64_t cookie;
+	uint32_t stag;			 /* the sink's, or 0 */
+	uint32_t length;		 /* octets */
+	uint32_t placed;		 /* octets of the response; of the receiving side alone */
+	bool silent;			 /* the RTR: nobody above waits for it */
+	struct siw_rdmap_wire_read wire; /* the request, referred to until TCP has it */
+	struct siw_sge wire_sge;
+};
+
+/* An RDMA Read of the peer's, from its request until its response is framed. */
+struct siw_rdmap_request {
+	struct siw_rdmap_wire_read wire;
+	struct siw_ddp_seg seg; /* for a Terminate to quote */
+	uint64_t buffer;	/* of queue 1 */
+};
+
+/* The first error that this end found, as a Terminate will tell it. */
+struct siw_rdmap_fault {
+	struct siw_wire_err err;
+	bool has_seg, has_read;
+	struct siw_ddp_seg seg;
+	struct siw_rdmap_wire_read wire;
+};
+
+enum siw_rdmap_fault_state {
+	SIW_RDMAP_FAULT_NONE = 0,
+	SIW_RDMAP_FAULT_WRITING = 1, /* one side has claimed it */
+	SIW_RDMAP_FAULT_SET = 2,     /* fault holds; it does not change any more */
+};
+
+enum siw_rdmap_term_state {
+	SIW_RDMAP_TERM_NONE = 0,
+	SIW_RDMAP_TERM_BUILT = 1,  /* the message lies in term_out */
+	SIW_RDMAP_TERM_FRAMED = 2, /* ... and in mpa's batch */
+	SIW_RDMAP_TERM_SENT = 3,   /* TCP has it */
+};
+
+/* Under the progress lock. */
+struct siw_rdmap_rx {
+	bool over;  /* TERMINATED, ERROR or CLOSED was said */
+	bool heard; /* the peer's first FPDU was seen, or need not be awaited */
+	bool have;  /* seg is judged and not wholly placed */
+	bool rtr;   /* ... and it is the peer's RTR */
+	uint8_t want_rtr;
+	struct siw_ddp_seg seg;
+};
+
+/* Under the send lock. */
+struct siw_rdmap_tx {
+	bool active;   /* ddp has a message in the works */
+	bool response; /* ... which is the oldest request's response */
+	bool waiting;  /* the user found a response in the works and waits for a turn */
+	bool shut;
+	uint8_t term; /* enum siw_rdmap_term_state */
+	uint64_t begun, accepted;
+	uint64_t *ring; /* operation -> number of its ddp message */
+	uint32_t term_len;
+	uint8_t term_out[SIW_RDMAP_TERM_MAX];
+	struct siw_sge term_sge;
+};
+
+struct siw_rdmap_stream {
+	struct siw_rdmap_port *port;
+	struct siw_ddp_stream *ddp;
+	struct siw_rdmap_traffic traffic;
+	uint32_t pd;
+	uint32_t denied; /* progress lock */
+	bool started;
+	uint16_t ord;
+	uint32_t read_mask, request_mask;
+	struct siw_rdmap_read *reads;
+	struct siw_rdmap_request *requests;
+	struct siw_ddp_queue *q_read, *q_term;
+	struct siw_rdmap_wire_read *read_bufs; /* queue 1's buffers */
+	uint8_t term_in[SIW_RDMAP_TERM_BUF];   /* queue 2's */
+	struct siw_rdmap_fault fault;
+	_Atomic uint32_t fault_state;
+	/* Nothing more is to be sent but a Terminate. Set by rx, read by tx. */
+	_Atomic bool closing;
+
+	/* Rings with one writer and one reader each, by the two locks. */
+	_Alignas(64) _Atomic uint32_t issued;	/* reads: stored under the send lock */
+	_Atomic uint32_t served;		/* requests: likewise */
+	_Alignas(64) _Atomic uint32_t answered; /* reads: stored under the progress lock */
+	_Atomic uint32_t asked;			/* requests: likewise */
+
+	_Alignas(64) struct siw_rdmap_rx rx;
+	_Alignas(64) struct siw_rdmap_tx tx;
+};
+
+/* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
+void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire);
+/* Whether there is one; it may then be read. */
+static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
+{
+	/* Pairs with the store in siw_rdmap_fault_set. */
+	return atomic_load_explicit(&stream->fault_state, memory_order_acquire) ==
+	       SIW_RDMAP_FAULT_SET;
+}
+/* Fills event from a Terminate Message of len octets, whatever they are. */
+void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
+
+/* rdmap_read.c: our Reads. Requester, send lock: */
+int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
+			 bool silent);
+/* Progress lock: judges a segment of a response (false: *err); ends the oldest Read. */
+bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			    struct siw_wire_err *err);
+void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			   struct siw_rdmap_event *event);
+/* Both locks. */
+void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
+
+/* rdmap_read.c: the peer's Reads. Progress lock: takes a request in; false: the fault is set. */
+bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			  const struct siw_ddp_delivery *delivery);
+/* Send lock: begins the oldest request's response. As siw_ddp_tx. */
+int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
+/* Octets of it. */
+uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
+void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
+/* It broke off: sets the fault. */
+void siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), both halves: our requests and the
+ * responses to them, the peer's requests and our responses.
+ *
+ * Both wait in rings that the sending and the receiving side share; responses come in the order of
+ * the requests (RFC5040-5.2.2-06), so a ring is all it takes.
+ */
+#include <errno.h>
+
+#include "base/counters.h"
+#include "rdmap/rdmap_impl.h"
+
+/* ---- our Reads ------------------------------------------------------------------------------- */
+
+/* An STag that grants one response its place, to this stream alone. Freed with the response. */
+static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, uint32_t *stag)
+{
+	struct siw_ddp_region region = {
+		.length = op->length,
+		.sgl = op->sgl,
+		.nsge = op->nsge,
+		.rights = SIW_DDP_READ_SINK,
+		.pd = stream->pd,
+		.stream = stream->ddp,
+	};
+	struct iovec iov[SIW_RDMAP_MAX_SGE];
+	int n = siw_ddp_sgl_resolve(ddp_port(stream->port), op->sgl, op->nsge, false, stream->pd,
+				    true, 0, op->length, iov, SIW_RDMAP_MAX_SGE);
+
+	if (n < 0)
+		return n;
+	return siw_ddp_stag_alloc(ddp_port(stream->port), &region, stag);
+}
+
+static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+{
+	if (read->stag)
+		siw_ddp_stag_free(ddp_port(stream->port), read->stag);
+	read->stag = 0;
+}
+
+int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
+			 bool silent)
+{
+	uint32_t issued = atomic_load_explicit(&stream->issued, memory_order_relaxed);
+	/* Pairs with the store in pop_read: the slot is free. */
+	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_acquire);
+	struct siw_rdmap_read *read = &stream->reads[issued & stream->read_mask];
+	struct siw_ddp_msg msg = {
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_READ_REQUEST),
+		.qn = SIW_RDMAP_QN_READ,
+		.sgl = &read->wire_sge,
+		.nsge = 1,
+		.length = SIW_RDMAP_READ_LEN,
+	};
+	struct siw_wire_err err;
+	uint32_t stag = 0;
+	int r;
+
+	if (!silent && issued - answered >= stream->ord) /* RFC5040-6.1-04 */
+		return -EAGAIN;
+	if (op->length > UINT32_MAX)
+		return -EMSGSIZE;
+	if (op->length) {
+		r = make_sink(stream, op, &stag);
+		if (r)
+			return r;
+	}
+	read->cookie = op->cookie;
+	read->stag = stag;
+	read->length = (uint32_t)op->length;
+	read->placed = 0;
+	read->silent = silent;
+	read->wire = (struct siw_rdmap_wire_read){
+		/* Nobody looks at the sink of a Read of nothing; 0 confuses some. */
+		.sink_stag = htobe32(stag ? stag : 1),
+		.rdmardsz = htobe32(read->length),
+		.src_stag = htobe32(op->rkey),
+		.src_to = htobe64(op->remote_to),
+	};
+	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, SIW_RDMAP_READ_LEN, 0 };
+	r = siw_ddp_tx(stream->ddp, &msg, &err);
+	if (r < 0) {
+		free_sink(stream, read);
+		return r;
+	}
+	/*
+	 * Pairs with the load in oldest_read. Early enough: the request leaves with a later flush,
+	 * so no response is here before.
+	 */
+	atomic_store_explicit(&stream->issued, issued + 1, memory_order_release);
+	return r;
+}
+
+static struct siw_rdmap_read *oldest_read(struct siw_rdmap_stream *stream)
+{
+	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
+
+	if (!stream->reads ||
+	    answered == atomic_load_explicit(&stream->issued, memory_order_acquire))
+		return NULL;
+	return &stream->reads[answered & stream->read_mask];
+}
+
+static void pop_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+{
+	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
+
+	free_sink(stream, read);
+	atomic_store_explicit(&stream->answered, answered + 1, memory_order_release);
+}
+
+/*
+ * A response to anything but the oldest Read cannot be, and neither can a gap in it: TCP keeps
+ * the order. What a wrong STag is called depends on whether it is one at all (RFC5040-5.2.2-07).
+ */
+bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			    struct siw_wire_err *err)
+{
+	struct siw_rdmap_read *read = oldest_read(stream);
+	uint64_t end;
+
+	if (!read) {
+		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+					      SIW_RDMAP_OPCODE };
+		return false;
+	}
+	if (seg->payload && seg->stag != read->stag) {
+		if (siw_ddp_stag_get(ddp_port(stream->port), seg->stag, stream->pd, stream->ddp,
+				     SIW_DDP_READ_SINK, seg->to, seg->payload, NULL, 0, err) < 0)
+			return false;
+		siw_ddp_stag_put(ddp_port(stream->port), seg->stag);
+		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
+					      SIW_DDP_INVALID_STAG };
+		return false;
+	}
+	end = (uint64_t)read->placed + seg->payload;
+	if (seg->payload && (seg->to != read->placed || end > read->length)) {
+		bool wrap = seg->to + seg->payload < seg->to;
+
+		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
+					      wrap ? SIW_DDP_TO_WRAP : SIW_DDP_BOUNDS };
+		return false;
+	}
+	if (seg->last && end != read->length) { /* shorter than asked for: RFC 5040 has no name */
+		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+					      SIW_RDMAP_UNSPECIFIED };
+		return false;
+	}
+	return true;
+}
+
+void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			   struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_read *read = oldest_read(stream);
+
+	read->placed += seg->payload;
+	event->kind = SIW_RDMAP_PROGRESS;
+	if (!seg->last)
+		return;
+	if (!read->silent) {
+		event->kind = SIW_RDMAP_READ_DONE;
+		event->cookie = read->cookie;
+		event->length = read->length;
+		siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
+	}
+	pop_read(stream, read);
+}
+
+int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *cookie)
+{
+	struct siw_rdmap_read *read;
+
+	while ((read = oldest_read(stream))) {
+		bool silent = read->silent;
+
+		*cookie = read->cookie;
+		pop_read(stream, read);
+		if (!silent)
+			return 1;
+	}
+	return 0;
+}
+
+void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
+{
+	uint64_t cookie;
+
+	while (siw_rdmap_take_read(stream, &cookie))
+		;
+}
+
+/* ---- the peer's Reads ------------------------------------------------------------------------ */
+
+/* DDP's numbers for what RDMAP names itself when a Read Request's source is meant. */
+static struct siw_wire_err as_rdmap(struct siw_wire_err err)
+{
+	static const uint8_t codes[] = {
+		[SIW_DDP_INVALID_STAG] = SIW_RDMAP_INVALID_STAG,
+		[SIW_DDP_BOUNDS] = SIW_RDMAP_BOUNDS,
+		[SIW_DDP_STAG_NOT_OF_STREAM] = SIW_RDMAP_STAG_NOT_OF_STREAM,
+		[SIW_DDP_TO_WRAP] = SIW_RDMAP_TO_WRAP,
+	};
+
+	if (err.layer != SIW_LAYER_DDP)
+		return err;
+	if (err.type != SIW_DDP_TAGGED_BUFFER || err.code >= sizeof(codes))
+		return (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 };
+	return (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+				      codes[err.code] };
+}
+
+/* Whether the source may be read: RFC5040-7.2-09 to -13; of nothing, always (RFC5040-5.2.1-16). */
+static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
+		      struct siw_wire_err *err)
+{
+	uint32_t stag = be32toh(wire->src_stag), size = be32toh(wire->rdmardsz);
+	int r;
+
+	if (size && stream->denied & SIW_DDP_REMOTE_READ) {
+		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					      SIW_RDMAP_ACCESS };
+		return false;
+	}
+	r = siw_ddp_stag_get(ddp_port(stream->port), stag, stream->pd, stream->ddp,
+			     SIW_DDP_REMOTE_READ, be64toh(wire->src_to), size, NULL, 0, err);
+	if (r > 0)
+		siw_ddp_stag_put(ddp_port(stream->port), stag);
+	return r >= 0;
+}
+
+bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			  const struct siw_ddp_delivery *delivery)
+{
+	uint32_t asked = atomic_load_explicit(&stream->asked, memory_order_relaxed);
+	struct siw_rdmap_request *request = &stream->requests[asked & stream->request_mask];
+	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+				    SIW_RDMAP_UNSPECIFIED };
+
+	if (delivery->length != SIW_RDMAP_READ_LEN) { /* RFC 5040 has no name for it */
+		siw_rdmap_fault_set(stream, err, seg, NULL);
+		return false;
+	}
+	request->wire = stream->read_bufs[delivery->cookie];
+	request->seg = *seg;
+	request->buffer = delivery->cookie;
+	if (!source_ok(stream, &request->wire, &err)) {
+		siw_rdmap_fault_set(stream, as_rdmap(err), seg, &request->wire);
+		return false;
+	}
+	/* Pairs with the load in siw_rdmap_owes. */
+	atomic_store_explicit(&stream->asked, asked + 1, memory_order_release);
+	return true;
+}
+
+bool siw_rdmap_owes(const struct siw_rdmap_stream *stream)
+{
+	return atomic_load_explicit(&stream->asked, memory_order_acquire) !=
+	       atomic_load_explicit(&stream->served, memory_order_relaxed);
+}
+
+static struct siw_rdmap_request *oldest_request(struct siw_rdmap_stream *stream)
+{
+	uint32_t served = atomic_load_explicit(&stream->served, memory_order_relaxed);
+
+	return &stream->requests[served & stream->request_mask];
+}
+
+uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
+{
+	return be32toh(oldest_request(stream)->wire.rdmardsz);
+}
+
+int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
+{
+	const struct siw_rdmap_wire_read *wire = &oldest_request(stream)->wire;
+	struct siw_ddp_msg msg = {
+		.tagged = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_READ_RESPONSE),
+		.stag = be32toh(wire->sink_stag), /* RFC5040-4.4-02 */
+		.to = be64toh(wire->sink_to),
+		.length = be32toh(wire->rdmardsz),
+		/* The source is checked again, segment by segment: the region may have died. */
+		.from_stag = true,
+		.src_stag = be32toh(wire->src_stag),
+		.src_to = be64toh(wire->src_to),
+	};
+
+	return siw_ddp_tx(stream->ddp, &msg, err);
+}
+
+void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_request *request = oldest_request(stream);
+	uint64_t buffer = request->buffer;
+	struct siw_sge sge = { (uintptr_t)&stream->read_bufs[buffer], SIW_RDMAP_READ_LEN, 0 };
+	uint32_t served = atomic_load_explicit(&stream->served, memory_order_relaxed);
+
+	siw_rdmap_traffic_count(&stream->traffic.sent, 0, be32toh(request->wire.rdmardsz));
+	atomic_store_explicit(&stream->served, served + 1, memory_order_release);
+	/*
+	 * Last: with the buffer the peer's next request may come in, to the slot just left. The
+	 * ring is as large as the queue, so there is room. Pairs with siw_ddp_queue_peek.
+	 */
+	siw_ddp_queue_post(stream->q_read, buffer, &sge, 1);
+}
+
+void siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
+{
+	struct siw_rdmap_request *request = oldest_request(stream);
+	struct siw_rdmap_wire_read wire = request->wire;
+	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
+
+	/* RFC 5040 section 4.8: the request as it would be for what is left. */
+	wire.sink_to = htobe64(be64toh(wire.sink_to) + sent);
+	wire.src_to = htobe64(be64toh(wire.src_to) + sent);
+	wire.rdmardsz = htobe32(be32toh(wire.rdmardsz) - (uint32_t)sent);
+	siw_rdmap_fault_set(stream, as_rdmap(err), &request->seg, &wire);
+}

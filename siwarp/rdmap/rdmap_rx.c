@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_rx.c - segments in, events up. Each call takes at most one segment, so whoever
+ * calls decides how long a turn is.
+ */
+#include <errno.h>
+
+#include "base/counters.h"
+#include "rdmap/rdmap_impl.h"
+
+/* ---- what may come: RFC 5040 figure 4 -------------------------------------------------------- */
+
+static const struct {
+	bool known, tagged;
+	uint8_t qn;
+} shape[16] = {
+	[SIW_RDMAP_WRITE] = { true, true, 0 },
+	[SIW_RDMAP_READ_REQUEST] = { true, false, SIW_RDMAP_QN_READ },
+	[SIW_RDMAP_READ_RESPONSE] = { true, true, 0 },
+	[SIW_RDMAP_SEND] = { true, false, SIW_RDMAP_QN_SEND },
+	[SIW_RDMAP_SEND_INV] = { true, false, SIW_RDMAP_QN_SEND },
+	[SIW_RDMAP_SEND_SE] = { true, false, SIW_RDMAP_QN_SEND },
+	[SIW_RDMAP_SEND_SE_INV] = { true, false, SIW_RDMAP_QN_SEND },
+	[SIW_RDMAP_TERMINATE] = { true, false, SIW_RDMAP_QN_TERMINATE },
+};
+
+static uint8_t opcode_of(const struct siw_ddp_seg *seg)
+{
+	return seg->ulp_octet & SIW_RDMAP_OP_MASK;
+}
+
+static bool op_error(struct siw_wire_err *err, uint8_t code)
+{
+	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
+	return false;
+}
+
+static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					      SIW_RDMAP_ACCESS };
+
+/* RFC5040-7.2-02, -03 and what an opcode asks for besides. */
+static bool judge(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+		  struct siw_wire_err *err)
+{
+	uint8_t op = opcode_of(seg);
+
+	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT > SIW_RDMAP_RV) /* RFC5040-4.1-08: 0 or 1 */
+		return op_error(err, SIW_RDMAP_VERSION);
+	if (!shape[op].known || shape[op].tagged != seg->tagged ||
+	    (!seg->tagged && shape[op].qn != seg->qn))
+		return op_error(err, SIW_RDMAP_OPCODE);
+	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_DDP_REMOTE_WRITE) {
+		*err = NO_RIGHT;
+		return false;
+	}
+	if (op == SIW_RDMAP_READ_RESPONSE)
+		return siw_rdmap_read_expects(stream, seg, err);
+	if (op == SIW_RDMAP_SEND_INV || op == SIW_RDMAP_SEND_SE_INV) {
+		/*
+		 * An STag that a peer may invalidate would be a memory window's or a fast
+		 * registration's, and there are none here: whatever it names cannot be.
+		 */
+		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					      SIW_RDMAP_CANNOT_INVALIDATE };
+		return false;
+	}
+	return true;
+}
+
+/* ---- the end of it --------------------------------------------------------------------------- */
+
+static int over(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int kind)
+{
+	event->kind = kind;
+	stream->rx.over = true;
+	stream->rx.have = false;
+	return 1;
+}
+
+/* Says the fault that is set. */
+static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	const struct siw_rdmap_fault *fault = &stream->fault;
+
+	event->err = fault->err;
+	event->quoted = fault->has_seg;
+	if (fault->has_seg) {
+		event->quoted_tagged = fault->seg.tagged;
+		event->quoted_qn = fault->seg.tagged ? 0 : fault->seg.qn;
+		event->quoted_msn = fault->seg.tagged ? 0 : fault->seg.msn;
+	}
+	return over(stream, event, SIW_RDMAP_ERROR);
+}
+
+static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+		 struct siw_wire_err err, const struct siw_ddp_seg *seg)
+{
+	siw_rdmap_fault_set(stream, err, seg, NULL);
+	/* The sending side may be about to say another: then that is the first. */
+	return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
+}
+
+/* ddp has nothing more to give. */
+static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
+{
+	struct siw_wire_err err;
+
+	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
+		event->status = r == -ENOTCONN ? 0 : r;
+		return over(stream, event, SIW_RDMAP_CLOSED);
+	}
+	err = siw_ddp_error(stream->ddp);
+	/* An LLP error is about no segment that could be named (figure 10). */
+	return fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
+}
+
+/* ---- the first FPDU a responder sees --------------------------------------------------------- */
+
+static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_RTR_MATCH };
+
+static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+{
+	if (rx->want_rtr == SIW_MPA_RTR_WRITE)
+		return seg->tagged && opcode_of(seg) == SIW_RDMAP_WRITE && seg->last &&
+		       !seg->payload;
+	return rx->want_rtr == SIW_MPA_RTR_READ && !seg->tagged &&
+	       opcode_of(seg) == SIW_RDMAP_READ_REQUEST;
+}
+
+/*
+ * No segment, only an FPDU: as RTR, or as anybody's way to say nothing. 1: *event says so.
+ */
+static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+
+	event->kind = SIW_RDMAP_PROGRESS;
+	if (rx->heard)
+		return 1;
+	if (rx->want_rtr && rx->want_rtr != SIW_MPA_RTR_FPDU)
+		return fault(stream, event, NO_RTR_MATCH, NULL);
+	rx->heard = true;
+	event->kind = SIW_RDMAP_STARTED;
+	return 1;
+}
+
+/* ---- delivery -------------------------------------------------------------------------------- */
+
+static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+{
+	event->kind = SIW_RDMAP_RECV;
+	event->cookie = delivery->cookie;
+	event->length = delivery->length;
+	event->solicited = opcode_of(seg) == SIW_RDMAP_SEND_SE;
+	event->msn = seg->msn;
+	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
+}
+
+static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_delivery *delivery,
+		   struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+
+	/* As RTR it must be a Read of nothing. */
+	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN &&
+	    stream->read_bufs[delivery->cookie].rdmardsz)
+		return fault(stream, event, NO_RTR_MATCH, NULL);
+	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
+		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
+	event->kind = SIW_RDMAP_REQUESTED;
+	return 1;
+}
+
+/* A segment is placed; done: it was its message's last. */
+static int placed(struct siw_rdmap_stream *stream, bool done,
+		  const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+	int r = 1;
+
+	rx->have = false;
+	event->kind = SIW_RDMAP_PROGRESS;
+	switch (opcode_of(&rx->seg)) {
+	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: not delivered */
+		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
+		break;
+	case SIW_RDMAP_READ_RESPONSE:
+		siw_rdmap_read_placed(stream, &rx->seg, event);
+		break;
+	case SIW_RDMAP_READ_REQUEST:
+		if (done)
+			r = request(stream, delivery, event);
+		break;
+	case SIW_RDMAP_TERMINATE:
+		if (done) {
+			siw_count(SIW_COUNTER_terminate_rx, 1);
+			siw_rdmap_terminate_parse(stream->term_in, delivery->length, event);
+			atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
+			return over(stream, event, SIW_RDMAP_TERMINATED);
+		}
+		break;
+	default:
+		if (done)
+			received(stream, &rx->seg, delivery, event);
+	}
+	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {
+		rx->rtr = false;
+		event->kind = SIW_RDMAP_STARTED;
+	}
+	return r;
+}
+
+/* Finds the next segment and judges it: 1 it is in rx->seg; 0; 2: *event is filled; -errno. */
+static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+	struct siw_wire_err err;
+	int r = siw_ddp_rx_head(stream->ddp, &rx->seg);
+
+	if (r == 2)
+		return empty_fpdu(stream, event) ? 2 : 0;
+	if (r <= 0)
+		return r;
+	if (!rx->heard && rx->want_rtr) {
+		if (!is_rtr(rx, &rx->seg)) {
+			siw_ddp_rx_refuse(stream->ddp, NO_RTR_MATCH);
+			return siw_ddp_rx_head(stream->ddp, &rx->seg);
+		}
+		rx->heard = rx->rtr = true;
+	}
+	if (!judge(stream, &rx->seg, &err)) {
+		siw_ddp_rx_refuse(stream->ddp, err);
+		return siw_ddp_rx_head(stream->ddp, &rx->seg);
+	}
+	rx->have = true;
+	if (rx->heard)
+		return 1;
+	rx->heard = true; /* anything legal opens a connection without RTR; it comes next */
+	event->kind = SIW_RDMAP_STARTED;
+	return 2;
+}
+
+/* What every event may be asked for. All of it at once would be a slow string instruction. */
+static void clear(struct siw_rdmap_event *event)
+{
+	event->kind = SIW_RDMAP_NONE;
+	event->status = 0;
+	event->cookie = 0;
+	event->length = 0;
+	event->solicited = event->invalidated = event->quoted = false;
+	event->err = (struct siw_wire_err){ 0 };
+}
+
+/* Nothing now: time to report. */
+static int idle(struct siw_rdmap_stream *stream)
+{
+	siw_rdmap_traffic_report(&stream->traffic);
+	return 0;
+}
+
+int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+	struct siw_ddp_delivery delivery;
+	uint32_t right;
+	int r;
+
+	if (rx->over || !stream->started)
+		return 0;
+	clear(event);
+	if (siw_rdmap_fault_is_set(stream)) /* the sending side's */
+		return error_event(stream, event);
+	if (!rx->have) {
+		r = next(stream, event);
+		if (r == 2)
+			return 1;
+		if (r <= 0)
+			return r < 0 ? ended(stream, event, r) : idle(stream);
+	}
+	right = opcode_of(&rx->seg) == SIW_RDMAP_READ_RESPONSE ? SIW_DDP_READ_SINK
+							       : SIW_DDP_REMOTE_WRITE;
+	r = siw_ddp_rx_place(stream->ddp, &rx->seg, right, &delivery);
+	if (r <= 0)
+		return r < 0 ? ended(stream, event, r) : 0;
+	return placed(stream, r == 1, &delivery, event);
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_stream.c - RDMAP streams as objects: start-up and teardown handed down, and what
+ * makes a connection an RDMAP stream (RFC 5040 section 6.1).
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "rdmap/rdmap_impl.h"
+
+/* A listener has nothing of this layer: the ddp listener, under another type. */
+static struct siw_ddp_listener *below(struct siw_rdmap_listener *listener)
+{
+	return (struct siw_ddp_listener *)listener;
+}
+
+int siw_rdmap_listen(struct siw_rdmap_port *port, const struct siw_addr *local, int backlog,
+		     void *token, struct siw_rdmap_listener **out)
+{
+	return siw_ddp_listen(ddp_port(port), local, backlog, token,
+			      (struct siw_ddp_listener **)out);
+}
+
+int siw_rdmap_listener_addr(struct siw_rdmap_listener *listener, struct siw_addr *out)
+{
+	return siw_ddp_listener_addr(below(listener), out);
+}
+
+void siw_rdmap_listener_close(struct siw_rdmap_listener *listener)
+{
+	siw_ddp_listener_close(below(listener));
+}
+
+static struct siw_rdmap_stream *stream_new(void)
+{
+	struct siw_rdmap_stream *stream;
+
+	if (posix_memalign((void **)&stream, 64, sizeof(*stream)))
+		return NULL;
+	memset(stream, 0, sizeof(*stream));
+	stream->tx.ring = malloc(SIW_RDMAP_INFLIGHT * sizeof(*stream->tx.ring));
+	if (!stream->tx.ring) {
+		free(stream);
+		return NULL;
+	}
+	return stream;
+}
+
+static void stream_free(struct siw_rdmap_stream *stream)
+{
+	if (stream->q_read)
+		siw_ddp_queue_destroy(stream->q_read);
+	if (stream->q_term)
+		siw_ddp_queue_destroy(stream->q_term);
+	free(stream->reads);
+	free(stream->requests);
+	free(stream->read_bufs);
+	free(stream->tx.ring);
+	free(stream);
+}
+
+int siw_rdmap_accept(struct siw_rdmap_listener *listener, void *token,
+		     struct siw_rdmap_stream **out)
+{
+	struct siw_rdmap_stream *stream = stream_new();
+	int r;
+
+	if (!stream)
+		return -ENOMEM;
+	r = siw_ddp_accept(below(listener), token, &stream->ddp);
+	if (r) {
+		stream_free(stream);
+		return r;
+	}
+	stream->port = (struct siw_rdmap_port *)siw_ddp_stream_port(stream->ddp);
+	*out = stream;
+	return 0;
+}
+
+int siw_rdmap_connect(struct siw_rdmap_port *port, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_mpa_params *params,
+		      void *token, struct siw_rdmap_stream **out)
+{
+	struct siw_rdmap_stream *stream = stream_new();
+	int r;
+
+	if (!stream)
+		return -ENOMEM;
+	r = siw_ddp_connect(ddp_port(port), dest, source, params, token, &stream->ddp);
+	if (r) {
+		stream_free(stream);
+		return r;
+	}
+	stream->port = port;
+	*out = stream;
+	return 0;
+}
+
+int siw_rdmap_startup(struct siw_rdmap_stream *stream, struct siw_mpa_params *peer)
+{
+	return siw_ddp_startup(stream->ddp, peer);
+}
+
+int siw_rdmap_reply(struct siw_rdmap_stream *stream, const struct siw_mpa_params *params)
+{
+	return siw_ddp_reply(stream->ddp, params);
+}
+
+struct siw_wire_err siw_rdmap_startup_error(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_error(stream->ddp);
+}
+
+int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err)
+{
+	if (stream->started)
+		return -EINVAL;
+	stream->started = true;
+	siw_rdmap_fault_set(stream, *err, NULL, NULL);
+	return siw_rdmap_terminate(stream);
+}
+
+int siw_rdmap_addrs(struct siw_rdmap_stream *stream, struct siw_addr *local, struct siw_addr *peer)
+{
+	return siw_ddp_addrs(stream->ddp, local, peer);
+}
+
+void siw_rdmap_set_token(struct siw_rdmap_stream *stream, void *token)
+{
+	siw_ddp_set_token(stream->ddp, token);
+}
+
+void siw_rdmap_again(struct siw_rdmap_stream *stream)
+{
+	siw_ddp_again(stream->ddp);
+}
+
+bool siw_rdmap_crc_on(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_crc_on(stream->ddp);
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+static uint32_t power_of_two(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p *= 2;
+	return p;
+}
+
+/* Queue 1: as many buffers as the peer may have Read Requests outstanding (RFC5040-5.2.2-03). */
+static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
+{
+	struct siw_ddp_queue_attr attr = { .depth = n, .max_sge = 1, .internal = true };
+	uint32_t i;
+	int r;
+
+	stream->request_mask = power_of_two(n) - 1;
+	stream->requests = calloc(stream->request_mask + 1, sizeof(*stream->requests));
+	stream->read_bufs = calloc(n ? n : 1, sizeof(*stream->read_bufs));
+	if (!stream->requests || !stream->read_bufs)
+		return -ENOMEM;
+	r = siw_ddp_queue_create(ddp_port(stream->port), &attr, &stream->q_read);
+	if (r)
+		return r;
+	for (i = 0; i < n; i++) {
+		struct siw_sge sge = { (uintptr_t)&stream->read_bufs[i], SIW_RDMAP_READ_LEN, 0 };
+
+		siw_ddp_queue_post(stream->q_read, i, &sge, 1);
+	}
+	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_READ, stream->q_read);
+	return 0;
+}
+
+/* Queue 2: one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). */
+static int make_term_queue(struct siw_rdmap_stream *stream)
+{
+	struct siw_ddp_queue_attr attr = { .depth = 1, .max_sge = 1, .internal = true };
+	struct siw_sge sge = { (uintptr_t)stream->term_in, sizeof(stream->term_in), 0 };
+	int r = siw_ddp_queue_create(ddp_port(stream->port), &attr, &stream->q_term);
+
+	if (r)
+		return r;
+	siw_ddp_queue_post(stream->q_term, 0, &sge, 1);
+	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_TERMINATE, stream->q_term);
+	return 0;
+}
+
+/*
+ * The initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag names nothing, but
+ * is not 0, which some responders refuse.
+ */
+static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
+{
+	struct siw_ddp_msg write = {
+		.tagged = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_WRITE),
+		.stag = 1,
+	};
+	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST, .rkey = 1 };
+	struct siw_wire_err err;
+	int r;
+
+	if (rtr == SIW_MPA_RTR_FPDU)
+		r = siw_ddp_tx_empty(stream->ddp);
+	else if (rtr == SIW_MPA_RTR_WRITE)
+		r = siw_ddp_tx(stream->ddp, &write, &err);
+	else
+		r = siw_rdmap_read_begin(stream, &read, true);
+	if (r < 0)
+		return r;
+	r = siw_ddp_tx_flush(stream->ddp);
+	return r < 0 ? r : 0;
+}
+
+int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_start *start)
+{
+	/* A Read as RTR needs a place even where no Reads were agreed on. */
+	uint32_t extra = start->rtr == SIW_MPA_RTR_READ;
+	uint32_t ird = start->ird > extra ? start->ird : extra;
+	uint32_t ord = start->ord > extra ? start->ord : extra;
+	int r;
+
+	if (stream->started || start->ird > SIW_RDMAP_MAX_READS ||
+	    start->ord > SIW_RDMAP_MAX_READS || start->rtr & (start->rtr - 1) ||
+	    start->rtr > SIW_MPA_RTR_READ)
+		return -EINVAL;
+	stream->pd = start->pd;
+	stream->ord = start->ord;
+	stream->read_mask = power_of_two(ord) - 1;
+	stream->reads = calloc(stream->read_mask + 1, sizeof(*stream->reads));
+	if (!stream->reads)
+		return -ENOMEM;
+	r = make_read_queue(stream, ird);
+	if (r)
+		return r;
+	r = make_term_queue(stream);
+	if (r)
+		return r;
+	stream->denied = start->denied;
+	siw_ddp_stream_pd(stream->ddp, start->pd);
+	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, ddp_queue(start->recvs));
+	stream->started = true;
+	if (!start->initiator) {
+		stream->rx.want_rtr = start->rtr;
+		return 0;
+	}
+	stream->rx.heard = true;
+	return start->rtr ? send_rtr(stream, start->rtr) : 0;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied)
+{
+	stream->denied = denied;
+}
+
+int siw_rdmap_shutdown(struct siw_rdmap_stream *stream)
+{
+	int r;
+
+	if (stream->tx.shut)
+		return 1;
+	r = stream->started ? siw_rdmap_flush(stream) : 1;
+	if (r != 1)
+		return r;
+	r = siw_ddp_shutdown(stream->ddp);
+	if (r < 0)
+		return r;
+	stream->tx.shut = true;
+	return 1;
+}
+
+int siw_rdmap_drain(struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_drain(stream->ddp);
+}
+
+int siw_rdmap_revoke(struct siw_rdmap_stream *stream, uint32_t stag)
+{
+	return siw_ddp_tx_revoke(stream->ddp, stag);
+}
+
+int siw_rdmap_take_recv(struct siw_rdmap_stream *stream, uint64_t *cookie)
+{
+	return siw_ddp_stream_take(stream->ddp, SIW_RDMAP_QN_SEND, cookie);
+}
+
+void siw_rdmap_close(struct siw_rdmap_stream *stream, bool abort)
+{
+	siw_rdmap_traffic_report(&stream->traffic);
+	siw_rdmap_read_free_all(stream);
+	siw_ddp_close(stream->ddp, abort);
+	stream_free(stream);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): the first error
+ * this end found, told to the peer, once; and the peer's, read whatever it may be.
+ */
+#include <errno.h>
+
+#include "base/counters.h"
+#include "rdmap/rdmap_impl.h"
+
+void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire)
+{
+	uint32_t none = SIW_RDMAP_FAULT_NONE;
+	struct siw_rdmap_fault *fault = &stream->fault;
+
+	/* Either side may be first; the first error is the one that is told (RFC5040-7.1-03). */
+	if (!atomic_compare_exchange_strong(&stream->fault_state, &none, SIW_RDMAP_FAULT_WRITING))
+		return;
+	fault->err = err;
+	fault->has_seg = seg && seg->head_len;
+	fault->has_read = wire;
+	if (fault->has_seg)
+		fault->seg = *seg;
+	if (wire)
+		fault->wire = *wire;
+	atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
+	/* Pairs with the load in siw_rdmap_fault_is_set. */
+	atomic_store_explicit(&stream->fault_state, SIW_RDMAP_FAULT_SET, memory_order_release);
+}
+
+/* ---- ours ------------------------------------------------------------------------------------ */
+
+/*
+ * What goes along with an error (figure 10): the segment's length and header unless the error is
+ * LLP's or local, the Read Request's header with a protection error alone.
+ */
+static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
+{
+	uint8_t hdrct = 0;
+
+	if (!fault->has_seg || fault->err.layer == SIW_LAYER_LLP || fault->err.type == 0)
+		return 0;
+	hdrct = SIW_RDMAP_TERM_M | SIW_RDMAP_TERM_D;
+	if (fault->has_read && fault->err.layer == SIW_LAYER_RDMAP &&
+	    fault->err.type == SIW_RDMAP_REMOTE_PROTECTION)
+		hdrct |= SIW_RDMAP_TERM_R;
+	return hdrct;
+}
+
+static uint32_t build(const struct siw_rdmap_fault *fault, uint8_t *out)
+{
+	struct siw_rdmap_wire_terminate head = {
+		.layer_etype = (uint8_t)(fault->err.layer << 4 | fault->err.type),
+		.code = fault->err.code,
+		.hdrct = hdrct_of(fault),
+	};
+	uint8_t *at = out;
+
+	memcpy(at, &head, sizeof(head));
+	at += sizeof(head);
+	if (head.hdrct & SIW_RDMAP_TERM_D) {
+		uint16_t len = htobe16((uint16_t)fault->seg.seg_len);
+
+		memcpy(at, &len, sizeof(len));
+		at += sizeof(len);
+		memcpy(at, fault->seg.head, fault->seg.head_len);
+		at += fault->seg.head_len;
+	}
+	if (head.hdrct & SIW_RDMAP_TERM_R) {
+		memcpy(at, &fault->wire, SIW_RDMAP_READ_LEN);
+		at += SIW_RDMAP_READ_LEN;
+	}
+	return (uint32_t)(at - out);
+}
+
+/* Hands it to ddp, behind the FPDU that was last: what was in the works is given up. */
+static int frame(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_ddp_msg msg = {
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
+		.qn = SIW_RDMAP_QN_TERMINATE,
+		.sgl = &tx->term_sge,
+		.nsge = 1,
+		.length = tx->term_len,
+	};
+	struct siw_wire_err err;
+
+	if (tx->active)
+		return siw_ddp_tx_more(stream->ddp, &err);
+	return siw_ddp_tx(stream->ddp, &msg, &err);
+}
+
+int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	int r;
+
+	if (tx->term == SIW_RDMAP_TERM_NONE) {
+		if (!stream->started || tx->shut || !siw_rdmap_fault_is_set(stream))
+			return -EINVAL;
+		siw_ddp_tx_abandon(stream->ddp);
+		tx->active = false;
+		tx->term_len = build(&stream->fault, tx->term_out);
+		tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
+		tx->term = SIW_RDMAP_TERM_BUILT; /* RFC5040-5.4-08: nothing follows it */
+	}
+	if (tx->term == SIW_RDMAP_TERM_BUILT) {
+		r = frame(stream);
+		if (r < 0)
+			return r;
+		tx->active = r == 0;
+		if (r == 0)
+			return 0;
+		tx->term = SIW_RDMAP_TERM_FRAMED;
+	}
+	if (tx->term == SIW_RDMAP_TERM_FRAMED) {
+		r = siw_ddp_tx_flush(stream->ddp);
+		if (r != 1)
+			return r;
+		siw_count(SIW_COUNTER_terminate_tx, 1);
+		tx->term = SIW_RDMAP_TERM_SENT;
+		tx->shut = true;
+		r = siw_ddp_shutdown(stream->ddp); /* RFC5040-6.2.1-04: gracefully */
+		if (r < 0)
+			return r;
+	}
+	return 1;
+}
+
+/* ---- the peer's ------------------------------------------------------------------------------ */
+
+/* Whether figure 9, RFC 5041 section 7.2 or RFC 5044 section 8 has these three numbers. */
+static bool known(uint8_t layer, uint8_t type, uint8_t code)
+{
+	switch (layer << 4 | type) {
+	case SIW_LAYER_RDMAP << 4 | SIW_RDMAP_LOCAL_CATASTROPHIC:
+		return true;
+	case SIW_LAYER_RDMAP << 4 | SIW_RDMAP_REMOTE_PROTECTION:
+		return code <= SIW_RDMAP_TO_WRAP || code == SIW_RDMAP_CANNOT_INVALIDATE ||
+		       code == SIW_RDMAP_UNSPECIFIED;
+	case SIW_LAYER_RDMAP << 4 | SIW_RDMAP_REMOTE_OPERATION:
+		return (code >= SIW_RDMAP_VERSION && code <= SIW_RDMAP_CANNOT_INVALIDATE) ||
+		       code == SIW_RDMAP_UNSPECIFIED;
+	case SIW_LAYER_DDP << 4 | SIW_DDP_LOCAL_CATASTROPHIC:
+		return code == 0;
+	case SIW_LAYER_DDP << 4 | SIW_DDP_TAGGED_BUFFER:
+		return code <= SIW_DDP_TAGGED_VERSION;
+	case SIW_LAYER_DDP << 4 | SIW_DDP_UNTAGGED_BUFFER:
+		return code >= SIW_DDP_INVALID_QN && code <= SIW_DDP_UNTAGGED_VERSION;
+	case SIW_LAYER_LLP << 4:
+		return code >= SIW_MPA_CLOSED && code <= SIW_MPA_NO_RTR_MATCH;
+	default:
+		return false;
+	}
+}
+
+/*
+ * Linux siw on a little-endian machine sends the four-bit fields of the first octet swapped and
+ * HdrCt in the low bits. With HdrCt that shows; without, only where the numbers make no sense
+ * as they stand.
+ */
+static void unswap(struct siw_rdmap_wire_terminate *head)
+{
+	uint8_t high = head->layer_etype >> 4, low = head->layer_etype & 15;
+	bool swapped;
+
+	if (head->hdrct & (SIW_RDMAP_TERM_M | SIW_RDMAP_TERM_D | SIW_RDMAP_TERM_R))
+		return;
+	if (head->hdrct & 7)
+		swapped = true;
+	else
+		swapped = !known(high, low, head->code) && known(low, high, head->code);
+	if (!swapped)
+		return;
+	head->layer_etype = (uint8_t)(low << 4 | high);
+	head->hdrct = (uint8_t)((head->hdrct & 1 ? SIW_RDMAP_TERM_M : 0) |
+				(head->hdrct & 2 ? SIW_RDMAP_TERM_D : 0) |
+				(head->hdrct & 4 ? SIW_RDMAP_TERM_R : 0));
+}
+
+/* The quoted DDP header, if there is as much as it says there is. */
+static void parse_quoted(const uint8_t *at, size_t len, struct siw_rdmap_event *event)
+{
+	struct siw_ddp_seg seg;
+
+	if (!siw_ddp_head_parse(at, len, &seg))
+		return;
+	event->quoted = true;
+	event->quoted_tagged = seg.tagged;
+	if (seg.tagged) {
+		event->quoted_stag = seg.stag;
+		event->quoted_to = seg.to;
+	} else {
+		event->quoted_qn = seg.qn;
+		event->quoted_msn = seg.msn;
+	}
+}
+
+void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_wire_terminate head;
+
+	event->kind = SIW_RDMAP_TERMINATED;
+	if (len < sizeof(head)) { /* it says nothing but that it is over */
+		event->err =
+			(struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 };
+		return;
+	}
+	memcpy(&head, buf, sizeof(head));
+	unswap(&head);
+	event->err =
+		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
+	if (head.hdrct & SIW_RDMAP_TERM_D && len > sizeof(head) + 2)
+		parse_quoted(buf + sizeof(head) + 2, len - sizeof(head) - 2, event);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_tx.c - operations out (RFC 5040 section 5): one message at a time is with ddp,
+ * either the user's next or the response to the peer's oldest Read Request, in turns.
+ */
+#include <errno.h>
+
+#include "base/counters.h"
+#include "rdmap/rdmap_impl.h"
+
+/* Octets of responses that one flush begins at most. */
+#define TURN (1u << 20)
+
+static void refresh_accepted(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	uint64_t messages = siw_ddp_tx_accepted(stream->ddp);
+
+	while (tx->accepted != tx->begun && tx->ring[tx->accepted % SIW_RDMAP_INFLIGHT] <= messages)
+		tx->accepted++;
+}
+
+/* An error in what this end sends: the stream is over, and the Terminate says why. */
+static int broken(struct siw_rdmap_stream *stream)
+{
+	siw_ddp_tx_abandon(stream->ddp);
+	stream->tx.active = false;
+	siw_rdmap_fault_set(
+		stream, (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 },
+		NULL, NULL);
+	return -EACCES;
+}
+
+static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+{
+	struct siw_ddp_msg msg = {
+		.internal = op->internal,
+		.ulp_octet = siw_rdmap_ctrl(op->opcode),
+		.sgl = op->sgl,
+		.nsge = op->nsge,
+		.length = op->length,
+	};
+	struct siw_wire_err err;
+
+	switch (op->opcode) {
+	case SIW_RDMAP_SEND:
+	case SIW_RDMAP_SEND_SE:
+		msg.qn = SIW_RDMAP_QN_SEND;
+		break;
+	case SIW_RDMAP_WRITE:
+		msg.tagged = true;
+		msg.stag = op->rkey;
+		msg.to = op->remote_to;
+		break;
+	case SIW_RDMAP_READ_REQUEST:
+		return siw_rdmap_read_begin(stream, op, false);
+	default:
+		return -EINVAL;
+	}
+	return siw_ddp_tx(stream->ddp, &msg, &err);
+}
+
+int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	uint64_t before;
+	int r;
+
+	if (!stream->started || tx->shut || tx->term ||
+	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
+		return -EPIPE;
+	if (tx->active) {
+		tx->waiting = tx->response;
+		return -EAGAIN;
+	}
+	if (tx->begun - tx->accepted == SIW_RDMAP_INFLIGHT) {
+		refresh_accepted(stream);
+		if (tx->begun - tx->accepted == SIW_RDMAP_INFLIGHT)
+			return -EAGAIN;
+	}
+	before = siw_ddp_tx_begun(stream->ddp);
+	r = begin(stream, op);
+	if (r < 0) {
+		/* A key that died behind the first segments; or it never was begun. */
+		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_begun(stream->ddp) != before)
+			return broken(stream);
+		return r;
+	}
+	tx->waiting = false;
+	tx->active = r == 0;
+	tx->response = false;
+	tx->ring[tx->begun++ % SIW_RDMAP_INFLIGHT] = siw_ddp_tx_begun(stream->ddp);
+	siw_rdmap_traffic_count(&stream->traffic.sent, 1,
+				op->opcode == SIW_RDMAP_READ_REQUEST ? 0 : op->length);
+	return 0;
+}
+
+/* Goes on with the message in the works: 1 it is framed, 0 not yet, -errno. */
+static int go_on(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_wire_err err;
+	int r = siw_ddp_tx_more(stream->ddp, &err);
+
+	if (r == -EACCES || r == -EMSGSIZE) {
+		if (!tx->response)
+			return broken(stream);
+		siw_rdmap_response_failed(stream, err);
+		tx->active = false;
+		return -EACCES;
+	}
+	if (r == 1) {
+		tx->active = false;
+		if (tx->response)
+			siw_rdmap_response_done(stream);
+	}
+	return r;
+}
+
+static int answer(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_wire_err err;
+	int r = siw_rdmap_response_begin(stream, &err);
+
+	if (r == -EACCES) {
+		siw_rdmap_response_failed(stream, err);
+		return r;
+	}
+	tx->response = true;
+	tx->active = r == 0;
+	if (r == 1)
+		siw_rdmap_response_done(stream);
+	return r;
+}
+
+/* Frames what there is to frame: 1 all of it, 0 some is left, -errno. */
+static int frame(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	uint64_t turn = 0;
+
+	for (;;) {
+		int r = tx->active ? go_on(stream) : 1;
+
+		if (r != 1)
+			return r;
+		if (!siw_rdmap_owes(stream) ||
+		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
+			return 1;
+		if (tx->waiting || turn >= TURN) { /* a response was last: the user's turn */
+			tx->waiting = false;
+			return 0;
+		}
+		turn += siw_rdmap_response_size(stream);
+		r = answer(stream);
+		if (r != 1)
+			return r;
+	}
+}
+
+int siw_rdmap_flush(struct siw_rdmap_stream *stream)
+{
+	int framed, r;
+
+	if (!stream->started || stream->tx.term)
+		return -EPIPE;
+	if (siw_rdmap_fault_is_set(stream))
+		return -EACCES;
+	framed = frame(stream);
+	if (framed < 0)
+		return framed;
+	r = siw_ddp_tx_flush(stream->ddp);
+	return r < 0 ? r : r && framed;
+}
+
+bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_tx_blocked(stream->ddp);
+}
+
+uint64_t siw_rdmap_begun(const struct siw_rdmap_stream *stream)
+{
+	return stream->tx.begun;
+}
+
+uint64_t siw_rdmap_accepted(struct siw_rdmap_stream *stream)
+{
+	refresh_accepted(stream);
+	return stream->tx.accepted;
+}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""OF verbs for Python: pyverbs' names over siwarp's own RNIC.
+
+A round of UD with oneself, from memory to memory::
+
+    from siwarp.verbs import *
+
+    with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(128)) as mr:
+        with QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp:
+            qp.to_rts()
+            qp.post_recv(RecvWR(1, sg=[mr.sge(64, 64)]))
+            mr.write(b"hello")
+            qp.post_send(SendWR(2, sg=[mr.sge(0, 5)], ah=AH(pd, qp.addr)))
+
+Every handle is a context manager, closes once, and keeps alive what it stands on. Polling and
+posting are safe from several threads; one work request belongs to one thread at a time.
+"""
+
+from siwarp.verbs._seam import Address
+from siwarp.verbs.ah import AH, AHAttr
+from siwarp.verbs.cq import CQ, WC, CompChannel
+from siwarp.verbs.device import Context, Device, DeviceAttr, get_device_list, source_toward
+from siwarp.verbs.enums import (
+    AccessFlag,
+    QPAttrMask,
+    QPState,
+    QPType,
+    SendFlag,
+    WCFlag,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+from siwarp.verbs.errors import (
+    Error,
+    LimitError,
+    PeerGone,
+    ProtocolError,
+    StateError,
+    Timeout,
+    terminate_clause,
+    terminate_reason,
+)
+from siwarp.verbs.mr import MR, RemoteBuffer
+from siwarp.verbs.pd import PD
+from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from siwarp.verbs.tap import capture
+from siwarp.verbs.wr import SGE, RecvWR, SendWR
+
+__all__ = [
+    "AH",
+    "CQ",
+    "MR",
+    "PD",
+    "QP",
+    "SGE",
+    "WC",
+    "AHAttr",
+    "AccessFlag",
+    "Address",
+    "CompChannel",
+    "Context",
+    "Device",
+    "DeviceAttr",
+    "Error",
+    "LimitError",
+    "PeerGone",
+    "ProtocolError",
+    "QPAttr",
+    "QPAttrMask",
+    "QPCap",
+    "QPInitAttr",
+    "QPState",
+    "QPType",
+    "RecvWR",
+    "RemoteBuffer",
+    "SendFlag",
+    "SendWR",
+    "StateError",
+    "Timeout",
+    "WCFlag",
+    "WCOpcode",
+    "WCStatus",
+    "WROpcode",
+    "capture",
+    "get_device_list",
+    "source_toward",
+    "terminate_clause",
+    "terminate_reason",
+]

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Where Python meets the C library: return values to exceptions, addresses, handles' lives."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import itertools
+import os
+import socket
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs.errors import Error, StateError, from_errno
+
+__all__ = [
+    "Address",
+    "Handle",
+    "addr_bytes_to_python",
+    "addr_from_c",
+    "addr_to_c",
+    "check",
+    "check_pointer",
+    "ffi",
+    "lib",
+    "reap",
+]
+
+#: An IP address and a port, as Python's socket module has them; of IPv6 the first two.
+Address = tuple[str, int]
+
+#: Blocking calls come back this often to look for signals, in milliseconds.
+SLICE_MS = 50
+
+
+def check(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
+    """Return ``rc`` unless it is a negative errno value; then raise what it means."""
+    if rc >= 0:
+        return rc
+    raise from_errno(-rc, what, (advice or {}).get(-rc))
+
+
+def check_pointer(pointer: Any, what: str, advice: Mapping[int, str] | None = None) -> Any:
+    """Return ``pointer`` unless it is NULL; then raise what ``errno`` means."""
+    if pointer:
+        return pointer
+    number = ffi.errno
+    raise from_errno(number, what, (advice or {}).get(number))
+
+
+# ---- addresses ----------------------------------------------------------------------------
+
+
+def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
+    """Return a ``struct siw_addr`` for ``(host, port)``; ``None`` gives one of family 0.
+
+    A host that is no numeric address is looked up; ``""`` is every IPv4 address.
+    """
+    out = ffi.new("struct siw_addr *")
+    if address is None:
+        return out
+    if not isinstance(address, tuple) or len(address) < 2:
+        raise TypeError(f"an address is (host, port), as ('127.0.0.1', 4791), not {address!r}")
+    host, port = address[0], address[1]
+    if not isinstance(host, str) or not isinstance(port, int):
+        raise TypeError(f"an address is (host, port), as ('127.0.0.1', 4791), not {address!r}")
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port {port} is not one of 0..65535")
+    if lib.siw_addr_parse((host or "0.0.0.0").encode(), port, out) == 0:
+        return out
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (socket.gaierror, UnicodeError) as e:
+        raise Error(
+            errno.EINVAL, f"{host!r} is no numeric address and no known host name ({e})"
+        ) from None
+    for _family, _type, _proto, _name, sockaddr in found:
+        if lib.siw_addr_parse(str(sockaddr[0]).encode(), port, out) == 0:
+            return out
+    raise Error(errno.EINVAL, f"{host!r} has no IPv4 or IPv6 address")
+
+
+def addr_bytes_to_python(raw: bytes) -> Address | None:
+    """Return the 28 octets of a ``struct siw_addr`` as ``(ip, port)``; family 0 gives ``None``."""
+    family = int.from_bytes(raw[:2], "little" if _LITTLE else "big")
+    port = raw[2] << 8 | raw[3]
+    if family == socket.AF_INET:
+        return f"{raw[4]}.{raw[5]}.{raw[6]}.{raw[7]}", port
+    if family == socket.AF_INET6:
+        ip = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        scope = int.from_bytes(raw[24:28], "little" if _LITTLE else "big")
+        if scope:
+            try:
+                ip = f"{ip}%{socket.if_indextoname(scope)}"
+            except OSError:
+                ip = f"{ip}%{scope}"
+        return ip, port
+    return None
+
+
+_LITTLE = bytes(ffi.buffer(ffi.new("uint16_t *", 1)))[0] == 1
+
+
+def addr_from_c(addr: Any) -> Address | None:
+    """Return a ``struct siw_addr`` (or a pointer to one) as ``(ip, port)``."""
+    pointer = addr if ffi.typeof(addr).kind == "pointer" else ffi.addressof(addr)
+    return addr_bytes_to_python(bytes(ffi.buffer(pointer, ffi.sizeof("struct siw_addr"))))
+
+
+# ---- handles ------------------------------------------------------------------------------
+
+_serials = itertools.count(1)
+_roots: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+# What the garbage collector found: (destroy, C object, what it stands on). The collector runs in
+# any thread at any moment, perhaps inside a call of the library, so it only leaves a note here.
+_dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
+_reaping = threading.Lock()
+
+
+def reap() -> None:
+    """Destroy the C objects of handles that were dropped without ``close()``.
+
+    Handles call this when they open and close something; polling and posting do not.
+    """
+    while _dropped and _reaping.acquire(blocking=False):
+        try:
+            progress = False
+            for _ in range(len(_dropped)):
+                item = _dropped.popleft()
+                destroy, c, _keep, pid = item
+                if pid == os.getpid() and destroy(c) == -errno.EBUSY:
+                    _dropped.append(item)
+                else:
+                    progress = True
+                del item, _keep
+        finally:
+            _reaping.release()
+        if not progress:
+            return
+
+
+H = TypeVar("H", bound="Handle")
+
+
+class Handle:
+    """A Python object that stands for one object of the C library.
+
+    It keeps its parents alive, knows its children, closes once, and closes itself at the end of a
+    ``with`` block after everything that was made from it.
+    """
+
+    __slots__ = ("__weakref__", "_c", "_children", "_keep", "_parents", "_pid", "_serial")
+
+    #: What messages call it.
+    _what: ClassVar[str] = "object"
+    #: The C function that ends it.
+    _destroy: ClassVar[Callable[[Any], int]]
+
+    def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
+        """Take charge of the C object ``c``, which stands on ``parents`` and uses ``keep``."""
+        self._c = c
+        self._keep = keep
+        self._parents = parents
+        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._serial = next(_serials)
+        self._pid = os.getpid()
+        for parent in parents:
+            parent._children.add(self)
+        if not parents:
+            _roots.add(self)
+
+    def _live(self) -> Any:
+        """Return the C object, or raise StateError if it is closed."""
+        c = getattr(self, "_c", None)
+        if c is None:
+            raise StateError(errno.EBADF, f"this {self._what} is closed: open a new one")
+        return c
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close()`` has ended it."""
+        return getattr(self, "_c", None) is None
+
+    def _users(self) -> list[Handle]:
+        """Return what is still open and stands on this, newest first."""
+        alive = [child for child in self._children if not child.closed]
+        return sorted(alive, key=lambda child: -child._serial)
+
+    def close(self) -> None:
+        """End the C object; a second call does nothing.
+
+        Raises:
+            StateError: something that is still open stands on it; the message names it (EBUSY).
+
+        """
+        reap()
+        if self.closed:
+            return
+        users = self._users()
+        if users:
+            count = Counter(user._what for user in users)
+            kinds = ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items())
+            names = ", ".join(repr(user) for user in users[:5])
+            more = ", ..." if len(users) > 5 else ""
+            raise StateError(
+                errno.EBUSY,
+                f"{self!r} cannot close: {kinds} made from it still open ({names}{more}). "
+                "Close them first; a with block does that by itself",
+            )
+        self._shut()
+
+    def _shut(self) -> None:
+        c, self._c = self._c, None
+        # In a forked child the object is the parent's, and a thread that is not here may hold its
+        # locks for ever.
+        rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
+        if rc < 0:
+            self._c = c
+            check(rc, f"closing {self!r}")
+        for parent in self._parents:
+            parent._children.discard(self)
+        self._parents = ()
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of the memory that the C object used."""
+        self._keep = ()
+
+    def _close_all(self) -> None:
+        """Close everything that stands on this, newest first, then this."""
+        for child in self._users():
+            if not child.closed:
+                child._close_all()
+        self.close()
+
+    def __enter__(self: H) -> H:
+        self._live()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        reap()
+        if not self.closed:
+            self._close_all()
+
+    def _destroyer(self) -> Callable[[Any], int]:
+        """Return what ends the C object when this handle was dropped."""
+        return type(self)._destroy
+
+    def __del__(self) -> None:
+        c = getattr(self, "_c", None)
+        if c is not None:
+            self._c = None
+            _dropped.append((self._destroyer(), c, (self._parents, self._keep), self._pid))
+
+    def _name(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        name = self._name() if not self.closed else "closed"
+        serial = getattr(self, "_serial", 0)
+        return f"<{type(self).__name__} #{serial}{' ' + name if name else ''}>"
+
+
+def _close_at_exit() -> None:
+    """Close what is open, so that no thread of the library runs when the process ends."""
+    for root in sorted(_roots, key=lambda handle: -handle._serial):
+        if root.closed or root._pid != os.getpid():
+            continue
+        try:
+            root._close_all()
+        except (Error, KeyboardInterrupt):
+            continue  # a daemon thread still waits in it; the process ends anyhow
+    reap()
+
+
+atexit.register(_close_at_exit)

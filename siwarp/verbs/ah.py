@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Address handles: where a UD message goes."""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from siwarp.verbs._seam import (
+    Address,
+    Handle,
+    addr_from_c,
+    addr_to_c,
+    check_pointer,
+    ffi,
+    lib,
+    reap,
+)
+from siwarp.verbs.errors import Error
+from siwarp.verbs.pd import PD
+from siwarp.verbs.wr import SendWR
+
+if TYPE_CHECKING:
+    from siwarp.verbs.cq import WC
+
+__all__ = ["AH", "AHAttr"]
+
+
+@dataclass(frozen=True)
+class AHAttr:
+    """A destination: an IP address or a host name, and a UDP port.
+
+    The port counts when a work request's ``remote_qpn`` is 0.
+    """
+
+    host: str
+    port: int
+
+
+class AH(Handle):
+    """A destination of UD messages (``siw_create_ah``).
+
+    ``AH(pd, AHAttr(host, port))``, ``AH(pd, (host, port))``, or ``AH(pd, wc=wc)`` for the one from
+    whom a received message came.
+
+    Raises:
+        Error: no such host, or the completion is not of a UD receive (EINVAL).
+        LimitError: the device has no room for one more (ENOMEM).
+
+    """
+
+    __slots__ = ("_wrs", "dest", "pd")
+    _what = "AH"
+    _destroy = lib.siw_destroy_ah
+
+    pd: PD
+    #: The numeric address and the port.
+    dest: Address
+
+    def __init__(
+        self, pd: PD, attr: AHAttr | Address | None = None, *, wc: WC | None = None
+    ) -> None:
+        reap()
+        dest = (attr.host, attr.port) if isinstance(attr, AHAttr) else attr
+        if dest is None and wc is not None:
+            dest = wc.source
+        if dest is None:
+            raise Error(
+                errno.EINVAL,
+                "an AH needs a destination: an AHAttr, (host, port), or the completion of a "
+                "UD receive",
+            )
+        c_dest = addr_to_c(dest)
+        c = check_pointer(lib.siw_create_ah(pd._live(), c_dest), f"making an AH to {dest}")
+        self.pd = pd
+        self.dest = addr_from_c(c_dest) or dest
+        self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
+        self._open(c, pd)
+
+    def _shut(self) -> None:
+        # A work request must never point to an address handle that is gone.
+        for wr in list(self._wrs):
+            if wr._ah is self:
+                wr._c.wr.ud.ah = ffi.NULL
+        super()._shut()
+
+    def _name(self) -> str:
+        return f"to {self.dest[0]} port {self.dest[1]}"

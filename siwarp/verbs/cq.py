@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Completion queues, completion channels, and completions as plain values."""
+
+from __future__ import annotations
+
+import errno
+import struct
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from siwarp.verbs._seam import (
+    SLICE_MS,
+    Address,
+    Handle,
+    addr_bytes_to_python,
+    check,
+    check_pointer,
+    ffi,
+    lib,
+    reap,
+)
+from siwarp.verbs.device import Context
+from siwarp.verbs.enums import WCOpcode, WCStatus
+from siwarp.verbs.errors import Error, ProtocolError, StateError
+
+__all__ = ["CQ", "WC", "CompChannel"]
+
+
+class WC(NamedTuple):
+    """A completion (``struct siw_wc``): a value that stays as it is.
+
+    With an error status only ``wr_id``, ``status``, ``qp_num`` and ``vendor_err`` hold.
+    """
+
+    wr_id: int
+    #: One of WCStatus.
+    status: int
+    #: One of WCOpcode.
+    opcode: int
+    #: ``layer << 16 | type << 8 | code`` of the Terminate behind it, or 0.
+    vendor_err: int
+    #: Octets received or read.
+    byte_len: int
+    imm_data: int
+    qp_num: int
+    #: The sender's queue pair, in a UD receive.
+    src_qp: int
+    wc_flags: int
+    source_octets: bytes
+
+    @property
+    def source(self) -> Address | None:
+        """Where a UD message came from, as ``(ip, port)``; ``None`` for anything else."""
+        return addr_bytes_to_python(self.source_octets)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is SUCCESS."""
+        return self.status == 0
+
+    @property
+    def status_name(self) -> str:
+        """The status by its name, as ``"REM_ACCESS_ERR"``."""
+        try:
+            return WCStatus(self.status).name
+        except ValueError:
+            return f"status {self.status}"
+
+    def check(self) -> WC:
+        """Return this completion if it succeeded.
+
+        Raises:
+            ProtocolError: a Terminate is behind the failure.
+            StateError: the request was flushed because its queue pair is in the error state.
+            Error: anything else (EIO).
+
+        """
+        if self.status == 0:
+            return self
+        what = f"work request {self.wr_id} of QP {self.qp_num} ended with {self.status_name}"
+        if self.vendor_err:
+            raise ProtocolError.from_vendor_err(self.vendor_err, what)
+        if self.status == WCStatus.WR_FLUSH_ERR:
+            raise StateError(
+                errno.ECANCELED, f"{what}: the QP is in the error state; reset or reconnect it"
+            )
+        raise Error(errno.EIO, f"{what}: {ffi.string(lib.siw_wc_status_str(self.status)).decode()}")
+
+    def __repr__(self) -> str:
+        fields = [f"wr_id={self.wr_id}", self.status_name]
+        if self.status == 0:
+            try:
+                fields.append(WCOpcode(self.opcode).name)
+            except ValueError:
+                fields.append(f"opcode {self.opcode}")
+            fields.append(f"{self.byte_len} octets")
+            if self.source is not None:
+                fields.append(f"source={self.source}")
+        elif self.vendor_err:
+            fields.append(f"vendor_err={self.vendor_err:#08x}")
+        return f"<WC {' '.join(fields)} QP {self.qp_num}>"
+
+
+# A struct siw_wc, in the machine's octet order and without the members siwarp leaves zero, and the
+# struct siw_addr behind it.
+_WC_SIZE = ffi.sizeof("struct siw_wc")
+_ADDR_SIZE = ffi.sizeof("struct siw_addr")
+_WC_FIELDS = "=QiiIIIIII"
+_ONE = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x{_ADDR_SIZE}s")
+_MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
+
+_unpack_one = _ONE.unpack
+_unpack_wc = _MANY.unpack
+_new = tuple.__new__
+_poll_cq_from = lib.siw_poll_cq_from
+
+
+class _PollBuffer:
+    """Memory for ``n`` completions and their sources; of one, both lie together."""
+
+    __slots__ = ("memory", "n", "octets", "sources", "wcs")
+
+    def __init__(self, n: int) -> None:
+        # As uint64_t: the completions need their alignment.
+        size = n * (_WC_SIZE + _ADDR_SIZE)
+        self.memory = ffi.new("uint64_t[]", (size + 7) // 8)
+        self.n = n
+        self.wcs = ffi.cast("struct siw_wc *", self.memory)
+        self.sources = ffi.cast("struct siw_addr *", ffi.cast("char *", self.memory) + n * _WC_SIZE)
+        self.octets = ffi.buffer(self.memory, size)
+
+    def take(self, got: int) -> list[WC]:
+        """Return the first ``got`` completions as values."""
+        octets = self.octets
+        if got == 1:
+            source = octets[self.n * _WC_SIZE : self.n * _WC_SIZE + _ADDR_SIZE]
+            return [_new(WC, (*_unpack_wc(octets[:_WC_SIZE]), source))]
+        sources = octets[self.n * _WC_SIZE : self.n * _WC_SIZE + got * _ADDR_SIZE]
+        return [
+            _new(WC, (*fields, sources[i * _ADDR_SIZE : (i + 1) * _ADDR_SIZE]))
+            for i, fields in enumerate(_MANY.iter_unpack(octets[: got * _WC_SIZE]))
+        ]
+
+
+class CompChannel(Handle):
+    """A channel on which completion queues tell that something completed.
+
+    ``fileno()`` is for ``select``, ``poll`` and ``asyncio``: readable while an event waits.
+    """
+
+    __slots__ = ("_cqs", "_event", "_waiters", "context")
+    _what = "completion channel"
+    _destroy = lib.siw_destroy_comp_channel
+
+    context: Context
+
+    def __init__(self, context: Context) -> None:
+        reap()
+        c = check_pointer(
+            lib.siw_create_comp_channel(context._live()), f"making a channel on {context!r}"
+        )
+        self.context = context
+        self._cqs: weakref.WeakValueDictionary[int, CQ] = weakref.WeakValueDictionary()
+        self._waiters = 0
+        self._open(c, context)
+
+    def fileno(self) -> int:
+        """Return the descriptor; read it only through ``get_cq_event``."""
+        return check(lib.siw_comp_channel_fd(self._live()), "asking for the channel's descriptor")
+
+    def get_cq_event(self, timeout: float | None = None) -> CQ | None:
+        """Wait for an event and return its completion queue; ``None`` when the time is over.
+
+        ``timeout`` is in seconds, ``None`` waits without limit, 0 does not wait. Other threads run
+        meanwhile, and Ctrl-C interrupts within 100 ms. Events are acknowledged by
+        ``CQ.ack_events``, or all at once when the queue closes.
+        """
+        c = self._live()
+        which = ffi.new("struct siw_cq **")
+        user = ffi.new("void **")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        get = lib.siw_get_cq_event
+        self._waiters += 1
+        try:
+            while True:
+                wait = SLICE_MS
+                if deadline is not None:
+                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
+                    wait = min(wait, left)
+                rc = get(c, which, user, wait)
+                if rc == 0:
+                    cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
+                    if cq is None:  # dropped meanwhile: its events are nobody's
+                        lib.siw_ack_cq_events(which[0], 1)
+                        continue
+                    cq._unacked += 1
+                    return cq
+                if rc not in (-errno.EAGAIN, -errno.EINTR):
+                    check(rc, f"waiting on {self!r}")
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
+        finally:
+            self._waiters -= 1
+
+    def _shut(self) -> None:
+        if self._waiters:
+            raise StateError(
+                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
+            )
+        super()._shut()
+
+
+class CQ(Handle):
+    """A queue for at least ``cqe`` completions, with a channel for those who wait.
+
+    Raises:
+        Error: ``cqe`` is below 1 or above the device's ``max_cqe`` (EINVAL).
+        LimitError: the device has no room for one more (ENOMEM).
+
+    """
+
+    __slots__ = ("_one", "_pool", "_unacked", "channel", "context", "cq_context")
+    _what = "CQ"
+    _destroy = lib.siw_destroy_cq
+
+    context: Context
+    channel: CompChannel | None
+    #: Anything that the caller wants to find again.
+    cq_context: Any
+
+    def __init__(
+        self,
+        context: Context,
+        cqe: int = 256,
+        cq_context: Any = None,
+        channel: CompChannel | None = None,
+        comp_vector: int = 0,
+    ) -> None:
+        reap()
+        c_channel = ffi.NULL if channel is None else channel._live()
+        c = check_pointer(
+            lib.siw_create_cq(context._live(), cqe, ffi.NULL, c_channel, comp_vector),
+            f"making a CQ for {cqe} completions",
+            {errno.EINVAL: "cqe is from 1 to the device's max_cqe, comp_vector 0"},
+        )
+        self.context = context
+        self.channel = channel
+        self.cq_context = cq_context
+        self._unacked = 0
+        # Buffers that no thread uses at the moment: taking and giving back are single steps.
+        self._one = [_PollBuffer(1)]
+        self._pool: list[_PollBuffer] = []
+        self._open(c, context, *(() if channel is None else (channel,)))
+        if channel is not None:
+            channel._cqs[int(ffi.cast("uintptr_t", c))] = self
+
+    def poll(self, num_entries: int = 1) -> list[WC]:
+        """Take up to ``num_entries`` completions; an empty list if there are none.
+
+        It moves the device's traffic on, too. A completion with an error status is data, not an
+        exception: see ``WC.ok`` and ``WC.check()``.
+        """
+        if num_entries != 1:
+            return self._poll_many(num_entries)
+        free = self._one
+        try:
+            buffer = free.pop()
+        except IndexError:
+            buffer = _PollBuffer(1)
+        try:
+            got = _poll_cq_from(self._c, 1, buffer.wcs, buffer.sources)
+        except TypeError:
+            self._live()
+            raise
+        if got == 0:
+            free.append(buffer)
+            return []
+        if got == 1:
+            wc: WC = _new(WC, _unpack_one(buffer.octets))
+            free.append(buffer)
+            return [wc]
+        free.append(buffer)
+        check(got, f"polling {self!r}")
+        raise AssertionError(f"asked for 1 completion, got {got}")
+
+    def _poll_many(self, num_entries: int) -> list[WC]:
+        if num_entries < 1:
+            raise ValueError(f"cannot poll for {num_entries} completions")
+        free = self._pool
+        try:
+            buffer = free.pop()
+        except IndexError:
+            buffer = _PollBuffer(max(16, num_entries))
+        if buffer.n < num_entries:
+            buffer = _PollBuffer(num_entries)
+        try:
+            got = _poll_cq_from(self._c, num_entries, buffer.wcs, buffer.sources)
+        except TypeError:
+            self._live()
+            raise
+        if got == 0:
+            free.append(buffer)
+            return []
+        wcs = buffer.take(got) if got > 0 else []
+        free.append(buffer)
+        check(got, f"polling {self!r}")
+        return wcs
+
+    def req_notify(self, solicited_only: bool = False) -> None:
+        """Ask for one event on the channel at the next completion.
+
+        Poll once more afterwards: what completed before this call makes no event.
+        """
+        check(
+            lib.siw_req_notify_cq(self._live(), int(solicited_only)),
+            f"asking {self!r} for an event",
+            {errno.EINVAL: "it was made without a completion channel"},
+        )
+
+    def ack_events(self, num_events: int) -> None:
+        """Acknowledge events taken from the channel; more than were taken are ignored."""
+        count = min(num_events, self._unacked)
+        if count > 0:
+            self._unacked -= count
+            lib.siw_ack_cq_events(self._live(), count)
+
+    def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        """Poll, and if there is nothing, wait on the channel for something to complete.
+
+        Returns an empty list when ``timeout`` (seconds) is over.
+
+        Raises:
+            StateError: the queue has no channel.
+
+        """
+        if self.channel is None:
+            raise StateError(
+                errno.EINVAL, f"{self!r} has no channel: make it with channel=CompChannel(context)"
+            )
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if wcs := self.poll(num_entries):
+                return wcs
+            self.req_notify()
+            if wcs := self.poll(num_entries):
+                return wcs
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            # Another queue of the channel may have the event: then this one polls again.
+            cq = self.channel.get_cq_event(left)
+            if cq is not None:
+                cq.ack_events(1)
+
+    @property
+    def capacity(self) -> int:
+        """How many completions it holds: at least what was asked for."""
+        return check(lib.siw_cq_capacity(self._live()), "asking a CQ for its size")
+
+    #: pyverbs' name for it.
+    cqe = capacity
+
+    def _shut(self) -> None:
+        self.ack_events(self._unacked)
+        c = self._c
+        super()._shut()
+        if self.channel is not None:
+            self.channel._cqs.pop(int(ffi.cast("uintptr_t", c)), None)
+
+    def _destroyer(self) -> Callable[[Any], int]:
+        unacked = self._unacked
+
+        def destroy(c: Any) -> int:
+            if unacked:
+                lib.siw_ack_cq_events(c, unacked)
+            return int(lib.siw_destroy_cq(c))
+
+        return destroy
+
+    def _name(self) -> str:
+        return f"of {lib.siw_cq_capacity(self._c)}"

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Devices, one per network interface with an address, and contexts: devices that are open."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from siwarp.verbs._seam import (
+    Address,
+    Handle,
+    addr_bytes_to_python,
+    addr_to_c,
+    check,
+    check_pointer,
+    ffi,
+    lib,
+    reap,
+)
+from siwarp.verbs.errors import Error
+
+__all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as the machine has it now (``struct siw_device_info``).
+
+    ``addresses`` is also its GID table: IPv4 first. ``mtu`` is the interface's, in octets.
+    """
+
+    name: str
+    netdev: str
+    mtu: int
+    up: bool
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeviceAttr:
+    """The limits of an open device (``struct siw_device_attr``): each is true and enforced.
+
+    Sizes are in octets.
+    """
+
+    max_mr_size: int
+    max_qp: int
+    max_qp_wr: int
+    max_sge: int
+    max_inline_data: int
+    max_cq: int
+    max_cqe: int
+    max_mr: int
+    max_pd: int
+    max_ah: int
+    max_qp_rd_atom: int
+    max_qp_init_rd_atom: int
+    max_ud_msg: int
+    max_rc_msg: int
+
+
+def _device(info: Any) -> Device:
+    size = ffi.sizeof("struct siw_addr")
+    raw = bytes(ffi.buffer(info.addrs))
+    found = (addr_bytes_to_python(raw[i * size : (i + 1) * size]) for i in range(info.n_addrs))
+    return Device(
+        name=ffi.string(info.name).decode(errors="replace"),
+        netdev=ffi.string(info.netdev).decode(errors="replace"),
+        mtu=info.mtu,
+        up=bool(info.up),
+        addresses=tuple(address[0] for address in found if address is not None),
+    )
+
+
+class _DeviceList:
+    """The C library's list of devices for as long as a ``with`` block lasts."""
+
+    def __enter__(self) -> list[Any]:
+        count = ffi.new("int *")
+        self._list = check_pointer(lib.siw_get_device_list(count), "listing the devices")
+        return [self._list[i] for i in range(count[0])]
+
+    def __exit__(self, *_: object) -> None:
+        lib.siw_free_device_list(self._list)
+
+
+def get_device_list() -> list[Device]:
+    """Return the devices of this machine: interfaces with an address, loopback included."""
+    with _DeviceList() as devices:
+        return [_device(lib.siw_device_info(device)) for device in devices]
+
+
+def _is_address(text: str) -> bool:
+    return bool(lib.siw_addr_parse(text.encode(), 0, ffi.new("struct siw_addr *")) == 0)
+
+
+def source_toward(peer: Address) -> str:
+    """Return this machine's address that the kernel would use toward ``peer``; nothing is sent.
+
+    Raises:
+        Error: no such host, or no route to it.
+
+    """
+    try:
+        infos = socket.getaddrinfo(peer[0], peer[1] or 9, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, sockaddr = infos[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(sockaddr)
+            return str(probe.getsockname()[0])
+    except OSError as e:
+        number = errno.EHOSTUNREACH if isinstance(e, socket.gaierror) else e.errno
+        raise Error(
+            number or errno.EHOSTUNREACH,
+            f"no way to {peer[0]!r}: {e.strerror or e} (mend the name, or look at `ip route`)",
+        ) from None
+
+
+class Context(Handle):
+    """An open device.
+
+    ``Context()`` opens loopback's, ``Context("siw_eth0")`` one by its name or its interface's, and
+    ``Context("192.0.2.1")`` the one that has that address.
+
+    Raises:
+        Error: no such device (ENODEV).
+        LimitError: no memory, descriptors or threads are left.
+
+    """
+
+    __slots__ = ("device",)
+    _what = "context"
+    _destroy = lib.siw_close_device
+
+    #: The device's name, interface and addresses when it was opened.
+    device: Device
+
+    def __init__(self, name: str | None = None) -> None:
+        reap()
+        name = name or "127.0.0.1"
+        what = f"opening device {name!r}"
+        if _is_address(name):
+            c = check_pointer(lib.siw_open_device_by_addr(addr_to_c((name, 0))), what)
+        else:
+            c = self._open_by_name(name, what)
+        self.device = _device(lib.siw_context_info(c))
+        self._open(c)
+
+    @staticmethod
+    def _open_by_name(name: str, what: str) -> Any:
+        with _DeviceList() as devices:
+            known = []
+            for device in devices:
+                info = _device(lib.siw_device_info(device))
+                if name in (info.name, info.netdev):
+                    return check_pointer(lib.siw_open_device(device), what)
+                known.append(info.name)
+        raise Error(
+            errno.ENODEV, f"{what}: there is none of this name; there are {', '.join(known)}"
+        )
+
+    @classmethod
+    def toward(cls, peer: Address) -> Context:
+        """Open the device through which this machine reaches ``peer`` (host, port)."""
+        return cls(source_toward(peer))
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self.device.name
+
+    def query_device(self) -> DeviceAttr:
+        """Return the device's limits."""
+        attr = ffi.new("struct siw_device_attr *")
+        check(lib.siw_query_device(self._live(), attr), f"asking {self!r} for its limits")
+        return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
+
+    def _name(self) -> str:
+        return self.device.name

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The numbers of the verbs, each under two names.
+
+``WCStatus.SUCCESS`` and ``IBV_WC_SUCCESS``, as in ``pyverbs.enums``, are the same object.
+Values are those of ``<siwarp/siw.h>``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+
+class AccessFlag(IntFlag):
+    """What a memory region allows (``enum siw_access_flags``)."""
+
+    LOCAL_WRITE = 1
+    REMOTE_WRITE = 2
+    REMOTE_READ = 4
+
+
+class WCStatus(IntEnum):
+    """How a work request ended (``enum siw_wc_status``)."""
+
+    SUCCESS = 0
+    LOC_LEN_ERR = 1
+    LOC_QP_OP_ERR = 2
+    LOC_EEC_OP_ERR = 3
+    LOC_PROT_ERR = 4
+    WR_FLUSH_ERR = 5
+    MW_BIND_ERR = 6
+    BAD_RESP_ERR = 7
+    LOC_ACCESS_ERR = 8
+    REM_INV_REQ_ERR = 9
+    REM_ACCESS_ERR = 10
+    REM_OP_ERR = 11
+    RETRY_EXC_ERR = 12
+    RNR_RETRY_EXC_ERR = 13
+    LOC_RDD_VIOL_ERR = 14
+    REM_INV_RD_REQ_ERR = 15
+    REM_ABORT_ERR = 16
+    INV_EECN_ERR = 17
+    INV_EEC_STATE_ERR = 18
+    FATAL_ERR = 19
+    RESP_TIMEOUT_ERR = 20
+    GENERAL_ERR = 21
+
+
+class WCOpcode(IntEnum):
+    """What a completion is of (``enum siw_wc_opcode``)."""
+
+    SEND = 0
+    RDMA_WRITE = 1
+    RDMA_READ = 2
+    RECV = 128
+
+
+class WCFlag(IntFlag):
+    """What else a completion has (``enum siw_wc_flags``)."""
+
+    GRH = 1
+    WITH_IMM = 2
+    WITH_INV = 8
+
+
+class QPType(IntEnum):
+    """The kinds of queue pairs (``enum siw_qp_type``)."""
+
+    RC = 2
+    UD = 4
+
+
+class QPState(IntEnum):
+    """The states of a queue pair (``enum siw_qp_state``)."""
+
+    RESET = 0
+    INIT = 1
+    RTR = 2
+    RTS = 3
+    SQD = 4
+    SQE = 5
+    ERR = 6
+
+
+class QPAttrMask(IntFlag):
+    """Which attributes a modify means (``enum siw_qp_attr_mask``)."""
+
+    STATE = 1
+    ACCESS_FLAGS = 8
+    QKEY = 64
+    MAX_QP_RD_ATOMIC = 8192
+    MAX_DEST_RD_ATOMIC = 131072
+    FD = 1 << 30
+
+
+class WROpcode(IntEnum):
+    """What a work request asks for (``enum siw_wr_opcode``)."""
+
+    RDMA_WRITE = 0
+    SEND = 2
+    RDMA_READ = 4
+
+
+class SendFlag(IntFlag):
+    """How a send request is done (``enum siw_send_flags``)."""
+
+    FENCE = 1
+    SIGNALED = 2
+    SOLICITED = 4
+    INLINE = 8
+
+
+IBV_ACCESS_LOCAL_WRITE = AccessFlag.LOCAL_WRITE
+IBV_ACCESS_REMOTE_WRITE = AccessFlag.REMOTE_WRITE
+IBV_ACCESS_REMOTE_READ = AccessFlag.REMOTE_READ
+IBV_WC_SUCCESS = WCStatus.SUCCESS
+IBV_WC_LOC_LEN_ERR = WCStatus.LOC_LEN_ERR
+IBV_WC_LOC_QP_OP_ERR = WCStatus.LOC_QP_OP_ERR
+IBV_WC_LOC_EEC_OP_ERR = WCStatus.LOC_EEC_OP_ERR
+IBV_WC_LOC_PROT_ERR = WCStatus.LOC_PROT_ERR
+IBV_WC_WR_FLUSH_ERR = WCStatus.WR_FLUSH_ERR
+IBV_WC_MW_BIND_ERR = WCStatus.MW_BIND_ERR
+IBV_WC_BAD_RESP_ERR = WCStatus.BAD_RESP_ERR
+IBV_WC_LOC_ACCESS_ERR = WCStatus.LOC_ACCESS_ERR
+IBV_WC_REM_INV_REQ_ERR = WCStatus.REM_INV_REQ_ERR
+IBV_WC_REM_ACCESS_ERR = WCStatus.REM_ACCESS_ERR
+IBV_WC_REM_OP_ERR = WCStatus.REM_OP_ERR
+IBV_WC_RETRY_EXC_ERR = WCStatus.RETRY_EXC_ERR
+IBV_WC_RNR_RETRY_EXC_ERR = WCStatus.RNR_RETRY_EXC_ERR
+IBV_WC_LOC_RDD_VIOL_ERR = WCStatus.LOC_RDD_VIOL_ERR
+IBV_WC_REM_INV_RD_REQ_ERR = WCStatus.REM_INV_RD_REQ_ERR
+IBV_WC_REM_ABORT_ERR = WCStatus.REM_ABORT_ERR
+IBV_WC_INV_EECN_ERR = WCStatus.INV_EECN_ERR
+IBV_WC_INV_EEC_STATE_ERR = WCStatus.INV_EEC_STATE_ERR
+IBV_WC_FATAL_ERR = WCStatus.FATAL_ERR
+IBV_WC_RESP_TIMEOUT_ERR = WCStatus.RESP_TIMEOUT_ERR
+IBV_WC_GENERAL_ERR = WCStatus.GENERAL_ERR
+IBV_WC_SEND = WCOpcode.SEND
+IBV_WC_RDMA_WRITE = WCOpcode.RDMA_WRITE
+IBV_WC_RDMA_READ = WCOpcode.RDMA_READ
+IBV_WC_RECV = WCOpcode.RECV
+IBV_WC_GRH = WCFlag.GRH
+IBV_WC_WITH_IMM = WCFlag.WITH_IMM
+IBV_WC_WITH_INV = WCFlag.WITH_INV
+IBV_QPT_RC = QPType.RC
+IBV_QPT_UD = QPType.UD
+IBV_QPS_RESET = QPState.RESET
+IBV_QPS_INIT = QPState.INIT
+IBV_QPS_RTR = QPState.RTR
+IBV_QPS_RTS = QPState.RTS
+IBV_QPS_SQD = QPState.SQD
+IBV_QPS_SQE = QPState.SQE
+IBV_QPS_ERR = QPState.ERR
+IBV_QP_STATE = QPAttrMask.STATE
+IBV_QP_ACCESS_FLAGS = QPAttrMask.ACCESS_FLAGS
+IBV_QP_QKEY = QPAttrMask.QKEY
+IBV_QP_MAX_QP_RD_ATOMIC = QPAttrMask.MAX_QP_RD_ATOMIC
+IBV_QP_MAX_DEST_RD_ATOMIC = QPAttrMask.MAX_DEST_RD_ATOMIC
+IBV_WR_RDMA_WRITE = WROpcode.RDMA_WRITE
+IBV_WR_SEND = WROpcode.SEND
+IBV_WR_RDMA_READ = WROpcode.RDMA_READ
+IBV_SEND_FENCE = SendFlag.FENCE
+IBV_SEND_SIGNALED = SendFlag.SIGNALED
+IBV_SEND_SOLICITED = SendFlag.SOLICITED
+IBV_SEND_INLINE = SendFlag.INLINE

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Memory regions: any Python buffer, registered where it lies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from siwarp.verbs._seam import Handle, check_pointer, ffi, lib, reap
+from siwarp.verbs.enums import AccessFlag
+from siwarp.verbs.errors import Error
+from siwarp.verbs.pd import PD
+from siwarp.verbs.wr import SGE
+
+__all__ = ["MR", "RemoteBuffer"]
+
+_WIRE = struct.Struct("!QQI")
+
+
+class RemoteBuffer(NamedTuple):
+    """What a peer must know of a memory region to read or write it: 20 octets when packed."""
+
+    addr: int
+    length: int
+    rkey: int
+
+    def pack(self) -> bytes:
+        """Return it as octets to send to the peer."""
+        return _WIRE.pack(self.addr, self.length, self.rkey)
+
+    @classmethod
+    def unpack(cls, data: bytes | bytearray | memoryview) -> RemoteBuffer:
+        """Read what ``pack()`` made; more octets may follow it.
+
+        Raises:
+            ValueError: there are fewer than 20 octets.
+
+        """
+        if len(data) < _WIRE.size:
+            raise ValueError(f"a packed RemoteBuffer has {_WIRE.size} octets, not {len(data)}")
+        return cls(*_WIRE.unpack_from(data))
+
+    def part(self, offset: int, length: int) -> RemoteBuffer:
+        """Return ``length`` octets of it from ``offset`` on."""
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ValueError(f"octets {offset}..{offset + length} are not inside {self.length}")
+        return RemoteBuffer(self.addr + offset, length, self.rkey)
+
+
+class MR(Handle):
+    """Registered memory of a PD (``siw_reg_mr``): nothing is copied and nothing is pinned.
+
+    ``buffer`` is anything with a contiguous buffer (bytearray, memoryview, mmap, array, NumPy
+    array; bytes for reading only), or a number of octets to make new, zeroed memory. The buffer
+    cannot be resized or unmapped until the region is closed.
+
+    ``access`` says what the wire may do beyond local reading; the default is local writing only.
+
+    Raises:
+        TypeError, BufferError: it has no contiguous buffer.
+        Error: the buffer is read-only but ``access`` has writing in it (EFAULT), or remote writing
+            without local writing (EINVAL).
+        LimitError: the device has no room for one more (ENOMEM).
+
+    """
+
+    __slots__ = ("_free", "access", "addr", "buf", "length", "lkey", "pd", "rkey", "view")
+    _what = "MR"
+    _destroy = lib.siw_dereg_mr
+
+    pd: PD
+    #: The address of its first octet, also under pyverbs' name ``buf``; the tagged offset of it.
+    addr: int
+    buf: int
+    #: Octets.
+    length: int
+    lkey: int
+    #: The STag, for the peer.
+    rkey: int
+    access: AccessFlag
+    #: The memory itself, as octets.
+    view: memoryview
+
+    def __init__(self, pd: PD, buffer: Any, access: int = AccessFlag.LOCAL_WRITE) -> None:
+        reap()
+        pd._live()
+        if isinstance(buffer, int):
+            if buffer < 0:
+                raise ValueError(f"a length of {buffer} octets")
+            buffer = mmap.mmap(-1, buffer) if buffer else bytearray()
+        view = memoryview(buffer)
+        view = view.cast("B") if view.nbytes else memoryview(bytearray())
+        access = AccessFlag(access)
+        if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
+            raise Error(
+                errno.EFAULT,
+                f"a read-only {type(buffer).__name__} cannot be registered for writing: use a "
+                "bytearray, or access=0 (sending) or AccessFlag.REMOTE_READ",
+            )
+        export = ffi.from_buffer("uint8_t[]", view)
+        c = check_pointer(
+            lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access)),
+            f"registering {view.nbytes} octets",
+            {errno.EINVAL: "remote writing needs AccessFlag.LOCAL_WRITE too"},
+        )
+        self.pd = pd
+        self.addr = self.buf = int(ffi.cast("uintptr_t", export))
+        self.length = view.nbytes
+        self.lkey = c.lkey
+        self.rkey = c.rkey
+        self.access = access
+        self.view = view
+        self._free: Callable[[], None] = lambda: ffi.release(export)
+        self._open(c, pd, keep=(export, view))
+
+    def _release(self) -> None:
+        super()._release()
+        self._free()
+        # A view that the user made of this one keeps the memory.
+        with contextlib.suppress(BufferError):
+            self.view.release()
+        self.view = memoryview(b"")
+
+    def _span(self, offset: int, length: int | None) -> tuple[int, int]:
+        if length is None:
+            length = self.length - offset
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ValueError(
+                f"octets {offset}..{offset + length} are not inside this MR of {self.length}"
+            )
+        return offset, length
+
+    def sge(self, offset: int = 0, length: int | None = None) -> SGE:
+        """Return an element of ``length`` octets (default: all) from ``offset`` on."""
+        self._live()
+        offset, length = self._span(offset, length)
+        return SGE(self.addr + offset, length, self.lkey, keep=self)
+
+    def remote(self, offset: int = 0, length: int | None = None) -> RemoteBuffer:
+        """Return what the peer must know to read or write this part of the memory."""
+        self._live()
+        offset, length = self._span(offset, length)
+        return RemoteBuffer(self.addr + offset, length, self.rkey)
+
+    def read(self, length: int | None = None, offset: int = 0) -> bytes:
+        """Return a copy of ``length`` octets from ``offset``."""
+        self._live()
+        offset, length = self._span(offset, length)
+        return bytes(self.view[offset : offset + length])
+
+    def write(
+        self, data: bytes | bytearray | memoryview, length: int | None = None, offset: int = 0
+    ) -> None:
+        """Copy ``length`` octets of ``data`` (default: all) into the memory at ``offset``."""
+        self._live()
+        octets = memoryview(data).cast("B")[:length] if len(data) else memoryview(b"")
+        offset, count = self._span(offset, octets.nbytes)
+        self.view[offset : offset + count] = octets
+
+    def _name(self) -> str:
+        return f"{self.length} octets rkey={self.rkey:#x}"

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Protection domains: memory, queue pairs and address handles work together only within one."""
+
+from __future__ import annotations
+
+from siwarp.verbs._seam import Handle, check_pointer, lib, reap
+from siwarp.verbs.device import Context
+
+__all__ = ["PD"]
+
+
+class PD(Handle):
+    """A protection domain of an open device."""
+
+    __slots__ = ("context",)
+    _what = "PD"
+    _destroy = lib.siw_dealloc_pd
+
+    context: Context
+
+    def __init__(self, context: Context) -> None:
+        reap()
+        c = check_pointer(lib.siw_alloc_pd(context._live()), f"making a PD on {context!r}")
+        self.context = context
+        self._open(c, context)

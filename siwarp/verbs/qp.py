@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Queue pairs: RC over TCP, UD over UDP."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from siwarp.verbs._seam import (
+    Address,
+    Handle,
+    addr_from_c,
+    addr_to_c,
+    check,
+    check_pointer,
+    ffi,
+    lib,
+    reap,
+)
+from siwarp.verbs.cq import CQ
+from siwarp.verbs.enums import AccessFlag, QPAttrMask, QPState, QPType, SendFlag, WROpcode
+from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
+from siwarp.verbs.pd import PD
+from siwarp.verbs.wr import RecvWR, SendWR, link
+
+__all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr"]
+
+
+@dataclass
+class QPCap:
+    """How much a queue pair holds: requests, elements of one request, octets sent inline."""
+
+    max_send_wr: int = 128
+    max_recv_wr: int = 128
+    max_send_sge: int = 1
+    max_recv_sge: int = 1
+    max_inline_data: int = 0
+
+
+@dataclass
+class QPInitAttr:
+    """What a queue pair is made with (``struct siw_qp_init_attr``).
+
+    Attributes:
+        qp_type: RC or UD.
+        scq, rcq: where sends and receives complete; one queue may be both.
+        cap: what it holds; ``QP.cap`` is what was granted.
+        sq_sig_all: every send request completes visibly, signalled or not.
+        crc: UD: ``False`` sends zero in the CRC field and does not check it; both ends must agree.
+        addr: UD: (host, port) to bind; the default is the device's first address and a free port.
+        qp_context: anything that the caller wants to find again.
+
+    """
+
+    qp_type: int = QPType.UD
+    qp_context: Any = None
+    cap: QPCap = field(default_factory=QPCap)
+    scq: CQ | None = None
+    rcq: CQ | None = None
+    sq_sig_all: bool = False
+    crc: bool = True
+    addr: Address | None = None
+
+
+@dataclass
+class QPAttr:
+    """Attributes of a queue pair to modify: ``None`` leaves one as it is (``struct siw_qp_attr``).
+
+    Attributes:
+        qp_state: the state to go to.
+        qkey: UD: the Q_Key that incoming messages must have.
+        qp_access_flags: RC: what the peer may do.
+        max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
+        max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
+        fd: UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair takes
+            over and closes; its port becomes the QPN.
+
+    """
+
+    qp_state: int | None = None
+    qkey: int | None = None
+    qp_access_flags: int | None = None
+    max_rd_atomic: int | None = None
+    max_dest_rd_atomic: int | None = None
+    fd: socket.socket | int | None = None
+
+    _MASKS: ClassVar[dict[str, QPAttrMask]] = {
+        "qp_state": QPAttrMask.STATE,
+        "qkey": QPAttrMask.QKEY,
+        "qp_access_flags": QPAttrMask.ACCESS_FLAGS,
+        "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
+        "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
+        "fd": QPAttrMask.FD,
+    }
+
+    @property
+    def mask(self) -> QPAttrMask:
+        """The attributes that are not ``None``."""
+        mask = QPAttrMask(0)
+        for name, bit in self._MASKS.items():
+            if getattr(self, name) is not None:
+                mask |= bit
+        return mask
+
+
+_post_send = lib.siw_post_send
+_post_recv = lib.siw_post_recv
+_null = ffi.NULL
+
+
+class QP(Handle):
+    """A queue pair (``siw_create_qp``).
+
+    UD: bound when it is made; ``to_rts()`` makes it ready to receive and send. RC: ``siwarp.cm``
+    connects it.
+
+    Raises:
+        Error: a capability above the device's, a CQ missing or of another device (EINVAL); the UD
+            address is in use or not this machine's (EADDRINUSE, EADDRNOTAVAIL).
+        LimitError: the device has no room for one more (ENOMEM).
+
+    """
+
+    __slots__ = ("cap", "pd", "qp_context", "qp_type", "rcq", "scq")
+    _what = "QP"
+    _destroy = lib.siw_destroy_qp
+
+    pd: PD
+    qp_type: QPType
+    scq: CQ
+    rcq: CQ
+    #: What was granted: at least what was asked for.
+    cap: QPCap
+    qp_context: Any
+
+    def __init__(self, pd: PD, init_attr: QPInitAttr) -> None:
+        reap()
+        scq = init_attr.scq or init_attr.rcq
+        rcq = init_attr.rcq or init_attr.scq
+        if scq is None or rcq is None:
+            raise Error(errno.EINVAL, "a QP needs a CQ: QPInitAttr(scq=..., rcq=...)")
+        c_init = ffi.new("struct siw_qp_init_attr *")
+        c_init.send_cq = scq._live()
+        c_init.recv_cq = rcq._live()
+        for name in _CAP_NAMES:
+            setattr(c_init.cap, name, getattr(init_attr.cap, name))
+        c_init.qp_type = init_attr.qp_type
+        c_init.sq_sig_all = init_attr.sq_sig_all
+        c_init.no_crc = not init_attr.crc
+        c_init.addr = addr_to_c(init_attr.addr)[0]
+        where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
+        c = check_pointer(
+            lib.siw_create_qp(pd._live(), c_init),
+            f"making a QP{where}",
+            {
+                errno.EINVAL: "the type is RC or UD, no capability is above the device's limits "
+                "(`Context.query_device()`), and PD and CQs are of one context"
+            },
+        )
+        self.pd = pd
+        self.qp_type = QPType(init_attr.qp_type)
+        self.scq = scq
+        self.rcq = rcq
+        self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
+        self.qp_context = init_attr.qp_context
+        self._open(c, pd, *({scq, rcq}))
+
+    # ---- states
+
+    def modify(self, attr: QPAttr, mask: int | None = None) -> None:
+        """Change attributes, the state among them (``siw_modify_qp``).
+
+        ``mask`` says which count; the default is those that are not ``None``.
+
+        Raises:
+            StateError: the queue pair's table of states has no such step (EINVAL).
+
+        """
+        c_attr = ffi.new("struct siw_qp_attr *")
+        mask = int(attr.mask) if mask is None else int(mask)
+        for name, bit in QPAttr._MASKS.items():
+            value = getattr(attr, name)
+            if mask & bit and value is not None:
+                setattr(c_attr, name, value.fileno() if isinstance(value, socket.socket) else value)
+        rc = lib.siw_modify_qp(self._live(), c_attr, mask)
+        if rc == -errno.EINVAL:
+            target = "" if attr.qp_state is None else f" to {QPState(attr.qp_state).name}"
+            raise StateError(
+                errno.EINVAL,
+                f"{self!r} cannot be modified{target} from {self.qp_state.name}: UD goes RESET, "
+                "INIT, RTR, RTS; RC is moved by siwarp.cm; any state goes to ERR or RESET, and "
+                "attributes must fit the type",
+            )
+        check(rc, f"modifying {self!r}")
+        if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
+            attr.fd.detach()
+
+    def to_init(self, attr: QPAttr | None = None) -> None:
+        """Go to INIT, from where receives can be posted; UD takes Q_Key and socket here."""
+        self._step(QPState.INIT, attr)
+
+    def to_rtr(self, attr: QPAttr | None = None) -> None:
+        """Go through INIT, if not there yet, to RTR: ready to receive."""
+        if self.qp_state == QPState.RESET:
+            self.to_init(attr)
+            attr = None
+        self._step(QPState.RTR, attr)
+
+    def to_rts(self, attr: QPAttr | None = None) -> None:
+        """Go through INIT and RTR, if not there yet, to RTS: ready to send."""
+        if self.qp_state in (QPState.RESET, QPState.INIT):
+            self.to_rtr(attr)
+            attr = None
+        self._step(QPState.RTS, attr)
+
+    def _step(self, state: QPState, attr: QPAttr | None) -> None:
+        given = {} if attr is None else {f.name: getattr(attr, f.name) for f in fields(attr)}
+        self.modify(QPAttr(**{**given, "qp_state": state}))
+
+    def query(self) -> tuple[QPAttr, QPInitAttr]:
+        """Return its attributes and what it was made with, as they are now."""
+        attr = ffi.new("struct siw_qp_attr *")
+        init = ffi.new("struct siw_qp_init_attr *")
+        check(lib.siw_query_qp(self._live(), attr, init), f"asking {self!r}")
+        return (
+            QPAttr(
+                qp_state=QPState(attr.qp_state),
+                qkey=attr.qkey,
+                qp_access_flags=AccessFlag(attr.qp_access_flags),
+                max_rd_atomic=attr.max_rd_atomic,
+                max_dest_rd_atomic=attr.max_dest_rd_atomic,
+            ),
+            QPInitAttr(
+                qp_type=QPType(init.qp_type),
+                qp_context=self.qp_context,
+                cap=QPCap(**{name: getattr(init.cap, name) for name in _CAP_NAMES}),
+                scq=self.scq,
+                rcq=self.rcq,
+                sq_sig_all=bool(init.sq_sig_all),
+                crc=not init.no_crc,
+                addr=addr_from_c(init.addr),
+            ),
+        )
+
+    @property
+    def qp_state(self) -> QPState:
+        """Its state now."""
+        attr = ffi.new("struct siw_qp_attr *")
+        init = ffi.new("struct siw_qp_init_attr *")
+        check(lib.siw_query_qp(self._live(), attr, init), "asking a QP for its state")
+        return QPState(attr.qp_state)
+
+    @property
+    def qp_num(self) -> int:
+        """Its number. UD: the UDP port that it is bound to."""
+        return int(lib.siw_qp_num(self._live()))
+
+    @property
+    def addr(self) -> Address:
+        """Where it is: UD, what it is bound to; RC, its end of the connection.
+
+        Raises:
+            StateError: it is not connected (ENOTCONN).
+
+        """
+        return self._addrs()[0]
+
+    @property
+    def peer(self) -> Address:
+        """RC: the other end of the connection."""
+        return self._addrs()[1]
+
+    def _addrs(self) -> tuple[Address, Address]:
+        local = ffi.new("struct siw_addr *")
+        peer = ffi.new("struct siw_addr *")
+        check(lib.siw_qp_addr(self._live(), local, peer), f"asking {self!r} for its address")
+        return addr_from_c(local) or ("", 0), addr_from_c(peer) or ("", 0)
+
+    # ---- posting
+
+    def post_send(self, wr: SendWR | Iterable[SendWR]) -> None:
+        """Post one send request, or several in one crossing, in order.
+
+        Raises:
+            LimitError: the send queue is full (ENOMEM), or a UD message is too long (EMSGSIZE).
+            StateError: the queue pair is not in RTS (EINVAL).
+            Error: a request that cannot be (EINVAL). Any error's ``bad_wr`` is the first request
+                that was not taken; those before it are posted.
+
+        """
+        one: Any = wr
+        try:
+            if one._next is not None:
+                one._unlink()
+            rc = _post_send(self._c, one._c, _null)
+        except (AttributeError, TypeError):
+            self._live()
+            if isinstance(wr, SendWR):
+                raise
+            self._post_list(_post_send, "struct siw_send_wr *", list(wr), SendWR)
+        else:
+            if rc:
+                raise self._refusal(rc, one)
+
+    def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
+        """Post one receive request, or several in one crossing, in order.
+
+        Raises:
+            LimitError: the receive queue is full (ENOMEM).
+            StateError: the queue pair is in RESET (EINVAL).
+            Error: as of ``post_send``.
+
+        """
+        one: Any = wr
+        try:
+            if one._next is not None:
+                one._unlink()
+            rc = _post_recv(self._c, one._c, _null)
+        except (AttributeError, TypeError):
+            self._live()
+            if isinstance(wr, RecvWR):
+                raise
+            self._post_list(_post_recv, "struct siw_recv_wr *", list(wr), RecvWR)
+        else:
+            if rc:
+                raise self._refusal(rc, one)
+
+    def _post_list(self, post: Any, pointer: str, wrs: list[Any], kind: type) -> None:
+        for wr in wrs:
+            if not isinstance(wr, kind):
+                raise TypeError(f"can post a {kind.__name__} or a list of them, not {wr!r}")
+        if not wrs:
+            return
+        first = link(wrs)
+        bad = ffi.new(f"{pointer}*")
+        rc = post(self._live(), first, bad)
+        if rc:
+            here = ffi.cast(pointer, first)
+            taken = 0
+            while here != bad[0] and taken < len(wrs) - 1:
+                here = here.next
+                taken += 1
+            raise self._refusal(rc, wrs[taken])
+
+    def _refusal(self, rc: int, wr: SendWR | RecvWR) -> Error:
+        """Return the error for a request that was not taken, with its reason."""
+        number = -rc
+        state = self.qp_state
+        sends = isinstance(wr, SendWR)
+        queue = "send" if sends else "receive"
+        what = f"posting {wr!r} to {self!r}"
+        error: Error
+        if number == errno.ENOMEM:
+            room = self.cap.max_send_wr if sends else self.cap.max_recv_wr
+            error = LimitError(
+                number, f"{what}: the {queue} queue of {room} is full: poll the CQ first"
+            )
+        elif number == errno.EINVAL and state == QPState.RESET and not sends:
+            error = StateError(number, f"{what}: the QP is in RESET: move it to INIT first")
+        elif number == errno.EINVAL and state not in (QPState.RTS, QPState.ERR) and sends:
+            how = "call to_rts()" if self.qp_type == QPType.UD else "connect it"
+            error = StateError(number, f"{what}: the QP is in {state.name}: {how} first")
+        elif number == errno.EINVAL:
+            error = Error(number, f"{what}: {self._invalid(wr)}")
+        else:
+            error = from_errno(number, what)
+        error.bad_wr = wr
+        return error
+
+    def _invalid(self, wr: SendWR | RecvWR) -> str:
+        """Say why a request is refused with EINVAL in a state that would take it."""
+        sends = isinstance(wr, SendWR)
+        room = self.cap.max_send_sge if sends else self.cap.max_recv_sge
+        if wr.num_sge > room:
+            return f"{wr.num_sge} elements, but the QP takes {room}"
+        if isinstance(wr, SendWR):
+            octets = sum(element.length for element in wr.sg)
+            if wr.send_flags & SendFlag.INLINE and octets > self.cap.max_inline_data:
+                return f"{octets} octets inline, but the QP takes {self.cap.max_inline_data}"
+            if self.qp_type == QPType.UD and wr.opcode != WROpcode.SEND:
+                return "a UD QP can only SEND"
+            if self.qp_type == QPType.UD and (wr._ah is None or wr._ah.closed):
+                return "a UD message needs an open address handle: SendWR(ah=...)"
+        return "opcode, flags, elements and their lkeys must fit the QP"
+
+    def _name(self) -> str:
+        return f"{self.qp_type.name} {self.qp_num}"
+
+
+_CAP_NAMES = tuple(f.name for f in fields(QPCap))

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Completion queues and the channels that announce them. */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "verbs/verbs_impl.h"
+
+/*
+ * The channel whose events this thread is collecting itself, so that nobody need be woken for them.
+ */
+static __thread struct siw_comp_channel *collecting;
+
+/* ---- channels -------------------------------------------------------------------------------- */
+
+struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
+{
+	struct siw_comp_channel *ch;
+
+	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
+		errno = ENOMEM;
+		goto fail;
+	}
+	ch = calloc(1, sizeof(*ch));
+	if (!ch)
+		goto fail;
+	ch->fd = siw_rdmap_event_open();
+	if (ch->fd < 0) {
+		errno = -ch->fd;
+		free(ch);
+		goto fail;
+	}
+	ch->ctx = ctx;
+	siw_lock_init(&ch->lock);
+	siw_link_init(&ch->cqs);
+	return ch;
+fail:
+	atomic_fetch_sub(&ctx->n_channel, 1);
+	return NULL;
+}
+
+int siw_destroy_comp_channel(struct siw_comp_channel *ch)
+{
+	if (atomic_load(&ch->n_cq))
+		return -EBUSY;
+	atomic_fetch_sub(&ch->ctx->n_channel, 1);
+	siw_rdmap_event_close(ch->fd);
+	siw_lock_destroy(&ch->lock);
+	free(ch);
+	return 0;
+}
+
+int siw_comp_channel_fd(struct siw_comp_channel *ch)
+{
+	return ch->fd;
+}
+
+static void raise_event(struct siw_cq *cq)
+{
+	struct siw_comp_channel *ch = cq->channel;
+
+	siw_lock(&ch->lock);
+	if (!cq->events++)
+		siw_link_add(&ch->cqs, &cq->in_channel);
+	if (!ch->fd_set && collecting != ch) {
+		ch->fd_set = true;
+		siw_rdmap_event_set(ch->fd);
+	}
+	siw_unlock(&ch->lock);
+}
+
+/* The descriptor says whether events are left, for those who sleep on it. Channel's lock held. */
+static void show_events(struct siw_comp_channel *ch)
+{
+	bool more = !siw_link_alone(&ch->cqs);
+
+	if (more == ch->fd_set)
+		return;
+	if (more)
+		siw_rdmap_event_set(ch->fd);
+	else
+		siw_rdmap_event_clear(ch->fd);
+	ch->fd_set = more;
+}
+
+struct wanted_event {
+	struct siw_comp_channel *ch;
+	struct siw_cq *cq;
+};
+
+static int take_event(void *arg)
+{
+	struct wanted_event *want = arg;
+	struct siw_comp_channel *ch = want->ch;
+
+	siw_lock(&ch->lock);
+	if (!siw_link_alone(&ch->cqs)) {
+		struct siw_cq *cq = siw_container(ch->cqs.next, struct siw_cq, in_channel);
+
+		siw_link_del(&cq->in_channel);
+		if (--cq->events)
+			siw_link_add(&ch->cqs, &cq->in_channel);
+		cq->unacked++;
+		want->cq = cq;
+	}
+	show_events(ch);
+	siw_unlock(&ch->lock);
+	return want->cq != NULL;
+}
+
+int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_context,
+		     int timeout_ms)
+{
+	struct wanted_event want = { .ch = ch };
+	int r;
+
+	collecting = ch;
+	r = siw_verbs_wait(ch->ctx, take_event, &want, ch->fd, timeout_ms);
+	collecting = NULL;
+	if (r < 0)
+		return r;
+	*cq = want.cq;
+	if (cq_context)
+		*cq_context = want.cq->user;
+	return 0;
+}
+
+void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
+{
+	struct siw_comp_channel *ch = cq->channel;
+
+	if (!ch)
+		return;
+	siw_lock(&ch->lock);
+	cq->unacked -= nevents < cq->unacked ? nevents : cq->unacked;
+	siw_unlock(&ch->lock);
+}
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+static uint32_t round_up(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p <<= 1;
+	return p;
+}
+
+struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
+			     struct siw_comp_channel *channel, int comp_vector)
+{
+	struct siw_cq *cq = NULL;
+	int err = EINVAL;
+
+	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe || comp_vector ||
+	    (channel && channel->ctx != ctx))
+		goto fail;
+	err = ENOMEM;
+	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
+		goto fail_count;
+	cq = calloc(1, sizeof(*cq));
+	if (!cq)
+		goto fail_count;
+	cq->mask = round_up((uint32_t)cqe) - 1;
+	cq->ring = calloc((size_t)cq->mask + 1, sizeof(*cq->ring));
+	if (!cq->ring)
+		goto fail_count;
+	cq->ctx = ctx;
+	cq->user = cq_context;
+	cq->channel = channel;
+	siw_lock_init(&cq->lock);
+	siw_link_init(&cq->in_channel);
+	if (channel)
+		atomic_fetch_add(&channel->n_cq, 1);
+	return cq;
+fail_count:
+	atomic_fetch_sub(&ctx->n_cq, 1);
+fail:
+	free(cq);
+	errno = err;
+	return NULL;
+}
+
+static void leave_channel(struct siw_cq *cq)
+{
+	const struct timespec step = { .tv_nsec = 200000 };
+	struct siw_comp_channel *ch = cq->channel;
+
+	siw_lock(&ch->lock);
+	if (cq->events) {
+		cq->events = 0;
+		siw_link_del(&cq->in_channel);
+		show_events(ch);
+	}
+	while (cq->unacked) { /* rare, and as short as the user's handling of an event */
+		siw_unlock(&ch->lock);
+		nanosleep(&step, NULL);
+		siw_lock(&ch->lock);
+	}
+	siw_unlock(&ch->lock);
+	atomic_fetch_sub(&ch->n_cq, 1);
+}
+
+int siw_destroy_cq(struct siw_cq *cq)
+{
+	if (atomic_load(&cq->n_qp))
+		return -EBUSY;
+	if (cq->channel)
+		leave_channel(cq);
+	atomic_fetch_sub(&cq->ctx->n_cq, 1);
+	siw_lock_destroy(&cq->lock);
+	free(cq->ring);
+	free(cq);
+	return 0;
+}
+
+int siw_cq_capacity(struct siw_cq *cq)
+{
+	return (int)cq->mask + 1;
+}
+
+void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+			const struct siw_addr *source, bool solicited)
+{
+	uint32_t head, tail;
+	bool announce = false;
+
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	if (tail - head > cq->mask) {
+		siw_count(SIW_COUNTER_cq_overflow, 1);
+	} else {
+		struct siw_cqe *cqe = &cq->ring[tail & cq->mask];
+
+		cqe->wc = *wc;
+		cqe->owner = qp;
+		if (source)
+			cqe->source = *source;
+		else
+			cqe->source.family = 0;
+		/* Pairs with the look at tail in take(), which is made without the lock. */
+		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
+	}
+	if (cq->armed && (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS)) {
+		cq->armed = 0;
+		announce = true;
+	}
+	siw_unlock(&cq->lock);
+	if (announce)
+		raise_event(cq);
+}
+
+static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources)
+{
+	uint32_t head, tail;
+	int n = 0;
+
+	if (atomic_load_explicit(&cq->tail, memory_order_acquire) ==
+	    atomic_load_explicit(&cq->head, memory_order_relaxed))
+		return 0;
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; n < max && head != tail; n++, head++) {
+		const struct siw_cqe *cqe = &cq->ring[head & cq->mask];
+
+		wc[n] = cqe->wc;
+		if (sources)
+			sources[n] = cqe->source;
+	}
+	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
+	siw_unlock(&cq->lock);
+	return n;
+}
+
+int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+		     struct siw_addr *sources)
+{
+	int n;
+
+	if (num_entries < 0)
+		return -EINVAL;
+	n = take(cq, num_entries, wc, sources);
+	if (n)
+		return n;
+	siw_verbs_poll(cq->ctx);
+	return take(cq, num_entries, wc, sources);
+}
+
+int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
+{
+	return siw_poll_cq_from(cq, num_entries, wc, NULL);
+}
+
+int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
+{
+	if (!cq->channel)
+		return -EINVAL;
+	siw_lock(&cq->lock);
+	/* A wish for any completion is not narrowed by a later one for solicited ones. */
+	if (cq->armed != 1)
+		cq->armed = solicited_only ? 2 : 1;
+	siw_unlock(&cq->lock);
+	return 0;
+}
+
+/* A destroyed QP's completions go with it; the others keep their order. */
+void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp)
+{
+	uint32_t head, tail, to;
+
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (to = head; head != tail; head++) {
+		const struct siw_cqe *cqe = &cq->ring[head & cq->mask];
+
+		if (cqe->owner != qp)
+			cq->ring[to++ & cq->mask] = *cqe;
+	}
+	atomic_store_explicit(&cq->tail, to, memory_order_release);
+	siw_unlock(&cq->lock);
+}
+
+const char *siw_wc_status_str(int status)
+{
+	static const char *const text[] = {
+		"success",
+		"local length error",
+		"local QP operation error",
+		"local EE context operation error",
+		"local protection error",
+		"work request flushed",
+		"memory window bind error",
+		"bad response",
+		"local access error",
+		"remote invalid request",
+		"remote access error",
+		"remote operation error",
+		"transport retries exceeded",
+		"receiver-not-ready retries exceeded",
+		"local RDD violation",
+		"remote invalid RD request",
+		"aborted by the remote end",
+		"invalid EE context number",
+		"invalid EE context state",
+		"fatal error",
+		"response timed out",
+		"general error",
+	};
+
+	if (status < 0 || status >= (int)(sizeof(text) / sizeof(text[0])))
+		return "unknown status";
+	return text[status];
+}

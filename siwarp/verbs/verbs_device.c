@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Devices: one per interface with an address. Opening one makes an RNIC of it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "verbs/verbs_impl.h"
+
+#define MAX_DEVICES 64
+
+static void device_of_interface(struct siw_device *dev, const struct siw_rdmap_interface *netif)
+{
+	struct siw_device_info *info = &dev->info;
+
+	memset(info, 0, sizeof(*info));
+	snprintf(info->name, sizeof(info->name), "siw_%.11s", netif->name);
+	memcpy(info->netdev, netif->name, sizeof(info->netdev));
+	info->mtu = netif->mtu;
+	info->up = netif->up;
+	info->n_addrs = netif->n_addrs;
+	memcpy(info->addrs, netif->addrs, sizeof(info->addrs));
+}
+
+struct siw_device **siw_get_device_list(int *num_devices)
+{
+	struct siw_rdmap_interface *netifs = calloc(MAX_DEVICES, sizeof(*netifs));
+	struct siw_device **list = NULL;
+	struct siw_device *devices;
+	int n = netifs ? siw_rdmap_interfaces(netifs, MAX_DEVICES) : -ENOMEM;
+
+	if (n < 0)
+		goto out;
+	/* One block: the pointers, then what they point at. */
+	list = calloc(1, (size_t)(n + 1) * sizeof(*list) + (size_t)n * sizeof(*devices));
+	if (!list) {
+		n = -ENOMEM;
+		goto out;
+	}
+	devices = (struct siw_device *)(list + n + 1);
+	for (int i = 0; i < n; i++) {
+		device_of_interface(&devices[i], &netifs[i]);
+		list[i] = &devices[i];
+	}
+out:
+	free(netifs);
+	if (n < 0)
+		errno = -n;
+	else if (num_devices)
+		*num_devices = n;
+	return list;
+}
+
+void siw_free_device_list(struct siw_device **list)
+{
+	free(list);
+}
+
+const struct siw_device_info *siw_device_info(struct siw_device *device)
+{
+	return &device->info;
+}
+
+static void set_limits(struct siw_device_attr *attr)
+{
+	*attr = (struct siw_device_attr){
+		.max_mr_size = UINT64_MAX >> 1,
+		.max_qp = SIW_MAX_QP,
+		.max_qp_wr = SIW_MAX_QP_WR,
+		.max_sge = SIW_RDMAP_MAX_SGE,
+		.max_inline_data = SIW_MAX_INLINE,
+		.max_cq = SIW_MAX_CQ,
+		.max_cqe = SIW_MAX_CQE,
+		.max_mr = SIW_MAX_MR,
+		.max_pd = SIW_MAX_PD,
+		.max_ah = SIW_MAX_AH,
+		.max_qp_rd_atom = SIW_RDMAP_MAX_READS,
+		.max_qp_init_rd_atom = SIW_RDMAP_MAX_READS,
+		.max_ud_msg = 65507 - 18 - 4,
+		.max_rc_msg = SIW_MAX_RC_MSG,
+	};
+}
+
+struct siw_context *siw_open_device(struct siw_device *device)
+{
+	struct siw_context *ctx = calloc(1, sizeof(*ctx));
+	int err;
+
+	if (!ctx) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	siw_counters_init();
+	siw_capture_init();
+	ctx->info = device->info;
+	set_limits(&ctx->attr);
+	siw_lock_init(&ctx->progress);
+	siw_lock_init(&ctx->unsent_lock);
+	siw_link_init(&ctx->unsent);
+	siw_link_init(&ctx->timed);
+	siw_link_init(&ctx->qps);
+	ctx->next_rc_qpn = 1 << 16;
+	err = siw_rdmap_port_open(&ctx->port);
+	if (err)
+		goto fail;
+	err = siw_verbs_thread_start(ctx);
+	if (!err)
+		return ctx;
+	siw_rdmap_port_close(ctx->port);
+fail:
+	free(ctx);
+	errno = -err;
+	return NULL;
+}
+
+static bool is_wildcard(const struct siw_addr *addr)
+{
+	static const uint8_t zero[16];
+
+	return addr->family == AF_INET ? !memcmp(addr->v4, zero, 4) : !memcmp(addr->v6, zero, 16);
+}
+
+static bool device_has(const struct siw_device_info *info, const struct siw_addr *addr)
+{
+	struct siw_addr a = *addr;
+
+	a.port_be = 0;
+	for (uint32_t i = 0; i < info->n_addrs; i++) {
+		if (siw_addr_same(&info->addrs[i], &a))
+			return true;
+		/* All of 127/8 is the loopback interface's. */
+		if (a.family == AF_INET && info->addrs[i].family == AF_INET && a.v4[0] == 127 &&
+		    info->addrs[i].v4[0] == 127)
+			return true;
+	}
+	return false;
+}
+
+struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
+{
+	struct siw_addr wanted = *addr;
+	struct siw_context *ctx = NULL;
+	struct siw_device **list = siw_get_device_list(NULL);
+	int err = ENODEV;
+
+	if (!list)
+		return NULL;
+	if (is_wildcard(addr))
+		siw_addr_parse(addr->family == AF_INET ? "127.0.0.1" : "::1", 0, &wanted);
+	for (struct siw_device **d = list; *d; d++) {
+		if (!device_has(&(*d)->info, &wanted))
+			continue;
+		ctx = siw_open_device(*d);
+		err = errno;
+		break;
+	}
+	siw_free_device_list(list);
+	errno = err;
+	return ctx;
+}
+
+/* Streams that still wait for the peer's end of stream have until linger_ms to get it. */
+static void finish_timed(struct siw_context *ctx)
+{
+	while (atomic_load(&ctx->n_timed)) {
+		struct siw_rdmap_waitset set;
+
+		siw_lock(&ctx->progress);
+		siw_verbs_pass(ctx);
+		siw_rdmap_waitset_fill(ctx->port, &set);
+		siw_unlock(&ctx->progress);
+		siw_rdmap_wait(&set, -1, 5000);
+	}
+}
+
+int siw_close_device(struct siw_context *ctx)
+{
+	if (atomic_load(&ctx->n_pd) || atomic_load(&ctx->n_cq) || atomic_load(&ctx->n_channel) ||
+	    atomic_load(&ctx->n_evq))
+		return -EBUSY;
+	siw_verbs_thread_stop(ctx);
+	finish_timed(ctx);
+	siw_rdmap_port_close(ctx->port);
+	siw_lock_destroy(&ctx->progress);
+	siw_lock_destroy(&ctx->unsent_lock);
+	free(ctx);
+	return 0;
+}
+
+int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
+{
+	*attr = ctx->attr;
+	return 0;
+}
+
+const struct siw_device_info *siw_context_info(struct siw_context *ctx)
+{
+	return &ctx->info;
+}
+
+int siw_capture_start(const char *path)
+{
+	return siw_capture_open(path);
+}
+
+void siw_capture_stop(void)
+{
+	siw_capture_close();
+}
+
+const char *siw_version(void)
+{
+	return SIW_VERSION;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* verbs/verbs_impl.h - the objects behind the handles; private to this folder. */
+#ifndef SIW_VERBS_IMPL_H
+#define SIW_VERBS_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <siwarp/siw.h>
+
+#include "base/counters.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/settings.h"
+#include "rdmap/rdmap.h"
+#include "verbs/verbs.h"
+#include "verbs/verbs_state.h"
+
+#define SIW_MAX_QP	 16384
+#define SIW_MAX_QP_WR	 16384
+#define SIW_MAX_INLINE	 1024
+#define SIW_MAX_CQ	 16384
+#define SIW_MAX_CQE	 (1 << 20)
+#define SIW_MAX_PD	 16384
+#define SIW_MAX_AH	 (1 << 20)
+#define SIW_MAX_MR	 (1 << 20)
+#define SIW_MAX_CHANNELS 16384
+#define SIW_MAX_RC_MSG	 (1u << 30)
+
+/*
+ * What a poll hands back for a socket that may have something: the first member of every object
+ * that owns a socket. serve does the work and returns the number of messages it moved.
+ */
+struct siw_pollee {
+	int (*serve)(struct siw_pollee *self);
+};
+
+/* Something with a deadline: ticked about every 5 ms while it is on the context's list. */
+struct siw_timed {
+	struct siw_link link;
+	void (*tick)(struct siw_timed *self, uint64_t now_ns);
+};
+
+struct siw_device {
+	struct siw_device_info info;
+};
+
+/* An open device: one RNIC with its own poller and progress thread. */
+struct siw_context {
+	siw_lock_t progress; /* whoever holds it turns the crank */
+	struct siw_rdmap_port *port;
+	_Atomic uint32_t polls; /* bumped by whoever polls; the thread steps aside while it moves */
+	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
+	_Atomic uint32_t n_unsent; /* QPs on unsent */
+	siw_lock_t unsent_lock;
+	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
+	struct siw_link timed;	  /* of struct siw_timed; progress */
+	_Atomic uint32_t n_timed; /* its members */
+	uint64_t next_tick_ns;	  /* progress */
+	struct siw_link qps;	  /* progress */
+
+	struct siw_device_info info;
+	struct siw_device_attr attr;
+	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq;
+	_Atomic uint32_t next_pd;
+	uint32_t next_rc_qpn; /* progress */
+
+	bool has_thread;
+	pthread_t thread;
+	_Atomic bool stop;
+	_Atomic bool parked;
+	int park_fd;
+};
+
+struct siw_pd {
+	struct siw_context *ctx;
+	uint32_t number;
+	_Atomic uint32_t n_mr, n_qp, n_ah;
+};
+
+struct siw_ah {
+	struct siw_pd *pd;
+	struct siw_addr dest;
+};
+
+struct siw_cqe {
+	struct siw_wc wc;
+	const struct siw_qp *owner; /* only compared: QPNs are not unique among addresses */
+	struct siw_addr source;
+};
+
+struct siw_cq {
+	siw_lock_t lock;
+	_Atomic uint32_t tail; /* next to fill: lock */
+	_Atomic uint32_t head; /* next to take: lock */
+	uint32_t mask;
+	struct siw_cqe *ring;
+	struct siw_context *ctx;
+	struct siw_comp_channel *channel;
+	void *user;
+	int armed; /* 0, 1 any, 2 solicited only: lock */
+	_Atomic uint32_t n_qp;
+	struct siw_link in_channel; /* channel's lock, as the three below */
+	uint32_t events;	    /* raised, not taken */
+	uint32_t unacked;	    /* taken, not acknowledged */
+};
+
+struct siw_comp_channel {
+	struct siw_context *ctx;
+	siw_lock_t lock;
+	struct siw_link cqs; /* with events */
+	int fd;
+	bool fd_set;
+	_Atomic uint32_t n_cq;
+};
+
+enum siw_wqe_state {
+	SIW_WQE_POSTED,
+	SIW_WQE_BEGUN, /* handed to RDMAP */
+	SIW_WQE_DONE,  /* a Read whose response came, or one in error */
+};
+
+/* A posted send. Followed in memory by its SGEs, then its inline octets. */
+struct siw_wqe {
+	uint64_t wr_id;
+	uint64_t length; /* octets */
+	uint64_t seq;	 /* BEGUN: RDMAP's number of it */
+	uint64_t remote;
+	uint32_t msn;	/* RC, BEGUN: of a Send */
+	uint32_t rkey;	/* UD: the Q_Key */
+	uint8_t opcode; /* enum siw_wr_opcode */
+	uint8_t state;
+	uint8_t status; /* enum siw_wc_status, DONE */
+	uint8_t nsge;
+	uint32_t flags;	      /* enum siw_send_flags */
+	struct siw_addr dest; /* UD */
+	struct siw_sge sge[];
+};
+
+/* How an RC QP's stream comes to its end, before its work is flushed. */
+enum siw_closing {
+	SIW_OPEN,
+	SIW_TERMINATING,   /* a Terminate is on its way out */
+	SIW_SHUTTING_DOWN, /* what was begun is on its way out */
+};
+
+/* What a turn at sending left behind. */
+enum siw_run {
+	SIW_RUN_DONE,	 /* nothing */
+	SIW_RUN_BLOCKED, /* something, and the socket is full (or ORD, or a fence) */
+	SIW_RUN_MORE,	 /* something that can go on at the next turn */
+};
+
+struct siw_qp {
+	struct siw_pollee pollee; /* first */
+	struct siw_context *ctx;
+	struct siw_pd *pd;
+	struct siw_cq *send_cq, *recv_cq;
+	void *user;
+	int type;
+	_Atomic int state; /* progress and send_lock to write */
+	_Atomic uint32_t qpn;
+	_Atomic uint32_t held; /* connection ids that point here */
+	bool sig_all, no_crc;
+	uint32_t qkey;
+	int access, ord, ird; /* ord, ird: -1 not set */
+	struct siw_qp_cap cap;
+
+	siw_lock_t send_lock;
+	char *sq;	    /* ring of WQEs */
+	uint32_t sq_stride; /* octets */
+	uint32_t sq_mask;
+	uint32_t sq_head, sq_next, sq_tail; /* oldest, next to begin, next free: send_lock */
+	uint32_t reads_out;
+	uint32_t sends_begun; /* RC: the MSN of the last Send, too (RFC 5041: they count from 1) */
+	bool flushed;	      /* in ERR, and what was posted before is complete: send_lock */
+	uint32_t polls_at_post; /* UD: ctx->polls at the last post: send_lock */
+	struct siw_link unsent; /* ctx->unsent_lock */
+	bool on_unsent;		/* ctx->unsent_lock */
+
+	siw_lock_t recv_lock;
+	struct siw_rdmap_queue *recvs;
+	int burst; /* messages to ask for at the next turn: progress */
+
+	struct siw_rdmap_dgram *dgram;	 /* UD */
+	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
+	bool broken;			 /* a WQE failed before it was sent: send_lock */
+	bool may_send; /* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
+	uint16_t granted_ord;
+	uint32_t wire_err; /* of the Terminate that ended it, as in struct siw_wc's vendor_err */
+	enum siw_closing closing; /* progress and send_lock to write */
+	uint64_t close_by_ns;
+	struct siw_timed timed;
+	struct siw_linger *linger; /* made with the QP, so that closing cannot fail */
+	struct siw_verbs_conn *conn;
+	struct siw_link in_ctx;
+};
+
+/* A stream that sent its end and waits for the peer's, so that closing it resets nothing. */
+struct siw_linger {
+	struct siw_pollee pollee;
+	struct siw_context *ctx;
+	struct siw_rdmap_stream *stream;
+	uint64_t deadline_ns;
+	struct siw_timed timed;
+};
+
+/*
+ * How many messages to ask a QP's socket for at its next turn, after n came. Asking once more than
+ * there are costs a system call that a lone message's latency would feel, so a turn begins with one
+ * and doubles while they keep coming. Who stops before the socket is empty is handed out again: a
+ * poller that moved something does not sleep.
+ */
+static inline void siw_verbs_next_burst(struct siw_qp *qp, int n)
+{
+	int max = (int)siw_settings()->budget;
+
+	if (n < qp->burst)
+		qp->burst = 1;
+	else
+		qp->burst = qp->burst * 2 < max ? qp->burst * 2 : max;
+}
+
+/* ---- verbs_progress.c ---- */
+/* One turn of the crank: the number of messages moved. progress held. */
+int siw_verbs_pass(struct siw_context *ctx);
+/* Counts as polling, and turns the crank if nobody else does. */
+void siw_verbs_poll(struct siw_context *ctx);
+/*
+ * Until ready(arg) gives non-zero: that; -EAGAIN at the time's end; -EINTR. The caller's thread
+ * moves the traffic. fd becomes readable when another thread made it ready.
+ */
+int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		   int timeout_ms);
+int siw_verbs_thread_start(struct siw_context *ctx);
+void siw_verbs_thread_stop(struct siw_context *ctx);
+/* Something is left to send: the next passes go on with it. */
+void siw_verbs_mark_unsent(struct siw_qp *qp);
+/* From outside a pass: whoever sleeps must make one. */
+void siw_verbs_nudge(struct siw_context *ctx);
+void siw_verbs_forget_unsent(struct siw_qp *qp);
+/* Puts it on the list of what is ticked, or takes it off; both may be said twice. progress held. */
+void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed);
+void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed);
+
+/* ---- verbs_cq.c ---- */
+void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+			const struct siw_addr *source, bool solicited);
+void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
+
+/* ---- verbs_ud.c ---- */
+int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd);
+void siw_verbs_ud_receive(struct siw_qp *qp);
+/* wait: into the ring, for siw_verbs_ud_run. send_lock held, as for all below. */
+int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait);
+/*
+ * Whether a post may wait for others: it is not the first since the last poll, and somebody looks
+ * soon: whoever polls, or the progress thread at its next nap's end.
+ */
+bool siw_verbs_ud_may_wait(struct siw_qp *qp);
+/* Gets out what waits for company, as far as the socket takes it at once. send_lock not held. */
+void siw_verbs_ud_finish(struct siw_qp *qp);
+/* Sends what is queued. send_lock held; so for rc. */
+enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
+
+/* ---- verbs_rc.c ---- */
+int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
+enum siw_run siw_verbs_rc_run(struct siw_qp *qp);
+int siw_verbs_rc_serve(struct siw_pollee *self);
+
+/* ---- verbs_rc_close.c; all with progress held and send_lock not ---- */
+/* An error or the peer ended the stream: to ERR by the table, then as siw_verbs_rc_close. */
+void siw_verbs_rc_fail(struct siw_qp *qp, enum siw_closing how, int status,
+		       const struct siw_wire_err *err);
+/*
+ * The QP is in ERR: gets what was begun (and a Terminate) out, then flushes and lets go of the
+ * stream.
+ */
+void siw_verbs_rc_close(struct siw_qp *qp, enum siw_closing how);
+/* A request or a response of this end's own could not be sent. */
+void siw_verbs_rc_broken(struct siw_qp *qp);
+/* Goes on with it. */
+void siw_verbs_rc_close_step(struct siw_qp *qp);
+void siw_verbs_rc_tick(struct siw_timed *timed, uint64_t now_ns);
+/* Awaits the peer's end of a stream that was shut, with nobody's help. progress held. 0, -ENOMEM. */
+int siw_verbs_linger(struct siw_context *ctx, struct siw_rdmap_stream *stream);
+/* Ends the stream with a reset: what TCP has not taken must not be sent any more. */
+void siw_verbs_rc_abort(struct siw_qp *qp);
+/* Lets go of the stream at once; what TCP has taken still reaches the peer. */
+void siw_verbs_rc_release(struct siw_qp *qp);
+
+/* ---- verbs_post.c ---- */
+struct siw_wqe *siw_verbs_wqe(struct siw_qp *qp, uint32_t index);
+/* Copies a checked request into the ring: the WQE, or NULL when it is full. */
+struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length);
+/* Completes the oldest WQE (if it is signalled or failed) and frees its slot. */
+void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err);
+/*
+ * A send was put into the ring of a QP in ERR: completes it, unless a flush of older ones is due.
+ * send_lock held.
+ */
+void siw_verbs_flush_late_send(struct siw_qp *qp);
+/* Completes every send and receive with WR_FLUSH_ERR. progress held. */
+void siw_verbs_flush(struct siw_qp *qp);
+/* One receive with WR_FLUSH_ERR. */
+void siw_verbs_flush_recv(struct siw_qp *qp, uint64_t cookie);
+/* Drops them without a word. progress held. */
+void siw_verbs_forget(struct siw_qp *qp);
+
+/* ---- verbs_qp.c ---- */
+/* Does an event's step by the table, actions aside: the action, or -EINVAL. progress held. */
+int siw_verbs_qp_step(struct siw_qp *qp, int event);
+
+/* ---- verbs_conn.c ---- */
+void siw_verbs_conn_established(struct siw_verbs_conn *conn);
+/* Why the stream ends; conn_over tells it. */
+void siw_verbs_conn_cause(struct siw_verbs_conn *conn, int status, const struct siw_wire_err *err);
+/* The QP has let go of the stream: DISCONNECTED. */
+void siw_verbs_conn_over(struct siw_verbs_conn *conn);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Protection domains, memory regions, address handles: what is registered rather than moved. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/addr.h"
+#include "verbs/verbs_impl.h"
+
+/* Takes one of max, or fails with what. */
+static bool take_one(_Atomic uint32_t *count, uint32_t max)
+{
+	if (atomic_fetch_add(count, 1) < max)
+		return true;
+	atomic_fetch_sub(count, 1);
+	return false;
+}
+
+struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
+{
+	struct siw_pd *pd;
+
+	if (!take_one(&ctx->n_pd, ctx->attr.max_pd)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	pd = calloc(1, sizeof(*pd));
+	if (!pd) {
+		atomic_fetch_sub(&ctx->n_pd, 1);
+		errno = ENOMEM;
+		return NULL;
+	}
+	pd->ctx = ctx;
+	pd->number = atomic_fetch_add(&ctx->next_pd, 1) + 1;
+	return pd;
+}
+
+int siw_dealloc_pd(struct siw_pd *pd)
+{
+	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah))
+		return -EBUSY;
+	atomic_fetch_sub(&pd->ctx->n_pd, 1);
+	free(pd);
+	return 0;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/*
+ * Is the octet at addr there? The kernel copies the 8 octets around it before it looks at the
+ * (impossible) first argument, so EFAULT means absent, EINVAL present; nothing changes.
+ */
+static bool can_read(uintptr_t addr)
+{
+	long r;
+
+	/* NULL would mean that there is no argument. */
+	if (addr < 8)
+		return false;
+	r = syscall(SYS_rt_sigprocmask, ~0, addr & ~(uintptr_t)7, NULL, 8);
+	return !(r < 0 && errno == EFAULT);
+}
+
+/*
+ * Atomically adds 0 to the word around addr: EFAULT where the page is not there or cannot be
+ * written.
+ */
+static bool can_write(uintptr_t addr)
+{
+	uint32_t nobody = 0;
+	long r = syscall(SYS_futex, &nobody, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0,
+			 addr & ~(uintptr_t)3, FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0));
+
+	return !(r < 0 && errno == EFAULT);
+}
+
+static int probe(const void *addr, size_t length, int access)
+{
+	uintptr_t first = (uintptr_t)addr, last = first + length - 1;
+	bool (*can)(uintptr_t) = access & SIW_ACCESS_LOCAL_WRITE ? can_write : can_read;
+
+	if (!length)
+		return 0;
+	if (last < first)
+		return -EINVAL;
+	return can(first) && can(last) ? 0 : -EFAULT;
+}
+
+static int check_access(int access)
+{
+	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
+
+	if (access & ~known)
+		return -EINVAL;
+	if ((access & SIW_ACCESS_REMOTE_WRITE) && !(access & SIW_ACCESS_LOCAL_WRITE))
+		return -EINVAL;
+	return 0;
+}
+
+struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
+{
+	struct siw_context *ctx = pd->ctx;
+	struct siw_rdmap_region region = {
+		.addr = addr, .length = length, .rights = (uint32_t)access, .pd = pd->number
+	};
+	struct siw_mr *mr = NULL;
+	int err = check_access(access);
+
+	if (!err && length > ctx->attr.max_mr_size)
+		err = -EINVAL;
+	if (!err)
+		err = probe(addr, length, access);
+	if (err)
+		goto fail;
+	err = -ENOMEM;
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		goto fail;
+	err = siw_rdmap_stag_alloc(ctx->port, &region, &mr->lkey);
+	if (err)
+		goto fail;
+	mr->context = ctx;
+	mr->pd = pd;
+	mr->addr = addr;
+	mr->length = length;
+	mr->rkey = mr->lkey;
+	mr->handle = mr->lkey;
+	atomic_fetch_add(&pd->n_mr, 1);
+	return mr;
+fail:
+	free(mr);
+	errno = -err;
+	return NULL;
+}
+
+/*
+ * The STag is dead already. Taking the progress lock waits for a placement that resolved it before;
+ * responses that TCP has not taken yet still refer to the memory, and their streams cannot go on.
+ */
+static void revoke_stag(struct siw_context *ctx, uint32_t stag)
+{
+	siw_lock(&ctx->progress);
+	for (struct siw_link *l = ctx->qps.next; atomic_load(&ctx->n_rc) && l != &ctx->qps;
+	     l = l->next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+		bool in_flight;
+
+		if (!qp->stream)
+			continue;
+		siw_lock(&qp->send_lock);
+		in_flight = siw_rdmap_revoke(qp->stream, stag) == 1;
+		siw_unlock(&qp->send_lock);
+		if (in_flight)
+			siw_verbs_rc_abort(qp);
+	}
+	siw_unlock(&ctx->progress);
+}
+
+int siw_dereg_mr(struct siw_mr *mr)
+{
+	struct siw_pd *pd = mr->pd;
+	int err = siw_rdmap_stag_free(pd->ctx->port, mr->lkey);
+
+	if (err)
+		return err;
+	revoke_stag(pd->ctx, mr->lkey);
+	atomic_fetch_sub(&pd->n_mr, 1);
+	free(mr);
+	return 0;
+}
+
+/* ---- address handles ------------------------------------------------------------------------- */
+
+struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
+{
+	struct siw_ah *ah;
+
+	if (!siw_addr_len(dest)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if (!take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	ah = malloc(sizeof(*ah));
+	if (!ah) {
+		atomic_fetch_sub(&pd->ctx->n_ah, 1);
+		errno = ENOMEM;
+		return NULL;
+	}
+	ah->pd = pd;
+	ah->dest = *dest;
+	if (dest->family == AF_INET6)
+		memset(ah->dest.v4, 0, sizeof(ah->dest.v4)); /* the flow label's place */
+	atomic_fetch_add(&pd->n_ah, 1);
+	return ah;
+}
+
+int siw_destroy_ah(struct siw_ah *ah)
+{
+	atomic_fetch_sub(&ah->pd->n_ah, 1);
+	atomic_fetch_sub(&ah->pd->ctx->n_ah, 1);
+	free(ah);
+	return 0;
+}
+
+int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
+{
+	*dest = ah->dest;
+	return 0;
+}

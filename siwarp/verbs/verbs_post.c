@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Posting: the checks, the send ring, and how its entries end. */
+#include <errno.h>
+
+#include "verbs/verbs_impl.h"
+
+/* ---- the send ring --------------------------------------------------------------------------- */
+
+struct siw_wqe *siw_verbs_wqe(struct siw_qp *qp, uint32_t index)
+{
+	return (struct siw_wqe *)(qp->sq + (size_t)(index & qp->sq_mask) * qp->sq_stride);
+}
+
+/* Inline octets lie behind the SGEs; the one SGE of an inline WQE points at them. */
+static void copy_inline(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw_send_wr *wr)
+{
+	char *to = (char *)(wqe->sge + qp->cap.max_send_sge);
+
+	wqe->sge[0] = (struct siw_sge){ .addr = (uintptr_t)to, .length = (uint32_t)wqe->length };
+	wqe->nsge = 1;
+	for (int i = 0; i < wr->num_sge; i++) {
+		const void *from = (const void *)(uintptr_t)wr->sg_list[i].addr;
+
+		if (wr->sg_list[i].length) /* an element of no octets may lie nowhere */
+			memcpy(to, from, wr->sg_list[i].length);
+		to += wr->sg_list[i].length;
+	}
+}
+
+struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
+{
+	struct siw_wqe *wqe;
+
+	if (qp->sq_tail - qp->sq_head > qp->sq_mask)
+		return NULL;
+	wqe = siw_verbs_wqe(qp, qp->sq_tail);
+	wqe->wr_id = wr->wr_id;
+	wqe->length = length;
+	wqe->opcode = (uint8_t)wr->opcode;
+	wqe->state = SIW_WQE_POSTED;
+	wqe->flags = wr->send_flags;
+	wqe->nsge = (uint8_t)wr->num_sge;
+	if (wr->send_flags & SIW_SEND_INLINE)
+		copy_inline(qp, wqe, wr);
+	else if (wr->num_sge) /* without elements the list may be NULL */
+		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
+	qp->sq_tail++;
+	return wqe;
+}
+
+static enum siw_wc_opcode wc_opcode(int wr_opcode)
+{
+	return wr_opcode == SIW_WR_RDMA_WRITE  ? SIW_WC_RDMA_WRITE
+	       : wr_opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ
+					       : SIW_WC_SEND;
+}
+
+void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err)
+{
+	if (status != SIW_WC_SUCCESS || qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED)) {
+		struct siw_wc wc = {
+			.wr_id = wqe->wr_id,
+			.status = status,
+			.opcode = wc_opcode(wqe->opcode),
+			.vendor_err = vendor_err,
+			.byte_len = (uint32_t)wqe->length,
+			.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),
+		};
+
+		siw_verbs_complete(qp, qp->send_cq, &wc, NULL, false);
+	}
+	qp->sq_head++;
+}
+
+/* ---- the end of all that is posted ----------------------------------------------------------- */
+
+static void drop_reads(struct siw_qp *qp)
+{
+	uint64_t cookie;
+
+	while (qp->stream && siw_rdmap_take_read(qp->stream, &cookie) == 1)
+		;
+	qp->reads_out = 0;
+}
+
+void siw_verbs_flush_late_send(struct siw_qp *qp)
+{
+	if (!qp->flushed)
+		return;
+	siw_verbs_wqe_finish(qp, siw_verbs_wqe(qp, qp->sq_head), SIW_WC_WR_FLUSH_ERR, qp->wire_err);
+	qp->sq_next = qp->sq_head;
+}
+
+void siw_verbs_flush_recv(struct siw_qp *qp, uint64_t cookie)
+{
+	struct siw_wc wc = { .wr_id = cookie,
+			     .status = SIW_WC_WR_FLUSH_ERR,
+			     .opcode = SIW_WC_RECV,
+			     .vendor_err = qp->wire_err,
+			     .qp_num = qp->qpn };
+
+	siw_verbs_complete(qp, qp->recv_cq, &wc, NULL, false);
+}
+
+void siw_verbs_flush(struct siw_qp *qp)
+{
+	uint64_t cookie;
+
+	siw_verbs_forget_unsent(qp);
+	siw_lock(&qp->send_lock);
+	drop_reads(qp);
+	while (qp->sq_head != qp->sq_tail) {
+		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+
+		siw_verbs_wqe_finish(qp, wqe,
+				     wqe->state == SIW_WQE_DONE ? wqe->status : SIW_WC_WR_FLUSH_ERR,
+				     qp->wire_err);
+	}
+	qp->sq_next = qp->sq_head;
+	qp->flushed = true;
+	siw_unlock(&qp->send_lock);
+
+	siw_lock(&qp->recv_lock);
+	/* A message that broke off in its middle has its receive already. */
+	if (qp->stream && siw_rdmap_take_recv(qp->stream, &cookie) == 1)
+		siw_verbs_flush_recv(qp, cookie);
+	while (siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
+		siw_verbs_flush_recv(qp, cookie);
+	siw_unlock(&qp->recv_lock);
+}
+
+void siw_verbs_forget(struct siw_qp *qp)
+{
+	uint64_t cookie;
+
+	siw_verbs_forget_unsent(qp);
+	siw_lock(&qp->send_lock);
+	drop_reads(qp);
+	qp->sq_head = qp->sq_next = qp->sq_tail;
+	qp->flushed = false;
+	siw_unlock(&qp->send_lock);
+	siw_lock(&qp->recv_lock);
+	while (siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
+		;
+	siw_unlock(&qp->recv_lock);
+}
+
+/* ---- the verbs ------------------------------------------------------------------------------- */
+
+static int post_one(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
+{
+	int state = atomic_load_explicit(&qp->state, memory_order_relaxed);
+
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge)
+		return -EINVAL;
+	if (state != SIW_QPS_RTS && state != SIW_QPS_ERR)
+		return -EINVAL;
+	return qp->type == SIW_QPT_UD ? siw_verbs_ud_post(qp, wr, wait) : siw_verbs_rc_post(qp, wr);
+}
+
+int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
+{
+	bool ud = qp->type == SIW_QPT_UD, list, later;
+	enum siw_run run = SIW_RUN_BLOCKED;
+	int err = 0;
+
+	siw_lock(&qp->send_lock);
+	list = wr && wr->next;
+	later = ud && !list && siw_verbs_ud_may_wait(qp);
+	for (; wr; wr = wr->next) {
+		err = post_one(qp, wr, list || later);
+		if (err) {
+			if (bad_wr)
+				*bad_wr = wr;
+			break;
+		}
+	}
+	if (!later || err)
+		run = ud ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
+	siw_unlock(&qp->send_lock);
+	if (run != SIW_RUN_DONE) {
+		siw_verbs_mark_unsent(qp);
+		siw_verbs_nudge(qp->ctx);
+	}
+	return err;
+}
+
+static void flush_late_receive(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+	uint64_t cookie;
+
+	/* Only the holder of progress takes buffers off the queue. */
+	siw_lock(&ctx->progress);
+	while (siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
+		siw_verbs_flush_recv(qp, cookie);
+	siw_unlock(&ctx->progress);
+}
+
+int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
+{
+	int state, err = 0;
+
+	siw_lock(&qp->recv_lock);
+	state = atomic_load(&qp->state);
+	if (state == SIW_QPS_RESET)
+		err = -EINVAL;
+	for (; !err && wr; wr = wr->next) {
+		err = wr->num_sge < 0 ? -EINVAL
+				      : siw_rdmap_queue_post(qp->recvs, wr->wr_id, wr->sg_list,
+							     wr->num_sge);
+		if (err)
+			break;
+	}
+	siw_unlock(&qp->recv_lock);
+	if (err && bad_wr)
+		*bad_wr = wr;
+	if (state == SIW_QPS_ERR)
+		flush_late_receive(qp);
+	return err;
+}

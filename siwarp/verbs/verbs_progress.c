@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Who turns the crank. A thread that polls does it itself, under the progress lock; a thread that
+ * waits for an event does it and sleeps on the sockets themselves; when nobody does either, the
+ * device's own thread does, and it steps aside as soon as somebody polls.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "verbs/verbs_impl.h"
+
+#define POLL_BATCH   32
+#define TICK_NS	     5000000
+#define TICK_PASSES  64	 /* passes between two looks at the clock */
+#define NAPS_TO_PARK 100 /* naps beside a sleeping waiter until the thread sleeps for long */
+#define PARK_US	     250000
+
+/* ---- what was posted and did not fit --------------------------------------------------------- */
+
+void siw_verbs_mark_unsent(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	siw_lock(&ctx->unsent_lock);
+	if (!qp->on_unsent) {
+		qp->on_unsent = true;
+		siw_link_add(&ctx->unsent, &qp->unsent);
+		atomic_fetch_add(&ctx->n_unsent, 1);
+	}
+	siw_unlock(&ctx->unsent_lock);
+}
+
+void siw_verbs_nudge(struct siw_context *ctx)
+{
+	if (siw_rdmap_port_armed(ctx->port) || atomic_load(&ctx->waiters))
+		siw_rdmap_port_wake(ctx->port);
+}
+
+void siw_verbs_forget_unsent(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	siw_lock(&ctx->unsent_lock);
+	if (qp->on_unsent) {
+		qp->on_unsent = false;
+		siw_link_del(&qp->unsent);
+		atomic_fetch_sub(&ctx->n_unsent, 1);
+	}
+	siw_unlock(&ctx->unsent_lock);
+}
+
+static struct siw_qp *next_unsent(struct siw_context *ctx)
+{
+	struct siw_qp *qp = NULL;
+
+	siw_lock(&ctx->unsent_lock);
+	if (!siw_link_alone(&ctx->unsent)) {
+		qp = siw_container(ctx->unsent.next, struct siw_qp, unsent);
+		qp->on_unsent = false;
+		siw_link_del(&qp->unsent);
+		atomic_fetch_sub(&ctx->n_unsent, 1);
+	}
+	siw_unlock(&ctx->unsent_lock);
+	return qp;
+}
+
+/* A QP leaves the list before it is served, so that a post in between can put it back. */
+static int send_unsent(struct siw_context *ctx)
+{
+	int moved = 0;
+
+	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
+		struct siw_qp *qp = next_unsent(ctx);
+		enum siw_run run;
+		bool broken;
+
+		if (!qp)
+			break;
+		siw_lock(&qp->send_lock);
+		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
+		broken = qp->broken;
+		siw_unlock(&qp->send_lock);
+		if (broken)
+			siw_verbs_rc_broken(qp);
+		else if (run != SIW_RUN_DONE)
+			siw_verbs_mark_unsent(qp);
+		moved += run != SIW_RUN_BLOCKED;
+	}
+	return moved;
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------- */
+
+void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed)
+{
+	if (!siw_link_alone(&timed->link))
+		return;
+	siw_link_add(&ctx->timed, &timed->link);
+	atomic_fetch_add(&ctx->n_timed, 1);
+	siw_rdmap_port_wake(ctx->port);
+}
+
+void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
+{
+	if (siw_link_alone(&timed->link))
+		return;
+	siw_link_del(&timed->link);
+	atomic_fetch_sub(&ctx->n_timed, 1);
+}
+
+static void tick(struct siw_context *ctx)
+{
+	uint64_t now = siw_now_ns();
+	struct siw_link turn;
+
+	if (now < ctx->next_tick_ns)
+		return;
+	ctx->next_tick_ns = now + TICK_NS;
+	/* Each member once, whatever the ticks take off or put on. */
+	siw_link_init(&turn);
+	while (!siw_link_alone(&ctx->timed)) {
+		struct siw_link *l = ctx->timed.next;
+
+		siw_link_del(l);
+		siw_link_add(&turn, l);
+	}
+	while (!siw_link_alone(&turn)) {
+		struct siw_link *l = turn.next;
+		struct siw_timed *t = siw_container(l, struct siw_timed, link);
+
+		siw_link_del(l);
+		siw_link_add(&ctx->timed, l);
+		t->tick(t, now);
+	}
+}
+
+/* ---- the crank ------------------------------------------------------------------------------- */
+
+int siw_verbs_pass(struct siw_context *ctx)
+{
+	void *ready[POLL_BATCH];
+	int n = siw_rdmap_port_poll(ctx->port, ready, POLL_BATCH);
+	int moved = 0;
+
+	for (int i = 0; i < n; i++) {
+		struct siw_pollee *p = ready[i];
+
+		moved += p->serve(p);
+	}
+	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+		moved += send_unsent(ctx);
+	if (atomic_load_explicit(&ctx->n_timed, memory_order_relaxed))
+		tick(ctx);
+	return moved;
+}
+
+static void count_poll(struct siw_context *ctx)
+{
+	/* Not an add: what counts is that it moves, and a lost step is made up by the next. */
+	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+
+	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
+}
+
+void siw_verbs_poll(struct siw_context *ctx)
+{
+	count_poll(ctx);
+	if (!siw_trylock(&ctx->progress))
+		return;
+	siw_verbs_pass(ctx);
+	siw_unlock(&ctx->progress);
+}
+
+/* ---- waiting for an event -------------------------------------------------------------------- */
+
+static int64_t sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
+{
+	int64_t us = deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+	int64_t tick_us = TICK_NS / 1000;
+
+	if (atomic_load(&ctx->n_timed) && (us < 0 || us > tick_us))
+		us = tick_us;
+	return us;
+}
+
+static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		     uint64_t deadline)
+{
+	uint64_t spin_until = siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
+	struct siw_rdmap_waitset set;
+	uint64_t now;
+	int moved, r;
+
+	for (;;) {
+		siw_verbs_poll(ctx);
+		r = ready(arg);
+		if (r)
+			return r;
+		now = siw_now_ns();
+		if (now >= deadline)
+			return -EAGAIN;
+		if (now < spin_until)
+			continue;
+		siw_lock(&ctx->progress);
+		moved = siw_verbs_pass(ctx);
+		siw_rdmap_waitset_fill(ctx->port, &set);
+		siw_unlock(&ctx->progress);
+		r = ready(arg);
+		if (r)
+			return r;
+		/* Only a pass that moved nothing has seen every socket empty. */
+		if (!moved && siw_rdmap_wait(&set, fd, sleep_us(ctx, now, deadline)) == -EINTR)
+			return -EINTR;
+	}
+}
+
+int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		   int timeout_ms)
+{
+	uint64_t deadline = UINT64_MAX;
+	int r = ready(arg);
+
+	if (r)
+		return r;
+	if (timeout_ms >= 0)
+		deadline = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	atomic_fetch_add(&ctx->waiters, 1);
+	r = wait_loop(ctx, ready, arg, fd, deadline);
+	atomic_fetch_sub(&ctx->waiters, 1);
+	if (atomic_load(&ctx->parked))
+		siw_rdmap_event_set(ctx->park_fd);
+	return r;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void nap(struct siw_context *ctx, unsigned int naps)
+{
+	static const struct siw_rdmap_waitset nothing;
+	int64_t us = siw_settings()->nap_us;
+
+	if (naps > NAPS_TO_PARK && atomic_load(&ctx->waiters)) {
+		/* The waiter sleeps on the sockets; it says when it stops. */
+		atomic_store(&ctx->parked, true);
+		if (atomic_load(&ctx->waiters))
+			us = PARK_US;
+	}
+	/* A waiter's word may come after the nap: then the next one is short, and takes it away. */
+	if (siw_rdmap_wait(&nothing, ctx->park_fd, us) > 0)
+		siw_rdmap_event_clear(ctx->park_fd);
+	atomic_store(&ctx->parked, false);
+}
+
+static void sleep_on_sockets(struct siw_context *ctx)
+{
+	struct siw_rdmap_waitset set;
+	int64_t us;
+	int moved;
+
+	siw_lock(&ctx->progress);
+	siw_rdmap_port_arm(ctx->port);
+	/*
+	 * What came between the last pass and the arming shows in the wait itself, but for what was
+	 * posted: pairs with siw_verbs_mark_unsent(), which marks, then looks whether this is
+	 * armed.
+	 */
+	moved = atomic_load(&ctx->n_unsent) ? send_unsent(ctx) : 0;
+	siw_rdmap_waitset_fill(ctx->port, &set);
+	us = sleep_us(ctx, siw_now_ns(), UINT64_MAX);
+	siw_unlock(&ctx->progress);
+	if (moved)
+		return;
+	/* A waiter's word that came too late for nap() is still on the descriptor. */
+	siw_rdmap_event_clear(ctx->park_fd);
+	if (atomic_load(&ctx->stop))
+		return;
+	siw_rdmap_wait(&set, ctx->park_fd, us);
+	siw_count(SIW_COUNTER_progress_wakeups, 1);
+}
+
+static void step_aside(struct siw_context *ctx)
+{
+	if (!siw_rdmap_port_armed(ctx->port))
+		return;
+	siw_lock(&ctx->progress);
+	siw_rdmap_port_disarm(ctx->port);
+	siw_unlock(&ctx->progress);
+}
+
+static void *run(void *arg)
+{
+	struct siw_context *ctx = arg;
+	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	uint64_t spin_ns = (uint64_t)siw_settings()->spin_us * 1000, awake_until = 0;
+	unsigned int naps = 0;
+
+	while (!atomic_load(&ctx->stop)) {
+		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+		int moved;
+
+		if (polls != seen || atomic_load(&ctx->waiters)) {
+			naps = polls == seen ? naps + 1 : 0;
+			seen = polls;
+			step_aside(ctx);
+			nap(ctx, naps);
+			continue;
+		}
+		siw_lock(&ctx->progress);
+		moved = siw_verbs_pass(ctx);
+		siw_unlock(&ctx->progress);
+		/*
+		 * A stream of one-sided traffic pauses for some microseconds, and epoll says only
+		 * that a socket has much room again: who sleeps at each pause loses half of the
+		 * bandwidth.
+		 */
+		if (moved)
+			awake_until = siw_now_ns() + spin_ns;
+		else if (siw_now_ns() >= awake_until)
+			sleep_on_sockets(ctx);
+	}
+	return NULL;
+}
+
+int siw_verbs_thread_start(struct siw_context *ctx)
+{
+	sigset_t all, before;
+	int err;
+
+	ctx->park_fd = siw_rdmap_event_open();
+	if (ctx->park_fd < 0)
+		return ctx->park_fd;
+	if (!siw_settings()->progress)
+		return 0;
+	/* The program's signals are for the program's threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = pthread_create(&ctx->thread, NULL, run, ctx);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (err) {
+		siw_rdmap_event_close(ctx->park_fd);
+		return -err;
+	}
+	ctx->has_thread = true;
+	return 0;
+}
+
+void siw_verbs_thread_stop(struct siw_context *ctx)
+{
+	if (ctx->has_thread) {
+		atomic_store(&ctx->stop, true);
+		siw_rdmap_event_set(ctx->park_fd);
+		pthread_join(ctx->thread, NULL);
+	}
+	siw_rdmap_event_close(ctx->park_fd);
+}

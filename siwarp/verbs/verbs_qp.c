@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Queue pairs: made, moved through their states by the table, queried, destroyed. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "verbs/verbs_impl.h"
+
+/* ---- creating -------------------------------------------------------------------------------- */
+
+static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	const struct siw_device_attr *max = &pd->ctx->attr;
+	const struct siw_qp_cap *cap = &init->cap;
+
+	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UD)
+		return -EINVAL;
+	if (!init->send_cq || !init->recv_cq || init->send_cq->ctx != pd->ctx ||
+	    init->recv_cq->ctx != pd->ctx)
+		return -EINVAL;
+	if (cap->max_send_wr > max->max_qp_wr || cap->max_recv_wr > max->max_qp_wr ||
+	    cap->max_send_sge > max->max_sge || cap->max_recv_sge > max->max_sge ||
+	    cap->max_inline_data > max->max_inline_data)
+		return -EINVAL;
+	return 0;
+}
+
+static uint32_t power_of_two(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p <<= 1;
+	return p;
+}
+
+/*
+ * Grants at least one of each, whole powers of two of requests, and what inline alignment leaves
+ * over.
+ */
+static void grant(struct siw_qp_cap *cap)
+{
+	cap->max_send_wr = power_of_two(cap->max_send_wr);
+	cap->max_recv_wr = power_of_two(cap->max_recv_wr);
+	if (!cap->max_send_sge)
+		cap->max_send_sge = 1;
+	if (!cap->max_recv_sge)
+		cap->max_recv_sge = 1;
+	cap->max_inline_data = (cap->max_inline_data + 15) & ~15u;
+}
+
+static int make_queues(struct siw_qp *qp)
+{
+	const struct siw_qp_cap *cap = &qp->cap;
+
+	qp->sq_stride =
+		(uint32_t)(sizeof(struct siw_wqe) + cap->max_send_sge * sizeof(struct siw_sge) +
+			   cap->max_inline_data);
+	qp->sq_stride = (qp->sq_stride + 63) & ~63u;
+	qp->sq_mask = cap->max_send_wr - 1;
+	qp->sq = calloc(cap->max_send_wr, qp->sq_stride);
+	if (!qp->sq)
+		return -ENOMEM;
+	return siw_rdmap_queue_create(qp->ctx->port, cap->max_recv_wr, cap->max_recv_sge,
+				      qp->pd->number, &qp->recvs);
+}
+
+/* RC numbers have a high octet, UD numbers (their UDP port) none. */
+static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init)
+{
+	struct siw_addr addr = init->addr;
+	uint16_t port = addr.port_be;
+
+	if (qp->type == SIW_QPT_RC) {
+		qp->linger = calloc(1, sizeof(*qp->linger));
+		if (!qp->linger)
+			return -ENOMEM;
+		qp->qpn = qp->ctx->next_rc_qpn;
+		qp->ctx->next_rc_qpn = qp->qpn == 0xfffffe ? 1 << 16 : qp->qpn + 1;
+		qp->pollee.serve = siw_verbs_rc_serve;
+		return 0;
+	}
+	if (!addr.family) {
+		addr = qp->ctx->info.addrs[0];
+		addr.port_be = port;
+	}
+	return siw_verbs_ud_open(qp, &addr, -1);
+}
+
+static void free_qp(struct siw_qp *qp)
+{
+	if (qp->dgram)
+		siw_rdmap_dgram_close(qp->dgram);
+	if (qp->recvs)
+		siw_rdmap_queue_destroy(qp->recvs);
+	free(qp->linger);
+	free(qp->sq);
+	siw_lock_destroy(&qp->send_lock);
+	siw_lock_destroy(&qp->recv_lock);
+	free(qp);
+}
+
+static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	struct siw_qp *qp = calloc(1, sizeof(*qp));
+
+	if (!qp)
+		return NULL;
+	qp->ctx = pd->ctx;
+	qp->pd = pd;
+	qp->send_cq = init->send_cq;
+	qp->recv_cq = init->recv_cq;
+	qp->user = init->qp_context;
+	qp->type = init->qp_type;
+	qp->sig_all = init->sq_sig_all;
+	qp->no_crc = init->no_crc || !siw_settings()->crc;
+	qp->ord = qp->ird = -1;
+	qp->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
+	qp->burst = 1;
+	qp->cap = init->cap;
+	grant(&qp->cap);
+	siw_lock_init(&qp->send_lock);
+	siw_lock_init(&qp->recv_lock);
+	siw_link_init(&qp->unsent);
+	siw_link_init(&qp->timed.link);
+	qp->timed.tick = siw_verbs_rc_tick;
+	return qp;
+}
+
+static void count_qp(struct siw_qp *qp, uint32_t by)
+{
+	atomic_fetch_add(&qp->ctx->n_qp, by);
+	if (qp->type == SIW_QPT_RC)
+		atomic_fetch_add(&qp->ctx->n_rc, by);
+	atomic_fetch_add(&qp->pd->n_qp, by);
+	atomic_fetch_add(&qp->send_cq->n_qp, by);
+	atomic_fetch_add(&qp->recv_cq->n_qp, by);
+}
+
+struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
+{
+	struct siw_context *ctx = pd->ctx;
+	struct siw_qp *qp = NULL;
+	int err = check_init(pd, init);
+
+	if (err)
+		goto fail;
+	err = -ENOMEM;
+	qp = new_qp(pd, init);
+	if (!qp)
+		goto fail;
+	err = make_queues(qp);
+	if (err)
+		goto fail;
+	siw_lock(&ctx->progress);
+	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp ? open_transport(qp, init) : -ENOMEM;
+	if (!err) {
+		siw_link_add(&ctx->qps, &qp->in_ctx);
+		count_qp(qp, 1);
+	}
+	siw_unlock(&ctx->progress);
+	if (err)
+		goto fail;
+	init->cap = qp->cap;
+	return qp;
+fail:
+	if (qp)
+		free_qp(qp);
+	errno = -err;
+	return NULL;
+}
+
+int siw_destroy_qp(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	if (atomic_load(&qp->held))
+		return -EBUSY;
+	siw_lock(&ctx->progress);
+	if (qp->type == SIW_QPT_RC)
+		siw_verbs_rc_release(qp);
+	else
+		siw_verbs_ud_finish(qp);
+	siw_verbs_forget(qp);
+	siw_link_del(&qp->in_ctx);
+	siw_verbs_cq_purge(qp->send_cq, qp);
+	siw_verbs_cq_purge(qp->recv_cq, qp);
+	count_qp(qp, UINT32_MAX);
+	free_qp(qp);
+	siw_unlock(&ctx->progress);
+	return 0;
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+int siw_verbs_qp_step(struct siw_qp *qp, int event)
+{
+	int action, next = siw_verbs_state_next(qp->type, qp->state, event, &action);
+
+	if (next < 0)
+		return next;
+	/* Under every lock that reads it, so that a post sees the old state or the new. */
+	siw_lock(&qp->send_lock);
+	siw_lock(&qp->recv_lock);
+	atomic_store(&qp->state, next);
+	siw_unlock(&qp->recv_lock);
+	siw_unlock(&qp->send_lock);
+	return action;
+}
+
+static int event_of(int target_state)
+{
+	switch (target_state) {
+	case SIW_QPS_RESET:
+		return SIW_QPE_TO_RESET;
+	case SIW_QPS_INIT:
+		return SIW_QPE_TO_INIT;
+	case SIW_QPS_RTR:
+		return SIW_QPE_TO_RTR;
+	case SIW_QPS_RTS:
+		return SIW_QPE_TO_RTS;
+	case SIW_QPS_ERR:
+		return SIW_QPE_TO_ERR;
+	default:
+		return -EINVAL;
+	}
+}
+
+static void take_attributes(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+{
+	siw_lock(&qp->send_lock);
+	if (mask & SIW_QP_QKEY)
+		qp->qkey = attr->qkey;
+	if (mask & SIW_QP_ACCESS_FLAGS) {
+		qp->access = attr->qp_access_flags;
+		if (qp->stream)
+			siw_rdmap_deny(qp->stream, ~(uint32_t)qp->access);
+	}
+	if (mask & SIW_QP_MAX_QP_RD_ATOMIC)
+		qp->ord = attr->max_rd_atomic;
+	if (mask & SIW_QP_MAX_DEST_RD_ATOMIC)
+		qp->ird = attr->max_dest_rd_atomic;
+	siw_unlock(&qp->send_lock);
+}
+
+static int check_attributes(const struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+{
+	const int rc_only = SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC |
+			    SIW_QP_ACCESS_FLAGS;
+	const int ud_only = SIW_QP_QKEY | SIW_QP_FD;
+
+	if (mask & ~(SIW_QP_STATE | rc_only | ud_only))
+		return -EINVAL;
+	if (mask & (qp->type == SIW_QPT_UD ? rc_only : ud_only))
+		return -EINVAL;
+	if ((mask & SIW_QP_MAX_QP_RD_ATOMIC) &&
+	    (attr->max_rd_atomic < 0 || attr->max_rd_atomic > SIW_RDMAP_MAX_READS))
+		return -EINVAL;
+	if ((mask & SIW_QP_MAX_DEST_RD_ATOMIC) &&
+	    (attr->max_dest_rd_atomic < 0 || attr->max_dest_rd_atomic > SIW_RDMAP_MAX_READS))
+		return -EINVAL;
+	if ((mask & SIW_QP_FD) && !((mask & SIW_QP_STATE) && attr->qp_state == SIW_QPS_INIT))
+		return -EINVAL;
+	return 0;
+}
+
+static void act(struct siw_qp *qp, int action)
+{
+	if (action == SIW_QPA_FLUSH) {
+		if (qp->type == SIW_QPT_RC)
+			siw_verbs_rc_close(qp, SIW_SHUTTING_DOWN);
+		else
+			siw_verbs_flush(qp);
+	} else if (action == SIW_QPA_FORGET) {
+		if (qp->type == SIW_QPT_RC)
+			siw_verbs_rc_release(qp);
+		siw_verbs_forget(qp);
+	}
+	if (qp->type == SIW_QPT_UD)
+		siw_verbs_ud_receive(qp);
+}
+
+static int step_to(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+{
+	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : -EINVAL;
+	int action, err;
+
+	if (event < 0)
+		return event;
+	err = siw_verbs_state_next(qp->type, qp->state, event, &action);
+	if (err < 0)
+		return err;
+	/* The one action that can fail comes before the state changes. */
+	if (action == SIW_QPA_BIND && (mask & SIW_QP_FD)) {
+		err = siw_verbs_ud_open(qp, NULL, attr->fd);
+		if (err)
+			return err;
+	}
+	take_attributes(qp, attr, mask);
+	act(qp, siw_verbs_qp_step(qp, event));
+	return 0;
+}
+
+int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+{
+	int err = check_attributes(qp, attr, mask);
+
+	if (err)
+		return err;
+	siw_lock(&qp->ctx->progress);
+	if (mask & SIW_QP_STATE)
+		err = step_to(qp, attr, mask);
+	else
+		take_attributes(qp, attr, mask);
+	if (!err && (mask & SIW_QP_QKEY))
+		siw_verbs_ud_receive(qp);
+	siw_unlock(&qp->ctx->progress);
+	return err;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
+{
+	siw_lock(&qp->ctx->progress);
+	*attr = (struct siw_qp_attr){
+		.qp_state = qp->state,
+		.qkey = qp->qkey,
+		.qp_access_flags = qp->access,
+		.max_rd_atomic = qp->ord < 0 ? 0 : qp->ord,
+		.max_dest_rd_atomic = qp->ird < 0 ? 0 : qp->ird,
+		.fd = -1,
+	};
+	*init = (struct siw_qp_init_attr){
+		.qp_context = qp->user,
+		.send_cq = qp->send_cq,
+		.recv_cq = qp->recv_cq,
+		.cap = qp->cap,
+		.qp_type = qp->type,
+		.sq_sig_all = qp->sig_all,
+		.no_crc = qp->no_crc,
+	};
+	if (qp->dgram)
+		siw_rdmap_dgram_addr(qp->dgram, &init->addr);
+	siw_unlock(&qp->ctx->progress);
+	return 0;
+}
+
+uint32_t siw_qp_num(struct siw_qp *qp)
+{
+	return qp->qpn;
+}
+
+int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer)
+{
+	struct siw_addr other = { 0 }, own = { 0 };
+	int err = -ENOTCONN;
+
+	siw_lock(&qp->ctx->progress);
+	if (qp->dgram)
+		err = siw_rdmap_dgram_addr(qp->dgram, &own);
+	else if (qp->stream)
+		err = siw_rdmap_addrs(qp->stream, &own, &other);
+	siw_unlock(&qp->ctx->progress);
+	if (err)
+		return err;
+	if (local)
+		*local = own;
+	if (peer)
+		*peer = other;
+	return 0;
+}
+
+void siw_verbs_qp_hold(struct siw_qp *qp)
+{
+	atomic_fetch_add(&qp->held, 1);
+}
+
+void siw_verbs_qp_drop(struct siw_qp *qp)
+{
+	atomic_fetch_sub(&qp->held, 1);
+}
+
+struct siw_context *siw_verbs_qp_context(struct siw_qp *qp)
+{
+	return qp->ctx;
+}
+
+int siw_verbs_qp_type(struct siw_qp *qp)
+{
+	return qp->type;
+}
+
+void siw_verbs_qp_depths(struct siw_qp *qp, int *ord, int *ird)
+{
+	*ord = qp->ord;
+	*ird = qp->ird;
+}

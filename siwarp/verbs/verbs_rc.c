@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * RC queue pairs while their stream lives: the send ring through RDMAP, and what comes up from it.
+ */
+#include <errno.h>
+
+#include "verbs/verbs_impl.h"
+
+/* ---- posting --------------------------------------------------------------------------------- */
+
+static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
+{
+	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
+				   SIW_SEND_INLINE;
+	uint64_t length = 0;
+
+	if (wr->send_flags & ~known)
+		return -EINVAL;
+	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_RDMA_WRITE &&
+	    wr->opcode != SIW_WR_RDMA_READ)
+		return -EINVAL;
+	if (wr->opcode == SIW_WR_RDMA_READ &&
+	    (!qp->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
+		return -EINVAL;
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if (length > SIW_MAX_RC_MSG)
+		return -EINVAL;
+	if ((wr->send_flags & SIW_SEND_INLINE) && length > qp->cap.max_inline_data)
+		return -EINVAL;
+	return (int64_t)length;
+}
+
+int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
+{
+	int64_t length = check(qp, wr);
+	struct siw_wqe *wqe;
+
+	if (length < 0)
+		return (int)length;
+	wqe = siw_verbs_wqe_put(qp, wr, (uint64_t)length);
+	if (!wqe)
+		return -ENOMEM;
+	wqe->remote = wr->wr.rdma.remote_addr;
+	wqe->rkey = wr->wr.rdma.rkey;
+	if (qp->state == SIW_QPS_ERR)
+		siw_verbs_flush_late_send(qp);
+	return 0;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static int begin(struct siw_qp *qp, struct siw_wqe *wqe, uint32_t index)
+{
+	struct siw_rdmap_op op = {
+		.internal = wqe->flags & SIW_SEND_INLINE,
+		.cookie = index,
+		.sgl = wqe->sge,
+		.nsge = wqe->nsge,
+		.length = wqe->length,
+		.rkey = wqe->rkey,
+		.remote_to = wqe->remote,
+	};
+
+	if (wqe->opcode == SIW_WR_RDMA_WRITE)
+		op.opcode = SIW_RDMAP_WRITE;
+	else if (wqe->opcode == SIW_WR_RDMA_READ)
+		op.opcode = SIW_RDMAP_READ_REQUEST;
+	else
+		op.opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE : SIW_RDMAP_SEND;
+	return siw_rdmap_send(qp->stream, &op);
+}
+
+/* Begins one WQE: 0, or -EAGAIN when nothing more can begin now. */
+static int begin_next(struct siw_qp *qp)
+{
+	struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_next);
+	int err;
+
+	if ((wqe->flags & SIW_SEND_FENCE) && qp->reads_out)
+		return -EAGAIN;
+	err = begin(qp, wqe, qp->sq_next);
+	if (err == -EAGAIN && siw_rdmap_flush(qp->stream) == 1)
+		err = begin(qp, wqe, qp->sq_next);
+	if (err == -EAGAIN)
+		return err;
+	qp->sq_next++;
+	if (err) {
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
+							       : SIW_WC_WR_FLUSH_ERR;
+		qp->broken = true;
+		return -EAGAIN;
+	}
+	wqe->state = SIW_WQE_BEGUN;
+	wqe->seq = siw_rdmap_begun(qp->stream);
+	qp->reads_out += wqe->opcode == SIW_WR_RDMA_READ;
+	if (wqe->opcode == SIW_WR_SEND)
+		wqe->msn = ++qp->sends_begun;
+	return 0;
+}
+
+/* Completes, in order, what TCP has taken and what was read. */
+static void reap(struct siw_qp *qp)
+{
+	uint64_t accepted = siw_rdmap_accepted(qp->stream);
+
+	while (qp->sq_head != qp->sq_next) {
+		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+
+		if (wqe->state == SIW_WQE_BEGUN &&
+		    (wqe->opcode == SIW_WR_RDMA_READ || wqe->seq > accepted))
+			return;
+		if (wqe->state == SIW_WQE_DONE && wqe->status != SIW_WC_SUCCESS)
+			return; /* for the flush, which is near */
+		siw_verbs_wqe_finish(qp, wqe, SIW_WC_SUCCESS, 0);
+	}
+}
+
+enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
+{
+	int r;
+
+	if (!qp->stream)
+		return SIW_RUN_DONE;
+	while (qp->state == SIW_QPS_RTS && !qp->broken && qp->sq_next != qp->sq_tail)
+		if (begin_next(qp))
+			break;
+	r = siw_rdmap_flush(qp->stream);
+	/*
+	 * TCP may have taken everything since a request found no room: nobody else would begin it.
+	 * One that does not begin now waits for a Read, and the Read's end comes here again.
+	 */
+	if (r == 1 && qp->state == SIW_QPS_RTS && !qp->broken && qp->sq_next != qp->sq_tail &&
+	    !begin_next(qp))
+		r = 0;
+	reap(qp);
+	/* Found by this end in what it was sending: the receiving side has the error. */
+	if (r == -EACCES && !qp->closing)
+		qp->broken = true;
+	if (qp->broken)
+		return SIW_RUN_MORE;
+	/* A dead stream says so to the receiving side, which knows what to do. */
+	if (r)
+		return SIW_RUN_DONE;
+	return siw_rdmap_blocked(qp->stream) ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
+}
+
+static void run_and_mark(struct siw_qp *qp)
+{
+	enum siw_run run;
+
+	siw_lock(&qp->send_lock);
+	run = siw_verbs_rc_run(qp);
+	siw_unlock(&qp->send_lock);
+	if (run != SIW_RUN_DONE)
+		siw_verbs_mark_unsent(qp);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void on_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	struct siw_wc wc = {
+		.wr_id = ev->cookie,
+		.opcode = SIW_WC_RECV,
+		.byte_len = ev->length,
+		.qp_num = qp->qpn,
+	};
+
+	if (ev->kind == SIW_RDMAP_BAD_RECV)
+		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
+	siw_verbs_complete(qp, qp->recv_cq, &wc, NULL, ev->solicited);
+}
+
+static void on_read_done(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	siw_lock(&qp->send_lock);
+	siw_verbs_wqe(qp, (uint32_t)ev->cookie)->state = SIW_WQE_DONE;
+	siw_verbs_wqe(qp, (uint32_t)ev->cookie)->status = SIW_WC_SUCCESS;
+	qp->reads_out--;
+	siw_unlock(&qp->send_lock);
+	run_and_mark(qp);
+}
+
+/* How the request behind a Terminate completes (RFC 5040 section 4.8's codes in verbs' terms). */
+static enum siw_wc_status status_of(const struct siw_wire_err *err)
+{
+	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
+		return SIW_WC_REM_ACCESS_ERR;
+	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_TAGGED_BUFFER)
+		return SIW_WC_REM_ACCESS_ERR;
+	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_UNTAGGED_BUFFER)
+		return err->code == SIW_DDP_NO_BUFFER ? SIW_WC_RNR_RETRY_EXC_ERR
+						      : SIW_WC_REM_INV_REQ_ERR;
+	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_OPERATION &&
+	    err->code == SIW_RDMAP_OPCODE)
+		return SIW_WC_REM_INV_REQ_ERR;
+	return SIW_WC_REM_OP_ERR;
+}
+
+/* Whether the header that a Terminate quotes is of this request. */
+static bool is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
+{
+	if (wqe->state != SIW_WQE_BEGUN)
+		return false;
+	switch (wqe->opcode) {
+	case SIW_WR_RDMA_WRITE:
+		return ev->quoted_tagged && ev->quoted_stag == wqe->rkey &&
+		       ev->quoted_to - wqe->remote <= wqe->length;
+	case SIW_WR_RDMA_READ: /* responses come in order, so it is about the oldest */
+		return !ev->quoted_tagged && ev->quoted_qn == 1;
+	default:
+		return !ev->quoted_tagged && ev->quoted_qn == 0 && ev->quoted_msn == wqe->msn;
+	}
+}
+
+/* The request that the Terminate is about, if it is still here. */
+static void name_culprit(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	if (!ev->quoted)
+		return;
+	siw_lock(&qp->send_lock);
+	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
+		struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
+
+		if (!is_quoted(wqe, ev))
+			continue;
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = (uint8_t)status_of(&ev->err);
+		break;
+	}
+	siw_unlock(&qp->send_lock);
+}
+
+/* The receive that this end's error is about, if it is about one, says how it failed. */
+static void blame_receive(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	const struct siw_wire_err *err = &ev->err;
+	struct siw_rdmap_event blamed = { .kind = SIW_RDMAP_BAD_RECV };
+
+	if (!ev->quoted || ev->quoted_tagged || ev->quoted_qn || err->layer != SIW_LAYER_DDP)
+		return;
+	if (err->type == SIW_DDP_UNTAGGED_BUFFER && err->code == SIW_DDP_TOO_LONG)
+		blamed.status = -EMSGSIZE;
+	else if (err->type == SIW_DDP_LOCAL_CATASTROPHIC)
+		blamed.status = -EACCES;
+	else
+		return;
+	if (siw_rdmap_take_recv(qp->stream, &blamed.cookie) == 1 ||
+	    siw_rdmap_queue_take(qp->recvs, &blamed.cookie) == 1)
+		on_recv(qp, &blamed);
+}
+
+/* One event; false when the stream is over. */
+static bool handle(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	switch (ev->kind) {
+	case SIW_RDMAP_RECV:
+		on_recv(qp, ev);
+		return true;
+	case SIW_RDMAP_BAD_RECV: /* the user's own key was wrong: the ERROR follows */
+		on_recv(qp, ev);
+		return true;
+	case SIW_RDMAP_READ_DONE:
+		on_read_done(qp, ev);
+		return true;
+	case SIW_RDMAP_REQUESTED:
+		run_and_mark(qp);
+		return true;
+	case SIW_RDMAP_STARTED:
+		qp->may_send = true;
+		if (qp->conn)
+			siw_verbs_conn_established(qp->conn);
+		run_and_mark(qp);
+		return true;
+	case SIW_RDMAP_TERMINATED:
+		name_culprit(qp, ev);
+		siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, -ECONNABORTED, &ev->err);
+		return false;
+	case SIW_RDMAP_ERROR:
+		blame_receive(qp, ev);
+		siw_verbs_rc_fail(qp, SIW_TERMINATING, -EPROTO, &ev->err);
+		return false;
+	case SIW_RDMAP_CLOSED:
+		siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, ev->status, NULL);
+		return false;
+	default:
+		return true;
+	}
+}
+
+int siw_verbs_rc_serve(struct siw_pollee *self)
+{
+	struct siw_qp *qp = siw_container(self, struct siw_qp, pollee);
+	struct siw_rdmap_event ev;
+	int n = 0;
+
+	if (qp->closing) {
+		siw_verbs_rc_close_step(qp);
+		return 0;
+	}
+	while (n < qp->burst && siw_rdmap_recv(qp->stream, &ev) == 1) {
+		n++;
+		if (!handle(qp, &ev))
+			return n;
+	}
+	siw_verbs_next_burst(qp, n);
+	return n;
+}

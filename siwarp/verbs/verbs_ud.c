@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * UD queue pairs: one message, one datagram. A lone send goes from the caller's request to the
+ * socket. What comes in lists, or one by one with no poll between, is copied into the ring, so that
+ * those of one size to one peer go down together: a system call for up to 32.
+ */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "verbs/verbs_impl.h"
+
+#define OWN_QKEY 0x80000000u
+
+static int serve(struct siw_pollee *self);
+
+int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
+{
+	struct siw_rdmap_dgram_attr attr = { .fd = fd, .no_crc = qp->no_crc, .token = &qp->pollee };
+	struct siw_rdmap_dgram *dgram;
+	struct siw_addr bound;
+	int err;
+
+	if (addr)
+		attr.local = *addr;
+	err = siw_rdmap_dgram_open(qp->ctx->port, &attr, &dgram);
+	if (err)
+		return err;
+	siw_rdmap_dgram_addr(dgram, &bound);
+	if (qp->dgram)
+		siw_rdmap_dgram_close(qp->dgram);
+	qp->dgram = dgram;
+	qp->pollee.serve = serve;
+	/* The QPN is the UDP port; its high octet waits for sockets that several QPs share. */
+	atomic_store(&qp->qpn, siw_addr_port(&bound));
+	return 0;
+}
+
+void siw_verbs_ud_receive(struct siw_qp *qp)
+{
+	bool on = qp->state == SIW_QPS_RTR || qp->state == SIW_QPS_RTS;
+
+	/* Sending reads these too. */
+	siw_lock(&qp->send_lock);
+	siw_rdmap_dgram_start(qp->dgram, on ? qp->recvs : NULL, qp->pd->number, qp->qkey);
+	siw_unlock(&qp->send_lock);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
+{
+	*dest = wr->wr.ud.ah->dest;
+	if (wr->wr.ud.remote_qpn)
+		dest->port_be = htons((uint16_t)wr->wr.ud.remote_qpn);
+}
+
+/* What a send that failed here and now completes with. */
+static enum siw_wc_status status_of(int err)
+{
+	return err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
+	       : err == -EMSGSIZE		? SIW_WC_LOC_LEN_ERR
+						: SIW_WC_GENERAL_ERR;
+}
+
+static void complete(struct siw_qp *qp, uint64_t wr_id, uint32_t flags, uint64_t length, int err)
+{
+	struct siw_wc wc = {
+		.wr_id = wr_id,
+		.opcode = SIW_WC_SEND,
+		.byte_len = (uint32_t)length,
+		.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),
+	};
+
+	if (err)
+		wc.status = status_of(err);
+	else if (!qp->sig_all && !(flags & SIW_SEND_SIGNALED))
+		return;
+	siw_verbs_complete(qp, qp->send_cq, &wc, NULL, false);
+}
+
+static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
+{
+	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
+				   SIW_SEND_INLINE;
+	const struct siw_ah *ah = wr->wr.ud.ah;
+	uint64_t length = 0;
+
+	if (wr->opcode != SIW_WR_SEND || (wr->send_flags & ~known))
+		return -EINVAL;
+	if (!ah || ah->pd != qp->pd)
+		return -EINVAL;
+	if (!wr->wr.ud.remote_qpn && !ah->dest.port_be)
+		return -EINVAL;
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if (length > siw_rdmap_dgram_max(qp->dgram))
+		return -EMSGSIZE;
+	if ((wr->send_flags & SIW_SEND_INLINE) && length > qp->cap.max_inline_data)
+		return -EINVAL;
+	return (int64_t)length;
+}
+
+static uint32_t qkey_of(const struct siw_qp *qp, const struct siw_send_wr *wr)
+{
+	return wr->wr.ud.remote_qkey & OWN_QKEY ? qp->qkey : wr->wr.ud.remote_qkey;
+}
+
+static int queue(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
+{
+	struct siw_wqe *wqe = siw_verbs_wqe_put(qp, wr, length);
+
+	if (!wqe)
+		return -ENOMEM;
+	destination(wr, &wqe->dest);
+	wqe->rkey = qkey_of(qp, wr);
+	return 0;
+}
+
+int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
+{
+	int64_t length = check(qp, wr);
+	struct siw_addr dest;
+	int err;
+
+	if (length < 0)
+		return (int)length;
+	if (qp->state == SIW_QPS_ERR) {
+		err = queue(qp, wr, (uint64_t)length);
+		if (!err)
+			siw_verbs_flush_late_send(qp);
+		return err;
+	}
+	if (wait || qp->sq_head != qp->sq_tail)
+		return queue(qp, wr, (uint64_t)length);
+	destination(wr, &dest);
+	err = siw_rdmap_dgram_send(qp->dgram,
+				   &(struct siw_rdmap_dgram_op){
+					   .dest = &dest,
+					   .qkey = qkey_of(qp, wr),
+					   .solicited = wr->send_flags & SIW_SEND_SOLICITED,
+					   .internal = wr->send_flags & SIW_SEND_INLINE,
+					   .sgl = wr->sg_list,
+					   .nsge = wr->num_sge,
+					   .length = (uint64_t)length,
+				   });
+	if (err == -EAGAIN)
+		return queue(qp, wr, (uint64_t)length);
+	complete(qp, wr->wr_id, wr->send_flags, (uint64_t)length, err);
+	return 0;
+}
+
+/* The oldest WQEs as operations: their count. */
+static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
+{
+	uint32_t left = qp->sq_tail - qp->sq_head;
+	int n = left < (uint32_t)max ? (int)left : max;
+
+	for (int i = 0; i < n; i++) {
+		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head + (uint32_t)i);
+
+		ops[i] = (struct siw_rdmap_dgram_op){
+			.dest = &wqe->dest,
+			.qkey = wqe->rkey,
+			.solicited = wqe->flags & SIW_SEND_SOLICITED,
+			.internal = wqe->flags & SIW_SEND_INLINE,
+			.sgl = wqe->sge,
+			.nsge = wqe->nsge,
+			.length = wqe->length,
+		};
+	}
+	return n;
+}
+
+enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
+{
+	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
+
+	while (qp->sq_head != qp->sq_tail) {
+		int n = gather(qp, ops, SIW_RDMAP_MAX_SOME);
+		int err = 0, taken = siw_rdmap_dgram_send_some(qp->dgram, ops, n);
+
+		if (taken == -EAGAIN)
+			return SIW_RUN_BLOCKED;
+		if (taken < 0) {
+			err = taken;
+			taken = 1;
+		}
+		for (; taken; taken--) {
+			struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+
+			complete(qp, wqe->wr_id, wqe->flags, wqe->length, err);
+			qp->sq_head++;
+		}
+	}
+	return SIW_RUN_DONE;
+}
+
+bool siw_verbs_ud_may_wait(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+
+	if (qp->polls_at_post != polls) {
+		qp->polls_at_post = polls;
+		return false;
+	}
+	return ctx->has_thread && !siw_rdmap_port_armed(ctx->port) &&
+	       !atomic_load_explicit(&ctx->waiters, memory_order_relaxed) &&
+	       qp->sq_tail - qp->sq_head < SIW_RDMAP_MAX_SOME - 1;
+}
+
+void siw_verbs_ud_finish(struct siw_qp *qp)
+{
+	siw_lock(&qp->send_lock);
+	if (qp->state == SIW_QPS_RTS)
+		siw_verbs_ud_run(qp);
+	siw_unlock(&qp->send_lock);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static void complete_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	struct siw_wc wc = {
+		.wr_id = ev->cookie,
+		.opcode = SIW_WC_RECV,
+		.byte_len = ev->length,
+		.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),
+		.src_qp = ev->src_qpn,
+	};
+
+	if (ev->kind == SIW_RDMAP_BAD_RECV)
+		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
+	siw_verbs_complete(qp, qp->recv_cq, &wc, &ev->source, ev->solicited);
+}
+
+static int serve(struct siw_pollee *self)
+{
+	struct siw_qp *qp = siw_container(self, struct siw_qp, pollee);
+	struct siw_rdmap_event ev;
+	int n = 0;
+
+	while (n < qp->burst && siw_rdmap_dgram_recv(qp->dgram, &ev) == 1) {
+		complete_recv(qp, &ev);
+		n++;
+	}
+	siw_verbs_next_burst(qp, n);
+	return n;
+}

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Work requests: C structures with a Python face, so that posting one costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from siwarp.verbs._seam import ffi
+from siwarp.verbs.enums import SendFlag, WROpcode
+
+if TYPE_CHECKING:
+    from siwarp.verbs.ah import AH
+    from siwarp.verbs.mr import RemoteBuffer
+
+__all__ = ["SGE", "RecvWR", "SendWR"]
+
+#: A remote Q_Key with its top bit set means the Q_Key of the queue pair that sends.
+OWN_QKEY = 0x80000000
+
+_null = ffi.NULL
+
+
+class SGE:
+    """A piece of registered memory (``struct siw_sge``): address, length in octets, lkey.
+
+    ``MR.sge()`` makes one with its bounds checked.
+    """
+
+    __slots__ = ("_c", "_keep")
+
+    def __init__(self, addr: int, length: int, lkey: int, *, keep: object = None) -> None:
+        c = ffi.new("struct siw_sge *")
+        c.addr = addr
+        c.length = length
+        c.lkey = lkey
+        self._c = c
+        self._keep = keep
+
+    @classmethod
+    def _of(cls, c: Any, keep: object) -> SGE:
+        self = cls.__new__(cls)
+        self._c = c
+        self._keep = keep
+        return self
+
+    @property
+    def addr(self) -> int:
+        """The address of the first octet."""
+        return int(self._c.addr)
+
+    @addr.setter
+    def addr(self, value: int) -> None:
+        self._c.addr = value
+
+    @property
+    def length(self) -> int:
+        """Octets."""
+        return int(self._c.length)
+
+    @length.setter
+    def length(self, value: int) -> None:
+        self._c.length = value
+
+    @property
+    def lkey(self) -> int:
+        """The key of the memory region."""
+        return int(self._c.lkey)
+
+    @lkey.setter
+    def lkey(self, value: int) -> None:
+        self._c.lkey = value
+
+    def __repr__(self) -> str:
+        return f"SGE(addr={self.addr:#x}, length={self.length}, lkey={self.lkey:#x})"
+
+
+class _WR:
+    """What both kinds of work requests have: a C structure, its elements, the next in a list.
+
+    ``_next`` is the request that the C structure points to; a list that is posted again finds its
+    links in place.
+    """
+
+    __slots__ = ("_c", "_keep", "_next", "sg")
+
+    _c: Any
+    _next: Any
+    #: Its elements as it has them now: the length of ``wr.sg[0]`` may be changed between two posts.
+    sg: tuple[SGE, ...]
+
+    def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
+        chosen = list(sg) if num_sge is None else list(sg)[:num_sge]
+        if num_sge is not None and num_sge > len(chosen):
+            raise ValueError(f"num_sge is {num_sge}, but there are {len(chosen)} elements")
+        array = ffi.new("struct siw_sge[]", len(chosen))
+        for i, element in enumerate(chosen):
+            array[i] = element._c[0]
+        self._c.sg_list = array if chosen else _null
+        self._c.num_sge = len(chosen)
+        self._keep = array
+        self.sg = tuple(
+            SGE._of(array + i, (array, element._keep)) for i, element in enumerate(chosen)
+        )
+
+    def _unlink(self) -> None:
+        self._next = None
+        self._c.next = _null
+
+    @property
+    def wr_id(self) -> int:
+        """The number that comes back in the completion: 64 bits."""
+        return int(self._c.wr_id)
+
+    @wr_id.setter
+    def wr_id(self, value: int) -> None:
+        self._c.wr_id = value
+
+    @property
+    def num_sge(self) -> int:
+        """How many elements it has."""
+        return int(self._c.num_sge)
+
+
+class RecvWR(_WR):
+    """A receive request (``struct siw_recv_wr``). It may be posted any number of times.
+
+    The elements are copied; ``wr.sg`` has the copies.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, wr_id: int = 0, num_sge: int | None = None, sg: Sequence[SGE] = ()) -> None:
+        self._c = ffi.new("struct siw_recv_wr *")
+        self._next = None
+        self._c.wr_id = wr_id
+        self._set_sg(sg, num_sge)
+
+    def __repr__(self) -> str:
+        return f"RecvWR(wr_id={self.wr_id}, sg={list(self.sg)})"
+
+
+class SendWR(_WR):
+    """A send request (``struct siw_send_wr``). It may be posted any number of times.
+
+    The elements are copied; ``wr.sg`` has the copies.
+
+    Args:
+        wr_id: comes back in the completion.
+        opcode: SEND, RDMA_WRITE or RDMA_READ.
+        num_sge: how many of ``sg`` to take; default: all.
+        send_flags: SIGNALED by default; 0 for a request that completes silently.
+        sg: the memory to send from or, for a Read, to place into.
+        ah, remote_qpn, remote_qkey: UD; a QPN of 0 means the port of the address handle, and the
+            default Q_Key that of the queue pair itself.
+        remote: RDMA Write and Read; the peer's memory.
+
+    """
+
+    __slots__ = ("__weakref__", "_ah")
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = WROpcode.SEND,
+        num_sge: int | None = None,
+        *,
+        send_flags: int = SendFlag.SIGNALED,
+        sg: Sequence[SGE] = (),
+        ah: AH | None = None,
+        remote_qpn: int = 0,
+        remote_qkey: int = OWN_QKEY,
+        remote: RemoteBuffer | None = None,
+    ) -> None:
+        self._c = ffi.new("struct siw_send_wr *")
+        self._next = None
+        self._ah: AH | None = None
+        self._c.wr_id = wr_id
+        self._c.opcode = opcode
+        self._c.send_flags = send_flags
+        self._set_sg(sg, num_sge)
+        if ah is not None:
+            self.set_wr_ud(ah, remote_qpn, remote_qkey)
+        if remote is not None:
+            self.set_wr_rdma(remote.rkey, remote.addr)
+
+    def set_wr_ud(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
+        """Say where a UD message goes; keeps the address handle alive."""
+        if ah is not self._ah or ah.closed:
+            self._c.wr.ud.ah = ah._live()
+            ah._wrs.add(self)
+        self._c.wr.ud.remote_qpn = rqpn
+        self._c.wr.ud.remote_qkey = rqkey
+        self._ah = ah
+
+    def set_wr_rdma(self, rkey: int, addr: int) -> None:
+        """Say which memory of the peer an RDMA Write or Read means."""
+        self._c.wr.rdma.remote_addr = addr
+        self._c.wr.rdma.rkey = rkey
+
+    @property
+    def opcode(self) -> WROpcode:
+        """What it asks for."""
+        return WROpcode(self._c.opcode)
+
+    @opcode.setter
+    def opcode(self, value: int) -> None:
+        self._c.opcode = value
+
+    @property
+    def send_flags(self) -> SendFlag:
+        """How it is done."""
+        return SendFlag(self._c.send_flags)
+
+    @send_flags.setter
+    def send_flags(self, value: int) -> None:
+        self._c.send_flags = value
+
+    def __repr__(self) -> str:
+        return f"SendWR(wr_id={self.wr_id}, opcode={self.opcode.name}, sg={list(self.sg)})"
+
+
+def link(wrs: Iterable[_WR]) -> Any:
+    """Chain work requests in their order and return the first one's C structure.
+
+    Links that are there from the last time cost a comparison. A request that stands in the list
+    twice cannot be chained; then the whole list goes through copies.
+    """
+    many = list(wrs)
+    if not many:
+        return None
+    if len(set(many)) != len(many):
+        return _copies(many)
+    here = many[0]
+    for after in many[1:]:
+        if here._next is not after:
+            here._next = after
+            here._c.next = after._c
+        here = after
+    if here._next is not None:
+        here._unlink()
+    return many[0]._c
+
+
+def _copies(many: list[_WR]) -> Any:
+    kind = "struct siw_send_wr" if isinstance(many[0], SendWR) else "struct siw_recv_wr"
+    array = ffi.new(f"{kind}[]", len(many))
+    for i, wr in enumerate(many):
+        array[i] = wr._c[0]
+        array[i].next = array + i + 1 if i + 1 < len(many) else _null
+    return array

@@ -1,0 +1,149 @@
+"""`siwarp bench` and `make bench`: words, JSON, exit status, and the bar."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from siwarp.bench import table
+from siwarp.bench.cli import app
+from siwarp.bench.plan import make_plan
+from siwarp.bench.runner import BenchError
+
+SHORT = ["-n", "50", "--rounds", "1"]
+TINY: dict[str, Any] = {"kind": "lat", "qp": "ud", "iters": 50}
+
+
+def row(must: float, aim: float, less: bool = True, **arguments: Any) -> table.Row:
+    return table.Row("a row", "a floor", must, aim, less, arguments or TINY)
+
+
+def test_json_has_the_plan_the_medians_and_every_round() -> None:
+    done = CliRunner().invoke(app, ["lat", "--qp", "rc", "-s", "100", *SHORT, "--json"])
+
+    assert done.exit_code == 0
+    result = json.loads(done.stdout)
+    wanted = {"kind": "lat", "qp": "rc", "op": "send", "size": 100}
+    wanted |= {"wait": "poll", "api": "c", "unit": "us"}
+    assert {name: result[name] for name in wanted} == wanted
+    assert len(result["rounds"]) == 1
+    assert result["ratio"] == pytest.approx(result["ours"] / result["floor"])
+
+
+def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
+    done = CliRunner().invoke(app, ["rate", *SHORT, "--depth", "10"])
+
+    assert done.exit_code == 0
+    assert "siwarp  " in done.stdout
+    assert "raw UDP, sendmmsg and recvmmsg  " in done.stdout
+    assert "ratio " in done.stdout
+    assert "raw UDP, trains by GSO and GRO" in done.stdout
+
+
+@pytest.mark.parametrize("asked", [["lat", "--op", "read"], ["bw", "--wait", "nap"]])
+def test_what_cannot_be_measured_is_a_usage_error(asked: list[str]) -> None:
+    assert CliRunner().invoke(app, asked).exit_code == 2
+
+
+def test_a_missed_must_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ROWS", (row(must=1e-9, aim=1e-10),))
+    done = CliRunner().invoke(app, ["table", "--rounds", "1"])
+
+    assert done.exit_code == 1
+    assert "missed" in done.stdout
+
+
+def test_kept_musts_make_the_exit_status_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(table, "ROWS", (row(must=1e9, aim=1e-9),))
+    done = CliRunner().invoke(app, ["table", "--rounds", "1", "-o", str(tmp_path / "out.json")])
+
+    assert done.exit_code == 0
+    assert "missed" not in done.stdout
+    (written,) = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert written["verdict"] == "must"
+    assert written["measured"]["rounds"][0]["ours"] > 0
+
+
+def test_a_row_that_fails_is_missed_with_its_reason() -> None:
+    def fails(**_: Any) -> dict[str, Any]:
+        raise BenchError("lost 3 of 4 messages")
+
+    (result,) = table.measure([row(1, 1)], 1, run=fails)
+    assert (result["verdict"], result["error"]) == ("missed", "lost 3 of 4 messages")
+
+
+@pytest.mark.parametrize(
+    ("less", "value", "verdict"),
+    [
+        (True, 1.05, "aim"),
+        (True, 1.06, "must"),
+        (True, 1.15, "must"),
+        (True, 1.16, "missed"),
+        (False, 0.95, "missed"),
+    ],
+)
+def test_less_is_judged_from_above(less: bool, value: float, verdict: str) -> None:
+    limits = (1.15, 1.05) if less else (1.0, 1.2)
+    assert table.judge(row(*limits, less=less), value) == verdict
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.69, "missed"), (0.7, "must"), (0.9, "aim")])
+def test_more_is_judged_from_below(value: float, verdict: str) -> None:
+    assert table.judge(row(0.7, 0.9, less=False), value) == verdict
+
+
+def test_the_rounds_ratios_are_what_is_judged_and_microseconds_where_there_is_no_floor() -> None:
+    def run(**_: Any) -> dict[str, Any]:
+        return {"ratio_median": ratio, "ours": 3.0}
+
+    ratio: float | None = 1.1
+    assert table.measure([row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
+    ratio = None
+    assert table.measure([row(10, 2)], 1, run=run)[0]["verdict"] == "must"
+
+
+@pytest.mark.parametrize("promised", table.ROWS, ids=lambda r: r.name)
+def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
+    promised: table.Row,
+) -> None:
+    plan = make_plan(**{k: v for k, v in promised.arguments.items() if k != "env"})
+
+    assert plan.less_is_better == promised.less_is_better
+    assert table.judge(promised, promised.aim) == "aim"
+    assert table.judge(promised, promised.must) == "must"
+
+
+COMMAND = [sys.executable, "-m", "siwarp.bench", "lat", "-n", "200", "--rounds", "2"]
+
+
+def test_a_pipe_sees_no_progress_bar() -> None:
+    done = subprocess.run(COMMAND, capture_output=True, timeout=100)
+
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert b"\x1b" not in done.stdout and b"\r" not in done.stdout
+
+
+def test_a_terminal_sees_a_progress_bar() -> None:
+    master, terminal = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as shown:
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        process = subprocess.Popen(COMMAND, stdout=terminal, stderr=terminal, env=env)
+        os.close(terminal)
+        seen = b""
+        try:
+            while chunk := shown.read(4096):
+                seen += chunk
+        except OSError:  # a pty whose other end is closed reads as EIO
+            pass
+        assert process.wait(timeout=100) == 0
+    assert b"bench lat" in seen and b"\x1b[" in seen
+    assert b"raw UDP, unconnected" in seen

@@ -1,0 +1,150 @@
+"""The two processes of a run: lost messages are a failure, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siwarp import bench
+from siwarp.bench import runner
+
+HELLO = struct.Struct("=HHIQQ")
+NUMBER = struct.Struct("=Q")
+
+
+@pytest.fixture
+def ctl() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(30)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def start(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
+    options = f"--kind rate --run {run} --side {side} --qp ud --size 64 --iters 4 --warmup 4"
+    options += f" --depth 2 --limit 30 --ctl {theirs.fileno()}"
+    process = subprocess.Popen(
+        [str(runner.program()), *options.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=[theirs.fileno()],
+    )
+    theirs.close()
+    return process
+
+
+@pytest.mark.parametrize("run", ["single", "gso"])
+def test_a_receiver_that_misses_a_datagram_ends_with_the_status_for_loss(
+    ctl: tuple[socket.socket, socket.socket], run: str
+) -> None:
+    ours, theirs = ctl
+    process = start("server", run, theirs)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            udp.bind(("127.0.0.1", 0))
+            udp.settimeout(30)
+            ours.sendall(HELLO.pack(udp.getsockname()[1], 0, 0, 0, 0))
+            port = HELLO.unpack(ours.recv(HELLO.size, socket.MSG_WAITALL))[0]
+            ours.sendall(NUMBER.pack(0))
+            ours.recv(NUMBER.size, socket.MSG_WAITALL)
+            for _ in range(3):  # of the four that the warm-up has
+                udp.sendto(bytes(64), ("127.0.0.1", port))
+                udp.recv(64)  # each half of the window has its credit
+            ours.sendall(NUMBER.pack(4))
+            assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (3,)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == runner.EXIT_LOST
+    assert said == "lost 1 of 4 messages\n"
+
+
+def test_a_sender_without_credits_ends_with_the_status_for_loss(
+    ctl: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = ctl
+    process = start("client", "ours", theirs)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            udp.bind(("127.0.0.1", 0))
+            ours.sendall(HELLO.pack(udp.getsockname()[1], 0, 0, 0, 0))
+            ours.recv(HELLO.size, socket.MSG_WAITALL)
+            ours.sendall(NUMBER.pack(0))
+            ours.recv(NUMBER.size, socket.MSG_WAITALL)
+            ours.sendall(NUMBER.pack(2))
+            assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (2,)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == runner.EXIT_LOST
+    assert said == "a credit was lost after 2 of 4 messages\n"
+
+
+def test_an_end_whose_peer_leaves_ends_too(ctl: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ctl
+    process = start("server", "ours", theirs)
+    ours.close()
+    try:
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert said == "the other end is gone\n"
+
+
+def fake(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # A shell is none of ours: a sanitizer is not loaded into it.
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    path = tmp_path / "fake-bench"
+    path.write_text(f"#!/bin/sh\n{script}\n", "ascii")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_lost_messages_are_an_error_of_their_own_and_name_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'case "$*" in *server*) echo "lost 1 of 9 messages" >&2; exit 3;; esac\n'
+    script += 'echo "the other end is gone" >&2; exit 1'
+    path = fake(tmp_path, script, monkeypatch)
+    monkeypatch.setattr(runner, "program", lambda: path)
+
+    with pytest.raises(runner.LostError, match="'floor' failed: lost 1 of 9 messages"):
+        bench.run("lat", "ud", iters=10, rounds=1)
+
+
+def test_a_run_that_does_not_end_is_ended_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake(tmp_path, f"echo $$ >> '{tmp_path}/pids'\nexec sleep 100", monkeypatch)
+    monkeypatch.setattr(runner, "program", lambda: path)
+    monkeypatch.setattr(runner, "LIMIT_S", 1)
+    monkeypatch.setattr(runner, "GRACE_S", 0)
+
+    began = time.monotonic()
+    with pytest.raises(bench.BenchError, match="not done within 1 s"):
+        bench.run("lat", "ud", iters=10, rounds=1)
+    assert time.monotonic() - began < 20
+    pids = [int(line) for line in (tmp_path / "pids").read_text("ascii").split()]
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_the_program_is_there_and_says_whose_it_is() -> None:
+    done = subprocess.run([runner.program()], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "siwarp bench" in done.stderr or "no kind" in done.stderr

@@ -1,0 +1,156 @@
+"""`siwarp.bench.run`: floor and ours in turn, and a result that has everything in it."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from siwarp import bench
+
+SMALL: dict[str, dict[str, Any]] = {
+    "ud lat": {"kind": "lat", "qp": "ud"},
+    "ud lat event": {"kind": "lat", "qp": "ud", "wait": "event"},
+    "ud bw": {"kind": "bw", "qp": "ud", "size": 60000},
+    "ud bw small": {"kind": "bw", "qp": "ud", "size": 1000, "post_list": 8},
+    "ud bw event": {"kind": "bw", "qp": "ud", "size": 4096, "depth": 7, "wait": "event"},
+    "ud rate": {"kind": "rate", "qp": "ud", "size": 64},
+    "ud rate event": {"kind": "rate", "qp": "ud", "size": 64, "wait": "event"},
+    "rc lat send": {"kind": "lat", "qp": "rc"},
+    "rc lat send event": {"kind": "lat", "qp": "rc", "wait": "event"},
+    "rc lat write": {"kind": "lat", "qp": "rc", "op": "write"},
+    "rc lat read": {"kind": "lat", "qp": "rc", "op": "read"},
+    "rc bw send": {"kind": "bw", "qp": "rc", "size": 100_000},
+    "rc bw write": {"kind": "bw", "qp": "rc", "op": "write", "size": 100_000},
+    "rc bw read": {"kind": "bw", "qp": "rc", "op": "read", "size": 100_000},
+    "rc bw read event": {"kind": "bw", "qp": "rc", "op": "read", "size": 9000, "wait": "event"},
+    "rc rate": {"kind": "rate", "qp": "rc", "size": 64},
+    "rc rate event": {"kind": "rate", "qp": "rc", "size": 1, "wait": "event", "post_list": 32},
+    "ud lat python": {"kind": "lat", "qp": "ud", "api": "python"},
+    "ud lat python event": {"kind": "lat", "qp": "ud", "api": "python", "wait": "event"},
+    "ud rate python": {"kind": "rate", "qp": "ud", "api": "python", "post_list": 4},
+    "rc lat write python": {"kind": "lat", "qp": "rc", "op": "write", "api": "python"},
+    "rc lat read python": {"kind": "lat", "qp": "rc", "op": "read", "api": "python"},
+    "rc bw send python": {"kind": "bw", "qp": "rc", "size": 5000, "api": "python"},
+    "rc bw write python": {"kind": "bw", "qp": "rc", "op": "write", "size": 5000, "api": "python"},
+    "rc bw read python": {"kind": "bw", "qp": "rc", "op": "read", "size": 5000, "api": "python"},
+}
+
+FLOORS = {
+    ("lat", "ud", "poll"): ("unconnected", {"connected", "blocking"}),
+    ("lat", "ud", "event"): ("blocking", {"unconnected", "connected"}),
+    ("lat", "rc", "poll"): ("polling", {"blocking"}),
+    ("lat", "rc", "event"): ("blocking", {"polling"}),
+    ("bw", "ud", "poll"): ("unconnected", {"connected", "blocking", "gso"}),
+    ("bw", "ud", "event"): ("blocking", {"unconnected", "gso"}),
+    ("bw", "rc", "poll"): ("polling", {"blocking"}),
+    ("bw", "rc", "event"): ("blocking", {"polling"}),
+    ("rate", "ud", "poll"): ("mmsg", {"single", "connected", "blocking-mmsg", "gso"}),
+    ("rate", "ud", "event"): ("blocking-mmsg", {"mmsg", "gso"}),
+    ("rate", "rc", "poll"): ("single", {"blocking", "coalesced"}),
+    ("rate", "rc", "event"): ("blocking", {"single", "coalesced"}),
+}
+
+
+@pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())
+def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, Any]) -> None:
+    result = bench.run(**asked, iters=200, rounds=2)
+
+    for name, value in asked.items():
+        assert result[name] == value
+    floor, others = FLOORS[asked["kind"], asked["qp"], asked.get("wait", "poll")]
+    if asked.get("api") == "python":
+        floor, others = "c", {floor}
+    if asked.get("size") == 60000:
+        others = others - {"gso"}  # two such segments are more than a datagram holds
+    assert result["floor_name"] == floor
+    assert set(result["floors"]) == others
+    assert len(result["rounds"]) == 2
+    for each in result["rounds"]:
+        assert set(each) - {"p99"} == {"floor", "ours", "ratio", *others}
+        assert all(each[name] > 0 for name in each if name != "p99")
+        assert each["ratio"] == pytest.approx(each["ours"] / each["floor"])
+
+
+@pytest.mark.parametrize("api", ["c", "python"])
+def test_the_ratio_is_the_median_of_ours_over_the_median_of_the_floor(api: str) -> None:
+    result = bench.run("lat", "ud", iters=100, rounds=3, api=api)
+
+    ours = statistics.median(each["ours"] for each in result["rounds"])
+    floor = statistics.median(each["floor"] for each in result["rounds"])
+    assert (result["ours"], result["floor"]) == (ours, floor)
+    assert result["ratio"] == ours / floor
+    assert result["ratio_median"] == statistics.median(r["ratio"] for r in result["rounds"])
+    for name, value in result["floors"].items():
+        assert value == statistics.median(each[name] for each in result["rounds"])
+
+
+@pytest.mark.parametrize("api", ["c", "python"])
+def test_registration_is_measured_in_microseconds(api: str) -> None:
+    result = bench.run("reg", size=1 << 30, iters=50, rounds=2, api=api)
+
+    assert result["unit"] == "us"
+    assert result["size"] == 1 << 30
+    assert 0 < result["ours"] < 100_000
+    assert result["floor_name"] == ("c" if api == "python" else None)
+    assert (result["ratio"] is None) == (api == "c")
+
+
+def test_the_one_sided_delay_is_what_not_polling_adds() -> None:
+    result = bench.run("onesided", iters=10, rounds=2)
+
+    for each in result["rounds"]:
+        assert each["ours"] == pytest.approx(each["not polling"] - each["polling"])
+        assert each["not polling"] > 0 and each["polling"] > 0 and each["idle"] > 0
+    assert result["ours"] == statistics.median(each["ours"] for each in result["rounds"])
+
+
+def test_without_iterations_a_run_finds_its_own_length() -> None:
+    result = bench.run("rate", "rc", size=64, rounds=1, others=False)
+
+    assert result["iters"] >= 4000
+    assert result["iters"] % (result["depth"] // 2) == 0
+    assert result["floors"] == {}
+
+
+def test_iterations_are_a_multiple_of_the_receivers_credit() -> None:
+    result = bench.run("rate", "ud", iters=101, depth=20, rounds=1, others=False)
+
+    assert result["iters"] == 110
+
+
+def test_progress_is_told_from_nothing_to_everything() -> None:
+    told: list[tuple[int, int]] = []
+    bench.run(
+        "lat", "ud", iters=20, rounds=2, others=False, progress=lambda *step: told.append(step)
+    )
+
+    assert told == [(done, 4) for done in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"kind": "lat", "qp": "ud", "op": "write"}, "UD can only send"),
+        ({"kind": "lat", "qp": "rc", "op": "write", "wait": "event"}, "no event"),
+        ({"kind": "bw", "qp": "ud", "size": 65507}, "at most 65485"),
+        ({"kind": "bw", "qp": "ud", "size": 60000, "depth": 4096}, "receive buffer"),
+        ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, rc"),
+        ({"kind": "bw", "post_list": 33}, "from 1 to 32"),
+        ({"kind": "lat", "rounds": 0}, "at least 1"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_the_reason(
+    asked: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(bench.UsageError, match=words):
+        bench.run(**asked)
+
+
+def test_the_largest_datagram_is_what_the_device_says() -> None:
+    from siwarp.bench.plan import UD_MOST
+    from siwarp.verbs import Context
+
+    with Context() as context:
+        assert context.query_device().max_ud_msg == UD_MOST

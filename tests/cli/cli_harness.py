@@ -1,0 +1,62 @@
+"""Run the command as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "siwarp.cli"]
+
+
+def unsanitized() -> dict[str, str]:
+    """The environment for programs that are none of ours: a sanitizer is not loaded into them."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+def siwarp(
+    *arguments: object, cwd: object = "/", env: dict[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=str(cwd),
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def siwarp_json(*arguments: object) -> Any:
+    done = siwarp(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@contextlib.contextmanager
+def server(*arguments: object) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A ``siwarp ping --server``: its port and its process."""
+    with subprocess.Popen(
+        [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["port"], process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise

@@ -1,0 +1,263 @@
+"""siwarp capture and siwarp dissect, over a real exchange of two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
+from scapy.utils import rdpcap
+
+import siwarp as package
+from siwarp.base import counters
+from siwarp.inspect import FPDU, split_stream, tcp_streams
+from siwarp.verbs import AH, CQ, MR, PD, QP, Context, QPInitAttr, QPType, RecvWR, SendWR, StateError
+
+
+def captured_ping(file: Path, qp: str, *more: object) -> None:
+    with server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
+        done = siwarp(
+            "capture", "-o", file, "--", *COMMAND,
+            "ping", "127.0.0.1", "-p", port, "--qp", qp, *more,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def endpoints(messages: list[dict[str, Any]]) -> set[frozenset[str]]:
+    return {frozenset((m["source"], m["dest"])) for m in messages}
+
+
+def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
+    file = tmp_path / "ud.pcapng"
+    captured_ping(file, "ud", "-n", 10, "-s", 100)
+    messages = siwarp_json("dissect", file)
+    assert len(messages) == 20
+    assert len(endpoints(messages)) == 1
+    for asked, answer in zip(messages[::2], messages[1::2], strict=True):
+        assert (asked["source"], asked["dest"]) == (answer["dest"], answer["source"])
+    for number, message in enumerate(messages, 1):
+        assert message["number"] == message["frame"] == number
+        assert (message["transport"], message["kind"]) == ("ud", "SEND")
+        assert message["length"] == 100
+        assert message["error"] is message["dropped"] is None
+    times = [m["time"] for m in messages]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op: str) -> None:
+    file = tmp_path / "rc.pcapng"
+    captured_ping(file, "rc", "-n", 20, "-s", 100_000, "--op", op)
+    streams = {d: split_stream(o) for d, o in tcp_streams(rdpcap(str(file))).items()}
+    assert len(streams) == 2
+    fpdus: list[FPDU] = []
+    for frames in streams.values():
+        assert frames.startup is not None
+        assert frames.rest == b""
+        fpdus += frames.fpdus
+    assert all(fpdu.crc == fpdu.crc_expected() for fpdu in fpdus)
+    messages = siwarp_json("dissect", file)
+    assert [m["kind"] for m in messages[:2]] == ["MPA_REQUEST", "MPA_REPLY"]
+    assert messages[1]["answers"] == 1
+    assert sum(m["segments"] for m in messages[2:]) == len(fpdus)
+    assert all(m["whole"] and m["error"] is None for m in messages)
+    kinds = [m["kind"] for m in messages[2:]]
+    expected = {
+        "send": ("SEND", 40),
+        "write": ("RDMA_WRITE", 20),
+        "read": ("RDMA_READ_RESPONSE", 20),
+    }
+    kind, count = expected[op]
+    assert kinds.count(kind) == count
+    assert {m["length"] for m in messages if m["kind"] == kind} == {100_000}
+
+
+def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "rc.pcapng"
+    captured_ping(file, "rc", "-n", 7, "--op", "read")
+    messages = {m["number"]: m for m in siwarp_json("dissect", file)}
+    requests = [m for m in messages.values() if m["kind"] == "RDMA_READ_REQUEST"]
+    assert len(requests) == 7
+    for asked in requests:
+        answer = messages[asked["answered_by"]]
+        assert answer["kind"] == "RDMA_READ_RESPONSE"
+        assert answer["answers"] == asked["number"]
+        assert answer["fields"]["stag"] == asked["fields"]["sink_stag"]
+        assert answer["length"] == asked["fields"]["size"]
+    table = siwarp("dissect", file).stdout
+    assert "answers " in table
+    assert "RDMA_READ_REQUEST" in table
+
+
+@pytest.mark.parametrize("status", [0, 3, 77])
+def test_the_exit_status_is_the_commands(tmp_path: Path, status: int) -> None:
+    done = siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", f"exit({status})")
+    assert done.returncode == status
+
+
+def test_a_signal_that_ends_the_command_is_seen_too(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    done = siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
+    assert done.returncode == -signal.SIGTERM
+
+
+def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
+    done = siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
+    assert done.returncode == 127
+    assert "no-such-command-of-siwarp" in done.stderr
+
+
+def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_path: Path) -> None:
+    touch = tmp_path / "touched"
+    for place in (tmp_path / "no" / "where.pcapng", tmp_path):
+        done = siwarp("capture", "-o", place, "--", "touch", touch)
+        assert done.returncode == 1
+        assert done.stderr.startswith("siwarp: ")
+    assert not touch.exists()
+
+
+def test_each_process_has_its_own_file_and_an_old_one_makes_room(tmp_path: Path) -> None:
+    file = tmp_path / "x.pcapng"
+    file.write_bytes(b"old")
+    code = """
+import subprocess, sys
+for _ in range(2):
+    opens = "from siwarp.verbs import Context; Context().close()"
+    with subprocess.Popen([sys.executable, "-c", opens]) as process:
+        assert process.wait(60) == 0
+        print(process.pid)
+"""
+    done = siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    _first, second = done.stdout.split()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"x-{second}.pcapng", "x.pcapng"]
+    assert all(p.read_bytes()[:4] == b"\n\r\r\n" for p in tmp_path.iterdir())
+
+
+def test_the_variable_does_the_same_and_is_no_unknown_one(tmp_path: Path) -> None:
+    done = siwarp("ping", "-n", 3, "--qp", "ud", env={"SIWARP_CAPTURE": f"{tmp_path}/x-%p.pcapng"})
+    assert done.returncode == 0
+    assert done.stderr == ""
+    files = list(tmp_path.iterdir())
+    assert len(files) == 2  # of the client and of the peer that it started
+    for file in files:
+        assert {m["kind"] for m in siwarp_json("dissect", file)} == {"SEND"}
+
+
+def test_a_variable_that_names_no_place_costs_one_line_and_no_more(tmp_path: Path) -> None:
+    code = "from siwarp.verbs import Context; Context().close(); Context().close()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SIWARP_CAPTURE": f"{tmp_path}/no/x"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == f"siwarp: no capture to {tmp_path}/no/x: No such file or directory\n"
+
+
+def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path: Path) -> None:
+    file = tmp_path / "drops.pcapng"
+
+    def poll_until_dropped(cq: CQ, counter: str) -> None:
+        before, deadline = start[counter], time.monotonic() + 20
+        while counters.read(os.getpid())[counter] == before:
+            assert time.monotonic() < deadline
+            cq.poll(8)
+
+    with (
+        package.capture(file),
+        Context() as ctx,
+        PD(ctx) as pd,
+        CQ(ctx) as cq,
+        MR(pd, 200) as mr,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
+    ):
+        start = counters.read(os.getpid())
+        qp.to_rts()
+        for octets in (b"", b"x" * 21, b"y" * 50):
+            s.sendto(octets, qp.addr)
+        with AH(pd, qp.addr) as ah:
+            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))  # nobody posted a receive
+            poll_until_dropped(cq, "drop_no_buffer")
+            qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
+            qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))
+            poll_until_dropped(cq, "drop_too_long")
+    messages = siwarp_json("dissect", file)
+    dropped = [(m["dropped"].partition(":")[0], m["clause"]) for m in messages if m["dropped"]]
+    assert dropped == [
+        ("drop_short", "RFC5041-4.3-01"),
+        ("drop_short", "RFC5041-4.3-01"),
+        ("drop_crc", "RFC5041-3-07"),
+        ("drop_no_buffer", "RFC5041-7.1-01"),
+        ("drop_too_long", "RFC5041-7.1-01"),
+    ]
+    table = siwarp("dissect", file).stdout
+    assert "drop_crc: wrong CRC (RFC5041-3-07)" in table
+
+
+def test_a_terminate_is_dissected_with_its_words_and_clause(tmp_path: Path) -> None:
+    file = tmp_path / "terminate.pcapng"
+    nowhere = package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00)
+    with (
+        package.capture(file),
+        package.listen(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepting = pool.submit(listener.accept)
+        with (
+            package.connect(listener.address) as conn,
+            accepting.result(),
+            pytest.raises(package.ProtocolError),
+        ):
+            conn.read(nowhere, 8)
+    ends = [m for m in siwarp_json("dissect", file) if m["kind"] == "TERMINATE"]
+    assert len(ends) == 1
+    assert "Invalid STag" in ends[0]["error"]
+    assert ends[0]["clause"] in ("RFC5040-4.8-03", "RFC5041-7.2-01")
+
+
+def test_python_captures_once_at_a_time_and_says_so(tmp_path: Path) -> None:
+    with (
+        package.capture(tmp_path / "a"),
+        pytest.raises(StateError, match="a capture is on already"),
+        package.capture(tmp_path / "b"),
+    ):
+        raise AssertionError("a second capture began")
+    with package.capture(tmp_path / "b"):
+        pass
+    with pytest.raises(package.Error, match="capturing to"), package.capture(tmp_path / "c" / "d"):
+        raise AssertionError("a capture to nowhere began")
+
+
+@pytest.mark.parametrize("octets", [b"", b"no capture at all, this"])
+def test_a_file_that_is_no_capture_costs_one_line(tmp_path: Path, octets: bytes) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(octets)
+    done = siwarp("dissect", file)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("siwarp: ")
+
+
+def test_a_file_that_is_not_there_costs_one_line(tmp_path: Path) -> None:
+    done = siwarp("dissect", tmp_path / "x")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No such file" in done.stderr
+
+
+def test_a_capture_without_iwarp_says_that(tmp_path: Path) -> None:
+    with package.capture(tmp_path / "x"):
+        pass
+    assert siwarp("dissect", tmp_path / "x").stdout == "No iWARP message in it.\n"
+    assert json.loads(siwarp("dissect", tmp_path / "x", "--json").stdout) == []

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
+
+from siwarp.verbs import Context, get_device_list
+
+
+def test_help_names_every_command() -> None:
+    done = siwarp("--help")
+    assert done.returncode == 0
+    for name in (
+        "demo",
+        "ping",
+        "devices",
+        "doctor",
+        "config",
+        "counters",
+        "capture",
+        "dissect",
+        "bench",
+    ):
+        assert re.search(rf"\b{name}\b", done.stdout)
+
+
+def test_the_version_is_the_librarys() -> None:
+    done = siwarp("--version")
+    assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
+    found = {device["name"]: device for device in siwarp_json("devices")}
+    assert set(found) == {device.name for device in get_device_list()}
+    lo = found["siw_lo"]
+    assert lo["netdev"] == "lo"
+    assert "127.0.0.1" in lo["addresses"]
+    with Context() as ctx:
+        assert lo["limits"]["max_ud_msg"] == ctx.query_device().max_ud_msg
+    table = siwarp("devices").stdout
+    assert "siw_lo" in table
+    assert "127.0.0.1" in table
+
+
+def test_config_prints_every_setting_of_the_table() -> None:
+    header = (Path(__file__).parents[2] / "siwarp/base/settings.h").read_text()
+    variables = re.findall(r'X\(\w+, "(SIWARP_\w+)"', header)
+    assert len(variables) > 5
+    rows = siwarp_json("config")
+    assert [row["variable"] for row in rows] == variables
+    table = siwarp("config").stdout
+    for row in rows:
+        assert row["minimum"] <= row["value"] <= row["maximum"]
+        assert row["variable"] in table
+        assert row["option"] in table
+
+
+def value(name: str, done: subprocess.CompletedProcess[str]) -> int:
+    return next(row["value"] for row in json.loads(done.stdout) if row["name"] == name)
+
+
+def test_an_option_beats_the_environment_which_beats_the_default() -> None:
+    default = siwarp("config", "--json")
+    assert value("budget", default) == 64
+    env = {"SIWARP_BUDGET": "7"}
+    assert value("budget", siwarp("config", "--json", env=env)) == 7
+    assert value("budget", siwarp("--budget", "9", "config", "--json", env=env)) == 9
+    assert value("budget", siwarp("--budget=9", "config", "--json", env=env)) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--budget", "0", "config"], "1 to 4096"),
+        (["--budget", "many", "config"], "1 to 4096"),
+        (["--budget"], "needs a value"),
+    ],
+)
+def test_a_setting_out_of_bounds_is_refused_with_its_bounds(
+    arguments: list[str], words: str
+) -> None:
+    done = siwarp(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "this test needs a C compiler: apt install gcc"
+    program = tmp_path / "version.c"
+    program.write_text(
+        "#include <stdio.h>\n#include <siwarp/siw.h>\n#include <siwarp/cm.h>\n"
+        "int main(void)\n{\n\tputs(siw_version());\n\treturn 0;\n}\n"
+    )
+    flags = siwarp("config", "--cflags", "--libs").stdout.strip()
+    subprocess.run(
+        f"{compiler} -Wall -Wextra -Werror version.c -o version {flags}",
+        shell=True,
+        check=True,
+        cwd=tmp_path,
+        timeout=60,
+        env=unsanitized(),
+    )
+    printed = subprocess.run(
+        ["./version"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert f"siwarp {printed.stdout}" == siwarp("--version").stdout
+
+
+def test_counters_reads_those_of_another_process() -> None:
+    with server("--addr", "127.0.0.1") as (port, process):
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25)["received"] == 25
+        found = siwarp_json("counters", process.pid)
+        assert found["pid"] == process.pid
+        assert found["counters"]["rx_msgs"] == 25
+        assert found["counters"]["tx_msgs"] == 25
+        assert process.pid in {entry["pid"] for entry in siwarp_json("counters")}
+        table = siwarp("counters", process.pid).stdout
+        assert re.search(r"rx_msgs +25 +messages received", table)
+        assert "drop_crc" not in table  # a zero is printed by --all
+        assert "drop_crc" in siwarp("counters", process.pid, "--all").stdout
+
+
+def test_counters_of_a_process_without_a_device_says_so() -> None:
+    done = siwarp("counters", os.getppid())
+    assert done.returncode == 1
+    assert "has opened no siwarp device" in done.stderr
+
+
+def test_doctor_has_one_line_of_advice_on_each_thing() -> None:
+    findings = siwarp_json("doctor")
+    assert {finding["what"] for finding in findings} >= {
+        "devices",
+        "ports",
+        "buffers",
+        "GSO",
+        "namespaces",
+        "compiler",
+    }
+    lines = siwarp("doctor").stdout.splitlines()
+    assert len(lines) == len(findings)
+    for finding, line in zip(findings, lines, strict=True):
+        assert finding["state"] in ("good", "fair", "bad")
+        assert finding["what"] in line
+        assert finding["advice"] in line
+
+
+def test_doctor_sees_that_the_default_port_is_taken() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        with contextlib.suppress(OSError):  # then another process has it: as good
+            s.bind(("127.0.0.1", 18515))
+        ports = next(f for f in siwarp_json("doctor") if f["what"] == "ports")
+    assert ports["state"] == "fair"
+    assert "UDP port 18515 is in use" in ports["advice"]
+
+
+def test_output_into_a_closed_pipe_is_no_error_message() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*COMMAND, "config"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, cwd="/"
+    )
+    os.close(write)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_the_demo_keeps_its_promises() -> None:
+    done = siwarp("demo", "--size", "8", "--no-bench")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert not [line for line in lines if line.startswith("FAILED")]
+    good = [line for line in lines if line.startswith("ok: ")]
+    assert any("RDMA Write:" in line and "SHA-256" in line for line in good)
+    assert any("RDMA Read:" in line for line in good)
+    assert any("1 to 65485 octets" in line for line in good)
+    assert any("Terminate, DDP, Tagged Buffer Error: invalid STag" in line for line in good)
+    assert any("Terminate, RDMAP, Remote Protection Error: invalid" in line for line in good)
+    assert "RFC5041-7.2-01" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_the_demo_says_where_to_go_when_the_disk_is_too_small() -> None:
+    done = siwarp("demo", "--size", str(1 << 30))
+    assert done.returncode == 1
+    assert "TMPDIR" in done.stderr
+
+
+def test_import_of_the_package_alone_loads_no_c_library() -> None:
+    code = "import sys, siwarp; print('siwarp._siwarp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.stdout == "False\n"

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cli.cli_harness import server, siwarp, siwarp_json
+
+import siwarp as library
+from siwarp.cli.ping_wire import MAX_SIZE, Hello
+from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    CompChannel,
+    Context,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    WROpcode,
+)
+
+RC_OPS = [
+    ("send", 1),
+    ("send", 70000),
+    ("write", 1),
+    ("write", 70000),
+    ("read", 1),
+    ("read", 70000),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 64, 65485])
+def test_ud_ping_without_an_address_makes_its_own_peer(size: int) -> None:
+    result = siwarp_json("ping", "-n", 20, "--size", size)
+    assert (result["qp"], result["op"], result["size"]) == ("ud", "send", size)
+    assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
+    assert 0 < result["rtt_us"]["min"] <= result["rtt_us"]["median"] <= result["rtt_us"]["max"]
+
+
+@pytest.mark.parametrize(("op", "size"), RC_OPS)
+def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
+    result = siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "-s", size)
+    assert (result["qp"], result["op"], result["size"]) == ("rc", op, size)
+    assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
+
+
+def test_ping_prints_lines_for_people() -> None:
+    done = siwarp("ping", "-n", 5)
+    assert done.returncode == 0, done.stderr
+    assert "5 sent, 5 back, 0 lost" in done.stdout
+    assert "median" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    with server("--addr", "127.0.0.1", "--port", port) as (bound, _):
+        assert bound == port
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
+            s.bind(("127.0.0.1", port))
+        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5)
+        assert result["received"] == 5
+        assert result["peer"] == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("qp", ["ud", "rc"])
+def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
+    with server("--qp", qp) as (port, _):
+        for host in ("127.0.0.1", "127.0.0.2", "localhost"):
+            assert siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+
+
+@pytest.mark.parametrize("qp", ["ud", "rc"])
+def test_ping_goes_over_ipv6(qp: str) -> None:
+    with server("--qp", qp, "--addr", "::1") as (port, _):
+        assert siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+
+
+@pytest.mark.parametrize("qp", ["ud", "rc"])
+def test_several_clients_are_served_at_once(qp: str) -> None:
+    with server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
+        runs = [
+            pool.submit(siwarp_json, "ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp)
+            for _ in range(4)
+        ]
+        for run in runs:
+            assert run.result()["received"] == 200
+
+
+def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
+    with server("--addr", "127.0.0.1") as (port, _):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.connect(("127.0.0.1", port))
+            for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
+                s.send(os.urandom(size))
+        with (
+            Context() as ctx,
+            PD(ctx) as pd,
+            CQ(ctx, channel=CompChannel(ctx)) as cq,
+            QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+            MR(pd, 100) as mr,
+            AH(pd, ("127.0.0.1", port)) as ah,
+        ):
+            qp.to_rts()
+            qp.post_recv(RecvWR(sg=[mr.sge(50, 50)]))
+            # An answer, an empty message, and one that begins with no known letter.
+            for message in (b"A reply", b"", b"Xyz"):
+                mr.write(message)
+                qp.post_send(SendWR(sg=[mr.sge(0, len(message))], ah=ah, send_flags=0))
+            assert cq.wait(0.5) == []
+            mr.write(b"Question")
+            qp.post_send(SendWR(sg=[mr.sge(0, 8)], ah=ah, send_flags=0))
+            assert [wc.byte_len for wc in cq.wait(10)] == [8]
+            assert mr.read(8, 50) == b"Auestion"
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5)["received"] == 5
+
+
+@contextlib.contextmanager
+def client(port: int, private_data: bytes, size: int = 100):
+    """An RC queue pair that asks a ping server for a connection."""
+    with Context() as ctx, PD(ctx) as pd, CQ(ctx, channel=CompChannel(ctx)) as cq:
+        qp = QP(pd, QPInitAttr(QPType.RC, scq=cq))
+        channel = CMEventChannel(ctx)
+        cm_id = CMID(channel)
+        cm_id.bind_qp(qp)
+        cm_id.connect(("127.0.0.1", port), ConnParam(private_data=private_data))
+        event = channel.get_event(10)
+        yield event, qp, cq, MR(pd, size)
+
+
+def test_an_rc_server_rejects_what_is_no_ping_with_words() -> None:
+    with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+        for data, words in (
+            (b"", b"ping server"),
+            (os.urandom(100), b"ping server"),
+            (Hello("write", MAX_SIZE + 1).pack(), b"octets"),
+        ):
+            with client(port, data) as (event, *_):
+                assert event.type == CMEventType.REJECTED
+                assert words in event.private_data
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc")["received"] == 5
+
+
+def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() -> None:
+    with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+        # A message that is longer than was agreed.
+        with client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
+            event.check()
+            qp.post_send([SendWR(sg=[mr.sge(0, 50)]), SendWR(sg=[mr.sge(0, 50)])])
+            deadline = time.monotonic() + 10
+            while qp.qp_state.name != "ERR" and time.monotonic() < deadline:
+                cq.wait(0.1)
+            assert qp.qp_state.name == "ERR"
+        # More messages at once than there are receives for.
+        with client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
+            event.check()
+            qp.post_send([SendWR(sg=[mr.sge(0, 10)])] * 50)
+            cq.wait(1)
+        # A Write past the end of the memory.
+        with client(port, Hello("write", 10).pack()) as (event, qp, cq, mr):
+            there = RemoteBuffer.unpack(event.check().private_data)
+            qp.post_recv(RecvWR(7))
+            qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=there))
+            wcs = cq.wait(10)
+            while 7 not in [wc.wr_id for wc in wcs]:
+                assert wcs
+                wcs = cq.wait(10)
+        # TCP without MPA: silence, garbage, a reset in the middle.
+        silent = socket.create_connection(("127.0.0.1", port))
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.sendall(os.urandom(1000))
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.sendall(b"MPA ID Req Frame"[:9])
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for op, size in RC_OPS:
+            result = siwarp_json(
+                "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc", "--op", op, "-s", size
+            )
+            assert result["received"] == 5
+        silent.close()
+
+
+def test_a_client_that_is_killed_does_not_keep_the_server_from_others() -> None:
+    with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.execv(*_ping_forever(port))
+            os._exit(1)
+        time.sleep(1)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc")["received"] == 5
+
+
+def _ping_forever(port: int) -> tuple[str, list[str]]:
+    from cli.cli_harness import COMMAND
+
+    words = [*COMMAND, "ping", "127.0.0.1", "-p", str(port), "--qp", "rc", "-n", "100000000"]
+    return words[0], words
+
+
+@pytest.mark.parametrize(("qp", "sign"), [("ud", signal.SIGTERM), ("rc", signal.SIGINT)])
+def test_a_server_ends_in_order_when_it_is_told_to(qp: str, sign: signal.Signals) -> None:
+    with server("--qp", qp) as (_, process):
+        process.send_signal(sign)
+        assert process.wait(10) == 0
+
+
+def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        for asked, sent in ((2, 2), (1000, 5)):
+            done = siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "-n", asked)
+            assert done.returncode == 1
+            assert f"{sent} sent, 0 back, {sent} lost" in done.stdout
+            assert "nobody answers" in done.stdout
+
+
+def test_an_rc_ping_where_nobody_listens_says_so() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        done = siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "rc")
+    assert done.returncode == 1
+    assert "start the peer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
+    with library.listen(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(listener.accept, 20)
+        done = siwarp("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
+        accepted.result(20).close()
+    assert done.returncode == 1
+    assert "no siwarp ping server" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--op", "read"], "UD has no RDMA Read"),
+        (["--size", "0"], "1 to"),
+        (["--size", "70000"], "65485"),
+        (["--addr", "::1"], "server"),
+        (["--server", "127.0.0.1"], "--addr"),
+        (["--qp", "rd"], "--qp"),
+        (["--port", "70000"], "65535"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_explained(arguments: list[str], words: str) -> None:
+    done = siwarp("ping", *arguments, env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_without_crc_both_ends_leave_it_out() -> None:
+    done = siwarp("--crc", "0", "ping", "-n", "3")
+    assert done.returncode == 0, done.stderr
+    with server("--addr", "127.0.0.1") as (port, _):
+        done = siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1)
+    assert done.returncode == 1  # the server has CRC on and drops what has none
+    assert "1 lost" in done.stdout

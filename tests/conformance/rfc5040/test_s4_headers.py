@@ -1,0 +1,308 @@
+"""RFC 5040 section 4: control fields, Read Request and Terminate headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from unit.rdmap.rdmap_harness import (
+    ALL,
+    PD,
+    REMOTE_WRITE,
+    Memory,
+    RdmapWorld,
+    StreamError,
+    parsed,
+    pattern,
+    read_request,
+    read_response,
+    recv_exactly,
+    send,
+    setting,
+    terminate,
+    untagged,
+    write,
+)
+
+from siwarp.inspect import DDP, Opcode
+
+SEND, SEND_SE, WRITE = lib.SIW_RDMAP_SEND, lib.SIW_RDMAP_SEND_SE, lib.SIW_RDMAP_WRITE
+READ = lib.SIW_RDMAP_READ_REQUEST
+CASES = [(SEND, 0x43, 0), (SEND_SE, 0x45, 0), (READ, 0x41, 1), (WRITE, 0x40, None)]
+
+
+def raw_segment(stream: Any) -> bytes:
+    """Read one FPDU that was sent: its segment's octets."""
+    length = int.from_bytes(recv_exactly(stream.sock, 2), "big")
+    octets = recv_exactly(stream.sock, length + -(2 + length) % 4 + 4)
+    return octets[:length]
+
+
+# ---- section 4.1
+
+
+@pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
+@pytest.mark.clause("RFC5040-4.1-01", "RFC5040-4.1-02", "RFC5040-4.1-06")
+def test_the_control_field_is_the_first_octet_that_ddp_reserves(
+    w: RdmapWorld, opcode: int, octet: int, qn: int | None
+) -> None:
+    stream = w.initiator()
+    stream.do(opcode)
+    assert raw_segment(stream)[1] == octet
+
+
+@pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
+@pytest.mark.clause("RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07")
+def test_tagged_flag_and_queue_are_those_of_the_operation(
+    w: RdmapWorld, opcode: int, octet: int, qn: int | None
+) -> None:
+    stream = w.initiator()
+    stream.do(opcode, rkey=0xAABB, remote_to=0xCCDD)
+    head, _ = parsed(raw_segment(stream))
+    assert head.t == (qn is None)
+    if qn is None:
+        assert (head.stag, head.to) == (0xAABB, 0xCCDD)
+    else:
+        assert head.qn == qn
+
+
+@pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
+@pytest.mark.clause("RFC5040-4.1-08", "RFC5040-4.1-09", "RFC5040-4.1-10")
+def test_version_is_one_and_what_is_reserved_or_unused_zero(
+    w: RdmapWorld, opcode: int, octet: int, qn: int | None
+) -> None:
+    stream = w.initiator()
+    stream.do(opcode)
+    head, _ = parsed(raw_segment(stream))
+    assert (head.rv, head.rdmap_rsvd) == (1, 0)
+    assert qn is None or head.inv_stag == 0
+
+
+@pytest.mark.parametrize("reserved", range(4))
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.clause("RFC5040-4.1-08", "RFC5040-4.1-09", "RFC5040-4.1-10")
+def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
+    w: RdmapWorld, version: int, reserved: int
+) -> None:
+    stream = w.initiator()
+    m = w.memory(3)
+    stream.recvs.post(1, m.sge())
+    stream.put(send(b"abc", rv=version, rdmap_rsvd=reserved, inv_stag=0xDEADBEEF))
+    assert stream.event().kind == "RECV"
+
+
+# ---- section 4.4
+
+
+@pytest.mark.clause("RFC5040-4.2-01", "RFC5040-4.4-01")
+def test_a_read_request_has_its_header_and_no_payload(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(0x102)
+    stream.do(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
+    segment = raw_segment(stream)
+    assert segment[:18] == bytes.fromhex("4141 00000000 00000001 00000001 00000000")
+    sink = segment[18:22]
+    assert sink != bytes(4)
+    assert segment[22:] == bytes.fromhex("0000000000000000 00000102 03040506 0708090a0b0c0d0e")
+
+
+@pytest.mark.parametrize("sink", [(0, 0), (0xFFFFFFFF, 2**64 - 11), (0x12345678, 1)])
+@pytest.mark.clause("RFC5040-4.4-02", "RFC5040-4.4-03")
+def test_the_sink_is_copied_into_the_response_as_it_is(
+    w: RdmapWorld, sink: tuple[int, int]
+) -> None:
+    stream = w.initiator()
+    m = w.memory(10, pattern(10))
+    stream.put(
+        read_request(size=10, src_stag=m.stag, src_to=m.addr, sink_stag=sink[0], sink_to=sink[1])
+    )
+    assert stream.event().kind == "REQUESTED"
+    stream.flush()
+    head, octets = stream.pull_message()
+    assert (head.stag, head.to, octets) == (*sink, pattern(10))
+
+
+@pytest.mark.parametrize(("at", "size"), [(0, 100), (1, 99), (99, 1), (37, 20)])
+@pytest.mark.clause("RFC5040-4.4-04", "RFC5040-5.2.1-12")
+def test_a_source_may_start_anywhere_and_be_a_part(w: RdmapWorld, at: int, size: int) -> None:
+    stream = w.initiator()
+    m = w.memory(100, pattern(100))
+    stream.put(read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
+    stream.event()
+    stream.flush()
+    assert stream.pull_message()[1] == pattern(100)[at : at + size]
+
+
+# ---- section 4.8
+
+
+@pytest.mark.clause("RFC5040-4.8-01", "RFC5040-4.8-02", "RFC5040-4.8-07")
+def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    segment = write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
+    stream.put(segment)
+    assert stream.fails().err == (1, 1, 0)
+    stream.terminate()
+    got = raw_segment(stream)
+    assert got[:18] == bytes.fromhex("4147 00000000 00000002 00000001 00000000")
+    # layer and type, code, M and D, reserved, the segment's length, its header
+    assert got[18:] == bytes.fromhex("11 00 c0 00 0013") + segment[:14]
+
+
+def source_errors(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
+    """(STag, offset) of sources that may not be read, and the code for each."""
+    other = w.memory(100, pd=PD + 1)
+    closed = w.memory(100, rights=REMOTE_WRITE | 1)
+    freed = w.memory(100)
+    w.free(freed.stag)
+    return [
+        ((m.stag ^ 0x10, m.addr), lib.SIW_RDMAP_INVALID_STAG),
+        ((freed.stag, freed.addr), lib.SIW_RDMAP_INVALID_STAG),
+        ((m.stag, m.addr - 1), lib.SIW_RDMAP_BOUNDS),
+        ((m.stag, m.addr + 91), lib.SIW_RDMAP_BOUNDS),
+        ((closed.stag, closed.addr), lib.SIW_RDMAP_ACCESS),
+        ((other.stag, other.addr), lib.SIW_RDMAP_STAG_NOT_OF_STREAM),
+        ((m.stag, 2**64 - 5), lib.SIW_RDMAP_TO_WRAP),
+    ]
+
+
+@pytest.mark.parametrize("which", range(7))
+@pytest.mark.clause("RFC5040-4.8-09", "RFC5040-4.8-10", "RFC5040-4.8-11")
+def test_a_refused_read_request_is_quoted_whole(w: RdmapWorld, which: int) -> None:
+    stream = w.initiator()
+    m = w.memory(100)
+    (stag, to), code = source_errors(w, m)[which]
+    segment = read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
+    stream.put(segment)
+    t = stream.terminates((0, 1, code))
+    assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 1, 18 + 28)
+    assert bytes(t.quoted_ddp) + bytes(t.quoted_rdma) == segment
+
+
+@pytest.mark.parametrize(
+    ("segment", "error"),
+    [
+        (send(b"abc", msn=5), (1, 2, 3)),
+        (send(b"abc", dv=2), (1, 2, 6)),
+        (read_request(size=1, src_stag=1, src_to=0, msn=9), (1, 2, 3)),
+        (write(b"abc", dv=0), (1, 1, 4)),
+        (write(b"abc", stag=1), (1, 1, 0)),
+        (send(b"abc", rv=2), (0, 2, 5)),
+        (send(b"abc", opcode=9), (0, 2, 6)),
+    ],
+)
+@pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-08")
+def test_length_and_header_of_the_failing_segment_are_quoted(
+    w: RdmapWorld, segment: bytes, error: tuple[int, int, int]
+) -> None:
+    stream = w.initiator()
+    m = w.memory(10)
+    stream.recvs.post(1, m.sge())
+    stream.put(segment)
+    t = stream.terminates(error)
+    assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, len(segment))
+    assert bytes(t.quoted_ddp) == segment[: 14 if segment[0] & 0x80 else 18]
+
+
+@pytest.mark.clause("RFC5040-4.8-06")
+def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(w: RdmapWorld) -> None:
+    one, other = w.initiator(), w.initiator()
+    one.put(read_request(size=1, src_stag=1, src_to=0))
+    assert one.terminates((0, 1, 0)).r == 1
+    other.put(read_request(size=1, src_stag=1, src_to=0, rv=3))
+    assert other.terminates((0, 2, 5)).r == 0
+
+
+@pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05")
+def test_an_llp_error_quotes_nothing(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.sock.sendall(b"\0\x12" + bytes(18) + b"\xff\xff\xff\xff")
+    t = stream.terminates((2, 0, lib.SIW_MPA_CRC))
+    assert (t.m, t.d, t.r) == (0, 0, 0)
+    assert len(bytes(t)) == 4
+
+
+@pytest.mark.parametrize("error", [(0, 1, 1), (1, 2, 5), (2, 0, 2)])
+@pytest.mark.clause("RFC5040-4.8-03")
+def test_the_values_of_figure_9_are_understood(w: RdmapWorld, error: tuple[int, int, int]) -> None:
+    stream = w.initiator()
+    layer, etype, code = error
+    stream.put(terminate(bytes([layer << 4 | etype, code, 0, 0])))
+    e = stream.event()
+    assert (e.kind, e.err) == ("TERMINATED", error)
+
+
+@pytest.mark.clause("RFC5040-4.8-07")
+def test_reserved_bits_of_a_terminate_are_not_looked_at(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.put(terminate(bytes.fromhex("1202 c0ff 0020") + send(msn=6)))
+    e = stream.event()
+    assert (e.err, e.quoted, e.quoted_msn) == ((1, 2, 2), True, 6)
+    other = w.initiator()
+    other.put(terminate(bytes.fromhex("1202 1fff")))
+    assert other.event().err in [(1, 2, 2), (2, 1, 2)]
+
+
+@pytest.mark.clause("RFC5040-4.8-11", "RFC5040-7.1-02")
+def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(w: RdmapWorld) -> None:
+    size = 8 << 20
+    with setting("mulpdu", 30_000):
+        stream = w.initiator()
+        m = w.memory(size)
+        request = read_request(size=size, src_stag=m.stag, src_to=m.addr, sink_stag=5, sink_to=1000)
+        stream.put(request)
+        assert stream.event().kind == "REQUESTED"
+        assert stream.flush_once() == 0
+        assert lib.siw_rdmap_revoke(stream.handle, m.stag) == 1
+        w.free(m.stag)
+        with pytest.raises(StreamError, match="EACCES"):
+            stream.flush_once()
+    e = stream.event()
+    assert (e.kind, e.err) == ("ERROR", (0, 1, lib.SIW_RDMAP_INVALID_STAG))
+    sent = 0
+    while True:
+        lib.siw_rdmap_terminate(stream.handle)
+        head, octets = stream.pull()
+        if head.opcode == Opcode.TERMINATE:
+            break
+        assert head.l == 0
+        sent += len(octets)
+    assert 0 < sent < size
+    assert octets[:4] == bytes([0x01, 0, 0xE0, 0])
+    assert octets[6:24] == request[:18]
+    quoted = DDP(request[:18] + octets[24:]).payload
+    assert (quoted.sink_stag, quoted.sink_to) == (5, 1000 + sent)
+    assert (quoted.src_stag, quoted.src_to) == (m.stag, m.addr + sent)
+    assert quoted.size == size - sent
+
+
+@pytest.mark.clause("RFC5040-4.2-01")
+def test_a_read_request_of_another_length_is_refused(w: RdmapWorld) -> None:
+    for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
+        stream = w.initiator()
+        stream.put(untagged(bytes(length), opcode=1, qn=1))
+        stream.terminates(error)
+
+
+@pytest.mark.clause("RFC5040-4.1-03")
+@pytest.mark.parametrize("opcode", [4, 6])
+def test_a_send_with_invalidate_is_known_by_its_stag_field(w: RdmapWorld, opcode: int) -> None:
+    stream = w.initiator()
+    m = w.memory(10, rights=ALL)
+    stream.recvs.post(1, m.sge())
+    segment = send(b"abc", opcode=opcode, inv_stag=m.stag)
+    stream.put(segment)
+    t = stream.terminates((0, 1, lib.SIW_RDMAP_CANNOT_INVALIDATE))
+    assert t.quoted_ddp.inv_stag == m.stag
+    assert m.untouched()
+    assert stream.recvs.take() == 1
+    assert w.free(m.stag) == 0, "it lives on"
+
+
+def test_a_response_nobody_asked_for_is_an_unexpected_opcode(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(10)
+    stream.put(read_response(b"abc", stag=m.stag, to=m.addr))
+    stream.terminates((0, 2, lib.SIW_RDMAP_OPCODE))
+    assert m.untouched()

@@ -1,0 +1,191 @@
+"""RFC 5040 section 7: what is refused, by which number, and that the peer hears of it."""
+
+from __future__ import annotations
+
+import pytest
+from _siwarp_layers import lib
+from unit.rdmap.rdmap_harness import (
+    ALL,
+    PD,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    RdmapWorld,
+    StreamError,
+    pattern,
+    read_request,
+    send,
+    tagged,
+    terminate,
+    untagged,
+    write,
+)
+
+OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
+VERSION = (0, 2, lib.SIW_RDMAP_VERSION)
+#: The opcodes that may come tagged, and on which queue the others (RFC 5040 figure 4).
+TAGGED = {0, 2}
+QUEUE = {1: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 2}
+PROTECTION = (0, 1)
+
+
+MISPLACED = [
+    (opcode, where)
+    for opcode in range(16)
+    for where in ("tagged", 0, 1, 2)
+    if (opcode not in TAGGED if where == "tagged" else QUEUE.get(opcode) != where)
+]
+
+
+@pytest.mark.parametrize(("opcode", "where"), MISPLACED)
+@pytest.mark.clause("RFC5040-7.2-02", "RFC5040-7.2-07")
+def test_an_opcode_where_it_does_not_belong_is_unexpected(
+    w: RdmapWorld, opcode: int, where: str | int
+) -> None:
+    stream = w.initiator()
+    m = w.memory(100)
+    stream.recvs.post(1, m.sge())
+    if where == "tagged":
+        stream.put(tagged(bytes(28), stag=m.stag, to=m.addr, opcode=opcode))
+    else:
+        stream.put(untagged(bytes(28), qn=where, opcode=opcode))
+    t = stream.terminates(OPCODE)
+    assert t.quoted_ddp.opcode == opcode
+    assert m.untouched()
+    assert stream.recvs.take() == 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("kind", ["send", "write", "read", "terminate"])
+@pytest.mark.clause("RFC5040-7.2-03", "RFC5040-7.2-08")
+def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, kind: str, version: int) -> None:
+    stream = w.initiator()
+    m = w.memory(100)
+    stream.recvs.post(1, m.sge())
+    stream.put(
+        {
+            "send": send(b"abc", rv=version),
+            "write": write(b"abc", stag=m.stag, to=m.addr, rv=version),
+            "read": read_request(size=1, src_stag=m.stag, src_to=m.addr, rv=version),
+            "terminate": terminate(bytes(4), rv=version),
+        }[kind]
+    )
+    stream.terminates(VERSION)
+    assert m.untouched()
+
+
+@pytest.mark.clause("RFC5040-7.2-01", "RFC5040-7.2-06")
+def test_ddp_errors_come_first_and_by_ddps_numbers(w: RdmapWorld) -> None:
+    for segment, error in [
+        (send(b"abc", msn=7, opcode=9, rv=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
+        (send(b"abc", qn=3, opcode=9), (1, 2, lib.SIW_DDP_INVALID_QN)),
+        (write(b"abc", dv=3, rv=3), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
+        (send(pattern(101), rv=1), (1, 2, lib.SIW_DDP_TOO_LONG)),
+        (send(b"abc", mo=3), (1, 2, lib.SIW_DDP_INVALID_MO)),
+    ]:
+        stream = w.initiator()
+        m = w.memory(100)
+        stream.recvs.post(1, m.sge())
+        stream.put(segment)
+        stream.terminates(error)
+
+
+@pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02")
+def test_a_send_without_a_receive_is_told_to_both_ends(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.put(send(b"abc"))
+    e = stream.fails()
+    assert e.err == (1, 2, lib.SIW_DDP_NO_BUFFER)
+    assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 0, 1)
+    stream.terminate()
+    t = stream.pull_terminate()
+    assert (t.layer, t.etype, t.code) == e.err
+    assert bytes(t.quoted_ddp) == send()
+
+
+@pytest.mark.parametrize("rights", [0, 1, REMOTE_READ, REMOTE_READ | 1])
+def test_memory_without_the_right_to_be_written_is_not(w: RdmapWorld, rights: int) -> None:
+    for size in (100, 20_000):
+        stream = w.initiator()
+        m = w.memory(20_000, rights=rights)
+        stream.put(write(pattern(size), stag=m.stag, to=m.addr))
+        t = stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))
+        assert (t.m, t.d, t.r, t.quoted_ddp.stag) == (1, 1, 0, m.stag)
+        assert m.untouched()
+
+
+@pytest.mark.parametrize("rights", [0, 1, REMOTE_WRITE | 1])
+def test_memory_without_the_right_to_be_read_is_not(w: RdmapWorld, rights: int) -> None:
+    stream = w.initiator()
+    m = w.memory(100, b"a secret", rights=rights)
+    stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))  # and nothing before it
+
+
+@pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")
+def test_a_source_stag_that_is_not_valid_is_refused(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(10)
+    w.free(m.stag)
+    stream.put(read_request(size=1, src_stag=m.stag, src_to=m.addr))
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_INVALID_STAG))
+
+
+@pytest.mark.clause("RFC5040-7.2-10")
+def test_a_source_of_another_domain_is_refused(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(10, pd=PD + 1)
+    stream.put(read_request(size=1, src_stag=m.stag, src_to=m.addr))
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_STAG_NOT_OF_STREAM))
+
+
+@pytest.mark.parametrize(("at", "size"), [(-1, 1), (-1, 12), (0, 11), (9, 2), (10, 1), (11, 1)])
+@pytest.mark.clause("RFC5040-7.2-11", "RFC5040-7.2-12")
+def test_a_source_that_is_not_all_inside_is_refused(w: RdmapWorld, at: int, size: int) -> None:
+    stream = w.initiator()
+    m = w.memory(10)
+    stream.put(read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_BOUNDS))
+
+
+@pytest.mark.clause("RFC5040-7.2-13")
+def test_a_source_that_wraps_is_refused(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(10)
+    stream.put(read_request(size=2**32 - 1, src_stag=m.stag, src_to=2**64 - 5))
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_TO_WRAP))
+
+
+@pytest.mark.clause("RFC5040-7.1-03")
+def test_the_first_error_is_the_one_that_is_told(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    first = write(b"abc", stag=0x77)
+    stream.put(first, send(b"abc", msn=9), write(b"abc", dv=3))
+    t = stream.terminates((1, 1, lib.SIW_DDP_INVALID_STAG))
+    assert bytes(t.quoted_ddp) == first[:14]
+
+
+@pytest.mark.clause("RFC5040-7.1-02", "RFC5040-7.1-01")
+def test_an_error_of_ours_while_sending_is_told_without_a_header(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(4 << 20)
+    stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
+    w.free(m.stag)
+    with pytest.raises(StreamError, match="EACCES"):
+        stream.flush_once()
+    e = stream.event()
+    assert (e.kind, e.err, e.quoted) == ("ERROR", (0, 0, 0), False)
+
+
+@pytest.mark.clause("RFC5040-7.2-04", "RFC5040-7.2-05")
+@pytest.mark.parametrize("which", ["ours", "other domain", "freed", "never"])
+def test_no_stag_can_be_invalidated_by_a_peer(w: RdmapWorld, which: str) -> None:
+    stream = w.initiator()
+    m = w.memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
+    if which == "freed":
+        w.free(m.stag)
+    stag = 0x1234 if which == "never" else m.stag
+    into = w.memory(10)
+    stream.recvs.post(1, into.sge())
+    stream.put(send(b"abc", opcode=4, inv_stag=stag))
+    t = stream.terminates((*PROTECTION, lib.SIW_RDMAP_CANNOT_INVALIDATE))
+    assert t.quoted_ddp.inv_stag == stag

@@ -1,0 +1,242 @@
+"""RFC 5041 section 4: the headers that go out, and what is read of those that come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from unit.ddp.ddp_harness import DdpWorld, pattern, setting, tagged, untagged
+
+TAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_TAGGED_VERSION)
+UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_UNTAGGED_VERSION)
+
+
+def segments(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
+    """Send a message with a small MULPDU: the headers of its segments."""
+    with setting("mulpdu", 128):
+        stream = w.sender()
+        m = w.memory(size, pattern(size))
+        stream.transmit(stream.message([m.sge()], **fields))
+        got = stream.sent(size)
+    assert b"".join(payload for _, payload in got) == pattern(size)
+    return [head for head, _ in got]
+
+
+# ---- section 4.1
+
+
+@pytest.mark.clause("RFC5041-4.1-01", "RFC5041-4.1-02")
+def test_the_t_bit_decides_which_buffer_is_written(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    posted, region = w.memory(3), w.memory(3)
+    q.post(1, posted.sge())
+    stream.send(tagged(b"tag", stag=region.stag))
+    stream.receive()
+    assert region.octets() == b"tag"
+    assert posted.untouched()
+    stream.send(untagged(b"unt"))
+    stream.receive()
+    assert posted.octets() == b"unt"
+    assert region.octets() == b"tag"
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+@pytest.mark.clause("RFC5041-4.1-03", "RFC5041-4.1-04", "RFC5041-4.1-05")
+def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
+    w: DdpWorld, is_tagged: bool
+) -> None:
+    heads = segments(w, tagged=is_tagged)
+    assert len(heads) > 5
+    assert [h.l for h in heads] == [0] * (len(heads) - 1) + [1]
+    offsets = [h.to if is_tagged else h.mo for h in heads]
+    assert offsets == sorted(offsets)
+
+
+@pytest.mark.clause("RFC5041-4.1-06")
+def test_the_last_untagged_segment_has_the_highest_mo(w: DdpWorld) -> None:
+    heads = segments(w)
+    assert heads[-1].l == 1
+    assert heads[-1].mo == max(h.mo for h in heads) > 0
+
+
+@pytest.mark.clause("RFC5041-4.1-07")
+def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
+    w: DdpWorld,
+) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    for cookie in (1, 2):
+        q.post(cookie, m.sge())
+    stream.send(untagged(b"abc", l=0), untagged(b"de", mo=3), untagged(b"f", msn=2))
+    assert [stream.receive(), stream.receive(), stream.receive()] == [None, (1, 5), (2, 1)]
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+@pytest.mark.clause("RFC5041-4.1-08", "RFC5041-4.1-09", "RFC5041-4.1-10")
+def test_reserved_bits_go_out_as_zero_and_the_version_as_one(w: DdpWorld, is_tagged: bool) -> None:
+    heads = segments(w, tagged=is_tagged)
+    assert {(h.ddp_rsvd, h.dv) for h in heads} == {(0, 1)}
+
+
+@pytest.mark.parametrize("reserved", range(16))
+@pytest.mark.clause("RFC5041-4.1-08")
+def test_reserved_bits_that_come_in_are_not_checked(w: DdpWorld, reserved: int) -> None:
+    stream = w.receiver()
+    m = w.memory(3)
+    stream.send(tagged(b"abc", stag=m.stag, ddp_rsvd=reserved))
+    assert stream.receive() == (0, 3)
+
+
+@pytest.mark.parametrize("version", [0, 2, 3])
+@pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01")
+def test_a_segment_of_another_version_is_refused(w: DdpWorld, version: int) -> None:
+    one, other, q = w.receiver(), w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(other.handle, 0, q.handle)
+    m = w.memory(3)
+    q.post(1, m.sge())
+    one.send(tagged(b"abc", stag=m.stag, dv=version))
+    assert one.fails() == TAGGED_VERSION
+    other.send(untagged(b"abc", dv=version))
+    assert other.fails() == UNTAGGED_VERSION
+    assert m.untouched()
+
+
+# ---- section 4.2
+
+
+@pytest.mark.clause("RFC5041-4.2-01", "RFC5041-4.2-02", "RFC5041-4.2-07")
+def test_a_tagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
+    stream = w.sender()
+    m = w.memory(3, b"abc")
+    stream.transmit(
+        stream.message([m.sge()], tagged=True, ulp_octet=0xA7, stag=0x01020304, to=0x05060708090A)
+    )
+    octets = stream.sock.recv(100)
+    assert octets[:2] == (14 + 3).to_bytes(2, "big")
+    assert octets[2:19] == bytes.fromhex("c1a7 01020304 000005060708090a") + b"abc"
+
+
+@pytest.mark.clause("RFC5041-4.2-04", "RFC5041-4.2-05")
+def test_every_tagged_segment_has_the_same_rsvdulp(w: DdpWorld) -> None:
+    heads = segments(w, tagged=True, ulp_octet=0xA7, stag=9)
+    assert {(h.rv, h.rdmap_rsvd, h.opcode) for h in heads} == {(2, 2, 7)}
+
+
+@pytest.mark.clause("RFC5041-4.2-09", "RFC5041-4.2-10")
+def test_every_tagged_segment_has_the_same_stag(w: DdpWorld) -> None:
+    heads = segments(w, tagged=True, stag=0xDEADBEEF)
+    assert {h.stag for h in heads} == {0xDEADBEEF}
+
+
+@pytest.mark.clause("RFC5041-4.2-03", "RFC5041-4.2-08")
+def test_rsvdulp_and_stag_come_up_with_a_tagged_segment(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(3)
+    stream.send(tagged(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
+    seg = stream.head()
+    assert (seg.ulp_octet, seg.stag) == (0xA7, m.stag)
+    assert stream.place(seg) == (0, 3)
+
+
+@pytest.mark.clause("RFC5041-4.2-06", "RFC5041-8.3-04")
+def test_an_stag_that_is_not_valid_is_refused(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(3)
+    w.free(m.stag)
+    stream.send(tagged(b"abc", stag=m.stag))
+    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    assert m.untouched()
+
+
+@pytest.mark.parametrize("to", [0, 1, 500, 997])
+@pytest.mark.clause("RFC5041-4.2-11")
+def test_a_message_may_start_at_any_offset(w: DdpWorld, to: int) -> None:
+    stream = w.receiver()
+    m = w.memory(1000)
+    stream.send(tagged(b"abc", stag=m.stag, to=to))
+    stream.receive()
+    assert m.octets()[to : to + 3] == b"abc"
+    assert m.octets().count(0xA5) == 997
+
+
+# ---- section 4.3
+
+
+@pytest.mark.clause("RFC5041-4.3-01", "RFC5041-4.3-02", "RFC5041-4.3-13")
+def test_an_untagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
+    stream = w.sender()
+    m = w.memory(3, b"abc")
+    stream.transmit(stream.message([m.sge()], ulp_octet=0xA7, ulp_word=0x01020304, qn=2))
+    octets = stream.sock.recv(100)
+    assert octets[:2] == (18 + 3).to_bytes(2, "big")
+    assert octets[2:23] == bytes.fromhex("41a7 01020304 00000002 00000001 00000000") + b"abc"
+
+
+@pytest.mark.clause("RFC5041-4.3-04", "RFC5041-4.3-06", "RFC5041-4.3-07")
+def test_every_untagged_segment_has_the_same_rsvdulp_and_qn(w: DdpWorld) -> None:
+    heads = segments(w, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
+    got = {(h.rv, h.rdmap_rsvd, h.opcode, h.inv_stag, h.qn) for h in heads}
+    assert got == {(2, 2, 7, 0xDEADBEEF, 3)}
+
+
+@pytest.mark.clause("RFC5041-4.3-11", "RFC5041-4.3-12")
+def test_every_untagged_segment_has_the_same_msn(w: DdpWorld) -> None:
+    heads = segments(w)
+    assert {h.msn for h in heads} == {1}
+
+
+@pytest.mark.clause("RFC5041-4.3-08", "RFC5041-4.3-09")
+def test_msns_start_at_one_and_count_per_queue(w: DdpWorld) -> None:
+    stream = w.sender()
+    got = []
+    for qn in (0, 0, 1, 2, 0, 1):
+        stream.transmit(stream.message(qn=qn))
+        ((head, _),) = stream.sent(0)
+        got.append((head.qn, head.msn))
+    assert got == [(0, 1), (0, 2), (1, 1), (2, 1), (0, 3), (1, 2)]
+
+
+@pytest.mark.clause("RFC5041-4.3-10")
+def test_msns_wrap_to_zero_in_both_directions(w: DdpWorld) -> None:
+    out, in_, q = w.sender(), w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(in_.handle, 0, q.handle)
+    for stream in (out, in_):
+        lib.siw_ddp_test_set_msn(stream.handle, 0, 2**32 - 1)
+    got = []
+    for cookie, msn in enumerate([2**32 - 1, 0, 1]):
+        out.transmit(out.message())
+        got += [head.msn for head, _ in out.sent(0)]
+        q.post(cookie)
+        in_.send(untagged(msn=msn))
+        assert in_.receive() == (cookie, 0)
+    assert got == [2**32 - 1, 0, 1]
+
+
+@pytest.mark.clause("RFC5041-4.3-03", "RFC5041-4.3-05", "RFC5041-5.4-03")
+def test_rsvdulp_comes_up_though_it_may_differ_between_segments(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    q.post(1, m.sge())
+    stream.send(untagged(b"abc", l=0, inv_stag=5), untagged(b"de", mo=3, inv_stag=6, opcode=7))
+    assert stream.receive() is None
+    seg = stream.head()
+    assert (seg.ulp_octet, seg.ulp_word) == (0x47, 6)
+    assert stream.place(seg) == (1, 5)
+
+
+# ---- section 4.4
+
+
+@pytest.mark.clause("RFC5041-4.4-01")
+def test_a_message_of_no_octets_is_a_header_alone(w: DdpWorld) -> None:
+    stream = w.sender()
+    stream.transmit(stream.message(tagged=True))
+    stream.transmit(stream.message())
+    ((head, payload),) = stream.sent(0)
+    assert (head.t, bytes(head), payload) == (1, bytes.fromhex("c100") + bytes(12), b"")
+    ((head, payload),) = stream.sent(0)
+    assert (head.t, len(bytes(head)), payload) == (0, 18, b"")

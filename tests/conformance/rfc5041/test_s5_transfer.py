@@ -1,0 +1,190 @@
+"""RFC 5041 section 5: segmentation, order, delivery."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from _siwarp_layers import lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.ddp.ddp_harness import (
+    DdpWorld,
+    StreamError,
+    ddp_world,
+    pattern,
+    setting,
+    tagged,
+    untagged,
+    until,
+)
+
+
+@pytest.mark.clause("RFC5041-5.2-01", "RFC5041-5.2-03")
+@given(size=st.integers(0, 5000), mulpdu=st.integers(128, 3000), is_tagged=st.booleans())
+def test_all_of_a_message_goes_out_in_segments_no_larger_than_the_mulpdu(
+    size: int, mulpdu: int, is_tagged: bool
+) -> None:
+    with setting("mulpdu", mulpdu), ddp_world() as w:
+        stream = w.sender()
+        m = w.memory(size, pattern(size))
+        stream.transmit(stream.message([m.sge()], tagged=is_tagged))
+        got = stream.sent(size)
+        assert b"".join(payload for _, payload in got) == pattern(size)
+        assert all((14 if is_tagged else 18) + len(p) <= mulpdu for _, p in got)
+
+
+@pytest.mark.clause("RFC5041-5.2-02")
+def test_a_message_of_two_to_the_32_octets_is_refused(w: DdpWorld) -> None:
+    stream = w.sender()
+    with pytest.raises(StreamError, match="EMSGSIZE"):
+        stream.begin(stream.message(length=1 << 32))
+
+
+@pytest.mark.clause("RFC5041-5.2-05")
+def test_the_rfcs_untagged_example_is_cut_as_it_says(w: DdpWorld) -> None:
+    with setting("mulpdu", 1500):
+        stream = w.sender()
+        m = w.memory(2048, pattern(2048))
+        stream.transmit(stream.message([m.sge()]))
+        got = stream.sent(2048)
+    assert [(head.mo, len(payload)) for head, payload in got] == [(0, 1482), (1482, 566)]
+
+
+@pytest.mark.clause("RFC5041-5.2-06", "RFC5041-5.2-07")
+def test_the_rfcs_tagged_example_is_cut_as_it_says(w: DdpWorld) -> None:
+    with setting("mulpdu", 1500):
+        stream = w.sender()
+        m = w.memory(2048, pattern(2048))
+        stream.transmit(stream.message([m.sge()], tagged=True, stag=3, to=16384))
+        got = stream.sent(2048)
+    assert [(h.stag, h.to, len(p)) for h, p in got] == [(3, 16384, 1486), (3, 17870, 562)]
+
+
+@pytest.mark.clause("RFC5041-5.2-04")
+@given(cuts=st.sets(st.integers(1, 999), max_size=8))
+def test_payload_is_placed_into_the_buffer_however_it_was_cut(cuts: set[int]) -> None:
+    edges = [0, *sorted(cuts), 1000]
+    with ddp_world() as w:
+        stream, q = w.receiver(), w.queue()
+        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        posted, region = w.memory(1000), w.memory(1000)
+        q.post(1, posted.sge())
+        for at, end in pairwise(edges):
+            octets, last = pattern(1000)[at:end], int(end == 1000)
+            stream.send(untagged(octets, mo=at, l=last))
+            stream.send(tagged(octets, stag=region.stag, to=at, l=last))
+            stream.receive()
+            stream.receive()
+        assert posted.octets() == region.octets() == pattern(1000)
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+@pytest.mark.clause("RFC5041-5.2-08")
+def test_a_message_of_no_octets_is_one_segment(w: DdpWorld, is_tagged: bool) -> None:
+    stream = w.sender()
+    stream.transmit(stream.message(tagged=is_tagged))
+    stream.transmit(stream.message(tagged=is_tagged))
+    for _ in range(2):
+        ((head, payload),) = stream.sent(0)
+        assert (head.l, payload) == (1, b"")
+
+
+@pytest.mark.parametrize(("stag", "to"), [(0, 0), (1, 2**64 - 1), (0xFFFFFFFF, 12345)])
+@pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
+def test_stag_and_offset_of_an_empty_tagged_message_are_not_checked(
+    w: DdpWorld, stag: int, to: int
+) -> None:
+    stream = w.receiver()
+    m = w.memory(3)
+    stream.send(tagged(stag=stag, to=to), tagged(b"abc", stag=m.stag))
+    assert stream.receive() == (0, 0)
+    assert stream.receive() == (0, 3)
+
+
+@pytest.mark.clause("RFC5041-5.3-02", "RFC5041-5.3-03")
+def test_messages_and_their_segments_go_out_in_order(w: DdpWorld) -> None:
+    with setting("mulpdu", 128):
+        stream = w.sender()
+        m = w.memory(500, pattern(500))
+        for i in range(6):
+            stream.transmit(stream.message([m.sge()], tagged=bool(i % 2), stag=i))
+        got = stream.sent(6 * 500)
+    order = [(h.stag, h.to) if h.t else (2 * (h.msn - 1), h.mo) for h, _ in got]
+    assert order == sorted(order)
+
+
+@pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07")
+def test_messages_are_delivered_once_and_in_order(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue(depth=64)
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    for cookie in range(50):
+        q.post(cookie, m.sge())
+        stream.send(untagged(bytes([cookie]), msn=cookie + 1))
+    assert [stream.receive() for _ in range(50)] == [(cookie, 1) for cookie in range(50)]
+    assert stream.head_once() is None
+
+
+@pytest.mark.clause("RFC5041-5.4-01")
+def test_nothing_is_delivered_without_a_last_segment(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    q.post(1, m.sge())
+    stream.send(untagged(b"01234", l=0), untagged(b"56789", mo=5, l=0))
+    assert [stream.receive(), stream.receive()] == [None, None]
+    assert m.octets() == b"0123456789"  # placed, and yet
+    stream.send(untagged(mo=10, l=1))
+    assert stream.receive() == (1, 10)
+
+
+@pytest.mark.parametrize("parts", [[0], [1], [300], [100, 200], [0, 0, 300], [300, 0]])
+@pytest.mark.clause("RFC5041-5.4-02")
+def test_the_length_of_a_message_comes_with_its_delivery(w: DdpWorld, parts: list[int]) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(1000)
+    q.post(9, m.sge())
+    at = 0
+    for i, n in enumerate(parts):
+        stream.send(untagged(pattern(n), mo=at, l=int(i == len(parts) - 1)))
+        at += n
+    got = [stream.receive() for _ in parts]
+    assert got == [None] * (len(parts) - 1) + [(9, sum(parts))]
+
+
+@pytest.mark.clause("RFC5041-6.2.1-03", "RFC5041-6.2.1-05")
+def test_the_other_half_goes_on_after_one_half_ended(w: DdpWorld) -> None:
+    out, in_ = w.sender(), w.receiver()
+    m = w.memory(3, b"abc")
+    out.sock.shutdown(1)
+    with pytest.raises(StreamError, match="ENOTCONN"):
+        out.head()
+    out.transmit(out.message([m.sge()]))
+    assert out.sent(3)[0][1] == b"abc"
+    assert lib.siw_ddp_shutdown(in_.handle) == 0
+    assert in_.sock.recv(1) == b""
+    in_.send(tagged(b"xyz", stag=m.stag))
+    assert in_.receive() == (0, 3)
+    assert m.octets() == b"xyz"
+
+
+@pytest.mark.clause("RFC5041-6.2.2-01", "RFC5041-7-01")
+def test_what_ends_the_connection_comes_up(w: DdpWorld) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(b"\0\x10" + bytes(18) + b"\xff\xff\xff\xff")
+    with pytest.raises(StreamError, match="EBADMSG"):
+        until(stream.head_once)
+    assert stream.error == (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
+
+
+@pytest.mark.clause("RFC5041-6.2.2-03", "RFC5041-7.1-10", "RFC5041-6.2-01")
+def test_after_an_error_one_more_message_may_be_sent(w: DdpWorld) -> None:
+    stream = w.sender()
+    m = w.memory(5, b"cause")
+    stream.send(tagged(b"abc", stag=1))
+    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    stream.transmit(stream.message([m.sge()], qn=2))
+    ((head, payload),) = stream.sent(5)
+    assert (head.qn, payload) == (2, b"cause")

@@ -1,0 +1,295 @@
+"""RFC 5041 sections 7 and 8: what is refused, by which number, and that it writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.ddp.ddp_harness import (
+    PD,
+    DdpWorld,
+    Memory,
+    Queue,
+    Stream,
+    StreamError,
+    pattern,
+    tagged,
+    untagged,
+)
+
+UNTAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER)
+TAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER)
+#: Given up by mpa whole; and so large that mpa places it before its CRC came.
+SIZES = [100, 20_000]
+
+
+@pytest.fixture
+def receiving(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
+    """A stream whose queue 0 has two buffers of 30,000 octets, both at the start of one region."""
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(30_000)
+    q.post(1, m.sge())
+    q.post(2, m.sge())
+    return stream, q, m
+
+
+# ---- untagged segments
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("qn", [1, 3, 4, 2**32 - 1])
+@pytest.mark.clause("RFC5041-7.1-01", "RFC5041-7.2-01")
+def test_a_queue_that_there_is_not_is_refused(
+    receiving: tuple[Stream, Queue, Memory], qn: int, size: int
+) -> None:
+    stream, _, m = receiving
+    stream.send(untagged(pattern(size), qn=qn))
+    assert stream.fails() == (*UNTAGGED, 0x01)
+    assert m.untouched()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.clause("RFC5041-7.1-01", "RFC5041-7.1-05", "RFC5041-7.2-01")
+def test_a_message_without_a_buffer_is_refused(w: DdpWorld, size: int) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    q.post(1, m.sge())
+    stream.send(untagged(b"abc"), untagged(pattern(size), msn=2))
+    assert stream.receive() == (1, 3)
+    assert stream.fails() == (*UNTAGGED, 0x02)
+    assert m.octets() == b"abc" + bytes([0xA5]) * 7
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("msn", [0, 2, 3, 2**32 - 1])
+@pytest.mark.clause("RFC5041-7.1-01", "RFC5041-7.2-01")
+def test_an_msn_out_of_turn_is_refused(
+    receiving: tuple[Stream, Queue, Memory], msn: int, size: int
+) -> None:
+    stream, _, m = receiving
+    stream.send(untagged(pattern(size), msn=msn))
+    assert stream.fails() == (*UNTAGGED, 0x03)
+    assert m.untouched()
+
+
+@pytest.mark.clause("RFC5041-7.1-01")
+def test_an_msn_that_was_delivered_is_refused(receiving: tuple[Stream, Queue, Memory]) -> None:
+    stream, q, m = receiving
+    stream.send(untagged(b"abc"), untagged(b"xyz"))
+    assert stream.receive() == (1, 3)
+    assert stream.fails() == (*UNTAGGED, 0x03)
+    assert m.octets()[:3] == b"abc"
+    assert q.take() == 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("before", "mo"), [(0, 1), (0, 2**32 - 1), (10, 0), (10, 9), (10, 11)])
+@pytest.mark.clause("RFC5041-7.1-01", "RFC5041-7.2-01")
+def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
+    receiving: tuple[Stream, Queue, Memory], before: int, mo: int, size: int
+) -> None:
+    stream, _, m = receiving
+    if before:
+        stream.send(untagged(pattern(before), l=0))
+        stream.receive()
+    stream.send(untagged(pattern(size, 2), mo=mo))
+    assert stream.fails() == (*UNTAGGED, 0x04)
+    assert m.octets() == pattern(before) + bytes([0xA5]) * (30_000 - before)
+
+
+@pytest.mark.parametrize("parts", [[30_001], [1, 30_000], [29_999, 2], [30_000, 1]])
+@pytest.mark.clause("RFC5041-7.1-01", "RFC5041-7.2-01")
+def test_a_message_too_long_for_its_buffer_is_refused(
+    receiving: tuple[Stream, Queue, Memory], parts: list[int]
+) -> None:
+    stream, _, m = receiving
+    at = 0
+    for n in parts[:-1]:
+        stream.send(untagged(pattern(n), l=0))
+        stream.receive()
+        at += n
+    stream.send(untagged(pattern(parts[-1]), mo=at))
+    assert stream.fails() == (*UNTAGGED, 0x05)
+    assert m.octets() == (pattern(at) + bytes([0xA5]) * 30_000)[:30_000]
+
+
+# ---- tagged segments
+
+
+def _invalid(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": m.stag ^ 0x4000, "to": 0}
+
+
+def _freed(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    w.free(m.stag)
+    return {"stag": m.stag, "to": 0}
+
+
+def _below(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": w.stag(m, to_base=1000), "to": 999}
+
+
+def _above(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": m.stag, "to": 30_000}
+
+
+def _over_the_end(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": m.stag, "to": 29_901}
+
+
+def _other_domain(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": w.stag(m, pd=PD + 1), "to": 0}
+
+
+def _other_stream(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": w.stag(m, stream=w.receiver()), "to": 0}
+
+
+def _wrap(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": w.stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
+
+
+Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
+CASES: list[Case] = [
+    (_invalid, 0x00),
+    (_freed, 0x00),
+    (_below, 0x01),
+    (_above, 0x01),
+    (_over_the_end, 0x01),
+    (_other_domain, 0x02),
+    (_other_stream, 0x02),
+    (_wrap, 0x03),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
+@pytest.mark.clause("RFC5041-7.1-06", "RFC5041-7.1-07", "RFC5041-7.2-01")
+def test_a_tagged_segment_that_may_not_be_placed_is_refused_and_writes_nothing(
+    w: DdpWorld, case: Case, size: int
+) -> None:
+    stream = w.receiver()
+    m = w.memory(30_000)
+    make, code = case
+    stream.send(tagged(pattern(size), **make(w, stream, m)))
+    assert stream.fails() == (*TAGGED, code)
+    assert m.untouched()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.clause("RFC5041-8.3.1-06")
+def test_memory_without_the_right_to_be_written_is_not(w: DdpWorld, size: int) -> None:
+    for rights in (0, lib.SIW_DDP_REMOTE_READ, lib.SIW_DDP_LOCAL_WRITE, lib.SIW_DDP_READ_SINK):
+        stream = w.receiver()
+        m = w.memory(30_000, rights=rights)
+        stream.send(tagged(pattern(size), stag=m.stag))
+        # DDP has no number for it; RDMAP has.
+        assert stream.fails() == (0, 1, lib.SIW_RDMAP_ACCESS)
+        assert m.untouched()
+
+
+@pytest.mark.clause("RFC5041-7.1-08")
+def test_the_refused_segments_header_and_length_come_up(
+    receiving: tuple[Stream, Queue, Memory],
+) -> None:
+    stream, _, _ = receiving
+    segment = untagged(pattern(100), msn=9, inv_stag=7)
+    stream.send(segment)
+    seg = ffi.new("struct siw_ddp_seg *")
+    while (rv := lib.siw_ddp_rx_head(stream.handle, seg)) == 0:
+        pass
+    assert rv < 0
+    assert bytes(ffi.buffer(seg.head, seg.head_len)) == segment[:18]
+    assert (seg.seg_len, seg.msn) == (118, 9)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.clause("RFC5041-7.1-09")
+def test_segments_behind_an_error_are_dropped(
+    receiving: tuple[Stream, Queue, Memory], size: int
+) -> None:
+    stream, q, m = receiving
+    stream.send(tagged(b"abc", stag=m.stag ^ 1), tagged(pattern(size), stag=m.stag))
+    stream.send(untagged(pattern(size)))
+    stream.fails()
+    for _ in range(3):
+        with pytest.raises(StreamError):
+            stream.head()
+    assert m.untouched()
+    assert q.take() == 1
+
+
+# ---- section 8
+
+
+@pytest.mark.clause("RFC5041-8.2-01", "RFC5041-8.3.1-02")
+def test_a_stream_cannot_touch_another_domains_memory(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(100, pd=PD + 1)
+    stream.send(tagged(b"abc", stag=m.stag))
+    assert stream.fails() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
+    assert m.untouched()
+
+
+@pytest.mark.clause("RFC5041-8.2-02", "RFC5041-8.3.1-03", "RFC5041-8.3-03")
+def test_an_stag_of_one_stream_is_of_no_use_on_another(w: DdpWorld) -> None:
+    one, other = w.receiver(), w.receiver()
+    m = w.memory(100, stream=one)
+    one.send(tagged(b"abc", stag=m.stag))
+    assert one.receive() == (0, 3)
+    other.send(tagged(b"xyz", stag=m.stag))
+    assert other.fails() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
+    assert m.octets()[:3] == b"abc"
+
+
+@pytest.mark.clause("RFC5041-8.2-04")
+def test_domains_and_streams_both_bind_an_stag(w: DdpWorld) -> None:
+    one, other = w.receiver(), w.receiver()
+    of_domain, of_stream = w.memory(10), w.memory(10, stream=one, pd=PD + 1)
+    for stream in (one, other):
+        stream.send(tagged(b"abc", stag=of_domain.stag))
+        assert stream.receive() == (0, 3)
+    one.send(tagged(b"xyz", stag=of_stream.stag))
+    assert one.receive() == (0, 3)
+
+
+@pytest.mark.clause("RFC5041-8.3.1-04")
+@pytest.mark.parametrize("to", [0, 1, 9_999, 20_000, 39_999, 2**63, 2**64 - 10_000])
+def test_no_offset_reaches_outside_the_region(w: DdpWorld, to: int) -> None:
+    whole = Memory(40_000)
+    inner = Memory(0)
+    inner.size, inner._all = 10_000, whole._all
+    stag = w.stag(inner, to_base=20_001)
+    stream = w.receiver()
+    stream.send(tagged(pattern(10_000), stag=stag, to=to))
+    assert stream.fails()[:2] == TAGGED
+    assert whole.untouched()
+
+
+@pytest.mark.clause("RFC5041-8.3-01", "RFC5041-8.3-02", "RFC5041-8.3.1-05")
+def test_validity_and_range_are_given_and_taken_back(w: DdpWorld) -> None:
+    m = w.memory(100, to_base=500)
+    stream = w.receiver()
+    stream.send(tagged(b"abc", stag=m.stag, to=597))
+    assert stream.receive() == (0, 3)
+    assert m.octets()[97:] == b"abc"
+    assert w.free(m.stag) == 0
+    stream.send(tagged(b"xyz", stag=m.stag, to=597))
+    assert stream.fails() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
+    assert m.octets()[97:] == b"abc"
+
+
+@pytest.mark.clause("RFC5041-8.3.1-07")
+def test_once_freed_an_stags_memory_changes_no_more(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(20_000)
+    for i in range(5):
+        stream.send(tagged(pattern(20_000, i), stag=m.stag))
+    stream.receive()
+    assert w.free(m.stag) == 0
+    before = m.octets()
+    assert stream.fails() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
+    assert m.octets() == before

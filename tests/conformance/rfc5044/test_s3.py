@@ -1,0 +1,63 @@
+"""RFC 5044 section 3: what MPA gives to DDP."""
+
+from __future__ import annotations
+
+import pytest
+from _siwarp_layers import lib
+from unit.mpa.mpa_harness import (
+    StreamError,
+    World,
+    cut,
+    fpdu,
+    params,
+    pattern,
+    recv_exactly,
+    setting,
+)
+
+from siwarp.inspect import MPAReply, MPARequest
+
+
+@pytest.mark.clause("RFC5044-3-01")
+@pytest.mark.parametrize("sizes", [[0], [1, 1, 1], [18, 0, 700, 9000, 5]])
+def test_each_ulpdu_travels_in_an_fpdu_of_its_own(w: World, sizes: list[int]) -> None:
+    stream = w.sender()
+    ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
+    for ulpdu in ulpdus:
+        assert stream.frame(b"", [ulpdu]) == 1
+    stream.flush()
+    octets = recv_exactly(stream.sock, sum(len(fpdu(u)) for u in ulpdus))
+    assert cut(octets) == ulpdus
+
+
+@pytest.mark.clause("RFC5044-3-02", "RFC5044-3-04")
+@pytest.mark.parametrize("mss", [88, 100, 140, 152, 536, 1460, 0])
+def test_mulpdu_is_told_and_lies_within_128_and_64768(w: World, mss: int) -> None:
+    stream = w.sender(mss=mss)
+    mulpdu = lib.siw_mpa_mulpdu(stream.handle)
+    assert 128 <= mulpdu <= 64768
+    assert stream.frame(pattern(18), [pattern(mulpdu - 18)]) == 1
+
+
+@pytest.mark.clause("RFC5044-3-04")
+def test_mulpdu_cannot_be_set_out_of_its_range() -> None:
+    for value in (127, 64769):
+        with pytest.raises(StreamError, match=r"ERANGE|EINVAL"), setting("mulpdu", value):
+            pass
+
+
+@pytest.mark.clause("RFC5044-3-07", "RFC5044-4.3-10", "RFC5044-4.3-11")
+@pytest.mark.parametrize("sizes", [[0, 3, 1, 2], [64, 1000, 20_000, 7], [64_768]])
+def test_each_received_ulpdu_is_passed_on_alone_with_its_length(w: World, sizes: list[int]) -> None:
+    stream = w.receiver()
+    ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
+    stream.sock.sendall(b"".join(map(fpdu, ulpdus)))
+    assert [stream.receive() for _ in ulpdus] == ulpdus
+    assert stream.look() is None
+
+
+@pytest.mark.clause("RFC5044-3-09")
+@pytest.mark.parametrize("rev", [1, 2])
+def test_the_revision_of_the_peer_is_passed_on(w: World, rev: int) -> None:
+    assert w.requested(MPARequest(rev=rev))[1].rev == rev
+    assert w.replied(params(rev=rev), MPAReply(rev=rev))[1].rev == rev

@@ -1,0 +1,121 @@
+"""RFC 5044 section 4.4: the CRC, when it is there and what it finds."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from _siwarp_layers import lib
+from unit.mpa.mpa_harness import (
+    LLP_LAYER,
+    MPA_TYPE,
+    World,
+    crc32c,
+    cut,
+    fpdu,
+    params,
+    pattern,
+    recv_exactly,
+    recv_startup,
+    refused,
+)
+
+from siwarp.inspect import MPAReply, MPARequest
+
+SMALL = fpdu(pattern(37))
+LARGE = fpdu(pattern(20_000))
+
+
+@pytest.mark.clause("RFC5044-4.4-10")
+@pytest.mark.parametrize(
+    ("payload", "digest"),
+    [(bytes(32), "aa36918a"), (b"\xff" * 32, "43aba862"), (bytes(range(32)), "4e79dd46")],
+)
+def test_the_oracle_of_these_tests_gives_iscsi_s_digests(payload: bytes, digest: str) -> None:
+    assert crc32c(payload).to_bytes(4, "little").hex() == digest
+
+
+@pytest.mark.clause("RFC5044-4.4-10")
+@pytest.mark.parametrize("size", [*range(70), 255, 256, 300, 2048, 2049, 30_000])
+def test_the_crc_covers_length_ulpdu_and_pad_in_iscsi_s_octet_order(w: World, size: int) -> None:
+    stream = w.sender()
+    assert stream.frame(pattern(size)[:18], [pattern(size)[18:]]) == 1
+    stream.flush()
+    octets = recv_exactly(stream.sock, len(fpdu(pattern(size))))
+    assert cut(octets) == [pattern(size)]
+
+
+@pytest.mark.clause("RFC5044-4.4-12", "RFC5044-4.4-13", "RFC5044-8-01")
+@pytest.mark.parametrize("at", range(2, len(SMALL)))
+def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(w: World, at: int) -> None:
+    octets = bytearray(SMALL)
+    octets[at] ^= 1 << at % 8
+    stream = w.receiver()
+    stream.sock.sendall(octets)
+    assert refused(stream.look) == errno.EBADMSG
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
+
+
+@pytest.mark.clause("RFC5044-4.4-12", "RFC5044-4.4-13")
+@pytest.mark.parametrize("octets", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("bit", range(16))
+def test_a_wrong_length_is_found_by_the_crc(w: World, octets: bytes, bit: int) -> None:
+    wrong = bytearray(octets) + bytes(70_000)
+    wrong[bit // 8] ^= 0x80 >> bit % 8
+    stream = w.receiver()
+    stream.sock.sendall(wrong)
+    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+
+
+@pytest.mark.clause("RFC5044-4.4-12", "RFC5044-4.4-13")
+@pytest.mark.parametrize(
+    "at", [2, 15, 16, 65, 66, 4095, 8191, 8192, 19_999, 20_001, 20_004, 20_007]
+)
+def test_a_large_fpdu_wrong_in_any_octet_is_found(w: World, at: int) -> None:
+    octets = bytearray(LARGE)
+    octets[at] ^= 0x10
+    stream = w.receiver()
+    stream.sock.sendall(octets[:66])  # so that the rest is read straight to its place
+    seen = None
+    while seen is None:
+        seen = stream.look()
+    stream.sock.sendall(octets[66:])
+    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
+
+
+@pytest.mark.clause("RFC5044-4.4-06", "RFC5044-7.1.1-11")
+@pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (1, 1)])
+def test_a_wish_of_either_end_puts_crcs_on_for_both_and_for_good(
+    w: World, ours: int, theirs: int
+) -> None:
+    initiator = w.asking(params(crc=ours))
+    assert recv_startup(initiator.sock).c == ours
+    initiator.sock.sendall(bytes(MPAReply(rev=2, c=theirs)))
+    initiator.startup()
+    responder, _ = w.requested(MPARequest(rev=2, c=theirs))
+    responder.reply(params(crc=ours))
+    assert recv_startup(responder.sock).c == ours
+    responder.sock.sendall(fpdu(b"first"))
+    assert responder.receive(0) == b"first"
+    for stream in (initiator, responder):
+        assert lib.siw_mpa_crc_on(stream.handle)
+        for _ in range(50):
+            stream.frame(b"generated")
+            stream.flush()
+            assert cut(recv_exactly(stream.sock, 16)) == [b"generated"]
+            stream.sock.sendall(fpdu(b"checked"))
+            assert stream.receive(0) == b"checked"
+        stream.sock.sendall(fpdu(b"wrong", crc=0))
+        assert refused(stream.look) == errno.EBADMSG
+
+
+@pytest.mark.clause("RFC5044-4.4-07", "RFC5044-7.1.1-10", "RFC5044-7.1.1-12")
+def test_crcs_are_off_at_once_where_neither_end_wants_them(w: World) -> None:
+    initiator, _ = w.replied(params(crc=0), bytes(MPAReply(rev=2, c=0)) + fpdu(b"any", crc=5))
+    responder, _ = w.requested(MPARequest(rev=2, c=0))
+    responder.reply(params(crc=0))
+    responder.sock.sendall(fpdu(b"any", crc=5))
+    for stream in (initiator, responder):
+        assert not lib.siw_mpa_crc_on(stream.handle)
+        assert stream.receive(0) == b"any"

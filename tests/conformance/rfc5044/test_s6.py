@@ -1,0 +1,48 @@
+"""RFC 5044 section 6: an FPDU is identified and verified before it is passed on."""
+
+from __future__ import annotations
+
+import errno
+import time
+
+import pytest
+from unit.mpa.mpa_harness import WHOLE_OCTETS, World, fpdu, pattern, refused, setting, until, world
+
+
+@pytest.mark.clause("RFC5044-6-01", "RFC5044-6-02", "RFC5044-6-04")
+@pytest.mark.parametrize(("strict", "size"), [(0, 1), (0, 100), (0, 8000), (1, 100), (1, 60_000)])
+def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
+    strict: int, size: int
+) -> None:
+    octets = fpdu(pattern(size))
+    assert strict or len(octets) <= WHOLE_OCTETS
+    with setting("strict", strict), world() as w:
+        stream = w.receiver()
+        stream.sock.sendall(octets[:-1])
+        for _ in range(3):
+            time.sleep(0.001)
+            assert stream.look() is None
+        stream.sock.sendall(octets[-1:])
+        assert until(stream.look)[1:] == (size, True)
+
+
+@pytest.mark.clause("RFC5044-6-02", "RFC5044-6-03")
+def test_the_length_of_one_fpdu_is_where_the_next_one_starts(w: World) -> None:
+    """Payload that looks like FPDUs is payload."""
+    inner = fpdu(b"inner") * 3
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(inner) + fpdu(b"outer"))
+    assert stream.receive() == inner
+    assert stream.receive() == b"outer"
+
+
+@pytest.mark.clause("RFC5044-8-07")
+@pytest.mark.parametrize("size", [50, 20_000])
+def test_after_a_wrong_crc_no_fpdu_is_passed_on(w: World, size: int) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(b"good") + fpdu(pattern(size), crc=0) + fpdu(b"good again"))
+    assert stream.receive() == b"good"
+    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+    for _ in range(3):
+        assert refused(stream.look) == errno.EBADMSG
+        assert refused(lambda: stream.place_once(0, None)) == errno.EBADMSG

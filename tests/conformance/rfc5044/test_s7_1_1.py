@@ -1,0 +1,196 @@
+"""RFC 5044 section 7.1.1: Request and Reply Frame, field by field."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from unit.mpa.mpa_harness import (
+    LLP_LAYER,
+    MPA_TYPE,
+    World,
+    cut,
+    fpdu,
+    params,
+    pdata_of,
+    recv_exactly,
+    recv_startup,
+    refused,
+    until,
+)
+
+from siwarp.inspect import MPAReply, MPARequest
+
+BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
+REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
+
+
+def judged(stream: Any) -> int:
+    """The errno with which start-up ends."""
+    return refused(lambda: stream.startup_once()[0])
+
+
+@pytest.mark.clause("RFC5044-7.1.1-01", "RFC5044-7.1.1-14", "RFC5044-7.1.1-17")
+@pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
+def test_our_request_is_key_flags_revision_length_and_private_data(w: World, pdata: bytes) -> None:
+    stream = w.asking(params(rev=1, pdata=pdata))
+    want = bytes.fromhex("4D504120494420526571204672616D65") + b"\x40\x01"
+    want += len(pdata).to_bytes(2, "big") + pdata
+    assert recv_exactly(stream.sock, len(want)) == want
+
+
+@pytest.mark.clause("RFC5044-7.1.1-03", "RFC5044-7.1.1-17")
+@pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
+def test_our_reply_is_key_flags_revision_length_and_private_data(w: World, pdata: bytes) -> None:
+    stream, _ = w.requested(MPARequest(rev=1))
+    stream.reply(params(pdata=pdata))
+    want = bytes.fromhex("4D504120494420526570204672616D65") + b"\x40\x01"
+    want += len(pdata).to_bytes(2, "big") + pdata
+    assert recv_exactly(stream.sock, len(want)) == want
+
+
+@pytest.mark.clause("RFC5044-7.1.1-02", "RFC5044-8-01")
+@pytest.mark.parametrize("at", range(16))
+def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) -> None:
+    frame = bytearray(REQUEST)
+    frame[at] ^= 0x20
+    stream = w.responder()
+    stream.sock.sendall(frame)
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == BAD_FRAME
+
+
+@pytest.mark.clause("RFC5044-7.1.1-04", "RFC5044-8-01")
+@pytest.mark.parametrize("at", range(16))
+def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) -> None:
+    frame = bytearray(REPLY)
+    frame[at] ^= 0x20
+    stream = w.asking(params(rev=1))
+    stream.sock.sendall(frame)
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == BAD_FRAME
+
+
+@pytest.mark.clause("RFC5044-7.1.1-02")
+@pytest.mark.parametrize("octets", [b"G", b"GET / HTTP/1.1\r\n", b"MPA ID Rex", b"\0"])
+def test_a_peer_that_speaks_something_else_is_not_waited_for(w: World, octets: bytes) -> None:
+    stream = w.responder()
+    stream.sock.sendall(octets)
+    assert judged(stream) == errno.EPROTO
+
+
+@pytest.mark.clause("RFC5044-7.1.1-13")
+@pytest.mark.parametrize("bits", range(16))
+def test_reserved_bits_are_not_looked_at(w: World, bits: int) -> None:
+    request = bytearray(bytes(MPARequest(rev=1, private_data=b"\xff\xff\xff\xffmine")))
+    request[16] |= bits  # S is one of them in revision 1, and R says nothing in a Request
+    request[16] |= 0x30 if bits & 1 else 0
+    stream, peer = w.requested(bytes(request))
+    assert (peer.enhanced, peer.rejected) == (0, 0)
+    assert pdata_of(peer) == b"\xff\xff\xff\xffmine"
+    stream.reply(params())
+    assert recv_exactly(stream.sock, 17)[16] == 0x40
+    reply = bytearray(REPLY)
+    reply[16] |= bits
+    _, peer = w.replied(params(rev=1), bytes(reply))
+    assert (peer.rev, peer.enhanced) == (1, 0)
+
+
+@pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
+@pytest.mark.parametrize("rev", [3, 4, 127, 255])
+def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(w: World, rev: int) -> None:
+    stream = w.responder()
+    stream.sock.sendall(bytes(MPARequest(rev=rev)))
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == BAD_FRAME
+
+
+@pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 0), (1, 2), (1, 3), (2, 0), (2, 1), (2, 255)])
+def test_a_reply_of_another_revision_than_the_request_s_is_an_error(
+    w: World, ours: int, theirs: int
+) -> None:
+    stream = w.asking(params(rev=ours))
+    stream.sock.sendall(bytes(MPAReply(rev=theirs)))
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == BAD_FRAME
+
+
+def test_a_request_of_revision_0_is_rejected_in_revision_1(w: World) -> None:
+    """RFC 5044 annex C.2.1: an RDMAC RNIC reads a Reply, not just an end of stream."""
+    stream = w.responder()
+    stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
+    assert judged(stream) == errno.EPROTO
+    reply = recv_startup(stream.sock)
+    assert (reply.rev, reply.r, reply.m) == (1, 1, 0)
+    stream.close()
+    assert stream.sock.recv(1) == b""
+
+
+@pytest.mark.clause("RFC5044-7.1.1-18", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
+@pytest.mark.parametrize("length", [513, 514, 1024, 0x7FFF, 0x8000, 0xFFFF])
+def test_a_private_data_length_beyond_512_is_an_error(w: World, length: int) -> None:
+    stream = w.responder()
+    stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == BAD_FRAME
+    stream = w.asking(params())
+    stream.sock.sendall(bytes(MPAReply(rev=2, pd_length=length)))
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == BAD_FRAME
+
+
+@pytest.mark.clause("RFC5044-7.1.1-08")
+def test_no_marker_is_sent_to_a_peer_that_asks_for_none(w: World) -> None:
+    """4096 octets of FPDUs hold no octet that is not theirs."""
+    stream = w.sender()
+    for _ in range(64):
+        assert stream.frame(bytes(18), [bytes(40)]) == 1
+    stream.flush()
+    assert cut(recv_exactly(stream.sock, 64 * 64)) == [bytes(58)] * 64
+
+
+def test_we_never_ask_for_markers(w: World) -> None:
+    assert recv_startup(w.asking(params()).sock).m == 0
+    stream, _ = w.requested(MPARequest(rev=2))
+    stream.reply(params())
+    assert recv_startup(stream.sock).m == 0
+
+
+@pytest.mark.parametrize("rev", [1, 2])
+def test_a_request_for_markers_is_rejected_because_we_cannot_send_them(w: World, rev: int) -> None:
+    stream = w.responder()
+    stream.sock.sendall(bytes(MPARequest(rev=rev, m=1)))
+    assert judged(stream) == errno.EPROTO
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CATASTROPHIC)
+    reply = recv_startup(stream.sock)
+    assert (reply.rev, reply.r, reply.m) == (rev, 1, 0)
+
+
+def test_a_reply_for_markers_ends_start_up_and_no_fpdu_is_sent(w: World) -> None:
+    stream = w.asking(params())
+    recv_startup(stream.sock)
+    stream.sock.sendall(bytes(MPAReply(rev=2, m=1)))
+    assert judged(stream) == errno.EPROTO
+    assert refused(lambda: stream.frame(b"no")) == errno.ENOTCONN
+
+
+@pytest.mark.clause("RFC5044-7.1.1-19")
+@pytest.mark.parametrize("length", [0, 1, 511, 512])
+def test_private_data_may_hold_anything_up_to_512_octets(w: World, length: int) -> None:
+    pdata = (REQUEST + REPLY + fpdu(b"x") * 60)[:length]
+    assert pdata_of(w.requested(MPARequest(rev=1, private_data=pdata))[1]) == pdata
+    assert pdata_of(w.replied(params(), MPAReply(rev=2, private_data=pdata))[1]) == pdata
+
+
+@pytest.mark.clause("RFC5044-7.1.2-18")
+def test_private_data_shorter_than_its_length_is_waited_for(w: World) -> None:
+    stream = w.responder()
+    stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))
+    for _ in range(20):
+        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    stream.sock.sendall(b"5678")
+    _, peer = until(lambda: (s := stream.startup_once())[0] and s)
+    assert pdata_of(peer) == b"12345678"

@@ -1,0 +1,158 @@
+"""RFC 5044 section 7.1.2: the order of things at start-up."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from _siwarp_layers import lib
+from unit.mpa.mpa_harness import (
+    LLP_LAYER,
+    MPA_TYPE,
+    World,
+    cut,
+    fpdu,
+    params,
+    pattern,
+    recv_exactly,
+    recv_startup,
+    refused,
+    until,
+)
+
+from siwarp.inspect import MPAReply, MPARequest
+
+CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
+
+
+def nothing_comes(stream) -> bool:  # type: ignore[no-untyped-def]
+    stream.sock.settimeout(0.03)
+    try:
+        return not stream.sock.recv(1)
+    except TimeoutError:
+        return True
+
+
+@pytest.mark.clause("RFC5044-7.1.2-01", "RFC5044-7.1.2-02", "RFC5044-7.1-02")
+def test_an_initiator_sends_its_request_first(w: World) -> None:
+    stream = w.initiator(params(rev=1, pdata=b"ask"))
+    until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+    request = recv_startup(stream.sock)
+    assert isinstance(request, MPARequest)
+    assert request.private_data == b"ask"
+
+
+@pytest.mark.clause("RFC5044-7.1.2-03")
+def test_a_responder_sends_and_receives_nothing_before_the_request(w: World) -> None:
+    stream = w.responder()
+    for _ in range(10):
+        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    assert refused(lambda: stream.reply(params())) == errno.EINVAL
+    assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
+    assert refused(stream.look) == errno.EINVAL
+    assert nothing_comes(stream)
+
+
+@pytest.mark.clause("RFC5044-7.1.2-05")
+def test_a_rejection_is_a_reply_with_r_and_private_data(w: World) -> None:
+    stream, _ = w.requested(MPARequest(rev=1, private_data=b"please"))
+    stream.reply(params(rejected=1, pdata=b"no"))
+    reply = recv_startup(stream.sock)
+    assert (reply.r, reply.private_data) == (1, b"no")
+    assert stream.state == lib.SIW_MPA_ST_REJECTED
+    assert refused(stream.look) == errno.ENOTCONN
+
+
+@pytest.mark.clause("RFC5044-7.1.2-06")
+def test_an_acceptance_is_a_reply_without_r_after_which_fpdus_are_received(w: World) -> None:
+    stream, _ = w.requested(MPARequest(rev=1))
+    stream.reply(params(pdata=b"yes"))
+    reply = recv_startup(stream.sock)
+    assert (reply.r, reply.private_data) == (0, b"yes")
+    stream.sock.sendall(fpdu(b"data"))
+    assert stream.receive() == b"data"
+
+
+@pytest.mark.clause("RFC5044-7.1.2-07")
+def test_an_initiator_sends_and_receives_no_fpdu_before_the_reply(w: World) -> None:
+    stream = w.asking(params())
+    recv_startup(stream.sock)
+    assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
+    assert refused(stream.look) == errno.EINVAL
+    assert nothing_comes(stream)
+
+
+@pytest.mark.clause("RFC5044-7.1.2-09")
+def test_a_rejected_initiator_leaves_mpa_with_tcp_still_open(w: World) -> None:
+    stream = w.asking(params())
+    recv_startup(stream.sock)
+    stream.sock.sendall(bytes(MPAReply(rev=2, r=1)))
+    assert stream.startup()[0] == lib.SIW_MPA_REJECTED
+    assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
+    stream.sock.settimeout(0.03)
+    with pytest.raises(TimeoutError):
+        stream.sock.recv(1)  # an end of stream would give b""
+
+
+@pytest.mark.clause("RFC5044-7.1.2-10")
+def test_an_accepted_initiator_sends_and_receives_fpdus(w: World) -> None:
+    stream, _ = w.replied(params(), MPAReply(rev=2))
+    assert stream.frame(b"there") == 1
+    assert stream.flush_once() == 1
+    assert cut(recv_exactly(stream.sock, 12)) == [b"there"]
+    stream.sock.sendall(fpdu(b"back"))
+    assert stream.receive() == b"back"
+
+
+@pytest.mark.clause("RFC5044-7.1.2-11")
+@pytest.mark.parametrize("size", [0, 20, 20_000])
+def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
+    w: World, size: int
+) -> None:
+    stream = w.receiver()
+    assert stream.frame(b"eager") == 1
+    assert stream.flush_once() == 0
+    octets = fpdu(pattern(size))
+    stream.sock.sendall(octets[:-1])
+    seen = stream.look()
+    if size > 8192:
+        seen = seen or until(stream.look)
+        assert stream.place_once(0, None) == 0
+    assert stream.flush_once() == 0
+    assert nothing_comes(stream)
+    stream.sock.sendall(octets[-1:])
+    if size > 8192:
+        stream.place(0)
+    else:
+        until(stream.look)
+    assert stream.flush_once() == 1
+    assert (stream.framed, stream.accepted) == (1, 1)
+    assert cut(recv_exactly(stream.sock, 12)) == [b"eager"]
+
+
+@pytest.mark.clause("RFC5044-7.1.2-11")
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_first_fpdu_that_is_wrong_does_not_let_a_responder_send(w: World, size: int) -> None:
+    stream = w.receiver()
+    assert stream.frame(b"eager") == 1
+    stream.sock.sendall(fpdu(pattern(size), crc=1))
+    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+    assert stream.error == CRC
+    assert stream.flush_once() == 0
+    assert nothing_comes(stream)
+
+
+@pytest.mark.clause("RFC5044-7.1.2-15")
+def test_two_initiators_find_that_each_other_s_request_is_no_reply(w: World) -> None:
+    stream = w.asking(params())
+    stream.sock.sendall(bytes(recv_startup(stream.sock)))
+    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
+
+
+@pytest.mark.clause("RFC5044-7.1.2-15")
+def test_a_reply_that_nobody_asked_for_is_an_error(w: World) -> None:
+    stream = w.responder()
+    stream.sock.sendall(bytes(MPAReply(rev=2)))
+    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)

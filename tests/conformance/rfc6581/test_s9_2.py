@@ -1,0 +1,139 @@
+"""RFC 6581 section 9.2: who opens a peer-to-peer connection, and how."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from unit.mpa.mpa_harness import (
+    LLP_LAYER,
+    MPA_TYPE,
+    World,
+    cut,
+    enhanced,
+    fpdu,
+    params,
+    recv_exactly,
+    recv_startup,
+    refused,
+)
+
+from siwarp.inspect import MPAReply, MPARequest
+
+FPDU, WRITE, READ = lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR_READ
+SETS = range(1, 8)
+NO_MATCH = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_NO_RTR_MATCH)
+
+
+def bits(rtr: int) -> dict[str, int]:
+    """B, C and D as scapy's fields."""
+    return {"b": bool(rtr & FPDU), "c_rtr": bool(rtr & WRITE), "d_rtr": bool(rtr & READ)}
+
+
+def flags(frame: Any) -> tuple[int, int]:
+    """(A, set of RTRs) of a start-up frame."""
+    return frame.a, frame.b * FPDU | frame.c_rtr * WRITE | frame.d_rtr * READ
+
+
+@pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02")
+@pytest.mark.parametrize("rtr", SETS)
+def test_a_peer_to_peer_request_has_a_and_each_rtr_that_we_support(w: World, rtr: int) -> None:
+    assert flags(recv_startup(w.asking(enhanced(p2p=1, rtr=rtr)).sock)) == (1, rtr)
+
+
+@pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
+def test_a_client_server_request_has_none_of_the_flags(w: World) -> None:
+    assert flags(recv_startup(w.asking(enhanced()).sock)) == (0, 0)
+    for rtr in SETS:
+        assert refused(lambda r=rtr: w.asking(enhanced(rtr=r))) == errno.EINVAL
+
+
+@pytest.mark.clause("RFC6581-9.2-04")
+@pytest.mark.parametrize("rejected", [0, 1])
+@pytest.mark.parametrize(("offered", "chosen"), list(itertools.product(SETS, [FPDU, WRITE, READ])))
+def test_a_reply_of_ours_says_a_where_the_request_did(
+    w: World, offered: int, chosen: int, rejected: int
+) -> None:
+    stream, peer = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
+    assert (peer.p2p, peer.rtr) == (1, offered)
+    stream.reply(params(rtr=chosen, rejected=rejected))  # p2p is not for us to say
+    assert flags(recv_startup(stream.sock)) == (1, chosen)
+
+
+@pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
+@pytest.mark.parametrize("offered", range(8))
+def test_a_reply_of_ours_to_a_peer_to_peer_request_names_an_rtr_whatever_is_offered(
+    w: World, offered: int
+) -> None:
+    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
+    assert refused(lambda: stream.reply(params())) == errno.EINVAL
+    stream.reply(params(rtr=READ))
+    assert flags(recv_startup(stream.sock)) == (1, READ)
+    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
+    stream.reply(params(rejected=1))
+    a, rtr = flags(recv_startup(stream.sock))
+    assert a == 1
+    assert rtr
+
+
+@pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
+@pytest.mark.parametrize("stray", range(8))
+def test_without_a_the_other_flags_say_nothing_and_are_not_sent(w: World, stray: int) -> None:
+    stream, peer = w.requested(MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **bits(stray)))
+    assert (peer.p2p, peer.rtr) == (0, 0)
+    stream.reply(params(p2p=1, rtr=WRITE))
+    assert flags(recv_startup(stream.sock)) == (0, 0)
+    _, peer = w.replied(enhanced(), MPAReply(rev=2, s=1, a=0, **bits(stray)))
+    assert (peer.p2p, peer.rtr) == (0, 0)
+
+
+@pytest.mark.clause("RFC6581-9.2-09")
+@pytest.mark.parametrize(("offered", "named"), list(itertools.product(SETS, SETS)))
+def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
+    w: World, offered: int, named: int
+) -> None:
+    stream = w.asking(enhanced(p2p=1, rtr=offered))
+    stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **bits(named))))
+    if offered & named:
+        code, peer = stream.startup()
+        assert code == lib.SIW_MPA_REPLY
+        assert peer.rtr in (FPDU, WRITE, READ)
+        assert peer.rtr & offered & named
+    else:
+        assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+        assert stream.error == NO_MATCH
+
+
+@pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
+@pytest.mark.parametrize(
+    "reply",
+    [
+        MPAReply(rev=2, s=1, a=1, d_rtr=1),  # an RTR that we did not offer
+        MPAReply(rev=2, s=1, a=1),  # none at all
+        MPAReply(rev=2, s=1, a=0, c_rtr=1),  # A not echoed
+    ],
+    ids=["other", "none", "no A"],
+)
+def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
+    w: World, reply: MPAReply
+) -> None:
+    stream = w.asking(enhanced(p2p=1, rtr=WRITE))
+    recv_startup(stream.sock)
+    stream.sock.sendall(bytes(reply) + fpdu(b"not looked at"))
+    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert stream.error == (2, 0, 7)
+    assert refused(stream.look) == errno.EPROTO
+    assert stream.frame(b"terminate") == 1
+    assert stream.flush_once() == 1
+    assert cut(recv_exactly(stream.sock, 16)) == [b"terminate"]
+
+
+@pytest.mark.clause("RFC6581-9.2-13")
+def test_a_reply_with_a_that_we_did_not_ask_for_is_no_match(w: World) -> None:
+    stream = w.asking(enhanced())
+    stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
+    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert stream.error == NO_MATCH

@@ -1,0 +1,85 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _build_dir() -> Path:
+    """Return the folder in which meson built the C side of this installation."""
+    spec = importlib.util.find_spec("siwarp._siwarp")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).resolve().parent
+
+
+# Tests of a layer say: from _siwarp_layers import ffi, lib
+if not list(_build_dir().glob("_siwarp_layers.*.so")):
+    raise pytest.UsageError(
+        f"{_build_dir()} has no _siwarp_layers: tests need a build made by `make build`"
+    )
+sys.path.insert(0, str(_build_dir()))
+# A function that a layer still lacks is missing for the tests that call it, not for all.
+sys.setdlopenflags(os.RTLD_LAZY)
+
+
+# A shell that runs the suite in the background makes it, and so the programs that tests start,
+# ignore SIGINT; some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell pytest of the marker by which a test names the RFC clauses that it decides."""
+    config.addinivalue_line(
+        "markers", "clause(*ids): the clauses, at most three, that the test's assertions decide"
+    )
+
+
+# Pages of counters of our own, apart from those of whatever else runs siwarp on this machine.
+_runtime_dir = tempfile.TemporaryDirectory(prefix="siwarp-tests-")
+os.environ["XDG_RUNTIME_DIR"] = _runtime_dir.name
+
+# Machines are slow now and then, sanitized builds always: the timeout of a test is the limit.
+hypothesis.settings.register_profile(
+    "siwarp", deadline=None, max_examples=30 if "SANITIZER" in os.environ else 100
+)
+hypothesis.settings.load_profile("siwarp")
+
+if "SANITIZER_LOG" in os.environ:
+    # pytest captures stderr, and what a process that UBSan ends has written there is lost.
+    ctypes.CDLL("libubsan.so.1").__sanitizer_set_report_path(os.environ["SANITIZER_LOG"].encode())
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Return the repository's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def build_dir() -> Path:
+    """Return meson's build folder, where libsiwarp.so.0 and the tests' C programs lie."""
+    return _build_dir()
+
+
+def pytest_sessionfinish() -> None:
+    """Under AddressSanitizer, look for leaked memory while the interpreter still runs.
+
+    What Python objects hold is still reachable then. tools/sanitize judges the report, which
+    goes to a file.
+    """
+    if os.environ.get("SANITIZER") == "asan":
+        gc.collect()
+        ctypes.CDLL(None).__lsan_do_recoverable_leak_check()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import unsanitized
+
+from siwarp import verbs
+
+
+def flags() -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "siwarp.cli", "config", "--cflags", "--libs"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    return [done.stdout.strip()]
+
+
+@pytest.fixture
+def built(root: Path, tmp_path: Path):
+    """Builds an example as its first comment says, with warnings as errors."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "this test needs a C compiler: apt install gcc"
+
+    def build(name: str) -> list[str]:
+        program = tmp_path / name
+        source = root / "examples/c" / f"{name}.c"
+        subprocess.run(
+            f"{compiler} -O2 -Wall -Wextra -Werror '{source}' {flags()[0]} -o '{program}'",
+            shell=True,
+            check=True,
+            timeout=60,
+            env=unsanitized(),
+        )
+        return [str(program)]
+
+    return build
+
+
+def two(command: Sequence[str], *arguments: str) -> tuple[str, str]:
+    """Run the program as server and as client; return what each printed, the port without."""
+    options = {"text": True, "cwd": "/", "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().strip().rpartition(":")[2]
+            client = subprocess.run(
+                [*command, "127.0.0.1", port, *arguments],
+                capture_output=True,
+                timeout=60,
+                check=False,
+                **options,
+            )
+            assert client.returncode == 0, client.stderr
+            printed, _ = server.communicate(timeout=30)
+        finally:
+            if server.poll() is None:
+                server.kill()
+    assert server.returncode == 0
+    return printed, client.stdout
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(root: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "server: have a look\nin its memory: written by others\n"
+
+
+def test_the_example_of_siwarp_verbs_runs_as_it_stands() -> None:
+    assert verbs.__doc__ is not None
+    code = textwrap.dedent(verbs.__doc__.partition("::\n\n")[2].partition("\n\nEvery")[0])
+    code += "\n        print([wc.check() for wc in cq.poll(4)])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "SUCCESS SEND 5 octets" in done.stdout
+
+
+def test_ud_pingpong_in_c_makes_its_round_trips(built) -> None:
+    _, client = two(built("ud_pingpong"), "50")
+    assert client.startswith("50 round trips, ")
+
+
+def test_rc_write_in_c_writes_into_the_other_process(built) -> None:
+    server, _ = two(built("rc_write"), "written by the other process")
+    assert server == "written by the other process\n"
+
+
+def test_rc_write_in_c_refuses_a_text_that_is_too_long(built) -> None:
+    done = subprocess.run(
+        [*built("rc_write"), "127.0.0.1", "1", "x" * 5000], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "4095" in done.stderr
+
+
+def python(root: Path, name: str) -> list[str]:
+    return [sys.executable, str(root / "examples/python" / name)]
+
+
+def test_ud_hello_is_answered(root: Path) -> None:
+    server, client = two(python(root, "ud_hello.py"))
+    assert server.startswith("'hello' from ('127.0.0.1', ")
+    assert client.startswith("'hello yourself' from ('127.0.0.1', ")
+
+
+def test_rc_write_read_reads_what_was_there_and_what_it_wrote(root: Path) -> None:
+    server, client = two(python(root, "rc_write_read.py"))
+    assert client == "read: what was here before\nread: what is here now\n"
+    assert server == "client says done\nmemory has what is here now\n"
+
+
+def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None:
+    server, client = two(python(root, "numpy_memory.py"))
+    assert client == "normalized 4 rows\n"
+    sums = server.partition(": ")[2]
+    assert [round(x, 9) for x in eval(sums)] == [1.0] * 4

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The calls of rping.Stack on siwarp's verbs and connection manager."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from interop.rping import ConnectionEnded, Region, Rtr, Terminate, Terms
+
+from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import (
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    CompChannel,
+    Context,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    WROpcode,
+)
+
+HOST = "127.0.0.1"
+#: Seconds that any call here may take: a guest without KVM on a busy machine is slow.
+PATIENCE_S = 10.0
+#: How soon after a flushed request the event must come that says why.
+REASON_S = 5.0
+RECV_SIZE, RECV_DEPTH = 128 * 1024, 4
+
+_RTR: dict[Rtr, RTR] = {"": RTR.NONE, "write": RTR.WRITE, "read": RTR.READ}
+_RTR_NAMES: dict[RTR, Rtr] = {kind: name for name, kind in _RTR.items()}
+_ACCESS = {
+    "": AccessFlag.LOCAL_WRITE,
+    "read": AccessFlag.REMOTE_READ,
+    "write": AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE,
+}
+
+
+@functools.cache
+def _device() -> Context:
+    """Loopback's device, open until the process ends: all connections share its thread."""
+    return Context(HOST)
+
+
+def _terminate(numbers: int) -> Terminate | None:
+    """A completion's vendor_err or an event's wire_error; None if there was no Terminate."""
+    if not numbers:
+        return None
+    return Terminate(numbers >> 16 & 0xFF, numbers >> 8 & 0xFF, numbers & 0xFF)
+
+
+@dataclass
+class _Region:
+    memory: bytearray
+    mr: MR
+
+    @property
+    def address(self) -> int:
+        return self.mr.addr
+
+    @property
+    def key(self) -> int:
+        return self.mr.rkey
+
+
+class SiwarpConnection:
+    """An RC queue pair with a CM id, either new or of a request: for the caller to start up."""
+
+    agreed: Terms
+
+    def __init__(self, request: CMEvent | None = None) -> None:
+        self._parts = contextlib.ExitStack()
+        if request is None:
+            self._channel = self._parts.enter_context(CMEventChannel(_device()))
+            self.id = CMID(self._channel)
+        else:
+            self._channel, self.id = request.id.channel, request.id
+        try:
+            self._make(_device())
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, device: Context) -> None:
+        part = self._parts.enter_context
+        self._pd = part(PD(device))
+        self._scq = part(CQ(device, 16, channel=part(CompChannel(device))))
+        self._rcq = part(CQ(device, RECV_DEPTH + 1, channel=part(CompChannel(device))))
+        cap = QPCap(max_send_wr=8, max_recv_wr=RECV_DEPTH)
+        init = QPInitAttr(QPType.RC, scq=self._scq, rcq=self._rcq, cap=cap)
+        self._qp = part(QP(self._pd, init))
+        self.id.bind_qp(self._qp)
+        part(self.id)
+        self._inbox = part(MR(self._pd, RECV_SIZE * RECV_DEPTH))
+        self._recvs = [
+            RecvWR(i, sg=[self._inbox.sge(i * RECV_SIZE, RECV_SIZE)]) for i in range(RECV_DEPTH)
+        ]
+        self._qp.post_recv(self._recvs)
+
+    def established(self) -> None:
+        """Wait for the end of the start-up; learn what was agreed on."""
+        event = self._event(PATIENCE_S)
+        if event is None:
+            raise TimeoutError("no end of the start-up")
+        event.check()
+        assert event.type == CMEventType.ESTABLISHED
+        self.agreed = Terms(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
+
+    def _event(self, timeout: float) -> CMEvent | None:
+        """The next event of this connection; a listener shares its channel with it."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            event = self._channel.get_event(left)
+            if event is None or event.id is self.id:
+                return event
+            event.id.close()
+        return None
+
+    def _wait(self, cq: CQ, what: str) -> WC:
+        wcs = cq.wait(PATIENCE_S, 1)
+        if not wcs:
+            raise TimeoutError(f"{what}: nothing completed in {PATIENCE_S} s")
+        if wcs[0].ok:
+            return wcs[0]
+        numbers = wcs[0].vendor_err
+        if not numbers:  # flushed: the reason comes with the event
+            event = self._event(REASON_S)
+            if event is None or event.type != CMEventType.DISCONNECTED:
+                raise AssertionError(f"{what}: {wcs[0]}, but then {event}")
+            numbers = event.wire_error
+        raise ConnectionEnded(_terminate(numbers))
+
+    def _do(self, wr: SendWR) -> None:
+        self._qp.post_send(wr)
+        self._wait(self._scq, wr.opcode.name)
+
+    def register(self, size: int, access: Literal["", "read", "write"] = "") -> Region:
+        memory = bytearray(size)
+        return _Region(memory, self._parts.enter_context(MR(self._pd, memory, _ACCESS[access])))
+
+    def send(self, message: bytes) -> None:
+        with MR(self._pd, message, AccessFlag(0)) as mr:
+            self._do(SendWR(sg=[mr.sge()]))
+
+    def recv(self) -> bytes:
+        wc = self._wait(self._rcq, "RECV")
+        message = self._inbox.read(wc.byte_len, wc.wr_id * RECV_SIZE)
+        self._qp.post_recv(self._recvs[wc.wr_id])
+        return message
+
+    def write(self, source: Region, length: int, address: int, key: int) -> None:
+        self._do(self._tagged(WROpcode.RDMA_WRITE, source, length, address, key))
+
+    def read(self, sink: Region, length: int, address: int, key: int) -> None:
+        self._do(self._tagged(WROpcode.RDMA_READ, sink, length, address, key))
+
+    def _tagged(
+        self, opcode: WROpcode, region: Region, length: int, address: int, key: int
+    ) -> SendWR:
+        assert isinstance(region, _Region)
+        remote = RemoteBuffer(address, length, key)
+        return SendWR(opcode=opcode, sg=[region.mr.sge(0, length)], remote=remote)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # it may be over, or never have been
+            self.id.disconnect()
+        self._parts.close()
+
+
+class SiwarpListener:
+    """A listening id with a channel of its own."""
+
+    def __init__(self) -> None:
+        self._parts = contextlib.ExitStack()
+        self._channel = self._parts.enter_context(CMEventChannel(_device()))
+        self._id = self._parts.enter_context(CMID(self._channel))
+        self._id.listen((HOST, 0))
+        self.port = self._id.local_addr[1]
+
+    def accept(self) -> SiwarpConnection:
+        """The next connection, with CRC only if the peer asks for it."""
+        event = self._channel.get_event(PATIENCE_S)
+        if event is None:
+            raise TimeoutError("nobody connects")
+        assert event.type == CMEventType.CONNECT_REQUEST
+        connection = SiwarpConnection(event)
+        try:
+            event.id.accept(ConnParam(crc=False))
+            connection.established()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def close(self) -> None:
+        self._parts.close()
+
+
+class SiwarpStack:
+    """siwarp, through its Python API."""
+
+    def connect(self, port: int, terms: Terms) -> SiwarpConnection:
+        connection = SiwarpConnection()
+        rtr = _RTR[terms.rtr]
+        try:
+            param = ConnParam(rev=terms.revision, crc=terms.crc, peer_to_peer=rtr)
+            connection.id.connect((HOST, port), param)
+            connection.established()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def listen(self) -> SiwarpListener:
+        return SiwarpListener()
+
+
+STACK = SiwarpStack()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The guest, the stack under test, and the matrix that is printed at the end."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from interop import vm
+from interop.rping import Connection, Listener, Stack
+
+RPING_PORT, ECHO_PORT = 7174, 7175  # in the guest
+#: rping serves no more than this, whatever its usage text says.
+RPING_LARGEST = 65535
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "cell(row, column, impossible=''): the test's place in the matrix; with a reason in "
+        "`impossible` the test shows that the peer cannot do it",
+    )
+
+
+# ------------------------------------------------------------------ the guest
+
+
+@pytest.fixture(scope="session")
+def guest() -> Iterator[vm.Guest]:
+    """A running guest with Linux siw."""
+    with vm.Guest(vm.build(), forward=(RPING_PORT, ECHO_PORT)) as running:
+        yield running
+
+
+def _served(guest: vm.Guest, port: int, command: str) -> int:
+    """Start a server in the guest unless it runs; the host port that leads to it."""
+    if guest.run(f"kill -0 $(cat /tmp/{port}.pid)")[0]:
+        guest.serve(port, command)
+    return guest.port(port)
+
+
+@pytest.fixture
+def rping_server(guest: vm.Guest) -> int:
+    """The host port of a persistent ``rping -s`` with the largest buffer it takes."""
+    return _served(guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}")
+
+
+@pytest.fixture
+def echo_server(guest: vm.Guest) -> int:
+    """The host port of guest/echo.c."""
+    return _served(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
+
+
+# ------------------------------------------------------------ the stack's side
+
+
+@pytest.fixture(scope="session")
+def stack() -> Stack:
+    """The stack under test: ours, unless INTEROP_BINDING names another module with a STACK."""
+    module = importlib.import_module(os.environ.get("INTEROP_BINDING", "interop.binding"))
+    found: Stack = module.STACK
+    return found
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[Connection | Listener], None]]:
+    """Close these when the test ends."""
+    opened: list[Connection | Listener] = []
+    yield opened.append
+    for one in reversed(opened):
+        one.close()
+
+
+# ----------------------------------------------------------------- the matrix
+
+
+@dataclass
+class Matrix:
+    """Outcomes by row and column, in the order in which they were first seen."""
+
+    cells: dict[str, dict[str, str]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # text -> letter
+
+    def put(self, row: str, column: str, outcome: str, reason: str) -> None:
+        if reason and outcome == "ok":
+            outcome = self.reasons.setdefault(reason, chr(ord("a") + len(self.reasons)))
+        columns = self.cells.setdefault(row, {})
+        if columns.get(column) != "FAIL":  # of several tests in a cell, one failure decides
+            columns[column] = outcome
+
+    def lines(self) -> Iterator[str]:
+        """A table for each set of columns, sizes in their order, then the reasons."""
+        tables: dict[frozenset[str], list[str]] = {}
+        for row, cells in self.cells.items():
+            tables.setdefault(frozenset(cells), []).append(row)
+        width = max(map(len, self.cells), default=0)
+        for rows in tables.values():
+            first = list(self.cells[rows[0]])
+            columns = sorted(first, key=lambda c: int(c.split("-")[0]) if c[0].isdigit() else 0)
+            yield ""
+            yield " " * width + "".join(f"  {c:>4}" for c in columns)
+            for row in rows:
+                outcomes = ((self.cells[row][c], max(len(c), 4)) for c in columns)
+                yield row.ljust(width) + "".join(f"  {o:>{w}}" for o, w in outcomes)
+        if self.reasons:
+            yield ""
+        for reason, letter in self.reasons.items():
+            yield f"{letter}: not possible, as the test shows: {reason}"
+
+
+MATRIX = pytest.StashKey[Matrix]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _record(item, report)
+    return report
+
+
+def _record(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Note a cell's outcome; add the guest's kernel messages to a failure."""
+    mark = item.get_closest_marker("cell")
+    if mark is None or (report.when != "call" and report.passed):
+        return
+    matrix = item.config.stash.setdefault(MATRIX, Matrix())
+    outcome = "ok" if report.passed else "FAIL"
+    row, column = mark.args
+    matrix.put(row, column, outcome, mark.kwargs.get("impossible", ""))
+    guest = getattr(item, "funcargs", {}).get("guest")
+    if report.failed and isinstance(guest, vm.Guest):
+        try:
+            messages = guest.log()
+            # A server that waits for what never came would refuse every cell after this one.
+            guest.run("kill $(cat /tmp/*.pid)")
+        except vm.GuestError as error:
+            messages = str(error)
+        report.sections.append(("the guest's last kernel messages", messages[-6000:]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    matrix = terminalreporter.config.stash.get(MATRIX, None)
+    if matrix is not None:
+        terminalreporter.section("siwarp and Linux siw")
+        for line in matrix.lines():
+            terminalreporter.write_line(line)

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The interoperability matrix: our stack and Linux siw in a VM, one test a cell.
+
+Only tests/interop/run collects this file: it needs a guest, which `make test` does not boot.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from interop import vm
+from interop.conftest import RPING_LARGEST
+from interop.rping import (
+    Client,
+    Connection,
+    ConnectionEnded,
+    EchoClient,
+    Listener,
+    Server,
+    Stack,
+    Terminate,
+    Terms,
+    pattern,
+    text,
+)
+
+Closing = Callable[[Connection | Listener], None]
+
+ROUNDS = 3
+
+TINY = list(range(1, 23))  # what rping itself refuses to ask for
+SIZES = [23, 24, 64, 100, 1000, 1456, 1500, 4096, 16384, 65535]
+TOO_LARGE = 65536
+SOME = [64, 1456, 4096, 65535]  # where a mode changes start-up only
+
+PLAIN = [Terms(crc=False), Terms(crc=True)]
+PEER_TO_PEER = [
+    Terms(crc=crc, rtr=rtr) for rtr in ("write", "read") for crc in (False, True)
+]  # fmt: skip
+OLD = [Terms(crc=False, revision=1), Terms(crc=True, revision=1)]
+
+FROM_US = "siwarp -> rping -s, {}"
+FROM_SIW = "rping -c -> siwarp, {}"
+RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command line"
+
+
+def cells(
+    row: str, terms: Sequence[Terms], sizes: Sequence[int], impossible: str = ""
+) -> Iterator[Any]:
+    """Parameters (terms, size) of a family of cells; `row` has a place for the terms."""
+    for one in terms:
+        for size in sizes:
+            column = f"1-{TINY[-1]}" if size in TINY else str(size)
+            mark = pytest.mark.cell(row.format(one), column, impossible=impossible)
+            yield pytest.param(one, size, marks=mark, id=f"{one}-{size}".replace(", ", "-"))
+
+
+def connected(
+    stack: Stack, guest: vm.Guest, closing: Closing, port: int, terms: Terms
+) -> Connection:
+    """A connection to the guest with the terms we asked for, siw being ready for FPDUs."""
+    connection = stack.connect(port, terms)
+    closing(connection)
+    assert connection.agreed == terms
+    guest.settle()
+    return connection
+
+
+def configure_initiator(guest: vm.Guest, terms: Terms) -> None:
+    """Make siw ask for these terms in the connections it starts."""
+    rtr = {"": vm.RTR_WRITE | vm.RTR_READ, "write": vm.RTR_WRITE, "read": vm.RTR_READ}
+    guest.configure(
+        mpa_crc_required=int(terms.crc),
+        mpa_version=terms.revision,
+        peer_to_peer=int(bool(terms.rtr)),
+        rtr_type=rtr[terms.rtr],
+    )
+
+
+class GuestClient:
+    """``rping -c`` in the guest, running while we serve it."""
+
+    def __init__(self, guest: vm.Guest, port: int, size: int, rounds: int) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        command = f"rping -c -a {vm.HOST_ADDRESS} -p {port} -S {size} -C {rounds} -V -v"
+        self._result = self._pool.submit(guest.run, command, 20)
+
+    def result(self) -> tuple[int, str]:
+        """Its status and output, once it has ended."""
+        status = self._result.result(40)
+        self._pool.shutdown()
+        return status
+
+
+# ---------------------------------------------------------------- rev 2, rping
+
+
+@pytest.mark.parametrize(
+    ("terms", "size"),
+    [
+        *cells(FROM_US, PLAIN, [*TINY, *SIZES]),
+        *cells(FROM_US, PEER_TO_PEER, SOME),
+    ],
+)
+def test_rping_server_of_siw_reads_and_writes_back_what_we_advertise(
+    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    guest.configure()
+    client = Client(connected(stack, guest, closing, rping_server, terms), size)
+    for turn in range(ROUNDS):
+        data = text(size, turn)
+        assert client.exchange(data) == data
+
+
+@pytest.mark.parametrize(
+    ("terms", "size"),
+    [
+        *cells(FROM_SIW, PLAIN, SIZES),
+        *cells(FROM_SIW, PEER_TO_PEER, SOME),
+        *cells(FROM_SIW, OLD, SIZES),
+    ],
+)
+def test_rping_client_of_siw_gets_its_data_back_from_us(
+    stack: Stack, guest: vm.Guest, closing: Closing, terms: Terms, size: int
+) -> None:
+    configure_initiator(guest, terms)
+    listener = stack.listen()
+    closing(listener)
+    client = GuestClient(guest, listener.port, size, ROUNDS)
+    connection = listener.accept()
+    closing(connection)
+    assert connection.agreed == terms
+    server = Server(connection, RPING_LARGEST)
+    for turn in range(ROUNDS):
+        data = server.serve()
+        assert len(data) == size
+        assert data.startswith(f"rdma-ping-{turn}: "[: size - 1].encode())
+    # rping prints a turn's data after comparing it.  Its status says less: now and then one of its
+    # threads finds a channel closed that another has done with, and exits with 255.
+    _, output = client.result()
+    assert output.count("ping data:") == ROUNDS, output
+    assert "mismatch" not in output
+
+
+@pytest.mark.parametrize(
+    ("terms", "size"),
+    list(cells(FROM_SIW, [*PLAIN, *OLD], [1, TINY[-1], TOO_LARGE], RPING_RANGE)),
+)
+def test_rping_client_itself_refuses_this_size(guest: vm.Guest, terms: Terms, size: int) -> None:
+    configure_initiator(guest, terms)
+    status, output = guest.run(f"rping -c -a {vm.HOST_ADDRESS} -p 9 -S {size} -C 1", 10)
+    assert status != 0
+    assert f"Invalid size {size}" in output
+
+
+@pytest.mark.parametrize(("terms", "size"), list(cells(FROM_US, PLAIN, [TOO_LARGE], RPING_RANGE)))
+def test_rping_server_itself_refuses_this_size(guest: vm.Guest, terms: Terms, size: int) -> None:
+    status, output = guest.run(f"rping -s -p 9 -S {size} -C 1", 10)
+    assert status != 0
+    assert f"Invalid size {size}" in output
+
+
+# ------------------------------------------- our own operations on siw's memory
+
+ECHO_SIZES = [*TINY, *SIZES, TOO_LARGE]
+
+
+@pytest.mark.parametrize(("terms", "size"), list(cells("our Send, {}", [*PLAIN, *OLD], ECHO_SIZES)))
+def test_siw_sends_back_what_we_send(
+    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    guest.configure()
+    client = EchoClient(connected(stack, guest, closing, echo_server, terms))
+    for turn in range(ROUNDS):
+        data = b"E" + pattern(size - 1, turn)
+        assert client.send(data) == data
+
+
+@pytest.mark.parametrize(
+    ("terms", "size"), list(cells("our Write, {}", [*PLAIN, *OLD], ECHO_SIZES))
+)
+def test_siw_has_in_memory_what_we_write(
+    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    guest.configure()
+    client = EchoClient(connected(stack, guest, closing, echo_server, terms))
+    for turn in range(ROUNDS):
+        data = pattern(size, turn)
+        assert client.write(data) == data
+
+
+@pytest.mark.parametrize(("terms", "size"), list(cells("our Read, {}", [*PLAIN, *OLD], ECHO_SIZES)))
+def test_we_read_what_siw_has_in_memory(
+    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    guest.configure()
+    client = EchoClient(connected(stack, guest, closing, echo_server, terms))
+    for turn in range(ROUNDS):
+        data = pattern(size, 100 + turn)
+        client.write(data)
+        assert client.read(size) == (data, data)
+
+
+# --------------------------------------------------------------- a wrong STag
+
+NO_STAG_READ = Terminate(layer=0, kind=1, code=0)  # RDMAP, remote protection, invalid STag
+NO_STAG_TAGGED = Terminate(layer=1, kind=1, code=0)  # DDP, tagged buffer, invalid STag
+WRONG_STAG = "wrong STag"
+
+
+def as_siw_has_it(terminate: Terminate) -> Terminate:
+    """siw has layer and error type in each other's half of their octet, both ways."""
+    return Terminate(terminate.kind, terminate.layer, terminate.code)
+
+
+def terminate_logged(guest: vm.Guest, verb: str) -> Terminate:
+    """The Terminate that siw "got" or "sent", by its log since that was last read."""
+    said = {"got": r"got TERMINATE\.", "sent": r"sent TERM: success,"}[verb]
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        found = re.search(rf"{said} layer (\d+), type (\d+), code (\d+)", guest.log())
+        if found:
+            layer, kind, code = map(int, found.groups())
+            return Terminate(layer, kind, code)
+        time.sleep(0.1)
+    raise AssertionError(f"siw {verb} no Terminate")
+
+
+@pytest.mark.cell(WRONG_STAG, "siw's Read")
+def test_we_refuse_a_read_by_siw_that_names_no_memory_of_ours(
+    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing
+) -> None:
+    guest.configure()
+    guest.log()
+    client = Client(connected(stack, guest, closing, rping_server, Terms()), 64, spoil="source")
+    with pytest.raises(ConnectionEnded) as ended:
+        client.exchange(text(64))
+    assert ended.value.terminate == NO_STAG_READ
+    assert terminate_logged(guest, "got") == as_siw_has_it(NO_STAG_READ)
+
+
+@pytest.mark.cell(WRONG_STAG, "siw's Write")
+def test_we_refuse_a_write_by_siw_that_names_no_memory_of_ours(
+    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing
+) -> None:
+    guest.configure()
+    guest.log()
+    client = Client(connected(stack, guest, closing, rping_server, Terms()), 64, spoil="sink")
+    with pytest.raises(ConnectionEnded) as ended:
+        client.exchange(text(64))
+    assert ended.value.terminate == NO_STAG_TAGGED
+    assert bytes(client.sink.memory) == bytes(64)
+    assert terminate_logged(guest, "got") == as_siw_has_it(NO_STAG_TAGGED)
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        pytest.param("read", NO_STAG_READ, marks=pytest.mark.cell(WRONG_STAG, "our Read")),
+        pytest.param("write", NO_STAG_TAGGED, marks=pytest.mark.cell(WRONG_STAG, "our Write")),
+    ],
+)
+def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
+    stack: Stack, guest: vm.Guest, closing: Closing, operation: Any, expected: Terminate
+) -> None:
+    guest.configure()
+    guest.log()
+    listener = stack.listen()
+    closing(listener)
+    client = GuestClient(guest, listener.port, 64, 1)
+    connection = listener.accept()
+    closing(connection)
+    server = Server(connection, 64, spoil=operation)
+    with pytest.raises(ConnectionEnded) as ended:
+        server.serve()
+        connection.recv()
+    assert terminate_logged(guest, "sent") == expected
+    assert ended.value.terminate == expected  # swapped on the wire, which siwarp knows
+    assert "ping data:" not in client.result()[1]
+
+
+# ----------------------------------------------------------- what siw cannot do
+
+LIMITS = "siw's own limits"
+
+
+@pytest.mark.cell(
+    LIMITS,
+    "rping -s, rev 1",
+    impossible="without IRD and ORD in the request a passive siw takes 0 for its own ORD, so "
+    "rping -s cannot Read",
+)
+def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
+    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing
+) -> None:
+    guest.configure()
+    client = Client(connected(stack, guest, closing, rping_server, Terms(revision=1)), 64)
+    with pytest.raises(ConnectionEnded):
+        client.exchange(text(64))
+    assert bytes(client.sink.memory) == bytes(64)
+
+
+def start_up_reply(port: int, flags: int, private: bytes) -> tuple[int, bytes]:
+    """Flags and private data of siw's Reply to an MPA Request that our stack would not send."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+        stream.sendall(b"MPA ID Req Frame" + struct.pack(">BBH", flags, 2, len(private)) + private)
+        with stream.makefile("rb") as reply:
+            head = reply.read(20)
+            assert head[:16] == b"MPA ID Rep Frame"
+            return head[16], reply.read(struct.unpack(">H", head[18:])[0])
+
+
+@pytest.mark.cell(LIMITS, "markers", impossible="siw rejects an MPA Request that asks for markers")
+def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server: int) -> None:
+    guest.configure()
+    flags, _ = start_up_reply(rping_server, 0x80, b"")
+    assert flags & 0x20  # R
+
+
+@pytest.mark.cell(
+    LIMITS,
+    "RTR Send",
+    impossible="siw answers a request with the zero-length Send as its only RTR by naming others",
+)
+def test_siw_does_not_agree_to_a_send_as_ready_to_receive_message(
+    guest: vm.Guest, rping_server: int
+) -> None:
+    guest.configure()
+    # RFC 6581 section 9.1: A (peer-to-peer) and B (Send) stand above the IRD; C and D are clear.
+    flags, private = start_up_reply(rping_server, 0x10, struct.pack(">HH", 0xC000 | 1, 1))
+    assert flags & 0x30 == 0x10
+    ird, ord_ = struct.unpack(">HH", private[:4])
+    assert ird & 0x8000
+    assert not ird & 0x4000
+    assert ord_ & 0x8000

@@ -1,0 +1,687 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""A QEMU guest that runs Linux siw: an iWARP peer which this project did not write.
+
+Kernel, tools and siw all come from the Debian archive.  Debian leaves CONFIG_RDMA_SIW unset, so
+siw.ko is built from linux-source against the matching headers; its constants (CRC, peer-to-peer
+mode, MPA revision, ...) become module parameters with unchanged defaults, nothing else differs.
+
+    vm.py build         make kernel and initramfs in the cache, unless they are there
+    vm.py boot          boot, print the host ports, stay until interrupted
+    vm.py exec CMD...   boot, run a shell command in the guest, power off; the command's status
+
+The guest is 10.0.2.15 and sees the host's loopback as 10.0.2.2 (QEMU user networking, which ends
+TCP here: octet streams pass, segment boundaries do not).  It has no route to anything else.
+Exit status 2 with one line of advice when the machine lacks something.
+
+Environment: XDG_CACHE_HOME; INTEROP_ACCEL=kvm|tcg (default: KVM where a guest boots on it).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import io
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+HERE = Path(__file__).resolve().parent
+
+#: What the host needs, as file to look for -> package that has it.
+HOST_TOOLS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "gcc-12": "gcc-12",
+    "make": "make",
+    "xz": "xz-utils",
+    "/usr/include/stdlib.h": "libc6-dev",
+    "/usr/lib/x86_64-linux-gnu/libelf.so.1": "libelf1",
+    "/usr/lib/x86_64-linux-gnu/libcrypto.so.3": "libssl3",
+}
+#: What the guest is made of; their development halves build guest/echo.c.
+GUEST_PACKAGES = [
+    *("busybox-static", "libc6", "libgcc-s1"),
+    *("iproute2", "libmnl0", "libbsd0", "libmd0", "libcap2"),
+    *("rdmacm-utils", "librdmacm1", "libibverbs1", "ibverbs-providers"),
+    *("libnl-3-200", "libnl-route-3-200"),
+]
+DEVELOPMENT_PACKAGES = ["libibverbs-dev", "librdmacm-dev"]
+GUEST_FILES = re.compile(
+    r"bin/busybox$|(usr/)?s?bin/rdma$|usr/bin/rping$|lib64/ld-linux-x86-64\.so\.2$"
+    r"|(usr/)?lib/x86_64-linux-gnu/[^/]*\.so[^/]*$|usr/lib/x86_64-linux-gnu/libibverbs/libsiw"
+    r"|etc/libibverbs\.d/siw\.driver$"
+)
+GUEST_MODULES = ["virtio_pci", "virtio_net", "crc32c_generic", "libcrc32c", "ib_uverbs", "rdma_ucm"]
+
+#: siw constants that become parameters: name -> (type, file it is defined in).
+SIW_PARAMETERS = {
+    "mpa_crc_required": ("bool", "siw_main.c"),
+    "mpa_crc_strict": ("bool", "siw_main.c"),
+    "peer_to_peer": ("bool", "siw_main.c"),
+    "mpa_version": ("byte", "siw_main.c"),
+    "siw_tcp_nagle": ("bool", "siw_main.c"),
+    "rtr_type": ("ushort", "siw_cm.c"),
+}
+#: Values of rtr_type: RFC 6581's C and D bits, big endian in 16 bits of a little endian CPU.
+RTR_WRITE, RTR_READ = 0x0080, 0x0040
+
+AGENT_PORT = 7171  # in the guest
+GUEST_ADDRESS, HOST_ADDRESS = "10.0.2.15", "10.0.2.2"
+LIFE_S = 1800  # the guest powers itself off after this long
+BOOT_S, KVM_BOOT_S = 90.0, 8.0
+EXIT_MARK = b"\ninterop-exit "
+
+
+class Unavailable(Exception):
+    """This machine cannot run the guest; the text is the one line that says what to type."""
+
+
+class GuestError(Exception):
+    """The guest did not come up, or a command in it failed."""
+
+
+def say(text: str) -> None:
+    """Report progress on standard error."""
+    print(f"interop: {text}", file=sys.stderr, flush=True)
+
+
+def cache_directory() -> Path:
+    """Where built images and state are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "siwarp" / "interop"
+
+
+# ----------------------------------------------------------------- packages
+
+
+def privilege() -> list[str] | None:
+    """What to put before a command that needs root; None when there is no way without asking."""
+    if os.geteuid() == 0:
+        return []
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0
+    ):
+        return ["sudo", "-n"]
+    return None
+
+
+def run_apt(*args: str, cwd: Path | None = None) -> None:
+    """Run apt-get quietly; raises subprocess.CalledProcessError with its output."""
+    prefix = [] if args[0] == "download" else privilege() or []
+    subprocess.run(
+        [*prefix, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", *args],
+        cwd=cwd, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+    )  # fmt: skip
+
+
+def apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
+    """apt-get three times, refreshing the package lists in between.
+
+    Raises Unavailable with apt's own word on the package that failed, and the advice.
+    """
+    output = ""
+    for attempt in range(3):
+        try:
+            if attempt:
+                time.sleep(2 * attempt)
+                run_apt("update")
+            run_apt(*args, cwd=cwd)
+            return
+        except subprocess.CalledProcessError as error:
+            output = str(error.stdout).strip()
+    said = [line for line in output.splitlines() if line.startswith("E:")] or [output[-200:]]
+    raise Unavailable(f"apt-get {args[0]} failed ({said[0]}); type: {advice}")
+
+
+def need_host_tools(tools: dict[str, str]) -> None:
+    """Install what is missing; raises Unavailable with the line to type when that is impossible."""
+    missing = [p for t, p in tools.items() if not (shutil.which(t) or Path(t).is_file())]
+    if not missing:
+        return
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    advice = f"{sudo}apt-get install --no-install-recommends {' '.join(missing)}"
+    if not shutil.which("apt-get") or privilege() is None:
+        raise Unavailable(f"missing: {' '.join(missing)}; type: {advice}")
+    say(f"installing {' '.join(missing)}")
+    apt_with_retries("install", "-y", "--no-install-recommends", *missing, advice=advice)
+
+
+def candidates(names: Sequence[str]) -> dict[str, str]:
+    """Versions apt would download, by package; packages it does not know are left out."""
+    text = subprocess.run(
+        ["apt-cache", "policy", *names], check=True, capture_output=True, text=True,
+        env={**os.environ, "LC_ALL": "C"},
+    ).stdout  # fmt: skip
+    found = re.findall(r"^(\S+):\n  Installed: .*\n  Candidate: (\S+)", text, re.M)
+    return {name: version for name, version in found if version != "(none)"}
+
+
+def kernel_release() -> str:
+    """The release that linux-image-amd64 stands for, such as 6.1.0-40-amd64."""
+    text = subprocess.run(
+        ["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    found = re.search(r"Depends: linux-image-(\S+)", text)
+    if not found:
+        raise LookupError("linux-image-amd64")
+    return found.group(1)
+
+
+def kernel_packages(release: str) -> dict[str, str]:
+    """The kernel's packages by role."""
+    series = ".".join(release.split(".")[:2])
+    return {
+        "image": f"linux-image-{release}",
+        "headers": f"linux-headers-{release}",
+        "common": f"linux-headers-{release.removesuffix('-amd64')}-common",
+        "kbuild": f"linux-kbuild-{series}",
+        "source": f"linux-source-{series}",
+    }
+
+
+def resolve() -> tuple[str, dict[str, str]]:
+    """Kernel release and the version of every package to download; raises Unavailable."""
+    if not shutil.which("apt-get"):
+        raise Unavailable("the guest is made of Debian packages: run this on Debian 12 (apt-get)")
+    missing = ["linux-image-amd64"]
+    for attempt in range(3):
+        if attempt:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                time.sleep(2 * (attempt - 1))
+                run_apt("update")
+        try:
+            release = kernel_release()
+        except LookupError:
+            continue
+        names = [*kernel_packages(release).values(), *GUEST_PACKAGES, *DEVELOPMENT_PACKAGES]
+        versions = candidates(names)
+        missing = [name for name in names if name not in versions]
+        if not missing:
+            return release, versions
+    raise Unavailable(f"apt does not know {' '.join(missing)}; type: sudo apt-get update")
+
+
+# -------------------------------------------------------------------- build
+
+
+def members(deb: Path, wanted: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Files and links of a package whose names (without ./) match, with their contents."""
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as unpacker:
+        assert unpacker.stdout is not None
+        with tarfile.open(fileobj=unpacker.stdout, mode="r|") as archive:
+            for info in archive:
+                info.name = info.name.removeprefix("./")
+                if wanted.match(info.name) and (info.isfile() or info.issym()):
+                    content = archive.extractfile(info) if info.isfile() else None
+                    yield info, content.read() if content else b""
+    if unpacker.returncode:
+        raise GuestError(f"dpkg-deb could not read {deb.name}")
+
+
+class Initramfs:
+    """A newc cpio archive in the making, root-owned throughout."""
+
+    def __init__(self) -> None:
+        self.out = io.BytesIO()
+        self.seen: set[str] = set()
+
+    def _entry(self, name: str, mode: int, data: bytes = b"") -> None:
+        raw = name.encode() + b"\0"
+        fields = (len(self.seen), mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(raw), 0)
+        self.out.write(b"070701" + b"".join(b"%08X" % f for f in fields) + raw)
+        self.out.write(b"\0" * (-self.out.tell() % 4) + data)
+        self.out.write(b"\0" * (-self.out.tell() % 4))
+
+    def add(self, name: str, mode: int, data: bytes) -> None:
+        """Add a file or link (mode with its type bits) and the folders above it, once."""
+        parents = Path(name).parents
+        for folder in [str(p) for p in reversed(parents)][1:]:
+            if folder not in self.seen:
+                self.seen.add(folder)
+                self._entry(folder, 0o040755)
+        if name not in self.seen:
+            self.seen.add(name)
+            self._entry(name, mode, data)
+
+    def file(self, name: str, data: bytes, mode: int = 0o644) -> None:
+        """Add a regular file."""
+        self.add(name, 0o100000 | mode, data)
+
+    def link(self, name: str, target: str) -> None:
+        """Add a symbolic link."""
+        self.add(name, 0o120777, target.encode())
+
+    def close(self) -> bytes:
+        """The finished archive."""
+        self._entry("TRAILER!!!", 0)
+        return self.out.getvalue()
+
+
+def unpack(deb: Path, into: Path) -> None:
+    """Unpack a whole package."""
+    subprocess.run(["dpkg-deb", "-x", deb, into], check=True)
+
+
+def parameterized_siw(deb: Path, series: str, work: Path) -> Path:
+    """siw's folder out of linux-source, with its constants made module parameters."""
+    folder = f"linux-source-{series}/drivers/infiniband/sw/siw"
+    # --occurrence stops reading early, so the stages before it end by SIGPIPE.
+    script = (
+        'dpkg-deb --fsys-tarfile "$1" 2>/dev/null | tar -xO "./usr/src/linux-source-$2.tar.xz" '
+        '2>/dev/null | xz -dcT2 2>/dev/null | tar -x --occurrence=1 "$3"'
+    )
+    subprocess.run(["sh", "-c", script, "sh", deb, series, folder], cwd=work, check=True)
+    siw = work / folder
+    sources = {path: path.read_text() for path in siw.glob("*.[ch]")}
+    for path in sources:
+        sources[path] = re.sub(
+            r"^((?:extern |static )?)const bool ", r"\1bool ", sources[path], flags=re.M
+        )
+    for name, (kind, file) in SIW_PARAMETERS.items():
+        if not re.search(rf"^(static )?(bool|u_char|__be16) {name}\b", sources[siw / file], re.M):
+            raise GuestError(f"siw's {file} has no constant {name} any more")
+        sources[siw / file] += f"module_param({name}, {kind}, 0644);\n"
+    for path, text in sources.items():
+        path.write_text(text)
+    return siw
+
+
+def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
+    """Compile siw.ko against the headers of this kernel."""
+    series = ".".join(release.split(".")[:2])
+    with ThreadPoolExecutor(2) as pool:
+        source = pool.submit(parameterized_siw, debs["source"], series, work)
+        for role in ("headers", "common", "kbuild"):
+            unpack(debs[role], work / "headers")
+        siw = source.result()
+    headers = work / "headers" / "usr/src" / f"linux-headers-{release}"
+    makefile = headers / "Makefile"  # one include line with an absolute path
+    makefile.write_text(makefile.read_text().replace("/usr/src", str(headers.parent)))
+    done = subprocess.run(
+        ["make", "-s", "-j2", "-C", headers, f"M={siw}", "CONFIG_RDMA_SIW=m", "modules"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))},
+    )  # fmt: skip
+    if done.returncode:
+        raise GuestError(f"siw.ko did not build:\n{done.stdout[-3000:]}")
+    return (siw / "siw.ko").read_bytes()
+
+
+def build_echo(debs: Sequence[Path], work: Path) -> bytes:
+    """Compile the guest's own small verbs server."""
+    root, program = work / "development", work / "interop-echo"
+    for deb in debs:
+        unpack(deb, root)
+    libraries = root / "usr/lib/x86_64-linux-gnu"
+    command: list[str | Path] = [
+        "gcc-12", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{root}/usr/include", "-o", program,
+        HERE / "guest/echo.c", f"-L{libraries}", "-Wl,--allow-shlib-undefined",
+        "-lrdmacm", "-libverbs",
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    return program.read_bytes()
+
+
+def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """The kernel, and the modules the guest loads in an order that satisfies their needs."""
+    wanted = re.compile(
+        r"boot/vmlinuz-|lib/modules/[^/]+/(modules\.builtin$|kernel/(arch/x86/crypto|crypto|lib|fs"
+        r"|net/core|drivers/(virtio|infiniband/core|net/virtio_net|net/net_failover))[./])"
+    )
+    kernel, files, builtin = b"", {}, set[str]()
+    for info, data in members(image, wanted):
+        name = Path(info.name).name
+        if name.startswith("vmlinuz"):
+            kernel = data
+        elif name == "modules.builtin":
+            builtin = {Path(line).stem.replace("-", "_") for line in data.decode().splitlines()}
+        elif name.endswith(".ko"):
+            files[name.removesuffix(".ko").replace("-", "_")] = data
+    order: list[str] = []
+
+    def visit(module: str) -> None:
+        if module in order or module in builtin:
+            return
+        if module not in files:
+            raise GuestError(f"the kernel package has no module {module}")
+        depends = re.search(rb"\0depends=([^\0]*)\0", files[module])
+        for need in (depends.group(1).decode() if depends else "").split(","):
+            if need:
+                visit(need.replace("-", "_"))
+        order.append(module)
+
+    for module in [*GUEST_MODULES, "iw_cm"]:
+        visit(module)
+    return kernel, [(module, files[module]) for module in order]
+
+
+def guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
+    """Programs and libraries of the guest as name, mode and content, on a merged /usr."""
+    for deb in debs:
+        for info, data in members(deb, GUEST_FILES):
+            name = info.name if info.name.startswith(("usr/", "etc/")) else f"usr/{info.name}"
+            name = name.replace("usr/sbin/", "usr/bin/")
+            if info.issym():
+                yield name, 0o120777, info.linkname.encode()
+            else:
+                yield name, 0o100000 | info.mode, data
+
+
+def build_image(release: str, versions: dict[str, str], into: Path) -> None:
+    """Download, compile and pack: leaves vmlinuz, initramfs and version in a folder."""
+    started = time.monotonic()
+    # A short path without spaces, which the kernel's make files cannot bear.
+    with tempfile.TemporaryDirectory(prefix="siwarp-interop-", dir="/tmp") as name:
+        work = Path(name)
+        store = work / "debs"
+        store.mkdir()
+        packages = [f"{package}={version}" for package, version in versions.items()]
+        say(f"downloading Debian's kernel {release} and {len(packages)} packages")
+        apt_with_retries("download", *packages, advice="sudo apt-get update", cwd=store)
+        by_name = {path.name.split("_")[0]: path for path in store.glob("*.deb")}
+        debs = {role: by_name[package] for role, package in kernel_packages(release).items()}
+        say(f"building siw.ko and the guest ({time.monotonic() - started:.0f} s so far)")
+        with ThreadPoolExecutor(2) as pool:
+            siw = pool.submit(build_siw, debs, release, work)
+            kernel, modules = kernel_and_modules(debs["image"])
+            archive = Initramfs()
+            for folder in ("bin", "sbin"):
+                archive.link(folder, "usr/bin")
+            for folder in ("lib", "lib64"):
+                archive.link(folder, f"usr/{folder}")
+            for path, mode, data in guest_files([by_name[p] for p in GUEST_PACKAGES]):
+                archive.add(path, mode, data)
+            libraries = [p for p in by_name if p.startswith(("libibverbs", "librdmacm"))]
+            echo = build_echo([by_name[p] for p in libraries], work)
+            archive.file("usr/bin/interop-echo", echo, 0o755)
+            for script in ("init", "agent"):
+                archive.file(script, (HERE / "guest" / script).read_bytes(), 0o755)
+            modules.append(("siw", siw.result()))
+        archive.file("modules/order", "".join(f"{m}.ko\n" for m, _ in modules).encode())
+        for module, data in modules:
+            archive.file(f"modules/{module}.ko", data)
+        (into / "vmlinuz").write_bytes(kernel)
+        (into / "initramfs").write_bytes(archive.close())
+        (into / "version").write_text(versions[f"linux-image-{release}"] + "\n")
+    say(f"built in {time.monotonic() - started:.0f} s")
+
+
+def cache_key(versions: dict[str, str]) -> str:
+    """A name for what would be built: the scripts that make it, and every package's version."""
+    digest = hashlib.sha256(repr(sorted(versions.items())).encode())
+    for path in [Path(__file__), *sorted((HERE / "guest").iterdir())]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[IO[str]]:
+    """Hold an exclusive lock on a file while others wait."""
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
+def build() -> Path:
+    """The folder with vmlinuz, initramfs and version; makes it when the cache lacks it.
+
+    Raises Unavailable when this machine lacks root or a package for that, GuestError when
+    something does not compile.
+    """
+    release, versions = resolve()
+    cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    image = cache / cache_key(versions)
+    with locked(cache / "lock"):
+        if image.is_dir():
+            need_host_tools({"qemu-system-x86_64": HOST_TOOLS["qemu-system-x86_64"]})
+            return image
+        need_host_tools(HOST_TOOLS)
+        fresh = Path(tempfile.mkdtemp(prefix="new-", dir=cache))
+        try:
+            build_image(release, versions, fresh)
+            for old in cache.iterdir():
+                if old.is_dir() and old != fresh:
+                    shutil.rmtree(old, ignore_errors=True)
+            fresh.rename(image)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return image
+
+
+# ---------------------------------------------------------------------- run
+
+
+def die_with_parent() -> None:
+    """In a child before exec: be killed when the thread that made us ends (PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of 127.0.0.1 that are free just now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class Guest:
+    """A running guest; use it as a context manager.
+
+    ``forward`` names guest TCP ports; ``port(p)`` is where 127.0.0.1 reaches each of them.
+    """
+
+    def __init__(self, image: Path, forward: Sequence[int] = (7174, 7175)) -> None:
+        self.version = (image / "version").read_text().strip()
+        self.state = Path(tempfile.mkdtemp(prefix="siwarp-interop-"))
+        self.console = self.state / "console"
+        self.forward = (AGENT_PORT, *forward)
+        self.accelerator = ""
+        self.qemu: subprocess.Popen[bytes] | None = None
+        self.ports: dict[int, int] = {}
+        self._parameters: dict[str, int] = {}  # siw's, as last set
+        try:
+            self._boot(image)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Guest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def port(self, guest_port: int) -> int:
+        """The port of 127.0.0.1 that leads to a forwarded guest port."""
+        return self.ports[guest_port]
+
+    def _boot(self, image: Path) -> None:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        broken = image / "kvm-does-not-boot"  # holds the host's boot id: asked once a boot
+        wanted = os.environ.get("INTEROP_ACCEL")
+        kvm = wanted != "tcg" and os.access("/dev/kvm", os.R_OK | os.W_OK)
+        if kvm and not wanted and broken.exists() and broken.read_text() == boot_id:
+            kvm = False
+        if kvm:
+            if self._start(image, "kvm", KVM_BOOT_S):
+                return
+            with contextlib.suppress(OSError):
+                broken.write_text(boot_id)
+            say("no guest boots on this machine's KVM; emulating instead")
+        if wanted == "kvm":
+            raise GuestError("INTEROP_ACCEL=kvm, but no guest boots on KVM here")
+        if not self._start(image, "tcg,thread=multi", BOOT_S):
+            tail = self.console.read_text(errors="replace")[-2000:]
+            raise GuestError(f"the guest did not come up:\n{self._qemu_log()}{tail}")
+
+    def _qemu_log(self) -> str:
+        return (self.state / "qemu.log").read_text(errors="replace")
+
+    def _start(self, image: Path, accelerator: str, seconds: float) -> bool:
+        """Start QEMU and wait until the guest is ready; on failure it is stopped again."""
+        self.ports = dict(zip(self.forward, free_ports(len(self.forward)), strict=True))
+        network = "user,id=n0,ipv6=off" + "".join(
+            f",hostfwd=tcp:127.0.0.1:{mine}-{GUEST_ADDRESS}:{theirs}"
+            for theirs, mine in self.ports.items()
+        )
+        command = [
+            "qemu-system-x86_64", "-accel", accelerator, "-smp", "2", "-m", "384", "-no-reboot",
+            "-cpu", "host" if accelerator == "kvm" else "Nehalem",
+            "-nodefaults", "-no-user-config", "-display", "none",
+            "-kernel", str(image / "vmlinuz"), "-initrd", str(image / "initramfs"),
+            "-append", f"console=ttyS0 quiet panic=-1 mitigations=off interop.life={LIFE_S}",
+            "-serial", f"file:{self.console}", "-netdev", network,
+            "-device", "virtio-net-pci,netdev=n0,romfile=",
+        ]  # fmt: skip
+        self.console.write_text("")
+        with (self.state / "qemu.log").open("wb") as log:
+            self.qemu = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=die_with_parent, start_new_session=True,
+            )  # fmt: skip
+        started = time.monotonic()
+        while time.monotonic() - started < seconds and self.qemu.poll() is None:
+            if "interop: ready" in self.console.read_text(errors="replace"):
+                self.accelerator = accelerator.split(",")[0]
+                took = time.monotonic() - started
+                say(f"siw of Linux {self.version} is up in {took:.1f} s ({self.accelerator})")
+                return True
+            time.sleep(0.05)
+        self._stop()
+        return False
+
+    def _stop(self) -> None:
+        if self.qemu is not None:
+            self.qemu.kill()
+            self.qemu.wait()
+            self.qemu = None
+
+    def close(self) -> None:
+        """Power the guest off at once and remove its files."""
+        self._stop()
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def run(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
+        """Run a shell command in the guest: its exit status (143 when it timed out) and output.
+
+        Raises GuestError when the guest does not answer within ``timeout`` seconds and a margin.
+        """
+        request = f"{int(timeout) or 1} {base64.b64encode(command.encode()).decode()}\n"
+        reply = b""
+        try:
+            address = ("127.0.0.1", self.ports[AGENT_PORT])
+            with socket.create_connection(address, timeout=timeout + 10) as agent:
+                agent.sendall(request.encode())
+                while part := agent.recv(65536):
+                    reply += part
+        except OSError as error:
+            raise GuestError(f"the guest does not answer: {error}") from error
+        output, mark, status = reply.rpartition(EXIT_MARK)
+        if not mark:
+            raise GuestError(f"the guest hung up during {command!r}")
+        return int(status), output.decode(errors="replace")
+
+    def check(self, command: str, timeout: float = 30.0) -> str:
+        """Like run(), but a non-zero status raises GuestError with the output."""
+        status, output = self.run(command, timeout)
+        if status:
+            raise GuestError(f"status {status} from {command!r} in the guest:\n{output}")
+        return output
+
+    def configure(self, **parameters: int) -> None:
+        """Set siw's parameters for the connections to come; those not named get their defaults."""
+        values = dict.fromkeys(SIW_PARAMETERS, 0)
+        values |= {"mpa_version": 2, "rtr_type": RTR_WRITE | RTR_READ}
+        if unknown := parameters.keys() - values.keys():
+            raise ValueError(f"siw has no parameter {sorted(unknown)}")
+        values |= parameters
+        if values == self._parameters:
+            return
+        self._parameters = values
+        self.check(
+            "cd /sys/module/siw/parameters && "
+            + " && ".join(f"echo {value} >{name}" for name, value in values.items())
+        )
+
+    def serve(self, port: int, command: str) -> None:
+        """Start a server in the guest's background and wait until siw listens on its port.
+
+        Any earlier server on that port is stopped first; output goes to /tmp/PORT.log.
+        """
+        pid, log = f"/tmp/{port}.pid", f"/tmp/{port}.log"
+        self.check(
+            f"[ ! -e {pid} ] || kill $(cat {pid}) 2>/dev/null; "
+            f"n=0; while netstat -ltn | grep -q ':{port} '; do n=$((n+1)); "
+            f"[ $n -lt 50 ] || exit 1; sleep 0.1; done; "
+            f"{{ exec {command}; }} >{log} 2>&1 & echo $! >{pid}; "
+            f"n=0; until netstat -ltn | grep -q ':{port} '; do n=$((n+1)); "
+            f"[ $n -lt 100 ] && kill -0 $! || {{ cat {log}; exit 1; }}; sleep 0.1; done"
+        )
+
+    def settle(self) -> None:
+        """Wait until siw is ready for FPDUs on the connection that it accepted last.
+
+        It says "established" (reason 3) after its MPA Reply. Until then it may leave an FPDU
+        unread until more comes; 2 s without that word are waited for and no more.
+        """
+        said = "dmesg | grep -E 'send mpa reply|siw_cm_upcall.*reason=3' | tail -n 1"
+        self.run(
+            f"n=0; until {said} | grep -q reason=3; do n=$((n+1)); [ $n -lt 40 ] || exit 1; "
+            "sleep 0.05; done"
+        )
+
+    def log(self) -> str:
+        """Kernel messages (siw's debugging included) since the last call."""
+        return self.check("dmesg -c")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; see the module's docstring."""
+    verb = arguments[0] if arguments else "help"
+    if verb not in ("build", "boot", "exec") or (verb == "exec") != (len(arguments) > 1):
+        print(__doc__)
+        return 0 if verb == "help" else 1
+    try:
+        image = build()
+        if verb == "build":
+            print(image)
+            return 0
+        with Guest(image) as guest:
+            if verb == "exec":
+                status, output = guest.run(" ".join(arguments[1:]), timeout=LIFE_S)
+                print(output)
+                return status
+            for theirs, mine in guest.ports.items():
+                print(f"127.0.0.1:{mine} -> guest port {theirs}", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                if guest.qemu is not None:
+                    guest.qemu.wait()
+            return 0
+    except Unavailable as error:
+        say(str(error))
+        return 2
+    except GuestError as error:
+        say(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Calls go down: no C file or header includes a header of a folder that it may not use."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from layers import MAY_USE, PACKAGE, allowed
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
+# The plain value structs that every layer passes on; the rest of the public headers is
+# what verbs and cm implement, and what stands on them uses.
+VALUES = "siwarp/types.h"
+PUBLIC_USERS = {"verbs", "cm", "bench", "cli"}
+
+
+def problem(folder: str, file: str, quote: str, target: str) -> str | None:
+    """Say what is wrong with one include, None if nothing is."""
+    if target.startswith("siwarp/"):
+        if target == VALUES or folder in PUBLIC_USERS:
+            return None
+        return f"only {sorted(PUBLIC_USERS)} may include <{target}>"
+    if quote == "<":
+        return None
+    if "/" not in target:
+        return f'say "{folder}/{target}": headers are named from siwarp/ on'
+    used = target.split("/")[0]
+    if used not in MAY_USE:
+        return f"{target}: {used} is no layer"
+    if used not in allowed(folder, file):
+        return f"{folder} may not use {used}"
+    if used not in {"base", folder} and target != f"{used}/{used}.h":
+        return f"{used}/{used}.h is the contract of {used}; {target} is its own business"
+    return None
+
+
+def main() -> int:
+    """Print each include that breaks a rule; 1 if there is any."""
+    bad = checked = 0
+    for folder in MAY_USE:
+        for path in sorted((PACKAGE / folder).glob("**/*.[ch]")):
+            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+                found = INCLUDE.match(line)
+                if found is None:
+                    continue
+                checked += 1
+                if why := problem(folder, path.name, found[1], found[2]):
+                    print(f"{path.relative_to(PACKAGE.parent)}:{number}: {why}")
+                    bad += 1
+    print(f"{checked} includes, {bad} wrong")
+    return 1 if bad or not checked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""What the compiled layers call: only the folders they may, sockets only in llp, all of it there.
+
+Reads with nm the layers' archives and libsiwarp.so.0 in meson's build folder (the argument).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from layers import MAY_USE, PACKAGE, allowed
+
+SOCKET = re.compile(
+    r"_*(socket|socketpair|bind|listen|connect|accept4?|shutdown|getsockopt|setsockopt|getsockname"
+    r"|getpeername|(send|recv)(to|from|msg|mmsg)?|epoll_\w+)(_chk)?$"
+)
+# A prototype in a header: a name of ours in front of an opening parenthesis, at a line's start.
+PROTOTYPE = re.compile(r"^(?!\s|typedef|static|#|\*|/).*?\b(siw_\w+)\(", re.MULTILINE)
+
+
+def nm(*args: str) -> str:
+    """Return what nm prints."""
+    return subprocess.run(["nm", *args], check=True, capture_output=True, text=True).stdout
+
+
+def members(archive: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (source file, kind, symbol) for an archive's symbols."""
+    source = ""
+    for line in nm("--format=bsd", str(archive)).splitlines():
+        fields = line.split()
+        if line.endswith(":"):
+            # [.../]siwarp_ddp_ddp_datagram.c.o: meson writes a source's path with underscores
+            source = line.rstrip(":").removesuffix(".o").rsplit("/", 1)[-1]
+        elif len(fields) >= 2:
+            yield source, fields[-2], fields[-1]
+
+
+def declared(folder: Path, which: str = "*.h") -> set[str]:
+    """Return the functions that the cffi blocks of a folder's headers declare."""
+    names: set[str] = set()
+    for header in folder.glob(which):
+        for block in re.findall(
+            r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", header.read_text("utf-8"), re.DOTALL
+        ):
+            names.update(PROTOTYPE.findall(re.sub(r"/\*.*?\*/", "", block, flags=re.DOTALL)))
+    return names
+
+
+def main() -> int:
+    """Print each symbol that breaks a rule; 1 if there is any."""
+    build = Path(sys.argv[1])
+    bad: list[str] = []
+    home: dict[str, str] = {}
+    calls: list[tuple[str, str, str]] = []
+    for folder in MAY_USE:
+        archive = build / f"libsiw_{folder}.a"
+        if not archive.exists():
+            continue
+        for source, kind, symbol in members(archive):
+            if kind in "TDBRVWCi":
+                home[symbol] = folder
+                if not symbol.startswith("siw_"):
+                    bad.append(f"{folder}: {symbol} is not static and does not begin with siw_")
+            elif kind == "U":
+                calls.append((folder, source.removeprefix(f"siwarp_{folder}_"), symbol))
+    for folder, source, symbol in calls:
+        if SOCKET.match(symbol) and folder != "llp":
+            bad.append(f"{folder}/{source} calls {symbol}: sockets live in llp only")
+        if symbol in home and home[symbol] not in allowed(folder, source):
+            bad.append(f"{folder}/{source} calls {symbol} of {home[symbol]}")
+        if symbol.startswith("siw_") and symbol not in home:
+            bad.append(f"{folder}/{source} calls {symbol}, which nobody defines")
+    for folder in MAY_USE:
+        for name in sorted(declared(PACKAGE / folder) - set(home)):
+            bad.append(f"{folder} declares {name} for Python, and nobody defines it")
+
+    public = declared(PACKAGE / "include" / "siwarp")
+    # What the package reads of a layer: PACKAGE_TOO in siwarp/_build/emit.py.
+    for header in ("settings.h", "counters.h"):
+        public |= declared(PACKAGE / "base", header)
+    exported = {
+        line.split()[-1].split("@")[0]
+        for line in nm("-D", "--defined-only", str(build / "libsiwarp.so.0")).splitlines()
+        if line.split()[-2] != "A"
+    }
+    bad += [f"libsiwarp.so.0 lacks {name} of a public header" for name in sorted(public - exported)]
+    bad += [
+        f"libsiwarp.so.0 exports {name}, which no public header declares in a cffi block"
+        for name in sorted(exported - public)
+    ]
+    print("\n".join([*bad, f"{len(home)} symbols, {len(calls)} calls, {len(bad)} wrong"]))
+    return 1 if bad or not home else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""The layers, and which folder may use which: what c_includes.py and c_symbols.py check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "siwarp"
+
+# Folder: the folders below it that it may include and call. Everyone may use base.
+MAY_USE: dict[str, set[str]] = {
+    "base": set(),
+    "llp": {"base"},
+    "mpa": {"base", "llp"},
+    "ddp": {"base", "mpa"},
+    "rdmap": {"base", "ddp"},
+    "verbs": {"base", "rdmap"},
+    "cm": {"base", "verbs"},
+    # On the public headers only.
+    "bench": set(),
+    "cli": set(),
+    "inspect": set(),
+}
+# ddp stands on llp itself where it works on datagrams, in one file.
+ALSO: dict[str, set[str]] = {"ddp/ddp_datagram.c": {"llp"}}
+
+
+def allowed(folder: str, file: str) -> set[str]:
+    """Return the folders that this file (its name without folder) may use."""
+    return {folder} | MAY_USE[folder] | ALSO.get(f"{folder}/{file}", set())

@@ -1,0 +1,42 @@
+"""What the tests of base/ share: the layer functions in a fresh process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import _siwarp_layers
+import pytest
+
+Child = Callable[..., subprocess.CompletedProcess[str]]
+
+PRELUDE = "from _siwarp_layers import ffi, lib\n"
+
+
+@pytest.fixture
+def child() -> Child:
+    """Run Python text with ffi and lib at hand; the keywords are added to the environment.
+
+    No SIWARP_ variable of the caller's gets through, so a test sees the ones that it sets.
+    """
+
+    def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+        full = {k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")}
+        folder = str(Path(_siwarp_layers.__file__).parent)
+        full["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, full.get("PYTHONPATH")]))
+        full.update(env)
+        done = subprocess.run(
+            [sys.executable, "-c", PRELUDE + code],
+            env=full,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run

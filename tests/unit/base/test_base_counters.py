@@ -1,0 +1,372 @@
+"""The counters and the page in which another process reads them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from _siwarp_layers import ffi, lib
+
+from siwarp.base import counters
+
+Child = Callable[..., CompletedProcess[str]]
+
+NAMES = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
+WORDS = """
+    tx_msgs rx_msgs tx_octets rx_octets drop_short drop_crc drop_version drop_header drop_qn
+    drop_opcode
+    drop_qkey drop_no_buffer drop_too_long drop_rxq_overflow drop_source send_errors terminate_tx
+    terminate_rx crc_errors connects accepts rejects startup_timeouts cq_overflow epoll_waits
+    progress_wakeups tx_partial tx_eagain icmp_errors
+"""
+PROMISED = WORDS.split()
+
+INIT = """
+import os
+lib.siw_counters_init()
+def path():
+    p = lib.siw_counters_path()
+    return None if p == ffi.NULL else ffi.string(p).decode()
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own as XDG_RUNTIME_DIR, here and in the children."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+class Living:
+    """A process that has its counters open and does what it is told, line by line."""
+
+    def __init__(self) -> None:
+        folder = str(Path(sys.modules["_siwarp_layers"].__file__ or "").parent)
+        parts = filter(None, [folder, os.environ.get("PYTHONPATH")])
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-uc",
+                "from _siwarp_layers import ffi, lib\n" + INIT + "print(path())\n"
+                "import sys\nfor line in sys.stdin: exec(line); print('done')\n",
+            ],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(parts)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.path = Path(self.process.stdout.readline().strip())
+        assert self.path.is_absolute(), "the child has no page"
+
+    def do(self, line: str) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def __enter__(self) -> Living:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.communicate(timeout=30)
+
+
+def test_the_table_has_each_counter_with_a_line_of_help() -> None:
+    assert NAMES == PROMISED
+    for i in range(len(NAMES)):
+        assert len(ffi.string(lib.siw_counter_help(i))) > 10
+    for i in (-1, len(NAMES)):
+        assert lib.siw_counter_name(i) == lib.siw_counter_help(i) == ffi.NULL
+        assert lib.siw_counter_get(i) == 0
+
+
+def test_every_name_fits_into_the_page() -> None:
+    assert max(map(len, NAMES)) < counters.NAME_SIZE
+
+
+def test_counts_made_before_the_page_are_in_the_page(child: Child, run_dir: Path) -> None:
+    code = f"""
+lib.siw_counters_test_count(4, 3)
+assert lib.siw_counters_path() == ffi.NULL
+{INIT}
+lib.siw_counters_test_count(4, 1 << 40)
+data = open(path(), 'rb').read()
+print(lib.siw_counter_get(4), int.from_bytes(data[64 + 32:64 + 40], 'little'))
+"""
+    wanted = 3 + (1 << 40)
+    assert child(code).stdout.split() == [str(wanted), str(wanted)]
+
+
+def test_folder_and_file_are_the_users_alone(run_dir: Path) -> None:
+    old = os.umask(0)
+    try:
+        with Living() as p:
+            assert p.path == run_dir / "siwarp" / str(p.process.pid)
+            assert stat.S_IMODE(p.path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(p.path.parent.stat().st_mode) == 0o700
+    finally:
+        os.umask(old)
+
+
+def test_another_process_reads_the_counters_while_they_run(run_dir: Path) -> None:
+    with Living() as p:
+        assert counters.read(p.process.pid) == dict.fromkeys(PROMISED, 0)
+        p.do("[lib.siw_counters_test_count(i, i + 1) for i in range(lib.siw_counters_count())]")
+        assert counters.read(p.process.pid) == {n: i + 1 for i, n in enumerate(PROMISED)}
+        assert p.process.pid in counters.pids()
+    assert p.process.pid not in counters.pids()
+
+
+def test_the_file_goes_when_the_process_ends(run_dir: Path) -> None:
+    with Living() as p:
+        assert p.path.exists()
+    assert not p.path.exists()
+    with pytest.raises(counters.CountersError, match="no counters"):
+        counters.read(p.process.pid)
+
+
+def test_opening_a_second_time_changes_nothing(child: Child, run_dir: Path) -> None:
+    code = f"""{INIT}
+lib.siw_counters_test_count(0, 9)
+before = path()
+lib.siw_counters_init()
+print(before == path(), lib.siw_counter_get(0), len(os.listdir(os.path.dirname(before))))
+"""
+    assert child(code).stdout.split() == ["True", "9", "1"]
+
+
+def test_many_threads_lose_no_count(child: Child, run_dir: Path) -> None:
+    code = """
+import threading
+def work():
+    for _ in range(20000):
+        lib.siw_counters_test_count(1, 1)
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(lib.siw_counter_get(1))
+"""
+    assert child(INIT + code).stdout.split() == ["80000"]
+
+
+FORK = """
+lib.siw_counters_test_count(0, 5)
+parent = path()
+r, w = os.pipe()
+pid = os.fork()
+if pid == 0:
+    first = (path(), lib.siw_counter_get(0))
+    lib.siw_counters_test_count(0, 100)
+    %s
+    os.write(w, repr((first, lib.siw_counter_get(0), path())).encode())
+    os.close(w)
+    import sys
+    sys.exit(0)
+os.close(w)
+told = eval(os.read(r, 4096).decode())
+assert os.waitpid(pid, 0)[1] == 0
+print(repr((told, pid, parent, os.path.exists(parent), lib.siw_counter_get(0),
+            sorted(os.listdir(os.path.dirname(parent))))))
+"""
+
+
+def test_a_forked_child_counts_for_itself_and_leaves_the_parents_page(
+    child: Child, run_dir: Path
+) -> None:
+    told, _, parent, kept, count, files = eval(child(INIT + FORK % "pass").stdout)
+    assert told == ((None, 0), 100, None)
+    assert kept and count == 5
+    assert files == [Path(parent).name]
+    assert not Path(parent).exists()
+
+
+def test_a_forked_child_that_opens_a_device_gets_a_page_of_its_own(
+    child: Child, run_dir: Path
+) -> None:
+    out = child(INIT + FORK % "lib.siw_counters_init()").stdout
+    told, pid, parent, kept, count, _ = eval(out)
+    assert told == ((None, 0), 100, str(run_dir / "siwarp" / str(pid)))
+    assert kept and count == 5 and Path(parent).name != str(pid)
+    assert list((run_dir / "siwarp").iterdir()) == []
+
+
+def test_a_forked_child_does_not_keep_the_parents_page_alive(run_dir: Path) -> None:
+    with Living() as p:
+        # Done only once the grandchild itself runs: before that, it still holds what it inherited.
+        p.do(
+            "r, w = os.pipe(); pid = os.fork(); "
+            "os.read(r, 1) if pid else "
+            "(os.write(w, b'.'), __import__('time').sleep(60), os._exit(0))"
+        )
+        grandchild = int(
+            Path(f"/proc/{p.process.pid}/task/{p.process.pid}/children").read_text().split()[0]
+        )
+        try:
+            p.process.kill()
+            p.process.wait(30)
+            assert p.path.exists()
+            with Living():
+                assert not p.path.exists()
+        finally:
+            os.kill(grandchild, 9)
+
+
+def test_the_page_of_a_killed_process_is_named_dead_and_swept_by_the_next(run_dir: Path) -> None:
+    with Living() as p:
+        p.process.kill()
+        p.process.wait(30)
+        assert p.path.exists()
+        with pytest.raises(counters.CountersError, match="not running"):
+            counters.read(p.process.pid)
+        # Others of this user's may run on this machine, with their pages in /tmp.
+        assert p.process.pid not in counters.pids()
+        with Living() as q:
+            assert not p.path.exists()
+            assert q.process.pid in counters.pids()
+            assert p.process.pid not in counters.pids()
+
+
+def test_sweeping_leaves_what_lives_and_what_is_not_ours(run_dir: Path) -> None:
+    with Living() as p:
+        folder = p.path.parent
+        (folder / "notes").write_text("x")
+        (folder / "12x").write_text("x")
+        (folder / "13").symlink_to(folder / "notes")
+        (folder / "14").mkdir()
+        # Held by a process that this PID namespace does not know.
+        held = folder / "999999999"
+        held.write_bytes(b"x")
+        with held.open("rb") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            with Living():
+                left = {x.name for x in folder.iterdir()}
+        assert left >= {"notes", "12x", "13", "14", "999999999", p.path.name}
+        with Living():
+            assert not held.exists()
+
+
+@pytest.mark.parametrize("what", ["symlink", "mode", "file", "relative", "missing"])
+def test_a_folder_that_is_not_to_be_trusted_is_not_used(
+    child: Child, tmp_path: Path, what: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    env = {"XDG_RUNTIME_DIR": str(run)}
+    if what == "symlink":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        (run / "siwarp").symlink_to(tmp_path / "elsewhere")
+    elif what == "mode":
+        (run / "siwarp").mkdir()
+        (run / "siwarp").chmod(0o750)
+    elif what == "file":
+        (run / "siwarp").write_text("")
+    elif what == "relative":
+        env["XDG_RUNTIME_DIR"] = os.path.relpath(run)
+    else:
+        env["XDG_RUNTIME_DIR"] = str(run / "not-there")
+    done = child(
+        INIT + "lib.siw_counters_test_count(2, 7); print(path(), lib.siw_counter_get(2))", **env
+    )
+    path, count = done.stdout.split()
+    assert path.startswith(f"/tmp/siwarp-{os.geteuid()}/") or path == "None"
+    assert count == "7"
+    assert done.stderr == ""
+    assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_folder_lock_that_is_never_released_delays_but_does_not_hang(
+    child: Child, run_dir: Path
+) -> None:
+    folder = run_dir / "siwarp"
+    folder.mkdir(mode=0o700)
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        done = child(INIT + "lib.siw_counters_test_count(2, 7); print(lib.siw_counter_get(2))")
+    finally:
+        os.close(fd)
+    assert done.stdout.split() == ["7"]
+    assert list(folder.iterdir()) == []
+
+
+def page(**changes: int | bytes) -> bytes:
+    """This process's page with two counters, as the format says, with some fields changed."""
+    fields: dict[str, int | bytes] = {
+        "magic": b"siwcntrs",
+        "version": 1,
+        "count": 2,
+        "pid": os.getpid(),
+        "start": int(Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]),
+    }
+    fields.update(changes)
+    head = struct.pack(
+        "=8sIIIIQ32x",
+        fields["magic"],
+        fields["version"],
+        fields["count"],
+        fields["pid"],
+        0,
+        fields["start"],
+    )
+    return head + struct.pack("=QQ32s32s", 11, 22, b"a_new_counter", b"tx_msgs")
+
+
+@pytest.fixture
+def own_file(run_dir: Path) -> Path:
+    (run_dir / "siwarp").mkdir(mode=0o700)
+    return run_dir / "siwarp" / str(os.getpid())
+
+
+def test_the_reader_shows_counters_that_only_the_writer_knows(own_file: Path) -> None:
+    own_file.write_bytes(page())
+    assert counters.read(os.getpid()) == {"a_new_counter": 11, "tx_msgs": 22}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"magic": b"\0" * 8}, "not complete"),
+        ({"version": 2}, "has version 2"),
+        ({"count": 3}, "cut short"),
+        ({"pid": 1}, "not running"),
+        ({"start": 1}, "not running"),
+    ],
+)
+def test_the_reader_refuses_a_page_that_is_not_the_living_processs(
+    own_file: Path, changes: dict[str, int | bytes], why: str
+) -> None:
+    own_file.write_bytes(page(**changes))
+    with pytest.raises(counters.CountersError, match=why):
+        counters.read(os.getpid())
+    assert os.getpid() not in counters.pids()
+
+
+def test_the_reader_refuses_links_pipes_and_scraps(own_file: Path) -> None:
+    other = own_file.with_name("real")
+    other.write_bytes(page())
+    own_file.symlink_to(other)
+    with pytest.raises(counters.CountersError):
+        counters.read(os.getpid())
+    own_file.unlink()
+    os.mkfifo(own_file)
+    with pytest.raises(counters.CountersError, match="not a file"):
+        counters.read(os.getpid())
+    own_file.unlink()
+    own_file.write_bytes(b"siwcntrs")
+    with pytest.raises(counters.CountersError, match="cut short"):
+        counters.read(os.getpid())
+
+
+def test_the_reader_uses_no_folder_that_others_can_write(own_file: Path) -> None:
+    own_file.write_bytes(page())
+    own_file.parent.chmod(0o770)
+    assert own_file.parent not in counters.folders()

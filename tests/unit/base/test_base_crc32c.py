@@ -1,0 +1,141 @@
+"""CRC32C: every implementation that this CPU can run, against crcmod."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from itertools import count, takewhile
+from pathlib import Path
+
+import crcmod.predefined
+import pytest
+from _siwarp_layers import ffi, lib
+
+ENOENT, ENOSYS = 2, 38
+POLY = 0x11EDC6F41
+
+oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+NAMES = [
+    ffi.string(p).decode()
+    for p in takewhile(lambda p: p != ffi.NULL, map(lib.siw_crc32c_test_name, count()))
+]
+BEST = ffi.string(lib.siw_crc32c_impl()).decode()
+
+OCTETS = random.Random(5044).randbytes(1 << 20)
+
+
+@pytest.fixture(params=NAMES)
+def impl(request: pytest.FixtureRequest) -> Iterator[str]:
+    rv = lib.siw_crc32c_test_impl(request.param.encode())
+    if rv == -ENOSYS:
+        pytest.skip(f"this CPU cannot run {request.param}")
+    assert rv == 0
+    assert ffi.string(lib.siw_crc32c_impl()).decode() == request.param
+    yield request.param
+    assert lib.siw_crc32c_test_impl(BEST.encode()) == 0
+
+
+def test_the_implementation_in_use_is_the_first_that_the_cpu_can_run() -> None:
+    usable = [name for name in NAMES if lib.siw_crc32c_test_impl(name.encode()) == 0]
+    assert lib.siw_crc32c_test_impl(BEST.encode()) == 0
+    assert usable[0] == BEST
+    assert usable[-1] == "table"
+
+
+def test_an_unknown_implementation_is_refused_and_changes_nothing() -> None:
+    assert lib.siw_crc32c_test_impl(b"abacus") == -ENOENT
+    assert ffi.string(lib.siw_crc32c_impl()).decode() == BEST
+    assert lib.siw_crc32c_test_name(len(NAMES)) == ffi.NULL
+    assert lib.siw_crc32c_test_name(-1) == ffi.NULL
+
+
+def test_known_values_come_out(impl: str) -> None:
+    # The check value of the CRC catalogues, and the iSCSI vectors of RFC 3720 appendix B.4.
+    assert lib.siw_crc32c(0, b"123456789", 9) == 0xE3069283
+    assert lib.siw_crc32c(0, bytes(32), 32) == 0x8A9136AA
+    assert lib.siw_crc32c(0, b"\xff" * 32, 32) == 0x62A8AB43
+    assert lib.siw_crc32c(0, bytes(range(32)), 32) == 0x46DD794E
+    assert lib.siw_crc32c(0, bytes(reversed(range(32))), 32) == 0x113FDB5C
+
+
+def test_every_length_to_600_agrees_with_crcmod(impl: str) -> None:
+    buf = ffi.from_buffer(OCTETS)
+    for n in range(601):
+        assert lib.siw_crc32c(0, buf, n) == oracle(OCTETS[:n]), n
+
+
+def test_every_alignment_agrees_with_crcmod(impl: str) -> None:
+    raw = ffi.new("uint8_t[]", 4096 + 64)
+    base = raw + -int(ffi.cast("uintptr_t", raw)) % 64
+    for off in range(64):
+        for n in (1, 7, 18, 64, 82, 127, 128, 191, 192, 255, 256, 257, 511, 600, 1008, 1040, 2000):
+            ffi.memmove(base + off, OCTETS, n)
+            assert lib.siw_crc32c(0, base + off, n) == oracle(OCTETS[:n]), (off, n)
+
+
+def test_large_random_pieces_agree_with_crcmod(impl: str) -> None:
+    rng = random.Random(1)
+    buf = ffi.from_buffer(OCTETS)
+    for _ in range(200):
+        n = rng.randrange(600, 1 << rng.randrange(10, 20))
+        off = rng.randrange(len(OCTETS) - n)
+        seed = rng.getrandbits(32)
+        assert lib.siw_crc32c(seed, buf + off, n) == oracle(OCTETS[off : off + n], seed)
+
+
+def test_a_running_value_goes_on_where_it_stopped_at_every_split(impl: str) -> None:
+    data = OCTETS[:700]
+    whole = oracle(data)
+    for cut in range(len(data) + 1):
+        first = lib.siw_crc32c(0, data[:cut], cut)
+        assert first == oracle(data[:cut])
+        assert lib.siw_crc32c(first, data[cut:], len(data) - cut) == whole, cut
+
+
+def test_copying_gives_the_same_sum_and_the_octets_and_touches_nothing_else(impl: str) -> None:
+    src = ffi.from_buffer(OCTETS)
+    dst = ffi.new("uint8_t[]", 1 << 17)
+    view = ffi.buffer(dst)
+    rng = random.Random(2)
+    lengths = [*range(601), *(rng.randrange(600, 1 << 16) for _ in range(60))]
+    for n in lengths:
+        off, to, seed = rng.randrange(64), 64 + rng.randrange(64), rng.getrandbits(32)
+        view[: n + 256] = b"\xa5" * (n + 256)
+        got = lib.siw_crc32c_copy(seed, dst + to, src + off, n)
+        assert got == oracle(OCTETS[off : off + n], seed), n
+        assert view[to : to + n] == OCTETS[off : off + n], n
+        assert view[:to] == b"\xa5" * to, n
+        assert view[to + n : n + 256] == b"\xa5" * (256 - to), n
+
+
+def test_a_list_of_pieces_sums_like_the_pieces_joined(impl: str) -> None:
+    rng = random.Random(3)
+    for _ in range(100):
+        pieces = [rng.randbytes(rng.choice((0, 1, 18, 64, 200, 1500))) for _ in range(7)]
+        kept = [ffi.from_buffer(p) for p in pieces]
+        iov = ffi.new("struct iovec[]", [(k, len(p)) for k, p in zip(kept, pieces, strict=True)])
+        assert lib.siw_crc32c_iov(0, iov, len(pieces)) == oracle(b"".join(pieces))
+        assert lib.siw_crc32c_iov(oracle(b"x"), iov, 1) == oracle(b"x" + pieces[0])
+    assert lib.siw_crc32c_iov(0x1234, ffi.NULL, 0) == 0x1234
+
+
+def test_no_octets_may_lie_nowhere(impl: str) -> None:
+    assert lib.siw_crc32c(0x1234, ffi.NULL, 0) == 0x1234
+    assert lib.siw_crc32c_copy(0x1234, ffi.NULL, ffi.NULL, 0) == 0x1234
+
+
+def test_the_folding_constants_are_the_powers_that_their_names_say() -> None:
+    source = Path(__file__).parents[3] / "siwarp" / "base" / "crc32c_x86.c"
+    text = source.read_text(encoding="utf-8")
+    found = re.findall(r"^#define RX(32|64)_(\d+) +0x([0-9a-f]+)ull$", text, re.MULTILINE)
+    assert len(found) == text.count("#define RX") == 20
+    for width, exponent, value in found:
+        residue = 1
+        for _ in range(int(exponent)):
+            residue <<= 1
+            if residue >> 32:
+                residue ^= POLY
+        reflected = int(f"{residue:0{width}b}"[::-1], 2)
+        assert int(value, 16) == reflected, f"RX{width}_{exponent}"

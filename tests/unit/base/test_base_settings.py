@@ -1,0 +1,238 @@
+"""The settings table: defaults, environment, calls, and what is said about bad values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import pytest
+from _siwarp_layers import ffi, lib
+
+Child = Callable[..., CompletedProcess[str]]
+
+ENOENT, EINVAL, ERANGE = 2, 22, 34
+
+# What the issue and the design pages promise: name, default, min, max.
+PROMISED = {
+    "progress": (1, 0, 1),
+    "nap_us": (1000, 50, 100000),
+    "spin_us": (30, 0, 10000),
+    "budget": (64, 1, 4096),
+    "hot_sockets": (4, 1, 16),
+    "rcvbuf": (8 << 20, 4096, 1 << 30),
+    "sndbuf": (8 << 20, 4096, 1 << 30),
+    "mulpdu": (64768, 128, 64768),
+    "strict": (0, 0, 1),
+    "mpa_timeout_ms": (5000, 10, 600000),
+    "linger_ms": (2000, 0, 600000),
+    "crc": (1, 0, 1),
+    "log": (0, 0, 4),
+}
+NAMES = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
+
+VALUES = """
+import json
+print(json.dumps({ffi.string(lib.siw_setting_name(i)).decode(): lib.siw_setting_value(i)
+                  for i in range(lib.siw_settings_count())}))
+"""
+
+
+def values(done: CompletedProcess[str]) -> dict[str, int]:
+    result: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_the_table_has_each_setting_with_its_default_and_bounds() -> None:
+    table = {
+        name: (lib.siw_setting_default(i), lib.siw_setting_min(i), lib.siw_setting_max(i))
+        for i, name in enumerate(NAMES)
+    }
+    assert table == PROMISED
+
+
+def test_variable_and_option_are_spelled_after_the_field() -> None:
+    for i, name in enumerate(NAMES):
+        assert ffi.string(lib.siw_setting_env(i)).decode() == f"SIWARP_{name.upper()}"
+        assert ffi.string(lib.siw_setting_option(i)).decode() == "--" + name.replace("_", "-")
+        help_line = ffi.string(lib.siw_setting_help(i)).decode()
+        assert len(help_line) > 10 and "\n" not in help_line
+
+
+def test_every_default_lies_within_its_bounds() -> None:
+    for i in range(lib.siw_settings_count()):
+        low, high = lib.siw_setting_min(i), lib.siw_setting_max(i)
+        assert low <= lib.siw_setting_default(i) <= high
+
+
+@pytest.mark.parametrize("i", [-1, len(NAMES), 1 << 30])
+def test_there_is_nothing_outside_of_the_table(i: int) -> None:
+    for text in (
+        lib.siw_setting_name,
+        lib.siw_setting_env,
+        lib.siw_setting_option,
+        lib.siw_setting_help,
+    ):
+        assert text(i) == ffi.NULL
+    for number in (
+        lib.siw_setting_default,
+        lib.siw_setting_min,
+        lib.siw_setting_max,
+        lib.siw_setting_value,
+    ):
+        assert number(i) == -1
+
+
+def test_without_variables_the_defaults_hold_and_nothing_is_said(child: Child) -> None:
+    done = child(VALUES)
+    assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+    assert done.stderr == ""
+
+
+def test_each_variable_sets_its_own_setting_to_either_bound(child: Child) -> None:
+    for column in (1, 2):
+        wanted = {name: row[column] for name, row in PROMISED.items()}
+        done = child(VALUES, **{f"SIWARP_{n.upper()}": str(v) for n, v in wanted.items()})
+        assert values(done) == wanted
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "4097", "", " 8", "8 ", "+8", "0x8", "8k", "eight", "9" * 30, "-", "8\n9"]
+)
+def test_a_bad_value_costs_one_line_and_leaves_the_default(child: Child, text: str) -> None:
+    done = child(VALUES, SIWARP_BUDGET=text)
+    assert values(done)["budget"] == 64
+    head = f"siwarp: SIWARP_BUDGET={text} is not a number of 1..4096; using 64\n"
+    assert done.stderr == head
+
+
+def test_an_unknown_variable_costs_one_line_and_changes_nothing(child: Child) -> None:
+    done = child(VALUES, SIWARP_BUDGETS="7", SIWARP_="1", SIWARPED="1")
+    assert sorted(done.stderr.splitlines()) == [
+        "siwarp: no setting is called SIWARP_; ignored",
+        "siwarp: no setting is called SIWARP_BUDGETS; ignored",
+    ]
+    assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+
+
+def test_a_very_long_value_is_still_one_line(child: Child) -> None:
+    done = child(VALUES, SIWARP_NAP_US="1" * 5000)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("siwarp: SIWARP_NAP_US=1111")
+    assert done.stderr.endswith("\n")
+
+
+def test_the_environment_is_read_once_though_many_threads_ask_first(child: Child) -> None:
+    code = """
+import threading
+go = threading.Barrier(8)
+seen = []
+def ask():
+    go.wait()
+    seen.append(lib.siw_setting_value(3))
+threads = [threading.Thread(target=ask) for _ in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(seen)
+"""
+    done = child(code, SIWARP_BUDGET="17", SIWARP_NONSENSE="1")
+    assert done.stdout.strip() == str([17] * 8)
+    assert done.stderr == "siwarp: no setting is called SIWARP_NONSENSE; ignored\n"
+
+
+def test_a_call_beats_the_environment_even_when_it_comes_first(child: Child) -> None:
+    done = child("assert lib.siw_setting_set(b'budget', 5) == 0" + VALUES, SIWARP_BUDGET="17")
+    assert values(done)["budget"] == 5
+
+
+def test_a_call_out_of_bounds_or_to_nowhere_is_refused_and_changes_nothing(child: Child) -> None:
+    code = """
+print([lib.siw_setting_set(b'budget', 0), lib.siw_setting_set(b'budget', 4097),
+       lib.siw_setting_set(b'budgets', 1), lib.siw_setting_set(b'', 1),
+       lib.siw_setting_set_text(b'budget', b'many'), lib.siw_setting_set_text(b'budget', b'5000'),
+       lib.siw_setting_set_text(b'nowhere', b'1'), lib.siw_setting_set_text(b'budget', b'4096')])
+"""
+    done = child(code + VALUES)
+    answers = [-ERANGE, -ERANGE, -ENOENT, -ENOENT, -EINVAL, -ERANGE, -ENOENT, 0]
+    assert done.stdout.splitlines()[0] == str(answers)
+    assert values(done) == {**{n: r[0] for n, r in PROMISED.items()}, "budget": 4096}
+    assert done.stderr == ""
+
+
+LEVELS = """
+layers = ('base', 'llp', 'mpa', 'ddp', 'rdmap', 'verbs', 'cm')
+print([lib.siw_trace_level(x.encode()) for x in layers])
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "levels"),
+    [
+        ("0", 0, [0, 0, 0, 0, 0, 0, 0]),
+        ("4", 4, [4, 4, 4, 4, 4, 4, 4]),
+        ("warn", 2, [2, 2, 2, 2, 2, 2, 2]),
+        ("off", 0, [0, 0, 0, 0, 0, 0, 0]),
+        ("error,mpa=debug", 1, [1, 1, 4, 1, 1, 1, 1]),
+        ("mpa=debug,cm=info", 0, [0, 0, 4, 0, 0, 0, 3]),
+        ("verbs=0,info", 3, [3, 3, 3, 3, 3, 0, 3]),
+    ],
+)
+def test_the_log_variable_takes_a_level_and_levels_by_layer(
+    child: Child, text: str, value: int, levels: list[int]
+) -> None:
+    done = child(VALUES + LEVELS, SIWARP_LOG=text)
+    assert json.loads(done.stdout.splitlines()[0])["log"] == value
+    assert json.loads(done.stdout.splitlines()[1]) == levels
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("text", ["5", "", "loud", "mpa=", "=3", "tcp=3", "3,", "3 ", "mpa=3=3"])
+def test_a_bad_log_level_costs_one_line_and_leaves_all_layers_silent(
+    child: Child, text: str
+) -> None:
+    done = child(VALUES + LEVELS, SIWARP_LOG=text)
+    assert json.loads(done.stdout.splitlines()[0])["log"] == 0
+    assert json.loads(done.stdout.splitlines()[1]) == [0] * 7
+    assert done.stderr == f"siwarp: SIWARP_LOG={text} is not level[,layer=level]...; ignored\n"
+
+
+def test_setting_the_log_by_call_sets_every_layer(child: Child) -> None:
+    done = child("assert lib.siw_setting_set(b'log', 3) == 0" + LEVELS, SIWARP_LOG="mpa=debug")
+    assert json.loads(done.stdout) == [3] * 7
+
+
+LOG_LINE = re.compile(r"siwarp\[\d+\] \d+\.\d{6} (\w+) (\w+): (.*)")
+
+
+def test_a_line_is_written_only_at_or_below_its_layers_level(child: Child) -> None:
+    code = """
+lib.siw_settings_count(); lib.siw_setting_value(0)
+for layer in (b'llp', b'mpa'):
+    for level in (1, 2, 3, 4):
+        assert lib.siw_trace_test_log(layer, level, b'word %d') == 0
+assert lib.siw_trace_test_log(b'tcp', 1, b'x') == -22
+assert lib.siw_trace_test_log(b'mpa', 0, b'x') == -22
+assert lib.siw_trace_level(b'tcp') == -22
+"""
+    done = child(code, SIWARP_LOG="error,mpa=info")
+    lines = [LOG_LINE.fullmatch(line) for line in done.stderr.splitlines()]
+    assert [m.groups() if m else None for m in lines] == [
+        ("llp", "error", "word %d"),
+        ("mpa", "error", "word %d"),
+        ("mpa", "warn", "word %d"),
+        ("mpa", "info", "word %d"),
+    ]
+
+
+def test_a_long_line_is_cut_and_still_ends(child: Child) -> None:
+    code = "lib.siw_trace_set(4); lib.siw_trace_test_log(b'cm', 4, b'y' * 2000)"
+    done = child(code)
+    assert done.stderr.endswith("y\n")
+    assert len(done.stderr) < 512 and done.stderr.count("\n") == 1
+
+
+def test_nothing_is_written_by_default(child: Child) -> None:
+    code = "lib.siw_setting_value(0); assert lib.siw_trace_test_log(b'cm', 1, b'x') == 0"
+    assert child(code).stderr == ""

@@ -1,0 +1,699 @@
+"""Connections: made, refused, rejected, given up, with what each end is told."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import select
+import socket
+import threading
+import time
+
+import pytest
+from unit.verbs.rc_harness import (
+    READ,
+    SEND,
+    WRITE,
+    End,
+    Wire,
+    plain_client,
+    plain_listener,
+    read_all,
+)
+from unit.verbs.verbs_harness import Rig, counted, pattern, poll, refused, until
+
+from siwarp import cm
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.inspect import FPDU, MPAReply, MPARequest, split_stream
+from siwarp.verbs import (
+    QPAttr,
+    QPState,
+    QPType,
+    SendWR,
+    WCStatus,
+)
+
+
+def exchange(a: End, b: End, size: int = 300) -> None:
+    """Show that data goes both ways, the initiator first, by all three operations."""
+    for one, other in ((a, b), (b, a)):
+        one.mem.write(pattern(size, 9))
+        other.mem.view[:size] = bytes(size)
+        other.recv(wr_id=1, length=size)
+        one.post(SEND, 2, length=size)
+        assert poll(other.rcq)[0].byte_len == size
+        assert other.mem.read(size) == pattern(size, 9)
+        one.post(WRITE, 3, length=size, remote=other.mem.remote(1000, size))
+        one.post(READ, 4, offset=2000, length=size, remote=other.mem.remote(1000, size))
+        assert [w.wr_id for w in poll(one.scq, 3) if w.ok] == [2, 3, 4]
+        assert one.mem.read(size, 2000) == pattern(size, 9)
+
+
+# ---- good connections
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_listener_at_port_zero_tells_its_port_and_addresses_agree(rig: Rig, host: str) -> None:
+    wire = Wire(rig, host=host)
+    assert wire.address[0] == host and wire.address[1] > 0
+    a, b = wire.connect()
+    assert (a.id.local_addr, a.id.peer_addr) == (b.id.peer_addr, b.id.local_addr)
+    assert b.id.local_addr == wire.address
+    assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
+    exchange(a, b)
+
+
+@pytest.mark.parametrize("rev", [1, 2])
+@pytest.mark.parametrize("ask_crc", [True, False])
+@pytest.mark.parametrize("answer_crc", [True, False])
+def test_every_revision_and_crc_agreement_carries_data(
+    two: Wire, rev: int, ask_crc: bool, answer_crc: bool
+) -> None:
+    a = two.dial(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
+    request = two.request()
+    assert (request.rev, request.crc) == (rev, ask_crc)
+    b = End(two.passive, request.id, two.p_channel, size=1 << 16)
+    b.id.accept(ConnParam(crc=answer_crc))
+    for end in (a, b):
+        event = end.event()
+        assert event.type == CMEventType.ESTABLISHED
+        assert (event.rev, event.crc) == (rev, ask_crc or answer_crc)
+    exchange(a, b)
+
+
+@pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
+def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_first(
+    two: Wire, rtr: RTR
+) -> None:
+    def receive_posted(b: End) -> None:
+        b.recv(wr_id=5)
+
+    a, b = two.connect(ConnParam(peer_to_peer=rtr), before_accept=receive_posted)
+    a.recv(wr_id=6)
+    b.mem.write(b"I first")
+    b.post(SEND, 1, length=7)
+    assert poll(b.scq)[0].ok
+    (got,) = poll(a.rcq)
+    assert (got.wr_id, got.byte_len, a.mem.read(7)) == (6, 7, b"I first")
+    assert b.rcq.poll(4) == [] and a.scq.poll(4) == []  # the RTR used nothing of anybody's
+    a.post(SEND, 2, length=3)
+    assert poll(b.rcq)[0].wr_id == 5
+    assert poll(a.scq)[0].wr_id == 2
+    exchange(a, b)
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [RTR.FPDU | RTR.WRITE, RTR.FPDU | RTR.READ, RTR.WRITE | RTR.READ, RTR(7)],
+)
+def test_of_several_rtrs_both_ends_settle_on_one(two: Wire, offered: RTR) -> None:
+    a = two.dial(ConnParam(peer_to_peer=offered), size=1 << 16)
+    request = two.request()
+    assert request.peer_to_peer == offered
+    b = End(two.passive, request.id, two.p_channel, size=1 << 16)
+    b.id.accept()
+    chosen = {end.event().peer_to_peer for end in (a, b)}
+    assert len(chosen) == 1
+    (one,) = chosen
+    assert one in (RTR.FPDU, RTR.WRITE, RTR.READ) and one & offered
+    exchange(a, b)
+
+
+@pytest.mark.parametrize("rev", [1, 2])
+@pytest.mark.parametrize("size", [0, 1, 3, 507, 508])
+def test_private_data_goes_both_ways(wire: Wire, rev: int, size: int) -> None:
+    hello, answer = pattern(size, 1), pattern(size, 2)
+    a = wire.dial(ConnParam(rev=rev, private_data=hello))
+    request = wire.request()
+    assert request.private_data == hello
+    b = End(wire.passive, request.id, wire.p_channel)
+    b.id.accept(ConnParam(private_data=answer))
+    assert a.event().private_data == answer
+    assert b.event().type == CMEventType.ESTABLISHED
+
+
+@pytest.mark.parametrize(("rev", "most"), [(1, 512), (2, 508)])
+def test_private_data_above_the_limit_is_refused(wire: Wire, rev: int, most: int) -> None:
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+    too_much = ConnParam(rev=rev, private_data=bytes(most + 1))
+    assert refused(a.id.connect, wire.address, too_much) == errno.EINVAL
+    a.id.connect(wire.address, ConnParam(rev=rev, private_data=bytes(most)))
+    request = wire.request()
+    assert len(request.private_data) == most
+    b = End(wire.passive, request.id, wire.p_channel)
+    assert refused(b.id.accept, ConnParam(private_data=bytes(most + 1))) == errno.EINVAL
+    assert refused(request.id.reject, bytes(most + 1)) == errno.EINVAL
+    b.id.accept(ConnParam(private_data=bytes(most)))
+    assert len(a.event().private_data) == most
+
+
+def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(two: Wire) -> None:
+    with counted("rejects", 2):  # counted at either end
+        a = two.dial(ConnParam(private_data=b"please"), size=1 << 16)
+        request = two.request()
+        request.id.reject(b"no, thanks")
+        event = a.event()
+    assert (event.type, event.status, event.private_data) == (
+        CMEventType.REJECTED,
+        errno.ECONNREFUSED,
+        b"no, thanks",
+    )
+    assert a.qp.qp_state == QPState.INIT
+    request.id.close()
+    a.id.close()
+    a.id = CMID(a.channel)
+    a.qp.modify(QPAttr(qp_state=QPState.RESET))
+    a.id.bind_qp(a.qp)
+    a.id.connect(two.address)
+    b = End(two.passive, two.request().id, two.p_channel, size=1 << 16)
+    b.id.accept()
+    assert a.event().type == CMEventType.ESTABLISHED
+    exchange(a, b)
+
+
+def test_one_listener_serves_many_connections_each_its_own(two: Wire) -> None:
+    n = 12
+    dialled = [
+        two.dial(ConnParam(private_data=bytes([i])), size=1 << 12, max_send_wr=8) for i in range(n)
+    ]
+    served: dict[int, End] = {}
+    established = 0
+    while established < n:
+        event = two.p_channel.get_event(5)
+        assert event is not None
+        if event.type == CMEventType.ESTABLISHED:
+            established += 1
+            continue
+        assert event.type == CMEventType.CONNECT_REQUEST
+        b = End(two.passive, event.id, two.p_channel, size=1 << 12, max_send_wr=8)
+        b.id.accept()
+        served[event.private_data[0]] = b
+    assert {two.a_channel.get_event(5).id for _ in range(n)} == {a.id for a in dialled}
+    for i, a in enumerate(dialled):
+        served[i].recv(length=16)
+        a.mem.write(bytes([i]) * 8)
+        a.post(SEND, length=8)
+    for i, b in served.items():
+        assert poll(b.rcq)[0].byte_len == 8
+        assert b.mem.read(8) == bytes([i]) * 8
+
+
+def test_two_queue_pairs_of_one_process_connect_on_one_channel(rig: Rig) -> None:
+    channel = CMEventChannel(rig.ctx)
+    listener = CMID(channel)
+    listener.listen(("127.0.0.1", 0))
+    a = End(rig, CMID(channel), channel, size=1 << 16)
+    a.id.connect(listener.local_addr)
+    b = None
+    seen = []
+    for _ in range(3):
+        event = channel.get_event(5)
+        assert event is not None
+        seen.append(event.type)
+        if event.type == CMEventType.CONNECT_REQUEST:
+            b = End(rig, event.id, channel, size=1 << 16)
+            b.id.accept()
+    assert b is not None and seen.count(CMEventType.ESTABLISHED) == 2
+    exchange(a, b)
+
+
+def test_the_channels_descriptor_is_readable_while_an_event_waits(two: Wire) -> None:
+    p = select.poll()
+    p.register(two.p_channel, select.POLLIN)
+    assert p.poll(20) == []
+    a = two.dial()
+    assert p.poll(5000)
+    assert two.p_channel.get_event(0) is not None
+    assert p.poll(20) == [] and a.qp.qp_state == QPState.INIT
+
+
+def test_the_source_address_can_be_chosen(wire: Wire) -> None:
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+    a.id.connect(wire.address, source=("127.0.0.9", 0))
+    assert wire.request().id.peer_addr[0] == "127.0.0.9"
+
+
+# ---- IRD and ORD
+
+
+@pytest.mark.parametrize(
+    ("a_ord", "a_ird", "b_ord", "b_ird"),
+    [(None,) * 4, (4, 8, 16, 2), (1, 1, 1, 1), (0, 0, 0, 0), (128, 3, 128, 3), (2, 0, 7, 9)],
+)
+def test_ird_and_ord_are_negotiated_and_told_to_both(
+    wire: Wire, a_ord: int | None, a_ird: int | None, b_ord: int | None, b_ird: int | None
+) -> None:
+    def full(x: int | None) -> int:
+        return 128 if x is None else x
+
+    a = wire.dial(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
+    request = wire.request()
+    assert (request.initiator_depth, request.responder_resources) == (full(a_ird), full(a_ord))
+    assert (request.peer_ird, request.peer_ord) == (full(a_ird), full(a_ord))
+    b = End(wire.passive, request.id, wire.p_channel)
+    b.id.accept(ConnParam(initiator_depth=b_ord, responder_resources=b_ird))
+    at_a, at_b = a.event(), b.event()
+    assert at_a.initiator_depth == min(full(a_ord), full(b_ird))
+    assert at_a.responder_resources == full(a_ird)
+    assert at_b.initiator_depth == min(full(b_ord), full(a_ird))
+    assert at_b.responder_resources == full(b_ird)
+    assert (at_a.peer_ird, at_a.peer_ord) == (full(b_ird), at_b.initiator_depth)
+
+
+def test_without_reads_agreed_a_read_is_refused(wire: Wire) -> None:
+    a, b = wire.connect(ConnParam(initiator_depth=0))
+    wr = SendWR(1, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8))
+    assert refused(a.qp.post_send, wr) == errno.EINVAL
+    exchange_write_only(a, b)
+
+
+def exchange_write_only(a: End, b: End) -> None:
+    b.recv()
+    a.post(SEND, 1, length=8)
+    assert poll(b.rcq)[0].ok
+
+
+def test_depths_set_on_the_queue_pair_bound_those_of_the_connection(wire: Wire) -> None:
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+    a.qp.modify(QPAttr(max_rd_atomic=3, max_dest_rd_atomic=5))
+    assert refused(a.id.connect, wire.address, ConnParam(initiator_depth=4)) == errno.EINVAL
+    a.id.connect(wire.address)
+    request = wire.request()
+    assert (request.peer_ord, request.peer_ird) == (3, 5)
+
+
+# ---- illegal use
+
+
+def test_what_makes_no_sense_is_refused(wire: Wire) -> None:
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+    where = wire.address
+    for wrong in (
+        ConnParam(rev=3),
+        ConnParam(rev=-1),
+        ConnParam(rev=1, peer_to_peer=RTR.WRITE),
+        ConnParam(peer_to_peer=8),
+        ConnParam(initiator_depth=129),
+        ConnParam(responder_resources=129),
+        ConnParam(initiator_depth=-2),
+    ):
+        assert refused(a.id.connect, where, wrong) == errno.EINVAL, wrong
+    empty = CMID(wire.a_channel)
+    assert refused(empty.connect, where) == errno.EINVAL  # no queue pair
+    assert refused(a.id.accept) == errno.EINVAL  # no request
+    assert refused(a.id.reject) == errno.EINVAL
+    assert refused(a.id.disconnect) == errno.ENOTCONN
+    assert refused(wire.listener.disconnect) == errno.ENOTCONN
+    assert refused(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
+    assert refused(lambda: empty.local_addr) == errno.ENOTCONN
+    a.id.connect(where)
+    assert refused(a.id.connect, where) == errno.EINVAL  # under way already
+    request = wire.request()
+    assert refused(request.id.accept) == errno.EINVAL  # no queue pair
+    # The listener works on.
+    b = End(wire.passive, request.id, wire.p_channel)
+    b.id.accept()
+    assert a.event().type == CMEventType.ESTABLISHED
+    assert refused(b.id.accept) == errno.EINVAL
+    assert refused(b.id.reject) == errno.EINVAL
+
+
+def test_an_id_takes_one_queue_pair_of_its_own_device_and_type(wire: Wire) -> None:
+    cm_id = CMID(wire.a_channel)
+    other = Rig()
+    assert refused(cm_id.bind_qp, other.qp(qp_type=QPType.RC)) == errno.EINVAL
+    assert refused(cm_id.bind_qp, wire.active.qp()) == errno.EINVAL
+    qp = wire.active.qp(qp_type=QPType.RC)
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+    assert refused(cm_id.bind_qp, qp) == errno.EINVAL
+    cm_id.bind_qp(wire.active.qp(qp_type=QPType.RC))
+    assert refused(cm_id.bind_qp, wire.active.qp(qp_type=QPType.RC)) == errno.EINVAL
+    other.close()
+
+
+def test_accepting_with_a_queue_pair_that_left_init_says_nothing_to_the_peer(wire: Wire) -> None:
+    a = wire.dial(size=1 << 16)
+    b = End(wire.passive, wire.request().id, wire.p_channel, size=1 << 16)
+    b.qp.modify(QPAttr(qp_state=QPState.ERR))
+    assert refused(b.id.accept) == errno.EINVAL
+    assert wire.a_channel.get_event(0.05) is None
+    b.qp.modify(QPAttr(qp_state=QPState.RESET))
+    b.qp.modify(QPAttr(qp_state=QPState.INIT))
+    b.id.accept()
+    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
+    exchange(a, b)
+
+
+def test_a_port_in_use_and_addresses_of_others_are_refused(wire: Wire) -> None:
+    again = CMID(wire.p_channel)
+    assert refused(again.listen, wire.address) == errno.EADDRINUSE
+    assert refused(again.listen, ("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
+    again.listen(("127.0.0.1", 0))
+
+
+def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> None:
+    ch = lib.siw_cm_create_channel(rig.ctx._live())
+    cm_id = lib.siw_cm_create_id(ch, ffi.NULL)
+    assert lib.siw_cm_destroy_channel(ch) == -errno.EBUSY
+    assert lib.siw_cm_destroy_id(cm_id) == 0
+    assert lib.siw_cm_destroy_channel(ch) == 0
+
+
+def test_a_queue_pair_that_an_id_has_is_busy(wire: Wire) -> None:
+    a = wire.dial()
+    wire.request()
+    assert lib.siw_destroy_qp(a.qp._live()) == -errno.EBUSY
+    assert a.qp.qp_state == QPState.INIT
+    a.id.close()
+    a.qp.close()
+
+
+# ---- nobody there, somebody strange
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> None:
+    wire = Wire(rig, host=host)
+    with plain_listener(host) as s:
+        gone = s.getsockname()[:2]
+    a = End(rig, CMID(wire.a_channel), wire.a_channel)
+    a.id.connect(gone)
+    event = a.event()
+    assert (event.type, event.status) == (CMEventType.UNREACHABLE, errno.ECONNREFUSED)
+    assert a.qp.qp_state == QPState.INIT
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.2])
+def test_a_silent_listener_is_given_up_in_time(wire: Wire, timeout: float) -> None:
+    with plain_listener() as s, counted("startup_timeouts", 1):
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        start = time.monotonic()
+        a.id.connect(s.getsockname(), ConnParam(timeout=timeout))
+        event = a.event()
+        took = time.monotonic() - start
+    assert (event.type, event.status) == (CMEventType.UNREACHABLE, errno.ETIMEDOUT)
+    assert timeout <= took < timeout + 0.3
+
+
+GARBAGE = [
+    b"HTTP/1.0 400 Bad Request\r\n\r\n",
+    bytes(64),
+    b"MPA ID Req Frame" + bytes(4),
+    b"x" * 20,
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=["http", "zeros", "a request", "x"])
+def test_a_listener_that_answers_garbage_is_a_connect_error(wire: Wire, garbage: bytes) -> None:
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a.id.connect(s.getsockname(), ConnParam(timeout=2))
+        peer, _ = s.accept()
+        with peer:
+            peer.sendall(garbage)
+            event = a.event()
+    assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
+
+
+@pytest.mark.parametrize("said", [b"", b"MPA ID Re", bytes(MPAReply(rev=2))[:19]])
+def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) -> None:
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a.id.connect(s.getsockname(), ConnParam(timeout=2))
+        peer, _ = s.accept()
+        peer.recv(100)
+        peer.sendall(said)
+        peer.close()
+        event = a.event()
+    assert event.type == CMEventType.CONNECT_ERROR
+    assert event.status in (errno.ECONNRESET, errno.EPROTO)
+
+
+@pytest.mark.parametrize(
+    "garbage", [*GARBAGE[:2], b"MPA ID Rep Frame" + bytes(4), b"", b"MPA ID Req"]
+)
+def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
+    two: Wire, garbage: bytes
+) -> None:
+    with plain_client(two.address) as s:
+        s.sendall(garbage)
+        if len(garbage) < 20:
+            s.shutdown(socket.SHUT_WR)
+        read_all(s)
+    assert two.p_channel.get_event(0.02) is None
+    a, b = two.connect()
+    exchange(a, b)
+
+
+def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(two: Wire) -> None:
+    with plain_client(two.address):
+        a, b = two.connect()
+        exchange(a, b)
+
+
+def test_a_client_that_leaves_before_the_answer_costs_no_processor_time(two: Wire) -> None:
+    s = plain_client(two.address)
+    s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)) + b"and more")
+    request = two.request()
+    s.close()
+    time.sleep(0.05)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep(0.3)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 0.1, f"{spent:.2f} s of processor time in 0.3 s of waiting for the user"
+    b = End(two.passive, request.id, two.p_channel)
+    assert refused(b.id.accept) == errno.ECONNRESET
+    assert b.qp.qp_state == QPState.INIT
+
+
+def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:
+    two.dial().close()  # before the request is seen
+    dialled = two.dial()
+    request = None
+    while request is None or request.private_data != b"":
+        request = two.request()
+        if two.p_channel.get_event(0.02) is None:
+            break
+    request.id.close()  # the request is not answered
+    event = dialled.event()
+    assert event.type == CMEventType.CONNECT_ERROR
+    a = two.dial()
+    b = End(two.passive, two.request().id, two.p_channel)
+    b.id.accept()
+    b.close()  # accepted, not yet established
+    events = [a.event().type]
+    if events[0] == CMEventType.ESTABLISHED:
+        events.append(a.event().type)
+    assert events[-1] in (CMEventType.DISCONNECTED, CMEventType.CONNECT_ERROR)
+
+
+def test_a_listener_that_closes_leaves_its_connections_alone(two: Wire) -> None:
+    a, b = two.connect()
+    waiting = two.dial()  # nobody takes this one
+    address = two.address
+    until(lambda: select.select([two.p_channel], [], [], 0)[0])
+    two.listener.close()
+    assert waiting.event().type == CMEventType.CONNECT_ERROR
+    exchange(a, b)
+    late = End(two.active, CMID(two.a_channel), two.a_channel)
+    late.id.connect(address)
+    assert late.event().status == errno.ECONNREFUSED
+
+
+def test_ids_close_in_one_thread_while_another_waits_for_events(two: Wire) -> None:
+    stop = threading.Event()
+    seen: list[CMEvent] = []
+
+    def wait() -> None:
+        while not stop.is_set():
+            event = two.a_channel.get_event(0.01)
+            if event is not None:
+                seen.append(event)
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for t in threads:
+        t.start()
+    try:
+        for i in range(60):
+            a = two.dial(max_send_wr=1, max_recv_wr=1)
+            request = two.request()
+            b = End(two.passive, request.id, two.p_channel, max_send_wr=1, max_recv_wr=1)
+            if i % 3:
+                b.id.accept()
+            else:
+                b.id.reject()
+            if i % 2:
+                time.sleep(0.0005)
+            a.close()
+            b.close()
+    finally:
+        stop.set()
+        for t in threads:
+            t.join(10)
+    assert not any(t.is_alive() for t in threads)
+
+
+# ---- peers that we did not write
+
+
+def fpdus_of(s: socket.socket) -> list[FPDU]:
+    return split_stream(read_all(s)).fpdus
+
+
+def terminates(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
+    """Return (layer, type, code) of each Terminate among the FPDUs."""
+    found = []
+    for fpdu in fpdus:
+        ulpdu = bytes(fpdu.ulpdu)
+        if ulpdu[1] & 0xF == 7:
+            found.append((ulpdu[18] >> 4, ulpdu[18] & 0xF, ulpdu[19]))
+    return found
+
+
+def answered(
+    wire: Wire, s: socket.socket, reply: MPAReply, param: ConnParam
+) -> tuple[End, socket.socket]:
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=1 << 12)
+    a.id.connect(s.getsockname(), param)
+    peer, _ = s.accept()
+    peer.settimeout(5)
+    peer.recv(1000)
+    peer.sendall(bytes(reply))
+    return a, peer
+
+
+@pytest.mark.clause("RFC6581-9.1-08", "RFC6581-9.1-09")
+def test_a_responder_that_wants_more_reads_than_there_is_room_for_is_terminated(
+    wire: Wire,
+) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
+        )
+        event = a.event()
+        assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
+        assert event.wire_error == 2 << 16 | 6
+        with peer:
+            assert terminates(fpdus_of(peer)) == [(2, 0, 6)]
+    assert a.qp.qp_state == QPState.INIT
+
+
+@pytest.mark.clause("RFC6581-9.1-07", "RFC6581-9.1-10")
+def test_the_initiators_ird_grows_to_the_responders_ord_and_its_ord_shrinks_to_the_ird(
+    wire: Wire,
+) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire,
+            s,
+            MPAReply(rev=2, s=1, ird=3, ord=40),
+            ConnParam(initiator_depth=9, responder_resources=2),
+        )
+        event = a.event()
+        assert event.type == CMEventType.ESTABLISHED
+        assert (event.responder_resources, event.initiator_depth) == (40, 3)
+        assert (event.peer_ird, event.peer_ord) == (3, 40)
+        peer.close()
+
+
+@pytest.mark.clause("RFC6581-9.1-12", "RFC6581-9.1-14")
+def test_a_responder_that_leaves_depths_to_the_users_changes_none(wire: Wire) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire,
+            s,
+            MPAReply(rev=2, s=1, ird=0x3FFF, ord=0x3FFF),
+            ConnParam(initiator_depth=9, responder_resources=2),
+        )
+        event = a.event()
+        assert (event.responder_resources, event.initiator_depth) == (2, 9)
+        peer.close()
+
+
+@pytest.mark.clause("RFC6581-9.1-10")
+def test_a_rejecting_responders_depths_are_told(wire: Wire) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire, s, MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"), ConnParam()
+        )
+        event = a.event()
+        assert event.type == CMEventType.REJECTED
+        assert (event.peer_ird, event.peer_ord, event.private_data) == (7, 200, b"why")
+        peer.close()
+
+
+@pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
+def test_a_responder_that_knows_none_of_our_rtrs_is_terminated(wire: Wire) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire,
+            s,
+            MPAReply(rev=2, s=1, a=1, ird=1, ord=1, d_rtr=1),
+            ConnParam(peer_to_peer=RTR.WRITE),
+        )
+        event = a.event()
+        assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
+        assert event.wire_error == 2 << 16 | 7
+        with peer:
+            assert terminates(fpdus_of(peer)) == [(2, 0, 7)]
+
+
+@pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
+def test_depths_that_a_request_leaves_to_the_users_are_left_in_the_reply(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
+        request = wire.request()
+        b = End(wire.passive, request.id, wire.p_channel)
+        b.id.accept(ConnParam(initiator_depth=6, responder_resources=8))
+        reply = MPAReply(s.recv(100))
+        assert (reply.ird, reply.ord) == (0x3FFF, 0x3FFF)
+        event = b.event()
+        assert (event.initiator_depth, event.responder_resources) == (6, 8)
+
+
+def test_garbage_in_place_of_fpdus_ends_the_connection_with_a_terminate(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+        b = End(wire.passive, wire.request().id, wire.p_channel, size=64)
+        b.recv(wr_id=3)
+        b.id.accept()
+        assert b.event().type == CMEventType.ESTABLISHED
+        s.recv(24)
+        s.sendall(b"\x00\x20" + bytes(range(60)))
+        b.is_over()
+        event = b.event()
+        assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 2 << 16 | 2)
+        assert [(w.wr_id, w.status) for w in poll(b.rcq)] == [(3, WCStatus.WR_FLUSH_ERR)]
+        s.shutdown(socket.SHUT_WR)
+        assert b.mem.read() == bytes(64)
+
+
+# ---- the short way
+
+
+def test_a_few_lines_send_write_and_read() -> None:
+    done: list[bytes] = []
+
+    def serve(listener: cm.Listener) -> None:
+        with listener.accept(10) as conn:
+            memory = conn.register(bytearray(b"remote memory"))
+            conn.send(memory.remote().pack())
+            done.append(conn.recv(10))
+            done.append(memory.read())
+
+    with cm.listen(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        with cm.connect(listener.address) as conn:
+            # An initiator speaks first, so the first message here is a Write of nothing... by recv.
+            from siwarp.verbs import RemoteBuffer
+
+            conn.qp.post_send(SendWR(9, WRITE, send_flags=0))
+            remote = RemoteBuffer.unpack(conn.recv(10))
+            assert conn.read(remote) == b"remote memory"
+            conn.write(remote, b"REMOTE", timeout=5)
+            conn.send(b"bye", 5)
+            thread.join(10)
+    assert done == [b"bye", b"REMOTE memory"]

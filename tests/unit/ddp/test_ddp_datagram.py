@@ -1,0 +1,261 @@
+"""The lower edge on datagrams: a segment and its CRC in, a segment and its CRC out."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+from _siwarp_layers import lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.ddp.ddp_harness import (
+    PD,
+    DdpWorld,
+    Memory,
+    StreamError,
+    counter,
+    crc32c,
+    ddp_world,
+    pattern,
+    until,
+)
+
+from siwarp.inspect import DDPDatagram, UDDatagram
+
+FAMILIES = [socket.AF_INET, socket.AF_INET6]
+MAX = {socket.AF_INET: 65507 - 22, socket.AF_INET6: 65527 - 22}
+#: Up to here one buffer, above from where the payload lies.
+COPIED = 4096
+
+
+def segment(payload: bytes = b"", **fields: object) -> bytes:
+    return bytes(DDPDatagram(**fields)) + payload
+
+
+# ---- out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
+def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: int) -> None:
+    d = w.dgram(family=family)
+    assert lib.siw_ddp_dgram_max(d.handle) == MAX[family]
+    size = MAX[family] if size < 0 else size
+    m = w.memory(size, pattern(size))
+    d.transmit([m.sge()], ulp_octet=0x43, ulp_word=0xDEADBEEF, qn=0x020100)
+    got = d.sent()
+    datagram = UDDatagram(got)
+    head = datagram.segment
+    assert got[18:-4] == pattern(size)
+    assert datagram.crc == crc32c(got[:-4])
+    assert (head.t, head.l, head.dv, head.ddp_rsvd, head.mo) == (0, 1, 1, 0, 0)
+    assert (head.rv, head.opcode, head.q_key, head.qn, head.msn) == (1, 3, 0xDEADBEEF, 0x020100, 1)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 1500), max_size=16),
+    no_crc=st.booleans(),
+)
+def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool) -> None:
+    with ddp_world() as w:
+        d = w.dgram(no_crc=no_crc)
+        memories = [w.memory(n, pattern(n, n)) for n in sizes]
+        d.transmit([m.sge() for m in memories], ulp_octet=0x43)
+        got = d.sent()
+        assert got[18:-4] == b"".join(m.octets() for m in memories)
+        assert got[-4:] == (bytes(4) if no_crc else crc32c(got[:-4]).to_bytes(4, "little"))
+
+
+def test_msns_count_the_messages_that_went_out(w: DdpWorld) -> None:
+    d = w.dgram()
+    m = w.memory(10)
+    msns = []
+    for _ in range(3):
+        d.transmit([m.sge()])
+        with pytest.raises(StreamError, match="EACCES"):
+            d.transmit([m.sge(key=m.stag ^ 1)])
+        msns.append(UDDatagram(d.sent()).segment.msn)
+    assert msns == [1, 2, 3]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_message_longer_than_a_datagram_is_refused(w: DdpWorld, family: int) -> None:
+    d = w.dgram(family=family)
+    m = w.memory(MAX[family] + 1)
+    with pytest.raises(StreamError, match="EMSGSIZE"):
+        d.transmit([m.sge()])
+
+
+def test_a_key_of_another_domain_sends_nothing(w: DdpWorld) -> None:
+    d = w.dgram()
+    m = w.memory(10, pd=PD + 1)
+    with pytest.raises(StreamError, match="EACCES"):
+        d.transmit([m.sge()])
+    d.sock.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        d.sent()
+
+
+# ---- in
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", [0, 1, 64, 5000, -1])
+def test_a_datagram_is_placed_into_the_oldest_buffer(w: DdpWorld, family: int, size: int) -> None:
+    d, q = w.dgram(family=family), w.queue()
+    size = MAX[family] if size < 0 else size
+    m = w.memory(size + 5)
+    q.post(11, m.sge())
+    q.post(12)
+    d.send(segment(pattern(size), q_key=77, qn=0x030000, msn=9))
+    seg, source = d.receive()
+    assert (seg.tagged, seg.last, seg.ulp_octet, seg.ulp_word) == (False, True, 0x43, 77)
+    assert (seg.qn, seg.msn, seg.mo, seg.payload, seg.seg_len) == (0x030000, 9, 0, size, size + 18)
+    assert socket.ntohs(source.port_be) == d.sock.getsockname()[1]
+    assert d.place(q) == (1, 11, size)
+    assert m.octets() == pattern(size) + bytes([0xA5]) * 5
+    assert q.take() == 12
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=16), st.data())
+def test_a_message_is_scattered_over_the_buffers_elements(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    with ddp_world() as w:
+        d, q = w.dgram(), w.queue()
+        memories = [w.memory(n) for n in sizes]
+        q.post(1, *[m.sge() for m in memories])
+        length = data.draw(st.integers(0, sum(sizes)))
+        d.send(segment(pattern(length)))
+        d.receive()
+        assert d.place(q) == (1, 1, length)
+        want = pattern(length) + bytes([0xA5]) * (sum(sizes) - length)
+        assert b"".join(m.octets() for m in memories) == want
+
+
+@pytest.mark.parametrize("bit", range(0, 8 * 26, 7))
+def test_a_datagram_with_a_flipped_bit_is_dropped(w: DdpWorld, bit: int) -> None:
+    d = w.dgram()
+    good = segment(b"abcd")
+    octets = bytearray(good + crc32c(good).to_bytes(4, "little"))
+    octets[bit // 8] ^= 1 << bit % 8
+    before = counter("drop_crc")
+    d.sock.sendto(octets, (d.host, d.port))
+    until(lambda: d.receive_once() or counter("drop_crc") == before + 1)
+    assert d.receive_once() is None
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
+def test_a_datagram_without_room_for_header_and_crc_is_dropped(w: DdpWorld, length: int) -> None:
+    d = w.dgram()
+    before = counter("drop_short")
+    d.sock.sendto(bytes(length), (d.host, d.port))
+    until(lambda: d.receive_once() or counter("drop_short") == before + 1)
+    assert d.receive_once() is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"dv": 0}, "drop_version"),
+        ({"dv": 2}, "drop_version"),
+        ({"dv": 3}, "drop_version"),
+        ({"t": 1}, "drop_header"),
+        ({"l": 0}, "drop_header"),
+        ({"mo": 1}, "drop_header"),
+    ],
+)
+def test_a_header_that_no_ud_message_has_is_dropped(
+    w: DdpWorld, fields: dict[str, int], name: str
+) -> None:
+    d = w.dgram()
+    before = counter(name)
+    d.send(segment(b"abcd", **fields))
+    until(lambda: d.receive_once() or counter(name) == before + 1)
+    d.send(segment(b"good"))
+    seg, _ = d.receive()
+    assert seg.payload == 4
+
+
+def test_reserved_bits_are_not_looked_at(w: DdpWorld) -> None:
+    d = w.dgram()
+    d.send(segment(b"abcd", ddp_rsvd=15))
+    assert d.receive()[0].payload == 4
+
+
+def test_an_endpoint_without_crc_does_not_look_at_the_field(w: DdpWorld) -> None:
+    d, q = w.dgram(no_crc=True), w.queue()
+    m = w.memory(4)
+    q.post(1, m.sge())
+    d.send(segment(b"abcd"), crc=0x12345678)
+    d.receive()
+    assert d.place(q) == (1, 1, 4)
+    assert m.octets() == b"abcd"
+
+
+def test_without_a_buffer_the_message_is_dropped_and_counted(w: DdpWorld) -> None:
+    d, q = w.dgram(), w.queue()
+    before = counter("drop_no_buffer")
+    d.send(segment(b"abcd"))
+    d.receive()
+    assert d.place(q)[0] == -errno.ENOBUFS
+    assert counter("drop_no_buffer") == before + 1
+
+
+def test_a_message_longer_than_its_buffer_uses_it_up_and_writes_nothing(w: DdpWorld) -> None:
+    d, q = w.dgram(), w.queue()
+    m = w.memory(3)
+    q.post(5, m.sge())
+    d.send(segment(b"abcd"))
+    d.receive()
+    assert d.place(q) == (-errno.EMSGSIZE, 5, 4)
+    assert m.untouched()
+    assert q.take() is None
+
+
+def test_a_buffer_with_a_bad_key_is_used_up_and_nothing_written(w: DdpWorld) -> None:
+    d, q = w.dgram(), w.queue()
+    good, bad = w.memory(2), Memory(2)
+    q.post(5, good.sge(), bad.sge(key=good.stag))
+    d.send(segment(b"abcd"))
+    d.receive()
+    assert d.place(q)[:2] == (-errno.EACCES, 5)
+    assert good.untouched()
+    assert bad.untouched()
+    assert q.take() is None
+
+
+def test_a_datagram_that_nobody_places_goes_with_the_next(w: DdpWorld) -> None:
+    d, q = w.dgram(), w.queue()
+    m = w.memory(4)
+    q.post(1, m.sge())
+    d.send(segment(b"lost"))
+    d.receive()
+    d.send(segment(b"kept"))
+    d.receive()
+    assert d.place(q) == (1, 1, 4)
+    assert m.octets() == b"kept"
+
+
+def test_what_one_sends_another_receives(w: DdpWorld) -> None:
+    a, b, q = w.dgram(), w.dgram(), w.queue()
+    source, sink = w.memory(9000, pattern(9000)), w.memory(9000)
+    q.post(3, sink.sge())
+    assert lib.siw_addr_parse(b"127.0.0.1", b.port, a.peer) == 0
+    a.transmit([source.sge()], ulp_octet=0x45)
+    seg, from_ = b.receive()
+    assert seg.ulp_octet == 0x45
+    assert socket.ntohs(from_.port_be) == a.port
+    assert b.place(q) == (1, 3, 9000)
+    assert sink.octets() == source.octets()
+
+
+def test_a_users_own_socket_is_taken_over(w: DdpWorld) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind(("127.0.0.1", 0))
+        port = own.getsockname()[1]
+        d = w.dgram(fd=own.detach())
+    assert d.port == port
+    d.send(segment(b"abcd"))
+    assert d.receive()[0].payload == 4

@@ -1,0 +1,365 @@
+"""Segments in, over TCP: what is placed where, and that what is refused writes nothing.
+
+What RFC 5041 says of it clause by clause is in tests/conformance/rfc5041.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.ddp.ddp_harness import (
+    PD,
+    DdpWorld,
+    Memory,
+    StreamError,
+    checked,
+    ddp_world,
+    fpdu,
+    pattern,
+    tagged,
+    untagged,
+    until,
+)
+
+WRITE, SINK = lib.SIW_DDP_REMOTE_WRITE, lib.SIW_DDP_READ_SINK
+CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
+CRC = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
+#: More than mpa gives up whole: the CRC comes behind the placement.
+LARGE = 20_000
+
+
+@given(
+    pieces=st.lists(st.integers(0, 4000), min_size=1, max_size=8),
+    sizes=st.lists(st.integers(0, 9000), min_size=1, max_size=16),
+    crc=st.booleans(),
+)
+def test_a_message_in_any_segments_fills_any_buffer(
+    pieces: list[int], sizes: list[int], crc: bool
+) -> None:
+    total = sum(pieces)
+    sizes = [*sizes[:15], max(total - sum(sizes[:15]), 0)]
+    with ddp_world() as w:
+        stream, q = w.receiver(crc=crc), w.queue()
+        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        memories = [w.memory(n) for n in sizes]
+        q.post(42, *[m.sge() for m in memories])
+        octets, at, delivered = pattern(total), 0, []
+        for i, n in enumerate(pieces):
+            last = i == len(pieces) - 1
+            stream.send(untagged(octets[at : at + n], l=int(last), mo=at, inv_stag=i, opcode=5))
+            seg = stream.head()
+            assert (seg.payload, seg.mo, seg.msn, seg.last) == (n, at, 1, last)
+            assert (seg.ulp_octet, seg.ulp_word) == (0x45, i)
+            delivered.append(stream.place(seg))
+            at += n
+        assert delivered == [None] * (len(pieces) - 1) + [(42, total)]
+        want = octets + bytes([0xA5]) * (sum(sizes) - total)
+        assert b"".join(m.octets() for m in memories) == want
+
+
+@given(
+    writes=st.lists(st.tuples(st.integers(0, 2999), st.integers(0, 3000)), max_size=10),
+    base=st.sampled_from([0, 1, 2**40, 2**64 - 3000]),
+)
+def test_tagged_segments_land_at_their_offsets(writes: list[tuple[int, int]], base: int) -> None:
+    with ddp_world() as w:
+        stream = w.receiver()
+        m = w.memory(3000, to_base=base)
+        model = bytearray([0xA5]) * 3000
+        for i, (at, n) in enumerate(writes):
+            n = min(n, 3000 - at - (base == 2**64 - 3000))
+            stream.send(tagged(pattern(n, i), stag=m.stag, to=base + at))
+            assert stream.receive() == (0, n)
+            model[at : at + n] = pattern(n, i)
+        assert m.octets() == model
+
+
+def test_the_header_comes_up_as_it_came(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 2, q.handle)
+    m = w.memory(10)
+    q.post(1, m.sge())
+    first = tagged(b"abc", stag=m.stag, to=1, l=0, ddp_rsvd=9, rv=3, rdmap_rsvd=1, opcode=11)
+    second = untagged(b"de", qn=2, inv_stag=0xCAFEBABE, opcode=7)
+    stream.send(first, second)
+    seg = stream.head()
+    assert bytes(ffi.buffer(seg.head, seg.head_len)) == first[:14]
+    assert (seg.tagged, seg.last, seg.ulp_octet) == (True, False, 0xDB)
+    assert (seg.stag, seg.to, seg.payload, seg.seg_len) == (m.stag, 1, 3, 17)
+    assert stream.place(seg) is None
+    seg = stream.head()
+    assert bytes(ffi.buffer(seg.head, seg.head_len)) == second[:18]
+    assert (seg.tagged, seg.last, seg.ulp_word, seg.qn) == (False, True, 0xCAFEBABE, 2)
+    assert stream.place(seg) == (1, 2)
+
+
+def test_a_segment_stays_until_it_is_placed(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10)
+    stream.send(tagged(b"abc", stag=m.stag), tagged(b"xyz", stag=m.stag, to=5))
+    assert [stream.head().to for _ in range(3)] == [0, 0, 0]
+    stream.receive()
+    assert stream.head().to == 5
+
+
+def test_placing_what_was_not_seen_is_refused(w: DdpWorld) -> None:
+    stream = w.receiver()
+    seg = ffi.new("struct siw_ddp_seg *")
+    with pytest.raises(StreamError, match="EINVAL"):
+        stream.place_once(seg, WRITE)
+
+
+def test_an_fpdu_without_a_segment_is_told_apart(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10)
+    stream.sock.sendall(fpdu(b""))
+    stream.send(tagged(b"abc", stag=m.stag))
+    assert stream.head() == "empty"
+    assert stream.receive() == (0, 3)
+
+
+def test_queues_count_apart(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10)
+    for qn in range(4):
+        q = w.queue()
+        lib.siw_ddp_stream_queue(stream.handle, qn, q.handle)
+        for i in range(3):
+            q.post(10 * qn + i, m.sge())
+    for qn, msn in [(0, 1), (3, 1), (0, 2), (1, 1), (2, 1), (3, 2), (0, 3)]:
+        stream.send(untagged(b"x", qn=qn, msn=msn))
+        assert stream.receive() == (10 * qn + msn - 1, 1)
+
+
+def test_two_streams_share_one_queue(w: DdpWorld) -> None:
+    one, other, q = w.receiver(), w.receiver(), w.queue()
+    m, n = w.memory(10), w.memory(10)
+    for stream in (one, other):
+        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    q.post(1, m.sge())
+    q.post(2, n.sge())
+    one.send(untagged(b"abc", l=0))
+    assert one.receive() is None
+    other.send(untagged(b"xyz"))
+    assert other.receive() == (2, 3)
+    one.send(untagged(b"def", mo=3))
+    assert one.receive() == (1, 6)
+    assert m.octets()[:6] == b"abcdef"
+    assert n.octets()[:3] == b"xyz"
+
+
+def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(w: DdpWorld) -> None:
+    one, other, q = w.receiver(), w.receiver(), w.queue()
+    m = w.memory(10)
+    for stream in (one, other):
+        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    q.post(1, m.sge())
+    one.send(untagged(b"abc"))
+    other.send(untagged(b"xyz"))
+    seg = one.head()
+    assert other.receive() == (1, 3)
+    with pytest.raises(StreamError, match="EPROTO"):
+        one.place(seg)
+    assert one.error == (1, 2, lib.SIW_DDP_NO_BUFFER)
+
+
+def test_a_buffer_of_a_broken_off_message_can_be_taken_back(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    q.post(5, m.sge())
+    q.post(6, m.sge())
+    cookie = ffi.new("uint64_t *")
+    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 0
+    stream.send(untagged(b"abc", l=0))
+    stream.receive()
+    stream.sock.close()
+    with pytest.raises(StreamError, match="ENOTCONN"):
+        stream.head()
+    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 1
+    assert cookie[0] == 5
+    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 0
+    assert q.take() == 6
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize("segment", [b"\xc1", tagged()[:13], b"\x41", untagged()[:17]])
+def test_a_segment_shorter_than_its_header_ends_the_stream(w: DdpWorld, segment: bytes) -> None:
+    stream = w.receiver()
+    stream.send(segment)
+    assert stream.fails() == CATASTROPHIC
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_a_corrupted_segment_is_a_crc_error_whatever_else_is_wrong(w: DdpWorld, size: int) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(tagged(pattern(size), stag=1, dv=3), crc=0))
+    assert stream.fails() == CRC
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(size)
+    q.post(1, m.sge())
+    stream.sock.sendall(fpdu(untagged(pattern(size)), crc=0))
+    assert stream.fails() == CRC
+    assert len(m.octets()) == size  # and nothing beyond the buffer
+
+
+def test_a_refused_large_segment_is_told_when_all_of_it_came(w: DdpWorld) -> None:
+    stream = w.receiver()
+    octets = fpdu(tagged(pattern(LARGE), stag=1))
+    stream.sock.sendall(octets[:-1])
+    seg = stream.head()
+    assert stream.place_once(seg, WRITE) is None
+    assert stream.head_once() is None
+    stream.sock.sendall(octets[-1:])
+    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_nothing_behind_a_refused_segment_is_looked_at(w: DdpWorld, size: int) -> None:
+    stream = w.receiver()
+    m = w.memory(size)
+    good = tagged(pattern(size), stag=m.stag)
+    stream.send(tagged(pattern(size), stag=m.stag ^ 1), good)
+    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    for _ in range(3):
+        with pytest.raises(StreamError):
+            stream.head_once()
+    assert m.untouched()
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_the_layer_above_may_refuse_a_segment(w: DdpWorld, size: int) -> None:
+    stream = w.receiver()
+    m = w.memory(size)
+    stream.send(tagged(pattern(size), stag=m.stag), tagged(b"abc", stag=m.stag))
+    stream.head()
+    err = ffi.new("struct siw_wire_err *", {"layer": 0, "type": 2, "code": 6})
+    lib.siw_ddp_rx_refuse(stream.handle, err[0])
+    with pytest.raises(StreamError, match="EPROTO"):
+        stream.head()
+    assert stream.error == (0, 2, 6)
+    assert m.untouched()
+
+
+def test_a_refusal_from_above_yields_to_a_wrong_crc(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(LARGE)
+    octets = fpdu(tagged(pattern(LARGE), stag=m.stag), crc=0)
+    stream.sock.sendall(octets[:-1])
+    stream.head()
+    stream.sock.sendall(octets[-1:])
+    err = ffi.new("struct siw_wire_err *", {"layer": 0, "type": 2, "code": 6})
+    lib.siw_ddp_rx_refuse(stream.handle, err[0])
+    with pytest.raises(StreamError, match="EBADMSG"):
+        stream.head()
+    assert stream.error == CRC
+
+
+def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(LARGE)
+    octets = fpdu(tagged(pattern(LARGE), stag=m.stag))
+    stream.sock.sendall(octets[:10_000])
+    seg = stream.head()
+    until(lambda: stream.place_once(seg, WRITE) or m.octets()[9000] == pattern(LARGE)[9000])
+    assert w.free(m.stag) == 0  # does not wait for the peer
+    before = m.octets()
+    stream.sock.sendall(octets[10_000:])
+    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    assert m.octets() == before
+
+
+def test_a_posted_buffer_whose_key_died_is_a_local_error(w: DdpWorld) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    q.post(9, m.sge())
+    w.free(m.stag)
+    stream.send(untagged(b"abc"))
+    assert stream.fails() == CATASTROPHIC
+    assert m.untouched()
+    cookie = ffi.new("uint64_t *")
+    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 1
+    assert cookie[0] == 9
+
+
+def test_a_read_sink_is_for_responses_and_nothing_else(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10, rights=SINK, stream=stream)
+    stream.send(tagged(b"abc", stag=m.stag), tagged(b"xyz", stag=m.stag))
+    assert stream.receive(SINK) == (0, 3)
+    assert stream.fails(WRITE) == (0, 1, lib.SIW_RDMAP_ACCESS)
+    assert m.octets()[:3] == b"abc"
+
+
+@given(segment=st.binary(max_size=200))
+def test_no_octets_from_the_peer_write_outside_what_they_may(segment: bytes) -> None:
+    with ddp_world() as w:
+        stream, q = w.receiver(), w.queue()
+        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        posted, foreign = w.memory(50), w.memory(50, pd=PD + 1)
+        q.post(1, posted.sge())
+        stream.send(segment)
+        try:
+            seg = stream.head()
+            if seg != "empty":
+                stream.place(seg)
+        except StreamError as e:
+            assert e.errno in (errno.EPROTO, errno.EACCES)
+            assert posted.untouched()
+        assert foreign.untouched()
+        posted.octets()
+
+
+def test_end_of_stream_and_reset_come_up_as_they_are(w: DdpWorld) -> None:
+    one, other = w.receiver(), w.receiver()
+    one.sock.close()
+    with pytest.raises(StreamError, match="ENOTCONN"):
+        one.head()
+    other.sock.sendall(fpdu(tagged(b"abc", stag=1))[:5])
+    other.sock.close()
+    with pytest.raises(StreamError, match="ECONNRESET"):
+        other.head()
+
+
+# ---- headers that are quoted
+
+
+@given(st.binary(max_size=40))
+def test_a_quoted_header_is_parsed_if_it_is_all_there(octets: bytes) -> None:
+    seg = ffi.new("struct siw_ddp_seg *")
+    got = lib.siw_ddp_head_parse(octets, len(octets), seg)
+    want = 0 if not octets else 14 if octets[0] & 0x80 else 18
+    assert got == (want > 0 and len(octets) >= want)
+    if got:
+        assert seg.head_len == want
+        assert bytes(ffi.buffer(seg.head, want)) == octets[:want]
+
+
+def test_start_up_is_handed_down(w: DdpWorld) -> None:
+    stream = w.receiver()
+    local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
+    checked(lib.siw_ddp_addrs(stream.handle, local, peer))
+    text = ffi.new("char[64]")
+    name = ffi.string(lib.siw_addr_format(peer, text, 64)).decode()
+    assert name == f"127.0.0.1:{stream.sock.getsockname()[1]}"
+    assert lib.siw_ddp_crc_on(stream.handle)
+    assert not lib.siw_ddp_crc_on(w.receiver(crc=False).handle)
+    checked(lib.siw_ddp_shutdown(stream.handle))
+    assert stream.sock.recv(1) == b""
+    assert lib.siw_ddp_drain(stream.handle) == 0
+    stream.sock.sendall(pattern(5000))
+    stream.sock.close()
+    until(lambda: lib.siw_ddp_drain(stream.handle))
+    assert Memory(1).untouched()

@@ -1,0 +1,118 @@
+"""TCP segments in any order and shape give the same stream; a stream gives its frames."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from siwarp.inspect import (
+    FPDU,
+    DDPTagged,
+    DDPUntagged,
+    Direction,
+    MPARequest,
+    split_stream,
+    tcp_streams,
+)
+
+FORTH = Direction("10.1.0.1", 4000, "10.1.0.2", 5000)
+# Addresses are given: scapy would ask the network for those left open.
+LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+STREAM = b"".join(
+    [
+        bytes(MPARequest(private_data=b"hello")),
+        bytes(FPDU(ulpdu=DDPUntagged(msn=1) / Raw(b"x" * 33))),
+        bytes(FPDU(ulpdu=DDPTagged(stag=7))),
+        bytes(FPDU(ulpdu=DDPUntagged(msn=2))),
+    ]
+)
+
+
+def segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
+    ip = IP(src=FORTH.source, dst=FORTH.dest)
+    tcp = TCP(sport=FORTH.source_port, dport=FORTH.dest_port, seq=seq % (1 << 32), flags=flags)
+    return Ether(bytes(LINK / ip / tcp / Raw(payload)))
+
+
+def cut(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
+    """(offset, octets) of pieces of the given sizes, repeated until the octets end."""
+    pieces, at, turn = [], 0, 0
+    while at < len(octets):
+        size = sizes[turn % len(sizes)]
+        pieces.append((at, octets[at : at + size]))
+        at, turn = at + size, turn + 1
+    return pieces
+
+
+@given(
+    isn=st.integers(0, (1 << 32) - 1),
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    order=st.randoms(use_true_random=False),
+)
+def test_segments_in_any_order_across_a_wrap_of_numbers_give_the_stream(
+    isn: int, sizes: list[int], order: random.Random
+) -> None:
+    packets = [segment(isn + 1 + at, piece) for at, piece in cut(STREAM, sizes)]
+    order.shuffle(packets)
+    streams = tcp_streams([segment(isn, flags="S"), *packets])
+    assert streams == {FORTH: STREAM}
+
+
+def test_sequence_numbers_that_wrap_inside_the_stream_are_followed() -> None:
+    isn = (1 << 32) - 20
+    packets = [segment(isn + 1 + at, piece) for at, piece in cut(STREAM, [7])]
+    assert tcp_streams([segment(isn, flags="S"), *packets]) == {FORTH: STREAM}
+
+
+def test_retransmitted_and_overlapping_segments_count_once() -> None:
+    packets = [segment(100 + at, piece) for at, piece in cut(STREAM, [10])]
+    packets.insert(3, segment(100, STREAM[:25]))
+    packets.append(segment(100, STREAM))
+    assert tcp_streams([segment(99, flags="S"), *packets])[FORTH] == STREAM
+
+
+def test_missing_octets_are_an_error_that_names_the_place() -> None:
+    packets = [segment(1 + at, piece) for at, piece in cut(STREAM, [16])]
+    del packets[2]
+    with pytest.raises(ValueError, match="octets missing after 32 of"):
+        tcp_streams([segment(0, flags="S"), *packets])
+
+
+def test_padding_of_a_short_ethernet_frame_is_not_payload() -> None:
+    packet = Ether(bytes(segment(1, b"ab")) + bytes(4))
+    assert tcp_streams([packet]) == {FORTH: b"ab"}
+
+
+def test_ipv6_connections_are_put_together_too() -> None:
+    ip, tcp = IPv6(src="::1", dst="::2"), TCP(sport=1, dport=2, seq=9, flags="A")
+    packet = Ether(bytes(LINK / ip / tcp / Raw(b"six")))
+    assert tcp_streams([packet]) == {Direction("::1", 1, "::2", 2): b"six"}
+
+
+def test_a_stream_cut_at_every_octet_gives_the_frames_before_the_cut_and_the_rest() -> None:
+    whole = split_stream(STREAM)
+    assert whole.startup is not None
+    ends = [len(whole.startup.original)]
+    for fpdu in whole.fpdus:
+        ends.append(ends[-1] + len(fpdu.original))
+    assert ends[-1] == len(STREAM)
+    for length in range(len(STREAM) + 1):
+        frames = split_stream(STREAM[:length])
+        complete = [end for end in ends if end <= length]
+        assert (frames.startup is not None) + len(frames.fpdus) == len(complete)
+        assert frames.rest == STREAM[(complete[-1] if complete else 0) : length]
+
+
+def test_a_stream_without_a_start_up_frame_is_fpdus_from_its_first_octet() -> None:
+    only = bytes(FPDU(ulpdu=DDPUntagged(msn=5)))
+    frames = split_stream(only + only)
+    assert frames.startup is None
+    assert [fpdu.ulpdu.msn for fpdu in frames.fpdus] == [5, 5]
+    assert frames.rest == b""

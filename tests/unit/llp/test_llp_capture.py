@@ -1,0 +1,386 @@
+"""The capture: what is in the file, judged by scapy, which works each checksum out again."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+from scapy.utils import PcapReader
+from unit.llp.conftest import LOOPBACK, Port, Sock, addr, port_of, run_child, until
+
+from siwarp.inspect import tcp_streams
+
+EBUSY, ESPIPE, ENOENT = 16, 29, 2
+FRAME_MAX = 1 << 18
+OCTETS = random.Random(3).randbytes(200_000)
+
+
+@contextmanager
+def capturing(path: Path) -> Iterator[Path]:
+    assert lib.siw_capture_open(str(path).encode()) == 0
+    try:
+        yield path
+    finally:
+        lib.siw_capture_close()
+
+
+def read(path: Path) -> list[Packet]:
+    """The file's packets, each of which must be as scapy itself would have built it."""
+    packets = []
+    with PcapReader(str(path)) as reader:
+        while True:
+            try:
+                packets.append(reader.read_packet(size=FRAME_MAX))
+            except EOFError:
+                break
+    for packet in packets:
+        judge(packet)
+    return packets
+
+
+def judge(packet: Packet) -> None:
+    assert isinstance(packet, Ether)
+    anew = packet.copy()
+    for layer, fields in (
+        (IP, ("len", "chksum", "ihl")),
+        (IPv6, ("plen",)),
+        (UDP, ("len", "chksum")),
+        (TCP, ("chksum", "dataofs")),
+    ):
+        found = anew.getlayer(layer)
+        for name in fields if found is not None else ():
+            assert getattr(found, name) is not None
+            delattr(found, name)
+    assert bytes(anew) == bytes(packet.original), packet.summary()
+    assert packet.wirelen == len(packet.original)
+
+
+def comment(packet: Packet) -> str | None:
+    found = getattr(packet, "comments", None) or getattr(packet, "comment", None)
+    if isinstance(found, list):
+        found = found[0]
+    return found.decode() if isinstance(found, bytes) else found
+
+
+def flow(packet: Packet) -> tuple[str, int, str, int]:
+    ip = packet.getlayer(IP) or packet.getlayer(IPv6)
+    return ip.src, ip.payload.sport, ip.dst, ip.payload.dport
+
+
+def payload(packet: Packet) -> bytes:
+    return bytes((packet.getlayer(UDP) or packet.getlayer(TCP)).payload)
+
+
+def receive(port: Port, sock: Sock) -> bytes:
+    port.poll_until(sock, 20000)
+    rv, octets, _ = sock.recvfrom()
+    assert rv >= 0
+    return octets
+
+
+@pytest.mark.parametrize("family", ["v4", "v6"])
+def test_datagrams_are_written_as_sent_and_as_received(
+    port: Port, tmp_path: Path, family: str
+) -> None:
+    host = LOOPBACK[family]
+    a, b = port.udp(host), port.udp(host)
+    longest = 65507 if family == "v4" else 65527
+    sent = [OCTETS[:n] for n in (0, 1, 2, 3, 1000, 1001, longest)]
+    with capturing(tmp_path / "x.pcapng") as path:
+        for octets in sent:
+            half = len(octets) // 3
+            assert a.sendto(b.local(), octets[:half], octets[half:]) == 0
+            assert receive(port, b) == octets
+    packets = read(path)
+    assert [payload(p) for p in packets] == [octets for octets in sent for _ in range(2)]
+    there = (host, port_of(a.local()), host, port_of(b.local()))
+    assert {flow(p) for p in packets} == {there}
+    times = [float(p.time) for p in packets]
+    assert times == sorted(times)
+    assert [comment(p) for p in packets] == [None] * len(packets)
+
+
+def test_a_train_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None:
+    a, b = port.udp(), port.udp()
+    with capturing(tmp_path / "x.pcapng") as path:
+        buf = ffi.from_buffer(OCTETS)
+        rv = lib.siw_llp_udp_send_train(a.c, b.local(), buf, 2500, 1000)
+        assert rv == 0
+    assert [payload(p) for p in read(path)] == [OCTETS[:1000], OCTETS[1000:2000], OCTETS[2000:2500]]
+
+
+def test_a_socket_bound_to_every_address_gets_the_one_that_faces_the_peer(
+    port: Port, tmp_path: Path
+) -> None:
+    a, b = port.udp("0.0.0.0"), port.udp("127.0.0.1")
+    with capturing(tmp_path / "x.pcapng") as path:
+        assert a.sendto(b.local(), b"x") == 0
+    assert flow(read(path)[0]) == ("127.0.0.1", port_of(a.local()), "127.0.0.1", port_of(b.local()))
+
+
+def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
+    port: Port, tmp_path: Path
+) -> None:
+    names = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
+    drops = [i for i, name in enumerate(names) if name.startswith("drop_")]
+    a, b = port.udp(), port.udp()
+    with capturing(tmp_path / "x.pcapng") as path:
+        for i in drops:
+            a.sendto(b.local(), OCTETS[:i])
+            receive(port, b)
+            lib.siw_capture_note(i)
+            lib.siw_capture_note(i)  # there is none that has not been told of
+        a.sendto(b.local(), b"good")
+        receive(port, b)
+    packets = read(path)
+    assert len(packets) == 2 * len(drops) + 2
+    told = [comment(p) for p in packets[1::2]]
+    assert all(comment(p) is None for p in packets[::2])
+    assert told[-1] is None
+    for i, text in zip(drops, told, strict=False):
+        assert text is not None
+        assert text.startswith(f"{names[i]}: ")
+        assert text == f"{names[i]}: " + ffi.string(lib.siw_counter_help(i)).decode().removeprefix(
+            "datagrams dropped: "
+        )
+
+
+def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
+    ports = [Port() for _ in range(4)]
+    names = {
+        name: i
+        for i in range(lib.siw_counters_count())
+        if (name := ffi.string(lib.siw_counter_name(i)).decode())
+    }
+    which = ["drop_crc", "drop_qn", "drop_qkey", "drop_opcode"]
+
+    def run(port: Port, name: str) -> None:
+        a, b = port.udp(), port.udp()
+        for _ in range(50):
+            assert a.sendto(b.local(), name.encode()) == 0
+            assert receive(port, b) == name.encode()
+            lib.siw_capture_note(names[name])
+
+    with capturing(tmp_path / "x.pcapng") as path:
+        threads = [
+            threading.Thread(target=run, args=(port, name))
+            for port, name in zip(ports, which, strict=True)
+        ]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    for port in ports:
+        port.close()
+    packets = read(path)
+    assert len(packets) == 4 * 50 * 2
+    noted = [(payload(p).decode(), comment(p)) for p in packets if comment(p)]
+    assert len(noted) == 200
+    assert all(text is not None and text.startswith(f"{name}:") for name, text in noted)
+
+
+def exchange(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
+    """Send all octets from a to b, however the sockets cut them."""
+    sent, got = 0, b""
+    for _ in range(100000):
+        if sent < len(octets):
+            rv = a.send(octets[sent : sent + 5], octets[sent + 5 : sent + 150_000])
+            assert rv > 0 or rv == -11
+            sent += max(rv, 0)
+        rv, part = b.recv(3, 100_000)
+        got += part
+        if len(got) == len(octets):
+            break
+    assert got == octets
+
+
+def check_stream(packets: list[Packet]) -> None:
+    """Each direction's numbers go on where they were, and acknowledge what was seen."""
+    following: dict[tuple[Any, ...], int] = {}
+    for packet in packets:
+        tcp = packet[TCP]
+        here = flow(packet)
+        back = (*here[2:], *here[:2])
+        if here in following:
+            assert tcp.seq == following[here], packet.summary()
+        if tcp.flags.A:
+            assert tcp.ack == following[back], packet.summary()
+        else:
+            assert str(tcp.flags) == "S"
+        following[here] = (tcp.seq + len(payload(packet)) + int(tcp.flags.S) + int(tcp.flags.F)) % (
+            1 << 32
+        )
+
+
+@pytest.mark.parametrize("family", ["v4", "v6"])
+def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
+    port: Port, tmp_path: Path, family: str
+) -> None:
+    with capturing(tmp_path / "x.pcapng") as path:
+        a, b = port.pair(LOOPBACK[family])
+        exchange(port, a, b, OCTETS)
+        exchange(port, b, a, OCTETS[:1000])
+        name = port_of(a.local())
+        a.close()
+        until(lambda: b.recv()[0] == 0)
+        b.close()
+    packets = read(path)
+    check_stream(packets)
+    flags = [str(p[TCP].flags) for p in packets]
+    assert flags[:3] == ["S", "SA", "A"]
+    assert flags.count("FA") == 2
+    assert "R" not in "".join(flags)
+    streams = {d.source_port: octets for d, octets in tcp_streams(packets).items()}
+    assert streams.pop(name) == OCTETS
+    assert list(streams.values()) == [OCTETS[:1000]]
+    # Written once: no octet is there a second time.
+    assert sum(len(payload(p)) for p in packets) == len(OCTETS) + 1000
+    assert max(len(p.original) for p in packets) <= 65535
+
+
+@pytest.mark.parametrize("who", ["accepted", "connected"])
+def test_a_stream_to_another_program_is_written_with_both_directions(
+    port: Port, tmp_path: Path, who: str
+) -> None:
+    with capturing(tmp_path / "x.pcapng") as path:
+        if who == "accepted":
+            listener = port.listen()
+            peer = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+            ours = until(lambda: port.try_accept(listener))
+        else:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                ours = port.connect(addr("127.0.0.1", server.getsockname()[1]))
+                peer, _ = server.accept()
+            until(lambda: ours.connected() == 0)
+        there = peer.getsockname()[1]
+        assert ours.send(b"question") == 8
+        assert peer.recv(100) == b"question"
+        peer.sendall(b"answer")
+        until(lambda: ours.recv()[1] == b"answer")
+        peer.close()
+        until(lambda: ours.recv()[0] == 0)
+        ours.close()
+    packets = read(path)
+    check_stream(packets)
+    assert (flow(packets[0])[3] == there) == (who == "connected")
+    assert sorted(tcp_streams(packets).values()) == [b"answer", b"question"]
+    assert [payload(p) for p in packets if payload(p)] == [b"question", b"answer"]
+    assert " ".join(str(p[TCP].flags) for p in packets) == "S SA A PA PA FA A FA A"
+
+
+def test_an_aborted_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
+    with capturing(tmp_path / "x.pcapng") as path:
+        a, b = port.pair()
+        lib.siw_llp_tcp_abort(a.c)
+        a.close()
+        until(lambda: b.recv()[0] == -104)
+        b.close()
+    flags = [str(p[TCP].flags) for p in read(path)]
+    assert flags == ["S", "SA", "A", "RA"]
+
+
+def test_a_capture_begun_late_has_what_comes_then_and_no_handshake(
+    port: Port, tmp_path: Path
+) -> None:
+    a, b = port.pair()
+    exchange(port, a, b, b"before")
+    with capturing(tmp_path / "x.pcapng") as path:
+        exchange(port, a, b, b"after")
+    exchange(port, a, b, b"past")
+    packets = read(path)
+    assert b"".join(payload(p) for p in packets) == b"after"
+    assert all(not p[TCP].flags.S for p in packets)
+
+
+def test_each_device_is_an_interface_of_the_file_by_its_name(port: Port, tmp_path: Path) -> None:
+    a, b = port.udp("127.0.0.1"), port.udp("::1")
+    with capturing(tmp_path / "x.pcapng") as path:
+        a.sendto(a.local(), b"4")
+        b.sendto(b.local(), b"6")
+    names = {p.sniffed_on for p in read(path)}
+    assert names == {"lo"}
+
+
+def test_one_capture_at_a_time_and_a_new_one_overwrites(port: Port, tmp_path: Path) -> None:
+    a = port.udp()
+    path = tmp_path / "x.pcapng"
+    with capturing(path):
+        assert lib.siw_capture_open(str(tmp_path / "y.pcapng").encode()) == -EBUSY
+        a.sendto(a.local(), b"first")
+    a.sendto(a.local(), b"between")
+    with capturing(path):
+        a.sendto(a.local(), b"second")
+    assert [payload(p) for p in read(path)] == [b"second"]
+    assert not (tmp_path / "y.pcapng").exists()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_a_capture_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert lib.siw_capture_open(str(tmp_path / "pipe").encode()) == -ESPIPE
+    finally:
+        os.close(reader)
+    assert lib.siw_capture_open(str(tmp_path / "no/where").encode()) == -ENOENT
+    assert lib.siw_capture_open(b"x" * 5000) == -36
+    lib.siw_capture_close()
+
+
+def test_percent_p_is_the_pid(tmp_path: Path) -> None:
+    with capturing(tmp_path / "a-%p-b-%p.pcapng"):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == [f"a-{os.getpid()}-b-{os.getpid()}.pcapng"]
+
+
+@pytest.mark.parametrize("name", ["x.pcapng", "x-%p.pcapng", "bare"])
+def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> None:
+    port = Port()
+    a = port.udp()
+    with capturing(tmp_path / name):
+        a.sendto(a.local(), b"parent 1")
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                status = 0 if a.sendto(a.local(), b"child") == 0 else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        a.sendto(a.local(), b"parent 2")
+    port.close()
+    mine = tmp_path / name.replace("%p", str(os.getpid()))
+    child = {"x.pcapng": f"x-{pid}.pcapng", "x-%p.pcapng": f"x-{pid}.pcapng", "bare": f"bare-{pid}"}
+    assert [payload(p) for p in read(mine)] == [b"parent 1", b"parent 2"]
+    assert [payload(p) for p in read(tmp_path / child[name])] == [b"child"]
+
+
+def test_a_file_that_cannot_grow_ends_the_capture_and_nothing_else(tmp_path: Path) -> None:
+    done = run_child(f"""
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+port = Port()
+a = port.udp()
+assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
+for _ in range(10):
+    assert a.sendto(a.local(), b"x" * 100) == 0
+assert port.poll_until(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
+port.close()
+""")
+    assert done.returncode == 0, done.stderr
+    line = "siwarp: the capture ends here: writing to its file: "
+    assert [text.startswith(line) for text in done.stderr.splitlines()] == [True]
+    packets = read(tmp_path / "x.pcapng")
+    assert [payload(p) for p in packets] == [b"x" * 100] * len(packets)
+    assert 2 <= len(packets) < 10

@@ -1,0 +1,80 @@
+"""The interfaces of the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from _siwarp_layers import ffi, lib
+
+
+def interfaces(most=64):
+    out = ffi.new("struct siw_llp_interface[]", most)
+    n = lib.siw_llp_interfaces(out, most)
+    assert 0 <= n <= most
+    return {ffi.string(out[i].name).decode(): out[i] for i in range(n)}, out
+
+
+def test_loopback_is_listed_with_its_addresses_ipv4_first(kit):
+    found, keep = interfaces()
+    lo = found["lo"]
+    texts = [kit.text_of(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
+    assert texts[0] == "127.0.0.1:0"
+    assert "[::1]:0" in texts
+    families = [lo.addrs[i].family for i in range(lo.n_addrs)]
+    assert families == sorted(families)
+    assert lo.up == 1
+    del keep
+
+
+def test_mtus_are_the_system_s(kit):
+    found, keep = interfaces()
+    assert found
+    for name, i in found.items():
+        assert i.mtu == int(Path(f"/sys/class/net/{name}/mtu").read_text())
+        assert 1 <= i.n_addrs <= 16
+    del keep
+
+
+def test_no_more_are_returned_than_there_is_room_for():
+    assert list(interfaces(1)[0]) == list(interfaces()[0])[:1]
+
+
+def test_an_interface_without_addresses_is_left_out_and_one_that_is_down_says_so(namespace):
+    namespace(
+        """
+ip link set lo up; ip link add v0 type veth peer name v1
+ip addr add 10.1.2.3/24 dev v0; ip addr add 10.1.2.4/24 dev v0 label v0:alias
+ip addr add fe80::2/64 dev lo nodad
+""",
+        """
+out = ffi.new("struct siw_llp_interface[]", 8)
+n = lib.siw_llp_interfaces(out, 8)
+got = {ffi.string(out[i].name).decode(): out[i] for i in range(n)}
+assert list(got) == ["lo", "v0"], list(got)
+assert got["lo"].up == 1 and got["v0"].up == 0
+v0 = got["v0"]
+texts = [text_of(ffi.addressof(v0.addrs, i)) for i in range(v0.n_addrs)]
+assert texts == ["10.1.2.3:0", "10.1.2.4:0"], texts
+lo = got["lo"]
+texts = [text_of(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
+assert "[fe80::2%lo]:0" in texts, texts
+""",
+    )
+
+
+def test_more_addresses_than_an_entry_holds_are_left_out(namespace):
+    namespace(
+        "ip link set lo up; for i in $(seq 2 30); do ip addr add 127.0.1.$i/8 dev lo; done",
+        """
+out = ffi.new("struct siw_llp_interface[]", 8)
+assert lib.siw_llp_interfaces(out, 8) == 1
+assert out[0].n_addrs == 16
+assert all(out[0].addrs[i].family == 2 for i in range(16))
+""",
+    )
+
+
+@pytest.mark.parametrize("most", [0])
+def test_room_for_none_gives_none(most):
+    assert lib.siw_llp_interfaces(ffi.NULL, most) == 0

@@ -1,0 +1,401 @@
+"""TCP sockets: connecting, streams in pieces, ends of every kind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+
+import pytest
+
+BOTH = pytest.mark.parametrize("family", ["v4", "v6"])
+
+
+# ---- connecting
+
+
+@BOTH
+def test_a_connection_is_made_and_carries_octets_both_ways(port, kit, family):
+    listener = port.listen(kit.loopback[family])
+    a = port.connect(listener.local())
+    port.poll_until(listener)
+    b = port.accept(listener)
+    port.poll_until(a)
+    assert a.connected() == 0
+    assert kit.text_of(a.peer()) == kit.text_of(listener.local())
+    assert kit.text_of(b.peer()) == kit.text_of(a.local())
+    for x, y in [(a, b), (b, a)]:
+        assert x.send(b"hello") == 5
+        port.poll_until(y)
+        assert y.recv() == (5, b"hello")
+        assert y.recv() == (-errno.EAGAIN, b"")
+
+
+def test_connecting_to_a_closed_port_tells_the_same_each_time_it_is_asked(port, kit):
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        dest = kit.addr(*s.getsockname())
+    a = port.connect(dest)
+    port.poll_until(a)
+    assert [a.connected() for _ in range(3)] == [-errno.ECONNREFUSED] * 3
+    for _ in range(5):
+        port.poll()
+    assert port.wait(1000) == 0, "it is told once"
+
+
+def test_a_connection_comes_from_the_source_that_is_asked_for(port, kit):
+    listener = port.listen("127.0.0.1")
+    a = port.connect(listener.local(), kit.addr("127.0.0.2"))
+    b = kit.until(lambda: port.try_accept(listener))
+    assert kit.text_of(b.peer()).startswith("127.0.0.2:")
+    assert kit.text_of(a.local()) == kit.text_of(b.peer())
+
+
+def test_a_source_that_is_not_ours_is_refused(port, kit):
+    with pytest.raises(OSError) as e:
+        port.connect(kit.addr("127.0.0.1", 9), kit.addr("192.0.2.1"))
+    assert e.value.errno == errno.EADDRNOTAVAIL
+
+
+@pytest.fixture
+def deaf():
+    """Address of a listener whose queue is full: a further connection stays pending."""
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    s.listen(0)
+    full = socket.create_connection(s.getsockname())
+    yield s.getsockname()
+    full.close()
+    s.close()
+
+
+def test_a_pending_connect_stays_cold_and_is_not_handed_out(port, kit, deaf):
+    a = port.connect(kit.addr(*deaf))
+    c = kit.Counters()
+    assert all(port.poll() == [] for _ in range(300))
+    assert c["epoll_waits"] == 300, "something was hot"
+    assert a.connected() == -errno.EAGAIN
+    assert port.wait(1000) == 0
+
+
+def test_a_socket_can_be_closed_while_its_connect_is_pending(port, kit, deaf):
+    for _ in range(50):
+        port.connect(kit.addr(*deaf)).close()
+        assert port.poll() == []
+
+
+def test_octets_that_came_before_the_connect_was_noticed_are_handed_out(port, kit):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        a = port.connect(kit.addr(*server.getsockname()))
+        peer, _ = server.accept()
+        with peer:
+            peer.sendall(b"first words")
+            port.poll_until(a)  # one event for both
+            assert a.connected() == 0
+            port.poll_until(a, 2)
+            assert a.recv() == (11, b"first words")
+
+
+def test_accept_without_a_connection_says_eagain(port):
+    listener = port.listen()
+    with pytest.raises(BlockingIOError):
+        port.accept(listener)
+
+
+def test_a_listener_is_handed_out_until_its_last_connection_was_accepted(port):
+    listener = port.listen()
+    clients = [port.connect(listener.local()) for _ in range(5)]
+    got = []
+    for _ in range(20):
+        if listener in port.poll():
+            got.append(port.try_accept(listener))
+        if got and got[-1] is None:
+            break
+    assert len(got) == len(clients) + 1
+    for _ in range(100):
+        assert listener not in port.poll()
+
+
+def test_a_listener_is_never_hot(port, kit):
+    listener = port.listen()
+    for _ in range(3):
+        a = port.connect(listener.local())
+        port.poll_until(listener)
+        b = port.accept(listener)
+        a.close()
+        b.close()
+        assert port.hot_fds() == []
+
+
+def test_a_second_listener_on_the_port_is_refused(port, kit):
+    listener = port.listen()
+    with pytest.raises(OSError) as e:
+        port.listen(port=kit.port_of(listener.local()))
+    assert e.value.errno == errno.EADDRINUSE
+
+
+def test_a_listener_comes_back_while_old_connections_linger(port, kit):
+    listener = port.listen()
+    number = kit.port_of(listener.local())
+    a = port.connect(listener.local())
+    b = kit.until(lambda: port.try_accept(listener))
+    b.close()  # the end that closes first keeps the port in TIME-WAIT
+    a.close()
+    listener.close()
+    assert kit.port_of(port.listen(port=number).local()) == number
+
+
+def test_a_connection_outlasts_the_want_of_descriptors(child):
+    child("""
+p = Port()
+listener = p.listen()
+client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()), hard))
+p.poll_until(listener)
+try:
+    p.accept(listener)
+    raise SystemExit("accepted without a descriptor")
+except OSError as e:
+    assert e.errno == 24, e
+# It neither spins meanwhile nor forgets: the sleep ends when it is time to try again.
+assert all(listener not in p.poll() for _ in range(100))
+start = time.monotonic()
+assert p.wait(5_000_000) == 1
+assert 0.05 < time.monotonic() - start < 1.0
+assert p.poll_until(listener, 1)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+b = p.accept(listener)
+client.sendall(b"still here")
+until(lambda: b in p.poll())
+assert b.recv() == (10, b"still here")
+p.close()
+""")
+
+
+def test_a_listener_without_descriptors_can_be_closed(child):
+    child("""
+p = Port()
+listener = p.listen()
+client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()), hard))
+p.poll_until(listener)
+try:
+    p.accept(listener)
+    raise SystemExit("accepted without a descriptor")
+except OSError as e:
+    assert e.errno == 24, e
+listener.close()
+assert p.wait(200_000) == 0, "nothing is left to try again"
+assert p.poll() == []
+p.close()
+""")
+
+
+def test_all_descriptors_are_non_blocking_closed_on_exec_and_without_delay(port):
+    a, b = port.pair()
+    for s in (a, b):
+        flags = fcntl.fcntl(s.fd, fcntl.F_GETFL), fcntl.fcntl(s.fd, fcntl.F_GETFD)
+        assert flags[0] & os.O_NONBLOCK
+        assert flags[1] & fcntl.FD_CLOEXEC
+        with socket.socket(fileno=os.dup(s.fd)) as raw:
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    fd = port.listen().fd
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
+    assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+# ---- the stream
+
+
+def test_a_stream_arrives_in_order_however_it_is_cut(port, kit):
+    a, b = port.pair()
+    data = os.urandom(1_000_003) * 20
+    c = kit.Counters()
+    sent, got = 0, bytearray()
+    while len(got) < len(data):
+        while sent < len(data):
+            # Three pieces a call, of lengths that nothing divides.
+            part = data[sent : sent + 700_001]
+            rv = a.send(part[:13], part[13:99_991], part[99_991:])
+            if rv < 0:
+                assert rv == -errno.EAGAIN
+                break
+            sent += rv
+        for s in port.poll():
+            if s is b:
+                while (one := b.recv(7, 100_003, 1))[0] > 0:
+                    got += one[1]
+                assert one[0] == -errno.EAGAIN
+    assert bytes(got) == data
+    assert c["tx_partial"] > 0
+    assert c["tx_eagain"] > 0
+
+
+def fill(a):
+    total = 0
+    while (rv := a.send(b"x" * 1_000_000)) > 0:
+        total += rv
+    assert rv == -errno.EAGAIN
+    return total
+
+
+@pytest.mark.parametrize("state", ["cold", "hot", "armed"])
+def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, kit, state):
+    # The reader has a port of its own: only the writer's room may end the sleep.
+    other = kit.Port()
+    listener = other.listen()
+    a = port.connect(listener.local())
+    b = kit.until(lambda: other.try_accept(listener))
+    kit.until(lambda: a in port.poll() and a.connected() == 0)
+    if state != "cold":
+        b.send(b"x")
+        kit.until(lambda: a in port.poll() and a.drain())
+        assert len(port.hot_fds()) == 1
+    port.settle()
+    total = fill(a)
+    if state == "armed":
+        port.arm()
+    assert port.wait(20_000) == 0, "there is no room yet"
+    reader = threading.Timer(0.05, b.drain)
+    reader.start()
+    assert port.wait(5_000_000) == 1
+    reader.join()
+    kit.until(lambda: a in port.poll())
+    a.want(False)
+    assert kit.until(lambda: (rv := a.send(b"y")) > 0 and rv) == 1
+    assert total > 100_000
+    kit.until(lambda: not b.drain())
+    other.close()
+
+
+@pytest.mark.parametrize("armed", [False, True])
+@pytest.mark.parametrize("hot", [False, True])
+def test_a_wish_to_write_that_comes_after_the_room_is_served(port, kit, hot, armed):
+    a, b = port.pair()
+    if hot:
+        b.send(b"x")
+        port.poll_until(a)
+    port.settle()
+    if armed:
+        port.arm()
+        port.settle()
+    assert port.wait(1000) == 0
+    asleep = port.fill()
+    a.want(True)  # the socket has had room all the time: no event will come of itself
+    assert kit.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who sleeps already hears of it"
+    assert port.wait(5_000_000) == 1
+    port.poll_until(a)
+    a.want(False)
+
+
+def test_room_that_nobody_asked_for_is_not_handed_out(port, kit):
+    a, b = port.pair()
+    b.send(b"x")
+    port.settle()
+    fill(a)
+    a.want(False)
+    b.drain()
+    kit.until(lambda: b.drain() == 0)
+    port.settle()
+    assert a.fd in port.hot_fds() or all(a not in port.poll() for _ in range(50))
+
+
+def test_more_iovecs_than_the_system_takes_are_a_partial_write(port):
+    a, b = port.pair()
+    assert a.send(*[b"x"] * 1500) == 1024
+    assert b.recv(*[1] * 1500)[0] == 1024
+
+
+def test_the_segment_size_is_what_the_kernel_says(port):
+    a, _ = port.pair()
+    with socket.socket(fileno=os.dup(a.fd)) as raw:
+        want = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    assert port.lib.siw_llp_tcp_emss(a.c) == want > 536
+
+
+def test_the_segment_size_of_what_is_no_stream_is_an_error(port):
+    assert port.lib.siw_llp_tcp_emss(port.udp().c) == -errno.EOPNOTSUPP
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_the_end_of_a_stream_is_read_as_0_each_time_and_does_not_keep_anyone_awake(port, kit, hot):
+    a, b = port.pair()
+    a.send(b"last words")
+    if hot:
+        port.poll_until(b)
+    assert port.lib.siw_llp_tcp_shutdown(a.c) == 0
+    port.poll_until(b)
+    assert b.recv() == (10, b"last words")
+    port.poll_until(b)
+    assert [b.recv() for _ in range(3)] == [(0, b"")] * 3
+    for _ in range(40):
+        for s in port.poll():
+            assert s.drain() == 0
+    assert port.wait(1000) == 0
+    # Its other direction works on.
+    assert b.send(b"answer") == 6
+    port.poll_until(a)
+    assert a.recv() == (6, b"answer")
+
+
+def test_an_aborted_stream_ends_with_a_reset(port):
+    a, b = port.pair()
+    port.lib.siw_llp_tcp_abort(a.c)
+    a.close()
+    port.poll_until(b)
+    assert b.recv()[0] == -errno.ECONNRESET
+    for _ in range(40):
+        for s in port.poll():
+            assert s.recv()[0] == 0
+    assert port.wait(1000) == 0
+
+
+def test_a_stream_that_is_closed_in_order_delivers_what_was_sent(port):
+    a, b = port.pair()
+    a.send(b"x" * 50_000)
+    a.close()
+    got = 0
+    port.poll_until(b)
+    while (rv := b.recv()[0]) > 0:
+        got += rv
+    assert (rv, got) == (0, 50_000)
+
+
+def test_writing_to_a_closed_stream_is_an_error_and_no_signal(child):
+    child("""
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+p, c = Port(), Counters()
+a, b = p.pair()
+lib.siw_llp_tcp_abort(b.c)
+b.close()
+assert a.send(b"x") == -104, "ECONNRESET"
+assert a.send(b"x", b"y") == -32, "EPIPE"
+assert a.send(b"x") == -32
+assert c["send_errors"] == 3
+p.close()
+""")
+
+
+def test_the_peer_of_a_socket_without_one_is_an_error(port):
+    with pytest.raises(OSError) as e:
+        port.listen().peer()
+    assert e.value.errno == errno.ENOTCONN
+
+
+@BOTH
+def test_no_descriptor_is_left_after_a_thousand_connections(port, kit, family):
+    listener = port.listen(kit.loopback[family])
+    before = kit.open_fds()
+    for _ in range(1000):
+        a = port.connect(listener.local())
+        b = kit.until(lambda: port.try_accept(listener))
+        port.lib.siw_llp_tcp_abort(a.c)
+        a.close()
+        b.close()
+    assert kit.open_fds() == before

@@ -1,0 +1,367 @@
+"""UDP sockets: datagrams as they are, and everything that can go wrong with one."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+
+import pytest
+
+BOTH = pytest.mark.parametrize("family", ["v4", "v6"])
+
+
+@BOTH
+@pytest.mark.parametrize("size", [0, 1, 64, 1473, 65507])
+def test_a_datagram_arrives_whole_and_names_its_source(port, kit, family, size):
+    a, b = port.udp(kit.loopback[family]), port.udp(kit.loopback[family])
+    data = os.urandom(size)
+    assert a.sendto(b.local(), data) == 0
+    port.poll_until(b)
+    rv, got, source = b.recvfrom()
+    assert (rv, got) == (size, data)
+    assert kit.text_of(source) == kit.text_of(a.local())
+    # All octets of the address, also those that a sockaddr_in has no place for.
+    assert bytes(kit.buffer(source)) == bytes(kit.buffer(a.local()))
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 63])
+def test_a_datagram_that_is_cut_tells_its_true_length(port, size):
+    a, b = port.udp(), port.udp()
+    assert a.sendto(b.local(), b"x" * 64) == 0
+    rv, got, _ = b.recvfrom(size)
+    assert rv == 64
+    assert got == b"x" * size
+    assert b.recvfrom()[0] == -errno.EAGAIN
+
+
+def test_several_iovecs_make_one_datagram(port):
+    a, b = port.udp(), port.udp()
+    assert a.sendto(b.local(), b"head", b"", b"payload", b"crc!") == 0
+    assert b.recvfrom()[1] == b"headpayloadcrc!"
+    assert b.recvfrom()[0] == -errno.EAGAIN
+
+
+def test_a_datagram_that_is_too_long_is_refused_and_counted(port, kit):
+    a = port.udp()
+    c = kit.Counters()
+    assert a.sendto(a.local(), b"x" * 65508) == -errno.EMSGSIZE
+    assert c["send_errors"] == 1
+
+
+def test_a_destination_of_the_other_family_is_refused(port, kit):
+    assert port.udp("127.0.0.1").sendto(kit.addr("::1", 9), b"x") == -errno.EAFNOSUPPORT
+
+
+def test_a_port_is_bound_once(port, kit):
+    a = port.udp()
+    with pytest.raises(OSError) as e:
+        port.udp(port=kit.port_of(a.local()))
+    assert e.value.errno == errno.EADDRINUSE
+
+
+def test_no_other_socket_can_take_the_port_by_asking_for_reuse(port, kit):
+    a = port.udp()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError) as e:
+            thief.bind(("127.0.0.1", kit.port_of(a.local())))
+        assert e.value.errno == errno.EADDRINUSE
+
+
+def test_an_ipv6_socket_leaves_the_port_to_ipv4(port, kit):
+    six = port.udp("::")
+    four = port.udp("0.0.0.0", kit.port_of(six.local()))
+    assert kit.port_of(four.local()) == kit.port_of(six.local())
+
+
+def test_an_address_of_no_family_is_refused(port, kit):
+    nowhere = kit.addr("127.0.0.1")
+    nowhere.family = 0
+    with pytest.raises(OSError) as e:
+        kit.Sock(port, lambda t, out: kit.lib.siw_llp_udp_open(port.c, nowhere, t, out))
+    assert e.value.errno == errno.EAFNOSUPPORT
+
+
+def test_a_foreign_address_cannot_be_bound(port):
+    with pytest.raises(OSError) as e:
+        port.udp("192.0.2.1")
+    assert e.value.errno == errno.EADDRNOTAVAIL
+
+
+def test_the_descriptor_is_non_blocking_and_closed_on_exec(port):
+    fd = port.udp().fd
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
+    assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+def test_buffers_are_as_large_as_the_settings_ask(port, kit):
+    with kit.setting("rcvbuf", 20000), kit.setting("sndbuf", 30000):
+        fd = port.udp().fd
+    with socket.socket(fileno=os.dup(fd)) as s:
+        # The kernel doubles both, for its own book-keeping.
+        assert s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 40000
+        assert s.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 60000
+
+
+# ---- sockets of the user's own
+
+
+@BOTH
+def test_a_user_s_bound_socket_is_taken_over(port, kit, family):
+    s = socket.socket({"v4": socket.AF_INET, "v6": socket.AF_INET6}[family], socket.SOCK_DGRAM)
+    s.bind((kit.loopback[family], 0))
+    os.set_inheritable(s.fileno(), True)
+    number, fd = s.getsockname()[1], s.detach()
+    mine, other = port.adopt(fd), port.udp(kit.loopback[family])
+    assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
+    assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    assert kit.port_of(mine.local()) == number
+    assert other.sendto(mine.local(), b"hello") == 0
+    port.poll_until(mine)
+    assert mine.recvfrom()[1] == b"hello"
+    mine.close()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_what_came_before_a_socket_was_taken_over_is_handed_out(port, kit):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.sendto(b"early", s.getsockname())
+        mine = port.adopt(os.dup(s.fileno()))
+    assert port.poll_until(mine) == 1
+    assert mine.recvfrom()[1] == b"early"
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("a file", errno.ENOTSOCK),
+        ("a stream", errno.EINVAL),
+        ("an unbound socket", errno.EINVAL),
+        ("a socket of another family", errno.EINVAL),
+        ("a closed descriptor", errno.EBADF),
+    ],
+)
+def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_caller_s(port, what, error):
+    make = {
+        "a file": lambda: os.open("/dev/null", os.O_RDONLY),
+        "a stream": lambda: socket.create_server(("127.0.0.1", 0)).detach(),
+        "an unbound socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).detach(),
+        "a socket of another family": lambda: socket.socketpair(type=socket.SOCK_DGRAM)[0].detach(),
+        "a closed descriptor": lambda: 99999,
+    }
+    fd = make[what]()
+    with pytest.raises(OSError) as e:
+        port.adopt(fd)
+    assert e.value.errno == error
+    if fd != 99999:
+        os.close(fd)  # OSError if it were gone
+
+
+def test_segments_are_not_merged_on_a_socket_whose_user_had_asked_for_that(port):
+    udp_segment, udp_gro = 103, 104
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.setsockopt(socket.IPPROTO_UDP, udp_gro, 1)
+        to = s.getsockname()
+        mine = port.adopt(os.dup(s.fileno()))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.IPPROTO_UDP, udp_segment, 100)
+            sender.sendto(b"x" * 300, to)
+        assert [mine.recvfrom()[0] for _ in range(4)] == [100, 100, 100, -errno.EAGAIN]
+
+
+# ---- errors that ICMP brings
+
+
+@pytest.fixture
+def connected(port):
+    """A socket of ours that is connected to a port on which nobody listens, and that address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
+        gone.bind(("127.0.0.1", 0))
+        dest = gone.getsockname()
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(dest)
+    return port.adopt(s.detach()), dest
+
+
+def test_sending_goes_on_after_an_icmp_error(connected, kit):
+    mine, dest = connected
+    c = kit.Counters()
+    # The answer to each comes before the next: every send but the first meets an error.
+    assert [mine.sendto(kit.addr(*dest), b"x") for _ in range(5)] == [0] * 5
+    assert c["icmp_errors"] == 4
+    assert c["send_errors"] == 0
+
+
+def test_receiving_goes_on_after_an_icmp_error(connected, kit, port):
+    mine, dest = connected
+    c = kit.Counters()
+    assert mine.sendto(kit.addr(*dest), b"x") == 0
+    port.poll_until(mine)
+    assert mine.recvfrom()[0] == -errno.EAGAIN
+    assert c["icmp_errors"] == 1
+
+
+def test_an_unconnected_socket_hears_nothing_of_closed_ports(port, kit, connected):
+    dest = kit.addr(*connected[1])
+    a = port.udp()
+    c = kit.Counters()
+    assert [a.sendto(dest, b"x") for _ in range(3)] == [0] * 3
+    assert a.recvfrom()[0] == -errno.EAGAIN
+    assert c["icmp_errors"] == 0
+
+
+def test_an_error_queue_that_nobody_reads_does_not_keep_a_socket_ready(port, kit, connected):
+    dest = connected[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.setsockopt(socket.IPPROTO_IP, 11, 1)  # IP_RECVERR
+        s.sendto(b"x", dest)
+        mine = port.adopt(os.dup(s.fileno()))
+    mine.sendto(kit.addr(*dest), b"x")
+    for _ in range(40):
+        for ready in port.poll():
+            assert ready.recvfrom()[0] == -errno.EAGAIN
+    assert port.wait(1000) == 0
+
+
+def test_a_destination_without_a_route_is_an_error_of_that_send(namespace):
+    namespace(
+        "ip link set lo up",
+        """
+p = Port()
+c = Counters()
+a = p.udp("0.0.0.0")
+assert a.sendto(addr("192.0.2.1", 9), b"x") == -101, "ENETUNREACH"
+assert c["icmp_errors"] == 0 and c["send_errors"] == 1
+assert a.sendto(a.local(), b"x") == 0
+p.close()
+""",
+    )
+
+
+# ---- full buffers
+
+
+def test_what_the_kernel_drops_is_counted_when_the_socket_is_closed(port, kit):
+    c = kit.Counters()
+    a = port.udp()
+    with kit.setting("rcvbuf", 4096):
+        b = port.udp()
+    for _ in range(100):
+        assert a.sendto(b.local(), b"x" * 1000) == 0
+    got = 0
+    while b.recvfrom()[0] > 0:
+        got += 1
+    assert 0 < got < 100
+    b.close()
+    assert c["drop_rxq_overflow"] == 100 - got
+
+
+def test_what_the_kernel_drops_is_counted_now_and_then_while_the_socket_is_open(port, kit):
+    c = kit.Counters()
+    a = port.udp()
+    with kit.setting("rcvbuf", 4096):
+        b = port.udp()
+    for _ in range(100):
+        a.sendto(b.local(), b"x" * 1000)
+    got = b.drain() // 1000
+    for _ in range(4096 * 33):
+        if c["drop_rxq_overflow"]:
+            break
+        port.poll()
+    assert c["drop_rxq_overflow"] == 100 - got
+    b.close()
+    assert c["drop_rxq_overflow"] == 100 - got
+
+
+def test_drops_before_a_socket_was_taken_over_are_not_ours(port, kit):
+    c = kit.Counters()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        for _ in range(100):
+            s.sendto(b"x" * 1000, s.getsockname())
+        port.adopt(os.dup(s.fileno())).close()
+    assert c["drop_rxq_overflow"] == 0
+
+
+SLOW = "ip link set lo up; tc qdisc add dev lo root tbf rate 800kbit burst 3000 limit 1000000"
+
+
+@pytest.mark.parametrize("state", ["cold", "hot", "armed"])
+def test_a_full_send_buffer_wakes_the_sleeper_when_it_has_room(namespace, state):
+    namespace(
+        SLOW,
+        f"""
+p, other, c = Port(), Port(), Counters()
+with setting("sndbuf", 4096):
+    a = p.udp()
+b = other.udp()
+if {state!r} != "cold":
+    b.sendto(a.local(), b"x")
+    until(lambda: a in p.poll())
+    a.drain()
+    assert a.fd in p.hot_fds()
+for _ in range(100):
+    rv = a.sendto(b.local(), b"y" * 1000)
+    if rv:
+        break
+assert rv == -11 and c["tx_eagain"] == 1 and c["send_errors"] == 0
+if {state!r} == "armed":
+    p.arm()
+start = time.monotonic()
+assert p.wait(5_000_000) == 1
+assert 0.002 < time.monotonic() - start < 2.0, "it slept until there was room"
+until(lambda: a in p.poll())
+assert until(lambda: a.sendto(b.local(), b"y" * 1000) == 0)
+p.settle()
+assert p.wait(1000) == 0, "it wants to write no more"
+p.close()
+other.close()
+""",
+    )
+
+
+def test_enobufs_is_taken_for_eagain_and_the_socket_handed_out_again_and_again(namespace):
+    # Many fragments, beyond twice the buffer: no event will ever say that there is room.
+    namespace(
+        "ip link set lo up mtu 1500",
+        """
+p, other, c = Port(), Port(), Counters()
+with setting("sndbuf", 4096):
+    a = p.udp()
+b = other.udp()
+for n in range(1, 4):
+    assert a.sendto(b.local(), b"y" * 60000) == -11
+    assert c["tx_eagain"] == n and c["send_errors"] == 0
+    assert p.wait(5_000_000) == 1
+    p.poll_until(a)
+    assert a.recvfrom()[0] == -11
+assert a.sendto(b.local(), b"y" * 1000) == 0
+p.settle()
+assert p.wait(1000) == 0
+p.close()
+other.close()
+""",
+    )
+
+
+def test_datagrams_travel_between_link_local_addresses_with_a_scope(namespace):
+    namespace(
+        "ip link set lo up; ip addr add fe80::1/64 dev lo nodad",
+        """
+p = Port()
+a, b = p.udp("fe80::1%lo"), p.udp("fe80::1%1")
+assert a.sendto(b.local(), b"hello") == 0
+p.poll_until(b)
+rv, got, source = b.recvfrom()
+assert got == b"hello" and source.scope == 1
+assert text_of(source) == text_of(a.local()) and text_of(source).startswith("[fe80::1%lo]:")
+p.close()
+""",
+    )

@@ -1,0 +1,409 @@
+"""Sleeping: it ends when there is something, it does not when there is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+STATES = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
+
+
+def bring(port, sender, sock, state):
+    """Bring a socket into one of the three states in which a sleeper may find it."""
+    if state != "cold":
+        sender.sendto(sock.local(), b"x")
+        port.poll_until(sock)
+        sock.drain()
+        assert port.hot_fds() == [sock.fd]
+    port.settle()
+    if state == "armed":
+        port.arm()
+    assert port.lib.siw_llp_port_armed(port.c) == (state == "armed")
+
+
+@pytest.fixture
+def other(kit):
+    p = kit.Port()
+    yield p
+    p.close()
+
+
+@STATES
+@pytest.mark.parametrize("ms", [0, 5, 50])
+def test_a_wait_ends_when_its_time_is_over(port, other, state, ms):
+    bring(port, other.udp(), port.udp(), state)
+    start = time.monotonic()
+    assert port.wait(ms * 1000) == 0
+    assert ms / 1000 <= time.monotonic() - start < ms / 1000 + 1
+
+
+@STATES
+def test_a_wait_ends_when_a_datagram_comes(port, other, state):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, state)
+    t = threading.Timer(0.05, lambda: sender.sendto(a.local(), b"wake up"))
+    t.start()
+    start = time.monotonic()
+    assert port.wait(10_000_000) == 1
+    assert time.monotonic() - start < 5
+    t.join()
+    port.poll_until(a)
+    assert a.recvfrom()[1] == b"wake up"
+
+
+@STATES
+def test_a_wait_ends_at_once_if_a_datagram_is_there(port, other, state):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, state)
+    sender.sendto(a.local(), b"x")
+    assert port.wait(-1) == 1
+
+
+@STATES
+def test_a_wait_ends_when_a_connection_comes(port, other, state):
+    bring(port, other.udp(), port.udp(), state)
+    listener = port.listen()
+    asleep = port.fill()
+    client = other.connect(listener.local())
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    port.poll_until(listener)
+    port.accept(listener)
+    client.close()
+
+
+def test_a_wake_from_another_thread_ends_a_wait(port):
+    waker = threading.Timer(0.05, port.wake)
+    waker.start()
+    start = time.monotonic()
+    assert port.wait(10_000_000) == 1
+    waker.join()
+    assert 0.03 < time.monotonic() - start < 5
+
+
+def test_a_wake_ends_the_next_wait_and_a_poll_clears_it(port):
+    port.wake()
+    port.wake()
+    assert port.wait(10_000_000) == 1
+    assert port.wait(10_000_000) == 1, "nobody has polled yet"
+    port.poll()
+    assert port.wait(1000) == 0
+
+
+def test_a_wake_ends_every_wait_in_progress(port):
+    got, begun = [], threading.Barrier(5)
+
+    def sleep(asleep):
+        begun.wait()
+        got.append(port.lib.siw_llp_wait(asleep, -1, 10_000_000))
+
+    threads = [threading.Thread(target=sleep, args=(port.fill(),)) for _ in range(4)]
+    for t in threads:
+        t.start()
+    begun.wait()
+    time.sleep(0.05)
+    port.wake()
+    for _ in range(50):
+        port.poll()  # it must not take the wake from those who have not noticed yet
+    for t in threads:
+        t.join()
+    assert got == [1] * 4
+    port.poll()
+    assert port.wait(1000) == 0
+
+
+def test_a_further_descriptor_ends_a_wait(port, kit):
+    fd = kit.lib.siw_llp_event_open()
+    assert port.wait(1000, fd) == 0
+    kit.lib.siw_llp_event_set(fd)
+    kit.lib.siw_llp_event_set(fd)
+    assert port.wait(-1, fd) == 1
+    kit.lib.siw_llp_event_clear(fd)
+    kit.lib.siw_llp_event_clear(fd)  # it does not block
+    assert port.wait(1000, fd) == 0
+    assert not os.get_inheritable(fd)
+    kit.lib.siw_llp_event_close(fd)
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_set_of_zeros_waits_for_the_time_and_the_further_descriptor_alone(port, kit):
+    nothing, fd = kit.ffi.new("struct siw_llp_waitset *"), kit.lib.siw_llp_event_open()
+    start = time.monotonic()
+    assert kit.lib.siw_llp_wait(nothing, fd, 20_000) == 0
+    assert time.monotonic() - start >= 0.02
+    kit.lib.siw_llp_event_set(fd)
+    assert kit.lib.siw_llp_wait(nothing, fd, -1) == 1
+    kit.lib.siw_llp_event_close(fd)
+
+
+def test_a_signal_ends_a_wait(child):
+    child("""
+p = Port()
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+assert p.wait(10_000_000) == -4, "EINTR"
+p.close()
+""")
+
+
+def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, kit, other):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, "hot")
+    for turn in range(321):
+        if turn == 1:
+            c = kit.Counters()  # before, the last sleep had brought nothing
+        sender.sendto(a.local(), b"x")
+        assert port.wait(-1) == 1
+        assert port.poll() == [a]
+        assert a.drain() == 1
+    assert c["epoll_waits"] == 10, "epoll was asked though the hot socket had what ended the sleep"
+
+
+def test_an_event_of_a_cold_socket_keeps_nobody_awake_beside_an_idle_hot_one(port, other):
+    sender, a, b = other.udp(), port.udp(), port.udp()
+    bring(port, sender, a, "hot")
+    sender.sendto(b.local(), b"x")
+    turns = 0
+    while b not in (port.poll() if port.wait(-1) == 1 else []):
+        assert a.drain() == 0
+        turns += 1
+    assert turns <= 2
+    assert b.drain() == 1
+
+
+# ---- what others do while somebody sleeps
+
+
+@STATES
+def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other, state):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, state)
+    asleep = port.fill()
+    port.disarm()
+    sender.sendto(a.local(), b"x")
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    a.drain()
+    port.settle()
+    asleep = port.fill()
+    port.arm()
+    sender.sendto(a.local(), b"x")
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+
+
+def test_a_socket_that_turns_hot_while_somebody_sleeps_is_not_hidden_from_him(port, other):
+    sender, a = other.udp(), port.udp()
+    asleep = port.fill()  # the socket is cold: it is seen through epoll
+    sender.sendto(a.local(), b"x")
+    port.poll_until(a)  # another thread's poll takes the event and the socket out of epoll
+    a.drain()
+    sender.sendto(a.local(), b"y")
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+
+
+@pytest.mark.parametrize("armed", [False, True])
+def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
+    with kit.setting("hot_sockets", 1):
+        port = kit.Port()
+    sender, hot, a = other.udp(), port.udp(), port.udp()
+    bring(port, sender, hot, "armed" if armed else "hot")
+    asleep = port.fill()
+    for _ in range(2):
+        sender.sendto(a.local(), b"x")
+    port.poll_until(a)
+    assert a.recvfrom()[0] == 1  # and no more: its edge is used up
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
+    for _ in range(3):
+        port.poll()
+        assert port.wait(5_000_000) == 1, "who wants to sleep now does not"
+    assert a.drain() == 1
+    port.settle()
+    assert port.wait(1000) == 0
+    port.close()
+
+
+def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port, other):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, "armed")
+    for _ in range(2):
+        sender.sendto(a.local(), b"x")
+    port.poll_until(a)
+    assert a.recvfrom()[0] == 1
+    for _ in range(3):
+        port.poll()
+        assert port.wait(5_000_000) == 1
+    a.drain()
+    port.settle()
+    assert port.wait(1000) == 0
+
+
+def test_a_wish_to_write_reaches_who_sleeps_on_the_hot_sockets_themselves(port, other):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, "hot")
+    asleep = port.fill()
+    t = threading.Timer(0.05, lambda: a.want(True))
+    t.start()
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+    t.join()
+    s = port.fill()
+    assert [s.out[i] for i in range(s.n)] == [True, False]
+    a.want(False)
+    port.poll()
+    s = port.fill()
+    assert [s.out[i] for i in range(s.n)] == [False, False]
+
+
+N = 6
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(0, N - 1), st.integers(1, 3)),
+        st.tuples(st.just("serve"), st.sampled_from([1, 2, 3, 64]), st.integers(0, 2)),
+        st.tuples(st.just("spin"), st.sampled_from([1, 31, 300, 1100]), st.just(0)),
+        st.tuples(
+            st.sampled_from(["arm", "disarm", "fill", "wake", "again"]), st.just(0), st.just(0)
+        ),
+    ),
+    max_size=30,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # kit holds no state
+@given(ops=OPS, hot=st.integers(1, 4))
+def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot):
+    with kit.setting("hot_sockets", hot):
+        port = kit.Port()
+    other = kit.Port()
+    try:
+        sender = other.udp()
+        socks = [port.udp() for _ in range(N)]
+        unread = dict.fromkeys(socks, 0)
+        asleep = port.fill()
+
+        def serve(room, most):
+            """Receive from those handed out, at most so many each; 0: until EAGAIN."""
+            for s in port.poll(room):
+                for _ in range(most or 1000):
+                    rv = s.recvfrom()[0]
+                    if rv == -errno.EAGAIN:
+                        assert unread[s] == 0
+                        break
+                    assert rv == 1
+                    unread[s] -= 1
+
+        for what, x, y in ops:
+            if what == "send":
+                for _ in range(y):
+                    assert sender.sendto(socks[x].local(), b"x") == 0
+                unread[socks[x]] += y
+            elif what == "serve":
+                serve(x, y)
+            elif what == "spin":
+                for _ in range(x):
+                    serve(64, 1)
+            elif what == "fill":
+                asleep = port.fill()
+            elif what == "again":
+                socks[0].again()
+            else:
+                getattr(port, what)()
+            if any(unread.values()):
+                # Neither who lies down now nor who did before may sleep on.
+                assert port.wait(2_000_000) == 1
+                assert port.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
+        for _ in range(400):
+            serve(64, 0)
+        assert not any(unread.values()), "a datagram that nobody was told of"
+        assert port.wait(0) == 0, "nothing is left, and still nobody can sleep"
+    finally:
+        port.close()
+        other.close()
+
+
+def test_threads_that_send_poll_sleep_and_wake_lose_nothing(kit):
+    """Two sleepers, a poller that now and then stops, senders, wishes to write, arming."""
+    with kit.setting("hot_sockets", 2):
+        port = kit.Port()
+    outside = kit.Port()
+    lock, total, senders = threading.Lock(), 1500, 3
+    socks = [port.udp() for _ in range(8)]
+    addrs = [s.local() for s in socks]
+    got = [0] * len(socks)
+    failed = []
+    done = threading.Event()
+
+    def serve(most):
+        for s in port.poll(16):
+            for _ in range(most):
+                rv = s.recvfrom(64)[0]
+                if rv < 0:
+                    assert rv == -errno.EAGAIN
+                    break
+                got[socks.index(s)] += 1
+
+    def guarded(what):
+        def run():
+            try:
+                what()
+            except BaseException as e:
+                failed.append(e)
+                raise
+
+        return threading.Thread(target=run)
+
+    def sleeper(armed):
+        while not done.is_set():
+            with lock:
+                (port.arm if armed else port.disarm)()
+                serve(3)
+                asleep = port.fill()
+            rv = port.lib.siw_llp_wait(asleep, -1, 5_000_000)
+            assert rv == 1, "a sleep of 5 s while datagrams were under way"
+
+    def poller():
+        while not done.is_set():
+            for _ in range(20):
+                with lock:
+                    serve(2)
+            time.sleep(0.002)
+
+    def send(k, own):
+        # Never more under way than a socket's buffer holds.
+        for i in range(total):
+            assert own.sendto(addrs[(i + k) % len(addrs)], b"x") == 0
+            while i * senders - sum(got) > 100:
+                time.sleep(0.0005)
+                assert not failed
+
+    def wish():
+        while not done.is_set():
+            for s in socks:
+                s.want(True)
+                s.want(False)
+            port.wake()
+            time.sleep(0.001)
+
+    own = [outside.udp() for _ in range(senders)]
+    senders_ = [guarded(lambda k=k: send(k, own[k])) for k in range(senders)]
+    others = [guarded(lambda: sleeper(True)), guarded(lambda: sleeper(False))]
+    others += [guarded(poller), guarded(wish)]
+    for t in senders_ + others:
+        t.start()
+    for t in senders_:
+        t.join()
+    try:
+        kit.until(lambda: sum(got) == total * senders or failed, 20)
+    finally:
+        done.set()
+        for t in others:
+            while t.is_alive():
+                port.wake()
+                t.join(0.01)
+    assert not failed
+    assert sum(got) == total * senders
+    port.close()
+    outside.close()

@@ -1,0 +1,438 @@
+"""The C streams of MPA with a plain TCP socket as their peer, which may send them anything.
+
+Octets are built by siwarp.inspect and judged with crcmod; nothing here shares code with the C.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import crcmod.predefined
+from _siwarp_layers import ffi, lib
+from scapy.packet import Raw
+
+from siwarp.inspect import FPDU, MPAReply, MPARequest
+
+crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+#: Seconds after which something that must happen on loopback did not.
+PATIENCE = 10.0
+#: FPDUs up to this many octets are given up whole, CRC checked.
+WHOLE_OCTETS = 8192
+#: The largest ULPDU (RFC 5044 section 3).
+MAX_ULPDU = 64768
+LLP_LAYER, MPA_TYPE = 2, 0
+
+
+class StreamError(Exception):
+    """A layer function returned -errno."""
+
+    def __init__(self, rv: int) -> None:
+        super().__init__(errno.errorcode.get(-rv, str(rv)))
+        self.errno = -rv
+
+
+def checked(rv: int) -> int:
+    """Return what a layer function returned, or raise what it says."""
+    if rv < 0:
+        raise StreamError(rv)
+    return int(rv)
+
+
+def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """Call step again and again until it gives something true; return that."""
+    end = time.monotonic() + patience
+    while True:
+        got = step()
+        if got:
+            return got
+        assert time.monotonic() < end, f"nothing came of {step} in {patience} s"
+        time.sleep(0.0001)
+
+
+def params(**values: Any) -> Any:
+    """Return a struct siw_mpa_params; rev is 2 and CRC wanted unless said otherwise."""
+    pdata = values.pop("pdata", b"")
+    p = ffi.new("struct siw_mpa_params *", {"rev": 2, "crc": 1, **values})
+    if pdata:
+        p.pdata_len = len(pdata)
+        ffi.memmove(p.pdata, pdata, len(pdata))
+    return p
+
+
+def enhanced(**values: Any) -> Any:
+    """Return parameters of an enhanced frame: IRD 4, ORD 5 unless said otherwise."""
+    return params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
+
+
+def refused(step: Callable[[], Any]) -> int:
+    """Call step until it fails: the errno."""
+    try:
+        until(step)
+    except StreamError as e:
+        return e.errno
+    raise AssertionError(f"{step} did not fail")
+
+
+def pdata_of(p: Any) -> bytes:
+    """Return the private data in a struct siw_mpa_params."""
+    return bytes(ffi.buffer(p.pdata, p.pdata_len))
+
+
+def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
+    """Return an FPDU as scapy builds it; its CRC, unless given, is crcmod's."""
+    if len(ulpdu) > 4096:  # scapy only adds time
+        body = len(ulpdu).to_bytes(2, "big") + ulpdu
+        body += bytes(-len(body) % 4)
+        return body + fields.get("crc", crc32c(body)).to_bytes(4, "little")
+    octets = bytes(FPDU(ulpdu=Raw(ulpdu), **fields))
+    if "crc" not in fields:
+        assert octets[-4:] == crc32c(octets[:-4]).to_bytes(4, "little")
+    return octets
+
+
+def cut(octets: bytes, *, crc: bool = True) -> list[bytes]:
+    """Cut octets that are whole FPDUs into their ULPDUs, judging length, pad and CRC."""
+    out = []
+    while octets:
+        length = int.from_bytes(octets[:2], "big")
+        end = 2 + length + -(2 + length) % 4
+        assert len(octets) >= end + 4, "the last FPDU is not whole"
+        assert octets[2 + length : end] == bytes(end - 2 - length), "the pad is not zero"
+        if crc:
+            want = crc32c(octets[:end]).to_bytes(4, "little")
+            assert octets[end : end + 4] == want, "the CRC is wrong"
+        out.append(octets[2 : 2 + length])
+        octets = octets[end + 4 :]
+    return out
+
+
+@cache
+def _noise() -> bytes:
+    words = (((i * 2654435761) ^ (i >> 3)) & 0xFFFFFFFF for i in range(1 << 17))
+    return b"".join(w.to_bytes(4, "little") for w in words)
+
+
+def pattern(n: int, seed: int = 1) -> bytes:
+    """Return n octets (at most 262144) in which a shifted, lost or repeated piece shows."""
+    at = seed * 40_503 % (1 << 18)
+    return _noise()[at : at + n]
+
+
+@dataclass
+class Iov:
+    """An array of struct iovec over Python buffers, which it keeps alive."""
+
+    buffers: Sequence[Any]
+    views: list[Any] = field(init=False)
+    array: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.views = [ffi.from_buffer("char[]", b) for b in self.buffers]
+        self.array = ffi.new("struct iovec[]", max(len(self.views), 1))
+        for i, view in enumerate(self.views):
+            self.array[i].iov_base = view
+            self.array[i].iov_len = len(view)
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+
+class Stream:
+    """A siw_mpa_stream; errors become StreamError."""
+
+    def __init__(self, handle: Any, sock: socket.socket) -> None:
+        self.handle = handle
+        self.sock = sock  # the peer's end
+        self._head = ffi.new("uint8_t **")
+        self._head_len = ffi.new("size_t *")
+        self._ulpdu_len = ffi.new("size_t *")
+        self._whole = ffi.new("bool *")
+        self._kept: list[Any] = []
+
+    # start-up
+
+    def startup_once(self) -> tuple[int, Any]:
+        peer = ffi.new("struct siw_mpa_params *")
+        return checked(lib.siw_mpa_startup(self.handle, peer)), peer
+
+    def startup(self) -> tuple[int, Any]:
+        """Go on until start-up has something to say: that and the peer's parameters."""
+
+        def step() -> tuple[int, Any] | None:
+            code, peer = self.startup_once()
+            return (code, peer) if code != lib.SIW_MPA_STARTING else None
+
+        return until(step)  # type: ignore[no-any-return]
+
+    def reply(self, p: Any) -> None:
+        checked(lib.siw_mpa_reply(self.handle, p))
+
+    @property
+    def state(self) -> int:
+        return int(lib.siw_mpa_test_state(self.handle))
+
+    @property
+    def error(self) -> tuple[int, int, int]:
+        e = lib.siw_mpa_error(self.handle)
+        return (e.layer, e.type, e.code)
+
+    # out
+
+    def frame(self, head: bytes, pieces: Sequence[bytes] = ()) -> int:
+        """Frame one FPDU: 1, or 0 if the batch is full. Pieces stay alive."""
+        iov = Iov(pieces)
+        array = iov.array if iov else ffi.NULL
+        rv = checked(lib.siw_mpa_tx_fpdu(self.handle, head, len(head), array, len(iov)))
+        self._kept.append(iov)
+        return rv
+
+    def flush_once(self) -> int:
+        return checked(lib.siw_mpa_tx_flush(self.handle))
+
+    def flush(self) -> None:
+        """Flush; the peer must read at the same time if it is more than TCP takes."""
+        until(self.flush_once)
+
+    @property
+    def framed(self) -> int:
+        return int(lib.siw_mpa_tx_framed(self.handle))
+
+    @property
+    def accepted(self) -> int:
+        return int(lib.siw_mpa_tx_accepted(self.handle))
+
+    # in
+
+    def look(self) -> tuple[bytes, int, bool] | None:
+        """Look at the next FPDU once: (its first octets, ULPDU length, whole) or None."""
+        rv = checked(
+            lib.siw_mpa_rx_fpdu(
+                self.handle, self._head, self._head_len, self._ulpdu_len, self._whole
+            )
+        )
+        if rv == 0:
+            return None
+        head = bytes(ffi.buffer(self._head[0], self._head_len[0]))
+        return head, int(self._ulpdu_len[0]), bool(self._whole[0])
+
+    def place_once(self, skip: int, dest: Iov | None) -> int:
+        array, n = (dest.array, len(dest)) if dest else (ffi.NULL, 0)
+        return checked(lib.siw_mpa_rx_payload(self.handle, skip, array, n))
+
+    def place(self, skip: int, *buffers: Any) -> None:
+        dest = Iov(buffers) if buffers else None
+        until(lambda: self.place_once(skip, dest))
+
+    def receive(self, skip: int = 14, pieces: int = 1) -> bytes:
+        """Receive the next ULPDU: its first octets from the head, the rest into buffers."""
+        head, length, _ = until(self.look)
+        skip = min(skip, length)
+        rest = length - skip
+        sizes = [rest // pieces] * (pieces - 1)
+        sizes.append(rest - sum(sizes))
+        buffers = [bytearray(n) for n in sizes]
+        self.place(skip, *buffers)
+        return bytes(head[:skip] + b"".join(buffers))
+
+    def emss(self) -> int:
+        """The effective maximum segment size of our own socket, in octets (TCP_MAXSEG)."""
+        with own_socket(self.sock) as ours:
+            return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+
+    def close(self, *, abort: bool = False) -> None:
+        if self.handle != ffi.NULL:
+            lib.siw_mpa_close(self.handle, abort)
+        self.handle = ffi.NULL
+
+
+def own_socket(peer: socket.socket) -> socket.socket:
+    """Return a duplicate of the stream's own socket, which is in this process too."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                continue
+            found = socket.socket(fileno=os.dup(int(entry.name)))
+        except OSError:  # the directory's own descriptor is closed by now
+            continue
+        try:
+            if found.getpeername() == peer.getsockname():
+                return found
+        except OSError:  # not connected
+            pass
+        found.close()
+    raise LookupError("the stream has no socket")
+
+
+def recv_exactly(sock: socket.socket, n: int) -> bytes:
+    """Read n octets from a blocking socket."""
+    out = bytearray()
+    while len(out) < n:
+        got = sock.recv(n - len(out))
+        assert got, f"end of stream after {len(out)} of {n} octets"
+        out += got
+    return bytes(out)
+
+
+def recv_to_end(sock: socket.socket) -> bytes:
+    """Read all until the other end closes; a reset ends it too."""
+    out = bytearray()
+    try:
+        while got := sock.recv(65536):
+            out += got
+    except ConnectionResetError:
+        pass
+    return bytes(out)
+
+
+def recv_startup(sock: socket.socket) -> Any:
+    """Read a start-up frame from a blocking socket, as scapy dissects it."""
+    octets = recv_exactly(sock, 20)
+    octets += recv_exactly(sock, int.from_bytes(octets[18:20], "big"))
+    return (MPARequest if octets.startswith(b"MPA ID Req") else MPAReply)(octets)
+
+
+class World:
+    """A port, and what was opened on it; everything is closed at its end."""
+
+    def __init__(self) -> None:
+        out = ffi.new("struct siw_llp_port **")
+        checked(lib.siw_llp_port_open(out))
+        self.port = out[0]
+        self._streams: list[Stream] = []
+        self._sockets: list[socket.socket] = []
+        self._listener = ffi.NULL
+
+    def _addr(self, port: int) -> Any:
+        addr = ffi.new("struct siw_addr *")
+        checked(lib.siw_addr_parse(b"127.0.0.1", port, addr))
+        return addr
+
+    def _add(self, handle: Any, sock: socket.socket) -> Stream:
+        sock.settimeout(PATIENCE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = Stream(handle, sock)
+        self._streams.append(stream)
+        self._sockets.append(sock)
+        return stream
+
+    def responder(self, *, rcvbuf: int = 0) -> Stream:
+        """A stream in responder mode to which the peer's socket has connected."""
+        if self._listener == ffi.NULL:
+            out = ffi.new("struct siw_mpa_listener **")
+            checked(lib.siw_mpa_listen(self.port, self._addr(0), 64, ffi.NULL, out))
+            self._listener = out[0]
+        local = ffi.new("struct siw_addr *")
+        checked(lib.siw_mpa_listener_addr(self._listener, local))
+        sock = socket.socket()
+        if rcvbuf:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        sock.connect(("127.0.0.1", socket.ntohs(local.port_be)))
+        stream = ffi.new("struct siw_mpa_stream **")
+
+        def accept() -> bool:
+            rv = lib.siw_mpa_accept(self._listener, ffi.NULL, stream)
+            return rv != -errno.EAGAIN and checked(rv) == 0
+
+        until(accept)
+        return self._add(stream[0], sock)
+
+    def initiator(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
+        """A stream in initiator mode, and the socket that it connected to."""
+        with socket.socket() as listener:
+            if rcvbuf:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+            if mss:
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(1)
+            out = ffi.new("struct siw_mpa_stream **")
+            dest = self._addr(listener.getsockname()[1])
+            checked(lib.siw_mpa_connect(self.port, dest, ffi.NULL, p, ffi.NULL, out))
+            listener.settimeout(PATIENCE)
+            sock, _ = listener.accept()
+        return self._add(out[0], sock)
+
+    def requested(self, request: bytes | Any) -> tuple[Stream, Any]:
+        """A responder that has given up this Request, and the Request's parameters."""
+        stream = self.responder()
+        stream.sock.sendall(bytes(request))
+        code, peer = stream.startup()
+        assert code == lib.SIW_MPA_REQUEST
+        return stream, peer
+
+    def replied(self, p: Any, reply: bytes | Any) -> tuple[Stream, Any]:
+        """An initiator that has taken this Reply, and the Reply's parameters."""
+        stream = self.asking(p)
+        recv_startup(stream.sock)
+        stream.sock.sendall(bytes(reply))
+        code, peer = stream.startup()
+        assert code == lib.SIW_MPA_REPLY
+        return stream, peer
+
+    def receiver(self, *, crc: bool = True, rcvbuf: int = 0) -> Stream:
+        """A responder in full operation; its peer's socket may send FPDUs."""
+        stream = self.responder(rcvbuf=rcvbuf)
+        stream.sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
+        assert stream.startup()[0] == lib.SIW_MPA_REQUEST
+        stream.reply(params(crc=0))
+        assert recv_startup(stream.sock).r == 0
+        return stream
+
+    def asking(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
+        """An initiator that has sent its Request and awaits the Reply."""
+        stream = self.initiator(p, rcvbuf=rcvbuf, mss=mss)
+        until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+        return stream
+
+    def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
+        """An initiator in full operation; its peer's socket reads what it sends."""
+        stream = self.asking(params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
+        recv_startup(stream.sock)
+        stream.sock.sendall(bytes(MPAReply(rev=2, c=0)))
+        assert stream.startup()[0] == lib.SIW_MPA_REPLY
+        return stream
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        for sock in self._sockets:
+            sock.close()
+        if self._listener != ffi.NULL:
+            lib.siw_mpa_listener_close(self._listener)
+        lib.siw_llp_port_close(self.port)
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    w = World()
+    try:
+        yield w
+    finally:
+        w.close()
+
+
+@contextmanager
+def setting(name: str, value: int) -> Iterator[None]:
+    """Change a setting of the process for a while."""
+    index = next(
+        i
+        for i in range(lib.siw_settings_count())
+        if ffi.string(lib.siw_setting_name(i)).decode() == name
+    )
+    before = lib.siw_setting_value(index)
+    checked(lib.siw_setting_set(name.encode(), value))
+    try:
+        yield
+    finally:
+        checked(lib.siw_setting_set(name.encode(), before))

@@ -1,0 +1,342 @@
+"""FPDUs in: found and placed however TCP cuts them, and nothing more than that."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import threading
+import time
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.mpa.mpa_harness import (
+    LLP_LAYER,
+    MAX_ULPDU,
+    MPA_TYPE,
+    WHOLE_OCTETS,
+    Iov,
+    StreamError,
+    World,
+    fpdu,
+    pattern,
+    setting,
+    until,
+    world,
+)
+
+LARGE = 20_000
+CLOSED = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
+CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
+
+
+def settle() -> None:
+    """Give loopback the time to bring what was sent."""
+    time.sleep(0.002)
+
+
+# ---- how the stream is cut
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
+def test_a_stream_cut_at_any_octet_gives_the_same_ulpdus(w: World, size: int) -> None:
+    ulpdus = [pattern(size, 1), pattern(size + 1, 2)]
+    octets = b"".join(fpdu(u) for u in ulpdus)
+    stream = w.receiver()
+    for at in range(len(octets) + 1):
+        stream.sock.sendall(octets[:at])
+        got = []
+        settle()
+        while (seen := stream.look()) is not None:
+            got.append(stream.receive(seen[1]))
+        stream.sock.sendall(octets[at:])
+        while len(got) < 2:
+            got.append(stream.receive(14))
+        assert got == ulpdus
+
+
+@pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
+def test_a_large_fpdu_cut_anywhere_is_placed_whole(w: World, at: int) -> None:
+    ulpdu = pattern(LARGE)
+    first = fpdu(ulpdu)
+    octets = first + fpdu(b"next")
+    stream = w.receiver()
+    stream.sock.sendall(octets[:at])
+    settle()
+    iov = Iov([dest := bytearray(LARGE - 14)])
+    complete = at >= len(first)
+    early = stream.look()
+    assert (early is None) == (at < 66)
+    if early is not None:
+        assert early[1:] == (LARGE, complete)
+        assert stream.place_once(14, iov) == complete
+    stream.sock.sendall(octets[at:])
+    if early is None:
+        until(stream.look)
+    if not complete:
+        until(lambda: stream.place_once(14, iov))
+    assert dest == ulpdu[14:]
+    assert stream.receive(0) == b"next"
+
+
+@given(
+    st.lists(st.integers(0, 300) | st.integers(0, 30_000), min_size=1, max_size=10),
+    st.lists(st.integers(1, 9000) | st.integers(1, 60), min_size=1, max_size=30),
+    st.integers(1, 5),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_sizes_in_any_cuts_are_received_in_order(
+    sizes: list[int], cuts: list[int], pieces: int, crc: bool, strict: bool
+) -> None:
+    ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
+    octets = b"".join(fpdu(u) for u in ulpdus)
+    with setting("strict", int(strict)), world() as w:
+        stream = w.receiver(crc=crc)
+
+        def send() -> None:
+            at = i = 0
+            while at < len(octets):
+                n = cuts[i % len(cuts)] if i < 60 else 1 << 20
+                stream.sock.sendall(octets[at : at + n])
+                at, i = at + n, i + 1
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = [stream.receive(14, pieces) for _ in ulpdus]
+        sender.join()
+        assert got == ulpdus
+        assert stream.look() is None
+
+
+@pytest.mark.parametrize("strict", [0, 1])
+def test_every_size_around_the_limits_is_received(strict: int) -> None:
+    sizes = [*range(1100), *range(WHOLE_OCTETS - 80, WHOLE_OCTETS + 80), 16_384, 32_768, 57_344]
+    sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
+    source = pattern(70_000)
+    with setting("strict", strict), world() as w:
+        stream = w.receiver(crc=False)
+
+        def send() -> None:
+            for n in sizes:
+                stream.sock.sendall(n.to_bytes(2, "big") + source[:n] + bytes(-(n + 2) % 4 + 4))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        for n in sizes:
+            assert stream.receive() == source[:n]
+        sender.join()
+
+
+# ---- what is given up
+
+
+def test_a_small_fpdu_is_given_up_whole_and_again_until_it_is_consumed(w: World) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(b"first") + fpdu(b"second"))
+    assert until(stream.look) == (b"first", 5, True)
+    assert stream.look() == (b"first", 5, True)
+    stream.place(5)
+    assert until(stream.look) == (b"second", 6, True)
+
+
+def test_an_empty_fpdu_is_given_as_a_whole_ulpdu_of_no_octets(w: World) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(b"") + fpdu(b"x"))
+    assert until(stream.look) == (b"", 0, True)
+    stream.place(0)
+    assert until(stream.look) == (b"x", 1, True)
+
+
+def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(w: World) -> None:
+    ulpdu = pattern(LARGE)
+    stream = w.receiver()
+    octets = fpdu(ulpdu)
+    stream.sock.sendall(octets[:65])
+    settle()
+    assert stream.look() is None
+    stream.sock.sendall(octets[65:66])
+    head, length, whole = until(stream.look)
+    assert (head, length, whole) == (ulpdu[:64], LARGE, False)
+
+
+def test_while_an_fpdu_is_being_placed_there_is_no_next_one_to_look_at(w: World) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(pattern(LARGE))[:15_000])
+    until(stream.look)
+    assert stream.place_once(14, Iov([bytearray(LARGE - 14)])) == 0
+    with pytest.raises(StreamError) as e:
+        stream.look()
+    assert e.value.errno == errno.EBUSY
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+@pytest.mark.parametrize("skip", [0, 14, 64])
+def test_payload_is_scattered_over_the_pieces_of_its_destination(
+    w: World, size: int, skip: int
+) -> None:
+    ulpdu = pattern(size)
+    rest = size - skip
+    sizes = [1, 0, 7, rest // 3, 0]
+    sizes.append(rest - sum(sizes))
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(ulpdu))
+    until(stream.look)
+    buffers = [bytearray(n) for n in sizes]
+    stream.place(skip, *buffers)
+    assert b"".join(buffers) == ulpdu[skip:]
+
+
+def test_a_destination_of_more_pieces_than_one_read_takes_is_filled(w: World) -> None:
+    ulpdu = pattern(60_000)
+    buffers = [bytearray(299 + i % 3) for i in range(199)]
+    buffers.append(bytearray(60_000 - sum(map(len, buffers))))
+    stream = w.receiver()
+    octets = fpdu(ulpdu)
+    stream.sock.sendall(octets[:100])
+    until(stream.look)
+    stream.sock.sendall(octets[100:])
+    stream.place(0, *buffers)
+    assert b"".join(buffers) == ulpdu
+
+
+@pytest.mark.parametrize("size", [100, LARGE, 60_000])
+def test_payload_without_a_destination_is_thrown_away_and_checked(w: World, size: int) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(pattern(size)) + fpdu(b"next"))
+    until(stream.look)
+    stream.place(14)
+    assert stream.receive(0) == b"next"
+    stream.sock.sendall(fpdu(pattern(size), crc=1))
+    with pytest.raises(StreamError) as e:
+        until(stream.look)
+        stream.place(14)
+    assert e.value.errno == errno.EBADMSG
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_destination_that_is_not_exactly_as_long_is_refused(
+    w: World, size: int, off: int
+) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(pattern(size)))
+    until(stream.look)
+    with pytest.raises(StreamError) as e:
+        stream.place_once(14, Iov([bytearray(size - 14 + off)]))
+    assert e.value.errno == errno.EINVAL
+    with pytest.raises(StreamError) as e:
+        stream.place_once(size + 1, None)
+    assert e.value.errno == errno.EINVAL
+    assert stream.receive(14) == pattern(size)
+
+
+# ---- memory that is not to be written
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+@pytest.mark.parametrize("strict", [0, 1])
+def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> None:
+    octets = fpdu(pattern(size, 1)) + fpdu(pattern(size, 2))
+    memory = bytearray(b"\xa5" * (size + 200))
+    view = memoryview(memory)[100 : 100 + size - 14]
+    with setting("strict", strict), world() as w:
+        stream = w.receiver()
+        stream.sock.sendall(octets[:90])
+        settle()
+        stream.look()
+        stream.sock.sendall(octets[90:])
+        until(stream.look)
+        stream.place(14, view)
+        assert stream.receive() == pattern(size, 2)
+    assert view == pattern(size, 1)[14:]
+    assert set(memory[:100] + memory[100 + size - 14 :]) == {0xA5}
+
+
+def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
+    octets = bytearray(fpdu(pattern(LARGE)))
+    octets[-1] ^= 1
+    dest = bytearray(LARGE - 14)
+    with setting("strict", 1), world() as w:
+        stream = w.receiver()
+        stream.sock.sendall(octets[:-1])
+        settle()
+        assert stream.look() is None
+        stream.sock.sendall(octets[-1:])
+        with pytest.raises(StreamError) as e:
+            until(stream.look)
+        assert e.value.errno == errno.EBADMSG
+        with pytest.raises(StreamError):
+            stream.place_once(14, Iov([dest]))
+    assert dest == bytes(LARGE - 14)
+
+
+def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(w: World) -> None:
+    stream = w.receiver()
+    octets = fpdu(pattern(LARGE))
+    stream.sock.sendall(octets[:66])
+    until(stream.look)
+    with mmap.mmap(-1, 2 * LARGE, prot=mmap.PROT_READ) as readonly:
+        array = ffi.new("struct iovec[2]")
+        good = ffi.new("char[]", 50)
+        array[0].iov_base, array[0].iov_len = good, 50
+        pointer = ffi.from_buffer("char[]", readonly)
+        array[1].iov_base, array[1].iov_len = pointer, LARGE - 14 - 50
+        stream.sock.sendall(octets[66:])
+        rv = until(lambda: lib.siw_mpa_rx_payload(stream.handle, 14, array, 2))
+        assert rv == -errno.EFAULT
+        assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CATASTROPHIC)
+        assert bytes(readonly[:LARGE]) == bytes(LARGE)
+        del pointer
+    with pytest.raises(StreamError) as e:
+        stream.look()
+    assert e.value.errno == errno.EFAULT
+
+
+# ---- the end
+
+
+def test_an_end_of_stream_between_fpdus_is_enotconn_and_stays_so(w: World) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(b"last"))
+    stream.sock.close()
+    assert stream.receive(0) == b"last"
+    for _ in range(2):
+        with pytest.raises(StreamError) as e:
+            until(stream.look)
+        assert e.value.errno == errno.ENOTCONN
+    assert stream.error == CLOSED
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
+def test_an_end_of_stream_inside_an_fpdu_is_a_reset(w: World, at: int) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(pattern(LARGE))[:at])
+    stream.sock.close()
+    with pytest.raises(StreamError) as e:
+        stream.receive()
+    assert e.value.errno == errno.ECONNRESET
+    assert stream.error == CLOSED
+
+
+def test_drain_throws_away_all_that_comes_and_tells_of_the_end(w: World) -> None:
+    stream = w.receiver()
+    stream.sock.sendall(fpdu(b"read") + fpdu(pattern(LARGE))[:-1])
+    until(stream.look)
+    sender = threading.Thread(target=lambda: stream.sock.sendall(bytes(20 << 20)))
+    sender.start()
+    while sender.is_alive():
+        assert lib.siw_mpa_drain(stream.handle) == 0
+    sender.join()
+    assert lib.siw_mpa_shutdown(stream.handle) == 0
+    assert stream.sock.recv(1) == b""
+    stream.sock.close()
+    assert until(lambda: lib.siw_mpa_drain(stream.handle)) == 1
+
+
+def test_an_aborted_stream_resets_its_peer(w: World) -> None:
+    stream = w.receiver()
+    stream.close(abort=True)
+    with pytest.raises(ConnectionResetError):
+        stream.sock.recv(1)

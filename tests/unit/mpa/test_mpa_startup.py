@@ -1,0 +1,367 @@
+"""Start-up over a real connection: how it is cut, how it ends, what may be asked for."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.mpa.mpa_harness import (
+    LLP_LAYER,
+    MPA_TYPE,
+    Stream,
+    StreamError,
+    World,
+    cut,
+    enhanced,
+    fpdu,
+    own_socket,
+    params,
+    pdata_of,
+    recv_exactly,
+    recv_startup,
+    recv_to_end,
+    until,
+    world,
+)
+
+from siwarp.inspect import MPAReply, MPARequest
+
+REQUEST = bytes(MPARequest(rev=2, c=1, s=1, a=1, b=1, c_rtr=1, ird=9, ord=7, private_data=b"hello"))
+REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data=b"welcome"))
+
+
+@pytest.mark.parametrize("at", range(1, len(REQUEST)))
+def test_a_request_cut_at_any_octet_is_the_same_request(w: World, at: int) -> None:
+    stream = w.responder()
+    stream.sock.sendall(REQUEST[:at])
+    for _ in range(3):
+        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    stream.sock.sendall(REQUEST[at:])
+    code, peer = stream.startup()
+    assert code == lib.SIW_MPA_REQUEST
+    assert (peer.rev, peer.crc, peer.p2p, peer.ird, peer.ord) == (2, 1, 1, 9, 7)
+    assert peer.rtr == lib.SIW_MPA_RTR_FPDU | lib.SIW_MPA_RTR_WRITE
+    assert pdata_of(peer) == b"hello"
+
+
+@pytest.mark.parametrize("at", range(1, len(REPLY)))
+def test_a_reply_cut_at_any_octet_is_the_same_reply(w: World, at: int) -> None:
+    stream = w.asking(enhanced(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE))
+    recv_startup(stream.sock)
+    stream.sock.sendall(REPLY[:at])
+    for _ in range(3):
+        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    stream.sock.sendall(REPLY[at:])
+    code, peer = stream.startup()
+    assert code == lib.SIW_MPA_REPLY
+    assert (peer.rev, peer.p2p, peer.rtr) == (2, 1, lib.SIW_MPA_RTR_WRITE)
+    assert (peer.ird, peer.ord) == (7, 9)
+    assert pdata_of(peer) == b"welcome"
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 507, 508, 509, 511, 512])
+@pytest.mark.parametrize("rev", [1, 2])
+def test_private_data_of_each_legal_length_arrives_both_ways(
+    w: World, rev: int, length: int
+) -> None:
+    there, back = bytes(i % 251 for i in range(length)), bytes(i % 241 for i in range(length))
+    stream, peer = w.requested(MPARequest(rev=rev, private_data=there))
+    assert pdata_of(peer) == there
+    stream.reply(params(rev=rev, pdata=back))
+    assert recv_startup(stream.sock).private_data == back
+    stream = w.asking(params(rev=rev, pdata=there))
+    assert recv_startup(stream.sock).private_data == there
+    stream.sock.sendall(bytes(MPAReply(rev=rev, private_data=back)))
+    code, peer = stream.startup()
+    assert code == lib.SIW_MPA_REPLY
+    assert pdata_of(peer) == back
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        params(rev=0),
+        params(rev=3),
+        params(markers=1),
+        params(rejected=1),
+        params(pdata_len=513),
+        enhanced(rev=1),
+        enhanced(ird=0x4000),
+        enhanced(ord=0x4000),
+        enhanced(p2p=1, rtr=0),
+        enhanced(p2p=1, rtr=8),
+        enhanced(p2p=0, rtr=1),
+        params(p2p=1),
+        params(rtr=1),
+    ],
+    ids=lambda p: repr(bytes(ffi.buffer(p))[:8]),
+)
+def test_an_illegal_request_of_our_own_is_refused_before_anything_is_sent(w: World, p: Any) -> None:
+    with pytest.raises(StreamError) as e:
+        w.initiator(p)
+    assert e.value.errno == errno.EINVAL
+
+
+def test_the_enhanced_data_leaves_508_octets_to_our_own_private_data(w: World) -> None:
+    p = enhanced(pdata=bytes(508))
+    assert recv_startup(w.asking(p).sock).pd_length == 512
+    p.pdata_len = 509
+    with pytest.raises(StreamError) as e:
+        w.initiator(p)
+    assert e.value.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize("p", [params(markers=1), params(pdata_len=513), params(rtr=1, p2p=1)])
+def test_a_reply_is_answered_once_and_only_if_legal(w: World, p: Any) -> None:
+    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
+    if p.rtr == 0:
+        with pytest.raises(StreamError) as e:
+            stream.reply(p)
+        assert e.value.errno == errno.EINVAL
+        p = params(rtr=1)
+    stream.reply(p)
+    assert recv_startup(stream.sock).b == 1
+    with pytest.raises(StreamError) as e:
+        stream.reply(p)
+    assert e.value.errno == errno.EINVAL
+
+
+def test_a_connection_that_nobody_takes_is_econnrefused(w: World) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        out = ffi.new("struct siw_mpa_stream **")
+        dest = w._addr(free.getsockname()[1])
+        assert lib.siw_mpa_connect(w.port, dest, ffi.NULL, params(), ffi.NULL, out) == 0
+        peer = ffi.new("struct siw_mpa_params *")
+        rv = until(lambda: lib.siw_mpa_startup(out[0], peer))
+        assert rv == -errno.ECONNREFUSED
+        assert lib.siw_mpa_startup(out[0], peer) == rv
+        lib.siw_mpa_close(out[0], False)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 16, 19, 20, 24, len(REQUEST) - 1])
+def test_a_peer_that_leaves_in_its_request_is_a_reset(w: World, sent: int) -> None:
+    stream = w.responder()
+    stream.sock.sendall(REQUEST[:sent])
+    stream.sock.close()
+    with pytest.raises(StreamError) as e:
+        stream.startup()
+    assert e.value.errno == errno.ECONNRESET
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
+
+
+def test_a_peer_that_leaves_while_its_request_is_thought_over_is_noticed(w: World) -> None:
+    stream, _ = w.requested(REQUEST)
+    assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    stream.sock.close()
+    with pytest.raises(StreamError) as e:
+        stream.startup()
+    assert e.value.errno == errno.ECONNRESET
+    with pytest.raises(StreamError) as e:
+        stream.reply(params(rtr=1))
+    assert e.value.errno == errno.ECONNRESET
+
+
+@pytest.mark.clause("RFC5044-7.1-01")
+def test_fpdus_that_came_with_the_request_are_received_after_the_reply(w: World) -> None:
+    stream, _ = w.requested(bytes(MPARequest(rev=2)) + fpdu(b"early") + fpdu(b"bird"))
+    until(lambda: stream.startup_once() and time.sleep(0.001) is None)
+    stream.reply(params())
+    assert stream.receive(0) == b"early"
+    assert stream.receive(0) == b"bird"
+
+
+@pytest.mark.clause("RFC5044-7.1-01")
+def test_fpdus_that_came_with_the_reply_are_received(w: World) -> None:
+    stream, _ = w.replied(params(), bytes(MPAReply(rev=2)) + fpdu(b"early") + fpdu(b"bird"))
+    assert stream.receive(0) == b"early"
+    assert stream.receive(0) == b"bird"
+
+
+def test_a_rejecting_reply_brings_its_private_data_and_ends_the_stream(w: World) -> None:
+    stream = w.asking(params())
+    stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
+    code, peer = stream.startup()
+    assert code == lib.SIW_MPA_REJECTED
+    assert pdata_of(peer) == b"not today"
+    assert stream.state == lib.SIW_MPA_ST_REJECTED
+    for step in (stream.look, stream.startup_once, lambda: stream.frame(b"no")):
+        with pytest.raises(StreamError) as e:
+            step()
+        assert e.value.errno == errno.ENOTCONN
+
+
+def test_our_rejection_carries_private_data_and_the_peer_then_reads_the_end(w: World) -> None:
+    stream, _ = w.requested(MPARequest(rev=1))
+    stream.reply(params(rejected=1, pdata=b"not today"))
+    assert stream.state == lib.SIW_MPA_ST_REJECTED
+    stream.close()
+    reply = MPAReply(recv_to_end(stream.sock))
+    assert (reply.r, reply.private_data) == (1, b"not today")
+
+
+def test_addresses_are_those_of_the_sockets(w: World) -> None:
+    stream = w.responder()
+    local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
+    assert lib.siw_mpa_addrs(stream.handle, local, peer) == 0
+    assert socket.ntohs(peer.port_be) == stream.sock.getsockname()[1]
+    assert socket.ntohs(local.port_be) == stream.sock.getpeername()[1]
+
+
+def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(w: World) -> None:
+    stream = w.sender()
+    assert lib.siw_mpa_test_memory(stream.handle) == 0
+    assert stream.look() is None
+    stream.sock.sendall(fpdu(b"x"))
+    stream.receive(0)
+    assert 0 < lib.siw_mpa_test_memory(stream.handle) <= 65536
+
+
+def test_no_fpdu_is_framed_or_received_before_start_up_is_over(w: World) -> None:
+    for stream, why in ((w.responder(), errno.EINVAL), (w.initiator(params()), errno.EINVAL)):
+        with pytest.raises(StreamError) as e:
+            stream.look()
+        assert e.value.errno == why
+        with pytest.raises(StreamError) as e:
+            stream.frame(b"too soon")
+        assert e.value.errno == errno.ENOTCONN
+
+
+def stuff(stream: Stream) -> int:
+    """Fill the send buffer of the stream's own socket: octets that the peer reads first."""
+    sent = 0
+    with own_socket(stream.sock) as ours:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        quiet = time.monotonic() + 0.1
+        while time.monotonic() < quiet:
+            try:
+                sent += ours.send(b"\x5a" * 1024, socket.MSG_DONTWAIT)
+                quiet = time.monotonic() + 0.1
+            except BlockingIOError:
+                time.sleep(0.001)
+    return sent
+
+
+def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) -> None:
+    stream, _ = w.requested(MPARequest(rev=2))
+    before = stuff(stream)
+    stream.reply(params(pdata=b"late"))
+    assert stream.state == lib.SIW_MPA_ST_ACCEPTING
+    stream.sock.sendall(fpdu(b"eager"))
+    assert stream.receive() == b"eager"
+    assert stream.frame(b"after the Reply") == 1
+    for _ in range(3):
+        assert stream.flush_once() == 0
+    assert stream.state == lib.SIW_MPA_ST_ACCEPTING
+    recv_exactly(stream.sock, before)
+    until(lambda: stream.look() is None and stream.state == lib.SIW_MPA_ST_FULL)
+    stream.flush()
+    assert recv_startup(stream.sock).private_data == b"late"
+    assert cut(recv_exactly(stream.sock, 24)) == [b"after the Reply"]
+
+
+@pytest.mark.parametrize("rejected", [0, 1])
+def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(w: World, rejected: int) -> None:
+    stream, _ = w.requested(MPARequest(rev=2))
+    before = stuff(stream)
+    stream.reply(params(rejected=rejected, pdata=b"late"))
+    assert lib.siw_mpa_shutdown(stream.handle) == 0
+    recv_exactly(stream.sock, before)
+    over = lib.SIW_MPA_ST_REJECTED if rejected else lib.SIW_MPA_ST_FULL
+    until(lambda: lib.siw_mpa_drain(stream.handle) == 0 and stream.state == over)
+    assert MPAReply(recv_to_end(stream.sock)).private_data == b"late"
+
+
+def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) -> None:
+    stream = w.initiator(params(pdata=b"late"))
+    before = stuff(stream)
+    for _ in range(3):
+        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    assert stream.state == lib.SIW_MPA_ST_SENDING_REQUEST
+    recv_exactly(stream.sock, before)
+    until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+    assert recv_startup(stream.sock).private_data == b"late"
+
+
+def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(w: World) -> None:
+    stream, _ = w.requested(MPARequest(rev=2))
+    stuff(stream)
+    stream.reply(params())
+    stream.sock.close()  # with unread input: a reset
+    with pytest.raises(StreamError) as e:
+        until(stream.look)
+    assert e.value.errno in (errno.ECONNRESET, errno.EPIPE)
+    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
+
+
+#: Anything from noise to a frame that is sound but for its values.
+hostile = st.binary(max_size=40) | st.builds(
+    lambda key, flags, rev, length, rest: (
+        key + bytes([flags, rev]) + length.to_bytes(2, "big") + rest
+    ),
+    st.sampled_from([b"MPA ID Req Frame", b"MPA ID Rep Frame"]),
+    st.integers(0, 255),
+    st.integers(0, 3) | st.integers(0, 255),
+    st.integers(0, 20) | st.sampled_from([511, 512, 513, 0xFFFF]) | st.integers(0, 0xFFFF),
+    st.binary(max_size=24) | st.binary(min_size=512, max_size=540),
+)
+
+
+def outcome(stream: Stream) -> int | str:
+    """What start-up says once the peer has sent everything and closed its half."""
+    stream.sock.shutdown(socket.SHUT_WR)
+    try:
+        return stream.startup()[0]
+    except StreamError as e:
+        return errno.errorcode[e.errno]
+
+
+@settings(max_examples=400)
+@given(hostile)
+def test_whatever_a_responder_is_sent_ends_as_the_fields_say(octets: bytes) -> None:
+    key, (flags, rev), length = octets[:16], (octets + b"\0\0" * 20)[16:18], octets[18:20]
+    size = int.from_bytes(length, "big") if len(length) == 2 else 0
+    short = bool(flags & 0x10) and rev >= 2 and size < 4
+    if not b"MPA ID Req Frame".startswith(key) or size > 512:
+        want: int | str = "EPROTO"
+    elif len(octets) < 20 + size:
+        want = "ECONNRESET"
+    elif rev == 0 or rev > 2 or flags & 0x80 or short:
+        want = "EPROTO"
+    else:
+        want = lib.SIW_MPA_REQUEST
+    with world() as w:
+        stream = w.responder()
+        stream.sock.sendall(octets)
+        assert outcome(stream) == want
+
+
+@settings(max_examples=400)
+@given(hostile, st.booleans())
+def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: bool) -> None:
+    key, (flags, rev), length = octets[:16], (octets + b"\0\0" * 20)[16:18], octets[18:20]
+    size = int.from_bytes(length, "big") if len(length) == 2 else 0
+    has_s = bool(flags & 0x10) and rev >= 2
+    a = has_s and len(octets) > 20 and bool(octets[20] & 0x80)
+    if not b"MPA ID Rep Frame".startswith(key) or size > 512:
+        want: int | str = "EPROTO"
+    elif len(octets) < 20 + size:
+        want = "ECONNRESET"
+    elif has_s and size < 4:
+        want = "EPROTO"
+    elif flags & 0x20:
+        want = lib.SIW_MPA_REJECTED
+    elif rev != 2 or flags & 0x80 or has_s != s or a:
+        want = "EPROTO"
+    else:
+        want = lib.SIW_MPA_REPLY
+    with world() as w:
+        stream = w.asking(enhanced() if s else params())
+        stream.sock.sendall(octets)
+        assert outcome(stream) == want

@@ -1,0 +1,70 @@
+"""Start-up's table: every (state, event), legal or not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from _siwarp_layers import ffi, lib
+
+
+def names(enum: str, prefix: str) -> dict[str, int]:
+    found = ffi.typeof(f"enum {enum}").relements
+    return {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
+
+
+STATES = names("siw_mpa_state", "SIW_MPA_ST_")
+EVENTS = names("siw_mpa_event", "SIW_MPA_EV_")
+ACTIONS = names("siw_mpa_action", "SIW_MPA_ACT_")
+OVER = {"FULL", "TERMINATING", "REJECTED", "FAILED"}
+
+#: The whole of start-up, stated a second time: (state, event) -> (action, next).
+LEGAL = {
+    ("CONNECTING", "CONNECTED"): ("SEND_REQUEST", "SENDING_REQUEST"),
+    ("SENDING_REQUEST", "SENT"): ("WAIT", "AWAIT_REPLY"),
+    ("AWAIT_REPLY", "REPLY"): ("GIVE_REPLY", "FULL"),
+    ("AWAIT_REPLY", "REPLY_NO"): ("GIVE_REJECT", "REJECTED"),
+    ("AWAIT_REPLY", "REPLY_OTHER"): ("GIVE_MISMATCH", "TERMINATING"),
+    ("AWAIT_REPLY", "BAD_FRAME"): ("FAIL", "FAILED"),
+    ("AWAIT_REQUEST", "REQUEST"): ("GIVE_REQUEST", "ANSWERING"),
+    ("AWAIT_REQUEST", "UNABLE"): ("REFUSE", "FAILED"),
+    ("AWAIT_REQUEST", "BAD_FRAME"): ("FAIL", "FAILED"),
+    ("ANSWERING", "ACCEPT"): ("SEND_ACCEPT", "ACCEPTING"),
+    ("ANSWERING", "REJECT"): ("SEND_REJECT", "REJECTING"),
+    ("ACCEPTING", "SENT"): ("ENTER_FULL", "FULL"),
+    ("REJECTING", "SENT"): ("WAIT", "REJECTED"),
+} | {(state, "LOST"): ("FAIL", "FAILED") for state in STATES if state not in OVER}
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(STATES, EVENTS)))
+def test_each_state_and_event_has_the_action_and_next_state_of_the_plan(
+    state: str, event: str
+) -> None:
+    cell = lib.siw_mpa_test_cell(STATES[state], EVENTS[event])
+    action = next(name for name, value in ACTIONS.items() if value == cell >> 8)
+    if (state, event) not in LEGAL:
+        assert action == "ILLEGAL"
+        return
+    after = next(name for name, value in STATES.items() if value == cell & 0xFF)
+    assert (action, after) == LEGAL[state, event]
+
+
+def test_there_is_nothing_outside_the_table() -> None:
+    assert len(STATES) == lib.SIW_MPA_N_STATES
+    assert len(EVENTS) == lib.SIW_MPA_N_EVENTS
+    for state, event in [(-1, 0), (0, -1), (lib.SIW_MPA_N_STATES, 0), (0, lib.SIW_MPA_N_EVENTS)]:
+        assert lib.siw_mpa_test_cell(state, event) == -1
+
+
+def test_every_state_is_reached_from_a_start_and_ends() -> None:
+    edges: dict[str, set[str]] = {}
+    for (state, _), (_, after) in LEGAL.items():
+        edges.setdefault(state, set()).add(after)
+    seen, todo = set(), ["CONNECTING", "AWAIT_REQUEST"]
+    while todo:
+        state = todo.pop()
+        if state not in seen:
+            seen.add(state)
+            todo += edges.get(state, ())
+    assert seen == set(STATES)
+    assert set(STATES) - set(edges) == OVER

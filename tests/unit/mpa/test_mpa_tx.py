@@ -1,0 +1,277 @@
+"""FPDUs out: what is framed, how it is batched, what TCP takes of it and when."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import threading
+
+import pytest
+from _siwarp_layers import lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.mpa.mpa_harness import (
+    MAX_ULPDU,
+    StreamError,
+    World,
+    cut,
+    fpdu,
+    pattern,
+    recv_exactly,
+    setting,
+    until,
+    world,
+)
+
+HEAD = bytes(range(18))
+BATCH_OCTETS = 1 << 18
+
+
+class Reader(threading.Thread):
+    """Reads the peer's end until the end of stream."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(daemon=True)
+        self.sock, self.octets = sock, bytearray()
+        self.start()
+
+    def run(self) -> None:
+        while got := self.sock.recv(1 << 20):
+            self.octets += got
+
+    def all(self) -> bytes:
+        self.join(20)
+        assert not self.is_alive()
+        return bytes(self.octets)
+
+
+def finish(stream, reader: Reader) -> bytes:  # type: ignore[no-untyped-def]
+    until(stream.flush_once)
+    assert lib.siw_mpa_shutdown(stream.handle) == 0
+    return reader.all()
+
+
+def frame_all(stream, frames: list[tuple[bytes, list[bytes]]]) -> None:  # type: ignore[no-untyped-def]
+    for head, pieces in frames:
+        while not stream.frame(head, pieces):
+            stream.flush_once()
+
+
+pieces_of = st.lists(
+    st.integers(0, 5000) | st.sampled_from([0, 1, 255, 256, 2047, 2048, 2049, 4096]), max_size=8
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 64), pieces_of), min_size=1, max_size=12), st.booleans())
+def test_any_head_and_pieces_arrive_as_one_fpdu_each(
+    shapes: list[tuple[int, list[int]]], crc: bool
+) -> None:
+    with world() as w:
+        stream = w.sender(crc=crc)
+        reader = Reader(stream.sock)
+        frames = [
+            (pattern(head, i), [pattern(n, i + j + 2) for j, n in enumerate(sizes)])
+            for i, (head, sizes) in enumerate(shapes)
+        ]
+        frame_all(stream, frames)
+        got = cut(finish(stream, reader), crc=crc)
+    assert got == [head + b"".join(pieces) for head, pieces in frames]
+
+
+def test_every_small_size_and_those_around_each_limit_arrive(w: World) -> None:
+    sizes = [*range(300), *range(2020, 2060), *range(4080, 4100), *range(8160, 8200)]
+    sizes += range(MAX_ULPDU - 18 - 9, MAX_ULPDU - 18 + 1)
+    stream = w.sender()
+    reader = Reader(stream.sock)
+    source = pattern(MAX_ULPDU)
+    frame_all(stream, [(HEAD, [source[:n]]) for n in sizes])
+    got = cut(finish(stream, reader))
+    assert [len(u) - 18 for u in got] == sizes
+    assert all(u == HEAD + source[: len(u) - 18] for u in got)
+    assert stream.accepted == stream.framed == len(sizes)
+
+
+def segments_in(sock: socket.socket) -> int:
+    """Segments with data that a socket has got (tcpi_data_segs_in)."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return struct.unpack_from("=I", info, 152)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.clause("RFC5044-5.1-04")
+@pytest.mark.parametrize("size", [0, 1, 64, 300, 1500, 2000])
+def test_a_small_fpdu_and_a_run_of_them_leave_in_one_write(w: World, size: int) -> None:
+    stream = w.sender()
+    for count in (1, 8):
+        before = segments_in(stream.sock)
+        for _ in range(count):
+            assert stream.frame(HEAD, [pattern(size)]) == 1
+        stream.flush()
+        recv_exactly(stream.sock, count * len(fpdu(HEAD + pattern(size))))
+        assert segments_in(stream.sock) - before == 1
+
+
+def test_nothing_leaves_before_the_flush(w: World) -> None:
+    stream = w.sender()
+    assert stream.frame(HEAD) == 1
+    stream.sock.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        stream.sock.recv(1)
+    assert (stream.framed, stream.accepted) == (1, 0)
+    stream.flush()
+    assert (stream.framed, stream.accepted) == (1, 1)
+
+
+def test_a_flush_with_nothing_framed_is_done_at_once(w: World) -> None:
+    assert w.sender().flush_once() == 1
+
+
+def test_a_batch_is_full_at_about_a_quarter_mebibyte_of_large_fpdus(w: World) -> None:
+    stream = w.sender()
+    payload = pattern(64000)
+    count = 0
+    while stream.frame(HEAD, [payload]):
+        count += 1
+        assert count < 100
+    assert BATCH_OCTETS <= count * len(fpdu(HEAD + payload)) < BATCH_OCTETS + 65536
+
+
+@pytest.mark.parametrize("size", [0, 46, 1400])
+def test_a_batch_of_small_fpdus_is_bounded_and_goes_on_after_a_flush(w: World, size: int) -> None:
+    stream = w.sender()
+    reader = Reader(stream.sock)
+    for _ in range(3):
+        while stream.frame(HEAD, [pattern(size)]):
+            assert stream.framed < 100_000
+        stream.flush()
+    total = stream.framed
+    assert total > 300
+    assert stream.accepted == total
+    assert cut(finish(stream, reader)) == [HEAD + pattern(size)] * total
+
+
+def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(w: World) -> None:
+    """The peer reads nothing at first, so that TCP takes a batch in part."""
+    stream = w.sender(rcvbuf=4096)
+    payload = pattern(60000)
+    one = len(fpdu(HEAD + payload))
+    while stream.accepted == stream.framed:
+        while stream.frame(HEAD, [payload]):
+            pass
+        stream.flush_once()
+        assert stream.framed < 2000
+    while stream.flush_once() == 0 and stream.accepted == 0:
+        pass
+    blocked_at, framed = stream.accepted, stream.framed
+    assert stream.flush_once() == 0
+    assert stream.accepted == blocked_at < framed
+    got = bytearray()
+    seen = blocked_at
+    while len(got) < framed * one:
+        got += stream.sock.recv(50_001)
+        stream.flush_once()
+        assert stream.accepted >= seen
+        seen = stream.accepted
+        # What the peer has read TCP took; what TCP took the socket buffers hold.
+        assert stream.accepted >= len(got) // one
+    assert stream.accepted == framed
+    assert cut(bytes(got)) == [HEAD + payload] * framed
+
+
+def test_a_stream_taken_in_odd_pieces_is_whole(w: World) -> None:
+    stream = w.sender(rcvbuf=4096)
+    sizes = [(i * 7919) % 9000 for i in range(400)]
+    want = [HEAD + pattern(n, n) for n in sizes]
+    todo = list(reversed(sizes))
+    got = bytearray()
+    total = sum(len(u) + 6 + -(len(u) + 2) % 4 for u in want)
+    step = 0
+    while len(got) < total:
+        while todo and stream.frame(HEAD, [pattern(todo[-1], todo[-1])]):
+            todo.pop()
+        stream.flush_once()
+        step += 1
+        stream.sock.settimeout(0.01)
+        try:
+            got += stream.sock.recv(1 + (step * 613) % 7000)
+        except TimeoutError:
+            assert step < 100_000
+    assert cut(bytes(got)) == want
+    assert stream.accepted == len(want)
+
+
+def test_large_payload_is_referred_to_and_not_copied(w: World) -> None:
+    """Changed between framing and flush, it goes out changed, with the CRC of what it was."""
+    stream = w.sender()
+    payload = bytearray(pattern(10_000))
+    assert stream.frame(HEAD, [payload]) == 1
+    payload[5000] ^= 0xFF
+    stream.flush()
+    octets = recv_exactly(stream.sock, len(fpdu(HEAD + bytes(payload))))
+    assert octets[20:10_020] == payload
+    with pytest.raises(AssertionError, match="the CRC is wrong"):
+        cut(octets)
+
+
+def test_small_payload_may_change_once_it_is_framed(w: World) -> None:
+    stream = w.sender()
+    payload = bytearray(pattern(2048))
+    assert stream.frame(HEAD, [payload]) == 1
+    payload[:] = bytes(2048)
+    stream.flush()
+    octets = recv_exactly(stream.sock, len(fpdu(HEAD + bytes(payload))))
+    assert cut(octets) == [HEAD + pattern(2048)]
+
+
+@pytest.mark.clause("RFC5044-3-06")
+@pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
+def test_a_ulpdu_or_head_beyond_the_limit_is_refused(w: World, head: int, size: int) -> None:
+    stream = w.sender()
+    with pytest.raises(StreamError) as e:
+        stream.frame(bytes(head), [bytes(size)])
+    assert e.value.errno == errno.EMSGSIZE
+    assert stream.framed == 0
+
+
+@pytest.mark.parametrize("limit", [128, 1000, 30_000])
+def test_mulpdu_is_never_more_than_the_setting(w: World, limit: int) -> None:
+    with setting("mulpdu", limit):
+        assert lib.siw_mpa_mulpdu(w.sender().handle) == limit
+
+
+def test_mulpdu_follows_the_segment_size_that_a_young_connection_grows_into(w: World) -> None:
+    """Linux starts a loopback connection at half of the first window, 32 KiB."""
+    stream = w.sender()
+    reader = Reader(stream.sock)
+    assert lib.siw_mpa_mulpdu(stream.handle) < MAX_ULPDU
+    payload = pattern(30_000)
+    for _ in range(5000):
+        stream.frame(HEAD, [payload])
+        stream.flush()
+        if lib.siw_mpa_mulpdu(stream.handle) == MAX_ULPDU:
+            break
+    assert lib.siw_mpa_mulpdu(stream.handle) == MAX_ULPDU
+    finish(stream, reader)
+
+
+def test_a_peer_that_resets_kills_sending(w: World) -> None:
+    stream = w.sender()
+    now = struct.pack("ii", 1, 0)
+    stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+    stream.sock.close()
+    gone = {errno.ECONNRESET, errno.EPIPE}
+
+    def dead() -> bool:
+        try:
+            stream.frame(HEAD)
+            stream.flush_once()
+        except StreamError as e:
+            assert e.errno in gone
+            return True
+        return False
+
+    until(dead)
+    for step in (stream.flush_once, lambda: stream.frame(HEAD)):
+        with pytest.raises(StreamError) as e:
+            step()
+        assert e.value.errno in gone

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import siwarp
+from siwarp.cm import Connection
+from siwarp.verbs import AccessFlag
+
+Connect = Callable[..., tuple[Connection, Connection]]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_messages_go_both_ways_and_either_end_may_speak_first(
+    connected: Connect, host: str
+) -> None:
+    a, b = connected(host)
+    b.send(b"the responder first")
+    assert a.recv(10) == b"the responder first"
+    for size in (0, 1, 1000, 65536):
+        message = os.urandom(size)
+        a.send(message)
+        assert b.recv(10) == message
+    assert a.peer == b.local
+    assert b.peer == a.local
+
+
+def test_private_data_of_connect_reaches_the_other_end() -> None:
+    with siwarp.listen(("127.0.0.1", 0)) as listener:
+        got: list[bytes] = []
+
+        def serve() -> None:
+            with listener.accept(10, private_data=b"welcome") as conn:
+                got.append(conn.private_data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with siwarp.connect(listener.address, private_data=b"hello") as conn:
+            assert conn.private_data == b"welcome"
+        thread.join(10)
+    assert got == [b"hello"]
+
+
+def test_the_peers_memory_is_written_and_read_in_place(connected: Connect) -> None:
+    a, b = connected()
+    memory = bytearray(200_000)
+    there = b.register(memory).remote()
+    data = os.urandom(150_000)
+    a.write(there, data, offset=1000)
+    assert a.read(there, 150_000, offset=1000) == data
+    a.send(b"look")
+    assert b.recv(10) == b"look"
+    assert memory[1000:151_000] == data
+    assert memory[:1000] == bytes(1000)
+    assert memory[151_000:] == bytes(49_000)
+
+
+def test_arrays_and_regions_are_memory_as_they_are(connected: Connect) -> None:
+    a, b = connected()
+    matrix = np.arange(12.0).reshape(3, 4)
+    there = b.register(matrix).remote()
+    row = np.empty(4)
+    a.read_into(there, row, offset=32)
+    assert row.tolist() == [4, 5, 6, 7]
+    mr = a.register(np.full(4, 9.0))
+    a.write(there, mr)
+    a.send(mr)
+    assert np.frombuffer(b.recv(10)).tolist() == [9.0] * 4
+    assert matrix[0].tolist() == [9.0] * 4
+
+
+def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
+    connected: Connect,
+) -> None:
+    a, b = connected()
+    there = b.register(100).remote()
+    with pytest.raises(siwarp.ProtocolError, match="invalid STag") as caught:
+        a.read(there._replace(rkey=there.rkey ^ 0x100), timeout=10)
+    assert (caught.value.layer, caught.value.type, caught.value.code) == (0, 1, 0)
+    with pytest.raises(siwarp.ProtocolError):
+        b.recv(10)
+
+
+def test_a_write_past_the_end_is_refused_and_writes_nothing(connected: Connect) -> None:
+    a, b = connected()
+    mr = b.register(100)
+    a.write(mr.remote(), b"x" * 50, offset=60)
+    with pytest.raises(siwarp.ProtocolError, match="bounds") as caught:
+        a.recv(10)
+    assert (caught.value.layer, caught.value.type, caught.value.code) == (1, 1, 1)
+    assert mr.read() == bytes(100)
+
+
+def test_memory_that_is_not_for_writing_is_not_written(connected: Connect) -> None:
+    a, b = connected()
+    mr = b.register(100, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
+    assert a.read(mr.remote(), 10) == bytes(10)
+    a.write(mr.remote(), b"x")
+    with pytest.raises(siwarp.ProtocolError):
+        a.recv(10)
+    assert mr.read() == bytes(100)
+
+
+def test_what_was_sent_before_closing_still_arrives(connected: Connect) -> None:
+    a, b = connected()
+    a.send(b"one")
+    a.send(b"two")
+    a.close()
+    assert [b.recv(10), b.recv(10)] == [b"one", b"two"]
+    with pytest.raises(siwarp.PeerGone, match="over"):
+        b.recv(10)
+
+
+def test_waiting_for_a_message_ends_when_the_time_is_over(connected: Connect) -> None:
+    a, b = connected()
+    with pytest.raises(siwarp.Timeout):
+        a.recv(0.1)
+    b.send(b"later")
+    assert a.recv(10) == b"later"
+
+
+def test_a_closed_connection_says_so(connected: Connect) -> None:
+    a, _ = connected()
+    a.close()
+    a.close()
+    for use in (lambda: a.send(b"x"), lambda: a.recv(1)):
+        with pytest.raises(siwarp.StateError, match="closed"):
+            use()
+    assert "closed" in repr(a)
+
+
+def test_connecting_where_nobody_listens_is_peer_gone() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        with pytest.raises(siwarp.PeerGone, match="start the peer"):
+            siwarp.connect(s.getsockname())
+
+
+def test_connecting_to_a_silent_listener_is_given_up_in_time() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        began = time.monotonic()
+        with pytest.raises(siwarp.PeerGone):
+            siwarp.connect(s.getsockname(), timeout=0.5)
+        assert time.monotonic() - began < 5
+
+
+def test_accepting_ends_when_the_time_is_over_and_a_closed_listener_says_so() -> None:
+    with siwarp.listen(("127.0.0.1", 0)) as listener, pytest.raises(siwarp.Timeout):
+        listener.accept(0.1)
+    with pytest.raises(siwarp.StateError, match="closed"):
+        listener.accept(0.1)
+
+
+def test_connections_outlive_their_listener_and_one_listener_has_many() -> None:
+    accepted: list[Connection] = []
+    with siwarp.listen(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(
+            target=lambda: accepted.extend(listener.accept(10) for _ in range(5))
+        )
+        thread.start()
+        ours = [siwarp.connect(listener.address) for _ in range(5)]
+        thread.join(20)
+    assert len(accepted) == 5
+    for i, conn in enumerate(ours):
+        conn.send(b"%d" % i)
+    assert sorted(conn.recv(10) for conn in accepted) == [b"%d" % i for i in range(5)]
+    for conn in [*ours, *accepted]:
+        conn.close()
+
+
+def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
+    with (
+        siwarp.listen(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.address) as s,
+    ):
+        s.sendall(b"GET / HTTP/1.0\r\n\r\n" * 10)
+        thread = threading.Thread(target=lambda: listener.accept(10).close())
+        thread.start()
+        siwarp.connect(listener.address).close()
+        thread.join(10)
+        assert not thread.is_alive()

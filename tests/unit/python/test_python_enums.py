@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import enum
+
+import pytest
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import enums
+
+PREFIX = {
+    "AccessFlag": "ACCESS_",
+    "WCStatus": "WC_",
+    "WCOpcode": "WC_",
+    "WCFlag": "WC_",
+    "QPType": "QPT_",
+    "QPState": "QPS_",
+    "QPAttrMask": "QP_",
+    "WROpcode": "WR_",
+    "SendFlag": "SEND_",
+}
+C_ENUM = {
+    "AccessFlag": "siw_access_flags",
+    "WCStatus": "siw_wc_status",
+    "WCOpcode": "siw_wc_opcode",
+    "WCFlag": "siw_wc_flags",
+    "QPType": "siw_qp_type",
+    "QPState": "siw_qp_state",
+    "QPAttrMask": "siw_qp_attr_mask",
+    "WROpcode": "siw_wr_opcode",
+    "SendFlag": "siw_send_flags",
+}
+
+
+@pytest.mark.parametrize("name", sorted(C_ENUM))
+def test_python_has_each_member_of_the_c_enum_with_its_value(name: str) -> None:
+    in_c = ffi.typeof(f"enum {C_ENUM[name]}").relements
+    in_python = {
+        f"SIW_{PREFIX[name]}{key}": int(value)
+        for key, value in getattr(enums, name).__members__.items()
+    }
+    assert in_python == dict(in_c)
+    for key, value in in_python.items():
+        assert getattr(lib, key) == value
+
+
+def test_each_ibv_name_is_the_member_that_it_names() -> None:
+    prefixes = {f"IBV_{prefix}" for prefix in PREFIX.values()}
+    aliases = {key: value for key, value in vars(enums).items() if key.startswith("IBV_")}
+    for key, value in aliases.items():
+        assert isinstance(value, enum.IntEnum | enum.IntFlag)
+        assert any(key == f"{prefix}{value.name}" for prefix in prefixes)
+    members = sum(len(getattr(enums, name).__members__) for name in C_ENUM)
+    assert len(aliases) == members - 1  # QPAttrMask.FD is siwarp's own
+
+
+def test_the_cm_enums_have_the_values_of_the_c_ones() -> None:
+    from siwarp.cm import RTR, CMEventType
+
+    events = ffi.typeof("enum siw_cm_event_type").relements
+    assert {f"SIW_CM_{e.name}": int(e) for e in CMEventType} == dict(events)
+    rtrs = ffi.typeof("enum siw_cm_rtr").relements
+    assert {f"SIW_CM_RTR_{k}": int(v) for k, v in RTR.__members__.items()} == dict(rtrs)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+import siwarp
+from siwarp.verbs import ProtocolError, terminate_clause, terminate_reason
+from siwarp.verbs.errors import from_errno
+
+CODES = [
+    (0, 1, 0x00, "invalid STag"),
+    (0, 1, 0x01, "bounds"),
+    (0, 1, 0x02, "access rights"),
+    (0, 1, 0x03, "stream"),
+    (0, 1, 0x04, "wraps"),
+    (0, 2, 0x05, "version"),
+    (0, 2, 0x06, "opcode"),
+    (1, 1, 0x00, "invalid STag"),
+    (1, 1, 0x01, "bounds"),
+    (1, 1, 0x02, "stream"),
+    (1, 1, 0x03, "wraps"),
+    (1, 1, 0x04, "version"),
+    (1, 2, 0x01, "queue number"),
+    (1, 2, 0x02, "no buffer"),
+    (1, 2, 0x03, "sequence number"),
+    (1, 2, 0x04, "offset"),
+    (1, 2, 0x05, "too long"),
+    (1, 2, 0x06, "version"),
+    (2, 0, 0x02, "CRC"),
+]
+
+
+@pytest.mark.parametrize(("layer", "type", "code", "words"), CODES)
+def test_a_terminate_is_told_in_words(layer: int, type: int, code: int, words: str) -> None:
+    assert words in terminate_reason(layer, type, code)
+
+
+def test_an_unknown_terminate_keeps_its_numbers() -> None:
+    assert "0x77" in terminate_reason(1, 1, 0x77)
+    assert "9" in terminate_reason(9, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "code", "document"), [(0, 0, 5040), (1, 0, 5041), (2, 2, 5044), (2, 6, 6581)]
+)
+def test_the_clause_of_a_terminate_is_of_the_document_that_defines_its_code(
+    layer: int, code: int, document: int
+) -> None:
+    assert terminate_clause(layer, 0, code).startswith(f"RFC{document}-")
+
+
+def test_a_protocol_error_carries_the_three_numbers_of_vendor_err() -> None:
+    e = ProtocolError.from_vendor_err(1 << 16 | 2 << 8 | 5, "receiving")
+    assert (e.layer, e.type, e.code) == (1, 2, 5)
+    assert e.errno == errno.EPROTO
+    assert e.clause in str(e)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EBUSY, siwarp.StateError),
+        (errno.ENOTCONN, siwarp.StateError),
+        (errno.ENOMEM, siwarp.LimitError),
+        (errno.EMSGSIZE, siwarp.LimitError),
+        (errno.ECONNREFUSED, siwarp.PeerGone),
+        (errno.ETIMEDOUT, siwarp.PeerGone),
+        (errno.EPROTO, siwarp.ProtocolError),
+        (errno.EINVAL, siwarp.Error),
+    ],
+)
+def test_an_errno_becomes_the_exception_of_its_cause(number: int, kind: type[siwarp.Error]) -> None:
+    e = from_errno(number, "trying", "do this instead")
+    assert type(e) is kind
+    assert isinstance(e, OSError)
+    assert e.errno == number
+    assert "do this instead" in str(e)
+
+
+def test_a_timeout_is_a_siwarp_error_and_pythons_own() -> None:
+    assert issubclass(siwarp.Timeout, siwarp.Error)
+    assert issubclass(siwarp.Timeout, TimeoutError)

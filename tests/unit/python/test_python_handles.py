@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from unit.python.python_harness import UD
+
+import siwarp
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    CompChannel,
+    Context,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    _seam,
+)
+
+
+def run_python(code: str, tmp_path: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=str(tmp_path),
+        check=False,
+    )
+
+
+def test_close_closes_once_and_says_so(ud: UD) -> None:
+    mr = MR(ud.pd, 100)
+    mr.close()
+    mr.close()
+    assert mr.closed
+    assert "closed" in repr(mr)
+
+
+def test_a_closed_handle_refuses_to_be_used(ud: UD) -> None:
+    wr = SendWR(sg=[ud.mr.sge(0, 1)], ah=AH(ud.pd, ud.qp.addr))
+    qp = QP(ud.pd, QPInitAttr(QPType.UD, scq=ud.cq))
+    qp.close()
+    cq = CQ(ud.ctx)
+    cq.close()
+    for use in (
+        lambda: qp.post_send(wr),
+        lambda: qp.post_recv([RecvWR()]),
+        lambda: qp.qp_num,
+        lambda: cq.poll(),
+        lambda: cq.poll(16),
+        lambda: QP(ud.pd, QPInitAttr(QPType.UD, scq=cq)),
+    ):
+        with pytest.raises(siwarp.StateError, match="closed"):
+            use()
+
+
+def test_close_with_children_is_ebusy_and_names_them(ud: UD) -> None:
+    with pytest.raises(siwarp.StateError) as caught:
+        ud.pd.close()
+    assert caught.value.errno == errno.EBUSY
+    assert repr(ud.qp) in str(caught.value)
+    assert repr(ud.mr) in str(caught.value)
+    assert not ud.pd.closed
+
+
+def test_a_with_block_closes_what_was_made_in_it_newest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    shut = _seam.Handle._shut
+
+    def note(self: _seam.Handle) -> None:
+        order.append(self._what)
+        shut(self)
+
+    monkeypatch.setattr(_seam.Handle, "_shut", note)
+    with Context() as ctx:
+        pd = PD(ctx)
+        cq = CQ(ctx, channel=CompChannel(ctx))
+        mr = MR(pd, 10)
+        qp = QP(pd, QPInitAttr(QPType.UD, scq=cq))
+    assert all(handle.closed for handle in (ctx, pd, cq, mr, qp))
+    assert order == ["QP", "CQ", "completion channel", "MR", "PD", "context"]
+
+
+def test_memory_under_an_mr_cannot_be_resized_until_it_closes(ud: UD) -> None:
+    memory = bytearray(100)
+    mr = MR(ud.pd, memory)
+    with pytest.raises(BufferError):
+        memory.append(0)
+    mr.close()
+    memory.append(0)
+    assert len(memory) == 101
+
+
+def test_a_handle_keeps_what_it_stands_on_alive() -> None:
+    cq = CQ(Context())
+    gc.collect()
+    assert cq.poll() == []
+    assert not cq.context.closed
+    with cq.context:
+        pass
+
+
+def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(ud: UD) -> None:
+    before = len(_seam._dropped)
+    in_c = []
+    memory = bytearray(10)
+
+    def drop() -> None:
+        MR(ud.pd, memory)
+        in_c.append(len(_seam._dropped))
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    thread.join()
+    assert in_c == [before + 1]  # the thread that dropped it called nothing in C
+    with pytest.raises(BufferError):
+        memory.append(0)  # so the memory is still registered
+    _seam.reap()
+    memory.append(0)
+    assert not _seam._dropped
+
+
+def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.me = holder
+    holder.ctx = Context()
+    holder.pd = PD(holder.ctx)
+    holder.cq = CQ(holder.ctx)
+    holder.qp = QP(holder.pd, QPInitAttr(QPType.UD, scq=holder.cq))
+    port = holder.qp.qp_num
+    del holder
+    gc.collect()
+    _seam.reap()
+    assert not _seam._dropped
+    # The port is free again, so the queue pair is gone.
+    with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq:
+        QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", port))).close()
+
+
+def test_a_dropped_cq_with_unacknowledged_events_does_not_hang() -> None:
+    with Context() as ctx, PD(ctx) as pd, CompChannel(ctx) as channel:
+        cq = CQ(ctx, channel=channel)
+        qp = QP(pd, QPInitAttr(QPType.UD, scq=cq))
+        qp.to_rts()
+        cq.req_notify()
+        qp.post_send(SendWR(ah=AH(pd, qp.addr)))
+        assert channel.get_cq_event(5) is cq
+        qp.close()
+        del qp, cq
+        gc.collect()
+        _seam.reap()
+        assert not _seam._dropped
+
+
+def test_handles_left_open_end_cleanly_with_the_process(tmp_path: object) -> None:
+    done = run_python(
+        "from siwarp.verbs import *\n"
+        "import threading, time\n"
+        "ctx = Context(); pd = PD(ctx); cq = CQ(ctx, channel=CompChannel(ctx))\n"
+        "qp = QP(pd, QPInitAttr(QPType.UD, scq=cq)); qp.to_rts()\n"
+        "mr = MR(pd, 100)\n"
+        "threading.Thread(target=lambda: cq.wait(), daemon=True).start()\n"
+        "while not cq.channel._waiters: time.sleep(0.01)\n"
+        "print('end')",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_forked_child_that_exits_leaves_the_parents_handles_working(ud: UD) -> None:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            # In the child the handle is dead: closing it must not disturb the parent.
+            ud.qp.close()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    ud.qp.post_recv(RecvWR(1, sg=[ud.mr.sge(0, 10)]))
+    ud.qp.post_send(SendWR(2, sg=[ud.mr.sge(10, 10)], ah=AH(ud.pd, ud.qp.addr)))
+    assert {wc.check().wr_id for wc in wait_for(ud, 2)} == {1, 2}
+
+
+def wait_for(ud: UD, count: int) -> list[siwarp.verbs.WC]:
+    found: list[siwarp.verbs.WC] = []
+    while len(found) < count:
+        wcs = ud.cq.wait(5)
+        assert wcs, f"{len(found)} of {count} completions came"
+        found += wcs
+    return found
+
+
+def test_a_context_of_an_unknown_name_is_enodev_and_tells_the_known_ones() -> None:
+    with pytest.raises(siwarp.Error, match="siw_lo") as caught:
+        Context("siw_nowhere")
+    assert caught.value.errno == errno.ENODEV
+
+
+def test_a_context_opens_by_device_name_interface_name_and_address() -> None:
+    for name in ("siw_lo", "lo", "127.0.0.1", "::1", None):
+        with Context(name) as ctx:
+            assert ctx.name == "siw_lo"
+            assert "127.0.0.1" in ctx.device.addresses

@@ -1,0 +1,260 @@
+"""Two streams that talk to each other, each with its sending side in a thread of its own."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.mpa.mpa_harness import params
+from unit.rdmap.rdmap_harness import (
+    PD,
+    Event,
+    Memory,
+    RdmapWorld,
+    RecvQueue,
+    StreamError,
+    checked,
+    pattern,
+    setting,
+    sgl,
+    until,
+)
+
+SEND, WRITE, READ = lib.SIW_RDMAP_SEND, lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
+
+
+@dataclass
+class End:
+    """One end of a connection."""
+
+    handle: Any
+    recvs: RecvQueue
+    events: list[Event] = field(default_factory=list)
+
+    def poll(self) -> None:
+        """Take what came: the progress lock's side."""
+        event = ffi.new("struct siw_rdmap_event *")
+        for _ in range(64):
+            if not lib.siw_rdmap_recv(self.handle, event):
+                return
+            if event.kind != lib.SIW_RDMAP_PROGRESS:
+                self.events.append(Event.of(event))
+
+    def begin(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
+        """Send one operation, as soon as that may be: the send lock's side."""
+        array = sgl(elements)
+        op = ffi.new(
+            "struct siw_rdmap_op *",
+            {
+                "opcode": opcode,
+                "sgl": array,
+                "nsge": len(elements),
+                "length": sum(e[1] for e in elements),
+                **fields,
+            },
+        )
+        kept.append((array, op))
+
+        def step() -> bool:
+            rv = lib.siw_rdmap_send(self.handle, op)
+            checked(lib.siw_rdmap_flush(self.handle))
+            return rv != -errno.EAGAIN and checked(rv) == 0
+
+        until(step)
+
+    def of_kind(self, kind: str) -> list[Event]:
+        return [e for e in self.events if e.kind == kind]
+
+
+kept: list[Any] = []
+
+
+def pair(w: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
+    """Return an initiator and a responder that are connected and started."""
+    out = ffi.new("struct siw_rdmap_listener **")
+    checked(lib.siw_rdmap_listen(w.port, w._addr(0), 4, ffi.NULL, out))
+    listener, local = out[0], ffi.new("struct siw_addr *")
+    checked(lib.siw_rdmap_listener_addr(listener, local))
+    one, two = ffi.new("struct siw_rdmap_stream **"), ffi.new("struct siw_rdmap_stream **")
+    mine = params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
+    checked(lib.siw_rdmap_connect(w.port, local, ffi.NULL, mine, ffi.NULL, one))
+    until(lambda: lib.siw_rdmap_accept(listener, ffi.NULL, two) == 0)
+    peer = ffi.new("struct siw_mpa_params *")
+
+    def requested() -> bool:
+        checked(lib.siw_rdmap_startup(one[0], peer))
+        return checked(lib.siw_rdmap_startup(two[0], peer)) == lib.SIW_RDMAP_REQUEST
+
+    until(requested)
+    checked(lib.siw_rdmap_reply(two[0], mine))
+
+    def replied() -> bool:
+        return checked(lib.siw_rdmap_startup(one[0], peer)) == lib.SIW_RDMAP_REPLY
+
+    until(replied)
+    ends = []
+    for handle, initiator in ((one[0], True), (two[0], False)):
+        end = End(handle, w.recv_queue(depth=256))
+        how = ffi.new(
+            "struct siw_rdmap_start *",
+            {
+                "recvs": end.recvs.handle,
+                "pd": PD,
+                "ird": ird,
+                "ord": ird,
+                "rtr": rtr,
+                "initiator": initiator,
+            },
+        )
+        checked(lib.siw_rdmap_start(handle, how))
+        ends.append(end)
+        w._closers.append(lambda handle=handle: lib.siw_rdmap_close(handle, False))
+    lib.siw_rdmap_listener_close(listener)
+    return ends[0], ends[1]
+
+
+class Progress:
+    """A thread that polls both ends."""
+
+    def __init__(self, *ends: End) -> None:
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._ends = ends
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                for end in self._ends:
+                    end.poll()
+        except BaseException as e:
+            self.failure = e
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.failure is None
+
+
+def together(*works: Callable[[], None]) -> None:
+    """Run these in a thread each."""
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+@pytest.mark.parametrize(
+    "rtr", [0, lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR_READ]
+)
+@pytest.mark.parametrize("mulpdu", [500, 64768])
+def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: int) -> None:
+    rounds, size = 40, 30_000
+    with setting("mulpdu", mulpdu):
+        a, b = pair(w, rtr=rtr)
+        if not rtr:  # the responder may not speak first
+            a.begin(SEND)
+            b.recvs.post(999)
+        source = {end: w.memory(size, pattern(size, i)) for i, end in enumerate((id(a), id(b)))}
+        into: dict[int, list[Memory]] = {}
+        for end in (a, b):
+            into[id(end)] = [w.memory(size) for _ in range(3)]
+            for cookie in range(rounds):
+                end.recvs.post(cookie, into[id(end)][0].sge())
+
+        def work(end: End, other: End) -> Callable[[], None]:
+            mine, (_, read_into, _) = source[id(end)], into[id(end)]
+            written, theirs = into[id(other)][2], source[id(other)]
+
+            def run() -> None:
+                if end is b:
+                    until(lambda: b.of_kind("STARTED"))
+                for i in range(rounds):
+                    end.begin(WRITE, mine.sge(), rkey=written.stag, remote_to=written.addr)
+                    end.begin(
+                        READ,
+                        read_into.sge(),
+                        cookie=i,
+                        rkey=theirs.stag,
+                        remote_to=theirs.addr,
+                    )
+                    end.begin(SEND, mine.sge())
+
+                def over() -> bool:
+                    checked(lib.siw_rdmap_flush(end.handle))
+                    reads, recvs = other.of_kind("READ_DONE"), other.of_kind("RECV")
+                    return len(reads) == rounds and len(recvs) >= rounds
+
+                until(over, 60)
+
+            return run
+
+        with Progress(a, b):
+            together(work(a, b), work(b, a))
+        for end, other in ((a, b), (b, a)):
+            for m in into[id(end)]:
+                assert m.octets() == source[id(other)].octets()
+            assert [e.cookie for e in end.of_kind("READ_DONE")] == list(range(rounds))
+            assert [e.length for e in end.of_kind("RECV") if e.cookie < 999] == [size] * rounds
+            assert not end.of_kind("ERROR")
+            assert lib.siw_rdmap_accepted(end.handle) == lib.siw_rdmap_begun(end.handle)
+
+
+def test_both_ends_hear_of_one_error(w: RdmapWorld) -> None:
+    a, b = pair(w, rtr=lib.SIW_MPA_RTR_FPDU)
+    m, n = w.memory(100_000), w.memory(100_000, rights=0)
+    with Progress(a, b):
+        until(lambda: b.of_kind("STARTED"))
+        a.begin(WRITE, m.sge(), rkey=n.stag, remote_to=n.addr)
+        until(lambda: b.of_kind("ERROR"))
+        until(lambda: checked(lib.siw_rdmap_terminate(b.handle)))
+        until(lambda: a.of_kind("TERMINATED"))
+    assert b.of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_ACCESS)
+    e = a.of_kind("TERMINATED")[0]
+    assert (e.err, e.quoted, e.quoted_tagged) == ((0, 1, lib.SIW_RDMAP_ACCESS), True, True)
+    assert n.untouched()
+    with pytest.raises(StreamError, match="EPIPE"):
+        a.begin(SEND)
+
+
+@pytest.mark.parametrize("turn", range(10))
+def test_a_region_may_die_while_the_peer_reads_it(w: RdmapWorld, turn: int) -> None:
+    size = 4 << 20
+    a, b = pair(w, rtr=lib.SIW_MPA_RTR_FPDU)
+    sink, source = w.memory(size), w.memory(size, pattern(size, turn))
+
+    def answer() -> bool:
+        return lib.siw_rdmap_flush(b.handle) in (1, -errno.EACCES)
+
+    def free() -> None:
+        assert w.free(source.stag) == 0
+
+    with Progress(a, b):
+        until(lambda: b.of_kind("STARTED"))
+        a.begin(READ, sink.sge(), cookie=1, rkey=source.stag, remote_to=source.addr)
+        until(lambda: b.of_kind("REQUESTED"))
+        together(lambda: until(answer), free)
+        until(lambda: a.of_kind("READ_DONE") or b.of_kind("ERROR"))
+    if b.of_kind("ERROR"):
+        assert b.of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_INVALID_STAG)
+    else:
+        assert sink.octets() == pattern(size, turn)

@@ -1,0 +1,130 @@
+"""The recorded traffic of Linux siw, replayed through the whole receive path.
+
+The sides of each recording learned the other's STags from its Sends; here the STags are ours. So
+what was recorded is replayed as it is but for the STags and offsets that name our memory.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from scapy.utils import rdpcap
+from unit.rdmap.rdmap_harness import RdmapWorld, Stream
+
+from siwarp.inspect import DDP, DDPUntagged, Opcode, split_stream, tcp_streams
+
+CAPTURES = Path(__file__).resolve().parents[2] / "captures"
+RPING_PORT = 7174
+ALL = ["siw-rping.pcap", "siw-rping-crc.pcap", "siw-rping-p2p.pcap"]
+READ = 3000  # octets of rping's rounds in these recordings
+ROUNDS = 3
+
+
+@cache
+def sides(name: str) -> tuple[list[bytes], list[bytes]]:
+    """The segments of the client and of the server."""
+    streams = tcp_streams(rdpcap(str(CAPTURES / name)))
+    client = next(d for d in streams if d.dest_port == RPING_PORT)
+
+    def segments(octets: bytes) -> list[bytes]:
+        return [bytes(f)[2 : 2 + f.ulpdu_length] for f in split_stream(octets).fpdus]
+
+    return segments(streams[client]), segments(streams[client.reverse()])
+
+
+def retagged(segment: bytes, **fields: Any) -> bytes:
+    """Return the segment with other fields in its DDP or Read Request header."""
+    packet = DDP(segment)
+    layer = packet.payload if "src_stag" in fields else packet
+    for name, value in fields.items():
+        layer.setfieldval(name, value)
+    octets = bytes(packet)
+    assert len(octets) == len(segment)
+    return octets
+
+
+def post_all(w: RdmapWorld, stream: Stream) -> list[Any]:
+    received = [w.memory(16) for _ in range(2 * ROUNDS)]
+    for i, m in enumerate(received):
+        stream.recvs.post(i, m.sge())
+    return received
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
+    client, server = sides(name)
+    rtr = lib.SIW_MPA_RTR_WRITE if "p2p" in name else 0
+    stream = w.responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
+    received = post_all(w, stream)
+    sink = w.memory(READ)
+    requests = [s for s in server if DDP(s).opcode == Opcode.RDMA_READ_REQUEST]
+    asked, got, kinds, reading = 0, 0, [], b""
+    for segment in client:
+        packet = DDP(segment)
+        if packet.opcode == Opcode.RDMA_READ_RESPONSE:
+            if packet.to == DDP(requests[asked]).payload.sink_to:  # a response begins
+                stream.do(lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], cookie=asked, rkey=1)
+                _, request = stream.pull_read_request()
+                base, reading = packet.to, b""
+            reading += segment[14:]
+            segment = retagged(segment, stag=request.sink_stag, to=packet.to - base)
+            asked += packet.l
+        stream.put(segment)
+        while True:
+            e = stream.event(progress=True)
+            kinds.append(e.kind)
+            if e.kind != "STARTED" or rtr:
+                break
+        if e.kind == "RECV":
+            assert (e.cookie, e.length) == (got, 16)
+            assert received[got].octets() == segment[18:]
+            got += 1
+        if e.kind == "READ_DONE":
+            assert e.length == READ
+            assert sink.octets() == reading
+    assert kinds[0] == "STARTED"
+    assert (kinds.count("RECV"), kinds.count("READ_DONE")) == (2 * ROUNDS, ROUNDS)
+    assert "ERROR" not in kinds
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_recorded_server_is_understood(w: RdmapWorld, name: str) -> None:
+    _, server = sides(name)
+    stream = w.initiator(ird=1, ord=1, crc="crc" in name)
+    received = post_all(w, stream)
+    source, target = w.memory(READ, bytes(range(200)) * 15), w.memory(READ)
+    got, kinds, written, base = 0, [], b"", None
+    for segment in server:
+        packet = DDP(segment)
+        if packet.opcode == Opcode.RDMA_READ_REQUEST:
+            assert isinstance(packet, DDPUntagged)
+            segment = retagged(segment, src_stag=source.stag, src_to=source.addr)
+        if packet.opcode == Opcode.RDMA_WRITE:
+            if base is None:
+                base = packet.to
+            written += segment[14:]
+            to = target.addr + packet.to - base
+            segment = retagged(segment, stag=target.stag, to=to)
+            if packet.l:
+                base = None
+        stream.put(segment)
+        e = stream.event(progress=True)
+        kinds.append(e.kind)
+        if e.kind == "REQUESTED":
+            stream.flush()
+            head, octets = stream.pull_message()
+            asked = DDP(segment).payload
+            assert (head.stag, head.to) == (asked.sink_stag, asked.sink_to)
+            assert octets == source.octets()
+        if e.kind == "RECV":
+            assert received[got].octets()[: e.length] == segment[18:]
+            got += 1
+            if len(written) == READ:
+                assert target.octets() == written
+                written = b""
+    assert (kinds.count("REQUESTED"), kinds.count("RECV")) == (ROUNDS, 2 * ROUNDS)
+    assert "ERROR" not in kinds

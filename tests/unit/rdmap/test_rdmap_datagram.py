@@ -1,0 +1,191 @@
+"""UD: Sends as datagrams, and what is dropped without a word."""
+
+from __future__ import annotations
+
+import errno
+import time
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.rdmap.rdmap_harness import (
+    PD,
+    RdmapWorld,
+    StreamError,
+    UDDatagram,
+    checked,
+    counter,
+    pattern,
+    rdmap_world,
+    until,
+)
+
+from siwarp.inspect import ud_qn
+
+QKEY = 0x11
+
+
+@given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
+def test_a_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
+    with rdmap_world() as w:
+        d = w.dgram()
+        m = w.memory(size, pattern(size))
+        d.transmit([m.sge()], qkey=qkey, solicited=solicited)
+        got = d.sock.recv(1 << 17)
+        head = UDDatagram(got).segment
+        assert (head.q_key, head.qn, head.msn) == (qkey, 0, 1)
+        assert (head.rv, head.opcode) == (1, 5 if solicited else 3)
+        assert got[18:-4] == pattern(size)
+
+
+@pytest.mark.parametrize(("opcode", "solicited"), [(3, False), (5, True)])
+def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicited: bool) -> None:
+    d = w.dgram(qkey=QKEY)
+    m = w.memory(10)
+    d.recvs.post(8, m.sge())
+    d.put(b"abc", opcode=opcode, q_key=QKEY, qn=ud_qn(0, 0, 5), msn=77)
+    e = d.event()
+    port = d.sock.getsockname()[1]
+    assert (e.kind, e.cookie, e.length, e.solicited) == ("RECV", 8, 3, solicited)
+    assert (e.ulp_word, e.msn) == (QKEY, 77)
+    assert (e.src_qpn, e.source_port) == (5 << 16 | port, port)
+    assert m.octets()[:3] == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"q_key": QKEY + 1}, "drop_qkey"),
+        ({"q_key": 0}, "drop_qkey"),
+        ({"rv": 0}, "drop_version"),
+        ({"rv": 2}, "drop_version"),
+        ({"rv": 3}, "drop_version"),
+        ({"qn": 1}, "drop_qn"),
+        ({"qn": 2}, "drop_qn"),
+        ({"qn": 3}, "drop_qn"),
+        ({"qn": 4}, "drop_qn"),
+        ({"qn": 0x100}, "drop_qn"),
+        ({"qn": 1 << 31}, "drop_qn"),
+        *(({"opcode": op}, "drop_opcode") for op in range(16) if op not in (3, 5)),
+    ],
+)
+def test_what_is_not_for_us_is_dropped_and_uses_no_receive(
+    w: RdmapWorld, fields: dict[str, int], name: str
+) -> None:
+    d = w.dgram(qkey=QKEY)
+    m = w.memory(10)
+    d.recvs.post(1, m.sge())
+    before = counter(name)
+    d.put(b"bad", **{"opcode": 3, "q_key": QKEY, **fields})
+    until(lambda: d.event_once() or counter(name) == before + 1)
+    assert m.untouched()
+    d.put(b"good", opcode=3, q_key=QKEY)
+    e = d.event()
+    assert (e.kind, e.cookie, e.length) == ("RECV", 1, 4)
+
+
+def test_without_a_receive_a_message_is_dropped_and_the_next_comes(w: RdmapWorld) -> None:
+    d = w.dgram(qkey=QKEY)
+    m = w.memory(10)
+    before = counter("drop_no_buffer")
+    d.put(b"lost", q_key=QKEY)
+    until(lambda: d.event_once() or counter("drop_no_buffer") == before + 1)
+    d.recvs.post(1, m.sge())
+    d.put(b"here", q_key=QKEY)
+    assert d.event().length == 4
+    assert m.octets()[:4] == b"here"
+
+
+def test_a_message_too_long_for_its_receive_uses_it_up_in_error(w: RdmapWorld) -> None:
+    d = w.dgram(qkey=QKEY)
+    m = w.memory(3)
+    d.recvs.post(1, m.sge())
+    d.put(b"long", q_key=QKEY)
+    e = d.event()
+    assert (e.kind, e.status, e.cookie, e.length) == ("BAD_RECV", -errno.EMSGSIZE, 1, 4)
+    assert m.untouched()
+
+
+def test_a_receive_with_a_bad_key_is_used_up_in_error(w: RdmapWorld) -> None:
+    d = w.dgram(qkey=QKEY)
+    m = w.memory(10, pd=PD + 1)
+    d.recvs.post(1, m.sge())
+    d.put(b"abc", q_key=QKEY)
+    e = d.event()
+    assert (e.kind, e.status, e.cookie) == ("BAD_RECV", -errno.EACCES, 1)
+    assert m.untouched()
+
+
+def test_a_flood_of_rubbish_leaves_turns_to_others(w: RdmapWorld) -> None:
+    d = w.dgram(qkey=QKEY)
+    before = counter("drop_qkey")
+    for _ in range(200):
+        d.put(b"x", q_key=QKEY + 1)
+    time.sleep(0.05)
+    assert d.event_once() is None
+    dropped = counter("drop_qkey") - before
+    assert 0 < dropped < 200, "one call went through all of it"
+    until(lambda: d.event_once() or counter("drop_qkey") - before == 200)
+
+
+def test_the_poller_hands_out_the_token_of_what_has_something(w: RdmapWorld) -> None:
+    attr = ffi.new("struct siw_rdmap_dgram_attr *", {"fd": -1, "token": ffi.cast("void *", 7)})
+    attr.local = w._addr(0)[0]
+    out = ffi.new("struct siw_rdmap_dgram **")
+    checked(lib.siw_rdmap_dgram_open(w.port, attr, out))
+    addr = ffi.new("struct siw_addr *")
+    checked(lib.siw_rdmap_dgram_addr(out[0], addr))
+    other = w.dgram()
+    other.peer = addr
+    tokens = ffi.new("void *[8]")
+    event = ffi.new("struct siw_rdmap_event *")
+    until(lambda: lib.siw_rdmap_port_poll(w.port, tokens, 8) == 0 or not settle(out[0], event))
+    other.transmit([], qkey=0)
+    n = until(lambda: lib.siw_rdmap_port_poll(w.port, tokens, 8))
+    assert ffi.cast("void *", 7) in [tokens[i] for i in range(n)]
+    lib.siw_rdmap_dgram_close(out[0])
+
+
+def settle(handle: object, event: object) -> int:
+    """Receive nothing, so that the socket is found idle."""
+    return int(lib.siw_rdmap_dgram_recv(handle, event))
+
+
+def test_a_message_of_another_domain_is_not_sent(w: RdmapWorld) -> None:
+    d = w.dgram()
+    m = w.memory(10, pd=PD + 1)
+    with pytest.raises(StreamError, match="EACCES"):
+        d.transmit([m.sge()])
+
+
+def test_interfaces_and_events_are_handed_up(w: RdmapWorld) -> None:
+    found = ffi.new("struct siw_rdmap_interface[32]")
+    n = checked(lib.siw_rdmap_interfaces(found, 32))
+    names = [ffi.string(found[i].name).decode() for i in range(n)]
+    assert "lo" in names
+    lo = found[names.index("lo")]
+    assert bytes(lo.addrs[0].v4) == b"\x7f\0\0\1"
+    fd = checked(lib.siw_rdmap_event_open())
+    waitset = ffi.new("struct siw_rdmap_waitset *")
+    lib.siw_rdmap_waitset_fill(w.port, waitset)
+    assert lib.siw_rdmap_wait(waitset, fd, 1000) == 0
+    lib.siw_rdmap_event_set(fd)
+    assert lib.siw_rdmap_wait(waitset, fd, 10_000_000) == 1
+    lib.siw_rdmap_event_clear(fd)
+    assert lib.siw_rdmap_wait(waitset, fd, 1000) == 0
+    lib.siw_rdmap_event_close(fd)
+
+
+def test_a_sleeper_is_woken_and_the_port_armed_and_disarmed(w: RdmapWorld) -> None:
+    d = w.dgram()
+    assert d.event_once() is None
+    assert not lib.siw_rdmap_port_armed(w.port)
+    checked(lib.siw_rdmap_port_arm(w.port))
+    assert lib.siw_rdmap_port_armed(w.port)
+    waitset = ffi.new("struct siw_rdmap_waitset *")
+    lib.siw_rdmap_waitset_fill(w.port, waitset)
+    lib.siw_rdmap_port_wake(w.port)
+    assert lib.siw_rdmap_wait(waitset, -1, 10_000_000) == 1
+    lib.siw_rdmap_port_disarm(w.port)
+    assert not lib.siw_rdmap_port_armed(w.port)

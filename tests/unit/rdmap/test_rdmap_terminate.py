@@ -1,0 +1,180 @@
+"""Terminate Messages read, whatever they are. What ours look like is in tests/conformance."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+import pytest
+from _siwarp_layers import lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.rdmap.rdmap_harness import (
+    RdmapWorld,
+    StreamError,
+    counter,
+    pattern,
+    rdmap_world,
+    send,
+    terminate,
+    write,
+)
+
+from siwarp.inspect import QuotedReadRequest, QuotedTagged, QuotedUntagged, Terminate
+
+#: RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8 and RFC 6581 section 8.
+ERRORS = (
+    [(0, 0, 0)]
+    + [(0, 1, code) for code in (0, 1, 2, 3, 4, 9, 255)]
+    + [(0, 2, code) for code in (5, 6, 7, 8, 9, 255)]
+    + [(1, 0, 0)]
+    + [(1, 1, code) for code in range(5)]
+    + [(1, 2, code) for code in range(1, 7)]
+    + [(2, 0, code) for code in range(1, 8)]
+)
+
+
+def siw(octets: bytes) -> bytes:
+    """Return a Terminate as Linux siw on a little-endian machine lays it out."""
+    high, low = octets[0] >> 4, octets[0] & 15
+    m, d, r = (octets[2] >> bit & 1 for bit in (7, 6, 5))
+    return bytes([low << 4 | high, octets[1], m | d << 1 | r << 2, octets[3]]) + octets[4:]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("layout", [bytes, siw])
+def test_every_error_is_read_from_a_bare_terminate(
+    w: RdmapWorld, error: tuple[int, int, int], layout: type
+) -> None:
+    stream = w.initiator()
+    body = bytes(Terminate(layer=error[0], etype=error[1], code=error[2]))
+    before = counter("terminate_rx")
+    stream.put(terminate(layout(body)))
+    e = stream.event()
+    assert (e.kind, e.quoted) == ("TERMINATED", False)
+    if layout is siw and (error[1], error[0], error[2]) in ERRORS:
+        error = (error[1], error[0], error[2])  # both readings exist: RFC 5040's counts
+    assert e.err == error
+    assert counter("terminate_rx") == before + 1
+    assert stream.event_once() is None
+
+
+@pytest.mark.parametrize("layout", [bytes, siw])
+def test_a_quoted_untagged_header_is_read(w: RdmapWorld, layout: type) -> None:
+    stream = w.initiator()
+    body = Terminate(
+        layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
+    )
+    stream.put(terminate(layout(bytes(body))))
+    e = stream.event()
+    assert e.err == (1, 2, 2)
+    assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 0, 9)
+
+
+@pytest.mark.parametrize("layout", [bytes, siw])
+def test_a_quoted_tagged_header_is_read(w: RdmapWorld, layout: type) -> None:
+    stream = w.initiator()
+    body = Terminate(
+        layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
+    )
+    stream.put(terminate(layout(bytes(body))))
+    e = stream.event()
+    assert e.err == (0, 1, 2)
+    assert (e.quoted, e.quoted_tagged) == (True, True)
+
+
+@pytest.mark.parametrize("layout", [bytes, siw])
+def test_a_quoted_read_request_is_read(w: RdmapWorld, layout: type) -> None:
+    stream = w.initiator()
+    body = Terminate(
+        layer=0,
+        etype=1,
+        code=1,
+        m=1,
+        d=1,
+        r=1,
+        ddp_seg_len=46,
+        quoted_ddp=QuotedUntagged(qn=1, msn=3, opcode=1),
+        quoted_rdma=QuotedReadRequest(size=10),
+    )
+    assert len(bytes(body)) == 52
+    stream.put(terminate(layout(bytes(body))))
+    e = stream.event()
+    assert e.err == (0, 1, 1)
+    assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 1, 3)
+
+
+@given(st.binary(max_size=256))
+def test_any_octets_are_read_as_some_terminate(body: bytes) -> None:
+    with rdmap_world() as w:
+        stream = w.initiator()
+        stream.put(terminate(body))
+        e = stream.event()
+        assert e.kind == "TERMINATED"
+        if len(body) < 4:
+            assert e.err == (0, 0, 0)
+        assert {e.err[0], e.err[1]} <= {(body + bytes(1))[0] >> 4, (body + bytes(1))[0] & 15, 0}
+        assert not e.quoted or len(body) >= 4 + 2 + 14
+
+
+def test_a_terminate_in_two_segments_is_read(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    octets = bytes(Terminate(layer=1, etype=1, code=3))
+    stream.put(terminate(octets[:1], l=0), terminate(octets[1:], mo=1))
+    e = stream.event()
+    assert (e.kind, e.err) == ("TERMINATED", (1, 1, 3))
+
+
+def test_a_terminate_longer_than_any_is_an_error(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.put(terminate(bytes(257)))
+    assert stream.fails().err == (1, 2, lib.SIW_DDP_TOO_LONG)
+
+
+def test_after_a_terminate_nothing_is_sent_or_received(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(10)
+    stream.recvs.post(1)
+    stream.put(
+        terminate(Terminate(layer=1, etype=1, code=0)),
+        write(b"abc", stag=m.stag, to=m.addr),
+        send(),
+    )
+    assert stream.event().kind == "TERMINATED"
+    assert stream.event_once() is None
+    with pytest.raises(StreamError, match="EPIPE"):
+        stream.begin(lib.SIW_RDMAP_SEND)
+    with pytest.raises(StreamError, match="EINVAL"):
+        stream.terminate()
+    assert m.untouched()
+    assert stream.recvs.take() == 1
+
+
+def test_there_is_nothing_to_terminate_while_all_is_well(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    with pytest.raises(StreamError, match="EINVAL"):
+        stream.terminate()
+
+
+def test_a_terminate_goes_out_once(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    before = counter("terminate_tx")
+    stream.put(write(b"x", stag=1))
+    stream.terminates((1, 1, 0))
+    stream.terminate()
+    assert counter("terminate_tx") == before + 1
+    with pytest.raises(StreamError, match="EPIPE"):
+        stream.flush_once()
+
+
+def test_a_terminate_to_a_peer_that_is_gone_says_so(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.put(write(pattern(100), stag=1))
+    stream.fails()
+    stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.sock.close()
+    time.sleep(0.01)
+    with pytest.raises(StreamError) as e:
+        stream.terminate()
+    assert "EPIPE" in str(e.value) or "ECONNRESET" in str(e.value)

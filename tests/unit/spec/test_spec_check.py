@@ -1,0 +1,316 @@
+"""The checker of clauses, on small trees of its own and on this one.
+
+The made-up ids are put together at run time: written out, the checker would find them here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def load_check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("siwarp_spec_check", ROOT / "spec" / "check.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+check = load_check()
+
+
+def cid(number: int, section: str = "1") -> str:
+    return f"RFC{9999}-{section}-{number:02}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def clause(number: int, section: str = "1", **fields: str) -> str:
+    entry = {
+        "id": cid(number, section),
+        "level": "MUST",
+        "hash": digest(f"{section} {number}"),
+        "summary": "It is so.",
+        **fields,
+    }
+    return "\n".join(["[[clause]]", *(f'{name} = "{value}"' for name, value in entry.items()), ""])
+
+
+def extracted(*numbers: int) -> list[dict[str, str | int]]:
+    return [
+        {"id": cid(n), "rfc": 9999, "section": "1", "level": "MUST", "hash": digest(f"1 {n}")}
+        for n in numbers
+    ]
+
+
+class Tree:
+    """A tree with five clauses, a C file and a test file, each replaceable."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.section("1", *(clause(n) for n in range(1, 6)))
+        self.code("/* nothing cited */")
+
+    def section(self, section: str, *clauses: str, name: str | None = None) -> None:
+        path = self.root / "spec" / "rfc9999" / f"{name or 's' + section}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = f'rfc = 9999\nsection = "{section}"\ntitle = "T"\n\n'
+        path.write_text(head + "\n".join(clauses))
+
+    def code(self, text: str) -> None:
+        path = self.root / "siwarp" / "ddp" / "ddp_rx.c"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def test(self, *ids: str, marks: str = "", name: str = "test_it") -> None:
+        listed = ", ".join(f'"{i}"' for i in ids)
+        text = f"@pytest.mark.clause({listed})\n{marks}def {name}():\n    assert True\n"
+        self.test_file(text)
+
+    def test_file(self, text: str) -> None:
+        path = self.root / "tests" / "unit" / "test_x.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"import pytest\n{text}")
+
+    def clauses_json(self, entries: list[dict[str, str | int]]) -> str:
+        path = self.root / "clauses.json"
+        path.write_text(json.dumps(entries))
+        return str(path)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(tree: Tree, capsys: Captured, *args: str) -> tuple[int, str, str]:
+    """(exit status, last line of stdout, stderr)."""
+    status = check.main(["--root", str(tree.root), *args])
+    out, err = capsys.readouterr()
+    return status, out.splitlines()[-1], err
+
+
+def test_a_sound_tree_passes_and_counts_shown_reasoned_and_open(
+    tree: Tree, capsys: Captured
+) -> None:
+    tree.section("1", clause(1), clause(2, reason="None applies."), clause(3))
+    tree.test(cid(1))
+    assert run(tree, capsys) == (0, "shown 1, reasoned 1, open 1", "")
+
+
+def test_a_test_outweighs_a_reason(tree: Tree, capsys: Captured) -> None:
+    tree.section("1", clause(1, reason="Said too early."))
+    tree.test(cid(1))
+    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
+
+
+def test_a_citation_in_code_alone_shows_nothing(tree: Tree, capsys: Captured) -> None:
+    tree.code(f"/* {cid(1)}: kept here */")
+    assert run(tree, capsys) == (0, "shown 0, reasoned 0, open 5", "")
+
+
+def test_an_unknown_id_in_a_c_comment_fails_with_its_line(tree: Tree, capsys: Captured) -> None:
+    tree.code(f"int x;\n/* {cid(77)} */\n")
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert err == f"siwarp/ddp/ddp_rx.c:2: no such clause as {cid(77)}\n"
+
+
+def test_an_unknown_id_in_a_test_fails(tree: Tree, capsys: Captured) -> None:
+    tree.test(cid(78))
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert f"tests/unit/test_x.py:2: no such clause as {cid(78)}" in err
+
+
+def test_three_ids_on_a_test_pass_and_four_fail(tree: Tree, capsys: Captured) -> None:
+    tree.test(*(cid(n) for n in (1, 2, 3)))
+    assert run(tree, capsys)[0] == 0
+    tree.test(*(cid(n) for n in (1, 2, 3, 4)))
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert err == "tests/unit/test_x.py::test_it: cites 4 clauses, at most 3\n"
+
+
+def test_four_ids_spread_over_two_markers_fail_too(tree: Tree, capsys: Captured) -> None:
+    tree.test(cid(1), cid(2), marks=f'@pytest.mark.clause("{cid(3)}", "{cid(4)}")\n')
+    assert run(tree, capsys)[0] == 1
+
+
+def test_each_parameter_may_cite_its_own_clauses(tree: Tree, capsys: Captured) -> None:
+    params = ", ".join(
+        f'pytest.param({n}, marks=pytest.mark.clause("{cid(n)}"))' for n in range(1, 6)
+    )
+    tree.test_file(f'@pytest.mark.parametrize("n", [{params}])\ndef test_it(n):\n    assert n\n')
+    assert run(tree, capsys) == (0, "shown 5, reasoned 0, open 0", "")
+
+
+def test_parameter_and_function_together_cite_three_at_most(tree: Tree, capsys: Captured) -> None:
+    param = f'pytest.param(1, marks=pytest.mark.clause("{cid(4)}"))'
+    tree.test(*(cid(n) for n in (1, 2, 3)), marks=f'@pytest.mark.parametrize("n", [{param}])\n')
+    assert run(tree, capsys)[0] == 1
+
+
+@pytest.mark.parametrize("mark", ["skip", "skipif(True)", "xfail"])
+def test_a_test_that_does_not_run_or_is_meant_to_fail_shows_nothing(
+    tree: Tree, capsys: Captured, mark: str
+) -> None:
+    tree.test(cid(1), marks=f"@pytest.mark.{mark}\n")
+    assert run(tree, capsys)[1] == "shown 0, reasoned 0, open 5"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pytestmark = pytest.mark.clause('{}')\n",
+        "@pytest.mark.clause('{}')\nclass TestIt:\n    pass\n",
+        "@pytest.mark.clause('{}')\ndef helper():\n    pass\n",
+    ],
+)
+def test_a_marker_that_is_not_on_a_test_function_fails(
+    tree: Tree, capsys: Captured, text: str
+) -> None:
+    tree.test_file(text.format(cid(1)))
+    status, last, err = run(tree, capsys)
+    assert (status, last) == (1, "shown 0, reasoned 0, open 5")
+    assert "a clause marker on no test function" in err
+
+
+def test_an_id_that_is_not_a_literal_fails(tree: Tree, capsys: Captured) -> None:
+    tree.test_file("@pytest.mark.clause(SOME_ID)\ndef test_it():\n    assert True\n")
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert "takes literal clause ids" in err
+
+
+def test_methods_of_test_classes_may_cite(tree: Tree, capsys: Captured) -> None:
+    tree.test_file(
+        f"class TestIt:\n    @pytest.mark.clause('{cid(2)}')\n"
+        "    def test_it(self):\n        assert True\n"
+    )
+    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
+
+
+def test_a_clause_that_stands_twice_fails(tree: Tree, capsys: Captured) -> None:
+    tree.section("1", clause(1), clause(1))
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert f"rfc9999/s1.toml: {cid(1)} stands twice" in err
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"level": "WILL"}, "no such level"),
+        ({"hash": "12"}, "not 10 hexadecimal digits"),
+        ({"summary": " "}, "an empty summary or reason"),
+        ({"reason": ""}, "an empty summary or reason"),
+        ({"resaon": "misspelt"}, "unknown ['resaon']"),
+    ],
+)
+def test_a_malformed_clause_fails(
+    tree: Tree, capsys: Captured, entry: dict[str, str], words: str
+) -> None:
+    tree.section("1", clause(1, **entry))
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert words in err
+
+
+def test_a_clause_in_the_file_of_another_section_fails(tree: Tree, capsys: Captured) -> None:
+    tree.section("1", clause(1, section="2"))
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert "does not belong into this file" in err
+
+
+def test_ids_and_hashes_equal_to_the_extracted_ones_pass(tree: Tree, capsys: Captured) -> None:
+    path = tree.clauses_json(extracted(1, 2, 3, 4, 5))
+    assert run(tree, capsys, "--clauses", path)[0] == 0
+
+
+def test_a_hash_that_differs_from_the_extracted_one_fails(tree: Tree, capsys: Captured) -> None:
+    entries = extracted(1, 2, 3, 4, 5)
+    entries[2]["hash"] = "0123456789"
+    status, _, err = run(tree, capsys, "--clauses", tree.clauses_json(entries))
+    assert status == 1
+    assert err == f"{cid(3)}: hash is {digest('1 3')}, the RFC's is 0123456789\n"
+
+
+def test_a_level_that_differs_from_the_extracted_one_fails(tree: Tree, capsys: Captured) -> None:
+    entries = extracted(1, 2, 3, 4, 5)
+    entries[0]["level"] = "MAY"
+    status, _, err = run(tree, capsys, "--clauses", tree.clauses_json(entries))
+    assert status == 1
+    assert err == f"{cid(1)}: level is MUST, the RFC's is MAY\n"
+
+
+def test_a_clause_missing_on_either_side_fails(tree: Tree, capsys: Captured) -> None:
+    status, _, err = run(tree, capsys, "--clauses", tree.clauses_json(extracted(1, 2, 3, 4, 6)))
+    assert status == 1
+    assert f"{cid(6)}: in the RFC, not in spec/" in err
+    assert f"{cid(5)}: in spec/, not in the RFC" in err
+
+
+def test_clauses_of_rfcs_that_spec_does_not_treat_are_not_missed(
+    tree: Tree, capsys: Captured
+) -> None:
+    other: dict[str, str | int] = {"id": "other", "rfc": 7306}
+    entries = [*extracted(1, 2, 3, 4, 5), other]
+    assert run(tree, capsys, "--clauses", tree.clauses_json(entries))[0] == 0
+
+
+def test_without_extracted_clauses_the_output_says_that_nothing_was_compared(
+    tree: Tree, capsys: Captured
+) -> None:
+    assert check.main(["--root", str(tree.root)]) == 0
+    assert "hashes not compared" in capsys.readouterr().out
+
+
+def test_a_clauses_file_that_was_named_but_is_not_there_is_an_error(tree: Tree) -> None:
+    with pytest.raises(FileNotFoundError):
+        check.main(["--root", str(tree.root), "--clauses", str(tree.root / "no.json")])
+
+
+def test_a_tree_without_clauses_fails(tmp_path: Path, capsys: Captured) -> None:
+    assert check.main(["--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "shown 0, reasoned 0, open 0"
+
+
+def test_open_clauses_are_listed_with_their_summary_when_asked_for(
+    tree: Tree, capsys: Captured
+) -> None:
+    tree.section("1", clause(1), clause(2, reason="None applies."))
+    check.main(["--root", str(tree.root), "--open"])
+    assert f"{cid(1)} MUST: It is so." in capsys.readouterr().out.splitlines()
+
+
+def test_sections_are_listed_in_the_order_of_their_numbers(tree: Tree, capsys: Captured) -> None:
+    for section in ("10", "9.1", "9"):
+        tree.section(section, clause(1, section=section))
+    check.main(["--root", str(tree.root)])
+    rows = [line.split()[2] for line in capsys.readouterr().out.splitlines() if "RFC" in line]
+    assert rows == ["1", "9", "9.1", "10"]
+
+
+def test_this_tree_has_the_clauses_of_all_four_rfcs_and_only_sound_citations() -> None:
+    clauses, problems = check.load_clauses(ROOT / "spec")
+    problems += check.scan(ROOT, clauses).problems
+    assert problems == []
+    counts = {rfc: sum(c.rfc == rfc for c in clauses.values()) for rfc in (5040, 5041, 5044, 6581)}
+    assert counts == {5040: 165, 5041: 129, 5044: 123, 6581: 53}

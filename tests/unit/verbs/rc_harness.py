@@ -1,0 +1,168 @@
+"""Two connected RC queue pairs in one process: what the tests of RC and of cm/ share."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, until
+
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import (
+    CQ,
+    MR,
+    QP,
+    QPState,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WROpcode,
+)
+
+SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
+
+
+class End:
+    """One end: a queue pair with its own queues, memory and id."""
+
+    def __init__(
+        self, rig: Rig, cm_id: CMID, channel: CMEventChannel, size: int = 0, **cap: Any
+    ) -> None:
+        self.rig, self.id, self.channel = rig, cm_id, channel
+        self.events = rig.channel()
+        self.scq: CQ = rig.cq(1024, self.events)
+        self.rcq: CQ = rig.cq(1024, self.events)
+        self.qp: QP = rig.qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC, **cap)
+        self.mr: MR | None = rig.mr(size, ALL_ACCESS) if size else None
+        cm_id.bind_qp(self.qp)
+
+    @property
+    def mem(self) -> MR:
+        assert self.mr is not None
+        return self.mr
+
+    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+        self.qp.post_recv(RecvWR(wr_id, sg=[self.mem.sge(offset, length)]))
+
+    def post(
+        self,
+        opcode: WROpcode,
+        wr_id: int = 2,
+        *,
+        offset: int = 0,
+        length: int = 0,
+        remote: RemoteBuffer | None = None,
+        flags: int = SendFlag.SIGNALED,
+    ) -> None:
+        sg = [self.mem.sge(offset, length)] if length else []
+        self.qp.post_send(SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=flags))
+
+    def event(self, limit: float = LIMIT) -> CMEvent:
+        found = self.channel.get_event(limit)
+        assert found is not None, f"no connection event within {limit} s"
+        return found
+
+    def is_over(self, limit: float = LIMIT) -> None:
+        """Wait until the queue pair is in ERR."""
+        until(lambda: self.qp.qp_state == QPState.ERR, limit)
+
+    def close(self) -> None:
+        self.id.close()
+        self.qp.close()
+
+
+class Wire:
+    """A listener on loopback, and whatever connects to it; all moves in the calling thread."""
+
+    def __init__(self, active: Rig, passive: Rig | None = None, host: str = "127.0.0.1") -> None:
+        self.active, self.passive = active, passive or active
+        self.host = host
+        self.a_channel = CMEventChannel(self.active.ctx)
+        self.p_channel = CMEventChannel(self.passive.ctx)
+        self.listener = CMID(self.p_channel)
+        self.listener.listen((host, 0))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.listener.local_addr
+
+    def dial(self, param: ConnParam | None = None, **end: Any) -> End:
+        """Start to connect."""
+        a = End(self.active, CMID(self.a_channel), self.a_channel, **end)
+        a.id.connect(self.address, param)
+        return a
+
+    def request(self, limit: float = LIMIT) -> CMEvent:
+        event = self.p_channel.get_event(limit)
+        assert event is not None, "no request came"
+        assert event.type == CMEventType.CONNECT_REQUEST and event.listen_id is self.listener
+        return event
+
+    def connect(
+        self,
+        ask: ConnParam | None = None,
+        answer: ConnParam | None = None,
+        *,
+        size: int = 1 << 16,
+        before_accept: Callable[[End], None] | None = None,
+        **cap: Any,
+    ) -> tuple[End, End]:
+        """Return two connected ends, the active one first."""
+        a = self.dial(ask, size=size, **cap)
+        request = self.request()
+        b = End(self.passive, request.id, self.p_channel, size=size, **cap)
+        if before_accept:
+            before_accept(b)
+        b.id.accept(answer)
+        assert a.event().type == CMEventType.ESTABLISHED
+        assert b.event().type == CMEventType.ESTABLISHED
+        return a, b
+
+
+def plain_listener(host: str = "127.0.0.1") -> socket.socket:
+    """Return a TCP socket that listens and knows nothing of MPA."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.bind((host, 0))
+    s.listen(8)
+    s.settimeout(LIMIT)
+    return s
+
+
+def plain_client(address: tuple[str, int]) -> socket.socket:
+    s = socket.create_connection(address, timeout=LIMIT)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return s
+
+
+def read_all(s: socket.socket, limit: float = LIMIT) -> bytes:
+    """Read until the end of stream (or a reset)."""
+    octets = b""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        try:
+            part = s.recv(65536)
+        except OSError as e:
+            assert e.errno in (errno.ECONNRESET, errno.EPIPE), e
+            return octets
+        if not part:
+            return octets
+        octets += part
+    raise AssertionError("no end of stream")
+
+
+__all__ = [
+    "READ",
+    "SEND",
+    "WRITE",
+    "End",
+    "Wire",
+    "plain_client",
+    "plain_listener",
+    "read_all",
+]

@@ -1,0 +1,216 @@
+"""The states of a queue pair: the whole table, and what modify makes of it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+
+import pytest
+from _siwarp_layers import ffi as layer_ffi
+from _siwarp_layers import lib as layer
+from unit.verbs.verbs_harness import Rig, refused
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import QP, QPAttr, QPAttrMask, QPState, QPType, RecvWR, SendWR, StateError
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = range(7)
+NONE, BIND, RECEIVE, FLUSH, FORGET = (
+    layer.SIW_QPA_NONE,
+    layer.SIW_QPA_BIND,
+    layer.SIW_QPA_RECEIVE,
+    layer.SIW_QPA_FLUSH,
+    layer.SIW_QPA_FORGET,
+)
+EVENTS = {
+    name: getattr(layer, f"SIW_QPE_{name}")
+    for name in (
+        "TO_RESET",
+        "TO_INIT",
+        "TO_RTR",
+        "TO_RTS",
+        "TO_ERR",
+        "ATTACHED",
+        "STARTED",
+        "FAILED",
+    )
+}
+
+
+def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
+    """Return (next state, action) by the rules of verbs, told per event and not per state."""
+    ud = kind == QPType.UD
+    alive = state in (INIT, RTR, RTS)
+    if state in (SQD, SQE):
+        return None  # states that this device does not have yet
+    if event == "TO_RESET":
+        return RESET, FORGET
+    if event == "TO_ERR":
+        return ERR, NONE if state == ERR else FLUSH
+    if event == "FAILED":
+        return (ERR, FLUSH) if alive else (ERR, NONE) if state == ERR else None
+    steps = {
+        # event: {from: to}, the action for UD, the action for RC (None: RC has no such step)
+        "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, NONE),
+        "TO_RTR": ({INIT: RTR}, RECEIVE, None),
+        "ATTACHED": ({INIT: RTR}, None, NONE),
+        "STARTED": ({RTR: RTS}, None, NONE),
+        "TO_RTS": ({RTR: RTS, RTS: RTS} if ud else {RTS: RTS}, NONE, NONE),
+    }[event]
+    action = steps[1] if ud else steps[2]
+    if action is None or state not in steps[0]:
+        return None
+    return steps[0][state], action
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_every_state_and_event_gives_what_verbs_says(kind: QPType) -> None:
+    action = layer_ffi.new("int *")
+    assert len(EVENTS) == layer.SIW_QPE_COUNT
+    for state, (name, event) in itertools.product(range(7), EVENTS.items()):
+        got = layer.siw_verbs_state_next(kind, state, event, action)
+        wanted = expected(kind, state, name)
+        if wanted is None:
+            assert got == -errno.EINVAL, (state, name)
+        else:
+            assert (got, action[0]) == wanted, (state, name)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 3, 5, 9, -1])
+def test_other_types_have_no_steps(kind: int) -> None:
+    action = layer_ffi.new("int *")
+    for state, event in itertools.product(range(7), EVENTS.values()):
+        assert layer.siw_verbs_state_next(kind, state, event, action) == -errno.EINVAL
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_states_and_events_outside_the_table_have_no_steps(kind: QPType) -> None:
+    action = layer_ffi.new("int *")
+    for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 8), (0, 1 << 30)]:
+        assert layer.siw_verbs_state_next(kind, state, event, action) == -errno.EINVAL
+
+
+WAYS = {  # how a UD queue pair gets to each state
+    RESET: (),
+    INIT: (INIT,),
+    RTR: (INIT, RTR),
+    RTS: (INIT, RTR, RTS),
+    ERR: (ERR,),
+}
+
+
+def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
+    """Call siw_modify_qp itself, with any mask at all."""
+    c = ffi.new("struct siw_qp_attr *", {"fd": -1, **attrs})
+    return int(lib.siw_modify_qp(qp._live(), c, mask))
+
+
+@pytest.mark.parametrize("start", WAYS)
+@pytest.mark.parametrize("target", range(-1, 9))
+def test_modify_walks_a_ud_queue_pair_by_the_table(rig: Rig, start: int, target: int) -> None:
+    qp = rig.qp()
+    for state in WAYS[start]:
+        qp.modify(QPAttr(qp_state=state))
+    event = {RESET: "TO_RESET", INIT: "TO_INIT", RTR: "TO_RTR", RTS: "TO_RTS", ERR: "TO_ERR"}
+    wanted = expected(QPType.UD, start, event[target]) if target in event else None
+    rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
+    assert rc == (-errno.EINVAL if wanted is None else 0)
+    assert qp.qp_state == (start if wanted is None else wanted[0])
+
+
+@pytest.mark.parametrize("start", [RESET, INIT, ERR])
+@pytest.mark.parametrize("target", range(-1, 9))
+def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
+    rig: Rig, start: int, target: int
+) -> None:
+    qp = rig.qp(qp_type=QPType.RC)
+    for state in WAYS[start]:
+        qp.modify(QPAttr(qp_state=state))
+    event = {RESET: "TO_RESET", INIT: "TO_INIT", RTR: "TO_RTR", RTS: "TO_RTS", ERR: "TO_ERR"}
+    wanted = expected(QPType.RC, start, event[target]) if target in event else None
+    rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
+    assert rc == (-errno.EINVAL if wanted is None else 0)
+    assert qp.qp_state == (start if wanted is None else wanted[0])
+
+
+UD_ATTRS = QPAttrMask.STATE | QPAttrMask.QKEY | QPAttrMask.FD
+RC_ATTRS = (
+    QPAttrMask.STATE
+    | QPAttrMask.ACCESS_FLAGS
+    | QPAttrMask.MAX_QP_RD_ATOMIC
+    | QPAttrMask.MAX_DEST_RD_ATOMIC
+)
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_a_mask_with_a_bit_that_the_type_has_not_is_refused_and_changes_nothing(
+    rig: Rig, kind: QPType
+) -> None:
+    qp = rig.qp(qp_type=kind)
+    known = UD_ATTRS if kind == QPType.UD else RC_ATTRS
+    for bit in range(31):
+        if 1 << bit & known:
+            continue
+        own = QPAttrMask.QKEY if kind == QPType.UD else QPAttrMask.MAX_QP_RD_ATOMIC
+        rc = raw_modify(
+            qp, 1 << bit | QPAttrMask.STATE | own, qp_state=INIT, qkey=77, max_rd_atomic=7
+        )
+        assert rc == -errno.EINVAL, bit
+        attr, _ = qp.query()
+        assert (attr.qp_state, attr.qkey, attr.max_rd_atomic) == (RESET, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["max_rd_atomic", "max_dest_rd_atomic"])
+@pytest.mark.parametrize(("value", "fine"), [(-1, False), (0, True), (128, True), (129, False)])
+def test_depths_beyond_the_devices_are_refused(rig: Rig, name: str, value: int, fine: bool) -> None:
+    qp = rig.qp(qp_type=QPType.RC)
+    dev = rig.ctx.query_device()
+    assert (dev.max_qp_rd_atom, dev.max_qp_init_rd_atom) == (128, 128)
+    if fine:
+        qp.modify(QPAttr(**{name: value}))
+        assert getattr(qp.query()[0], name) == value
+    else:
+        assert refused(qp.modify, QPAttr(**{name: value})) == errno.EINVAL
+        assert getattr(qp.query()[0], name) == 0
+
+
+def test_attributes_of_a_refused_step_are_not_taken(rig: Rig) -> None:
+    qp = rig.qp()
+    assert refused(qp.modify, QPAttr(qp_state=QPState.RTS, qkey=5)) == errno.EINVAL
+    assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (RESET, 0)
+    qp.modify(QPAttr(qp_state=QPState.INIT, qkey=6))
+    assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (INIT, 6)
+
+
+@pytest.mark.parametrize("state", [None, QPState.RTR, QPState.RTS, QPState.ERR, QPState.RESET])
+def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | None) -> None:
+    import socket
+
+    qp = rig.qp()
+    qp.to_init()
+    number = qp.qp_num
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
+        mine.bind(("127.0.0.1", 0))
+        assert refused(qp.modify, QPAttr(qp_state=state, fd=mine)) == errno.EINVAL
+        assert (qp.qp_num, qp.qp_state) == (number, INIT)
+        assert mine.getsockname()[0] == "127.0.0.1"  # still ours
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_posting_is_refused_before_the_state_for_it(rig: Rig, kind: QPType) -> None:
+    qp = rig.qp(qp_type=kind)
+    mr = rig.mr(bytearray(8))
+    recv = RecvWR(1, sg=[mr.sge()])
+    send = SendWR(2, sg=[mr.sge()])
+    if kind == QPType.UD:
+        send.set_wr_ud(rig.ah(qp))
+    with pytest.raises(StateError):
+        qp.post_recv(recv)
+    states = (INIT, RTR) if kind == QPType.UD else (INIT,)
+    with pytest.raises(StateError):
+        qp.post_send(send)
+    for state in states:
+        qp.modify(QPAttr(qp_state=state))
+        with pytest.raises(StateError) as e:
+            qp.post_send(send)
+        assert e.value.errno == errno.EINVAL and e.value.bad_wr is send
+        qp.post_recv(recv)

@@ -1,0 +1,607 @@
+"""UD queue pairs: sizes, addresses, keys, errors, what is dropped, and flushing."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from unit.verbs.verbs_harness import (
+    OWN_QKEY,
+    Pair,
+    Rig,
+    counted,
+    nothing,
+    pattern,
+    poll,
+    refused,
+)
+
+from siwarp._siwarp import ffi
+from siwarp.verbs import (
+    MR,
+    PD,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+
+MAX_V4 = 65507 - 18 - 4
+MAX_V6 = 65527 - 18 - 4
+SIZES = [0, 1, 2, 3, 4, 63, 64, 65, 1472, 4095, 4096, 4097, 8192, 60000, MAX_V4 - 1, MAX_V4]
+
+
+# ---- sizes and data
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
+def test_messages_of_every_size_arrive_whole_with_their_source(
+    rig: Rig, host: str, crc: bool
+) -> None:
+    pair = Pair(rig, host=host, crc=crc)
+    for i, size in enumerate(SIZES + ([MAX_V6] if host == "::1" else [])):
+        data = pattern(size, i)
+        pair.into.view[:] = b"\xee" * pair.size
+        pair.recv(wr_id=1000 + i)
+        pair.send(data, wr_id=2000 + i)
+        (sent,) = poll(pair.scq)
+        assert (sent.wr_id, sent.ok, sent.opcode) == (2000 + i, True, WCOpcode.SEND)
+        assert sent.qp_num == pair.a.qp_num and sent.source is None
+        (got,) = poll(pair.rcq)
+        assert (got.wr_id, got.ok, got.opcode) == (1000 + i, True, WCOpcode.RECV)
+        assert (got.byte_len, got.qp_num, got.src_qp) == (size, pair.b.qp_num, pair.a.qp_num)
+        assert got.source == pair.a.addr
+        assert pair.into.read(size) == data
+        assert set(pair.into.read(offset=size)) <= {0xEE}
+
+
+@pytest.mark.parametrize(("host", "most"), [("127.0.0.1", MAX_V4), ("::1", MAX_V6)])
+def test_a_message_above_the_largest_is_refused_at_once(rig: Rig, host: str, most: int) -> None:
+    pair = Pair(rig, host=host)
+    pair.recv()
+    assert refused(pair.send, bytes(most + 1)) == errno.EMSGSIZE
+    pair.send(bytes(most))
+    assert poll(pair.rcq)[0].byte_len == most
+    assert len(poll(pair.scq)) == 1
+
+
+def test_the_device_tells_the_largest_message_over_ipv4(rig: Rig) -> None:
+    assert rig.ctx.query_device().max_ud_msg == MAX_V4
+
+
+def test_a_reply_finds_its_way_by_the_completion(pair: Pair) -> None:
+    pair.recv()
+    pair.send(b"ping")
+    (got,) = poll(pair.rcq)
+    pair.a.post_recv(RecvWR(9, sg=[pair.into.sge(100, 100)]))
+    from siwarp.verbs import AH
+
+    back = AH(pair.rig.pd, wc=got)
+    pair.b.post_send(SendWR(3, sg=[pair.out.sge(0, 4)], ah=back, remote_qpn=got.src_qp))
+    done = poll(pair.idle, 2)
+    assert {(w.wr_id, w.status, w.opcode) for w in done} == {
+        (3, 0, WCOpcode.SEND),
+        (9, 0, WCOpcode.RECV),
+    }
+    assert pair.into.read(4, 100) == b"ping"
+
+
+def test_a_work_requests_qpn_beats_the_port_of_the_address_handle(rig: Rig, pair: Pair) -> None:
+    wrong = rig.ah(("127.0.0.1", 9))
+    pair.recv()
+    pair.out.write(b"x")
+    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 1)], ah=wrong, remote_qpn=pair.b.qp_num))
+    assert poll(pair.rcq)[0].byte_len == 1
+
+
+def test_without_a_port_anywhere_a_send_is_refused(rig: Rig, pair: Pair) -> None:
+    nowhere = rig.ah(("127.0.0.1", 0))
+    assert refused(pair.a.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
+
+
+# ---- work requests
+
+
+def test_inline_data_may_change_as_soon_as_it_is_posted_and_needs_no_key(rig: Rig) -> None:
+    pair = Pair(rig, max_inline_data=64)
+    assert pair.a.cap.max_inline_data == 64
+    memory = bytearray(b"inline-data")
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+    from siwarp.verbs import SGE
+
+    pair.recv()
+    wr = SendWR(5, sg=[SGE(address, 11, 0xDEAD)], ah=pair.to_b, send_flags=SendFlag.INLINE)
+    pair.a.post_send(wr)
+    memory[:] = bytes(11)
+    assert poll(pair.rcq)[0].byte_len == 11
+    assert pair.into.read(11) == b"inline-data"
+    nothing(pair.scq)  # not signalled
+
+
+def test_inline_beyond_what_was_granted_is_refused(rig: Rig) -> None:
+    pair = Pair(rig, max_inline_data=60)
+    granted = pair.a.cap.max_inline_data
+    assert granted >= 60
+    pair.recv()
+    assert refused(pair.send, bytes(granted + 1), flags=SendFlag.INLINE) == errno.EINVAL
+    pair.send(bytes(granted), flags=SendFlag.INLINE)
+    assert poll(pair.rcq)[0].byte_len == granted
+
+
+def test_unsignalled_sends_complete_silently_unless_all_are_signalled(rig: Rig) -> None:
+    for sig_all in (False, True):
+        pair = Pair(rig, sig_all=sig_all)
+        for i in range(3):
+            pair.recv(wr_id=i)
+        pair.send(b"a", wr_id=10, flags=0)
+        pair.send(b"b", wr_id=11)
+        pair.send(b"c", wr_id=12, flags=0)
+        assert len(poll(pair.rcq, 3)) == 3
+        ids = [10, 11, 12] if sig_all else [11]
+        assert [w.wr_id for w in poll(pair.scq, len(ids))] == ids
+        nothing(pair.scq)
+
+
+@pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
+def test_one_sided_operations_are_refused_on_ud(pair: Pair, opcode: WROpcode) -> None:
+    wr = SendWR(1, opcode, sg=[pair.out.sge(0, 1)], ah=pair.to_b)
+    assert refused(pair.a.post_send, wr) == errno.EINVAL
+
+
+def test_unknown_flags_and_opcodes_are_refused(pair: Pair) -> None:
+    wr = SendWR(1, sg=[pair.out.sge(0, 1)], ah=pair.to_b)
+    for flags in (16, 32, 1 << 31):
+        wr._c.send_flags = flags
+        assert refused(pair.a.post_send, wr) == errno.EINVAL
+    wr._c.send_flags = 0
+    for opcode in (1, 3, 5, 9, -1):
+        wr._c.opcode = opcode
+        assert pair.a._c is not None
+        from siwarp._siwarp import lib
+
+        assert lib.siw_post_send(pair.a._c, wr._c, ffi.NULL) == -errno.EINVAL
+
+
+def test_more_elements_than_the_queue_pair_has_are_refused(rig: Rig) -> None:
+    pair = Pair(rig, max_send_sge=2, max_recv_sge=3)
+    three = [pair.out.sge(i, 1) for i in range(3)]
+    assert refused(pair.a.post_send, SendWR(1, sg=three, ah=pair.to_b)) == errno.EINVAL
+    four = [pair.into.sge(i, 1) for i in range(4)]
+    assert refused(pair.b.post_recv, RecvWR(1, sg=four)) == errno.EINVAL
+    pair.b.post_recv(RecvWR(2, sg=four[:3]))
+    pair.a.post_send(SendWR(1, sg=three[:2], ah=pair.to_b))
+    assert poll(pair.rcq)[0].byte_len == 2
+
+
+def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
+    for i in range(3):
+        pair.recv(wr_id=i)
+    wrs = [SendWR(i, sg=[pair.out.sge(0, i)], ah=pair.to_b) for i in range(4)]
+    wrs[2].sg[0].length = MAX_V4 + 1
+    with pytest.raises(OSError) as e:
+        pair.a.post_send(wrs)
+    assert e.value.errno == errno.EMSGSIZE and e.value.bad_wr is wrs[2]
+    assert [w.wr_id for w in poll(pair.scq, 2)] == [0, 1]
+    assert [w.byte_len for w in poll(pair.rcq, 2)] == [0, 1]
+    nothing(pair.rcq)
+
+
+def test_a_full_receive_queue_refuses_one_more(rig: Rig) -> None:
+    qp = rig.qp(max_recv_wr=4)
+    qp.to_init()
+    room = qp.cap.max_recv_wr
+    assert room >= 4
+    qp.post_recv([RecvWR(i) for i in range(room)])
+    with pytest.raises(OSError) as e:
+        qp.post_recv(RecvWR(99))
+    assert e.value.errno == errno.ENOMEM
+
+
+# ---- addresses
+
+
+def test_the_queue_pairs_number_is_its_port(rig: Rig) -> None:
+    qp = rig.qp(addr=("127.0.0.1", 0))
+    assert qp.addr == ("127.0.0.1", qp.qp_num) and qp.qp_num > 0
+    assert qp.query()[1].addr == qp.addr
+
+
+def test_a_fixed_port_is_bound_and_one_in_use_is_refused(rig: Rig) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        assert refused(rig.qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
+    qp = rig.qp(addr=("127.0.0.1", port))
+    assert qp.qp_num == port
+    assert refused(rig.qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
+    qp.close()
+    assert rig.qp(addr=("127.0.0.1", port)).qp_num == port
+
+
+def test_an_address_that_is_not_this_machines_is_refused(rig: Rig) -> None:
+    assert refused(rig.qp, addr=("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -> None:
+    pair = Pair(rig, host=host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    mine = socket.socket(family, socket.SOCK_DGRAM)
+    mine.bind((host, 0))
+    port = mine.getsockname()[1]
+    cq = rig.cq()
+    qp = rig.qp(cq)
+    first = qp.qp_num
+    qp.to_init(QPAttr(fd=mine))
+    assert (qp.qp_num, qp.addr) == (port, (host, port)) != (first, qp.addr)
+    assert mine.fileno() == -1  # taken over
+    qp.post_recv(RecvWR(7, sg=[pair.into.sge(0, 10)]))
+    qp.to_rts()
+    pair.out.write(b"own")
+    pair.a.post_send(SendWR(8, sg=[pair.out.sge(0, 3)], ah=rig.ah(qp)))
+    (got,) = poll(cq)
+    assert (got.wr_id, got.source, got.qp_num) == (7, pair.a.addr, port)
+    # The port that it had before is free again, and this one is once it is gone.
+    rig.qp(addr=("127.0.0.1", first)).close()
+    qp.close()
+    with socket.socket(family, socket.SOCK_DGRAM) as again:
+        again.bind((host, port))
+
+
+def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_callers(rig: Rig) -> None:
+    qp = rig.qp()
+    number = qp.qp_num
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp:
+        assert refused(qp.to_init, QPAttr(fd=tcp)) == errno.EINVAL
+        assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+    assert refused(qp.to_init, QPAttr(fd=1 << 20)) == errno.EBADF
+    with Path("/dev/null").open() as file:
+        assert refused(qp.to_init, QPAttr(fd=file.fileno())) in (errno.ENOTSOCK, errno.EINVAL)
+    assert (qp.qp_num, qp.qp_state) == (number, QPState.RESET)
+
+
+def test_a_send_to_nobody_is_no_error_of_the_queue_pair(rig: Rig, pair: Pair) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
+        gone.bind(("127.0.0.1", 0))
+        port = gone.getsockname()[1]
+    nobody = rig.ah(("127.0.0.1", port))
+    for i in range(3):  # ICMP says that the port is unreachable
+        pair.a.post_send(SendWR(i, sg=[pair.out.sge(0, 1)], ah=nobody))
+        assert poll(pair.scq)[0].ok
+    pair.recv()
+    pair.send(b"still here")
+    assert poll(pair.rcq)[0].ok and pair.a.qp_state == QPState.RTS
+
+
+def test_a_send_to_another_family_completes_in_error(rig: Rig, pair: Pair) -> None:
+    with counted("send_errors", 1):
+        pair.a.post_send(SendWR(4, sg=[pair.out.sge(0, 1)], ah=rig.ah(("::1", 5))))
+        (wc,) = poll(pair.scq)
+    assert (wc.wr_id, wc.status, wc.vendor_err) == (4, WCStatus.GENERAL_ERR, 0)
+
+
+# ---- Q_Keys
+
+
+def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
+    cq, scq = rig.cq(), rig.cq()
+    b = rig.ud(cq, qkey=0x1234)
+    a = rig.ud(scq, qkey=0x7777)
+    mr = rig.mr(bytearray(16))
+    to_b = rig.ah(b)
+    b.post_recv(RecvWR(1, sg=[mr.sge(8, 8)]))
+    for wrong in (0, 0x1235, 0x7777):
+        with counted("drop_qkey", 1):
+            a.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=to_b, remote_qkey=wrong))
+            assert poll(scq)[0].ok
+            nothing(cq)
+    a.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=to_b, remote_qkey=0x1234))
+    assert poll(cq)[0].ok
+
+
+@pytest.mark.parametrize("asked", [OWN_QKEY, OWN_QKEY | 0x5555, 0xFFFFFFFF])
+def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None:
+    cq = rig.cq()
+    b = rig.ud(cq, qkey=0x7777)
+    a = rig.ud(qkey=0x7777)
+    b.post_recv(RecvWR(1))
+    a.post_send(SendWR(2, ah=rig.ah(b), remote_qkey=asked))
+    assert poll(cq)[0].ok
+
+
+def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
+    cq = rig.cq()
+    b = rig.ud(cq, qkey=1)
+    a = rig.ud()
+    to_b = rig.ah(b)
+    b.post_recv([RecvWR(1), RecvWR(2)])
+    a.post_send(SendWR(2, ah=to_b, remote_qkey=1))
+    assert poll(cq)[0].wr_id == 1
+    b.modify(QPAttr(qkey=2))
+    with counted("drop_qkey", 1):
+        a.post_send(SendWR(2, ah=to_b, remote_qkey=1))
+        nothing(cq)
+    a.post_send(SendWR(2, ah=to_b, remote_qkey=2))
+    assert poll(cq)[0].wr_id == 2
+
+
+# ---- what does not fit
+
+
+def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig: Rig) -> None:
+    rcq = rig.cq()
+    a, b = rig.ud(), rig.qp(rcq)
+    b.modify(QPAttr(qp_state=QPState.INIT))
+    mr = rig.mr(bytearray(64))
+    b.post_recv(RecvWR(1, sg=[mr.sge()]))
+    with counted("drop_no_buffer", 1):
+        a.post_send(SendWR(2, sg=[mr.sge(0, 8)], ah=rig.ah(b)))
+        nothing(rcq)
+    b.modify(QPAttr(qp_state=QPState.RTR))
+    a.post_send(SendWR(3, sg=[mr.sge(0, 8)], ah=rig.ah(b)))
+    assert poll(rcq)[0].ok
+
+
+def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
+    with counted("drop_no_buffer", 2):
+        pair.send(b"one")
+        pair.send(b"two")
+        nothing(pair.rcq)
+    pair.recv()
+    pair.send(b"three")
+    assert poll(pair.rcq)[0].ok and pair.into.read(5) == b"three"
+
+
+def test_a_message_longer_than_the_receive_uses_it_up_and_writes_nothing(pair: Pair) -> None:
+    pair.into.view[:] = b"\x55" * pair.size
+    pair.recv(wr_id=1, length=10)
+    pair.recv(wr_id=2, length=11, offset=100)
+    with counted("drop_too_long", 1):
+        pair.send(b"eleven octe")
+        (wc,) = poll(pair.rcq)
+    assert (wc.wr_id, wc.status) == (1, WCStatus.LOC_LEN_ERR)
+    assert set(pair.into.read()) == {0x55}
+    assert pair.b.qp_state == QPState.RTS
+    pair.send(b"eleven octe")
+    (wc,) = poll(pair.rcq)
+    assert (wc.wr_id, wc.ok, pair.into.read(11, 100)) == (2, True, b"eleven octe")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"x", bytes(21), bytes(22), bytes(100), b"\x41\x43" + bytes(60), b"\xff" * 65507],
+    ids=lambda j: f"{len(j)}_octets",
+)
+def test_datagrams_that_are_none_of_ours_are_ignored(pair: Pair, junk: bytes) -> None:
+    pair.recv()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as alien:
+        alien.sendto(junk, pair.b.addr)
+    nothing(pair.rcq)
+    pair.send(b"ours")
+    (wc,) = poll(pair.rcq)
+    assert (wc.ok, wc.byte_len) == (True, 4)
+
+
+def test_with_crc_a_datagram_without_one_is_dropped_and_counted(rig: Rig) -> None:
+    cq = rig.cq()
+    careful = rig.ud(cq)
+    careless = rig.ud(crc=False)
+    mr = rig.mr(bytearray(b"data" + bytes(8)))
+    careful.post_recv(RecvWR(1, sg=[mr.sge(4, 8)]))
+    with counted("drop_crc", 1):
+        careless.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=rig.ah(careful)))
+        nothing(cq)
+    assert mr.read(8, 4) == bytes(8)
+
+
+# ---- keys
+
+
+def bad_keys(pair: Pair) -> dict[str, tuple[int, int, int]]:
+    """Return elements (address, length, key) that must not be used, of the sending side."""
+    rig, mr = pair.rig, pair.out
+    stale = rig.mr(bytearray(16))
+    elsewhere = MR(PD(rig.ctx), bytearray(16))
+    dead = (stale.addr, 4, stale.lkey)
+    stale.close()
+    return {
+        "no such key": (mr.addr, 4, mr.lkey ^ 1),
+        "key zero": (mr.addr, 4, 0),
+        "deregistered": dead,
+        "another PD": (elsewhere.addr, 4, elsewhere.lkey),
+        "before its start": (mr.addr - 1, 4, mr.lkey),
+        "past its end": (mr.addr + mr.length - 3, 4, mr.lkey),
+        "far away": (mr.addr + (1 << 40), 4, mr.lkey),
+        "wraps": (2**64 - 2, 4, mr.lkey),
+    }
+
+
+KEYS = [
+    "no such key",
+    "key zero",
+    "deregistered",
+    "another PD",
+    "before its start",
+    "past its end",
+    "far away",
+    "wraps",
+]
+
+
+@pytest.mark.parametrize("which", KEYS)
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_a_bad_key_at_a_send_completes_with_a_protection_error(
+    pair: Pair, which: str, size: str
+) -> None:
+    from siwarp.verbs import SGE
+
+    first = pair.out.sge(0, 8000 if size == "large" else 4)
+    sg = [first, SGE(*bad_keys(pair)[which])]
+    a = pair.rig.ud(pair.scq, max_send_sge=2)
+    pair.recv()
+    a.post_send(SendWR(3, sg=sg, ah=pair.to_b, send_flags=0))
+    (wc,) = poll(pair.scq)
+    assert (wc.wr_id, wc.status, wc.vendor_err) == (3, WCStatus.LOC_PROT_ERR, 0)
+    nothing(pair.rcq)
+
+
+@pytest.mark.parametrize("which", KEYS)
+def test_a_bad_key_at_a_receive_completes_it_with_a_protection_error(
+    pair: Pair, which: str
+) -> None:
+    from siwarp.verbs import SGE
+
+    b = pair.rig.ud(pair.rcq, max_recv_sge=2)
+    pair.into.view[:] = b"\x55" * pair.size
+    b.post_recv(RecvWR(3, sg=[pair.into.sge(0, 2), SGE(*bad_keys(pair)[which])]))
+    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 6)], ah=pair.rig.ah(b)))
+    (wc,) = poll(pair.rcq)
+    assert (wc.wr_id, wc.status) == (3, WCStatus.LOC_PROT_ERR)
+    assert set(pair.into.read()) == {0x55}
+
+
+def test_a_receive_into_memory_that_may_only_be_read_is_a_protection_error(pair: Pair) -> None:
+    ro = pair.rig.mr(bytearray(8), 0)
+    pair.b.post_recv(RecvWR(3, sg=[ro.sge()]))
+    pair.send(b"data")
+    (wc,) = poll(pair.rcq)
+    assert (wc.wr_id, wc.status, ro.read()) == (3, WCStatus.LOC_PROT_ERR, bytes(8))
+
+
+def test_memory_that_may_only_be_read_can_be_sent(pair: Pair) -> None:
+    ro = pair.rig.mr(b"constant", 0)
+    pair.recv()
+    pair.a.post_send(SendWR(3, sg=[ro.sge()], ah=pair.to_b))
+    assert poll(pair.rcq)[0].ok and pair.into.read(8) == b"constant"
+
+
+def test_an_element_of_no_octets_needs_no_memory(pair: Pair) -> None:
+    from siwarp.verbs import SGE
+
+    a = pair.rig.ud(pair.scq, max_send_sge=2)
+    pair.recv()
+    a.post_send(SendWR(3, sg=[SGE(0, 0, 0), pair.out.sge(0, 3)], ah=pair.to_b))
+    assert poll(pair.scq)[0].ok
+    assert poll(pair.rcq)[0].byte_len == 3
+
+
+def test_address_handles_of_another_pd_are_refused(rig: Rig, pair: Pair) -> None:
+    from siwarp.verbs import AH
+
+    other = AH(PD(rig.ctx), pair.b.addr)
+    assert refused(pair.a.post_send, SendWR(1, ah=other)) == errno.EINVAL
+
+
+# ---- ends
+
+
+def test_on_error_posted_receives_flush_in_order_and_later_posts_at_once(pair: Pair) -> None:
+    for i in range(5):
+        pair.recv(wr_id=i)
+    pair.b.modify(QPAttr(qp_state=QPState.ERR))
+    flushed = poll(pair.rcq, 5)
+    assert [(w.wr_id, w.status) for w in flushed] == [(i, WCStatus.WR_FLUSH_ERR) for i in range(5)]
+    pair.recv(wr_id=77)
+    assert [(w.wr_id, w.status) for w in poll(pair.rcq)] == [(77, WCStatus.WR_FLUSH_ERR)]
+    pair.b.post_send([SendWR(i, ah=pair.to_b, send_flags=0) for i in (5, 6)])
+    assert [(w.wr_id, w.status, w.qp_num) for w in poll(pair.idle, 2)] == [
+        (i, WCStatus.WR_FLUSH_ERR, pair.b.qp_num) for i in (5, 6)
+    ]
+    nothing(pair.rcq)
+    nothing(pair.idle)
+
+
+def test_a_queue_pair_in_error_receives_nothing_and_one_reset_works_again(pair: Pair) -> None:
+    pair.b.modify(QPAttr(qp_state=QPState.ERR))
+    pair.send(b"lost")
+    nothing(pair.rcq)
+    number = pair.b.qp_num
+    pair.b.modify(QPAttr(qp_state=QPState.RESET))
+    pair.b.to_rts()
+    assert pair.b.qp_num == number
+    pair.recv(wr_id=4)
+    pair.send(b"found")
+    assert [(w.wr_id, w.ok) for w in poll(pair.rcq)] == [(4, True)]
+    assert pair.into.read(5) == b"found"
+
+
+def test_reset_forgets_posted_receives_without_completions(pair: Pair) -> None:
+    for i in range(3):
+        pair.recv(wr_id=i)
+    pair.b.modify(QPAttr(qp_state=QPState.RESET))
+    nothing(pair.rcq)
+    pair.b.to_rts()
+    with counted("drop_no_buffer", 1):
+        pair.send(b"x")
+        nothing(pair.rcq)
+
+
+def test_a_queue_pair_that_receives_not_yet_takes_no_receive(pair: Pair) -> None:
+    cq = pair.rig.cq()
+    late = pair.rig.qp(cq)
+    late.to_init()
+    late.post_recv(RecvWR(1, sg=[pair.into.sge(0, 8)]))
+    to = pair.rig.ah(late)
+    pair.out.write(b"early")
+    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 5)], ah=to))
+    nothing(cq)
+    late.to_rtr()
+    pair.out.write(b"later")
+    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 5)], ah=to))
+    assert poll(cq)[0].ok and pair.into.read(5) in (b"early", b"later")
+
+
+def test_completions_of_a_destroyed_queue_pair_go_with_it_and_others_stay(rig: Rig) -> None:
+    cq = rig.cq()
+    mr = rig.mr(bytearray(8))
+    a, b = rig.ud(cq), rig.ud(cq)
+    a_ah, b_ah = rig.ah(a), rig.ah(b)
+    for i in range(3):
+        a.post_send(SendWR(10 + i, sg=[mr.sge()], ah=b_ah))
+        b.post_send(SendWR(20 + i, sg=[mr.sge()], ah=a_ah))
+    a.close()
+    assert [w.wr_id for w in poll(cq, 3)] == [20, 21, 22]
+    nothing(cq)
+
+
+def test_of_two_queue_pairs_with_one_number_each_keeps_its_completions(rig: Rig) -> None:
+    cq = rig.cq()
+    a = rig.ud(cq, addr=("127.0.0.1", 0))
+    b = rig.ud(cq, addr=("127.0.0.2", a.qp_num))
+    assert a.qp_num == b.qp_num
+    a.post_send(SendWR(1, ah=rig.ah(b)))
+    b.post_send(SendWR(2, ah=rig.ah(a)))
+    a.close()
+    assert [w.wr_id for w in poll(cq)] == [2]
+
+
+def test_the_wire_has_the_qkey_and_the_source_queue_pair(rig: Rig) -> None:
+    qp = rig.ud(qkey=3)
+    mr = rig.mr(bytearray(b"payload"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as raw:
+        raw.bind(("127.0.0.1", 0))
+        raw.settimeout(5)
+        qp.post_send(SendWR(1, sg=[mr.sge()], ah=rig.ah(raw.getsockname()), remote_qkey=0x01020304))
+        octets, source = raw.recvfrom(100)
+    assert source == qp.addr
+    assert octets[18:25] == b"payload" and len(octets) == 18 + 7 + 4
+    assert struct.unpack_from("!I", octets, 2) == (0x01020304,)
+
+
+def test_many_messages_wait_in_the_socket_until_they_are_polled_in_order(pair: Pair) -> None:
+    for i in range(100):
+        pair.recv(wr_id=i, length=4, offset=4 * i)
+    for i in range(100):
+        pair.out.write(struct.pack("!I", i), offset=4 * i)
+        pair.a.post_send(SendWR(i, sg=[pair.out.sge(4 * i, 4)], ah=pair.to_b, send_flags=0))
+    done = poll(pair.rcq, 100)
+    assert [w.wr_id for w in done] == list(range(100))
+    assert struct.unpack("!100I", pair.into.read(400)) == tuple(range(100))

@@ -1,0 +1,165 @@
+"""What the tests of verbs/ and cm/ share: a device with what stands on it, and bounded waits."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    CompChannel,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+)
+
+ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+OWN_QKEY = 0x80000000
+LIMIT = 10.0  # seconds: whatever is waited for comes long before
+
+
+def counter(name: str) -> int:
+    """Return one of the process's counters."""
+    for i in range(lib.siw_counters_count()):
+        if ffi.string(lib.siw_counter_name(i)).decode() == name:
+            return int(lib.siw_counter_get(i))
+    raise KeyError(name)
+
+
+@contextlib.contextmanager
+def counted(name: str, by: int) -> Iterator[None]:
+    """Assert that a counter grows by exactly so much in the block."""
+    before = counter(name)
+    yield
+    assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
+
+
+def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
+    """Return the first true value of ``ready()``; fail when ``limit`` seconds are over."""
+    deadline = time.monotonic() + limit
+    while True:
+        value = ready()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"nothing within {limit} s"
+
+
+def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:
+    """Return exactly ``n`` completions of ``cq``, in their order."""
+    found: list[WC] = []
+    until(lambda: found.extend(cq.poll(n - len(found))) or len(found) == n, limit)
+    return found
+
+
+def nothing(cq: CQ, seconds: float = 0.02) -> None:
+    """Assert that no completion comes for a while."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert cq.poll(16) == []
+
+
+def pattern(n: int, seed: int = 1) -> bytes:
+    """Return ``n`` octets whose order shows."""
+    return bytes((i * 7 + (i >> 8) * 13 + seed * 31) & 0xFF for i in range(n))
+
+
+def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:
+    """Return the errno with which a call fails."""
+    try:
+        call(*args, **kwargs)
+    except OSError as e:
+        return e.errno
+    raise AssertionError("the call succeeded")
+
+
+class Rig:
+    """An open device with a PD; what it makes closes with it, in reverse."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.ctx = Context(name)
+        self.pd = PD(self.ctx)
+
+    def channel(self) -> CompChannel:
+        return CompChannel(self.ctx)
+
+    def cq(self, cqe: int = 256, channel: CompChannel | None = None) -> CQ:
+        return CQ(self.ctx, cqe, channel=channel)
+
+    def mr(self, buffer: Any, access: int = AccessFlag.LOCAL_WRITE) -> MR:
+        return MR(self.pd, buffer, access)
+
+    def qp(
+        self,
+        cq: CQ | None = None,
+        *,
+        scq: CQ | None = None,
+        rcq: CQ | None = None,
+        qp_type: QPType = QPType.UD,
+        addr: tuple[str, int] | None = None,
+        sig_all: bool = False,
+        crc: bool = True,
+        **cap: int,
+    ) -> QP:
+        """Make a queue pair in RESET."""
+        cq = cq or (None if scq or rcq else self.cq())
+        return QP(
+            self.pd,
+            QPInitAttr(
+                qp_type,
+                cap=QPCap(**cap),
+                scq=scq or cq,
+                rcq=rcq or cq,
+                addr=addr,
+                sq_sig_all=sig_all,
+                crc=crc,
+            ),
+        )
+
+    def ud(self, cq: CQ | None = None, *, qkey: int = 0, **kwargs: Any) -> QP:
+        """Make a UD queue pair in RTS."""
+        qp = self.qp(cq, **kwargs)
+        qp.to_rts(QPAttr(qkey=qkey))
+        return qp
+
+    def ah(self, where: QP | tuple[str, int]) -> AH:
+        return AH(self.pd, where.addr if isinstance(where, QP) else where)
+
+    def close(self) -> None:
+        self.ctx.__exit__(None, None, None)
+
+
+class Pair:
+    """Two UD queue pairs of one device, each with its own queues and memory of ``size`` octets."""
+
+    def __init__(self, rig: Rig, size: int = 1 << 17, host: str = "127.0.0.1", **cap: int) -> None:
+        self.rig = rig
+        self.size = size
+        self.out = rig.mr(bytearray(size))
+        self.into = rig.mr(bytearray(size))
+        self.scq, self.rcq, self.idle = rig.cq(), rig.cq(), rig.cq()
+        self.a = rig.ud(scq=self.scq, rcq=self.idle, addr=(host, 0), **cap)
+        self.b = rig.ud(scq=self.idle, rcq=self.rcq, addr=(host, 0), **cap)
+        self.to_b = rig.ah(self.b)
+
+    def recv(self, wr_id: int = 1, length: int | None = None, offset: int = 0) -> None:
+        self.b.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
+
+    def send(self, data: bytes, wr_id: int = 2, flags: int = SendFlag.SIGNALED, **kw: Any) -> None:
+        self.out.write(data)
+        self.a.post_send(
+            SendWR(wr_id, sg=[self.out.sge(0, len(data))], send_flags=flags, ah=self.to_b, **kw)
+        )

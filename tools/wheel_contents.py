@@ -1,0 +1,51 @@
+"""Compare a wheel with the tree: every file that belongs in it is in it, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def expected() -> set[str]:
+    """Return the names under siwarp/ that the wheel should have."""
+    package = ROOT / "siwarp"
+    names = {
+        path.relative_to(ROOT).as_posix()
+        for pattern in ("**/*.py", "*.pyi", "py.typed", "include/siwarp/*.h")
+        for path in package.glob(pattern)
+        if "_build" not in path.parts and "__pycache__" not in path.parts
+    }
+    return names | {
+        "siwarp/_siwarp.abi3.so",
+        "siwarp/lib/libsiwarp.so.0",
+        "siwarp/lib/pkgconfig/siwarp.pc",
+    }
+
+
+def main() -> int:
+    """Print what is missing or too much; 1 if there is any."""
+    wheel = zipfile.ZipFile(sys.argv[1])
+    names = {n for n in wheel.namelist() if ".dist-info/" not in n}
+    # Programs of the bench folder are compiled, so the tree does not have them as files.
+    programs = {n for n in names if n.startswith("siwarp/bench/") and "." not in Path(n).name}
+    missing = expected() - names
+    extra = names - expected() - programs
+    for name in sorted(missing):
+        print(f"missing from the wheel (is it in its folder's meson.build?): {name}")
+    for name in sorted(extra):
+        print(f"in the wheel, but not in the tree: {name}")
+    licences = {Path(n).name for n in wheel.namelist() if ".dist-info/licenses/" in n}
+    wanted = {"LICENSE", "GPL-2.0-only.txt", "BSD-2-Clause.txt"}
+    if not licences >= wanted:
+        print(f"licences missing from the wheel: {sorted(wanted - licences)}")
+    if missing or extra or not licences >= wanted:
+        return 1
+    print(f"{len(names)} files, as in the tree; libsiwarp.so.0, headers and siwarp.pc among them")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
