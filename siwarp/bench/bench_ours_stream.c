@@ -153,13 +153,16 @@ static void keep_going(struct siw_bench_end *e, int opcode, uint32_t n)
 
 static uint64_t by_write(struct siw_bench_end *e, uint32_t n)
 {
-	uint64_t start = siw_bench_now(), ns;
+	uint64_t start = siw_bench_now(), ns, slot;
+	uint32_t length;
 
 	if (e->o->server) {
-		siw_bench_await_recv(e);
+		slot = siw_bench_await_slot(e, &length);
 		siw_bench_post_send(e, 0);
 		siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
+		/* Last: it says that the peer may write there again. */
+		siw_bench_post_recv(e, slot);
 		return 1;
 	}
 	keep_going(e, SIW_WR_RDMA_WRITE, n);

@@ -225,6 +225,12 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	struct iovec iov[SIW_DDP_MAX_SGE];
 	int n, r;
 
+	/*
+	 * What the program did with its memory before it posted a receive comes before what the
+	 * peer writes there from now on: pairs with the store of tail in siw_ddp_queue_post.
+	 */
+	if (rx->q[0].queue)
+		(void)siw_ddp_queue_peek(rx->q[0].queue);
 	n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream, right, seg->to,
 			     seg->payload, iov, SIW_DDP_MAX_SGE, &err);
 	if (n < 0)
