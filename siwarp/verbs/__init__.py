@@ -22,6 +22,7 @@ from siwarp.verbs.cq import CQ, WC, CompChannel
 from siwarp.verbs.device import Context, Device, DeviceAttr, get_device_list, source_toward
 from siwarp.verbs.enums import (
     AccessFlag,
+    EventType,
     QPAttrMask,
     QPState,
     QPType,
@@ -41,6 +42,7 @@ from siwarp.verbs.errors import (
     terminate_clause,
     terminate_reason,
 )
+from siwarp.verbs.events import AsyncEvent
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -58,11 +60,13 @@ __all__ = [
     "AHAttr",
     "AccessFlag",
     "Address",
+    "AsyncEvent",
     "CompChannel",
     "Context",
     "Device",
     "DeviceAttr",
     "Error",
+    "EventType",
     "LimitError",
     "PeerGone",
     "ProtocolError",

@@ -24,6 +24,7 @@ __all__ = [
     "addr_bytes_to_python",
     "addr_from_c",
     "addr_to_c",
+    "before_exit",
     "check",
     "check_pointer",
     "ffi",
@@ -272,8 +273,19 @@ class Handle:
         return f"<{type(self).__name__} #{serial}{' ' + name if name else ''}>"
 
 
+_before_exit: list[Callable[[], None]] = []
+
+
+def before_exit(call: Callable[[], None]) -> Callable[[], None]:
+    """Have ``call`` called when the process ends, before what is open is closed."""
+    _before_exit.append(call)
+    return call
+
+
 def _close_at_exit() -> None:
     """Close what is open, so that no thread of the library runs when the process ends."""
+    for call in _before_exit:
+        call()
     for root in sorted(_roots, key=lambda handle: -handle._serial):
         if root.closed or root._pid != os.getpid():
             continue

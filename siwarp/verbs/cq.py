@@ -253,6 +253,7 @@ class CQ(Handle):
         self._one = [_PollBuffer(1)]
         self._pool: list[_PollBuffer] = []
         self._open(c, context, *(() if channel is None else (channel,)))
+        context._by_c[int(ffi.cast("uintptr_t", c))] = self
         if channel is not None:
             channel._cqs[int(ffi.cast("uintptr_t", c))] = self
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from siwarp.verbs._seam import (
+    SLICE_MS,
     Address,
     Handle,
     addr_bytes_to_python,
@@ -19,7 +22,8 @@ from siwarp.verbs._seam import (
     lib,
     reap,
 )
-from siwarp.verbs.errors import Error
+from siwarp.verbs.errors import Error, StateError
+from siwarp.verbs.events import AsyncEvent
 
 __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"]
 
@@ -129,7 +133,7 @@ class Context(Handle):
 
     """
 
-    __slots__ = ("device",)
+    __slots__ = ("_by_c", "_waiters", "device")
     _what = "context"
     _destroy = lib.siw_close_device
 
@@ -145,6 +149,9 @@ class Context(Handle):
         else:
             c = self._open_by_name(name, what)
         self.device = _device(lib.siw_context_info(c))
+        # Whom an asynchronous event may be about, by the address of the C object.
+        self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+        self._waiters = 0
         self._open(c)
 
     @staticmethod
@@ -175,6 +182,54 @@ class Context(Handle):
         attr = ffi.new("struct siw_device_attr *")
         check(lib.siw_query_device(self._live(), attr), f"asking {self!r} for its limits")
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
+
+    # ---- asynchronous events
+
+    def async_fd(self) -> int:
+        """Return a descriptor that is readable while an asynchronous event waits.
+
+        For ``select``, ``poll`` and ``asyncio``; read it only through ``get_async_event``.
+        """
+        return check(lib.siw_async_fd(self._live()), "asking for the device's event descriptor")
+
+    def get_async_event(self, timeout: float | None = None) -> AsyncEvent | None:
+        """Wait for an asynchronous event; ``None`` when the time is over.
+
+        ``timeout`` is in seconds, ``None`` waits without limit, 0 does not wait. Other threads run
+        meanwhile, the device's traffic goes on, and Ctrl-C interrupts within 100 ms. Acknowledge
+        every event (``AsyncEvent.ack``, or a ``with`` block).
+        """
+        c = self._live()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        get = lib.siw_get_async_event
+        self._waiters += 1
+        try:
+            while True:
+                wait = SLICE_MS
+                if deadline is not None:
+                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
+                    wait = min(wait, left)
+                raw = ffi.new("struct siw_async_event *")
+                rc = get(c, raw, wait)
+                if rc == 0:
+                    event = AsyncEvent(raw, self._by_c.get)
+                    if event.element is not None or event.port_num:
+                        return event
+                    event.ack()  # its object was dropped meanwhile: nobody's event
+                elif rc not in (-errno.EAGAIN, -errno.EINTR):
+                    check(rc, f"waiting for an event of {self!r}")
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
+        finally:
+            self._waiters -= 1
+
+    def _shut(self) -> None:
+        if self._waiters:
+            raise StateError(
+                errno.EBUSY,
+                f"{self!r} cannot close: a thread waits for its events; end that wait first",
+            )
+        super()._shut()
 
     def _name(self) -> str:
         return self.device.name

@@ -167,6 +167,7 @@ class QP(Handle):
         self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
         self.qp_context = init_attr.qp_context
         self._open(c, pd, *({scq, rcq}))
+        pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
 
     # ---- states
 

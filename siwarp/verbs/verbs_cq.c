@@ -171,6 +171,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	cq->channel = channel;
 	siw_lock_init(&cq->lock);
 	siw_link_init(&cq->in_channel);
+	siw_verbs_async_init(&cq->async, ctx, cq);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
 	return cq;
@@ -208,6 +209,7 @@ int siw_destroy_cq(struct siw_cq *cq)
 		return -EBUSY;
 	if (cq->channel)
 		leave_channel(cq);
+	siw_verbs_async_leave(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
 	siw_lock_destroy(&cq->lock);
 	free(cq->ring);

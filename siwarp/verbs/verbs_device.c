@@ -104,9 +104,14 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	err = siw_rdmap_port_open(&ctx->port);
 	if (err)
 		goto fail;
+	err = siw_verbs_async_open(ctx);
+	if (err)
+		goto close_port;
 	err = siw_verbs_thread_start(ctx);
 	if (!err)
 		return ctx;
+	siw_verbs_async_close(ctx);
+close_port:
 	siw_rdmap_port_close(ctx->port);
 fail:
 	free(ctx);
@@ -182,6 +187,7 @@ int siw_close_device(struct siw_context *ctx)
 	siw_verbs_thread_stop(ctx);
 	finish_timed(ctx);
 	siw_rdmap_port_close(ctx->port);
+	siw_verbs_async_close(ctx);
 	siw_lock_destroy(&ctx->progress);
 	siw_lock_destroy(&ctx->unsent_lock);
 	free(ctx);

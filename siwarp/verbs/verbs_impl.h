@@ -47,6 +47,23 @@ struct siw_device {
 	struct siw_device_info info;
 };
 
+/* One kind of event of one object: waiting to be taken, or not. Under ctx->async_lock. */
+struct siw_async_note {
+	struct siw_link link;
+	struct siw_async *of;
+	int type; /* enum siw_event_type, -1: the place is free */
+};
+
+#define SIW_ASYNC_KINDS 6 /* as many as any object has: a QP */
+
+/* The asynchronous events of an object. */
+struct siw_async {
+	struct siw_context *ctx;
+	void *object;
+	uint32_t unacked; /* taken, not acknowledged: async_lock */
+	struct siw_async_note note[SIW_ASYNC_KINDS];
+};
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
 	siw_lock_t progress; /* whoever holds it turns the crank */
@@ -60,6 +77,12 @@ struct siw_context {
 	_Atomic uint32_t n_timed; /* its members */
 	uint64_t next_tick_ns;	  /* progress */
 	struct siw_link qps;	  /* progress */
+
+	siw_lock_t async_lock;	      /* a leaf: any other may be held */
+	struct siw_link async_events; /* of struct siw_async_note, oldest first: async_lock */
+	struct siw_async async;	      /* the device's own */
+	int async_fd;
+	bool async_fd_set; /* async_lock */
 
 	struct siw_device_info info;
 	struct siw_device_attr attr;
@@ -105,6 +128,7 @@ struct siw_cq {
 	struct siw_link in_channel; /* channel's lock, as the three below */
 	uint32_t events;	    /* raised, not taken */
 	uint32_t unacked;	    /* taken, not acknowledged */
+	struct siw_async async;
 };
 
 struct siw_comp_channel {
@@ -182,7 +206,8 @@ struct siw_qp {
 
 	siw_lock_t recv_lock;
 	struct siw_rdmap_queue *recvs;
-	int burst; /* messages to ask for at the next turn: progress */
+	int burst;  /* messages to ask for at the next turn: progress */
+	bool heard; /* COMM_EST was raised since it left RESET: progress */
 
 	struct siw_rdmap_dgram *dgram;	 /* UD */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
@@ -196,6 +221,7 @@ struct siw_qp {
 	struct siw_linger *linger; /* made with the QP, so that closing cannot fail */
 	struct siw_verbs_conn *conn;
 	struct siw_link in_ctx;
+	struct siw_async async;
 };
 
 /* A stream that sent its end and waits for the peer's, so that closing it resets nothing. */
@@ -244,6 +270,36 @@ void siw_verbs_forget_unsent(struct siw_qp *qp);
 /* Puts it on the list of what is ticked, or takes it off; both may be said twice. progress held. */
 void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed);
 void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed);
+
+/* ---- verbs_async.c ---- */
+int siw_verbs_async_open(struct siw_context *ctx);
+void siw_verbs_async_close(struct siw_context *ctx);
+void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object);
+/*
+ * Raises an event (enum siw_event_type). It cannot fail, takes only a leaf lock, and may be called
+ * with any lock held. Raised again before anybody took it, it stays one.
+ */
+void siw_verbs_async_raise(struct siw_async *async, int type);
+void siw_verbs_async_qp(struct siw_qp *qp, int type);
+/* A QP went to ERR by itself: raises what no completion tells, if there is something. */
+void siw_verbs_async_failure(struct siw_qp *qp, enum siw_closing how, int status,
+			     const struct siw_wire_err *err);
+/*
+ * The object goes: drops its events that nobody took and waits until those taken are acknowledged.
+ * Nobody may raise one any more; no lock held.
+ */
+void siw_verbs_async_leave(struct siw_async *async);
+
+/* A message came: in RTR, the first one is news. progress held. */
+static inline void siw_verbs_heard(struct siw_qp *qp)
+{
+	if (__builtin_expect(atomic_load_explicit(&qp->state, memory_order_relaxed) == SIW_QPS_RTR,
+			     0) &&
+	    !qp->heard) {
+		qp->heard = true;
+		siw_verbs_async_qp(qp, SIW_EVENT_COMM_EST);
+	}
+}
 
 /* ---- verbs_cq.c ---- */
 void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,

@@ -124,6 +124,7 @@ static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 	siw_link_init(&qp->unsent);
 	siw_link_init(&qp->timed.link);
 	qp->timed.tick = siw_verbs_rc_tick;
+	siw_verbs_async_init(&qp->async, qp->ctx, qp);
 	return qp;
 }
 
@@ -185,9 +186,14 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_link_del(&qp->in_ctx);
 	siw_verbs_cq_purge(qp->send_cq, qp);
 	siw_verbs_cq_purge(qp->recv_cq, qp);
+	if (qp->dgram)
+		siw_rdmap_dgram_close(qp->dgram);
+	qp->dgram = NULL;
+	siw_unlock(&ctx->progress);
+	/* Nothing reaches it any more, and an event's handler may still want to look at it. */
+	siw_verbs_async_leave(&qp->async);
 	count_qp(qp, UINT32_MAX);
 	free_qp(qp);
-	siw_unlock(&ctx->progress);
 	return 0;
 }
 
@@ -272,6 +278,7 @@ static void act(struct siw_qp *qp, int action)
 		else
 			siw_verbs_flush(qp);
 	} else if (action == SIW_QPA_FORGET) {
+		qp->heard = false;
 		if (qp->type == SIW_QPT_RC)
 			siw_verbs_rc_release(qp);
 		siw_verbs_forget(qp);

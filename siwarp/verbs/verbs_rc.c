@@ -171,6 +171,7 @@ static void on_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
 	siw_verbs_complete(qp, qp->recv_cq, &wc, NULL, ev->solicited);
+	siw_verbs_heard(qp);
 }
 
 static void on_read_done(struct siw_qp *qp, const struct siw_rdmap_event *ev)

@@ -161,8 +161,10 @@ void siw_verbs_rc_fail(struct siw_qp *qp, enum siw_closing how, int status,
 		qp->wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
 	if (qp->conn)
 		siw_verbs_conn_cause(qp->conn, status, err);
-	if (siw_verbs_qp_step(qp, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
+	if (siw_verbs_qp_step(qp, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
+		siw_verbs_async_failure(qp, how, status, err);
 		siw_verbs_rc_close(qp, how);
+	}
 }
 
 void siw_verbs_rc_broken(struct siw_qp *qp)
@@ -184,7 +186,8 @@ void siw_verbs_rc_abort(struct siw_qp *qp)
 	uint64_t cookie;
 	bool taken;
 
-	siw_verbs_qp_step(qp, SIW_QPE_FAILED);
+	if (siw_verbs_qp_step(qp, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
+		siw_verbs_async_qp(qp, SIW_EVENT_QP_FATAL);
 	stream = detach(qp);
 	/* A message that broke off in its middle has its receive already: the oldest of all. */
 	taken = siw_rdmap_take_recv(stream, &cookie) == 1;

@@ -232,6 +232,7 @@ static void complete_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
 	siw_verbs_complete(qp, qp->recv_cq, &wc, &ev->source, ev->solicited);
+	siw_verbs_heard(qp);
 }
 
 static int serve(struct siw_pollee *self)

@@ -32,6 +32,7 @@ struct siw_pd;
 struct siw_cq;
 struct siw_comp_channel;
 struct siw_qp;
+struct siw_srq;
 struct siw_ah;
 
 /* Name and addresses of a device; its GID table is its addresses in this order, IPv4 first. */
@@ -71,10 +72,62 @@ const struct siw_device_info *siw_device_info(struct siw_device *device);
 struct siw_context *siw_open_device(struct siw_device *device);
 /* Opens the device that has this address (its port is ignored), or ENODEV. A wildcard opens lo. */
 struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
-/* EBUSY while a PD, CQ or channel of it is alive. */
+/* EBUSY while a PD, CQ, channel or queue of connection events of it is alive. */
 int siw_close_device(struct siw_context *context);
 int siw_query_device(struct siw_context *context, struct siw_device_attr *attr);
 const struct siw_device_info *siw_context_info(struct siw_context *context);
+
+/* ---- asynchronous events --------------------------------------------------------------------- */
+
+/* As enum ibv_event_type. Those without a comment are never raised. */
+enum siw_event_type {
+	SIW_EVENT_CQ_ERR = 0,	  /* cq: it overflowed; its QPs are in ERR */
+	SIW_EVENT_QP_FATAL = 1,	  /* qp: to ERR: the peer ended the stream in error, or lost it */
+	SIW_EVENT_QP_REQ_ERR = 2, /* qp: to ERR: the peer asked for what cannot be */
+	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: to ERR: the peer may not touch what it asked for */
+	SIW_EVENT_COMM_EST = 4,	     /* qp: a message came while it is in RTR */
+	SIW_EVENT_SQ_DRAINED = 5,    /* qp: in SQD, and what was begun is complete */
+	SIW_EVENT_PATH_MIG = 6,
+	SIW_EVENT_PATH_MIG_ERR = 7,
+	SIW_EVENT_DEVICE_FATAL = 8,
+	SIW_EVENT_PORT_ACTIVE = 9, /* port_num: the interface is up and running */
+	SIW_EVENT_PORT_ERR = 10,   /* port_num: it is so no longer */
+	SIW_EVENT_LID_CHANGE = 11,
+	SIW_EVENT_PKEY_CHANGE = 12,
+	SIW_EVENT_SM_CHANGE = 13,
+	SIW_EVENT_SRQ_ERR = 14,
+	SIW_EVENT_SRQ_LIMIT_REACHED = 15,   /* srq: fewer receives are left than its limit */
+	SIW_EVENT_QP_LAST_WQE_REACHED = 16, /* qp: in ERR, it takes nothing of its SRQ any more */
+	SIW_EVENT_CLIENT_REREGISTER = 17,
+	SIW_EVENT_GID_CHANGE = 18, /* port_num: the interface's addresses changed */
+};
+
+/* As struct ibv_async_event. */
+struct siw_async_event {
+	union {
+		struct siw_cq *cq;
+		struct siw_qp *qp;
+		struct siw_srq *srq;
+		int port_num; /* always 1 */
+	} element;
+	int event_type; /* enum siw_event_type: which member of element counts */
+};
+
+/*
+ * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0, -EAGAIN when the time
+ * is over, -EINTR on a signal. A kind that happens to an object several times before anybody takes
+ * it is one event. A QP that goes to ERR by siw_modify_qp, by a disconnect of either end, or by a
+ * request of its own that fails (its completion says so) raises nothing.
+ */
+int siw_get_async_event(struct siw_context *context, struct siw_async_event *event, int timeout_ms);
+/*
+ * Each event taken must be acknowledged: destroying the QP, CQ or SRQ that it is about waits for
+ * that. Events that nobody took go with their object.
+ */
+void siw_ack_async_event(struct siw_async_event *event);
+/* Readable while an event waits; read it only through siw_get_async_event. */
+int siw_async_fd(struct siw_context *context);
+const char *siw_event_type_str(int event_type);
 
 /* ---- capture ------------------------------------------------------------------------------- */
 

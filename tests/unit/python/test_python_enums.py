@@ -17,6 +17,7 @@ PREFIX = {
     "QPAttrMask": "QP_",
     "WROpcode": "WR_",
     "SendFlag": "SEND_",
+    "EventType": "EVENT_",
 }
 C_ENUM = {
     "AccessFlag": "siw_access_flags",
@@ -28,6 +29,7 @@ C_ENUM = {
     "QPAttrMask": "siw_qp_attr_mask",
     "WROpcode": "siw_wr_opcode",
     "SendFlag": "siw_send_flags",
+    "EventType": "siw_event_type",
 }
 
 

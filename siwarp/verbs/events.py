@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Asynchronous events: what happens to an object and no completion tells."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from siwarp.verbs._seam import Handle, before_exit, ffi, lib
+from siwarp.verbs.enums import EventType
+
+__all__ = ["AsyncEvent"]
+
+_ELEMENT = {
+    EventType.CQ_ERR: "cq",
+    EventType.SRQ_ERR: "srq",
+    EventType.SRQ_LIMIT_REACHED: "srq",
+    EventType.QP_FATAL: "qp",
+    EventType.QP_REQ_ERR: "qp",
+    EventType.QP_ACCESS_ERR: "qp",
+    EventType.QP_LAST_WQE_REACHED: "qp",
+    EventType.COMM_EST: "qp",
+    EventType.SQ_DRAINED: "qp",
+}
+
+_unacked: weakref.WeakSet[AsyncEvent] = weakref.WeakSet()
+
+
+class AsyncEvent:
+    """One event of an open device (``struct siw_async_event``).
+
+    The object that it is about cannot be closed until ``ack()`` was called: ``close()`` waits for
+    another thread to do so. A ``with`` block acknowledges at its end, and so does dropping it.
+    """
+
+    __slots__ = ("__weakref__", "_acked", "_c", "_pid", "element", "event_type", "port_num")
+
+    event_type: EventType
+    #: The CQ, QP or SRQ; ``None`` where the event is the device's.
+    element: Any
+    #: 1 where the event is the device's, else 0.
+    port_num: int
+
+    def __init__(self, c: Any, find: Callable[[int], Handle | None]) -> None:
+        self._c = c
+        self._pid = os.getpid()
+        self.event_type = EventType(c.event_type)
+        member = _ELEMENT.get(self.event_type)
+        self._acked = False
+        self.element = None
+        self.port_num = 0
+        if member is None:
+            self.port_num = c.element.port_num
+        else:
+            self.element = find(int(ffi.cast("uintptr_t", getattr(c.element, member))))
+            _unacked.add(self)
+
+    def ack(self) -> None:
+        """Acknowledge it (``siw_ack_async_event``); a second call does nothing."""
+        if not self._acked:
+            self._acked = True
+            if self._pid == os.getpid():
+                lib.siw_ack_async_event(self._c)
+
+    def __enter__(self) -> AsyncEvent:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ack()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was never finished
+            self.ack()
+
+    def __repr__(self) -> str:
+        about = f"port {self.port_num}" if self.element is None else repr(self.element)
+        return f"<AsyncEvent {self.event_type.name} of {about}>"
+
+
+@before_exit
+def _ack_all() -> None:
+    """Let the objects go that the program still has events of when it ends."""
+    for event in list(_unacked):
+        event.ack()

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Asynchronous events: what happens to an object and no completion tells. An object holds the
+ * places of its own events, so that raising one cannot fail; a kind that is raised again before
+ * anybody took it moves to the end and stays one event.
+ */
+#include <errno.h>
+#include <time.h>
+
+#include "verbs/verbs_impl.h"
+
+void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object)
+{
+	async->ctx = ctx;
+	async->object = object;
+	async->unacked = 0;
+	for (int i = 0; i < SIW_ASYNC_KINDS; i++) {
+		async->note[i].type = -1;
+		siw_link_init(&async->note[i].link);
+	}
+}
+
+int siw_verbs_async_open(struct siw_context *ctx)
+{
+	siw_lock_init(&ctx->async_lock);
+	siw_link_init(&ctx->async_events);
+	siw_verbs_async_init(&ctx->async, ctx, ctx);
+	ctx->async_fd = siw_rdmap_event_open();
+	return ctx->async_fd < 0 ? ctx->async_fd : 0;
+}
+
+void siw_verbs_async_close(struct siw_context *ctx)
+{
+	siw_rdmap_event_close(ctx->async_fd);
+	siw_lock_destroy(&ctx->async_lock);
+}
+
+/* The descriptor says whether events are left. async_lock held. */
+static void show_events(struct siw_context *ctx)
+{
+	bool any = !siw_link_alone(&ctx->async_events);
+
+	if (any == ctx->async_fd_set)
+		return;
+	if (any)
+		siw_rdmap_event_set(ctx->async_fd);
+	else
+		siw_rdmap_event_clear(ctx->async_fd);
+	ctx->async_fd_set = any;
+}
+
+/* ---- raising --------------------------------------------------------------------------------- */
+
+/* The place of this kind, or a free one: there are as many as an object has kinds. */
+static struct siw_async_note *place_of(struct siw_async *async, int type)
+{
+	int i = 0;
+
+	while (i < SIW_ASYNC_KINDS - 1 && async->note[i].type >= 0 && async->note[i].type != type)
+		i++;
+	return &async->note[i];
+}
+
+void siw_verbs_async_raise(struct siw_async *async, int type)
+{
+	struct siw_context *ctx = async->ctx;
+	struct siw_async_note *note;
+
+	siw_lock(&ctx->async_lock);
+	note = place_of(async, type);
+	note->type = type;
+	note->of = async;
+	siw_link_del(&note->link);
+	siw_link_add(&ctx->async_events, &note->link);
+	show_events(ctx);
+	siw_unlock(&ctx->async_lock);
+}
+
+void siw_verbs_async_qp(struct siw_qp *qp, int type)
+{
+	siw_verbs_async_raise(&qp->async, type);
+}
+
+static int kind_of(const struct siw_wire_err *err)
+{
+	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
+		return SIW_EVENT_QP_ACCESS_ERR;
+	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_TAGGED_BUFFER)
+		return SIW_EVENT_QP_ACCESS_ERR;
+	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_OPERATION)
+		return SIW_EVENT_QP_REQ_ERR;
+	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_UNTAGGED_BUFFER)
+		return SIW_EVENT_QP_REQ_ERR;
+	return SIW_EVENT_QP_FATAL;
+}
+
+void siw_verbs_async_failure(struct siw_qp *qp, enum siw_closing how, int status,
+			     const struct siw_wire_err *err)
+{
+	if (err && how == SIW_TERMINATING)
+		siw_verbs_async_qp(qp, kind_of(err));
+	else if (err ||
+		 (status && status != -EFAULT)) /* EFAULT: a request of ours, which tells it */
+		siw_verbs_async_qp(qp, SIW_EVENT_QP_FATAL);
+}
+
+/* ---- the object goes ------------------------------------------------------------------------- */
+
+void siw_verbs_async_leave(struct siw_async *async)
+{
+	const struct timespec step = { .tv_nsec = 200000 };
+	struct siw_context *ctx = async->ctx;
+
+	siw_lock(&ctx->async_lock);
+	for (int i = 0; i < SIW_ASYNC_KINDS; i++)
+		siw_link_del(&async->note[i].link);
+	show_events(ctx);
+	while (async->unacked) { /* rare, and as short as the user's handling of an event */
+		siw_unlock(&ctx->async_lock);
+		nanosleep(&step, NULL);
+		siw_lock(&ctx->async_lock);
+	}
+	siw_unlock(&ctx->async_lock);
+}
+
+/* ---- the verbs ------------------------------------------------------------------------------- */
+
+struct wanted_event {
+	struct siw_context *ctx;
+	struct siw_async_event *event;
+};
+
+static int take_event(void *arg)
+{
+	struct wanted_event *want = arg;
+	struct siw_context *ctx = want->ctx;
+	struct siw_async_note *note = NULL;
+
+	siw_lock(&ctx->async_lock);
+	if (!siw_link_alone(&ctx->async_events)) {
+		note = siw_container(ctx->async_events.next, struct siw_async_note, link);
+		siw_link_del(&note->link);
+		memset(want->event, 0, sizeof(*want->event));
+		want->event->event_type = note->type;
+		if (note->of == &ctx->async) {
+			want->event->element.port_num = 1;
+		} else {
+			want->event->element.qp = note->of->object; /* or whatever it is */
+			note->of->unacked++;
+		}
+	}
+	show_events(ctx);
+	siw_unlock(&ctx->async_lock);
+	return note != NULL;
+}
+
+int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, int timeout_ms)
+{
+	struct wanted_event want = { .ctx = ctx, .event = event };
+	int r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
+
+	return r < 0 ? r : 0;
+}
+
+static struct siw_async *async_of(const struct siw_async_event *event)
+{
+	switch (event->event_type) {
+	case SIW_EVENT_CQ_ERR:
+		return &event->element.cq->async;
+	case SIW_EVENT_QP_FATAL:
+	case SIW_EVENT_QP_REQ_ERR:
+	case SIW_EVENT_QP_ACCESS_ERR:
+	case SIW_EVENT_COMM_EST:
+	case SIW_EVENT_SQ_DRAINED:
+	case SIW_EVENT_QP_LAST_WQE_REACHED:
+		return &event->element.qp->async;
+	default: /* of the port: nothing that could go away waits for it */
+		return NULL;
+	}
+}
+
+void siw_ack_async_event(struct siw_async_event *event)
+{
+	struct siw_async *async = async_of(event);
+
+	if (!async)
+		return;
+	siw_lock(&async->ctx->async_lock);
+	if (async->unacked)
+		async->unacked--;
+	siw_unlock(&async->ctx->async_lock);
+}
+
+int siw_async_fd(struct siw_context *ctx)
+{
+	return ctx->async_fd;
+}
+
+const char *siw_event_type_str(int event_type)
+{
+	static const char *const text[] = {
+		[SIW_EVENT_CQ_ERR] = "CQ error",
+		[SIW_EVENT_QP_FATAL] = "local work queue catastrophic error",
+		[SIW_EVENT_QP_REQ_ERR] = "invalid request local work queue error",
+		[SIW_EVENT_QP_ACCESS_ERR] = "local access violation work queue error",
+		[SIW_EVENT_COMM_EST] = "communication established",
+		[SIW_EVENT_SQ_DRAINED] = "send queue drained",
+		[SIW_EVENT_PATH_MIG] = "path migrated",
+		[SIW_EVENT_PATH_MIG_ERR] = "path migration request error",
+		[SIW_EVENT_DEVICE_FATAL] = "local catastrophic error",
+		[SIW_EVENT_PORT_ACTIVE] = "port active",
+		[SIW_EVENT_PORT_ERR] = "port error",
+		[SIW_EVENT_LID_CHANGE] = "LID changed",
+		[SIW_EVENT_PKEY_CHANGE] = "P_Key changed",
+		[SIW_EVENT_SM_CHANGE] = "SM changed",
+		[SIW_EVENT_SRQ_ERR] = "SRQ catastrophic error",
+		[SIW_EVENT_SRQ_LIMIT_REACHED] = "SRQ limit reached",
+		[SIW_EVENT_QP_LAST_WQE_REACHED] = "last WQE reached",
+		[SIW_EVENT_CLIENT_REREGISTER] = "client reregistration",
+		[SIW_EVENT_GID_CHANGE] = "GID table changed",
+	};
+
+	if (event_type < 0 || event_type >= (int)(sizeof(text) / sizeof(text[0])))
+		return "unknown event";
+	return text[event_type];
+}
