@@ -6,14 +6,25 @@ octets with this package.
 
     FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(b"hello"))    # pad and CRC worked out
     FPDU(octets).ulpdu.msn                                                # and read back
-    split_stream(tcp_streams(rdpcap("file.pcap"))[direction]).fpdus       # from a capture
+    cut_streams(tcp_streams(rdpcap("file.pcap")))[direction].fpdus        # from a capture
 """
 
 from siwarp.inspect.capture import Message, dissect, dissect_packets
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged
 from siwarp.inspect.dgram import DDPDatagram, UDDatagram, ud_qn
-from siwarp.inspect.mpa import FPDU, MPA, MPAReply, MPARequest, MPAStartup
+from siwarp.inspect.mpa import (
+    FPDU,
+    MPA,
+    FoundMarker,
+    Marker,
+    MPAReply,
+    MPARequest,
+    MPAStartup,
+    mark,
+    mark_stream,
+    unmark,
+)
 from siwarp.inspect.names import Opcode, Queue, TermLayer, term_reason
 from siwarp.inspect.rdmap import (
     QuotedReadRequest,
@@ -22,7 +33,7 @@ from siwarp.inspect.rdmap import (
     ReadRequest,
     Terminate,
 )
-from siwarp.inspect.stream import Direction, Frames, split_stream, tcp_streams
+from siwarp.inspect.stream import Direction, Frames, cut_streams, split_stream, tcp_streams
 
 __all__ = [
     "DDP",
@@ -32,10 +43,12 @@ __all__ = [
     "DDPTagged",
     "DDPUntagged",
     "Direction",
+    "FoundMarker",
     "Frames",
     "MPAReply",
     "MPARequest",
     "MPAStartup",
+    "Marker",
     "Message",
     "Opcode",
     "Queue",
@@ -47,10 +60,14 @@ __all__ = [
     "Terminate",
     "UDDatagram",
     "crc32c",
+    "cut_streams",
     "dissect",
     "dissect_packets",
+    "mark",
+    "mark_stream",
     "split_stream",
     "tcp_streams",
     "term_reason",
     "ud_qn",
+    "unmark",
 ]

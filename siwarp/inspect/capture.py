@@ -25,7 +25,7 @@ from siwarp.inspect.dgram import DDPDatagram, UDDatagram
 from siwarp.inspect.mpa import FPDU, MPARequest
 from siwarp.inspect.names import OPCODES, Opcode, TermLayer
 from siwarp.inspect.rdmap import ReadRequest, Terminate
-from siwarp.inspect.stream import SEQ_SPACE, Direction, Frames, split_stream, tcp_streams
+from siwarp.inspect.stream import SEQ_SPACE, Direction, Frames, cut_streams, tcp_streams
 
 #: The clause that lists the errors of the layer that a Terminate blames.
 TERM_CLAUSES = {
@@ -195,7 +195,7 @@ def _messages_of(direction: Direction, frames: Frames, places: list[_Place]) -> 
     open_: Message | None = None
     before: tuple[Any, ...] = ()
     for fpdu in frames.fpdus:
-        at += len(bytes(fpdu))
+        at += fpdu.wire_len()
         ddp, what = fpdu.ulpdu, _what(fpdu)
         payload = len(ddp.payload) if ddp is not None else 0
         if open_ is not None and what != before:
@@ -304,8 +304,7 @@ def dissect_packets(packets: Iterable[Packet]) -> list[Message]:
     packets = list(packets)
     places = _places(packets)
     halves: dict[Direction, list[Message]] = {}
-    for direction, octets in tcp_streams(packets).items():
-        frames = split_stream(octets)
+    for direction, frames in cut_streams(tcp_streams(packets)).items():
         if frames.startup is not None:
             halves[direction] = list(_messages_of(direction, frames, places[direction]))
     datagrams = [m for i, p in enumerate(packets, 1) if (m := _datagram(i, p)) is not None]

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""MPA: start-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9) and FPDUs
-(RFC 5044 section 4.1), without Markers.
+"""MPA: start-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9), FPDUs (RFC 5044
+section 4.1) and the Markers among them (sections 4.2 and 4.3).
 
-`MPA(octets)` holds what one run of octets holds, a list of start-up frames and FPDUs;
-stream.py cuts a whole TCP stream instead.
+`MPA(octets)` holds what one run of octets without Markers holds, a list of start-up frames and
+FPDUs; stream.py cuts a whole TCP stream instead, with Markers or without.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple
 
 from scapy.config import conf
 from scapy.fields import (
@@ -37,6 +38,9 @@ STARTUP_HDR_LEN = 20
 ENHANCED_LEN = 4
 LENGTH_LEN = 2
 CRC_LEN = 4
+MARKER_LEN = 4
+#: Octets from one Marker's first to the next one's.
+MARKER_SPACING = 512
 
 
 def pad_len(ulpdu_length: int) -> int:
@@ -146,12 +150,19 @@ class FPDU(Packet):
     """
 
     name = "MPA FPDU"
+    __slots__ = ("marked",)
+    #: The octets as they stood in a stream with Markers; None where there were none.
+    marked: bytes | None
     fields_desc: ClassVar[list[Any]] = [
         ShortField("ulpdu_length", None),
         PacketLenField("ulpdu", None, DDP, length_from=_ulpdu_len),  # type: ignore[arg-type]
         StrLenField("pad", None, length_from=_pad_len),  # type: ignore[arg-type]
         XLEIntField("crc", None),
     ]
+
+    def __init__(self, *args: Any, marked: bytes | None = None, **fields: Any) -> None:
+        self.marked = marked
+        super().__init__(*args, **fields)
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         """Put in length, pad and CRC where they were left open."""
@@ -170,8 +181,88 @@ class FPDU(Packet):
         return b"", s
 
     def crc_expected(self) -> int:
-        """CRC32C over length, ULPDU and pad as they are; equal to `crc` in a sound FPDU."""
-        return crc32c(bytes(self)[:-CRC_LEN])
+        """CRC32C over length, ULPDU, pad and Markers as they are; `crc` of a sound FPDU."""
+        return crc32c((self.marked or bytes(self))[:-CRC_LEN])
+
+    def wire_len(self) -> int:
+        """Octets that it took of its stream, Markers included."""
+        return len(self.marked or bytes(self))
+
+
+class Marker(Packet):
+    """A Marker (RFC 5044 figure 3): `fpduptr` octets lie between it and its FPDU's first."""
+
+    name = "MPA Marker"
+    fields_desc: ClassVar[list[Any]] = [ShortField("reserved", 0), ShortField("fpduptr", 0)]
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """What follows is the FPDU, not payload."""
+        return b"", s
+
+
+class FoundMarker(NamedTuple):
+    """A Marker in a stream: where it stands, what it says, and what it should say.
+
+    `position` counts the octets from the first Marker's first. The two lowest bits of a pointer
+    count as zero.
+    """
+
+    position: int
+    fpduptr: int
+    expected: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it points to the FPDU that it stands in."""
+        return self.fpduptr & ~3 == self.expected
+
+
+def mark(fpdu: Packet, at: int) -> bytes:
+    """Build an FPDU as it stands in a stream with Markers.
+
+    `at` is the place of its first octet: octets since the first Marker's first. A Marker that
+    falls right before it is its own. The CRC, unless it was given, covers the Markers.
+    """
+    plain = bytes(fpdu)
+    out = bytearray()
+    first = at + (MARKER_LEN if at % MARKER_SPACING == 0 else 0)
+    for word in range(0, len(plain), 4):
+        here = at + len(out)
+        if here % MARKER_SPACING == 0:
+            out += bytes(Marker(fpduptr=max(here - first, 0)))
+        if word == len(plain) - CRC_LEN and fpdu.crc is None:
+            out += crc32c(bytes(out)).to_bytes(CRC_LEN, "little")
+        else:
+            out += plain[word : word + 4]
+    return bytes(out)
+
+
+def mark_stream(fpdus: Iterable[Packet], at: int = 0) -> bytes:
+    """Build FPDUs one behind the other with Markers; `at` as for `mark`."""
+    out = bytearray()
+    for fpdu in fpdus:
+        out += mark(fpdu, at + len(out))
+    return bytes(out)
+
+
+def unmark(octets: bytes, at: int = 0) -> tuple[bytes, list[tuple[int, int]]]:
+    """Take the Markers out of octets that begin at `at`: what is left, and (position, pointer)s.
+
+    A Marker that the octets end in is left out and not told of.
+    """
+    plain = bytearray()
+    found = []
+    here, end = at, at + len(octets)
+    while here < end:
+        if here % MARKER_SPACING == 0:
+            marker = octets[here - at : here - at + MARKER_LEN]
+            if len(marker) == MARKER_LEN:
+                found.append((here, Marker(marker).fpduptr))
+            here += MARKER_LEN
+        stop = min(end, (here // MARKER_SPACING + 1) * MARKER_SPACING)
+        plain += octets[here - at : stop - at]
+        here = stop
+    return bytes(plain), found
 
 
 def frame_class(octets: bytes) -> type[Packet]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """From captured packets to frames: put a TCP direction's octets in order, then cut them
-into the start-up frame and the FPDUs. Without Markers; nothing here takes them as given.
+into the start-up frame and the FPDUs. `cut_streams` knows from the start-up frames which
+directions have Markers.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from scapy.packet import Packet
 from siwarp.inspect.mpa import (
     FPDU,
     LENGTH_LEN,
+    MARKER_LEN,
+    MARKER_SPACING,
     STARTUP_HDR_LEN,
+    FoundMarker,
     MPAStartup,
     fpdu_len,
     frame_class,
+    unmark,
 )
 
 SEQ_SPACE = 1 << 32
@@ -43,11 +48,13 @@ class Frames:
     """A stream cut into frames, in the stream's order.
 
     `rest` is the incomplete frame at the end, empty when the stream ends at a boundary.
+    `markers` are those of the whole FPDUs.
     """
 
     startup: Packet | None = None
     fpdus: list[FPDU] = field(default_factory=list)
     rest: bytes = b""
+    markers: list[FoundMarker] = field(default_factory=list)
 
 
 @dataclass
@@ -111,8 +118,27 @@ def _payload(ip: Packet, tcp: Packet) -> bytes:
     return bytes(tcp.payload)[: ip.len - ip.ihl * 4 - tcp.dataofs * 4]
 
 
-def split_stream(octets: bytes) -> Frames:
-    """Cut one direction's octets, from its first on, into start-up frame and FPDUs."""
+def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
+    """Cut what `tcp_streams` gave: with Markers where the other end's start-up frame asks."""
+    asks = {d: _asks_for_markers(octets) for d, octets in streams.items()}
+    return {
+        d: split_stream(octets, markers=asks.get(d.reverse(), False))
+        for d, octets in streams.items()
+    }
+
+
+def _asks_for_markers(octets: bytes) -> bool:
+    if not issubclass(frame_class(octets), MPAStartup) or len(octets) < STARTUP_HDR_LEN:
+        return False
+    return bool(MPAStartup(octets[: _startup_end(octets) or len(octets)]).m)
+
+
+def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
+    """Cut one direction's octets, from its first on, into start-up frame and FPDUs.
+
+    markers: there is one before the first FPDU and at every 512th octet from there (RFC 5044
+    section 4.3). FPDUs come without them; what they said is in `Frames.markers`.
+    """
     frames = Frames()
     at = 0
     if issubclass(frame_class(octets), MPAStartup):
@@ -121,11 +147,43 @@ def split_stream(octets: bytes) -> Frames:
             return Frames(rest=octets)
         frames.startup = MPAStartup(octets[:end])
         at = end
+    (_cut_marked if markers else _cut_plain)(frames, octets, at)
+    return frames
+
+
+def _cut_plain(frames: Frames, octets: bytes, at: int) -> None:
     while (end := _fpdu_end(octets, at)) is not None:
         frames.fpdus.append(FPDU(octets[at:end]))
         at = end
     frames.rest = octets[at:]
-    return frames
+
+
+def _cut_marked(frames: Frames, octets: bytes, base: int) -> None:
+    at = base
+    while True:
+        here = at - base
+        first = here + (MARKER_LEN if here % MARKER_SPACING == 0 else 0)
+        length = octets[base + first : base + first + LENGTH_LEN]
+        end = base + _marked_end(here, int.from_bytes(length, "big"))
+        if len(length) < LENGTH_LEN or end > len(octets):
+            frames.rest = octets[at:]
+            return
+        marked = octets[at:end]
+        plain, found = unmark(marked, here)
+        frames.fpdus.append(FPDU(plain, marked=marked))
+        frames.markers += [FoundMarker(p, ptr, max(p - first, 0)) for p, ptr in found]
+        at = end
+
+
+def _marked_end(at: int, ulpdu_length: int) -> int:
+    """Where an FPDU ends that begins at `at`: its octets and the Markers that fall among them."""
+    left = fpdu_len(ulpdu_length)
+    while left:
+        if at % MARKER_SPACING == 0:
+            at += MARKER_LEN
+        now = min(left, MARKER_SPACING - at % MARKER_SPACING)
+        at, left = at + now, left - now
+    return at
 
 
 def _startup_end(octets: bytes) -> int | None:
