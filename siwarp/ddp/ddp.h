@@ -149,6 +149,8 @@ int siw_ddp_queue_post(struct siw_ddp_queue *queue, uint64_t cookie, const struc
 		       int nsge);
 /* Takes the oldest buffer away unfilled, for a flush: 1 and its cookie, or 0. Progress lock. */
 int siw_ddp_queue_take(struct siw_ddp_queue *queue, uint64_t *cookie);
+/* Buffers that are posted and not taken. Any thread. */
+uint32_t siw_ddp_queue_used(const struct siw_ddp_queue *queue);
 
 /* ---- segments, as values --------------------------------------------------------------------- */
 

@@ -69,6 +69,13 @@ int siw_ddp_queue_post(struct siw_ddp_queue *queue, uint64_t cookie, const struc
 	return 0;
 }
 
+uint32_t siw_ddp_queue_used(const struct siw_ddp_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
+
+	return atomic_load_explicit(&queue->tail, memory_order_acquire) - head;
+}
+
 int siw_ddp_queue_take(struct siw_ddp_queue *queue, uint64_t *cookie)
 {
 	const struct siw_ddp_buffer *buf = siw_ddp_queue_peek(queue);

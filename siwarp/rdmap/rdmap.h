@@ -89,6 +89,8 @@ void siw_rdmap_queue_destroy(struct siw_rdmap_queue *queue);
 int siw_rdmap_queue_post(struct siw_rdmap_queue *queue, uint64_t cookie, const struct siw_sge *sgl,
 			 int nsge);
 int siw_rdmap_queue_take(struct siw_rdmap_queue *queue, uint64_t *cookie);
+/* Buffers that are posted and not taken. Any thread. */
+uint32_t siw_rdmap_queue_used(const struct siw_rdmap_queue *queue);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 

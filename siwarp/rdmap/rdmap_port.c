@@ -132,6 +132,11 @@ int siw_rdmap_queue_post(struct siw_rdmap_queue *queue, uint64_t cookie, const s
 	return siw_ddp_queue_post(ddp_queue(queue), cookie, sgl, nsge);
 }
 
+uint32_t siw_rdmap_queue_used(const struct siw_rdmap_queue *queue)
+{
+	return siw_ddp_queue_used((const struct siw_ddp_queue *)queue);
+}
+
 int siw_rdmap_queue_take(struct siw_rdmap_queue *queue, uint64_t *cookie)
 {
 	return siw_ddp_queue_take(ddp_queue(queue), cookie);

@@ -27,6 +27,7 @@ from siwarp.verbs.enums import (
     QPState,
     QPType,
     SendFlag,
+    SrqAttrMask,
     WCFlag,
     WCOpcode,
     WCStatus,
@@ -46,6 +47,7 @@ from siwarp.verbs.events import AsyncEvent
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from siwarp.verbs.tap import capture
 from siwarp.verbs.wr import SGE, RecvWR, SendWR
 
@@ -56,6 +58,7 @@ __all__ = [
     "PD",
     "QP",
     "SGE",
+    "SRQ",
     "WC",
     "AHAttr",
     "AccessFlag",
@@ -80,6 +83,9 @@ __all__ = [
     "RemoteBuffer",
     "SendFlag",
     "SendWR",
+    "SrqAttr",
+    "SrqAttrMask",
+    "SrqInitAttr",
     "StateError",
     "Timeout",
     "WCFlag",

@@ -59,6 +59,9 @@ class DeviceAttr:
     max_mr: int
     max_pd: int
     max_ah: int
+    max_srq: int
+    max_srq_wr: int
+    max_srq_sge: int
     max_qp_rd_atom: int
     max_qp_init_rd_atom: int
     max_ud_msg: int

@@ -133,6 +133,13 @@ class EventType(IntEnum):
     GID_CHANGE = 18
 
 
+class SrqAttrMask(IntFlag):
+    """Which attributes a modify of a shared receive queue means (``enum siw_srq_attr_mask``)."""
+
+    MAX_WR = 1
+    LIMIT = 2
+
+
 IBV_ACCESS_LOCAL_WRITE = AccessFlag.LOCAL_WRITE
 IBV_ACCESS_REMOTE_WRITE = AccessFlag.REMOTE_WRITE
 IBV_ACCESS_REMOTE_READ = AccessFlag.REMOTE_READ
@@ -205,3 +212,5 @@ IBV_EVENT_SRQ_LIMIT_REACHED = EventType.SRQ_LIMIT_REACHED
 IBV_EVENT_QP_LAST_WQE_REACHED = EventType.QP_LAST_WQE_REACHED
 IBV_EVENT_CLIENT_REREGISTER = EventType.CLIENT_REREGISTER
 IBV_EVENT_GID_CHANGE = EventType.GID_CHANGE
+IBV_SRQ_MAX_WR = SrqAttrMask.MAX_WR
+IBV_SRQ_LIMIT = SrqAttrMask.LIMIT

@@ -24,6 +24,7 @@ from siwarp.verbs.cq import CQ
 from siwarp.verbs.enums import AccessFlag, QPAttrMask, QPState, QPType, SendFlag, WROpcode
 from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
 from siwarp.verbs.pd import PD
+from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
 
 __all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr"]
@@ -49,6 +50,7 @@ class QPInitAttr:
         scq, rcq: where sends and receives complete; one queue may be both.
         cap: what it holds; ``QP.cap`` is what was granted.
         sq_sig_all: every send request completes visibly, signalled or not.
+        srq: whose receives it takes; it has none of its own then.
         crc: UD: ``False`` sends zero in the CRC field and does not check it; both ends must agree.
         addr: UD: (host, port) to bind; the default is the device's first address and a free port.
         qp_context: anything that the caller wants to find again.
@@ -63,6 +65,7 @@ class QPInitAttr:
     sq_sig_all: bool = False
     crc: bool = True
     addr: Address | None = None
+    srq: SRQ | None = None
 
 
 @dataclass
@@ -124,7 +127,7 @@ class QP(Handle):
 
     """
 
-    __slots__ = ("cap", "pd", "qp_context", "qp_type", "rcq", "scq")
+    __slots__ = ("cap", "pd", "qp_context", "qp_type", "rcq", "scq", "srq")
     _what = "QP"
     _destroy = lib.siw_destroy_qp
 
@@ -132,6 +135,7 @@ class QP(Handle):
     qp_type: QPType
     scq: CQ
     rcq: CQ
+    srq: SRQ | None
     #: What was granted: at least what was asked for.
     cap: QPCap
     qp_context: Any
@@ -145,6 +149,7 @@ class QP(Handle):
         c_init = ffi.new("struct siw_qp_init_attr *")
         c_init.send_cq = scq._live()
         c_init.recv_cq = rcq._live()
+        c_init.srq = _null if init_attr.srq is None else init_attr.srq._live()
         for name in _CAP_NAMES:
             setattr(c_init.cap, name, getattr(init_attr.cap, name))
         c_init.qp_type = init_attr.qp_type
@@ -157,16 +162,17 @@ class QP(Handle):
             f"making a QP{where}",
             {
                 errno.EINVAL: "the type is RC or UD, no capability is above the device's limits "
-                "(`Context.query_device()`), and PD and CQs are of one context"
+                "(`Context.query_device()`), and PD, CQs and SRQ are of one context"
             },
         )
         self.pd = pd
         self.qp_type = QPType(init_attr.qp_type)
         self.scq = scq
         self.rcq = rcq
+        self.srq = init_attr.srq
         self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
         self.qp_context = init_attr.qp_context
-        self._open(c, pd, *({scq, rcq}))
+        self._open(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
 
     # ---- states
@@ -243,6 +249,7 @@ class QP(Handle):
                 sq_sig_all=bool(init.sq_sig_all),
                 crc=not init.no_crc,
                 addr=addr_from_c(init.addr),
+                srq=self.srq,
             ),
         )
 
@@ -359,6 +366,8 @@ class QP(Handle):
             error = LimitError(
                 number, f"{what}: the {queue} queue of {room} is full: poll the CQ first"
             )
+        elif number == errno.EINVAL and self.srq is not None and not sends:
+            error = Error(number, f"{what}: its receives are posted to its SRQ: SRQ.post_recv")
         elif number == errno.EINVAL and state == QPState.RESET and not sends:
             error = StateError(number, f"{what}: the QP is in RESET: move it to INIT first")
         elif number == errno.EINVAL and state not in (QPState.RTS, QPState.ERR) and sends:

@@ -174,6 +174,9 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 	case SIW_EVENT_SQ_DRAINED:
 	case SIW_EVENT_QP_LAST_WQE_REACHED:
 		return &event->element.qp->async;
+	case SIW_EVENT_SRQ_ERR:
+	case SIW_EVENT_SRQ_LIMIT_REACHED:
+		return &event->element.srq->async;
 	default: /* of the port: nothing that could go away waits for it */
 		return NULL;
 	}

@@ -27,6 +27,8 @@
 #define SIW_MAX_AH	 (1 << 20)
 #define SIW_MAX_MR	 (1 << 20)
 #define SIW_MAX_CHANNELS 16384
+#define SIW_MAX_SRQ	 16384
+#define SIW_MAX_SRQ_WR	 (1 << 18)
 #define SIW_MAX_RC_MSG	 (1u << 30)
 
 /*
@@ -86,7 +88,7 @@ struct siw_context {
 
 	struct siw_device_info info;
 	struct siw_device_attr attr;
-	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq;
+	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq;
 	_Atomic uint32_t next_pd;
 	uint32_t next_rc_qpn; /* progress */
 
@@ -100,7 +102,7 @@ struct siw_context {
 struct siw_pd {
 	struct siw_context *ctx;
 	uint32_t number;
-	_Atomic uint32_t n_mr, n_qp, n_ah;
+	_Atomic uint32_t n_mr, n_qp, n_ah, n_srq;
 };
 
 struct siw_ah {
@@ -138,6 +140,17 @@ struct siw_comp_channel {
 	int fd;
 	bool fd_set;
 	_Atomic uint32_t n_cq;
+};
+
+struct siw_srq {
+	struct siw_context *ctx;
+	struct siw_pd *pd;
+	void *user;
+	siw_lock_t lock; /* whoever posts */
+	struct siw_rdmap_queue *recvs;
+	struct siw_srq_attr attr; /* srq_limit: progress, 0 once it was reached */
+	_Atomic uint32_t n_qp;
+	struct siw_async async;
 };
 
 enum siw_wqe_state {
@@ -182,6 +195,7 @@ struct siw_qp {
 	struct siw_context *ctx;
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
+	struct siw_srq *srq; /* NULL, or whose receives it takes */
 	void *user;
 	int type;
 	_Atomic int state; /* progress and send_lock to write */
@@ -205,9 +219,9 @@ struct siw_qp {
 	bool on_unsent;		/* ctx->unsent_lock */
 
 	siw_lock_t recv_lock;
-	struct siw_rdmap_queue *recvs;
-	int burst;  /* messages to ask for at the next turn: progress */
-	bool heard; /* COMM_EST was raised since it left RESET: progress */
+	struct siw_rdmap_queue *recvs; /* its own, or the SRQ's */
+	int burst;		       /* messages to ask for at the next turn: progress */
+	bool heard;		       /* COMM_EST was raised since it left RESET: progress */
 
 	struct siw_rdmap_dgram *dgram;	 /* UD */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
@@ -305,6 +319,10 @@ static inline void siw_verbs_heard(struct siw_qp *qp)
 void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_addr *source, bool solicited);
 void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
+
+/* ---- verbs_srq.c ---- */
+/* Receives of it may have been taken: raises SRQ_LIMIT_REACHED when too few are left. progress. */
+void siw_verbs_srq_taken(struct siw_srq *srq);
 
 /* ---- verbs_ud.c ---- */
 int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd);

@@ -39,7 +39,8 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 int siw_dealloc_pd(struct siw_pd *pd)
 {
-	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah))
+	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah) ||
+	    atomic_load(&pd->n_srq))
 		return -EBUSY;
 	atomic_fetch_sub(&pd->ctx->n_pd, 1);
 	free(pd);

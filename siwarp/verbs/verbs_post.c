@@ -124,9 +124,13 @@ void siw_verbs_flush(struct siw_qp *qp)
 	/* A message that broke off in its middle has its receive already. */
 	if (qp->stream && siw_rdmap_take_recv(qp->stream, &cookie) == 1)
 		siw_verbs_flush_recv(qp, cookie);
-	while (siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
+	while (!qp->srq && siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
 		siw_verbs_flush_recv(qp, cookie);
 	siw_unlock(&qp->recv_lock);
+	if (qp->srq) {
+		siw_verbs_srq_taken(qp->srq);
+		siw_verbs_async_qp(qp, SIW_EVENT_QP_LAST_WQE_REACHED);
+	}
 }
 
 void siw_verbs_forget(struct siw_qp *qp)
@@ -140,7 +144,7 @@ void siw_verbs_forget(struct siw_qp *qp)
 	qp->flushed = false;
 	siw_unlock(&qp->send_lock);
 	siw_lock(&qp->recv_lock);
-	while (siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
+	while (!qp->srq && siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
 		;
 	siw_unlock(&qp->recv_lock);
 }
@@ -203,7 +207,7 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 
 	siw_lock(&qp->recv_lock);
 	state = atomic_load(&qp->state);
-	if (state == SIW_QPS_RESET)
+	if (state == SIW_QPS_RESET || qp->srq)
 		err = -EINVAL;
 	for (; !err && wr; wr = wr->next) {
 		err = wr->num_sge < 0 ? -EINVAL
@@ -215,7 +219,7 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	siw_unlock(&qp->recv_lock);
 	if (err && bad_wr)
 		*bad_wr = wr;
-	if (state == SIW_QPS_ERR)
+	if (state == SIW_QPS_ERR && !qp->srq)
 		flush_late_receive(qp);
 	return err;
 }

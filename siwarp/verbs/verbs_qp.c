@@ -18,9 +18,12 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 	if (!init->send_cq || !init->recv_cq || init->send_cq->ctx != pd->ctx ||
 	    init->recv_cq->ctx != pd->ctx)
 		return -EINVAL;
-	if (cap->max_send_wr > max->max_qp_wr || cap->max_recv_wr > max->max_qp_wr ||
-	    cap->max_send_sge > max->max_sge || cap->max_recv_sge > max->max_sge ||
+	if (init->srq && init->srq->ctx != pd->ctx)
+		return -EINVAL;
+	if (cap->max_send_wr > max->max_qp_wr || cap->max_send_sge > max->max_sge ||
 	    cap->max_inline_data > max->max_inline_data)
+		return -EINVAL;
+	if (!init->srq && (cap->max_recv_wr > max->max_qp_wr || cap->max_recv_sge > max->max_sge))
 		return -EINVAL;
 	return 0;
 }
@@ -36,15 +39,17 @@ static uint32_t power_of_two(uint32_t n)
 
 /*
  * Grants at least one of each, whole powers of two of requests, and what inline alignment leaves
- * over.
+ * over; none of the receives that an SRQ has instead.
  */
-static void grant(struct siw_qp_cap *cap)
+static void grant(struct siw_qp_cap *cap, bool shared)
 {
 	cap->max_send_wr = power_of_two(cap->max_send_wr);
-	cap->max_recv_wr = power_of_two(cap->max_recv_wr);
+	cap->max_recv_wr = shared ? 0 : power_of_two(cap->max_recv_wr);
 	if (!cap->max_send_sge)
 		cap->max_send_sge = 1;
-	if (!cap->max_recv_sge)
+	if (shared)
+		cap->max_recv_sge = 0;
+	else if (!cap->max_recv_sge)
 		cap->max_recv_sge = 1;
 	cap->max_inline_data = (cap->max_inline_data + 15) & ~15u;
 }
@@ -61,6 +66,10 @@ static int make_queues(struct siw_qp *qp)
 	qp->sq = calloc(cap->max_send_wr, qp->sq_stride);
 	if (!qp->sq)
 		return -ENOMEM;
+	if (qp->srq) {
+		qp->recvs = qp->srq->recvs;
+		return 0;
+	}
 	return siw_rdmap_queue_create(qp->ctx->port, cap->max_recv_wr, cap->max_recv_sge,
 				      qp->pd->number, &qp->recvs);
 }
@@ -91,7 +100,7 @@ static void free_qp(struct siw_qp *qp)
 {
 	if (qp->dgram)
 		siw_rdmap_dgram_close(qp->dgram);
-	if (qp->recvs)
+	if (qp->recvs && !qp->srq)
 		siw_rdmap_queue_destroy(qp->recvs);
 	free(qp->linger);
 	free(qp->sq);
@@ -110,6 +119,7 @@ static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 	qp->pd = pd;
 	qp->send_cq = init->send_cq;
 	qp->recv_cq = init->recv_cq;
+	qp->srq = init->srq;
 	qp->user = init->qp_context;
 	qp->type = init->qp_type;
 	qp->sig_all = init->sq_sig_all;
@@ -118,7 +128,7 @@ static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 	qp->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 	qp->burst = 1;
 	qp->cap = init->cap;
-	grant(&qp->cap);
+	grant(&qp->cap, qp->srq);
 	siw_lock_init(&qp->send_lock);
 	siw_lock_init(&qp->recv_lock);
 	siw_link_init(&qp->unsent);
@@ -136,6 +146,8 @@ static void count_qp(struct siw_qp *qp, uint32_t by)
 	atomic_fetch_add(&qp->pd->n_qp, by);
 	atomic_fetch_add(&qp->send_cq->n_qp, by);
 	atomic_fetch_add(&qp->recv_cq->n_qp, by);
+	if (qp->srq)
+		atomic_fetch_add(&qp->srq->n_qp, by);
 }
 
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
@@ -342,6 +354,7 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 		.qp_context = qp->user,
 		.send_cq = qp->send_cq,
 		.recv_cq = qp->recv_cq,
+		.srq = qp->srq,
 		.cap = qp->cap,
 		.qp_type = qp->type,
 		.sq_sig_all = qp->sig_all,

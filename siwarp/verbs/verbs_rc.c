@@ -307,5 +307,7 @@ int siw_verbs_rc_serve(struct siw_pollee *self)
 			return n;
 	}
 	siw_verbs_next_burst(qp, n);
+	if (qp->srq)
+		siw_verbs_srq_taken(qp->srq);
 	return n;
 }

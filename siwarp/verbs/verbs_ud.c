@@ -246,5 +246,7 @@ static int serve(struct siw_pollee *self)
 		n++;
 	}
 	siw_verbs_next_burst(qp, n);
+	if (qp->srq)
+		siw_verbs_srq_taken(qp->srq);
 	return n;
 }

@@ -57,6 +57,9 @@ struct siw_device_attr {
 	uint32_t max_mr;
 	uint32_t max_pd;
 	uint32_t max_ah;
+	uint32_t max_srq;
+	uint32_t max_srq_wr;
+	uint32_t max_srq_sge;
 	uint32_t max_qp_rd_atom;      /* inbound RDMA Reads a QP can hold (IRD) */
 	uint32_t max_qp_init_rd_atom; /* outbound RDMA Reads of a QP (ORD) */
 	uint32_t max_ud_msg;	      /* octets of one UD message over IPv4 */
@@ -162,7 +165,7 @@ struct siw_mr {
 };
 
 struct siw_pd *siw_alloc_pd(struct siw_context *context);
-/* EBUSY while an MR, QP or AH of it is alive. */
+/* EBUSY while an MR, QP, SRQ or AH of it is alive. */
 int siw_dealloc_pd(struct siw_pd *pd);
 
 /*
@@ -305,6 +308,7 @@ struct siw_qp_init_attr {
 	void *qp_context;
 	struct siw_cq *send_cq;
 	struct siw_cq *recv_cq;
+	struct siw_srq *srq;   /* NULL, or whose receives it takes: it has none of its own then */
 	struct siw_qp_cap cap; /* written back: what was granted, at least what was asked */
 	int qp_type;
 	int sq_sig_all;
@@ -386,8 +390,9 @@ struct siw_recv_wr {
 };
 
 /*
- * Errors of siw_create_qp: EINVAL (a cap above the device's, a CQ missing or of another device, a
- * type that is neither), ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address).
+ * Errors of siw_create_qp: EINVAL (a cap above the device's, a CQ missing, a CQ or SRQ of another
+ * device, a type that is neither), ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address). With an SRQ
+ * the receive caps are ignored and written back as 0.
  */
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /* EBUSY while a connection id has it (siw_cm_bind_qp). Its completions go with it. */
@@ -410,7 +415,52 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
  * -EMSGSIZE (a UD message longer than a datagram). Receives may be posted from INIT on.
  */
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
+/* -EINVAL too where the QP has an SRQ: receives are posted there. */
 int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
+
+/* ---- shared receive queues ------------------------------------------------------------------- */
+
+/* As struct ibv_srq_attr. */
+struct siw_srq_attr {
+	uint32_t max_wr;    /* receives it holds; written back: at least what was asked */
+	uint32_t max_sge;   /* of one receive; written back likewise */
+	uint32_t srq_limit; /* 0: none */
+};
+
+struct siw_srq_init_attr {
+	void *srq_context;
+	struct siw_srq_attr attr;
+};
+
+enum siw_srq_attr_mask {
+	SIW_SRQ_MAX_WR = 1,
+	SIW_SRQ_LIMIT = 2,
+};
+
+/*
+ * A queue of receives that any number of RC and UD QPs of one device share (siw_qp_init_attr's srq):
+ * the next message of any of them takes the oldest, and completes on that QP's receive CQ. The
+ * lkeys of receives are of the SRQ's PD, which need not be that of the QPs. Errors: EINVAL (max_wr 0,
+ * a limit above max_wr, or more than max_srq_wr or max_srq_sge), ENOMEM (max_srq).
+ *
+ * A QP of it that goes to ERR leaves the receives where they are, except one whose message broke
+ * off in its middle: that one completes with WR_FLUSH_ERR. SIW_EVENT_QP_LAST_WQE_REACHED tells when
+ * the QP has taken its last; whoever destroys or resets a QP before that does not hear of such a
+ * receive.
+ */
+struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init);
+/* EBUSY while a QP uses it. Receives that are still posted go without completions. */
+int siw_destroy_srq(struct siw_srq *srq);
+/*
+ * SIW_SRQ_LIMIT arms the limit: as soon as fewer receives are left (at once, if they are already)
+ * SIW_EVENT_SRQ_LIMIT_REACHED is raised, once, and the limit is 0 again. -EINVAL: a limit above
+ * max_wr, or SIW_SRQ_MAX_WR: an SRQ keeps the size that it was made with.
+ */
+int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int attr_mask);
+/* Its size, and the limit while it is armed. */
+int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr);
+/* As siw_post_recv; in any state of any QP. -EINVAL (number of SGEs), -ENOMEM (it is full). */
+int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
 
 /* ---- the library itself ---------------------------------------------------------------------- */
 

@@ -18,6 +18,7 @@ PREFIX = {
     "WROpcode": "WR_",
     "SendFlag": "SEND_",
     "EventType": "EVENT_",
+    "SrqAttrMask": "SRQ_",
 }
 C_ENUM = {
     "AccessFlag": "siw_access_flags",
@@ -30,6 +31,7 @@ C_ENUM = {
     "WROpcode": "siw_wr_opcode",
     "SendFlag": "siw_send_flags",
     "EventType": "siw_event_type",
+    "SrqAttrMask": "siw_srq_attr_mask",
 }
 
 

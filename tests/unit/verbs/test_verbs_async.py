@@ -2,34 +2,18 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Iterator
 
 import pytest
 from unit.verbs.rc_harness import SEND, WRITE, End, Wire
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
-from siwarp.verbs import AH, AsyncEvent, EventType, QPAttr, QPState, RecvWR, RemoteBuffer, SendWR
+from siwarp.verbs import AH, EventType, QPAttr, QPState, RecvWR, RemoteBuffer, SendWR
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    with rig.ctx:
-        yield rig
-
-
-@pytest.fixture
-def pair(rig: Rig) -> Iterator[tuple[End, End]]:
+def pair(two: Wire) -> tuple[End, End]:
     """Two connected ends, each on a device of its own, so that its events are its own."""
-    other = Rig()
-    with other.ctx:
-        yield Wire(rig, other).connect()
-
-
-def event(rig: Rig, limit: float = LIMIT) -> AsyncEvent:
-    found = rig.ctx.get_async_event(limit)
-    assert found is not None, f"no event within {limit} s"
-    return found
+    return two.connect()
 
 
 def readable(rig: Rig) -> bool:
@@ -39,10 +23,10 @@ def readable(rig: Rig) -> bool:
 def test_a_write_to_memory_that_is_not_the_peers_tells_both_ends(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    with event(b.rig) as told:
+    with b.rig.event() as told:
         assert (told.event_type, told.element) == (EventType.QP_ACCESS_ERR, b.qp)
     assert b.qp.qp_state == QPState.ERR
-    with event(a.rig) as told:
+    with a.rig.event() as told:
         assert (told.event_type, told.element) == (EventType.QP_FATAL, a.qp)
     assert b.rig.ctx.get_async_event(0) is None
 
@@ -51,7 +35,7 @@ def test_a_send_that_no_receive_fits_is_an_invalid_request(pair: tuple[End, End]
     a, b = pair
     b.recv(length=4)
     a.post(SEND, length=8)
-    with event(b.rig) as told:
+    with b.rig.event() as told:
         assert (told.event_type, told.element) == (EventType.QP_REQ_ERR, b.qp)
 
 
@@ -74,7 +58,7 @@ def test_the_first_message_in_rtr_is_told_once(rig: Rig) -> None:
         sender.post_send(SendWR(2, sg=[mr.sge(64, 8)], ah=ah))
         poll(cq, 2)
     assert readable(rig)
-    with event(rig) as told:
+    with rig.event() as told:
         assert (told.event_type, told.element) == (EventType.COMM_EST, receiver)
     assert not readable(rig)
     assert rig.ctx.get_async_event(0) is None
@@ -84,13 +68,13 @@ def test_waiting_for_an_event_moves_the_traffic(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
     # Nobody polls: the wait itself takes the Write in and sends the Terminate.
-    assert event(b.rig).event_type == EventType.QP_ACCESS_ERR
+    assert b.rig.event().event_type == EventType.QP_ACCESS_ERR
 
 
 def test_close_waits_until_its_event_is_acknowledged(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    told = event(b.rig)
+    told = b.rig.event()
     b.id.close()
     closer = threading.Thread(target=b.qp.close)
     closer.start()
@@ -115,7 +99,7 @@ def test_an_event_that_nobody_took_goes_with_its_object(pair: tuple[End, End]) -
 def test_a_dropped_event_counts_as_acknowledged(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    event(b.rig)
+    b.rig.event()
     b.id.close()
     b.qp.close()
     assert b.qp.closed

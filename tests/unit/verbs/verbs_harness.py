@@ -14,8 +14,10 @@ from siwarp.verbs import (
     MR,
     PD,
     QP,
+    SRQ,
     WC,
     AccessFlag,
+    AsyncEvent,
     CompChannel,
     Context,
     QPAttr,
@@ -25,6 +27,7 @@ from siwarp.verbs import (
     RecvWR,
     SendFlag,
     SendWR,
+    SrqAttr,
 )
 
 ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
@@ -102,6 +105,15 @@ class Rig:
     def mr(self, buffer: Any, access: int = AccessFlag.LOCAL_WRITE) -> MR:
         return MR(self.pd, buffer, access)
 
+    def srq(self, max_wr: int = 16, max_sge: int = 1) -> SRQ:
+        return SRQ(self.pd, SrqAttr(max_wr, max_sge))
+
+    def event(self, limit: float = LIMIT) -> AsyncEvent:
+        """Wait for the device's next asynchronous event."""
+        found = self.ctx.get_async_event(limit)
+        assert found is not None, f"no asynchronous event within {limit} s"
+        return found
+
     def qp(
         self,
         cq: CQ | None = None,
@@ -112,6 +124,7 @@ class Rig:
         addr: tuple[str, int] | None = None,
         sig_all: bool = False,
         crc: bool = True,
+        srq: SRQ | None = None,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -126,6 +139,7 @@ class Rig:
                 addr=addr,
                 sq_sig_all=sig_all,
                 crc=crc,
+                srq=srq,
             ),
         )
 

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Shared receive queues: one queue of receives for several queue pairs."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from siwarp.verbs._seam import Handle, check, check_pointer, ffi, lib, reap
+from siwarp.verbs.enums import SrqAttrMask
+from siwarp.verbs.errors import Error, LimitError, from_errno
+from siwarp.verbs.pd import PD
+from siwarp.verbs.wr import RecvWR, link
+
+__all__ = ["SRQ", "SrqAttr", "SrqInitAttr"]
+
+
+@dataclass
+class SrqAttr:
+    """How much a shared receive queue holds (``struct siw_srq_attr``).
+
+    Attributes:
+        max_wr: receives.
+        max_sge: elements of one receive.
+        srq_limit: fewer receives than this left raise SRQ_LIMIT_REACHED, once; 0 is no limit.
+
+    """
+
+    max_wr: int = 128
+    max_sge: int = 1
+    srq_limit: int = 0
+
+
+@dataclass
+class SrqInitAttr:
+    """What a shared receive queue is made with; its limit is armed by ``SRQ.modify``."""
+
+    attr: SrqAttr = field(default_factory=SrqAttr)
+    srq_context: Any = None
+
+
+_post = lib.siw_post_srq_recv
+_null = ffi.NULL
+
+
+class SRQ(Handle):
+    """A queue of receives that queue pairs share: ``QPInitAttr(srq=...)`` (``siw_create_srq``).
+
+    The next message of any of them takes the oldest receive and completes on the receive CQ of that
+    queue pair.
+
+    Raises:
+        Error: ``max_wr`` is 0, ``srq_limit`` above it, or one of them above the device's limits
+            (EINVAL).
+        LimitError: the device has no room for one more (ENOMEM).
+
+    """
+
+    __slots__ = ("attr", "pd", "srq_context")
+    _what = "SRQ"
+    _destroy = lib.siw_destroy_srq
+
+    pd: PD
+    #: What was granted: at least what was asked for.
+    attr: SrqAttr
+    srq_context: Any
+
+    def __init__(self, pd: PD, init_attr: SrqInitAttr | SrqAttr | None = None) -> None:
+        reap()
+        if init_attr is None or isinstance(init_attr, SrqAttr):
+            init_attr = SrqInitAttr(init_attr or SrqAttr())
+        c_init = ffi.new("struct siw_srq_init_attr *")
+        c_init.attr.max_wr = init_attr.attr.max_wr
+        c_init.attr.max_sge = init_attr.attr.max_sge
+        c_init.attr.srq_limit = init_attr.attr.srq_limit
+        c = check_pointer(
+            lib.siw_create_srq(pd._live(), c_init),
+            f"making an SRQ for {init_attr.attr.max_wr} receives",
+            {
+                errno.EINVAL: "max_wr is from 1 to the device's max_srq_wr, max_sge up to its "
+                "max_srq_sge, srq_limit up to max_wr"
+            },
+        )
+        self.pd = pd
+        self.attr = SrqAttr(c_init.attr.max_wr, c_init.attr.max_sge)
+        self.srq_context = init_attr.srq_context
+        self._open(c, pd)
+        pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
+
+    def modify(self, attr: SrqAttr, mask: int = SrqAttrMask.LIMIT) -> None:
+        """Arm the limit at ``attr.srq_limit``, or disarm it with 0 (``siw_modify_srq``).
+
+        If fewer receives are posted already, the event comes at once.
+
+        Raises:
+            Error: the limit is above ``max_wr``, or ``mask`` has MAX_WR in it: the size stays
+                (EINVAL).
+
+        """
+        c_attr = ffi.new("struct siw_srq_attr *")
+        c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit = attr.max_wr, attr.max_sge, attr.srq_limit
+        check(
+            lib.siw_modify_srq(self._live(), c_attr, int(mask)),
+            f"modifying {self!r}",
+            {
+                errno.EINVAL: f"a limit is from 0 to {self.attr.max_wr}, and the size stays as "
+                "it was made: make a larger SRQ for more"
+            },
+        )
+
+    def query(self) -> SrqAttr:
+        """Return its size, and the limit while it is armed (``siw_query_srq``)."""
+        c_attr = ffi.new("struct siw_srq_attr *")
+        check(lib.siw_query_srq(self._live(), c_attr), f"asking {self!r}")
+        return SrqAttr(c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit)
+
+    def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
+        """Post one receive request, or several in one crossing, in order.
+
+        Raises:
+            LimitError: the queue is full (ENOMEM).
+            Error: too many elements (EINVAL). Any error's ``bad_wr`` is the first request that was
+                not taken; those before it are posted.
+
+        """
+        wrs = [wr] if isinstance(wr, RecvWR) else list(wr)
+        for one in wrs:
+            if not isinstance(one, RecvWR):
+                raise TypeError(f"can post a RecvWR or a list of them, not {one!r}")
+        c = self._live()
+        if not wrs:
+            return
+        first = link(wrs)
+        bad = ffi.new("struct siw_recv_wr **")
+        rc = _post(c, first, bad)
+        if rc:
+            taken, first = 0, ffi.cast("struct siw_recv_wr *", first)
+            while first != bad[0] and taken < len(wrs) - 1:
+                first = first.next
+                taken += 1
+            raise self._refusal(-rc, wrs[taken])
+
+    def _refusal(self, number: int, wr: RecvWR) -> Error:
+        what = f"posting {wr!r} to {self!r}"
+        error: Error
+        if number == errno.ENOMEM:
+            error = LimitError(
+                number, f"{what}: all {self.attr.max_wr} receives are posted: poll the CQs first"
+            )
+        elif number == errno.EINVAL:
+            error = Error(
+                number, f"{what}: {wr.num_sge} elements, but the SRQ takes {self.attr.max_sge}"
+            )
+        else:
+            error = from_errno(number, what)
+        error.bad_wr = wr
+        return error
+
+    def _name(self) -> str:
+        return f"of {self.attr.max_wr}"

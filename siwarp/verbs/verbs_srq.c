@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Shared receive queues: one queue of receives for several queue pairs. Whoever's message comes next
+ * takes the oldest. Takers hold the progress lock, so the order of taking is that of posting; posters
+ * hold the SRQ's own lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "verbs/verbs_impl.h"
+
+static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
+{
+	const struct siw_device_attr *max = &pd->ctx->attr;
+
+	if (!attr->max_wr || attr->max_wr > max->max_srq_wr || attr->max_sge > max->max_srq_sge ||
+	    attr->srq_limit > attr->max_wr)
+		return -EINVAL;
+	return 0;
+}
+
+static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr *init)
+{
+	struct siw_srq *srq = calloc(1, sizeof(*srq));
+	uint32_t slots = 1;
+
+	if (!srq)
+		return NULL;
+	while (slots < init->attr.max_wr)
+		slots *= 2;
+	srq->ctx = pd->ctx;
+	srq->pd = pd;
+	srq->user = init->srq_context;
+	srq->attr.max_wr = slots;
+	srq->attr.max_sge = init->attr.max_sge ? init->attr.max_sge : 1;
+	siw_lock_init(&srq->lock);
+	siw_verbs_async_init(&srq->async, pd->ctx, srq);
+	if (siw_rdmap_queue_create(pd->ctx->port, slots, srq->attr.max_sge, pd->number,
+				   &srq->recvs)) {
+		free(srq);
+		return NULL;
+	}
+	return srq;
+}
+
+struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
+{
+	struct siw_context *ctx = pd->ctx;
+	struct siw_srq *srq;
+
+	if (check(pd, &init->attr)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	srq = atomic_fetch_add(&ctx->n_srq, 1) < ctx->attr.max_srq ? new_srq(pd, init) : NULL;
+	if (!srq) {
+		atomic_fetch_sub(&ctx->n_srq, 1);
+		errno = ENOMEM;
+		return NULL;
+	}
+	atomic_fetch_add(&pd->n_srq, 1);
+	init->attr.max_wr = srq->attr.max_wr;
+	init->attr.max_sge = srq->attr.max_sge;
+	return srq;
+}
+
+int siw_destroy_srq(struct siw_srq *srq)
+{
+	if (atomic_load(&srq->n_qp))
+		return -EBUSY;
+	siw_verbs_async_leave(&srq->async);
+	atomic_fetch_sub(&srq->pd->n_srq, 1);
+	atomic_fetch_sub(&srq->ctx->n_srq, 1);
+	siw_rdmap_queue_destroy(srq->recvs);
+	siw_lock_destroy(&srq->lock);
+	free(srq);
+	return 0;
+}
+
+void siw_verbs_srq_taken(struct siw_srq *srq)
+{
+	if (siw_rdmap_queue_used(srq->recvs) >= srq->attr.srq_limit)
+		return;
+	srq->attr.srq_limit = 0; /* once, until it is set anew */
+	siw_verbs_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
+}
+
+int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
+{
+	if ((mask & ~SIW_SRQ_LIMIT) || attr->srq_limit > srq->attr.max_wr)
+		return -EINVAL;
+	if (!(mask & SIW_SRQ_LIMIT))
+		return 0;
+	siw_lock(&srq->ctx->progress);
+	srq->attr.srq_limit = attr->srq_limit;
+	siw_verbs_srq_taken(srq);
+	siw_unlock(&srq->ctx->progress);
+	return 0;
+}
+
+int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
+{
+	siw_lock(&srq->ctx->progress);
+	*attr = srq->attr;
+	siw_unlock(&srq->ctx->progress);
+	return 0;
+}
+
+int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
+{
+	int err = 0;
+
+	siw_lock(&srq->lock);
+	for (; wr; wr = wr->next) {
+		err = wr->num_sge < 0 ? -EINVAL
+				      : siw_rdmap_queue_post(srq->recvs, wr->wr_id, wr->sg_list,
+							     wr->num_sge);
+		if (err)
+			break;
+	}
+	siw_unlock(&srq->lock);
+	if (err && bad_wr)
+		*bad_wr = wr;
+	return err;
+}

@@ -1,0 +1,314 @@
+"""Shared receive queues: who takes, in which order, the limit, and what an error leaves."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+from unit.verbs.rc_harness import SEND, End, Wire, plain_client
+from unit.verbs.verbs_harness import LIMIT, Pair, Rig, counted, nothing, poll, refused, until
+
+from siwarp.inspect import FPDU, DDPUntagged, MPARequest, Opcode
+from siwarp.verbs import (
+    AH,
+    CQ,
+    PD,
+    SRQ,
+    EventType,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendWR,
+    SrqAttr,
+    SrqAttrMask,
+    SrqInitAttr,
+    StateError,
+    WCStatus,
+)
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REACHED
+
+
+class Shared:
+    """An SRQ on ``rig``, memory for its receives, and where they complete."""
+
+    def __init__(self, rig: Rig, max_wr: int = 16) -> None:
+        self.rig = rig
+        self.srq = rig.srq(max_wr)
+        self.mr = rig.mr(1 << 14)
+        self.cq: CQ = rig.cq(1024)
+
+    def post(self, *wr_ids: int, length: int = 64) -> None:
+        self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * i, length)]) for i in wr_ids])
+
+    def data(self, wr_id: int, length: int) -> bytes:
+        return self.mr.read(length, 64 * wr_id)
+
+
+def connect(wire: Wire, shared: Shared) -> tuple[End, End]:
+    """Connect; the passive end takes its receives from the SRQ and completes on the common CQ."""
+    a = wire.dial(size=4096)
+    request = wire.request()
+    b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq)
+    b.id.accept()
+    a.event()
+    b.event()
+    return a, b
+
+
+def test_it_has_the_size_that_was_granted_and_tells_it(rig: Rig) -> None:
+    srq = SRQ(rig.pd, SrqInitAttr(SrqAttr(max_wr=100, max_sge=3)))
+    assert srq.attr.max_wr >= 100 and srq.attr.max_sge >= 3
+    assert srq.query() == srq.attr
+    for i in range(srq.attr.max_wr):
+        srq.post_recv(RecvWR(i))
+    with pytest.raises(OSError, match="all 128 receives are posted") as caught:
+        srq.post_recv(RecvWR(5))
+    assert caught.value.errno == errno.ENOMEM
+
+
+def test_what_it_cannot_hold_is_refused_from_the_first_such_receive_on(rig: Rig) -> None:
+    shared = Shared(rig)
+    good = RecvWR(1, sg=[shared.mr.sge(0, 1)])
+    bad = RecvWR(2, sg=[shared.mr.sge(0, 1)] * 2)
+    with pytest.raises(OSError, match="2 elements, but the SRQ takes 1") as caught:
+        shared.srq.post_recv([good, bad, good])
+    assert caught.value.errno == errno.EINVAL
+    assert caught.value.bad_wr is bad
+
+
+@pytest.mark.parametrize(
+    "attr",
+    [SrqAttr(0), SrqAttr(1 << 30), SrqAttr(4, max_sge=1000), SrqAttr(4, srq_limit=5)],
+    ids=["no receives", "too many", "too many elements", "limit above size"],
+)
+def test_attributes_out_of_bounds_are_einval(rig: Rig, attr: SrqAttr) -> None:
+    assert refused(SRQ, rig.pd, attr) == errno.EINVAL
+
+
+def test_each_limit_that_the_device_tells_can_be_reached_and_not_passed(rig: Rig) -> None:
+    most = rig.ctx.query_device()
+    assert SRQ(rig.pd, SrqAttr(most.max_srq_wr)).attr.max_wr >= most.max_srq_wr
+    assert SRQ(rig.pd, SrqAttr(1, most.max_srq_sge)).attr.max_sge >= most.max_srq_sge
+    assert refused(SRQ, rig.pd, SrqAttr(most.max_srq_wr + 1)) == errno.EINVAL
+    assert refused(SRQ, rig.pd, SrqAttr(1, most.max_srq_sge + 1)) == errno.EINVAL
+
+
+def test_a_receive_cannot_be_posted_to_a_queue_pair_that_has_one(rig: Rig) -> None:
+    shared = Shared(rig)
+    qp = rig.ud(shared.cq, srq=shared.srq)
+    assert (qp.cap.max_recv_wr, qp.cap.max_recv_sge) == (0, 0)
+    with pytest.raises(OSError, match=r"SRQ\.post_recv") as caught:
+        qp.post_recv(RecvWR(1))
+    assert caught.value.errno == errno.EINVAL
+    assert qp.query()[1].srq is shared.srq
+
+
+def test_streams_and_datagrams_take_the_oldest_receive_whoever_comes(two: Wire) -> None:
+    shared = Shared(two.passive)
+    ends = [connect(two, shared) for _ in range(3)]
+    ud = two.passive.ud(shared.cq, srq=shared.srq)
+    sender = two.active.ud()
+    out = two.active.mr(64)
+    to = AH(two.active.pd, ud.addr)
+    shared.post(*range(8))
+    for wr_id, who in enumerate([0, 3, 1, 2, 3, 2, 0, 1]):
+        message = b"%d from %d" % (wr_id, who)
+        if who == 3:
+            out.write(message)
+            sender.post_send(SendWR(sg=[out.sge(0, len(message))], ah=to))
+            qp, cq = ud, shared.cq
+        else:
+            a, b = ends[who]
+            a.mem.write(message)
+            a.post(SEND, length=len(message))
+            qp, cq = b.qp, b.rcq
+        (wc,) = poll(cq)
+        assert (wc.wr_id, wc.ok, wc.qp_num) == (wr_id, True, qp.qp_num)
+        assert shared.data(wr_id, wc.byte_len) == message
+
+
+def test_queue_pairs_that_all_have_messages_are_all_served(two: Wire) -> None:
+    shared = Shared(two.passive, 512)
+    ends = [connect(two, shared) for _ in range(4)]
+    each = 64
+    shared.post(*[i % 200 for i in range(4 * each)], length=8)
+    for i in range(each):
+        for a, _ in ends:
+            a.post(SEND, i, length=8)
+    for _, b in ends:
+        assert all(wc.ok for wc in poll(b.rcq, each))
+
+
+def test_a_receive_keeps_the_pd_of_its_srq(rig: Rig) -> None:
+    shared = Shared(rig)
+    other = PD(rig.ctx)
+    mine, rig.pd = rig.pd, other
+    qp = rig.ud(shared.cq, srq=shared.srq)
+    rig.pd = mine
+    shared.post(1)
+    sender = rig.ud()
+    sender.post_send(SendWR(sg=[shared.mr.sge(1024, 5)], ah=AH(rig.pd, qp.addr)))
+    (wc,) = poll(shared.cq)
+    assert (wc.wr_id, wc.ok, wc.byte_len) == (1, True, 5)
+
+
+# ---- the limit
+
+
+def taken(rig: Rig, shared: Shared, n: int) -> None:
+    """Have ``n`` receives used up by datagrams."""
+    qp = rig.ud(shared.cq, srq=shared.srq)
+    sender = rig.ud()
+    to = AH(rig.pd, qp.addr)
+    for _ in range(n):
+        sender.post_send(SendWR(sg=[shared.mr.sge(0, 4)], ah=to))
+        poll(shared.cq)
+
+
+def test_the_limit_is_told_once_when_fewer_are_left_and_then_is_off(rig: Rig) -> None:
+    shared = Shared(rig)
+    shared.post(*range(6))
+    shared.srq.modify(SrqAttr(srq_limit=4))
+    assert shared.srq.query().srq_limit == 4
+    taken(rig, shared, 2)
+    assert rig.ctx.get_async_event(0) is None  # 4 are left: not fewer
+    taken(rig, shared, 1)
+    with rig.event() as told:
+        assert (told.event_type, told.element) == (LIMIT_REACHED, shared.srq)
+    assert shared.srq.query().srq_limit == 0
+    taken(rig, shared, 2)
+    assert rig.ctx.get_async_event(0) is None
+    shared.post(*range(6))
+    shared.srq.modify(SrqAttr(srq_limit=7))
+    taken(rig, shared, 1)
+    assert rig.event().event_type == LIMIT_REACHED
+
+
+def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
+    shared = Shared(rig)
+    shared.post(1)
+    shared.srq.modify(SrqAttr(srq_limit=2))
+    assert rig.event().event_type == LIMIT_REACHED
+    shared.srq.modify(SrqAttr(srq_limit=1))
+    assert rig.ctx.get_async_event(0) is None
+    shared.srq.modify(SrqAttr(srq_limit=0))
+    taken(rig, shared, 1)
+    assert rig.ctx.get_async_event(0) is None
+
+
+def test_a_stream_reaches_the_limit_too(two: Wire) -> None:
+    shared = Shared(two.passive)
+    a, b = connect(two, shared)
+    shared.post(1, 2)
+    shared.srq.modify(SrqAttr(srq_limit=2))
+    a.post(SEND, length=4)
+    poll(b.rcq)
+    assert two.passive.event().event_type == LIMIT_REACHED
+
+
+def test_the_size_cannot_be_changed_and_the_limit_not_be_above_it(rig: Rig) -> None:
+    srq = rig.srq(16)
+    for attr, mask in [
+        (SrqAttr(max_wr=32), SrqAttrMask.MAX_WR),
+        (SrqAttr(max_wr=8), SrqAttrMask.MAX_WR | SrqAttrMask.LIMIT),
+        (SrqAttr(srq_limit=17), SrqAttrMask.LIMIT),
+    ]:
+        with pytest.raises(OSError, match="make a larger SRQ") as caught:
+            srq.modify(attr, mask)
+        assert caught.value.errno == errno.EINVAL
+
+
+# ---- errors
+
+
+def test_an_empty_srq_has_no_receive_for_a_message(rig: Rig) -> None:
+    shared = Shared(rig)
+    pair = Pair(rig)
+    ud = rig.ud(shared.cq, srq=shared.srq)
+    with counted("drop_no_buffer", 1):
+        pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=AH(rig.pd, ud.addr)))
+        poll(pair.scq)
+        nothing(shared.cq)
+
+
+def test_an_error_tells_the_last_wqe_and_leaves_the_receives_to_the_others(two: Wire) -> None:
+    shared = Shared(two.passive)
+    (a, b), (c, d) = connect(two, shared), connect(two, shared)
+    ud = two.passive.ud(shared.cq, srq=shared.srq)
+    shared.post(1, 2)
+    b.qp.modify(QPAttr(qp_state=QPState.ERR))
+    with two.passive.event() as told:
+        assert (told.event_type, told.element) == (LAST_WQE, b.qp)
+    ud.modify(QPAttr(qp_state=QPState.ERR))
+    with two.passive.event() as told:
+        assert (told.event_type, told.element) == (LAST_WQE, ud)
+    nothing(b.rcq)
+    nothing(shared.cq)
+    a.is_over()
+    c.post(SEND, length=4)
+    (wc,) = poll(d.rcq)
+    assert (wc.wr_id, wc.ok) == (1, True)
+    assert two.passive.ctx.get_async_event(0) is None
+
+
+def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
+    wire: Wire,
+) -> None:
+    shared = Shared(wire.passive)
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+        b = End(wire.passive, wire.request().id, wire.p_channel, srq=shared.srq)
+        shared.post(7, 8)
+        b.id.accept()
+        b.event()
+        s.recv(24)
+        part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
+        s.sendall(bytes(FPDU(ulpdu=part)))
+        until(lambda: b.rcq.poll() or shared.data(7, 32) == b"x" * 32)
+        s.shutdown(socket.SHUT_WR)
+        b.is_over()
+    (wc,) = poll(b.rcq)
+    assert (wc.wr_id, wc.status) == (7, FLUSHED)
+    until(lambda: wire.passive.event().event_type == LAST_WQE)
+    nothing(b.rcq)
+    # The other one is still there.
+    taken(wire.passive, shared, 1)
+
+
+# ---- in use
+
+
+def test_it_cannot_be_closed_while_a_queue_pair_uses_it(rig: Rig) -> None:
+    shared = Shared(rig)
+    qp = rig.ud(shared.cq, srq=shared.srq)
+    with pytest.raises(StateError) as caught:
+        shared.srq.close()
+    assert caught.value.errno == errno.EBUSY
+    assert repr(qp) in str(caught.value)
+    qp.close()
+    shared.srq.close()
+
+
+def test_a_pd_cannot_be_closed_while_an_srq_stands_on_it(rig: Rig) -> None:
+    pd = PD(rig.ctx)
+    srq = SRQ(pd, SrqAttr(4))
+    with pytest.raises(StateError) as caught:
+        pd.close()
+    assert caught.value.errno == errno.EBUSY
+    assert repr(srq) in str(caught.value)
+    srq.close()
+    pd.close()
+
+
+def test_close_waits_until_its_event_is_acknowledged(rig: Rig) -> None:
+    srq = rig.srq()
+    srq.modify(SrqAttr(srq_limit=1))
+    told = rig.event(LIMIT)
+    told.ack()
+    srq.modify(SrqAttr(srq_limit=1))
+    srq.close()
+    assert srq.closed
+    assert rig.ctx.get_async_event(0) is None
