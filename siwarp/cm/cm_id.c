@@ -55,6 +55,8 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 
 int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 {
+	if (siw_verbs_stale(ch->context))
+		return -ESTALE;
 	if (atomic_load(&ch->n_ids))
 		return -EBUSY;
 	siw_verbs_evq_close(ch->evq);
@@ -65,13 +67,20 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 
 int siw_cm_channel_fd(struct siw_cm_channel *ch)
 {
+	if (siw_verbs_stale(ch->context))
+		return -ESTALE;
 	return siw_verbs_evq_fd(ch->evq);
 }
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 {
-	struct siw_cm_id *id = calloc(1, sizeof(*id));
+	struct siw_cm_id *id;
 
+	if (siw_verbs_stale(ch->context)) {
+		errno = ESTALE;
+		return NULL;
+	}
+	id = calloc(1, sizeof(*id));
 	if (!id) {
 		errno = ENOMEM;
 		return NULL;
@@ -86,6 +95,8 @@ int siw_cm_destroy_id(struct siw_cm_id *id)
 {
 	struct siw_cm_channel *ch = id->channel;
 
+	if (siw_verbs_stale(ch->context))
+		return -ESTALE;
 	siw_lock(&ch->lock);
 	if (id->conn)
 		siw_verbs_conn_destroy(id->conn);
@@ -105,8 +116,10 @@ void siw_cm_set_context(struct siw_cm_id *id, void *context)
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr l, p;
-	int err = id->conn ? siw_verbs_conn_addrs(id->conn, &l, &p) : -ENOTCONN;
+	int err = siw_verbs_stale(id->channel->context);
 
+	if (!err)
+		err = id->conn ? siw_verbs_conn_addrs(id->conn, &l, &p) : -ENOTCONN;
 	if (err)
 		return err;
 	if (local)
@@ -121,6 +134,8 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 	int err;
 
+	if (siw_verbs_stale(id->channel->context))
+		return -ESTALE;
 	if (id->qp || id->listening || siw_verbs_qp_type(qp) != SIW_QPT_RC ||
 	    siw_verbs_qp_context(qp) != id->channel->context)
 		return -EINVAL;
@@ -136,6 +151,8 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 {
 	int err;
 
+	if (siw_verbs_stale(id->channel->context))
+		return -ESTALE;
 	if (id->conn || id->qp)
 		return -EINVAL;
 	err = siw_verbs_listen(id->channel->evq, addr, backlog, id, &id->conn);
@@ -205,6 +222,8 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	static const struct siw_cm_param defaults;
 	int err;
 
+	if (siw_verbs_stale(id->channel->context))
+		return -ESTALE;
 	if (id->conn || !id->qp)
 		return -EINVAL;
 	if (!param)
@@ -275,6 +294,8 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	struct siw_mpa_params reply;
 	int err;
 
+	if (siw_verbs_stale(id->channel->context))
+		return -ESTALE;
 	/* A Reply that says yes cannot be taken back: look at the QP before. */
 	if (!id->passive || !id->conn || !id->qp || !in_init(id->qp))
 		return -EINVAL;
@@ -297,6 +318,8 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 	struct siw_mpa_params p = { .rejected = 1 };
 	int err;
 
+	if (siw_verbs_stale(id->channel->context))
+		return -ESTALE;
 	if (!id->passive || !id->conn)
 		return -EINVAL;
 	p.rev = id->request.rev;
@@ -310,6 +333,8 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 
 int siw_cm_disconnect(struct siw_cm_id *id)
 {
+	if (siw_verbs_stale(id->channel->context))
+		return -ESTALE;
 	return id->conn && !id->listening ? siw_verbs_disconnect(id->conn) : -ENOTCONN;
 }
 
@@ -474,6 +499,8 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
 	struct siw_verbs_conn_event e;
 
+	if (siw_verbs_stale(ch->context))
+		return -ESTALE;
 	/*
 	 * Until there is something to tell: another thread may be faster, and of a Reply the user
 	 * hears by the ESTABLISHED that follows at once.

@@ -61,7 +61,7 @@ static int read_mtus(struct siw_llp_interface *out, int n)
 		else
 			out[i].up = 0;
 	}
-	close(fd);
+	siw_llp_fd_close(fd);
 	return 0;
 }
 

@@ -416,11 +416,10 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	rv = port->wake_fd;
 	if (rv < 0)
 		goto free;
-	port->epfd = epoll_create1(EPOLL_CLOEXEC);
-	if (port->epfd < 0) {
-		rv = -errno;
+	siw_llp_fd_begin();
+	rv = port->epfd = siw_llp_fd_end(epoll_create1(EPOLL_CLOEXEC));
+	if (rv < 0)
 		goto close_wake;
-	}
 	if (epoll_ctl(port->epfd, EPOLL_CTL_ADD, port->wake_fd, &ev)) {
 		rv = -errno;
 		goto close_epoll;
@@ -428,9 +427,9 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	*out = port;
 	return 0;
 close_epoll:
-	close(port->epfd);
+	siw_llp_fd_close(port->epfd);
 close_wake:
-	close(port->wake_fd);
+	siw_llp_fd_close(port->wake_fd);
 free:
 	free(port);
 	return rv;
@@ -440,7 +439,7 @@ void siw_llp_port_close(struct siw_llp_port *port)
 {
 	if (!port)
 		return;
-	close(port->epfd);
-	close(port->wake_fd);
+	siw_llp_fd_close(port->epfd);
+	siw_llp_fd_close(port->wake_fd);
 	free(port);
 }

@@ -12,12 +12,10 @@
 
 int siw_llp_socket(uint16_t family, int type)
 {
-	int fd;
-
 	if (family != AF_INET && family != AF_INET6)
 		return -EAFNOSUPPORT;
-	fd = socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	return fd < 0 ? -errno : fd;
+	siw_llp_fd_begin();
+	return siw_llp_fd_end(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 int siw_llp_option(int fd, int level, int name, int value)
@@ -55,13 +53,14 @@ void siw_llp_close(struct siw_llp_sock *sock)
 {
 	if (!sock)
 		return;
-	if (sock->udp)
+	/* In a forked child the descriptor is closed already, and its number may be another's. */
+	if (sock->udp && getpid() == sock->port->owner)
 		siw_llp_udp_count_drops(sock);
 	siw_llp_tap_close(sock);
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
 	/* Linux closes the descriptor also where close() says EINTR: never twice. */
-	close(sock->fd);
+	siw_llp_fd_close(sock->fd);
 	free(sock);
 }
 

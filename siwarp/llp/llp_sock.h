@@ -149,6 +149,17 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 #endif
 }
 
+/* ---- llp_fd.c: descriptors, noted so that a forked child closes them ---------------------------- */
+
+/* Round the call that makes one, so that no fork falls between the call and the noting. */
+void siw_llp_fd_begin(void);
+/* fd as the call gave it: noted, or -errno. */
+int siw_llp_fd_end(int fd);
+/* Takes over one of the caller's: 0 or -ENOMEM. give: it is the caller's again; false: it was not ours. */
+int siw_llp_fd_take(int fd);
+bool siw_llp_fd_give(int fd);
+void siw_llp_fd_close(int fd);
+
 /* ---- llp_sock.c ------------------------------------------------------------------------------ */
 
 /*

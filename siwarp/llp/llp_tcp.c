@@ -37,7 +37,7 @@ static int open_bound(const struct siw_addr *local, uint16_t family, bool listen
 		rv = -errno;
 	if (rv == 0)
 		return fd;
-	close(fd);
+	siw_llp_fd_close(fd);
 	return rv;
 }
 
@@ -52,7 +52,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	if (rv == 0)
 		rv = siw_llp_sock_new(port, fd, SIW_LLP_LISTENER, token, out);
 	if (rv < 0)
-		close(fd);
+		siw_llp_fd_close(fd);
 	return rv;
 }
 
@@ -91,16 +91,18 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_ll
 {
 	int rv, fd, tries = 0;
 
-	do
-		fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	while (fd < 0 && of_the_connection(errno) && ++tries < ACCEPT_TRIES);
+	do {
+		siw_llp_fd_begin();
+		fd = siw_llp_fd_end(
+			accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+	} while (fd < 0 && of_the_connection(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
-		return accept_failed(listener, errno);
+		return accept_failed(listener, -fd);
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0)
 		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, token, out);
 	if (rv < 0)
-		close(fd);
+		siw_llp_fd_close(fd);
 	else if (siw_capture_on())
 		siw_llp_tap_connected_now(*out, false);
 	return rv;
@@ -118,7 +120,7 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
 		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, token, out);
 	if (rv < 0)
-		close(fd);
+		siw_llp_fd_close(fd);
 	return rv;
 }
 

@@ -73,7 +73,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
 	if (rv == 0)
 		return 0;
 fail:
-	close(fd);
+	siw_llp_fd_close(fd);
 	return rv;
 }
 
@@ -121,9 +121,14 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw
 	siw_llp_option(fd, IPPROTO_IP, IP_RECVERR, 0);
 	siw_llp_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
 	siw_llp_option(fd, IPPROTO_UDP, UDP_GRO, 0);
+	rv = siw_llp_fd_take(fd);
+	if (rv < 0)
+		return rv;
 	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
 	if (rv == 0)
 		(*out)->drops = drops(fd);
+	else
+		siw_llp_fd_give(fd);
 	return rv;
 }
 

@@ -97,9 +97,8 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 
 int siw_llp_event_open(void)
 {
-	int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-
-	return fd < 0 ? -errno : fd;
+	siw_llp_fd_begin();
+	return siw_llp_fd_end(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 }
 
 void siw_llp_event_set(int fd)
@@ -121,5 +120,5 @@ void siw_llp_event_clear(int fd)
 
 void siw_llp_event_close(int fd)
 {
-	close(fd);
+	siw_llp_fd_close(fd);
 }

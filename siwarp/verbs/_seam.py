@@ -146,6 +146,15 @@ def reap() -> None:
             return
 
 
+def _after_fork() -> None:
+    """Let the child reap, which a thread that is not here may have begun; what waits is not its."""
+    global _reaping
+    _reaping = threading.Lock()
+    _dropped.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 H = TypeVar("H", bound="Handle")
 
 

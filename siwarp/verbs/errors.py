@@ -147,7 +147,12 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
     _errno.EBUSY: (StateError, "something still uses it: close that first"),
     _errno.ENOTCONN: (StateError, "it is not connected: connect it first"),
     _errno.EISCONN: (StateError, "it is connected already: use a new one"),
-    _errno.EBADF: (StateError, "it belongs to another process or is closed: open it here"),
+    _errno.EBADF: (StateError, "it is closed: open it again"),
+    _errno.ESTALE: (
+        StateError,
+        "it was opened before fork, in the parent, and works only there: "
+        "open the device in this process",
+    ),
     _errno.ENOMEM: (LimitError, "a limit is reached: `siwarp devices` lists them"),
     _errno.ENOBUFS: (LimitError, "the kernel's buffers are full: poll, then try again"),
     _errno.EMFILE: (LimitError, "no file descriptors are left: raise `ulimit -n`"),

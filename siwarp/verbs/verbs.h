@@ -42,6 +42,9 @@ struct siw_verbs_conn_event {
 	struct siw_mpa_params params;
 };
 
+/* -ESTALE in a forked child, of a device that its parent opened: nothing may be done with it. Else 0. */
+int siw_verbs_stale(const struct siw_context *context);
+
 int siw_verbs_evq_open(struct siw_context *context, struct siw_verbs_evq **out);
 /* Every conn of it must be destroyed. */
 void siw_verbs_evq_close(struct siw_verbs_evq *evq);

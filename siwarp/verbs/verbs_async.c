@@ -157,8 +157,11 @@ static int take_event(void *arg)
 int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, int timeout_ms)
 {
 	struct wanted_event want = { .ctx = ctx, .event = event };
-	int r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
+	int r;
 
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
+	r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
 	return r < 0 ? r : 0;
 }
 
@@ -186,7 +189,7 @@ void siw_ack_async_event(struct siw_async_event *event)
 {
 	struct siw_async *async = async_of(event);
 
-	if (!async)
+	if (!async || siw_verbs_inherited(async->ctx))
 		return;
 	siw_lock(&async->ctx->async_lock);
 	if (async->unacked)
@@ -196,7 +199,7 @@ void siw_ack_async_event(struct siw_async_event *event)
 
 int siw_async_fd(struct siw_context *ctx)
 {
-	return ctx->async_fd;
+	return siw_verbs_inherited(ctx) ? -ESTALE : ctx->async_fd;
 }
 
 const char *siw_event_type_str(int event_type)

@@ -17,6 +17,10 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 {
 	struct siw_comp_channel *ch;
 
+	if (siw_verbs_inherited(ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
 		errno = ENOMEM;
 		goto fail;
@@ -41,6 +45,8 @@ fail:
 
 int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 {
+	if (siw_verbs_inherited(ch->ctx))
+		return -ESTALE;
 	if (atomic_load(&ch->n_cq))
 		return -EBUSY;
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
@@ -52,6 +58,8 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 
 int siw_comp_channel_fd(struct siw_comp_channel *ch)
 {
+	if (siw_verbs_inherited(ch->ctx))
+		return -ESTALE;
 	return ch->fd;
 }
 
@@ -114,6 +122,8 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 	struct wanted_event want = { .ch = ch };
 	int r;
 
+	if (siw_verbs_inherited(ch->ctx))
+		return -ESTALE;
 	collecting = ch;
 	r = siw_verbs_wait(ch->ctx, take_event, &want, ch->fd, timeout_ms);
 	collecting = NULL;
@@ -129,7 +139,7 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
 {
 	struct siw_comp_channel *ch = cq->channel;
 
-	if (!ch)
+	if (!ch || siw_verbs_inherited(cq->ctx))
 		return;
 	siw_lock(&ch->lock);
 	cq->unacked -= nevents < cq->unacked ? nevents : cq->unacked;
@@ -153,6 +163,10 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	struct siw_cq *cq = NULL;
 	int err = EINVAL;
 
+	if (siw_verbs_inherited(ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe || comp_vector ||
 	    (channel && channel->ctx != ctx))
 		goto fail;
@@ -205,6 +219,8 @@ static void leave_channel(struct siw_cq *cq)
 
 int siw_destroy_cq(struct siw_cq *cq)
 {
+	if (siw_verbs_inherited(cq->ctx))
+		return -ESTALE;
 	if (atomic_load(&cq->n_qp))
 		return -EBUSY;
 	if (cq->channel)
@@ -219,6 +235,8 @@ int siw_destroy_cq(struct siw_cq *cq)
 
 int siw_cq_capacity(struct siw_cq *cq)
 {
+	if (siw_verbs_inherited(cq->ctx))
+		return -ESTALE;
 	return (int)cq->mask + 1;
 }
 
@@ -282,6 +300,8 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 {
 	int n;
 
+	if (siw_verbs_inherited(cq->ctx))
+		return -ESTALE;
 	if (num_entries < 0)
 		return -EINVAL;
 	n = take(cq, num_entries, wc, sources);
@@ -298,6 +318,8 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 {
+	if (siw_verbs_inherited(cq->ctx))
+		return -ESTALE;
 	if (!cq->channel)
 		return -EINVAL;
 	siw_lock(&cq->lock);

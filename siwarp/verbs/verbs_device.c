@@ -103,6 +103,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	siw_link_init(&ctx->unsent);
 	siw_link_init(&ctx->timed);
 	siw_link_init(&ctx->qps);
+	siw_link_init(&ctx->open);
 	ctx->next_rc_qpn = 1 << 16;
 	err = siw_rdmap_port_open(&ctx->port);
 	if (err)
@@ -110,9 +111,14 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	err = siw_verbs_async_open(ctx);
 	if (err)
 		goto close_port;
+	err = siw_verbs_fork_watch(ctx);
+	if (err)
+		goto close_async;
 	err = siw_verbs_thread_start(ctx);
 	if (!err)
 		return ctx;
+	siw_verbs_fork_unwatch(ctx);
+close_async:
 	siw_verbs_async_close(ctx);
 close_port:
 	siw_rdmap_port_close(ctx->port);
@@ -184,11 +190,14 @@ static void finish_timed(struct siw_context *ctx)
 
 int siw_close_device(struct siw_context *ctx)
 {
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
 	if (atomic_load(&ctx->n_pd) || atomic_load(&ctx->n_cq) || atomic_load(&ctx->n_channel) ||
 	    atomic_load(&ctx->n_evq))
 		return -EBUSY;
 	siw_verbs_thread_stop(ctx);
 	finish_timed(ctx);
+	siw_verbs_fork_unwatch(ctx);
 	siw_rdmap_port_close(ctx->port);
 	siw_verbs_async_close(ctx);
 	siw_lock_destroy(&ctx->progress);
@@ -199,6 +208,8 @@ int siw_close_device(struct siw_context *ctx)
 
 int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 {
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
 	*attr = ctx->attr;
 	return 0;
 }

@@ -14,6 +14,8 @@ int siw_verbs_evq_open(struct siw_context *ctx, struct siw_verbs_evq **out)
 {
 	struct siw_verbs_evq *q = calloc(1, sizeof(*q));
 
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
 	if (!q)
 		return -ENOMEM;
 	q->fd = siw_rdmap_event_open();

@@ -73,6 +73,7 @@ struct siw_context {
 	_Atomic uint32_t polls; /* bumped by whoever polls; the thread steps aside while it moves */
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
+	bool inherited; /* over fork: nothing here may be used; written by the child's first step */
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
 	struct siw_link timed;	  /* of struct siw_timed; progress */
@@ -86,6 +87,7 @@ struct siw_context {
 	int async_fd;
 	bool async_fd_set; /* async_lock */
 
+	struct siw_link open; /* of all: verbs_fork.c */
 	struct siw_device_info info;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq;
@@ -262,6 +264,16 @@ static inline void siw_verbs_next_burst(struct siw_qp *qp, int n)
 	else
 		qp->burst = qp->burst * 2 < max ? qp->burst * 2 : max;
 }
+
+/* ---- verbs_fork.c ---- */
+/* In a forked child, for what its parent had opened: calls say ESTALE, before they take a lock. */
+static inline bool siw_verbs_inherited(const struct siw_context *ctx)
+{
+	return __builtin_expect(ctx->inherited, 0);
+}
+/* From here on a fork is noticed: 0 or -ENOMEM. */
+int siw_verbs_fork_watch(struct siw_context *ctx);
+void siw_verbs_fork_unwatch(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ---- */
 /* One turn of the crank: the number of messages moved. progress held. */

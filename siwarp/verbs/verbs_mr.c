@@ -22,6 +22,10 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 {
 	struct siw_pd *pd;
 
+	if (siw_verbs_inherited(ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (!take_one(&ctx->n_pd, ctx->attr.max_pd)) {
 		errno = ENOMEM;
 		return NULL;
@@ -39,6 +43,8 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 int siw_dealloc_pd(struct siw_pd *pd)
 {
+	if (siw_verbs_inherited(pd->ctx))
+		return -ESTALE;
 	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah) ||
 	    atomic_load(&pd->n_srq))
 		return -EBUSY;
@@ -109,6 +115,10 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
 	struct siw_mr *mr = NULL;
 	int err = check_access(access);
 
+	if (siw_verbs_inherited(ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (!err && length > ctx->attr.max_mr_size)
 		err = -EINVAL;
 	if (!err)
@@ -162,8 +172,11 @@ static void revoke_stag(struct siw_context *ctx, uint32_t stag)
 int siw_dereg_mr(struct siw_mr *mr)
 {
 	struct siw_pd *pd = mr->pd;
-	int err = siw_rdmap_stag_free(pd->ctx->port, mr->lkey);
+	int err;
 
+	if (siw_verbs_inherited(pd->ctx))
+		return -ESTALE;
+	err = siw_rdmap_stag_free(pd->ctx->port, mr->lkey);
 	if (err)
 		return err;
 	revoke_stag(pd->ctx, mr->lkey);
@@ -178,6 +191,10 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
 	struct siw_ah *ah;
 
+	if (siw_verbs_inherited(pd->ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (!siw_addr_len(dest)) {
 		errno = EINVAL;
 		return NULL;
@@ -202,6 +219,8 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 
 int siw_destroy_ah(struct siw_ah *ah)
 {
+	if (siw_verbs_inherited(ah->pd->ctx))
+		return -ESTALE;
 	atomic_fetch_sub(&ah->pd->n_ah, 1);
 	atomic_fetch_sub(&ah->pd->ctx->n_ah, 1);
 	free(ah);
@@ -210,6 +229,8 @@ int siw_destroy_ah(struct siw_ah *ah)
 
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
+	if (siw_verbs_inherited(ah->pd->ctx))
+		return -ESTALE;
 	*dest = ah->dest;
 	return 0;
 }

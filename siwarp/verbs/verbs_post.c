@@ -168,6 +168,11 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	enum siw_run run = SIW_RUN_BLOCKED;
 	int err = 0;
 
+	if (siw_verbs_inherited(qp->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return -ESTALE;
+	}
 	siw_lock(&qp->send_lock);
 	list = wr && wr->next;
 	later = ud && !list && siw_verbs_ud_may_wait(qp);
@@ -205,6 +210,11 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 {
 	int state, err = 0;
 
+	if (siw_verbs_inherited(qp->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return -ESTALE;
+	}
 	siw_lock(&qp->recv_lock);
 	state = atomic_load(&qp->state);
 	if (state == SIW_QPS_RESET || qp->srq)

@@ -156,6 +156,10 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 	struct siw_qp *qp = NULL;
 	int err = check_init(pd, init);
 
+	if (siw_verbs_inherited(ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (err)
 		goto fail;
 	err = -ENOMEM;
@@ -187,6 +191,8 @@ int siw_destroy_qp(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
 	if (atomic_load(&qp->held))
 		return -EBUSY;
 	siw_lock(&ctx->progress);
@@ -324,6 +330,8 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
 	int err = check_attributes(qp, attr, mask);
 
+	if (siw_verbs_inherited(qp->ctx))
+		return -ESTALE;
 	if (err)
 		return err;
 	siw_lock(&qp->ctx->progress);
@@ -341,6 +349,8 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
 {
+	if (siw_verbs_inherited(qp->ctx))
+		return -ESTALE;
 	siw_lock(&qp->ctx->progress);
 	*attr = (struct siw_qp_attr){
 		.qp_state = qp->state,
@@ -376,6 +386,8 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	struct siw_addr other = { 0 }, own = { 0 };
 	int err = -ENOTCONN;
 
+	if (siw_verbs_inherited(qp->ctx))
+		return -ESTALE;
 	siw_lock(&qp->ctx->progress);
 	if (qp->dgram)
 		err = siw_rdmap_dgram_addr(qp->dgram, &own);

@@ -48,6 +48,10 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 	struct siw_context *ctx = pd->ctx;
 	struct siw_srq *srq;
 
+	if (siw_verbs_inherited(ctx)) {
+		errno = ESTALE;
+		return NULL;
+	}
 	if (check(pd, &init->attr)) {
 		errno = EINVAL;
 		return NULL;
@@ -66,6 +70,8 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 
 int siw_destroy_srq(struct siw_srq *srq)
 {
+	if (siw_verbs_inherited(srq->ctx))
+		return -ESTALE;
 	if (atomic_load(&srq->n_qp))
 		return -EBUSY;
 	siw_verbs_async_leave(&srq->async);
@@ -87,6 +93,8 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
+	if (siw_verbs_inherited(srq->ctx))
+		return -ESTALE;
 	if ((mask & ~SIW_SRQ_LIMIT) || attr->srq_limit > srq->attr.max_wr)
 		return -EINVAL;
 	if (!(mask & SIW_SRQ_LIMIT))
@@ -100,6 +108,8 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 {
+	if (siw_verbs_inherited(srq->ctx))
+		return -ESTALE;
 	siw_lock(&srq->ctx->progress);
 	*attr = srq->attr;
 	siw_unlock(&srq->ctx->progress);
@@ -110,6 +120,11 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 {
 	int err = 0;
 
+	if (siw_verbs_inherited(srq->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return -ESTALE;
+	}
 	siw_lock(&srq->lock);
 	for (; wr; wr = wr->next) {
 		err = wr->num_sge < 0 ? -EINVAL

@@ -9,6 +9,10 @@
  * Returns: a function that gives a pointer returns NULL and sets errno; any other returns 0 or a
  * count, or a negative errno value. Every object may be used from several threads at once.
  *
+ * fork: what was open stays the parent's, which goes on undisturbed. In the child every call on it fails
+ * with ESTALE, destroying it too (its descriptors are closed by then), and the child may open devices of
+ * its own. A program that becomes a daemon by forking opens its devices afterwards.
+ *
  * What this interface does not do: connect RC queue pairs. That is <siwarp/cm.h>.
  */
 #ifndef SIWARP_SIW_H

@@ -350,12 +350,14 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> N
     port = Port()
     a = port.udp()
     with capturing(tmp_path / name):
-        a.sendto(a.local(), b"parent 1")
+        where = a.local()
+        a.sendto(where, b"parent 1")
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                status = 0 if a.sendto(a.local(), b"child") == 0 else 2
+                own = Port().udp()  # what it inherited is closed
+                status = 0 if own.sendto(where, b"child") == 0 else 2
             finally:
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * llp/llp_fd.c - which descriptors are this layer's, so that a forked child lets go of its copies at
+ * once: while it held them, a port would stay taken and a connection open that its parent closed.
+ * The child closes and does no more; the epoll set behind a copy is the parent's.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/lock.h"
+#include "llp/llp_sock.h"
+
+#define BITS 64
+
+static siw_lock_t lock = SIW_LOCK_INIT;
+/* Under the lock: a bit for each descriptor. */
+static uint64_t *ours;
+static size_t n_words;
+static bool watching;
+
+static void before_fork(void)
+{
+	siw_lock(&lock);
+}
+
+static void in_parent(void)
+{
+	siw_unlock(&lock);
+}
+
+static void in_child(void)
+{
+	for (size_t i = 0; i < n_words; i++) {
+		for (uint64_t word = ours[i]; word; word &= word - 1)
+			close((int)(i * BITS) + __builtin_ctzll(word));
+		ours[i] = 0;
+	}
+	/* Anew: threads that are not here may have waited for it. */
+	siw_lock_init(&lock);
+}
+
+static void watch(void)
+{
+	watching = pthread_atfork(before_fork, in_parent, in_child) == 0;
+}
+
+static int grow(size_t words)
+{
+	uint64_t *more;
+	size_t n = n_words ? n_words : 16;
+
+	while (n < words)
+		n *= 2;
+	more = realloc(ours, n * sizeof(*ours));
+	if (!more)
+		return -ENOMEM;
+	memset(more + n_words, 0, (n - n_words) * sizeof(*ours));
+	ours = more;
+	n_words = n;
+	return 0;
+}
+
+void siw_llp_fd_begin(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch);
+	siw_lock(&lock);
+}
+
+static int note(int fd)
+{
+	size_t word = (size_t)fd / BITS;
+
+	if (!watching || (word >= n_words && grow(word + 1)))
+		return -ENOMEM;
+	ours[word] |= 1ull << fd % BITS;
+	return 0;
+}
+
+int siw_llp_fd_end(int fd)
+{
+	int error = errno;
+
+	if (fd < 0)
+		fd = -error;
+	else if (note(fd)) {
+		close(fd);
+		fd = -ENOMEM;
+	}
+	siw_unlock(&lock);
+	return fd;
+}
+
+int siw_llp_fd_take(int fd)
+{
+	int rv;
+
+	siw_llp_fd_begin();
+	rv = note(fd);
+	siw_unlock(&lock);
+	return rv;
+}
+
+bool siw_llp_fd_give(int fd)
+{
+	size_t word = (size_t)fd / BITS;
+	bool was;
+
+	siw_lock(&lock);
+	was = word < n_words && ours[word] >> fd % BITS & 1;
+	if (was)
+		ours[word] &= ~(1ull << fd % BITS);
+	siw_unlock(&lock);
+	return was;
+}
+
+void siw_llp_fd_close(int fd)
+{
+	/* A forked child that closes what it inherited: the number may be somebody else's by now. */
+	if (siw_llp_fd_give(fd))
+		close(fd);
+}

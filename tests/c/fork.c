@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A live RC stream, a UD queue pair and threads that move traffic all the time, while this process forks
+ * again and again. The children find every inherited handle dead, open a device of their own and
+ * talk over it, and leave in each way there is.
+ *
+ * siw-test-fork CHILDREN
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rig.h"
+
+#define SLOTS 16
+
+static struct rig left, right;
+static struct end ud, rc_a, rc_b;
+static _Atomic bool stop;
+static _Atomic unsigned long rounds[2];
+
+static void *talk_rc(void *unused)
+{
+	(void)unused;
+	for (unsigned int i = 0; !atomic_load(&stop); i++) {
+		exchange(&rc_a, &rc_b, i % SLOT + 1, (char)i);
+		exchange(&rc_b, &rc_a, i % SLOT + 1, (char)~i);
+		atomic_fetch_add(&rounds[0], 1);
+	}
+	return NULL;
+}
+
+static void *talk_ud(void *unused)
+{
+	(void)unused;
+	for (unsigned int i = 0; !atomic_load(&stop); i++) {
+		exchange(&ud, &ud, i % SLOT + 1, (char)i);
+		atomic_fetch_add(&rounds[1], 1);
+	}
+	return NULL;
+}
+
+#define is_stale(call)	 must((call) == -ESTALE)
+#define no_pointer(call) must((errno = 0, (call) == NULL && errno == ESTALE))
+
+/* Not one of these takes a lock, though other threads held all of them when this child was made. */
+static void all_is_dead(void)
+{
+	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UD,
+					 .send_cq = ud.cq,
+					 .recv_cq = ud.cq };
+	struct siw_qp_attr attr = { .qp_state = SIW_QPS_ERR };
+	struct siw_device_attr limits;
+	struct siw_cm_event event;
+	struct siw_addr addr;
+	struct siw_cq *cq;
+	struct siw_wc wc;
+
+	is_stale(post_send(&ud, 0, 1, 1));
+	is_stale(post_send(&rc_a, 0, 1, 1));
+	is_stale(post_recv(&rc_b, 0));
+	is_stale(siw_poll_cq(rc_a.cq, 1, &wc));
+	is_stale(siw_req_notify_cq(ud.cq, 0));
+	is_stale(siw_get_cq_event(ud.channel, &cq, NULL, -1));
+	is_stale(siw_comp_channel_fd(ud.channel));
+	is_stale(siw_modify_qp(rc_a.qp, &attr, SIW_QP_STATE));
+	is_stale(siw_query_qp(rc_a.qp, &attr, &init));
+	is_stale(siw_qp_addr(ud.qp, &addr, NULL));
+	is_stale(siw_cm_get_event(left.cm, &event, -1));
+	is_stale(siw_cm_disconnect(rc_a.id));
+	is_stale(siw_query_device(left.ctx, &limits));
+	no_pointer(siw_alloc_pd(left.ctx));
+	no_pointer(siw_create_qp(left.pd, &init));
+	no_pointer(siw_reg_mr(left.pd, ud.mem, 1, 0));
+	no_pointer(siw_create_cq(left.ctx, 1, NULL, NULL, 0));
+	no_pointer(siw_cm_create_id(left.cm, NULL));
+	siw_ack_cq_events(ud.cq, 1);
+	is_stale(siw_cm_destroy_id(rc_b.id));
+	is_stale(siw_destroy_qp(rc_b.qp));
+	is_stale(siw_destroy_ah(ud.ah));
+	is_stale(siw_dereg_mr(ud.mr));
+	is_stale(siw_destroy_cq(ud.cq));
+	is_stale(siw_destroy_comp_channel(ud.channel));
+	is_stale(siw_cm_destroy_channel(left.cm));
+	is_stale(siw_dealloc_pd(left.pd));
+	is_stale(siw_close_device(left.ctx));
+}
+
+static void talk_for_itself(void)
+{
+	struct end own_ud, a, b;
+	struct rig own;
+
+	rig_open(&own);
+	ud_open(&own_ud, &own, SLOTS, NULL);
+	rc_open(&a, &own, &b, &own, SLOTS);
+	for (int i = 0; i < 5; i++) {
+		exchange(&own_ud, &own_ud, SLOT, (char)i);
+		exchange(&a, &b, SLOT, (char)i);
+		exchange(&b, &a, SLOT, (char)i);
+	}
+	end_close(&a);
+	end_close(&b);
+	end_close(&own_ud);
+	rig_close(&own);
+}
+
+static _Noreturn void child(int i, char *program)
+{
+	alarm(LIMIT_MS / 1000 * 2); /* a child that hangs is a failure, told by its end */
+	all_is_dead();
+	if (i % 2)
+		talk_for_itself();
+	if (i % 3 == 0)
+		_exit(0);
+	if (i % 3 == 1)
+		execl(program, program, "0", (char *)NULL);
+	exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	int children = argc > 1 ? atoi(argv[1]) : 12;
+	pthread_t threads[2];
+
+	if (!children) /* one that a child became by exec: the descriptors are gone */
+		return access("/proc/self/fd/3", F_OK) == 0;
+	rig_open(&left);
+	rig_open(&right);
+	ud_open(&ud, &left, SLOTS, NULL);
+	rc_open(&rc_a, &left, &rc_b, &right, SLOTS);
+	must(!pthread_create(&threads[0], NULL, talk_rc, NULL));
+	must(!pthread_create(&threads[1], NULL, talk_ud, NULL));
+	for (int i = 0; i < children; i++) {
+		unsigned long before = atomic_load(&rounds[0]), at = now_ms();
+		int status;
+		pid_t pid = fork();
+
+		must(pid >= 0);
+		if (!pid)
+			child(i, argv[0]);
+		/* While it lives, the stream moves on. */
+		while (atomic_load(&rounds[0]) < before + 3)
+			must(now_ms() < (long)at + LIMIT_MS);
+		must(waitpid(pid, &status, 0) == pid);
+		if (status)
+			die("child %d ended with %#x", i, status);
+	}
+	atomic_store(&stop, true);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	exchange(&rc_a, &rc_b, SLOT, 'z');
+	end_close(&rc_a);
+	end_close(&rc_b);
+	end_close(&ud);
+	rig_close(&right);
+	rig_close(&left);
+	printf("%lu and %lu rounds beside %d children\n", rounds[0], rounds[1], children);
+	return 0;
+}
