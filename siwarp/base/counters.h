@@ -38,6 +38,8 @@
 	X(accepts, "connections made as responder")                                       \
 	X(rejects, "connection requests rejected, by either end")                         \
 	X(startup_timeouts, "MPA start-ups given up because the peer was silent")         \
+	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")      \
+	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")    \
 	X(cq_overflow, "completions lost because a completion queue was full")            \
 	X(epoll_waits, "calls of epoll_wait")                                             \
 	X(progress_wakeups, "times a progress thread woke up")                            \

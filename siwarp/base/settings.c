@@ -49,6 +49,18 @@ static bool is_log(const struct setting *s)
 	return s->value == &values.log;
 }
 
+static int store(const struct setting *s, int64_t value);
+
+static int store_persona(const struct setting *s, const char *text)
+{
+	static const char *const names[] = { "auto", "iwarp", "roce" };
+
+	for (int i = 0; i < 3; i++)
+		if (strcmp(text, names[i]) == 0)
+			return store(s, i);
+	return -EINVAL;
+}
+
 /* Relaxed: a setting stands for itself, and siw_settings() orders the first reading. */
 static int store(const struct setting *s, int64_t value)
 {
@@ -69,6 +81,8 @@ static int store_text(const struct setting *s, const char *text)
 		return level < 0 ? level : store(s, level);
 	}
 	/* Digits alone: strtoll() would also take blanks, a plus sign and a rest. */
+	if (s->value == &values.persona && store_persona(s, text) == 0)
+		return 0;
 	if (!digits[0] || digits[strspn(digits, "0123456789")])
 		return -EINVAL;
 	errno = 0;
@@ -99,6 +113,8 @@ static void take_variable(const char *var)
 		return;
 	else if (is_log(s))
 		siw_trace_warn_user("%s is not level[,layer=level]...; ignored", var);
+	else if (s->value == &values.persona)
+		siw_trace_warn_user("%s is not auto, iwarp or roce; ignored", var);
 	else
 		siw_trace_warn_user("%s is not a number of %lld..%lld; using %lld", var,
 				    (long long)s->min, (long long)s->max, (long long)s->def);

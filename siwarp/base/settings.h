@@ -37,6 +37,8 @@
 	  "milliseconds until an unfinished MPA start-up is given up")                        \
 	X(linger_ms, "SIWARP_LINGER_MS", "--linger-ms", 2000, 0, 600000,                      \
 	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
+	X(persona, "SIWARP_PERSONA", "--persona", 0, 0, 2,                                    \
+	  "RC sends complete when TCP has them (iwarp) or the peer has them (roce); or auto") \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
 	X(log, "SIWARP_LOG", "--log", 0, 0, 4,                                                \

@@ -36,6 +36,7 @@ struct siw_cm_id {
 	bool passive, listening;
 	struct siw_mpa_params request; /* active: what was asked; passive: what the peer asked */
 	uint16_t ird, ord;	       /* after negotiation */
+	bool ord_asked;		       /* by number */
 };
 
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
@@ -193,9 +194,16 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 		dev.max_qp_init_rd_atom = (uint32_t)qp_ord;
 	if (qp_ird >= 0)
 		dev.max_qp_rd_atom = (uint32_t)qp_ird;
-	if (depth(param->initiator_depth, dev.max_qp_init_rd_atom, ord))
+	if (depth(param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
+	    depth(param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
-	return depth(param->responder_resources, dev.max_qp_rd_atom, ird);
+	id->ord_asked = param->initiator_depth > 0 || qp_ord > 0;
+	/* One Read each way tells whether the peer has what was sent. */
+	if (siw_verbs_qp_roce(id->qp)) {
+		*ord = *ord ? *ord : 1;
+		*ird = *ird ? *ird : 1;
+	}
+	return 0;
 }
 
 static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
@@ -307,6 +315,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.ird = id->ird;
 	at.ord = id->ord;
 	at.rtr = reply.rtr;
+	at.ord_told = reply.enhanced || id->ord_asked;
 	err = siw_verbs_attach(id->conn, id->qp, &at);
 	if (err)
 		siw_verbs_refuse(id->conn, &LOCAL_ERROR);
@@ -414,6 +423,7 @@ static void on_reply(struct siw_cm_id *id, const struct siw_verbs_conn_event *e,
 	}
 	at.ird = id->ird;
 	at.ord = id->ord;
+	at.ord_told = e->params.enhanced || id->ord_asked;
 	if (!err)
 		err = siw_verbs_attach(id->conn, id->qp, &at);
 	if (err) {

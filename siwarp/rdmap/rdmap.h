@@ -171,6 +171,13 @@ struct siw_rdmap_op {
  */
 int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
+ * Asks whether the peer has all that was begun: a Read of nothing behind it, one of the ORD. 0:
+ * SIW_RDMAP_CONFIRMED will say so; -EAGAIN not now, as siw_rdmap_send; -errno.
+ */
+int siw_rdmap_confirm(struct siw_rdmap_stream *stream);
+/* Read Requests sent so far, of any kind: the MSN of the last one. Send lock. */
+uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
+/*
  * Gives TCP what is framed, goes on with a long message, answers the peer's Read Requests, in fair
  * turns. 1: nothing is left to do; 0: TCP is full or a turn's budget (about 1 MiB) is used up; call
  * again at the next progress (siw_rdmap_send first, so that the user's operations get their turn);
@@ -195,9 +202,10 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_REQUESTED,  /* the peer asked for data: flush is due */
 	SIW_RDMAP_PROGRESS,   /* something one-sided was placed; nothing to tell the user */
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream is over */
-	SIW_RDMAP_ERROR,    /* this end found err; siw_rdmap_terminate is due; the stream is over */
-	SIW_RDMAP_CLOSED,   /* end of stream or a dead connection: status */
-	SIW_RDMAP_BAD_RECV, /* datagram: a receive is used up: cookie, -EMSGSIZE or -EACCES */
+	SIW_RDMAP_ERROR,  /* this end found err; siw_rdmap_terminate is due; the stream is over */
+	SIW_RDMAP_CLOSED, /* end of stream or a dead connection: status */
+	SIW_RDMAP_CONFIRMED, /* the peer has every operation up to number cookie */
+	SIW_RDMAP_BAD_RECV,  /* datagram: a receive is used up: cookie, -EMSGSIZE or -EACCES */
 };
 
 struct siw_rdmap_event {

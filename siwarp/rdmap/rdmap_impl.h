@@ -83,7 +83,8 @@ struct siw_rdmap_read {
 	uint32_t stag;			 /* the sink's, or 0 */
 	uint32_t length;		 /* octets */
 	uint32_t placed;		 /* octets of the response; of the receiving side alone */
-	bool silent;			 /* the RTR: nobody above waits for it */
+	bool silent;			 /* nobody above waits for it: the RTR, and: */
+	bool confirm;			 /* of siw_rdmap_confirm */
 	struct siw_rdmap_wire_read wire; /* the request, referred to until TCP has it */
 	struct siw_sge wire_sge;
 };
@@ -182,9 +183,15 @@ static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 /* Fills event from a Terminate Message of len octets, whatever they are. */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 
+enum siw_rdmap_read_kind {
+	SIW_RDMAP_READ_USERS,
+	SIW_RDMAP_READ_RTR, /* it may exceed the ORD */
+	SIW_RDMAP_READ_CONFIRM,
+};
+
 /* rdmap_read.c: our Reads. Requester, send lock: */
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
-			 bool silent);
+			 enum siw_rdmap_read_kind kind);
 /* Progress lock: judges a segment of a response (false: *err); ends the oldest Read. */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err);

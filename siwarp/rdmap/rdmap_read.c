@@ -41,7 +41,7 @@ static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *re
 }
 
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
-			 bool silent)
+			 enum siw_rdmap_read_kind kind)
 {
 	uint32_t issued = atomic_load_explicit(&stream->issued, memory_order_relaxed);
 	/* Pairs with the store in pop_read: the slot is free. */
@@ -59,7 +59,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	uint32_t stag = 0;
 	int r;
 
-	if (!silent && issued - answered >= stream->ord) /* RFC5040-6.1-04 */
+	if (kind != SIW_RDMAP_READ_RTR && issued - answered >= stream->ord) /* RFC5040-6.1-04 */
 		return -EAGAIN;
 	if (op->length > UINT32_MAX)
 		return -EMSGSIZE;
@@ -72,7 +72,8 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	read->stag = stag;
 	read->length = (uint32_t)op->length;
 	read->placed = 0;
-	read->silent = silent;
+	read->silent = kind != SIW_RDMAP_READ_USERS;
+	read->confirm = kind == SIW_RDMAP_READ_CONFIRM;
 	read->wire = (struct siw_rdmap_wire_read){
 		/* Nobody looks at the sink of a Read of nothing; 0 confuses some. */
 		.sink_stag = htobe32(stag ? stag : 1),
@@ -166,6 +167,9 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 		event->cookie = read->cookie;
 		event->length = read->length;
 		siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
+	} else if (read->confirm) {
+		event->kind = SIW_RDMAP_CONFIRMED;
+		event->cookie = read->cookie;
 	}
 	pop_read(stream, read);
 }

@@ -209,7 +209,7 @@ static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 	else if (rtr == SIW_MPA_RTR_WRITE)
 		r = siw_ddp_tx(stream->ddp, &write, &err);
 	else
-		r = siw_rdmap_read_begin(stream, &read, true);
+		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_RTR);
 	if (r < 0)
 		return r;
 	r = siw_ddp_tx_flush(stream->ddp);

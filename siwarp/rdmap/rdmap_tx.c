@@ -53,7 +53,7 @@ static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 		msg.to = op->remote_to;
 		break;
 	case SIW_RDMAP_READ_REQUEST:
-		return siw_rdmap_read_begin(stream, op, false);
+		return siw_rdmap_read_begin(stream, op, SIW_RDMAP_READ_USERS);
 	default:
 		return -EINVAL;
 	}
@@ -93,6 +93,39 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	siw_rdmap_traffic_count(&stream->traffic.sent, 1,
 				op->opcode == SIW_RDMAP_READ_REQUEST ? 0 : op->length);
 	return 0;
+}
+
+int siw_rdmap_confirm(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	/* An STag that names nothing, as the RTR's: nobody looks at it (RFC5040-5.2.1-16). */
+	struct siw_rdmap_op read = {
+		.opcode = SIW_RDMAP_READ_REQUEST,
+		.cookie = tx->begun,
+		.rkey = 1,
+	};
+	int r;
+
+	if (!stream->started || tx->shut || tx->term ||
+	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
+		return -EPIPE;
+	if (tx->active) {
+		tx->waiting = tx->response;
+		return -EAGAIN;
+	}
+	r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
+	if (r < 0)
+		return r;
+	tx->waiting = false;
+	tx->active = r == 0;
+	tx->response = false;
+	siw_count(SIW_COUNTER_confirm_reads, 1);
+	return 0;
+}
+
+uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
+{
+	return atomic_load_explicit(&stream->issued, memory_order_relaxed);
 }
 
 /* Goes on with the message in the works: 1 it is framed, 0 not yet, -errno. */

@@ -23,6 +23,7 @@ from siwarp.verbs.device import Context, Device, DeviceAttr, get_device_list, so
 from siwarp.verbs.enums import (
     AccessFlag,
     EventType,
+    Persona,
     QPAttrMask,
     QPState,
     QPType,
@@ -72,6 +73,7 @@ __all__ = [
     "EventType",
     "LimitError",
     "PeerGone",
+    "Persona",
     "ProtocolError",
     "QPAttr",
     "QPAttrMask",

@@ -81,6 +81,14 @@ class QPState(IntEnum):
     ERR = 6
 
 
+class Persona(IntEnum):
+    """When RC sends complete (``enum siw_persona``): TCP has them, or the peer has them."""
+
+    AUTO = 0
+    IWARP = 1
+    ROCE = 2
+
+
 class QPAttrMask(IntFlag):
     """Which attributes a modify means (``enum siw_qp_attr_mask``)."""
 

@@ -21,7 +21,7 @@ from siwarp.verbs._seam import (
     reap,
 )
 from siwarp.verbs.cq import CQ
-from siwarp.verbs.enums import AccessFlag, QPAttrMask, QPState, QPType, SendFlag, WROpcode
+from siwarp.verbs.enums import AccessFlag, Persona, QPAttrMask, QPState, QPType, SendFlag, WROpcode
 from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
 from siwarp.verbs.pd import PD
 from siwarp.verbs.srq import SRQ
@@ -53,6 +53,8 @@ class QPInitAttr:
         srq: whose receives it takes; it has none of its own then.
         crc: UD: ``False`` sends zero in the CRC field and does not check it; both ends must agree.
         addr: UD: (host, port) to bind; the default is the device's first address and a free port.
+        persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
+            peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
         qp_context: anything that the caller wants to find again.
 
     """
@@ -66,6 +68,7 @@ class QPInitAttr:
     crc: bool = True
     addr: Address | None = None
     srq: SRQ | None = None
+    persona: int = Persona.AUTO
 
 
 @dataclass
@@ -155,6 +158,7 @@ class QP(Handle):
         c_init.qp_type = init_attr.qp_type
         c_init.sq_sig_all = init_attr.sq_sig_all
         c_init.no_crc = not init_attr.crc
+        c_init.persona = init_attr.persona
         c_init.addr = addr_to_c(init_attr.addr)[0]
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = check_pointer(
@@ -250,6 +254,7 @@ class QP(Handle):
                 crc=not init.no_crc,
                 addr=addr_from_c(init.addr),
                 srq=self.srq,
+                persona=Persona(init.persona),
             ),
         )
 

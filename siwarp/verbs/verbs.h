@@ -11,6 +11,8 @@
 #ifndef SIW_VERBS_H
 #define SIW_VERBS_H
 
+#include <stdbool.h>
+
 #include <siwarp/siw.h>
 
 #include "base/err.h"
@@ -72,6 +74,7 @@ struct siw_verbs_attach {
 	uint16_t ird, ord;
 	uint8_t rtr; /* enum siw_mpa_rtr both agreed on */
 	bool initiator;
+	bool ord_told; /* ord is what the peer granted or the user said, and no guess */
 };
 /* Makes the started stream the QP's: INIT -> RTR -> RTS. ESTABLISHED follows as an event. */
 int siw_verbs_attach(struct siw_verbs_conn *conn, struct siw_qp *qp,
@@ -88,6 +91,8 @@ void siw_verbs_qp_hold(struct siw_qp *qp);
 void siw_verbs_qp_drop(struct siw_qp *qp);
 struct siw_context *siw_verbs_qp_context(struct siw_qp *qp);
 int siw_verbs_qp_type(struct siw_qp *qp);
+/* Whether its persona is roce. */
+bool siw_verbs_qp_roce(struct siw_qp *qp);
 /* ORD and IRD asked for by siw_modify_qp, -1 where it was not. */
 void siw_verbs_qp_depths(struct siw_qp *qp, int *ord, int *ird);
 

@@ -303,8 +303,11 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 		qp->granted_ord = at->ord;
 		qp->wire_err = 0;
 		qp->sends_begun = 0;
+		qp->confirm = (struct siw_confirm){ .on = qp->roce && at->ord && at->ord_told };
 	}
 	siw_unlock(&qp->send_lock);
+	if (!err && qp->roce && !qp->confirm.on)
+		siw_count(SIW_COUNTER_confirm_none, 1);
 	return err;
 }
 
@@ -360,6 +363,8 @@ int siw_verbs_disconnect(struct siw_verbs_conn *conn)
 
 	siw_lock(&ctx->progress);
 	if (conn->qp)
+		siw_verbs_rc_settle(conn->qp);
+	if (conn->qp) /* what came may have ended it */
 		siw_verbs_rc_fail(conn->qp, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
 		err = -ENOTCONN;
@@ -376,6 +381,8 @@ void siw_verbs_conn_destroy(struct siw_verbs_conn *conn)
 		free_conn(siw_container(conn->children.next, struct siw_verbs_conn, of_listener));
 	if (conn->lsock)
 		siw_rdmap_listener_close(conn->lsock);
+	if (conn->qp)
+		siw_verbs_rc_settle(conn->qp);
 	if (conn->qp) {
 		struct siw_qp *qp = conn->qp;
 

@@ -167,7 +167,7 @@ struct siw_wqe {
 	uint64_t length; /* octets */
 	uint64_t seq;	 /* BEGUN: RDMAP's number of it */
 	uint64_t remote;
-	uint32_t msn;	/* RC, BEGUN: of a Send */
+	uint32_t msn;	/* RC, BEGUN: of a Send or a Read Request */
 	uint32_t rkey;	/* UD: the Q_Key */
 	uint8_t opcode; /* enum siw_wr_opcode */
 	uint8_t state;
@@ -192,6 +192,19 @@ enum siw_run {
 	SIW_RUN_MORE,	 /* something that can go on at the next turn */
 };
 
+/*
+ * Persona roce: how far the peer is known to have what was sent, in RDMAP's numbers of operations.
+ * Any Read tells it of all that went before; where there is none behind what waits, one of nothing is
+ * sent, one at a time.
+ */
+struct siw_confirm {
+	bool on;	  /* off: TCP's acceptance completes */
+	bool asked;	  /* a Read of nothing is on its way */
+	uint64_t wanted;  /* the last operation that somebody waits for */
+	uint64_t covered; /* the last one that a Read on its way will confirm */
+	uint64_t known;	  /* the last one that is confirmed */
+};
+
 struct siw_qp {
 	struct siw_pollee pollee; /* first */
 	struct siw_context *ctx;
@@ -204,6 +217,7 @@ struct siw_qp {
 	_Atomic uint32_t qpn;
 	_Atomic uint32_t held; /* connection ids that point here */
 	bool sig_all, no_crc;
+	bool roce; /* persona */
 	uint32_t qkey;
 	int access, ord, ird; /* ord, ird: -1 not set */
 	struct siw_qp_cap cap;
@@ -215,10 +229,11 @@ struct siw_qp {
 	uint32_t sq_head, sq_next, sq_tail; /* oldest, next to begin, next free: send_lock */
 	uint32_t reads_out;
 	uint32_t sends_begun; /* RC: the MSN of the last Send, too (RFC 5041: they count from 1) */
-	bool flushed;	      /* in ERR, and what was posted before is complete: send_lock */
-	uint32_t polls_at_post; /* UD: ctx->polls at the last post: send_lock */
-	struct siw_link unsent; /* ctx->unsent_lock */
-	bool on_unsent;		/* ctx->unsent_lock */
+	struct siw_confirm confirm; /* RC: send_lock */
+	bool flushed;		    /* in ERR, and what was posted before is complete: send_lock */
+	uint32_t polls_at_post;	    /* UD: ctx->polls at the last post: send_lock */
+	struct siw_link unsent;	    /* ctx->unsent_lock */
+	bool on_unsent;		    /* ctx->unsent_lock */
 
 	siw_lock_t recv_lock;
 	struct siw_rdmap_queue *recvs; /* its own, or the SRQ's */
@@ -228,6 +243,7 @@ struct siw_qp {
 	struct siw_rdmap_dgram *dgram;	 /* UD */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
+	bool failing; /* the same, once those ahead of it are complete: send_lock */
 	bool may_send; /* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
 	uint16_t granted_ord;
 	uint32_t wire_err; /* of the Terminate that ended it, as in struct siw_wc's vendor_err */
@@ -372,6 +388,11 @@ void siw_verbs_rc_close_step(struct siw_qp *qp);
 void siw_verbs_rc_tick(struct siw_timed *timed, uint64_t now_ns);
 /* Awaits the peer's end of a stream that was shut, with nobody's help. progress held. 0, -ENOMEM. */
 int siw_verbs_linger(struct siw_context *ctx, struct siw_rdmap_stream *stream);
+/*
+ * Before this end closes: takes in what has come already, within bounds. The peer may be asking
+ * whether its last message is here.
+ */
+void siw_verbs_rc_settle(struct siw_qp *qp);
 /* Ends the stream with a reset: what TCP has not taken must not be sent any more. */
 void siw_verbs_rc_abort(struct siw_qp *qp);
 /* Lets go of the stream at once; what TCP has taken still reaches the peer. */

@@ -112,9 +112,9 @@ void siw_verbs_flush(struct siw_qp *qp)
 	while (qp->sq_head != qp->sq_tail) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
 
-		siw_verbs_wqe_finish(qp, wqe,
-				     wqe->state == SIW_WQE_DONE ? wqe->status : SIW_WC_WR_FLUSH_ERR,
-				     qp->wire_err);
+		int status = wqe->state == SIW_WQE_DONE ? wqe->status : SIW_WC_WR_FLUSH_ERR;
+
+		siw_verbs_wqe_finish(qp, wqe, status, status == SIW_WC_SUCCESS ? 0 : qp->wire_err);
 	}
 	qp->sq_next = qp->sq_head;
 	qp->flushed = true;

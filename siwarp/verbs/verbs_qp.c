@@ -15,6 +15,8 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 
 	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UD)
 		return -EINVAL;
+	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
+		return -EINVAL;
 	if (!init->send_cq || !init->recv_cq || init->send_cq->ctx != pd->ctx ||
 	    init->recv_cq->ctx != pd->ctx)
 		return -EINVAL;
@@ -124,6 +126,7 @@ static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 	qp->type = init->qp_type;
 	qp->sig_all = init->sq_sig_all;
 	qp->no_crc = init->no_crc || !siw_settings()->crc;
+	qp->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
 	qp->ord = qp->ird = -1;
 	qp->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 	qp->burst = 1;
@@ -196,9 +199,10 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (atomic_load(&qp->held))
 		return -EBUSY;
 	siw_lock(&ctx->progress);
-	if (qp->type == SIW_QPT_RC)
+	if (qp->type == SIW_QPT_RC) {
+		siw_verbs_rc_settle(qp);
 		siw_verbs_rc_release(qp);
-	else
+	} else
 		siw_verbs_ud_finish(qp);
 	siw_verbs_forget(qp);
 	siw_link_del(&qp->in_ctx);
@@ -312,6 +316,8 @@ static int step_to(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 
 	if (event < 0)
 		return event;
+	if (qp->stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
+		siw_verbs_rc_settle(qp);
 	err = siw_verbs_state_next(qp->type, qp->state, event, &action);
 	if (err < 0)
 		return err;
@@ -369,6 +375,7 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 		.qp_type = qp->type,
 		.sq_sig_all = qp->sig_all,
 		.no_crc = qp->no_crc,
+		.persona = qp->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 	};
 	if (qp->dgram)
 		siw_rdmap_dgram_addr(qp->dgram, &init->addr);
@@ -421,6 +428,11 @@ struct siw_context *siw_verbs_qp_context(struct siw_qp *qp)
 int siw_verbs_qp_type(struct siw_qp *qp)
 {
 	return qp->type;
+}
+
+bool siw_verbs_qp_roce(struct siw_qp *qp)
+{
+	return qp->roce;
 }
 
 void siw_verbs_qp_depths(struct siw_qp *qp, int *ord, int *ird)

@@ -71,6 +71,45 @@ static int begin(struct siw_qp *qp, struct siw_wqe *wqe, uint32_t index)
 	return siw_rdmap_send(qp->stream, &op);
 }
 
+/* Requests nobody is told of wait until the ring is half full of them. */
+static void want_confirmation(struct siw_qp *qp, const struct siw_wqe *wqe)
+{
+	if (qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED) ||
+	    qp->sq_next - qp->sq_head > qp->sq_mask / 2)
+		qp->confirm.wanted = wqe->seq;
+}
+
+/* Behind the last thing begun, so that it travels in the same write. Whether there was a need. */
+static bool ask_confirmation(struct siw_qp *qp)
+{
+	struct siw_confirm *c = &qp->confirm;
+
+	if (c->asked || c->covered >= c->wanted || qp->state != SIW_QPS_RTS)
+		return false;
+	/* Not now: a Read that is in its way ends some time, or TCP makes room. */
+	if (siw_rdmap_confirm(qp->stream))
+		return false;
+	c->asked = true;
+	c->covered = siw_rdmap_begun(qp->stream);
+	return true;
+}
+
+/*
+ * A request of ours could not be sent, which ends the connection; with persona roce when those ahead
+ * of it are with the peer.
+ */
+static void fail_in_turn(struct siw_qp *qp)
+{
+	if (qp->sq_head != qp->sq_next) {
+		const struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+
+		if (wqe->state != SIW_WQE_DONE || wqe->status == SIW_WC_SUCCESS)
+			return;
+	}
+	qp->failing = false;
+	qp->broken = true;
+}
+
 /* Begins one WQE: 0, or -EAGAIN when nothing more can begin now. */
 static int begin_next(struct siw_qp *qp)
 {
@@ -89,21 +128,29 @@ static int begin_next(struct siw_qp *qp)
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
 							       : SIW_WC_WR_FLUSH_ERR;
-		qp->broken = true;
+		qp->failing = qp->confirm.on;
+		qp->broken = !qp->confirm.on;
+		qp->confirm.wanted = siw_rdmap_begun(qp->stream);
 		return -EAGAIN;
 	}
 	wqe->state = SIW_WQE_BEGUN;
 	wqe->seq = siw_rdmap_begun(qp->stream);
-	qp->reads_out += wqe->opcode == SIW_WR_RDMA_READ;
-	if (wqe->opcode == SIW_WR_SEND)
+	if (wqe->opcode == SIW_WR_RDMA_READ) {
+		qp->reads_out++;
+		wqe->msn = siw_rdmap_reads(qp->stream);
+		qp->confirm.covered = wqe->seq;
+	} else if (wqe->opcode == SIW_WR_SEND) {
 		wqe->msn = ++qp->sends_begun;
+	}
+	if (qp->confirm.on)
+		want_confirmation(qp, wqe);
 	return 0;
 }
 
-/* Completes, in order, what TCP has taken and what was read. */
+/* Completes, in order, what TCP has taken (roce: the peer has) and what was read. */
 static void reap(struct siw_qp *qp)
 {
-	uint64_t accepted = siw_rdmap_accepted(qp->stream);
+	uint64_t accepted = qp->confirm.on ? qp->confirm.known : siw_rdmap_accepted(qp->stream);
 
 	while (qp->sq_head != qp->sq_next) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
@@ -117,24 +164,36 @@ static void reap(struct siw_qp *qp)
 	}
 }
 
+static bool may_begin(const struct siw_qp *qp)
+{
+	return qp->state == SIW_QPS_RTS && !qp->broken && !qp->failing &&
+	       qp->sq_next != qp->sq_tail;
+}
+
 enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 {
 	int r;
 
 	if (!qp->stream)
 		return SIW_RUN_DONE;
-	while (qp->state == SIW_QPS_RTS && !qp->broken && qp->sq_next != qp->sq_tail)
+	while (may_begin(qp))
 		if (begin_next(qp))
 			break;
+	if (qp->confirm.on)
+		ask_confirmation(qp);
 	r = siw_rdmap_flush(qp->stream);
 	/*
 	 * TCP may have taken everything since a request found no room: nobody else would begin it.
 	 * One that does not begin now waits for a Read, and the Read's end comes here again.
 	 */
-	if (r == 1 && qp->state == SIW_QPS_RTS && !qp->broken && qp->sq_next != qp->sq_tail &&
-	    !begin_next(qp))
+	if (r == 1 && may_begin(qp) && !begin_next(qp))
 		r = 0;
+	/* Nor would anybody ask, if it was a long message that left no room for the question. */
+	if (r == 1 && qp->confirm.on && ask_confirmation(qp))
+		r = siw_rdmap_flush(qp->stream);
 	reap(qp);
+	if (qp->failing)
+		fail_in_turn(qp);
 	/* Found by this end in what it was sending: the receiving side has the error. */
 	if (r == -EACCES && !qp->closing)
 		qp->broken = true;
@@ -179,7 +238,18 @@ static void on_read_done(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	siw_lock(&qp->send_lock);
 	siw_verbs_wqe(qp, (uint32_t)ev->cookie)->state = SIW_WQE_DONE;
 	siw_verbs_wqe(qp, (uint32_t)ev->cookie)->status = SIW_WC_SUCCESS;
+	qp->confirm.known = siw_verbs_wqe(qp, (uint32_t)ev->cookie)->seq;
 	qp->reads_out--;
+	siw_unlock(&qp->send_lock);
+	run_and_mark(qp);
+}
+
+/* The answers come in order, so this one knows more than the last. */
+static void on_confirmed(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	siw_lock(&qp->send_lock);
+	qp->confirm.known = ev->cookie;
+	qp->confirm.asked = false;
 	siw_unlock(&qp->send_lock);
 	run_and_mark(qp);
 }
@@ -200,36 +270,60 @@ static enum siw_wc_status status_of(const struct siw_wire_err *err)
 	return SIW_WC_REM_OP_ERR;
 }
 
-/* Whether the header that a Terminate quotes is of this request. */
+/*
+ * Whether the header that a Terminate quotes is of this request. Of Writes to the same place it is
+ * the first: nothing is called delivered that may not be.
+ */
 static bool is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
 {
+	uint64_t last = wqe->length ? wqe->length - 1 : 0;
+
 	if (wqe->state != SIW_WQE_BEGUN)
 		return false;
 	switch (wqe->opcode) {
 	case SIW_WR_RDMA_WRITE:
 		return ev->quoted_tagged && ev->quoted_stag == wqe->rkey &&
-		       ev->quoted_to - wqe->remote <= wqe->length;
-	case SIW_WR_RDMA_READ: /* responses come in order, so it is about the oldest */
-		return !ev->quoted_tagged && ev->quoted_qn == 1;
+		       ev->quoted_to - wqe->remote <= last;
+	case SIW_WR_RDMA_READ:
+		return !ev->quoted_tagged && ev->quoted_qn == 1 && ev->quoted_msn == wqe->msn;
 	default:
 		return !ev->quoted_tagged && ev->quoted_qn == 0 && ev->quoted_msn == wqe->msn;
 	}
 }
 
-/* The request that the Terminate is about, if it is still here. */
+/* The request that the Terminate is about, if it is still here; else sq_next. */
+static uint32_t find_culprit(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	uint32_t i = qp->sq_head;
+
+	while (i != qp->sq_next && !is_quoted(siw_verbs_wqe(qp, i), ev))
+		i++;
+	return i;
+}
+
+/*
+ * Says how the request ended that the Terminate is about. The peer took what came in order, so it
+ * has the Sends and Writes before; what it was still to answer, it will not.
+ */
 static void name_culprit(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 {
+	uint32_t culprit;
+
 	if (!ev->quoted)
 		return;
 	siw_lock(&qp->send_lock);
-	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
-		struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
+	culprit = find_culprit(qp, ev);
+	if (culprit != qp->sq_next) {
+		for (uint32_t i = qp->sq_head; i != culprit; i++) {
+			struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
 
-		if (!is_quoted(wqe, ev))
-			continue;
-		wqe->state = SIW_WQE_DONE;
-		wqe->status = (uint8_t)status_of(&ev->err);
-		break;
+			if (wqe->state != SIW_WQE_BEGUN || wqe->opcode == SIW_WR_RDMA_READ)
+				continue;
+			wqe->state = SIW_WQE_DONE;
+			wqe->status = SIW_WC_SUCCESS;
+		}
+		siw_verbs_wqe(qp, culprit)->state = SIW_WQE_DONE;
+		siw_verbs_wqe(qp, culprit)->status = (uint8_t)status_of(&ev->err);
 	}
 	siw_unlock(&qp->send_lock);
 }
@@ -265,6 +359,9 @@ static bool handle(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		return true;
 	case SIW_RDMAP_READ_DONE:
 		on_read_done(qp, ev);
+		return true;
+	case SIW_RDMAP_CONFIRMED:
+		on_confirmed(qp, ev);
 		return true;
 	case SIW_RDMAP_REQUESTED:
 		run_and_mark(qp);

@@ -49,7 +49,7 @@ static struct siw_rdmap_stream *detach(struct siw_qp *qp)
 	siw_lock(&qp->send_lock);
 	qp->stream = NULL;
 	qp->closing = SIW_OPEN;
-	qp->broken = false;
+	qp->broken = qp->failing = false;
 	siw_unlock(&qp->send_lock);
 	siw_verbs_timed_del(qp->ctx, &qp->timed);
 	return stream;
@@ -196,6 +196,15 @@ void siw_verbs_rc_abort(struct siw_qp *qp)
 		siw_verbs_flush_recv(qp, cookie);
 	siw_verbs_flush(qp);
 	leave_conn(qp);
+}
+
+#define SETTLE_TURNS 8
+
+void siw_verbs_rc_settle(struct siw_qp *qp)
+{
+	for (int i = 0; i < SETTLE_TURNS && qp->stream && !qp->closing; i++)
+		if (!siw_verbs_rc_serve(&qp->pollee))
+			return;
 }
 
 void siw_verbs_rc_release(struct siw_qp *qp)

@@ -49,12 +49,12 @@ enum siw_cm_rtr {
 struct siw_cm_param {
 	const void *private_data;
 	uint32_t private_data_len; /* at most 508 octets in rev 2, 512 in rev 1 */
-	int initiator_depth;	   /* ORD wanted; 0 = the device's limit, -1 = none */
-	int responder_resources;   /* IRD offered; 0 = the device's limit, -1 = none */
-	int rev;		   /* MPA revision of a connect: 2, or 1; 0 = 2 */
-	int no_crc;		   /* 1 = CRC only if the peer wants it */
-	int peer_to_peer; /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
-	int timeout_ms;	  /* of start-up; 0 = the default (setting mpa_timeout_ms) */
+	int initiator_depth; /* ORD wanted; 0 = the device's limit, -1 = none (persona roce: one) */
+	int responder_resources; /* IRD offered; the same */
+	int rev;		 /* MPA revision of a connect: 2, or 1; 0 = 2 */
+	int no_crc;		 /* 1 = CRC only if the peer wants it */
+	int peer_to_peer;	 /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
+	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
 };
 
 struct siw_cm_event {

@@ -300,6 +300,26 @@ enum siw_qp_state {
 	SIW_QPS_ERR = 6,
 };
 
+/*
+ * When an RC send request (Send, Write) completes, and what a Send without a receive meets. The wire
+ * is the same, and each end chooses for itself.
+ *
+ * IWARP, as RFC 5040 has it: a request completes when TCP took it, so a completion says that the
+ * buffer may be used again, and no more; a Send that finds no receive ends the connection.
+ *
+ * ROCE, as programs for InfiniBand expect: a request completes when the peer has it, which is learnt
+ * by a zero-length RDMA Read behind it. One that the peer refuses completes with what is wrong, what
+ * came before it with success and the rest with WR_FLUSH_ERR. It takes one of the RDMA Reads
+ * that the peer allows, so at least one is asked for when connecting; a peer that allows none, or
+ * does not say (MPA revision 1, unless initiator_depth was given), has these requests complete as
+ * with IWARP (counter confirm_none).
+ */
+enum siw_persona {
+	SIW_PERSONA_AUTO = 0, /* setting persona, or else IWARP */
+	SIW_PERSONA_IWARP = 1,
+	SIW_PERSONA_ROCE = 2,
+};
+
 struct siw_qp_cap {
 	uint32_t max_send_wr;
 	uint32_t max_recv_wr;
@@ -320,6 +340,7 @@ struct siw_qp_init_attr {
 	struct siw_addr
 		addr; /* UD: address and port to bind; family 0 = the device's first address,
 				 port 0 = any */
+	int persona;  /* RC: enum siw_persona */
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */

@@ -27,6 +27,7 @@ PROMISED = {
     "strict": (0, 0, 1),
     "mpa_timeout_ms": (5000, 10, 600000),
     "linger_ms": (2000, 0, 600000),
+    "persona": (0, 0, 2),
     "crc": (1, 0, 1),
     "log": (0, 0, 4),
 }
@@ -106,6 +107,19 @@ def test_a_bad_value_costs_one_line_and_leaves_the_default(child: Child, text: s
     assert values(done)["budget"] == 64
     head = f"siwarp: SIWARP_BUDGET={text} is not a number of 1..4096; using 64\n"
     assert done.stderr == head
+
+
+@pytest.mark.parametrize(("text", "value"), [("auto", 0), ("iwarp", 1), ("roce", 2), ("2", 2)])
+def test_the_persona_is_given_by_name_or_number(child: Child, text: str, value: int) -> None:
+    done = child(VALUES, SIWARP_PERSONA=text)
+    assert (values(done)["persona"], done.stderr) == (value, "")
+
+
+@pytest.mark.parametrize("text", ["Roce", "rocev2", "3", "ib"])
+def test_an_unknown_persona_costs_one_line_and_leaves_the_default(child: Child, text: str) -> None:
+    done = child(VALUES, SIWARP_PERSONA=text)
+    assert values(done)["persona"] == 0
+    assert done.stderr == f"siwarp: SIWARP_PERSONA={text} is not auto, iwarp or roce; ignored\n"
 
 
 def test_an_unknown_variable_costs_one_line_and_changes_nothing(child: Child) -> None:

@@ -20,6 +20,7 @@ from siwarp.verbs import (
     AsyncEvent,
     CompChannel,
     Context,
+    Persona,
     QPAttr,
     QPCap,
     QPInitAttr,
@@ -125,6 +126,7 @@ class Rig:
         sig_all: bool = False,
         crc: bool = True,
         srq: SRQ | None = None,
+        persona: int = Persona.AUTO,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -140,6 +142,7 @@ class Rig:
                 sq_sig_all=sig_all,
                 crc=crc,
                 srq=srq,
+                persona=persona,
             ),
         )
 

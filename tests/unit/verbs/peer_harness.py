@@ -1,0 +1,161 @@
+"""A peer of a queue pair that is a plain TCP socket and says what a test wants it to say."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from scapy.packet import Raw
+from unit.verbs.rc_harness import End, Wire, plain_listener
+from unit.verbs.verbs_harness import LIMIT
+
+from siwarp.cm import CMID, CMEventType, ConnParam
+from siwarp.inspect import (
+    DDP,
+    FPDU,
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    Queue,
+    ReadRequest,
+    Terminate,
+)
+from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged
+
+
+class PlainPeer:
+    """The other end of a connection, and its counts of messages."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        sock.settimeout(LIMIT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sends = 0
+        self.reads = 0
+
+    # ---- what it says
+
+    def put(self, *segments: bytes) -> None:
+        """Send segments, each in an FPDU, in one write."""
+        self.sock.sendall(b"".join(bytes(FPDU(ulpdu=Raw(s))) for s in segments))
+
+    def send(self, payload: bytes = b"", **fields: Any) -> bytes:
+        self.sends += 1
+        head: dict[str, Any] = {
+            "qn": Queue.SEND,
+            "opcode": Opcode.SEND,
+            "msn": self.sends,
+            **fields,
+        }
+        return bytes(DDPUntagged(**head)) + payload
+
+    @staticmethod
+    def write(payload: bytes, stag: int, to: int, **fields: Any) -> bytes:
+        return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to, **fields)) + payload
+
+    def read(self, size: int, stag: int, to: int) -> bytes:
+        self.reads += 1
+        head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=self.reads)
+        return bytes(head) + bytes(ReadRequest(sink_stag=0x77, size=size, src_stag=stag, src_to=to))
+
+    @staticmethod
+    def response(request: ReadRequest, payload: bytes = b"") -> bytes:
+        head = DDPTagged(
+            opcode=Opcode.RDMA_READ_RESPONSE, stag=request.sink_stag, to=request.sink_to
+        )
+        return bytes(head) + payload
+
+    @staticmethod
+    def terminate(layer: int, etype: int, code: int, quoted: bytes = b"") -> bytes:
+        """Return a Terminate that quotes the header of the segment ``quoted``."""
+        head = DDPUntagged(opcode=Opcode.TERMINATE, qn=Queue.TERMINATE)
+        told: dict[str, Any] = {"layer": layer, "etype": etype, "code": code}
+        if quoted:
+            kind = QuotedTagged if quoted[0] & 0x80 else QuotedUntagged
+            size = 14 if quoted[0] & 0x80 else 18
+            told |= {"m": 1, "d": 1, "ddp_seg_len": len(quoted), "quoted_ddp": kind(quoted[:size])}
+        return bytes(head) + bytes(Terminate(**told))
+
+    # ---- what it hears
+
+    def pull_segment(self) -> bytes:
+        """Read one FPDU: its segment."""
+        length = self._exactly(2)
+        ulpdu = int.from_bytes(length, "big")
+        frame: Any = FPDU(length + self._exactly(ulpdu + -(2 + ulpdu) % 4 + 4))
+        assert frame.crc == frame.crc_expected()
+        return bytes(frame)[2 : 2 + ulpdu]
+
+    def pull(self) -> tuple[Any, bytes]:
+        """Read one FPDU: its segment's header as scapy reads it, and what is behind."""
+        segment = self.pull_segment()
+        head: Any = DDP(segment).copy()
+        head.remove_payload()
+        return head, segment[len(bytes(head)) :]
+
+    def pull_read(self) -> ReadRequest:
+        """Read up to a Read Request, passing over Sends and Writes."""
+        while True:
+            head, rest = self.pull()
+            if head.opcode == Opcode.RDMA_READ_REQUEST:
+                assert head.qn == Queue.READ_REQUEST
+                return ReadRequest(rest)
+            assert head.opcode in (Opcode.SEND, Opcode.SEND_SE, Opcode.RDMA_WRITE)
+
+    def pull_terminate(self) -> Terminate:
+        """Read up to a Terminate."""
+        while True:
+            head, rest = self.pull()
+            if head.opcode == Opcode.TERMINATE:
+                return Terminate(rest)
+
+    def rest(self, seconds: float = 0.02) -> list[bytes]:
+        """Return the segments that are here, or come within a short while each."""
+        found = []
+        while select.select([self.sock], [], [], seconds)[0]:
+            found.append(self.pull_segment())
+        return found
+
+    def is_silent(self, seconds: float = 0.05) -> bool:
+        """Return whether nothing comes for a while."""
+        return not select.select([self.sock], [], [], seconds)[0]
+
+    def _exactly(self, n: int) -> bytes:
+        octets = b""
+        while len(octets) < n:
+            part = self.sock.recv(n - len(octets))
+            assert part, f"end of stream after {octets!r}"
+            octets += part
+        return octets
+
+
+@contextlib.contextmanager
+def answering(
+    wire: Wire,
+    *,
+    ird: int = 4,
+    ord: int = 4,
+    rev: int = 2,
+    ask: ConnParam | None = None,
+    **end: Any,
+) -> Iterator[tuple[End, PlainPeer]]:
+    """Connect a queue pair to a plain peer that accepts, with so much IRD and ORD."""
+    size = end.pop("size", 1 << 16)
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size, **end)
+        a.id.connect(s.getsockname(), ask)
+        sock, _ = s.accept()
+        with sock:
+            peer = PlainPeer(sock)
+            request: Any = MPARequest(sock.recv(1000))
+            enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}
+            assert request.rev == rev
+            sock.sendall(bytes(MPAReply(rev=rev, **enhanced)))
+            assert a.event().type == CMEventType.ESTABLISHED
+            yield a, peer
+        a.is_over()
