@@ -34,6 +34,7 @@
 	X(terminate_tx, "Terminate messages sent")                                        \
 	X(terminate_rx, "Terminate messages received")                                    \
 	X(crc_errors, "streams ended by a wrong CRC")                                     \
+	X(marker_errors, "streams ended by a Marker that points elsewhere")               \
 	X(connects, "connections made as initiator")                                      \
 	X(accepts, "connections made as responder")                                       \
 	X(rejects, "connection requests rejected, by either end")                         \

@@ -229,7 +229,7 @@ def mark(fpdu: Packet, at: int) -> bytes:
     for word in range(0, len(plain), 4):
         here = at + len(out)
         if here % MARKER_SPACING == 0:
-            out += bytes(Marker(fpduptr=max(here - first, 0)))
+            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))  # 16 bits of it
         if word == len(plain) - CRC_LEN and fpdu.crc is None:
             out += crc32c(bytes(out)).to_bytes(CRC_LEN, "little")
         else:

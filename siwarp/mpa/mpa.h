@@ -67,16 +67,15 @@ enum siw_mpa_startup {
  * format, its connection model is ours, and peer->rtr is the one RTR to send, among those
  * offered and known to the peer; IRD and ORD are judged above. Without such an RTR:
  * -EPROTO, siw_mpa_error code NO_RTR_MATCH, and FPDUs can still be sent (not received):
- * the Terminate that RFC 6581 section 9.2 asks for. Responder: a Request of revision 0,
- * or for Markers, is rejected by this layer itself (a Reply with R=1), then -EPROTO.
- * Markers are not in this build: it never declares M, and a Reply with M=1 is -EPROTO.
+ * the Terminate that RFC 6581 section 9.2 asks for. Responder: a Request of revision 0
+ * is rejected by this layer itself (a Reply with R=1), then -EPROTO.
  */
 int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
 /*
  * Responder: sends the Reply (rejected=1: rejects). 0, or -errno. What both ends then go
- * by: CRC on if either wanted it. -EINVAL: illegal params. Looked at: crc, rejected,
- * private data and, if the Request is enhanced, ird, ord and (if it is peer-to-peer; at
- * least one) rtr. All else follows from the Request: revision, format, connection model,
+ * by: CRC on if either wanted it; Markers in what goes to an end that wanted them.
+ * -EINVAL: illegal params. Looked at: crc, markers, rejected, private data and, if the
+ * Request is enhanced, ird, ord and (if it is peer-to-peer; at least one) rtr. All else follows from the Request: revision, format, connection model,
  * and 0x3fff in ird or ord where the Request has it in ord or ird.
  */
 int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params);
@@ -85,8 +84,8 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
  *
  * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush gives the batch to TCP in as few calls as
  * it can. Small payloads are copied into the batch; large ones are referred to, and must stay until
- * siw_mpa_tx_accepted has passed the FPDU. A batch holds about 256 KiB. Responder: nothing is flushed
- * before the peer's first FPDU came (RFC 5044 section 7.1.2).
+ * siw_mpa_tx_accepted has passed the FPDU (with Markers all is copied). A batch holds about 256 KiB.
+ * Responder: nothing is flushed before the peer's first FPDU came (RFC 5044 section 7.1.2).
  */
 
 /*
@@ -118,7 +117,8 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 /*
  * Looks at the FPDU at the head of the stream. 1: *head points at its first *head_len
  * ULPDU octets, at least min(ulpdu_len, 64) of them, *ulpdu_len says how long the ULPDU
- * is, and *whole whether all of it is here and its CRC was checked already. 0: nothing
+ * is, and *whole whether all of it is here and its CRC was checked already (with Markers
+ * always; they are judged, too, and out of the way). 0: nothing
  * yet. -errno: -EPROTO or -EBADMSG (siw_mpa_error tells: CRC, ...), -ECONNRESET, 0-length
  * end of stream: -ENOTCONN. Calling it again before siw_mpa_rx_payload gives the same
  * FPDU; -EBUSY after a siw_mpa_rx_payload that returned 0. A zero-length FPDU is given as

@@ -13,17 +13,14 @@ static const char *key_of(bool reply)
 	return reply ? SIW_MPA_KEY_REPLY : SIW_MPA_KEY_REQUEST;
 }
 
-/*
- * What we may say ourselves. Markers are not in this build, so M is never declared;
- * revision 0 is the RDMA Consortium's and not ours to speak.
- */
+/* What we may say ourselves. Revision 0 is the RDMA Consortium's and not ours to speak. */
 bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
 {
 	uint32_t room = SIW_MPA_MAX_PDATA;
 
 	if (p->rev != 1 && p->rev != 2)
 		return false;
-	if (p->markers || (p->rejected && !reply))
+	if (p->rejected && !reply)
 		return false;
 	if (p->enhanced)
 		room -= sizeof(struct siw_mpa_enhanced);
@@ -78,8 +75,8 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
 	uint8_t *pd = frame + sizeof(*f);
 
 	memcpy(f->key, key_of(reply), SIW_MPA_KEY_LEN);
-	f->flags = (p->crc ? SIW_MPA_FLAG_C : 0) | (p->rejected ? SIW_MPA_FLAG_R : 0) |
-		   (p->enhanced ? SIW_MPA_FLAG_S : 0);
+	f->flags = (p->markers ? SIW_MPA_FLAG_M : 0) | (p->crc ? SIW_MPA_FLAG_C : 0) |
+		   (p->rejected ? SIW_MPA_FLAG_R : 0) | (p->enhanced ? SIW_MPA_FLAG_S : 0);
 	f->rev = p->rev;
 	if (p->enhanced) {
 		put_enhanced(pd, p);

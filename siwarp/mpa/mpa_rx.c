@@ -9,6 +9,9 @@
  * is known only from its header. That puts payload into place before its CRC is known, a
  * variance from RFC5044-6-01 that setting strict takes back: nothing is given up as
  * received before the check.
+ *
+ * With Markers an FPDU is always awaited whole in staging and checked there, Markers too; its
+ * payload is copied to its place from between them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -54,13 +57,15 @@ static int rx_dead(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int r
  */
 static int make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
-	if (!rx->buf) {
-		rx->cap = rx->strict ? STRICT_OCTETS : STAGING_OCTETS;
-		rx->buf = malloc(rx->cap);
-		if (!rx->buf) {
-			rx->cap = 0;
+	uint32_t cap = rx->strict ? STRICT_OCTETS : STAGING_OCTETS;
+
+	if (rx->cap < cap) { /* none yet; or it was made before Markers were agreed on */
+		uint8_t *buf = realloc(rx->buf, cap);
+
+		if (!buf)
 			return -ENOMEM;
-		}
+		rx->buf = buf;
+		rx->cap = cap;
 	}
 	if (rx->pos == rx->end) {
 		rx->pos = rx->end = 0;
@@ -146,12 +151,30 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 
 /* ---- the head --------------------------------------------------------------------- */
 
+/* Whether a Marker stands right before the next FPDU: its octets. */
+static uint32_t lead_of(const struct siw_mpa_rx *rx)
+{
+	return siw_mpa_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
+}
+
+static uint32_t wanted_marked(const struct siw_mpa_rx *rx)
+{
+	uint32_t head = lead_of(rx) + SIW_MPA_LEN_OCTETS;
+
+	if (staged(rx) < head)
+		return head;
+	return siw_mpa_marked_len(rx->at, siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos + head -
+									SIW_MPA_LEN_OCTETS)));
+}
+
 /* Octets that must be staged before the FPDU at the head is given up. */
 static uint32_t wanted(const struct siw_mpa_rx *rx)
 {
 	const uint8_t *at = rx->buf + rx->pos;
 	uint32_t len, ulpdu;
 
+	if (rx->markers)
+		return wanted_marked(rx);
 	if (staged(rx) < SIW_MPA_LEN_OCTETS)
 		return SIW_MPA_LEN_OCTETS;
 	ulpdu = siw_mpa_be16(at);
@@ -195,11 +218,68 @@ static int check_whole(struct siw_mpa_stream *stream, uint32_t len)
 	return 1;
 }
 
+static int plain_head(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_rx *rx = &stream->rx;
+	int rv = stage_head(stream);
+	uint32_t len;
+
+	if (rv <= 0)
+		return rv;
+	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos);
+	len = siw_mpa_fpdu_len(rx->ulpdu_len);
+	rx->bulk = len > WHOLE_OCTETS;
+	rx->whole = staged(rx) >= len;
+	return rx->whole ? check_whole(stream, len) : 1;
+}
+
+/*
+ * The FPDU is whole and sound. A Marker before it is passed over, and one in its first octets moved
+ * out of the way, so that its head is in one piece.
+ */
+static void open_marked(struct siw_mpa_rx *rx, uint32_t marked_len)
+{
+	uint32_t lead = lead_of(rx), gap = siw_mpa_to_marker(rx->at + lead);
+
+	rx->pos += lead;
+	rx->left = marked_len - lead;
+	rx->gap = gap;
+	if (gap < SIW_MPA_LEN_OCTETS + HEAD_OCTETS && gap < rx->left) {
+		memmove(rx->buf + rx->pos + SIW_MPA_MARKER_OCTETS, rx->buf + rx->pos, gap);
+		rx->pos += SIW_MPA_MARKER_OCTETS;
+		rx->left -= SIW_MPA_MARKER_OCTETS;
+		rx->gap += SIW_MPA_MARKER_APART;
+	}
+	rx->at += marked_len;
+}
+
+static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
+{
+	struct siw_mpa_rx *rx = &stream->rx;
+	int rv = stage_head(stream);
+	uint32_t len;
+
+	if (rv <= 0)
+		return rv;
+	len = wanted_marked(rx);
+	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos + lead_of(rx));
+	rv = check_whole(stream, len);
+	if (rv < 0)
+		return rv;
+	if (!siw_mpa_markers_agree(rx->buf + rx->pos, rx->at, len)) {
+		siw_count(SIW_COUNTER_marker_errors, 1);
+		return rx_dead(stream, SIW_MPA_MARKER, -EPROTO);
+	}
+	rx->whole = true;
+	open_marked(rx, len);
+	return 1;
+}
+
 int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t *head_len,
 		    size_t *ulpdu_len, bool *whole)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
-	uint32_t len, here;
+	uint32_t here;
 	int rv;
 
 	if (rx->dead)
@@ -214,18 +294,12 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	if (rx->placing)
 		return -EBUSY;
 	if (!rx->have) {
-		rv = stage_head(stream);
+		rv = rx->markers ? marked_head(stream) : plain_head(stream);
 		if (rv <= 0)
 			return rv;
-		rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos);
-		len = siw_mpa_fpdu_len(rx->ulpdu_len);
-		rx->bulk = len > WHOLE_OCTETS;
-		rx->whole = staged(rx) >= len;
-		if (rx->whole && check_whole(stream, len) < 0)
-			return rx->dead;
 		rx->have = true;
 	}
-	here = staged(rx) - SIW_MPA_LEN_OCTETS;
+	here = (rx->markers && rx->gap < rx->left ? rx->gap : staged(rx)) - SIW_MPA_LEN_OCTETS;
 	*head = rx->buf + rx->pos + SIW_MPA_LEN_OCTETS;
 	*head_len = here < rx->ulpdu_len ? here : rx->ulpdu_len;
 	*ulpdu_len = rx->ulpdu_len;
@@ -402,6 +476,32 @@ static int payload_whole(struct siw_mpa_rx *rx, size_t skip, const struct iovec 
 	return finish(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
 }
 
+/* The same from between Markers. */
+static __attribute__((noinline)) int payload_marked(struct siw_mpa_rx *rx, size_t skip,
+						    const struct iovec *dest, int n)
+{
+	const uint8_t *from = rx->buf + rx->pos;
+	uint32_t gap = rx->gap, off = SIW_MPA_LEN_OCTETS + (uint32_t)skip;
+	uint32_t len = rx->ulpdu_len - (uint32_t)skip, done = 0;
+
+	while (off > gap) {
+		from += gap + SIW_MPA_MARKER_OCTETS;
+		off -= gap;
+		gap = SIW_MPA_MARKER_APART;
+	}
+	from += off;
+	gap -= off;
+	while (done < len) {
+		uint32_t now = len - done < gap ? len - done : gap;
+
+		scatter(dest, n, done, from, now, 0, false);
+		done += now;
+		from += now + SIW_MPA_MARKER_OCTETS;
+		gap = SIW_MPA_MARKER_APART;
+	}
+	return finish(rx, rx->left);
+}
+
 int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -411,7 +511,8 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 	if (!rx->have || skip > rx->ulpdu_len || !dest_fits(dest, n, rx->ulpdu_len - skip))
 		return -EINVAL;
 	if (rx->whole)
-		return payload_whole(rx, skip, dest, n);
+		return rx->markers ? payload_marked(rx, skip, dest, n)
+				   : payload_whole(rx, skip, dest, n);
 	if (!rx->placing) {
 		if (SIW_MPA_LEN_OCTETS + skip > staged(rx))
 			return -EINVAL;

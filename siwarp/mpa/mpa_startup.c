@@ -116,39 +116,38 @@ static int act_give_request(struct siw_mpa_stream *stream)
 
 /*
  * A Request of revision 0 (RFC 5044 annex C.2.1: a Reply in our own revision, then an
- * orderly close), or one for Markers, which this build cannot send: it is told so, rather
- * than left with a closed connection.
+ * orderly close): it is told so, rather than left with a closed connection.
  */
 static int act_refuse(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 	const struct siw_mpa_params *peer = &start->peer;
 
-	start->mine = (struct siw_mpa_params){ .rev = peer->rev ? peer->rev : 1,
-					       .crc = peer->crc,
-					       .rejected = 1,
-					       .enhanced = peer->enhanced,
-					       .p2p = peer->p2p,
-					       .rtr = peer->rtr };
+	start->mine = (struct siw_mpa_params){ .rev = 1, .crc = peer->crc, .rejected = 1 };
 	put_frame(stream, true);
 	siw_count(SIW_COUNTER_rejects, 1);
 	siw_mpa_pump(stream); /* all of it or not: there is no second try */
 	stream->rx.dead = -EPROTO;
-	return siw_mpa_fail(stream, peer->rev ? SIW_MPA_CATASTROPHIC : SIW_MPA_BAD_FRAME, -EPROTO);
+	return siw_mpa_fail(stream, SIW_MPA_BAD_FRAME, -EPROTO);
 }
 
-static void settle_crc(struct siw_mpa_stream *stream)
+/* What both frames together say of the octets to come. */
+static void settle_modes(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_start *start = stream->start;
 	/* RFC5044-7.1.1-10, -11 */
 	uint8_t mode = start->mine.crc || start->peer.crc ? SIW_MPA_CRC_ON : SIW_MPA_CRC_OFF;
 
+	/* RFC5044-7.1.1-06 to -09: each end's M is about what it receives. */
+	stream->tx.markers = start->peer.markers;
+	stream->rx.markers = start->mine.markers;
+	stream->rx.strict |= start->mine.markers;
 	__atomic_store_n(&stream->crc_mode, mode, __ATOMIC_RELEASE);
 }
 
 static int act_give_reply(struct siw_mpa_stream *stream)
 {
-	settle_crc(stream);
+	settle_modes(stream);
 	siw_mpa_open_tx(stream);
 	return SIW_MPA_REPLY;
 }
@@ -165,7 +164,7 @@ static int act_give_reject(struct siw_mpa_stream *stream)
  */
 static int act_give_mismatch(struct siw_mpa_stream *stream)
 {
-	settle_crc(stream);
+	settle_modes(stream);
 	siw_mpa_open_tx(stream);
 	stream->rx.dead = -EPROTO;
 	return siw_mpa_fail(stream, SIW_MPA_NO_RTR_MATCH, -EPROTO);
@@ -174,7 +173,7 @@ static int act_give_mismatch(struct siw_mpa_stream *stream)
 static int act_send_accept(struct siw_mpa_stream *stream)
 {
 	put_frame(stream, true);
-	settle_crc(stream);
+	settle_modes(stream);
 	return SIW_MPA_STARTING;
 }
 
@@ -305,7 +304,7 @@ static int see_request(struct siw_mpa_stream *stream)
 	if (siw_mpa_frame_parse(stream->start->in, peer) < 0 || peer->rev > 2)
 		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
 	peer->rejected = 0; /* R is not looked at in a Request (RFC 5044 section 7.1.1) */
-	if (peer->rev == 0 || peer->markers)
+	if (peer->rev == 0)
 		return SIW_MPA_EV_UNABLE;
 	return SIW_MPA_EV_REQUEST;
 }
@@ -334,11 +333,7 @@ static int judge_reply(struct siw_mpa_stream *stream)
 		return SIW_MPA_EV_BAD_FRAME;
 	if (peer->rejected)
 		return SIW_MPA_EV_REPLY_NO;
-	/*
-	 * Another revision than we asked in (RFC5044-7.1.1-16), or Markers, which we
-	 * cannot send.
-	 */
-	if (peer->rev != mine->rev || peer->markers)
+	if (peer->rev != mine->rev) /* RFC5044-7.1.1-16 */
 		return SIW_MPA_EV_BAD_FRAME;
 	if (peer->enhanced != mine->enhanced) /* RFC6581-10-05, -06 */
 		return SIW_MPA_EV_BAD_FRAME;

@@ -108,6 +108,12 @@ struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream)
 	return stream->error;
 }
 
+void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets)
+{
+	stream->tx.pos_in = stream->tx.pos_out = octets;
+	stream->rx.at = octets;
+}
+
 int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct siw_addr *peer)
 {
 	int rv = local ? siw_llp_local(stream->sock, local) : 0;

@@ -74,6 +74,9 @@ int siw_mpa_test_state(const struct siw_mpa_stream *stream);
 /* For tests: octets of memory that the stream holds beside its own struct. */
 size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream);
 
+/* For tests: as if so many octets (a multiple of 512) had gone both ways already. */
+void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets);
+
 /* cffi: end */
 
 enum siw_mpa_crc_mode {
@@ -106,6 +109,7 @@ struct siw_mpa_tx {
 	uint32_t mulpdu_age;	  /* flushes between two askings */
 	uint32_t flushes;	  /* since the last */
 	bool blocked;		  /* TCP's buffer was full */
+	bool markers;		  /* the peer asked for them; stored before crc_mode is */
 	int dead;		  /* -errno */
 	uint64_t framed, accepted;
 };
@@ -117,14 +121,18 @@ struct siw_mpa_rx {
 	uint32_t ulpdu_len; /* of the FPDU at the head, if have */
 	uint32_t done;	    /* of its ULPDU octets, those consumed; if placing */
 	uint32_t crc;	    /* over what is consumed; if placing */
+	uint32_t at;	    /* with markers: position of what is behind the FPDU at the head */
+	uint32_t gap;	    /* ... octets of that from pos on to the next Marker, if have */
+	uint32_t left;	    /* ... and to its end */
 	bool have;	    /* rx_fpdu gave it up */
 	bool whole;	    /* it is in staging, CRC checked */
 	bool placing;	    /* rx_payload has begun and returned 0 */
 	bool bulk;	    /* the last FPDU was large */
 	bool dry;	    /* the last read got less than it asked for */
 	bool strict;
-	bool heard; /* a valid FPDU came */
-	int dead;   /* -errno, once an error was given up (RFC5044-8-07) */
+	bool markers; /* we asked for them; then strict is set, too */
+	bool heard;   /* a valid FPDU came */
+	int dead;     /* -errno, once an error was given up (RFC5044-8-07) */
 };
 
 struct siw_mpa_stream {
@@ -163,6 +171,15 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
 /* A whole frame as a value; 0, or -EPROTO. */
 int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out);
+
+/*
+ * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets of it, to stand at
+ * position at of the stream.
+ */
+void siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
+			const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
+/* Whether all Markers of the FPDU of marked_len octets point to its first (RFC5044-8-01). */
+bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len);
 
 /* mpa_tx.c, mpa_rx.c */
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);

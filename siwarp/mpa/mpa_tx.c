@@ -8,6 +8,9 @@
  * large pieces are referred to where they are. A trailer and the header behind it share
  * an iovec: two per large FPDU. The arena starts anew whenever TCP has taken everything;
  * untouched parts of it cost no memory.
+ *
+ * With Markers all is copied: an FPDU would be in pieces of 508 octets, and its CRC runs over
+ * the Markers too, which is quickest where they lie with it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -178,6 +181,33 @@ static void frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len
 		siw_mpa_crc_put(at + pad, siw_crc32c(crc, at, pad));
 }
 
+/* It is in the batch, len octets of the stream. */
+static int framed(struct siw_mpa_tx *tx, uint32_t len)
+{
+	tx->octets += len;
+	tx->pos_in += len;
+	tx->ends[tx->framed++ % BATCH_FPDUS] = tx->pos_in;
+	return 1;
+}
+
+/* As siw_mpa_tx_fpdu, which has looked at what it was given, on a stream with Markers. */
+static __attribute__((noinline)) int tx_marked(struct siw_mpa_tx *tx, const void *head,
+					       size_t head_len, const struct iovec *payload, int n,
+					       uint32_t ulpdu, bool crc)
+{
+	uint32_t len = siw_mpa_marked_len(tx->pos_in, siw_mpa_fpdu_len(ulpdu));
+	struct need need = { .ulpdu = ulpdu, .arena = len, .iovs = 1 };
+	int rv;
+
+	if (!has_room(tx, &need))
+		return 0;
+	rv = batch_alloc(tx);
+	if (rv < 0)
+		return rv;
+	siw_mpa_marked_put(arena_take(tx, len), tx->pos_in, head, head_len, payload, n, ulpdu, crc);
+	return framed(tx, len);
+}
+
 int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
 		    const struct iovec *payload, int n)
 {
@@ -193,6 +223,8 @@ int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head
 		return -ENOTCONN;
 	if (head_len > MAX_HEAD || need.ulpdu > SIW_MPA_MAX_MULPDU)
 		return -EMSGSIZE;
+	if (tx->markers)
+		return tx_marked(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
 	if (!has_room(tx, &need))
 		return 0;
 	rv = batch_alloc(tx);
@@ -202,10 +234,7 @@ int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head
 		frame_small(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
 	else
 		frame_large(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
-	tx->octets += siw_mpa_fpdu_len(ulpdu);
-	tx->pos_in += siw_mpa_fpdu_len(ulpdu);
-	tx->ends[tx->framed++ % BATCH_FPDUS] = tx->pos_in;
-	return 1;
+	return framed(tx, siw_mpa_fpdu_len(ulpdu));
 }
 
 /*
@@ -281,13 +310,16 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)
 }
 
 /*
- * RFC5044-4.5-02: no Markers. Then length, ULPDU and CRC fill a segment, and no pad is
- * needed.
+ * RFC5044-4.5-02: length, ULPDU and CRC fill a segment, and no pad is needed; -01: beside the
+ * most Markers that there can be.
  */
-static uint32_t mulpdu_of(int emss, int64_t limit)
+static uint32_t mulpdu_of(int emss, int64_t limit, bool markers)
 {
 	int64_t mulpdu = (int64_t)emss - (SIW_MPA_LEN_OCTETS + SIW_MPA_CRC_OCTETS + emss % 4);
 
+	if (markers)
+		mulpdu -= SIW_MPA_MARKER_OCTETS *
+			  (((int64_t)emss + SIW_MPA_MARKER_SPACING - 1) / SIW_MPA_MARKER_SPACING);
 	if (mulpdu > limit)
 		mulpdu = limit;
 	if (mulpdu > SIW_MPA_MAX_MULPDU)
@@ -302,7 +334,7 @@ static void look_at_emss(struct siw_mpa_stream *stream)
 	int emss = siw_llp_tcp_emss(stream->sock);
 
 	if (emss > 0 || !tx->mulpdu)
-		tx->mulpdu = mulpdu_of(emss > 0 ? emss : 0, limit);
+		tx->mulpdu = mulpdu_of(emss > 0 ? emss : 0, limit, tx->markers);
 	tx->flushes = 0;
 	if (tx->mulpdu >= limit)
 		tx->mulpdu_age = MULPDU_OLD;

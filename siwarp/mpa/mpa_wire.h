@@ -82,6 +82,26 @@ _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
  *     |                             CRC                             |
  *     +-------------------------------------------------------------+
  */
+/*
+ * Marker (RFC 5044 section 4.2, figure 3), before the first FPDU and at every 512th octet from there.
+ * FPDUs and Markers are multiples of four octets, so that one falls between FPDUs, at an even place
+ * inside a ULPDU, or right before a CRC; never into a length field or a CRC.
+ *
+ *     +-------------------------------+-----------------------------+
+ *     |           reserved            | FPDUPTR: octets from the    |
+ *     |                               | FPDU's first to this one's  |
+ *     +-------------------------------+-----------------------------+
+ */
+struct siw_mpa_marker {
+	uint8_t reserved[2];
+	uint8_t fpduptr[2];
+} __attribute__((packed));
+_Static_assert(sizeof(struct siw_mpa_marker) == 4, "RFC 5044 figure 3");
+#define SIW_MPA_MARKER_SPACING 512u
+#define SIW_MPA_MARKER_OCTETS  4u
+#define SIW_MPA_MARKER_APART   (SIW_MPA_MARKER_SPACING - SIW_MPA_MARKER_OCTETS)
+#define SIW_MPA_PTR_MASK       0xfffcu /* RFC5044-4.3-06 */
+
 #define SIW_MPA_LEN_OCTETS  2
 #define SIW_MPA_CRC_OCTETS  4
 #define SIW_MPA_MAX_TRAILER (3 + SIW_MPA_CRC_OCTETS)
@@ -108,6 +128,26 @@ static inline uint32_t siw_mpa_pad(uint32_t ulpdu_len)
 static inline uint32_t siw_mpa_fpdu_len(uint32_t ulpdu_len)
 {
 	return SIW_MPA_LEN_OCTETS + ulpdu_len + siw_mpa_pad(ulpdu_len) + SIW_MPA_CRC_OCTETS;
+}
+
+/* Octets from position at of a stream with Markers to the next Marker's first; 0 at one. */
+static inline uint32_t siw_mpa_to_marker(uint32_t at)
+{
+	return -at % SIW_MPA_MARKER_SPACING;
+}
+
+/*
+ * Octets that an FPDU of len octets takes of a stream with Markers from position at on: its own, and
+ * the Markers right before it and inside it (RFC5044-4.3-05). Positions count from the first Marker
+ * on and wrap.
+ */
+static inline uint32_t siw_mpa_marked_len(uint32_t at, uint32_t len)
+{
+	uint32_t clear = siw_mpa_to_marker(at);
+	uint32_t behind = len > clear ? len - clear : 0;
+
+	return len +
+	       SIW_MPA_MARKER_OCTETS * ((behind + SIW_MPA_MARKER_APART - 1) / SIW_MPA_MARKER_APART);
 }
 
 /*

@@ -21,7 +21,7 @@ from unit.mpa.mpa_harness import (
     until,
 )
 
-from siwarp.inspect import MPAReply, MPARequest
+from siwarp.inspect import MPAReply, MPARequest, unmark
 
 BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
@@ -152,29 +152,40 @@ def test_no_marker_is_sent_to_a_peer_that_asks_for_none(w: World) -> None:
     assert cut(recv_exactly(stream.sock, 64 * 64)) == [bytes(58)] * 64
 
 
-def test_we_never_ask_for_markers(w: World) -> None:
-    assert recv_startup(w.asking(params()).sock).m == 0
-    stream, _ = w.requested(MPARequest(rev=2))
-    stream.reply(params())
-    assert recv_startup(stream.sock).m == 0
+def test_markers_are_asked_for_only_when_told(w: World) -> None:
+    for markers in (0, 1):
+        assert recv_startup(w.asking(params(markers=markers)).sock).m == markers
+        stream, _ = w.requested(MPARequest(rev=2))
+        stream.reply(params(markers=markers))
+        assert recv_startup(stream.sock).m == markers
 
 
+@pytest.mark.clause("RFC5044-7.1.1-06", "RFC5044-7.1.1-09")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_a_request_for_markers_is_rejected_because_we_cannot_send_them(w: World, rev: int) -> None:
-    stream = w.responder()
-    stream.sock.sendall(bytes(MPARequest(rev=rev, m=1)))
-    assert judged(stream) == errno.EPROTO
-    assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CATASTROPHIC)
+def test_m_in_a_request_brings_markers_from_the_responder(w: World, rev: int) -> None:
+    stream, peer = w.requested(MPARequest(rev=rev, m=1))
+    assert peer.markers == 1
+    stream.reply(params(rev=rev))
     reply = recv_startup(stream.sock)
-    assert (reply.rev, reply.r, reply.m) == (rev, 1, 0)
+    assert (reply.rev, reply.r, reply.m) == (rev, 0, 0)
+    stream.sock.sendall(fpdu(b"unmarked, since we did not ask"))
+    assert stream.receive() == b"unmarked, since we did not ask"
+    assert stream.frame(b"answer") == 1
+    stream.flush()
+    octets = recv_exactly(stream.sock, 16)
+    assert octets[:4] == bytes(4)
+    assert unmark(octets)[0][2:8] == b"answer"
 
 
-def test_a_reply_for_markers_ends_start_up_and_no_fpdu_is_sent(w: World) -> None:
-    stream = w.asking(params())
-    recv_startup(stream.sock)
-    stream.sock.sendall(bytes(MPAReply(rev=2, m=1)))
-    assert judged(stream) == errno.EPROTO
-    assert refused(lambda: stream.frame(b"no")) == errno.ENOTCONN
+@pytest.mark.clause("RFC5044-7.1.1-07", "RFC5044-7.1.1-09")
+def test_m_in_a_reply_brings_markers_from_the_initiator(w: World) -> None:
+    stream, peer = w.replied(params(), MPAReply(rev=2, m=1))
+    assert peer.markers == 1
+    assert stream.frame(b"hello") == 1
+    stream.flush()
+    assert unmark(recv_exactly(stream.sock, 16))[0][2:7] == b"hello"
+    stream.sock.sendall(fpdu(b"unmarked, since we did not ask"))
+    assert stream.receive() == b"unmarked, since we did not ask"
 
 
 @pytest.mark.clause("RFC5044-7.1.1-19")

@@ -380,13 +380,17 @@ class World:
         assert code == lib.SIW_MPA_REPLY
         return stream, peer
 
-    def receiver(self, *, crc: bool = True, rcvbuf: int = 0) -> Stream:
-        """A responder in full operation; its peer's socket may send FPDUs."""
+    def receiver(self, *, crc: bool = True, rcvbuf: int = 0, markers: bool = False) -> Stream:
+        """A responder in full operation; its peer's socket may send FPDUs.
+
+        markers: it asked for them.
+        """
         stream = self.responder(rcvbuf=rcvbuf)
         stream.sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
         assert stream.startup()[0] == lib.SIW_MPA_REQUEST
-        stream.reply(params(crc=0))
-        assert recv_startup(stream.sock).r == 0
+        stream.reply(params(crc=0, markers=int(markers)))
+        reply = recv_startup(stream.sock)
+        assert (reply.r, reply.m) == (0, int(markers))
         return stream
 
     def asking(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
@@ -395,11 +399,16 @@ class World:
         until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
         return stream
 
-    def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
-        """An initiator in full operation; its peer's socket reads what it sends."""
+    def sender(
+        self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0, markers: bool = False
+    ) -> Stream:
+        """An initiator in full operation; its peer's socket reads what it sends.
+
+        markers: the peer asked for them.
+        """
         stream = self.asking(params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
         recv_startup(stream.sock)
-        stream.sock.sendall(bytes(MPAReply(rev=2, c=0)))
+        stream.sock.sendall(bytes(MPAReply(rev=2, c=0, m=int(markers))))
         assert stream.startup()[0] == lib.SIW_MPA_REPLY
         return stream
 

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpa/mpa_marker.c - Markers (RFC 5044 sections 4.2, 4.3): put among the octets of an FPDU, and
+ * judged in one that came. Octets and positions only; whose they are is for mpa_tx.c and mpa_rx.c.
+ */
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "mpa/mpa_stream.h"
+
+/* Where an FPDU is being written, and where that is in the stream. */
+struct cursor {
+	uint8_t *to;
+	uint32_t at, first; /* first: of the length field */
+};
+
+static void put_marker(struct cursor *c, uint32_t fpduptr)
+{
+	struct siw_mpa_marker *marker = (struct siw_mpa_marker *)c->to;
+
+	siw_mpa_put_be16(marker->reserved, 0);
+	siw_mpa_put_be16(marker->fpduptr, fpduptr);
+	c->to += sizeof(*marker);
+	c->at += sizeof(*marker);
+}
+
+/* RFC5044-4.3-03, -08; a distance is right across a wrap of positions too (RFC5044-4.3-04). */
+static void mark_if_due(struct cursor *c)
+{
+	if (!siw_mpa_to_marker(c->at))
+		put_marker(c, c->at - c->first);
+}
+
+static void put(struct cursor *c, const uint8_t *from, size_t len)
+{
+	while (len) {
+		uint32_t now;
+
+		mark_if_due(c);
+		now = siw_mpa_to_marker(c->at);
+		if (!now)
+			now = SIW_MPA_MARKER_SPACING;
+		if (now > len)
+			now = (uint32_t)len;
+		memcpy(c->to, from, now);
+		from += now;
+		c->to += now;
+		c->at += now;
+		len -= now;
+	}
+}
+
+void siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
+			const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
+{
+	static const uint8_t zeros[SIW_MPA_CRC_OCTETS];
+	uint8_t length[SIW_MPA_LEN_OCTETS];
+	struct cursor c = { .to = to, .at = at };
+
+	if (!siw_mpa_to_marker(at)) /* RFC5044-4.3-09 */
+		put_marker(&c, 0);
+	c.first = c.at;
+	siw_mpa_put_be16(length, ulpdu);
+	memcpy(c.to, length, sizeof(length));
+	c.to += sizeof(length);
+	c.at += sizeof(length);
+	put(&c, head, head_len);
+	for (int i = 0; i < n; i++)
+		put(&c, payload[i].iov_base, payload[i].iov_len);
+	put(&c, zeros, siw_mpa_pad(ulpdu));
+	mark_if_due(&c);
+	if (crc) /* with all Markers: RFC5044-4.4-11 */
+		siw_mpa_crc_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
+	else
+		memcpy(c.to, zeros, SIW_MPA_CRC_OCTETS);
+}
+
+bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len)
+{
+	uint32_t i = siw_mpa_to_marker(at), first = i ? 0 : SIW_MPA_MARKER_OCTETS;
+
+	for (; i < marked_len; i += SIW_MPA_MARKER_SPACING) {
+		const struct siw_mpa_marker *marker = (const struct siw_mpa_marker *)(octets + i);
+		uint32_t want = i < first ? 0 : i - first;
+
+		if ((siw_mpa_be16(marker->fpduptr) & SIW_MPA_PTR_MASK) != want)
+			return false;
+	}
+	return true;
+}
