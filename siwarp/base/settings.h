@@ -41,6 +41,8 @@
 	  "RC sends complete when TCP has them (iwarp) or the peer has them (roce); or auto") \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
+	X(markers, "SIWARP_MARKERS", "--markers", 0, 0, 1,                                    \
+	  "1: ask peers for MPA's Markers (RFC 5044 section 4.3); they cost speed")           \
 	X(log, "SIWARP_LOG", "--log", 0, 0, 4,                                                \
 	  "0 off, 1 error, 2 warn, 3 info, 4 debug; by name too, and per layer: warn,mpa=debug")
 

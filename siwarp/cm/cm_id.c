@@ -182,6 +182,11 @@ static int copy_pdata(struct siw_mpa_params *p, const void *data, uint32_t len)
 	return 0;
 }
 
+static bool wants_markers(const struct siw_cm_param *param)
+{
+	return param->markers || siw_settings()->markers;
+}
+
 static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, uint16_t *ird,
 		      uint16_t *ord)
 {
@@ -216,6 +221,7 @@ static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	if (param->peer_to_peer & ~(SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE | SIW_CM_RTR_READ))
 		return -EINVAL;
 	p->crc = !param->no_crc && siw_settings()->crc;
+	p->markers = wants_markers(param);
 	p->enhanced = p->rev == 2;
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
@@ -274,6 +280,7 @@ static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	memset(p, 0, sizeof(*p));
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
+	p->markers = wants_markers(param);
 	p->enhanced = req->enhanced;
 	if (ask_depths(id, param, &id->ird, &id->ord))
 		return -EINVAL;
@@ -353,6 +360,7 @@ static void tell_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
 {
 	ev->rev = p->rev;
 	ev->crc = p->crc;
+	ev->markers = p->markers;
 	ev->peer_to_peer = p->p2p ? p->rtr : 0;
 	ev->private_data_len = p->pdata_len;
 	memcpy(ev->private_data, p->pdata, p->pdata_len);
@@ -447,6 +455,7 @@ static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 		tell_params(ev, &id->request);
 	} else {
 		ev->rev = id->request.rev;
+		ev->markers = id->request.markers;
 		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
 	}
 	ev->crc = siw_verbs_conn_crc(id->conn);

@@ -59,6 +59,8 @@ class ConnParam:
         responder_resources: RDMA Reads the peer may have outstanding (IRD); ``None``: the limit.
         rev: MPA's revision when connecting: 2 or 1.
         crc: ``False``: CRC32C only if the peer wants it.
+        markers: ask the peer for MPA's Markers; the setting markers does, too. They are sent
+            whenever the peer asks.
         peer_to_peer: when connecting by revision 2, what may open the connection.
         timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms.
 
@@ -69,6 +71,7 @@ class ConnParam:
     responder_resources: int | None = None
     rev: int = 2
     crc: bool = True
+    markers: bool = False
     peer_to_peer: int = RTR.NONE
     timeout: float | None = None
 
@@ -81,6 +84,7 @@ class ConnParam:
         c.responder_resources = _depth(self.responder_resources)
         c.rev = self.rev
         c.no_crc = not self.crc
+        c.markers = self.markers
         c.peer_to_peer = int(self.peer_to_peer)
         c.timeout_ms = 0 if self.timeout is None else max(1, int(self.timeout * 1000))
         return c, data
@@ -103,6 +107,7 @@ class CMEvent:
         listen_id: of a CONNECT_REQUEST, the id that listens.
         status: 0 or an errno value, positive.
         rev, crc, peer_to_peer: what the peer's frame said or both agreed.
+        markers: whether the peer's frame asks for Markers in what it receives.
         initiator_depth, responder_resources: ORD and IRD of this end.
         peer_ird, peer_ord: as the peer's frame has them, ``None`` where it has none.
         wire_error: of an end or a failure, ``layer << 16 | type << 8 | code`` of the Terminate
@@ -117,6 +122,7 @@ class CMEvent:
     status: int
     rev: int
     crc: bool
+    markers: bool
     peer_to_peer: RTR
     initiator_depth: int
     responder_resources: int
@@ -217,6 +223,7 @@ class CMEventChannel(Handle):
             status=-event.status,
             rev=event.rev,
             crc=bool(event.crc),
+            markers=bool(event.markers),
             peer_to_peer=RTR(event.peer_to_peer),
             initiator_depth=event.initiator_depth,
             responder_resources=event.responder_resources,

@@ -54,6 +54,7 @@ struct siw_cm_param {
 	int rev;		 /* MPA revision of a connect: 2, or 1; 0 = 2 */
 	int no_crc;		 /* 1 = CRC only if the peer wants it */
 	int peer_to_peer;	 /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
+	int markers;		 /* 1 = ask the peer for Markers; setting markers does, too */
 	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
 };
 
@@ -64,6 +65,7 @@ struct siw_cm_event {
 	int event;		     /* enum siw_cm_event_type */
 	int status;		     /* 0 or -errno: -ECONNREFUSED, -ETIMEDOUT, -EPROTO, ... */
 	int rev, crc, peer_to_peer;  /* what the peer's frame said or what both agreed */
+	int markers;		     /* 1 = the peer's frame asks for Markers in what it receives */
 	int initiator_depth;	     /* ORD of this end after negotiation; request: at most this */
 	int responder_resources;     /* IRD of this end; request: what the peer wants of it */
 	int peer_ird, peer_ord;	     /* as the peer's frame has them, -1 where it has none */

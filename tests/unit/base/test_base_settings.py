@@ -29,6 +29,7 @@ PROMISED = {
     "linger_ms": (2000, 0, 600000),
     "persona": (0, 0, 2),
     "crc": (1, 0, 1),
+    "markers": (0, 0, 1),
     "log": (0, 0, 4),
 }
 NAMES = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]

@@ -93,7 +93,7 @@ def test_a_batch_is_bounded_and_goes_on_after_a_flush(w: World, size: int) -> No
         want = marked([pattern(size)] * (count - before), at=at)
         got: list[bytes] = []
         reader = threading.Thread(
-            target=lambda n: got.append(recv_exactly(stream.sock, n)), args=(len(want),)
+            target=lambda to, n: to.append(recv_exactly(stream.sock, n)), args=(got, len(want))
         )
         reader.start()
         stream.flush()

@@ -1,0 +1,102 @@
+"""Markers over whole connections: agreed on by each end for itself, and no octet amiss."""
+
+from __future__ import annotations
+
+import pytest
+from scapy.packet import Raw
+from unit.cm.test_cm_connect import exchange
+from unit.verbs.wire_peer import Peer, read_request, send, write
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
+from unit.verbs.verbs_harness import pattern, poll
+
+from siwarp._siwarp import lib
+from siwarp.cm import CMEventType, ConnParam
+from siwarp.inspect import MPAReply, MPARequest, Opcode, crc32c
+
+# ---- between two ends of ours
+
+
+@pytest.mark.parametrize("ask", [False, True])
+@pytest.mark.parametrize("answer", [False, True])
+@pytest.mark.parametrize("crc", [False, True])
+def test_each_end_asks_for_itself_and_data_goes_both_ways(
+    two: Wire, ask: bool, answer: bool, crc: bool
+) -> None:
+    a, b = two.dial(ConnParam(markers=ask, crc=crc), size=1 << 16), None
+    request = two.request()
+    assert request.markers == ask
+    b = End(two.passive, request.id, two.p_channel, size=1 << 16)
+    b.id.accept(ConnParam(markers=answer, crc=crc))
+    assert a.event().markers == answer
+    assert b.event().markers == ask
+    exchange(a, b)
+    exchange(a, b, 20_000)
+
+
+def test_bulk_goes_both_ways_at_once_with_markers(two: Wire) -> None:
+    size = 4 << 20
+    a, b = two.connect(ConnParam(markers=True), ConnParam(markers=True), size=2 * size)
+    for one, other in ((a, b), (b, a)):
+        one.mem.write(pattern(1 << 16) * (size >> 16))
+        other.mem.view[size:] = bytes(size)
+    a.post(WRITE, 1, length=size, remote=b.mem.remote(size, size))
+    b.post(READ, 2, offset=size, length=size, remote=a.mem.remote(0, size))
+    b.recv(3, offset=0, length=8)
+    a.post(SEND, 4, length=8)
+    assert [w.wr_id for w in poll(a.scq, 2) if w.ok] == [1, 4]
+    assert [w.wr_id for w in poll(b.rcq) + poll(b.scq) if w.ok] == [3, 2]
+    assert b.mem.read(size, size) == a.mem.read(size)
+
+
+def test_the_setting_asks_where_the_program_does_not(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        assert peer.ours.m == 0
+    assert peer.end.event().type == CMEventType.DISCONNECTED
+    lib.siw_setting_set(b"markers", 1)
+    try:
+        with Peer.asking(wire) as peer:
+            assert peer.ours.m == 1
+        assert peer.end.event().type == CMEventType.DISCONNECTED
+        with Peer.answering(wire) as peer:
+            assert peer.ours.m == 1
+    finally:
+        lib.siw_setting_set(b"markers", 0)
+
+
+# ---- with a peer that says what Markers are
+
+
+@pytest.mark.parametrize("size", [0, 1, 400, 5000, 60_000])
+@pytest.mark.parametrize("how", ["asking", "answering"])
+def test_a_scapy_peer_and_we_understand_each_other(wire: Wire, how: str, size: int) -> None:
+    data = pattern(size, 5)
+    frame = {
+        "asking": MPARequest(rev=2, m=1, s=1, ird=4, ord=4),
+        "answering": MPAReply(rev=2, m=1, s=1, ird=4, ord=4),
+    }[how]
+    with getattr(Peer, how)(wire, frame, ConnParam(markers=True), size=1 << 17) as peer:
+        end = peer.end
+        end.recv(1)
+        end.recv(2)
+        peer.put(send(1) / Raw(data), write(end.mem.rkey, end.mem.addr + 70_000) / Raw(data))
+        peer.put(read_request(size, end.mem.rkey, end.mem.addr + 70_000, sink=9), send(2))
+        assert [w.byte_len for w in poll(end.rcq, 2)] == [size, 0]
+        assert end.mem.read(size) == data
+        end.mem.write(data)
+        end.post(SEND, 3, length=size)
+        assert poll(end.scq)[0].ok
+        end.id.disconnect()
+        heads = [(f.ulpdu.opcode, bytes(f.ulpdu.payload)) for f in peer.rest().fpdus]
+        for opcode in (Opcode.RDMA_READ_RESPONSE, Opcode.SEND):
+            assert b"".join(octets for op, octets in heads if op == opcode) == data
+
+
+def test_a_wrong_marker_is_told_by_a_terminate(wire: Wire) -> None:
+    with Peer.asking(wire, param=ConnParam(markers=True)) as peer:
+        octets = bytearray(peer.framed(send(1) / Raw(bytes(600))))
+        octets[515] -= 4
+        octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
+        peer.sock.sendall(octets)
+        t = peer.terminated()
+    assert (t.layer, t.etype, t.code, t.m, t.d, t.r) == (2, 0, 3, 0, 0, 0)
+    assert peer.end.event().wire_error == 2 << 16 | 3
