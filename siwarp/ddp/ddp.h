@@ -72,6 +72,18 @@ struct siw_ddp_interface {
 };
 int siw_ddp_interfaces(struct siw_ddp_interface *out, int max);
 
+struct siw_ddp_watch;
+enum siw_ddp_watch_news {
+	SIW_DDP_WATCH_UP = 1,
+	SIW_DDP_WATCH_DOWN,
+	SIW_DDP_WATCH_ADDRS,
+	SIW_DDP_WATCH_LOST,
+};
+int siw_ddp_watch_open(struct siw_ddp_port *port, const char *name, void *token,
+		       struct siw_ddp_watch **out);
+int siw_ddp_watch_read(struct siw_ddp_watch *watch);
+void siw_ddp_watch_close(struct siw_ddp_watch *watch);
+
 /* ---- STags ----------------------------------------------------------------------------------- */
 
 /* What a region may be used for. The first three have the values of enum siw_access_flags. */

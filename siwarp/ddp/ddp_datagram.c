@@ -143,6 +143,22 @@ int siw_ddp_interfaces(struct siw_ddp_interface *out, int max)
 	return siw_llp_interfaces((struct siw_llp_interface *)out, max);
 }
 
+int siw_ddp_watch_open(struct siw_ddp_port *port, const char *name, void *token,
+		       struct siw_ddp_watch **out)
+{
+	return siw_llp_watch_open(port->llp, name, token, (struct siw_llp_watch **)out);
+}
+
+int siw_ddp_watch_read(struct siw_ddp_watch *watch)
+{
+	return siw_llp_watch_read((struct siw_llp_watch *)watch);
+}
+
+void siw_ddp_watch_close(struct siw_ddp_watch *watch)
+{
+	siw_llp_watch_close((struct siw_llp_watch *)watch);
+}
+
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
 struct siw_ddp_dgram {

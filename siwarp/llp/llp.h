@@ -98,6 +98,24 @@ struct siw_llp_interface {
 /* Interfaces that have an address, in the system's order; their count, up to max, or -errno. */
 int siw_llp_interfaces(struct siw_llp_interface *out, int max);
 
+/*
+ * Watching one of them, by its name. The token comes up when there is news. siw_llp_watch_read gives
+ * the oldest: one of the below, or 0 when there is no more. UP: up and running, as of now or still;
+ * DOWN: not, or gone; ADDRS: addresses came or went; LOST: news was lost: look by
+ * siw_llp_interfaces.
+ */
+struct siw_llp_watch;
+enum siw_llp_watch_news {
+	SIW_LLP_WATCH_UP = 1,
+	SIW_LLP_WATCH_DOWN,
+	SIW_LLP_WATCH_ADDRS,
+	SIW_LLP_WATCH_LOST,
+};
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
+		       struct siw_llp_watch **out);
+int siw_llp_watch_read(struct siw_llp_watch *watch);
+void siw_llp_watch_close(struct siw_llp_watch *watch);
+
 /* ---- UDP ------------------------------------------------------------------------------------- */
 
 /*

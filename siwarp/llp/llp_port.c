@@ -94,6 +94,7 @@ static uint32_t events_of(const struct siw_llp_sock *sock)
 		return EPOLLET | EPOLLIN |
 		       (__atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST) ? EPOLLOUT : 0);
 	case SIW_LLP_LISTENER:
+	case SIW_LLP_WATCHER:
 		return EPOLLET | EPOLLIN;
 	default:
 		return EPOLLET | EPOLLIN | EPOLLOUT | EPOLLRDHUP;

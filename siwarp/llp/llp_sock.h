@@ -24,6 +24,7 @@ enum siw_llp_kind {
 	SIW_LLP_LISTENER,
 	SIW_LLP_CONNECTING,
 	SIW_LLP_STREAM,
+	SIW_LLP_WATCHER, /* of an interface */
 };
 
 struct siw_llp_sock {

@@ -67,6 +67,18 @@ struct siw_rdmap_interface {
 };
 int siw_rdmap_interfaces(struct siw_rdmap_interface *out, int max);
 
+struct siw_rdmap_watch;
+enum siw_rdmap_watch_news {
+	SIW_RDMAP_WATCH_UP = 1,
+	SIW_RDMAP_WATCH_DOWN,
+	SIW_RDMAP_WATCH_ADDRS,
+	SIW_RDMAP_WATCH_LOST,
+};
+int siw_rdmap_watch_open(struct siw_rdmap_port *port, const char *name, void *token,
+			 struct siw_rdmap_watch **out);
+int siw_rdmap_watch_read(struct siw_rdmap_watch *watch);
+void siw_rdmap_watch_close(struct siw_rdmap_watch *watch);
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 struct siw_rdmap_region {

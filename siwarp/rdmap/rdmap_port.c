@@ -92,6 +92,22 @@ int siw_rdmap_interfaces(struct siw_rdmap_interface *out, int max)
 	return siw_ddp_interfaces((struct siw_ddp_interface *)out, max);
 }
 
+int siw_rdmap_watch_open(struct siw_rdmap_port *port, const char *name, void *token,
+			 struct siw_rdmap_watch **out)
+{
+	return siw_ddp_watch_open(ddp_port(port), name, token, (struct siw_ddp_watch **)out);
+}
+
+int siw_rdmap_watch_read(struct siw_rdmap_watch *watch)
+{
+	return siw_ddp_watch_read((struct siw_ddp_watch *)watch);
+}
+
+void siw_rdmap_watch_close(struct siw_rdmap_watch *watch)
+{
+	siw_ddp_watch_close((struct siw_ddp_watch *)watch);
+}
+
 int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_region *region,
 			 uint32_t *stag)
 {

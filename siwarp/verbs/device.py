@@ -186,6 +186,12 @@ class Context(Handle):
         check(lib.siw_query_device(self._live(), attr), f"asking {self!r} for its limits")
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
 
+    def query_info(self) -> Device:
+        """Return the device as it is now: whether its interface is up, and its addresses."""
+        info = ffi.new("struct siw_device_info *")
+        check(lib.siw_query_device_info(self._live(), info), f"asking {self!r} for its port")
+        return _device(info)
+
     # ---- asynchronous events
 
     def async_fd(self) -> int:

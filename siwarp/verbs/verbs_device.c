@@ -111,13 +111,18 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	err = siw_verbs_async_open(ctx);
 	if (err)
 		goto close_port;
-	err = siw_verbs_fork_watch(ctx);
+	err = siw_verbs_port_open(ctx);
 	if (err)
 		goto close_async;
+	err = siw_verbs_fork_watch(ctx);
+	if (err)
+		goto close_port_watch;
 	err = siw_verbs_thread_start(ctx);
 	if (!err)
 		return ctx;
 	siw_verbs_fork_unwatch(ctx);
+close_port_watch:
+	siw_verbs_port_close(ctx);
 close_async:
 	siw_verbs_async_close(ctx);
 close_port:
@@ -198,6 +203,7 @@ int siw_close_device(struct siw_context *ctx)
 	siw_verbs_thread_stop(ctx);
 	finish_timed(ctx);
 	siw_verbs_fork_unwatch(ctx);
+	siw_verbs_port_close(ctx);
 	siw_rdmap_port_close(ctx->port);
 	siw_verbs_async_close(ctx);
 	siw_lock_destroy(&ctx->progress);

@@ -49,6 +49,13 @@ struct siw_device {
 	struct siw_device_info info;
 };
 
+/* The port: who hears of changes of the device's interface. */
+struct siw_port_watch {
+	struct siw_pollee pollee; /* first */
+	struct siw_context *ctx;
+	struct siw_rdmap_watch *watch;
+};
+
 /* One kind of event of one object: waiting to be taken, or not. Under ctx->async_lock. */
 struct siw_async_note {
 	struct siw_link link;
@@ -87,8 +94,10 @@ struct siw_context {
 	int async_fd;
 	bool async_fd_set; /* async_lock */
 
-	struct siw_link open; /* of all: verbs_fork.c */
-	struct siw_device_info info;
+	struct siw_link open;	     /* of all: verbs_fork.c */
+	struct siw_device_info info; /* when it was opened */
+	struct siw_device_info now;  /* progress */
+	struct siw_port_watch watch;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq;
 	_Atomic uint32_t next_pd;
@@ -342,6 +351,10 @@ static inline void siw_verbs_heard(struct siw_qp *qp)
 		siw_verbs_async_qp(qp, SIW_EVENT_COMM_EST);
 	}
 }
+
+/* ---- verbs_port.c ---- */
+int siw_verbs_port_open(struct siw_context *ctx);
+void siw_verbs_port_close(struct siw_context *ctx);
 
 /* ---- verbs_cq.c ---- */
 void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,

@@ -92,7 +92,9 @@ static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init
 		return 0;
 	}
 	if (!addr.family) {
-		addr = qp->ctx->info.addrs[0];
+		if (!qp->ctx->now.n_addrs)
+			return -EADDRNOTAVAIL;
+		addr = qp->ctx->now.addrs[0];
 		addr.port_be = port;
 	}
 	return siw_verbs_ud_open(qp, &addr, -1);

@@ -82,7 +82,10 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /* EBUSY while a PD, CQ, channel or queue of connection events of it is alive. */
 int siw_close_device(struct siw_context *context);
 int siw_query_device(struct siw_context *context, struct siw_device_attr *attr);
+/* The device as it was when it was opened. */
 const struct siw_device_info *siw_context_info(struct siw_context *context);
+/* The device as it is now: whether the interface is up, and its addresses. */
+int siw_query_device_info(struct siw_context *context, struct siw_device_info *info);
 
 /* ---- asynchronous events --------------------------------------------------------------------- */
 

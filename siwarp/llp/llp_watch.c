@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_watch.c - what happens to an interface while somebody watches it (rtnetlink(7)). */
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "llp/llp_sock.h"
+
+struct siw_llp_watch {
+	struct siw_llp_sock *sock;
+	unsigned int index; /* 0: there is no such interface now */
+	char name[IF_NAMESIZE];
+};
+
+static int open_netlink(void)
+{
+	struct sockaddr_nl nl = {
+		.nl_family = AF_NETLINK,
+		.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR,
+	};
+	int err, fd;
+
+	siw_llp_fd_begin();
+	fd = siw_llp_fd_end(
+		socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE));
+	if (fd < 0 || !bind(fd, (const struct sockaddr *)&nl, sizeof(nl)))
+		return fd;
+	err = -errno;
+	siw_llp_fd_close(fd);
+	return err;
+}
+
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
+		       struct siw_llp_watch **out)
+{
+	struct siw_llp_watch *watch = calloc(1, sizeof(*watch));
+	int err, fd;
+
+	if (!watch)
+		return -ENOMEM;
+	fd = open_netlink();
+	if (fd < 0) {
+		free(watch);
+		return fd;
+	}
+	err = siw_llp_sock_new(port, fd, SIW_LLP_WATCHER, token, &watch->sock);
+	if (err) {
+		siw_llp_fd_close(fd);
+		free(watch);
+		return err;
+	}
+	strncpy(watch->name, name, sizeof(watch->name) - 1);
+	watch->index = if_nametoindex(watch->name);
+	*out = watch;
+	return 0;
+}
+
+void siw_llp_watch_close(struct siw_llp_watch *watch)
+{
+	siw_llp_close(watch->sock);
+	free(watch);
+}
+
+/* Whether a link message tells the watched name, which a new interface may have got. */
+static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+{
+	const struct ifinfomsg *info = NLMSG_DATA(msg);
+	const struct rtattr *attr = IFLA_RTA(info);
+	int left = (int)IFLA_PAYLOAD(msg);
+
+	for (; RTA_OK(attr, left); attr = RTA_NEXT(attr, left))
+		if (attr->rta_type == IFLA_IFNAME)
+			return !strncmp(RTA_DATA(attr), watch->name, RTA_PAYLOAD(attr));
+	return false;
+}
+
+static int link_news(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+{
+	const struct ifinfomsg *info = NLMSG_DATA(msg);
+
+	if (msg->nlmsg_len < NLMSG_LENGTH(sizeof(*info)) || info->ifi_family == AF_BRIDGE)
+		return 0;
+	if (!watch->index && msg->nlmsg_type == RTM_NEWLINK && has_name(watch, msg))
+		watch->index = (unsigned int)info->ifi_index;
+	if ((unsigned int)info->ifi_index != watch->index)
+		return 0;
+	if (msg->nlmsg_type == RTM_DELLINK) {
+		watch->index = 0;
+		return SIW_LLP_WATCH_DOWN;
+	}
+	return (info->ifi_flags & IFF_UP) && (info->ifi_flags & IFF_RUNNING) ? SIW_LLP_WATCH_UP
+									     : SIW_LLP_WATCH_DOWN;
+}
+
+static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+{
+	const struct ifaddrmsg *addr = NLMSG_DATA(msg);
+
+	switch (msg->nlmsg_type) {
+	case RTM_NEWLINK:
+	case RTM_DELLINK:
+		return link_news(watch, msg);
+	case RTM_NEWADDR:
+	case RTM_DELADDR:
+		return msg->nlmsg_len >= NLMSG_LENGTH(sizeof(*addr)) &&
+				       addr->ifa_index == watch->index
+			       ? SIW_LLP_WATCH_ADDRS
+			       : 0;
+	default:
+		return 0;
+	}
+}
+
+int siw_llp_watch_read(struct siw_llp_watch *watch)
+{
+	union {
+		struct nlmsghdr first;
+		char octets[16384];
+	} buf;
+	int tries = 0;
+
+	/* Most of what comes may be about other interfaces. */
+	while (tries++ < 64) {
+		ssize_t len = recv(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC);
+
+		if (len < 0 && errno == EINTR)
+			continue;
+		if (len < 0 && errno == ENOBUFS)
+			return SIW_LLP_WATCH_LOST;
+		if (len < 0) {
+			siw_llp_sock_drained(watch->sock);
+			return 0;
+		}
+		/* The kernel sends these one by one, and a longer one is none that counts here. */
+		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
+			int news = news_of(watch, &buf.first);
+
+			if (news)
+				return news;
+		}
+	}
+	siw_llp_again(watch->sock);
+	return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The port of an open device: what its interface is now, and the events that tell of its changes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "verbs/verbs_impl.h"
+
+#define MAX_INTERFACES 64
+#define MAX_NEWS       64 /* of one turn */
+
+/* Looks at the interface itself: whether its addresses are others than before; -errno. */
+static int look(struct siw_context *ctx)
+{
+	struct siw_rdmap_interface *netifs = calloc(MAX_INTERFACES, sizeof(*netifs));
+	struct siw_rdmap_interface *own = NULL;
+	int n = netifs ? siw_rdmap_interfaces(netifs, MAX_INTERFACES) : -ENOMEM;
+	struct siw_device_info now = ctx->now;
+
+	for (int i = 0; i < n; i++)
+		if (!strncmp(netifs[i].name, now.netdev, sizeof(now.netdev)))
+			own = &netifs[i];
+	if (n >= 0) {
+		memset(now.addrs, 0, sizeof(now.addrs));
+		now.n_addrs = own ? own->n_addrs : 0;
+		memcpy(now.addrs, own ? own->addrs : now.addrs, now.n_addrs * sizeof(now.addrs[0]));
+		now.mtu = own ? own->mtu : now.mtu;
+		now.up = own ? own->up : now.up;
+	}
+	free(netifs);
+	if (n < 0)
+		return n;
+	n = now.n_addrs != ctx->now.n_addrs ||
+	    memcmp(now.addrs, ctx->now.addrs, sizeof(now.addrs)) != 0;
+	ctx->now = now;
+	return n;
+}
+
+static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
+{
+	ctx->now.up = up;
+	if (before != up)
+		siw_verbs_async_raise(&ctx->async, up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
+}
+
+/* progress held. */
+static int serve(struct siw_pollee *self)
+{
+	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, pollee);
+	struct siw_context *ctx = watch->ctx;
+	int n, news;
+
+	for (n = 0; n < MAX_NEWS && (news = siw_rdmap_watch_read(watch->watch)); n++) {
+		uint32_t up = ctx->now.up;
+
+		if (news == SIW_RDMAP_WATCH_UP || news == SIW_RDMAP_WATCH_DOWN) {
+			set_up(ctx, up, news == SIW_RDMAP_WATCH_UP);
+			continue;
+		}
+		/* Where looking fails for want of memory, the addresses may well have changed. */
+		if (look(ctx))
+			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
+		if (news == SIW_RDMAP_WATCH_LOST)
+			set_up(ctx, up, ctx->now.up);
+		else
+			ctx->now.up = up; /* which has news of its own */
+	}
+	return n;
+}
+
+int siw_verbs_port_open(struct siw_context *ctx)
+{
+	int err;
+
+	ctx->watch.pollee.serve = serve;
+	ctx->watch.ctx = ctx;
+	ctx->now = ctx->info;
+	err = siw_rdmap_watch_open(ctx->port, ctx->info.netdev, &ctx->watch, &ctx->watch.watch);
+	if (err)
+		return err;
+	/* The list that the device was chosen from may be old. */
+	err = look(ctx);
+	if (err < 0)
+		siw_verbs_port_close(ctx);
+	return err < 0 ? err : 0;
+}
+
+void siw_verbs_port_close(struct siw_context *ctx)
+{
+	siw_rdmap_watch_close(ctx->watch.watch);
+}
+
+int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
+{
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
+	siw_lock(&ctx->progress);
+	*info = ctx->now;
+	siw_unlock(&ctx->progress);
+	return 0;
+}
