@@ -7,7 +7,9 @@
  * when to start. The client prints what it measured as one line of JSON. Rounds, medians and ratios
  * are not its business; Python (runner.py) has them.
  *
- * Every loop is bounded: by its iterations, by IDLE_NS without news from the peer, and by alarm(2).
+ * Every loop is bounded: by its iterations, by SIW_BENCH_IDLE_MS without news from the peer, and by
+ * alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have to wait for a CPU.
+ * Who serves RDMA and sees no completion while the peer works waits until the peer is done or gone.
  */
 #ifndef SIW_BENCH_BENCH_H
 #define SIW_BENCH_BENCH_H
@@ -21,8 +23,9 @@
 #define SIW_BENCH_EXIT_USAGE 2
 #define SIW_BENCH_EXIT_LOST  3 /* messages were lost: the figure would mean nothing */
 
-#define SIW_BENCH_IDLE_MS 3000
-#define SIW_BENCH_BATCH	  32 /* messages of one sendmmsg or recvmmsg, and the most of one list */
+#define SIW_BENCH_IDLE_MS  3000
+#define SIW_BENCH_SLEEP_MS 10000 /* the same for who sleeps */
+#define SIW_BENCH_BATCH	   32 /* messages of one sendmmsg or recvmmsg, and the most of one list */
 
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
@@ -82,10 +85,12 @@ void siw_bench_buf_check(const char *data, uint64_t size);
 void siw_bench_swap_hello(int ctl, const struct siw_bench_hello *mine,
 			  struct siw_bench_hello *theirs);
 uint64_t siw_bench_swap(int ctl, uint64_t mine);
+/* Dies when the other end is gone. */
+void siw_bench_look_after(int ctl);
 
 /* How long nothing has come: siw_bench_idle in a spin loop, siw_bench_busy when something came. */
 struct siw_bench_guard {
-	uint64_t since;
+	uint64_t since; /* ns of this thread's CPU time */
 	uint32_t spins;
 };
 static inline void siw_bench_busy(struct siw_bench_guard *guard)
@@ -93,7 +98,7 @@ static inline void siw_bench_busy(struct siw_bench_guard *guard)
 	guard->spins = 0;
 }
 bool siw_bench_idle_slow(struct siw_bench_guard *guard);
-/* True when there was no news for SIW_BENCH_IDLE_MS; looks at the clock once in 4096 calls. */
+/* True when there was no news for SIW_BENCH_IDLE_MS; looks at its clock once in 4096 calls. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
 	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);

@@ -98,7 +98,7 @@ static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max
 	if (*n)
 		return true;
 	do
-		r = siw_get_cq_event(e->channel, &cq, NULL, SIW_BENCH_IDLE_MS);
+		r = siw_get_cq_event(e->channel, &cq, NULL, SIW_BENCH_SLEEP_MS);
 	while (r == -EINTR);
 	if (r == -EAGAIN)
 		return false;
@@ -133,6 +133,18 @@ uint64_t siw_bench_await_slot(struct siw_bench_end *e, uint32_t *length)
 	do
 		if (!siw_bench_wait(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
+	while (wc.opcode != SIW_WC_RECV);
+	*length = wc.byte_len;
+	return wc.wr_id;
+}
+
+uint64_t siw_bench_await_done(struct siw_bench_end *e, uint32_t *length)
+{
+	struct siw_wc wc;
+
+	do
+		while (!siw_bench_wait(e, &wc, 1))
+			siw_bench_look_after(e->o->ctl);
 	while (wc.opcode != SIW_WC_RECV);
 	*length = wc.byte_len;
 	return wc.wr_id;

@@ -27,7 +27,7 @@ struct side {
 
 static uint16_t side_open(struct side *s)
 {
-	struct timeval limit = { .tv_sec = SIW_BENCH_IDLE_MS / 1000 };
+	struct timeval limit = { .tv_sec = SIW_BENCH_SLEEP_MS / 1000 };
 	socklen_t length = sizeof(s->peer);
 
 	s->peer = (struct sockaddr_in){ .sin_family = AF_INET,

@@ -64,7 +64,7 @@ static void open_stream(struct raw *r)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
 				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct timeval limit = { .tv_sec = SIW_BENCH_IDLE_MS / 1000 };
+	struct timeval limit = { .tv_sec = SIW_BENCH_SLEEP_MS / 1000 };
 	int on = 1;
 
 	r->fd = r->o->server ? accept_one(r, &address) : connect_one(r, &address);

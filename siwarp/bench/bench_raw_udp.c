@@ -58,7 +58,7 @@ static void open_socket(struct raw *r)
 {
 	struct sockaddr_in local = { .sin_family = AF_INET,
 				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct timeval limit = { .tv_sec = SIW_BENCH_IDLE_MS / 1000 };
+	struct timeval limit = { .tv_sec = SIW_BENCH_SLEEP_MS / 1000 };
 	struct siw_bench_hello mine = { 0 }, theirs;
 	socklen_t length = sizeof(local);
 	int on = 1, type = SOCK_DGRAM | SOCK_CLOEXEC;

@@ -117,9 +117,25 @@ uint64_t siw_bench_swap(int ctl, uint64_t mine)
 	return theirs;
 }
 
+void siw_bench_look_after(int ctl)
+{
+	char octet;
+
+	if (recv(ctl, &octet, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the other end is gone");
+}
+
+static uint64_t cpu_time(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 {
-	uint64_t now = siw_bench_now();
+	uint64_t now = cpu_time();
 
 	if (guard->spins == 4096) {
 		guard->since = now;

@@ -7,6 +7,7 @@ Started by ``siwarp.bench.runner`` with the arguments that siwarp-bench takes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import mmap
 import os
@@ -42,8 +43,8 @@ from siwarp.verbs import (
 )
 
 LOOPBACK = "127.0.0.1"
-#: Seconds without news from the peer, and how many polls surely take that long.
-IDLE_S = 3
+#: Seconds without news from the peer, asleep, and how many polls surely take long.
+IDLE_S = 10
 IDLE_POLLS = 20_000_000
 RECVS_OF_LAT = 16
 SIGNAL_EVERY = 16
@@ -83,6 +84,12 @@ class Ctl:
     def swap(self, number: int = 0) -> int:
         """Give a number and take the other end's."""
         return int(_NUMBER.unpack(self._swap(_NUMBER.pack(number)))[0])
+
+    def look_after(self) -> None:
+        """End if the other end is gone."""
+        with contextlib.suppress(BlockingIOError):
+            if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                sys.exit("the other end is gone")
 
     def swap_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
         """Tell the other end the port and the memory, and return its."""
@@ -230,6 +237,16 @@ class End:
         """Wait for one receive and post it again."""
         self.qp.post_recv(self.recvs[self.receiver()().wr_id])
 
+    def await_done(self) -> None:
+        """Wait for the Send with which the other end says that it has written or read enough.
+
+        Meanwhile nothing completes here, so only the other end's leaving ends this earlier.
+        """
+        while not (wcs := self.wait(1)) or wcs[0].opcode != WCOpcode.RECV:
+            if not wcs:
+                self.ctl.look_after()
+        self.qp.post_recv(self.recvs[wcs[0].wr_id])
+
     def rdma(self, opcode: WROpcode) -> SendWR:
         """Return the Write into the peer's first slot, or the Read of what it sends from."""
         read = opcode == WROpcode.RDMA_READ
@@ -301,7 +318,7 @@ def lat_by_write(end: End, n: int) -> list[int]:
 def lat_by_read(end: End, n: int) -> list[int]:
     """Read from the other end, there and back."""
     if end.server:
-        end.await_recv()
+        end.await_done()
         return []
     wr, post, now = end.rdma(WROpcode.RDMA_READ), end.qp.post_send, time.perf_counter_ns
     times = []
@@ -406,7 +423,7 @@ def stream_by_write(end: End, n: int) -> int:
     """Write n times, and once more there and back; return the ns it took."""
     start = time.perf_counter_ns()
     if end.server:
-        end.await_recv()
+        end.await_done()
         end.qp.post_send(end.message(0))
         end.check(end.at(0))
         return 1
@@ -419,7 +436,7 @@ def stream_by_write(end: End, n: int) -> int:
 def stream_by_read(end: End, n: int) -> int:
     """Read n times; return the ns it took."""
     if end.server:
-        end.await_recv()
+        end.await_done()
         return 1
     start = time.perf_counter_ns()
     _keep_going(end, WROpcode.RDMA_READ, n)

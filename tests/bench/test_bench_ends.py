@@ -8,7 +8,7 @@ import stat
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -148,3 +148,57 @@ def test_the_program_is_there_and_says_whose_it_is() -> None:
     done = subprocess.run([runner.program()], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert "siwarp bench" in done.stderr or "no kind" in done.stderr
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_an_end_that_is_read_from_waits_for_a_slow_reader(
+    ctl: tuple[socket.socket, socket.socket],
+) -> None:
+    """It has no completion of Reads, so for it a busy machine looks like silence."""
+    other = socket.socketpair()
+    other[0].settimeout(60)
+    ends, processes = (ctl[0], other[0]), []
+    for side, theirs in (("server", ctl[1]), ("client", other[1])):
+        options = f"--kind lat --run ours --side {side} --qp rc --op read --size 64 --iters 4"
+        options += f" --warmup 4 --limit 50 --ctl {theirs.fileno()}"
+        processes.append(
+            subprocess.Popen(
+                [str(runner.program()), *options.split()],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                pass_fds=[theirs.fileno()],
+            )
+        )
+        theirs.close()
+    server, client = processes
+
+    def relay(size: int, before_the_client: Callable[[], None] = lambda: None) -> None:
+        of_server, of_client = (end.recv(size, socket.MSG_WAITALL) for end in ends)
+        ends[0].sendall(of_client)
+        before_the_client()
+        ends[1].sendall(of_server)
+
+    def until_the_server_has_spun_for_longer_than_the_limit() -> None:
+        deadline = time.monotonic() + 40
+        start = cpu_seconds(server.pid)
+        while cpu_seconds(server.pid) - start < 3.3 and server.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    try:
+        relay(HELLO.size)
+        relay(NUMBER.size, until_the_server_has_spun_for_longer_than_the_limit)
+        relay(NUMBER.size)
+        relay(NUMBER.size)
+        said = [process.communicate(timeout=30)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        other[0].close()
+    assert (server.returncode, client.returncode, said) == (0, 0, ["", ""])
