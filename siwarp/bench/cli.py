@@ -39,6 +39,9 @@ _LIST = typer.Option(1, "-l", "--post-list", min=1, max=32, help="Requests poste
 _WAIT = typer.Option("poll", "--wait", help="poll, or event: sleep on a completion channel.")
 _API = typer.Option("c", "--api", help="c, or python: then the floor is the same run in C.")
 _ROUNDS = typer.Option(7, "--rounds", min=1, help="How often floor and ours take turns.")
+_MARKERS = typer.Option(
+    False, "--markers", help="RC: ours with MPA's Markers both ways, too, beside without."
+)
 _JSON = typer.Option(False, "--json", help="Print everything, each round too, as JSON.")
 
 
@@ -98,6 +101,11 @@ def show(result: dict[str, Any]) -> None:
             f"  {words:<42} {figure(result['floor'], unit):>16}   "
             f"ratio {result['ratio']:.3f} ({good} is better)"
         )
+    if result["with_markers"] is not None:
+        print(
+            f"  {'siwarp, Markers both ways':<42} {figure(result['with_markers'], unit):>16}   "
+            f"{result['markers_ratio']:.3f} of without"
+        )
     for name, value in result["floors"].items():
         print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
 
@@ -127,12 +135,24 @@ def lat(
     api: str = _API,
     depth: int | None = _DEPTH,
     rounds: int = _ROUNDS,
+    markers: bool = _MARKERS,
     as_json: bool = _JSON,
 ) -> None:
     """One-way latency, half a round trip; of Read there and back. One message at a time."""
     if depth not in (None, 1):
         raise typer.BadParameter("latency has one message under way: --depth 1")
-    _do(as_json, "lat", qp=qp, op=op, size=size, iters=iters, wait=wait, api=api, rounds=rounds)
+    _do(
+        as_json,
+        "lat",
+        qp=qp,
+        op=op,
+        size=size,
+        iters=iters,
+        wait=wait,
+        api=api,
+        rounds=rounds,
+        markers=markers,
+    )
 
 
 @app.command()
@@ -146,10 +166,11 @@ def bw(
     wait: str = _WAIT,
     api: str = _API,
     rounds: int = _ROUNDS,
+    markers: bool = _MARKERS,
     as_json: bool = _JSON,
 ) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json)
+    _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, markers, as_json)
 
 
 @app.command()
@@ -163,10 +184,11 @@ def rate(
     wait: str = _WAIT,
     api: str = _API,
     rounds: int = _ROUNDS,
+    markers: bool = _MARKERS,
     as_json: bool = _JSON,
 ) -> None:
     """Messages a second."""
-    _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json)
+    _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, markers, as_json)
 
 
 def _stream(
@@ -180,6 +202,7 @@ def _stream(
     wait: str,
     api: str,
     rounds: int,
+    markers: bool,
     as_json: bool,
 ) -> None:
     _do(
@@ -194,6 +217,7 @@ def _stream(
         wait=wait,
         api=api,
         rounds=rounds,
+        markers=markers,
     )
 
 

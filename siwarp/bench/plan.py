@@ -44,6 +44,7 @@ class Plan:
         api: c or python: who calls our verbs.
         post_list: requests posted as one list.
         rounds: how often floor and ours are measured in turn.
+        markers: measure ours with MPA's Markers both ways, too.
 
     """
 
@@ -57,6 +58,7 @@ class Plan:
     api: str
     post_list: int
     rounds: int
+    markers: bool = False
 
     @property
     def unit(self) -> str:
@@ -148,6 +150,8 @@ def _check(plan: Plan) -> None:
     for name, known in choices.items():
         if getattr(plan, name) not in known:
             raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(plan, name)!r}")
+    if plan.markers and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
+        raise UsageError("Markers are MPA's, on TCP: they are measured with --qp rc alone")
     if plan.rounds < 1 or plan.iters < 0 or plan.size < 1:
         raise UsageError("rounds and size are at least 1")
     if plan.kind in ("reg", "onesided"):
@@ -182,6 +186,7 @@ def make_plan(
     api: str = "c",
     post_list: int = 1,
     rounds: int = 7,
+    markers: bool = False,
 ) -> Plan:
     """Return a plan with what was not given filled in.
 
@@ -197,6 +202,6 @@ def make_plan(
         size = {"lat": 64, "rate": 64, "reg": 1 << 30}.get(kind, 60000 if qp == "ud" else 1 << 20)
     if depth is None:
         depth = _default_depth(kind, qp, op, size)
-    plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds)
+    plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers)
     _check(plan)
     return plan

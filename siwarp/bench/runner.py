@@ -58,6 +58,7 @@ class _Run:
     name: str
     what: str
     python: bool = False
+    markers: bool = False
 
 
 def program() -> Path:
@@ -150,7 +151,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                     stderr=subprocess.PIPE,
                     text=True,
                     pass_fds=[number] if number >= 0 else [],
-                    env={**os.environ, **env},
+                    env={**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))},
                 )
                 started.append(process)
             # Only the ends hold theirs now: when one leaves, the other sees it.
@@ -184,6 +185,8 @@ def _runs(plan: Plan, floors: Floors) -> list[_Run]:
     runs = [ours]
     if floors.floor is not None:
         runs.insert(0, _Run("floor", "ours" if floors.floor == "c" else floors.floor))
+    if plan.markers:
+        runs.append(_Run("markers", "ours", python=ours.python, markers=True))
     return runs + [_Run(name, name) for name in floors.others]
 
 
@@ -241,6 +244,7 @@ def run(
     api: str = "c",
     post_list: int = 1,
     rounds: int = 7,
+    markers: bool = False,
     others: bool = True,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -259,6 +263,7 @@ def run(
         api: ``c`` or ``python``; of the latter the floor is the same run in C.
         post_list: requests posted as one list.
         rounds: how often each is measured, in turn.
+        markers: measure ours with Markers both ways, too (RC).
         others: measure the other raw runs too, not only the floor.
         env: more environment for the processes that measure.
         progress: called with the runs that are done and their number.
@@ -266,7 +271,8 @@ def run(
     Returns:
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
         floor), ``ratio_median`` (the median of the rounds' ratios), ``floor_name``, ``floors``
-        (medians of the others by name), ``rounds`` (every
+        (medians of the others by name), ``with_markers`` (ours with Markers, its median),
+        ``markers_ratio`` (the median of the rounds' ratios to ours without), ``rounds`` (every
         round's values by name).
 
     Raises:
@@ -285,6 +291,7 @@ def run(
         api=api,
         post_list=post_list,
         rounds=rounds,
+        markers=markers,
     )
     floors = floors_of(plan)
     if not others:
@@ -315,6 +322,7 @@ def _summary(
 
     ours = median("ours")
     floor = median("floor") if floors.floor is not None else None
+    no_floors = ("ours", "floor", "markers")
     asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
     return {
         **asked,
@@ -326,6 +334,10 @@ def _summary(
         "floor_name": floors.floor,
         "ratio": None if floor is None else ours / floor,
         "ratio_median": None if floor is None else median("ratio"),
-        "floors": {one.name: median(one.name) for one in runs if one.name not in ("ours", "floor")},
+        "floors": {one.name: median(one.name) for one in runs if one.name not in no_floors},
+        "with_markers": median("markers") if plan.markers else None,
+        "markers_ratio": statistics.median(each["markers"] / each["ours"] for each in rounds)
+        if plan.markers
+        else None,
         "rounds": rounds,
     }

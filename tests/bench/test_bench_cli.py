@@ -48,7 +48,25 @@ def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
     assert "raw UDP, trains by GSO and GRO" in done.stdout
 
 
-@pytest.mark.parametrize("asked", [["lat", "--op", "read"], ["bw", "--wait", "nap"]])
+@pytest.mark.parametrize("kind", ["lat", "bw"])
+def test_markers_are_measured_beside_without(kind: str) -> None:
+    asked = [kind, "--qp", "rc", "--op", "write", "-s", "5000", "--markers", *SHORT]
+    result = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    assert result["markers"] is True
+    assert "markers" not in result["floors"]
+    one = result["rounds"][0]
+    assert result["with_markers"] == one["markers"] > 0
+    assert result["markers_ratio"] == pytest.approx(one["markers"] / one["ours"])
+
+    words = CliRunner().invoke(app, asked).stdout
+    assert "siwarp, Markers both ways  " in words
+    assert "of without" in words
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["lat", "--op", "read"], ["bw", "--wait", "nap"], ["lat", "--qp", "ud", "--markers"]],
+)
 def test_what_cannot_be_measured_is_a_usage_error(asked: list[str]) -> None:
     assert CliRunner().invoke(app, asked).exit_code == 2
 
