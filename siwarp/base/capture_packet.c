@@ -4,6 +4,7 @@
 
 #include "base/addr.h"
 #include "base/capture_impl.h"
+#include "base/guard.h"
 
 #define ETHERNET 14
 #define IPV4	 20
@@ -117,7 +118,9 @@ static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
 		for (; skip >= iov->iov_len; iov++)
 			skip -= iov->iov_len;
 		n = iov->iov_len - skip < left ? iov->iov_len - skip : left;
-		memcpy(out, (const uint8_t *)iov->iov_base + skip, n);
+		/* What the program took away since it went out shows as zeros. */
+		if (siw_guard_read(out, (const uint8_t *)iov->iov_base + skip, n))
+			memset(out, 0, n);
 		out += n;
 		left -= n;
 		skip += n;

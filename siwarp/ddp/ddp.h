@@ -249,7 +249,8 @@ struct siw_ddp_msg {
 };
 /*
  * Begins a message: 1 all segments are framed, 0 some are left (siw_ddp_tx_more goes on), -EBUSY
- * one is in the works, -EACCES a key or range is bad (*err as from siw_ddp_stag_get), -errno the
+ * one is in the works, -EACCES a key or range is bad (*err as from siw_ddp_stag_get) or the memory is
+ * not there any more (*err: local catastrophic), -errno the
  * stream is dead. Nothing is flushed here but a batch that is full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
@@ -347,7 +348,8 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 /*
  * Takes the oldest buffer of the queue and fills it: 1 delivered; -ENOBUFS no buffer (dropped and
  * counted); -EMSGSIZE message longer than the buffer (buffer taken: *delivery holds its cookie and
- * the message's length, nothing written); -EACCES a key of the buffer is bad (buffer taken).
+ * the message's length, nothing written); -EACCES a key of the buffer is bad, or its memory is not
+ * there any more (buffer taken).
  */
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,
 			struct siw_ddp_delivery *delivery);

@@ -14,6 +14,7 @@
 #include "base/addr.h"
 #include "base/capture.h"
 #include "base/crc32c.h"
+#include "base/guard.h"
 #include "ddp/ddp_impl.h"
 #include "llp/llp.h"
 
@@ -237,7 +238,7 @@ static void put_crc(uint8_t *at, uint32_t crc)
 	memcpy(at, &crc, CRC_LEN);
 }
 
-/* Header (already there), payload and CRC at out: their octets. */
+/* Header (already there), payload and CRC at out: their octets; 0: the payload is not there. */
 static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov, int n)
 {
 	uint8_t *at = out + SIW_DDP_UNTAGGED;
@@ -247,10 +248,9 @@ static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct
 	if (dgram->crc)
 		crc = siw_crc32c(0, out, SIW_DDP_UNTAGGED);
 	for (i = 0; i < n; at += iov[i++].iov_len) {
-		if (dgram->crc)
-			crc = siw_crc32c_copy(crc, at, iov[i].iov_base, iov[i].iov_len);
-		else
-			memcpy(at, iov[i].iov_base, iov[i].iov_len);
+		if (dgram->crc ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
+			       : siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
+			return 0;
 	}
 	put_crc(at, crc);
 	return (size_t)(at - out) + CRC_LEN;
@@ -261,7 +261,7 @@ static int send_copied(struct siw_ddp_dgram *dgram, const struct siw_addr *dest,
 {
 	struct iovec one = { dgram->tx, fill(dgram, dgram->tx, iov, n) };
 
-	return siw_llp_udp_send(dgram->sock, dest, &one, 1);
+	return one.iov_len ? siw_llp_udp_send(dgram->sock, dest, &one, 1) : -EFAULT;
 }
 
 /* The payload from where it lies. */
@@ -274,8 +274,12 @@ static int send_gathered(struct siw_ddp_dgram *dgram, const struct siw_addr *des
 
 	all[0] = (struct iovec){ dgram->tx, SIW_DDP_UNTAGGED };
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
-	if (dgram->crc)
-		crc = siw_crc32c_iov(0, all, n + 1);
+	if (dgram->crc) {
+		crc = siw_crc32c(0, dgram->tx, SIW_DDP_UNTAGGED);
+		for (int i = 0; i < n; i++)
+			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
+				return -EFAULT;
+	}
 	put_crc(tail, crc);
 	all[n + 1] = (struct iovec){ tail, CRC_LEN };
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
@@ -328,7 +332,7 @@ static int train_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_
 	return i;
 }
 
-/* Builds up to n datagrams one behind the other: how many; fewer where a key is bad. */
+/* Builds up to n datagrams one behind the other: how many; fewer where a key or memory is bad. */
 static int build_train(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n,
 		       size_t *octets)
 {
@@ -340,12 +344,16 @@ static int build_train(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_m
 		const struct siw_ddp_dgram_msg *m = &msgs[i];
 		int pieces = siw_ddp_sgl_resolve(dgram->port, m->sgl, m->nsge, m->internal, m->pd,
 						 false, 0, m->length, iov, SIW_DDP_MAX_SGE);
+		size_t size;
 
 		if (pieces < 0)
 			break;
 		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
 				     dgram->msn + (uint32_t)i, 0);
-		at += fill(dgram, at, iov, pieces);
+		size = fill(dgram, at, iov, pieces);
+		if (!size) /* sent by itself it gets its error */
+			break;
+		at += size;
 	}
 	*octets = (size_t)(at - dgram->train);
 	return i;
@@ -455,8 +463,9 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue
 		r = -EACCES;
 		goto out;
 	}
-	for (i = 0; i < n; from += iov[i++].iov_len)
-		memcpy(iov[i].iov_base, from, iov[i].iov_len);
+	for (i = 0; i < n && r == 1; from += iov[i++].iov_len)
+		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
+			r = -EACCES;
 out:
 	siw_ddp_queue_pop(queue);
 	return r;

@@ -11,13 +11,20 @@
 #include "ddp/ddp_impl.h"
 #include "mpa/mpa.h"
 
+static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
+							0 };
+
 /* What mpa says, as this layer says it; an error is the stream's last word. */
 static int from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r)
 {
 	if (r >= 0)
 		return r;
-	if (r == -EPROTO || r == -EBADMSG) /* RFC5041-7-01 */
+	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
 		rx->err = siw_mpa_error(mpa);
+	} else if (r == -EFAULT) { /* the place is gone: no fault of the peer's, who is told so */
+		rx->err = LOCAL_CATASTROPHIC;
+		r = -EACCES;
+	}
 	rx->have = false;
 	rx->dead = r;
 	return r;
@@ -199,9 +206,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
 				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
 	if (n < 0)
-		return refuse(stream, -EACCES,
-			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
-						     0 });
+		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
 	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
 		return from_mpa(rx, stream->mpa, r);

@@ -98,6 +98,10 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	r = siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
 	if (tx->msg.from_stag && n)
 		siw_ddp_stag_put(stream->port, tx->msg.src_stag);
+	if (__builtin_expect(r == -EFAULT, 0)) {
+		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
+		return -EACCES;
+	}
 	if (r != 1)
 		return r;
 	tx->offset += len;

@@ -96,14 +96,14 @@ size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream);
 /*
  * Frames one FPDU: head (the DDP header, head_len <= 64 octets) and n pieces of payload
  * behind it. 1; 0 if the batch is full (flush first). The CRC is computed here. -ENOTCONN
- * before start-up is over, -EMSGSIZE a ULPDU over 64768 octets, -ENOMEM, or what killed
- * the stream.
+ * before start-up is over, -EMSGSIZE a ULPDU over 64768 octets, -ENOMEM, -EFAULT the payload
+ * is not there (nothing was framed, the stream goes on), or what killed the stream.
  */
 int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
 		    const struct iovec *payload, int n);
 /*
  * 1 everything framed was taken by TCP; 0 not yet (EAGAIN, or the responder waits);
- * -errno dead.
+ * -errno dead; -EFAULT so: what was referred to is not there any more.
  */
 int siw_mpa_tx_flush(struct siw_mpa_stream *stream);
 /* What is framed waits for TCP's buffer, or for the peer's first FPDU; not for another turn. */
@@ -132,8 +132,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
  * ulpdu_len - skip octets; n = 0 with a NULL dest throws them away). 1: all placed, CRC
  * good (or off). 0: the rest has not come yet; call again with the same arguments when
  * the token comes up (what was placed stays placed). -EBADMSG: CRC wrong; -errno as
- * siw_mpa_rx_fpdu; -EFAULT: dest cannot be written (told by the socket only: octets that
- * were staged are copied as memcpy does). -EINVAL: dest is not exactly as long, or skip
+ * siw_mpa_rx_fpdu; -EFAULT: dest cannot be written (any more). -EINVAL: dest is not exactly as long, or skip
  * not in the head. With setting strict, dest is not touched before the CRC was checked.
  */
 int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n);

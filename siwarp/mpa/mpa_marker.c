@@ -3,9 +3,11 @@
  * mpa/mpa_marker.c - Markers (RFC 5044 sections 4.2, 4.3): put among the octets of an FPDU, and
  * judged in one that came. Octets and positions only; whose they are is for mpa_tx.c and mpa_rx.c.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/guard.h"
 #include "mpa/mpa_stream.h"
 
 /* Where an FPDU is being written, and where that is in the stream. */
@@ -31,7 +33,8 @@ static void mark_if_due(struct cursor *c)
 		put_marker(c, c->at - c->first);
 }
 
-static void put(struct cursor *c, const uint8_t *from, size_t len)
+/* 0, -EFAULT: from is not there. */
+static int put(struct cursor *c, const uint8_t *from, size_t len)
 {
 	while (len) {
 		uint32_t now;
@@ -42,16 +45,18 @@ static void put(struct cursor *c, const uint8_t *from, size_t len)
 			now = SIW_MPA_MARKER_SPACING;
 		if (now > len)
 			now = (uint32_t)len;
-		memcpy(c->to, from, now);
+		if (siw_guard_read(c->to, from, now))
+			return -EFAULT;
 		from += now;
 		c->to += now;
 		c->at += now;
 		len -= now;
 	}
+	return 0;
 }
 
-void siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
-			const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
+int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
+		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
 {
 	static const uint8_t zeros[SIW_MPA_CRC_OCTETS];
 	uint8_t length[SIW_MPA_LEN_OCTETS];
@@ -66,13 +71,15 @@ void siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_
 	c.at += sizeof(length);
 	put(&c, head, head_len);
 	for (int i = 0; i < n; i++)
-		put(&c, payload[i].iov_base, payload[i].iov_len);
+		if (put(&c, payload[i].iov_base, payload[i].iov_len))
+			return -EFAULT;
 	put(&c, zeros, siw_mpa_pad(ulpdu));
 	mark_if_due(&c);
 	if (crc) /* with all Markers: RFC5044-4.4-11 */
 		siw_mpa_crc_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
 	else
 		memcpy(c.to, zeros, SIW_MPA_CRC_OCTETS);
+	return 0;
 }
 
 bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len)

@@ -19,6 +19,7 @@
 
 #include "base/counters.h"
 #include "base/crc32c.h"
+#include "base/guard.h"
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
 
@@ -309,29 +310,31 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 
 /* ---- the payload ------------------------------------------------------------------ */
 
-/* Copies len octets to dest from its octet at on. Without dest they are dropped. */
-static uint32_t scatter(const struct iovec *dest, int n, size_t at, const uint8_t *src, size_t len,
-			uint32_t crc, bool crc_on)
+/*
+ * Copies len octets to dest from its octet at on, and sums them if crc is not NULL. Without dest they
+ * are dropped. 0, -EFAULT.
+ */
+static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *src, size_t len,
+		   uint32_t *crc)
 {
-	if (n == 0)
-		return crc_on ? siw_crc32c(crc, src, len) : crc;
+	if (n == 0 && crc)
+		*crc = siw_crc32c(*crc, src, len);
 	for (int i = 0; i < n && len; i++) {
 		size_t room = dest[i].iov_len, now;
+		uint8_t *to = (uint8_t *)dest[i].iov_base + at;
 
 		if (at >= room) {
 			at -= room;
 			continue;
 		}
 		now = room - at < len ? room - at : len;
-		if (crc_on)
-			crc = siw_crc32c_copy(crc, (uint8_t *)dest[i].iov_base + at, src, now);
-		else
-			memcpy((uint8_t *)dest[i].iov_base + at, src, now);
+		if (crc ? siw_guard_crc_write(crc, to, src, now) : siw_guard_write(to, src, now))
+			return -EFAULT;
 		src += now;
 		len -= now;
 		at = 0;
 	}
-	return crc;
+	return 0;
 }
 
 /*
@@ -381,9 +384,8 @@ static void begin(struct siw_mpa_stream *stream, size_t skip)
 	rx->placing = true;
 }
 
-/* Moves payload from staging to its place. */
-static void place_staged(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest,
-			 int n)
+/* Moves payload from staging to its place: 0, -EFAULT. */
+static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t now = rx->ulpdu_len - rx->done;
@@ -391,11 +393,13 @@ static void place_staged(struct siw_mpa_stream *stream, size_t skip, const struc
 	if (now > staged(rx))
 		now = staged(rx);
 	if (!now)
-		return;
-	rx->crc = scatter(dest, n, rx->done - skip, rx->buf + rx->pos, now, rx->crc,
-			  stream->crc_mode == SIW_MPA_CRC_ON);
+		return 0;
+	if (scatter(dest, n, rx->done - skip, rx->buf + rx->pos, now,
+		    stream->crc_mode == SIW_MPA_CRC_ON ? &rx->crc : NULL))
+		return -EFAULT;
 	rx->pos += now;
 	rx->done += now;
+	return 0;
 }
 
 /*
@@ -432,7 +436,9 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 		for (int i = 0; left; i++) {
 			size_t now = iov[i].iov_len < left ? iov[i].iov_len : left;
 
-			rx->crc = siw_crc32c(rx->crc, iov[i].iov_base, now);
+			/* It was there when the kernel wrote it; it need not be any more. */
+			if (siw_guard_crc(&rx->crc, iov[i].iov_base, now))
+				return -EFAULT;
 			left -= now;
 		}
 	}
@@ -468,18 +474,22 @@ static bool dest_fits(const struct iovec *dest, int n, size_t want)
 	return have == want;
 }
 
-static int payload_whole(struct siw_mpa_rx *rx, size_t skip, const struct iovec *dest, int n)
+static int payload_whole(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest,
+			 int n)
 {
+	struct siw_mpa_rx *rx = &stream->rx;
 	const uint8_t *at = rx->buf + rx->pos + SIW_MPA_LEN_OCTETS + skip;
 
-	scatter(dest, n, 0, at, rx->ulpdu_len - skip, 0, false);
+	if (scatter(dest, n, 0, at, rx->ulpdu_len - skip, NULL))
+		return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 	return finish(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
 }
 
 /* The same from between Markers. */
-static __attribute__((noinline)) int payload_marked(struct siw_mpa_rx *rx, size_t skip,
+static __attribute__((noinline)) int payload_marked(struct siw_mpa_stream *stream, size_t skip,
 						    const struct iovec *dest, int n)
 {
+	struct siw_mpa_rx *rx = &stream->rx;
 	const uint8_t *from = rx->buf + rx->pos;
 	uint32_t gap = rx->gap, off = SIW_MPA_LEN_OCTETS + (uint32_t)skip;
 	uint32_t len = rx->ulpdu_len - (uint32_t)skip, done = 0;
@@ -494,7 +504,8 @@ static __attribute__((noinline)) int payload_marked(struct siw_mpa_rx *rx, size_
 	while (done < len) {
 		uint32_t now = len - done < gap ? len - done : gap;
 
-		scatter(dest, n, done, from, now, 0, false);
+		if (scatter(dest, n, done, from, now, NULL))
+			return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 		done += now;
 		from += now + SIW_MPA_MARKER_OCTETS;
 		gap = SIW_MPA_MARKER_APART;
@@ -511,8 +522,8 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 	if (!rx->have || skip > rx->ulpdu_len || !dest_fits(dest, n, rx->ulpdu_len - skip))
 		return -EINVAL;
 	if (rx->whole)
-		return rx->markers ? payload_marked(rx, skip, dest, n)
-				   : payload_whole(rx, skip, dest, n);
+		return rx->markers ? payload_marked(stream, skip, dest, n)
+				   : payload_whole(stream, skip, dest, n);
 	if (!rx->placing) {
 		if (SIW_MPA_LEN_OCTETS + skip > staged(rx))
 			return -EINVAL;
@@ -522,7 +533,8 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 	for (;;) {
 		int rv;
 
-		place_staged(stream, skip, dest, n);
+		if (place_staged(stream, skip, dest, n))
+			return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 		if (rx->done == rx->ulpdu_len) {
 			rv = trailer(stream);
 			if (rv)

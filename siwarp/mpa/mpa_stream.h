@@ -174,10 +174,10 @@ int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out);
 
 /*
  * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets of it, to stand at
- * position at of the stream.
+ * position at of the stream. 0, or -EFAULT: the payload is not there.
  */
-void siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
-			const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
+int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
+		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
 /* Whether all Markers of the FPDU of marked_len octets point to its first (RFC5044-8-01). */
 bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len);
 

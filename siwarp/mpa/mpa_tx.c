@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/guard.h"
 #include "base/settings.h"
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
@@ -128,8 +129,9 @@ static bool has_room(const struct siw_mpa_tx *tx, const struct need *need)
 	       tx->iov_tail + need->iovs <= BATCH_IOVS && tx->framed - tx->accepted < BATCH_FPDUS;
 }
 
-static void frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
-			const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
+/* The two below: 0, or -EFAULT with a part of the FPDU in the batch. */
+static int frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
+		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
 {
 	uint32_t len = siw_mpa_fpdu_len(ulpdu);
 	uint8_t *start = arena_take(tx, len), *at = start + SIW_MPA_LEN_OCTETS;
@@ -138,8 +140,8 @@ static void frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len
 	memcpy(at, head, head_len);
 	at += head_len;
 	for (int i = 0; i < n; i++) {
-		if (payload[i].iov_len)
-			memcpy(at, payload[i].iov_base, payload[i].iov_len);
+		if (siw_guard_read(at, payload[i].iov_base, payload[i].iov_len))
+			return -EFAULT;
 		at += payload[i].iov_len;
 	}
 	memset(at, 0, (size_t)(start + len - at)); /* pad: RFC5044-4.1-02 */
@@ -147,10 +149,11 @@ static void frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len
 		at = start + len - SIW_MPA_CRC_OCTETS;
 		siw_mpa_crc_put(at, siw_crc32c(0, start, (size_t)(at - start)));
 	}
+	return 0;
 }
 
-static void frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
-			const struct iovec *payload, int n, uint32_t ulpdu, bool crc_on)
+static int frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
+		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc_on)
 {
 	uint8_t *at = arena_take(tx, SIW_MPA_LEN_OCTETS + head_len);
 	uint32_t crc = 0, pad = siw_mpa_pad(ulpdu);
@@ -164,21 +167,43 @@ static void frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len
 		size_t len = payload[i].iov_len;
 
 		if (len > COPY_OCTETS) {
-			if (crc_on)
-				crc = siw_crc32c(crc, piece, len);
+			if (crc_on && siw_guard_crc(&crc, piece, len))
+				return -EFAULT;
 			iov_add(tx, piece, len);
 		} else if (len) {
 			at = arena_take(tx, len);
-			if (crc_on)
-				crc = siw_crc32c_copy(crc, at, piece, len);
-			else
-				memcpy(at, piece, len);
+			if (crc_on ? siw_guard_crc_read(&crc, at, piece, len)
+				   : siw_guard_read(at, piece, len))
+				return -EFAULT;
 		}
 	}
 	at = arena_take(tx, pad + SIW_MPA_CRC_OCTETS);
 	memset(at, 0, pad + SIW_MPA_CRC_OCTETS);
 	if (crc_on)
 		siw_mpa_crc_put(at + pad, siw_crc32c(crc, at, pad));
+	return 0;
+}
+
+/* The batch's end, to come back to. */
+struct mark {
+	uint32_t arena_used, iov_tail;
+	size_t last;
+};
+
+static struct mark mark_of(const struct siw_mpa_tx *tx)
+{
+	return (struct mark){ tx->arena_used, tx->iov_tail,
+			      tx->iov_tail > tx->iov_head ? tx->iov[tx->iov_tail - 1].iov_len : 0 };
+}
+
+/* The payload is not there: as if nothing of the FPDU had been put in. */
+static __attribute__((cold)) int take_back(struct siw_mpa_tx *tx, const struct mark *mark)
+{
+	tx->arena_used = mark->arena_used;
+	tx->iov_tail = mark->iov_tail;
+	if (tx->iov_tail > tx->iov_head)
+		tx->iov[tx->iov_tail - 1].iov_len = mark->last;
+	return -EFAULT;
 }
 
 /* It is in the batch, len octets of the stream. */
@@ -197,6 +222,7 @@ static __attribute__((noinline)) int tx_marked(struct siw_mpa_tx *tx, const void
 {
 	uint32_t len = siw_mpa_marked_len(tx->pos_in, siw_mpa_fpdu_len(ulpdu));
 	struct need need = { .ulpdu = ulpdu, .arena = len, .iovs = 1 };
+	struct mark mark;
 	int rv;
 
 	if (!has_room(tx, &need))
@@ -204,8 +230,10 @@ static __attribute__((noinline)) int tx_marked(struct siw_mpa_tx *tx, const void
 	rv = batch_alloc(tx);
 	if (rv < 0)
 		return rv;
-	siw_mpa_marked_put(arena_take(tx, len), tx->pos_in, head, head_len, payload, n, ulpdu, crc);
-	return framed(tx, len);
+	mark = mark_of(tx);
+	rv = siw_mpa_marked_put(arena_take(tx, len), tx->pos_in, head, head_len, payload, n, ulpdu,
+				crc);
+	return rv < 0 ? take_back(tx, &mark) : framed(tx, len);
 }
 
 int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
@@ -215,6 +243,7 @@ int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head
 	uint8_t crc_mode = __atomic_load_n(&stream->crc_mode, __ATOMIC_ACQUIRE);
 	struct need need = need_of(head_len, payload, n);
 	uint32_t ulpdu = (uint32_t)need.ulpdu;
+	struct mark mark;
 	int rv;
 
 	if (tx->dead)
@@ -230,11 +259,12 @@ int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head
 	rv = batch_alloc(tx);
 	if (rv < 0)
 		return rv;
-	if (need.ulpdu <= PLAIN_CRC_OCTETS)
-		frame_small(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
-	else
-		frame_large(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
-	return framed(tx, siw_mpa_fpdu_len(ulpdu));
+	mark = mark_of(tx);
+	rv = need.ulpdu <= PLAIN_CRC_OCTETS ? frame_small(tx, head, head_len, payload, n, ulpdu,
+							  crc_mode == SIW_MPA_CRC_ON)
+					    : frame_large(tx, head, head_len, payload, n, ulpdu,
+							  crc_mode == SIW_MPA_CRC_ON);
+	return rv < 0 ? take_back(tx, &mark) : framed(tx, siw_mpa_fpdu_len(ulpdu));
 }
 
 /*

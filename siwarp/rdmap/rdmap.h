@@ -195,9 +195,14 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
  * again at the next progress (siw_rdmap_send first, so that the user's operations get their turn);
  * -errno the stream is dead. -EACCES: dead because this end found an error in what it was sending
  * (a local key, the source of a response): siw_rdmap_recv gives ERROR too, and siw_rdmap_terminate
- * is due.
+ * is due. -EFAULT: dead because memory that was referred to is not there any more.
  */
 int siw_rdmap_flush(struct siw_rdmap_stream *stream);
+/*
+ * After a flush gave -EFAULT: the operation whose memory TCP could not read, by its number, or 0 if
+ * it was not the user's.
+ */
+uint64_t siw_rdmap_faulty(struct siw_rdmap_stream *stream);
 /* After a flush gave 0: it waits for TCP (or for the peer's first FPDU), not for another turn. */
 bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream);
 /* Operations begun by siw_rdmap_send, and how many of them (in order) TCP took whole. */
@@ -242,6 +247,7 @@ struct siw_rdmap_event {
 	uint32_t quoted_qn;
 	uint32_t quoted_stag;
 	uint64_t quoted_to;
+	bool of_response; /* ERROR: the segment is of a Read's response, of the oldest Read's */
 	struct siw_addr source; /* datagram */
 };
 /*

@@ -84,7 +84,9 @@ static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 
 	event->err = fault->err;
 	event->quoted = fault->has_seg;
+	event->of_response = false;
 	if (fault->has_seg) {
+		event->of_response = opcode_of(&fault->seg) == SIW_RDMAP_READ_RESPONSE;
 		event->quoted_tagged = fault->seg.tagged;
 		event->quoted_qn = fault->seg.tagged ? 0 : fault->seg.qn;
 		event->quoted_msn = fault->seg.tagged ? 0 : fault->seg.msn;

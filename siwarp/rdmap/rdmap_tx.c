@@ -207,6 +207,18 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream)
 	return r < 0 ? r : r && framed;
 }
 
+uint64_t siw_rdmap_faulty(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+
+	refresh_accepted(stream);
+	/* What TCP choked on is the first message that it has not taken. */
+	if (tx->accepted != tx->begun &&
+	    tx->ring[tx->accepted % SIW_RDMAP_INFLIGHT] == siw_ddp_tx_accepted(stream->ddp) + 1)
+		return tx->accepted + 1;
+	return 0;
+}
+
 bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream)
 {
 	return siw_ddp_tx_blocked(stream->ddp);

@@ -6,6 +6,7 @@
 
 #include "base/addr.h"
 #include "base/capture.h"
+#include "base/guard.h"
 #include "verbs/verbs_impl.h"
 
 #define MAX_DEVICES 64
@@ -96,6 +97,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	}
 	siw_counters_init();
 	siw_capture_init();
+	siw_guard_install();
 	ctx->info = device->info;
 	set_limits(&ctx->attr);
 	siw_lock_init(&ctx->progress);
@@ -128,6 +130,7 @@ close_async:
 close_port:
 	siw_rdmap_port_close(ctx->port);
 fail:
+	siw_guard_remove();
 	free(ctx);
 	errno = -err;
 	return NULL;
@@ -206,6 +209,7 @@ int siw_close_device(struct siw_context *ctx)
 	siw_verbs_port_close(ctx);
 	siw_rdmap_port_close(ctx->port);
 	siw_verbs_async_close(ctx);
+	siw_guard_remove();
 	siw_lock_destroy(&ctx->progress);
 	siw_lock_destroy(&ctx->unsent_lock);
 	free(ctx);

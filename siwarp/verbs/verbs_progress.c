@@ -334,8 +334,13 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 		return ctx->park_fd;
 	if (!siw_settings()->progress)
 		return 0;
-	/* The program's signals are for the program's threads. */
+	/*
+	 * The program's signals are for the program's threads. A fault is nobody's signal, and whoever
+	 * blocks it dies of it; guard.h says which ones this thread survives.
+	 */
 	sigfillset(&all);
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = pthread_create(&ctx->thread, NULL, run, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

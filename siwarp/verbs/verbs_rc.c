@@ -170,6 +170,22 @@ static bool may_begin(const struct siw_qp *qp)
 	       qp->sq_next != qp->sq_tail;
 }
 
+/* TCP could not read what a request sends: the request says so, and the stream is over. */
+static __attribute__((cold, noinline)) void blame_sent(struct siw_qp *qp)
+{
+	uint64_t seq = siw_rdmap_faulty(qp->stream);
+
+	for (uint32_t i = qp->sq_head; seq && i != qp->sq_next; i++) {
+		struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
+
+		if (wqe->state != SIW_WQE_BEGUN || wqe->seq != seq)
+			continue;
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = SIW_WC_LOC_PROT_ERR;
+	}
+	qp->broken = true;
+}
+
 enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 {
 	int r;
@@ -194,6 +210,8 @@ enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 	reap(qp);
 	if (qp->failing)
 		fail_in_turn(qp);
+	if (__builtin_expect(r == -EFAULT, 0) && !qp->closing)
+		blame_sent(qp);
 	/* Found by this end in what it was sending: the receiving side has the error. */
 	if (r == -EACCES && !qp->closing)
 		qp->broken = true;
@@ -347,6 +365,35 @@ static void blame_receive(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		on_recv(qp, &blamed);
 }
 
+/*
+ * This end's memory is not there, or its key is dead: the request that it belongs to says so. A
+ * response's place is the oldest Read's; an error about no segment was found in what was being sent,
+ * and that is the newest.
+ */
+static void blame_request(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+{
+	bool of_read = ev->of_response && ev->err.layer == SIW_LAYER_DDP;
+	bool of_sent = !ev->quoted && ev->err.layer == SIW_LAYER_RDMAP;
+	struct siw_wqe *found = NULL;
+
+	if (ev->err.type != 0 || (!of_read && !of_sent)) /* 0: local catastrophic, at both layers */
+		return;
+	siw_lock(&qp->send_lock);
+	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
+		struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
+
+		if (wqe->state == SIW_WQE_BEGUN && (!of_read || wqe->opcode == SIW_WR_RDMA_READ))
+			found = wqe;
+		if (found && of_read)
+			break;
+	}
+	if (found) {
+		found->state = SIW_WQE_DONE;
+		found->status = SIW_WC_LOC_PROT_ERR;
+	}
+	siw_unlock(&qp->send_lock);
+}
+
 /* One event; false when the stream is over. */
 static bool handle(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 {
@@ -378,6 +425,7 @@ static bool handle(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		return false;
 	case SIW_RDMAP_ERROR:
 		blame_receive(qp, ev);
+		blame_request(qp, ev);
 		siw_verbs_rc_fail(qp, SIW_TERMINATING, -EPROTO, &ev->err);
 		return false;
 	case SIW_RDMAP_CLOSED:

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/guard.c - accesses that a fault ends, and the handlers that know of them. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "base/guard.h"
+#include "base/lock.h"
+
+/*
+ * Where to go on after a fault. The compiler's own setjmp saves frame, place and stack and has all else
+ * counted as lost, so it is three stores; the handler goes there by changing what its return
+ * restores, which also gives back the signal mask and the floating-point modes, and lets the handlers
+ * of sanitizers in between return as they should. Elsewhere the C library's does.
+ */
+#if defined(__x86_64__) || (defined(__aarch64__) && !defined(__clang__))
+#define BY_CONTEXT   1
+#define SAVE_HERE(g) __builtin_setjmp((g)->jump)
+typedef void *jump_t[5];
+#else
+#define BY_CONTEXT   0
+#define SAVE_HERE(g) _setjmp((g)->jump)
+typedef jmp_buf jump_t;
+#endif
+
+struct guard {
+	jump_t jump;
+	uintptr_t start, end; /* the octets that may fault */
+};
+
+/*
+ * This thread's access in progress. Initial-exec: a handler must not call what finds a thread's
+ * variables, which may allocate.
+ */
+static __thread struct guard *now __attribute__((tls_model("initial-exec")));
+
+#define BARRIER() __asm__ volatile("" ::: "memory")
+
+/* The body of a function that has nothing to lose: the variables in its registers are. */
+#define GUARDED(theirs, len, access)                                 \
+	do {                                                         \
+		struct guard g;                                      \
+                                                                     \
+		if (!(len))                                          \
+			return 0;                                    \
+		g.start = (uintptr_t)(theirs);                       \
+		g.end = g.start + (len);                             \
+		if (SAVE_HERE(&g)) /* the handler has cleared now */ \
+			return -EFAULT;                              \
+		now = &g;                                            \
+		BARRIER();                                           \
+		access;                                              \
+		BARRIER();                                           \
+		now = NULL;                                          \
+		return 0;                                            \
+	} while (0)
+
+__attribute__((noinline)) int siw_guard_read(void *own, const void *theirs, size_t len)
+{
+	GUARDED(theirs, len, memcpy(own, theirs, len));
+}
+
+__attribute__((noinline)) int siw_guard_write(void *theirs, const void *own, size_t len)
+{
+	GUARDED(theirs, len, memcpy(theirs, own, len));
+}
+
+__attribute__((noinline)) int siw_guard_crc(uint32_t *crc, const void *theirs, size_t len)
+{
+	GUARDED(theirs, len, *crc = siw_crc32c(*crc, theirs, len));
+}
+
+__attribute__((noinline)) int siw_guard_crc_read(uint32_t *crc, void *own, const void *theirs,
+						 size_t len)
+{
+	GUARDED(theirs, len, *crc = siw_crc32c_copy(*crc, own, theirs, len));
+}
+
+__attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, const void *own,
+						  size_t len)
+{
+	GUARDED(theirs, len, *crc = siw_crc32c_copy(*crc, theirs, own, len));
+}
+
+/* ---- the handlers ---------------------------------------------------------------------------- */
+
+static const int signals[2] = { SIGSEGV, SIGBUS };
+static struct sigaction before[2]; /* written before the handler is installed */
+static bool placed[2];		   /* ours is installed, or was and somebody replaced it */
+static unsigned int users;
+static siw_lock_t lock = SIW_LOCK_INIT;
+
+/* Some CPUs name the page that is missing, and not the octet. */
+static bool is_theirs(const struct guard *g, const void *addr)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr;
+
+	return at >= (g->start & ~(page - 1)) && at < ((g->end + page - 1) & ~(page - 1));
+}
+
+static void go_on(struct guard *g, ucontext_t *context)
+{
+#if BY_CONTEXT && defined(__x86_64__)
+	context->uc_mcontext.gregs[REG_RBP] = (greg_t)(uintptr_t)g->jump[0];
+	context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)g->jump[1];
+	context->uc_mcontext.gregs[REG_RSP] = (greg_t)(uintptr_t)g->jump[2];
+	/* A copy may run backwards; C code runs forwards. */
+	context->uc_mcontext.gregs[REG_EFL] &= ~(greg_t)0x400;
+#elif BY_CONTEXT
+	context->uc_mcontext.regs[29] = (uintptr_t)g->jump[0];
+	context->uc_mcontext.pc = (uintptr_t)g->jump[1];
+	context->uc_mcontext.sp = (uintptr_t)g->jump[2];
+#else
+	sigset_t mask = context->uc_sigmask;
+
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	_longjmp(g->jump, 1);
+#endif
+}
+
+/* Nobody else's: the default action ends the process, as if we had not been here. */
+static void by_default(int sig, const siginfo_t *info)
+{
+	struct sigaction action = { .sa_handler = SIG_DFL };
+
+	sigaction(sig, &action, NULL);
+	/* A fault comes again by itself when this returns; a signal that was sent does not. */
+	if (info->si_code <= 0)
+		raise(sig);
+}
+
+static void hand_on(int sig, siginfo_t *info, void *context)
+{
+	struct sigaction *old = &before[sig == signals[1]];
+
+	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_DFL) {
+		by_default(sig, info);
+		return;
+	}
+	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_IGN) {
+		if (info->si_code > 0) /* a fault cannot be ignored */
+			by_default(sig, info);
+		return;
+	}
+	pthread_sigmask(SIG_BLOCK, &old->sa_mask, NULL);
+	if (old->sa_flags & SA_NODEFER) {
+		sigset_t own;
+
+		sigemptyset(&own);
+		sigaddset(&own, sig);
+		pthread_sigmask(SIG_UNBLOCK, &own, NULL);
+	}
+	if (old->sa_flags & SA_SIGINFO)
+		old->sa_sigaction(sig, info, context);
+	else
+		old->sa_handler(sig);
+}
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	struct guard *g = now;
+	int saved = errno;
+
+	if (g && info->si_code > 0 && is_theirs(g, info->si_addr)) {
+		now = NULL;
+		go_on(g, context);
+	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
+		/*
+		 * A handler installed after ours saw the fault, gave us the signal back and sent it
+		 * anew, as Python's faulthandler does: the fault itself comes again, and to us.
+		 */
+	} else {
+		hand_on(sig, info, context);
+	}
+	errno = saved;
+}
+
+static bool is_ours(const struct sigaction *action)
+{
+	return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_fault;
+}
+
+static bool is_nobodys(const struct sigaction *action)
+{
+	return !(action->sa_flags & SA_SIGINFO) &&
+	       (action->sa_handler == SIG_DFL || action->sa_handler == SIG_IGN);
+}
+
+void siw_guard_install(void)
+{
+	struct sigaction ours = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+
+	siw_lock(&lock);
+	users++;
+	for (int i = 0; i < 2; i++) {
+		struct sigaction found;
+
+		sigaction(signals[i], NULL, &found);
+		/* One that replaced ours calls ours: on top of it we would call each other for ever. */
+		if (is_ours(&found) || (placed[i] && !is_nobodys(&found)))
+			continue;
+		before[i] = found;
+		placed[i] = true;
+		sigaction(signals[i], &ours, NULL);
+	}
+	siw_unlock(&lock);
+}
+
+void siw_guard_remove(void)
+{
+	siw_lock(&lock);
+	users--;
+	for (int i = 0; i < 2 && !users; i++) {
+		struct sigaction found;
+
+		sigaction(signals[i], NULL, &found);
+		if (!is_ours(&found))
+			continue;
+		sigaction(signals[i], &before[i], NULL);
+		placed[i] = false;
+	}
+	siw_unlock(&lock);
+}

@@ -1,0 +1,126 @@
+"""A peer of plain sockets that says what it likes, octet by octet, built by scapy."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+import time
+
+from scapy.packet import Packet
+from unit.verbs.rc_harness import End, Wire, plain_client
+from unit.verbs.verbs_harness import LIMIT
+
+from siwarp.cm import CMEventType
+from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode, Terminate, split_stream
+
+
+class RawPeer:
+    """The peer's end: a TCP socket after start-up, or before it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.got = b""
+
+    def send(self, *what: Packet | bytes) -> None:
+        self.sock.sendall(b"".join(bytes(x) for x in what))
+
+    def fpdu(self, *segments: Packet) -> None:
+        self.send(*[FPDU(ulpdu=s) for s in segments])
+
+    def unread(self) -> int:
+        """Octets that wait to be read."""
+        room = fcntl.ioctl(self.sock, termios.FIONREAD, b"\0\0\0\0")
+        return int(struct.unpack("i", room)[0])
+
+    def exactly(self, n: int, limit: float = LIMIT) -> bytes:
+        """Read ``n`` octets."""
+        self.sock.settimeout(limit)
+        octets = b""
+        while len(octets) < n:
+            part = self.sock.recv(n - len(octets))
+            assert part, f"the end of stream after {len(octets)} of {n} octets"
+            octets += part
+        return octets
+
+    def reply(self) -> MPAReply:
+        """Read the Reply Frame."""
+        head = self.exactly(20)
+        return MPAReply(head + self.exactly(int.from_bytes(head[18:20], "big")))
+
+    def rest(self, limit: float = LIMIT) -> bytes:
+        """Read until the end of stream, or the reset."""
+        end = time.monotonic() + limit
+        octets = b""
+        while time.monotonic() < end:
+            self.sock.settimeout(max(0.001, end - time.monotonic()))
+            try:
+                part = self.sock.recv(1 << 16)
+            except (ConnectionResetError, BrokenPipeError):
+                return octets
+            except TimeoutError:
+                break
+            if not part:
+                return octets
+            octets += part
+        raise AssertionError(f"no end of stream within {limit} s, after {octets[-64:]!r}")
+
+    def drop_all(self, limit: float = LIMIT) -> None:
+        """Read and forget until the end of stream."""
+        end = time.monotonic() + limit
+        self.sock.settimeout(limit)
+        while time.monotonic() < end:
+            try:
+                if not self.sock.recv(1 << 20):
+                    return
+            except (ConnectionResetError, BrokenPipeError):
+                return
+        raise AssertionError(f"no end of stream within {limit} s")
+
+    def terminate(self, limit: float = LIMIT) -> tuple[int, int, int] | None:
+        """The layer, type and code of the Terminate that ends the stream, if one does."""
+        fpdus = split_stream(self.rest(limit)).fpdus
+        ends = [f.ulpdu for f in fpdus if f.ulpdu.opcode == Opcode.TERMINATE]
+        assert len(ends) <= 1, "more than one Terminate"
+        if not ends:
+            return None
+        assert fpdus[-1].ulpdu is ends[0] and fpdus[-1].crc == fpdus[-1].crc_expected()
+        found = ends[0][Terminate]
+        return int(found.layer), int(found.etype), int(found.code)
+
+    def close(self, reset: bool = False) -> None:
+        if reset:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+def request_frame(rev: int = 1, **fields: object) -> MPARequest:
+    return MPARequest(rev=rev, c=1, **fields)
+
+
+#: The first FPDU of an initiator that has nothing to say: a Write of no octets.
+HELLO = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))
+
+
+def dial_raw(address: tuple[str, int]) -> RawPeer:
+    return RawPeer(plain_client(address))
+
+
+def accept_raw(
+    wire: Wire, size: int = 1 << 16, hello: bool = True, **cap: int
+) -> tuple[RawPeer, End]:
+    """Return a raw initiator and our end that accepted it; ``hello``: and its first FPDU came."""
+    peer = dial_raw(wire.address)
+    peer.send(request_frame())
+    request = wire.request()
+    end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
+    end.id.accept()
+    assert end.event().type == CMEventType.ESTABLISHED
+    assert not peer.reply().r
+    if hello:
+        peer.send(HELLO)
+    return peer, end
+
+
+__all__ = ["HELLO", "RawPeer", "accept_raw", "dial_raw", "request_frame"]

@@ -1,0 +1,387 @@
+"""Registered memory that goes away: the queue pair that meets it ends, and never the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hostile.vanishing import PAGE, Vanishing
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Pair, Rig, pattern, poll, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import ConnParam
+from siwarp.verbs import MR, QPState, RecvWR, SendFlag, SendWR, WCStatus
+
+PROT = WCStatus.LOC_PROT_ERR
+FLUSHED = WCStatus.WR_FLUSH_ERR
+DDP_LOCAL = 1 << 16  # layer, type, code: DDP's local catastrophic error
+RDMAP_LOCAL = 0
+#: Whole in staging; read straight to its place; many segments.
+SIZES = (64, 12_000, 300_000)
+GONE = ("unmapped", "protected", "truncated")
+FRAMINGS = ("crc", "no crc", "markers")
+
+
+def framed(how: str) -> tuple[ConnParam, ConnParam]:
+    """Return what both ends ask for."""
+    crc, markers = how != "no crc", how == "markers"
+    return ConnParam(crc=crc, markers=markers), ConnParam(crc=crc, markers=markers)
+
+
+@pytest.fixture
+def two() -> Iterator[Wire]:
+    a, b = Rig(), Rig()
+    yield Wire(a, b)
+    a.close()
+    b.close()
+
+
+@pytest.fixture(params=[False, True], ids=["fast", "strict"])
+def strict(request: pytest.FixtureRequest) -> Iterator[bool]:
+    before = next(
+        int(lib.siw_setting_value(i))
+        for i in range(lib.siw_settings_count())
+        if ffi.string(lib.siw_setting_name(i)) == b"strict"
+    )
+    lib.siw_setting_set(b"strict", int(request.param))
+    yield request.param
+    lib.siw_setting_set(b"strict", before)
+
+
+class Gone:
+    """Memory registered at one end, of which only the first page stays."""
+
+    def __init__(self, end: End, how: str) -> None:
+        self.memory = Vanishing(1 << 19, how)
+        self.mr: MR = end.rig.mr(self.memory.buffer, ALL_ACCESS)
+        self.memory.vanish(PAGE)
+
+    def close(self) -> None:
+        self.mr.close()
+        self.memory.close()
+
+
+def serves_others(wire: Wire, *ended: End) -> None:
+    """Show that both devices still do what they are for, after these ends."""
+    for end in ended:
+        end.close()
+    a, b = wire.connect(size=4096)
+    a.mem.write(pattern(1000, 3))
+    b.recv(1, 0, 1000)
+    a.post(SEND, 2, length=1000)
+    assert poll(b.rcq)[0].ok and b.mem.read(1000) == pattern(1000, 3)
+    a.close()
+    b.close()
+
+
+def ends_with(end: End, code: int) -> None:
+    """Assert that an end is in ERR and its receive 99 was flushed for this reason."""
+    end.is_over()
+    last = poll(end.rcq)[0]
+    assert (last.wr_id, last.status, last.vendor_err) == (99, FLUSHED, code)
+
+
+# ---- where the peer writes
+
+
+@pytest.mark.parametrize("how", [*GONE, "read-only"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_a_write_into_memory_that_is_gone_ends_the_queue_pair_and_the_peer_hears_why(
+    two: Wire, how: str, size: int, framing: str, strict: bool
+) -> None:
+    a, b = two.connect(*framed(framing), size=1 << 19)
+    gone = Gone(b, how)
+    a.recv(99)
+    b.recv(99)
+    a.post(WRITE, 1, length=size, remote=gone.mr.remote(PAGE, size))
+    ends_with(b, DDP_LOCAL)
+    ends_with(a, DDP_LOCAL)
+    gone.close()
+    serves_others(two, a, b)
+
+
+@pytest.mark.parametrize("how", [*GONE, "read-only"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_receive_whose_memory_is_gone_is_a_protection_error(
+    two: Wire, how: str, size: int, strict: bool
+) -> None:
+    a, b = two.connect(size=1 << 19)
+    gone = Gone(b, how)
+    a.recv(99)
+    b.qp.post_recv(RecvWR(7, sg=[gone.mr.sge(0, 1 << 19)]))
+    b.recv(99)
+    # The first page is there: what is gone shows in the middle of the message.
+    a.post(SEND, 1, length=size + (PAGE if size < PAGE else 0))
+    a_err, b_err = DDP_LOCAL, DDP_LOCAL
+    (first,) = poll(b.rcq)
+    assert (first.wr_id, first.status) == (7, PROT)
+    ends_with(b, b_err)
+    ends_with(a, a_err)
+    gone.close()
+    serves_others(two, a, b)
+
+
+@pytest.mark.parametrize("how", [*GONE, "read-only"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_read_into_memory_that_is_gone_is_a_protection_error(
+    two: Wire, how: str, size: int, strict: bool
+) -> None:
+    a, b = two.connect(size=1 << 19)
+    gone = Gone(a, how)
+    a.recv(99)
+    b.recv(99)
+    a.qp.post_send(
+        [
+            SendWR(1, READ, sg=[gone.mr.sge(PAGE, size)], remote=b.mem.remote(0, size)),
+            SendWR(2, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8)),
+        ]
+    )
+    assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(1, PROT), (2, FLUSHED)]
+    ends_with(a, DDP_LOCAL)
+    ends_with(b, DDP_LOCAL)
+    gone.close()
+    serves_others(two, a, b)
+
+
+# ---- what this end sends
+
+
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_sending_memory_that_is_gone_is_a_protection_error(
+    two: Wire, how: str, size: int, opcode: int, framing: str
+) -> None:
+    a, b = two.connect(*framed(framing), size=1 << 19)
+    gone = Gone(a, how)
+    b.mem.view[:] = b"\x33" * b.mem.length
+    a.recv(99)
+    b.recv(99, 1 << 18)
+    remote = None if opcode == SEND else b.mem.remote(0, size)
+    a.qp.post_send(
+        [
+            SendWR(1, opcode, sg=[gone.mr.sge(PAGE, size)], remote=remote),
+            SendWR(2, SEND, sg=[a.mem.sge(0, 8)]),
+        ]
+    )
+    assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(1, PROT), (2, FLUSHED)]
+    a.is_over()
+    b.is_over()
+    assert set(b.mem.read()) == {0x33}
+    gone.close()
+    serves_others(two, a, b)
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_a_send_whose_memory_ends_in_its_middle_is_a_protection_error(two: Wire, how: str) -> None:
+    a, b = two.connect(size=1 << 20, max_send_sge=2)
+    gone = Gone(a, how)
+    a.recv(99)
+    b.recv(99)
+    whole = 1 << 19
+    a.qp.post_send(SendWR(1, SEND, sg=[a.mem.sge(0, whole), gone.mr.sge(0, whole)]))
+    assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, PROT)]
+    ends_with(a, RDMAP_LOCAL)
+    ends_with(b, RDMAP_LOCAL)
+    gone.close()
+    serves_others(two, a, b)
+
+
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
+    two: Wire, how: str, size: int
+) -> None:
+    a, b = two.connect(size=1 << 19)
+    gone = Gone(b, how)
+    a.recv(99)
+    b.recv(99)
+    a.post(READ, 1, length=size, remote=gone.mr.remote(PAGE, size))
+    (wc,) = poll(a.scq)
+    # It is no error of the request's, so the Terminate names none (RFC 5040 figure 10).
+    assert (wc.wr_id, wc.status, wc.vendor_err) == (1, FLUSHED, RDMAP_LOCAL)
+    ends_with(b, RDMAP_LOCAL)
+    ends_with(a, RDMAP_LOCAL)
+    gone.close()
+    serves_others(two, a, b)
+
+
+@pytest.mark.parametrize("how", GONE)
+def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
+    two: Wire, how: str
+) -> None:
+    """The octets are framed, their CRC is made: only TCP reads them later."""
+    from hostile.peer import accept_raw
+
+    peer, b = accept_raw(two, size=4096)
+    memory = Vanishing(32 << 20, how)
+    mr = b.rig.mr(memory.buffer, ALL_ACCESS)
+    b.qp.post_send(SendWR(1, WRITE, sg=[mr.sge()], remote=mr.remote()))
+    b.qp.post_send(SendWR(2, WRITE, sg=[b.mem.sge(0, 8)], remote=mr.remote()))
+    until(lambda: peer.unread() > 0)
+    assert b.scq.poll(4) == []
+    memory.vanish()
+    peer.drop_all()
+    assert [(w.wr_id, w.status) for w in poll(b.scq, 2)] == [(1, PROT), (2, FLUSHED)]
+    b.is_over()
+    mr.close()
+    memory.close()
+    peer.close()
+    serves_others(two, b)
+
+
+# ---- datagrams
+
+
+@pytest.mark.parametrize("how", [*GONE, "read-only"])
+@pytest.mark.parametrize("size", [1, 64, 5000, 60_000])
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no crc"])
+def test_a_datagram_for_memory_that_is_gone_completes_its_receive_with_a_protection_error(
+    how: str, size: int, crc: bool
+) -> None:
+    rig = Rig()
+    memory = Vanishing(1 << 17, how)
+    mr = rig.mr(memory.buffer)
+    out = rig.mr(bytearray(pattern(size)))
+    qp = rig.ud(addr=("127.0.0.1", 0), crc=crc)
+    ah = rig.ah(qp)
+    qp.post_recv(RecvWR(1, sg=[mr.sge(PAGE, 1 << 16)]))
+    qp.post_recv(RecvWR(2, sg=[mr.sge(0, PAGE)]))
+    memory.vanish(PAGE)
+    for n in (size, 1):
+        qp.post_send(SendWR(9, sg=[out.sge(0, n)], send_flags=0, ah=ah, remote_qpn=qp.qp_num))
+    done = poll(qp.rcq, 2)
+    assert [(w.wr_id, w.status, w.byte_len) for w in done] == [
+        (1, PROT, size),
+        (2, WCStatus.SUCCESS, 1),
+    ]
+    assert mr.read(1) == pattern(size)[:1]
+    mr.close()
+    rig.close()
+    memory.close()
+
+
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.parametrize("size", [1, 64, 5000, 60_000])
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no crc"])
+def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_one_goes(
+    how: str, size: int, crc: bool
+) -> None:
+    rig = Rig()
+    memory = Vanishing(1 << 17, how)
+    mr = rig.mr(memory.buffer)
+    pair = Pair(rig)
+    memory.vanish()
+    pair.recv(5)
+    gone = SendWR(1, sg=[mr.sge(0, size)], ah=pair.to_b)
+    good = SendWR(2, sg=[pair.out.sge(0, 10)], ah=pair.to_b)
+    # One by one, and as a train.
+    pair.a.post_send(gone)
+    pair.a.post_send([gone, gone, good])
+    assert [(w.wr_id, w.status) for w in poll(pair.scq, 4)] == [(1, PROT)] * 3 + [(2, 0)]
+    assert [(w.wr_id, w.byte_len) for w in poll(pair.rcq)] == [(5, 10)]
+    mr.close()
+    rig.close()
+    memory.close()
+
+
+# ---- the handlers and those of others
+
+PROGRAM = """
+import ctypes, faulthandler, os, signal, sys, threading
+sys.path[:0] = {path!r}
+from hostile.vanishing import PAGE, Vanishing
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll
+from unit.verbs.rc_harness import WRITE, Wire
+from siwarp.verbs import QPState
+{before}
+rig = Rig()
+{after}
+wire = Wire(rig)
+a, b = wire.connect()
+memory = Vanishing(1 << 16, "unmapped")
+mr = rig.mr(memory.buffer, ALL_ACCESS)
+memory.vanish()
+a.post(WRITE, 1, length=100, remote=mr.remote(0, 100))
+a.is_over()
+b.is_over()
+print("alive", flush=True)
+{end}
+"""
+
+CRASH = "ctypes.string_at(8)"
+
+
+def run(before: str = "", after: str = "", end: str = "") -> subprocess.CompletedProcess[str]:
+    path = [p for p in sys.path if p.endswith("tests")]
+    code = PROGRAM.format(path=path, before=before, after=after, end=end)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
+def test_a_fault_that_is_not_siwarps_still_kills_the_process() -> None:
+    done = run(end=CRASH)
+    assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
+
+
+@pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_pythons_faulthandler_still_tells_of_a_crash(when: str) -> None:
+    done = run(**{when: "faulthandler.enable()"}, end=CRASH)
+    assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
+    assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+def test_a_segmentation_fault_signal_sent_by_kill_reaches_the_programs_handler() -> None:
+    handler = """
+def handler(sig, frame):
+    print("handled", flush=True)
+    os._exit(7)
+signal.signal(signal.SIGSEGV, handler)
+"""
+    done = run(before=handler, end="os.kill(os.getpid(), signal.SIGSEGV)\nwhile True: pass")
+    assert (done.stdout, done.returncode) == ("alive\nhandled\n", 7), done.stderr
+
+
+def test_closing_the_last_device_gives_the_handlers_back() -> None:
+    check = """
+libc = ctypes.CDLL(None)
+def installed(sig):
+    action = ctypes.create_string_buffer(256)
+    assert libc.sigaction(sig, None, action) == 0
+    return action.raw[:8]
+"""
+    done = run(
+        before=check + "was = [installed(11), installed(7)]",
+        after="assert [installed(11), installed(7)] != was",
+        end="mr.close(); rig.close(); assert [installed(11), installed(7)] == was; print('same')",
+    )
+    assert done.stdout == "alive\nsame\n", done.stderr
+    assert done.returncode == 0
+
+
+def test_the_good_pages_of_a_region_still_work_after_a_fault_in_it(two: Wire) -> None:
+    a, b = two.connect()
+    gone = Gone(b, "protected")
+    a.post(WRITE, 1, length=64, remote=gone.mr.remote(PAGE, 64))
+    a.is_over()
+    b.is_over()
+    a.close()
+    b.close()
+    c, d = two.connect()
+    c.mem.write(pattern(64, 4))
+    c.post(WRITE, 1, length=64, remote=gone.mr.remote(0, 64))
+    c.post(READ, 2, offset=100, length=64, remote=gone.mr.remote(0, 64), flags=SendFlag.SIGNALED)
+    assert all(w.ok for w in poll(c.scq, 2))
+    assert c.mem.read(64, 100) == pattern(64, 4)
+    assert d.qp.qp_state == QPState.RTS
+    gone.close()
