@@ -30,6 +30,7 @@ from siwarp.verbs import (
     QPType,
     RecvWR,
     SendWR,
+    WCOpcode,
 )
 
 
@@ -83,11 +84,13 @@ def echo_datagrams() -> None:
             _say({"port": qp.qp_num, "size": size})
             while wcs := cq.wait(30, 1):
                 wc = wcs[0].check()
+                if wc.opcode == WCOpcode.SEND:
+                    continue
                 if wc.byte_len == 0:
                     return
                 # Where it goes is where it came from: the completion says so.
                 ah = AH(pd, wc=wc)
-                back = SendWR(sg=[mr.sge(wc.wr_id * size, wc.byte_len)], ah=ah, send_flags=0)
+                back = SendWR(sg=[mr.sge(wc.wr_id * size, wc.byte_len)], ah=ah)
                 qp.post_send(back)
                 qp.post_recv(recvs[wc.wr_id])
                 ah.close()

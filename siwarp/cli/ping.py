@@ -111,6 +111,7 @@ class _UDPinger:
             QPType,
             RecvWR,
             SendWR,
+            WCOpcode,
             source_toward,
         )
 
@@ -139,7 +140,8 @@ class _UDPinger:
         self._recvs = recvs
         self._qp = qp
         self._cq = cq
-        self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah, send_flags=0)
+        self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
+        self._sent = WCOpcode.SEND
         self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
 
     def ping(self, count: int) -> bool | None:
@@ -154,6 +156,8 @@ class _UDPinger:
         while True:
             for wc in poll():
                 wc.check()
+                if wc.opcode == self._sent:
+                    continue
                 at = (wc.wr_id + 1) * size
                 got = bytes(view[at : at + wc.byte_len])
                 self._qp.post_recv(self._recvs[wc.wr_id])
@@ -184,6 +188,7 @@ class _RCPinger:
             RemoteBuffer,
             SendWR,
             Timeout,
+            WCOpcode,
         )
 
         if not 1 <= size <= MAX_SIZE:
@@ -216,7 +221,7 @@ class _RCPinger:
             raise
         self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
         if op == "send":
-            self._wr = SendWR(sg=[self._mr.sge(0, size)], send_flags=0)
+            self._wr = SendWR(sg=[self._mr.sge(0, size)])
         else:
             from siwarp.verbs import WROpcode
 
@@ -233,14 +238,15 @@ class _RCPinger:
             )
             self._both = [self._wr, self._fetch]
         self._want = pattern(size)
+        self._sent = WCOpcode.SEND
 
     def _completion(self) -> bool:
         poll = self._cq.poll
         deadline = _deadline("rc")
         while True:
             for wc in poll():
-                wc.check()
-                return True
+                if wc.check().opcode != self._sent:
+                    return True
             if _over(deadline):
                 return False
 

@@ -123,7 +123,8 @@ int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
 		return -EAGAIN;
 	default:
 		siw_count(SIW_COUNTER_send_errors, 1);
-		return -error;
+		/* EACCES is what the layers above say of a bad key; this one was the network's. */
+		return error == EACCES ? -EPERM : -error;
 	}
 }
 

@@ -23,9 +23,37 @@ from siwarp.verbs._seam import (
 )
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCOpcode, WCStatus
-from siwarp.verbs.errors import Error, ProtocolError, StateError
+from siwarp.verbs.errors import Error, LimitError, ProtocolError, StateError
 
 __all__ = ["CQ", "WC", "CompChannel"]
+
+
+# What a completion in error means where no Terminate tells: class, errno, advice.
+_ADVICE: dict[int, tuple[type[Error], int, str]] = {
+    WCStatus.WR_FLUSH_ERR: (
+        StateError,
+        errno.ECANCELED,
+        "its QP is in the error state: reset or reconnect it; a UD QP in SQE goes on with to_rts()",
+    ),
+    WCStatus.LOC_LEN_ERR: (
+        LimitError,
+        errno.EMSGSIZE,
+        "a receive must be as long as the message that it meets, and a UD message is at most "
+        "max_ud_msg octets: see Context.query_device()",
+    ),
+    WCStatus.LOC_PROT_ERR: (
+        Error,
+        errno.EIO,
+        "an element reaches outside of its memory region, lacks a right, or its region is closed "
+        "or of another PD: take elements from MR.sge() and keep the MR open; a UD QP goes on with "
+        "to_rts()",
+    ),
+    WCStatus.GENERAL_ERR: (
+        Error,
+        errno.EIO,
+        "the network refused it: look at `ip route` and the counter send_errors",
+    ),
+}
 
 
 class WC(NamedTuple):
@@ -73,7 +101,9 @@ class WC(NamedTuple):
 
         Raises:
             ProtocolError: a Terminate is behind the failure.
-            StateError: the request was flushed because its queue pair is in the error state.
+            StateError: the request was flushed because its queue pair is in the error state
+                (ECANCELED).
+            LimitError: a message is too long for UD, or for the receive that it met (EMSGSIZE).
             Error: anything else (EIO).
 
         """
@@ -82,11 +112,9 @@ class WC(NamedTuple):
         what = f"work request {self.wr_id} of QP {self.qp_num} ended with {self.status_name}"
         if self.vendor_err:
             raise ProtocolError.from_vendor_err(self.vendor_err, what)
-        if self.status == WCStatus.WR_FLUSH_ERR:
-            raise StateError(
-                errno.ECANCELED, f"{what}: the QP is in the error state; reset or reconnect it"
-            )
-        raise Error(errno.EIO, f"{what}: {ffi.string(lib.siw_wc_status_str(self.status)).decode()}")
+        words = ffi.string(lib.siw_wc_status_str(self.status)).decode()
+        kind, number, advice = _ADVICE.get(self.status, (Error, errno.EIO, ""))
+        raise kind(number, f"{what}: {words}{advice and f' ({advice})'}")
 
     def __repr__(self) -> str:
         fields = [f"wr_id={self.wr_id}", self.status_name]

@@ -93,6 +93,8 @@ class QPAttrMask(IntFlag):
     """Which attributes a modify means (``enum siw_qp_attr_mask``)."""
 
     STATE = 1
+    CUR_STATE = 2
+    EN_SQD_ASYNC_NOTIFY = 4
     ACCESS_FLAGS = 8
     QKEY = 64
     MAX_QP_RD_ATOMIC = 8192
@@ -190,6 +192,8 @@ IBV_QPS_SQD = QPState.SQD
 IBV_QPS_SQE = QPState.SQE
 IBV_QPS_ERR = QPState.ERR
 IBV_QP_STATE = QPAttrMask.STATE
+IBV_QP_CUR_STATE = QPAttrMask.CUR_STATE
+IBV_QP_EN_SQD_ASYNC_NOTIFY = QPAttrMask.EN_SQD_ASYNC_NOTIFY
 IBV_QP_ACCESS_FLAGS = QPAttrMask.ACCESS_FLAGS
 IBV_QP_QKEY = QPAttrMask.QKEY
 IBV_QP_MAX_QP_RD_ATOMIC = QPAttrMask.MAX_QP_RD_ATOMIC

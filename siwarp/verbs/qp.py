@@ -77,24 +77,32 @@ class QPAttr:
 
     Attributes:
         qp_state: the state to go to.
+        cur_qp_state: take the step only from this state.
+        en_sqd_async_notify: with state SQD: an event tells when the send queue is drained.
         qkey: UD: the Q_Key that incoming messages must have.
         qp_access_flags: RC: what the peer may do.
         max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
         max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
         fd: UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair takes
             over and closes; its port becomes the QPN.
+        sq_draining: of a query: in SQD, requests that were begun are not complete yet.
 
     """
 
     qp_state: int | None = None
+    cur_qp_state: int | None = None
+    en_sqd_async_notify: bool | None = None
     qkey: int | None = None
     qp_access_flags: int | None = None
     max_rd_atomic: int | None = None
     max_dest_rd_atomic: int | None = None
     fd: socket.socket | int | None = None
+    sq_draining: bool | None = None
 
     _MASKS: ClassVar[dict[str, QPAttrMask]] = {
         "qp_state": QPAttrMask.STATE,
+        "cur_qp_state": QPAttrMask.CUR_STATE,
+        "en_sqd_async_notify": QPAttrMask.EN_SQD_ASYNC_NOTIFY,
         "qkey": QPAttrMask.QKEY,
         "qp_access_flags": QPAttrMask.ACCESS_FLAGS,
         "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
@@ -239,6 +247,9 @@ class QP(Handle):
         return (
             QPAttr(
                 qp_state=QPState(attr.qp_state),
+                cur_qp_state=QPState(attr.cur_qp_state),
+                en_sqd_async_notify=bool(attr.en_sqd_async_notify),
+                sq_draining=bool(attr.sq_draining),
                 qkey=attr.qkey,
                 qp_access_flags=AccessFlag(attr.qp_access_flags),
                 max_rd_atomic=attr.max_rd_atomic,

@@ -300,7 +300,8 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 	err = siw_rdmap_start(conn->stream, &start);
 	if (!err) {
 		qp->stream = conn->stream;
-		qp->granted_ord = at->ord;
+		qp->granted_ord = qp->reads_max = at->ord;
+		qp->granted_ird = at->ird;
 		qp->wire_err = 0;
 		qp->sends_begun = 0;
 		qp->confirm = (struct siw_confirm){ .on = qp->roce && at->ord && at->ord_told };

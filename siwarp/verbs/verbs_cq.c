@@ -240,9 +240,10 @@ int siw_cq_capacity(struct siw_cq *cq)
 	return (int)cq->mask + 1;
 }
 
-void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_addr *source, bool solicited)
 {
+	uint32_t slot = wc->opcode & SIW_WC_RECV ? ++qp->rq_done : qp->sq_head + 1;
 	uint32_t head, tail;
 	bool announce = false;
 
@@ -256,6 +257,7 @@ void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct
 
 		cqe->wc = *wc;
 		cqe->owner = qp;
+		cqe->slot = slot;
 		if (source)
 			cqe->source = *source;
 		else
@@ -270,6 +272,16 @@ void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct
 	siw_unlock(&cq->lock);
 	if (announce)
 		raise_event(cq);
+}
+
+/* The CQ's lock is held, so that slots come back in order and the QP is still there. */
+static void free_slots(const struct siw_cqe *cqe)
+{
+	struct siw_qp *qp = cqe->owner;
+
+	/* Pairs with the load in siw_verbs_sq_full() and siw_post_recv(): no more than a count. */
+	atomic_store_explicit(cqe->wc.opcode & SIW_WC_RECV ? &qp->rq_freed : &qp->sq_freed,
+			      cqe->slot, memory_order_relaxed);
 }
 
 static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources)
@@ -289,6 +301,7 @@ static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *
 		wc[n] = cqe->wc;
 		if (sources)
 			sources[n] = cqe->source;
+		free_slots(cqe);
 	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	siw_unlock(&cq->lock);
@@ -345,6 +358,22 @@ void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp)
 			cq->ring[to++ & cq->mask] = *cqe;
 	}
 	atomic_store_explicit(&cq->tail, to, memory_order_release);
+	siw_unlock(&cq->lock);
+}
+
+void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp)
+{
+	uint32_t head, tail;
+
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; head != tail; head++) {
+		struct siw_cqe *cqe = &cq->ring[head & cq->mask];
+
+		if (cqe->owner == qp)
+			cqe->slot = cqe->wc.opcode & SIW_WC_RECV ? qp->rq_posted : qp->sq_tail;
+	}
 	siw_unlock(&cq->lock);
 }
 

@@ -123,7 +123,8 @@ struct siw_ah {
 
 struct siw_cqe {
 	struct siw_wc wc;
-	const struct siw_qp *owner; /* only compared: QPNs are not unique among addresses */
+	struct siw_qp *owner; /* alive: destroying takes its completions out before */
+	uint32_t slot;	      /* polling it frees the owner's send or receive slots up to here */
 	struct siw_addr source;
 };
 
@@ -222,7 +223,7 @@ struct siw_qp {
 	struct siw_srq *srq; /* NULL, or whose receives it takes */
 	void *user;
 	int type;
-	_Atomic int state; /* progress and send_lock to write */
+	_Atomic int state; /* send_lock to write, and progress but for a UD's RTS to SQE */
 	_Atomic uint32_t qpn;
 	_Atomic uint32_t held; /* connection ids that point here */
 	bool sig_all, no_crc;
@@ -236,25 +237,34 @@ struct siw_qp {
 	uint32_t sq_stride; /* octets */
 	uint32_t sq_mask;
 	uint32_t sq_head, sq_next, sq_tail; /* oldest, next to begin, next free: send_lock */
+	_Atomic uint32_t
+		sq_freed; /* as sq_tail: a polled completion gave back the slots before it */
 	uint32_t reads_out;
 	uint32_t sends_begun; /* RC: the MSN of the last Send, too (RFC 5041: they count from 1) */
 	struct siw_confirm confirm; /* RC: send_lock */
 	bool flushed;		    /* in ERR, and what was posted before is complete: send_lock */
+	bool draining;		    /* in SQD, and what was begun is not complete yet: send_lock */
+	bool sqd_notify;	    /* and somebody wants to know when it is: send_lock */
 	uint32_t polls_at_post;	    /* UD: ctx->polls at the last post: send_lock */
 	struct siw_link unsent;	    /* ctx->unsent_lock */
 	bool on_unsent;		    /* ctx->unsent_lock */
 
 	siw_lock_t recv_lock;
 	struct siw_rdmap_queue *recvs; /* its own, or the SRQ's */
-	int burst;		       /* messages to ask for at the next turn: progress */
-	bool heard;		       /* COMM_EST was raised since it left RESET: progress */
+	uint32_t rq_posted;	       /* recv_lock */
+	uint32_t rq_done;	       /* receives completed: progress */
+	/* As rq_posted: a polled completion gave back the slots before it. */
+	_Atomic uint32_t rq_freed;
+	int burst;  /* messages to ask for at the next turn: progress */
+	bool heard; /* COMM_EST was raised since it left RESET: progress */
 
 	struct siw_rdmap_dgram *dgram;	 /* UD */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
 	bool may_send; /* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
-	uint16_t granted_ord;
+	uint16_t granted_ord, granted_ird; /* what both ends agreed on */
+	uint16_t reads_max;		   /* ORD now: SQD may lower it: send_lock */
 	uint32_t wire_err; /* of the Terminate that ended it, as in struct siw_wc's vendor_err */
 	enum siw_closing closing; /* progress and send_lock to write */
 	uint64_t close_by_ns;
@@ -357,9 +367,12 @@ int siw_verbs_port_open(struct siw_context *ctx);
 void siw_verbs_port_close(struct siw_context *ctx);
 
 /* ---- verbs_cq.c ---- */
-void siw_verbs_complete(const struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+/* A completion of the QP's oldest send (send_lock held) or of any receive (progress held). */
+void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_addr *source, bool solicited);
 void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
+/* The QP's slots are all free: what is in the queue of it frees none any more. */
+void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp);
 
 /* ---- verbs_srq.c ---- */
 /* Receives of it may have been taken: raises SRQ_LIMIT_REACHED when too few are left. progress. */
@@ -383,6 +396,8 @@ enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
 /* ---- verbs_rc.c ---- */
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
 enum siw_run siw_verbs_rc_run(struct siw_qp *qp);
+/* In SQD: sees to it that what was begun completes. send_lock held. */
+void siw_verbs_rc_drain(struct siw_qp *qp);
 int siw_verbs_rc_serve(struct siw_pollee *self);
 
 /* ---- verbs_rc_close.c; all with progress held and send_lock not ---- */
@@ -413,6 +428,12 @@ void siw_verbs_rc_release(struct siw_qp *qp);
 
 /* ---- verbs_post.c ---- */
 struct siw_wqe *siw_verbs_wqe(struct siw_qp *qp, uint32_t index);
+/* Whether every slot of the send queue waits for a completion to be polled. */
+static inline bool siw_verbs_sq_full(struct siw_qp *qp)
+{
+	return qp->sq_tail - atomic_load_explicit(&qp->sq_freed, memory_order_relaxed) >
+	       qp->sq_mask;
+}
 /* Copies a checked request into the ring: the WQE, or NULL when it is full. */
 struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length);
 /* Completes the oldest WQE (if it is signalled or failed) and frees its slot. */
@@ -432,6 +453,10 @@ void siw_verbs_forget(struct siw_qp *qp);
 /* ---- verbs_qp.c ---- */
 /* Does an event's step by the table, actions aside: the action, or -EINVAL. progress held. */
 int siw_verbs_qp_step(struct siw_qp *qp, int event);
+/* UD: a request failed by this end's own mistake: to SQE by the table. send_lock held. */
+void siw_verbs_qp_send_failed(struct siw_qp *qp);
+/* In SQD: tells, once, when everything begun is complete. send_lock held. */
+void siw_verbs_qp_drained(struct siw_qp *qp);
 
 /* ---- verbs_conn.c ---- */
 void siw_verbs_conn_established(struct siw_verbs_conn *conn);

@@ -31,7 +31,7 @@ struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *w
 {
 	struct siw_wqe *wqe;
 
-	if (qp->sq_tail - qp->sq_head > qp->sq_mask)
+	if (siw_verbs_sq_full(qp))
 		return NULL;
 	wqe = siw_verbs_wqe(qp, qp->sq_tail);
 	wqe->wr_id = wr->wr_id;
@@ -141,12 +141,18 @@ void siw_verbs_forget(struct siw_qp *qp)
 	siw_lock(&qp->send_lock);
 	drop_reads(qp);
 	qp->sq_head = qp->sq_next = qp->sq_tail;
-	qp->flushed = false;
-	siw_unlock(&qp->send_lock);
+	qp->flushed = qp->draining = false;
 	siw_lock(&qp->recv_lock);
 	while (!qp->srq && siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
 		;
+	qp->rq_done = qp->rq_posted;
+	/* All slots are free; completions that wait to be polled must not take one back. */
+	siw_verbs_cq_rebase(qp->send_cq, qp);
+	siw_verbs_cq_rebase(qp->recv_cq, qp);
+	atomic_store(&qp->sq_freed, qp->sq_tail);
+	atomic_store(&qp->rq_freed, qp->rq_posted);
 	siw_unlock(&qp->recv_lock);
+	siw_unlock(&qp->send_lock);
 }
 
 /* ---- the verbs ------------------------------------------------------------------------------- */
@@ -155,9 +161,10 @@ static int post_one(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
 {
 	int state = atomic_load_explicit(&qp->state, memory_order_relaxed);
 
-	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge)
+	if (__builtin_expect(state < SIW_QPS_RTS, 0))
 		return -EINVAL;
-	if (state != SIW_QPS_RTS && state != SIW_QPS_ERR)
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge ||
+	    (wr->num_sge && !wr->sg_list))
 		return -EINVAL;
 	return qp->type == SIW_QPT_UD ? siw_verbs_ud_post(qp, wr, wait) : siw_verbs_rc_post(qp, wr);
 }
@@ -206,6 +213,20 @@ static void flush_late_receive(struct siw_qp *qp)
 	siw_unlock(&ctx->progress);
 }
 
+static int post_one_recv(struct siw_qp *qp, const struct siw_recv_wr *wr)
+{
+	uint32_t held = qp->rq_posted - atomic_load_explicit(&qp->rq_freed, memory_order_relaxed);
+	int err;
+
+	if (wr->num_sge < 0 || (wr->num_sge && !wr->sg_list))
+		return -EINVAL;
+	if (held >= qp->cap.max_recv_wr)
+		return -ENOMEM;
+	err = siw_rdmap_queue_post(qp->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	qp->rq_posted += !err;
+	return err;
+}
+
 int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
 {
 	int state, err = 0;
@@ -220,9 +241,7 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	if (state == SIW_QPS_RESET || qp->srq)
 		err = -EINVAL;
 	for (; !err && wr; wr = wr->next) {
-		err = wr->num_sge < 0 ? -EINVAL
-				      : siw_rdmap_queue_post(qp->recvs, wr->wr_id, wr->sg_list,
-							     wr->num_sge);
+		err = post_one_recv(qp, wr);
 		if (err)
 			break;
 	}

@@ -225,17 +225,38 @@ int siw_destroy_qp(struct siw_qp *qp)
 
 int siw_verbs_qp_step(struct siw_qp *qp, int event)
 {
-	int action, next = siw_verbs_state_next(qp->type, qp->state, event, &action);
+	int action, next;
 
-	if (next < 0)
-		return next;
 	/* Under every lock that reads it, so that a post sees the old state or the new. */
 	siw_lock(&qp->send_lock);
 	siw_lock(&qp->recv_lock);
-	atomic_store(&qp->state, next);
+	next = siw_verbs_state_next(qp->type, qp->state, event, &action);
+	if (next >= 0)
+		atomic_store(&qp->state, next);
+	if (next != SIW_QPS_SQD)
+		qp->draining = false;
 	siw_unlock(&qp->recv_lock);
 	siw_unlock(&qp->send_lock);
-	return action;
+	return next < 0 ? next : action;
+}
+
+void siw_verbs_qp_send_failed(struct siw_qp *qp)
+{
+	int action, next = siw_verbs_state_next(qp->type, qp->state, SIW_QPE_SEND_FAILED, &action);
+
+	if (next < 0)
+		return;
+	atomic_store(&qp->state, next);
+	qp->draining = false;
+}
+
+void siw_verbs_qp_drained(struct siw_qp *qp)
+{
+	if (!qp->draining || qp->sq_head != qp->sq_next)
+		return;
+	qp->draining = false;
+	if (qp->sqd_notify)
+		siw_verbs_async_qp(qp, SIW_EVENT_SQ_DRAINED);
 }
 
 static int event_of(int target_state)
@@ -249,6 +270,8 @@ static int event_of(int target_state)
 		return SIW_QPE_TO_RTR;
 	case SIW_QPS_RTS:
 		return SIW_QPE_TO_RTS;
+	case SIW_QPS_SQD:
+		return SIW_QPE_TO_SQD;
 	case SIW_QPS_ERR:
 		return SIW_QPE_TO_ERR;
 	default:
@@ -266,37 +289,67 @@ static void take_attributes(struct siw_qp *qp, const struct siw_qp_attr *attr, i
 		if (qp->stream)
 			siw_rdmap_deny(qp->stream, ~(uint32_t)qp->access);
 	}
-	if (mask & SIW_QP_MAX_QP_RD_ATOMIC)
-		qp->ord = attr->max_rd_atomic;
+	if (mask & SIW_QP_MAX_QP_RD_ATOMIC) {
+		if (qp->stream)
+			qp->reads_max = (uint16_t)attr->max_rd_atomic;
+		else
+			qp->ord = attr->max_rd_atomic;
+	}
 	if (mask & SIW_QP_MAX_DEST_RD_ATOMIC)
 		qp->ird = attr->max_dest_rd_atomic;
 	siw_unlock(&qp->send_lock);
 }
 
-static int check_attributes(const struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+static bool within(int asked, int least, int most)
 {
-	const int rc_only = SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC |
-			    SIW_QP_ACCESS_FLAGS;
-	const int ud_only = SIW_QP_QKEY | SIW_QP_FD;
+	return asked >= least && asked <= most;
+}
 
-	if (mask & ~(SIW_QP_STATE | rc_only | ud_only))
+/* Values that no QP can have. What the step takes is the table's matter. progress held. */
+static int check_values(const struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+{
+	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
+			   SIW_ACCESS_REMOTE_READ;
+	/* Of a connection, no more than the peer agreed on, and never none: posted Reads would hang. */
+	int max_ord = qp->stream ? qp->granted_ord : SIW_RDMAP_MAX_READS;
+	int min_ord = qp->stream && max_ord;
+
+	if ((mask & SIW_QP_CUR_STATE) && attr->cur_qp_state != qp->state)
 		return -EINVAL;
-	if (mask & (qp->type == SIW_QPT_UD ? rc_only : ud_only))
+	if ((mask & SIW_QP_ACCESS_FLAGS) && (attr->qp_access_flags & ~rights))
 		return -EINVAL;
-	if ((mask & SIW_QP_MAX_QP_RD_ATOMIC) &&
-	    (attr->max_rd_atomic < 0 || attr->max_rd_atomic > SIW_RDMAP_MAX_READS))
+	if ((mask & SIW_QP_MAX_QP_RD_ATOMIC) && !within(attr->max_rd_atomic, min_ord, max_ord))
 		return -EINVAL;
 	if ((mask & SIW_QP_MAX_DEST_RD_ATOMIC) &&
-	    (attr->max_dest_rd_atomic < 0 || attr->max_dest_rd_atomic > SIW_RDMAP_MAX_READS))
-		return -EINVAL;
-	if ((mask & SIW_QP_FD) && !((mask & SIW_QP_STATE) && attr->qp_state == SIW_QPS_INIT))
+	    !within(attr->max_dest_rd_atomic, 0, SIW_RDMAP_MAX_READS))
 		return -EINVAL;
 	return 0;
 }
 
-static void act(struct siw_qp *qp, int action)
+static void drain(struct siw_qp *qp, bool notify)
 {
-	if (action == SIW_QPA_FLUSH) {
+	siw_lock(&qp->send_lock);
+	qp->draining = true;
+	qp->sqd_notify = notify;
+	if (qp->type == SIW_QPT_UD)
+		qp->sq_next = qp->sq_head; /* nothing of a datagram is ever half out */
+	else
+		siw_verbs_rc_drain(qp);
+	siw_verbs_qp_drained(qp);
+	siw_unlock(&qp->send_lock);
+	/* Whatever is not out yet, the next passes see to. */
+	siw_verbs_mark_unsent(qp);
+	siw_verbs_nudge(qp->ctx);
+}
+
+static void act(struct siw_qp *qp, int action, bool notify)
+{
+	if (action == SIW_QPA_DRAIN) {
+		drain(qp, notify);
+	} else if (action == SIW_QPA_RESUME) {
+		siw_verbs_mark_unsent(qp);
+		siw_verbs_nudge(qp->ctx);
+	} else if (action == SIW_QPA_FLUSH) {
 		if (qp->type == SIW_QPT_RC)
 			siw_verbs_rc_close(qp, SIW_SHUTTING_DOWN);
 		else
@@ -311,63 +364,70 @@ static void act(struct siw_qp *qp, int action)
 		siw_verbs_ud_receive(qp);
 }
 
-static int step_to(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+static int modify(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
-	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : -EINVAL;
+	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : SIW_QPE_STAY;
+	int attrs = siw_verbs_state_attrs(qp->type, qp->state, event);
 	int action, err;
 
-	if (event < 0)
-		return event;
+	if (attrs < 0 || (mask & ~(attrs | SIW_QP_STATE)) || check_values(qp, attr, mask))
+		return -EINVAL;
 	if (qp->stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
 		siw_verbs_rc_settle(qp);
-	err = siw_verbs_state_next(qp->type, qp->state, event, &action);
-	if (err < 0)
-		return err;
 	/* The one action that can fail comes before the state changes. */
-	if (action == SIW_QPA_BIND && (mask & SIW_QP_FD)) {
+	if (mask & SIW_QP_FD) {
 		err = siw_verbs_ud_open(qp, NULL, attr->fd);
 		if (err)
 			return err;
 	}
+	/* What only waits for company counts as begun. */
+	if (event == SIW_QPE_TO_SQD && qp->type == SIW_QPT_UD)
+		siw_verbs_ud_finish(qp);
 	take_attributes(qp, attr, mask);
-	act(qp, siw_verbs_qp_step(qp, event));
+	action = siw_verbs_qp_step(qp, event);
+	if (action < 0) /* a send failed just now, and SQE has no such step */
+		return action;
+	act(qp, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	return 0;
 }
 
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
-	int err = check_attributes(qp, attr, mask);
+	int err;
 
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
-	if (err)
-		return err;
 	siw_lock(&qp->ctx->progress);
-	if (mask & SIW_QP_STATE)
-		err = step_to(qp, attr, mask);
-	else
-		take_attributes(qp, attr, mask);
-	if (!err && (mask & SIW_QP_QKEY))
-		siw_verbs_ud_receive(qp);
+	err = modify(qp, attr, mask);
 	siw_unlock(&qp->ctx->progress);
 	return err;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
+static void query_attr(const struct siw_qp *qp, struct siw_qp_attr *attr)
 {
-	if (siw_verbs_inherited(qp->ctx))
-		return -ESTALE;
-	siw_lock(&qp->ctx->progress);
+	bool rc = qp->type == SIW_QPT_RC;
+
 	*attr = (struct siw_qp_attr){
 		.qp_state = qp->state,
+		.cur_qp_state = qp->state,
 		.qkey = qp->qkey,
-		.qp_access_flags = qp->access,
+		.qp_access_flags = rc ? qp->access : 0,
+		.en_sqd_async_notify = qp->state == SIW_QPS_SQD && qp->sqd_notify,
+		.sq_draining = qp->draining,
 		.max_rd_atomic = qp->ord < 0 ? 0 : qp->ord,
 		.max_dest_rd_atomic = qp->ird < 0 ? 0 : qp->ird,
 		.fd = -1,
 	};
+	if (qp->stream) {
+		attr->max_rd_atomic = qp->reads_max;
+		attr->max_dest_rd_atomic = qp->granted_ird;
+	}
+}
+
+static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
+{
 	*init = (struct siw_qp_init_attr){
 		.qp_context = qp->user,
 		.send_cq = qp->send_cq,
@@ -381,6 +441,19 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 	};
 	if (qp->dgram)
 		siw_rdmap_dgram_addr(qp->dgram, &init->addr);
+}
+
+int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
+{
+	if (siw_verbs_inherited(qp->ctx))
+		return -ESTALE;
+	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->send_lock);
+	if (attr)
+		query_attr(qp, attr);
+	if (init)
+		query_init(qp, init);
+	siw_unlock(&qp->send_lock);
 	siw_unlock(&qp->ctx->progress);
 	return 0;
 }

@@ -84,7 +84,8 @@ static bool ask_confirmation(struct siw_qp *qp)
 {
 	struct siw_confirm *c = &qp->confirm;
 
-	if (c->asked || c->covered >= c->wanted || qp->state != SIW_QPS_RTS)
+	if (c->asked || c->covered >= c->wanted ||
+	    (qp->state != SIW_QPS_RTS && qp->state != SIW_QPS_SQD))
 		return false;
 	/* Not now: a Read that is in its way ends some time, or TCP makes room. */
 	if (siw_rdmap_confirm(qp->stream))
@@ -117,6 +118,8 @@ static int begin_next(struct siw_qp *qp)
 	int err;
 
 	if ((wqe->flags & SIW_SEND_FENCE) && qp->reads_out)
+		return -EAGAIN;
+	if (wqe->opcode == SIW_WR_RDMA_READ && qp->reads_out >= qp->reads_max)
 		return -EAGAIN;
 	err = begin(qp, wqe, qp->sq_next);
 	if (err == -EAGAIN && siw_rdmap_flush(qp->stream) == 1)
@@ -212,6 +215,8 @@ enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 		fail_in_turn(qp);
 	if (__builtin_expect(r == -EFAULT, 0) && !qp->closing)
 		blame_sent(qp);
+	if (__builtin_expect(qp->draining, 0))
+		siw_verbs_qp_drained(qp);
 	/* Found by this end in what it was sending: the receiving side has the error. */
 	if (r == -EACCES && !qp->closing)
 		qp->broken = true;
@@ -221,6 +226,14 @@ enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 	if (r)
 		return SIW_RUN_DONE;
 	return siw_rdmap_blocked(qp->stream) ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
+}
+
+void siw_verbs_rc_drain(struct siw_qp *qp)
+{
+	/* What nobody is told of, nobody asked the peer about. */
+	if (qp->sq_next != qp->sq_head)
+		qp->confirm.wanted = siw_verbs_wqe(qp, qp->sq_next - 1)->seq;
+	siw_verbs_rc_run(qp);
 }
 
 static void run_and_mark(struct siw_qp *qp)

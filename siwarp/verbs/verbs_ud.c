@@ -37,7 +37,7 @@ int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
 
 void siw_verbs_ud_receive(struct siw_qp *qp)
 {
-	bool on = qp->state == SIW_QPS_RTR || qp->state == SIW_QPS_RTS;
+	bool on = qp->state >= SIW_QPS_RTR && qp->state <= SIW_QPS_SQE;
 
 	/* Sending reads these too. */
 	siw_lock(&qp->send_lock);
@@ -62,20 +62,46 @@ static enum siw_wc_status status_of(int err)
 						: SIW_WC_GENERAL_ERR;
 }
 
-static void complete(struct siw_qp *qp, uint64_t wr_id, uint32_t flags, uint64_t length, int err)
+/* The oldest request is over: its completion, and its place in the ring. */
+static void complete(struct siw_qp *qp, uint64_t wr_id, uint32_t flags, uint64_t length, int status)
 {
-	struct siw_wc wc = {
-		.wr_id = wr_id,
-		.opcode = SIW_WC_SEND,
-		.byte_len = (uint32_t)length,
-		.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),
-	};
+	if (status || qp->sig_all || (flags & SIW_SEND_SIGNALED)) {
+		struct siw_wc wc = {
+			.wr_id = wr_id,
+			.status = status,
+			.opcode = SIW_WC_SEND,
+			.byte_len = (uint32_t)length,
+			.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),
+		};
 
-	if (err)
-		wc.status = status_of(err);
-	else if (!qp->sig_all && !(flags & SIW_SEND_SIGNALED))
-		return;
-	siw_verbs_complete(qp, qp->send_cq, &wc, NULL, false);
+		siw_verbs_complete(qp, qp->send_cq, &wc, NULL, false);
+	}
+	qp->sq_head++;
+}
+
+static void flush_sends(struct siw_qp *qp)
+{
+	while (qp->sq_head != qp->sq_tail) {
+		const struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+
+		complete(qp, wqe->wr_id, wqe->flags, wqe->length, SIW_WC_WR_FLUSH_ERR);
+	}
+}
+
+/*
+ * The oldest request failed. A key or a length of ours that is wrong stops the queue, as verbs has it
+ * (SQE). What the network refused is to a datagram what loss is: other peers go on being served.
+ */
+static __attribute__((cold, noinline)) void fail(struct siw_qp *qp, uint64_t wr_id, int err)
+{
+	enum siw_wc_status status = status_of(err);
+	bool ours = status != SIW_WC_GENERAL_ERR;
+
+	if (ours) /* before the completion, so that who polls it sees the state */
+		siw_verbs_qp_send_failed(qp);
+	complete(qp, wr_id, 0, 0, status);
+	if (ours)
+		flush_sends(qp);
 }
 
 static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
@@ -83,7 +109,7 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
 				   SIW_SEND_INLINE;
 	const struct siw_ah *ah = wr->wr.ud.ah;
-	uint64_t length = 0;
+	uint64_t length = 0, over;
 
 	if (wr->opcode != SIW_WR_SEND || (wr->send_flags & ~known))
 		return -EINVAL;
@@ -93,11 +119,11 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
-	if (length > siw_rdmap_dgram_max(qp->dgram))
-		return -EMSGSIZE;
 	if ((wr->send_flags & SIW_SEND_INLINE) && length > qp->cap.max_inline_data)
 		return -EINVAL;
-	return (int64_t)length;
+	/* One that is too long completes with LOC_LEN_ERR; how much too long is no matter. */
+	over = siw_rdmap_dgram_max(qp->dgram) + 1;
+	return (int64_t)(length < over ? length : over);
 }
 
 static uint32_t qkey_of(const struct siw_qp *qp, const struct siw_send_wr *wr)
@@ -116,6 +142,19 @@ static int queue(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t lengt
 	return 0;
 }
 
+/* In a state that sends nothing: SQD queues, SQE and ERR flush. */
+static __attribute__((cold, noinline)) int post_held(struct siw_qp *qp,
+						     const struct siw_send_wr *wr, uint64_t length)
+{
+	int err = queue(qp, wr, length);
+
+	if (!err && qp->state == SIW_QPS_SQE)
+		flush_sends(qp);
+	else if (!err && qp->state == SIW_QPS_ERR)
+		siw_verbs_flush_late_send(qp);
+	return err;
+}
+
 int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
 {
 	int64_t length = check(qp, wr);
@@ -124,14 +163,12 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 
 	if (length < 0)
 		return (int)length;
-	if (qp->state == SIW_QPS_ERR) {
-		err = queue(qp, wr, (uint64_t)length);
-		if (!err)
-			siw_verbs_flush_late_send(qp);
-		return err;
-	}
+	if (__builtin_expect(qp->state != SIW_QPS_RTS, 0))
+		return post_held(qp, wr, (uint64_t)length);
 	if (wait || qp->sq_head != qp->sq_tail)
 		return queue(qp, wr, (uint64_t)length);
+	if (siw_verbs_sq_full(qp))
+		return -ENOMEM;
 	destination(wr, &dest);
 	err = siw_rdmap_dgram_send(qp->dgram,
 				   &(struct siw_rdmap_dgram_op){
@@ -145,7 +182,11 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 				   });
 	if (err == -EAGAIN)
 		return queue(qp, wr, (uint64_t)length);
-	complete(qp, wr->wr_id, wr->send_flags, (uint64_t)length, err);
+	qp->sq_tail++; /* it needs no place in the ring, but a slot */
+	if (err)
+		fail(qp, wr->wr_id, err);
+	else
+		complete(qp, wr->wr_id, wr->send_flags, (uint64_t)length, SIW_WC_SUCCESS);
 	return 0;
 }
 
@@ -175,21 +216,19 @@ enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 
-	while (qp->sq_head != qp->sq_tail) {
+	/* What waits in SQD goes out after it; in ERR and RESET, others clear the ring. */
+	while (qp->sq_head != qp->sq_tail && qp->state == SIW_QPS_RTS) {
 		int n = gather(qp, ops, SIW_RDMAP_MAX_SOME);
-		int err = 0, taken = siw_rdmap_dgram_send_some(qp->dgram, ops, n);
+		int taken = siw_rdmap_dgram_send_some(qp->dgram, ops, n);
 
 		if (taken == -EAGAIN)
 			return SIW_RUN_BLOCKED;
-		if (taken < 0) {
-			err = taken;
-			taken = 1;
-		}
-		for (; taken; taken--) {
-			struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+		if (taken < 0)
+			fail(qp, siw_verbs_wqe(qp, qp->sq_head)->wr_id, taken);
+		for (; taken > 0; taken--) {
+			const struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
 
-			complete(qp, wqe->wr_id, wqe->flags, wqe->length, err);
-			qp->sq_head++;
+			complete(qp, wqe->wr_id, wqe->flags, wqe->length, SIW_WC_SUCCESS);
 		}
 	}
 	return SIW_RUN_DONE;
@@ -212,8 +251,7 @@ bool siw_verbs_ud_may_wait(struct siw_qp *qp)
 void siw_verbs_ud_finish(struct siw_qp *qp)
 {
 	siw_lock(&qp->send_lock);
-	if (qp->state == SIW_QPS_RTS)
-		siw_verbs_ud_run(qp);
+	siw_verbs_ud_run(qp);
 	siw_unlock(&qp->send_lock);
 }
 

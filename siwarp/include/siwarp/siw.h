@@ -349,6 +349,8 @@ struct siw_qp_init_attr {
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
 enum siw_qp_attr_mask {
 	SIW_QP_STATE = 1,
+	SIW_QP_CUR_STATE = 2,
+	SIW_QP_EN_SQD_ASYNC_NOTIFY = 4,
 	SIW_QP_ACCESS_FLAGS = 8,
 	SIW_QP_QKEY = 64,
 	SIW_QP_MAX_QP_RD_ATOMIC = 8192,
@@ -358,10 +360,18 @@ enum siw_qp_attr_mask {
 
 struct siw_qp_attr {
 	int qp_state;
+	int cur_qp_state; /* modify: the step is taken from this state only */
 	uint32_t qkey;
 	int qp_access_flags; /* RC: what the peer may do, whatever its STags allow; both at first */
-	int max_rd_atomic;   /* ORD: RDMA Reads this end has outstanding at the most */
-	int max_dest_rd_atomic; /* IRD: RDMA Reads the peer may have outstanding here */
+	int en_sqd_async_notify; /* to SQD: an event tells when the send queue is drained */
+	int sq_draining;	 /* query: in SQD, requests that were begun are not complete yet */
+	/*
+	 * ORD: RDMA Reads this end has outstanding at the most; in SQD at most what was agreed on
+	 * with the peer. IRD: RDMA Reads the peer may have outstanding here. Connected: what both
+	 * ends agreed on; before: what was asked for, 0 if nothing was.
+	 */
+	int max_rd_atomic;
+	int max_dest_rd_atomic;
 	/* UD, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. */
 	int fd;
 };
@@ -423,13 +433,21 @@ struct siw_recv_wr {
  * the receive caps are ignored and written back as 0.
  */
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
-/* EBUSY while a connection id has it (siw_cm_bind_qp). Its completions go with it. */
+/*
+ * EBUSY while a connection id has it (siw_cm_bind_qp). Its completions go with it. A post that is
+ * under way in another thread ends with EINVAL.
+ */
 int siw_destroy_qp(struct siw_qp *qp);
 /*
  * UD: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state -> ERR
- * (flushes) or RESET (forgets). EINVAL for a step or a mask that the table does not have.
+ * (flushes) or RESET (forgets). RTS -> SQD: what was begun completes, what is posted waits until
+ * SQD -> RTS. A UD send that fails by a mistake of this end (LOC_PROT_ERR, LOC_LEN_ERR) takes
+ * its QP to SQE: sends flush, receives go on; SQE -> RTS mends it.
+ * EINVAL, and nothing changes: the table of states has no such step, the step does not take an attribute
+ * of the mask (InfiniBand's table says which), or a value is beyond the device's or the connection's.
  */
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
+/* What is true now, of every member. Either pointer may be NULL. */
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
 uint32_t siw_qp_num(struct siw_qp *qp);
 /*
@@ -438,9 +456,17 @@ uint32_t siw_qp_num(struct siw_qp *qp);
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
 
 /*
- * Posts a list, in order, up to the first request that cannot be: *bad_wr is then that one and the
- * return -EINVAL (state, opcode, flags, number of SGEs, inline size), -ENOMEM (queue full), or
- * -EMSGSIZE (a UD message longer than a datagram). Receives may be posted from INIT on.
+ * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is then
+ * that one and the return -EINVAL (state, opcode, flags, number of SGEs, inline size, an address handle
+ * of another PD, an RC message above max_rc_msg) or -ENOMEM (queue full).
+ *
+ * A queue holds exactly max_send_wr or max_recv_wr requests. A request has its slot until its
+ * completion is polled; one without a completion, until a later completion of the same queue is.
+ * Receives may be posted from INIT on, sends from RTS on; in SQE and ERR they flush.
+ *
+ * A UD message longer than a datagram holds (IPv4: max_ud_msg) completes with LOC_LEN_ERR at the
+ * sender; one longer than the receive that it meets, at the receiver, which writes nothing of it.
+ * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write or Read mean nothing and are no error.
  */
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 /* -EINVAL too where the QP has an SRQ: receives are posted there. */

@@ -139,14 +139,17 @@ def test_a_full_receive_queue_is_a_limit_error(ud: UD) -> None:
     assert caught.value.bad_wr is wr
 
 
-def test_a_message_longer_than_a_datagram_is_a_limit_error(ud: UD) -> None:
+def test_a_message_longer_than_a_datagram_completes_with_an_error_that_names_the_limit(
+    ud: UD,
+) -> None:
     most = ud.ctx.query_device().max_ud_msg
     ah = AH(ud.pd, ud.qp.addr)
     with MR(ud.pd, most + 1) as mr:
         ud.qp.post_send(SendWR(sg=[mr.sge(0, most)], ah=ah))
         assert take(ud, 1)[0].ok
-        with pytest.raises(siwarp.LimitError) as caught:
-            ud.qp.post_send(SendWR(sg=[mr.sge()], ah=ah))
+        ud.qp.post_send(SendWR(7, sg=[mr.sge()], ah=ah))
+        with pytest.raises(siwarp.LimitError, match="max_ud_msg") as caught:
+            take(ud, 1)[0].check()
     assert caught.value.errno == errno.EMSGSIZE
 
 

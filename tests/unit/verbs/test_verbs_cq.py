@@ -24,7 +24,7 @@ class Told:
         self.cq = rig.cq(cqe, self.channel)
         self.scq = rig.cq()
         self.mr, self.into = rig.mr(bytearray(64)), rig.mr(bytearray(64))
-        self.qp = rig.ud(scq=self.scq, rcq=self.cq)
+        self.qp = rig.ud(scq=self.scq, rcq=self.cq, max_send_wr=512)
         self.ah = rig.ah(self.qp)
 
     def recv(self, n: int = 1) -> None:
@@ -57,7 +57,7 @@ def test_a_queue_holds_at_least_what_was_asked_for_and_that_many_are_kept(
     cq = rig.cq(cqe)
     room = cq.capacity
     assert room >= cqe
-    qp = rig.qp(cq)
+    qp = rig.qp(cq, max_recv_wr=room + 1)
     qp.to_init()
     qp.modify(QPAttr(qp_state=QPState.ERR))
     before = counter("cq_overflow")
@@ -312,6 +312,7 @@ def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> No
     channel = rig.channel()
     cq = lib.siw_create_cq(rig.ctx._live(), 4, ffi.NULL, channel._live(), 0)
     init = ffi.new("struct siw_qp_init_attr *", {"send_cq": cq, "recv_cq": cq, "qp_type": 4})
+    init.cap.max_recv_wr = 2
     qp = lib.siw_create_qp(rig.pd._live(), init)
     for state in (1, 6):
         attr = ffi.new("struct siw_qp_attr *", {"qp_state": state})

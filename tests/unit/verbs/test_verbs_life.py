@@ -34,6 +34,7 @@ from siwarp.verbs import (
     QPState,
     QPType,
     RecvWR,
+    SendFlag,
     SendWR,
     get_device_list,
 )
@@ -212,11 +213,12 @@ def test_four_threads_send_and_receive_on_shared_queue_pairs(rig: Rig) -> None:
                 assert e.errno == 12
             size = rng.randrange(513)
             try:
-                a.post_send(SendWR(me, sg=[mr.sge(0, size)], ah=to_b, send_flags=0))
+                flags = SendFlag.SIGNALED if rng.randrange(8) == 0 else 0
+                a.post_send(SendWR(me, sg=[mr.sge(0, size)], ah=to_b, send_flags=flags))
             except OSError as e:
                 assert e.errno == 12
             received[me] += sum(1 for w in rcq.poll(8) if w.ok)
-        assert all(w.ok for w in scq.poll(4))
+        assert all(w.ok for w in scq.poll(64))
 
     workers = Workers(1.0)
     for i in range(4):

@@ -158,7 +158,7 @@ def test_two_thousand_ud_queue_pairs_on_one_device_each_hear_their_own(rig: Rig)
         cq = rig.cq(8192)
         mr = rig.mr(8 * n)
         qps = [rig.ud(cq, max_send_wr=1, max_recv_wr=1) for _ in range(n)]
-        sender = rig.ud()
+        sender = rig.ud(max_send_wr=n)
         for i, qp in enumerate(qps):
             qp.post_recv(RecvWR(i, sg=[mr.sge(8 * i, 8)]))
         out = rig.mr(8 * n)

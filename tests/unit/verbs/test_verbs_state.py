@@ -8,30 +8,47 @@ import itertools
 import pytest
 from _siwarp_layers import ffi as layer_ffi
 from _siwarp_layers import lib as layer
-from unit.verbs.verbs_harness import Rig, refused
+from unit.verbs.verbs_harness import Rig, poll, refused
 
 from siwarp._siwarp import ffi, lib
-from siwarp.verbs import QP, QPAttr, QPAttrMask, QPState, QPType, RecvWR, SendWR, StateError
+from siwarp.verbs import (
+    QP,
+    SGE,
+    QPAttr,
+    QPAttrMask,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+    WCStatus,
+)
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = range(7)
-NONE, BIND, RECEIVE, FLUSH, FORGET = (
+NONE, BIND, RECEIVE, DRAIN, RESUME, FLUSH_SENDS, FLUSH, FORGET = (
     layer.SIW_QPA_NONE,
     layer.SIW_QPA_BIND,
     layer.SIW_QPA_RECEIVE,
+    layer.SIW_QPA_DRAIN,
+    layer.SIW_QPA_RESUME,
+    layer.SIW_QPA_FLUSH_SENDS,
     layer.SIW_QPA_FLUSH,
     layer.SIW_QPA_FORGET,
 )
 EVENTS = {
     name: getattr(layer, f"SIW_QPE_{name}")
     for name in (
+        "STAY",
         "TO_RESET",
         "TO_INIT",
         "TO_RTR",
         "TO_RTS",
+        "TO_SQD",
         "TO_ERR",
         "ATTACHED",
         "STARTED",
         "FAILED",
+        "SEND_FAILED",
     )
 }
 
@@ -39,9 +56,11 @@ EVENTS = {
 def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
     """Return (next state, action) by the rules of verbs, told per event and not per state."""
     ud = kind == QPType.UD
-    alive = state in (INIT, RTR, RTS)
-    if state in (SQD, SQE):
-        return None  # states that this device does not have yet
+    alive = state in (INIT, RTR, RTS, SQD, SQE)
+    if state == SQE and not ud:
+        return None  # RC goes to ERR at once
+    if event == "STAY":
+        return state, NONE
     if event == "TO_RESET":
         return RESET, FORGET
     if event == "TO_ERR":
@@ -54,7 +73,17 @@ def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
         "TO_RTR": ({INIT: RTR}, RECEIVE, None),
         "ATTACHED": ({INIT: RTR}, None, NONE),
         "STARTED": ({RTR: RTS}, None, NONE),
-        "TO_RTS": ({RTR: RTS, RTS: RTS} if ud else {RTS: RTS}, NONE, NONE),
+        "TO_RTS": (
+            {RTR: RTS, RTS: RTS, SQD: RTS, SQE: RTS} if ud else {RTS: RTS, SQD: RTS},
+            RESUME if state == SQD else NONE,
+            RESUME if state == SQD else NONE,
+        ),
+        "TO_SQD": ({RTS: SQD, SQD: SQD}, *[NONE if state == SQD else DRAIN] * 2),
+        "SEND_FAILED": (
+            {RTS: SQE, SQD: SQE, SQE: SQE},
+            NONE if state == SQE else FLUSH_SENDS,
+            None,
+        ),
     }[event]
     action = steps[1] if ud else steps[2]
     if action is None or state not in steps[0]:
@@ -75,18 +104,65 @@ def test_every_state_and_event_gives_what_verbs_says(kind: QPType) -> None:
             assert (got, action[0]) == wanted, (state, name)
 
 
+CUR, NOTIFY, ACCESS, QKEY = (
+    QPAttrMask.CUR_STATE,
+    QPAttrMask.EN_SQD_ASYNC_NOTIFY,
+    QPAttrMask.ACCESS_FLAGS,
+    QPAttrMask.QKEY,
+)
+ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAttrMask.FD
+
+
+def attributes(kind: int, state: int, event: str) -> int:
+    """Return which attributes a step takes: InfiniBand's table, told per kind of attribute."""
+    ud = kind == QPType.UD
+    if event not in ("STAY", "TO_INIT", "TO_RTR", "TO_RTS", "TO_SQD"):
+        return 0
+    mask = 0
+    if ud and not (event == "STAY" and state in (RESET, RTR, SQE, ERR)):
+        if not (event == "TO_SQD" and state == RTS):
+            mask |= QKEY
+        if event == "TO_INIT":
+            mask |= FD
+    if not ud:
+        before = state in (RESET, INIT)
+        if before or state in (RTS, SQD):
+            mask |= ACCESS
+        if before:
+            mask |= ORD | IRD
+        if state == SQD and event != "TO_RTS":
+            mask |= ORD
+    if event == "TO_RTS" or (event == "STAY" and state == RTS):
+        mask |= CUR
+    if event == "TO_SQD" and state == RTS:
+        mask = NOTIFY
+    return mask
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
+    for state, (name, event) in itertools.product(range(7), EVENTS.items()):
+        got = layer.siw_verbs_state_attrs(kind, state, event)
+        if expected(kind, state, name) is None:
+            assert got == -errno.EINVAL, (state, name)
+        else:
+            assert got == attributes(kind, state, name), (state, name)
+
+
 @pytest.mark.parametrize("kind", [0, 1, 3, 5, 9, -1])
 def test_other_types_have_no_steps(kind: int) -> None:
     action = layer_ffi.new("int *")
     for state, event in itertools.product(range(7), EVENTS.values()):
         assert layer.siw_verbs_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_verbs_state_attrs(kind, state, event) == -errno.EINVAL
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
 def test_states_and_events_outside_the_table_have_no_steps(kind: QPType) -> None:
     action = layer_ffi.new("int *")
-    for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 8), (0, 1 << 30)]:
+    for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 99), (0, 1 << 30)]:
         assert layer.siw_verbs_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_verbs_state_attrs(kind, state, event) == -errno.EINVAL
 
 
 WAYS = {  # how a UD queue pair gets to each state
@@ -94,7 +170,28 @@ WAYS = {  # how a UD queue pair gets to each state
     INIT: (INIT,),
     RTR: (INIT, RTR),
     RTS: (INIT, RTR, RTS),
+    SQD: (INIT, RTR, RTS, SQD),
+    SQE: (INIT, RTR, RTS),
     ERR: (ERR,),
+}
+
+
+def walk(rig: Rig, qp: QP, state: int) -> None:
+    for step in WAYS[state]:
+        qp.modify(QPAttr(qp_state=step))
+    if state == SQE:  # no modify leads there, only a mistake
+        qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.ah(qp)))
+        assert poll(qp.scq)[0].status == WCStatus.LOC_PROT_ERR
+    assert qp.qp_state == state
+
+
+TARGETS = {
+    RESET: "TO_RESET",
+    INIT: "TO_INIT",
+    RTR: "TO_RTR",
+    RTS: "TO_RTS",
+    SQD: "TO_SQD",
+    ERR: "TO_ERR",
 }
 
 
@@ -108,10 +205,8 @@ def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
 @pytest.mark.parametrize("target", range(-1, 9))
 def test_modify_walks_a_ud_queue_pair_by_the_table(rig: Rig, start: int, target: int) -> None:
     qp = rig.qp()
-    for state in WAYS[start]:
-        qp.modify(QPAttr(qp_state=state))
-    event = {RESET: "TO_RESET", INIT: "TO_INIT", RTR: "TO_RTR", RTS: "TO_RTS", ERR: "TO_ERR"}
-    wanted = expected(QPType.UD, start, event[target]) if target in event else None
+    walk(rig, qp, start)
+    wanted = expected(QPType.UD, start, TARGETS[target]) if target in TARGETS else None
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
@@ -123,30 +218,19 @@ def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
     rig: Rig, start: int, target: int
 ) -> None:
     qp = rig.qp(qp_type=QPType.RC)
-    for state in WAYS[start]:
-        qp.modify(QPAttr(qp_state=state))
-    event = {RESET: "TO_RESET", INIT: "TO_INIT", RTR: "TO_RTR", RTS: "TO_RTS", ERR: "TO_ERR"}
-    wanted = expected(QPType.RC, start, event[target]) if target in event else None
+    walk(rig, qp, start)
+    wanted = expected(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
 
 
-UD_ATTRS = QPAttrMask.STATE | QPAttrMask.QKEY | QPAttrMask.FD
-RC_ATTRS = (
-    QPAttrMask.STATE
-    | QPAttrMask.ACCESS_FLAGS
-    | QPAttrMask.MAX_QP_RD_ATOMIC
-    | QPAttrMask.MAX_DEST_RD_ATOMIC
-)
-
-
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
-def test_a_mask_with_a_bit_that_the_type_has_not_is_refused_and_changes_nothing(
+def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
     rig: Rig, kind: QPType
 ) -> None:
     qp = rig.qp(qp_type=kind)
-    known = UD_ATTRS if kind == QPType.UD else RC_ATTRS
+    known = QPAttrMask.STATE | attributes(kind, RESET, "TO_INIT")
     for bit in range(31):
         if 1 << bit & known:
             continue

@@ -64,13 +64,37 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
 
 
 @pytest.mark.parametrize(("host", "most"), [("127.0.0.1", MAX_V4), ("::1", MAX_V6)])
-def test_a_message_above_the_largest_is_refused_at_once(rig: Rig, host: str, most: int) -> None:
+def test_a_message_above_the_largest_completes_with_a_length_error(
+    rig: Rig, host: str, most: int
+) -> None:
     pair = Pair(rig, host=host)
     pair.recv()
-    assert refused(pair.send, bytes(most + 1)) == errno.EMSGSIZE
     pair.send(bytes(most))
     assert poll(pair.rcq)[0].byte_len == most
-    assert len(poll(pair.scq)) == 1
+    pair.recv()
+    pair.send(bytes(most + 1), wr_id=9)
+    assert [(w.wr_id, w.status) for w in poll(pair.scq, 2)] == [
+        (2, WCStatus.SUCCESS),
+        (9, WCStatus.LOC_LEN_ERR),
+    ]
+    nothing(pair.rcq)
+
+
+@pytest.mark.parametrize("octets", [1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 4], ids=hex)
+def test_a_length_that_no_datagram_has_is_an_error_however_far_beyond(
+    pair: Pair, octets: int
+) -> None:
+    a = pair.rig.ud(pair.scq, max_send_sge=2)
+    wr = SendWR(3, sg=[pair.out.sge(0, 4), pair.out.sge(0, 4)], ah=pair.to_b)
+    wr.sg[0].length = octets // 2
+    wr.sg[1].length = octets - octets // 2
+    for wrs in (wr, [wr, wr]):
+        a.post_send(wrs)
+        assert poll(pair.scq)[0].status == WCStatus.LOC_LEN_ERR
+        if isinstance(wrs, list):
+            assert poll(pair.scq)[0].status == WCStatus.WR_FLUSH_ERR
+        a.to_rts()
+    nothing(pair.rcq)
 
 
 def test_the_device_tells_the_largest_message_over_ipv4(rig: Rig) -> None:
@@ -185,10 +209,10 @@ def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
     for i in range(3):
         pair.recv(wr_id=i)
     wrs = [SendWR(i, sg=[pair.out.sge(0, i)], ah=pair.to_b) for i in range(4)]
-    wrs[2].sg[0].length = MAX_V4 + 1
+    wrs[2]._c.opcode = WROpcode.RDMA_READ
     with pytest.raises(OSError) as e:
         pair.a.post_send(wrs)
-    assert e.value.errno == errno.EMSGSIZE and e.value.bad_wr is wrs[2]
+    assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
     assert [w.wr_id for w in poll(pair.scq, 2)] == [0, 1]
     assert [w.byte_len for w in poll(pair.rcq, 2)] == [0, 1]
     nothing(pair.rcq)

@@ -100,7 +100,9 @@ def test_a_list_to_two_peers_keeps_each_peer_to_its_own(rig: Rig, sink: socket.s
         assert [payload(d) for d in datagrams(sink, 9)] == rest
 
 
-def test_a_bad_key_in_a_list_fails_alone(rig: Rig, sink: socket.socket) -> None:
+def test_a_bad_key_in_a_list_fails_and_flushes_what_is_behind_it(
+    rig: Rig, sink: socket.socket
+) -> None:
     cq = rig.cq()
     qp = rig.ud(cq, max_send_wr=64)
     messages = [pattern(64, i) for i in range(6)]
@@ -109,10 +111,12 @@ def test_a_bad_key_in_a_list_fails_alone(rig: Rig, sink: socket.socket) -> None:
     qp.post_send(posted)
     done = poll(cq, 6)
     assert [w.wr_id for w in done] == list(range(6))
-    assert [w.status for w in done] == [
-        WCStatus.LOC_PROT_ERR if i == 3 else WCStatus.SUCCESS for i in range(6)
-    ]
-    assert [payload(d) for d in datagrams(sink, 5)] == messages[:3] + messages[4:]
+    good, bad, flushed = WCStatus.SUCCESS, WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR
+    assert [w.status for w in done] == [good, good, good, bad, flushed, flushed]
+    assert [payload(d) for d in datagrams(sink, 3)] == messages[:3]
+    qp.to_rts()
+    qp.post_send(posted[4:])
+    assert [payload(d) for d in datagrams(sink, 2)] == messages[4:]
 
 
 def test_posts_without_a_poll_between_go_out_by_themselves(rig: Rig, sink: socket.socket) -> None:
