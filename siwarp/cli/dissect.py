@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp dissect``: the messages in a capture."""
+"""``siwarp dissect``: the messages in a capture, and the streams that they are of."""
 
 from __future__ import annotations
 
@@ -13,55 +13,77 @@ import typer
 from siwarp.cli import show
 
 if TYPE_CHECKING:
-    from siwarp.inspect.capture import Message
+    from siwarp.inspect import Message, Stream
+
+#: Private data is shown up to so many octets.
+PRIVATE_SHOWN = 16
+
+
+def _plain(text: str) -> str:
+    """Text out of a capture, which a terminal must not obey."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs"
+
+
+def _startup(fields: dict[str, int | str]) -> list[str]:
+    """A start-up frame's fields in words."""
+    parts = [f"rev {fields['rev']}", "CRC" if fields["c"] else "no CRC"]
+    parts.append("asks for markers" if fields["m"] else "no markers")
+    if "ird" in fields:
+        parts.append(f"IRD {fields['ird']} ORD {fields['ord']}")
+        ways = [
+            word
+            for name, word in (("b", "Send"), ("c_rtr", "Write"), ("d_rtr", "Read"))
+            if fields[name]
+        ]
+        if fields["a"]:
+            parts.append(f"RTR by {' or '.join(ways) or 'nothing'}")
+    private = bytes.fromhex(str(fields["private_data"]))
+    if private:
+        more = "..." if len(private) > PRIVATE_SHOWN else ""
+        parts.append(f"private data {private[:PRIVATE_SHOWN].hex(' ')}{more}")
+    return parts
 
 
 def _details(message: Message) -> str:
     """What a person wants to know beside the columns."""
     parts = []
+    if "rev" in message.fields:
+        parts.append(", ".join(_startup(message.fields)))
     if message.segments > 1:
         parts.append(f"{message.segments} segments")
     if "size" in message.fields:
         parts.append(f"asks for {message.fields['size']}")
     if message.answers is not None:
-        parts.append(f"answers {message.answers}")
+        after = f" after {_microseconds(message.latency)}" if message.latency is not None else ""
+        parts.append(f"answers {message.answers}{after}")
     if message.answered_by is not None:
         parts.append(f"answered by {message.answered_by}")
     if message.error is not None:
         where = f" ({message.clause})" if message.clause else ""
         parts.append(f"{message.error}{where}")
-    elif not message.whole:
+    if message.about is not None:
+        parts.append(f"about {message.about}")
+    if message.retransmitted:
+        parts.append(f"retransmitted in {message.retransmitted} packets")
+    if message.note is not None:
+        parts.append(message.note)
+    elif not message.whole and message.error is None:
         parts.append("not whole")
-    return "; ".join(parts)
+    return _plain("; ".join(parts))
 
 
-def dissect(
-    file: Annotated[Path, typer.Argument(help="A pcapng or pcap file, as of siwarp capture.")],
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
-    """Print the messages in a capture, requests with their responses, errors with their clause."""
-    if importlib.util.find_spec("scapy") is None or importlib.util.find_spec("crc32c") is None:
-        typer.echo("siwarp: dissecting needs scapy: pip install 'siwarp[inspect]'", err=True)
-        raise typer.Exit(1)
-    from siwarp.inspect.capture import dissect as read
-
-    try:
-        messages = read(file)
-    except ValueError as e:
-        typer.echo(f"siwarp: {e}", err=True)
-        raise typer.Exit(1) from None
-    if as_json:
-        show.data([asdict(message) for message in messages])
-        return
-    if not messages:
-        show.line("No iWARP message in it.")
-        return
-    start = messages[0].time
+def _print_messages(messages: list[Message]) -> None:
+    start = min(message.time for message in messages)
     show.table(
-        ("no", "seconds", "frame", "from", "to", "what", "octets", "more"),
+        ("no", "stream", "seconds", "frame", "from", "to", "what", "octets", "more"),
         [
             (
                 str(m.number),
+                str(m.stream),
                 f"{m.time - start:.6f}",
                 str(m.frame),
                 m.source,
@@ -72,5 +94,89 @@ def dissect(
             )
             for m in messages
         ],
-        right=(0, 1, 2, 6),
+        right=(0, 1, 2, 3, 7),
+        styles=["red" if m.error else "yellow" if not m.whole else "" for m in messages],
     )
+
+
+def _stream_details(stream: Stream) -> str:
+    parts = []
+    if stream.transport == "rc":
+        if stream.crc is not None:
+            parts.append("CRC" if stream.crc else "no CRC")
+        marked = [who for who, yes in stream.markers.items() if yes]
+        if marked:
+            parts.append(f"markers from {' and '.join(marked)}")
+        parts.append(stream.ended or "still open")
+    if stream.read_latency is not None:
+        low, middle, high = (stream.read_latency[k] for k in ("min", "median", "max"))
+        parts.append(f"a Read takes {middle * 1e6:.1f} ({low * 1e6:.1f} to {high * 1e6:.1f}) µs")
+    if stream.retransmitted:
+        parts.append(f"{stream.retransmitted} packets retransmitted")
+    if stream.missing:
+        parts.append(f"{stream.missing} octets missing in the capture")
+    return "; ".join(parts)
+
+
+def _print_streams(streams: list[Stream]) -> None:
+    show.table(
+        ("stream", "from", "to", "seconds", "messages", "errors", "more"),
+        [
+            (
+                str(s.number),
+                s.source,
+                s.dest,
+                f"{s.seconds:.6f}",
+                ", ".join(
+                    f"{count} {kind} ({s.octets[kind]} octets)"
+                    for kind, count in s.messages.items()
+                    if not kind.startswith("MPA_")
+                ),
+                str(s.errors),
+                _stream_details(s),
+            )
+            for s in streams
+        ],
+        right=(0, 3, 5),
+        styles=["red" if s.errors else "" for s in streams],
+    )
+
+
+def dissect(
+    file: Annotated[Path, typer.Argument(help="A pcapng or pcap file, as of siwarp capture.")],
+    stream: Annotated[
+        list[int] | None,
+        typer.Option("--stream", metavar="N", help="Only this stream's; may be given again."),
+    ] = None,
+    errors: bool = typer.Option(False, "--errors", help="Only messages with something wrong."),
+    summary: bool = typer.Option(False, "--summary", help="The streams instead of the messages."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Print the messages in a capture, requests with their responses, errors with their clause."""
+    if importlib.util.find_spec("scapy") is None or importlib.util.find_spec("crc32c") is None:
+        typer.echo("siwarp: dissecting needs scapy: pip install 'siwarp[inspect]'", err=True)
+        raise typer.Exit(1)
+    from siwarp.inspect import examine
+
+    try:
+        found = examine(file)
+    except ValueError as e:
+        typer.echo(f"siwarp: {_plain(str(e))}", err=True)
+        raise typer.Exit(1) from None
+    messages = [m for m in found.messages if m.error or not errors]
+    streams = [s for s in found.streams if s.errors or not errors]
+    if stream:
+        messages = [m for m in messages if m.stream in stream]
+        streams = [s for s in streams if s.number in stream]
+    shown: list[Message] | list[Stream] = streams if summary else messages
+    if as_json:
+        show.data([asdict(one) for one in shown])
+    elif not shown:
+        show.line("No such message in it." if found.messages else "No iWARP message in it.")
+    elif summary:
+        _print_streams(streams)
+    else:
+        _print_messages(messages)
+    if found.damage is not None:
+        typer.echo(f"siwarp: {_plain(str(file))} is damaged: {found.damage}", err=True)
+        raise typer.Exit(1)

@@ -57,14 +57,22 @@ def note(text: str) -> None:
     console.print(Text(f"    {text}", style="dim"))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table; the columns numbered in ``right`` are aligned there."""
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    styles: Sequence[str] = (),
+) -> None:
+    """Print a table; the columns numbered in ``right`` are aligned there.
+
+    ``styles``: one for each row, on a terminal.
+    """
     if fancy():
         shown = Table(header_style="bold", border_style="dim")
         for i, column in enumerate(columns):
             shown.add_column(column, justify="right" if i in right else "left", overflow="fold")
-        for row in rows:
-            shown.add_row(*(Text(cell) for cell in row))
+        for i, row in enumerate(rows):
+            shown.add_row(*(Text(cell) for cell in row), style=styles[i] if styles else "")
         Console(highlight=False).print(shown)
         return
     everything = [list(columns), *[list(row) for row in rows]]

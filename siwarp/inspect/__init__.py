@@ -7,22 +7,27 @@ octets with this package.
     FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(b"hello"))    # pad and CRC worked out
     FPDU(octets).ulpdu.msn                                                # and read back
     cut_streams(tcp_streams(rdpcap("file.pcap")))[direction].fpdus        # from a capture
+    sniff(offline="file.pcap", session=FPDUSession)                       # the same, by packet
+    examine("file.pcap").messages                                         # as siwarp dissect
 """
 
-from siwarp.inspect.capture import Message, dissect, dissect_packets
+from siwarp.inspect.capture import Dissection, dissect, dissect_packets, examine
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged
 from siwarp.inspect.dgram import DDPDatagram, UDDatagram, ud_qn
+from siwarp.inspect.framing import FoundMarker
+from siwarp.inspect.messages import Message, Stream
 from siwarp.inspect.mpa import (
     FPDU,
     MPA,
-    FoundMarker,
     Marker,
     MPAReply,
     MPARequest,
     MPAStartup,
+    bind_mpa,
     mark,
     mark_stream,
+    unbind_mpa,
     unmark,
 )
 from siwarp.inspect.names import Opcode, Queue, TermLayer, term_reason
@@ -33,6 +38,7 @@ from siwarp.inspect.rdmap import (
     ReadRequest,
     Terminate,
 )
+from siwarp.inspect.session import FPDUSession
 from siwarp.inspect.stream import Direction, Frames, cut_streams, split_stream, tcp_streams
 
 __all__ = [
@@ -43,6 +49,8 @@ __all__ = [
     "DDPTagged",
     "DDPUntagged",
     "Direction",
+    "Dissection",
+    "FPDUSession",
     "FoundMarker",
     "Frames",
     "MPAReply",
@@ -56,18 +64,22 @@ __all__ = [
     "QuotedTagged",
     "QuotedUntagged",
     "ReadRequest",
+    "Stream",
     "TermLayer",
     "Terminate",
     "UDDatagram",
+    "bind_mpa",
     "crc32c",
     "cut_streams",
     "dissect",
     "dissect_packets",
+    "examine",
     "mark",
     "mark_stream",
     "split_stream",
     "tcp_streams",
     "term_reason",
     "ud_qn",
+    "unbind_mpa",
     "unmark",
 ]

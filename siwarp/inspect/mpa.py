@@ -4,12 +4,17 @@ section 4.1) and the Markers among them (sections 4.2 and 4.3).
 
 `MPA(octets)` holds what one run of octets without Markers holds, a list of start-up frames and
 FPDUs; stream.py cuts a whole TCP stream instead, with Markers or without.
+
+    bind_mpa(18515)                                      # this TCP port carries MPA
+    sniff(offline="file.pcap", session=TCPSession)       # scapy's reassembly
+    sniff(offline="file.pcap", session=FPDUSession)      # ours: any port, any order
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from scapy.config import conf
 from scapy.fields import (
@@ -24,33 +29,30 @@ from scapy.fields import (
     StrLenField,
     XLEIntField,
 )
-from scapy.packet import Packet
+from scapy.layers.inet import TCP
+from scapy.packet import Packet, bind_layers, split_layers
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP
+from siwarp.inspect.framing import (
+    CRC_LEN,
+    KEY_LEN,
+    LENGTH_LEN,
+    MARKER_LEN,
+    MARKER_SPACING,
+    REPLY_KEY,
+    REQUEST_KEY,
+    STARTUP_HDR_LEN,
+    fpdu_len,
+    fpdus_of,
+    pad_len,
+    startup_end,
+)
 
-REQUEST_KEY = b"MPA ID Req Frame"
-REPLY_KEY = b"MPA ID Rep Frame"
-KEY_LEN = 16
-#: Key, flags, revision, PD_Length.
-STARTUP_HDR_LEN = 20
 #: The octets that IRD, ORD and the bits A to D take of the private data.
 ENHANCED_LEN = 4
-LENGTH_LEN = 2
-CRC_LEN = 4
-MARKER_LEN = 4
-#: Octets from one Marker's first to the next one's.
-MARKER_SPACING = 512
-
-
-def pad_len(ulpdu_length: int) -> int:
-    """Octets of padding that make length field, ULPDU and pad a multiple of four."""
-    return -(LENGTH_LEN + ulpdu_length) % 4
-
-
-def fpdu_len(ulpdu_length: int) -> int:
-    """Octets of a whole FPDU without Markers."""
-    return LENGTH_LEN + ulpdu_length + pad_len(ulpdu_length) + CRC_LEN
+#: In the octet behind the key.
+M_FLAG = 0x80
 
 
 def _enhanced(frame: Packet) -> bool:
@@ -200,23 +202,6 @@ class Marker(Packet):
         return b"", s
 
 
-class FoundMarker(NamedTuple):
-    """A Marker in a stream: where it stands, what it says, and what it should say.
-
-    `position` counts the octets from the first Marker's first. The two lowest bits of a pointer
-    count as zero.
-    """
-
-    position: int
-    fpduptr: int
-    expected: int
-
-    @property
-    def agrees(self) -> bool:
-        """Whether it points to the FPDU that it stands in."""
-        return self.fpduptr & ~3 == self.expected
-
-
 def mark(fpdu: Packet, at: int) -> bytes:
     """Build an FPDU as it stands in a stream with Markers.
 
@@ -275,6 +260,15 @@ def frame_class(octets: bytes) -> type[Packet]:
     return MPAStartup if starts else FPDU
 
 
+@dataclass
+class _Way:
+    """What a TCPSession's stream needs to know of one direction between two packets."""
+
+    started: bool = False  # its start-up frame was seen
+    asks: bool = False  # that frame asks for Markers
+    at: int = 0  # octets of FPDUs and Markers up to here
+
+
 class MPA(Packet):
     """A run of octets that starts at a frame's first octet: start-up frames and FPDUs."""
 
@@ -287,3 +281,77 @@ class MPA(Packet):
             max_count=1 << 20,
         )
     ]
+
+    @classmethod
+    def tcp_reassemble(
+        cls, data: bytes, metadata: dict[str, Any], session: dict[Any, Any]
+    ) -> Packet | None:
+        """For scapy's TCPSession: the whole frames at the head of the stream; None: too few octets.
+
+        TCPSession fills a gap with zeros, shows what was retransmitted twice, and takes segments in
+        the order in which they come: FPDUSession does not.
+        """
+        ident = metadata.get("ident")
+        if ident is None and "relative_seq" in metadata:
+            return None  # asked once more about what was not whole a moment ago
+        # The session's key is the same for different connections; this one is not.
+        way = session.setdefault((cls, ident), _Way())
+        back = session.get((cls, _turned(ident)), _Way()) if ident else _Way()
+        frames: list[Packet] = []
+        at = 0
+        end = 0 if way.started else startup_end(data)
+        if end is None:
+            return None
+        if end:
+            frames.append(MPAStartup(data[:end]))
+            way.started, way.asks, at = True, bool(data[KEY_LEN] & M_FLAG), end
+        marked = way.started and back.asks
+        for span in fpdus_of(data, at, at - way.at if marked else None):
+            frames.append(FPDU(span.octets, marked=span.marked))
+            way.at += span.end - span.start
+            at = span.end
+        if not frames:
+            return None
+        found = cls(frames=frames)
+        return found / conf.padding_layer(data[at:]) if at < len(data) else found
+
+
+def _turned(ident: bytes) -> bytes:
+    """TCPSession's key of the other direction: two addresses, two ports."""
+    half = (len(ident) - 4) // 2
+    return ident[half:-4] + ident[:half] + ident[-2:] + ident[-4:-2]
+
+
+def bind_mpa(port: int) -> None:
+    """Have scapy take a TCP port's octets for MPA; TCPSession then puts them together."""
+    bind_layers(TCP, MPA, dport=port)
+    bind_layers(TCP, MPA, sport=port)
+
+
+def unbind_mpa(port: int) -> None:
+    """Undo `bind_mpa`."""
+    split_layers(TCP, MPA, dport=port)
+    split_layers(TCP, MPA, sport=port)
+
+
+__all__ = [
+    "CRC_LEN",
+    "FPDU",
+    "LENGTH_LEN",
+    "MPA",
+    "REPLY_KEY",
+    "REQUEST_KEY",
+    "STARTUP_HDR_LEN",
+    "MPAReply",
+    "MPARequest",
+    "MPAStartup",
+    "Marker",
+    "bind_mpa",
+    "fpdu_len",
+    "frame_class",
+    "mark",
+    "mark_stream",
+    "pad_len",
+    "unbind_mpa",
+    "unmark",
+]

@@ -1,31 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""From captured packets to frames: put a TCP direction's octets in order, then cut them
-into the start-up frame and the FPDUs. `cut_streams` knows from the start-up frames which
-directions have Markers.
+"""From captured packets to frames: find the TCP connections, put each direction's octets in
+order, then cut them into the start-up frame and the FPDUs, with Markers or without.
 """
 
 from __future__ import annotations
 
+import bisect
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from scapy.layers.inet import IP, TCP
-from scapy.layers.inet6 import IPv6
-from scapy.packet import Packet
+from scapy.packet import Packet as ScapyPacket
 
-from siwarp.inspect.mpa import (
-    FPDU,
-    LENGTH_LEN,
-    MARKER_LEN,
-    MARKER_SPACING,
-    STARTUP_HDR_LEN,
+from siwarp.inspect.framing import (
     FoundMarker,
-    MPAStartup,
-    fpdu_len,
-    frame_class,
-    unmark,
+    crc_of,
+    fpdus_of,
+    next_marked,
+    next_plain,
+    plausible,
+    startup_end,
 )
+from siwarp.inspect.mpa import FPDU, MPAStartup
+from siwarp.inspect.packets import ACK, FIN, RST, SYN, Packet, packets_of_scapy
 
 SEQ_SPACE = 1 << 32
 
@@ -43,6 +41,194 @@ class Direction(NamedTuple):
         return Direction(self.dest, self.dest_port, self.source, self.source_port)
 
 
+# ---- octets in order --------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Which packet brought the octets of a stream from `start` up to `end`."""
+
+    start: int
+    end: int
+    frame: int
+    time: float
+
+
+@dataclass
+class Half:
+    """One direction of a connection while its segments come in; offsets count from its first octet.
+
+    `octets` is what came without a gap from the start on, `places` who brought what, and `again`
+    the packets that brought octets which were there already.
+    """
+
+    base: int | None = None
+    octets: bytearray = field(default_factory=bytearray)
+    forgotten: int = 0  # octets that stood before `octets`
+    places: list[Place] = field(default_factory=list)
+    again: list[Place] = field(default_factory=list)
+    _early: list[tuple[int, int, bytes, Place]] = field(default_factory=list)
+    _top: int = 0
+
+    def start(self, seq: int) -> None:
+        """The sequence number of the first octet, as a SYN tells it."""
+        if self.base is None:
+            self.base = seq % SEQ_SPACE
+
+    def add(self, seq: int, payload: bytes, frame: int = 0, time: float = 0.0) -> bool:
+        """A segment's octets. True if they made `octets` longer."""
+        if self.base is None:
+            self.base = seq
+        offset = self._offset(seq)
+        place = Place(offset, offset + len(payload), frame, time)
+        if place.end <= self.end:
+            self.again.append(place)
+            return False
+        heapq.heappush(self._early, (offset, frame, payload, place))
+        self._top = max(self._top, place.end)
+        before = self.end
+        self._join(self.octets, self.forgotten)
+        return self.end > before
+
+    def _offset(self, seq: int) -> int:
+        """Place of a sequence number in the stream: the candidate nearest to its end."""
+        assert self.base is not None
+        low = (seq - self.base) % SEQ_SPACE
+        lap = round((max(self._top, self.end) - low) / SEQ_SPACE)
+        return low + lap * SEQ_SPACE
+
+    def _join(self, octets: bytearray, origin: int) -> None:
+        """Append to `octets`, which begin at `origin`, what follows them."""
+        while self._early and self._early[0][0] <= origin + len(octets):
+            offset, _, payload, place = heapq.heappop(self._early)
+            have = origin + len(octets)
+            if offset < have:
+                self.again.append(place)
+            if place.end > have:
+                octets += payload[have - offset :]
+                self.places.append(place)
+
+    def runs(self) -> list[tuple[int, bytes]]:
+        """All octets: (offset, octets) of each stretch without a gap. Nothing may come after."""
+        found = [(self.forgotten, bytes(self.octets))] if self.octets else []
+        while self._early:
+            origin = max(self._early[0][0], 0)
+            run = bytearray()
+            self._join(run, origin)
+            found.append((origin, bytes(run)))
+        return found
+
+    def forget(self, size: int) -> None:
+        """Let go of the first octets, and of who brought what."""
+        del self.octets[:size]
+        self.forgotten += size
+        self.places.clear()
+        self.again.clear()
+
+    @property
+    def end(self) -> int:
+        """Where the octets that came without a gap end."""
+        return self.forgotten + len(self.octets)
+
+    @property
+    def gap(self) -> int:
+        """How many segments came behind octets that did not."""
+        return len(self._early)
+
+
+@dataclass
+class Connection:
+    """A TCP connection: the direction of whoever began it first, if that is known."""
+
+    first: Direction
+    first_frame: int = 0
+    time: float = 0.0
+    halves: dict[Direction, Half] = field(default_factory=dict)
+    ended: str | None = None  # "closed" or "reset"
+    last_time: float = 0.0
+    cut: int = 0  # octets that the capture cut off its frames
+
+    def half(self, direction: Direction) -> Half:
+        """One direction's octets."""
+        return self.halves.setdefault(direction, Half())
+
+    def add(self, packet: Packet) -> bool:
+        """Take in one of its segments. True if a direction got longer without a gap."""
+        half = self.half(direction_of(packet))
+        if packet.flags & SYN:
+            half.start(packet.seq + 1)
+        seq = (packet.seq + bool(packet.flags & SYN)) % SEQ_SPACE
+        longer = bool(packet.payload) and half.add(seq, packet.payload, packet.frame, packet.time)
+        if packet.flags & RST:
+            self.ended = "reset"
+        elif packet.flags & FIN and self.ended is None:
+            self.ended = "closed"
+        self.last_time = packet.time
+        self.cut += packet.missing
+        return longer
+
+    @property
+    def used(self) -> bool:
+        """Whether a SYN cannot be its own any more."""
+        return self.ended is not None or any(h.end or h.gap for h in self.halves.values())
+
+
+def direction_of(packet: Packet) -> Direction:
+    """Who sends it to whom."""
+    return Direction(packet.source, packet.source_port, packet.dest, packet.dest_port)
+
+
+class Connections:
+    """Sorts segments into connections; a SYN behind data or an end begins a new one."""
+
+    def __init__(self) -> None:
+        self.all: list[Connection] = []
+        self._now: dict[Direction, Connection] = {}
+
+    def of(self, packet: Packet) -> Connection:
+        """The connection that a segment belongs to, a new one where needed."""
+        direction = direction_of(packet)
+        found = self._now.get(direction)
+        asks = packet.flags & (SYN | ACK) == SYN
+        if found is None or (found.used and (asks or (packet.flags & SYN and found.ended))):
+            answers = packet.flags & (SYN | ACK) == SYN | ACK
+            first = direction.reverse() if answers else direction
+            found = Connection(first, packet.frame, packet.time)
+            self._now[direction] = self._now[direction.reverse()] = found
+            self.all.append(found)
+        return found
+
+
+def connections(packets: Iterable[Packet]) -> list[Connection]:
+    """The TCP connections of a capture in the order of their first segments."""
+    found = Connections()
+    for packet in packets:
+        if packet.tcp:
+            found.of(packet).add(packet)
+    return found.all
+
+
+def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
+    """The octets of every direction that carries data, retransmissions and disorder mended.
+
+    `packets` are scapy's. A direction starts at its SYN, or at its first segment when the capture
+    has none. Raises ValueError when octets are missing in the middle: nothing can be cut after a
+    gap; and when a pair of ports has more than one connection: `connections` has them apart.
+    """
+    streams: dict[Direction, bytes] = {}
+    for connection in connections(packets_of_scapy(packets)):
+        for direction, half in connection.halves.items():
+            if half.gap:
+                raise ValueError(f"octets missing after {len(half.octets)} of {direction}")
+            if half.octets and direction in streams:
+                raise ValueError(f"more than one connection has the ports of {direction}")
+            if half.octets:
+                streams[direction] = bytes(half.octets)
+    return streams
+
+
+# ---- octets to frames -------------------------------------------------------------------------
+
+
 @dataclass
 class Frames:
     """A stream cut into frames, in the stream's order.
@@ -51,71 +237,10 @@ class Frames:
     `markers` are those of the whole FPDUs.
     """
 
-    startup: Packet | None = None
+    startup: ScapyPacket | None = None
     fpdus: list[FPDU] = field(default_factory=list)
     rest: bytes = b""
     markers: list[FoundMarker] = field(default_factory=list)
-
-
-@dataclass
-class _Half:
-    """Octets of one direction while its segments come in, `base` the first one's number."""
-
-    base: int | None = None
-    octets: bytearray = field(default_factory=bytearray)
-    early: dict[int, bytes] = field(default_factory=dict)
-
-    def add(self, seq: int, payload: bytes) -> None:
-        if self.base is None:
-            self.base = seq
-        offset = self._offset(seq)
-        if len(payload) > len(self.early.get(offset, b"")):
-            self.early[offset] = payload
-        self._join()
-
-    def _offset(self, seq: int) -> int:
-        """Place of a sequence number in the stream: the candidate nearest to its end."""
-        assert self.base is not None
-        low = (seq - self.base) % SEQ_SPACE
-        lap = round((len(self.octets) - low) / SEQ_SPACE)
-        return low + lap * SEQ_SPACE
-
-    def _join(self) -> None:
-        for offset in sorted(self.early):
-            if offset > len(self.octets):
-                break
-            self.octets += self.early.pop(offset)[len(self.octets) - offset :]
-
-
-def tcp_streams(packets: Iterable[Packet]) -> dict[Direction, bytes]:
-    """The octets of every direction that carries data, retransmissions and disorder mended.
-
-    A direction starts at its SYN, or at its first segment when the capture has none.
-    Raises ValueError when octets are missing in the middle: nothing can be cut after a gap.
-    """
-    halves: dict[Direction, _Half] = {}
-    for packet in packets:
-        ip = packet.getlayer(IP) or packet.getlayer(IPv6)
-        tcp = packet.getlayer(TCP)
-        if ip is None or tcp is None:
-            continue
-        half = halves.setdefault(Direction(ip.src, tcp.sport, ip.dst, tcp.dport), _Half())
-        if tcp.flags.S:
-            half.base = (tcp.seq + 1) % SEQ_SPACE
-        payload = _payload(ip, tcp)
-        if payload:
-            half.add(tcp.seq, payload)
-    for direction, half in halves.items():
-        if half.early:
-            raise ValueError(f"octets missing after {len(half.octets)} of {direction}")
-    return {d: bytes(h.octets) for d, h in halves.items() if h.octets}
-
-
-def _payload(ip: Packet, tcp: Packet) -> bytes:
-    """TCP's octets by IP's length: link-layer padding behind them is not theirs."""
-    if isinstance(ip, IPv6):
-        return bytes(tcp.payload)
-    return bytes(tcp.payload)[: ip.len - ip.ihl * 4 - tcp.dataofs * 4]
 
 
 def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
@@ -128,9 +253,8 @@ def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
 
 
 def _asks_for_markers(octets: bytes) -> bool:
-    if not issubclass(frame_class(octets), MPAStartup) or len(octets) < STARTUP_HDR_LEN:
-        return False
-    return bool(MPAStartup(octets[: _startup_end(octets) or len(octets)]).m)
+    end = startup_end(octets)
+    return bool(end and MPAStartup(octets[:end]).m)
 
 
 def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
@@ -140,62 +264,58 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
     section 4.3). FPDUs come without them; what they said is in `Frames.markers`.
     """
     frames = Frames()
-    at = 0
-    if issubclass(frame_class(octets), MPAStartup):
-        end = _startup_end(octets)
-        if end is None:
-            return Frames(rest=octets)
+    end = startup_end(octets)
+    if end is None:
+        return Frames(rest=octets)
+    if end:
         frames.startup = MPAStartup(octets[:end])
-        at = end
-    (_cut_marked if markers else _cut_plain)(frames, octets, at)
+    at = end
+    for span in fpdus_of(octets, at, end if markers else None):
+        frames.fpdus.append(FPDU(span.octets, marked=span.marked))
+        frames.markers += span.markers
+        at = span.end
+    frames.rest = octets[at:]
     return frames
 
 
-def _cut_plain(frames: Frames, octets: bytes, at: int) -> None:
-    while (end := _fpdu_end(octets, at)) is not None:
-        frames.fpdus.append(FPDU(octets[at:end]))
-        at = end
-    frames.rest = octets[at:]
+# ---- finding the way again --------------------------------------------------------------------
 
 
-def _cut_marked(frames: Frames, octets: bytes, base: int) -> None:
-    at = base
-    while True:
-        here = at - base
-        first = here + (MARKER_LEN if here % MARKER_SPACING == 0 else 0)
-        length = octets[base + first : base + first + LENGTH_LEN]
-        end = base + _marked_end(here, int.from_bytes(length, "big"))
-        if len(length) < LENGTH_LEN or end > len(octets):
-            frames.rest = octets[at:]
-            return
-        marked = octets[at:end]
-        plain, found = unmark(marked, here)
-        frames.fpdus.append(FPDU(plain, marked=marked))
-        frames.markers += [FoundMarker(p, ptr, max(p - first, 0)) for p, ptr in found]
-        at = end
+def resume(
+    octets: bytes, offset: int, places: list[Place], crc: bool, origin: int | None
+) -> int | None:
+    """Where in a stretch behind a gap, or in a stream whose start is missing, an FPDU begins.
+
+    Tried at the first octet of each segment: a sound CRC is the proof (`crc`), or, with CRC known
+    to be off, a header that RDMAP can have. None: nowhere. Offsets are in `octets`, which begins
+    at `offset` of the stream.
+    """
+    first = bisect.bisect_right(places, offset, key=lambda place: place.end)
+    for place in places[first:]:
+        at = place.start - offset
+        if at < 0:
+            continue
+        if at >= len(octets):
+            return None
+        span = next_plain(octets, at) if origin is None else next_marked(octets, at, origin)
+        if span is None or not plausible(span.octets):
+            continue
+        if span.crc_good or (not crc and crc_of(span.octets) == 0):
+            return at
+    return None
 
 
-def _marked_end(at: int, ulpdu_length: int) -> int:
-    """Where an FPDU ends that begins at `at`: its octets and the Markers that fall among them."""
-    left = fpdu_len(ulpdu_length)
-    while left:
-        if at % MARKER_SPACING == 0:
-            at += MARKER_LEN
-        now = min(left, MARKER_SPACING - at % MARKER_SPACING)
-        at, left = at + now, left - now
-    return at
-
-
-def _startup_end(octets: bytes) -> int | None:
-    if len(octets) < STARTUP_HDR_LEN:
-        return None
-    pd_length = int.from_bytes(octets[STARTUP_HDR_LEN - 2 : STARTUP_HDR_LEN], "big")
-    end = STARTUP_HDR_LEN + pd_length
-    return end if end <= len(octets) else None
-
-
-def _fpdu_end(octets: bytes, at: int) -> int | None:
-    if len(octets) - at < LENGTH_LEN:
-        return None
-    end = at + fpdu_len(int.from_bytes(octets[at : at + LENGTH_LEN], "big"))
-    return end if end <= len(octets) else None
+__all__ = [
+    "Connection",
+    "Connections",
+    "Direction",
+    "Frames",
+    "Half",
+    "Place",
+    "connections",
+    "cut_streams",
+    "direction_of",
+    "resume",
+    "split_stream",
+    "tcp_streams",
+]

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Where MPA's frames begin and end in octets, with Markers or without (RFC 5044 section 4).
+
+Octets alone, no packets: mpa.py makes scapy layers of what is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from siwarp.inspect.crc import crc32c
+
+REQUEST_KEY = b"MPA ID Req Frame"
+REPLY_KEY = b"MPA ID Rep Frame"
+KEY_LEN = 16
+#: Key, flags, revision, PD_Length.
+STARTUP_HDR_LEN = 20
+LENGTH_LEN = 2
+CRC_LEN = 4
+MARKER_LEN = 4
+#: Octets from one Marker's first to the next one's.
+MARKER_SPACING = 512
+
+
+def pad_len(ulpdu_length: int) -> int:
+    """Octets of padding that make length field, ULPDU and pad a multiple of four."""
+    return -(LENGTH_LEN + ulpdu_length) % 4
+
+
+def fpdu_len(ulpdu_length: int) -> int:
+    """Octets of a whole FPDU without Markers."""
+    return LENGTH_LEN + ulpdu_length + pad_len(ulpdu_length) + CRC_LEN
+
+
+class FoundMarker(NamedTuple):
+    """A Marker in a stream: where it stands, what it says, and what it should say.
+
+    `position` counts the octets from the first Marker's first. The two lowest bits of a pointer
+    count as zero.
+    """
+
+    position: int
+    fpduptr: int
+    expected: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it points to the FPDU that it stands in."""
+        return self.fpduptr & ~3 == self.expected
+
+
+class Span(NamedTuple):
+    """An FPDU in a stream: from `start` up to `end`, its octets without Markers."""
+
+    start: int
+    end: int
+    octets: bytes
+    crc_good: bool  # by its own CRC field, whatever was agreed on
+    marked: bytes | None = None  # the same with Markers, as it stood; None: there are none
+    markers: tuple[FoundMarker, ...] = ()
+
+
+def next_plain(octets: bytes, at: int) -> Span | None:
+    """The FPDU at `at` in a stream without Markers; None where it is not whole."""
+    if len(octets) - at < LENGTH_LEN:
+        return None
+    end = at + fpdu_len(int.from_bytes(octets[at : at + LENGTH_LEN], "big"))
+    if end > len(octets):
+        return None
+    fpdu = octets[at:end]
+    return Span(at, end, fpdu, crc_of(fpdu) == crc32c(fpdu[:-CRC_LEN]))
+
+
+def crc_of(octets: bytes) -> int:
+    """An FPDU's CRC field."""
+    return int.from_bytes(octets[-CRC_LEN:], "little")
+
+
+def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
+    """The FPDU whose first octet, or the Marker before that, is at `at`; None where not whole.
+
+    A Marker stands at `origin` and every 512 octets from there; the CRC covers those inside.
+    """
+    plain, markers, cursor = bytearray(), [], at
+    want, head = LENGTH_LEN, at
+    while len(plain) < want:
+        inside = (cursor - origin) % MARKER_SPACING
+        if inside == 0:
+            if cursor + MARKER_LEN > len(octets):
+                return None
+            markers.append(cursor)
+            cursor += MARKER_LEN
+            head = cursor if not plain else head
+            continue
+        piece = octets[cursor : cursor + min(MARKER_SPACING - inside, want - len(plain))]
+        if not piece:
+            return None
+        plain += piece
+        cursor += len(piece)
+        if want == LENGTH_LEN and len(plain) == want:
+            want = fpdu_len(int.from_bytes(plain, "big"))
+    whole = octets[at:cursor]
+    found = tuple(
+        FoundMarker(
+            m - origin, int.from_bytes(octets[m + 2 : m + MARKER_LEN], "big"), max(m - head, 0)
+        )
+        for m in markers
+    )
+    good = crc_of(whole) == crc32c(whole[:-CRC_LEN])
+    return Span(at, cursor, bytes(plain), good, whole, found)
+
+
+def fpdus_of(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
+    """The whole FPDUs from `at` on; `origin`: where a Marker stands, None: there are none."""
+    while True:
+        span = next_plain(octets, at) if origin is None else next_marked(octets, at, origin)
+        if span is None:
+            return
+        yield span
+        at = span.end
+
+
+def startup_end(octets: bytes) -> int | None:
+    """Where the start-up frame at the head of a stream ends; 0: there is none, None: not whole."""
+    if octets[:KEY_LEN] not in (REQUEST_KEY, REPLY_KEY):
+        return 0
+    if len(octets) < STARTUP_HDR_LEN:
+        return None
+    end = STARTUP_HDR_LEN + int.from_bytes(octets[STARTUP_HDR_LEN - 2 : STARTUP_HDR_LEN], "big")
+    return end if end <= len(octets) else None
+
+
+def plausible(octets: bytes) -> bool:
+    """Whether an FPDU's octets begin as RDMAP's do: versions 1, and T as the opcode has it."""
+    if len(octets) < LENGTH_LEN + 14 + CRC_LEN:
+        return False
+    control, rdmap = octets[LENGTH_LEN], octets[LENGTH_LEN + 1]
+    opcode, tagged = rdmap & 0xF, bool(control & 0x80)
+    if control & 0x3F != 1 or rdmap & 0xF0 != 0x40 or tagged != (opcode in (0, 2)):
+        return False
+    return tagged or len(octets) >= LENGTH_LEN + 18 + CRC_LEN

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a capture is told as: messages, the streams they are of, and what is wrong with them.
+
+The two DDP headers are read here with struct and not with the scapy layers: a capture holds
+hundreds of thousands, and scapy takes a millisecond for each.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from siwarp.inspect.names import OPCODES, Opcode, Queue, TermLayer
+from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged, Terminate
+
+#: The clause that lists the errors of the layer that a Terminate blames.
+TERM_CLAUSES = {
+    TermLayer.RDMA: "RFC5040-4.8-03",
+    TermLayer.DDP: "RFC5041-7.2-01",
+    TermLayer.LLP: "RFC5044-8-01",
+}
+#: The LLP's codes that MPA's enhanced start-up added.
+ENHANCED_CODES = (5, 6, 7)
+ENHANCED_CLAUSE = "RFC6581-8"
+#: The first word of a drop's comment -> the clause that the datagram does not keep.
+DROP_CLAUSES = {
+    "drop_short": "RFC5041-4.3-01",
+    "drop_crc": "RFC5041-3-07",
+    "drop_version": "RFC5041-4.1-09",
+    "drop_header": "RFC5041-7.1-01",
+    "drop_qn": "RFC5041-7.1-01",
+    "drop_opcode": "RFC5040-7.2-07",
+    "drop_no_buffer": "RFC5041-7.1-01",
+    "drop_too_long": "RFC5041-7.1-01",
+}
+RDMAP_VERSION_CLAUSE = "RFC5040-7.2-08"
+#: Kinds of messages beside the opcodes' names.
+REQUEST, REPLY, GAP, PART, BROKEN = "MPA_REQUEST", "MPA_REPLY", "GAP", "PART", "BROKEN"
+
+_TAGGED = struct.Struct(">BBIQ")
+_UNTAGGED = struct.Struct(">BBIIII")
+_READ_REQUEST = struct.Struct(">IQIIQ")
+READ_REQUEST_FIELDS = ("sink_stag", "sink_to", "size", "src_stag", "src_to")
+
+
+@dataclass
+class Message:
+    """One message, whole or what there is of it. Times are seconds since 1970, lengths octets.
+
+    `kind` is an opcode's name, or MPA_REQUEST, MPA_REPLY (their length is that of the private
+    data), PART (of a frame, at the end of a stream), BROKEN (no header fits), or GAP: octets that
+    the capture does not have, which says nothing about the peers.
+    """
+
+    number: int = 0
+    stream: int = 0
+    time: float = 0.0  # when its last octet was there
+    began: float = 0.0
+    frame: int = 0  # of its last octet's packet in the file, from 1 on
+    first_frame: int = 0
+    transport: str = "rc"
+    source: str = ""
+    dest: str = ""
+    kind: str = ""
+    length: int = 0
+    segments: int = 1
+    whole: bool = True
+    fields: dict[str, int | str] = field(default_factory=dict)
+    answers: int | None = None  # number of the request that this one answers
+    answered_by: int | None = None
+    latency: float | None = None  # of an answer: seconds since its request was whole
+    about: int | None = None  # of a Terminate: number of the message that it quotes
+    retransmitted: int = 0  # packets that brought octets of it once more
+    dropped: str | None = None  # why the receiver dropped it
+    error: str | None = None
+    clause: str | None = None
+    note: str | None = None  # about the capture, not about the message
+
+    def blame(self, error: str, clause: str | None) -> None:
+        """Note an error; the first one stays."""
+        if self.error is None:
+            self.error, self.clause = error, clause
+
+
+@dataclass
+class Stream:
+    """A connection, or what two UD addresses said to each other; times in seconds."""
+
+    number: int = 0
+    transport: str = "rc"
+    source: str = ""  # who began it
+    dest: str = ""
+    first_frame: int = 0
+    time: float = 0.0
+    seconds: float = 0.0
+    request: dict[str, int | str] | None = None  # fields of the start-up frames
+    reply: dict[str, int | str] | None = None
+    crc: bool | None = None  # in use; None: not known
+    markers: dict[str, bool] = field(default_factory=dict)  # by who sends them
+    messages: dict[str, int] = field(default_factory=dict)  # by kind
+    octets: dict[str, int] = field(default_factory=dict)
+    read_latency: dict[str, float] | None = None  # min, median, max
+    errors: int = 0
+    retransmitted: int = 0
+    missing: int = 0  # octets that the capture does not have
+    ended: str | None = None
+
+
+class Header(NamedTuple):
+    """A DDP header with RDMAP's part of it."""
+
+    tagged: bool
+    last: bool
+    dv: int
+    rv: int
+    opcode: int
+    ddp_rsvd: int
+    size: int  # of the header
+    a: int  # STag, or what Invalidate STag and Q_Key share
+    b: int  # TO, or QN
+    msn: int
+    mo: int
+
+
+def parse_header(octets: bytes) -> Header | None:
+    """The header at the head of a segment; None where it does not fit."""
+    if not octets:
+        return None
+    msn = mo = 0
+    tagged = bool(octets[0] & 0x80)
+    layout = _TAGGED if tagged else _UNTAGGED
+    if len(octets) < layout.size:
+        return None
+    if tagged:
+        control, rdmap, a, b = _TAGGED.unpack_from(octets)
+    else:
+        control, rdmap, a, b, msn, mo = _UNTAGGED.unpack_from(octets)
+    return Header(
+        tagged=tagged,
+        last=bool(control & 0x40),
+        dv=control & 3,
+        rv=rdmap >> 6,
+        opcode=rdmap & 0xF,
+        ddp_rsvd=control >> 2 & 0xF,
+        size=layout.size,
+        a=a,
+        b=b,
+        msn=msn,
+        mo=mo,
+    )
+
+
+def kind_of(header: Header | None) -> str:
+    """The name of a message's kind."""
+    if header is None:
+        return BROKEN
+    return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
+
+
+def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
+    """A message's header fields by name, a Read Request's among them."""
+    if header.tagged:
+        return {"stag": header.a, "to": header.b}
+    found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
+    found["q_key" if ud else "inv_stag"] = header.a
+    if header.opcode == Opcode.RDMA_READ_REQUEST and len(payload) >= _READ_REQUEST.size:
+        found.update(zip(READ_REQUEST_FIELDS, _READ_REQUEST.unpack_from(payload), strict=True))
+    return found
+
+
+def due_queue(opcode: int) -> int | None:
+    """The queue that a message of this opcode goes to; None for tagged ones and unknown ones."""
+    if opcode in (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE) or opcode > Opcode.TERMINATE:
+        return None
+    special = {Opcode.RDMA_READ_REQUEST: Queue.READ_REQUEST, Opcode.TERMINATE: Queue.TERMINATE}
+    return int(special.get(Opcode(opcode), Queue.SEND))
+
+
+def judge_header(message: Message, header: Header | None) -> None:
+    """Note what no receiver could accept in a header, by itself."""
+    if header is None:
+        message.blame("no DDP header", "RFC5041-4.3-01")
+    elif header.dv != 1:
+        message.blame(f"DDP version {header.dv}", "RFC5041-4.1-09")
+    elif header.rv > 1:
+        message.blame(f"RDMAP version {header.rv}", "RFC5040-7.2-03")
+    elif header.opcode > Opcode.TERMINATE:
+        message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
+    elif header.tagged != (due_queue(header.opcode) is None):
+        word = "tagged" if header.tagged else "untagged"
+        message.blame(f"{kind_of(header)} in {word} segments", "RFC5040-4.1-05")
+
+
+def judge_terminate(message: Message, payload: bytes) -> Any:
+    """Note a Terminate's three numbers in fields and words; what it quotes, None if nothing."""
+    try:
+        terminate = Terminate(payload)
+    except (struct.error, ValueError, IndexError):
+        terminate = None
+    if terminate is None or len(payload) < 4:
+        message.blame("a Terminate that is cut short", "RFC5040-4.8-01")
+        return None
+    layer, etype, code = int(terminate.layer), int(terminate.etype), int(terminate.code)
+    message.fields.update(layer=layer, etype=etype, code=code)
+    clause = TERM_CLAUSES.get(TermLayer(layer)) if layer <= TermLayer.LLP else None
+    if layer == TermLayer.LLP and code in ENHANCED_CODES:
+        clause = ENHANCED_CLAUSE
+    message.blame(terminate.reason(), clause)
+    quoted = terminate.quoted_ddp if terminate.d else None
+    return quoted if isinstance(quoted, (QuotedTagged, QuotedUntagged)) else None
+
+
+def quotes(quoted: Any, message: Message) -> bool:
+    """Whether the header that a Terminate quotes is one of this message's."""
+    named = message.fields
+    if isinstance(quoted, QuotedUntagged):
+        return (named.get("qn"), named.get("msn")) == (quoted.qn, quoted.msn)
+    first = named.get("to")
+    if named.get("stag") != quoted.stag or not isinstance(first, int):
+        return False
+    return int(first) <= int(quoted.to) <= int(first) + message.length
+
+
+def name_of(host: str, port: int) -> str:
+    """An address as people write it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""From frames to TCP segments and UDP datagrams: link headers, IPv4, IPv6 and its extension
+headers, fragments put together. What is neither, or is damaged, gives nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+from scapy.layers.inet import IP
+from scapy.layers.inet6 import IPv6
+from scapy.packet import Packet as ScapyPacket
+
+from siwarp.inspect.pcap import Frame
+
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+TCP, UDP = 6, 17
+IPV4_TYPE, IPV6_TYPE = 0x0800, 0x86DD
+VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
+#: IPv6 extension headers of the usual form: next header, length in 8 octets beyond the first 8.
+EXTENSIONS = (0, 43, 60, 135, 139, 140)
+FRAGMENT = 44
+#: Link types: where IP begins.
+ETHERNET, RAW_IPV4, RAW_IPV6, SLL, SLL2 = 1, 228, 229, 113, 276
+RAW = (12, 14, 101)
+NULL = (0, 108)  # BSD loopback: an address family in front
+#: Datagrams in pieces that are remembered at once.
+FRAGMENTS_MAX = 256
+#: Octets of the pieces of one: no more than IP can carry, with room for some that came twice.
+DATAGRAM_MAX = 2 * 65_536
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A TCP segment or a UDP datagram. `missing`: octets that the capture cut off its payload."""
+
+    frame: int
+    time: float
+    source: str
+    source_port: int
+    dest: str
+    dest_port: int
+    payload: bytes
+    missing: int = 0
+    comment: str | None = None
+    tcp: bool = False
+    seq: int = 0
+    flags: int = 0
+
+
+def _ip_of(link: int, octets: bytes) -> bytes:
+    """What lies behind the link header; empty where that is no IP packet."""
+    if link == ETHERNET:
+        at = 12
+        while len(octets) >= at + 2:
+            kind = int.from_bytes(octets[at : at + 2], "big")
+            if kind not in VLAN_TYPES:
+                return octets[at + 2 :] if kind in (IPV4_TYPE, IPV6_TYPE) else b""
+            at += 4
+        return b""
+    if link == SLL:
+        return octets[16:]
+    if link == SLL2:
+        return octets[20:]
+    if link in NULL:
+        return octets[4:]
+    return octets if link in (*RAW, RAW_IPV4, RAW_IPV6) else b""
+
+
+class Fragments:
+    """Datagrams that came in pieces, the oldest forgotten when there are too many."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[object, ...], dict[int, bytes]] = {}
+        self.ends: dict[tuple[object, ...], int] = {}
+
+    def add(self, key: tuple[object, ...], offset: int, more: bool, part: bytes) -> bytes | None:
+        """One more piece; the whole once there is no hole, else None."""
+        if key not in self.parts and len(self.parts) >= FRAGMENTS_MAX:
+            oldest = next(iter(self.parts))
+            del self.parts[oldest]
+            self.ends.pop(oldest, None)
+        parts = self.parts.setdefault(key, {})
+        parts[offset] = part
+        if sum(map(len, parts.values())) > DATAGRAM_MAX:
+            del self.parts[key]
+            self.ends.pop(key, None)
+            return None
+        if not more:
+            self.ends[key] = offset + len(part)
+        end = self.ends.get(key)
+        if end is None or sum(map(len, parts.values())) < end:
+            return None
+        whole = bytearray()
+        for at in sorted(parts):
+            if at > len(whole):
+                return None
+            whole += parts[at][len(whole) - at :]
+        del self.parts[key], self.ends[key]
+        return bytes(whole[:end])
+
+
+@dataclass(frozen=True)
+class _Ip:
+    source: str
+    dest: str
+    protocol: int
+    body: bytes
+    length: int  # of the body on the wire
+
+
+def _ipv4(octets: bytes, fragments: Fragments) -> _Ip | None:
+    if len(octets) < 20:
+        return None
+    head = (octets[0] & 0xF) * 4
+    total, ident, where = struct.unpack_from("!HHH", octets, 2)
+    if head < 20 or len(octets) < head:
+        return None
+    # Segmentation offload leaves 0 there: then the frame's own end counts.
+    end = total if total >= head else len(octets)
+    source, dest = str(IPv4Address(octets[12:16])), str(IPv4Address(octets[16:20]))
+    body, length, protocol = octets[head:end], end - head, octets[9]
+    offset, more = (where & 0x1FFF) * 8, bool(where & 0x2000)
+    if offset or more:
+        whole = fragments.add((source, dest, protocol, ident), offset, more, body)
+        if whole is None:
+            return None
+        body, length = whole, len(whole)
+    return _Ip(source, dest, protocol, body, length)
+
+
+def _ipv6(octets: bytes, fragments: Fragments) -> _Ip | None:
+    if len(octets) < 40:
+        return None
+    length, protocol = int.from_bytes(octets[4:6], "big"), octets[6]
+    length = length or len(octets) - 40
+    source, dest = str(IPv6Address(octets[8:24])), str(IPv6Address(octets[24:40]))
+    body = octets[40 : 40 + length]
+    while protocol in EXTENSIONS or protocol == FRAGMENT:
+        if len(body) < 8:
+            return None
+        if protocol == FRAGMENT:
+            where, ident = struct.unpack_from("!HI", body, 2)
+            protocol = body[0]
+            whole = fragments.add(
+                (source, dest, protocol, ident), where & 0xFFF8, bool(where & 1), body[8:]
+            )
+            if whole is None:
+                return None
+            body, length = whole, len(whole)
+            continue
+        size = (body[1] + 1) * 8
+        if len(body) < size:
+            return None
+        protocol, body, length = body[0], body[size:], length - size
+    return _Ip(source, dest, protocol, body, length)
+
+
+def _packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
+    version = octets[0] >> 4 if octets else 0
+    ip = None
+    if version == 4:
+        ip = _ipv4(octets, fragments)
+    elif version == 6:
+        ip = _ipv6(octets, fragments)
+    if ip is None or ip.protocol not in (TCP, UDP):
+        return None
+    body = ip.body
+    seq = flags = 0
+    if ip.protocol == TCP:
+        if len(body) < 20:
+            return None
+        source_port, dest_port, seq = struct.unpack_from("!HHI", body)
+        head, flags, length = (body[12] >> 4) * 4, body[13], ip.length
+        if head < 20 or len(body) < head:
+            return None
+    else:
+        if len(body) < 8:
+            return None
+        source_port, dest_port, said = struct.unpack_from("!HHH", body)
+        head, length = 8, said or ip.length
+        if not 8 <= length <= ip.length:
+            return None
+    return Packet(
+        frame=frame.number,
+        time=frame.time,
+        source=ip.source,
+        source_port=source_port,
+        dest=ip.dest,
+        dest_port=dest_port,
+        payload=body[head:length],
+        missing=max(length - max(len(body), head), 0),
+        comment=frame.comment,
+        tcp=ip.protocol == TCP,
+        seq=seq,
+        flags=flags,
+    )
+
+
+def packets_of_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
+    """The same from packets that scapy read or made, numbered from 1 on."""
+    fragments = Fragments()
+    for number, packet in enumerate(packets, 1):
+        found = of_scapy(packet, number, fragments)
+        if found is not None:
+            yield found
+
+
+def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet | None:
+    """The segment or datagram in a packet that scapy read or made; None for anything else."""
+    ip = packet.getlayer(IP) or packet.getlayer(IPv6)
+    if ip is None:
+        return None
+    octets = bytes(ip)
+    frame = Frame(number, float(packet.time), RAW_IPV4, octets, len(octets), comment_of(packet))
+    return _packet(frame, octets, fragments)
+
+
+def comment_of(packet: ScapyPacket) -> str | None:
+    """A packet's comment, whatever scapy's release calls and types it."""
+    found = getattr(packet, "comments", None) or getattr(packet, "comment", None)
+    if isinstance(found, list):
+        found = b"; ".join(x if isinstance(x, bytes) else str(x).encode() for x in found)
+    if isinstance(found, bytes):
+        found = found.decode(errors="replace")
+    return str(found) if found else None
+
+
+def packets_of(frames: Iterable[Frame]) -> Iterator[Packet]:
+    """The TCP segments and UDP datagrams in frames, in their order."""
+    fragments = Fragments()
+    for frame in frames:
+        found = _packet(frame, _ip_of(frame.link, frame.octets), fragments)
+        if found is not None:
+            yield found
+
+
+__all__ = [
+    "ACK",
+    "FIN",
+    "RST",
+    "SYN",
+    "Fragments",
+    "Packet",
+    "comment_of",
+    "of_scapy",
+    "packets_of",
+    "packets_of_scapy",
+]

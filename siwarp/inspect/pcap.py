@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The frames in a capture file, pcap or pcapng, with no dissecting.
+
+Not scapy's readers: they cut frames at 65,535 octets, keep one comment of several, end silently
+where a file is damaged, and try each of their protocols on octets that may be hostile. Here every
+length is checked against what the file holds, and what is wrong with a file is said.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+PCAPNG = b"\x0a\x0d\x0d\x0a"
+#: Magic of a pcap file -> octet order and parts of a second.
+PCAP = {
+    b"\xd4\xc3\xb2\xa1": ("<", 1_000_000),
+    b"\xa1\xb2\xc3\xd4": (">", 1_000_000),
+    b"\x4d\x3c\xb2\xa1": ("<", 1_000_000_000),
+    b"\xa1\xb2\x3c\x4d": (">", 1_000_000_000),
+}
+GZIP = b"\x1f\x8b"
+SECTION, INTERFACE, OLD_PACKET, SIMPLE_PACKET, PACKET = 0x0A0D0D0A, 1, 2, 3, 6
+BYTE_ORDER_MAGIC = 0x1A2B3C4D
+OPT_END, OPT_COMMENT, OPT_RESOLUTION, OPT_OFFSET = 0, 1, 9, 14
+#: Octets of one block or frame: no writer makes larger ones, and what a file says may be a lie.
+BLOCK_MAX = 1 << 24
+#: The link type of a frame of which the file does not tell it.
+NO_LINK = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One captured frame; `number` counts from 1 on, as packet tools do, `time` is in seconds."""
+
+    number: int
+    time: float
+    link: int
+    octets: bytes
+    length: int  # on the wire: more than there are octets where the capture cut it
+    comment: str | None = None
+
+
+@dataclass
+class _Interface:
+    link: int = NO_LINK
+    snap: int = 0
+    parts: int = 1_000_000  # of a second
+    offset: int = 0  # seconds
+
+
+@dataclass
+class CaptureFile:
+    """A capture file being read: iterate it once.
+
+    `damage` says afterwards what the file's end lacks, None for a whole file. ValueError for what
+    is no capture at all.
+    """
+
+    file: BinaryIO
+    name: str
+    damage: str | None = None
+    frames: int = 0
+    _order: str = "<"
+    _interfaces: list[_Interface] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Frame]:
+        magic = self._read(4)
+        if magic == PCAPNG:
+            yield from self._pcapng()
+        elif magic in PCAP:
+            yield from self._pcap(*PCAP[magic])
+        elif not magic:
+            raise ValueError(f"{self.name} is empty: no capture was written to it")
+        else:
+            raise ValueError(f"{self.name} is not a pcapng or pcap file")
+
+    def __enter__(self) -> CaptureFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self.file.read(size)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+            self.damage = f"its compressed octets are damaged ({e})"
+            return b""
+
+    def _cut(self, what: str) -> None:
+        if self.damage is None:
+            self.damage = f"{what} after frame {self.frames}"
+
+    def _next_number(self) -> int:
+        self.frames += 1
+        return self.frames
+
+    # ---- pcap ------------------------------------------------------------------------------
+
+    def _pcap(self, order: str, parts: int) -> Iterator[Frame]:
+        head = self._read(20)
+        if len(head) < 20:
+            raise ValueError(f"{self.name} ends within its first 24 octets: no frame is in it")
+        link = struct.unpack(order + "I", head[16:])[0] & 0xFFFF
+        while record := self._read(16):
+            if len(record) < 16:
+                self._cut("the file ends within a record's head")
+                return
+            seconds, fraction, size, length = struct.unpack(order + "IIII", record)
+            if size > BLOCK_MAX:
+                self._cut(f"a record claims {size} octets")
+                return
+            octets = self._read(size)
+            if len(octets) < size:
+                self._cut("the file ends within a frame")
+                return
+            yield Frame(self._next_number(), seconds + fraction / parts, link, octets, length)
+
+    # ---- pcapng ----------------------------------------------------------------------------
+
+    def _pcapng(self) -> Iterator[Frame]:
+        kind = PCAPNG
+        while kind:
+            if len(kind) < 4:
+                self._cut("the file ends within a block's head")
+                return
+            if kind == PCAPNG:
+                body = self._section()
+                if body is None:
+                    return
+            else:
+                body = self._block()
+                if body is None:
+                    return
+                frame = self._of_block(struct.unpack(self._order + "I", kind)[0], body)
+                if frame is not None:
+                    yield frame
+            kind = self._read(4)
+
+    def _section(self) -> bytes | None:
+        """A section's head, which tells the octet order; None and `damage` if it is none."""
+        raw = self._read(8)
+        for order in "<>":
+            if raw[4:] == struct.pack(order + "I", BYTE_ORDER_MAGIC):
+                self._order = order
+                break
+        else:
+            if not self.frames:
+                raise ValueError(f"{self.name} begins like a pcapng file and is none")
+            self._cut("a damaged section head")
+            return None
+        self._interfaces = []
+        return self._rest(raw, 4)
+
+    def _block(self) -> bytes | None:
+        return self._rest(self._read(4), 0)
+
+    def _rest(self, head: bytes, already: int) -> bytes | None:
+        """A block's body, of which `head` has the length and `already` octets."""
+        if len(head) < 4 + already:
+            self._cut("the file ends within a block's head")
+            return None
+        (size,) = struct.unpack(self._order + "I", head[:4])
+        if size % 4 or not 12 + already <= size <= BLOCK_MAX:
+            self._cut(f"a block claims {size} octets")
+            return None
+        body = self._read(size - 8 - already)
+        if len(body) < size - 8 - already:
+            self._cut("the file ends within a block")
+            return None
+        if body[-4:] != head[:4]:
+            self._cut("a block whose two lengths differ")
+            return None
+        return head[4:] + body[:-4]
+
+    def _of_block(self, kind: int, body: bytes) -> Frame | None:
+        if kind == INTERFACE:
+            self._interfaces.append(self._interface(body))
+        if kind == PACKET and len(body) >= 20:
+            which, high, low, size, length = struct.unpack(self._order + "IIIII", body[:20])
+            return self._frame(which, high << 32 | low, size, length, body[20:])
+        if kind == OLD_PACKET and len(body) >= 20:
+            which, _drops, high, low, size, length = struct.unpack(
+                self._order + "HHIIII", body[:20]
+            )
+            return self._frame(which, high << 32 | low, size, length, body[20:])
+        if kind == SIMPLE_PACKET and len(body) >= 4:
+            (length,) = struct.unpack(self._order + "I", body[:4])
+            snap = self._interfaces[0].snap if self._interfaces else 0
+            size = min(length, snap or length, len(body) - 4)
+            return self._frame(0, 0, size, length, body[4:])
+        return None
+
+    def _frame(self, which: int, when: int, size: int, length: int, rest: bytes) -> Frame:
+        known = which < len(self._interfaces)
+        of = self._interfaces[which] if known else _Interface()
+        padded = (size + 3) // 4 * 4
+        comments = [o for code, o in self._options(rest[padded:]) if code == OPT_COMMENT]
+        return Frame(
+            self._next_number(),
+            when // of.parts + of.offset + when % of.parts / of.parts,
+            of.link,
+            rest[:size],
+            max(length, size),
+            b"; ".join(comments).decode(errors="replace") or None,
+        )
+
+    def _interface(self, body: bytes) -> _Interface:
+        if len(body) < 8:
+            return _Interface()
+        link, snap = struct.unpack(self._order + "HxxI", body[:8])
+        found = _Interface(link, snap)
+        for code, value in self._options(body[8:]):
+            if code == OPT_RESOLUTION and len(value) == 1:
+                power = value[0] & 0x7F
+                # What is finer than 2^63 parts cannot be told by 64 bits of time.
+                base, most = (2, 63) if value[0] & 0x80 else (10, 19)
+                found.parts = base ** min(power, most)
+            if code == OPT_OFFSET and len(value) == 8:
+                (found.offset,) = struct.unpack(self._order + "q", value)
+        return found
+
+    def _options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
+        at = 0
+        while len(octets) - at >= 4:
+            code, size = struct.unpack_from(self._order + "HH", octets, at)
+            at += 4
+            if code == OPT_END or len(octets) - at < size:
+                return
+            yield code, octets[at : at + size]
+            at += (size + 3) // 4 * 4
+
+
+def open_capture(path: str | Path) -> CaptureFile:
+    """A pcap or pcapng file, also compressed by gzip, ready to be read.
+
+    OSError when it cannot be opened.
+    """
+    with Path(path).open("rb") as plain:
+        packed = plain.read(2) == GZIP
+    file = gzip.open(path) if packed else Path(path).open("rb")  # noqa: SIM115
+    return CaptureFile(cast(BinaryIO, file), str(path))

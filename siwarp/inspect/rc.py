@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The messages of one direction of an RC connection, cut out of its octets and judged."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any
+
+from siwarp.inspect.framing import CRC_LEN, LENGTH_LEN, Span, fpdus_of, startup_end
+from siwarp.inspect.messages import (
+    GAP,
+    PART,
+    REPLY,
+    REQUEST,
+    TERM_CLAUSES,
+    Header,
+    Message,
+    due_queue,
+    fields_of,
+    judge_header,
+    judge_terminate,
+    kind_of,
+    name_of,
+    parse_header,
+)
+from siwarp.inspect.mpa import MPARequest, MPAStartup
+from siwarp.inspect.names import Opcode, TermLayer
+from siwarp.inspect.stream import Direction, Half, resume
+
+#: Octets of the longest start-up frame.
+STARTUP_MAX = 20 + (1 << 16)
+LATE = "the capture begins after this connection did"
+CUT = "its last segment is not in the capture"
+
+
+def _startup_fields(frame: Any) -> dict[str, int | str]:
+    names = ["rev", "m", "c", "r", "s"]
+    if frame.getfieldval("s") and frame.rev >= 2 and frame.pd_length >= 4:
+        names += ["ird", "ord", "a", "b", "c_rtr", "d_rtr"]
+    found: dict[str, int | str] = {name: int(getattr(frame, name)) for name in names}
+    found["private_data"] = bytes(frame.private_data).hex()
+    return found
+
+
+def startup_of(half: Half | None) -> Any:
+    """A direction's start-up frame; None where it has none, or not all of it."""
+    octets = bytes(half.octets[:STARTUP_MAX]) if half is not None else b""
+    end = startup_end(octets)
+    return MPAStartup(octets[:end]) if end else None
+
+
+class HalfReader:
+    """The messages of one direction of a connection, in its order."""
+
+    def __init__(self, direction: Direction, half: Half, crc: bool | None, marked: bool) -> None:
+        self.direction = direction
+        self.half = half
+        self.crc = crc  # whether it is in use; None: not known
+        self.marked = marked
+        self.messages: list[Message] = []
+        self.ends: list[int] = []  # where in the stream each message ends
+        self.quoted: list[tuple[Message, Any]] = []
+        self.missing = 0
+        self._place_ends: list[int] = []
+        self._open: Message | None = None
+        self._open_end = 0
+        self._before: tuple[Any, ...] = ()
+        self._next: Header | None = None  # what the next segment of the open message must say
+        self._msn: dict[int, int] = {}
+        self._over = False  # a Terminate was sent
+
+    def read(self) -> None:
+        """Cut all of it."""
+        startup = startup_of(self.half)
+        end = (startup_end(bytes(self.half.octets[:STARTUP_MAX])) or 0) if startup else 0
+        origin = end if self.marked else None
+        runs = self.half.runs()
+        self._place_ends = [place.end for place in self.half.places]
+        for offset, octets in runs:
+            if offset == 0 and startup is not None:
+                self._startup(startup, end)
+                self._run(offset, octets, end, origin)
+            else:
+                self._late_run(offset, octets, origin, startup is not None)
+
+    def _late_run(self, offset: int, octets: bytes, origin: int | None, known: bool) -> None:
+        """What comes behind a gap, or in a stream whose start is not in the capture."""
+        self._msn.clear()
+        within = origin - offset if origin is not None else None
+        at = resume(octets, offset, self.half.places, self.crc is not False, within)
+        if known:
+            self._gap(offset + (len(octets) if at is None else at))
+        if at is None:
+            return
+        before = len(self.messages)
+        self._run(offset, octets, at, origin)
+        if not known and len(self.messages) > before:
+            self.messages[before].note = self.messages[before].note or LATE
+
+    def _run(self, offset: int, octets: bytes, at: int, origin: int | None) -> None:
+        within = origin - offset if origin is not None else None
+        for span in fpdus_of(octets, at, within):
+            self._fpdu(span, offset)
+            at = span.end
+        if at == len(octets):
+            self._close_open(CUT)
+        else:
+            part = self._new(PART, len(octets) - at, offset + at, offset + len(octets))
+            part.whole = False
+            self._close_open(CUT)
+            self._put(part, offset + len(octets))
+
+    def _new(self, kind: str, length: int, start: int, end: int) -> Message:
+        places, ends = self.half.places, self._place_ends
+        first = places[min(bisect.bisect_right(ends, start), len(places) - 1)]
+        last = places[min(bisect.bisect_left(ends, end), len(places) - 1)]
+        return Message(
+            time=last.time,
+            began=first.time,
+            frame=last.frame,
+            first_frame=first.frame,
+            source=name_of(self.direction.source, self.direction.source_port),
+            dest=name_of(self.direction.dest, self.direction.dest_port),
+            kind=kind,
+            length=length,
+        )
+
+    def _put(self, message: Message, end: int) -> None:
+        self.messages.append(message)
+        self.ends.append(end)
+
+    def _startup(self, frame: Any, end: int) -> None:
+        asks = isinstance(frame, MPARequest)
+        message = self._new(REQUEST if asks else REPLY, len(frame.private_data), 0, end)
+        message.fields = _startup_fields(frame)
+        if frame.r and not asks:
+            message.blame("the connection was rejected", None)
+        self._put(message, end)
+
+    def _gap(self, upto: int) -> None:
+        since = self.ends[-1] if self.ends else 0
+        self._close_open(CUT)
+        message = self._new(GAP, upto - since, since, upto)
+        message.whole = False
+        message.note = "octets that the capture does not have, and what cannot be cut without them"
+        self.missing += message.length
+        self._put(message, upto)
+
+    def _close_open(self, note: str) -> None:
+        if self._open is not None:
+            self._open.whole = False
+            self._open.note = note
+            self._put(self._open, self._open_end)
+            self._open = None
+
+    def _fpdu(self, span: Span, offset: int) -> None:
+        start, end = offset + span.start, offset + span.end
+        length = int.from_bytes(span.octets[:LENGTH_LEN], "big")
+        header = parse_header(span.octets[LENGTH_LEN : LENGTH_LEN + min(length, 18)])
+        payload = span.octets[LENGTH_LEN + header.size : LENGTH_LEN + length] if header else b""
+        what = self._what(header)
+        if self._open is not None and what != self._before:
+            self._open.blame("its last segment is missing", "RFC5041-4.1-03")
+            self._close_open("the next message begins before it")
+        message = self._new(kind_of(header), len(payload), start, end)
+        fresh = self._open is None
+        if self._open is None:
+            if header is not None:
+                message.fields = fields_of(header, payload)
+            self._open = message
+        else:
+            self._open.length += len(payload)
+            self._open.segments += 1
+            self._open.time, self._open.frame = message.time, message.frame
+        self._open_end = end
+        self._judge(self._open, header, payload, fresh)
+        if (
+            self.crc is not False
+            and not span.crc_good
+            and (self.crc or any(span.octets[-CRC_LEN:]))
+        ):
+            self._open.blame("wrong CRC", TERM_CLAUSES[TermLayer.LLP])
+        if not all(marker.agrees for marker in span.markers):
+            self._open.blame("a Marker that does not point to its FPDU", "RFC5044-4.3-03")
+        self._before = what
+        if header is None or header.last:
+            self._put(self._open, end)
+            self._open = None
+
+    @staticmethod
+    def _what(header: Header | None) -> tuple[Any, ...]:
+        """What the segments of one message have in common."""
+        if header is None:
+            return ()
+        if header.tagged:
+            return (True, header.opcode, header.a)
+        return (False, header.opcode, header.b, header.msn)
+
+    def _judge(self, message: Message, header: Header | None, payload: bytes, fresh: bool) -> None:
+        judge_header(message, header)
+        if self._over:
+            message.blame("sent behind its own Terminate", "RFC5040-5.4-08")
+        if header is None:
+            return
+        before = self._next
+        if header.tagged:
+            if not fresh and before is not None and header.b != before.b:
+                message.blame("a segment that does not follow the one before", "RFC5041-5.3-03")
+            self._next = header._replace(b=header.b + len(payload))
+        else:
+            self._judge_untagged(message, header, fresh)
+            self._next = header._replace(mo=header.mo + len(payload))
+        if header.opcode == Opcode.TERMINATE and not header.tagged and fresh:
+            self._over = True
+            self.quoted.append((message, judge_terminate(message, payload)))
+
+    def _judge_untagged(self, message: Message, header: Header, fresh: bool) -> None:
+        due = due_queue(header.opcode)
+        if due is not None and header.b != due:
+            message.blame(f"queue {header.b} instead of {due}", "RFC5040-4.1-07")
+        if fresh:
+            msn = self._msn.get(header.b)
+            if msn is not None and header.msn != msn:
+                message.blame(f"MSN {header.msn} where {msn} is due", "RFC5041-4.3-08")
+            self._msn[header.b] = (header.msn + 1) % (1 << 32)
+        mo = 0 if fresh else self._next.mo if self._next is not None else header.mo
+        if header.mo != mo and (not fresh or msn is not None or header.msn == 1):
+            message.blame(f"MO {header.mo} where {mo} is due", "RFC5041-5.2-05")
+
+    def count_retransmissions(self) -> int:
+        """Tell each message how many packets brought some of it again; how many there were."""
+        again = [place for place in self.half.again if place.end - place.start > 1]
+        for place in again:
+            at = bisect.bisect_right(self.ends, place.start)
+            if at < len(self.messages):
+                self.messages[at].retransmitted += 1
+        return len(again)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""A scapy session that gives the MPA frames in TCP streams.
+
+    for packet in sniff(offline="file.pcap", session=FPDUSession):
+        if MPA in packet:
+            packet[MPA].frames
+
+Beside scapy's TCPSession: no port need be bound, connections are told apart by their whole
+address and by their SYN, segments may come in any order and more than once, and Markers are taken
+out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scapy.layers.inet import TCP
+from scapy.packet import Packet as ScapyPacket
+from scapy.sessions import DefaultSession
+
+from siwarp.inspect.framing import KEY_LEN, fpdus_of, startup_end
+from siwarp.inspect.mpa import FPDU, MPA, MPAStartup
+from siwarp.inspect.packets import Fragments, of_scapy
+from siwarp.inspect.stream import Connection, Connections, Direction, Half, direction_of
+
+#: Segments behind a gap that are kept: when there are more, what is missing is not coming.
+EARLY_MAX = 4096
+
+
+@dataclass
+class _State:
+    """What a direction has told of itself."""
+
+    startup: ScapyPacket | None = None
+    origin: int = 0  # where its FPDUs begin
+    other: bool = False  # it is none of iWARP's, or too much of it is missing
+
+
+class FPDUSession(DefaultSession):
+    """Gives each packet that completes frames with an MPA layer of those frames as its payload.
+
+    A packet of an iWARP connection whose octets complete no frame is left out; others, of other
+    connections and protocols, go through as they are, and so does what comes behind a gap that
+    is never filled. FPDUs come without Markers; `FPDU.marked` has the octets with them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._connections = Connections()
+        self._fragments = Fragments()
+        self._states: dict[tuple[int, Direction], _State] = {}
+        self._number = 0
+
+    def process(self, pkt: ScapyPacket) -> ScapyPacket | None:
+        """scapy's entry, with each packet."""
+        self._number += 1
+        packet = of_scapy(pkt, self._number, self._fragments) if pkt else None
+        if packet is None or not packet.tcp or TCP not in pkt:
+            return pkt
+        connection, direction = self._connections.of(packet), direction_of(packet)
+        state = self._state(connection, direction)
+        if state.other:
+            return pkt
+        connection.add(packet)
+        if not packet.payload:
+            return pkt
+        half = connection.half(direction)
+        frames = self._cut(connection, direction, half, state)
+        if half.gap > EARLY_MAX:
+            state.other = True
+        if state.other:
+            return pkt
+        if not frames:
+            return None
+        pkt[TCP].remove_payload()
+        return pkt / MPA(frames=frames)
+
+    def _state(self, connection: Connection, direction: Direction) -> _State:
+        return self._states.setdefault((id(connection), direction), _State())
+
+    def _cut(
+        self, connection: Connection, direction: Direction, half: Half, state: _State
+    ) -> list[ScapyPacket]:
+        """The frames that are whole now; their octets are let go."""
+        octets, at = bytes(half.octets), 0
+        frames: list[ScapyPacket] = []
+        if state.startup is None:
+            end = startup_end(octets)
+            if end == 0 and len(octets) >= KEY_LEN:
+                state.other = True
+            if not end:
+                return frames
+            state.startup = MPAStartup(octets[:end])
+            state.origin = at = end
+            frames.append(state.startup)
+        asked = self._state(connection, direction.reverse()).startup
+        marked = asked is not None and bool(asked.m)
+        for span in fpdus_of(octets, at, state.origin - half.forgotten if marked else None):
+            frames.append(FPDU(span.octets, marked=span.marked))
+            at = span.end
+        half.forget(at)
+        return frames

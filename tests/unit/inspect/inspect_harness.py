@@ -1,0 +1,122 @@
+"""Captures made of octets: connections cut into segments as a test wants them, and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import crcmod.predefined
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+from scapy.utils import wrpcap, wrpcapng
+
+from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPAReply, MPARequest, Opcode, ReadRequest
+
+CAPTURES = Path(__file__).resolve().parents[2] / "captures"
+# Addresses are given: scapy would ask the network for those left open.
+LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+A, B = ("10.1.0.1", 4000), ("10.1.0.2", 5000)
+
+crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+
+def ip(source: str, dest: str) -> Packet:
+    return IPv6(src=source, dst=dest) if ":" in source else IP(src=source, dst=dest)
+
+
+class Link:
+    """A TCP connection from A to B; `packets` is what a capture has of it."""
+
+    def __init__(
+        self,
+        a: tuple[str, int] = A,
+        b: tuple[str, int] = B,
+        isn: int = 1000,
+        packets: list[Packet] | None = None,
+    ) -> None:
+        self.ends = (a, b)
+        self.next = [isn, isn + 7]
+        self.packets = [] if packets is None else packets
+
+    def segment(self, who: int, payload: bytes = b"", flags: str = "A", seq: int = 0) -> Packet:
+        (host, port), (to, to_port) = self.ends[who], self.ends[1 - who]
+        tcp = TCP(sport=port, dport=to_port, seq=seq % (1 << 32), flags=flags)
+        packet = Ether(bytes(LINK / ip(host, to) / tcp / Raw(payload)))
+        packet.time = 1_700_000_000 + len(self.packets) / 1000
+        return packet
+
+    def open(self) -> Link:
+        self.packets.append(self.segment(0, flags="S", seq=self.next[0]))
+        self.packets.append(self.segment(1, flags="SA", seq=self.next[1]))
+        self.next = [n + 1 for n in self.next]
+        self.packets.append(self.segment(0, seq=self.next[0]))
+        return self
+
+    def send(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> Link:
+        """`octets` in segments of the sizes, what is left in the last."""
+        at = 0
+        for size in [*sizes, len(octets)]:
+            piece = octets[at : at + size]
+            if piece:
+                self.packets.append(self.segment(who, piece, "PA", self.next[who]))
+                self.next[who] += len(piece)
+                at += len(piece)
+        return self
+
+    def close(self) -> Link:
+        for who in (0, 1):
+            self.packets.append(self.segment(who, flags="FA", seq=self.next[who]))
+            self.next[who] += 1
+        return self
+
+
+def send(msn: int, payload: bytes = b"", opcode: int = Opcode.SEND, **more: Any) -> bytes:
+    return bytes(FPDU(ulpdu=DDPUntagged(opcode=int(opcode), msn=msn, **more) / Raw(payload)))
+
+
+def tagged(opcode: int, stag: int, to: int, payload: bytes, last: int = 1) -> bytes:
+    header = DDPTagged(opcode=int(opcode), stag=stag, to=to, l=last)
+    return bytes(FPDU(ulpdu=header / Raw(payload)))
+
+
+def read_request(msn: int, stag: int, size: int) -> bytes:
+    wanted = ReadRequest(sink_stag=stag, sink_to=0, size=size, src_stag=0x99, src_to=8)
+    return bytes(FPDU(ulpdu=DDPUntagged(opcode=1, qn=1, msn=msn) / wanted))
+
+
+def startup(link: Link, **request: Any) -> Link:
+    """Both start-up frames; keywords are fields of the Request, with `reply_` of the Reply."""
+    reply = {k[6:]: v for k, v in request.items() if k.startswith("reply_")}
+    asked = {k: v for k, v in request.items() if not k.startswith("reply_")}
+    link.send(0, bytes(MPARequest(**asked)))
+    return link.send(1, bytes(MPAReply(**reply)))
+
+
+def with_markers(fpdus: list[bytes]) -> bytes:
+    """FPDUs as a stream with Markers has them, each CRC over its Markers too (RFC 5044)."""
+    stream = bytearray()
+    for fpdu in fpdus:
+        start = len(stream)
+        head = start + (4 if start % 512 == 0 else 0)
+        for i in range(0, len(fpdu), 4):
+            at = len(stream)
+            if at % 512 == 0:
+                stream += (at - head if at > head else 0).to_bytes(4, "big")
+            if i == len(fpdu) - 4:
+                stream += crc32c_oracle(bytes(stream[start:])).to_bytes(4, "little")
+            else:
+                stream += fpdu[i : i + 4]
+    return bytes(stream)
+
+
+def datagram(octets: bytes, a: tuple[str, int] = A, b: tuple[str, int] = B) -> Packet:
+    return Ether(bytes(LINK / ip(a[0], b[0]) / UDP(sport=a[1], dport=b[1]) / Raw(octets)))
+
+
+def written(packets: list[Packet], path: Path) -> Path:
+    """The packets as a file: pcapng or pcap by its suffix."""
+    (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
+    return path

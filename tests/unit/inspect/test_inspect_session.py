@@ -1,0 +1,208 @@
+"""scapy's sniff gives MPA frames: with its own TCPSession, and with ours where that goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import TCP
+from scapy.packet import Packet
+from scapy.sendrecv import sniff
+from scapy.sessions import DefaultSession, TCPSession
+from unit.inspect.inspect_harness import (
+    CAPTURES,
+    A,
+    B,
+    Link,
+    send,
+    startup,
+    tagged,
+    with_markers,
+)
+
+import siwarp as package
+from siwarp.inspect import (
+    FPDU,
+    MPA,
+    FPDUSession,
+    MPAStartup,
+    Opcode,
+    bind_mpa,
+    split_stream,
+    tcp_streams,
+    unbind_mpa,
+)
+
+RECORDED = sorted(CAPTURES.glob("*.pcap"))
+PORT = 7174
+
+
+@contextmanager
+def bound(port: int) -> Iterator[None]:
+    bind_mpa(port)
+    try:
+        yield
+    finally:
+        unbind_mpa(port)
+
+
+def sniffed(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
+    if isinstance(packets, Path):
+        return list(sniff(offline=str(packets), session=session, quiet=True))
+    return list(sniff(offline=packets, session=session, quiet=True))
+
+
+def frames(packets: list[Packet], source_port: int) -> list[bytes]:
+    """The octets of all frames that one end sent."""
+    found = []
+    for packet in packets:
+        if MPA in packet and packet[TCP].sport == source_port:
+            found += [bytes(frame) for frame in packet[MPA].frames]
+    return found
+
+
+def sent(file: Path) -> dict[int, list[bytes]]:
+    """The same from the whole streams, cut without a session."""
+    found = {}
+    for direction, octets in tcp_streams(sniffed(file, DefaultSession)).items():
+        cut = split_stream(octets)
+        assert cut.startup is not None and cut.rest == b""
+        found[direction.source_port] = [bytes(cut.startup), *map(bytes, cut.fpdus)]
+    return found
+
+
+@pytest.mark.parametrize("session", [TCPSession, FPDUSession])
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_sniffing_a_recorded_connection_gives_every_frame_of_both_ends(
+    file: Path, session: type[DefaultSession]
+) -> None:
+    with bound(PORT):
+        packets = sniffed(file, session)
+    for port, octets in sent(file).items():
+        assert frames(packets, port) == octets
+
+
+def test_our_session_needs_no_port_to_be_bound_and_leaves_other_traffic_alone() -> None:
+    link = startup(Link().open()).send(0, send(1, b"mine"))
+    other = Link(("10.9.9.9", 1), ("10.8.8.8", 2), packets=link.packets).open()
+    other.send(0, b"GET / HTTP/1.1 and so on").send(1, b"200, more than sixteen octets")
+    packets = sniffed(link.packets, FPDUSession)
+    assert [len(p[MPA].frames) for p in packets if MPA in p] == [1, 1, 1]
+    payloads = [bytes(p[TCP].payload) for p in packets if TCP in p and MPA not in p]
+    assert b"GET / HTTP/1.1 and so on" in payloads
+    assert len(packets) == len(link.packets)
+
+
+@pytest.mark.parametrize("session", [TCPSession, FPDUSession])
+@pytest.mark.parametrize("cut", [[1], [2], [3], [21], [44, 1], [1] * 120], ids=str)
+def test_fpdus_that_share_segments_or_are_cut_anywhere_come_once_and_whole(
+    session: type[DefaultSession], cut: list[int]
+) -> None:
+    fpdus = [send(1, b"a" * 20), send(2), tagged(Opcode.RDMA_WRITE, 5, 0, b"b" * 33), send(3)]
+    link = startup(Link().open()).send(0, b"".join(fpdus), cut)
+    with bound(B[1]):
+        packets = sniffed(link.packets, session)
+    assert frames(packets, A[1])[1:] == fpdus
+
+
+@pytest.mark.parametrize("session", [TCPSession, FPDUSession])
+def test_an_fpdu_in_the_replys_segment_is_not_lost(session: type[DefaultSession]) -> None:
+    link = startup(Link().open()).send(0, send(1, b"x"))
+    reply, first = Link().open(), send(1, b"from the responder")
+    link = startup(reply)
+    packet = link.packets.pop()
+    link.next[1] -= len(packet[TCP].payload)
+    link.send(1, bytes(packet[TCP].payload) + first)
+    with bound(B[1]):
+        found = frames(sniffed(link.packets, session), B[1])
+    assert len(found) == 2
+    assert found[1] == first
+
+
+def test_two_connections_whose_keys_scapy_takes_for_one_stay_apart() -> None:
+    # TCPSession's key of a connection is the exclusive or of its ends.
+    packets: list[Packet] = []
+    one = Link(("10.0.0.1", 100), ("10.0.0.2", 200), packets=packets).open()
+    two = Link(("10.0.0.5", 104), ("10.0.0.6", 196), packets=packets).open()
+    startup(one, m=0)
+    startup(two, m=1)
+    plain = [send(n, bytes([n]) * 600) for n in (1, 2, 3)]
+    for fpdu in plain:
+        one.send(1, fpdu, [300])
+    two.send(1, with_markers(plain), [700])
+    for session in (TCPSession, FPDUSession):
+        with bound(200), bound(196):
+            found = sniffed(packets, session)
+        assert frames(found, 200)[1:] == plain
+        assert [f[2:-4] for f in frames(found, 196)[1:]] == [f[2:-4] for f in plain]
+
+
+def test_markers_are_taken_out_wherever_segments_end() -> None:
+    plain = [send(1), send(2, b"x" * 500), send(3, b"y" * 484), *(send(n) for n in range(4, 40))]
+    plain.append(tagged(Opcode.RDMA_WRITE, 1, 0, random.Random(1).randbytes(3000)))
+    stream = with_markers(plain)
+    for sizes in ([], [1, 2, 3, 508, 4, 1], [7] * 300):
+        link = startup(Link().open(), reply_m=1).send(0, stream, sizes)
+        for session in (TCPSession, FPDUSession):
+            with bound(B[1]):
+                found = frames(sniffed(link.packets, session), A[1])
+            assert [f[:-4] for f in found[1:]] == [f[:-4] for f in plain]
+
+
+def test_our_session_shows_nothing_twice_and_waits_for_what_comes_late() -> None:
+    fpdus = [send(n, bytes([n]) * 50) for n in range(1, 30)]
+    link = startup(Link(isn=(1 << 32) - 300).open())
+    head = len(link.packets)
+    link.send(0, b"".join(fpdus), [37] * 60)
+    late = link.packets[head:]
+    again = [*late, link.segment(0, b"".join(fpdus)[:90], seq=(1 << 32) - 300 + 21)]
+    random.Random(4).shuffle(again)
+    packets = sniffed([*link.packets[:head], *again, *late[:9]], FPDUSession)
+    assert frames(packets, A[1])[1:] == fpdus
+
+
+def test_a_pair_of_ports_used_again_is_another_connection() -> None:
+    link = startup(Link().open()).send(0, send(1, b"first")).close()
+    again = startup(Link(packets=link.packets).open()).send(0, send(1, b"second"))
+    packets = sniffed(again.packets, FPDUSession)
+    assert frames(packets, A[1])[1::2] == [send(1, b"first"), send(1, b"second")]
+    with pytest.raises(ValueError, match="more than one connection"):
+        tcp_streams(link.packets)
+
+
+def test_a_gap_that_never_fills_does_not_keep_octets_for_ever() -> None:
+    link = startup(Link().open()).send(0, send(1))
+    link.next[0] += 1
+    link.send(0, send(2) * 4200, [len(send(2))] * 4200)
+    packets = sniffed(link.packets, FPDUSession)
+    assert len(frames(packets, A[1])) == 2
+    assert sum(MPA not in p and len(p[TCP].payload) > 0 for p in packets) > 50
+
+
+def test_frames_of_a_session_have_their_fields() -> None:
+    link = startup(Link().open()).send(0, send(9, b"hello"))
+    last = sniffed(link.packets, FPDUSession)[-1][MPA].frames[0]
+    assert isinstance(last, FPDU)
+    assert (last.ulpdu.msn, last.ulpdu.payload.load, last.crc) == (9, b"hello", last.crc_expected())
+    assert isinstance(sniffed(link.packets, FPDUSession)[3][MPA].frames[0], MPAStartup)
+
+
+def test_our_own_capture_of_both_ends_is_sniffed_whole(tmp_path: Path) -> None:
+    file = tmp_path / "x.pcapng"
+    with (
+        package.capture(file),
+        package.listen(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepting = pool.submit(listener.accept)
+        with package.connect(listener.address) as conn, accepting.result() as other:
+            for n in range(20):
+                conn.send(bytes([n]) * 1000 * n)
+                assert len(other.recv()) == 1000 * n
+    packets = sniffed(file, FPDUSession)
+    for port, octets in sent(file).items():
+        assert frames(packets, port) == octets
