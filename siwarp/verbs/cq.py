@@ -290,6 +290,10 @@ class CQ(Handle):
 
         It moves the device's traffic on, too. A completion with an error status is data, not an
         exception: see ``WC.ok`` and ``WC.check()``.
+
+        Raises:
+            StateError: it overflowed, and what it held was taken (EOVERFLOW).
+
         """
         if num_entries != 1:
             return self._poll_many(num_entries)
@@ -382,6 +386,23 @@ class CQ(Handle):
             cq = self.channel.get_cq_event(left)
             if cq is not None:
                 cq.ack_events(1)
+
+    def resize(self, cqe: int) -> None:
+        """Make it a queue for at least ``cqe`` completions; what is in it stays.
+
+        Raises:
+            Error: ``cqe`` is less than what is in it, below 1, or above ``max_cqe`` (EINVAL).
+            StateError: it overflowed (EOVERFLOW).
+
+        """
+        check(
+            lib.siw_resize_cq(self._live(), cqe),
+            f"resizing {self!r} to {cqe}",
+            {
+                errno.EINVAL: "cqe is from 1 to the device's max_cqe and not below what is in the "
+                "queue now: poll it first"
+            },
+        )
 
     @property
     def capacity(self) -> int:

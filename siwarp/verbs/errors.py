@@ -153,6 +153,11 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
         "it was opened before fork, in the parent, and works only there: "
         "open the device in this process",
     ),
+    _errno.EOVERFLOW: (
+        StateError,
+        "more completed than the CQ holds: its queue pairs are in the error state; "
+        "make them anew on a CQ that holds all their requests",
+    ),
     _errno.ENOMEM: (LimitError, "a limit is reached: `siwarp devices` lists them"),
     _errno.ENOBUFS: (LimitError, "the kernel's buffers are full: poll, then try again"),
     _errno.EMFILE: (LimitError, "no file descriptors are left: raise `ulimit -n`"),

@@ -235,9 +235,84 @@ int siw_destroy_cq(struct siw_cq *cq)
 
 int siw_cq_capacity(struct siw_cq *cq)
 {
+	int capacity;
+
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
-	return (int)cq->mask + 1;
+	siw_lock(&cq->lock);
+	capacity = (int)cq->mask + 1;
+	siw_unlock(&cq->lock);
+	return capacity;
+}
+
+/* A completion keeps its number, so that who looks at head and tail without the lock sees no change. */
+static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
+{
+	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+
+	if (cq->overrun)
+		return -EOVERFLOW;
+	if (tail - head > cqe)
+		return -EINVAL;
+	for (; head != tail; head++)
+		ring[head & mask] = cq->ring[head & cq->mask];
+	cq->ring = ring;
+	cq->mask = mask;
+	return 0;
+}
+
+int siw_resize_cq(struct siw_cq *cq, int cqe)
+{
+	struct siw_cqe *ring, *old;
+	uint32_t mask;
+	int err;
+
+	if (siw_verbs_inherited(cq->ctx))
+		return -ESTALE;
+	if (cqe < 1 || (uint32_t)cqe > cq->ctx->attr.max_cqe)
+		return -EINVAL;
+	mask = round_up((uint32_t)cqe) - 1;
+	ring = calloc((size_t)mask + 1, sizeof(*ring));
+	if (!ring)
+		return -ENOMEM;
+	siw_lock(&cq->lock);
+	old = cq->ring;
+	err = move_to(cq, ring, mask, (uint32_t)cqe);
+	siw_unlock(&cq->lock);
+	free(err ? ring : old);
+	return err;
+}
+
+/*
+ * A completion was lost, so the queue cannot be trusted any more. Its QPs go to ERR in the next pass:
+ * whoever completes may hold any of their locks. cq->lock held.
+ */
+static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
+{
+	siw_count(SIW_COUNTER_cq_overflow, 1);
+	if (cq->overrun)
+		return;
+	cq->overrun = true;
+	siw_verbs_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
+	/* Pairs with the exchange in siw_verbs_cq_fail_qps. */
+	atomic_store(&cq->ctx->cq_overrun, true);
+	siw_verbs_nudge(cq->ctx);
+}
+
+void siw_verbs_cq_fail_qps(struct siw_context *ctx)
+{
+	struct siw_link *l, *next;
+
+	if (!atomic_exchange(&ctx->cq_overrun, false))
+		return;
+	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		next = l->next;
+		if (atomic_load(&qp->send_cq->overrun) || atomic_load(&qp->recv_cq->overrun))
+			siw_verbs_qp_fail(qp, -EOVERFLOW);
+	}
 }
 
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
@@ -250,8 +325,8 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 	siw_lock(&cq->lock);
 	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
-	if (tail - head > cq->mask) {
-		siw_count(SIW_COUNTER_cq_overflow, 1);
+	if (__builtin_expect(tail - head > cq->mask || cq->overrun, 0)) {
+		overrun(cq);
 	} else {
 		struct siw_cqe *cqe = &cq->ring[tail & cq->mask];
 
@@ -265,7 +340,8 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		/* Pairs with the look at tail in take(), which is made without the lock. */
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 	}
-	if (cq->armed && (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS)) {
+	if (cq->armed &&
+	    (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS || cq->overrun)) {
 		cq->armed = 0;
 		announce = true;
 	}
@@ -321,7 +397,10 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 	if (n)
 		return n;
 	siw_verbs_poll(cq->ctx);
-	return take(cq, num_entries, wc, sources);
+	n = take(cq, num_entries, wc, sources);
+	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
+		return -EOVERFLOW;
+	return n;
 }
 
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
@@ -335,6 +414,8 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 		return -ESTALE;
 	if (!cq->channel)
 		return -EINVAL;
+	if (atomic_load(&cq->overrun))
+		return -EOVERFLOW;
 	siw_lock(&cq->lock);
 	/* A wish for any completion is not narrowed by a later one for solicited ones. */
 	if (cq->armed != 1)

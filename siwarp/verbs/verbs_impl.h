@@ -79,6 +79,7 @@ struct siw_context {
 	struct siw_rdmap_port *port;
 	_Atomic uint32_t polls; /* bumped by whoever polls; the thread steps aside while it moves */
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
+	_Atomic bool cq_overrun;   /* a CQ was, and its QPs have not failed yet */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
 	bool inherited; /* over fork: nothing here may be used; written by the child's first step */
 	siw_lock_t unsent_lock;
@@ -137,7 +138,8 @@ struct siw_cq {
 	struct siw_context *ctx;
 	struct siw_comp_channel *channel;
 	void *user;
-	int armed; /* 0, 1 any, 2 solicited only: lock */
+	int armed;	      /* 0, 1 any, 2 solicited only: lock */
+	_Atomic bool overrun; /* a completion was lost, and no more come: lock to write */
 	_Atomic uint32_t n_qp;
 	struct siw_link in_channel; /* channel's lock, as the three below */
 	uint32_t events;	    /* raised, not taken */
@@ -373,6 +375,8 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
 /* The QP's slots are all free: what is in the queue of it frees none any more. */
 void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp);
+/* A queue of the device's was overrun: its QPs go to ERR. progress held. */
+void siw_verbs_cq_fail_qps(struct siw_context *ctx);
 
 /* ---- verbs_srq.c ---- */
 /* Receives of it may have been taken: raises SRQ_LIMIT_REACHED when too few are left. progress. */
@@ -457,6 +461,8 @@ int siw_verbs_qp_step(struct siw_qp *qp, int event);
 void siw_verbs_qp_send_failed(struct siw_qp *qp);
 /* In SQD: tells, once, when everything begun is complete. send_lock held. */
 void siw_verbs_qp_drained(struct siw_qp *qp);
+/* Something that is not the peer's ends the QP: to ERR by the table. progress held. */
+void siw_verbs_qp_fail(struct siw_qp *qp, int status);
 
 /* ---- verbs_conn.c ---- */
 void siw_verbs_conn_established(struct siw_verbs_conn *conn);

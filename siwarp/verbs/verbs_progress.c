@@ -154,6 +154,8 @@ int siw_verbs_pass(struct siw_context *ctx)
 		moved += send_unsent(ctx);
 	if (atomic_load_explicit(&ctx->n_timed, memory_order_relaxed))
 		tick(ctx);
+	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
+		siw_verbs_cq_fail_qps(ctx);
 	return moved;
 }
 

@@ -22,6 +22,8 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 		return -EINVAL;
 	if (init->srq && init->srq->ctx != pd->ctx)
 		return -EINVAL;
+	if (atomic_load(&init->send_cq->overrun) || atomic_load(&init->recv_cq->overrun))
+		return -EOVERFLOW;
 	if (cap->max_send_wr > max->max_qp_wr || cap->max_send_sge > max->max_sge ||
 	    cap->max_inline_data > max->max_inline_data)
 		return -EINVAL;
@@ -362,6 +364,20 @@ static void act(struct siw_qp *qp, int action, bool notify)
 	}
 	if (qp->type == SIW_QPT_UD)
 		siw_verbs_ud_receive(qp);
+}
+
+void siw_verbs_qp_fail(struct siw_qp *qp, int status)
+{
+	int action;
+
+	if (qp->type == SIW_QPT_RC) {
+		siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, status, NULL);
+		return;
+	}
+	action = siw_verbs_qp_step(qp, SIW_QPE_FAILED);
+	if (action == SIW_QPA_FLUSH)
+		siw_verbs_async_qp(qp, SIW_EVENT_QP_FATAL);
+	act(qp, action, false);
 }
 
 static int modify(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)

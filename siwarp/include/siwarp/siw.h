@@ -250,14 +250,29 @@ struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_cont
 /* EBUSY while a QP uses it. Waits until every event taken from its channel is acknowledged. */
 int siw_destroy_cq(struct siw_cq *cq);
 int siw_cq_capacity(struct siw_cq *cq);
-/* Takes up to num_entries completions: their count, 0 if there are none, or -errno. */
+/*
+ * Makes it a queue for at least cqe completions; what is in it stays, in its order. -EINVAL: cqe is
+ * below 1, above max_cqe, or less than what is in it. -ENOMEM.
+ */
+int siw_resize_cq(struct siw_cq *cq, int cqe);
+/*
+ * Takes up to num_entries completions: their count, 0 if there are none, or -errno. -EOVERFLOW: more
+ * completed than it holds, and what it held has been taken. One completion was lost then, those
+ * after it are dropped (counter cq_overflow), SIW_EVENT_CQ_ERR was raised, and every QP that uses it
+ * goes to ERR with SIW_EVENT_QP_FATAL. It can only be destroyed: resizing it, arming it and making a QP
+ * on it are -EOVERFLOW too.
+ */
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc);
 /*
  * As siw_poll_cq; sources[i] is where the message of wc[i] came from (family 0: not a UD receive).
  */
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources);
-/* Asks for one event on the channel at the next completion (solicited or in error, if set). */
+/*
+ * Asks for one event on the channel when the next completion is put in; with solicited_only, the next
+ * that is of a solicited message's receive or in error. What lies in the queue already raises none: so
+ * arm, then poll once more, then wait. Asked for both, any completion counts. -EINVAL: no channel.
+ */
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only);
 const char *siw_wc_status_str(int status);
 
