@@ -77,14 +77,14 @@ def _details(message: Message) -> str:
 
 
 def _print_messages(messages: list[Message]) -> None:
-    start = min(message.time for message in messages)
+    start = min(message.when_ns for message in messages)
     show.table(
         ("no", "stream", "seconds", "frame", "from", "to", "what", "octets", "more"),
         [
             (
                 str(m.number),
                 str(m.stream),
-                f"{m.time - start:.6f}",
+                f"{(m.when_ns - start) / 1e9:.6f}",
                 str(m.frame),
                 m.source,
                 m.dest,

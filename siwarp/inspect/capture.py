@@ -40,7 +40,7 @@ from siwarp.inspect.messages import (
 from siwarp.inspect.mpa import CRC_LEN, MPARequest
 from siwarp.inspect.names import Opcode
 from siwarp.inspect.packets import Packet, packets_of, packets_of_scapy
-from siwarp.inspect.pcap import open_capture
+from siwarp.inspect.pcap import SECOND, open_capture
 from siwarp.inspect.rc import HalfReader, startup_of
 from siwarp.inspect.stream import Connection, Connections
 
@@ -81,8 +81,8 @@ def _rc(connection: Connection) -> _Found | None:
             source=name_of(forth.source, forth.source_port),
             dest=name_of(back.source, back.source_port),
             first_frame=connection.first_frame,
-            time=connection.time,
-            seconds=connection.last_time - connection.time,
+            time=connection.when / SECOND,
+            seconds=(connection.last - connection.when) / SECOND,
             crc=crc,
             ended=connection.ended,
         )
@@ -117,7 +117,7 @@ def _match(found: _Found) -> None:
 def _answer(asked: Message, answer: Message) -> None:
     answer.answers, asked.answered_by = asked.number, answer.number
     if answer.whole and asked.whole:
-        answer.latency = max(answer.time - asked.time, 0.0)
+        answer.latency = max(answer.when_ns - asked.when_ns, 0) / SECOND
 
 
 def _fits(asked: Message, response: Message) -> bool:
@@ -194,8 +194,8 @@ def _datagram(packet: Packet, sound: bool) -> Message:
         header = None
     payload = octets[UD_HEADER_LEN : max(len(octets) - CRC_LEN, UD_HEADER_LEN)]
     message = Message(
-        time=packet.time,
-        began=packet.time,
+        when_ns=packet.when,
+        began_ns=packet.when,
         frame=packet.frame,
         first_frame=packet.frame,
         transport="ud",
@@ -242,12 +242,12 @@ def _ud(packets: list[Packet]) -> list[_Found]:
                     source=message.source,
                     dest=message.dest,
                     first_frame=message.frame,
-                    time=message.time,
+                    time=message.when_ns / SECOND,
                 )
             )
-        found.stream.seconds = max(message.time - found.stream.time, 0.0)
-        found.stream.missing += packet.missing
         found.messages.append(message)
+        found.stream.seconds = max(message.when_ns - found.messages[0].when_ns, 0) / SECOND
+        found.stream.missing += packet.missing
     return list(flows.values())
 
 
@@ -282,6 +282,7 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
     messages.sort(key=lambda message: message.frame)
     for number, message in enumerate(messages, 1):
         message.number = number
+        message.time = message.when_ns / SECOND
     for number, found in enumerate(everything, 1):
         found.stream.number = number
         _match(found)

@@ -56,7 +56,8 @@ class Message:
     number: int = 0
     stream: int = 0
     time: float = 0.0  # when its last octet was there
-    began: float = 0.0
+    when_ns: int = 0  # the same in nanoseconds, which a float cannot hold
+    began_ns: int = 0
     frame: int = 0  # of its last octet's packet in the file, from 1 on
     first_frame: int = 0
     transport: str = "rc"

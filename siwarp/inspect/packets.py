@@ -14,7 +14,7 @@ from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet as ScapyPacket
 
-from siwarp.inspect.pcap import Frame
+from siwarp.inspect.pcap import SECOND, Frame
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 TCP, UDP = 6, 17
@@ -38,7 +38,7 @@ class Packet:
     """A TCP segment or a UDP datagram. `missing`: octets that the capture cut off its payload."""
 
     frame: int
-    time: float
+    when: int  # nanoseconds since 1970
     source: str
     source_port: int
     dest: str
@@ -186,7 +186,7 @@ def _packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
             return None
     return Packet(
         frame=frame.number,
-        time=frame.time,
+        when=frame.when,
         source=ip.source,
         source_port=source_port,
         dest=ip.dest,
@@ -214,8 +214,8 @@ def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet |
     ip = packet.getlayer(IP) or packet.getlayer(IPv6)
     if ip is None:
         return None
-    octets = bytes(ip)
-    frame = Frame(number, float(packet.time), RAW_IPV4, octets, len(octets), comment_of(packet))
+    octets, when = bytes(ip), int(packet.time * SECOND)
+    frame = Frame(number, when, RAW_IPV4, octets, len(octets), comment_of(packet))
     return _packet(frame, octets, fragments)
 
 

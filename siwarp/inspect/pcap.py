@@ -30,16 +30,21 @@ BYTE_ORDER_MAGIC = 0x1A2B3C4D
 OPT_END, OPT_COMMENT, OPT_RESOLUTION, OPT_OFFSET = 0, 1, 9, 14
 #: Octets of one block or frame: no writer makes larger ones, and what a file says may be a lie.
 BLOCK_MAX = 1 << 24
+#: Nanoseconds.
+SECOND = 1_000_000_000
 #: The link type of a frame of which the file does not tell it.
 NO_LINK = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One captured frame; `number` counts from 1 on, as packet tools do, `time` is in seconds."""
+    """One captured frame; `number` counts from 1 on, as packet tools do.
+
+    `when`: nanoseconds since 1970, whole ones, which a float could not hold.
+    """
 
     number: int
-    time: float
+    when: int
     link: int
     octets: bytes
     length: int  # on the wire: more than there are octets where the capture cut it
@@ -106,7 +111,7 @@ class CaptureFile:
     def _pcap(self, order: str, parts: int) -> Iterator[Frame]:
         head = self._read(20)
         if len(head) < 20:
-            raise ValueError(f"{self.name} ends within its first 24 octets: no frame is in it")
+            raise ValueError(f"{self.name} ends within its head: no frame is in it")
         link = struct.unpack(order + "I", head[16:])[0] & 0xFFFF
         while record := self._read(16):
             if len(record) < 16:
@@ -120,7 +125,8 @@ class CaptureFile:
             if len(octets) < size:
                 self._cut("the file ends within a frame")
                 return
-            yield Frame(self._next_number(), seconds + fraction / parts, link, octets, length)
+            when = seconds * SECOND + fraction * SECOND // parts
+            yield Frame(self._next_number(), when, link, octets, length)
 
     # ---- pcapng ----------------------------------------------------------------------------
 
@@ -156,7 +162,10 @@ class CaptureFile:
             self._cut("a damaged section head")
             return None
         self._interfaces = []
-        return self._rest(raw, 4)
+        body = self._rest(raw, 4)
+        if body is None and not self.frames:
+            raise ValueError(f"{self.name} ends within its head: no frame is in it")
+        return body
 
     def _block(self) -> bytes | None:
         return self._rest(self._read(4), 0)
@@ -204,7 +213,7 @@ class CaptureFile:
         comments = [o for code, o in self._options(rest[padded:]) if code == OPT_COMMENT]
         return Frame(
             self._next_number(),
-            when // of.parts + of.offset + when % of.parts / of.parts,
+            when * SECOND // of.parts + of.offset * SECOND,
             of.link,
             rest[:size],
             max(length, size),

@@ -115,8 +115,8 @@ class HalfReader:
         first = places[min(bisect.bisect_right(ends, start), len(places) - 1)]
         last = places[min(bisect.bisect_left(ends, end), len(places) - 1)]
         return Message(
-            time=last.time,
-            began=first.time,
+            when_ns=last.when,
+            began_ns=first.when,
             frame=last.frame,
             first_frame=first.frame,
             source=name_of(self.direction.source, self.direction.source_port),
@@ -171,7 +171,7 @@ class HalfReader:
         else:
             self._open.length += len(payload)
             self._open.segments += 1
-            self._open.time, self._open.frame = message.time, message.frame
+            self._open.when_ns, self._open.frame = message.when_ns, message.frame
         self._open_end = end
         self._judge(self._open, header, payload, fresh)
         if (

@@ -45,12 +45,12 @@ class Direction(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which packet brought the octets of a stream from `start` up to `end`."""
+    """Which packet brought the octets of a stream from `start` up to `end`; `when` in ns."""
 
     start: int
     end: int
     frame: int
-    time: float
+    when: int
 
 
 @dataclass
@@ -74,12 +74,12 @@ class Half:
         if self.base is None:
             self.base = seq % SEQ_SPACE
 
-    def add(self, seq: int, payload: bytes, frame: int = 0, time: float = 0.0) -> bool:
+    def add(self, seq: int, payload: bytes, frame: int = 0, when: int = 0) -> bool:
         """A segment's octets. True if they made `octets` longer."""
         if self.base is None:
             self.base = seq
         offset = self._offset(seq)
-        place = Place(offset, offset + len(payload), frame, time)
+        place = Place(offset, offset + len(payload), frame, when)
         if place.end <= self.end:
             self.again.append(place)
             return False
@@ -141,10 +141,10 @@ class Connection:
 
     first: Direction
     first_frame: int = 0
-    time: float = 0.0
+    when: int = 0
     halves: dict[Direction, Half] = field(default_factory=dict)
     ended: str | None = None  # "closed" or "reset"
-    last_time: float = 0.0
+    last: int = 0
     cut: int = 0  # octets that the capture cut off its frames
 
     def half(self, direction: Direction) -> Half:
@@ -157,12 +157,12 @@ class Connection:
         if packet.flags & SYN:
             half.start(packet.seq + 1)
         seq = (packet.seq + bool(packet.flags & SYN)) % SEQ_SPACE
-        longer = bool(packet.payload) and half.add(seq, packet.payload, packet.frame, packet.time)
+        longer = bool(packet.payload) and half.add(seq, packet.payload, packet.frame, packet.when)
         if packet.flags & RST:
             self.ended = "reset"
         elif packet.flags & FIN and self.ended is None:
             self.ended = "closed"
-        self.last_time = packet.time
+        self.last = packet.when
         self.cut += packet.missing
         return longer
 
@@ -192,7 +192,7 @@ class Connections:
         if found is None or (found.used and (asks or (packet.flags & SYN and found.ended))):
             answers = packet.flags & (SYN | ACK) == SYN | ACK
             first = direction.reverse() if answers else direction
-            found = Connection(first, packet.frame, packet.time)
+            found = Connection(first, packet.frame, packet.when)
             self._now[direction] = self._now[direction.reverse()] = found
             self.all.append(found)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Link:
         (host, port), (to, to_port) = self.ends[who], self.ends[1 - who]
         tcp = TCP(sport=port, dport=to_port, seq=seq % (1 << 32), flags=flags)
         packet = Ether(bytes(LINK / ip(host, to) / tcp / Raw(payload)))
-        packet.time = 1_700_000_000 + len(self.packets) / 1000
+        packet.time = 1_700_000_000 + Decimal(len(self.packets)) / 1000
         return packet
 
     def open(self) -> Link:

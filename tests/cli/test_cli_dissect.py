@@ -1,0 +1,89 @@
+"""siwarp dissect: what it prints, what it can be asked for, and what it says of bad files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import siwarp, siwarp_json
+from unit.inspect.inspect_harness import (
+    CAPTURES,
+    Link,
+    datagram,
+    read_request,
+    send,
+    startup,
+    tagged,
+    written,
+)
+
+from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two connections, of which the second breaks a rule, and a UD exchange."""
+    link = startup(Link().open(), private_data=b"hello")
+    link.send(0, read_request(1, 7, 4)).send(1, tagged(Opcode.RDMA_READ_RESPONSE, 7, 0, b"1234"))
+    link.close()
+    other = startup(Link(("10.9.0.1", 1), packets=link.packets).open())
+    other.send(0, send(1)[:-1] + b"\0").send(0, send(2))
+    link.packets.append(datagram(bytes(UDDatagram(segment=DDPDatagram(msn=1)))))
+    return written(link.packets, tmp_path_factory.mktemp("dissect") / "x.pcapng")
+
+
+def test_messages_are_a_table_with_their_set_up_answers_and_errors(file: Path) -> None:
+    lines = siwarp("dissect", file).stdout.splitlines()
+    assert len(lines) == 10
+    assert "rev 1, CRC, no markers, private data 68 65 6c 6c 6f; answered by 2" in lines[1]
+    assert "asks for 4; answered by 4" in lines[3]
+    assert "answers 3 after 1000.0 µs" in lines[4]
+    assert "wrong CRC (RFC5044-8-01)" in lines[7]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_streams_and_errors_can_be_asked_for_alone(file: Path) -> None:
+    assert {m["stream"] for m in siwarp_json("dissect", file, "--stream", 2)} == {2}
+    both = siwarp_json("dissect", file, "--stream", 1, "--stream", 3)
+    assert {m["stream"] for m in both} == {1, 3}
+    (wrong,) = siwarp_json("dissect", file, "--errors")
+    assert (wrong["error"], wrong["stream"]) == ("wrong CRC", 2)
+    assert siwarp("dissect", file, "--errors", "--stream", 1).stdout == "No such message in it.\n"
+
+
+def test_the_summary_has_a_line_for_each_stream(file: Path) -> None:
+    streams = siwarp_json("dissect", file, "--summary")
+    assert [s["transport"] for s in streams] == ["rc", "rc", "ud"]
+    assert [s["errors"] for s in streams] == [0, 1, 0]
+    assert streams[0]["read_latency"]["median"] == pytest.approx(0.001, abs=1e-5)
+    text = siwarp("dissect", file, "--summary").stdout
+    assert len(text.splitlines()) == 4
+    assert "a Read takes 1000.0 (1000.0 to 1000.0) µs" in text
+    assert [s["number"] for s in siwarp_json("dissect", file, "--summary", "--errors")] == [2]
+
+
+def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
+    file: Path, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.pcapng"
+    cut.write_bytes(file.read_bytes()[:-10])
+    done = siwarp("dissect", cut)
+    assert done.returncode == 1
+    assert "RDMA_READ_RESPONSE" in done.stdout
+    assert done.stderr.startswith(f"siwarp: {cut} is damaged: the file ends within ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:
+    packet = datagram(b"x" * 30)
+    packet.comments = [b"drop_crc: \x1b[2Jgone"]
+    text = siwarp("dissect", written([packet], tmp_path / "x.pcapng")).stdout
+    assert "\x1b" not in text
+    assert "\\x1b[2Jgone" in text
+
+
+@pytest.mark.parametrize("name", ["siw-rping", "siw-rping-crc", "siw-rping-p2p"])
+def test_captures_of_others_are_read_too(name: str) -> None:
+    messages = siwarp_json("dissect", CAPTURES / f"{name}.pcap")
+    assert sum(m["answers"] is not None for m in messages) == 4
+    assert {m["error"] for m in messages} == {None}

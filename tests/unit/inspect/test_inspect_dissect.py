@@ -1,0 +1,553 @@
+"""What dissect tells of a capture: streams, messages, answers, errors, and what the file lacks."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, fragment
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+from unit.inspect.inspect_harness import (
+    CAPTURES,
+    A,
+    B,
+    Link,
+    datagram,
+    read_request,
+    send,
+    startup,
+    tagged,
+    with_markers,
+    written,
+)
+
+from siwarp.inspect import (
+    FPDU,
+    DDPDatagram,
+    DDPUntagged,
+    Dissection,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    QuotedTagged,
+    QuotedUntagged,
+    Terminate,
+    TermLayer,
+    UDDatagram,
+    examine,
+)
+from siwarp.inspect.capture import examine_packets
+from siwarp.inspect.packets import packets_of_scapy
+
+RECORDED = sorted(CAPTURES.glob("*.pcap"))
+SPEC = Path(__file__).resolve().parents[3] / "spec"
+READ_RESPONSE, WRITE = Opcode.RDMA_READ_RESPONSE, Opcode.RDMA_WRITE
+
+
+def seen(link: Link, tmp_path: Path, suffix: str = ".pcapng") -> Dissection:
+    return examine(written(link.packets, tmp_path / f"x{suffix}"))
+
+
+def kinds(found: Dissection) -> list[str]:
+    return [message.kind for message in found.messages]
+
+
+def errors(found: Dissection) -> list[tuple[str | None, str | None]]:
+    return [(m.error, m.clause) for m in found.messages if m.error is not None]
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_a_recorded_connection_is_told_with_its_set_up_and_its_reads(file: Path) -> None:
+    found = examine(file)
+    (stream,) = found.streams
+    assert errors(found) == []
+    assert (stream.errors, stream.retransmitted, stream.missing, stream.ended) == (
+        0,
+        0,
+        0,
+        "closed",
+    )
+    assert stream.crc is ("crc" in file.stem)
+    assert stream.request is not None and stream.reply is not None
+    assert (stream.request["rev"], stream.request["ird"], stream.reply["ord"]) == (2, 1, 1)
+    assert stream.messages["SEND"] == 12
+    assert (stream.octets["RDMA_WRITE"], stream.octets["RDMA_READ_RESPONSE"]) == (9000, 9000)
+    reads = [m for m in found.messages if m.kind == "RDMA_READ_REQUEST"]
+    by_number = {m.number: m for m in found.messages}
+    for asked in reads:
+        assert asked.answered_by is not None
+        answer = by_number[asked.answered_by]
+        assert (answer.answers, answer.segments) == (asked.number, 3)
+        assert answer.latency == (answer.when_ns - asked.when_ns) / 1e9
+    assert stream.read_latency is not None
+    assert stream.read_latency["min"] <= stream.read_latency["median"] <= stream.read_latency["max"]
+
+
+@pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
+def test_private_data_and_who_began_are_told(tmp_path: Path, suffix: str) -> None:
+    link = startup(Link().open(), private_data=b"hello", rev=1, s=0, c=0, reply_c=1)
+    found = seen(link.send(0, send(1, b"x")), tmp_path, suffix)
+    (stream,) = found.streams
+    assert (stream.source, stream.dest) == ("10.1.0.1:4000", "10.1.0.2:5000")
+    assert stream.request is not None
+    assert stream.request["private_data"] == b"hello".hex()
+    assert (stream.crc, stream.markers["10.1.0.1:4000"]) == (True, False)
+    assert found.messages[1].latency == pytest.approx(0.001, abs=1e-5)
+
+
+def test_markers_are_known_from_the_other_ends_frame_and_a_wrong_one_is_told(
+    tmp_path: Path,
+) -> None:
+    fpdus = [send(n, b"m" * 200) for n in range(1, 9)]
+    link = startup(Link().open(), reply_m=1).send(0, with_markers(fpdus), [100, 412, 3])
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:] == ["SEND"] * 8
+    assert errors(found) == []
+    assert found.streams[0].markers == {"10.1.0.1:4000": True, "10.1.0.2:5000": False}
+    wrong = bytearray(with_markers(fpdus))
+    wrong[515] ^= 8
+    found = seen(startup(Link().open(), reply_m=1).send(0, bytes(wrong)), tmp_path)
+    assert [e for e, _ in errors(found)] == ["wrong CRC"]
+
+
+# Each: octets of the initiator behind the start-up frames, and what is told of them.
+BROKEN: dict[str, tuple[list[bytes], str, str]] = {
+    "crc": ([send(1, b"x")[:-1] + b"\0"], "wrong CRC", "RFC5044-8-01"),
+    "version": (
+        [bytes(FPDU(ulpdu=DDPUntagged(dv=2)))],
+        "DDP version 2",
+        "RFC5041-4.1-09",
+    ),
+    "rdmap version": (
+        [bytes(FPDU(ulpdu=DDPUntagged(rv=3)))],
+        "RDMAP version 3",
+        "RFC5040-7.2-03",
+    ),
+    "opcode": ([send(1, opcode=9)], "unknown opcode 0x9", "RFC5040-7.2-02"),
+    "untagged write": ([send(1, opcode=0)], "RDMA_WRITE in untagged", "RFC5040-4.1-05"),
+    "tagged send": ([tagged(Opcode.SEND, 1, 0, b"")], "SEND in tagged", "RFC5040-4.1-05"),
+    "queue": ([send(1, qn=1)], "queue 1 instead of 0", "RFC5040-4.1-07"),
+    "msn": ([send(1), send(3)], "MSN 3 where 2 is due", "RFC5041-4.3-08"),
+    "mo": ([send(1, mo=4)], "MO 4 where 0 is due", "RFC5041-5.2-05"),
+    "later mo": (
+        [send(1, b"1234", l=0), send(1, b"56", mo=5)],
+        "MO 5 where 4 is due",
+        "RFC5041-5.2-05",
+    ),
+    "to": (
+        [tagged(WRITE, 5, 0, b"1234", last=0), tagged(WRITE, 5, 3, b"5")],
+        "does not follow",
+        "RFC5041-5.3-03",
+    ),
+    "no header": ([bytes(FPDU(ulpdu=Raw(b"\x41\x43")))], "no DDP header", "RFC5041-4.3-01"),
+    "nobody asked": (
+        [tagged(READ_RESPONSE, 1, 0, b"x")],
+        "nobody asked for",
+        "RFC5040-5.2-01",
+    ),
+    "cut terminate": (
+        [bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / Raw(b"\x11")))],
+        "cut short",
+        "RFC5040-4.8-01",
+    ),
+    "behind terminate": (
+        [bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / Raw(bytes(4)))), send(1)],
+        "behind its own Terminate",
+        "RFC5040-5.4-08",
+    ),
+    "never ended": (
+        [send(1, b"x", l=0), send(2, b"y")],
+        "last segment is missing",
+        "RFC5041-4.1-03",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_breaks_a_rule_is_told_with_its_clause(name: str, tmp_path: Path) -> None:
+    octets, error, clause = BROKEN[name]
+    found = seen(startup(Link().open()).send(0, b"".join(octets)), tmp_path)
+    told = errors(found)
+    assert error in str(told[-1][0])
+    assert told[-1][1] == clause
+    assert found.streams[0].errors == len(told)
+
+
+def test_every_clause_that_dissect_names_is_in_the_spec() -> None:
+    known = set()
+    for file in SPEC.rglob("*.toml"):
+        text = tomllib.loads(file.read_text("utf-8"))
+        known |= {c["id"] for c in text.get("clause", [])}
+    sources = (SPEC.parent / "siwarp" / "inspect").glob("*.py")
+    named = {
+        clause
+        for source in sources
+        for clause in re.findall(r'"(RFC\d{4}-[0-9.]+-\d\d)"', source.read_text("utf-8"))
+    }
+    assert len(named) > 15
+    assert named <= known
+
+
+def test_a_read_response_that_does_not_fit_its_request_is_told(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, read_request(1, 7, 4) + read_request(2, 8, 4))
+    link.send(1, tagged(READ_RESPONSE, 7, 0, b"1234") + tagged(READ_RESPONSE, 8, 0, b"123"))
+    found = seen(link, tmp_path)
+    assert errors(found) == [("not what the Read Request asked for", "RFC5040-5.2.2-07")]
+    assert [m.answers for m in found.messages[-2:]] == [3, 4]
+
+
+def terminate(quoted: Any, layer: int = 1, etype: int = 1, code: int = 0) -> bytes:
+    body = Terminate(
+        layer=layer, etype=etype, code=code, m=1, d=1, ddp_seg_len=9, quoted_ddp=quoted
+    )
+    return bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / body))
+
+
+@pytest.mark.parametrize("tag", [True, False])
+def test_a_terminate_is_told_in_words_with_what_it_is_about(tmp_path: Path, tag: bool) -> None:
+    link = startup(Link().open())
+    link.send(0, tagged(WRITE, 5, 100, b"x" * 50) + tagged(WRITE, 6, 100, b"y") + send(1) + send(2))
+    quoted = QuotedTagged(opcode=0, stag=5, to=120) if tag else QuotedUntagged(opcode=3, msn=2)
+    link.send(1, terminate(quoted, layer=int(TermLayer.DDP)))
+    last = seen(link, tmp_path).messages[-1]
+    assert (last.kind, last.about) == ("TERMINATE", 3 if tag else 6)
+    assert last.error == "DDP: Tagged Buffer Error: Invalid STag"
+    assert last.clause == "RFC5041-7.2-01"
+    assert [last.fields[n] for n in ("layer", "etype", "code")] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "etype", "code", "words", "clause"),
+    [
+        (0, 1, 2, "Access rights violation", "RFC5040-4.8-03"),
+        (2, 0, 2, "CRC mismatch", "RFC5044-8-01"),
+        (2, 0, 6, "Insufficient IRD resources", "RFC6581-8"),
+        (9, 9, 9, "layer 0x9", None),
+    ],
+)
+def test_a_terminate_names_the_clause_of_the_layer_it_blames(
+    tmp_path: Path, layer: int, etype: int, code: int, words: str, clause: str | None
+) -> None:
+    link = startup(Link().open()).send(1, terminate(QuotedUntagged(), layer, etype, code))
+    (told,) = errors(seen(link, tmp_path))
+    assert words in str(told[0])
+    assert told[1] == clause
+
+
+def test_a_rejected_connection_is_an_error(tmp_path: Path) -> None:
+    found = seen(startup(Link().open(), reply_r=1).close(), tmp_path)
+    assert errors(found) == [("the connection was rejected", None)]
+
+
+# ---- what the capture lacks -------------------------------------------------------------------
+
+
+def test_retransmissions_are_counted_and_told_of_the_message(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, send(1, b"a" * 50) + send(2, b"b" * 50), [40, 70])
+    link.packets += [link.packets[6], link.packets[6]]
+    found = seen(link.close(), tmp_path)
+    assert found.streams[0].retransmitted == 2
+    assert [m.retransmitted for m in found.messages] == [0, 0, 2, 0]
+    assert errors(found) == []
+
+
+def test_segments_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(
+        0, b"".join(send(n, b"z" * 30) for n in range(1, 9)), [17] * 40
+    )
+    head, tail = link.packets[:5], link.packets[5:]
+    link.packets = head + tail[::-1]
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:] == ["SEND"] * 8
+    assert (errors(found), found.streams[0].missing) == ([], 0)
+
+
+def test_a_gap_is_told_and_what_stands_behind_it_is_read(tmp_path: Path) -> None:
+    link = startup(Link().open())
+    for n in range(1, 7):
+        link.send(0, send(n, bytes([n]) * 40), [30])
+    del link.packets[8:11]
+    found = seen(link, tmp_path)
+    assert kinds(found) == [
+        "MPA_REQUEST",
+        "MPA_REPLY",
+        "SEND",
+        "PART",
+        "GAP",
+        "SEND",
+        "SEND",
+        "SEND",
+    ]
+    gap = found.messages[4]
+    assert (gap.error, gap.whole) == (None, False)
+    assert [m.fields["msn"] for m in found.messages if m.kind == "SEND"] == [1, 4, 5, 6]
+    assert errors(found) == []
+    assert found.streams[0].missing == gap.length
+
+
+def test_a_connection_whose_start_is_missing_is_read_from_the_first_sound_fpdu(
+    tmp_path: Path,
+) -> None:
+    link = startup(Link().open()).send(0, send(1, b"q" * 99), [50])
+    for n in range(2, 6):
+        link.send(0, send(n, b"q" * 99))
+    link.packets = link.packets[6:]
+    found = seen(link, tmp_path)
+    assert kinds(found) == ["SEND"] * 4
+    assert "begins after" in str(found.messages[0].note)
+    assert errors(found) == []
+
+
+def test_a_gap_in_a_stream_with_markers_is_crossed_too(tmp_path: Path) -> None:
+    link = startup(Link().open(), reply_m=1)
+    stream = with_markers([send(n, b"q" * 102) for n in range(1, 12)])
+    link.send(0, stream, [132, *[128] * 20])
+    del link.packets[7]
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:6] == ["SEND", "SEND", "GAP", "SEND"]
+    assert errors(found) == []
+
+
+def test_without_crc_a_stream_goes_on_behind_a_gap_where_a_header_fits(tmp_path: Path) -> None:
+    link = startup(Link().open(), c=0, reply_c=0)
+    for n in range(1, 6):
+        link.send(0, send(n, b"q" * 30)[:-4] + bytes(4))
+    del link.packets[6]
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:] == ["SEND", "GAP", "SEND", "SEND", "SEND"]
+    assert errors(found) == []
+
+
+def test_a_gap_behind_which_nothing_can_be_cut_counts_it_all(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, send(1))
+    link.next[0] += 10
+    link.send(0, b"\xff" * 500)
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:] == ["SEND", "GAP"]
+    assert found.streams[0].missing == 510
+
+
+def test_a_pair_of_ports_used_again_is_two_streams(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, send(1)).close()
+    again = startup(Link(packets=link.packets).open()).send(0, send(1) + send(2))
+    found = seen(again, tmp_path)
+    assert [(s.number, s.messages["SEND"], s.ended) for s in found.streams] == [
+        (1, 1, "closed"),
+        (2, 2, None),
+    ]
+    assert [m.stream for m in found.messages] == [1, 1, 1, 2, 2, 2, 2]
+    assert errors(found) == []
+
+
+def test_other_traffic_is_no_stream(tmp_path: Path) -> None:
+    link = Link().open().send(0, b"GET / HTTP/1.1\r\n\r\n" * 20).send(1, b"\x00\x16" * 500)
+    link.packets += [datagram(b"\x12\x34\x01\x00" + bytes(30)), datagram(b"")]
+    assert seen(link, tmp_path) == Dissection()
+
+
+# ---- UDP --------------------------------------------------------------------------------------
+
+
+def ud(msn: int = 1, payload: bytes = b"", **more: int) -> bytes:
+    return bytes(UDDatagram(segment=DDPDatagram(msn=msn, q_key=5, **more) / Raw(payload)))
+
+
+def test_datagrams_of_two_addresses_are_a_stream_and_a_broken_one_among_them_is_told(
+    tmp_path: Path,
+) -> None:
+    link = Link()
+    link.packets = [
+        datagram(ud(1, b"hello")),
+        datagram(ud(1, b"other way"), B, A),
+        datagram(ud(2, b"broken")[:-1] + b"\xee"),
+        datagram(b"short"),
+        datagram(b"elsewhere", ("10.0.0.9", 53), ("10.0.0.8", 53)),
+        datagram(ud(3, opcode=12)),
+    ]
+    found = seen(link, tmp_path)
+    assert [(m.stream, m.kind, m.error, m.clause) for m in found.messages] == [
+        (1, "SEND", None, None),
+        (1, "SEND", None, None),
+        (1, "SEND", "wrong CRC", "RFC5041-3-07"),
+        (1, "BROKEN", "no DDP header", "RFC5041-4.3-01"),
+        (1, "opcode 0xc", "unknown opcode 0xc", "RFC5040-7.2-02"),
+    ]
+    assert found.streams[0].messages == {"SEND": 3, "BROKEN": 1, "opcode 0xc": 1}
+
+
+def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
+    whole = datagram(ud(1, b"f" * 9000))
+    pieces = [Ether(src=whole.src, dst=whole.dst) / p for p in fragment(whole[IP], 1480)]
+    link = Link()
+    link.packets = [*pieces[::-1], datagram(ud(2))]
+    found = seen(link, tmp_path)
+    assert [(m.kind, m.length, m.error) for m in found.messages] == [
+        ("SEND", 9000, None),
+        ("SEND", 0, None),
+    ]
+    assert found.messages[0].frame == len(pieces)
+
+
+def test_what_a_snapshot_length_cut_off_is_told_and_no_error(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, send(1, b"x" * 400)).send(0, send(2))
+    link.packets += [datagram(ud(1)), datagram(ud(2, b"y" * 400))]
+    file = written(link.packets, tmp_path / "x.pcap")
+    octets, out = file.read_bytes(), bytearray(file.read_bytes()[:24])
+    at = 24
+    while at < len(octets):
+        when, size, length = struct.unpack_from("<8sII", octets, at)
+        out += (
+            struct.pack("<8sII", when, min(size, 96), length) + octets[at + 16 :][: min(size, 96)]
+        )
+        at += 16 + size
+    file.write_bytes(out)
+    found = examine(file)
+    assert errors(found) == []
+    assert kinds(found) == ["MPA_REQUEST", "MPA_REPLY", "PART", "GAP", "SEND", "SEND", "SEND"]
+    assert "cut" in str(found.messages[-1].note)
+    assert found.damage is None
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+def sample(path: Path) -> Path:
+    link = startup(Link().open()).send(0, send(1, b"a" * 30) + read_request(1, 7, 4))
+    link.send(1, tagged(READ_RESPONSE, 7, 0, b"1234") + terminate(QuotedUntagged(msn=1)))
+    link.packets += [datagram(ud(1, b"u")), datagram(ud(2, b"v"), ("::1", 5), ("::2", 6))]
+    return written(link.close().packets, path)
+
+
+@pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
+def test_a_file_cut_anywhere_gives_what_stands_before_the_cut_and_says_so(
+    tmp_path: Path, suffix: str
+) -> None:
+    file = sample(tmp_path / f"x{suffix}")
+    octets, whole = file.read_bytes(), examine(file)
+    assert whole.damage is None
+    sizes = set()
+    for end in range(0, len(octets), 5):
+        file.write_bytes(octets[:end])
+        if end < (24 if suffix == ".pcap" else 28):
+            with pytest.raises(ValueError, match=re.escape(str(file))):
+                examine(file)
+            continue
+        found = examine(file)
+        assert [m.kind for m in found.messages if m.transport == "ud"] == [
+            m.kind for m in whole.messages if m.transport == "ud"
+        ][: sum(m.transport == "ud" for m in found.messages)]
+        sizes.add(len(found.messages))
+        assert found.damage is None or "after frame" in found.damage
+    assert len(sizes) > 5
+
+
+def test_a_compressed_capture_is_read_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    file = sample(tmp_path / "x.pcapng")
+    whole, packed = examine(file), gzip.compress(file.read_bytes())
+    file.write_bytes(packed)
+    assert examine(file) == whole
+    file.write_bytes(packed[:-20])
+    assert "damaged" in str(examine(file).damage)
+
+
+def test_big_endian_and_nanosecond_files_are_read(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, send(1, b"a" * 30))
+    swapped = bytearray(struct.pack(">IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
+    for n, packet in enumerate(link.packets):
+        octets = bytes(packet)
+        swapped += struct.pack(">IIII", 7, n * 250, len(octets), len(octets)) + octets
+    (tmp_path / "x").write_bytes(swapped)
+    found = examine(tmp_path / "x")
+    assert kinds(found) == ["MPA_REQUEST", "MPA_REPLY", "SEND"]
+    assert found.messages[-1].when_ns == 7_000_000_000 + 5 * 250
+
+
+def mutated(octets: bytes, changes: list[tuple[int, int, int]]) -> bytes:
+    out = bytearray(octets)
+    for where, kind, value in changes:
+        at = where % len(out)
+        if kind == 0:
+            out[at] = value & 0xFF
+        elif kind == 1:
+            out[at : at + 4] = value.to_bytes(4, "little")
+        elif kind == 2:
+            out[at : at + 2] = (value & 0xFFFF).to_bytes(2, "big")
+        elif kind == 3:
+            del out[at : at + value % 64]
+        else:
+            out[at:at] = out[at : at + value % 64]
+        if not out:
+            break
+    return bytes(out)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("corpus")
+    made = [sample(folder / f"x{suffix}") for suffix in (".pcap", ".pcapng")]
+    return [file.read_bytes() for file in [*made, *RECORDED]]
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    which=st.integers(0, 4),
+    changes=st.lists(
+        st.tuples(
+            st.integers(0, 1 << 16),
+            st.integers(0, 4),
+            st.one_of(
+                st.sampled_from([0, 1, 0xFF, 0xFFFF, 0xFFFFFFFF, 0x7FFFFFFF]),
+                st.integers(0, (1 << 32) - 1),
+            ),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+)
+def test_no_mutation_of_a_file_costs_more_than_a_value_error(
+    corpus: list[bytes], tmp_path: Path, which: int, changes: list[tuple[int, int, int]]
+) -> None:
+    file = tmp_path / "hostile"
+    file.write_bytes(mutated(corpus[which], changes))
+    try:
+        found = examine(file)
+    except ValueError as e:
+        assert str(file) in str(e)
+        return
+    check_whole(found)
+
+
+def check_whole(found: Dissection) -> None:
+    """What holds for every dissection, whatever octets it is of."""
+    assert [m.number for m in found.messages] == list(range(1, len(found.messages) + 1))
+    assert [s.number for s in found.streams] == list(range(1, len(found.streams) + 1))
+    told = {s.number: 0 for s in found.streams}
+    for m in found.messages:
+        told[m.stream] += 1
+        assert m.kind and m.length >= 0 and m.first_frame <= m.frame
+        if m.answers is not None:
+            assert found.messages[m.answers - 1].answered_by == m.number
+    assert told == {s.number: sum(s.messages.values()) for s in found.streams}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    octets=st.binary(max_size=300),
+    who=st.integers(0, 1),
+    begin=st.sampled_from([b"", bytes(MPARequest()), bytes(MPAReply(m=1)), b"MPA ID Re"]),
+)
+def test_no_octets_on_a_connection_cost_a_traceback(octets: bytes, who: int, begin: bytes) -> None:
+    link = startup(Link().open(), m=1) if not begin else Link().open()
+    link.send(who, begin + octets, [33])
+    link.packets.append(datagram(octets))
+    check_whole(examine_packets(packets_of_scapy(link.packets)))
