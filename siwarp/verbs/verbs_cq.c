@@ -157,6 +157,50 @@ static uint32_t round_up(uint32_t n)
 	return p;
 }
 
+/* With an empty ring; a poll that came too late for the last one in this memory finds that. */
+static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
+{
+	struct siw_cqe *ring = calloc(size, sizeof(*ring));
+	struct siw_link *kept = ring ? siw_verbs_kept_take(&ctx->kept_cqs) : NULL;
+	struct siw_cq *cq;
+
+	if (!ring)
+		return NULL;
+	if (kept) {
+		cq = siw_container(kept, struct siw_cq, kept);
+	} else {
+		cq = calloc(1, sizeof(*cq));
+		if (!cq) {
+			free(ring);
+			return NULL;
+		}
+		cq->ctx = ctx;
+		siw_lock_init(&cq->lock);
+		siw_link_init(&cq->kept);
+	}
+	siw_lock(&cq->lock);
+	cq->ring = ring;
+	cq->mask = size - 1;
+	siw_unlock(&cq->lock);
+	return cq;
+}
+
+/* Polling and arming it still work, and find nothing. */
+static void end_cq(struct siw_cq *cq)
+{
+	struct siw_cqe *ring = cq->ring;
+
+	siw_lock(&cq->lock);
+	atomic_store(&cq->head, atomic_load(&cq->tail));
+	atomic_store(&cq->overrun, false);
+	cq->ring = NULL;
+	cq->channel = NULL;
+	cq->armed = 0;
+	siw_unlock(&cq->lock);
+	free(ring);
+	siw_verbs_kept_give(&cq->ctx->kept_cqs, &cq->kept);
+}
+
 struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector)
 {
@@ -173,17 +217,11 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	err = ENOMEM;
 	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
 		goto fail_count;
-	cq = calloc(1, sizeof(*cq));
+	cq = new_cq(ctx, round_up((uint32_t)cqe));
 	if (!cq)
 		goto fail_count;
-	cq->mask = round_up((uint32_t)cqe) - 1;
-	cq->ring = calloc((size_t)cq->mask + 1, sizeof(*cq->ring));
-	if (!cq->ring)
-		goto fail_count;
-	cq->ctx = ctx;
 	cq->user = cq_context;
 	cq->channel = channel;
-	siw_lock_init(&cq->lock);
 	siw_link_init(&cq->in_channel);
 	siw_verbs_async_init(&cq->async, ctx, cq);
 	if (channel)
@@ -192,7 +230,6 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 fail_count:
 	atomic_fetch_sub(&ctx->n_cq, 1);
 fail:
-	free(cq);
 	errno = err;
 	return NULL;
 }
@@ -227,9 +264,7 @@ int siw_destroy_cq(struct siw_cq *cq)
 		leave_channel(cq);
 	siw_verbs_async_leave(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
-	siw_lock_destroy(&cq->lock);
-	free(cq->ring);
-	free(cq);
+	end_cq(cq);
 	return 0;
 }
 

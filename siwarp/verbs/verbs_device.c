@@ -86,9 +86,46 @@ static void set_limits(struct siw_device_attr *attr)
 	};
 }
 
+/* A poll that came too late may be in the middle of a pass, and finds no port after it. */
+static void close_port(struct siw_context *ctx)
+{
+	struct siw_rdmap_port *port = ctx->port;
+
+	siw_lock(&ctx->progress);
+	ctx->port = NULL;
+	siw_unlock(&ctx->progress);
+	siw_rdmap_port_close(port);
+}
+
+/* A context as it is before it is opened: new, or one that was closed. */
+static struct siw_context *new_context(void)
+{
+	struct siw_context *ctx = siw_verbs_context_take();
+
+	if (ctx) {
+		ctx->has_thread = ctx->async_fd_set = false;
+		atomic_store(&ctx->stop, false);
+		atomic_store(&ctx->cq_overrun, false);
+		return ctx;
+	}
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return NULL;
+	siw_lock_init(&ctx->progress);
+	siw_lock_init(&ctx->unsent_lock);
+	siw_link_init(&ctx->unsent);
+	siw_link_init(&ctx->timed);
+	siw_link_init(&ctx->qps);
+	siw_link_init(&ctx->open);
+	siw_verbs_kept_init(&ctx->kept_qps);
+	siw_verbs_kept_init(&ctx->kept_cqs);
+	return ctx;
+}
+
 struct siw_context *siw_open_device(struct siw_device *device)
 {
-	struct siw_context *ctx = calloc(1, sizeof(*ctx));
+	struct siw_context *ctx = new_context();
+	struct siw_rdmap_port *port;
 	int err;
 
 	if (!ctx) {
@@ -100,16 +137,13 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	siw_guard_install();
 	ctx->info = device->info;
 	set_limits(&ctx->attr);
-	siw_lock_init(&ctx->progress);
-	siw_lock_init(&ctx->unsent_lock);
-	siw_link_init(&ctx->unsent);
-	siw_link_init(&ctx->timed);
-	siw_link_init(&ctx->qps);
-	siw_link_init(&ctx->open);
 	ctx->next_rc_qpn = 1 << 16;
-	err = siw_rdmap_port_open(&ctx->port);
+	err = siw_rdmap_port_open(&port);
 	if (err)
 		goto fail;
+	siw_lock(&ctx->progress);
+	ctx->port = port;
+	siw_unlock(&ctx->progress);
 	err = siw_verbs_async_open(ctx);
 	if (err)
 		goto close_port;
@@ -128,10 +162,10 @@ close_port_watch:
 close_async:
 	siw_verbs_async_close(ctx);
 close_port:
-	siw_rdmap_port_close(ctx->port);
+	close_port(ctx);
 fail:
 	siw_guard_remove();
-	free(ctx);
+	siw_verbs_context_keep(ctx);
 	errno = -err;
 	return NULL;
 }
@@ -207,12 +241,10 @@ int siw_close_device(struct siw_context *ctx)
 	finish_timed(ctx);
 	siw_verbs_fork_unwatch(ctx);
 	siw_verbs_port_close(ctx);
-	siw_rdmap_port_close(ctx->port);
+	close_port(ctx);
 	siw_verbs_async_close(ctx);
 	siw_guard_remove();
-	siw_lock_destroy(&ctx->progress);
-	siw_lock_destroy(&ctx->unsent_lock);
-	free(ctx);
+	siw_verbs_context_keep(ctx);
 	return 0;
 }
 

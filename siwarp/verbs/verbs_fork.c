@@ -11,6 +11,7 @@
 
 static siw_lock_t lock = SIW_LOCK_INIT;
 static struct siw_link contexts = { &contexts, &contexts }; /* lock */
+static struct siw_link closed = { &closed, &closed };	    /* lock */
 static bool watching;
 
 static void before_fork(void)
@@ -31,6 +32,8 @@ static void in_child(void)
 		siw_link_del(l);
 		siw_container(l, struct siw_context, open)->inherited = true;
 	}
+	/* A call that came too late, in a thread that is not here, may hold a lock of theirs. */
+	siw_link_init(&closed);
 	/* Anew: threads that are not here may have waited for it. */
 	siw_lock_init(&lock);
 }
@@ -57,6 +60,26 @@ void siw_verbs_fork_unwatch(struct siw_context *ctx)
 {
 	siw_lock(&lock);
 	siw_link_del(&ctx->open);
+	siw_unlock(&lock);
+}
+
+struct siw_context *siw_verbs_context_take(void)
+{
+	struct siw_context *ctx = NULL;
+
+	siw_lock(&lock);
+	if (!siw_link_alone(&closed)) {
+		ctx = siw_container(closed.next, struct siw_context, open);
+		siw_link_del(&ctx->open);
+	}
+	siw_unlock(&lock);
+	return ctx;
+}
+
+void siw_verbs_context_keep(struct siw_context *ctx)
+{
+	siw_lock(&lock);
+	siw_link_add(&closed, &ctx->open);
 	siw_unlock(&lock);
 }
 

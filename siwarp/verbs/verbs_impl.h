@@ -73,10 +73,20 @@ struct siw_async {
 	struct siw_async_note note[SIW_ASYNC_KINDS];
 };
 
+/*
+ * Objects of one kind that were destroyed. A call of another thread that comes too late must find
+ * memory that still is of this kind, and dead; so it is kept, and the next object of the kind is made in
+ * it. What such a call touches before it knows (ctx, the locks, whether it is on a list) stays.
+ */
+struct siw_kept {
+	siw_lock_t lock;
+	struct siw_link objects;
+};
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
-	siw_lock_t progress; /* whoever holds it turns the crank */
-	struct siw_rdmap_port *port;
+	siw_lock_t progress;	     /* whoever holds it turns the crank */
+	struct siw_rdmap_port *port; /* NULL: the device was closed: progress to write */
 	_Atomic uint32_t polls; /* bumped by whoever polls; the thread steps aside while it moves */
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
 	_Atomic bool cq_overrun;   /* a CQ was, and its QPs have not failed yet */
@@ -95,7 +105,7 @@ struct siw_context {
 	int async_fd;
 	bool async_fd_set; /* async_lock */
 
-	struct siw_link open;	     /* of all: verbs_fork.c */
+	struct siw_link open;	     /* of all, or of the closed ones: verbs_fork.c */
 	struct siw_device_info info; /* when it was opened */
 	struct siw_device_info now;  /* progress */
 	struct siw_port_watch watch;
@@ -109,6 +119,8 @@ struct siw_context {
 	_Atomic bool stop;
 	_Atomic bool parked;
 	int park_fd;
+
+	struct siw_kept kept_qps, kept_cqs;
 };
 
 struct siw_pd {
@@ -145,6 +157,7 @@ struct siw_cq {
 	uint32_t events;	    /* raised, not taken */
 	uint32_t unacked;	    /* taken, not acknowledged */
 	struct siw_async async;
+	struct siw_link kept;
 };
 
 struct siw_comp_channel {
@@ -275,6 +288,8 @@ struct siw_qp {
 	struct siw_verbs_conn *conn;
 	struct siw_link in_ctx;
 	struct siw_async async;
+	bool dead; /* destroyed: progress */
+	struct siw_link kept;
 };
 
 /* A stream that sent its end and waits for the peer's, so that closing it resets nothing. */
@@ -311,6 +326,9 @@ static inline bool siw_verbs_inherited(const struct siw_context *ctx)
 /* From here on a fork is noticed: 0 or -ENOMEM. */
 int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
+/* A context that was closed, to be used again, or NULL; and one that is closed now. */
+struct siw_context *siw_verbs_context_take(void);
+void siw_verbs_context_keep(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ---- */
 /* One turn of the crank: the number of messages moved. progress held. */
@@ -429,6 +447,12 @@ void siw_verbs_rc_settle(struct siw_qp *qp);
 void siw_verbs_rc_abort(struct siw_qp *qp);
 /* Lets go of the stream at once; what TCP has taken still reaches the peer. */
 void siw_verbs_rc_release(struct siw_qp *qp);
+
+/* ---- verbs_kept.c ---- */
+void siw_verbs_kept_init(struct siw_kept *kept);
+/* The link of the object that was destroyed first, or NULL. */
+struct siw_link *siw_verbs_kept_take(struct siw_kept *kept);
+void siw_verbs_kept_give(struct siw_kept *kept, struct siw_link *link);
 
 /* ---- verbs_post.c ---- */
 struct siw_wqe *siw_verbs_wqe(struct siw_qp *qp, uint32_t index);

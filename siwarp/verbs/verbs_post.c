@@ -171,7 +171,7 @@ static int post_one(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
 
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
 {
-	bool ud = qp->type == SIW_QPT_UD, list, later;
+	bool ud, list, later;
 	enum siw_run run = SIW_RUN_BLOCKED;
 	int err = 0;
 
@@ -181,8 +181,9 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 		return -ESTALE;
 	}
 	siw_lock(&qp->send_lock);
+	ud = qp->type == SIW_QPT_UD;
 	list = wr && wr->next;
-	later = ud && !list && siw_verbs_ud_may_wait(qp);
+	later = ud && !list && qp->state >= SIW_QPS_RTS && siw_verbs_ud_may_wait(qp);
 	for (; wr; wr = wr->next) {
 		err = post_one(qp, wr, list || later);
 		if (err) {
@@ -193,11 +194,12 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	if (!later || err)
 		run = ud ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
-	siw_unlock(&qp->send_lock);
+	/* Before the lock goes: behind it, the QP and its device may go, too. */
 	if (run != SIW_RUN_DONE) {
 		siw_verbs_mark_unsent(qp);
 		siw_verbs_nudge(qp->ctx);
 	}
+	siw_unlock(&qp->send_lock);
 	return err;
 }
 
@@ -208,7 +210,9 @@ static void flush_late_receive(struct siw_qp *qp)
 
 	/* Only the holder of progress takes buffers off the queue. */
 	siw_lock(&ctx->progress);
-	while (siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
+	/* Unless it was reset or destroyed meanwhile. */
+	while (qp->state == SIW_QPS_ERR && !qp->srq &&
+	       siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
 		siw_verbs_flush_recv(qp, cookie);
 	siw_unlock(&ctx->progress);
 }
@@ -230,6 +234,7 @@ static int post_one_recv(struct siw_qp *qp, const struct siw_recv_wr *wr)
 int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
 {
 	int state, err = 0;
+	bool late;
 
 	if (siw_verbs_inherited(qp->ctx)) {
 		if (bad_wr)
@@ -245,10 +250,11 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 		if (err)
 			break;
 	}
+	late = state == SIW_QPS_ERR && !qp->srq;
 	siw_unlock(&qp->recv_lock);
 	if (err && bad_wr)
 		*bad_wr = wr;
-	if (state == SIW_QPS_ERR && !qp->srq)
+	if (late)
 		flush_late_receive(qp);
 	return err;
 }

@@ -172,7 +172,8 @@ void siw_verbs_poll(struct siw_context *ctx)
 	count_poll(ctx);
 	if (!siw_trylock(&ctx->progress))
 		return;
-	siw_verbs_pass(ctx);
+	if (__builtin_expect(ctx->port != NULL, 1))
+		siw_verbs_pass(ctx);
 	siw_unlock(&ctx->progress);
 }
 

@@ -102,7 +102,8 @@ static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init
 	return siw_verbs_ud_open(qp, &addr, -1);
 }
 
-static void free_qp(struct siw_qp *qp)
+/* What it has of its own. Nobody posts any more: it is in RESET, or was never whole. */
+static void free_queues(struct siw_qp *qp)
 {
 	if (qp->dgram)
 		siw_rdmap_dgram_close(qp->dgram);
@@ -110,18 +111,47 @@ static void free_qp(struct siw_qp *qp)
 		siw_rdmap_queue_destroy(qp->recvs);
 	free(qp->linger);
 	free(qp->sq);
-	siw_lock_destroy(&qp->send_lock);
-	siw_lock_destroy(&qp->recv_lock);
-	free(qp);
+	qp->dgram = NULL;
+	qp->recvs = NULL;
+	qp->linger = NULL;
+	qp->sq = NULL;
 }
 
-static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
-{
-	struct siw_qp *qp = calloc(1, sizeof(*qp));
+#define CLEAR(qp, from, to) \
+	memset((char *)&(qp)->from, 0, offsetof(struct siw_qp, to) - offsetof(struct siw_qp, from))
 
+/* All zero, and so in RESET, but for what a post that comes too late still touches. */
+static struct siw_qp *blank_qp(struct siw_context *ctx)
+{
+	struct siw_link *kept = siw_verbs_kept_take(&ctx->kept_qps);
+	struct siw_qp *qp;
+
+	if (kept) {
+		qp = siw_container(kept, struct siw_qp, kept);
+		siw_verbs_forget_unsent(qp);
+		siw_lock(&qp->send_lock);
+		siw_lock(&qp->recv_lock);
+		CLEAR(qp, pd, send_lock);
+		CLEAR(qp, sq, unsent);
+		CLEAR(qp, recvs, kept);
+		siw_unlock(&qp->recv_lock);
+		siw_unlock(&qp->send_lock);
+		return qp;
+	}
+	qp = calloc(1, sizeof(*qp));
 	if (!qp)
 		return NULL;
-	qp->ctx = pd->ctx;
+	qp->ctx = ctx;
+	siw_lock_init(&qp->send_lock);
+	siw_lock_init(&qp->recv_lock);
+	siw_link_init(&qp->unsent);
+	siw_link_init(&qp->kept);
+	return qp;
+}
+
+static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
+			   const struct siw_qp_init_attr *init)
+{
 	qp->pd = pd;
 	qp->send_cq = init->send_cq;
 	qp->recv_cq = init->recv_cq;
@@ -136,13 +166,34 @@ static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 	qp->burst = 1;
 	qp->cap = init->cap;
 	grant(&qp->cap, qp->srq);
-	siw_lock_init(&qp->send_lock);
-	siw_lock_init(&qp->recv_lock);
-	siw_link_init(&qp->unsent);
+	siw_link_init(&qp->in_ctx);
 	siw_link_init(&qp->timed.link);
 	qp->timed.tick = siw_verbs_rc_tick;
 	siw_verbs_async_init(&qp->async, qp->ctx, qp);
+}
+
+static struct siw_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	struct siw_qp *qp = blank_qp(pd->ctx);
+
+	if (!qp)
+		return NULL;
+	/* Under a lock for those who come too late for the last one in this memory. */
+	siw_lock(&qp->send_lock);
+	siw_lock(&qp->recv_lock);
+	set_attributes(qp, pd, init);
+	siw_unlock(&qp->recv_lock);
+	siw_unlock(&qp->send_lock);
 	return qp;
+}
+
+static void give_back(struct siw_qp *qp)
+{
+	siw_lock(&qp->ctx->progress);
+	free_queues(qp);
+	qp->dead = true;
+	siw_unlock(&qp->ctx->progress);
+	siw_verbs_kept_give(&qp->ctx->kept_qps, &qp->kept);
 }
 
 static void count_qp(struct siw_qp *qp, uint32_t by)
@@ -189,7 +240,7 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 	return qp;
 fail:
 	if (qp)
-		free_qp(qp);
+		give_back(qp);
 	errno = -err;
 	return NULL;
 }
@@ -203,11 +254,17 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (atomic_load(&qp->held))
 		return -EBUSY;
 	siw_lock(&ctx->progress);
-	if (qp->type == SIW_QPT_RC) {
+	if (qp->dead || siw_link_alone(&qp->in_ctx)) {
+		siw_unlock(&ctx->progress);
+		return -EINVAL;
+	}
+	if (qp->type == SIW_QPT_RC)
 		siw_verbs_rc_settle(qp);
-		siw_verbs_rc_release(qp);
-	} else
+	else
 		siw_verbs_ud_finish(qp);
+	siw_verbs_qp_step(qp, SIW_QPE_TO_RESET); /* what is posted from here on is refused */
+	if (qp->type == SIW_QPT_RC)
+		siw_verbs_rc_release(qp);
 	siw_verbs_forget(qp);
 	siw_link_del(&qp->in_ctx);
 	siw_verbs_cq_purge(qp->send_cq, qp);
@@ -219,7 +276,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	/* Nothing reaches it any more, and an event's handler may still want to look at it. */
 	siw_verbs_async_leave(&qp->async);
 	count_qp(qp, UINT32_MAX);
-	free_qp(qp);
+	give_back(qp);
 	return 0;
 }
 
@@ -386,6 +443,8 @@ static int modify(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 	int attrs = siw_verbs_state_attrs(qp->type, qp->state, event);
 	int action, err;
 
+	if (qp->dead || siw_link_alone(&qp->in_ctx))
+		return -EINVAL;
 	if (attrs < 0 || (mask & ~(attrs | SIW_QP_STATE)) || check_values(qp, attr, mask))
 		return -EINVAL;
 	if (qp->stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))

@@ -1,0 +1,194 @@
+"""Polling, posting and destroying from different threads: an error at worst, never a crash."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from unit.verbs.rc_harness import WRITE, Wire
+from unit.verbs.verbs_harness import Rig, poll
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    Context,
+    QPAttr,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+)
+
+#: What a call may say on an object that another thread is just ending.
+LATE = {errno.EINVAL, errno.EBADF, errno.ENOMEM}
+
+
+class Team:
+    """Threads that call something again and again until they are told to stop."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+
+    def add(self, call: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                while not self.stop.is_set():
+                    try:
+                        call()
+                    except OSError as e:
+                        assert e.errno in LATE, e
+            except BaseException as e:
+                self.failures.append(e)
+
+        self.threads.append(threading.Thread(target=run))
+
+    def during(self, seconds: float, call: Callable[[], object]) -> int:
+        """Start all, and call that here for so long; how often it was."""
+        n = 0
+        for t in self.threads:
+            t.start()
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end and not self.failures:
+                call()
+                n += 1
+        finally:
+            self.stop.set()
+            for t in self.threads:
+                t.join(20)
+        assert not any(t.is_alive() for t in self.threads)
+        assert not self.failures, self.failures
+        return n
+
+
+def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
+    rig: Rig,
+) -> None:
+    cq = rig.cq(4096)
+    mr = rig.mr(4096)
+    target = rig.ah(("127.0.0.1", 9))
+    current = [rig.ud(cq)]
+    team = Team()
+    team.add(lambda: current[0].post_send(SendWR(1, sg=[mr.sge(0, 64)], ah=target)))
+    team.add(lambda: current[0].post_recv([RecvWR(2, sg=[mr.sge(64, 64)])] * 3))
+    team.add(lambda: cq.poll(64))
+    team.add(lambda: cq.poll(1))
+
+    def replace() -> None:
+        old, current[0] = current[0], rig.ud(cq)
+        if len(old._parents) and old.qp_num % 2:
+            old.modify(QPAttr(qp_state=QPState.ERR))
+        old.close()
+
+    assert team.during(1.0, replace) > 20
+
+
+def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(two: Wire) -> None:
+    a, b = two.connect(size=4096)
+    ends = [a, b]
+    team = Team()
+
+    def post(i: int) -> None:
+        me, other = ends[i], ends[1 - i]
+        remote = other.mem.remote(0, 64)
+        me.qp.post_send(SendWR(1, WRITE, sg=[me.mem.sge(0, 64)], remote=remote))
+
+    team.add(lambda: post(0))
+    team.add(lambda: ends[0].qp.post_recv(RecvWR(1)))
+    team.add(lambda: ends[0].scq.poll(16))
+    team.add(lambda: ends[1].scq.poll(16))
+
+    def replace() -> None:
+        old = tuple(ends)
+        ends[:] = two.connect(size=4096)
+        for end in old:
+            end.close()
+
+    assert team.during(1.0, replace) > 2
+
+
+def test_a_completion_queue_is_destroyed_while_others_poll_it(rig: Rig) -> None:
+    current = [rig.cq(16)]
+    team = Team()
+    for _ in range(3):
+        team.add(lambda: current[0].poll(4))
+
+    def replace() -> None:
+        old, current[0] = current[0], rig.cq(16)
+        old.close()
+
+    assert team.during(0.5, replace) > 20
+
+
+def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
+    class World:
+        def __init__(self) -> None:
+            self.ctx = Context()
+            self.pd = PD(self.ctx)
+            self.cq = CQ(self.ctx, 256)
+            self.mr = MR(self.pd, 64)
+            self.qp = QP(self.pd, QPInitAttr(QPType.UD, scq=self.cq))
+            self.qp.to_rts()
+            self.wr = SendWR(1, sg=[self.mr.sge()], ah=AH(self.pd, ("127.0.0.1", 9)))
+
+    current = [World()]
+    team = Team()
+    # A request belongs to one thread at a time, so only one posts.
+    team.add(lambda: current[0].qp.post_send(current[0].wr))
+    team.add(lambda: current[0].cq.poll(16))
+    team.add(lambda: current[0].cq.poll(1))
+
+    def replace() -> None:
+        old, current[0] = current[0], World()
+        old.ctx.__exit__(None, None, None)
+
+    assert team.during(1.0, replace) > 5
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType) -> None:
+    cq = rig.cq()
+    init = ffi.new("struct siw_qp_init_attr *", {"qp_type": kind})
+    init.send_cq = init.recv_cq = cq._live()
+    qp = lib.siw_create_qp(rig.pd._live(), init)
+    attr = ffi.new("struct siw_qp_attr *", {"qp_state": 1})
+    assert lib.siw_modify_qp(qp, attr, 1) == 0
+    recv, send = ffi.new("struct siw_recv_wr *"), ffi.new("struct siw_send_wr *")
+    assert lib.siw_post_recv(qp, recv, ffi.NULL) == 0
+    assert lib.siw_destroy_qp(qp) == 0
+    bad = ffi.new("struct siw_recv_wr **")
+    assert lib.siw_post_recv(qp, recv, bad) == -errno.EINVAL
+    assert bad[0] == recv
+    assert lib.siw_post_send(qp, send, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_modify_qp(qp, attr, 1) == -errno.EINVAL
+    assert lib.siw_destroy_qp(qp) == -errno.EINVAL
+    # The next one may live in its memory, and knows nothing of it.
+    again = lib.siw_create_qp(rig.pd._live(), init)
+    got = ffi.new("struct siw_qp_attr *")
+    assert lib.siw_query_qp(again, got, ffi.NULL) == 0
+    assert got.qp_state == QPState.RESET
+    assert lib.siw_post_recv(again, recv, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_modify_qp(again, attr, 1) == 0
+    assert lib.siw_post_recv(again, recv, ffi.NULL) == 0
+    attr.qp_state = QPState.ERR
+    assert lib.siw_modify_qp(again, attr, 1) == 0
+    assert len(poll(cq)) == 1
+    assert lib.siw_destroy_qp(again) == 0
+
+
+def test_a_closed_handle_says_so_to_a_thread_that_still_posts(rig: Rig) -> None:
+    qp = rig.ud()
+    qp.close()
+    with pytest.raises(StateError, match="closed"):
+        qp.post_recv(RecvWR(1))
