@@ -93,6 +93,7 @@ enum siw_ddp_right {
 	SIW_DDP_REMOTE_READ = 4,
 	SIW_DDP_LOCAL_READ = 8, /* every region has it */
 	SIW_DDP_READ_SINK = 16, /* where one RDMA Read's response goes, and nothing else */
+	SIW_DDP_REMOTE_INVALIDATE = 1 << 30, /* as in enum siw_access_flags */
 };
 
 /*
@@ -108,7 +109,7 @@ struct siw_ddp_region {
 	int nsge;
 	uint32_t rights;    /* set of enum siw_ddp_right */
 	uint32_t pd;	    /* protection domain number */
-	const void *stream; /* NULL, or the one siw_ddp_stream that may use it */
+	const void *stream; /* NULL, or the identity of the one siw_ddp_stream that may use it */
 };
 
 /*
@@ -119,7 +120,7 @@ int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *r
 		       uint32_t *stag);
 /*
  * The STag is dead at once; returns when nobody is between siw_ddp_stag_get and _put on it. -ENOENT
- * if it was dead. The caller does not hold a reference itself.
+ * if it was dead (one that was only invalidated is freed by this). The caller does not hold a reference itself.
  */
 int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag);
 /*
@@ -134,6 +135,16 @@ int siw_ddp_stag_get(struct siw_ddp_port *port, uint32_t stag, uint32_t pd, cons
 		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
 		     struct siw_wire_err *err);
 void siw_ddp_stag_put(struct siw_ddp_port *port, uint32_t stag);
+/*
+ * Whether the peer of this stream may invalidate the STag: it lives, is bound to that stream (being of
+ * its domain is not enough) and has SIW_DDP_REMOTE_INVALIDATE.
+ */
+bool siw_ddp_stag_may_invalidate(struct siw_ddp_port *port, uint32_t stag, const void *stream);
+/*
+ * Does so: 0, or -EACCES if it may not. As siw_ddp_stag_free, but that the STag is given to nobody
+ * else before siw_ddp_stag_free: its owner does not know yet that it is dead.
+ */
+int siw_ddp_stag_invalidate(struct siw_ddp_port *port, uint32_t stag, const void *stream);
 /*
  * Resolves local scatter/gather elements, octets [offset, offset+len) of them, for reading (write =
  * false) or writing. internal: the addresses are the library's own, no key is looked at. Count of
@@ -220,6 +231,12 @@ struct siw_ddp_port *siw_ddp_stream_port(const struct siw_ddp_stream *stream);
  */
 void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_ddp_queue *queue);
 void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
+/*
+ * What STags are bound to that this stream alone may use: its own address, unless it is told another
+ * (who was told the same is the same to them).
+ */
+void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity);
+const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 /*
  * Takes away the buffer of a message that was begun and will not be finished, once the stream is
  * over: 1 and its cookie, or 0. Queues that a stream shares with others do not know of such a

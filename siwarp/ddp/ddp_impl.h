@@ -142,6 +142,7 @@ struct siw_ddp_stream {
 	struct siw_ddp_port *port;
 	struct siw_mpa_stream *mpa;
 	uint32_t pd;
+	const void *identity;		   /* set before it carries anything */
 	struct siw_ddp_rx rx;		   /* under the progress lock */
 	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
 };

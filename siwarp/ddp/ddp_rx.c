@@ -236,7 +236,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	 */
 	if (rx->q[0].queue)
 		(void)siw_ddp_queue_peek(rx->q[0].queue);
-	n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream, right, seg->to,
+	n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream->identity, right, seg->to,
 			     seg->payload, iov, SIW_DDP_MAX_SGE, &err);
 	if (n < 0)
 		return refuse(stream, -EACCES, err);

@@ -9,7 +9,8 @@
  * possible.
  *
  * Look-ups take no lock. An entry's word holds generation, a live bit and a count of
- * references. Those who write through an entry count themselves in before they look at the live
+ * references, and whether the peer invalidated it: then it is dead but not free, since its owner may
+ * still name it. Those who write through an entry count themselves in before they look at the live
  * bit; whoever frees it clears the live bit, then waits for the count. Those who only resolve a
  * local key read the fields between two loads of the word.
  */
@@ -24,13 +25,14 @@
 #define GEN_MASK 0xfffu
 #define NONE	 UINT32_MAX
 #define LIVE	 (1ull << 31)
-#define REFS	 (LIVE - 1)
+#define INVALID	 (1ull << 30)
+#define REFS	 (INVALID - 1)
 #define GEN_ONE	 (1ull << 32)
 /* Indexes that wait at least, before one is used again, as long as there are fresh ones. */
 #define REST 256
 
 struct siw_stag_entry {
-	_Atomic uint64_t word; /* 32 generation (12 count), 1 live, 31 references */
+	_Atomic uint64_t word; /* 32 generation (12 count), 1 live, 1 invalid, 30 references */
 	_Atomic(uint8_t *) addr;
 	_Atomic uint64_t length;
 	_Atomic uint64_t to_base;
@@ -223,6 +225,13 @@ static bool alive(uint64_t word, uint32_t gen)
 	return word & LIVE && gen_of(word) == gen;
 }
 
+/* Who counted in before the STag died may still be writing (RFC5041-8.3.1-07). */
+static void await_refs(struct siw_stag_entry *e)
+{
+	while (atomic_load(&e->word) & REFS)
+		sched_yield();
+}
+
 int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag)
 {
 	struct siw_stag_table *table = &port->stags;
@@ -234,12 +243,10 @@ int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag)
 		return -ENOENT;
 	word = atomic_load(&e->word);
 	do {
-		if (!alive(word, gen))
+		if (!(word & (LIVE | INVALID)) || gen_of(word) != gen)
 			return -ENOENT;
-	} while (!atomic_compare_exchange_weak(&e->word, &word, word - LIVE));
-	/* Who counted in before that may still be writing (RFC5041-8.3.1-07). */
-	while (atomic_load(&e->word) & REFS)
-		sched_yield();
+	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
+	await_refs(e);
 	atomic_fetch_add(&e->word, GEN_ONE);
 	siw_lock(&table->lock);
 	push_free(table, (uint32_t)(plain_of(&table->key, stag) >> 12));
@@ -252,6 +259,55 @@ static void release(struct siw_stag_entry *e)
 	/* Pairs with the load in siw_ddp_stag_free: what was written through e is written. */
 	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
 }
+
+/* ---- invalidation by the peer (RFC 5040 section 5.3) ----------------------------------------- */
+
+/* The entry with a reference held, if the peer of this stream may invalidate it; else NULL. */
+static struct siw_stag_entry *get_invalidable(struct siw_stag_table *table, uint32_t stag,
+					      const void *stream, uint32_t *gen)
+{
+	struct siw_stag_entry *e = find(table, stag, gen);
+
+	if (!e)
+		return NULL;
+	if (alive(atomic_fetch_add(&e->word, 1), *gen) && load_field(e, stream) == stream &&
+	    load_field(e, rights) & SIW_DDP_REMOTE_INVALIDATE)
+		return e;
+	release(e);
+	return NULL;
+}
+
+bool siw_ddp_stag_may_invalidate(struct siw_ddp_port *port, uint32_t stag, const void *stream)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = get_invalidable(&port->stags, stag, stream, &gen);
+
+	if (e)
+		release(e);
+	return e;
+}
+
+int siw_ddp_stag_invalidate(struct siw_ddp_port *port, uint32_t stag, const void *stream)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = get_invalidable(&port->stags, stag, stream, &gen);
+	uint64_t word;
+	bool done;
+
+	if (!e)
+		return -EACCES;
+	word = atomic_load(&e->word);
+	do
+		done = alive(word, gen); /* else its owner was faster */
+	while (done && !atomic_compare_exchange_weak(&e->word, &word, word - LIVE + INVALID));
+	release(e);
+	if (!done)
+		return -EACCES;
+	await_refs(e);
+	return 0;
+}
+
+/* ---- access ---------------------------------------------------------------------------------- */
 
 static int refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
 {

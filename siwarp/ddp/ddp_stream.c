@@ -58,6 +58,7 @@ static struct siw_ddp_stream *stream_new(struct siw_ddp_port *port)
 		return NULL;
 	memset(stream, 0, sizeof(*stream));
 	stream->port = port;
+	stream->identity = stream;
 	stream->tx.ring = malloc(SIW_DDP_INFLIGHT * sizeof(*stream->tx.ring));
 	if (!stream->tx.ring) {
 		free(stream);
@@ -166,6 +167,16 @@ void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw
 void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd)
 {
 	stream->pd = pd;
+}
+
+void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity)
+{
+	stream->identity = identity;
+}
+
+const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream)
+{
+	return stream->identity;
 }
 
 int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *cookie)

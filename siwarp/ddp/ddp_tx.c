@@ -48,7 +48,7 @@ static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *io
 	int n;
 
 	if (msg->from_stag)
-		return siw_ddp_stag_get(stream->port, msg->src_stag, stream->pd, stream,
+		return siw_ddp_stag_get(stream->port, msg->src_stag, stream->pd, stream->identity,
 					SIW_DDP_REMOTE_READ, msg->src_to + tx->offset, len, iov,
 					SIW_DDP_MAX_SGE, err);
 	n = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal, stream->pd, false,

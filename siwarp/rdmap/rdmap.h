@@ -86,6 +86,7 @@ struct siw_rdmap_region {
 	uint64_t length; /* octets; tagged offsets are the addresses */
 	uint32_t rights; /* set of enum siw_access_flags */
 	uint32_t pd;
+	const void *owner; /* NULL, or that of the one stream that may use it (siw_rdmap_start) */
 };
 /* Any thread. Errors as siw_ddp_stag_alloc and _free. */
 int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_region *region,
@@ -143,7 +144,8 @@ struct siw_rdmap_start {
 	uint16_t ird, ord; /* after negotiation; at most SIW_RDMAP_MAX_READS */
 	uint8_t rtr;	   /* the one enum siw_mpa_rtr both agreed on, or none */
 	bool initiator;
-	uint32_t denied; /* as siw_rdmap_deny */
+	uint32_t denied;   /* as siw_rdmap_deny */
+	const void *owner; /* what regions are bound to for this stream alone; NULL: nothing is */
 };
 /*
  * Posts the buffers of queues 1 and 2, keeps IRD and ORD. Initiator with an RTR: sends it.
@@ -167,13 +169,13 @@ enum siw_rdmap_opcode {
 };
 
 struct siw_rdmap_op {
-	uint8_t opcode;		   /* SEND, SEND_SE, WRITE, or READ_REQUEST */
+	uint8_t opcode;		   /* SEND..., WRITE, or READ_REQUEST */
 	bool internal;		   /* sgl is library memory (inline data) */
 	uint64_t cookie;	   /* READ_REQUEST: comes back in SIW_RDMAP_READ_DONE */
 	const struct siw_sge *sgl; /* source; of a Read, the sink. Must stay until done. */
 	int nsge;
 	uint64_t length; /* octets of all of sgl */
-	uint32_t rkey;	 /* WRITE, READ_REQUEST: the peer's STag and tagged offset */
+	uint32_t rkey;	 /* WRITE, READ_REQUEST, SEND..._INV: the peer's STag; with tagged offset */
 	uint64_t remote_to;
 };
 /*

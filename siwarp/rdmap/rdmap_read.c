@@ -22,7 +22,7 @@ static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op 
 		.nsge = op->nsge,
 		.rights = SIW_DDP_READ_SINK,
 		.pd = stream->pd,
-		.stream = stream->ddp,
+		.stream = siw_ddp_stream_identity(stream->ddp),
 	};
 	struct iovec iov[SIW_RDMAP_MAX_SGE];
 	int n = siw_ddp_sgl_resolve(ddp_port(stream->port), op->sgl, op->nsge, false, stream->pd,
@@ -129,8 +129,9 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 		return false;
 	}
 	if (seg->payload && seg->stag != read->stag) {
-		if (siw_ddp_stag_get(ddp_port(stream->port), seg->stag, stream->pd, stream->ddp,
-				     SIW_DDP_READ_SINK, seg->to, seg->payload, NULL, 0, err) < 0)
+		if (siw_ddp_stag_get(ddp_port(stream->port), seg->stag, stream->pd,
+				     siw_ddp_stream_identity(stream->ddp), SIW_DDP_READ_SINK,
+				     seg->to, seg->payload, NULL, 0, err) < 0)
 			return false;
 		siw_ddp_stag_put(ddp_port(stream->port), seg->stag);
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
@@ -229,8 +230,9 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 					      SIW_RDMAP_ACCESS };
 		return false;
 	}
-	r = siw_ddp_stag_get(ddp_port(stream->port), stag, stream->pd, stream->ddp,
-			     SIW_DDP_REMOTE_READ, be64toh(wire->src_to), size, NULL, 0, err);
+	r = siw_ddp_stag_get(ddp_port(stream->port), stag, stream->pd,
+			     siw_ddp_stream_identity(stream->ddp), SIW_DDP_REMOTE_READ,
+			     be64toh(wire->src_to), size, NULL, 0, err);
 	if (r > 0)
 		siw_ddp_stag_put(ddp_port(stream->port), stag);
 	return r >= 0;

@@ -35,6 +35,13 @@ static bool op_error(struct siw_wire_err *err, uint8_t code)
 	return false;
 }
 
+static bool invalidates(uint8_t op)
+{
+	return op == SIW_RDMAP_SEND_INV || op == SIW_RDMAP_SEND_SE_INV;
+}
+
+static const struct siw_wire_err CANNOT_INVALIDATE = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+						       SIW_RDMAP_CANNOT_INVALIDATE };
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
@@ -55,13 +62,10 @@ static bool judge(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
 		return siw_rdmap_read_expects(stream, seg, err);
-	if (op == SIW_RDMAP_SEND_INV || op == SIW_RDMAP_SEND_SE_INV) {
-		/*
-		 * An STag that a peer may invalidate would be a memory window's or a fast
-		 * registration's, and there are none here: whatever it names cannot be.
-		 */
-		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
-					      SIW_RDMAP_CANNOT_INVALIDATE };
+	/* RFC5040-7.2-04, -05: before anything is placed; done with the last segment. */
+	if (invalidates(op) && !siw_ddp_stag_may_invalidate(ddp_port(stream->port), seg->ulp_word,
+							    siw_ddp_stream_identity(stream->ddp))) {
+		*err = CANNOT_INVALIDATE;
 		return false;
 	}
 	return true;
@@ -148,14 +152,36 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 
 /* ---- delivery -------------------------------------------------------------------------------- */
 
+/*
+ * A Send with Invalidate is whole: what it names dies before its user hears of it (RFC5040-5.3-13).
+ * If its owner was faster just now, it cannot any more, and the receive ends with that error.
+ */
+static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *stream,
+						       const struct siw_ddp_seg *seg,
+						       struct siw_rdmap_event *event)
+{
+	if (siw_ddp_stag_invalidate(ddp_port(stream->port), seg->ulp_word,
+				    siw_ddp_stream_identity(stream->ddp)) == 0) {
+		event->invalidated = true;
+		event->inv_stag = seg->ulp_word;
+		return;
+	}
+	siw_rdmap_fault_set(stream, CANNOT_INVALIDATE, seg, NULL);
+	event->kind = SIW_RDMAP_BAD_RECV;
+	event->status = -EACCES;
+}
+
 static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->cookie = delivery->cookie;
 	event->length = delivery->length;
-	event->solicited = opcode_of(seg) == SIW_RDMAP_SEND_SE;
+	event->solicited = opcode_of(seg) == SIW_RDMAP_SEND_SE ||
+			   opcode_of(seg) == SIW_RDMAP_SEND_SE_INV;
 	event->msn = seg->msn;
+	if (__builtin_expect(invalidates(opcode_of(seg)), 0))
+		invalidate(stream, seg, event);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
 }
 

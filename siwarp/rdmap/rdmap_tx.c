@@ -43,6 +43,10 @@ static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 	struct siw_wire_err err;
 
 	switch (op->opcode) {
+	case SIW_RDMAP_SEND_INV: /* RFC5040-5.3-12 */
+	case SIW_RDMAP_SEND_SE_INV:
+		msg.ulp_word = op->rkey;
+		/* fall through */
 	case SIW_RDMAP_SEND:
 	case SIW_RDMAP_SEND_SE:
 		msg.qn = SIW_RDMAP_QN_SEND;

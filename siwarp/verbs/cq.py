@@ -22,7 +22,7 @@ from siwarp.verbs._seam import (
     reap,
 )
 from siwarp.verbs.device import Context
-from siwarp.verbs.enums import WCOpcode, WCStatus
+from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, ProtocolError, StateError
 
 __all__ = ["CQ", "WC", "CompChannel"]
@@ -82,6 +82,11 @@ class WC(NamedTuple):
     def source(self) -> Address | None:
         """Where a UD message came from, as ``(ip, port)``; ``None`` for anything else."""
         return addr_bytes_to_python(self.source_octets)
+
+    @property
+    def invalidated_rkey(self) -> int | None:
+        """The key that the peer's Send with Invalidate ended; ``None`` of anything else."""
+        return self.imm_data if self.wc_flags & WCFlag.WITH_INV else None
 
     @property
     def ok(self) -> bool:

@@ -16,6 +16,8 @@ class AccessFlag(IntFlag):
     LOCAL_WRITE = 1
     REMOTE_WRITE = 2
     REMOTE_READ = 4
+    #: siwarp's own, for a region of one queue pair: ``MR(..., qp=qp)``.
+    REMOTE_INVALIDATE = 1 << 30
 
 
 class WCStatus(IntEnum):
@@ -108,6 +110,7 @@ class WROpcode(IntEnum):
     RDMA_WRITE = 0
     SEND = 2
     RDMA_READ = 4
+    SEND_WITH_INV = 9
 
 
 class SendFlag(IntFlag):
@@ -201,6 +204,7 @@ IBV_QP_MAX_DEST_RD_ATOMIC = QPAttrMask.MAX_DEST_RD_ATOMIC
 IBV_WR_RDMA_WRITE = WROpcode.RDMA_WRITE
 IBV_WR_SEND = WROpcode.SEND
 IBV_WR_RDMA_READ = WROpcode.RDMA_READ
+IBV_WR_SEND_WITH_INV = WROpcode.SEND_WITH_INV
 IBV_SEND_FENCE = SendFlag.FENCE
 IBV_SEND_SIGNALED = SendFlag.SIGNALED
 IBV_SEND_SOLICITED = SendFlag.SOLICITED

@@ -8,13 +8,16 @@ import errno
 import mmap
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.verbs._seam import Handle, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import AccessFlag
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
 from siwarp.verbs.wr import SGE
+
+if TYPE_CHECKING:
+    from siwarp.verbs.qp import QP
 
 __all__ = ["MR", "RemoteBuffer"]
 
@@ -60,6 +63,10 @@ class MR(Handle):
 
     ``access`` says what the wire may do beyond local reading; the default is local writing only.
 
+    ``qp`` limits its use by peers to the one of this RC queue pair, of the same PD
+    (``siw_reg_mr_qp``). With ``AccessFlag.REMOTE_INVALIDATE`` that peer may end it by a Send with
+    Invalidate: both keys are dead when the receive completes, and closing it is due as ever.
+
     Raises:
         TypeError, BufferError: it has no contiguous buffer.
         Error: the buffer is read-only but ``access`` has writing in it (EFAULT), or remote writing
@@ -85,7 +92,14 @@ class MR(Handle):
     #: The memory itself, as octets.
     view: memoryview
 
-    def __init__(self, pd: PD, buffer: Any, access: int = AccessFlag.LOCAL_WRITE) -> None:
+    def __init__(
+        self,
+        pd: PD,
+        buffer: Any,
+        access: int = AccessFlag.LOCAL_WRITE,
+        *,
+        qp: QP | None = None,
+    ) -> None:
         reap()
         pd._live()
         if isinstance(buffer, int):
@@ -101,11 +115,23 @@ class MR(Handle):
                 f"a read-only {type(buffer).__name__} cannot be registered for writing: use a "
                 "bytearray, or access=0 (sending) or AccessFlag.REMOTE_READ",
             )
+        if access & AccessFlag.REMOTE_INVALIDATE and qp is None:
+            raise Error(
+                errno.EINVAL,
+                "only the peer of one queue pair may invalidate a region: say which, with qp=",
+            )
+        if qp is not None and qp.pd is not pd:
+            raise Error(errno.EINVAL, f"{qp!r} is of another PD than {pd!r}: use that PD")
         export = ffi.from_buffer("uint8_t[]", view)
         c = check_pointer(
-            lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access)),
+            lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access))
+            if qp is None
+            else lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access)),
             f"registering {view.nbytes} octets",
-            {errno.EINVAL: "remote writing needs AccessFlag.LOCAL_WRITE too"},
+            {
+                errno.EINVAL: "remote writing needs AccessFlag.LOCAL_WRITE too, and qp an RC "
+                "queue pair"
+            },
         )
         self.pd = pd
         self.addr = self.buf = int(ffi.cast("uintptr_t", export))

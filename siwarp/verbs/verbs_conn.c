@@ -289,6 +289,7 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 		.rtr = at->rtr,
 		.initiator = at->initiator,
 		.denied = ~(uint32_t)qp->access,
+		.owner = siw_verbs_owner(qp),
 	};
 	int err;
 

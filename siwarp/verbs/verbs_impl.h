@@ -112,7 +112,8 @@ struct siw_context {
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq;
 	_Atomic uint32_t next_pd;
-	uint32_t next_rc_qpn; /* progress */
+	_Atomic uint64_t next_qp; /* what siw_verbs_owner counts by */
+	uint32_t next_rc_qpn;	  /* progress */
 
 	bool has_thread;
 	pthread_t thread;
@@ -244,6 +245,7 @@ struct siw_qp {
 	bool sig_all, no_crc;
 	bool roce; /* persona */
 	uint32_t qkey;
+	uint64_t serial;      /* of all QPs of the device: never used again */
 	int access, ord, ird; /* ord, ird: -1 not set */
 	struct siw_qp_cap cap;
 
@@ -329,6 +331,12 @@ void siw_verbs_fork_unwatch(struct siw_context *ctx);
 /* A context that was closed, to be used again, or NULL; and one that is closed now. */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
+
+/* What a region is bound to for this QP alone: odd, so that it is no object's address. */
+static inline const void *siw_verbs_owner(const struct siw_qp *qp)
+{
+	return (const void *)(uintptr_t)(qp->serial << 1 | 1);
+}
 
 /* ---- verbs_progress.c ---- */
 /* One turn of the crank: the number of messages moved. progress held. */

@@ -95,10 +95,12 @@ static int probe(const void *addr, size_t length, int access)
 	return can(first) && can(last) ? 0 : -EFAULT;
 }
 
-static int check_access(int access)
+static int check_access(int access, bool bound)
 {
 	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 
+	if (bound) /* RFC5040-7.2-05: of a whole domain nobody's peer may end it */
+		known |= SIW_ACCESS_REMOTE_INVALIDATE;
 	if (access & ~known)
 		return -EINVAL;
 	if ((access & SIW_ACCESS_REMOTE_WRITE) && !(access & SIW_ACCESS_LOCAL_WRITE))
@@ -106,14 +108,18 @@ static int check_access(int access)
 	return 0;
 }
 
-struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
+/* owner: of the QP that the region is bound to, or NULL. */
+static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void *addr,
+				      size_t length, int access)
 {
 	struct siw_context *ctx = pd->ctx;
-	struct siw_rdmap_region region = {
-		.addr = addr, .length = length, .rights = (uint32_t)access, .pd = pd->number
-	};
+	struct siw_rdmap_region region = { .addr = addr,
+					   .length = length,
+					   .rights = (uint32_t)access,
+					   .pd = pd->number,
+					   .owner = owner };
 	struct siw_mr *mr = NULL;
-	int err = check_access(access);
+	int err = check_access(access, owner);
 
 	if (siw_verbs_inherited(ctx)) {
 		errno = ESTALE;
@@ -144,6 +150,20 @@ fail:
 	free(mr);
 	errno = -err;
 	return NULL;
+}
+
+struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
+{
+	return register_memory(pd, NULL, addr, length, access);
+}
+
+struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
+{
+	if (qp->type != SIW_QPT_RC) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return register_memory(qp->pd, siw_verbs_owner(qp), addr, length, access);
 }
 
 /*

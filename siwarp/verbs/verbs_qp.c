@@ -153,6 +153,7 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 			   const struct siw_qp_init_attr *init)
 {
 	qp->pd = pd;
+	qp->serial = atomic_fetch_add(&pd->ctx->next_qp, 1);
 	qp->send_cq = init->send_cq;
 	qp->recv_cq = init->recv_cq;
 	qp->srq = init->srq;

@@ -17,7 +17,7 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 	if (wr->send_flags & ~known)
 		return -EINVAL;
 	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_RDMA_WRITE &&
-	    wr->opcode != SIW_WR_RDMA_READ)
+	    wr->opcode != SIW_WR_RDMA_READ && wr->opcode != SIW_WR_SEND_WITH_INV)
 		return -EINVAL;
 	if (wr->opcode == SIW_WR_RDMA_READ &&
 	    (!qp->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
@@ -42,7 +42,7 @@ int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 	if (!wqe)
 		return -ENOMEM;
 	wqe->remote = wr->wr.rdma.remote_addr;
-	wqe->rkey = wr->wr.rdma.rkey;
+	wqe->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
 	if (qp->state == SIW_QPS_ERR)
 		siw_verbs_flush_late_send(qp);
 	return 0;
@@ -66,6 +66,9 @@ static int begin(struct siw_qp *qp, struct siw_wqe *wqe, uint32_t index)
 		op.opcode = SIW_RDMAP_WRITE;
 	else if (wqe->opcode == SIW_WR_RDMA_READ)
 		op.opcode = SIW_RDMAP_READ_REQUEST;
+	else if (wqe->opcode == SIW_WR_SEND_WITH_INV)
+		op.opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE_INV
+							    : SIW_RDMAP_SEND_INV;
 	else
 		op.opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE : SIW_RDMAP_SEND;
 	return siw_rdmap_send(qp->stream, &op);
@@ -142,7 +145,7 @@ static int begin_next(struct siw_qp *qp)
 		qp->reads_out++;
 		wqe->msn = siw_rdmap_reads(qp->stream);
 		qp->confirm.covered = wqe->seq;
-	} else if (wqe->opcode == SIW_WR_SEND) {
+	} else if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++qp->sends_begun;
 	}
 	if (qp->confirm.on)
@@ -258,6 +261,10 @@ static void on_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		.qp_num = qp->qpn,
 	};
 
+	if (ev->invalidated) {
+		wc.wc_flags = SIW_WC_WITH_INV;
+		wc.invalidated_rkey = ev->inv_stag;
+	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
 	siw_verbs_complete(qp, qp->recv_cq, &wc, NULL, ev->solicited);

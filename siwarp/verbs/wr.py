@@ -147,13 +147,14 @@ class SendWR(_WR):
 
     Args:
         wr_id: comes back in the completion.
-        opcode: SEND, RDMA_WRITE or RDMA_READ.
+        opcode: SEND, SEND_WITH_INV, RDMA_WRITE or RDMA_READ.
         num_sge: how many of ``sg`` to take; default: all.
         send_flags: SIGNALED by default; 0 for a request that completes silently.
         sg: the memory to send from or, for a Read, to place into.
         ah, remote_qpn, remote_qkey: UD; a QPN of 0 means the port of the address handle, and the
             default Q_Key that of the queue pair itself.
         remote: RDMA Write and Read; the peer's memory.
+        invalidate_rkey: SEND_WITH_INV; the peer's key that ends when the message arrives.
 
     """
 
@@ -171,6 +172,7 @@ class SendWR(_WR):
         remote_qpn: int = 0,
         remote_qkey: int = OWN_QKEY,
         remote: RemoteBuffer | None = None,
+        invalidate_rkey: int = 0,
     ) -> None:
         self._c = ffi.new("struct siw_send_wr *")
         self._next = None
@@ -178,6 +180,7 @@ class SendWR(_WR):
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
+        self._c.invalidate_rkey = invalidate_rkey
         self._set_sg(sg, num_sge)
         if ah is not None:
             self.set_wr_ud(ah, remote_qpn, remote_qkey)
@@ -197,6 +200,15 @@ class SendWR(_WR):
         """Say which memory of the peer an RDMA Write or Read means."""
         self._c.wr.rdma.remote_addr = addr
         self._c.wr.rdma.rkey = rkey
+
+    @property
+    def invalidate_rkey(self) -> int:
+        """The peer's key that a SEND_WITH_INV ends."""
+        return int(self._c.invalidate_rkey)
+
+    @invalidate_rkey.setter
+    def invalidate_rkey(self, value: int) -> None:
+        self._c.invalidate_rkey = value
 
     @property
     def opcode(self) -> WROpcode:

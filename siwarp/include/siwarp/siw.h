@@ -159,6 +159,7 @@ enum siw_access_flags {
 	SIW_ACCESS_LOCAL_WRITE = 1,
 	SIW_ACCESS_REMOTE_WRITE = 2,
 	SIW_ACCESS_REMOTE_READ = 4,
+	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* siwarp's own, for siw_reg_mr_qp alone */
 };
 
 struct siw_mr {
@@ -181,6 +182,15 @@ int siw_dealloc_pd(struct siw_pd *pd);
  * write is not), EFAULT (memory absent, or not writable as asked), ENOMEM (max_mr).
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
+/*
+ * As siw_reg_mr, in the QP's protection domain, but of the peers only that of this QP may use the
+ * region, in any connection the QP comes to have; who else tries is terminated. With
+ * SIW_ACCESS_REMOTE_INVALIDATE that peer may end it by a Send with Invalidate: when the receive
+ * completes (SIW_WC_WITH_INV) both keys are dead and the memory is the program's alone; siw_dereg_mr
+ * is due as ever. An STag without that right or of another QP stays as it is, and the peer is
+ * terminated. Local use, as an lkey, is not limited to the QP, which may be destroyed first.
+ */
+struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
 /* The STag is dead when this returns, and no placement into the memory is in flight. */
 int siw_dereg_mr(struct siw_mr *mr);
 
@@ -231,7 +241,10 @@ struct siw_wc {
 	int opcode;	     /* enum siw_wc_opcode */
 	uint32_t vendor_err; /* layer << 16 | type << 8 | code of the Terminate behind it, or 0 */
 	uint32_t byte_len;
-	uint32_t imm_data;
+	union {
+		uint32_t imm_data;
+		uint32_t invalidated_rkey; /* with SIW_WC_WITH_INV: the STag that the peer ended */
+	};
 	uint32_t qp_num;
 	uint32_t src_qp;
 	uint32_t wc_flags;
@@ -395,6 +408,7 @@ enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE = 0,
 	SIW_WR_SEND = 2,
 	SIW_WR_RDMA_READ = 4,
+	SIW_WR_SEND_WITH_INV = 9, /* RC */
 };
 
 enum siw_send_flags {
@@ -412,7 +426,10 @@ struct siw_send_wr {
 	int num_sge;
 	int opcode; /* enum siw_wr_opcode */
 	uint32_t send_flags;
-	uint32_t imm_data;
+	union {
+		uint32_t imm_data;
+		uint32_t invalidate_rkey; /* SEND_WITH_INV: the peer's STag, which the Send ends */
+	};
 	union {
 		struct {
 			uint64_t remote_addr;

@@ -178,7 +178,9 @@ def test_an_error_of_ours_while_sending_is_told_without_a_header(w: RdmapWorld) 
 
 @pytest.mark.clause("RFC5040-7.2-04", "RFC5040-7.2-05")
 @pytest.mark.parametrize("which", ["ours", "other domain", "freed", "never"])
-def test_no_stag_can_be_invalidated_by_a_peer(w: RdmapWorld, which: str) -> None:
+def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
+    w: RdmapWorld, which: str
+) -> None:
     stream = w.initiator()
     m = w.memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
     if which == "freed":

@@ -10,7 +10,7 @@ from scapy.packet import Packet
 from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener, read_all
 from unit.verbs.verbs_harness import LIMIT
 
-from siwarp.cm import CMEventType, ConnParam
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import (
     FPDU,
     DDPTagged,
@@ -70,6 +70,16 @@ def recv_frame(s: socket.socket) -> bytes:
     return octets + recv_exactly(s, int.from_bytes(octets[18:20], "big"))
 
 
+def _next_event(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
+    """Return the next event of a kind, passing over ends of connections."""
+    while True:
+        event = channel.get_event(LIMIT)
+        assert event is not None, f"no {kind.name}"
+        if event.type == kind:
+            return event
+        assert event.type == CMEventType.DISCONNECTED, event
+
+
 class Peer:
     """The other end: `sock`, and ours as `end`.
 
@@ -103,13 +113,15 @@ class Peer:
         request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
         sock = plain_client(wire.address)
         sock.sendall(bytes(request))
-        end = End(wire.passive, wire.request().id, wire.p_channel, size=size, **cap)
+        # Ends of connections before this one may be on the channel still.
+        request_event = _next_event(wire.p_channel, CMEventType.CONNECT_REQUEST)
+        end = End(wire.passive, request_event.id, wire.p_channel, size=size, **cap)
         before_accept(end)
         end.id.accept(param)
         reply = MPAReply(recv_frame(sock))
         peer = cls(sock, end, request, reply)
         if established:
-            assert end.event().type == CMEventType.ESTABLISHED
+            _next_event(wire.p_channel, CMEventType.ESTABLISHED)
         return peer
 
     @classmethod
@@ -124,11 +136,10 @@ class Peer:
         **cap: Any,
     ) -> Peer:
         """Accept a connection that ours makes."""
-        from siwarp.cm import CMID
-
         reply = reply or MPAReply(rev=2, s=1, ird=4, ord=4)
         with plain_listener(wire.host) as listener:
-            end = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=size, **cap)
+            channel = CMEventChannel(wire.active.ctx)
+            end = End(wire.active, CMID(channel), channel, size=size, **cap)
             end.id.connect(listener.getsockname()[:2], param)
             sock, _ = listener.accept()
         sock.settimeout(LIMIT)

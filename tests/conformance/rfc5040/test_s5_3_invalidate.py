@@ -1,0 +1,247 @@
+"""RFC 5040 sections 4.1, 5.3 and 7.2: Send with Invalidate, with Solicited Event and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from scapy.packet import Raw
+from unit.verbs.rc_harness import SEND, WRITE, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll
+from unit.verbs.wire_peer import Peer, read_request, send, write
+
+from siwarp.inspect import Opcode
+from siwarp.verbs import MR, AccessFlag, SendFlag, SendWR, WCFlag, WCStatus, WROpcode
+
+INVALIDATE = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
+INV, SE_INV = Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE
+CANNOT = (0, 1, 9)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+def region(peer: Peer, access: int = INVALIDATE, size: int = 1000) -> MR:
+    """Return memory that only this peer may use."""
+    return MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
+
+
+def refused(peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1) -> None:
+    """Send with Invalidate of this STag, and read that it cannot be invalidated."""
+    peer.end.recv(9)
+    segment = send(msn, opcode=opcode, inv_stag=stag)
+    peer.put(segment / Raw(bytes(size)))
+    t = peer.terminated()
+    assert (t.layer, t.etype, t.code) == CANNOT
+    assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + size)
+    assert bytes(t.quoted_ddp) == bytes(segment)
+    assert poll(peer.end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
+
+
+# ---- out
+
+
+@pytest.mark.parametrize("size", [0, 5, 100_000])
+@pytest.mark.parametrize(
+    ("flags", "opcode"),
+    [(SendFlag(0), INV), (SendFlag.SOLICITED, SE_INV)],
+    ids=["quiet", "solicited"],
+)
+@pytest.mark.clause("RFC5040-5.3-11", "RFC5040-5.3-12", "RFC5040-4.1-03")
+def test_a_send_with_invalidate_names_its_stag_in_every_segment(
+    wire: Wire, flags: SendFlag, opcode: int, size: int
+) -> None:
+    with Peer.answering(wire, size=1 << 17) as peer:
+        end = peer.end
+        end.mem.write(pattern(size))
+        sg = [end.mem.sge(0, size)] if size else []
+        wr = SendWR(
+            3,
+            WROpcode.SEND_WITH_INV,
+            sg=sg,
+            invalidate_rkey=0xA1B2C3D4,
+            send_flags=SendFlag.SIGNALED | flags,
+        )
+        assert wr.invalidate_rkey == 0xA1B2C3D4
+        end.qp.post_send(wr)
+        end.post(SEND, 4, length=2)
+        assert [w.wr_id for w in poll(end.scq, 2) if w.ok] == [3, 4]
+        got = b""
+        while True:
+            head = peer.take().ulpdu
+            assert (head.opcode, head.qn, head.msn) == (opcode, 0, 1)
+            assert (head.inv_stag, head.mo) == (0xA1B2C3D4, len(got))
+            got += bytes(head.payload)
+            if head.l:
+                break
+        assert got == pattern(size)
+        last = peer.take().ulpdu
+        assert (last.opcode, last.msn, last.inv_stag) == (Opcode.SEND, 2, 0)
+
+
+# ---- in
+
+
+@pytest.mark.parametrize("opcode", [INV, SE_INV])
+@pytest.mark.parametrize("size", [0, 100, 20_000])
+@pytest.mark.clause("RFC5040-5.3-13", "RFC5040-7.2-04")
+def test_the_named_stag_is_dead_when_the_receive_completes(
+    wire: Wire, opcode: int, size: int
+) -> None:
+    with Peer.asking(wire) as peer:
+        mr = region(peer)
+        end = peer.end
+        end.recv(1)
+        peer.put(write(mr.rkey, mr.addr) / Raw(b"before"))
+        peer.put(send(1, opcode=opcode, inv_stag=mr.rkey) / Raw(pattern(size)))
+        wc = poll(end.rcq)[0]
+        assert (wc.ok, wc.byte_len, wc.wc_flags) == (True, size, WCFlag.WITH_INV)
+        assert wc.invalidated_rkey == mr.rkey
+        assert end.mem.read(size) == pattern(size)
+        assert mr.read(6) == b"before"
+        segment = write(mr.rkey, mr.addr)
+        peer.put(segment / Raw(b"after"))
+        t = peer.terminated()
+        assert (t.layer, t.etype, t.code, bytes(t.quoted_ddp)) == (1, 1, 0, bytes(segment))
+        assert mr.read(6) == b"before"
+        mr.close()
+
+
+@pytest.mark.clause("RFC5040-5.3-13")
+def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        mr = region(peer)
+        peer.end.recv(1)
+        peer.put(send(1, opcode=INV, inv_stag=mr.rkey))
+        assert poll(peer.end.rcq)[0].invalidated_rkey == mr.rkey
+        peer.put(read_request(1, mr.rkey, mr.addr))
+        t = peer.terminated()
+        assert (t.layer, t.etype, t.code, t.r) == (0, 1, 0, 1)
+    with Peer.answering(wire) as other:
+        other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
+        assert poll(other.end.scq)[0].status == WCStatus.LOC_PROT_ERR
+    mr.close()
+
+
+@pytest.mark.clause("RFC5040-5.3-06")
+def test_with_solicited_event_it_raises_one_and_without_none(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        end = peer.end
+        for msn, opcode in ((1, INV), (2, SE_INV)):
+            mr = region(peer)
+            end.recv(msn)
+            end.rcq.req_notify(solicited_only=True)
+            peer.put(send(msn, opcode=opcode, inv_stag=mr.rkey))
+            assert poll(end.rcq)[0].invalidated_rkey == mr.rkey
+            event = end.events.get_cq_event(0.02)
+            assert (event is end.rcq) == (opcode == SE_INV)
+
+
+def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        mr = region(peer)
+        end = peer.end
+        end.recv(1)
+        peer.put(send(1, opcode=INV, inv_stag=mr.rkey, l=0) / Raw(b"one"))
+        peer.put(write(mr.rkey, mr.addr) / Raw(b"still"))
+        peer.put(send(1, opcode=INV, inv_stag=mr.rkey, mo=3) / Raw(b"two"))
+        assert poll(end.rcq)[0].byte_len == 6
+        assert mr.read(5) == b"still"
+        peer.put(read_request(1, mr.rkey, mr.addr))
+        assert peer.terminated().code == 0
+
+
+# ---- refused
+
+
+def _without_the_right(peer: Peer, wire: Wire) -> MR:
+    return region(peer, ALL_ACCESS)
+
+
+def _of_the_whole_domain(peer: Peer, wire: Wire) -> MR:
+    return MR(peer.end.rig.pd, bytearray(1000), ALL_ACCESS)
+
+
+def _of_another_queue_pair(peer: Peer, wire: Wire) -> MR:
+    other = peer.end.rig.qp(qp_type=peer.end.qp.qp_type)
+    return MR(peer.end.rig.pd, bytearray(1000), INVALIDATE, qp=other)
+
+
+@pytest.mark.parametrize("opcode", [INV, SE_INV])
+@pytest.mark.parametrize("size", [0, 3, 20_000])
+@pytest.mark.parametrize("make", [_without_the_right, _of_the_whole_domain, _of_another_queue_pair])
+@pytest.mark.clause("RFC5040-5.3-13", "RFC5040-7.2-05")
+def test_an_stag_without_the_right_here_is_refused_and_left_alive(
+    wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
+) -> None:
+    with Peer.asking(wire) as peer:
+        mr = make(peer, wire)
+        refused(peer, mr.rkey, opcode, size)
+    mr.write(b"alive")
+    with Peer.answering(wire) as other:
+        other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
+        assert poll(other.end.scq)[0].ok
+        assert bytes(other.take().ulpdu.payload) == b"alive"
+
+
+@pytest.mark.parametrize("which", ["never", "closed", "invalidated", "zero"])
+@pytest.mark.clause("RFC5040-7.2-04")
+def test_an_stag_that_is_not_valid_is_refused(wire: Wire, which: str) -> None:
+    with Peer.asking(wire) as peer:
+        mr = region(peer)
+        stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
+        if which == "closed":
+            mr.close()
+        if which == "invalidated":
+            peer.end.recv(1)
+            peer.put(send(1, opcode=INV, inv_stag=stag))
+            assert poll(peer.end.rcq)[0].ok
+        refused(peer, stag, msn=2 if which == "invalidated" else 1)
+
+
+def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
+    with Peer.answering(wire) as peer:
+        mr = region(peer)
+        peer.end.recv(1)
+        peer.put(send(1, opcode=INV, inv_stag=mr.rkey) / Raw(pattern(20_000)), crc=1)
+        t = peer.terminated()
+        assert (t.layer, t.etype, t.code) == (2, 0, 2)
+    with Peer.answering(wire) as other:
+        other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
+        assert poll(other.end.scq)[0].ok
+
+
+# ---- who may use what is bound
+
+
+def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> None:
+    with Peer.asking(wire) as one, Peer.asking(wire) as other:
+        mr = region(one)
+        one.put(write(mr.rkey, mr.addr) / Raw(b"mine"))
+        other.put(write(mr.rkey, mr.addr) / Raw(b"not!"))
+        t = other.terminated()
+        assert (t.layer, t.etype, t.code) == (1, 1, 2)
+        one.end.recv(1)
+        one.put(send(1))
+        assert poll(one.end.rcq)[0].ok
+        assert mr.read(4) == b"mine"
+
+
+def test_our_own_two_ends_agree(wire: Wire) -> None:
+    a, b = wire.connect()
+    mr = MR(b.rig.pd, bytearray(1000), INVALIDATE, qp=b.qp)
+    a.mem.write(pattern(600))
+    a.post(WRITE, 1, length=600, remote=mr.remote())
+    b.recv(2)
+    a.qp.post_send(SendWR(3, WROpcode.SEND_WITH_INV, sg=[a.mem.sge(0, 7)], invalidate_rkey=mr.rkey))
+    assert [w.wr_id for w in poll(a.scq, 2) if w.ok] == [1, 3]
+    wc = poll(b.rcq)[0]
+    assert (wc.byte_len, wc.invalidated_rkey) == (7, mr.rkey)
+    assert mr.read(600) == pattern(600)
+    a.post(WRITE, 4, length=600, remote=mr.remote())
+    b.is_over()

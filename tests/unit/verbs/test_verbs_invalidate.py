@@ -1,0 +1,142 @@
+"""Regions of one queue pair: what registering takes, and closing one while its peer ends it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+from unit.verbs.rc_harness import SEND, WRITE, End, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll, refused
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMEventType
+from siwarp.verbs import MR, PD, AccessFlag, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
+
+INVALIDATE = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
+ROUNDS = 20 if "SANITIZER" in os.environ else 60
+
+
+def test_only_a_region_of_one_rc_queue_pair_may_be_invalidated(rig: Rig) -> None:
+    rc, ud = rig.qp(qp_type=QPType.RC), rig.qp()
+    memory = ffi.new("char[100]")
+    assert lib.siw_reg_mr(rig.pd._live(), memory, 100, int(INVALIDATE)) == ffi.NULL
+    assert ffi.errno == errno.EINVAL
+    assert lib.siw_reg_mr_qp(ud._live(), memory, 100, int(INVALIDATE)) == ffi.NULL
+    assert ffi.errno == errno.EINVAL
+    assert refused(MR, rig.pd, bytearray(10), INVALIDATE) == errno.EINVAL
+    assert refused(MR, rig.pd, bytearray(10), INVALIDATE, qp=ud) == errno.EINVAL
+    assert refused(MR, PD(rig.ctx), bytearray(10), INVALIDATE, qp=rc) == errno.EINVAL
+    MR(rig.pd, bytearray(10), INVALIDATE, qp=rc).close()
+    MR(rig.pd, bytearray(10), ALL_ACCESS, qp=rc).close()
+
+
+def test_a_region_outlives_the_queue_pair_it_is_bound_to(rig: Rig) -> None:
+    qp = rig.qp(qp_type=QPType.RC)
+    mr = MR(rig.pd, bytearray(10), INVALIDATE, qp=qp)
+    qp.close()
+    mr.close()
+
+
+def test_sending_with_invalidate_is_for_rc_alone(rig: Rig) -> None:
+    qp = rig.ud()
+    wr = SendWR(opcode=WROpcode.SEND_WITH_INV, ah=rig.ah(qp), invalidate_rkey=7)
+    assert refused(qp.post_send, wr) == errno.EINVAL
+
+
+def test_a_bound_region_serves_the_next_connection_of_its_queue_pair(two: Wire) -> None:
+    a, b = two.connect()
+    mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
+    a.post(WRITE, 1, length=9, remote=mr.remote())
+    assert poll(a.scq)[0].ok
+    a.close()
+    b.is_over()
+    b.event()
+    b.id.close()
+    b.qp.modify(QPAttr(qp_state=QPState.RESET))
+    again = two.dial(size=100)
+    b.id = two.request().id
+    b.id.bind_qp(b.qp)
+    b.recv(2)
+    b.id.accept()
+    assert again.event().type == b.event().type == CMEventType.ESTABLISHED
+    again.mem.write(b"once more")
+    again.post(WRITE, 1, length=9, remote=mr.remote())
+    send_inv(again, mr.rkey)
+    assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
+    assert mr.read(9) == b"once more"
+    mr.close()
+
+
+def send_inv(a: End, rkey: int) -> None:
+    a.qp.post_send(SendWR(3, WROpcode.SEND_WITH_INV, sg=[a.mem.sge(0, 7)], invalidate_rkey=rkey))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool) -> None:
+    """Either the receive completes with it, or the peer is told that it cannot be invalidated."""
+    invalidated = 0
+    a, b = two.connect()
+    for _ in range(ROUNDS):
+        mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
+        b.recv(1)
+        closer = threading.Thread(target=mr.close)
+        if not late:
+            closer.start()
+        send_inv(a, mr.rkey)
+        if late:
+            closer.start()
+        wc = poll(b.rcq)[0]
+        closer.join(10)
+        assert mr.closed
+        if wc.ok:
+            assert wc.invalidated_rkey == mr.rkey
+            invalidated += 1
+            assert poll(a.scq)[0].ok
+            continue
+        b.is_over()
+        a.is_over()
+        assert b.event().wire_error == 0x000109
+        a.event()
+        a.close()
+        b.close()
+        a, b = two.connect()
+    assert invalidated or not late
+
+
+def opened(wire: Wire) -> tuple[End, End]:
+    """Return two ends of which the passive one may send: the active one has spoken."""
+    c, d = wire.connect()
+    d.recv(9)
+    c.post(SEND, 9, length=1)
+    assert poll(c.scq)[0].ok and poll(d.rcq)[0].ok
+    return c, d
+
+
+def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(two: Wire) -> None:
+    """What was sent is sent; what was not completes with LOC_PROT_ERR, as with a closed region."""
+    a, b = two.connect()
+    c, d = opened(two)
+    for _ in range(ROUNDS // 2):
+        mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
+        b.recv(1)
+        c.recv(1)
+        sender = threading.Thread(target=d.qp.post_send, args=(SendWR(8, sg=[mr.sge()]),))
+        sender.start()
+        send_inv(a, mr.rkey)
+        wc = poll(b.rcq)[0]
+        assert wc.invalidated_rkey == mr.rkey
+        sender.join(10)
+        assert poll(a.scq)[0].ok
+        sent = poll(d.scq)[0]
+        mr.close()
+        if sent.ok:
+            assert poll(c.rcq)[0].ok
+            continue
+        assert sent.status == WCStatus.LOC_PROT_ERR
+        for end in (d, c):
+            end.is_over()
+            end.event()
+            end.close()
+        c, d = opened(two)
