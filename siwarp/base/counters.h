@@ -38,6 +38,8 @@
 	X(connects, "connections made as initiator")                                      \
 	X(accepts, "connections made as responder")                                       \
 	X(rejects, "connection requests rejected, by either end")                         \
+	X(startups_held, "times a listener had too many pending to accept")               \
+	X(startups_refused, "connections closed: too many of one source pending")         \
 	X(startup_timeouts, "MPA start-ups given up because the peer was silent")         \
 	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")      \
 	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")    \

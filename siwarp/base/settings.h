@@ -35,6 +35,12 @@
 	  "1: place payload only after its CRC was checked (RFC 5044), at the cost of speed") \
 	X(mpa_timeout_ms, "SIWARP_MPA_TIMEOUT_MS", "--mpa-timeout-ms", 5000, 10, 600000,      \
 	  "milliseconds until an unfinished MPA start-up is given up")                        \
+	X(max_startups, "SIWARP_MAX_STARTUPS", "--max-startups", 1024, 1, 65535,              \
+	  "connections of one listener in MPA start-up at a time; more wait in the kernel")   \
+	X(max_requests, "SIWARP_MAX_REQUESTS", "--max-requests", 1024, 1, 65535,              \
+	  "connections of one listener that its program has not taken; more wait likewise")   \
+	X(source_share, "SIWARP_SOURCE_SHARE", "--source-share", 75, 1, 100,                  \
+	  "percent of these two that one source address may hold; more of it are closed")     \
 	X(linger_ms, "SIWARP_LINGER_MS", "--linger-ms", 2000, 0, 600000,                      \
 	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
 	X(persona, "SIWARP_PERSONA", "--persona", 0, 0, 2,                                    \

@@ -209,6 +209,7 @@ struct siw_ddp_delivery {
 int siw_ddp_listen(struct siw_ddp_port *port, const struct siw_addr *local, int backlog,
 		   void *token, struct siw_ddp_listener **out);
 int siw_ddp_listener_addr(struct siw_ddp_listener *listener, struct siw_addr *out);
+void siw_ddp_listener_hold(struct siw_ddp_listener *listener, bool hold);
 void siw_ddp_listener_close(struct siw_ddp_listener *listener);
 int siw_ddp_accept(struct siw_ddp_listener *listener, void *token, struct siw_ddp_stream **out);
 int siw_ddp_connect(struct siw_ddp_port *port, const struct siw_addr *dest,
@@ -219,6 +220,7 @@ int siw_ddp_reply(struct siw_ddp_stream *stream, const struct siw_mpa_params *pa
 int siw_ddp_addrs(struct siw_ddp_stream *stream, struct siw_addr *local, struct siw_addr *peer);
 void siw_ddp_set_token(struct siw_ddp_stream *stream, void *token);
 void siw_ddp_again(struct siw_ddp_stream *stream);
+void siw_ddp_hold(struct siw_ddp_stream *stream);
 bool siw_ddp_crc_on(const struct siw_ddp_stream *stream);
 int siw_ddp_shutdown(struct siw_ddp_stream *stream);
 int siw_ddp_drain(struct siw_ddp_stream *stream);

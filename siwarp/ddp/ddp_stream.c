@@ -37,6 +37,11 @@ int siw_ddp_listener_addr(struct siw_ddp_listener *listener, struct siw_addr *ou
 	return siw_mpa_listener_addr(listener->mpa, out);
 }
 
+void siw_ddp_listener_hold(struct siw_ddp_listener *listener, bool hold)
+{
+	siw_mpa_listener_hold(listener->mpa, hold);
+}
+
 void siw_ddp_listener_close(struct siw_ddp_listener *listener)
 {
 	siw_mpa_listener_close(listener->mpa);
@@ -130,6 +135,11 @@ void siw_ddp_set_token(struct siw_ddp_stream *stream, void *token)
 void siw_ddp_again(struct siw_ddp_stream *stream)
 {
 	siw_mpa_again(stream->mpa);
+}
+
+void siw_ddp_hold(struct siw_ddp_stream *stream)
+{
+	siw_mpa_hold(stream->mpa);
 }
 
 bool siw_ddp_crc_on(const struct siw_ddp_stream *stream)

@@ -199,6 +199,11 @@ void siw_llp_set_token(struct siw_llp_sock *sock, void *token);
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want);
 /* The upper layer stopped short of EAGAIN (its budget, a full queue): hand the socket out again. */
 void siw_llp_again(struct siw_llp_sock *sock);
+/*
+ * Until siw_llp_again the upper layer will not read (or accept): what comes waits in the kernel, and
+ * the socket comes up for its end, an error or room to write alone, so that nobody is kept awake.
+ */
+void siw_llp_hold(struct siw_llp_sock *sock);
 int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out);
 int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out);
 

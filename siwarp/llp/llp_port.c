@@ -190,6 +190,13 @@ void siw_llp_sock_ended(struct siw_llp_sock *sock)
 		cool(sock);
 }
 
+void siw_llp_hold(struct siw_llp_sock *sock)
+{
+	sock->held = true;
+	/* Hot, it would end each sleep: those are watched for what they have, not for what is new. */
+	siw_llp_sock_ended(sock);
+}
+
 void siw_llp_sock_detach(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_drained(sock);
@@ -264,7 +271,11 @@ static void take_event(struct siw_llp_sock *sock, uint32_t events)
 	/* Room that nobody asked for. Who asks later has epoll look again (siw_llp_wants()). */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
 		return;
-	if (data && sock->hot < 0 && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && heat(sock))
+	if (sock->held && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&
+	    !(want && events & EPOLLOUT))
+		return;
+	if (data && sock->hot < 0 && !sock->held &&
+	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && heat(sock))
 		return;
 	siw_llp_sock_ready(sock);
 }

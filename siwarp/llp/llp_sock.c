@@ -71,6 +71,7 @@ void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
 
 void siw_llp_again(struct siw_llp_sock *sock)
 {
+	sock->held = false;
 	siw_llp_sock_ready(sock);
 }
 

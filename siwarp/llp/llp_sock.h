@@ -34,6 +34,7 @@ struct siw_llp_sock {
 	int8_t hot;   /* index in the port's hot set; -1: cold */
 	bool ready;   /* epoll (or the upper layer) said so and no receive has said EAGAIN
 			* since; a cold socket is on the ready ring while this is set */
+	bool held;    /* what can be read there is of no interest now */
 	bool stalled; /* a listener without a descriptor for the connection that waits */
 	void *token;
 	struct siw_llp_port *port;

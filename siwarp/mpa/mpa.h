@@ -39,6 +39,8 @@ struct siw_mpa_stream;
 int siw_mpa_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		   void *token, struct siw_mpa_listener **out);
 int siw_mpa_listener_addr(struct siw_mpa_listener *listener, struct siw_addr *out);
+/* hold: it accepts no more until called without. As siw_llp_hold and siw_llp_again. */
+void siw_mpa_listener_hold(struct siw_mpa_listener *listener, bool hold);
 void siw_mpa_listener_close(struct siw_mpa_listener *listener);
 /* A new TCP connection as a stream in start-up, responder mode: 0, -EAGAIN, -errno. */
 int siw_mpa_accept(struct siw_mpa_listener *listener, void *token, struct siw_mpa_stream **out);
@@ -145,6 +147,8 @@ int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct 
 void siw_mpa_set_token(struct siw_mpa_stream *stream, void *token);
 /* The upper layer stopped short of "nothing yet": hand the token out again. */
 void siw_mpa_again(struct siw_mpa_stream *stream);
+/* Nobody will read it before that: as siw_llp_hold. */
+void siw_mpa_hold(struct siw_mpa_stream *stream);
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
 /* No more will be sent; receiving goes on. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);

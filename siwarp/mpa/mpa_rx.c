@@ -34,7 +34,9 @@
  */
 #define BULK_OCTETS 4096u
 #define HEAD_OCTETS 64u
-#define DEST_IOVS   64
+/* A peer that does not await our Reply may fill this, and then TCP's window. */
+#define EARLY_OCTETS 4096u
+#define DEST_IOVS    64
 
 void siw_mpa_rx_free(struct siw_mpa_rx *rx)
 {
@@ -98,9 +100,11 @@ static int fill(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
 	return (int)n;
 }
 
-int siw_mpa_rx_fill(struct siw_mpa_stream *stream)
+int siw_mpa_rx_early(struct siw_mpa_stream *stream)
 {
-	return fill(stream, 1, STAGING_OCTETS);
+	uint32_t here = staged(&stream->rx);
+
+	return here < EARLY_OCTETS ? fill(stream, 1, EARLY_OCTETS - here) : -ENOBUFS;
 }
 
 /*

@@ -364,8 +364,10 @@ static int see_reply(struct siw_mpa_stream *stream)
  */
 static int see_lost(struct siw_mpa_stream *stream)
 {
-	int rv = siw_mpa_rx_fill(stream);
+	int rv = siw_mpa_rx_early(stream);
 
+	if (rv == -ENOBUFS) /* it has said more than it may: its end is all that counts now */
+		siw_llp_hold(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
 	return lost(stream, rv == -ENOTCONN ? -ECONNRESET : rv);

@@ -33,6 +33,14 @@ int siw_mpa_listener_addr(struct siw_mpa_listener *listener, struct siw_addr *ou
 	return siw_llp_local(listener->sock, out);
 }
 
+void siw_mpa_listener_hold(struct siw_mpa_listener *listener, bool hold)
+{
+	if (hold)
+		siw_llp_hold(listener->sock);
+	else
+		siw_llp_again(listener->sock);
+}
+
 void siw_mpa_listener_close(struct siw_mpa_listener *listener)
 {
 	if (!listener)
@@ -129,6 +137,11 @@ void siw_mpa_set_token(struct siw_mpa_stream *stream, void *token)
 void siw_mpa_again(struct siw_mpa_stream *stream)
 {
 	siw_llp_again(stream->sock);
+}
+
+void siw_mpa_hold(struct siw_mpa_stream *stream)
+{
+	siw_llp_hold(stream->sock);
 }
 
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream)

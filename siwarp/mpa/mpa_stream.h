@@ -185,10 +185,10 @@ bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_l
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
 /*
- * Reads what came into staging, at least once: octets (> 0), -EAGAIN, -ENOMEM, -ENOTCONN,
- * -errno.
+ * Reads what came too early into staging, up to a few KiB: octets (> 0), -EAGAIN, -ENOBUFS (that
+ * much is here), -ENOMEM, -ENOTCONN, -errno.
  */
-int siw_mpa_rx_fill(struct siw_mpa_stream *stream);
+int siw_mpa_rx_early(struct siw_mpa_stream *stream);
 
 static inline bool siw_mpa_tx_is_open(const struct siw_mpa_stream *stream)
 {

@@ -111,6 +111,7 @@ uint32_t siw_rdmap_queue_used(const struct siw_rdmap_queue *queue);
 int siw_rdmap_listen(struct siw_rdmap_port *port, const struct siw_addr *local, int backlog,
 		     void *token, struct siw_rdmap_listener **out);
 int siw_rdmap_listener_addr(struct siw_rdmap_listener *listener, struct siw_addr *out);
+void siw_rdmap_listener_hold(struct siw_rdmap_listener *listener, bool hold);
 void siw_rdmap_listener_close(struct siw_rdmap_listener *listener);
 int siw_rdmap_accept(struct siw_rdmap_listener *listener, void *token,
 		     struct siw_rdmap_stream **out);
@@ -135,6 +136,7 @@ int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err 
 int siw_rdmap_addrs(struct siw_rdmap_stream *stream, struct siw_addr *local, struct siw_addr *peer);
 void siw_rdmap_set_token(struct siw_rdmap_stream *stream, void *token);
 void siw_rdmap_again(struct siw_rdmap_stream *stream);
+void siw_rdmap_hold(struct siw_rdmap_stream *stream);
 bool siw_rdmap_crc_on(const struct siw_rdmap_stream *stream);
 
 /* What turns a started connection into an RDMAP stream. */

@@ -26,6 +26,11 @@ int siw_rdmap_listener_addr(struct siw_rdmap_listener *listener, struct siw_addr
 	return siw_ddp_listener_addr(below(listener), out);
 }
 
+void siw_rdmap_listener_hold(struct siw_rdmap_listener *listener, bool hold)
+{
+	siw_ddp_listener_hold(below(listener), hold);
+}
+
 void siw_rdmap_listener_close(struct siw_rdmap_listener *listener)
 {
 	siw_ddp_listener_close(below(listener));
@@ -133,6 +138,11 @@ void siw_rdmap_set_token(struct siw_rdmap_stream *stream, void *token)
 void siw_rdmap_again(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_again(stream->ddp);
+}
+
+void siw_rdmap_hold(struct siw_rdmap_stream *stream)
+{
+	siw_ddp_hold(stream->ddp);
 }
 
 bool siw_rdmap_crc_on(const struct siw_rdmap_stream *stream)

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "verbs/verbs_conn.h"
 
-/* Connections of one listener that are in start-up or not yet taken by the user. */
-#define MAX_PENDING 1024
+/* So many at a listener's turn: those that came before them want to be heard, too. */
+#define ACCEPTS 16
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
@@ -25,6 +25,7 @@ static void free_conn(struct siw_verbs_conn *conn)
 	end_stream(conn, false);
 	siw_verbs_conn_hand_over(conn);
 	siw_verbs_evq_drop(conn);
+	free(conn->gate);
 	free(conn);
 }
 
@@ -70,6 +71,7 @@ static int serve_startup(struct siw_verbs_conn *conn)
 	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
 	if (r == SIW_RDMAP_REQUEST) {
 		conn->stage = REQUESTED;
+		siw_verbs_conn_place(conn, SIW_GATE_REQUEST);
 		if (siw_verbs_evq_raise(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
 			free_conn(conn);
 	} else if (r == SIW_RDMAP_REPLY) {
@@ -108,7 +110,10 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 	if (now_ns < conn->deadline_ns)
 		return;
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
-	fail(conn, -ETIMEDOUT);
+	if (conn->stage == ATTACHED) /* the initiator's RTR never came */
+		siw_verbs_rc_fail(conn->qp, SIW_SHUTTING_DOWN, -ETIMEDOUT, NULL);
+	else
+		fail(conn, -ETIMEDOUT);
 }
 
 static int serve_listener(struct siw_verbs_conn *listener);
@@ -124,7 +129,9 @@ static int serve(struct siw_pollee *self)
 		return serve_startup(conn);
 	case REQUESTED:
 		return serve_requested(conn);
-	default: /* the peer's octets wait in the socket for the QP */
+	default: /* the peer's octets wait in the socket for the QP, which asks for them again */
+		if (conn->stream)
+			siw_rdmap_hold(conn->stream);
 		return 0;
 	}
 }
@@ -155,26 +162,66 @@ static void start_clock(struct siw_verbs_conn *conn, int timeout_ms)
 	siw_verbs_timed_add(conn->evq->ctx, &conn->timed);
 }
 
+/* ---- listeners ------------------------------------------------------------------------------- */
+
+void siw_verbs_conn_place(struct siw_verbs_conn *conn, enum siw_gate_place place)
+{
+	struct siw_verbs_conn *listener = conn->listener;
+	struct siw_gate *gate = listener->gate;
+
+	siw_verbs_gate_move(gate, conn->source, conn->place, place);
+	conn->place = place;
+	if (!gate->shut || !siw_verbs_gate_has_room(gate))
+		return;
+	gate->shut = false;
+	siw_rdmap_listener_hold(listener->lsock, false);
+}
+
+/* Its source says whether a connection that was accepted may stay. */
+static void admit(struct siw_verbs_conn *listener, struct siw_verbs_conn *conn)
+{
+	struct siw_addr local, peer;
+
+	/* Who has gone already has no address any more. */
+	if (siw_rdmap_addrs(conn->stream, &local, &peer)) {
+		free_conn(conn);
+		return;
+	}
+	conn->source = siw_verbs_gate_source(listener->gate, &peer);
+	if (!siw_verbs_gate_fair(listener->gate, conn->source)) {
+		siw_count(SIW_COUNTER_startups_refused, 1);
+		end_stream(conn, true);
+		free_conn(conn);
+		return;
+	}
+	conn->listener = listener;
+	siw_link_add(&listener->children, &conn->of_listener);
+	siw_verbs_conn_place(conn, SIW_GATE_STARTING);
+	start_clock(conn, 0);
+}
+
 static int serve_listener(struct siw_verbs_conn *listener)
 {
-	int n = 0;
+	for (int n = 0; n < ACCEPTS; n++) {
+		struct siw_verbs_conn *conn;
 
-	while (listener->n_children < MAX_PENDING) {
-		struct siw_verbs_conn *conn = new_conn(listener->evq, STARTING, NULL);
-
+		if (!siw_verbs_gate_has_room(listener->gate)) {
+			/* They wait in the kernel, and when its queue is full the network keeps them. */
+			listener->gate->shut = true;
+			siw_rdmap_listener_hold(listener->lsock, true);
+			siw_count(SIW_COUNTER_startups_held, 1);
+			return n;
+		}
+		conn = new_conn(listener->evq, STARTING, NULL);
 		if (!conn)
-			break;
+			return n;
 		if (siw_rdmap_accept(listener->lsock, &conn->pollee, &conn->stream)) {
 			free(conn);
-			break;
+			return n;
 		}
-		conn->listener = listener;
-		siw_link_add(&listener->children, &conn->of_listener);
-		listener->n_children++;
-		start_clock(conn, 0);
-		n++;
+		admit(listener, conn);
 	}
-	return n;
+	return ACCEPTS;
 }
 
 /* ---- what the connection manager asks for ---------------------------------------------------- */
@@ -187,11 +234,16 @@ int siw_verbs_listen(struct siw_verbs_evq *q, const struct siw_addr *addr, int b
 
 	if (!conn)
 		return -ENOMEM;
+	conn->gate = siw_verbs_gate_new();
+	if (!conn->gate) {
+		free(conn);
+		return -ENOMEM;
+	}
 	siw_lock(&q->ctx->progress);
 	err = siw_rdmap_listen(q->ctx->port, addr, backlog, &conn->pollee, &conn->lsock);
 	/* Under the lock: who takes the first event may ask for it. */
 	if (err)
-		free(conn);
+		free_conn(conn);
 	else
 		*out = conn;
 	siw_unlock(&q->ctx->progress);
@@ -343,6 +395,8 @@ int siw_verbs_attach(struct siw_verbs_conn *conn, struct siw_qp *qp,
 	qp->may_send = at->initiator;
 	if (at->initiator || !at->rtr)
 		siw_verbs_conn_established(conn);
+	else /* until the RTR comes */
+		start_clock(conn, 0);
 out:
 	siw_unlock(&ctx->progress);
 	return err;
@@ -403,6 +457,7 @@ void siw_verbs_conn_established(struct siw_verbs_conn *conn)
 	if (conn->established)
 		return;
 	conn->established = true;
+	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
 	siw_verbs_evq_raise(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
@@ -421,5 +476,6 @@ void siw_verbs_conn_over(struct siw_verbs_conn *conn)
 {
 	conn->qp = NULL;
 	conn->stage = OVER;
+	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
 	siw_verbs_evq_raise(conn, NULL, SIW_CONN_DISCONNECTED, conn->cause, NULL);
 }

@@ -3,6 +3,7 @@
 #ifndef SIW_VERBS_CONN_H
 #define SIW_VERBS_CONN_H
 
+#include "verbs/verbs_gate.h"
 #include "verbs/verbs_impl.h"
 
 enum siw_conn_stage {
@@ -27,8 +28,10 @@ struct siw_verbs_conn {
 	struct siw_verbs_evq *evq;
 	struct siw_verbs_conn *listener; /* while the listener keeps it for the user */
 	struct siw_link of_listener;	 /* member of children, or free */
-	struct siw_link children;	 /* of a listener */
-	int n_children;
+	uint32_t source;		 /* in the listener's gate, where it is counted as: */
+	enum siw_gate_place place;
+	struct siw_link children; /* of a listener, as the gate */
+	struct siw_gate *gate;
 	enum siw_conn_stage stage;
 	struct siw_rdmap_listener *lsock;
 	struct siw_rdmap_stream *stream; /* until a QP has it */
@@ -49,6 +52,8 @@ int siw_verbs_evq_raise(struct siw_verbs_conn *conn, struct siw_verbs_conn *list
 			int status, const struct siw_mpa_params *params);
 /* The listener lets go of a connection: the user took its request, or it is over. */
 void siw_verbs_conn_hand_over(struct siw_verbs_conn *conn);
+/* Where it counts with its listener from now on. */
+void siw_verbs_conn_place(struct siw_verbs_conn *conn, enum siw_gate_place place);
 /* Its events that nobody took are gone. */
 void siw_verbs_evq_drop(struct siw_verbs_conn *conn);
 

@@ -90,8 +90,8 @@ void siw_verbs_conn_hand_over(struct siw_verbs_conn *conn)
 {
 	if (!conn->listener)
 		return;
+	siw_verbs_conn_place(conn, SIW_GATE_NOWHERE);
 	siw_link_del(&conn->of_listener);
-	conn->listener->n_children--;
 	conn->listener = NULL;
 }
 

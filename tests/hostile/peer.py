@@ -9,8 +9,8 @@ import termios
 import time
 
 from scapy.packet import Packet
-from unit.verbs.rc_harness import End, Wire, plain_client
-from unit.verbs.verbs_harness import LIMIT
+from unit.verbs.rc_harness import SEND, End, Wire, plain_client
+from unit.verbs.verbs_harness import LIMIT, pattern, poll
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode, Terminate, split_stream
@@ -123,4 +123,17 @@ def accept_raw(
     return peer, end
 
 
-__all__ = ["HELLO", "RawPeer", "accept_raw", "dial_raw", "request_frame"]
+def serves_others(wire: Wire, *ended: End) -> None:
+    """Show that both devices still do what they are for, after these ends."""
+    for end in ended:
+        end.close()
+    a, b = wire.connect(size=4096)
+    a.mem.write(pattern(1000, 3))
+    b.recv(1, 0, 1000)
+    a.post(SEND, 2, length=1000)
+    assert poll(b.rcq)[0].ok and b.mem.read(1000) == pattern(1000, 3)
+    a.close()
+    b.close()
+
+
+__all__ = ["HELLO", "RawPeer", "accept_raw", "dial_raw", "request_frame", "serves_others"]

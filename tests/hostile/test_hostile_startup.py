@@ -1,0 +1,383 @@
+"""Peers that are silent, slow or gone at each stage of a connection, and peers by the hundred."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from hostile.peer import HELLO, RawPeer, accept_raw, dial_raw, request_frame, serves_others
+from unit.verbs.rc_harness import SEND, End, Wire, plain_listener
+from unit.verbs.verbs_harness import Rig, counted, counter, pattern, poll, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, RTR, CMEventType
+from siwarp.inspect import FPDU, DDPUntagged, MPAReply, MPARequest, Opcode, split_stream
+from siwarp.verbs import WCStatus
+
+REQUEST = bytes(request_frame())
+
+
+@contextlib.contextmanager
+def setting(**values: int) -> Iterator[None]:
+    """Change settings for a block."""
+    names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
+    before = {n: int(lib.siw_setting_value(names.index(n))) for n in values}
+    for name, value in values.items():
+        assert lib.siw_setting_set(name.encode(), value) == 0
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            lib.siw_setting_set(name.encode(), value)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+@contextlib.contextmanager
+def quiet(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
+    """Assert that in the block and a while after it this process leaves its CPU alone.
+
+    A thread that spins takes all of the time; the bound leaves room for a slow machine's ticks.
+    """
+    yield
+    time.sleep(0.05)
+    cpu = time.process_time()
+    time.sleep(seconds)
+    used = time.process_time() - cpu
+    assert used < share * seconds, f"{used:.2f} s of CPU in {seconds} s of doing nothing"
+
+
+def many(address: tuple[str, int], n: int, source: str | None = None) -> list[RawPeer]:
+    """Return TCP connections to a listener, the kernel's queue permitting."""
+    made = []
+    for _ in range(n):
+        s = socket.socket()
+        if source:
+            s.bind((source, 0))
+        s.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):  # closed before connect() returned
+            s.connect(address)
+        made.append(RawPeer(s))
+    return made
+
+
+def closed(peers: list[RawPeer]) -> int:
+    """How many of these were closed by the other end."""
+    n = 0
+    for p in peers:
+        p.sock.setblocking(False)
+        try:
+            n += p.sock.recv(1) == b""
+        except BlockingIOError:
+            pass
+        except OSError as e:
+            assert e.errno in (errno.ECONNRESET, errno.ENOTCONN), e
+            n += 1
+    return n
+
+
+# ---- nobody is kept awake
+
+
+def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
+    peers = many(wire.address, 50)
+    with quiet():
+        pass
+    serves_others(wire)
+    for p in peers:
+        p.close()
+
+
+def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> None:
+    with setting(max_requests=8, source_share=100):
+        capped = Wire(wire.active)
+    before = counter("startups_held")
+    peers = many(capped.address, 20)
+    for p in peers:
+        p.send(REQUEST)
+    until(lambda: counter("startups_held") > before)
+    with quiet():
+        pass
+    # All of them are served in the end: those beyond the cap waited.
+    for _ in range(20):
+        request = capped.request()
+        request.id.reject()
+        request.id.close()
+    assert all(p.reply().r for p in peers)
+    for p in peers:
+        p.close()
+    serves_others(capped)
+
+
+@pytest.mark.parametrize("octets", [4096, 1 << 20])
+def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
+    wire: Wire, octets: int
+) -> None:
+    peer = dial_raw(wire.address)
+    peer.send(REQUEST, HELLO)
+    send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(1000))
+    early = bytes(send)
+    peer.send(early)
+    nothing = bytes(FPDU(ulpdu=b"")) * 64
+    peer.sock.setblocking(False)
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        while sent < octets:
+            sent += peer.sock.send(nothing[sent % len(nothing) :])
+    request = wire.request()
+    with quiet():
+        pass
+    end = End(wire.passive, request.id, wire.p_channel, size=1 << 12)
+    end.recv(1, 0, 1000)
+    end.id.accept()
+    assert end.event().type == CMEventType.ESTABLISHED
+    (wc,) = poll(end.rcq)
+    assert (wc.status, wc.byte_len) == (WCStatus.SUCCESS, 1000)
+    assert end.mem.read(1000) == pattern(1000)
+    peer.close()
+    end.is_over()
+    end.close()
+
+
+def test_a_started_connection_whose_event_nobody_takes_costs_no_cpu(wire: Wire) -> None:
+    """The initiator's Reply is here and so are octets behind it; its program is elsewhere."""
+    listener = plain_listener()
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=4096)
+    a.id.connect(listener.getsockname())
+    peer = RawPeer(listener.accept()[0])
+    peer.exactly(20 + 4)
+    reply = MPAReply(rev=2, c=1, s=1, ird=4, ord=4)
+    send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))
+    peer.send(reply, send)
+    with quiet():
+        pass
+    a.recv(1, 0, 64)
+    assert a.event().type == CMEventType.ESTABLISHED
+    assert poll(a.rcq)[0].ok and a.mem.read(64) == pattern(64)
+    peer.close()
+    a.is_over()
+    a.close()
+    listener.close()
+
+
+def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(wire: Wire) -> None:
+    peer, end = accept_raw(wire)
+    fpdu = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(20_000)))
+    end.recv(1, 0, 20_000)
+    done = 0
+    for upto in (1, 2, 19, 9000, len(fpdu)):
+        peer.send(fpdu[done:upto])
+        done = upto
+        with quiet(0.15, 0.6):
+            pass
+    assert poll(end.rcq)[0].ok and end.mem.read(20_000) == pattern(20_000)
+    peer.close()
+    end.is_over()
+    end.close()
+
+
+# ---- time
+
+
+def test_each_connection_has_its_own_time_for_start_up(wire: Wire) -> None:
+    with setting(mpa_timeout_ms=150):
+        start = time.monotonic()
+        first = dial_raw(wire.address)
+        drip = dial_raw(wire.address)
+        with counted("startup_timeouts", 2):
+            # An octet now and then does not prolong it.
+            for i in range(1000):
+                try:
+                    drip.send(REQUEST[i % 19 : i % 19 + 1])
+                except OSError:
+                    break
+                time.sleep(0.01)
+            assert 0.1 < time.monotonic() - start < 5
+            assert first.rest() == b"" and drip.rest() == b""
+    serves_others(wire)
+
+
+def test_a_responder_that_awaits_an_rtr_does_not_wait_for_ever(wire: Wire) -> None:
+    with setting(mpa_timeout_ms=150):
+        peer = dial_raw(wire.address)
+        peer.send(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4))
+        request = wire.request()
+        assert request.peer_to_peer & RTR.WRITE
+        end = End(wire.passive, request.id, wire.p_channel)
+        with counted("startup_timeouts", 1):
+            end.id.accept()
+            assert not peer.reply().r
+            event = end.event()
+        assert event.type == CMEventType.DISCONNECTED
+        end.is_over()
+        assert peer.rest() == b""
+        end.close()
+    serves_others(wire)
+
+
+def test_a_connection_that_got_its_rtr_has_all_the_time_there_is(wire: Wire) -> None:
+    with setting(mpa_timeout_ms=100):
+        peer = dial_raw(wire.address)
+        peer.send(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4))
+        request = wire.request()
+        end = End(wire.passive, request.id, wire.p_channel, size=4096)
+        end.id.accept()
+        peer.reply()
+        peer.send(HELLO)
+        assert end.event().type == CMEventType.ESTABLISHED
+        time.sleep(0.3)
+        end.recv(1, 0, 64)
+        peer.fpdu(DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))
+        assert poll(end.rcq)[0].ok
+        peer.close()
+        end.is_over()
+        end.close()
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("octets", [0, 1, 16, 19, 20, 21, "reply", "hello", "fpdu", "half"])
+def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
+    wire: Wire, octets: int | str, reset: bool
+) -> None:
+    frame = bytes(request_frame(private_data=b"x" * 8))
+    if isinstance(octets, int):
+        peer = dial_raw(wire.address)
+        peer.send(frame[:octets])
+        peer.close(reset)
+    else:
+        peer, end = accept_raw(wire, hello=octets != "reply")
+        end.recv(1, 0, 100)
+        whole = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(100)))
+        if octets in ("fpdu", "half"):
+            peer.send(whole if octets == "fpdu" else whole[:50])
+        if octets == "fpdu":
+            assert poll(end.rcq)[0].ok
+        peer.close(reset)
+        assert end.event().type == CMEventType.DISCONNECTED
+        end.is_over()
+        if octets != "fpdu":
+            assert poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
+        end.close()
+    serves_others(wire)
+
+
+def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) -> None:
+    peer, end = accept_raw(wire, size=1 << 16)
+    end.mem.write(pattern(1 << 16))
+    end.post(SEND, 1, length=1 << 16)
+    assert poll(end.scq)[0].ok
+    peer.sock.shutdown(socket.SHUT_WR)
+    fpdus = split_stream(peer.rest()).fpdus
+    assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == pattern(1 << 16)
+    assert end.event().type == CMEventType.DISCONNECTED
+    end.is_over()
+    end.close()
+    serves_others(wire)
+
+
+# ---- caps
+
+
+def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later(
+    wire: Wire,
+) -> None:
+    with setting(max_startups=4, source_share=100, mpa_timeout_ms=400):
+        capped = Wire(wire.active)
+        with counted("startup_timeouts", 4):
+            before = counter("startups_held")
+            silent = many(capped.address, 4)
+            good = many(capped.address, 1)[0]
+            good.send(REQUEST)
+            until(lambda: counter("startups_held") > before)
+            with quiet(0.1, 0.9):
+                pass
+            request = capped.request(5)  # once the silent ones are given up
+        request.id.reject()
+        assert good.reply().r
+        assert closed(silent) == 4
+    for p in (*silent, good):
+        p.close()
+    request.id.close()
+    serves_others(capped)
+
+
+def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
+    with setting(max_startups=40, source_share=50):
+        fair = Wire(wire.active)
+    with counted("startups_refused", 30):
+        bad = many(fair.address, 50, "127.0.0.66")
+        until(lambda: closed(bad) == 30)
+    good = many(fair.address, 1, "127.0.0.5")[0]
+    good.send(REQUEST)
+    request = fair.request()
+    assert request.id.peer_addr[0] == "127.0.0.5"
+    request.id.reject()
+    assert good.reply().r
+    # What left makes room for this source again.
+    for p in bad:
+        p.close()
+    until(lambda: _answered(fair, "127.0.0.66"))
+    request.id.close()
+    good.close()
+
+
+def _answered(wire: Wire, source: str) -> bool:
+    """A Request of this source gets through."""
+    peer = many(wire.address, 1, source)[0]
+    try:
+        peer.send(REQUEST)
+        event = wire.p_channel.get_event(0.5)
+        if event is None:
+            return False
+        event.id.reject()
+        event.id.close()
+        return bool(peer.reply().r)
+    except (OSError, AssertionError):
+        return False
+    finally:
+        peer.close()
+
+
+def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -> None:
+    with setting(max_requests=10, source_share=50):
+        fair = Wire(wire.active)
+    with counted("startups_refused", 5):
+        bad = []
+        for _ in range(10):
+            bad += many(fair.address, 1, "127.0.0.66")
+            with contextlib.suppress(OSError):
+                bad[-1].send(REQUEST)
+            time.sleep(0.005)
+        until(lambda: closed(bad) == 5)
+    good = many(fair.address, 1, "127.0.0.5")[0]
+    good.send(REQUEST)
+    seen = [fair.request() for _ in range(6)]
+    assert sorted(r.id.peer_addr[0] for r in seen) == ["127.0.0.5"] + ["127.0.0.66"] * 5
+    for r in seen:
+        r.id.reject()
+        r.id.close()
+    for p in (*bad, good):
+        p.close()
+    serves_others(fair)
+
+
+def test_a_listener_that_closes_at_its_cap_leaves_nothing_behind(wire: Wire) -> None:
+    with setting(max_startups=3, source_share=100):
+        capped = Wire(wire.active)
+    before = counter("startups_held")
+    peers = many(capped.address, 8)
+    until(lambda: counter("startups_held") > before)
+    capped.listener.close()
+    until(lambda: closed(peers) == 8)
+    for p in peers:
+        p.close()
+    serves_others(wire)
