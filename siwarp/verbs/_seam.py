@@ -232,19 +232,38 @@ class Handle:
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
         if rc < 0:
             self._c = c
-            check(rc, f"closing {self!r}")
+            busy = self._busy() if rc == -errno.EBUSY else ""
+            check(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
         for parent in self._parents:
             parent._children.discard(self)
         self._parents = ()
         self._release()
+
+    def _busy(self) -> str:
+        """Return who uses it and what to do, where the C library says EBUSY."""
+        return ""
 
     def _release(self) -> None:
         """Let go of the memory that the C object used."""
         self._keep = ()
 
     def _close_all(self) -> None:
-        """Close everything that stands on this, newest first, then this."""
+        """Close everything that stands on this, newest first, then this.
+
+        What is busy gets a second chance after the others: memory is, while a queue pair that is
+        older than it still sends from there.
+        """
+        busy = []
         for child in self._users():
+            if child.closed:
+                continue
+            try:
+                child._close_all()
+            except StateError as e:
+                if e.errno != errno.EBUSY:
+                    raise
+                busy.append(child)
+        for child in busy:
             if not child.closed:
                 child._close_all()
         self.close()

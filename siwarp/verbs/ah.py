@@ -86,5 +86,11 @@ class AH(Handle):
                 wr._c.wr.ud.ah = ffi.NULL
         super()._shut()
 
+    def _busy(self) -> str:
+        return (
+            f"a send to it is still posted, to one of {self.pd._queue_pairs()}: poll for its "
+            "completion, or close that QP, first"
+        )
+
     def _name(self) -> str:
         return f"to {self.dest[0]} port {self.dest[1]}"

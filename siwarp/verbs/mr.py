@@ -187,5 +187,11 @@ class MR(Handle):
         offset, count = self._span(offset, octets.nbytes)
         self.view[offset : offset + count] = octets
 
+    def _busy(self) -> str:
+        return (
+            f"a request on its way still uses it, of one of {self.pd._queue_pairs()}: poll for its "
+            "completion, or close that QP, first"
+        )
+
     def _name(self) -> str:
         return f"{self.length} octets rkey={self.rkey:#x}"

@@ -18,6 +18,11 @@ class PD(Handle):
 
     context: Context
 
+    def _queue_pairs(self) -> str:
+        """Name its open queue pairs, for messages."""
+        names = [repr(user) for user in self._users() if user._what == "QP"]
+        return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
     def __init__(self, context: Context) -> None:
         reap()
         c = check_pointer(lib.siw_alloc_pd(context._live()), f"making a PD on {context!r}")

@@ -133,6 +133,7 @@ struct siw_pd {
 struct siw_ah {
 	struct siw_pd *pd;
 	struct siw_addr dest;
+	_Atomic bool queued; /* a send to it was left in a ring at some time */
 };
 
 struct siw_cqe {
@@ -199,8 +200,9 @@ struct siw_wqe {
 	uint8_t state;
 	uint8_t status; /* enum siw_wc_status, DONE */
 	uint8_t nsge;
-	uint32_t flags;	      /* enum siw_send_flags */
-	struct siw_addr dest; /* UD */
+	uint32_t flags;		 /* enum siw_send_flags */
+	struct siw_addr dest;	 /* UD */
+	const struct siw_ah *ah; /* UD: dest is of; only compared */
 	struct siw_sge sge[];
 };
 
@@ -403,6 +405,12 @@ void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
 void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp);
 /* A queue of the device's was overrun: its QPs go to ERR. progress held. */
 void siw_verbs_cq_fail_qps(struct siw_context *ctx);
+
+/* ---- verbs_busy.c; no lock held ---- */
+/* Whether a send request that is not out yet, or a Read without its response, uses this memory. */
+bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey);
+/* Whether a send to it is not out yet. */
+bool siw_verbs_ah_in_use(struct siw_ah *ah);
 
 /* ---- verbs_srq.c ---- */
 /* Receives of it may have been taken: raises SRQ_LIMIT_REACHED when too few are left. progress. */

@@ -196,6 +196,8 @@ int siw_dereg_mr(struct siw_mr *mr)
 
 	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
+	if (siw_verbs_key_in_use(pd->ctx, mr->lkey))
+		return -EBUSY;
 	err = siw_rdmap_stag_free(pd->ctx->port, mr->lkey);
 	if (err)
 		return err;
@@ -231,6 +233,7 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 	}
 	ah->pd = pd;
 	ah->dest = *dest;
+	atomic_init(&ah->queued, false);
 	if (dest->family == AF_INET6)
 		memset(ah->dest.v4, 0, sizeof(ah->dest.v4)); /* the flow label's place */
 	atomic_fetch_add(&pd->n_ah, 1);
@@ -241,6 +244,8 @@ int siw_destroy_ah(struct siw_ah *ah)
 {
 	if (siw_verbs_inherited(ah->pd->ctx))
 		return -ESTALE;
+	if (siw_verbs_ah_in_use(ah))
+		return -EBUSY;
 	atomic_fetch_sub(&ah->pd->n_ah, 1);
 	atomic_fetch_sub(&ah->pd->ctx->n_ah, 1);
 	free(ah);

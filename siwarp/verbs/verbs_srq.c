@@ -127,9 +127,9 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 	}
 	siw_lock(&srq->lock);
 	for (; wr; wr = wr->next) {
-		err = wr->num_sge < 0 ? -EINVAL
-				      : siw_rdmap_queue_post(srq->recvs, wr->wr_id, wr->sg_list,
-							     wr->num_sge);
+		err = -EINVAL;
+		if (wr->num_sge >= 0 && (!wr->num_sge || wr->sg_list))
+			err = siw_rdmap_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
 		if (err)
 			break;
 	}

@@ -138,6 +138,8 @@ static int queue(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t lengt
 	if (!wqe)
 		return -ENOMEM;
 	destination(wr, &wqe->dest);
+	wqe->ah = wr->wr.ud.ah;
+	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
 	wqe->rkey = qkey_of(qp, wr);
 	return 0;
 }

@@ -191,7 +191,13 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
  * terminated. Local use, as an lkey, is not limited to the QP, which may be destroyed first.
  */
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
-/* The STag is dead when this returns, and no placement into the memory is in flight. */
+/*
+ * The STag is dead when this returns, and no placement into the memory is in flight: one that another
+ * thread is at is waited for, and a stream that is answering the peer's Read from here is reset.
+ * EBUSY while a request of this end's own is on its way that uses the memory: a send or Write that
+ * TCP or UDP has not taken, a Read without its response. Posted receives do not keep it: one that a
+ * message meets later completes with LOC_PROT_ERR.
+ */
 int siw_dereg_mr(struct siw_mr *mr);
 
 /* ---- completion queues ----------------------------------------------------------------------- */
@@ -311,6 +317,7 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
  * request's remote_qpn is 0 (a QPN's low 16 bits are its UDP port).
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
+/* EBUSY while a send to it is posted that UDP has not taken: its socket is full, or its QP in SQD. */
 int siw_destroy_ah(struct siw_ah *ah);
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 
