@@ -43,6 +43,8 @@
 	X(startup_timeouts, "MPA start-ups given up because the peer was silent")         \
 	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")      \
 	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")    \
+	X(rnr_parked, "Sends that came before a receive was posted, and waited (roce)")   \
+	X(rnr_expired, "connections ended because no receive was posted in time (roce)")  \
 	X(cq_overflow, "completions lost because a completion queue was full")            \
 	X(epoll_waits, "calls of epoll_wait")                                             \
 	X(progress_wakeups, "times a progress thread woke up")                            \

@@ -45,6 +45,8 @@
 	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
 	X(persona, "SIWARP_PERSONA", "--persona", 0, 0, 2,                                    \
 	  "RC sends complete when TCP has them (iwarp) or the peer has them (roce); or auto") \
+	X(rnr_octets, "SIWARP_RNR_OCTETS", "--rnr-octets", 1 << 20, 128 << 10, 1 << 30,       \
+	  "octets a roce queue pair keeps of Sends that no receive is posted for")            \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
 	X(markers, "SIWARP_MARKERS", "--markers", 0, 0, 1,                                    \

@@ -246,6 +246,12 @@ const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
  */
 int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *cookie);
 
+/*
+ * Segments of queue 0 that find no buffer are parked from now on, in at most so many octets of
+ * memory, 128 KiB at least; 0: they are an error.
+ */
+void siw_ddp_stream_park(struct siw_ddp_stream *stream, uint64_t octets);
+
 /* A message to send. sgl and prefix must stay until siw_ddp_tx_accepted has passed the message. */
 struct siw_ddp_msg {
 	bool tagged;
@@ -307,8 +313,8 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
 int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
  * Places it. right: for a tagged segment, what the STag must grant (REMOTE_WRITE or READ_SINK). 1:
- * placed, and the message is delivered (*delivery); 2: placed, more segments to come; 0: rest of it
- * not here yet, call again; -EACCES, -EPROTO, -EBADMSG (siw_ddp_error tells; nothing was written if
+ * placed, and the message is delivered (*delivery); 2: placed, more segments to come; 3: parked;
+ * 0: rest of it not here yet, or no room to park it, call again; -EACCES, -EPROTO, -EBADMSG (siw_ddp_error tells; nothing was written if
  * it is about STag, access or bounds), -errno.
  */
 int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
@@ -320,6 +326,20 @@ struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
  * else moot.
  */
 void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
+
+/*
+ * Places the oldest parked segment, if its message has a buffer or finds one: 1, 2, as
+ * siw_ddp_rx_place; 0 nothing can be placed; -EACCES, -EPROTO. *seg: which it was.
+ */
+int siw_ddp_rx_unpark(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
+		      struct siw_ddp_delivery *delivery);
+/* Octets of memory that hold what is parked; 0: nothing is. */
+uint64_t siw_ddp_rx_parked(const struct siw_ddp_stream *stream);
+/* ... and the oldest segment waits for a buffer: which it is. */
+bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+/* The MSN of queue 0 that came last, perhaps in part, and the one that was delivered last. */
+uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream);
+uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
 
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 

@@ -110,9 +110,26 @@ struct siw_ddp_rxq {
 	struct siw_sge sgl[SIW_DDP_MAX_SGE];
 };
 
+/* A segment of queue 0 that came before its buffer. */
+struct siw_ddp_parked {
+	struct siw_ddp_parked *next;
+	struct siw_ddp_seg seg;
+	uint8_t data[]; /* its payload */
+};
+
+struct siw_ddp_park {
+	uint64_t limit; /* octets, with what it costs to keep them; 0: nothing is parked */
+	uint64_t used;
+	struct siw_ddp_parked *first, *last;
+	struct siw_ddp_parked *coming; /* its payload is not wholly here: rx's seg */
+	uint32_t msn, mo;	       /* what must come next, if anything is parked */
+	bool full;		       /* rx's seg waits for room, and the stream behind it */
+};
+
 struct siw_ddp_rx {
 	int dead;      /* -errno, once no segment will be looked at any more */
 	bool have;     /* seg is the segment at the head of the stream */
+	bool parked;   /* something of queue 0 is */
 	bool whole;    /* ... and all of it is here, CRC checked */
 	bool refusing; /* ... and is thrown away, for: */
 	int why;
@@ -120,6 +137,7 @@ struct siw_ddp_rx {
 	struct siw_wire_err err;
 	struct siw_ddp_seg seg;
 	struct siw_ddp_rxq q[SIW_DDP_QUEUES];
+	struct siw_ddp_park park;
 };
 
 /* A message wholly framed: the FPDUs framed by then, and the STag it read from (or 0). */
@@ -146,6 +164,23 @@ struct siw_ddp_stream {
 	struct siw_ddp_rx rx;		   /* under the progress lock */
 	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
 };
+
+/* ---- ddp_rx.c, for ddp_park.c ---- */
+
+int siw_ddp_from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r);
+/* The next message's buffer leaves the queue: false if there is none. */
+bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
+/* A segment lies in its buffer: 1 it was its message's last (*delivery), 2. */
+int siw_ddp_placed(struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg,
+		   struct siw_ddp_delivery *delivery);
+
+/* ---- ddp_park.c, for ddp_rx.c ---- */
+
+/* The checks of a segment while something is parked: a code of enum siw_ddp_untagged_ecode, or 0. */
+uint8_t siw_ddp_park_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
+/* Parks the segment at the head: 3; 0 it is not wholly here, or there is no room now; -errno. */
+int siw_ddp_park(struct siw_ddp_stream *stream);
+void siw_ddp_park_free(struct siw_ddp_stream *stream);
 
 /* cffi: begin */
 

@@ -15,7 +15,7 @@ static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_L
 							0 };
 
 /* What mpa says, as this layer says it; an error is the stream's last word. */
-static int from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r)
+int siw_ddp_from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r)
 {
 	if (r >= 0)
 		return r;
@@ -39,7 +39,7 @@ static int refusal(struct siw_ddp_stream *stream)
 	if (!rx->whole)
 		r = siw_mpa_rx_payload(stream->mpa, rx->seg.head_len, NULL, 0);
 	if (r < 1)
-		return from_mpa(rx, stream->mpa, r);
+		return siw_ddp_from_mpa(rx, stream->mpa, r);
 	rx->have = false;
 	rx->err = rx->why_err;
 	return rx->dead = rx->why; /* RFC5041-7.1-09: nothing behind it is looked at */
@@ -94,15 +94,17 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 	if (seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue)
 		return SIW_DDP_INVALID_QN;
 	q = &rx->q[seg->qn];
+	if (__builtin_expect(rx->parked, 0) && !seg->qn)
+		return siw_ddp_park_judge(rx, seg);
 	if (seg->msn != q->msn) /* in order, so the range is this one */
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
 		length = q->length;
 	} else {
 		buf = siw_ddp_queue_peek(q->queue);
-		if (!buf)
+		if (!buf && (seg->qn || !rx->park.limit))
 			return SIW_DDP_NO_BUFFER;
-		length = buf->length;
+		length = buf ? buf->length : UINT64_MAX; /* parked: judged later */
 	}
 	if (seg->mo != (q->begun ? q->placed : 0))
 		return SIW_DDP_INVALID_MO;
@@ -158,10 +160,10 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 	if (!rx->have) {
 		r = siw_mpa_rx_fpdu(stream->mpa, &head, &head_len, &seg_len, &rx->whole);
 		if (r <= 0)
-			return from_mpa(rx, stream->mpa, r);
+			return siw_ddp_from_mpa(rx, stream->mpa, r);
 		if (!seg_len) {
 			r = siw_mpa_rx_payload(stream->mpa, 0, NULL, 0);
-			return r == 1 ? 2 : from_mpa(rx, stream->mpa, r);
+			return r == 1 ? 2 : siw_ddp_from_mpa(rx, stream->mpa, r);
 		}
 		r = judge(stream, head, seg_len);
 		if (r != 1) {
@@ -174,7 +176,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 }
 
 /* The message's buffer leaves the queue with its first segment. */
-static bool take_buffer(struct siw_ddp_rxq *q)
+bool siw_ddp_take_buffer(struct siw_ddp_rxq *q)
 {
 	const struct siw_ddp_buffer *buf = siw_ddp_queue_peek(q->queue);
 
@@ -190,27 +192,9 @@ static bool take_buffer(struct siw_ddp_rxq *q)
 	return true;
 }
 
-static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery *delivery)
+int siw_ddp_placed(struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg,
+		   struct siw_ddp_delivery *delivery)
 {
-	struct siw_ddp_rx *rx = &stream->rx;
-	const struct siw_ddp_seg *seg = &rx->seg;
-	struct siw_ddp_rxq *q = &rx->q[seg->qn];
-	struct iovec iov[SIW_DDP_MAX_SGE];
-	int n, r;
-
-	/* Another stream of the same queue may have been faster since siw_ddp_rx_head. */
-	if (!q->begun && !take_buffer(q))
-		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
-	if ((uint64_t)seg->mo + seg->payload > q->length)
-		return refuse_untagged(stream, SIW_DDP_TOO_LONG);
-	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
-	if (n < 0)
-		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
-	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
-	if (r != 1)
-		return from_mpa(rx, stream->mpa, r);
-	rx->have = false;
 	q->placed += seg->payload;
 	if (!seg->last)
 		return 2;
@@ -219,6 +203,35 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	q->begun = false;
 	q->msn++;
 	return 1;
+}
+
+static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery *delivery)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	const struct siw_ddp_seg *seg = &rx->seg;
+	struct siw_ddp_rxq *q = &rx->q[seg->qn];
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n, r;
+
+	if (__builtin_expect(rx->parked, 0) && !seg->qn)
+		return siw_ddp_park(stream);
+	/* Another stream of the same queue may have been faster since siw_ddp_rx_head. */
+	if (!q->begun && !siw_ddp_take_buffer(q)) {
+		if (!seg->qn && rx->park.limit)
+			return siw_ddp_park(stream);
+		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
+	}
+	if ((uint64_t)seg->mo + seg->payload > q->length)
+		return refuse_untagged(stream, SIW_DDP_TOO_LONG);
+	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
+				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
+	if (n < 0)
+		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
+	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
+	if (r != 1)
+		return siw_ddp_from_mpa(rx, stream->mpa, r);
+	rx->have = false;
+	return siw_ddp_placed(q, seg, delivery);
 }
 
 static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
@@ -248,7 +261,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	if (n)
 		siw_ddp_stag_put(stream->port, seg->stag);
 	if (r != 1)
-		return from_mpa(rx, stream->mpa, r);
+		return siw_ddp_from_mpa(rx, stream->mpa, r);
 	rx->have = false;
 	if (!seg->last)
 		return 2;

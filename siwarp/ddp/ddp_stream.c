@@ -50,6 +50,7 @@ void siw_ddp_listener_close(struct siw_ddp_listener *listener)
 
 static void stream_free(struct siw_ddp_stream *stream)
 {
+	siw_ddp_park_free(stream);
 	free(stream->tx.ring);
 	free(stream);
 }
@@ -154,6 +155,10 @@ int siw_ddp_shutdown(struct siw_ddp_stream *stream)
 
 int siw_ddp_drain(struct siw_ddp_stream *stream)
 {
+	/* What waited for a buffer will get none, and the rest of the stream need not wait for it. */
+	if (stream->rx.park.full)
+		siw_mpa_again(stream->mpa);
+	siw_ddp_park_free(stream);
 	return siw_mpa_drain(stream->mpa);
 }
 

@@ -148,6 +148,12 @@ struct siw_rdmap_start {
 	bool initiator;
 	uint32_t denied;   /* as siw_rdmap_deny */
 	const void *owner; /* what regions are bound to for this stream alone; NULL: nothing is */
+	/*
+	 * Octets in which Sends that find no receive wait for one; 0: that is an error. A Read of
+	 * nothing that comes behind such a Send is answered when that was received: the peer may be
+	 * asking just this (siw_rdmap_confirm).
+	 */
+	uint64_t park;
 };
 /*
  * Posts the buffers of queues 1 and 2, keeps IRD and ORD. Initiator with an RTR: sends it.
@@ -225,6 +231,7 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream is over */
 	SIW_RDMAP_ERROR,  /* this end found err; siw_rdmap_terminate is due; the stream is over */
 	SIW_RDMAP_CLOSED, /* end of stream or a dead connection: status */
+	SIW_RDMAP_PARKED, /* a Send waits for a receive: siw_rdmap_recv is due when one is posted */
 	SIW_RDMAP_CONFIRMED, /* the peer has every operation up to number cookie */
 	SIW_RDMAP_BAD_RECV,  /* datagram: a receive is used up: cookie, -EMSGSIZE or -EACCES */
 };
@@ -260,6 +267,14 @@ struct siw_rdmap_event {
  */
 int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 
+/* Whether anything of that kind goes on. */
+bool siw_rdmap_parked(const struct siw_rdmap_stream *stream);
+/* Octets of memory that hold such Sends. */
+uint64_t siw_rdmap_parked_octets(const struct siw_rdmap_stream *stream);
+/* Whether a Send waits for a receive, and the oldest one's number. */
+bool siw_rdmap_starved(const struct siw_rdmap_stream *stream, uint32_t *msn);
+/* It has waited long enough: siw_rdmap_recv gives ERROR, no buffer, unless there is one now. */
+void siw_rdmap_expire(struct siw_rdmap_stream *stream);
 /*
  * Sends the Terminate for the last ERROR (once) and shuts the sending side down. 1 done, 0 not yet:
  * call again, -errno.

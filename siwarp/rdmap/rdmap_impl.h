@@ -94,6 +94,8 @@ struct siw_rdmap_request {
 	struct siw_rdmap_wire_read wire;
 	struct siw_ddp_seg seg; /* for a Terminate to quote */
 	uint64_t buffer;	/* of queue 1 */
+	bool held;		/* it is not answered before a Send was received: */
+	uint32_t behind;	/* the MSN */
 };
 
 /* The first error that this end found, as a Terminate will tell it. */
@@ -119,10 +121,12 @@ enum siw_rdmap_term_state {
 
 /* Under the progress lock. */
 struct siw_rdmap_rx {
-	bool over;  /* TERMINATED, ERROR or CLOSED was said */
-	bool heard; /* the peer's first FPDU was seen, or need not be awaited */
-	bool have;  /* seg is judged and not wholly placed */
-	bool rtr;   /* ... and it is the peer's RTR */
+	bool over;	/* TERMINATED, ERROR or CLOSED was said */
+	bool heard;	/* the peer's first FPDU was seen, or need not be awaited */
+	bool have;	/* seg is judged and not wholly placed */
+	bool rtr;	/* ... and it is the peer's RTR */
+	bool parked;	/* Sends wait for receives, or requests for Sends */
+	uint32_t asked; /* requests taken in; those behind stream->asked are held */
 	uint8_t want_rtr;
 	struct siw_ddp_seg seg;
 };
@@ -203,6 +207,8 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
 /* rdmap_read.c: the peer's Reads. Progress lock: takes a request in; false: the fault is set. */
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery);
+/* Lets those be answered that need not wait any more: whether there are any. */
+bool siw_rdmap_request_release(struct siw_rdmap_stream *stream);
 /* Send lock: begins the oldest request's response. As siw_ddp_tx. */
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
 /* Octets of it. */

@@ -241,8 +241,8 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery)
 {
-	uint32_t asked = atomic_load_explicit(&stream->asked, memory_order_relaxed);
-	struct siw_rdmap_request *request = &stream->requests[asked & stream->request_mask];
+	struct siw_rdmap_rx *rx = &stream->rx;
+	struct siw_rdmap_request *request = &stream->requests[rx->asked & stream->request_mask];
 	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 				    SIW_RDMAP_UNSPECIFIED };
 
@@ -257,8 +257,29 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 		siw_rdmap_fault_set(stream, as_rdmap(err), seg, &request->wire);
 		return false;
 	}
+	request->held = rx->parked && !request->wire.rdmardsz;
+	if (request->held)
+		request->behind = siw_ddp_rx_arrived(stream->ddp);
+	rx->asked++;
+	return true;
+}
+
+bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
+{
+	uint32_t asked = atomic_load_explicit(&stream->asked, memory_order_relaxed);
+	uint32_t before = asked, delivered = siw_ddp_rx_delivered(stream->ddp);
+
+	for (; asked != stream->rx.asked; asked++) {
+		const struct siw_rdmap_request *r = &stream->requests[asked & stream->request_mask];
+
+		/* Responses come in order: those behind a held one wait too. */
+		if (r->held && (int32_t)(delivered - r->behind) < 0)
+			break;
+	}
+	if (asked == before)
+		return false;
 	/* Pairs with the load in siw_rdmap_owes. */
-	atomic_store_explicit(&stream->asked, asked + 1, memory_order_release);
+	atomic_store_explicit(&stream->asked, asked, memory_order_release);
 	return true;
 }
 

@@ -196,7 +196,8 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 		return fault(stream, event, NO_RTR_MATCH, NULL);
 	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
 		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
-	event->kind = SIW_RDMAP_REQUESTED;
+	if (siw_rdmap_request_release(stream))
+		event->kind = SIW_RDMAP_REQUESTED;
 	return 1;
 }
 
@@ -269,6 +270,76 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 	return 2;
 }
 
+/* ---- Sends that came before their receives --------------------------------------------------- */
+
+/* The segment was parked. */
+static int parked(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+
+	rx->have = false;
+	event->kind = rx->parked ? SIW_RDMAP_PROGRESS : SIW_RDMAP_PARKED;
+	rx->parked = true;
+	return 1;
+}
+
+/* Goes on with what is parked: 1 *event; 0 it still waits. */
+static __attribute__((cold, noinline)) int unpark(struct siw_rdmap_stream *stream,
+						  struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_rx *rx = &stream->rx;
+	struct siw_ddp_delivery delivery;
+	struct siw_ddp_seg seg;
+	int r;
+
+	if (siw_rdmap_request_release(stream)) {
+		event->kind = SIW_RDMAP_REQUESTED;
+		return 1;
+	}
+	r = siw_ddp_rx_unpark(stream->ddp, &seg, &delivery);
+	if (r < 0)
+		return fault(stream, event, siw_ddp_error(stream->ddp), &seg);
+	rx->parked = siw_ddp_rx_parked(stream->ddp) ||
+		     rx->asked != atomic_load_explicit(&stream->asked, memory_order_relaxed);
+	if (r == 0)
+		return 0;
+	event->kind = SIW_RDMAP_PROGRESS;
+	if (r == 1)
+		received(stream, &seg, &delivery, event);
+	return 1;
+}
+
+bool siw_rdmap_parked(const struct siw_rdmap_stream *stream)
+{
+	return stream->rx.parked;
+}
+
+uint64_t siw_rdmap_parked_octets(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_rx_parked(stream->ddp);
+}
+
+bool siw_rdmap_starved(const struct siw_rdmap_stream *stream, uint32_t *msn)
+{
+	struct siw_ddp_seg seg;
+
+	if (stream->rx.over || !siw_ddp_rx_starved(stream->ddp, &seg))
+		return false;
+	*msn = seg.msn;
+	return true;
+}
+
+void siw_rdmap_expire(struct siw_rdmap_stream *stream)
+{
+	struct siw_ddp_seg seg;
+
+	if (siw_ddp_rx_starved(stream->ddp, &seg))
+		siw_rdmap_fault_set(stream,
+				    (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
+							   SIW_DDP_NO_BUFFER },
+				    &seg, NULL);
+}
+
 /* What every event may be asked for. All of it at once would be a slow string instruction. */
 static void clear(struct siw_rdmap_event *event)
 {
@@ -299,6 +370,8 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	clear(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side's */
 		return error_event(stream, event);
+	if (__builtin_expect(rx->parked, 0) && unpark(stream, event))
+		return 1;
 	if (!rx->have) {
 		r = next(stream, event);
 		if (r == 2)
@@ -311,5 +384,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	r = siw_ddp_rx_place(stream->ddp, &rx->seg, right, &delivery);
 	if (r <= 0)
 		return r < 0 ? ended(stream, event, r) : 0;
+	if (__builtin_expect(r == 3, 0))
+		return parked(stream, event);
 	return placed(stream, r == 1, &delivery, event);
 }

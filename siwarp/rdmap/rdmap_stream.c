@@ -254,6 +254,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	siw_ddp_stream_pd(stream->ddp, start->pd);
 	if (start->owner)
 		siw_ddp_stream_bind(stream->ddp, start->owner);
+	siw_ddp_stream_park(stream->ddp, start->park);
 	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, ddp_queue(start->recvs));
 	stream->started = true;
 	if (!start->initiator) {

@@ -83,6 +83,9 @@ class QPAttr:
         qp_access_flags: RC: what the peer may do.
         max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
         max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
+        rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
+            receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
+            InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
         fd: UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair takes
             over and closes; its port becomes the QPN.
         sq_draining: of a query: in SQD, requests that were begun are not complete yet.
@@ -96,6 +99,8 @@ class QPAttr:
     qp_access_flags: int | None = None
     max_rd_atomic: int | None = None
     max_dest_rd_atomic: int | None = None
+    rnr_retry: int | None = None
+    min_rnr_timer: int | None = None
     fd: socket.socket | int | None = None
     sq_draining: bool | None = None
 
@@ -107,6 +112,8 @@ class QPAttr:
         "qp_access_flags": QPAttrMask.ACCESS_FLAGS,
         "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
         "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
+        "rnr_retry": QPAttrMask.RNR_RETRY,
+        "min_rnr_timer": QPAttrMask.MIN_RNR_TIMER,
         "fd": QPAttrMask.FD,
     }
 
@@ -254,6 +261,8 @@ class QP(Handle):
                 qp_access_flags=AccessFlag(attr.qp_access_flags),
                 max_rd_atomic=attr.max_rd_atomic,
                 max_dest_rd_atomic=attr.max_dest_rd_atomic,
+                rnr_retry=attr.rnr_retry,
+                min_rnr_timer=attr.min_rnr_timer,
             ),
             QPInitAttr(
                 qp_type=QPType(init.qp_type),

@@ -342,6 +342,7 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 		.initiator = at->initiator,
 		.denied = ~(uint32_t)qp->access,
 		.owner = siw_verbs_owner(qp),
+		.park = qp->roce ? (uint64_t)siw_settings()->rnr_octets : 0,
 	};
 	int err;
 

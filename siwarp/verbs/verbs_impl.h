@@ -249,6 +249,7 @@ struct siw_qp {
 	uint32_t qkey;
 	uint64_t serial;      /* of all QPs of the device: never used again */
 	int access, ord, ird; /* ord, ird: -1 not set */
+	int rnr_retry, min_rnr_timer;
 	struct siw_qp_cap cap;
 
 	siw_lock_t send_lock;
@@ -274,8 +275,11 @@ struct siw_qp {
 	uint32_t rq_done;	       /* receives completed: progress */
 	/* As rq_posted: a polled completion gave back the slots before it. */
 	_Atomic uint32_t rq_freed;
-	int burst;  /* messages to ask for at the next turn: progress */
-	bool heard; /* COMM_EST was raised since it left RESET: progress */
+	int burst;		  /* messages to ask for at the next turn: progress */
+	bool heard;		  /* COMM_EST was raised since it left RESET: progress */
+	bool parked;		  /* Sends wait for receives: progress and recv_lock to write */
+	uint32_t rnr_msn;	  /* the oldest of them: progress */
+	uint64_t rnr_deadline_ns; /* it waits until then: progress */
 
 	struct siw_rdmap_dgram *dgram;	 /* UD */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
@@ -469,6 +473,13 @@ void siw_verbs_kept_init(struct siw_kept *kept);
 /* The link of the object that was destroyed first, or NULL. */
 struct siw_link *siw_verbs_kept_take(struct siw_kept *kept);
 void siw_verbs_kept_give(struct siw_kept *kept, struct siw_link *link);
+/* ---- verbs_rnr.c; progress held ---- */
+/* A Send found no receive. */
+void siw_verbs_rnr_begin(struct siw_qp *qp);
+/* Nobody waits any more. */
+void siw_verbs_rnr_end(struct siw_qp *qp);
+/* What waits may have got its receive, or waited long enough. */
+void siw_verbs_rnr_look(struct siw_qp *qp, uint64_t now_ns);
 
 /* ---- verbs_post.c ---- */
 struct siw_wqe *siw_verbs_wqe(struct siw_qp *qp, uint32_t index);

@@ -251,6 +251,10 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 			break;
 	}
 	late = state == SIW_QPS_ERR && !qp->srq;
+	if (__builtin_expect(qp->parked, 0)) {
+		siw_verbs_mark_unsent(qp);
+		siw_verbs_nudge(qp->ctx);
+	}
 	siw_unlock(&qp->recv_lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

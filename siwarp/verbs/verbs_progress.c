@@ -87,6 +87,8 @@ static int send_unsent(struct siw_context *ctx)
 			siw_verbs_rc_broken(qp);
 		else if (run != SIW_RUN_DONE)
 			siw_verbs_mark_unsent(qp);
+		if (qp->parked)
+			siw_verbs_rnr_look(qp, siw_now_ns());
 		moved += run != SIW_RUN_BLOCKED;
 	}
 	return moved;

@@ -163,6 +163,8 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	qp->no_crc = init->no_crc || !siw_settings()->crc;
 	qp->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
 	qp->ord = qp->ird = -1;
+	qp->rnr_retry = 7;
+	qp->min_rnr_timer = 12;
 	qp->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 	qp->burst = 1;
 	qp->cap = init->cap;
@@ -357,6 +359,10 @@ static void take_attributes(struct siw_qp *qp, const struct siw_qp_attr *attr, i
 	}
 	if (mask & SIW_QP_MAX_DEST_RD_ATOMIC)
 		qp->ird = attr->max_dest_rd_atomic;
+	if (mask & SIW_QP_RNR_RETRY)
+		qp->rnr_retry = attr->rnr_retry;
+	if (mask & SIW_QP_MIN_RNR_TIMER)
+		qp->min_rnr_timer = attr->min_rnr_timer;
 	siw_unlock(&qp->send_lock);
 }
 
@@ -382,6 +388,10 @@ static int check_values(const struct siw_qp *qp, const struct siw_qp_attr *attr,
 		return -EINVAL;
 	if ((mask & SIW_QP_MAX_DEST_RD_ATOMIC) &&
 	    !within(attr->max_dest_rd_atomic, 0, SIW_RDMAP_MAX_READS))
+		return -EINVAL;
+	if ((mask & SIW_QP_RNR_RETRY) && !within(attr->rnr_retry, 0, 7))
+		return -EINVAL;
+	if ((mask & SIW_QP_MIN_RNR_TIMER) && !within(attr->min_rnr_timer, 0, 31))
 		return -EINVAL;
 	return 0;
 }
@@ -475,6 +485,8 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 		return -ESTALE;
 	siw_lock(&qp->ctx->progress);
 	err = modify(qp, attr, mask);
+	if (!err && qp->parked && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
+		siw_verbs_rnr_begin(qp);
 	siw_unlock(&qp->ctx->progress);
 	return err;
 }
@@ -494,6 +506,8 @@ static void query_attr(const struct siw_qp *qp, struct siw_qp_attr *attr)
 		.sq_draining = qp->draining,
 		.max_rd_atomic = qp->ord < 0 ? 0 : qp->ord,
 		.max_dest_rd_atomic = qp->ird < 0 ? 0 : qp->ird,
+		.rnr_retry = qp->rnr_retry,
+		.min_rnr_timer = qp->min_rnr_timer,
 		.fd = -1,
 	};
 	if (qp->stream) {

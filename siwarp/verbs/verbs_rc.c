@@ -433,6 +433,9 @@ static bool handle(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	case SIW_RDMAP_REQUESTED:
 		run_and_mark(qp);
 		return true;
+	case SIW_RDMAP_PARKED:
+		siw_verbs_rnr_begin(qp);
+		return true;
 	case SIW_RDMAP_STARTED:
 		qp->may_send = true;
 		if (qp->conn)

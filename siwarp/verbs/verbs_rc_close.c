@@ -51,6 +51,7 @@ static struct siw_rdmap_stream *detach(struct siw_qp *qp)
 	qp->closing = SIW_OPEN;
 	qp->broken = qp->failing = false;
 	siw_unlock(&qp->send_lock);
+	siw_verbs_rnr_end(qp);
 	siw_verbs_timed_del(qp->ctx, &qp->timed);
 	return stream;
 }
@@ -134,7 +135,9 @@ void siw_verbs_rc_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_qp *qp = siw_container(timed, struct siw_qp, timed);
 
-	if (now_ns >= qp->close_by_ns)
+	if (!qp->closing)
+		siw_verbs_rnr_look(qp, now_ns);
+	else if (now_ns >= qp->close_by_ns)
 		siw_verbs_rc_abort(qp);
 	else
 		siw_verbs_rc_close_step(qp);

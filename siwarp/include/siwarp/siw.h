@@ -388,7 +388,9 @@ enum siw_qp_attr_mask {
 	SIW_QP_EN_SQD_ASYNC_NOTIFY = 4,
 	SIW_QP_ACCESS_FLAGS = 8,
 	SIW_QP_QKEY = 64,
+	SIW_QP_RNR_RETRY = 2048,
 	SIW_QP_MAX_QP_RD_ATOMIC = 8192,
+	SIW_QP_MIN_RNR_TIMER = 32768,
 	SIW_QP_MAX_DEST_RD_ATOMIC = 131072,
 	SIW_QP_FD = 1073741824, /* siwarp's own */
 };
@@ -407,6 +409,15 @@ struct siw_qp_attr {
 	 */
 	int max_rd_atomic;
 	int max_dest_rd_atomic;
+	/*
+	 * RC, persona roce: how long a Send of the peer's waits here for a receive before a
+	 * Terminate ends the connection (no receiver-not-ready NAK is on the wire, so this end counts
+	 * for both): rnr_retry times what min_rnr_timer means. rnr_retry is 0 to 7, 7 without limit
+	 * and the default; min_rnr_timer is InfiniBand's code, 0 (655.36 ms) or 1 (0.01 ms) to 31
+	 * (491.52 ms), 12 (0.64 ms) the default.
+	 */
+	int rnr_retry;
+	int min_rnr_timer;
 	/* UD, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. */
 	int fd;
 };

@@ -25,7 +25,7 @@ WORDS = """
     drop_opcode
     drop_qkey drop_no_buffer drop_too_long drop_rxq_overflow drop_source send_errors terminate_tx
     terminate_rx crc_errors marker_errors connects accepts rejects startups_held
-    startups_refused startup_timeouts confirm_reads confirm_none
+    startups_refused startup_timeouts confirm_reads confirm_none rnr_parked rnr_expired
     cq_overflow epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors
 """
 PROMISED = WORDS.split()

@@ -91,6 +91,8 @@ KINDS = {
     lib.SIW_RDMAP_ERROR: "ERROR",
     lib.SIW_RDMAP_CLOSED: "CLOSED",
     lib.SIW_RDMAP_BAD_RECV: "BAD_RECV",
+    lib.SIW_RDMAP_CONFIRMED: "CONFIRMED",
+    lib.SIW_RDMAP_PARKED: "PARKED",
 }
 
 
@@ -195,7 +197,14 @@ class Stream:
         self._kept: list[Any] = []
 
     def start(
-        self, *, initiator: bool, ird: int = 4, ord: int = 4, rtr: int = 0, pd: int = PD
+        self,
+        *,
+        initiator: bool,
+        ird: int = 4,
+        ord: int = 4,
+        rtr: int = 0,
+        pd: int = PD,
+        park: int = 0,
     ) -> None:
         how = ffi.new(
             "struct siw_rdmap_start *",
@@ -206,6 +215,7 @@ class Stream:
                 "ord": ord,
                 "rtr": rtr,
                 "initiator": initiator,
+                "park": park,
             },
         )
         checked(lib.siw_rdmap_start(self.handle, how))

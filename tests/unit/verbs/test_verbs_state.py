@@ -127,7 +127,7 @@ def attributes(kind: int, state: int, event: str) -> int:
     if not ud:
         before = state in (RESET, INIT)
         if before or state in (RTS, SQD):
-            mask |= ACCESS
+            mask |= ACCESS | QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
         if before:
             mask |= ORD | IRD
         if state == SQD and event != "TO_RTS":
