@@ -313,6 +313,9 @@ int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgr
 void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram);
 int siw_rdmap_dgram_addr(struct siw_rdmap_dgram *dgram, struct siw_addr *out);
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* octets of a message */
+/* What was dropped for want of a receive, by source, the worst first: as siw_query_drops. */
+int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
+			  int max);
 void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram);
 /* Which receives to fill, and the Q_Key a message must carry. */
 void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue *recvs,

@@ -30,6 +30,7 @@ struct siw_rdmap_dgram {
 	struct siw_ddp_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
+	struct siw_rdmap_sources *dropped; /* progress lock */
 };
 
 int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
@@ -59,6 +60,7 @@ void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
 {
 	siw_rdmap_traffic_report(&dgram->traffic);
 	siw_ddp_dgram_close(dgram->ddp);
+	free(dgram->dropped);
 	free(dgram);
 }
 
@@ -70,6 +72,12 @@ int siw_rdmap_dgram_addr(struct siw_rdmap_dgram *dgram, struct siw_addr *out)
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram)
 {
 	return siw_ddp_dgram_max(dgram->ddp);
+}
+
+int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
+			  int max)
+{
+	return siw_rdmap_sources_query(dgram->dropped, out, max);
 }
 
 void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram)
@@ -180,13 +188,16 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *
 		}
 		if (!dgram->recvs) { /* before RTR, or in error */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
+			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (!wanted(dgram, &seg))
 			continue;
 		r = siw_ddp_dgram_place(dgram->ddp, dgram->recvs, &delivery);
-		if (r == -ENOBUFS)
+		if (r == -ENOBUFS) {
+			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
+		}
 		fill(event, &seg, &delivery);
 		if (r < 0) {
 			event->kind = SIW_RDMAP_BAD_RECV;

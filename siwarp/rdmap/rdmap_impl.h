@@ -70,6 +70,16 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 			       SIW_COUNTER_rx_octets);
 }
 
+/* ---- rdmap_sources.c: who was dropped for want of a receive ------------------------------------ */
+
+struct siw_rdmap_sources;
+
+/* One more of this source's. *sources is made with the first. */
+void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct siw_addr *source);
+/* As siw_rdmap_dgram_drops. */
+int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
+			    int max);
+
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* Operations begun and not yet taken by TCP, at most. A power of two. */

@@ -47,7 +47,7 @@ from siwarp.verbs.errors import (
 from siwarp.verbs.events import AsyncEvent
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
-from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from siwarp.verbs.tap import capture
 from siwarp.verbs.wr import SGE, RecvWR, SendWR
@@ -85,6 +85,7 @@ __all__ = [
     "RemoteBuffer",
     "SendFlag",
     "SendWR",
+    "SourceDrops",
     "SrqAttr",
     "SrqAttrMask",
     "SrqInitAttr",

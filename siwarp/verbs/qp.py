@@ -132,6 +132,22 @@ _post_recv = lib.siw_post_recv
 _null = ffi.NULL
 
 
+@dataclass(frozen=True)
+class SourceDrops:
+    """What one source sent to a UD queue pair that had no receive for it.
+
+    Attributes:
+        source: its IP address.
+        drops: datagrams dropped.
+        over: so many of them at the most may be another's, where there were too many sources.
+
+    """
+
+    source: str
+    drops: int
+    over: int
+
+
 class QP(Handle):
     """A queue pair (``siw_create_qp``).
 
@@ -245,6 +261,20 @@ class QP(Handle):
     def _step(self, state: QPState, attr: QPAttr | None) -> None:
         given = {} if attr is None else {f.name: getattr(attr, f.name) for f in fields(attr)}
         self.modify(QPAttr(**{**given, "qp_state": state}))
+
+    def drops(self) -> list[SourceDrops]:
+        """Return whose datagrams were dropped because no receive was posted, the worst first.
+
+        Of UD; at most 32 source addresses are kept, those that were dropped most.
+
+        Raises:
+            Error: it is no UD queue pair (EINVAL).
+
+        """
+        out = ffi.new("struct siw_source_drops[]", 32)
+        n = check(lib.siw_query_drops(self._live(), out, 32), f"asking {self!r} for its drops")
+        found = [(addr_from_c(d.source), d) for d in out[0:n]]
+        return [SourceDrops(a[0], int(d.drops), int(d.over)) for a, d in found if a]
 
     def query(self) -> tuple[QPAttr, QPInitAttr]:
         """Return its attributes and what it was made with, as they are now."""

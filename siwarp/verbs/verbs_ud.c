@@ -45,6 +45,19 @@ void siw_verbs_ud_receive(struct siw_qp *qp)
 	siw_unlock(&qp->send_lock);
 }
 
+int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
+{
+	int n = -EINVAL;
+
+	if (siw_verbs_inherited(qp->ctx))
+		return -ESTALE;
+	siw_lock(&qp->ctx->progress);
+	if (qp->dgram)
+		n = siw_rdmap_dgram_drops(qp->dgram, out, max);
+	siw_unlock(&qp->ctx->progress);
+	return n;
+}
+
 /* ---- sending --------------------------------------------------------------------------------- */
 
 static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)

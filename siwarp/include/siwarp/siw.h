@@ -504,6 +504,11 @@ uint32_t siw_qp_num(struct siw_qp *qp);
  * UD: where the QP is bound. RC: its end of the connection; peer may be NULL. -ENOTCONN otherwise.
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
+/*
+ * UD: which source addresses sent what was dropped because no receive was posted, the worst first: the
+ * number known (32 at the most), of which max are put into out. -EINVAL: it is no UD QP.
+ */
+int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
 
 /*
  * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is then

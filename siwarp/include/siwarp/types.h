@@ -39,6 +39,14 @@ struct siw_sge {
 	uint32_t lkey;
 };
 
+/* What one source address (its port is 0) lost for want of a receive, as siw_query_drops tells. */
+struct siw_source_drops {
+	struct siw_addr source;
+	uint64_t drops; /* datagrams */
+	uint64_t
+		over; /* so many of them at the most may be of others: more sources than are kept */
+};
+
 /*
  * Reads a numeric address ("127.0.0.1", "::1", "fe80::1%eth0") into *out with the port
  * (host byte order). Returns 0, or -EINVAL if the text is no numeric address.
