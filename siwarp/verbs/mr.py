@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.verbs._seam import Handle, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import AccessFlag
-from siwarp.verbs.errors import Error
+from siwarp.verbs.errors import Error, from_errno
 from siwarp.verbs.pd import PD
 from siwarp.verbs.wr import SGE
 
@@ -52,6 +52,36 @@ class RemoteBuffer(NamedTuple):
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError(f"octets {offset}..{offset + length} are not inside {self.length}")
         return RemoteBuffer(self.addr + offset, length, self.rkey)
+
+
+_ADVICE = {
+    errno.EINVAL: "remote writing needs AccessFlag.LOCAL_WRITE too, qp is an RC queue pair, and "
+    "a region is at most max_mr_size octets",
+}
+_ADVICE_ANEW = {
+    errno.EINVAL: "say what to change: pd= (of the same context; never of a region that is bound "
+    "to a queue pair), buffer= or access=; remote writing needs AccessFlag.LOCAL_WRITE too",
+}
+
+
+def _memory(buffer: Any) -> memoryview:
+    if isinstance(buffer, int):
+        if buffer < 0:
+            raise ValueError(f"a length of {buffer} octets")
+        buffer = mmap.mmap(-1, buffer) if buffer else bytearray()
+    view = memoryview(buffer)
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
+def _export(view: memoryview, access: AccessFlag, buffer: object) -> Any:
+    """Return the memory as C has it, if it is good for that access."""
+    if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
+        raise Error(
+            errno.EFAULT,
+            f"a read-only {type(buffer).__name__} cannot be registered for writing: use a "
+            "bytearray, or access=0 (sending) or AccessFlag.REMOTE_READ",
+        )
+    return ffi.from_buffer("uint8_t[]", view)
 
 
 class MR(Handle):
@@ -102,19 +132,7 @@ class MR(Handle):
     ) -> None:
         reap()
         pd._live()
-        if isinstance(buffer, int):
-            if buffer < 0:
-                raise ValueError(f"a length of {buffer} octets")
-            buffer = mmap.mmap(-1, buffer) if buffer else bytearray()
-        view = memoryview(buffer)
-        view = view.cast("B") if view.nbytes else memoryview(bytearray())
-        access = AccessFlag(access)
-        if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
-            raise Error(
-                errno.EFAULT,
-                f"a read-only {type(buffer).__name__} cannot be registered for writing: use a "
-                "bytearray, or access=0 (sending) or AccessFlag.REMOTE_READ",
-            )
+        view, access = _memory(buffer), AccessFlag(access)
         if access & AccessFlag.REMOTE_INVALIDATE and qp is None:
             raise Error(
                 errno.EINVAL,
@@ -122,17 +140,18 @@ class MR(Handle):
             )
         if qp is not None and qp.pd is not pd:
             raise Error(errno.EINVAL, f"{qp!r} is of another PD than {pd!r}: use that PD")
-        export = ffi.from_buffer("uint8_t[]", view)
+        export = _export(view, access, buffer)
         c = check_pointer(
             lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access))
             if qp is None
             else lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access)),
             f"registering {view.nbytes} octets",
-            {
-                errno.EINVAL: "remote writing needs AccessFlag.LOCAL_WRITE too, and qp an RC "
-                "queue pair"
-            },
+            _ADVICE,
         )
+        self._take(c, pd, export, view, access)
+        self._open(c, pd, keep=(export, view))
+
+    def _take(self, c: Any, pd: PD, export: Any, view: memoryview, access: AccessFlag) -> None:
         self.pd = pd
         self.addr = self.buf = int(ffi.cast("uintptr_t", export))
         self.length = view.nbytes
@@ -141,7 +160,51 @@ class MR(Handle):
         self.access = access
         self.view = view
         self._free: Callable[[], None] = lambda: ffi.release(export)
-        self._open(c, pd, keep=(export, view))
+
+    def rereg(self, *, pd: PD | None = None, buffer: Any = None, access: int | None = None) -> None:
+        """Change the PD, the memory or the access of this region (``siw_rereg_mr``).
+
+        It gets new keys, and the old ones are dead when this returns: elements and remote buffers
+        made before are for nothing; make them anew, and tell the peer.
+
+        Raises:
+            TypeError, BufferError, Error, LimitError: as registering does; the region is what it
+                was, and its keys live. Error also if there is nothing to change, or the PD is of
+                another context (EINVAL).
+
+        """
+        c = self._live()
+        new_pd = self.pd if pd is None else pd
+        wanted = self.access if access is None else AccessFlag(access)
+        view = self.view if buffer is None else _memory(buffer)
+        export = None
+        if buffer is not None or access is not None:
+            export = _export(view, wanted, self.view.obj if buffer is None else buffer)
+        flags = (
+            (1 if buffer is not None else 0)
+            | (2 if pd is not None else 0)
+            | (4 if access is not None else 0)
+        )
+        rc = lib.siw_rereg_mr(
+            c, flags, new_pd._live(), export or ffi.NULL, view.nbytes, int(wanted)
+        )
+        if rc:
+            number = ffi.errno
+            advice = self._busy() if number == errno.EBUSY else _ADVICE_ANEW.get(number)
+            raise from_errno(number, f"registering {self!r} anew", advice)
+        old_view, old_free = self.view, self._free
+        if buffer is None:
+            self.lkey, self.rkey, self.access, self.pd = c.lkey, c.rkey, wanted, new_pd
+        else:
+            self._take(c, new_pd, export, view, wanted)
+            self._keep = (export, view)
+            old_free()
+            with contextlib.suppress(BufferError):
+                old_view.release()
+        for parent in self._parents:
+            parent._children.discard(self)
+        self._parents = (new_pd,)
+        new_pd._children.add(self)
 
     def _release(self) -> None:
         super()._release()

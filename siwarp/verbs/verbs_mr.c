@@ -108,48 +108,61 @@ static int check_access(int access, bool bound)
 	return 0;
 }
 
-/* owner: of the QP that the region is bound to, or NULL. */
-static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void *addr,
-				      size_t length, int access)
+/* What the user sees of a region, and what is not for changing. */
+struct region {
+	struct siw_mr mr; /* first */
+	int access;
+	const void *owner; /* of the QP that it is bound to, or NULL */
+};
+
+/* A new STag for this memory: 0 and *stag, or -errno. */
+static int make_stag(const struct siw_pd *pd, const void *owner, void *addr, size_t length,
+		     int access, uint32_t *stag)
 {
-	struct siw_context *ctx = pd->ctx;
 	struct siw_rdmap_region region = { .addr = addr,
 					   .length = length,
 					   .rights = (uint32_t)access,
 					   .pd = pd->number,
 					   .owner = owner };
-	struct siw_mr *mr = NULL;
 	int err = check_access(access, owner);
 
-	if (siw_verbs_inherited(ctx)) {
-		errno = ESTALE;
-		return NULL;
-	}
-	if (!err && length > ctx->attr.max_mr_size)
+	if (!err && length > pd->ctx->attr.max_mr_size)
 		err = -EINVAL;
 	if (!err)
 		err = probe(addr, length, access);
-	if (err)
-		goto fail;
-	err = -ENOMEM;
-	mr = calloc(1, sizeof(*mr));
-	if (!mr)
-		goto fail;
-	err = siw_rdmap_stag_alloc(ctx->port, &region, &mr->lkey);
-	if (err)
-		goto fail;
-	mr->context = ctx;
+	return err ? err : siw_rdmap_stag_alloc(pd->ctx->port, &region, stag);
+}
+
+static void describe(struct siw_mr *mr, struct siw_pd *pd, void *addr, size_t length, uint32_t stag)
+{
+	mr->context = pd->ctx;
 	mr->pd = pd;
 	mr->addr = addr;
 	mr->length = length;
-	mr->rkey = mr->lkey;
-	mr->handle = mr->lkey;
+	mr->lkey = mr->rkey = mr->handle = stag;
+}
+
+static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void *addr,
+				      size_t length, int access)
+{
+	struct region *r = NULL;
+	uint32_t stag;
+	int err = siw_verbs_inherited(pd->ctx) ? -ESTALE : 0;
+
+	if (!err) {
+		r = calloc(1, sizeof(*r));
+		err = r ? make_stag(pd, owner, addr, length, access, &stag) : -ENOMEM;
+	}
+	if (err) {
+		free(r);
+		errno = -err;
+		return NULL;
+	}
+	r->access = access;
+	r->owner = owner;
+	describe(&r->mr, pd, addr, length, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
-	return mr;
-fail:
-	free(mr);
-	errno = -err;
-	return NULL;
+	return &r->mr;
 }
 
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
@@ -189,6 +202,16 @@ static void revoke_stag(struct siw_context *ctx, uint32_t stag)
 	siw_unlock(&ctx->progress);
 }
 
+/* No peer and no request uses the STag when this returns. */
+static int end_stag(struct siw_context *ctx, uint32_t stag)
+{
+	int err = siw_rdmap_stag_free(ctx->port, stag);
+
+	if (!err)
+		revoke_stag(ctx, stag);
+	return err;
+}
+
 int siw_dereg_mr(struct siw_mr *mr)
 {
 	struct siw_pd *pd = mr->pd;
@@ -198,13 +221,66 @@ int siw_dereg_mr(struct siw_mr *mr)
 		return -ESTALE;
 	if (siw_verbs_key_in_use(pd->ctx, mr->lkey))
 		return -EBUSY;
-	err = siw_rdmap_stag_free(pd->ctx->port, mr->lkey);
+	err = end_stag(pd->ctx, mr->lkey);
 	if (err)
 		return err;
-	revoke_stag(pd->ctx, mr->lkey);
 	atomic_fetch_sub(&pd->n_mr, 1);
-	free(mr);
+	free(siw_container(mr, struct region, mr));
 	return 0;
+}
+
+static int rereg(struct region *r, struct siw_pd *pd, void *addr, size_t length, int access)
+{
+	struct siw_pd *old_pd = r->mr.pd;
+	uint32_t stag;
+	int err;
+
+	if (siw_verbs_inherited(old_pd->ctx))
+		return -ESTALE;
+	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
+		return -EBUSY;
+	/* The new one first: what can fail leaves the old one as it was. */
+	err = make_stag(pd, r->owner, addr, length, access, &stag);
+	if (err)
+		return err;
+	err = end_stag(old_pd->ctx, r->mr.lkey);
+	if (err) { /* dead already: not a region any more */
+		siw_rdmap_stag_free(pd->ctx->port, stag);
+		return err;
+	}
+	describe(&r->mr, pd, addr, length, stag);
+	r->access = access;
+	atomic_fetch_add(&pd->n_mr, 1);
+	atomic_fetch_sub(&old_pd->n_mr, 1);
+	return 0;
+}
+
+int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
+		 int access)
+{
+	const int known = SIW_REREG_MR_CHANGE_TRANSLATION | SIW_REREG_MR_CHANGE_PD |
+			  SIW_REREG_MR_CHANGE_ACCESS;
+	struct region *r = siw_container(mr, struct region, mr);
+	int err = 0;
+
+	if (!(flags & SIW_REREG_MR_CHANGE_PD))
+		pd = mr->pd;
+	else if (!pd || pd->ctx != mr->pd->ctx || (r->owner && pd != mr->pd))
+		err = -EINVAL;
+	if (!(flags & SIW_REREG_MR_CHANGE_TRANSLATION)) {
+		addr = mr->addr;
+		length = mr->length;
+	}
+	if (!(flags & SIW_REREG_MR_CHANGE_ACCESS))
+		access = r->access;
+	if (!flags || (flags & ~known))
+		err = -EINVAL;
+	if (!err)
+		err = rereg(r, pd, addr, length, access);
+	if (!err)
+		return 0;
+	errno = -err;
+	return err == -ENOENT ? SIW_REREG_MR_ERR_CMD : SIW_REREG_MR_ERR_INPUT;
 }
 
 /* ---- address handles ------------------------------------------------------------------------- */

@@ -178,8 +178,10 @@ int siw_dealloc_pd(struct siw_pd *pd);
 
 /*
  * Registers length octets at addr; access is a set of enum siw_access_flags. Pins nothing; looks at
- * the first and the last page. Errors: EINVAL (length 0 is fine; remote write without local
- * write is not), EFAULT (memory absent, or not writable as asked), ENOMEM (max_mr).
+ * the first and the last page. A hole between them is found when somebody reaches into it, which
+ * fails as a bad key does. Errors: EINVAL (length 0 is fine; beyond max_mr_size, wrapping, or
+ * remote write without local write is not), EFAULT (memory absent, or not writable as asked),
+ * ENOMEM (max_mr).
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
 /*
@@ -199,6 +201,29 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
  * message meets later completes with LOC_PROT_ERR.
  */
 int siw_dereg_mr(struct siw_mr *mr);
+
+enum siw_rereg_mr_flags {
+	SIW_REREG_MR_CHANGE_TRANSLATION = 1, /* addr and length */
+	SIW_REREG_MR_CHANGE_PD = 2,
+	SIW_REREG_MR_CHANGE_ACCESS = 4,
+};
+
+/* As enum ibv_rereg_mr_err_code, as far as siwarp has them; errno says why. */
+enum siw_rereg_mr_err_code {
+	SIW_REREG_MR_ERR_INPUT = -1, /* the region is what it was, its keys live */
+	SIW_REREG_MR_ERR_CMD = -4,   /* it was deregistered before: do not use it */
+};
+
+/*
+ * Changes what flags (of enum siw_rereg_mr_flags) says of a region and gives it new keys, as
+ * unpredictable as any; what is not in flags is not looked at. The old keys are dead when this returns,
+ * and nothing is in flight with them, as after siw_dereg_mr: requests that still carry them fail.
+ * 0, or an enum siw_rereg_mr_err_code with errno EINVAL (flags, a PD of another device, another PD
+ * for a region that is bound to a QP, what siw_reg_mr says), EFAULT, ENOMEM (for a moment there
+ * are two), or EBUSY as siw_dereg_mr.
+ */
+int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
+		 int access);
 
 /* ---- completion queues ----------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@ import pytest
 from unit.verbs.verbs_harness import ALL_ACCESS, Pair, Rig, poll, refused
 
 from siwarp._siwarp import ffi, lib
-from siwarp.verbs import MR, PD, AccessFlag, RecvWR, SendWR, WCStatus
+from siwarp.verbs import MR, PD, SGE, AccessFlag, RecvWR, SendWR, WCStatus
 
 PAGE = mmap.PAGESIZE
 LOCAL, REMOTE_W, REMOTE_R = AccessFlag.LOCAL_WRITE, AccessFlag.REMOTE_WRITE, AccessFlag.REMOTE_READ
@@ -100,6 +100,36 @@ def test_one_page_that_cannot_be_written_at_either_end_is_found(rig: Rig, pages:
     assert reg(rig, pages.first, 2 * PAGE, LOCAL) == 0
 
 
+def test_a_hole_in_the_middle_is_found_by_who_reaches_into_it(rig: Rig, pair: Pair) -> None:
+    """Registering pins nothing, so it cannot promise what lies between the first and last page."""
+    hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
+    assert libc.munmap(hole + 2 * PAGE, PAGE) == 0
+    mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", hole), 5 * PAGE, LOCAL)
+    assert mr
+    for offset, status in [
+        (0, WCStatus.SUCCESS),
+        (2 * PAGE, WCStatus.LOC_PROT_ERR),
+        (2 * PAGE - 100, WCStatus.LOC_PROT_ERR),
+        (3 * PAGE, WCStatus.SUCCESS),
+    ]:
+        there = SGE(hole + offset, 200, mr.lkey)
+        pair.recv()
+        pair.a.post_send(SendWR(1, sg=[there], ah=pair.to_b))
+        assert poll(pair.scq)[0].status == status
+        if status == WCStatus.SUCCESS:
+            assert poll(pair.rcq)[0].ok
+        else:
+            pair.a.to_rts()
+        back = pair.rig.ud(pair.idle)
+        back.post_recv(RecvWR(2, sg=[there]))
+        pair.a.post_send(SendWR(3, sg=[pair.out.sge(0, 200)], ah=rig.ah(back)))
+        assert poll(pair.scq)[0].ok
+        assert poll(pair.idle)[0].status == status
+        back.close()
+    assert lib.siw_dereg_mr(mr) == 0
+    libc.munmap(hole, 5 * PAGE)
+
+
 @pytest.mark.parametrize("offset", range(9))
 def test_probing_changes_no_octet(rig: Rig, offset: int) -> None:
     memory = mmap.mmap(-1, 2 * PAGE)
@@ -139,8 +169,6 @@ def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, pair: Pair) 
         mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", base), size, LOCAL)
         assert mr
         ctypes.memset(base + size - 1, 0x77, 1)
-        from siwarp.verbs import SGE
-
         pair.recv()
         pair.a.post_send(SendWR(1, sg=[SGE(base + size - 1, 1, mr.lkey)], ah=pair.to_b))
         assert poll(pair.rcq)[0].ok and pair.into.read(1) == b"\x77"
@@ -168,8 +196,6 @@ def test_keys_differ_follow_no_simple_order_and_are_not_used_again_soon(rig: Rig
 
 
 def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, pair: Pair) -> None:
-    from siwarp.verbs import SGE
-
     memory = bytearray(b"secret")
     mr = rig.mr(memory)
     stale = SGE(mr.addr, 6, mr.lkey)
