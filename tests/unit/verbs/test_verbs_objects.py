@@ -1,0 +1,22 @@
+"""Objects that threads share while others make, change and destroy what is beside them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+
+def test_threads_post_poll_resize_wait_and_destroy_round_one_cq_and_one_srq(
+    build_dir: Path,
+) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-objects", "4000" if "SANITIZER" in os.environ else "1500"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    # Messages, queue pairs, resizings, asynchronous events, completion events, memory regions.
+    assert all(int(n) > 0 for n in done.stdout.split()), done.stdout
