@@ -142,6 +142,14 @@ def _print_streams(streams: list[Stream]) -> None:
     )
 
 
+def _print_lua_path(wanted: bool) -> None:
+    if wanted:
+        spec = importlib.util.find_spec("siwarp")
+        assert spec is not None and spec.origin is not None
+        print(Path(spec.origin).parent / "inspect" / "siwarp.lua")
+        raise typer.Exit
+
+
 def dissect(
     file: Annotated[Path, typer.Argument(help="A pcapng or pcap file, as of siwarp capture.")],
     stream: Annotated[
@@ -151,6 +159,13 @@ def dissect(
     errors: bool = typer.Option(False, "--errors", help="Only messages with something wrong."),
     summary: bool = typer.Option(False, "--summary", help="The streams instead of the messages."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    lua_path: bool = typer.Option(
+        False,
+        "--lua-path",
+        callback=_print_lua_path,
+        is_eager=True,
+        help="Only print where the script for Wireshark is: tshark -X lua_script:PATH.",
+    ),
 ) -> None:
     """Print the messages in a capture, requests with their responses, errors with their clause."""
     if importlib.util.find_spec("scapy") is None or importlib.util.find_spec("crc32c") is None:

@@ -87,3 +87,9 @@ def test_captures_of_others_are_read_too(name: str) -> None:
     messages = siwarp_json("dissect", CAPTURES / f"{name}.pcap")
     assert sum(m["answers"] is not None for m in messages) == 4
     assert {m["error"] for m in messages} == {None}
+
+
+def test_the_script_for_wireshark_is_where_the_command_says() -> None:
+    path = Path(siwarp("dissect", "--lua-path").stdout.strip())
+    assert path.is_absolute()
+    assert 'Proto("siwarp"' in path.read_text("utf-8")

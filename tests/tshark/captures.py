@@ -7,50 +7,24 @@ the captures hold is asserted without tshark too: tests/unit/llp and tests/cli.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
+from tshark.tshark_harness import check_packets, check_stream, fields, tshark
 
 import siwarp as package
 from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
 
-# Each mends a failure of stock tshark: short Sends shown as malformed RPC/RDMA or SMB Direct,
-# heuristics after well-known ports, segments out of order. The checksums are off by default.
-TSHARK = [
-    "tshark", "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
-    "-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.reassemble_out_of_order:TRUE",
-    "-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE",
-    "-o", "udp.check_checksum:TRUE",
-]  # fmt: skip
-
-
-def tshark(file: Path) -> str:
-    """The whole file in words."""
-    done = subprocess.run(
-        [*TSHARK, "-r", str(file), "-V"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=unsanitized(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def check_checksums(words: str) -> None:
-    """Every packet's TCP or UDP checksum is good, and every IPv4 header's."""
-    packets = len(re.findall(r"^Frame \d+:", words, re.MULTILINE))
-    assert packets > 0
-    assert words.count("    [Checksum Status: Good]") == packets
-    v4 = len(re.findall(r"^Internet Protocol Version 4", words, re.MULTILINE))
-    assert words.count("[Header checksum status: Good]") == v4
-    assert "Malformed" not in words
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -70,15 +44,75 @@ def test_every_fpdu_of_an_rc_capture_shows_a_good_crc(
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for file in (ours, theirs):
-        words = tshark(file)
-        check_checksums(words)
-        messages = siwarp_json("dissect", file)
-        fpdus = sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
+        fpdus = segments(siwarp_json("dissect", file))
         assert fpdus >= 100
-        assert words.count("(Good CRC32)") == fpdus
-        assert "Bad CRC32" not in words
-        assert words.count("Expert Info (Warning") == words.count("Expert Info (Error") == 0
-        assert words.count("(suspected) retransmission") == 0
+        check_stream(file, fpdus)
+
+
+def segments(messages: list[dict[str, Any]]) -> int:
+    return sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_thousands_of_mixed_messages_of_both_ends_have_good_crcs_up_to_the_terminate(
+    tmp_path: Path, host: str
+) -> None:
+    file = tmp_path / "mixed.pcapng"
+    with (
+        package.capture(file),
+        package.listen((host, 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepting = pool.submit(listener.accept)
+        with package.connect(listener.address) as one, accepting.result() as other:
+            memory = [end.register(bytearray(100_000)) for end in (one, other)]
+            for n in range(400):
+                for end, peer, there in ((one, other, memory[1]), (other, one, memory[0])):
+                    end.send(bytes(n))
+                    assert len(peer.recv()) == n
+                    end.write(there.remote(), bytes(37 * n))
+                    assert end.read(there.remote(), 11 * n) == bytes(11 * n)
+            assert one.read(memory[1].remote(), 100_000) == bytes(100_000)
+            with pytest.raises(package.ProtocolError):
+                one.read(package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00), 8)
+    messages = siwarp_json("dissect", file)
+    kinds = Counter(m["kind"] for m in messages)
+    assert kinds["RDMA_READ_REQUEST"] == 802
+    # One Write more than was asked for: the empty one that says that the initiator is ready.
+    assert [kinds[k] for k in ("SEND", "RDMA_WRITE", "RDMA_READ_RESPONSE")] == [800, 801, 801]
+    assert kinds["TERMINATE"] == 1
+    check_stream(file, segments(messages))
+    rows = fields(file, "iwarp_rdma.opcode", "iwarp_rdma.opcode")
+    shown = Counter(int(opcode, 0) for row in rows for opcode in row[0].split(","))
+    assert (shown[1], shown[7]) == (802, 1)
+
+
+def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
+    tmp_path: Path,
+) -> None:
+    program, files = tmp_path / "rc_write", tmp_path / "of-%p.pcapng"
+    flags = siwarp("config", "--cflags", "--libs").stdout.split()
+    source = ROOT / "examples" / "c" / "rc_write.c"
+    subprocess.run(
+        ["cc", str(source), *flags, "-o", str(program)], check=True, timeout=60, env=unsanitized()
+    )
+    environment = {**os.environ, "SIWARP_CAPTURE": str(files)}
+    with subprocess.Popen(
+        [program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as responder:
+        assert responder.stdout is not None
+        port = responder.stdout.readline().strip().rpartition(":")[2]
+        subprocess.run(
+            [program, "127.0.0.1", port, "some text"], check=True, timeout=60, env=environment
+        )
+        assert responder.wait(timeout=30) == 0
+    captured = sorted(tmp_path.glob("of-*.pcapng"))
+    assert len(captured) == 2
+    for file in captured:
+        messages = siwarp_json("dissect", file)
+        assert [m["length"] for m in messages if m["kind"] == "RDMA_WRITE"]
+        assert {m["error"] for m in messages} == {None}
+        check_stream(file, segments(messages))
 
 
 def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: Path) -> None:
@@ -100,6 +134,6 @@ def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: 
             assert time.monotonic() < deadline
             cq.poll(8)
     words = tshark(file)
-    check_checksums(words)
+    check_packets(words)
     comments = re.findall(r"Expert Info \(Comment/Comment\): (\w+):", words)
     assert comments == ["drop_short"] * 2 + ["drop_crc"] * 3

@@ -1,0 +1,535 @@
+-- SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+--
+-- For Wireshark and tshark, 4.0 or newer: what their own iWARP dissectors leave out.
+--
+--   tshark -X lua_script:$(siwarp dissect --lua-path) -r FILE
+--
+--   * datagram-iWARP on UDP: found by its CRC, or by Decode As (UDP port, SIWARP); each field, the
+--     CRC judged, then the stock dissector for DDP and RDMAP
+--   * MPA connections whose Request asks for Markers, or with -o siwarp_mpa.all:TRUE all of them:
+--     CRC and Markers judged
+--   * beside the stock dissectors: IRD, ORD and the bits of revision 2 in start-up frames, and the
+--     Read Request that a Terminate quotes
+--
+-- Filters begin with siwarp. and siwarp_mpa.: siwarp.crc.status == "Bad", siwarp.msn == 7, ...
+-- On a port that another protocol has: -o udp.try_heuristic_first:TRUE, or Decode As.
+
+local bits = bit32 or bit
+local stock = Dissector.get("iwarp_ddp_rdmap")
+
+-- ---- CRC32C ------------------------------------------------------------------------------------
+
+local crc_table = {}
+for n = 0, 255 do
+	local c = n
+	for _ = 1, 8 do
+		local low = c % 2
+		c = math.floor(c / 2)
+		if low == 1 then
+			c = bits.bxor(c, 0x82f63b78) % 0x100000000
+		end
+	end
+	crc_table[n] = c
+end
+
+-- Of a string. The low octet of the register picks the table's row; the rest moves down.
+local function crc32c(octets)
+	local c = 0xffffffff
+	for i = 1, #octets do
+		local row = crc_table[bits.bxor(c % 256, octets:byte(i)) % 256]
+		c = bits.bxor(math.floor(c / 256), row) % 0x100000000
+	end
+	return 0xffffffff - c
+end
+
+-- ---- names -------------------------------------------------------------------------------------
+
+local opcodes = {
+	[0] = "Write", "Read Request", "Read Response", "Send", "Send with Invalidate",
+	"Send with Solicited Event", "Send with Solicited Event and Invalidate", "Terminate",
+}
+local queues = { [0] = "Send", "Read Request", "Terminate", "Atomic Response" }
+local layers = { [0] = "RDMAP", "DDP", "MPA" }
+local reasons = {
+	["0.1.0"] = "invalid STag", ["0.1.1"] = "base or bounds violation",
+	["0.1.2"] = "access rights violation", ["0.1.3"] = "STag not associated with the stream",
+	["0.1.4"] = "TO wrap", ["0.1.9"] = "STag cannot be invalidated", ["0.1.255"] = "unspecified",
+	["0.2.5"] = "invalid RDMAP version", ["0.2.6"] = "unexpected opcode",
+	["0.2.7"] = "catastrophic error of the stream", ["0.2.8"] = "catastrophic error, global",
+	["0.2.9"] = "STag cannot be invalidated", ["0.2.255"] = "unspecified",
+	["1.1.0"] = "invalid STag", ["1.1.1"] = "base or bounds violation",
+	["1.1.2"] = "STag not associated with the stream", ["1.1.3"] = "TO wrap",
+	["1.1.4"] = "invalid DDP version", ["1.2.1"] = "invalid queue number",
+	["1.2.2"] = "no buffer available", ["1.2.3"] = "MSN out of range",
+	["1.2.4"] = "invalid MO", ["1.2.5"] = "message too long for the buffer",
+	["1.2.6"] = "invalid DDP version", ["2.0.1"] = "TCP connection lost",
+	["2.0.2"] = "CRC mismatch", ["2.0.3"] = "Marker and ULPDU length disagree",
+	["2.0.4"] = "invalid start-up frame", ["2.0.5"] = "local catastrophic error",
+	["2.0.6"] = "insufficient IRD", ["2.0.7"] = "no matching RTR option",
+}
+
+-- ---- what both protocols share -----------------------------------------------------------------
+
+-- The CRC in the last four octets, against that of everything before them.
+local function add_crc(tree, fields, range, checked, in_use)
+	local at = range:len() - 4
+	local found = range(at, 4):le_uint()
+	local item = tree:add_le(fields.crc, range(at, 4))
+	local expected = crc32c(range(0, at):raw())
+	local status
+	if found == expected then
+		status = "Good"
+		item:append_text(" (Good CRC32)")
+	elseif not in_use or (in_use == "perhaps" and found == 0) then
+		status = "Unused"
+		item:append_text(" (not used)")
+	else
+		status = "Bad"
+		item:append_text(string.format(" (Bad CRC32, should be 0x%08x)", expected))
+		item:add_proto_expert_info(checked)
+	end
+	tree:add(fields.crc_status, status):set_generated()
+	return status
+end
+
+local function add_terminate(tree, fields, range)
+	if range:len() < 4 then
+		return ""
+	end
+	local layer, kind = math.floor(range(0, 1):uint() / 16), range(0, 1):uint() % 16
+	local code = range(1, 1):uint()
+	tree:add(fields.term_layer, range(0, 1), layer)
+	tree:add(fields.term_type, range(0, 1), kind)
+	tree:add(fields.term_code, range(1, 1))
+	local reason = reasons[layer .. "." .. kind .. "." .. code] or "code " .. code
+	reason = (layers[layer] or "layer " .. layer) .. ": " .. reason
+	tree:add(fields.term_reason, reason):set_generated()
+	return reason
+end
+
+-- The Read Request behind the quoted DDP header, which the stock dissector leaves out.
+local function add_quoted_request(tree, fields, range)
+	local flags = range(2, 1):uint()
+	local at = 4
+	if bits.band(flags, 0xc0) ~= 0 then
+		at = at + 2
+	end
+	if bits.band(flags, 0x40) ~= 0 then
+		if range:len() <= at then
+			return
+		end
+		at = at + (bits.band(range(at, 1):uint(), 0x80) ~= 0 and 14 or 18)
+	end
+	if bits.band(flags, 0x20) == 0 or range:len() < at + 28 then
+		return
+	end
+	local quoted = tree:add(fields.quoted, range(at, 28))
+	quoted:add(fields.quoted_sink_stag, range(at, 4))
+	quoted:add(fields.quoted_sink_to, range(at + 4, 8))
+	quoted:add(fields.quoted_size, range(at + 12, 4))
+	quoted:add(fields.quoted_src_stag, range(at + 16, 4))
+	quoted:add(fields.quoted_src_to, range(at + 20, 8))
+end
+
+-- The stock dissector's part. It raises what it cannot read as an error of this script.
+local function chain(tvb, pinfo, root, tree, malformed)
+	if stock and not pcall(stock.call, stock, tvb, pinfo, root) then
+		tree:add_proto_expert_info(malformed)
+	end
+end
+
+local function shared_fields(prefix)
+	return {
+		crc = ProtoField.uint32(prefix .. ".crc", "CRC32C", base.HEX),
+		crc_status = ProtoField.string(prefix .. ".crc.status", "CRC status"),
+		term_layer = ProtoField.uint8(prefix .. ".term.layer", "Terminate layer", base.DEC, layers),
+		term_type = ProtoField.uint8(prefix .. ".term.type", "Terminate error type"),
+		term_code = ProtoField.uint8(prefix .. ".term.code", "Terminate error code"),
+		term_reason = ProtoField.string(prefix .. ".term.reason", "Terminate reason"),
+		quoted = ProtoField.none(prefix .. ".term.read_request", "Quoted Read Request"),
+		quoted_sink_stag = ProtoField.uint32(prefix .. ".term.sink_stag", "Sink STag", base.HEX),
+		quoted_sink_to = ProtoField.uint64(prefix .. ".term.sink_to", "Sink TO", base.HEX),
+		quoted_size = ProtoField.uint32(prefix .. ".term.size", "Read size"),
+		quoted_src_stag = ProtoField.uint32(prefix .. ".term.src_stag", "Source STag", base.HEX),
+		quoted_src_to = ProtoField.uint64(prefix .. ".term.src_to", "Source TO", base.HEX),
+	}
+end
+
+local function listed(fields)
+	local all = {}
+	for _, field in pairs(fields) do
+		all[#all + 1] = field
+	end
+	return all
+end
+
+-- ---- datagram-iWARP on UDP ---------------------------------------------------------------------
+
+local siwarp = Proto("siwarp", "datagram-iWARP")
+local f = shared_fields("siwarp")
+f.last = ProtoField.bool("siwarp.last", "Last segment", 8, nil, 0x40)
+f.dv = ProtoField.uint8("siwarp.ddp_version", "DDP version", base.DEC, nil, 0x03)
+f.rv = ProtoField.uint8("siwarp.rdmap_version", "RDMAP version", base.DEC, nil, 0xc0)
+f.opcode = ProtoField.uint8("siwarp.opcode", "Opcode", base.DEC, opcodes, 0x0f)
+f.q_key = ProtoField.uint32("siwarp.q_key", "Q_Key", base.HEX)
+f.qn = ProtoField.uint32("siwarp.qn", "QN", base.HEX)
+f.queue = ProtoField.uint32("siwarp.queue", "Queue", base.DEC, queues, 0x00000003)
+f.dest_index = ProtoField.uint32("siwarp.dest_index", "Destination index", base.DEC, nil, 0x0000ff00)
+f.source_index = ProtoField.uint32("siwarp.source_index", "Source index", base.DEC, nil, 0x00ff0000)
+f.msn = ProtoField.uint32("siwarp.msn", "MSN")
+f.mo = ProtoField.uint32("siwarp.mo", "MO")
+f.length = ProtoField.uint32("siwarp.length", "Message length")
+siwarp.fields = listed(f)
+
+local bad_crc = ProtoExpert.new("siwarp.bad_crc", "Wrong CRC: the receiver drops it",
+	expert.group.CHECKSUM, expert.severity.ERROR)
+local bad_header = ProtoExpert.new("siwarp.bad_header", "A header that no receiver accepts",
+	expert.group.MALFORMED, expert.severity.WARN)
+local too_short = ProtoExpert.new("siwarp.short", "Shorter than the headers and the CRC",
+	expert.group.MALFORMED, expert.severity.ERROR)
+siwarp.experts = { bad_crc, bad_header, too_short }
+siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", true)
+
+local HEADER, CRC = 18, 4
+
+function siwarp.dissector(tvb, pinfo, root)
+	pinfo.cols.protocol = "SIWARP"
+	local tree = root:add(siwarp, tvb())
+	if tvb:len() < HEADER + CRC then
+		tree:add_proto_expert_info(too_short)
+		pinfo.cols.info = "too short"
+		return tvb:len()
+	end
+	if tvb:reported_len() > tvb:len() then
+		pinfo.cols.info = "cut by the capture"
+	end
+	local opcode, length = tvb(1, 1):uint() % 16, tvb:len() - HEADER - CRC
+	tree:add(f.last, tvb(0, 1))
+	tree:add(f.dv, tvb(0, 1))
+	tree:add(f.rv, tvb(1, 1))
+	tree:add(f.opcode, tvb(1, 1))
+	tree:add(f.q_key, tvb(2, 4))
+	local qn = tree:add(f.qn, tvb(6, 4))
+	qn:add(f.queue, tvb(6, 4))
+	qn:add(f.dest_index, tvb(6, 4))
+	qn:add(f.source_index, tvb(6, 4))
+	tree:add(f.msn, tvb(10, 4))
+	tree:add(f.mo, tvb(14, 4))
+	tree:add(f.length, length):set_generated()
+	if bits.band(tvb(0, 1):uint(), 0xc3) ~= 0x41 or opcodes[opcode] == nil then
+		tree:add_proto_expert_info(bad_header)
+	end
+	local status = add_crc(tree, f, tvb(), bad_crc, "perhaps")
+	local info = string.format("%s MSN=%d, %d octets", opcodes[opcode] or "opcode " .. opcode,
+		tvb(10, 4):uint(), length)
+	if opcode == 7 then
+		info = info .. ", " .. add_terminate(tree, f, tvb(HEADER, length))
+		if length >= 4 then
+			add_quoted_request(tree, f, tvb(HEADER, length))
+		end
+	end
+	if status == "Bad" then
+		info = info .. " [Bad CRC32]"
+	elseif siwarp.prefs.chain then
+		chain(tvb(0, HEADER + length):tvb(), pinfo, root, tree, bad_header)
+		pinfo.cols.protocol = "SIWARP"
+	end
+	pinfo.cols.info = info
+	return tvb:len()
+end
+
+local function is_datagram(tvb)
+	if tvb:len() < HEADER + CRC or tvb:reported_len() > tvb:len() then
+		return false
+	end
+	local first, second = tvb(0, 1):uint(), tvb(1, 1):uint()
+	if bits.band(first, 0x83) ~= 1 then
+		return false
+	end
+	local crc = tvb(tvb:len() - CRC, CRC):le_uint()
+	if crc == 0 then
+		return first == 0x41 and second >= 0x40 and second <= 0x47 and tvb(14, 4):uint() == 0
+	end
+	return crc == crc32c(tvb(0, tvb:len() - CRC):raw())
+end
+
+local function datagram_heuristic(tvb, pinfo, root)
+	if not is_datagram(tvb) then
+		return false
+	end
+	siwarp.dissector(tvb, pinfo, root)
+	pinfo.conversation = siwarp -- then a broken one of the same two addresses is shown too
+	return true
+end
+
+siwarp:register_heuristic("udp", datagram_heuristic)
+DissectorTable.get("udp.port"):add_for_decode_as(siwarp)
+
+-- ---- MPA with Markers --------------------------------------------------------------------------
+
+local mpa = Proto("siwarp_mpa", "MPA with Markers")
+local m = shared_fields("siwarp_mpa")
+m.key = ProtoField.string("siwarp_mpa.key", "Key")
+m.m = ProtoField.bool("siwarp_mpa.m", "Asks for Markers", 8, nil, 0x80)
+m.c = ProtoField.bool("siwarp_mpa.c", "Asks for CRC", 8, nil, 0x40)
+m.r = ProtoField.bool("siwarp_mpa.r", "Rejected", 8, nil, 0x20)
+m.s = ProtoField.bool("siwarp_mpa.s", "Enhanced", 8, nil, 0x10)
+m.rev = ProtoField.uint8("siwarp_mpa.rev", "Revision")
+m.pd_length = ProtoField.uint16("siwarp_mpa.pd_length", "Private data length")
+m.a = ProtoField.bool("siwarp_mpa.a", "A: peer to peer", 16, nil, 0x8000)
+m.b = ProtoField.bool("siwarp_mpa.b", "B: RTR by Send", 16, nil, 0x4000)
+m.ird = ProtoField.uint16("siwarp_mpa.ird", "IRD", base.DEC, nil, 0x3fff)
+m.c_rtr = ProtoField.bool("siwarp_mpa.c_rtr", "C: RTR by Write", 16, nil, 0x8000)
+m.d_rtr = ProtoField.bool("siwarp_mpa.d_rtr", "D: RTR by Read", 16, nil, 0x4000)
+m.ord = ProtoField.uint16("siwarp_mpa.ord", "ORD", base.DEC, nil, 0x3fff)
+m.private_data = ProtoField.bytes("siwarp_mpa.private_data", "Private data")
+m.ulpdu_length = ProtoField.uint16("siwarp_mpa.ulpdu_length", "ULPDU length")
+m.marker = ProtoField.uint32("siwarp_mpa.marker", "Marker", base.HEX)
+mpa.fields = listed(m)
+local mpa_bad_crc = ProtoExpert.new("siwarp_mpa.bad_crc", "Wrong CRC", expert.group.CHECKSUM,
+	expert.severity.ERROR)
+local bad_marker = ProtoExpert.new("siwarp_mpa.bad_marker", "A Marker that does not point to its FPDU",
+	expert.group.PROTOCOL, expert.severity.WARN)
+local mpa_bad_header = ProtoExpert.new("siwarp_mpa.bad_header", "A header that no receiver accepts",
+	expert.group.MALFORMED, expert.severity.WARN)
+mpa.experts = { mpa_bad_crc, bad_marker, mpa_bad_header }
+mpa.prefs.all = Pref.bool("Show every MPA connection, also without Markers", false)
+
+local REQUEST_KEY, REPLY_KEY = "MPA ID Req Frame", "MPA ID Rep Frame"
+local STARTUP, SPACING = 20, 512
+
+-- By connection, then by who sends: who asks for Markers, and how many octets behind the first
+-- Marker what comes next begins. By addresses, as tcp.stream cannot be asked for in a first pass.
+local streams = {}
+-- The latter again for frames that are shown a second time.
+local begins = {}
+
+function mpa.init()
+	streams, begins = {}, {}
+end
+
+local function is_startup(tvb)
+	if tvb:len() < STARTUP then
+		return false
+	end
+	local key = tvb(0, 16):string()
+	return key == REQUEST_KEY or key == REPLY_KEY
+end
+
+local function enhanced(tvb)
+	return bits.band(tvb(16, 1):uint(), 0x10) ~= 0 and tvb(17, 1):uint() >= 2
+		and tvb(18, 2):uint() >= 4 and tvb:len() >= STARTUP + 4
+end
+
+local function add_enhanced(tree, tvb)
+	for _, name in ipairs({ "a", "b", "ird" }) do
+		tree:add(m[name], tvb(STARTUP, 2))
+	end
+	for _, name in ipairs({ "c_rtr", "d_rtr", "ord" }) do
+		tree:add(m[name], tvb(STARTUP + 2, 2))
+	end
+end
+
+local function add_startup(tvb, pinfo, root)
+	local key = tvb(0, 16):string()
+	local length = tvb(18, 2):uint()
+	local tree = root:add(mpa, tvb(0, STARTUP + length))
+	tree:add(m.key, tvb(0, 16))
+	for _, name in ipairs({ "m", "c", "r", "s" }) do
+		tree:add(m[name], tvb(16, 1))
+	end
+	tree:add(m.rev, tvb(17, 1))
+	tree:add(m.pd_length, tvb(18, 2))
+	local at = STARTUP
+	if enhanced(tvb) then
+		add_enhanced(tree, tvb)
+		at = at + 4
+	end
+	if STARTUP + length > at then
+		tree:add(m.private_data, tvb(at, STARTUP + length - at))
+	end
+	pinfo.cols.info = key == REQUEST_KEY and "MPA Request" or "MPA Reply"
+	return STARTUP + length
+end
+
+local function ends_of(pinfo)
+	local from = tostring(pinfo.src) .. " " .. pinfo.src_port
+	local to = tostring(pinfo.dst) .. " " .. pinfo.dst_port
+	return from < to and from .. " " .. to or to .. " " .. from, from
+end
+
+-- Notes what a start-up frame says of its connection.
+local function learn(tvb, pinfo)
+	local ends, from = ends_of(pinfo)
+	local known = streams[ends]
+	if known == nil or (tvb(0, 16):string() == REQUEST_KEY and known.request ~= pinfo.number) then
+		known = { asks = {}, next = {}, crc = false, request = pinfo.number }
+		streams[ends] = known
+	end
+	known.asks[from] = bits.band(tvb(16, 1):uint(), 0x80) ~= 0
+	known.next[from] = known.next[from] or 0
+	known.crc = known.crc or bits.band(tvb(16, 1):uint(), 0x40) ~= 0
+	return known
+end
+
+-- How far behind the first Marker these octets begin.
+local function begin_of(tvb, pinfo, known, from)
+	local head = tvb(0, math.min(tvb:len(), 64)):raw()
+	local key = pinfo.number .. "/" .. tvb:len() .. "/" .. crc32c(head)
+	if not pinfo.visited then
+		begins[key] = known.next[from]
+	end
+	return begins[key]
+end
+
+-- The octets of an FPDU that begins `here` octets behind the first Marker, at `at` of the tvb: its
+-- plain octets and its end; nil and how many octets there must be when it is not whole.
+local function take(tvb, at, here, marked, on_marker)
+	local plain, want, head = ByteArray.new(), 2, here
+	while plain:len() < want do
+		if marked and here % SPACING == 0 then
+			if tvb:len() < at + 4 then
+				return nil, at + 4
+			end
+			if plain:len() == 0 then
+				head = here + 4
+			end
+			on_marker(tvb(at, 4), here < head and 0 or here - head)
+			at, here = at + 4, here + 4
+		end
+		local piece = want - plain:len()
+		if marked then
+			piece = math.min(piece, SPACING - here % SPACING)
+		end
+		if tvb:len() < at + piece then
+			return nil, at + piece
+		end
+		plain:append(tvb(at, piece):bytes())
+		at, here = at + piece, here + piece
+		if want == 2 and plain:len() == 2 then
+			local length = plain:get_index(0) * 256 + plain:get_index(1)
+			want = 2 + length + (-(2 + length)) % 4 + CRC
+		end
+	end
+	return plain, at
+end
+
+local function add_fpdu(tvb, pinfo, root, at, here, known, marked)
+	local found = {}
+	local plain, stop = take(tvb, at, here, marked, function(range, due)
+		found[#found + 1] = { range = range, due = due }
+	end)
+	if plain == nil then
+		return nil, stop
+	end
+	local tree = root:add(mpa, tvb(at, stop - at), "MPA FPDU")
+	local length = plain:get_index(0) * 256 + plain:get_index(1)
+	tree:add(m.ulpdu_length, length):set_generated()
+	for _, marker in ipairs(found) do
+		local item = tree:add(m.marker, marker.range)
+		local says = marker.range(2, 2):uint()
+		if says - says % 4 ~= marker.due then
+			item:add_proto_expert_info(bad_marker)
+		end
+	end
+	local status = add_crc(tree, m, tvb(at, stop - at), mpa_bad_crc, known.crc)
+	if status ~= "Bad" and length > 0 then
+		chain(plain:subset(2, length):tvb("FPDU without Markers"), pinfo, root, tree, mpa_bad_header)
+	end
+	return stop
+end
+
+function mpa.dissector(tvb, pinfo, root)
+	pinfo.cols.protocol = "SIWARP_MPA"
+	local at = 0
+	if is_startup(tvb) then
+		local whole = STARTUP + tvb(18, 2):uint()
+		if tvb:len() < whole then
+			pinfo.desegment_offset, pinfo.desegment_len = 0, whole - tvb:len()
+			return
+		end
+		learn(tvb, pinfo)
+		at = add_startup(tvb, pinfo, root)
+	end
+	local ends, from = ends_of(pinfo)
+	local known = streams[ends]
+	if known == nil or known.next[from] == nil then
+		return tvb:len()
+	end
+	local marked = false
+	for other, asks in pairs(known.asks) do
+		marked = marked or (other ~= from and asks)
+	end
+	local begin = at == 0 and begin_of(tvb, pinfo, known, from) or -at
+	if begin == nil then
+		return tvb:len()
+	end
+	while at < tvb:len() do
+		local stop, need = add_fpdu(tvb, pinfo, root, at, begin + at, known, marked)
+		if stop == nil then
+			pinfo.desegment_offset = at
+			pinfo.desegment_len = math.max(need - tvb:len(), 1)
+			break
+		end
+		at = stop
+	end
+	if not pinfo.visited then
+		known.next[from] = begin + at
+	end
+	return tvb:len()
+end
+
+-- The stock dissector keeps every connection that it has begun with, so the Request decides: whether
+-- the Reply will ask for Markers cannot be known by then.
+local function mpa_heuristic(tvb, pinfo, root)
+	if not is_startup(tvb) then
+		return false
+	end
+	local asks = bits.band(tvb(16, 1):uint(), 0x80) ~= 0
+	if not asks and not mpa.prefs.all then
+		return false
+	end
+	pinfo.conversation = mpa
+	mpa.dissector(tvb, pinfo, root)
+	return true
+end
+
+mpa:register_heuristic("tcp", mpa_heuristic)
+DissectorTable.get("tcp.port"):add_for_decode_as(mpa)
+
+-- ---- beside the stock dissectors ---------------------------------------------------------------
+
+local more = Proto("siwarp_more", "iWARP, what else is there")
+local rev_field, term_field = Field.new("iwarp_mpa.rev"), Field.new("iwarp_rdma.term_layer")
+local own_crc_field = Field.new("siwarp.crc")
+
+-- A field's octets from `before` octets ahead of it on, to the end of what it lies in.
+local function around(info, before)
+	local source = info.source
+	local at = info.offset - before
+	return at >= 0 and source:range(at, source:len() - at) or nil
+end
+
+local function more_of_startup(range, root)
+	local tvb = range:tvb()
+	if is_startup(tvb) and enhanced(tvb) then
+		add_enhanced(root:add(more, range(STARTUP, 4)), tvb)
+	end
+end
+
+function more.dissector(_, _, root)
+	for _, info in ipairs({ rev_field() }) do
+		local range = around(info, 17)
+		if range then
+			more_of_startup(range, root)
+		end
+	end
+	for _, info in ipairs(own_crc_field() and {} or { term_field() }) do
+		local range = around(info, 0)
+		if range and range:len() >= 4 and bits.band(range(2, 1):uint(), 0x20) ~= 0 then
+			add_quoted_request(root:add(more, range()), m, range)
+		end
+	end
+end
+
+register_postdissector(more)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What tshark shows with the script that comes with siwarp: datagrams, Markers, revision 2."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
+from scapy.packet import Raw
+from tshark.tshark_harness import check_packets, fields, lua, tshark
+from unit.inspect.inspect_harness import (
+    CAPTURES,
+    Link,
+    datagram,
+    send,
+    startup,
+    with_markers,
+    written,
+)
+
+import siwarp as package
+from siwarp.inspect import (
+    DDPDatagram,
+    QuotedReadRequest,
+    QuotedUntagged,
+    Terminate,
+    UDDatagram,
+)
+from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
+
+ALL = (*lua(), "-o", "siwarp_mpa.all:TRUE")
+
+
+def ud(msn: int, payload: bytes = b"", q_key: int = 0x11111111) -> bytes:
+    return bytes(UDDatagram(segment=DDPDatagram(msn=msn, q_key=q_key) / Raw(payload)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("size", [1, 64, 60_000])
+def test_every_datagram_of_a_ud_capture_shows_its_fields_and_a_good_crc(
+    tmp_path: Path, size: int, host: str
+) -> None:
+    file = tmp_path / "ud.pcapng"
+    with server("--qp", "ud", "--addr", host) as (port, _):
+        done = siwarp(
+            "capture", "-o", file, "--", *COMMAND,
+            "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    messages = siwarp_json("dissect", file)
+    assert len(messages) == 40
+    words = tshark(file, *lua(), "-V")
+    check_packets(words)
+    assert words.count("(Good CRC32)") == 40
+    assert words.count("Direct Data Placement and Remote Direct Memory Access Protocol") == 40
+    shown = fields(
+        file, "siwarp", "siwarp.msn", "siwarp.length", "siwarp.q_key", "siwarp.queue",
+        "siwarp.opcode", "siwarp.crc.status", "iwarp_ddp.msn", options=tuple(lua()),
+    )  # fmt: skip
+    assert [row[:2] for row in shown] == [
+        [str(m["fields"]["msn"]), str(m["length"])] for m in messages
+    ]
+    assert {int(row[2], 0) for row in shown} == {m["fields"]["q_key"] for m in messages}
+    assert {tuple(row[3:6]) for row in shown} == {("0", "3", "Good")}
+    assert [row[6] for row in shown] == [row[0] for row in shown]
+
+
+def test_a_corrupted_datagram_is_shown_as_bad_with_the_reason_for_its_drop(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "bad.pcapng"
+    corrupted = bytearray(ud(2, b"x" * 40))
+    corrupted[30] ^= 1
+    with (
+        package.capture(file),
+        Context() as ctx,
+        PD(ctx) as pd,
+        CQ(ctx) as cq,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
+    ):
+        qp.to_rts()
+        for octets in (ud(1), bytes(corrupted), b"short"):
+            s.sendto(octets, ("127.0.0.1", qp.addr[1]))
+        deadline = time.monotonic() + 20
+        while len(siwarp_json("dissect", file)) < 3:
+            assert time.monotonic() < deadline
+            cq.poll(8)
+    words = tshark(file, *lua(), "-V")
+    assert words.count("(Good CRC32)") == words.count("(Bad CRC32, should be 0x") == 1
+    assert "drop_crc: wrong CRC" in words
+    assert fields(file, "siwarp.bad_crc", "siwarp.msn", options=tuple(lua())) == [["2"]]
+    assert len(fields(file, "siwarp.short", "frame.number", options=tuple(lua()))) == 1
+
+
+def test_a_datagram_with_a_bad_crc_alone_is_shown_by_decode_as(tmp_path: Path) -> None:
+    packet = datagram(ud(7)[:-1] + b"\xee", b=("10.1.0.2", 53))
+    file = written([packet], tmp_path / "x.pcapng")
+    assert fields(file, "siwarp", "siwarp.msn", options=tuple(lua())) == []
+    chosen = (*lua(), "-d", "udp.port==53,siwarp")
+    assert fields(file, "siwarp", "siwarp.msn", "siwarp.crc.status", options=chosen) == [
+        ["7", "Bad"]
+    ]
+
+
+def test_other_udp_traffic_is_left_to_its_own_dissectors(tmp_path: Path) -> None:
+    queries = [datagram(bytes([n, 0x41, 1, 0, 0, 1]) + bytes(40)) for n in range(0x40, 0x50)]
+    file = written(queries, tmp_path / "x.pcapng")
+    assert len(fields(file, "siwarp", "frame.number", options=tuple(lua()))) <= 1
+
+
+@pytest.mark.parametrize("twice", [(), ("-2",)], ids=["once", "twice"])
+@pytest.mark.parametrize("marked", ["m", "reply_m", "both"])
+def test_fpdus_with_markers_have_good_crcs_wherever_segments_end(
+    tmp_path: Path, marked: str, twice: tuple[str, ...]
+) -> None:
+    asks = {"m": 1, "reply_m": 1} if marked == "both" else {marked: 1}
+    link = startup(Link().open(), **asks)
+    fpdus = [send(n, b"m" * (n * 150)) for n in range(1, 9)]
+    for who, asked in ((0, "reply_m"), (1, "m")):
+        stream = with_markers(fpdus) if asked in asks else b"".join(fpdus)
+        link.send(who, stream, [100, 600, 3])
+    file = written(link.close().packets, tmp_path / "x.pcapng")
+    words = tshark(file, *ALL, *twice, "-V")
+    assert words.count("(Good CRC32)") == 16
+    assert words.count("Queue number: 0") == 16
+    # Two directions of 5,600 octets and more have at least eleven each.
+    assert words.count("    Marker: 0x") >= 11 * len(asks)
+    assert "does not point" not in words
+
+
+def test_a_marker_that_points_elsewhere_and_a_wrong_crc_are_told(tmp_path: Path) -> None:
+    stream = bytearray(with_markers([send(1, b"x" * 600), send(2)]))
+    stream[515] ^= 8
+    link = startup(Link().open(), m=1, reply_m=1).send(0, bytes(stream))
+    words = tshark(written(link.packets, tmp_path / "x.pcapng"), *lua(), "-V")
+    assert words.count("(Bad CRC32, should be 0x") == words.count("(Good CRC32)") == 1
+    assert "A Marker that does not point to its FPDU" in words
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_revision_2_is_shown_beside_the_stock_dissector_and_without(
+    tmp_path: Path, every: bool
+) -> None:
+    fields_of = {"rev": 2, "s": 1, "ird": 5, "ord": 6, "a": 1, "c_rtr": 1}
+    reply = {f"reply_{name}": value for name, value in {**fields_of, "ird": 9}.items()}
+    link = startup(Link().open(), **fields_of, **reply, private_data=b"pd").send(0, send(1))
+    file = written(link.packets, tmp_path / "x.pcapng")
+    shown = fields(
+        file, "siwarp_mpa.ird", "siwarp_mpa.ird", "siwarp_mpa.ord", "siwarp_mpa.a",
+        "siwarp_mpa.b", "siwarp_mpa.c_rtr", options=ALL if every else tuple(lua()),
+    )  # fmt: skip
+    assert shown == [["5", "6", "1", "0", "1"], ["9", "6", "1", "0", "1"]]
+    stock = fields(file, "iwarp_mpa.crc_check", "frame.number", options=tuple(lua()))
+    assert len(stock) == 1
+
+
+def test_the_read_request_that_our_terminate_quotes_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "terminate.pcapng"
+    with (
+        package.capture(file),
+        package.listen(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepting = pool.submit(listener.accept)
+        with (
+            package.connect(listener.address) as conn,
+            accepting.result(),
+            pytest.raises(package.ProtocolError),
+        ):
+            conn.read(package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00), 8)
+    shown = fields(
+        file, "iwarp_rdma.term_layer", "siwarp_mpa.term.src_stag", "siwarp_mpa.term.src_to",
+        "siwarp_mpa.term.size", options=tuple(lua()),
+    )  # fmt: skip
+    assert shown == [["0x00dead00", "0x0000000000001000", "8"]]
+
+
+def test_a_datagrams_terminate_is_shown_in_words_with_its_read_request(tmp_path: Path) -> None:
+    body = Terminate(
+        layer=0, etype=1, code=2, m=1, d=1, r=1, ddp_seg_len=46,
+        quoted_ddp=QuotedUntagged(opcode=1, qn=1), quoted_rdma=QuotedReadRequest(size=99),
+    )  # fmt: skip
+    octets = bytes(UDDatagram(segment=DDPDatagram(opcode=7, qn=2) / body))
+    file = written([datagram(octets)], tmp_path / "x.pcapng")
+    shown = fields(file, "siwarp", "siwarp.term.reason", "siwarp.term.size", options=tuple(lua()))
+    assert shown == [["RDMAP: access rights violation", "99"]]
+
+
+@pytest.mark.parametrize("name", ["siw-rping", "siw-rping-crc", "siw-rping-p2p"])
+def test_recorded_connections_of_linux_are_shown_whole_by_the_script_too(name: str) -> None:
+    words = tshark(CAPTURES / f"{name}.pcap", *ALL, "-V")
+    status = "Good" if "crc" in name else "Unused"
+    frames = 34 if "p2p" in name else 33
+    assert words.count(f"[CRC status: {status}]") == frames
+    assert words.count("Direct Data Placement and Remote Direct") == frames
+
+
+def test_cut_and_mutated_octets_raise_no_error_in_the_script(tmp_path: Path) -> None:
+    whole = bytes(UDDatagram(segment=DDPDatagram(opcode=7, qn=2) / Terminate(m=1, d=1, r=1)))
+    packets = [datagram(whole)]
+    for size in range(len(whole) + 1):
+        sound = UDDatagram(segment=Raw(whole[:size]))
+        packets += [datagram(whole[:size]), datagram(bytes(sound))]
+    link = startup(Link(packets=packets).open(), m=1, reply_m=1, rev=2, s=1)
+    stream = with_markers([send(1, b"q" * 500), send(2)])
+    link.send(0, stream[:600]).send(1, b"\xff\xff" + stream[:300])
+    again = Link(("10.4.0.1", 9), packets=packets).open()
+    again.send(0, b"MPA ID Req Frame\xff\xff\xff\xff and so on").send(1, b"MPA ID Rep Frame\xf0")
+    words = tshark(written(packets, tmp_path / "x.pcapng"), *ALL, "-V")
+    assert words.count("Frame ") >= len(packets)
