@@ -234,6 +234,11 @@ struct siw_ddp_port *siw_ddp_stream_port(const struct siw_ddp_stream *stream);
 void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_ddp_queue *queue);
 void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
+ * on: a first message on queue qn that has no octets needs no buffer and takes none (its delivery's
+ * cookie says nothing). It holds until such a message came, or it is taken back.
+ */
+void siw_ddp_stream_spare(struct siw_ddp_stream *stream, uint32_t qn, bool on);
+/*
  * What STags are bound to that this stream alone may use: its own address, unless it is told another
  * (who was told the same is the same to them).
  */

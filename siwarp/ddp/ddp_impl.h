@@ -103,6 +103,7 @@ struct siw_ddp_rxq {
 	struct siw_ddp_queue *queue;
 	uint32_t msn;	 /* of the message that is next or in the works */
 	uint32_t placed; /* octets of it: the MO that must come next */
+	bool spare;	 /* siw_ddp_stream_spare */
 	bool begun;	 /* a buffer was taken for it: */
 	int nsge;
 	uint64_t cookie;

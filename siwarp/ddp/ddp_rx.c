@@ -84,6 +84,12 @@ static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 		      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER, code });
 }
 
+/* A message that takes no buffer: siw_ddp_stream_spare. */
+static bool is_spare(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
+{
+	return __builtin_expect(q->spare, 0) && !q->begun && seg->last && !seg->payload;
+}
+
 /* The checks of RFC5041-7.1-01: a code of enum siw_ddp_untagged_ecode, or 0. */
 static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
@@ -100,6 +106,8 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
 		length = q->length;
+	} else if (is_spare(q, seg)) {
+		length = 0;
 	} else {
 		buf = siw_ddp_queue_peek(q->queue);
 		if (!buf && (seg->qn || !rx->park.limit))
@@ -205,6 +213,20 @@ int siw_ddp_placed(struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg,
 	return 1;
 }
 
+static int place_spare(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
+		       struct siw_ddp_delivery *delivery)
+{
+	int r = siw_mpa_rx_payload(stream->mpa, stream->rx.seg.head_len, NULL, 0);
+
+	if (r != 1)
+		return siw_ddp_from_mpa(&stream->rx, stream->mpa, r);
+	stream->rx.have = false;
+	q->spare = false;
+	q->msn++;
+	*delivery = (struct siw_ddp_delivery){ 0 };
+	return 1;
+}
+
 static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery *delivery)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
@@ -213,6 +235,8 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	struct iovec iov[SIW_DDP_MAX_SGE];
 	int n, r;
 
+	if (is_spare(q, seg))
+		return place_spare(stream, q, delivery);
 	if (__builtin_expect(rx->parked, 0) && !seg->qn)
 		return siw_ddp_park(stream);
 	/* Another stream of the same queue may have been faster since siw_ddp_rx_head. */

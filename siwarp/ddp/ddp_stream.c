@@ -184,6 +184,12 @@ void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd)
 	stream->pd = pd;
 }
 
+void siw_ddp_stream_spare(struct siw_ddp_stream *stream, uint32_t qn, bool on)
+{
+	if (qn < SIW_DDP_QUEUES)
+		stream->rx.q[qn].spare = on;
+}
+
 void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity)
 {
 	stream->identity = identity;

@@ -124,8 +124,15 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 
 static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_RTR_MATCH };
 
+/*
+ * RFC 6581 calls the first kind a zero-length FULPDU and, in brackets, a Send: an FPDU with nothing
+ * in it and a Send of nothing both are one.
+ */
 static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
+	if (rx->want_rtr == SIW_MPA_RTR_FPDU)
+		return !seg->tagged && opcode_of(seg) == SIW_RDMAP_SEND && seg->last &&
+		       !seg->payload;
 	if (rx->want_rtr == SIW_MPA_RTR_WRITE)
 		return seg->tagged && opcode_of(seg) == SIW_RDMAP_WRITE && seg->last &&
 		       !seg->payload;
@@ -146,6 +153,7 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 	if (rx->want_rtr && rx->want_rtr != SIW_MPA_RTR_FPDU)
 		return fault(stream, event, NO_RTR_MATCH, NULL);
 	rx->heard = true;
+	siw_ddp_stream_spare(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	event->kind = SIW_RDMAP_STARTED;
 	return 1;
 }
@@ -230,7 +238,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		}
 		break;
 	default:
-		if (done)
+		if (done && !rx->rtr) /* an RTR takes no receive */
 			received(stream, &rx->seg, delivery, event);
 	}
 	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {

@@ -54,6 +54,8 @@ static void fail(struct siw_verbs_conn *conn, int status)
 		refuse(conn, &err);
 	else
 		end_stream(conn, false);
+	if (status == -EPROTO) /* what no Terminate can say any more (RFC5044-8-01) */
+		conn->err = err;
 	siw_verbs_evq_raise(conn, NULL, SIW_CONN_FAILED, status, NULL);
 }
 

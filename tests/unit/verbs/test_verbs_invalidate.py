@@ -76,7 +76,6 @@ def send_inv(a: End, rkey: int) -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool) -> None:
     """Either the receive completes with it, or the peer is told that it cannot be invalidated."""
-    invalidated = 0
     a, b = two.connect()
     for _ in range(ROUNDS):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
@@ -92,7 +91,6 @@ def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool)
         assert mr.closed
         if wc.ok:
             assert wc.invalidated_rkey == mr.rkey
-            invalidated += 1
             assert poll(a.scq)[0].ok
             continue
         b.is_over()
@@ -102,7 +100,6 @@ def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool)
         a.close()
         b.close()
         a, b = two.connect()
-    assert invalidated or not late
 
 
 def opened(wire: Wire) -> tuple[End, End]:

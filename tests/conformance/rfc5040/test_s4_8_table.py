@@ -1,0 +1,566 @@
+"""Every error of RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section 8.
+
+Each is provoked by a scapy peer over TCP and the octets of the Terminate judged, or has a reason
+why it cannot be.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from scapy.packet import Packet, Raw
+from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener, read_all
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
+from unit.verbs.wire_peer import (
+    Peer,
+    read_request,
+    read_response,
+    recv_frame,
+    send,
+    write,
+)
+
+from siwarp.cm import CMID, RTR, CMEventChannel, CMEventType, ConnParam
+from siwarp.inspect import (
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    QuotedReadRequest,
+    QuotedTagged,
+    QuotedUntagged,
+    ReadRequest,
+    Terminate,
+    crc32c,
+)
+from siwarp.inspect.names import TERM_CODES
+from siwarp.verbs import (
+    MR,
+    PD,
+    AccessFlag,
+    QPAttr,
+    QPState,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
+
+#: The lists of the RFCs; a local catastrophic error of RDMAP has no code, and any may stand there.
+FIGURE_9 = {(0, 0, 0)}
+FIGURE_9 |= {(0, 1, code) for code in (0, 1, 2, 3, 4, 9, 0xFF)}
+FIGURE_9 |= {(0, 2, code) for code in (5, 6, 7, 8, 9, 0xFF)}
+DDP_7_2 = {(1, 0, 0)} | {(1, 1, code) for code in range(5)} | {(1, 2, c) for c in range(1, 7)}
+MPA_8 = {(2, 0, code) for code in (1, 2, 3, 4)}
+ENHANCED_8 = {(2, 0, code) for code in (5, 6, 7)}
+ALL = FIGURE_9 | DDP_7_2 | MPA_8 | ENHANCED_8
+
+#: What a provocation sends to a peer of a queue pair, and returns: the segment to be quoted.
+Provoke = Callable[[Peer, int], Packet | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One error: where it is named, its numbers, how it comes about, what its Terminate quotes."""
+
+    rfc: str
+    error: tuple[int, int, int]
+    provoke: Provoke
+    quotes: str  # "nothing", "segment", "request"
+    small_only: bool = False
+
+    def __str__(self) -> str:
+        return "/".join(f"{n:x}" for n in self.error) + f"-{self.provoke.__name__.strip('_')}"
+
+
+def put(peer: Peer, segment: Packet) -> Packet:
+    peer.put(segment)
+    return segment
+
+
+KEPT: list[MR] = []
+
+
+def kept(mr: MR) -> RemoteBuffer:
+    """Return what a peer must know of a region, which lives until the test's end."""
+    KEPT.append(mr)
+    return mr.remote()
+
+
+def memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = False) -> RemoteBuffer:
+    """Return registered memory of 40,000 octets, in the peer's domain or a foreign one."""
+    rig = peer.end.rig
+    return kept(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
+
+
+# ---- RDMAP: a Read Request's source, an STag to invalidate, operations
+
+
+def _invalid_source(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, read_request(size, there.rkey ^ 0x40, there.addr))
+
+
+def _source_out_of_bounds(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, read_request(size, there.rkey, there.addr + 40_001 - size))
+
+
+def _source_without_the_right(peer: Peer, size: int) -> Packet:
+    there = memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+    return put(peer, read_request(size, there.rkey, there.addr))
+
+
+def _source_of_another_domain(peer: Peer, size: int) -> Packet:
+    there = memory(peer, foreign=True)
+    return put(peer, read_request(size, there.rkey, there.addr))
+
+
+def _source_that_wraps(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, read_request(size, there.rkey, 2**64 - size + 1))
+
+
+def _stag_that_cannot_be_invalidated(peer: Peer, size: int) -> Packet:
+    segment = send(opcode=Opcode.SEND_INVALIDATE, inv_stag=memory(peer).rkey)
+    return put(peer, segment / Raw(pattern(size)))
+
+
+def _write_without_the_right(peer: Peer, size: int) -> Packet:
+    there = memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
+    return put(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+
+
+def _version_of_a_send(peer: Peer, size: int) -> Packet:
+    return put(peer, send(rv=2) / Raw(pattern(size)))
+
+
+def _version_of_a_write(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, write(there.rkey, there.addr, rv=3) / Raw(pattern(size)))
+
+
+def _unknown_opcode(peer: Peer, size: int) -> Packet:
+    return put(peer, send(opcode=0xB) / Raw(pattern(size)))
+
+
+def _opcode_on_the_wrong_queue(peer: Peer, size: int) -> Packet:
+    return put(peer, send(qn=2) / Raw(pattern(min(size, 100))))
+
+
+def _read_response_unasked(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, read_response(there.rkey, there.addr) / Raw(pattern(size)))
+
+
+def _read_response_too_short(peer: Peer, size: int) -> Packet:
+    request = asked(peer, size)
+    return put(peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size - 1)))
+
+
+def _read_request_of_a_wrong_length(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    segment = read_request(size, there.rkey, there.addr)
+    segment = DDPUntagged(bytes(segment)[:-1])
+    return put(peer, segment)
+
+
+def asked(peer: Peer, size: int) -> ReadRequest:
+    """Have ours read so much, and return its request."""
+    end = peer.end
+    there = RemoteBuffer(0x1000, 1 << 20, 0x77)
+    end.qp.post_send(SendWR(5, WROpcode.RDMA_READ, sg=[end.mem.sge(0, size)], remote=there))
+    fpdu = peer.take()
+    assert fpdu.ulpdu.opcode == Opcode.RDMA_READ_REQUEST
+    return ReadRequest(bytes(fpdu.ulpdu.payload))
+
+
+def _local_key_that_dies(peer: Peer, size: int) -> None:
+    """A long Write of ours stands still, since nobody reads, and the peer ends its memory."""
+    mr = mortal(peer, 64 << 20)
+    peer.end.qp.post_send(
+        SendWR(5, WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=RemoteBuffer(0, 1 << 30, 0x77))
+    )
+    peer.put(send(opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
+
+
+def mortal(peer: Peer, size: int) -> MR:
+    """Return memory that the peer may invalidate, whatever this end still uses it for."""
+    access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
+    mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
+    KEPT.append(mr)
+    return mr
+
+
+# ---- DDP
+
+
+def _write_to_an_invalid_stag(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, write(there.rkey ^ 0x40, there.addr) / Raw(pattern(size)))
+
+
+def _write_out_of_bounds(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, write(there.rkey, there.addr + 40_001 - size) / Raw(pattern(size)))
+
+
+def _write_below(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, write(there.rkey, there.addr - 1) / Raw(pattern(size)))
+
+
+def _write_to_another_domain(peer: Peer, size: int) -> Packet:
+    there = memory(peer, foreign=True)
+    return put(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+
+
+def _write_to_another_queue_pair(peer: Peer, size: int) -> Packet:
+    end = peer.end
+    other = end.rig.qp(qp_type=end.qp.qp_type)
+    there = kept(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
+    return put(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+
+
+def _write_that_wraps(peer: Peer, size: int) -> Packet:
+    return put(peer, write(memory(peer).rkey, 2**64 - size + 1) / Raw(pattern(size)))
+
+
+def _tagged_version(peer: Peer, size: int) -> Packet:
+    there = memory(peer)
+    return put(peer, write(there.rkey, there.addr, dv=2) / Raw(pattern(size)))
+
+
+def _read_response_out_of_order(peer: Peer, size: int) -> Packet:
+    """To the second Read while the first is still to be answered."""
+    asked(peer, size)
+    second = asked(peer, size)
+    return put(peer, read_response(second.sink_stag, second.sink_to) / Raw(pattern(size)))
+
+
+def _read_response_with_a_gap(peer: Peer, size: int) -> Packet:
+    request = asked(peer, size)
+    return put(peer, read_response(request.sink_stag, request.sink_to + 1) / Raw(pattern(size)))
+
+
+def _read_response_too_long(peer: Peer, size: int) -> Packet:
+    request = asked(peer, size)
+    return put(peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size + 1)))
+
+
+def _unknown_queue(peer: Peer, size: int) -> Packet:
+    return put(peer, send(qn=3) / Raw(pattern(size)))
+
+
+def _no_receive(peer: Peer, size: int) -> Packet:
+    peer.put(send(1))
+    return put(peer, send(2) / Raw(pattern(size)))
+
+
+def _more_reads_than_agreed(peer: Peer, size: int) -> Packet:
+    """Four may be outstanding: 64 MiB of responses that nobody takes keep them so."""
+    there = kept(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
+    for msn in (1, 2, 3, 4):
+        peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
+    return put(peer, read_request(size, there.rkey, there.addr, msn=5))
+
+
+def _msn_out_of_range(peer: Peer, size: int) -> Packet:
+    return put(peer, send(2) / Raw(pattern(size)))
+
+
+def _mo_with_a_gap(peer: Peer, size: int) -> Packet:
+    peer.put(send(l=0) / Raw(b"abc"))
+    return put(peer, send(mo=4) / Raw(pattern(size)))
+
+
+def _mo_that_goes_back(peer: Peer, size: int) -> Packet:
+    peer.put(send(l=0) / Raw(b"abc"))
+    return put(peer, send(mo=2) / Raw(pattern(size)))
+
+
+def _first_mo_not_zero(peer: Peer, size: int) -> Packet:
+    return put(peer, send(mo=1) / Raw(pattern(size)))
+
+
+def _too_long_for_the_receive(peer: Peer, size: int) -> Packet:
+    peer.put(send(l=0) / Raw(bytes(30_000)))
+    return put(peer, send(mo=30_000) / Raw(bytes(1)))
+
+
+def _untagged_version(peer: Peer, size: int) -> Packet:
+    return put(peer, send(dv=0) / Raw(pattern(size)))
+
+
+def _receive_whose_key_died(peer: Peer, size: int) -> None:
+    """The receive that the peer's second Send falls into."""
+    mr = mortal(peer, 40_000)
+    peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
+    peer.put(send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
+    peer.put(send(2) / Raw(pattern(size)))
+
+
+def _shorter_than_a_ddp_header(peer: Peer, size: int) -> None:
+    peer.put(b"\x41\x43" + bytes(15))
+
+
+# ---- MPA
+
+
+def _wrong_crc(peer: Peer, size: int) -> None:
+    peer.put(send() / Raw(pattern(size)), crc=0x12345678)
+
+
+def _wrong_marker(peer: Peer, size: int) -> None:
+    octets = bytearray(peer.framed(send() / Raw(pattern(max(size, 600)))))
+    octets[octets.index(b"\0\0", 500) + 3] ^= 4
+    octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
+    peer.sock.sendall(octets)
+
+
+PROVOKED = [
+    Row("RFC 5040 4.8", (0, 0, 0), _local_key_that_dies, "nothing", True),
+    Row("RFC 5040 7.2", (0, 1, 0), _invalid_source, "request"),
+    Row("RFC 5040 7.2", (0, 1, 1), _source_out_of_bounds, "request"),
+    Row("RFC 5040 4.8", (0, 1, 2), _source_without_the_right, "request"),
+    Row("RFC 5040 4.8", (0, 1, 2), _write_without_the_right, "segment"),
+    Row("RFC 5040 7.2", (0, 1, 3), _source_of_another_domain, "request"),
+    Row("RFC 5040 7.2", (0, 1, 4), _source_that_wraps, "request"),
+    Row("RFC 5040 5.3", (0, 1, 9), _stag_that_cannot_be_invalidated, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 5), _version_of_a_send, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 5), _version_of_a_write, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 6), _unknown_opcode, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 6), _opcode_on_the_wrong_queue, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 6), _read_response_unasked, "segment"),
+    Row("RFC 5040 4.8", (0, 2, 0xFF), _read_response_too_short, "segment"),
+    Row("RFC 5040 4.8", (0, 2, 0xFF), _read_request_of_a_wrong_length, "segment"),
+    Row("RFC 5041 7.2", (1, 0, 0), _receive_whose_key_died, "nothing"),
+    Row("RFC 5041 7.2", (1, 0, 0), _shorter_than_a_ddp_header, "nothing", True),
+    Row("RFC 5041 7.1", (1, 1, 0), _write_to_an_invalid_stag, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 0), _read_response_out_of_order, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _write_out_of_bounds, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _write_below, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _read_response_with_a_gap, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _read_response_too_long, "segment"),
+    Row("RFC 5041 7.2", (1, 1, 2), _write_to_another_domain, "segment"),
+    Row("RFC 5041 7.2", (1, 1, 2), _write_to_another_queue_pair, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 3), _write_that_wraps, "segment"),
+    Row("RFC 5041 7.2", (1, 1, 4), _tagged_version, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 1), _unknown_queue, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 2), _no_receive, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 2), _more_reads_than_agreed, "segment", True),
+    Row("RFC 5041 7.1", (1, 2, 3), _msn_out_of_range, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 4), _mo_with_a_gap, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 4), _mo_that_goes_back, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 4), _first_mo_not_zero, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 5), _too_long_for_the_receive, "segment", True),
+    Row("RFC 5041 7.2", (1, 2, 6), _untagged_version, "segment"),
+    Row("RFC 5044 8", (2, 0, 2), _wrong_crc, "nothing"),
+    Row("RFC 5044 8", (2, 0, 3), _wrong_marker, "nothing"),
+]
+
+#: In start-up: each has a test of its own below.
+STARTUP = {(2, 0, 4), (2, 0, 5), (2, 0, 6), (2, 0, 7)}
+
+#: Why no Terminate of ours has these numbers.
+REASONED = {
+    (0, 1, 0xFF): "every protection error here is one of those that have a code of their own",
+    (0, 2, 7): "what fails inside this end for one stream is told as 0/0, Local Catastrophic",
+    (0, 2, 8): "nothing in a process of user space fails for all its streams and leaves them alive",
+    (0, 2, 9): "figure 9 has the error twice; figure 10 gives Sends with Invalidate to type 1",
+    (2, 0, 1): "a lost connection carries no Terminate; the program is told by the event",
+}
+
+
+def test_the_tables_have_every_error_once() -> None:
+    provoked = {row.error for row in PROVOKED}
+    assert provoked | STARTUP | REASONED.keys() == ALL
+    assert not provoked & STARTUP
+    assert not (provoked | STARTUP) & REASONED.keys()
+    assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # as siwarp.inspect has them
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    KEPT.clear()
+    rig.close()
+
+
+def expected(row: Row, segment: Packet | None) -> bytes:
+    """Return the octets of the Terminate as RFC 5040 section 4.8 has them."""
+    layer, etype, code = row.error
+    told = {"layer": layer, "etype": etype, "code": code}
+    if row.quotes == "nothing":
+        return bytes(Terminate(**told))
+    assert segment is not None
+    octets = bytes(segment)
+    told |= {"m": 1, "d": 1, "ddp_seg_len": len(octets)}
+    if isinstance(segment, DDPTagged):
+        told["quoted_ddp"] = QuotedTagged(octets[:14])
+    else:
+        told["quoted_ddp"] = QuotedUntagged(octets[:18])
+    if row.quotes == "request":
+        told |= {"r": 1, "quoted_rdma": QuotedReadRequest(octets[18:46])}
+    return bytes(Terminate(**told))
+
+
+def judge(row: Row, peer: Peer, size: int) -> None:
+    """Provoke an error and judge what is told, to the peer and to the program."""
+    end = peer.end
+    canary = bytes(end.mem.view)
+    end.recv(1, 0, 30_000)
+    segment = row.provoke(peer, size)
+    terminate = peer.terminated()
+    assert bytes(terminate) == expected(row, segment)
+    assert (terminate.layer, terminate.etype, terminate.code) == row.error
+    number = row.error[0] << 16 | row.error[1] << 8 | row.error[2]
+    end.is_over()
+    event = end.event()
+    assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, number)
+    for wc in until(lambda: end.rcq.poll(8)):
+        assert wc.ok or wc.vendor_err == number or wc.status != WCStatus.WR_FLUSH_ERR
+    assert bytes(end.mem.view)[30_000:] == canary[30_000:]
+
+
+@pytest.mark.parametrize("row", PROVOKED, ids=str)
+@pytest.mark.parametrize("size", [600, 20_000], ids=["small", "large"])
+@pytest.mark.parametrize("how", ["asking", "answering"])
+@pytest.mark.clause("RFC5040-4.8-03", "RFC5041-7.2-01", "RFC5040-7.1-02")
+def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
+    wire: Wire, row: Row, size: int, how: str
+) -> None:
+    param = ConnParam(markers=row.error == (2, 0, 3), responder_resources=4)
+    with getattr(Peer, how)(wire, param=param) as peer:
+        if how == "asking":
+            peer.put(None)  # an FPDU of nothing: without one a responder may not speak
+        judge(row, peer, size)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in PROVOKED if row.quotes != "nothing" and not row.small_only], ids=str
+)
+@pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-06")
+def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
+    reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
+    with Peer.answering(wire, reply, ConnParam(markers=True)) as peer:
+        judge(row, peer, 700)
+
+
+# ---- start-up
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"GET / HTTP/1.1\r\n\r\n....",
+        bytes(MPAReply()),
+        bytes(MPARequest(rev=9)),
+        bytes(MPARequest(pd_length=513)),
+    ],
+    ids=["noise", "reply", "revision", "length"],
+)
+@pytest.mark.clause("RFC5044-8-05")
+def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: bytes) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(octets)
+        assert read_all(s) == b""
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [b"HTTP/1.1 200 OK\r\n\r\n....", bytes(MPARequest()), bytes(MPAReply(rev=1))],
+    ids=["noise", "request", "revision"],
+)
+@pytest.mark.clause("RFC5044-8-05", "RFC5044-8-01")
+def test_a_bad_reply_is_code_4_and_closes_tcp_at_once(wire: Wire, octets: bytes) -> None:
+    with Peer.answering(wire, Raw(octets), established=False) as peer:
+        event = peer.end.event()
+        assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020004)
+        assert read_all(peer.sock) == b""
+
+
+def told(peer: Peer) -> tuple[int, int, int, int, int, int]:
+    t = peer.terminated()
+    return (t.layer, t.etype, t.code, t.m, t.d, t.r)
+
+
+@pytest.mark.clause("RFC6581-9.3-01")
+def test_a_queue_pair_that_cannot_take_the_connection_any_more_is_local_catastrophic(
+    wire: Wire,
+) -> None:
+    with plain_listener() as listener:
+        channel = CMEventChannel(wire.active.ctx)
+        end = End(wire.active, CMID(channel), channel)
+        end.id.connect(listener.getsockname())
+        sock, _ = listener.accept()
+        sock.settimeout(5)
+        request = MPARequest(recv_frame(sock))
+        end.qp.modify(QPAttr(qp_state=QPState.ERR))
+        reply = MPAReply(rev=2, s=1, ird=4, ord=4)
+        sock.sendall(bytes(reply))
+        with Peer(sock, end, reply, request) as peer:
+            event = end.event()
+            assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020005)
+            assert told(peer) == (2, 0, 5, 0, 0, 0)
+
+
+@pytest.mark.clause("RFC6581-9.1-09")
+def test_a_responder_that_wants_more_reads_than_there_can_be_is_insufficient_ird(
+    wire: Wire,
+) -> None:
+    reply = MPAReply(rev=2, s=1, ird=4, ord=1000)
+    with Peer.answering(wire, reply, established=False) as peer:
+        assert peer.end.event().wire_error == 0x020006
+        assert told(peer) == (2, 0, 6, 0, 0, 0)
+
+
+@pytest.mark.parametrize("ours", [RTR.WRITE, RTR.READ, RTR.FPDU, RTR.WRITE | RTR.READ])
+@pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
+def test_a_responder_that_knows_none_of_our_rtrs_is_no_matching_rtr(wire: Wire, ours: RTR) -> None:
+    bits = {"b": 1} if ours != RTR.FPDU else {"c_rtr": 1, "d_rtr": 1}
+    reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
+    with Peer.answering(wire, reply, ConnParam(peer_to_peer=ours), established=False) as peer:
+        assert peer.end.event().wire_error == 0x020007
+        assert told(peer) == (2, 0, 7, 0, 0, 0)
+
+
+@pytest.mark.parametrize("sent", ["nothing", "send", "long write"])
+@pytest.mark.clause("RFC6581-9.2-11")
+def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire, sent: str) -> None:
+    request = MPARequest(rev=2, s=1, a=1, c_rtr=1, ird=4, ord=4)
+    with Peer.asking(wire, request, established=False) as peer:
+        there = memory(peer)
+        peer.end.recv(1)
+        peer.put(
+            {
+                "nothing": None,
+                "send": send() / Raw(b"abc"),
+                "long write": write(there.rkey, there.addr) / Raw(b"abc"),
+            }[sent]
+        )
+        assert told(peer) == (2, 0, 7, 0, 0, 0)
+        assert poll(peer.end.rcq)[0].vendor_err == 0x020007
+
+
+@pytest.mark.parametrize("after", [b"", b"\0", b"\0\x40" + bytes(20)])
+@pytest.mark.clause("RFC5044-8-01")
+def test_a_connection_that_the_peer_ends_brings_no_terminate(wire: Wire, after: bytes) -> None:
+    """Error 2/0/1: even within an FPDU."""
+    with Peer.asking(wire) as peer:
+        peer.put(None)
+        peer.end.recv(1)
+        peer.sock.sendall(after)
+        peer.sock.shutdown(socket.SHUT_WR)
+        assert peer.rest().fpdus == []
+        peer.end.is_over()
+        event = peer.end.event()
+        assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 0)
+        assert (event.status == 0) == (after == b"")

@@ -1,0 +1,195 @@
+"""Messages of no octets on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTRs of RFC
+6581 section 9.2, which are such messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scapy.packet import Packet, Raw
+from unit.verbs.rc_harness import READ, SEND, WRITE, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, poll
+from unit.verbs.wire_peer import Peer, read_request, read_response, send, write
+
+from siwarp.cm import RTR, CMEventType, ConnParam
+from siwarp.inspect import MPAReply, MPARequest, Opcode, ReadRequest
+from siwarp.verbs import MR, RemoteBuffer
+
+#: STags that are none, and offsets that nothing has.
+STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
+OFFSETS = [0, 1, 2**63, 2**64 - 1]
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+# ---- in
+
+
+@pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
+def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        peer.end.recv(1)
+        peer.put(*[write(stag, to) for stag in STAGS for to in OFFSETS])
+        peer.put(send(1) / Raw(b"behind"))
+        assert [(w.wr_id, w.byte_len) for w in poll(peer.end.rcq)] == [(1, 6)]
+        nothing(peer.end.rcq)
+
+
+@pytest.mark.clause("RFC5040-5.2.1-14", "RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
+def test_an_empty_read_is_answered_whatever_source_it_names(wire: Wire) -> None:
+    sources = [(stag, to) for stag in STAGS for to in OFFSETS]
+    with Peer.asking(wire, param=ConnParam(responder_resources=len(sources))) as peer:
+        for msn, (stag, to) in enumerate(sources, 1):
+            peer.put(read_request(0, stag, to, msn=msn, sink=msn, sink_to=to))
+        for msn, (_, to) in enumerate(sources, 1):
+            head = peer.take().ulpdu
+            assert (head.opcode, head.l, head.stag, head.to) == (
+                Opcode.RDMA_READ_RESPONSE,
+                1,
+                msn,
+                to,
+            )
+            assert bytes(head.payload) == b""
+
+
+@pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
+def test_an_empty_send_takes_a_receive_and_any_receive_will_do(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        end = peer.end
+        end.mem.write(b"\xa5" * 16)
+        end.recv(1, 0, 8)
+        end.recv(2, 0, 0)
+        end.recv(3, 0, 8)
+        peer.put(send(1), send(2), send(3) / Raw(b"abc"))
+        assert [(w.wr_id, w.byte_len) for w in poll(end.rcq, 3)] == [(1, 0), (2, 0), (3, 3)]
+        assert end.mem.read(16) == b"abc" + b"\xa5" * 13
+
+
+def test_empty_segments_may_begin_and_end_a_longer_message(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        there = MR(peer.end.rig.pd, bytearray(100), ALL_ACCESS)
+        peer.end.recv(1, 0, 100)
+        peer.put(send(l=0), send(l=0) / Raw(b"abc"), send(mo=3, l=0), send(mo=3))
+        assert poll(peer.end.rcq)[0].byte_len == 3
+        peer.put(write(7, 7, l=0), write(there.rkey, there.addr) / Raw(b"xyz"), write(9, 9))
+        peer.end.recv(2, 0, 100)
+        peer.put(send(2))
+        assert poll(peer.end.rcq)[0].byte_len == 0
+        assert there.read(3) == b"xyz"
+
+
+@pytest.mark.parametrize("sink", STAGS)
+def test_an_empty_response_is_taken_whatever_sink_it_names(wire: Wire, sink: int) -> None:
+    with Peer.answering(wire) as peer:
+        peer.end.post(READ, 4, remote=RemoteBuffer(0x99, 0, 0x77))
+        request = peer.take().ulpdu
+        assert ReadRequest(bytes(request.payload)).size == 0
+        peer.put(read_response(sink, 0xFFFF))
+        wc = poll(peer.end.scq)[0]
+        assert (wc.wr_id, wc.ok, wc.byte_len) == (4, True, 0)
+
+
+# ---- out
+
+
+@pytest.mark.parametrize("rkey", STAGS)
+@pytest.mark.clause("RFC5041-5.2-08", "RFC5040-5.1-09")
+def test_what_we_send_of_no_octets_is_one_segment(wire: Wire, rkey: int) -> None:
+    with Peer.answering(wire) as peer:
+        end = peer.end
+        end.post(WRITE, 1, remote=RemoteBuffer(OFFSETS[-1], 0, rkey))
+        end.post(SEND, 2)
+        assert [w.wr_id for w in poll(end.scq, 2) if w.ok] == [1, 2]
+        head = peer.take().ulpdu
+        assert (head.t, head.l, head.opcode, head.stag, head.to) == (1, 1, 0, rkey, OFFSETS[-1])
+        assert bytes(head.payload) == b""
+        head = peer.take().ulpdu
+        assert (head.t, head.l, head.opcode, head.msn, head.mo) == (0, 1, Opcode.SEND, 1, 0)
+        assert bytes(head.payload) == b""
+
+
+# ---- RTR
+
+KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
+    # what the Request offers, what opens the connection, the MSN of the Send behind it
+    "empty FPDU": ({"b": 1}, None, 1),
+    "empty Send": ({"b": 1}, send(1), 2),
+    "empty Write": ({"c_rtr": 1}, write(1, 0), 1),
+    "empty Write, STag 0": ({"c_rtr": 1}, write(0, 2**64 - 1), 1),
+    "empty Read": ({"d_rtr": 1}, read_request(0, 1, 0), 1),
+    "empty Read, STag 0": ({"d_rtr": 1}, read_request(0, 0, 0, sink=0), 1),
+}
+
+
+@pytest.mark.parametrize("posted", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.clause("RFC6581-9.2-03")
+def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
+    wire: Wire, kind: str, posted: int
+) -> None:
+    bits, segment, msn = KINDS[kind]
+    request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
+    with Peer.asking(wire, request, established=False) as peer:
+        end = peer.end
+        assert peer.ours.a == 1 and all(getattr(peer.ours, bit) for bit in bits)
+        if posted:
+            end.recv(1, 0, 100)
+        peer.put(segment)
+        event = end.event()
+        assert event.type == CMEventType.ESTABLISHED
+        nothing(end.rcq)
+        if not posted:
+            end.recv(1, 0, 100)
+        peer.put(send(msn) / Raw(b"abc"))
+        assert [(w.wr_id, w.byte_len) for w in poll(end.rcq)] == [(1, 3)]
+        # What the responder sent while it waited comes now, behind what the RTR asked for.
+        end.post(SEND, 2, length=3)
+        assert poll(end.scq)[0].ok
+        if "Read" in kind:
+            assert peer.take().ulpdu.opcode == Opcode.RDMA_READ_RESPONSE
+        assert peer.take().ulpdu.opcode == Opcode.SEND
+
+
+def test_an_empty_send_is_no_more_than_a_send_once_the_connection_is_open(wire: Wire) -> None:
+    request = MPARequest(rev=2, s=1, a=1, b=1, ird=4, ord=4)
+    for opening in (None, send(1)):
+        msn = 1 if opening is None else 2
+        with Peer.asking(wire, request, established=False) as peer:
+            peer.put(opening)
+            assert peer.end.event().type == CMEventType.ESTABLISHED
+            peer.put(send(msn))
+            t = peer.terminated()
+            assert (t.layer, t.etype, t.code) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind"),
+    [({"b": 1}, RTR.FPDU), ({"c_rtr": 1}, RTR.WRITE), ({"d_rtr": 1}, RTR.READ)],
+    ids=["FPDU", "Write", "Read"],
+)
+@pytest.mark.clause("RFC6581-9.2-09")
+def test_our_own_rtr_of_each_kind_is_of_no_octets_and_completes_nothing(
+    wire: Wire, bits: dict[str, int], kind: RTR
+) -> None:
+    reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
+    with Peer.answering(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
+        fpdu = peer.take()
+        if kind == RTR.FPDU:
+            assert fpdu.ulpdu_length == 0
+        elif kind == RTR.WRITE:
+            assert (fpdu.ulpdu.opcode, bytes(fpdu.ulpdu.payload)) == (Opcode.RDMA_WRITE, b"")
+        else:
+            request = ReadRequest(bytes(fpdu.ulpdu.payload))
+            assert request.size == 0
+            peer.put(read_response(request.sink_stag, request.sink_to))
+        nothing(peer.end.scq)
+        peer.end.recv(1, 0, 8)
+        peer.put(send(1) / Raw(b"abc"))
+        assert poll(peer.end.rcq)[0].byte_len == 3
