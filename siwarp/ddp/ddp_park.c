@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/counters.h"
+#include "base/guard.h"
 #include "ddp/ddp_impl.h"
 #include "mpa/mpa.h"
 
@@ -108,14 +109,17 @@ static int failed(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
 	return rx->dead = why;
 }
 
-static void copy_out(const struct siw_ddp_parked *node, const struct iovec *iov, int n)
+/* 0, or -EFAULT: the buffer's memory is not there any more. */
+static int copy_out(const struct siw_ddp_parked *node, const struct iovec *iov, int n)
 {
 	const uint8_t *from = node->data;
 
 	for (int i = 0; i < n; i++) {
-		memcpy(iov[i].iov_base, from, iov[i].iov_len);
+		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
+			return -EFAULT;
 		from += iov[i].iov_len;
 	}
+	return 0;
 }
 
 int siw_ddp_rx_unpark(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
@@ -136,11 +140,10 @@ int siw_ddp_rx_unpark(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 						     SIW_DDP_TOO_LONG });
 	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
 				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
-	if (n < 0)
+	if (n < 0 || copy_out(node, iov, n))
 		return failed(rx, -EACCES,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 						     0 });
-	copy_out(node, iov, n);
 	pop(stream);
 	return siw_ddp_placed(q, seg, delivery);
 }

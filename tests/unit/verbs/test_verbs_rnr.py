@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from hostile.vanishing import PAGE, Vanishing
 from unit.verbs.peer_harness import answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import Rig, counted, nothing, pattern, poll
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, counted, nothing, pattern, poll
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import SRQ, Persona, QPAttr, QPType, RecvWR, SrqAttr, WCStatus
@@ -100,6 +101,23 @@ def test_many_come_out_in_the_order_in_which_they_went_in(two: Wire, size: int) 
         assert (wc.wr_id, wc.byte_len) == (i, size)
         assert b.mem.read(size) == pattern(size, i)
     assert [w.wr_id for w in poll(a.scq, 40)] == list(range(40))
+
+
+def test_a_receive_whose_memory_is_gone_ends_the_queue_pair_and_not_the_process(two: Wire) -> None:
+    a, b = roce(two)
+    memory = Vanishing(2 * PAGE, "unmapped")
+    mr = b.rig.mr(memory.buffer, ALL_ACCESS)
+    memory.vanish(PAGE)
+    with counted("rnr_parked", 1):
+        a.post(SEND, 1, length=PAGE + 1)
+        nothing(a.scq)
+    b.qp.post_recv(RecvWR(7, sg=[mr.sge()]))
+    (wc,) = poll(b.rcq)
+    assert (wc.wr_id, wc.status) == (7, WCStatus.LOC_PROT_ERR)
+    b.is_over()
+    a.is_over()
+    mr.close()
+    memory.close()
 
 
 @pytest.mark.parametrize(("retry", "timer", "ms"), [(0, 0, 0), (1, 0, 655), (3, 25, 184)])
