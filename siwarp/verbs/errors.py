@@ -127,6 +127,8 @@ def terminate_reason(layer: int, type: int, code: int) -> str:
     """Return a Terminate's three numbers in words (RFC 5040 section 4.8, figure 9)."""
     where = _LAYERS.get(layer, f"layer {layer}")
     kind = _TYPES.get((layer, type), f"error type {type}")
+    if type == 0 and layer < 2:  # it has no codes
+        return f"{where}, {kind}"
     what = _CODES.get((layer, type, code))
     if what is None:
         what = f"code {code:#04x}"

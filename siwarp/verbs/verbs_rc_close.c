@@ -157,9 +157,26 @@ void siw_verbs_rc_close(struct siw_qp *qp, enum siw_closing how)
 	siw_verbs_rc_close_step(qp);
 }
 
+/*
+ * RDMAP's local catastrophic error has no code, and any may stand there (RFC 5040 figure 9). As 0 it
+ * would be told as 0, which means that there is none.
+ */
+static void give_code(struct siw_wire_err *err)
+{
+	if (!err->layer && !err->type && !err->code)
+		err->code = SIW_RDMAP_UNSPECIFIED;
+}
+
 void siw_verbs_rc_fail(struct siw_qp *qp, enum siw_closing how, int status,
 		       const struct siw_wire_err *err)
 {
+	struct siw_wire_err told;
+
+	if (err) {
+		told = *err;
+		give_code(&told);
+		err = &told;
+	}
 	if (err)
 		qp->wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
 	if (qp->conn)

@@ -268,9 +268,13 @@ enum siw_wc_flags {
 /* As struct ibv_wc. On error only wr_id, status, qp_num and vendor_err hold. */
 struct siw_wc {
 	uint64_t wr_id;
-	int status;	     /* enum siw_wc_status */
-	int opcode;	     /* enum siw_wc_opcode */
-	uint32_t vendor_err; /* layer << 16 | type << 8 | code of the Terminate behind it, or 0 */
+	int status; /* enum siw_wc_status */
+	int opcode; /* enum siw_wc_opcode */
+	/*
+	 * layer << 16 | type << 8 | code of the Terminate behind it, or 0. RDMAP's local catastrophic
+	 * error, which has no code, is 0xff.
+	 */
+	uint32_t vendor_err;
 	uint32_t byte_len;
 	union {
 		uint32_t imm_data;

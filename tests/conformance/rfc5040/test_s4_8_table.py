@@ -421,7 +421,7 @@ def judge(row: Row, peer: Peer, size: int) -> None:
     terminate = peer.terminated()
     assert bytes(terminate) == expected(row, segment)
     assert (terminate.layer, terminate.etype, terminate.code) == row.error
-    number = row.error[0] << 16 | row.error[1] << 8 | row.error[2]
+    number = row.error[0] << 16 | row.error[1] << 8 | row.error[2] or 0xFF
     end.is_over()
     event = end.event()
     assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, number)
