@@ -24,6 +24,7 @@ from siwarp.verbs._seam import (
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, ProtocolError, StateError
+from siwarp.verbs.events import wait_until_acked
 
 __all__ = ["CQ", "WC", "CompChannel"]
 
@@ -419,6 +420,7 @@ class CQ(Handle):
 
     def _shut(self) -> None:
         self.ack_events(self._unacked)
+        wait_until_acked(self)
         c = self._c
         super()._shut()
         if self.channel is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -84,6 +85,12 @@ class AsyncEvent:
     def __repr__(self) -> str:
         about = f"port {self.port_num}" if self.element is None else repr(self.element)
         return f"<AsyncEvent {self.event_type.name} of {about}>"
+
+
+def wait_until_acked(handle: Handle) -> None:
+    """Wait for other threads to acknowledge the events about ``handle``; Ctrl-C interrupts."""
+    while any(event.element is handle and not event._acked for event in list(_unacked)):
+        time.sleep(0.001)
 
 
 @before_exit

@@ -23,6 +23,7 @@ from siwarp.verbs._seam import (
 from siwarp.verbs.cq import CQ
 from siwarp.verbs.enums import AccessFlag, Persona, QPAttrMask, QPState, QPType, SendFlag, WROpcode
 from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
+from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
@@ -450,6 +451,10 @@ class QP(Handle):
             if self.qp_type == QPType.UD and (wr._ah is None or wr._ah.closed):
                 return "a UD message needs an open address handle: SendWR(ah=...)"
         return "opcode, flags, elements and their lkeys must fit the QP"
+
+    def _shut(self) -> None:
+        wait_until_acked(self)
+        super()._shut()
 
     def _name(self) -> str:
         return f"{self.qp_type.name} {self.qp_num}"

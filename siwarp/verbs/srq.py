@@ -11,6 +11,7 @@ from typing import Any
 from siwarp.verbs._seam import Handle, check, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import SrqAttrMask
 from siwarp.verbs.errors import Error, LimitError, from_errno
+from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.wr import RecvWR, link
 
@@ -157,6 +158,10 @@ class SRQ(Handle):
             error = from_errno(number, what)
         error.bad_wr = wr
         return error
+
+    def _shut(self) -> None:
+        wait_until_acked(self)
+        super()._shut()
 
     def _name(self) -> str:
         return f"of {self.attr.max_wr}"

@@ -88,5 +88,5 @@ bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey)
 bool siw_verbs_ah_in_use(struct siw_ah *ah)
 {
 	/* Most go straight to the socket: only one that was ever left in a ring is worth a look. */
-	return atomic_load(&ah->queued) && anyone_uses(ah->pd->ctx, uses_ah, ah);
+	return atomic_load(&ah->queued) && anyone_uses(atomic_load(&ah->pd)->ctx, uses_ah, ah);
 }

@@ -119,6 +119,8 @@ static struct siw_context *new_context(void)
 	siw_link_init(&ctx->open);
 	siw_verbs_kept_init(&ctx->kept_qps);
 	siw_verbs_kept_init(&ctx->kept_cqs);
+	siw_verbs_kept_init(&ctx->kept_srqs);
+	siw_verbs_kept_init(&ctx->kept_ahs);
 	return ctx;
 }
 
@@ -244,6 +246,7 @@ int siw_close_device(struct siw_context *ctx)
 	close_port(ctx);
 	siw_verbs_async_close(ctx);
 	siw_guard_remove();
+	siw_verbs_free_kept_ahs(ctx);
 	siw_verbs_context_keep(ctx);
 	return 0;
 }

@@ -121,7 +121,7 @@ struct siw_context {
 	_Atomic bool parked;
 	int park_fd;
 
-	struct siw_kept kept_qps, kept_cqs;
+	struct siw_kept kept_qps, kept_cqs, kept_srqs, kept_ahs;
 };
 
 struct siw_pd {
@@ -131,9 +131,10 @@ struct siw_pd {
 };
 
 struct siw_ah {
-	struct siw_pd *pd;
+	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
 	_Atomic bool queued; /* a send to it was left in a ring at some time */
+	struct siw_link kept;
 };
 
 struct siw_cqe {
@@ -175,11 +176,12 @@ struct siw_srq {
 	struct siw_context *ctx;
 	struct siw_pd *pd;
 	void *user;
-	siw_lock_t lock; /* whoever posts */
-	struct siw_rdmap_queue *recvs;
-	struct siw_srq_attr attr; /* srq_limit: progress, 0 once it was reached */
+	siw_lock_t lock;	       /* whoever posts */
+	struct siw_rdmap_queue *recvs; /* NULL: destroyed */
+	struct siw_srq_attr attr;      /* srq_limit: progress, 0 once it was reached */
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
+	struct siw_link kept;
 };
 
 enum siw_wqe_state {
@@ -467,6 +469,10 @@ void siw_verbs_rc_settle(struct siw_qp *qp);
 void siw_verbs_rc_abort(struct siw_qp *qp);
 /* Lets go of the stream at once; what TCP has taken still reaches the peer. */
 void siw_verbs_rc_release(struct siw_qp *qp);
+
+/* ---- verbs_mr.c ---- */
+/* The device is closed. */
+void siw_verbs_free_kept_ahs(struct siw_context *ctx);
 
 /* ---- verbs_kept.c ---- */
 void siw_verbs_kept_init(struct siw_kept *kept);

@@ -285,6 +285,32 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 
 /* ---- address handles ------------------------------------------------------------------------- */
 
+/* A send that comes too late may still look at one that was destroyed: it is of no PD then. */
+static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
+{
+	struct siw_link *kept = siw_verbs_kept_take(&pd->ctx->kept_ahs);
+	struct siw_ah *ah = kept ? siw_container(kept, struct siw_ah, kept) : malloc(sizeof(*ah));
+
+	if (!ah)
+		return NULL;
+	siw_link_init(&ah->kept);
+	ah->dest = *dest;
+	atomic_init(&ah->queued, false);
+	if (dest->family == AF_INET6)
+		memset(ah->dest.v4, 0, sizeof(ah->dest.v4)); /* the flow label's place */
+	atomic_store(&ah->pd, pd);
+	return ah;
+}
+
+void siw_verbs_free_kept_ahs(struct siw_context *ctx)
+{
+	struct siw_link *kept;
+
+	/* There may be a million; and no QP is left that would look at one. */
+	while ((kept = siw_verbs_kept_take(&ctx->kept_ahs)))
+		free(siw_container(kept, struct siw_ah, kept));
+}
+
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
 	struct siw_ah *ah;
@@ -301,36 +327,40 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 		errno = ENOMEM;
 		return NULL;
 	}
-	ah = malloc(sizeof(*ah));
+	ah = new_ah(pd, dest);
 	if (!ah) {
 		atomic_fetch_sub(&pd->ctx->n_ah, 1);
 		errno = ENOMEM;
 		return NULL;
 	}
-	ah->pd = pd;
-	ah->dest = *dest;
-	atomic_init(&ah->queued, false);
-	if (dest->family == AF_INET6)
-		memset(ah->dest.v4, 0, sizeof(ah->dest.v4)); /* the flow label's place */
 	atomic_fetch_add(&pd->n_ah, 1);
 	return ah;
 }
 
 int siw_destroy_ah(struct siw_ah *ah)
 {
-	if (siw_verbs_inherited(ah->pd->ctx))
+	struct siw_pd *pd = ah->pd;
+
+	if (!pd)
+		return -EINVAL;
+	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
 	if (siw_verbs_ah_in_use(ah))
 		return -EBUSY;
-	atomic_fetch_sub(&ah->pd->n_ah, 1);
-	atomic_fetch_sub(&ah->pd->ctx->n_ah, 1);
-	free(ah);
+	atomic_store(&ah->pd, NULL);
+	atomic_fetch_sub(&pd->n_ah, 1);
+	atomic_fetch_sub(&pd->ctx->n_ah, 1);
+	siw_verbs_kept_give(&pd->ctx->kept_ahs, &ah->kept);
 	return 0;
 }
 
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
-	if (siw_verbs_inherited(ah->pd->ctx))
+	const struct siw_pd *pd = ah->pd;
+
+	if (!pd)
+		return -EINVAL;
+	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
 	*dest = ah->dest;
 	return 0;

@@ -19,28 +19,62 @@ static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 	return 0;
 }
 
+/* Without a queue, as one that was destroyed; a post that comes too late for that one finds none. */
+static struct siw_srq *blank_srq(struct siw_context *ctx)
+{
+	struct siw_link *kept = siw_verbs_kept_take(&ctx->kept_srqs);
+	struct siw_srq *srq;
+
+	if (kept)
+		return siw_container(kept, struct siw_srq, kept);
+	srq = calloc(1, sizeof(*srq));
+	if (!srq)
+		return NULL;
+	srq->ctx = ctx;
+	siw_lock_init(&srq->lock);
+	siw_link_init(&srq->kept);
+	return srq;
+}
+
 static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr *init)
 {
-	struct siw_srq *srq = calloc(1, sizeof(*srq));
-	uint32_t slots = 1;
+	struct siw_srq_attr attr = { .max_wr = 1,
+				     .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
+	struct siw_srq *srq = blank_srq(pd->ctx);
+	struct siw_rdmap_queue *recvs;
 
 	if (!srq)
 		return NULL;
-	while (slots < init->attr.max_wr)
-		slots *= 2;
-	srq->ctx = pd->ctx;
-	srq->pd = pd;
-	srq->user = init->srq_context;
-	srq->attr.max_wr = slots;
-	srq->attr.max_sge = init->attr.max_sge ? init->attr.max_sge : 1;
-	siw_lock_init(&srq->lock);
-	siw_verbs_async_init(&srq->async, pd->ctx, srq);
-	if (siw_rdmap_queue_create(pd->ctx->port, slots, srq->attr.max_sge, pd->number,
-				   &srq->recvs)) {
-		free(srq);
+	while (attr.max_wr < init->attr.max_wr)
+		attr.max_wr *= 2;
+	if (siw_rdmap_queue_create(pd->ctx->port, attr.max_wr, attr.max_sge, pd->number, &recvs)) {
+		siw_verbs_kept_give(&pd->ctx->kept_srqs, &srq->kept);
 		return NULL;
 	}
+	siw_verbs_async_init(&srq->async, pd->ctx, srq);
+	siw_lock(&pd->ctx->progress);
+	siw_lock(&srq->lock);
+	srq->pd = pd;
+	srq->user = init->srq_context;
+	srq->attr = attr;
+	srq->recvs = recvs;
+	siw_unlock(&srq->lock);
+	siw_unlock(&pd->ctx->progress);
 	return srq;
+}
+
+/* Posting to it, asking and modifying it are refused from here on. */
+static void end_srq(struct siw_srq *srq)
+{
+	struct siw_rdmap_queue *recvs = srq->recvs;
+
+	siw_lock(&srq->ctx->progress);
+	siw_lock(&srq->lock);
+	srq->recvs = NULL;
+	siw_unlock(&srq->lock);
+	siw_unlock(&srq->ctx->progress);
+	siw_rdmap_queue_destroy(recvs);
+	siw_verbs_kept_give(&srq->ctx->kept_srqs, &srq->kept);
 }
 
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
@@ -77,9 +111,7 @@ int siw_destroy_srq(struct siw_srq *srq)
 	siw_verbs_async_leave(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
-	siw_rdmap_queue_destroy(srq->recvs);
-	siw_lock_destroy(&srq->lock);
-	free(srq);
+	end_srq(srq);
 	return 0;
 }
 
@@ -93,17 +125,19 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
+	int err = 0;
+
 	if (siw_verbs_inherited(srq->ctx))
 		return -ESTALE;
-	if ((mask & ~SIW_SRQ_LIMIT) || attr->srq_limit > srq->attr.max_wr)
-		return -EINVAL;
-	if (!(mask & SIW_SRQ_LIMIT))
-		return 0;
 	siw_lock(&srq->ctx->progress);
-	srq->attr.srq_limit = attr->srq_limit;
-	siw_verbs_srq_taken(srq);
+	if (!srq->recvs || (mask & ~SIW_SRQ_LIMIT) || attr->srq_limit > srq->attr.max_wr) {
+		err = -EINVAL;
+	} else if (mask & SIW_SRQ_LIMIT) {
+		srq->attr.srq_limit = attr->srq_limit;
+		siw_verbs_srq_taken(srq);
+	}
 	siw_unlock(&srq->ctx->progress);
-	return 0;
+	return err;
 }
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
@@ -128,7 +162,7 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 	siw_lock(&srq->lock);
 	for (; wr; wr = wr->next) {
 		err = -EINVAL;
-		if (wr->num_sge >= 0 && (!wr->num_sge || wr->sg_list))
+		if (srq->recvs && wr->num_sge >= 0 && (!wr->num_sge || wr->sg_list))
 			err = siw_rdmap_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
 		if (err)
 			break;

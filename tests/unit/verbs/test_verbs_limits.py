@@ -76,6 +76,18 @@ def test_queue_pairs(rig: Rig) -> None:
         assert len({lib.siw_qp_num(qp) for qp in made}) == limit
 
 
+def test_shared_receive_queues(rig: Rig) -> None:
+    pd, destroy = rig.pd._live(), lib.siw_destroy_srq
+    init = ffi.new("struct siw_srq_init_attr *")
+
+    def make() -> Any:
+        init.attr = {"max_wr": 1, "max_sge": 1}
+        return lib.siw_create_srq(pd, init)
+
+    with until_full(make, destroy, rig.ctx.query_device().max_srq):
+        pass
+
+
 def test_address_handles(rig: Rig) -> None:
     addr = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(b"127.0.0.1", 5, addr) == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import Any
 
 import pytest
 from unit.verbs.rc_harness import SEND, End, Wire, plain_client
-from unit.verbs.verbs_harness import LIMIT, Pair, Rig, counted, nothing, poll, refused, until
+from unit.verbs.verbs_harness import Pair, Rig, counted, counter, nothing, poll, refused, until
 
+from siwarp._siwarp import ffi, lib
 from siwarp.inspect import FPDU, DDPUntagged, MPARequest, Opcode
 from siwarp.verbs import (
     AH,
@@ -16,6 +18,7 @@ from siwarp.verbs import (
     PD,
     SRQ,
     EventType,
+    Persona,
     QPAttr,
     QPState,
     RecvWR,
@@ -47,11 +50,11 @@ class Shared:
         return self.mr.read(length, 64 * wr_id)
 
 
-def connect(wire: Wire, shared: Shared) -> tuple[End, End]:
-    """Connect; the passive end takes its receives from the SRQ and completes on the common CQ."""
-    a = wire.dial(size=4096)
+def connect(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
+    """Connect; the passive end takes its receives from the SRQ."""
+    a = wire.dial(size=4096, **kw)
     request = wire.request()
-    b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq)
+    b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
     b.id.accept()
     a.event()
     b.event()
@@ -303,12 +306,32 @@ def test_a_pd_cannot_be_closed_while_an_srq_stands_on_it(rig: Rig) -> None:
     pd.close()
 
 
-def test_close_waits_until_its_event_is_acknowledged(rig: Rig) -> None:
-    srq = rig.srq()
-    srq.modify(SrqAttr(srq_limit=1))
-    told = rig.event(LIMIT)
-    told.ack()
-    srq.modify(SrqAttr(srq_limit=1))
-    srq.close()
-    assert srq.closed
-    assert rig.ctx.get_async_event(0) is None
+def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> None:
+    init = ffi.new("struct siw_srq_init_attr *", {"attr": {"max_wr": 4, "max_sge": 1}})
+    srq = lib.siw_create_srq(rig.pd._live(), init)
+    wr, bad = ffi.new("struct siw_recv_wr *"), ffi.new("struct siw_recv_wr **")
+    attr = ffi.new("struct siw_srq_attr *", {"srq_limit": 1})
+    assert lib.siw_post_srq_recv(srq, wr, bad) == 0
+    assert lib.siw_destroy_srq(srq) == 0
+    assert lib.siw_post_srq_recv(srq, wr, bad) == -errno.EINVAL
+    assert bad[0] == wr
+    assert lib.siw_modify_srq(srq, attr, SrqAttrMask.LIMIT) == -errno.EINVAL
+    # The next one may live in its memory, and has nothing of it.
+    again = rig.srq(4)
+    again.modify(SrqAttr(srq_limit=1))
+    assert rig.event().event_type == LIMIT_REACHED
+
+
+# ---- persona roce
+
+
+def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two: Wire) -> None:
+    shared = Shared(two.passive)
+    a, b = connect(two, shared, persona=Persona.ROCE)
+    a.mem.write(b"early")
+    a.post(SEND, length=5)
+    until(lambda: b.rcq.poll() or counter("rnr_parked"))
+    shared.post(3)
+    (wc,) = poll(b.rcq)
+    assert (wc.wr_id, wc.ok, shared.data(3, 5)) == (3, True, b"early")
+    assert poll(a.scq)[0].ok
