@@ -235,8 +235,6 @@ static int rereg(struct region *r, struct siw_pd *pd, void *addr, size_t length,
 	uint32_t stag;
 	int err;
 
-	if (siw_verbs_inherited(old_pd->ctx))
-		return -ESTALE;
 	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
 		return -EBUSY;
 	/* The new one first: what can fail leaves the old one as it was. */
@@ -275,6 +273,8 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 		access = r->access;
 	if (!flags || (flags & ~known))
 		err = -EINVAL;
+	if (siw_verbs_inherited(mr->pd->ctx))
+		err = -ESTALE;
 	if (!err)
 		err = rereg(r, pd, addr, length, access);
 	if (!err)
