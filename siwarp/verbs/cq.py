@@ -418,6 +418,15 @@ class CQ(Handle):
     #: pyverbs' name for it.
     cqe = capacity
 
+    @property
+    def waiting(self) -> int:
+        """How many completions wait: a look that moves no traffic.
+
+        ``poll()`` on an empty queue does, and the device's thread steps aside for about a
+        millisecond; who sleeps in an event loop looks here first.
+        """
+        return check(lib.siw_cq_waiting(self._live()), f"looking at {self!r}")
+
     def _shut(self) -> None:
         self.ack_events(self._unacked)
         wait_until_acked(self)

@@ -280,6 +280,17 @@ int siw_cq_capacity(struct siw_cq *cq)
 	return capacity;
 }
 
+int siw_cq_waiting(struct siw_cq *cq)
+{
+	uint32_t head;
+
+	if (siw_verbs_inherited(cq->ctx))
+		return -ESTALE;
+	/* Head first: tail is at or past it then. */
+	head = atomic_load_explicit(&cq->head, memory_order_acquire);
+	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
+}
+
 /* A completion keeps its number, so that who looks at head and tail without the lock sees no change. */
 static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
 {

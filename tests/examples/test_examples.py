@@ -129,3 +129,9 @@ def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None
     assert client == "normalized 4 rows\n"
     sums = server.partition(": ")[2]
     assert [round(x, 9) for x in eval(sums)] == [1.0] * 4
+
+
+def test_aio_echo_holds_a_hundred_conversations_in_one_loop(root: Path) -> None:
+    server, client = two(python(root, "aio_echo.py"))
+    assert client == "100 answers, the last one 99 morf olleh\n"
+    assert server == "answered 100 on 101 connections\n"

@@ -18,6 +18,7 @@ MAY_USE: dict[str, set[str]] = {
     "cm": {"base", "verbs"},
     # On the public headers only.
     "bench": set(),
+    "aio": set(),
     "cli": set(),
     "inspect": set(),
 }

@@ -299,6 +299,11 @@ struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_cont
 int siw_destroy_cq(struct siw_cq *cq);
 int siw_cq_capacity(struct siw_cq *cq);
 /*
+ * How many completions wait. It only looks: unlike an siw_poll_cq that finds nothing it moves no traffic, and
+ * the device's thread goes on with that at once. For who sleeps in an event loop of its own.
+ */
+int siw_cq_waiting(struct siw_cq *cq);
+/*
  * Makes it a queue for at least cqe completions; what is in it stays, in its order. -EINVAL: cqe is
  * below 1, above max_cqe, or less than what is in it. -ENOMEM.
  */

@@ -1,0 +1,55 @@
+"""Many conversations in one loop: an echo server, and a client that holds a hundred of them.
+
+python aio_echo.py                       prints its port, serves until a client says "stop"
+python aio_echo.py 127.0.0.1 PORT
+"""
+
+import asyncio
+import contextlib
+import sys
+
+from siwarp import PeerGone, aio
+
+small = {"recv_size": 1024, "recv_depth": 4}
+
+
+async def serve() -> None:
+    async with aio.listen(("127.0.0.1", 0), **small) as listener:
+        print(listener.address[1], flush=True)
+        served = 0
+
+        async def talk(conn: aio.Connection) -> None:
+            nonlocal served
+            async with conn:
+                async for message in conn:
+                    if message == b"stop":
+                        await listener.close()  # ends the loop below
+                        return
+                    await conn.send(message[::-1])
+                    served += 1
+
+        talks = [asyncio.create_task(talk(conn)) async for conn in listener]
+        await asyncio.gather(*talks)
+        print(f"answered {served} on {len(talks)} connections")
+
+
+async def converse(address: tuple[str, int], number: int) -> bytes:
+    async with aio.connect(address, **small) as conn:
+        await conn.send(f"hello from {number}".encode())
+        return await asyncio.wait_for(conn.recv(), 20)
+
+
+async def use(host: str, port: int) -> None:
+    answers = await asyncio.gather(*(converse((host, port), n) for n in range(100)))
+    print(len(answers), "answers, the last one", answers[-1].decode())
+    async with aio.connect((host, port)) as conn:
+        await conn.send(b"stop")
+        with contextlib.suppress(PeerGone):
+            await conn.recv()  # until the server has left
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        asyncio.run(use(sys.argv[1], int(sys.argv[2])))
+    else:
+        asyncio.run(serve())

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""RC connections whose operations are awaited: what ``siwarp.cm.Connection`` is to threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from siwarp.aio.source import Gate, Inbox, Source
+from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
+from siwarp.verbs import (
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    Address,
+    Error,
+    PeerGone,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    StateError,
+    WCStatus,
+    WROpcode,
+)
+
+__all__ = ["Connection", "Opening", "connect"]
+
+#: Octets of one posted receive, and how many are posted.
+RECV_SIZE = 64 * 1024
+RECV_DEPTH = 16
+#: Requests outstanding; octets of one that are copied when it is posted, and of one that is staged.
+SENDS = 16
+INLINE = 256
+STAGED = 64 * 1024
+#: Seconds after which a start-up is given up by itself.
+START_UP_S = 30.0
+
+_ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+
+T = TypeVar("T")
+
+
+class _Op:
+    """A request that was posted: who waits for it, and what to do when it has completed."""
+
+    __slots__ = ("counted", "done", "waiter")
+
+    def __init__(self, waiter: asyncio.Future[Any], done: Callable[[], Any] | None) -> None:
+        self.waiter = waiter
+        self.done = done
+        self.counted = False
+
+
+class Connection:
+    """A connected RC queue pair with memory around it; made by ``connect`` or a ``Listener``.
+
+    Messages arrive in receives posted in advance: the peer may have ``recv_depth`` messages of up
+    to ``recv_size`` octets under way that ``recv`` has not taken yet. One more, or a longer one,
+    breaks the connection (iWARP has no flow control of its own), so let the peer answer now and
+    then.
+
+    Any number of tasks may use it; the messages of one task go out in its order. Iterating gives
+    those that come until the peer leaves.
+    """
+
+    def __init__(self, source: Source, cm_id: CMID, recv_size: int, recv_depth: int) -> None:
+        """Make the queue pair; takes over one use of the source."""
+        self._source = source
+        self._closed = False
+        self._ops: dict[int, _Op] = {}
+        self._slots = list(range(SENDS))
+        self._slot_gate = Gate(SENDS)
+        self._staging_gate = Gate(1)
+        self._inbox = Inbox()
+        self._recv_size = recv_size
+        self._recv_room = recv_depth
+        self._sq, self._rq = source.queue(SENDS), source.queue(recv_depth)
+        self._sq_key = self._sq.join(SENDS, self._on_sent)
+        self._rq_key = self._rq.join(recv_depth, self._on_received)
+        self._rq.wanted += 1
+        self._peer: Address | None = None
+        self._local: Address | None = None
+        self._established: asyncio.Future[CMEvent] = source.loop.create_future()
+        #: What the peer said with its Request or Reply.
+        self.private_data = b""
+        self.id = cm_id
+        cm_id.context = self._on_event
+        try:
+            self._make(recv_depth)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _make(self, recv_depth: int) -> None:
+        self.pd = PD(self._source.context)
+        cap = QPCap(max_send_wr=SENDS, max_recv_wr=recv_depth, max_inline_data=INLINE)
+        init = QPInitAttr(QPType.RC, scq=self._sq.cq, rcq=self._rq.cq, cap=cap)
+        self.qp = QP(self.pd, init)
+        self.id.bind_qp(self.qp)
+        size = self._recv_size
+        self._inline_at = size * recv_depth
+        self._staging_at = self._inline_at + INLINE
+        self._memory = MR(self.pd, self._staging_at + STAGED)
+        self._recvs = [
+            RecvWR(self._rq_key | i, sg=[self._memory.sge(i * size, size)])
+            for i in range(recv_depth)
+        ]
+        self.qp.post_recv(self._recvs)
+        self._rq.want()
+
+    # ---- messages
+
+    async def send(self, data: Any) -> None:
+        """Send one message: any buffer, or an MR; returns when the memory may be used again.
+
+        Raises:
+            PeerGone: the connection is over.
+            ProtocolError: the peer refused something; the error says what.
+
+        """
+        await self._out(WROpcode.SEND, data, None)
+
+    async def recv(self) -> bytes:
+        """Wait for the next message and return it. Cancelling loses none.
+
+        Raises:
+            PeerGone: the peer closed the connection, or it broke.
+            ProtocolError: one end broke the protocol; the error says how.
+
+        """
+        self._alive()
+        slot, length = await self._inbox.get()
+        data = self._memory.read(length, slot * self._recv_size)
+        # The connection may be over behind this message: the next call will say so.
+        with contextlib.suppress(StateError):
+            self.qp.post_recv(self._recvs[slot])
+        return data
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                data = await self.recv()
+            except PeerGone:
+                return
+            yield data
+
+    # ---- the peer's memory
+
+    def register(self, buffer: Any, access: int = _ALL_ACCESS) -> MR:
+        """Register a buffer, or new memory of so many octets, for the peer to read and write.
+
+        Tell the peer ``mr.remote().pack()``. It closes with the connection.
+        """
+        self._alive()
+        return MR(self.pd, buffer, access)
+
+    async def write(self, remote: RemoteBuffer, data: Any, offset: int = 0) -> None:
+        """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
+
+        It returns when the connection has taken the data (RFC 5040 says no more); the peer
+        sees all of it before any message that is sent afterwards.
+        """
+        await self._out(WROpcode.RDMA_WRITE, data, _at(remote, offset))
+
+    async def read(self, remote: RemoteBuffer, length: int | None = None, offset: int = 0) -> bytes:
+        """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
+        size = remote.length - offset if length is None else length
+        if size > STAGED:
+            into = bytearray(size)
+            await self.read_into(remote, into, offset)
+            return bytes(into)
+        self._alive()
+        await self._staging_gate.enter()
+        sg = [self._memory.sge(self._staging_at, size)]
+        wr = SendWR(opcode=WROpcode.RDMA_READ, sg=sg, remote=_at(remote, offset))
+
+        def take() -> bytes:
+            try:
+                return b"" if self._closed else self._memory.read(size, self._staging_at)
+            finally:
+                self._staging_gate.leave()
+
+        data: bytes = await self._do(wr, take)
+        return data
+
+    async def read_into(self, remote: RemoteBuffer, into: Any, offset: int = 0) -> None:
+        """RDMA Read from the peer's memory at ``offset`` as much as ``into`` holds.
+
+        ``into`` is a writable buffer, or an MR with local writing. Cancelling closes the
+        connection.
+        """
+        self._alive()
+        with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
+            await self._pieces(WROpcode.RDMA_READ, mr, _at(remote, offset))
+
+    # ---- how
+
+    async def _out(self, opcode: WROpcode, data: Any, remote: RemoteBuffer | None) -> None:
+        self._alive()
+        if isinstance(data, MR) or memoryview(data).nbytes > STAGED:
+            with self._lent(data, AccessFlag(0)) as mr:
+                await self._pieces(opcode, mr, remote)
+            return
+        # Released at the end: a traceback would keep the caller's buffer from being resized.
+        with memoryview(data) as whole, whole.cast("B") as octets:
+            if len(octets) <= INLINE:
+                await self._do(self._inline(opcode, octets, remote))
+            else:
+                await self._staged(opcode, octets, remote)
+
+    async def _staged(
+        self, opcode: WROpcode, octets: memoryview, remote: RemoteBuffer | None
+    ) -> None:
+        await self._staging_gate.enter()
+        try:
+            self._alive()
+            self._memory.write(octets, offset=self._staging_at)
+            sg = [self._memory.sge(self._staging_at, len(octets))]
+            wr = SendWR(opcode=opcode, sg=sg, remote=remote)
+        except BaseException:
+            self._staging_gate.leave()
+            raise
+        await self._do(wr, self._staging_gate.leave)
+
+    def _inline(
+        self, opcode: WROpcode, octets: memoryview, remote: RemoteBuffer | None
+    ) -> Callable[[], SendWR]:
+        """Return what makes the request, just before it is posted and the octets are copied."""
+
+        def make() -> SendWR:
+            self._memory.write(octets, offset=self._inline_at)
+            flags = SendFlag.SIGNALED | SendFlag.INLINE
+            sg = [self._memory.sge(self._inline_at, len(octets))]
+            return SendWR(opcode=opcode, sg=sg, remote=remote, send_flags=flags)
+
+        return make
+
+    @contextlib.contextmanager
+    def _lent(self, data: Any, access: AccessFlag) -> Generator[MR, None, None]:
+        """Give an MR over the caller's memory; who is cancelled gets it back by closing."""
+        mr = data if isinstance(data, MR) else MR(self.pd, data, access)
+        try:
+            yield mr
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
+        finally:
+            if mr is not data:
+                mr.close()
+
+    async def _pieces(self, opcode: WROpcode, mr: MR, remote: RemoteBuffer | None) -> None:
+        most = self._source.context.query_device().max_rc_msg
+        if remote is None:
+            await self._do(SendWR(opcode=opcode, sg=[mr.sge()]))
+            return
+        for at in range(0, max(mr.length, 1), most):
+            size = min(most, mr.length - at)
+            there = RemoteBuffer(remote.addr + at, size, remote.rkey)
+            await self._do(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
+
+    async def _do(
+        self, wr: SendWR | Callable[[], SendWR], done: Callable[[], Any] | None = None
+    ) -> Any:
+        """Post a request, wait for it, return what ``done`` gave.
+
+        ``done`` is called once, when the request has completed, even if nobody waits any more, or
+        when it was not posted.
+        """
+        try:
+            await self._slot_gate.enter()
+        except BaseException:
+            if done is not None:
+                done()
+            raise
+        op = _Op(self._source.loop.create_future(), done)
+        slot = self._slots.pop()
+        self._ops[slot] = op
+        try:
+            self._alive()
+            request = wr if isinstance(wr, SendWR) else wr()
+            request.wr_id = self._sq_key | slot
+            self.qp.post_send(request)
+        except BaseException:
+            self._forget(slot)
+            raise
+        self._sq.drain()  # most have completed by now
+        if not op.waiter.done():
+            op.counted = True
+            self._sq.wanted += 1
+            self._sq.want()
+        wc, result = await op.waiter
+        self._judge(wc, request.opcode.name)
+        return result
+
+    def _forget(self, slot: int) -> Any:
+        """End a request's life here, and return what its ``done`` gave."""
+        op = self._ops.pop(slot)
+        self._slots.append(slot)
+        if op.counted:
+            self._sq.wanted -= 1
+        self._slot_gate.leave()
+        return None if op.done is None else op.done()
+
+    def _on_sent(self, slot: int, wc: WC) -> None:
+        op = self._ops.get(slot)
+        if op is None:
+            return
+        result = self._forget(slot)
+        if not op.waiter.done():
+            op.waiter.set_result((wc, result))
+
+    def _on_received(self, slot: int, wc: WC) -> None:
+        if wc.status == 0:
+            self._inbox.put((slot, wc.byte_len))
+        else:
+            self._inbox.end(lambda: self._error(wc, "receiving"))
+
+    def _error(self, wc: WC, what: str) -> BaseException:
+        try:
+            self._judge(wc, what)
+        except Error as e:
+            return e
+        raise AssertionError("judged a success")
+
+    def _judge(self, wc: WC, what: str) -> None:
+        if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
+            raise self._gone(f"{what} to {self._peer_name()}")
+        wc.check()
+
+    def _gone(self, what: str) -> PeerGone:
+        return PeerGone(errno.ECONNRESET, f"{what}: the connection is over; connect again for more")
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise self._is_closed()
+
+    def _is_closed(self) -> StateError:
+        return StateError(errno.ENOTCONN, "this connection is closed: connect again")
+
+    # ---- its beginning and its end
+
+    def _on_event(self, event: CMEvent) -> None:
+        if event.type == CMEventType.ESTABLISHED:
+            with contextlib.suppress(Error):  # the peer may have left already
+                self._peer, self._local = self.qp.peer, self.qp.addr
+        elif self._established.done():
+            # What came before the end is in the queues by now.
+            self._rq.drain()
+            self._sq.drain()
+            self._inbox.end(lambda: self._gone(f"receiving from {self._peer_name()}"))
+        if not self._established.done():
+            self._established.set_result(event)
+
+    async def established(self) -> CMEvent:
+        """Wait for the start-up's outcome (for ``connect`` and ``Listener``)."""
+        return await asyncio.shield(self._established)
+
+    @property
+    def is_established(self) -> bool | None:
+        """Whether start-up went well; ``None``: it is not over."""
+        if not self._established.done():
+            return None
+        return self._established.result().type == CMEventType.ESTABLISHED
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed at this end."""
+        return self._closed
+
+    def on_outcome(self, call: Callable[[Any], object]) -> None:
+        """Have ``call`` called when the start-up is over."""
+        self._established.add_done_callback(call)
+
+    def _peer_name(self) -> str:
+        return "the peer" if self._peer is None else "{} port {}".format(*self._peer)
+
+    @property
+    def peer(self) -> Address:
+        """The other end's (ip, port)."""
+        return self.qp.peer if self._peer is None else self._peer
+
+    @property
+    def local(self) -> Address:
+        """This end's (ip, port)."""
+        return self.qp.addr if self._local is None else self._local
+
+    def abandon(self) -> None:
+        """Close at once, without waiting for the device if this was its last user.
+
+        What was sent still arrives. Who waits in another task gets StateError.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._inbox.items.clear()
+        self._inbox.end(self._is_closed)
+        self.id.context = None
+        with contextlib.suppress(Error):
+            self.id.disconnect()
+        self.id.close()
+        if hasattr(self, "pd"):
+            self.pd.__exit__(None, None, None)
+        for slot, op in list(self._ops.items()):
+            self._forget(slot)
+            if not op.waiter.done():
+                op.waiter.set_exception(self._is_closed())
+        self._rq.wanted -= 1
+        self._sq.leave(self._sq_key, SENDS)
+        self._rq.leave(self._rq_key, self._recv_room)
+        if not self._established.done():
+            self._established.cancel()
+        self._source.leave()
+
+    async def close(self) -> None:
+        """Disconnect and free everything; what was sent still arrives. Closes only once."""
+        self.abandon()
+        await self._source.closed()
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<aio.Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
+
+
+def _at(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
+    return RemoteBuffer(remote.addr + offset, max(0, remote.length - offset), remote.rkey)
+
+
+class Opening(Generic[T]):
+    """Of ``connect``, ``listen`` and ``open_ud``: await it, or enter it by ``async with``."""
+
+    def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened: Any = await self._begin()
+        opened: T = self._opened
+        return opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._opened.close()
+
+
+def connect(
+    address: Address,
+    *,
+    private_data: bytes = b"",
+    recv_size: int = RECV_SIZE,
+    recv_depth: int = RECV_DEPTH,
+) -> Opening[Connection]:
+    """Connect to a listener at (host, port): ``await`` it, or enter it by ``async with``.
+
+    Cancelling closes what was begun. A peer that says nothing is given up after 30 seconds.
+
+    Raises:
+        PeerGone: nobody listens there, it rejected, or it did not answer.
+
+    """
+
+    async def begin() -> Connection:
+        source, host = await Source.toward(address[0], address[1])
+        try:
+            cm_id = CMID(source.cm)
+        except BaseException:
+            source.leave()
+            raise
+        conn = Connection(source, cm_id, recv_size, recv_depth)
+        try:
+            # Peer to peer, so that either end may speak first (RFC 6581): by itself MPA wants the
+            # initiator's first FPDU before the responder's (RFC 5044 section 7.1.3).
+            rtr = RTR.FPDU | RTR.WRITE | RTR.READ
+            param = ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=START_UP_S)
+            cm_id.connect((host, address[1]), param)
+            conn.private_data = (await conn.established()).check().private_data
+        except BaseException:
+            conn.abandon()
+            raise
+        return conn
+
+    return Opening(begin)

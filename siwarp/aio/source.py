@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a loop has of a device: one open context, whose events it turns into wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from siwarp.aio.wait import readable_now, running_loop
+from siwarp.cm import CMEventChannel
+from siwarp.verbs import CQ, WC, CompChannel, Context, Error, source_toward
+
+__all__ = ["Gate", "Inbox", "Queue", "Source"]
+
+#: Completions that one shared queue holds, and how many are taken at a time.
+QUEUE_SIZE = 4096
+BATCH = 256
+#: Events handled before the loop's other work has its turn.
+EVENTS_A_TURN = 64
+
+#: What is told of a completion: a function of its slot (wr_id's low 32 bits) and the completion.
+Handler = Callable[[int, WC], None]
+
+
+class Queue:
+    """A completion queue that many queue pairs share; each has room in it for all it may post."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self.cq = CQ(source.context, size, cq_context=self, channel=source.channel)
+        self.room = self.cq.capacity
+        self.handlers: dict[int, Handler] = {}
+        #: How many wait for something to complete here; while there are any it is armed.
+        self.wanted = 0
+        self._armed = False
+        self._next = 0
+
+    def join(self, room: int, handler: Handler) -> int:
+        """Reserve room; return the number that goes into wr_id's high 32 bits."""
+        self.room -= room
+        self._next += 1
+        self.handlers[self._next] = handler
+        return self._next << 32
+
+    def leave(self, key: int, room: int) -> None:
+        """Give the room back."""
+        del self.handlers[key >> 32]
+        self.room += room
+
+    def drain(self) -> None:
+        """Hand out what has completed, and leave the traffic to the device's thread."""
+        while self.cq.waiting:
+            for wc in self.cq.poll(BATCH):
+                handler = self.handlers.get(wc.wr_id >> 32)
+                if handler is not None:
+                    handler(wc.wr_id & 0xFFFFFFFF, wc)
+
+    def want(self) -> None:
+        """Wait with the others: events from now on, and what came before them is handed out."""
+        if not self._armed:
+            self._armed = True
+            self.cq.req_notify()
+            self.drain()
+
+    def event(self) -> None:
+        """Handle its event."""
+        self._armed = False
+        self.cq.ack_events(1)
+        self.drain()
+        if self.wanted:
+            self.want()
+
+
+class Source:
+    """An open device as one loop uses it; it closes when its last user has left."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: str) -> None:
+        self.loop = loop
+        self.users = 0
+        self.gone: asyncio.Future[None] | None = None
+        self.context = Context(host)
+        try:
+            self.channel = CompChannel(self.context)
+            self.cm = CMEventChannel(self.context)
+        except BaseException:
+            self.context.__exit__(None, None, None)
+            raise
+        self._queues: list[Queue] = []
+        self._fds = self.channel.fileno(), self.cm.fileno()
+        loop.add_reader(self._fds[0], self._on_completions)
+        loop.add_reader(self._fds[1], self._on_connections)
+
+    @classmethod
+    def of(cls, host: str) -> Source:
+        """Return the running loop's for the device of an address; who gets it calls ``leave``."""
+        loop = running_loop()
+        here = _sources.setdefault(loop, {})
+        source = here.get(host)
+        if source is None:
+            source = here[host] = cls(loop, host)
+            # All addresses of a device are one device.
+            for known in set(here.values()) - {source}:
+                if known.context.name == source.context.name:
+                    source._retire()
+                    source = here[host] = known
+                    break
+        source.users += 1
+        return source
+
+    @classmethod
+    async def toward(cls, host: str, port: int) -> tuple[Source, str]:
+        """Return the loop's device through which a peer is reached, and the peer's address."""
+        numeric = await _numeric(host, port)
+        return cls.of(source_toward((numeric, port))), numeric
+
+    @classmethod
+    async def at(cls, host: str) -> tuple[Source, str]:
+        """Return the loop's device that has an address, and the address."""
+        numeric = await _numeric(host, 9)
+        return cls.of(numeric), numeric
+
+    def queue(self, room: int) -> Queue:
+        """Return a completion queue with so much room."""
+        for queue in self._queues:
+            if queue.room >= room:
+                return queue
+        queue = Queue(self, max(QUEUE_SIZE, room))
+        self._queues.append(queue)
+        return queue
+
+    def leave(self) -> None:
+        """End one user's use; after the last, the device closes and ``closed`` waits for that."""
+        self.users -= 1
+        if self.users == 0:
+            here = _sources.get(self.loop, {})
+            for host in [host for host, source in here.items() if source is self]:
+                del here[host]
+            self._retire()
+
+    def _retire(self) -> None:
+        for fd in self._fds:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self.loop.remove_reader(fd)
+        with contextlib.suppress(RuntimeError):
+            self.gone = self.loop.create_future()
+        # Streams may have to wait for their peers' ends, a loop must not.
+        threading.Thread(target=self._close, name="siwarp-aio-close").start()
+
+    def _close(self) -> None:
+        try:
+            self.context.__exit__(None, None, None)
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._closed)
+
+    def _closed(self) -> None:
+        if self.gone is not None and not self.gone.done():
+            self.gone.set_result(None)
+
+    async def closed(self) -> None:
+        """Wait until the device is closed, if it is about to."""
+        if self.gone is not None:
+            await asyncio.shield(self.gone)
+
+    def _on_completions(self) -> None:
+        for _ in range(EVENTS_A_TURN):
+            if not readable_now(self._fds[0]):
+                return
+            cq = self.channel.get_cq_event(0)
+            if cq is None:
+                return
+            cq.cq_context.event()
+
+    def _on_connections(self) -> None:
+        for _ in range(EVENTS_A_TURN):
+            if not readable_now(self._fds[1]):
+                return
+            event = self.cm.get_event(0)
+            if event is None:
+                return
+            to = event.id.context if event.listen_id is None else event.listen_id.context
+            if to is not None:
+                to(event)
+
+
+_sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def _numeric(host: str, port: int) -> str:
+    """Return a host's address; names are looked up in the loop's own way."""
+    if ":" in host or all(c in "0123456789." for c in host):
+        return host
+    try:
+        infos = await running_loop().getaddrinfo(host, port)
+    except OSError as e:
+        raise Error(errno.EHOSTUNREACH, f"no way to {host!r}: {e} (mend the name)") from None
+    return str(infos[0][4][0])
+
+
+class Gate:
+    """So many may be inside at a time; the others queue up, and who is cancelled leaves no gap."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        """Wait for one's turn."""
+        if self._room > 0 and not self._waiting:
+            self._room -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # the turn came, too late
+            else:
+                with contextlib.suppress(ValueError):  # passed over already
+                    self._waiting.remove(turn)
+            raise
+
+    def leave(self) -> None:
+        """Let the next one in."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._room += 1
+
+
+class _Failure:
+    """In the place of an item."""
+
+    def __init__(self, why: Callable[[], BaseException]) -> None:
+        self.why = why
+
+
+class Inbox:
+    """What came and nobody has taken yet. Who waits and is cancelled takes nothing with him."""
+
+    def __init__(self) -> None:
+        self.items: deque[Any] = deque()
+        self._end: Callable[[], BaseException] | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def put(self, item: Any) -> None:
+        """Add one and wake one who waits."""
+        self.items.append(item)
+        self._wake_one()
+
+    def end(self, why: Callable[[], BaseException]) -> None:
+        """Say that nothing will come any more; the first reason counts."""
+        if self._end is None:
+            self._end = why
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _wake_one(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def fail(self, why: Callable[[], BaseException]) -> None:
+        """Have one ``get`` raise; what comes later is not touched."""
+        self.put(_Failure(why))
+
+    async def get(self) -> Any:
+        """Wait for the oldest and take it; raise the reason when none will come any more."""
+        while not self.items:
+            if self._end is not None:
+                raise self._end()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if self.items:
+                    self._wake_one()  # what he was woken for is for another
+                raise
+            finally:
+                self._waiting.remove(waiter)
+        item = self.items.popleft()
+        if isinstance(item, _Failure):
+            raise item.why()
+        return item

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""UD: messages to and from anybody, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from siwarp.aio.conn import Opening
+from siwarp.aio.source import Gate, Inbox, Source
+from siwarp.verbs import (
+    AH,
+    MR,
+    PD,
+    QP,
+    WC,
+    Address,
+    LimitError,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+    WCStatus,
+)
+
+__all__ = ["Datagram", "UDEndpoint", "open_ud"]
+
+#: Octets of one posted receive, and how many are posted.
+RECV_SIZE = 2048
+RECV_DEPTH = 128
+#: Messages that the queue pair has not sent yet, and octets of one.
+SENDS = 32
+SEND_SIZE = 65535
+#: How often a message is posted again that was flushed for another one's sake.
+TRIES = 16
+#: Destinations that are remembered.
+DESTINATIONS = 1024
+
+
+class Datagram(NamedTuple):
+    """A message that came, and from whom: (ip, port)."""
+
+    data: bytes
+    source: Address
+
+
+class UDEndpoint:
+    """A UD queue pair with memory around it; made by ``open_ud``.
+
+    A message that finds no receive posted is dropped, as UD has it: ``recv_depth`` of them wait for
+    ``recv``. One longer than ``recv_size`` is dropped, too.
+    """
+
+    def __init__(
+        self, source: Source, address: Address, qkey: int, recv_size: int, recv_depth: int
+    ) -> None:
+        """Bind; takes over one use of the source."""
+        self._source = source
+        self._closed = False
+        self._recv_size, self._recv_room = recv_size, recv_depth
+        self._inbox = Inbox()
+        self._gate = Gate(SENDS)
+        self._slots = list(range(SENDS))
+        self._sent: dict[int, asyncio.Future[WC]] = {}
+        self._handles: OrderedDict[Address, AH] = OrderedDict()
+        self._sq, self._rq = source.queue(SENDS), source.queue(recv_depth)
+        self._sq_key = self._sq.join(SENDS, self._on_sent)
+        self._rq_key = self._rq.join(recv_depth, self._on_received)
+        self._rq.wanted += 1
+        try:
+            self._make(address, qkey)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _make(self, address: Address, qkey: int) -> None:
+        size, depth = self._recv_size, self._recv_room
+        self.pd = PD(self._source.context)
+        cap = QPCap(max_send_wr=SENDS, max_recv_wr=depth)
+        init = QPInitAttr(QPType.UD, scq=self._sq.cq, rcq=self._rq.cq, cap=cap, addr=address)
+        self.qp = QP(self.pd, init)
+        self._address = self.qp.addr
+        self._memory = MR(self.pd, size * depth)
+        self._staging = MR(self.pd, SENDS * SEND_SIZE)
+        self._recvs = [
+            RecvWR(self._rq_key | i, sg=[self._memory.sge(i * size, size)]) for i in range(depth)
+        ]
+        self.qp.to_rts(QPAttr(qkey=qkey))
+        self.qp.post_recv(self._recvs)
+        self._rq.want()
+
+    @property
+    def address(self) -> Address:
+        """Where it is bound: the port that was taken if 0 was asked for."""
+        return self._address
+
+    async def send(self, data: Any, to: Address) -> None:
+        """Send one message to (host, port); returns when UDP has taken it.
+
+        The host is numeric. Cancelling leaves the message sent or not sent.
+
+        Raises:
+            LimitError: it is longer than a datagram.
+            Error: the network refuses it (no route).
+
+        """
+        self._alive()
+        with memoryview(data) as whole, whole.cast("B") as octets:
+            if len(octets) > SEND_SIZE:
+                raise LimitError(errno.EMSGSIZE, f"{len(octets)} octets do not fit a datagram")
+            handle = self._handle(to)
+            for _ in range(TRIES):
+                wc = await self._post(octets, handle)
+                # Another one's message was refused, and this one was flushed behind it, unsent.
+                if wc.status != WCStatus.WR_FLUSH_ERR:
+                    break
+        wc.check()
+
+    async def _post(self, octets: memoryview, handle: AH) -> WC:
+        await self._gate.enter()
+        slot = self._slots.pop()
+        done = self._sent[slot] = self._source.loop.create_future()
+        self._sq.wanted += 1
+        try:
+            self._alive()
+            at = slot * SEND_SIZE
+            self._staging.write(octets, offset=at)
+            sg = [self._staging.sge(at, len(octets))]
+            self.qp.post_send(SendWR(self._sq_key | slot, sg=sg, ah=handle))
+        except BaseException:
+            self._forget(slot)
+            raise
+        self._sq.drain()  # most are on their way by now
+        if not done.done():
+            self._sq.want()
+        wc: WC = await done
+        return wc
+
+    def _handle(self, to: Address) -> AH:
+        handle = self._handles.get(to)
+        if handle is None:
+            handle = self._handles[to] = AH(self.pd, to)
+            # Requests are copied when they are posted, the destination too.
+            if len(self._handles) > DESTINATIONS:
+                self._handles.popitem(last=False)[1].close()
+        else:
+            self._handles.move_to_end(to)
+        return handle
+
+    def _forget(self, slot: int) -> asyncio.Future[WC]:
+        self._slots.append(slot)
+        self._sq.wanted -= 1
+        self._gate.leave()
+        return self._sent.pop(slot)
+
+    def _on_sent(self, slot: int, wc: WC) -> None:
+        if slot in self._sent:
+            done = self._forget(slot)
+            # One that is refused stops the queue; the others' have nothing to do with it.
+            if not wc.ok and not self._closed and self.qp.qp_state == QPState.SQE:
+                self.qp.to_rts()
+            if not done.done():
+                done.set_result(wc)
+
+    def _on_received(self, slot: int, wc: WC) -> None:
+        if wc.ok:
+            self._inbox.put((slot, wc))
+        elif not self._closed:  # too long for the receive: the next one has its place
+            with contextlib.suppress(StateError):
+                self.qp.post_recv(self._recvs[slot])
+
+    async def recv(self) -> Datagram:
+        """Wait for the next message; cancelling loses none.
+
+        Raises:
+            StateError: it is closed.
+
+        """
+        self._alive()
+        slot, wc = await self._inbox.get()
+        data = self._memory.read(wc.byte_len, slot * self._recv_size)
+        self.qp.post_recv(self._recvs[slot])
+        return Datagram(data, wc.source)
+
+    def __aiter__(self) -> AsyncIterator[Datagram]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[Datagram]:
+        while not self._closed:
+            try:
+                datagram = await self.recv()
+            except StateError:
+                return
+            yield datagram
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise self._is_closed()
+
+    def _is_closed(self) -> StateError:
+        return StateError(errno.EBADF, "this endpoint is closed: open a new one")
+
+    def abandon(self) -> None:
+        """Close at once, without waiting for the device if this was its last user."""
+        if self._closed:
+            return
+        self._closed = True
+        self._inbox.items.clear()
+        self._inbox.end(self._is_closed)
+        self._handles.clear()
+        if hasattr(self, "pd"):
+            self.pd.__exit__(None, None, None)
+        for slot in list(self._sent):
+            done = self._forget(slot)
+            if not done.done():
+                done.set_exception(self._is_closed())
+        self._rq.wanted -= 1
+        self._sq.leave(self._sq_key, SENDS)
+        self._rq.leave(self._rq_key, self._recv_room)
+        self._source.leave()
+
+    async def close(self) -> None:
+        """Free everything; what was sent is on its way. Closes only once."""
+        self.abandon()
+        await self._source.closed()
+
+    async def __aenter__(self) -> UDEndpoint:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<aio.UDEndpoint closed>"
+        return "<aio.UDEndpoint at {} port {}>".format(*self._address)
+
+
+def open_ud(
+    address: Address = ("127.0.0.1", 0),
+    *,
+    qkey: int = 0,
+    recv_size: int = RECV_SIZE,
+    recv_depth: int = RECV_DEPTH,
+) -> Opening[UDEndpoint]:
+    """Bind a UD queue pair at (host, port) of this machine; port 0 takes a free one.
+
+    ``await`` it, or enter it by ``async with``.
+
+    Raises:
+        Error: the address is in use or not this machine's.
+
+    """
+
+    async def begin() -> UDEndpoint:
+        source, numeric = await Source.at(address[0])
+        return UDEndpoint(source, (numeric, address[1]), qkey, recv_size, recv_depth)
+
+    return Opening(begin)

@@ -1,0 +1,69 @@
+"""What the tests of aio/ share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from siwarp import aio
+
+LOOPBACK = ("127.0.0.1", 0)
+LIMIT = 60.0  # seconds: whatever is waited for comes long before
+SANITIZED = "SANITIZER" in os.environ
+
+T = TypeVar("T")
+
+
+def run(main: Callable[[], Awaitable[T]], limit: float = LIMIT) -> T:
+    """Run a test's coroutine; what it leaves in the loop is a failure."""
+    troubles: list[dict[str, Any]] = []
+
+    async def guarded() -> T:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: troubles.append(context))
+        result = await asyncio.wait_for(main(), limit)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, f"tasks left: {left}"
+        gc.collect()  # futures whose exception nobody took say so now
+        await asyncio.sleep(0)
+        return result
+
+    result = asyncio.run(guarded())
+    assert not troubles, troubles
+    return result
+
+
+def fds() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+async def until(ready: Callable[[], Any], limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
+    while not ready():
+        assert time.monotonic() < deadline, f"nothing within {limit} s"
+        await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def connected(**options: Any) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
+    """Two connected ends in this loop, the one that connected first."""
+    async with aio.listen(LOOPBACK, **options) as listener:
+        accepting = asyncio.create_task(listener.accept())
+        async with aio.connect(listener.address, **options) as ours, await accepting as theirs:
+            yield ours, theirs
+
+
+async def gone(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end; its outcome is nobody's."""
+    task.cancel()
+    await asyncio.wait([task])

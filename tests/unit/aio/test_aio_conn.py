@@ -1,0 +1,325 @@
+"""RC in asyncio: messages, the peer's memory, errors, and what cancelling does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import socket
+
+import pytest
+from unit.aio.aio_harness import LOOPBACK, connected, fds, gone, run, threads, until
+
+from siwarp import Error, PeerGone, ProtocolError, RemoteBuffer, StateError, aio
+
+
+def test_messages_of_each_size_arrive_whole_both_ways() -> None:
+    async def main() -> None:
+        async with connected(recv_size=1 << 20) as (a, b):
+            for size in (0, 1, 256, 257, 5000, 65536, 65537, 1 << 20):
+                data = bytes(i * 7 & 0xFF for i in range(size))
+                await a.send(data)
+                assert await b.recv() == data
+                await b.send(bytearray(data))
+                assert await a.recv() == data
+
+    run(main)
+
+
+def test_private_data_travels_with_request_and_reply() -> None:
+    async def main() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            accepting = asyncio.create_task(listener.accept(b"welcome"))
+            dialled = aio.connect(listener.address, private_data=b"it is me")
+            async with dialled as ours, await accepting as theirs:
+                assert (ours.private_data, theirs.private_data) == (b"welcome", b"it is me")
+                assert ours.peer == theirs.local == listener.address
+                assert ours.local == theirs.peer
+
+    run(main)
+
+
+def test_requests_are_decided_one_by_one() -> None:
+    async def main() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            met: list[aio.Connection] = []
+
+            async def decide() -> None:
+                async for request in listener.requests():
+                    assert request.peer[0] == "127.0.0.1"
+                    if request.private_data == b"friend":
+                        met.append(await request.accept(b"come in"))
+                    else:
+                        request.reject(b"not you")
+
+            deciding = asyncio.create_task(decide())
+            async with aio.connect(listener.address, private_data=b"friend") as ours:
+                assert ours.private_data == b"come in"
+            with pytest.raises(PeerGone, match="not you"):
+                await aio.connect(listener.address, private_data=b"foe")
+            await listener.close()
+            await deciding
+            await met[0].close()
+
+    run(main)
+
+
+def test_iterating_gives_messages_until_the_peer_leaves() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            for i in range(10):
+                await a.send(b"%d" % i)
+            await a.close()
+            assert [m async for m in b] == [b"%d" % i for i in range(10)]
+            with pytest.raises(PeerGone):
+                await b.recv()
+            with pytest.raises(PeerGone):
+                await b.send(b"too late")
+            with pytest.raises(StateError, match="closed"):
+                await a.send(b"closed here")
+
+    run(main)
+
+
+def test_the_peer_s_memory_is_written_and_read() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            memory = b.register(300_000)
+            there = RemoteBuffer.unpack(memory.remote().pack())
+            big = random.Random(1).randbytes(200_000)
+            await a.write(there, b"small", 10)
+            await a.write(there, big[:3000], 1000)
+            await a.write(there, big, 100_000)
+            assert await a.read(there, 5, 10) == b"small"
+            assert await a.read(there, 3000, 1000) == big[:3000]
+            assert await a.read(there, 200_000, 100_000) == big
+            into = bytearray(100)
+            await a.read_into(there, into, 1000)
+            assert into == big[:100]
+            await a.send(b"done")
+            assert await b.recv() == b"done"
+            assert memory.read(200_000, 100_000) == big
+
+    run(main)
+
+
+def test_an_access_error_names_its_clause() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            there = b.register(100).remote()
+            with pytest.raises(ProtocolError, match="bounds") as caught:
+                await a.read(RemoteBuffer(there.addr, 200, there.rkey))
+            assert caught.value.clause.startswith("RFC504")
+
+    run(main)
+
+
+def test_many_tasks_share_a_connection_and_each_message_is_whole() -> None:
+    async def main() -> None:
+        async with connected(recv_size=70_000, recv_depth=64) as (a, b):
+            messages = [bytes([i]) * (1 + i * 997) for i in range(60)]
+            await asyncio.gather(*(a.send(m) for m in messages))
+            got = [await b.recv() for _ in messages]
+            assert sorted(got) == sorted(messages)
+
+    run(main)
+
+
+def test_nobody_there_a_name_that_is_none_and_no_loop_are_said() -> None:
+    async def main() -> None:
+        with socket.socket() as s:
+            s.bind(LOOPBACK)
+            with pytest.raises(PeerGone) as caught:
+                await aio.connect(s.getsockname())
+            assert caught.value.errno == errno.ECONNREFUSED
+        with pytest.raises(Error, match="name"):
+            await aio.connect(("no.such.host.invalid", 1))
+        with pytest.raises(Error):
+            await aio.listen(("192.0.2.1", 0))
+
+    run(main)
+
+
+def test_a_loop_has_one_device_and_a_connection_only_its_socket() -> None:
+    async def main() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            before, working = fds(), threads()
+            ends: list[aio.Connection] = []
+            for _ in range(20):
+                accepting = asyncio.create_task(listener.accept())
+                ends += [await aio.connect(listener.address), await accepting]
+            assert fds() - before == 40
+            assert threads() == working
+            for end in ends:
+                await end.close()
+            await until(lambda: fds() == before)
+
+    fds_before, threads_before = fds(), threads()
+    run(main)
+    assert (fds() - fds_before, threads()) == (0, threads_before)
+
+
+# ---- cancelling
+
+
+def test_a_cancelled_recv_loses_no_message() -> None:
+    async def main() -> None:
+        rng = random.Random(7)
+        async with connected() as (a, b):
+            got: list[bytes] = []
+
+            async def send() -> None:
+                for i in range(300):
+                    await a.send(b"%d" % i)
+                    if i % 8 == 7:  # as many as there are receives, at the most
+                        await until(lambda i=i: len(got) > i - 4)
+
+            sending = asyncio.create_task(send())
+            cancelled = 0
+            while len(got) < 300:
+                receiving = asyncio.create_task(b.recv())
+                await asyncio.wait([receiving], timeout=rng.random() * 0.0005)
+                if receiving.cancel():
+                    cancelled += 1
+                    await asyncio.wait([receiving])
+                if not receiving.cancelled():
+                    got.append(receiving.result())
+            await sending
+            assert got == [b"%d" % i for i in range(300)]
+            assert cancelled > 20
+
+    run(main)
+
+
+def test_a_cancelled_accept_loses_no_connection() -> None:
+    async def main() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            ours: list[aio.Connection] = []
+            theirs: list[aio.Connection] = []
+            for i in range(10):
+                accepting = asyncio.create_task(listener.accept())
+                connecting = asyncio.create_task(_connect(listener.address))
+                await asyncio.wait([accepting, connecting], timeout=0.0003 * i)
+                accepting.cancel()
+                await asyncio.wait([accepting])
+                if not accepting.cancelled():
+                    theirs.append(accepting.result())
+                again = asyncio.create_task(listener.accept()) if len(theirs) == i else None
+                ours.append(await connecting)
+                if again is not None:
+                    theirs.append(await again)
+            for n, end in enumerate(ours):
+                await end.send(b"%d" % n)
+            assert sorted([int(await end.recv()) for end in theirs]) == list(range(10))
+            for end in ours + theirs:
+                await end.close()
+
+    run(main)
+
+
+async def _connect(address: tuple[str, int]) -> aio.Connection:
+    return await aio.connect(address)
+
+
+def test_a_cancelled_connect_closes_what_it_began() -> None:
+    async def main() -> None:
+        async with aio.open_ud() as keeps_the_device_open:
+            with socket.socket() as silent:
+                silent.bind(LOOPBACK)
+                silent.listen(64)
+                before = fds()
+                begun = [asyncio.create_task(_connect(silent.getsockname())) for _ in range(30)]
+                await until(lambda: fds() - before == 30)
+                for task in begun:
+                    await gone(task)
+                    assert task.cancelled()
+                await until(lambda: fds() == before)
+            assert keeps_the_device_open.address
+
+    run(main)
+
+
+def test_a_deadline_is_asyncio_s_and_the_connection_goes_on() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(b.recv(), 0.01)
+            await a.send(b"later")
+            assert await b.recv() == b"later"
+
+    run(main)
+
+
+@pytest.mark.parametrize("size", [8, 30_000])
+def test_a_cancelled_send_leaves_whole_messages_and_the_connection(size: int) -> None:
+    async def main() -> None:
+        async with connected(recv_depth=64) as (a, b):
+            tasks = [asyncio.create_task(a.send(bytes([i]) * size)) for i in range(50)]
+            await asyncio.sleep(0)
+            for task in tasks[::3]:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await a.send(b"last")
+            got = []
+            while (message := await b.recv()) != b"last":
+                got.append(message)
+            assert all(m == m[:1] * size for m in got)
+            sent = {m[0] for m in got}
+            assert len(sent) == len(got)
+            assert sent >= {i for i in range(50) if not tasks[i].cancelled()}
+
+    run(main)
+
+
+def test_cancelling_where_memory_is_lent_closes_and_gives_it_back() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            there = b.register(32 << 20).remote()
+            memory = bytearray(32 << 20)
+            writing = asyncio.create_task(a.write(there, memory))
+            await asyncio.sleep(0)
+            with pytest.raises(BufferError):
+                memory.append(0)
+            await gone(writing)
+            if writing.cancelled():
+                with pytest.raises(StateError):
+                    await a.send(b"x")
+            memory.append(0)
+
+    run(main)
+
+
+def test_closing_wakes_those_who_wait_in_other_tasks() -> None:
+    async def main() -> None:
+        async with aio.listen(LOOPBACK) as listener:
+            accepting = asyncio.create_task(listener.accept())
+            conn = await aio.connect(listener.address)
+            other = await accepting
+            waiting = [
+                asyncio.create_task(conn.recv()),
+                asyncio.create_task(listener.accept()),
+                asyncio.create_task(_first_request(listener)),
+            ]
+            await asyncio.sleep(0.01)
+            await conn.close()
+            await listener.close()
+            await asyncio.wait(waiting)
+            assert [type(task.exception()) for task in waiting[:2]] == [StateError, StateError]
+            assert waiting[2].result() is None
+            with pytest.raises(PeerGone):
+                await other.recv()
+            await other.close()
+
+    run(main)
+
+
+async def _first_request(listener: aio.Listener) -> aio.Request | None:
+    async for request in listener.requests():
+        return request
+    return None
+
+
+def test_without_a_loop_it_says_what_to_do() -> None:
+    opening = aio.connect(("127.0.0.1", 1)).__await__()
+    with pytest.raises(RuntimeError, match=r"asyncio\.run"):
+        next(opening)

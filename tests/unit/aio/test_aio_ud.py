@@ -1,0 +1,73 @@
+"""UD in asyncio: messages with their source."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from unit.aio.aio_harness import gone, run
+
+from siwarp import Error, LimitError, StateError, aio
+
+
+def test_messages_tell_whom_to_answer() -> None:
+    async def main() -> None:
+        async with aio.open_ud() as server, aio.open_ud() as a, aio.open_ud() as b:
+
+            async def serve() -> None:
+                async for data, source in server:
+                    await server.send(data[::-1], source)
+
+            serving = asyncio.create_task(serve())
+            for end, text in ((a, b"abc"), (b, b"xyz"), (a, b""), (b, bytes(range(200)) * 10)):
+                await end.send(text, server.address)
+                assert await end.recv() == (text[::-1], server.address)
+            await gone(serving)
+
+    run(main)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_many_messages_from_many_tasks_arrive_once_each(host: str) -> None:
+    async def main() -> None:
+        async with aio.open_ud((host, 0), recv_depth=256) as a, aio.open_ud((host, 0)) as b:
+            await asyncio.gather(*(b.send(b"%d" % i, a.address) for i in range(200)))
+            got = [await a.recv() for _ in range(200)]
+            assert sorted(int(d.data) for d in got) == list(range(200))
+            assert {d.source for d in got} == {b.address}
+
+    run(main)
+
+
+def test_a_cancelled_recv_loses_no_message_and_one_too_long_is_dropped() -> None:
+    async def main() -> None:
+        async with aio.open_ud(recv_size=100, recv_depth=4) as a, aio.open_ud() as b:
+            for i in range(20):
+                receiving = asyncio.create_task(a.recv())
+                await asyncio.sleep(0)
+                await b.send(bytes(101), a.address)
+                await b.send(b"%d" % i, a.address)
+                await gone(receiving)
+                got = await a.recv() if receiving.cancelled() else receiving.result()
+                assert got.data == b"%d" % i
+
+    run(main)
+
+
+def test_what_cannot_be_sent_says_why_and_the_endpoint_goes_on() -> None:
+    async def main() -> None:
+        async with aio.open_ud() as end:
+            with pytest.raises(LimitError):
+                await end.send(bytes(65500), end.address)
+            with pytest.raises(LimitError):
+                await end.send(bytes(70000), end.address)
+            await end.send(b"to itself", end.address)
+            assert await end.recv() == (b"to itself", end.address)
+            with pytest.raises(Error):
+                await aio.open_ud(end.address)
+        with pytest.raises(StateError):
+            await end.recv()
+        with pytest.raises(StateError):
+            await end.send(b"x", ("127.0.0.1", 1))
+
+    run(main)
