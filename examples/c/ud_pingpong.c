@@ -43,6 +43,8 @@ static void post_send(struct siw_ah *ah)
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = SIW_WR_SEND,
+		/* The send queue has room again when this one's completion was polled. */
+		.send_flags = SIW_SEND_SIGNALED,
 		/* remote_qpn 0: the port of the address handle; the top bit: our own Q_Key */
 		.wr.ud = { .ah = ah, .remote_qkey = 0x80000000 },
 	};
@@ -57,8 +59,9 @@ static uint64_t receive(struct siw_addr *source)
 	struct siw_wc wc;
 	int n;
 
-	while ((n = siw_poll_cq_from(cq, 1, &wc, source)) == 0)
-		;
+	do
+		n = siw_poll_cq_from(cq, 1, &wc, source);
+	while (n == 0 || (n == 1 && !wc.status && wc.opcode == SIW_WC_SEND));
 	must(n == 1, "siw_poll_cq_from");
 	if (wc.status) {
 		fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc.status));
