@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,8 +40,9 @@ static struct {
 	int fd; /* valid if generation */
 	uint32_t generation, generations;
 	bool forked; /* the file is the parent's */
-	off_t end;
+	off_t end, limit;
 	char path[PATH_MAX]; /* as it was given */
+	char file[PATH_MAX]; /* as it was opened */
 	int n_interfaces;
 	char interfaces[MAX_INTERFACES][16];
 	uint8_t block[BLOCK_MAX];
@@ -90,7 +92,7 @@ static void begin(uint32_t type)
 
 static void fail(const char *what)
 {
-	siw_trace_warn_user("the capture ends here: %s: %s", what, strerror(errno));
+	siw_trace_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
 	if (ftruncate(cap.fd,
 		      cap.end)) /* half a block would spoil the file; if it stays, it stays */
 		errno = 0;
@@ -108,6 +110,12 @@ static int finish(void)
 	size = (uint32_t)cap.len + 4;
 	put32(size);
 	memcpy(cap.block + 4, &size, sizeof(size));
+	if (cap.end + (off_t)cap.len > cap.limit) {
+		/* Asked first: writing on would cost the process a signal, which ends most. */
+		errno = EFBIG;
+		fail("its file has the size that SIWARP_CAPTURE_MB or ulimit -f allows");
+		return -EFBIG;
+	}
 	do
 		n = pwrite(cap.fd, cap.block, cap.len, cap.end);
 	while (n < 0 && errno == EINTR);
@@ -169,15 +177,28 @@ static int expand(char *out, const char *path, bool suffixed)
 	return 0;
 }
 
+/* How many octets a file may have: by the setting and by what the process may write at all. */
+static off_t size_limit(void)
+{
+	off_t limit = siw_settings()->capture_mb * 1000000;
+	struct rlimit process;
+
+	if (!limit)
+		limit = INT64_MAX;
+	if (getrlimit(RLIMIT_FSIZE, &process) == 0 && process.rlim_cur != RLIM_INFINITY &&
+	    process.rlim_cur < (rlim_t)limit)
+		limit = (off_t)process.rlim_cur;
+	return limit;
+}
+
 static int open_file(bool suffixed, int how)
 {
-	char path[PATH_MAX];
 	struct stat st;
-	int fd, rv = expand(path, cap.path, suffixed);
+	int fd, rv = expand(cap.file, cap.path, suffixed);
 
 	if (rv < 0)
 		return rv;
-	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | how, 0600);
+	fd = open(cap.file, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | how, 0600);
 	if (fd < 0)
 		return -errno;
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
@@ -186,6 +207,7 @@ static int open_file(bool suffixed, int how)
 	}
 	cap.fd = fd;
 	cap.end = 0;
+	cap.limit = size_limit();
 	cap.n_interfaces = 0;
 	cap.forked = false;
 	cap.generation = ++cap.generations;
@@ -303,7 +325,7 @@ uint32_t siw_capture_generation(void)
 	cap.generation = 0;
 	rv = open_file(!strstr(cap.path, "%p"), O_TRUNC | O_NOFOLLOW);
 	if (rv < 0) {
-		siw_trace_warn_user("no capture of this child: %s", strerror(-rv));
+		siw_trace_warn_user("no capture of this child to %s: %s", cap.file, strerror(-rv));
 		__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
 	}
 	return cap.generation;

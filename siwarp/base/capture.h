@@ -93,7 +93,9 @@ static inline void siw_drop(enum siw_counter why)
 /* ---- the file ---------------------------------------------------------------------------------
  *
  * In path each %p stands for the process's PID. A forked child goes on in a file of its own: the
- * same name with its PID for %p, or with -PID before the suffix. It must be a regular file.
+ * same name with its PID for %p, or with -PID before the suffix. It must be a regular file. When it
+ * cannot grow, the disk being full or SIWARP_CAPTURE_MB reached, the capture ends with a line on stderr,
+ * its file whole up to there; traffic goes on.
  */
 
 /* Overwrites. 0, -EBUSY: there is a capture already, or -errno. */

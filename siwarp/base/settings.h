@@ -51,6 +51,8 @@
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
 	X(markers, "SIWARP_MARKERS", "--markers", 0, 0, 1,                                    \
 	  "1: ask peers for MPA's Markers (RFC 5044 section 4.3); they cost speed")           \
+	X(capture_mb, "SIWARP_CAPTURE_MB", "--capture-mb", 0, 0, 1 << 20,                     \
+	  "millions of octets at which a capture's file ends; 0: when the disk is full")      \
 	X(log, "SIWARP_LOG", "--log", 0, 0, 4,                                                \
 	  "0 off, 1 error, 2 warn, 3 info, 4 debug; by name too, and per layer: warn,mpa=debug")
 

@@ -77,6 +77,26 @@ def _buffers() -> Finding:
     return Finding("buffers", "good", f"sockets get the {values['rcvbuf']} octets asked for")
 
 
+def _drops() -> Finding:
+    from siwarp.base import counters
+
+    lossy = []
+    for pid in counters.pids():
+        try:
+            values = counters.read(pid)
+        except counters.CountersError:
+            continue  # it ended while we looked
+        lost = sum(n for name, n in values.items() if name.startswith("drop_"))
+        if lost or values.get("cq_overflow", 0):
+            lossy.append(pid)
+    if lossy:
+        asked = ", ".join(f"`siwarp counters {pid}`" for pid in lossy[:3])
+        return Finding(
+            "drops", "fair", f"a running process of yours has lost messages: {asked} says why"
+        )
+    return Finding("drops", "good", "no running process of yours has lost a datagram")
+
+
 def _gso() -> Finding:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
@@ -147,6 +167,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _device,
     _ports,
     _buffers,
+    _drops,
     _gso,
     _cores,
     _namespaces,

@@ -119,11 +119,28 @@ def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_path: Path) -> None:
     touch = tmp_path / "touched"
-    for place in (tmp_path / "no" / "where.pcapng", tmp_path):
+    for place in (
+        tmp_path / "no" / "where.pcapng",
+        tmp_path,
+        "/proc/x.pcapng",
+        f"{tmp_path}/{'x' * 300}",
+    ):
         done = siwarp("capture", "-o", place, "--", "touch", touch)
         assert done.returncode == 1
         assert done.stderr.startswith("siwarp: ")
     assert not touch.exists()
+
+
+def test_a_capture_can_be_given_a_size(tmp_path: Path) -> None:
+    file = tmp_path / "x.pcapng"
+    done = siwarp(
+        "capture", "--max-mb", 1, "-o", file, "--", *COMMAND,
+        "ping", "-n", 200, "-s", 20_000, "--qp", "rc",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"the capture to {file} ends here" in done.stderr
+    assert 900_000 < file.stat().st_size <= 1_000_000
+    assert siwarp_json("dissect", file)
 
 
 def test_each_process_has_its_own_file_and_an_old_one_makes_room(tmp_path: Path) -> None:

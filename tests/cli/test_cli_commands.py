@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,24 @@ def test_counters_reads_those_of_another_process() -> None:
         assert re.search(r"rx_msgs +25 +messages received", table)
         assert "drop_crc" not in table  # a zero is printed by --all
         assert "drop_crc" in siwarp("counters", process.pid, "--all").stdout
+
+
+def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> None:
+    with server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
+        asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2)
+        assert asked["received"] == 2
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(b"x" * 50, ("127.0.0.1", port))
+        deadline = time.monotonic() + 20
+        while not siwarp_json("counters", process.pid)["counters"]["drop_crc"]:
+            assert time.monotonic() < deadline
+        header, *rows = siwarp("counters", process.pid, "--all").stdout.splitlines()
+        assert len(rows) == len(siwarp_json("counters", process.pid)["counters"])
+        start = header.index("what")
+        assert all(len(row[start:].split()) >= 2 for row in rows)
+        drops = next(f for f in siwarp_json("doctor") if f["what"] == "drops")
+        assert drops["state"] == "fair"
+        assert "`siwarp counters " in drops["advice"]
 
 
 def test_counters_of_a_process_without_a_device_says_so() -> None:

@@ -34,6 +34,7 @@ PROMISED = {
     "rnr_octets": (1 << 20, 128 << 10, 1 << 30),
     "crc": (1, 0, 1),
     "markers": (0, 0, 1),
+    "capture_mb": (0, 0, 1 << 20),
     "log": (0, 0, 4),
 }
 NAMES = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -369,6 +370,52 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> N
     assert [payload(p) for p in read(tmp_path / child[name])] == [b"child"]
 
 
+def test_a_write_that_fails_ends_the_capture_and_another_can_be_begun(tmp_path: Path) -> None:
+    # A memory file that was sealed against growing fails as a full disk does: in mid-capture.
+    done = run_child(f"""
+import fcntl
+fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+port = Port()
+a = port.udp()
+assert lib.siw_capture_open(b"/proc/self/fd/%d" % fd) == 0
+for i in range(10):
+    if i == 4:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    assert a.sendto(a.local(), b"x" * 100) == 0
+assert port.poll_until(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
+with open("{tmp_path}/x.pcapng", "wb") as copy:
+    copy.write(os.pread(fd, 1 << 20, 0))
+assert lib.siw_capture_open(b"{tmp_path}/y.pcapng") == 0
+assert a.sendto(a.local(), b"again") == 0
+lib.siw_capture_close()
+port.close()
+""")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"siwarp: the capture to /proc/self/fd/\d+ ends here: writing to its file: .+", line
+    )
+    assert [payload(p) for p in read(tmp_path / "x.pcapng")] == [b"x" * 100] * 4
+    assert [payload(p) for p in read(tmp_path / "y.pcapng")] == [b"again"]
+
+
+def test_a_capture_ends_at_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    done = run_child(f"""
+os.environ["SIWARP_CAPTURE_MB"] = "1"
+port = Port()
+a = port.udp()
+assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
+for _ in range(40):
+    assert a.sendto(a.local(), b"x" * 60000) == 0
+    assert port.poll_until(a) and a.recvfrom()[0] == 60000
+port.close()
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("SIWARP_CAPTURE_MB") == len(done.stderr.splitlines()) == 1
+    assert 900_000 < (tmp_path / "x.pcapng").stat().st_size <= 1_000_000
+    assert {len(payload(p)) for p in read(tmp_path / "x.pcapng")} == {60000}
+
+
 def test_a_file_that_cannot_grow_ends_the_capture_and_nothing_else(tmp_path: Path) -> None:
     done = run_child(f"""
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -381,7 +428,7 @@ assert port.poll_until(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
 port.close()
 """)
     assert done.returncode == 0, done.stderr
-    line = "siwarp: the capture ends here: writing to its file: "
+    line = f"siwarp: the capture to {tmp_path}/x.pcapng ends here: its file has the size that "
     assert [text.startswith(line) for text in done.stderr.splitlines()] == [True]
     packets = read(tmp_path / "x.pcapng")
     assert [payload(p) for p in packets] == [b"x" * 100] * len(packets)
