@@ -347,6 +347,10 @@ class CMID(Handle):
         check(
             lib.siw_cm_reject(self._live(), bytes(private_data), len(private_data)),
             f"rejecting {self!r}",
+            {
+                errno.EINVAL: "only a CONNECT_REQUEST that was not answered can be rejected, with "
+                "at most 508 octets of private data"
+            },
         )
 
     def disconnect(self) -> None:

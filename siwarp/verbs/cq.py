@@ -277,7 +277,10 @@ class CQ(Handle):
         c = check_pointer(
             lib.siw_create_cq(context._live(), cqe, ffi.NULL, c_channel, comp_vector),
             f"making a CQ for {cqe} completions",
-            {errno.EINVAL: "cqe is from 1 to the device's max_cqe, comp_vector 0"},
+            {
+                errno.EINVAL: "cqe is from 1 to the device's max_cqe, comp_vector 0, and the "
+                "channel of the same context"
+            },
         )
         self.context = context
         self.channel = channel
@@ -355,7 +358,7 @@ class CQ(Handle):
         check(
             lib.siw_req_notify_cq(self._live(), int(solicited_only)),
             f"asking {self!r} for an event",
-            {errno.EINVAL: "it was made without a completion channel"},
+            {errno.EINVAL: "it has no channel: make it with channel=CompChannel(context)"},
         )
 
     def ack_events(self, num_events: int) -> None:

@@ -55,8 +55,8 @@ class RemoteBuffer(NamedTuple):
 
 
 _ADVICE = {
-    errno.EINVAL: "remote writing needs AccessFlag.LOCAL_WRITE too, qp is an RC queue pair, and "
-    "a region is at most max_mr_size octets",
+    errno.EINVAL: "access is a set of AccessFlag, in which remote writing needs LOCAL_WRITE too; "
+    "qp is an RC queue pair, and a region has at most max_mr_size octets",
 }
 _ADVICE_ANEW = {
     errno.EINVAL: "say what to change: pd= (of the same context; never of a region that is bound "

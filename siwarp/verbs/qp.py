@@ -9,20 +9,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from siwarp.verbs import refusal
 from siwarp.verbs._seam import (
     Address,
     Handle,
     addr_from_c,
     addr_to_c,
     check,
-    check_pointer,
     ffi,
     lib,
     reap,
 )
 from siwarp.verbs.cq import CQ
-from siwarp.verbs.enums import AccessFlag, Persona, QPAttrMask, QPState, QPType, SendFlag, WROpcode
-from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
+from siwarp.verbs.enums import AccessFlag, Persona, QPAttrMask, QPState, QPType
+from siwarp.verbs.errors import Error, LimitError, from_errno
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.srq import SRQ
@@ -186,21 +186,21 @@ class QP(Handle):
         c_init.recv_cq = rcq._live()
         c_init.srq = _null if init_attr.srq is None else init_attr.srq._live()
         for name in _CAP_NAMES:
-            setattr(c_init.cap, name, getattr(init_attr.cap, name))
+            value = getattr(init_attr.cap, name)
+            if not 0 <= value < 1 << 32:
+                raise LimitError(errno.EINVAL, f"making a QP: {name}={value} is no such number")
+            setattr(c_init.cap, name, value)
         c_init.qp_type = init_attr.qp_type
         c_init.sq_sig_all = init_attr.sq_sig_all
         c_init.no_crc = not init_attr.crc
         c_init.persona = init_attr.persona
         c_init.addr = addr_to_c(init_attr.addr)[0]
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
-        c = check_pointer(
-            lib.siw_create_qp(pd._live(), c_init),
-            f"making a QP{where}",
-            {
-                errno.EINVAL: "the type is RC or UD, no capability is above the device's limits "
-                "(`Context.query_device()`), and PD, CQs and SRQ are of one context"
-            },
-        )
+        c = lib.siw_create_qp(pd._live(), c_init)
+        if not c:
+            number = ffi.errno
+            reason = refusal.creation(pd, init_attr) if number == errno.EINVAL else None
+            raise from_errno(number, f"making a QP{where}", reason)
         self.pd = pd
         self.qp_type = QPType(init_attr.qp_type)
         self.scq = scq
@@ -219,7 +219,11 @@ class QP(Handle):
         ``mask`` says which count; the default is those that are not ``None``.
 
         Raises:
-            StateError: the queue pair's table of states has no such step (EINVAL).
+            StateError: there is no such step from its state, or the step does not take one of the
+                attributes (EINVAL).
+            LimitError: a value is beyond the device's or the connection's limits (EINVAL).
+            Error: its type has no such attribute, or the mask or a value means nothing (EINVAL).
+                In any case nothing was changed.
 
         """
         c_attr = ffi.new("struct siw_qp_attr *")
@@ -230,14 +234,12 @@ class QP(Handle):
                 setattr(c_attr, name, value.fileno() if isinstance(value, socket.socket) else value)
         rc = lib.siw_modify_qp(self._live(), c_attr, mask)
         if rc == -errno.EINVAL:
-            target = "" if attr.qp_state is None else f" to {QPState(attr.qp_state).name}"
-            raise StateError(
-                errno.EINVAL,
-                f"{self!r} cannot be modified{target} from {self.qp_state.name}: UD goes RESET, "
-                "INIT, RTR, RTS; RC is moved by siwarp.cm; any state goes to ERR or RESET, and "
-                "attributes must fit the type",
-            )
-        check(rc, f"modifying {self!r}")
+            raise refusal.modification(self, attr, mask)
+        check(
+            rc,
+            f"modifying {self!r}",
+            {errno.EBADF: "fd is no open descriptor: give a UDP socket that is bound"},
+        )
         if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
             attr.fd.detach()
 
@@ -349,8 +351,8 @@ class QP(Handle):
         """Post one send request, or several in one crossing, in order.
 
         Raises:
-            LimitError: the send queue is full (ENOMEM), or a UD message is too long (EMSGSIZE).
-            StateError: the queue pair is not in RTS (EINVAL).
+            LimitError: the send queue is full (ENOMEM).
+            StateError: the queue pair was not in RTS yet (EINVAL).
             Error: a request that cannot be (EINVAL). Any error's ``bad_wr`` is the first request
                 that was not taken; those before it are posted.
 
@@ -364,10 +366,10 @@ class QP(Handle):
             self._live()
             if isinstance(wr, SendWR):
                 raise
-            self._post_list(_post_send, "struct siw_send_wr *", list(wr), SendWR)
+            self._post_list(_post_send, "struct siw_send_wr *", wr, SendWR)
         else:
             if rc:
-                raise self._refusal(rc, one)
+                raise refusal.posting(self, rc, one)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
         """Post one receive request, or several in one crossing, in order.
@@ -387,12 +389,13 @@ class QP(Handle):
             self._live()
             if isinstance(wr, RecvWR):
                 raise
-            self._post_list(_post_recv, "struct siw_recv_wr *", list(wr), RecvWR)
+            self._post_list(_post_recv, "struct siw_recv_wr *", wr, RecvWR)
         else:
             if rc:
-                raise self._refusal(rc, one)
+                raise refusal.posting(self, rc, one)
 
-    def _post_list(self, post: Any, pointer: str, wrs: list[Any], kind: type) -> None:
+    def _post_list(self, post: Any, pointer: str, many: Any, kind: type) -> None:
+        wrs = list(many) if isinstance(many, Iterable) else [many]
         for wr in wrs:
             if not isinstance(wr, kind):
                 raise TypeError(f"can post a {kind.__name__} or a list of them, not {wr!r}")
@@ -407,50 +410,7 @@ class QP(Handle):
             while here != bad[0] and taken < len(wrs) - 1:
                 here = here.next
                 taken += 1
-            raise self._refusal(rc, wrs[taken])
-
-    def _refusal(self, rc: int, wr: SendWR | RecvWR) -> Error:
-        """Return the error for a request that was not taken, with its reason."""
-        number = -rc
-        state = self.qp_state
-        sends = isinstance(wr, SendWR)
-        queue = "send" if sends else "receive"
-        what = f"posting {wr!r} to {self!r}"
-        error: Error
-        if number == errno.ENOMEM:
-            room = self.cap.max_send_wr if sends else self.cap.max_recv_wr
-            error = LimitError(
-                number, f"{what}: the {queue} queue of {room} is full: poll the CQ first"
-            )
-        elif number == errno.EINVAL and self.srq is not None and not sends:
-            error = Error(number, f"{what}: its receives are posted to its SRQ: SRQ.post_recv")
-        elif number == errno.EINVAL and state == QPState.RESET and not sends:
-            error = StateError(number, f"{what}: the QP is in RESET: move it to INIT first")
-        elif number == errno.EINVAL and state not in (QPState.RTS, QPState.ERR) and sends:
-            how = "call to_rts()" if self.qp_type == QPType.UD else "connect it"
-            error = StateError(number, f"{what}: the QP is in {state.name}: {how} first")
-        elif number == errno.EINVAL:
-            error = Error(number, f"{what}: {self._invalid(wr)}")
-        else:
-            error = from_errno(number, what)
-        error.bad_wr = wr
-        return error
-
-    def _invalid(self, wr: SendWR | RecvWR) -> str:
-        """Say why a request is refused with EINVAL in a state that would take it."""
-        sends = isinstance(wr, SendWR)
-        room = self.cap.max_send_sge if sends else self.cap.max_recv_sge
-        if wr.num_sge > room:
-            return f"{wr.num_sge} elements, but the QP takes {room}"
-        if isinstance(wr, SendWR):
-            octets = sum(element.length for element in wr.sg)
-            if wr.send_flags & SendFlag.INLINE and octets > self.cap.max_inline_data:
-                return f"{octets} octets inline, but the QP takes {self.cap.max_inline_data}"
-            if self.qp_type == QPType.UD and wr.opcode != WROpcode.SEND:
-                return "a UD QP can only SEND"
-            if self.qp_type == QPType.UD and (wr._ah is None or wr._ah.closed):
-                return "a UD message needs an open address handle: SendWR(ah=...)"
-        return "opcode, flags, elements and their lkeys must fit the QP"
+            raise refusal.posting(self, rc, wrs[taken])
 
     def _shut(self) -> None:
         wait_until_acked(self)

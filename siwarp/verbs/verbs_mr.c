@@ -22,8 +22,8 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 {
 	struct siw_pd *pd;
 
-	if (siw_verbs_inherited(ctx)) {
-		errno = ESTALE;
+	if (!ctx || siw_verbs_inherited(ctx)) {
+		errno = ctx ? ESTALE : EINVAL;
 		return NULL;
 	}
 	if (!take_one(&ctx->n_pd, ctx->attr.max_pd)) {
@@ -43,6 +43,8 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 int siw_dealloc_pd(struct siw_pd *pd)
 {
+	if (!pd)
+		return -EINVAL;
 	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
 	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah) ||
@@ -167,12 +169,16 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void
 
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
 {
+	if (!pd) {
+		errno = EINVAL;
+		return NULL;
+	}
 	return register_memory(pd, NULL, addr, length, access);
 }
 
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
 {
-	if (qp->type != SIW_QPT_RC) {
+	if (!qp || qp->type != SIW_QPT_RC) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -214,9 +220,12 @@ static int end_stag(struct siw_context *ctx, uint32_t stag)
 
 int siw_dereg_mr(struct siw_mr *mr)
 {
-	struct siw_pd *pd = mr->pd;
+	struct siw_pd *pd;
 	int err;
 
+	if (!mr)
+		return -EINVAL;
+	pd = mr->pd;
 	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
 	if (siw_verbs_key_in_use(pd->ctx, mr->lkey))
@@ -261,6 +270,10 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 	struct region *r = siw_container(mr, struct region, mr);
 	int err = 0;
 
+	if (!mr) {
+		errno = EINVAL;
+		return SIW_REREG_MR_ERR_CMD;
+	}
 	if (!(flags & SIW_REREG_MR_CHANGE_PD))
 		pd = mr->pd;
 	else if (!pd || pd->ctx != mr->pd->ctx || (r->owner && pd != mr->pd))
@@ -315,12 +328,12 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
 	struct siw_ah *ah;
 
-	if (siw_verbs_inherited(pd->ctx)) {
-		errno = ESTALE;
+	if (!pd || !dest || !siw_addr_len(dest)) {
+		errno = EINVAL;
 		return NULL;
 	}
-	if (!siw_addr_len(dest)) {
-		errno = EINVAL;
+	if (siw_verbs_inherited(pd->ctx)) {
+		errno = ESTALE;
 		return NULL;
 	}
 	if (!take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah)) {
@@ -339,7 +352,7 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 
 int siw_destroy_ah(struct siw_ah *ah)
 {
-	struct siw_pd *pd = ah->pd;
+	struct siw_pd *pd = ah ? ah->pd : NULL;
 
 	if (!pd)
 		return -EINVAL;
@@ -356,9 +369,9 @@ int siw_destroy_ah(struct siw_ah *ah)
 
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
-	const struct siw_pd *pd = ah->pd;
+	const struct siw_pd *pd = ah ? ah->pd : NULL;
 
-	if (!pd)
+	if (!pd || !dest)
 		return -EINVAL;
 	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;

@@ -175,10 +175,10 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	enum siw_run run = SIW_RUN_BLOCKED;
 	int err = 0;
 
-	if (siw_verbs_inherited(qp->ctx)) {
+	if (__builtin_expect(!qp, 0) || siw_verbs_inherited(qp->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
-		return -ESTALE;
+		return qp ? -ESTALE : -EINVAL;
 	}
 	siw_lock(&qp->send_lock);
 	ud = qp->type == SIW_QPT_UD;
@@ -236,10 +236,10 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	int state, err = 0;
 	bool late;
 
-	if (siw_verbs_inherited(qp->ctx)) {
+	if (__builtin_expect(!qp, 0) || siw_verbs_inherited(qp->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
-		return -ESTALE;
+		return qp ? -ESTALE : -EINVAL;
 	}
 	siw_lock(&qp->recv_lock);
 	state = atomic_load(&qp->state);

@@ -229,7 +229,11 @@ class SendWR(_WR):
         self._c.send_flags = value
 
     def __repr__(self) -> str:
-        return f"SendWR(wr_id={self.wr_id}, opcode={self.opcode.name}, sg={list(self.sg)})"
+        try:
+            opcode = self.opcode.name
+        except ValueError:
+            opcode = str(self._c.opcode)
+        return f"SendWR(wr_id={self.wr_id}, opcode={opcode}, sg={list(self.sg)})"
 
 
 def link(wrs: Iterable[_WR]) -> Any:

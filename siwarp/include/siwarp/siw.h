@@ -531,6 +531,11 @@ int siw_destroy_qp(struct siw_qp *qp);
  * of the mask (InfiniBand's table says which), or a value is beyond the device's or the connection's.
  */
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
+/*
+ * The attributes (set of enum siw_qp_attr_mask) that siw_modify_qp takes on the step of such a QP from one
+ * state to another, or on none when to is -1; -EINVAL where the table has no such step.
+ */
+int siw_qp_step_attrs(int qp_type, int from, int to);
 /* What is true now, of every member. Either pointer may be NULL. */
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
 uint32_t siw_qp_num(struct siw_qp *qp);

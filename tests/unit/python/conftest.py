@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from unit.python.misuse_harness import World
 from unit.python.python_harness import UD
 
 import siwarp
@@ -25,6 +26,13 @@ def ud_each_family(request: pytest.FixtureRequest) -> Iterator[UD]:
     it = UD(request.param)
     yield it
     it.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
 
 
 Pair = tuple[Connection, Connection]

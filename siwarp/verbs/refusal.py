@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Why the C library said EINVAL, and what to do: found out afterwards, in words."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from siwarp.verbs._seam import lib
+from siwarp.verbs.enums import (
+    Persona,
+    QPAttrMask,
+    QPState,
+    QPType,
+    SendFlag,
+    WROpcode,
+)
+from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
+from siwarp.verbs.wr import RecvWR, SendWR
+
+if TYPE_CHECKING:
+    from siwarp.verbs.pd import PD
+    from siwarp.verbs.qp import QP, QPAttr, QPInitAttr
+
+_CAPS = {
+    "max_send_wr": "max_qp_wr",
+    "max_recv_wr": "max_qp_wr",
+    "max_send_sge": "max_sge",
+    "max_recv_sge": "max_sge",
+    "max_inline_data": "max_inline_data",
+}
+_ONE_SIDED = (WROpcode.RDMA_WRITE, WROpcode.RDMA_READ)
+
+
+def _either(states: Sequence[QPState]) -> str:
+    names = [state.name for state in states]
+    return " or ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+# ---- making a queue pair
+
+
+def creation(pd: PD, init: QPInitAttr) -> str:
+    """Return why no queue pair can be made of these attributes."""
+    if init.qp_type not in list(QPType):
+        return f"qp_type is QPType.RC or QPType.UD, not {init.qp_type!r}"
+    if init.persona not in list(Persona):
+        return f"persona is one of Persona, not {init.persona!r}"
+    device = pd.context.query_device()
+    for name, limit in _CAPS.items():
+        asked, most = getattr(init.cap, name), getattr(device, limit)
+        if asked > most:
+            return (
+                f"{name}={asked}: the device's limits (Context.query_device()) say {limit}={most}"
+            )
+    for name in ("scq", "rcq"):
+        cq = getattr(init, name)
+        if cq is not None and cq.context is not pd.context:
+            return f"{name} is of another context than the PD: make both on one Context"
+    if init.srq is not None and init.srq.pd is not pd:
+        return "srq is of another PD: make it with SRQ(pd, ...) of this one"
+    return "PD, CQs and SRQ must be of one context, and the address one of this machine"
+
+
+# ---- modifying it
+
+
+def _names(mask: int) -> str:
+    known = [bit.name or "" for bit in QPAttrMask if bit & mask]
+    return ", ".join(known) if known else f"mask {mask:#x}"
+
+
+def _steps(kind: int, state: int) -> list[QPState]:
+    return [s for s in QPState if s != state and lib.siw_qp_step_attrs(kind, state, s) >= 0]
+
+
+def _step(qp: QP, state: QPState, target: QPState) -> str:
+    ways = [s for s in _steps(qp.qp_type, state) if s not in (QPState.RESET, QPState.ERR)]
+    if qp.qp_type == QPType.RC and QPState.INIT in (state, *ways) and target > QPState.INIT:
+        return "siwarp.cm connects an RC QP: CMID.bind_qp(), then connect() or accept()"
+    onward = f"it goes to {_either(ways)}, or" if ways else "it goes"
+    return f"{onward} to RESET or ERR as from any: step there first"
+
+
+def _where(kind: int, bit: int) -> str:
+    """Say which steps take an attribute."""
+    found = []
+    for state in QPState:
+        for to in (-1, *QPState):
+            mask = lib.siw_qp_step_attrs(kind, state, to)
+            if mask >= 0 and mask & bit:
+                stays = to in (-1, state)
+                found.append(state.name if stays else f"{state.name} to {QPState(to).name}")
+    if not found:
+        return f"no {QPType(kind).name} QP has it"
+    return f"set it in {', '.join(dict.fromkeys(found))}"
+
+
+def _value(qp: QP, attr: QPAttr, mask: int) -> Error:
+    what = f"modifying {qp!r}"
+    now = qp.query()[0]
+    if mask & QPAttrMask.CUR_STATE and attr.cur_qp_state != now.qp_state:
+        state = QPState(now.qp_state or 0).name
+        return StateError(errno.EINVAL, f"{what}: cur_qp_state is {state}: look at qp_state first")
+    device = qp.pd.context.query_device()
+    for name, bit, limit in (
+        ("max_rd_atomic", QPAttrMask.MAX_QP_RD_ATOMIC, device.max_qp_init_rd_atom),
+        ("max_dest_rd_atomic", QPAttrMask.MAX_DEST_RD_ATOMIC, device.max_qp_rd_atom),
+        ("rnr_retry", QPAttrMask.RNR_RETRY, 7),
+        ("min_rnr_timer", QPAttrMask.MIN_RNR_TIMER, 31),
+    ):
+        value = getattr(attr, name)
+        if not mask & bit or value is None:
+            continue
+        if not 0 <= value <= limit:
+            return LimitError(errno.EINVAL, f"{what}: {name}={value} is not from 0 to {limit}")
+        if bit == QPAttrMask.MAX_QP_RD_ATOMIC and now.qp_state == QPState.SQD:
+            return LimitError(
+                errno.EINVAL,
+                f"{what}: {name}={value}: of a connection it is from 1 to what both ends agreed "
+                "on, which ConnParam(initiator_depth=...) asks for",
+            )
+    if mask & QPAttrMask.ACCESS_FLAGS:
+        return Error(
+            errno.EINVAL, f"{what}: qp_access_flags has bits that are no rights: use AccessFlag"
+        )
+    if mask & QPAttrMask.FD:
+        return Error(errno.EINVAL, f"{what}: fd must be a UDP socket that is bound: bind it first")
+    return Error(errno.EINVAL, f"{what}: an attribute has a value that it cannot have")
+
+
+def modification(qp: QP, attr: QPAttr, mask: int) -> Error:
+    """Return the error for a modify that was refused with EINVAL."""
+    state, kind = qp.qp_state, int(qp.qp_type)
+    what = f"modifying {qp!r} in {state.name}"
+    to = -1
+    if mask & QPAttrMask.STATE:
+        if attr.qp_state not in list(QPState):
+            return Error(errno.EINVAL, f"{what}: {attr.qp_state!r} is no state: use QPState")
+        to = int(attr.qp_state)
+    allowed = lib.siw_qp_step_attrs(kind, state, to)
+    if allowed < 0:
+        target = QPState(to)
+        return StateError(
+            errno.EINVAL,
+            f"modifying {qp!r}: no step leads to {target.name} from {state.name}: "
+            f"{_step(qp, state, target)}",
+        )
+    extra = mask & ~(allowed | QPAttrMask.STATE)
+    if not extra:
+        return _value(qp, attr, mask)
+    first = extra & -extra
+    if first not in list(QPAttrMask):
+        return Error(errno.EINVAL, f"{what}: {extra:#x} of mask is no attribute: use QPAttrMask")
+    where = _where(kind, first)
+    error = Error if where.startswith("no ") else StateError
+    return error(errno.EINVAL, f"{what}: this step does not take {_names(extra)}: {where}")
+
+
+# ---- posting to it
+
+
+def _send(qp: QP, wr: SendWR) -> str:
+    """Say why a send is refused with EINVAL in a state that would take it."""
+    if wr.num_sge > qp.cap.max_send_sge:
+        return (
+            f"{wr.num_sge} elements, but the QP takes {qp.cap.max_send_sge}: make it with "
+            "QPCap(max_send_sge=...)"
+        )
+    flags, opcode = int(wr._c.send_flags), int(wr._c.opcode)
+    if flags & ~sum(SendFlag):
+        return f"send_flags {flags:#x} has bits that are no flags: use SendFlag"
+    if opcode not in list(WROpcode):
+        return f"{opcode} is no opcode of this device: use WROpcode"
+    octets = sum(element.length for element in wr.sg)
+    inline = flags & SendFlag.INLINE
+    if inline and octets > qp.cap.max_inline_data:
+        return (
+            f"{octets} octets inline, but the QP takes {qp.cap.max_inline_data}: send them without "
+            "SendFlag.INLINE, or make the QP with QPCap(max_inline_data=...)"
+        )
+    return _ud_send(qp, wr) if qp.qp_type == QPType.UD else _rc_send(qp, opcode, octets, flags)
+
+
+def _ud_send(qp: QP, wr: SendWR) -> str:
+    if wr._c.opcode != WROpcode.SEND:
+        return "a UD QP can only SEND: connect an RC QP for the rest"
+    ah = wr._ah
+    if ah is None or ah.closed:
+        return "a UD message needs an open address handle: SendWR(ah=AH(pd, (host, port)))"
+    if ah.pd is not qp.pd:
+        return "its address handle is of another PD: make one with AH(qp.pd, ...)"
+    if not wr._c.wr.ud.remote_qpn and not ah.dest[1]:
+        return "neither remote_qpn nor the address handle has a port: give one of them"
+    return "opcode, flags, elements and address handle must fit the QP"
+
+
+def _rc_send(qp: QP, opcode: int, octets: int, flags: int) -> str:
+    if opcode == WROpcode.RDMA_READ:
+        if flags & SendFlag.INLINE:
+            return "a Read has nothing to send inline: leave SendFlag.INLINE out"
+        if not qp.query()[0].max_rd_atomic:
+            return (
+                "no RDMA Reads were agreed on with the peer: connect with an initiator_depth, and "
+                "the peer with responder_resources"
+            )
+    most = qp.pd.context.query_device().max_rc_msg
+    if octets > most:
+        return f"{octets} octets in one message, but max_rc_msg is {most}: send them in parts"
+    return "opcode, flags and elements must fit the QP"
+
+
+def _send_state(qp: QP, state: QPState) -> str:
+    if qp.qp_type == QPType.UD:
+        return f"the QP is in {state.name}: call to_rts() first"
+    return f"the QP is in {state.name}: connect it first"
+
+
+def posting(qp: QP, rc: int, wr: SendWR | RecvWR) -> Error:
+    """Return the error for a request that was not taken."""
+    number = -rc
+    sends = isinstance(wr, SendWR)
+    what = f"posting {wr!r} to {qp!r}"
+    state = qp.qp_state
+    error: Error
+    if number == errno.ENOMEM:
+        room = qp.cap.max_send_wr if sends else qp.cap.max_recv_wr
+        error = LimitError(
+            number,
+            f"{what}: the {'send' if sends else 'receive'} queue of {room} is full: poll the CQ "
+            "first"
+            + (
+                ", and let some requests be signalled: a silent one keeps its slot until a later "
+                "one reports"
+                if sends
+                else ""
+            ),
+        )
+    elif number != errno.EINVAL:
+        error = from_errno(number, what)
+    elif isinstance(wr, SendWR):
+        if state < QPState.RTS:
+            error = StateError(number, f"{what}: {_send_state(qp, state)}")
+        else:
+            error = Error(number, f"{what}: {_send(qp, wr)}")
+    elif qp.srq is not None:
+        error = Error(number, f"{what}: its receives are posted to its SRQ: SRQ.post_recv")
+    elif state == QPState.RESET:
+        error = StateError(number, f"{what}: the QP is in RESET: move it to INIT first")
+    else:
+        error = Error(
+            number,
+            f"{what}: {wr.num_sge} elements, but the QP takes {qp.cap.max_recv_sge}: make it with "
+            "QPCap(max_recv_sge=...)",
+        )
+    error.bad_wr = wr
+    return error

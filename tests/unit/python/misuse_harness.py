@@ -1,0 +1,66 @@
+"""What the tests of misuse share: a little of everything."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from unit.verbs.rc_harness import End, Wire
+from unit.verbs.verbs_harness import Rig
+
+import siwarp
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import (
+    AH,
+    QP,
+    QPAttr,
+    QPState,
+    QPType,
+    RemoteBuffer,
+    SendWR,
+    WROpcode,
+)
+
+EINVAL, ENOMEM, EBUSY, EBADF = errno.EINVAL, errno.ENOMEM, errno.EBUSY, errno.EBADF
+SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
+State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
+
+
+class World:
+    """Two devices; on the first queue pairs of both types, in several states."""
+
+    def __init__(self) -> None:
+        self.rig, self.other = Rig(), Rig()
+        self.ctx, self.pd = self.rig.ctx, self.rig.pd
+        self.cq = self.rig.cq()
+        self.mr = self.rig.mr(4096)
+        self.sge = self.mr.sge(0, 8)
+        self.there = RemoteBuffer(1, 8, 2)
+        self.ah = AH(self.pd, ("127.0.0.1", 9))
+        self.busy = self.rig.qp(self.rig.cq())
+
+    def ud(self, state: QPState = QPState.RTS, **kw: Any) -> QP:
+        qp = self.rig.qp(self.cq, **kw)
+        for step in (QPState.INIT, QPState.RTR, QPState.RTS):
+            if step <= state:
+                qp.modify(QPAttr(qp_state=step))
+        return qp
+
+    def rc(self, state: QPState = QPState.RESET, **kw: Any) -> QP:
+        qp = self.rig.qp(self.cq, qp_type=QPType.RC, **kw)
+        if state == QPState.INIT:
+            qp.to_init()
+        return qp
+
+    def connected(self, **kw: Any) -> End:
+        return Wire(self.rig, self.other).connect(**kw)[0]
+
+    def send(self, **kw: Any) -> SendWR:
+        return SendWR(**{"sg": [self.sge], "ah": self.ah, **kw})
+
+    def id(self) -> CMID:
+        return CMID(CMEventChannel(self.ctx))
+
+    def close(self) -> None:
+        self.rig.close()
+        self.other.close()

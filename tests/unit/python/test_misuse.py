@@ -1,0 +1,589 @@
+"""Misuse of the verbs, each kind once: errno, exception, and a message that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from unit.python.misuse_harness import World
+from unit.verbs.verbs_harness import poll
+
+import siwarp
+from siwarp.cm import ConnParam
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    SGE,
+    SRQ,
+    AccessFlag,
+    AHAttr,
+    CompChannel,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    SrqAttr,
+    WCStatus,
+    WROpcode,
+)
+
+EINVAL, ENOMEM, EBUSY, EBADF = errno.EINVAL, errno.ENOMEM, errno.EBUSY, errno.EBADF
+SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
+State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
+
+
+def full_send(w: World) -> None:
+    qp = w.ud(max_send_wr=2)
+    for _ in range(3):
+        qp.post_send(w.send(send_flags=0))
+
+
+def full_recv(w: World) -> None:
+    qp = w.ud(max_recv_wr=2)
+    qp.post_recv([RecvWR()] * 3)
+
+
+def closed(thing: Any) -> Any:
+    thing.close()
+    return thing
+
+
+def wrong_flags(wr: SendWR, flags: int) -> SendWR:
+    wr._c.send_flags = flags
+    return wr
+
+
+def sqe(w: World) -> QP:
+    qp = w.ud()
+    qp.post_send(SendWR(sg=[SGE(8, 8, 1)], ah=w.ah))
+    assert poll(w.cq)[0].status == WCStatus.LOC_PROT_ERR
+    return qp
+
+
+Row = tuple[str, Callable[[World], object], type[Exception], int, str]
+
+POSTING: list[Row] = [
+    (
+        "a send in RESET",
+        lambda w: w.ud(QPState.RESET).post_send(w.send()),
+        State,
+        EINVAL,
+        r"to_rts\(\)",
+    ),
+    (
+        "a send in INIT",
+        lambda w: w.ud(QPState.INIT).post_send(w.send()),
+        State,
+        EINVAL,
+        r"in INIT.*to_rts",
+    ),
+    (
+        "a send in RTR",
+        lambda w: w.ud(QPState.RTR).post_send(w.send()),
+        State,
+        EINVAL,
+        r"in RTR.*to_rts",
+    ),
+    (
+        "a send before connecting",
+        lambda w: w.rc(QPState.INIT).post_send(w.send()),
+        State,
+        EINVAL,
+        "connect it",
+    ),
+    (
+        "a receive in RESET",
+        lambda w: w.ud(QPState.RESET).post_recv(RecvWR()),
+        State,
+        EINVAL,
+        "INIT first",
+    ),
+    ("a receive on RC in RESET", lambda w: w.rc().post_recv(RecvWR()), State, EINVAL, "INIT first"),
+    ("a full send queue", full_send, Limit, ENOMEM, "queue of 2 is full: poll the CQ.*signalled"),
+    ("a full receive queue", full_recv, Limit, ENOMEM, "queue of 2 is full: poll the CQ"),
+    (
+        "too many elements to send",
+        lambda w: w.ud().post_send(w.send(sg=[w.sge] * 2)),
+        Plain,
+        EINVAL,
+        "max_send_sge",
+    ),
+    (
+        "too many elements to fill",
+        lambda w: w.ud().post_recv(RecvWR(sg=[w.sge] * 2)),
+        Plain,
+        EINVAL,
+        "max_recv_sge",
+    ),
+    (
+        "too much inline",
+        lambda w: w.ud().post_send(w.send(send_flags=SendFlag.INLINE)),
+        Plain,
+        EINVAL,
+        "8 octets inline.*max_inline_data",
+    ),
+    (
+        "unknown flags",
+        lambda w: w.ud().post_send(wrong_flags(w.send(), 1 << 20)),
+        Plain,
+        EINVAL,
+        "SendFlag",
+    ),
+    (
+        "an unknown opcode",
+        lambda w: w.connected().qp.post_send(SendWR(opcode=77)),
+        Plain,
+        EINVAL,
+        "77 is no opcode.*WROpcode",
+    ),
+    (
+        "a Write on UD",
+        lambda w: w.ud().post_send(w.send(opcode=WRITE)),
+        Plain,
+        EINVAL,
+        "only SEND.*RC",
+    ),
+    (
+        "a Read on UD",
+        lambda w: w.ud().post_send(w.send(opcode=READ)),
+        Plain,
+        EINVAL,
+        "only SEND.*RC",
+    ),
+    (
+        "no address handle",
+        lambda w: w.ud().post_send(SendWR(sg=[w.sge])),
+        Plain,
+        EINVAL,
+        r"ah=AH\(",
+    ),
+    (
+        "a closed address handle",
+        lambda w: w.ud().post_send((w.send(), w.ah.close())[0]),
+        Plain,
+        EINVAL,
+        r"open address handle",
+    ),
+    (
+        "an address handle of another PD",
+        lambda w: w.ud().post_send(w.send(ah=AH(PD(w.ctx), ("::1", 9)))),
+        Plain,
+        EINVAL,
+        r"another PD.*AH\(qp.pd",
+    ),
+    (
+        "an address handle of another device",
+        lambda w: w.ud().post_send(w.send(ah=AH(w.other.pd, ("::1", 9)))),
+        Plain,
+        EINVAL,
+        r"another PD",
+    ),
+    (
+        "no port anywhere",
+        lambda w: w.ud().post_send(w.send(ah=AH(w.pd, ("127.0.0.1", 0)))),
+        Plain,
+        EINVAL,
+        "remote_qpn",
+    ),
+    (
+        "a Read that is inline",
+        lambda w: w.connected(max_inline_data=64).qp.post_send(
+            SendWR(opcode=READ, sg=[w.sge], remote=w.there, send_flags=SendFlag.INLINE)
+        ),
+        Plain,
+        EINVAL,
+        "leave SendFlag.INLINE out",
+    ),
+    (
+        "a Read that was not agreed on",
+        lambda w: w.connected(ask=ConnParam(initiator_depth=0)).qp.post_send(
+            SendWR(opcode=READ, sg=[w.sge], remote=w.there)
+        ),
+        Plain,
+        EINVAL,
+        "initiator_depth",
+    ),
+    (
+        "an RC message above the largest",
+        lambda w: w.connected(max_send_sge=2).qp.post_send(SendWR(sg=[SGE(0, 1 << 31, 0)])),
+        Plain,
+        EINVAL,
+        "max_rc_msg.*parts",
+    ),
+    (
+        "a receive beside an SRQ",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, srq=SRQ(w.pd))).post_recv(RecvWR()),
+        Plain,
+        EINVAL,
+        r"SRQ\.post_recv",
+    ),
+    (
+        "a receive posted as a send",
+        lambda w: w.ud().post_send(RecvWR()),
+        TypeError,
+        0,
+        "can post a SendWR or a list",
+    ),
+    (
+        "a send posted as a receive",
+        lambda w: w.ud().post_recv(w.send()),
+        TypeError,
+        0,
+        "can post a RecvWR or a list",
+    ),
+    ("no request", lambda w: w.ud().post_send(None), TypeError, 0, "can post a SendWR or a list"),
+    (
+        "a list with a stranger",
+        lambda w: w.ud().post_recv([RecvWR(), 3]),
+        TypeError,
+        0,
+        "can post a RecvWR",
+    ),
+]
+
+STATES: list[Row] = [
+    (
+        "RESET to RTS",
+        lambda w: w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.RTS)),
+        State,
+        EINVAL,
+        "goes to INIT.*first",
+    ),
+    (
+        "INIT to RTS",
+        lambda w: w.ud(QPState.INIT).modify(QPAttr(qp_state=QPState.RTS)),
+        State,
+        EINVAL,
+        "goes to RTR",
+    ),
+    (
+        "RTS to INIT",
+        lambda w: w.ud().modify(QPAttr(qp_state=QPState.INIT)),
+        State,
+        EINVAL,
+        "no step leads to INIT from RTS: it goes to SQD, or to RESET or ERR",
+    ),
+    (
+        "to SQE by hand",
+        lambda w: w.ud().modify(QPAttr(qp_state=QPState.SQE)),
+        State,
+        EINVAL,
+        "no step leads to SQE",
+    ),
+    (
+        "SQE to SQD",
+        lambda w: sqe(w).modify(QPAttr(qp_state=QPState.SQD)),
+        State,
+        EINVAL,
+        "from SQE: it goes to RTS",
+    ),
+    (
+        "RC to RTR by hand",
+        lambda w: w.rc(QPState.INIT).modify(QPAttr(qp_state=QPState.RTR)),
+        State,
+        EINVAL,
+        r"bind_qp\(\)",
+    ),
+    ("RC from RESET to RTS", lambda w: w.rc().to_rts(), State, EINVAL, "connect"),
+    ("no state at all", lambda w: w.ud().modify(QPAttr(qp_state=99)), Plain, EINVAL, "use QPState"),
+    (
+        "an attribute that RC has not",
+        lambda w: w.rc().modify(QPAttr(qkey=1)),
+        Plain,
+        EINVAL,
+        "QKEY: no RC QP has it",
+    ),
+    (
+        "an attribute that UD has not",
+        lambda w: w.ud().modify(QPAttr(max_rd_atomic=1)),
+        Plain,
+        EINVAL,
+        "MAX_QP_RD_ATOMIC: no UD",
+    ),
+    (
+        "an attribute at the wrong time",
+        lambda w: w.connected().qp.modify(QPAttr(max_dest_rd_atomic=1)),
+        State,
+        EINVAL,
+        "set it in RESET",
+    ),
+    (
+        "a socket at the wrong time",
+        lambda w: w.ud().modify(QPAttr(fd=0)),
+        State,
+        EINVAL,
+        "set it in RESET to INIT",
+    ),
+    (
+        "a mask of nothing known",
+        lambda w: w.ud().modify(QPAttr(), 1 << 29),
+        Plain,
+        EINVAL,
+        "use QPAttrMask",
+    ),
+    (
+        "too many outstanding Reads",
+        lambda w: w.rc().modify(QPAttr(max_rd_atomic=1000)),
+        Limit,
+        EINVAL,
+        "max_rd_atomic=1000 is not from 0 to 128",
+    ),
+    (
+        "less than no Reads",
+        lambda w: w.rc().modify(QPAttr(max_dest_rd_atomic=-1)),
+        Limit,
+        EINVAL,
+        "from 0 to 128",
+    ),
+    (
+        "rights that are none",
+        lambda w: w.rc().modify(QPAttr(qp_access_flags=1 << 20)),
+        Plain,
+        EINVAL,
+        "use AccessFlag",
+    ),
+    (
+        "another state than was thought",
+        lambda w: w.ud().modify(QPAttr(qp_state=QPState.RTS, cur_qp_state=QPState.SQD)),
+        State,
+        EINVAL,
+        "cur_qp_state is RTS",
+    ),
+    (
+        "a socket that is none",
+        lambda w: w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=999)),
+        State,
+        EBADF,
+        "give a UDP socket",
+    ),
+]
+
+
+def tcp_socket(w: World) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
+
+
+def in_use(w: World) -> None:
+    w.ud().post_recv(RecvWR())
+    w.rig.pd.close()
+
+
+MAKING: list[Row] = [
+    ("a QP without a CQ", lambda w: QP(w.pd, QPInitAttr()), Plain, EINVAL, "QPInitAttr.scq="),
+    (
+        "a QP of no type",
+        lambda w: QP(w.pd, QPInitAttr(9, scq=w.cq)),
+        Plain,
+        EINVAL,
+        "QPType.RC or QPType.UD",
+    ),
+    (
+        "a QP on a CQ of another device",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.other.cq())),
+        Plain,
+        EINVAL,
+        "rcq is of another context",
+    ),
+    (
+        "a QP on another PD's SRQ",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, srq=SRQ(w.other.pd))),
+        Plain,
+        EINVAL,
+        "srq is of another PD",
+    ),
+    (
+        "a QP too deep",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, cap=QPCap(max_send_wr=1 << 20))),
+        Plain,
+        EINVAL,
+        "max_qp_wr=16384",
+    ),
+    (
+        "a QP with too many elements",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, cap=QPCap(max_recv_sge=17))),
+        Plain,
+        EINVAL,
+        "max_sge=16",
+    ),
+    (
+        "a QP with less than no room",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, cap=QPCap(max_send_wr=-1))),
+        Limit,
+        EINVAL,
+        "max_send_wr=-1",
+    ),
+    (
+        "a QP of no persona",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, persona=7)),
+        Plain,
+        EINVAL,
+        "Persona",
+    ),
+    (
+        "a QP at a strange address",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, addr=("192.0.2.1", 0))),
+        Plain,
+        errno.EADDRNOTAVAIL,
+        "siwarp devices",
+    ),
+    (
+        "a QP at a port in use",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, addr=w.busy.addr)),
+        Plain,
+        errno.EADDRINUSE,
+        "port 0",
+    ),
+    ("a TCP socket for UD", tcp_socket, Plain, EINVAL, "UDP socket that is bound"),
+    ("a CQ of no entries", lambda w: CQ(w.ctx, 0), Plain, EINVAL, "max_cqe"),
+    ("a CQ that is too large", lambda w: CQ(w.ctx, 1 << 24), Plain, EINVAL, "max_cqe"),
+    (
+        "a CQ on another device's channel",
+        lambda w: CQ(w.ctx, channel=CompChannel(w.other.ctx)),
+        Plain,
+        EINVAL,
+        "channel of the same context",
+    ),
+    ("memory that is read-only", lambda w: MR(w.pd, b"constant"), Plain, errno.EFAULT, "bytearray"),
+    (
+        "remote writing without local",
+        lambda w: MR(w.pd, 8, AccessFlag.REMOTE_WRITE),
+        Plain,
+        EINVAL,
+        "LOCAL_WRITE too",
+    ),
+    ("access that is none", lambda w: MR(w.pd, 8, 1 << 20), Plain, EINVAL, "set of AccessFlag"),
+    (
+        "invalidation by anybody",
+        lambda w: MR(w.pd, 8, AccessFlag.REMOTE_INVALIDATE),
+        Plain,
+        EINVAL,
+        "qp=",
+    ),
+    (
+        "memory for another PD's QP",
+        lambda w: MR(PD(w.ctx), 8, qp=w.rc()),
+        Plain,
+        EINVAL,
+        "use that PD",
+    ),
+    ("a change of nothing", lambda w: w.mr.rereg(), Plain, EINVAL, "say what to change"),
+    (
+        "a change to another device's PD",
+        lambda w: w.mr.rereg(pd=w.other.pd),
+        Plain,
+        EINVAL,
+        "same context",
+    ),
+    ("an AH to nowhere", lambda w: AH(w.pd), Plain, EINVAL, "AHAttr"),
+    (
+        "an AH to no host",
+        lambda w: AH(w.pd, AHAttr("no such host", 1)),
+        Plain,
+        EINVAL,
+        "host",
+    ),
+    ("an unknown device", lambda w: Context("siw_nothing"), Plain, errno.ENODEV, "there are siw_"),
+    (
+        "an SRQ of nothing",
+        lambda w: SRQ(w.pd, SrqAttr(max_wr=0)),
+        Plain,
+        EINVAL,
+        "max_wr is from",
+    ),
+    ("a PD in use", in_use, State, EBUSY, "Close them first"),
+    ("a context in use", lambda w: w.ctx.close(), State, EBUSY, "Close them first"),
+    ("a CQ in use", lambda w: (w.ud(), w.cq.close()), State, EBUSY, "Close them first"),
+    ("arming without a channel", lambda w: w.cq.req_notify(), Plain, EINVAL, "CompChannel"),
+    ("waiting without a channel", lambda w: w.cq.wait(0), State, EINVAL, "CompChannel"),
+]
+
+CONNECTING: list[Row] = [
+    ("binding a UD QP", lambda w: w.id().bind_qp(w.ud(QPState.RESET)), State, EINVAL, "one RC QP"),
+    (
+        "binding a QP of another device",
+        lambda w: w.id().bind_qp(w.other.qp(qp_type=QPType.RC)),
+        State,
+        EINVAL,
+        "its own device",
+    ),
+    (
+        "connecting without a QP",
+        lambda w: w.id().connect(("127.0.0.1", 1)),
+        Plain,
+        EINVAL,
+        r"bind_qp\(\) first",
+    ),
+    ("accepting what nobody asked", lambda w: w.id().accept(), Plain, EINVAL, "CONNECT_REQUEST"),
+    ("rejecting what nobody asked", lambda w: w.id().reject(), Plain, EINVAL, "CONNECT_REQUEST"),
+    (
+        "disconnecting what is not connected",
+        lambda w: w.id().disconnect(),
+        State,
+        errno.ENOTCONN,
+        "connect it first",
+    ),
+    (
+        "the address of what is not connected",
+        lambda w: w.rc().addr,
+        State,
+        errno.ENOTCONN,
+        "connect it first",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "number", "hint"),
+    [pytest.param(*row[1:], id=row[0]) for row in POSTING + STATES + MAKING + CONNECTING],
+)
+def test_misuse_is_told_by_errno_and_class_and_with_what_to_do(
+    world: World, call: Callable[[World], object], kind: type[Exception], number: int, hint: str
+) -> None:
+    with pytest.raises(kind, match=hint) as caught:
+        call(world)
+    if issubclass(kind, OSError):
+        assert type(caught.value) is kind
+        assert isinstance(caught.value, OSError) and caught.value.errno == number
+
+
+# ---- memory that a request may not use is told by its completion
+
+
+@pytest.mark.parametrize(
+    "which", ["a freed key", "another PD's", "another device's", "out of bounds"]
+)
+def test_a_key_that_is_not_good_here_is_told_by_the_completion(world: World, which: str) -> None:
+    w = world
+    sge = {
+        "a freed key": lambda: SGE(*(lambda mr: (mr.addr, 8, closed(mr).lkey))(w.rig.mr(8))),
+        "another PD's": lambda: MR(PD(w.ctx), 8).sge(),
+        "another device's": lambda: w.other.mr(8).sge(),
+        "out of bounds": lambda: SGE(w.mr.addr + 4090, 8, w.mr.lkey),
+    }[which]()
+    w.ud().post_send(w.send(sg=[sge]))
+    wc = poll(w.cq)[0]
+    assert wc.status == WCStatus.LOC_PROT_ERR
+    with pytest.raises(Plain, match=r"MR\.sge\(\).*to_rts\(\)") as caught:
+        wc.check()
+    assert caught.value.errno == errno.EIO
+
+
+def test_what_comes_after_a_failure_says_how_to_go_on(world: World) -> None:
+    qp = sqe(world)
+    qp.post_send(world.send())
+    with pytest.raises(State, match=r"SQE goes on with to_rts") as caught:
+        poll(world.cq)[0].check()
+    assert caught.value.errno == errno.ECANCELED

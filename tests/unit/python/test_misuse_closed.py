@@ -1,0 +1,239 @@
+"""Calls on closed handles, and what C itself refuses: errors, never a crash."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from unit.python.misuse_harness import World
+from unit.verbs.verbs_harness import poll
+
+import siwarp
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    SGE,
+    SRQ,
+    CompChannel,
+    Context,
+    QPAttr,
+    QPAttrMask,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
+
+EINVAL, ENOMEM, EBUSY, EBADF = errno.EINVAL, errno.ENOMEM, errno.EBUSY, errno.EBADF
+SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
+State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
+
+
+# ---- every method of every handle, closed
+
+
+def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
+    """Return each kind of handle, with every call that can be made on it."""
+    end = w.connected()
+    return {
+        "QP": (
+            w.ud(),
+            [
+                lambda h: h.modify(QPAttr(qp_state=QPState.RESET)),
+                lambda h: h.to_init(),
+                lambda h: h.to_rtr(),
+                lambda h: h.to_rts(),
+                lambda h: h.query(),
+                lambda h: h.drops(),
+                lambda h: h.qp_state,
+                lambda h: h.qp_num,
+                lambda h: h.addr,
+                lambda h: h.peer,
+                lambda h: h.post_send(w.send()),
+                lambda h: h.post_send([w.send()]),
+                lambda h: h.post_recv(RecvWR()),
+                lambda h: h.post_recv([RecvWR()]),
+                lambda h: w.id().bind_qp(h),
+                lambda h: MR(w.pd, 8, qp=h),
+                lambda h: h.__enter__(),
+            ],
+        ),
+        "CQ": (
+            w.rig.cq(channel=w.rig.channel()),
+            [
+                lambda h: h.poll(),
+                lambda h: h.poll(9),
+                lambda h: h.req_notify(),
+                lambda h: h.wait(0),
+                lambda h: h.resize(9),
+                lambda h: h.capacity,
+                lambda h: QP(w.pd, QPInitAttr(scq=h)),
+            ],
+        ),
+        "MR": (
+            w.rig.mr(8),
+            [
+                lambda h: h.sge(),
+                lambda h: h.remote(),
+                lambda h: h.read(),
+                lambda h: h.write(b"x"),
+                lambda h: h.rereg(access=0),
+            ],
+        ),
+        "PD": (
+            PD(w.ctx),
+            [
+                lambda h: MR(h, 8),
+                lambda h: AH(h, ("::1", 1)),
+                lambda h: QP(h, QPInitAttr(scq=w.cq)),
+                lambda h: SRQ(h),
+                lambda h: w.mr.rereg(pd=h),
+            ],
+        ),
+        "AH": (AH(w.pd, ("::1", 1)), [lambda h: SendWR(ah=h), lambda h: SendWR().set_wr_ud(h)]),
+        "SRQ": (
+            SRQ(w.pd),
+            [
+                lambda h: h.post_recv(RecvWR()),
+                lambda h: h.query(),
+                lambda h: QP(w.pd, QPInitAttr(scq=w.cq, srq=h)),
+            ],
+        ),
+        "CompChannel": (
+            w.rig.channel(),
+            [
+                lambda h: h.fileno(),
+                lambda h: h.get_cq_event(0),
+                lambda h: CQ(w.ctx, channel=h),
+            ],
+        ),
+        "Context": (
+            Context(),
+            [
+                lambda h: h.query_device(),
+                lambda h: h.get_async_event(0),
+                lambda h: PD(h),
+                lambda h: CQ(h),
+                lambda h: CompChannel(h),
+                lambda h: CMEventChannel(h),
+            ],
+        ),
+        "CMEventChannel": (
+            CMEventChannel(w.ctx),
+            [lambda h: h.fileno(), lambda h: h.get_event(0), lambda h: CMID(h)],
+        ),
+        "CMID": (
+            end.id,
+            [
+                lambda h: h.bind_qp(w.rc()),
+                lambda h: h.listen(("127.0.0.1", 0)),
+                lambda h: h.connect(("127.0.0.1", 1)),
+                lambda h: h.accept(),
+                lambda h: h.reject(),
+                lambda h: h.disconnect(),
+                lambda h: h.local_addr,
+                lambda h: h.peer_addr,
+            ],
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["QP", "CQ", "MR", "PD", "AH", "SRQ", "CompChannel", "Context", "CMEventChannel", "CMID"],
+)
+def test_every_call_on_a_closed_handle_says_that_it_is_closed(world: World, name: str) -> None:
+    handle, calls = handles(world)[name]
+    handle.close()
+    handle.close()
+    assert "closed" in repr(handle)
+    for i, call in enumerate(calls):
+        with pytest.raises(State, match="closed") as caught:
+            call(handle)
+        assert caught.value.errno == EBADF, i
+
+
+# ---- C: what can be seen is refused
+
+
+def test_null_pointers_are_refused_by_c(world: World) -> None:
+    null, w = ffi.NULL, world
+    pd, qp = w.pd._live(), w.ud()._live()
+    addr = ffi.new("struct siw_addr *")
+    attr, init = ffi.new("struct siw_qp_attr *"), ffi.new("struct siw_qp_init_attr *")
+    for made in (
+        lambda: lib.siw_alloc_pd(null),
+        lambda: lib.siw_reg_mr(null, null, 0, 0),
+        lambda: lib.siw_reg_mr_qp(null, null, 0, 0),
+        lambda: lib.siw_create_ah(null, addr),
+        lambda: lib.siw_create_ah(pd, null),
+        lambda: lib.siw_create_ah(pd, addr),  # of no family
+        lambda: lib.siw_create_qp(null, init),
+        lambda: lib.siw_create_qp(pd, null),
+        lambda: lib.siw_create_qp(pd, init),  # no CQ
+    ):
+        assert not made() and ffi.errno == EINVAL
+    for rc in (
+        lib.siw_dealloc_pd(null),
+        lib.siw_dereg_mr(null),
+        lib.siw_destroy_ah(null),
+        lib.siw_query_ah(null, addr),
+        lib.siw_destroy_qp(null),
+        lib.siw_modify_qp(null, attr, 0),
+        lib.siw_modify_qp(qp, null, 1),
+        lib.siw_query_qp(null, attr, init),
+        lib.siw_post_send(null, null, null),
+        lib.siw_post_recv(null, null, null),
+    ):
+        assert rc == -EINVAL
+    assert lib.siw_rereg_mr(null, 1, pd, null, 0, 0) == -4
+    assert lib.siw_query_qp(qp, null, null) == 0
+
+
+def test_a_list_of_nothing_is_posted_and_elements_that_are_not_there_are_refused(
+    world: World,
+) -> None:
+    qp = world.ud()._live()
+    assert lib.siw_post_send(qp, ffi.NULL, ffi.NULL) == 0
+    assert lib.siw_post_recv(qp, ffi.NULL, ffi.NULL) == 0
+    for kind, post in (("send", lib.siw_post_send), ("recv", lib.siw_post_recv)):
+        for num_sge in (1, -1, 17, 1 << 30):
+            wr = ffi.new(f"struct siw_{kind}_wr *", {"num_sge": num_sge})
+            if kind == "send":
+                wr.opcode, wr.wr.ud.ah = SEND, world.ah._live()
+            bad = ffi.new(f"struct siw_{kind}_wr **")
+            assert post(qp, wr, bad) == -EINVAL, num_sge
+            assert bad[0] == wr
+    assert world.cq.poll(1) == []
+
+
+def test_steps_and_their_attributes_can_be_asked_for() -> None:
+    ask = lib.siw_qp_step_attrs
+    assert ask(QPType.UD, QPState.RESET, QPState.INIT) == QPAttrMask.QKEY | QPAttrMask.FD
+    assert ask(QPType.UD, QPState.RESET, QPState.RTS) == -EINVAL
+    assert ask(QPType.RC, QPState.RTS, QPState.SQD) == QPAttrMask.EN_SQD_ASYNC_NOTIFY
+    assert ask(QPType.UD, QPState.RTS, -1) == QPAttrMask.QKEY | QPAttrMask.CUR_STATE
+    assert ask(7, 0, 0) == ask(QPType.UD, 9, 1) == ask(QPType.UD, 0, 9) == -EINVAL
+
+
+def test_memory_that_goes_away_is_no_misuse_that_crashes(world: World) -> None:
+    """The program unmaps what it registered: sending from there is an error, and all goes on."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+    mr = lib.siw_reg_mr(world.pd._live(), ffi.cast("void *", address), mmap.PAGESIZE, 0)
+    memory.close()
+    qp = world.ud()
+    qp.post_send(world.send(sg=[SGE(address, 64, mr.lkey)]))
+    assert poll(world.cq)[0].status == WCStatus.LOC_PROT_ERR
+    assert lib.siw_dereg_mr(mr) == 0
