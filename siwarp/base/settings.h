@@ -45,6 +45,8 @@
 	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
 	X(persona, "SIWARP_PERSONA", "--persona", 0, 0, 2,                                    \
 	  "RC sends complete when TCP has them (iwarp) or the peer has them (roce); or auto") \
+	X(linger_octets, "SIWARP_LINGER_OCTETS", "--linger-octets", 256 << 20, 0, 1ll << 40,  \
+	  "octets that closing a stream reads and drops meanwhile, at most")                  \
 	X(rnr_octets, "SIWARP_RNR_OCTETS", "--rnr-octets", 1 << 20, 128 << 10, 1 << 30,       \
 	  "octets a roce queue pair keeps of Sends that no receive is posted for")            \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \

@@ -154,7 +154,7 @@ bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);
 /*
  * Reads and throws away what the peer still sends: 1 its end of stream came (or the
- * stream is dead), 0 not yet.
+ * stream is dead), 0 not yet; -EMSGSIZE more came than setting linger_octets allows.
  */
 int siw_mpa_drain(struct siw_mpa_stream *stream);
 /* abort: with a reset. */

@@ -19,6 +19,7 @@
 
 #include "base/counters.h"
 #include "base/crc32c.h"
+#include "base/settings.h"
 #include "base/guard.h"
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
@@ -572,6 +573,9 @@ int siw_mpa_drain(struct siw_mpa_stream *stream)
 		rv = fill(stream, 1, STAGING_OCTETS);
 		if (rv < 0)
 			return rv == -EAGAIN ? 0 : 1;
+		rx->dropped += (uint32_t)rv;
+		if (rx->dropped > (uint64_t)siw_settings()->linger_octets)
+			return -EMSGSIZE;
 	}
 	return 0;
 }

@@ -130,9 +130,10 @@ struct siw_mpa_rx {
 	bool bulk;	    /* the last FPDU was large */
 	bool dry;	    /* the last read got less than it asked for */
 	bool strict;
-	bool markers; /* we asked for them; then strict is set, too */
-	bool heard;   /* a valid FPDU came */
-	int dead;     /* -errno, once an error was given up (RFC5044-8-07) */
+	bool markers;	  /* we asked for them; then strict is set, too */
+	bool heard;	  /* a valid FPDU came */
+	int dead;	  /* -errno, once an error was given up (RFC5044-8-07) */
+	uint64_t dropped; /* octets that siw_mpa_drain threw away */
 };
 
 struct siw_mpa_stream {

@@ -282,7 +282,12 @@ void siw_rdmap_expire(struct siw_rdmap_stream *stream);
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream);
 /* Ends sending: everything begun is flushed first: 1 flushed and shut, 0 not yet, -errno. */
 int siw_rdmap_shutdown(struct siw_rdmap_stream *stream);
-/* After that: reads and throws away until the peer's end of stream: 1 it came, 0 not yet. */
+/* The same without waiting for TCP: what it has not taken is never sent. 1, -errno. */
+int siw_rdmap_cut(struct siw_rdmap_stream *stream);
+/*
+ * After that: reads and throws away until the peer's end of stream: 1 it came, or the stream is dead;
+ * 0 not yet; -EMSGSIZE more came than setting linger_octets allows.
+ */
 int siw_rdmap_drain(struct siw_rdmap_stream *stream);
 /*
  * The user's regions that this stream's responses may be reading: see siw_ddp_tx_revoke. Send lock.

@@ -290,6 +290,17 @@ int siw_rdmap_shutdown(struct siw_rdmap_stream *stream)
 	return 1;
 }
 
+int siw_rdmap_cut(struct siw_rdmap_stream *stream)
+{
+	int r;
+
+	if (stream->tx.shut)
+		return 1;
+	stream->tx.shut = true;
+	r = siw_ddp_shutdown(stream->ddp);
+	return r < 0 ? r : 1;
+}
+
 int siw_rdmap_drain(struct siw_rdmap_stream *stream)
 {
 	return siw_ddp_drain(stream->ddp);

@@ -152,7 +152,9 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	err = siw_verbs_port_open(ctx);
 	if (err)
 		goto close_async;
-	err = siw_verbs_fork_watch(ctx);
+	err = siw_verbs_exit_watch();
+	if (!err)
+		err = siw_verbs_fork_watch(ctx);
 	if (err)
 		goto close_port_watch;
 	err = siw_verbs_thread_start(ctx);

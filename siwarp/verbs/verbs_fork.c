@@ -63,6 +63,14 @@ void siw_verbs_fork_unwatch(struct siw_context *ctx)
 	siw_unlock(&lock);
 }
 
+void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg)
+{
+	siw_lock(&lock);
+	for (struct siw_link *l = contexts.next; l != &contexts; l = l->next)
+		call(siw_container(l, struct siw_context, open), arg);
+	siw_unlock(&lock);
+}
+
 struct siw_context *siw_verbs_context_take(void)
 {
 	struct siw_context *ctx = NULL;

@@ -93,11 +93,12 @@ struct siw_context {
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
 	bool inherited; /* over fork: nothing here may be used; written by the child's first step */
 	siw_lock_t unsent_lock;
-	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
-	struct siw_link timed;	  /* of struct siw_timed; progress */
-	_Atomic uint32_t n_timed; /* its members */
-	uint64_t next_tick_ns;	  /* progress */
-	struct siw_link qps;	  /* progress */
+	struct siw_link unsent;	   /* QPs with something left to send; unsent_lock */
+	struct siw_link timed;	   /* of struct siw_timed; progress */
+	_Atomic uint32_t n_timed;  /* its members */
+	_Atomic uint32_t n_linger; /* of those, streams that wait for the peer's end */
+	uint64_t next_tick_ns;	   /* progress */
+	struct siw_link qps;	   /* progress */
 
 	siw_lock_t async_lock;	      /* a leaf: any other may be held */
 	struct siw_link async_events; /* of struct siw_async_note, oldest first: async_lock */
@@ -327,6 +328,10 @@ static inline void siw_verbs_next_burst(struct siw_qp *qp, int n)
 		qp->burst = qp->burst * 2 < max ? qp->burst * 2 : max;
 }
 
+/* ---- verbs_exit.c ---- */
+/* From here on exit() ends connections before the process ends: 0 or -ENOMEM. */
+int siw_verbs_exit_watch(void);
+
 /* ---- verbs_fork.c ---- */
 /* In a forked child, for what its parent had opened: calls say ESTALE, before they take a lock. */
 static inline bool siw_verbs_inherited(const struct siw_context *ctx)
@@ -336,6 +341,8 @@ static inline bool siw_verbs_inherited(const struct siw_context *ctx)
 /* From here on a fork is noticed: 0 or -ENOMEM. */
 int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
+/* Every open device; none is opened or closed meanwhile. */
+void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
 /* A context that was closed, to be used again, or NULL; and one that is closed now. */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);

@@ -21,6 +21,7 @@ static uint64_t linger_until(void)
 static void linger_end(struct siw_linger *linger)
 {
 	siw_verbs_timed_del(linger->ctx, &linger->timed);
+	atomic_fetch_sub(&linger->ctx->n_linger, 1);
 	siw_rdmap_close(linger->stream, false);
 	free(linger);
 }
@@ -67,6 +68,7 @@ static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
 	siw_link_init(&linger->timed.link);
 	siw_rdmap_set_token(linger->stream, &linger->pollee);
 	siw_verbs_timed_add(linger->ctx, &linger->timed);
+	atomic_fetch_add(&ctx->n_linger, 1);
 }
 
 int siw_verbs_linger(struct siw_context *ctx, struct siw_rdmap_stream *stream)
@@ -131,6 +133,23 @@ void siw_verbs_rc_close_step(struct siw_qp *qp)
 		finish(qp, r < 0);
 }
 
+/*
+ * Ends sending now: what TCP does not take at once is given up, since it refers to memory that is the
+ * user's again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
+ */
+static int end_sending(struct siw_qp *qp)
+{
+	int r;
+
+	siw_lock(&qp->send_lock);
+	r = qp->closing == SIW_TERMINATING ? siw_rdmap_terminate(qp->stream)
+					   : siw_rdmap_shutdown(qp->stream);
+	if (!r)
+		r = siw_rdmap_cut(qp->stream);
+	siw_unlock(&qp->send_lock);
+	return r;
+}
+
 void siw_verbs_rc_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_qp *qp = siw_container(timed, struct siw_qp, timed);
@@ -138,7 +157,7 @@ void siw_verbs_rc_tick(struct siw_timed *timed, uint64_t now_ns)
 	if (!qp->closing)
 		siw_verbs_rnr_look(qp, now_ns);
 	else if (now_ns >= qp->close_by_ns)
-		siw_verbs_rc_abort(qp);
+		finish(qp, end_sending(qp) != 1);
 	else
 		siw_verbs_rc_close_step(qp);
 }
@@ -229,15 +248,8 @@ void siw_verbs_rc_settle(struct siw_qp *qp)
 
 void siw_verbs_rc_release(struct siw_qp *qp)
 {
-	int r;
-
 	if (qp->stream) {
-		siw_lock(&qp->send_lock);
-		r = siw_rdmap_shutdown(qp->stream);
-		siw_unlock(&qp->send_lock);
-		if (!r) /* what is unread would have the close reset the connection */
-			siw_rdmap_drain(qp->stream);
-		if (r == 1)
+		if (end_sending(qp) == 1)
 			let_linger(qp);
 		else
 			siw_rdmap_close(detach(qp), false);

@@ -31,6 +31,7 @@ PROMISED = {
     "source_share": (75, 1, 100),
     "linger_ms": (2000, 0, 600000),
     "persona": (0, 0, 2),
+    "linger_octets": (256 << 20, 0, 1 << 40),
     "rnr_octets": (1 << 20, 128 << 10, 1 << 30),
     "crc": (1, 0, 1),
     "markers": (0, 0, 1),

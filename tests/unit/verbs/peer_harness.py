@@ -142,9 +142,13 @@ def answering(
     ord: int = 4,
     rev: int = 2,
     ask: ConnParam | None = None,
+    gone: bool = False,
     **end: Any,
 ) -> Iterator[tuple[End, PlainPeer]]:
-    """Connect a queue pair to a plain peer that accepts, with so much IRD and ORD."""
+    """Connect a queue pair to a plain peer that accepts, with so much IRD and ORD.
+
+    At the end the peer leaves, and the queue pair notices, unless it is ``gone`` by then.
+    """
     size = end.pop("size", 1 << 16)
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size, **end)
@@ -158,4 +162,5 @@ def answering(
             sock.sendall(bytes(MPAReply(rev=rev, **enhanced)))
             assert a.event().type == CMEventType.ESTABLISHED
             yield a, peer
-        a.is_over()
+        if not gone:
+            a.is_over()

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The end of a process that did not close its devices. What completed must reach the peer, but the
+ * kernel resets a connection that is closed with unread input, and forgets what it has not sent yet.
+ * So exit() ends each connection as siw_close_device would have it, for linger_ms at most. A process
+ * that is killed, or calls _exit(), ends as the kernel has it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "verbs/verbs_impl.h"
+
+/* Whoever called exit() may hold the lock, in a call that a signal interrupted. */
+#define LOCK_TRIES 100
+
+static bool try_long(siw_lock_t *lock)
+{
+	const struct timespec ms = { .tv_nsec = 1000000 };
+
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (siw_trylock(lock))
+			return true;
+		nanosleep(&ms, NULL);
+	}
+	return false;
+}
+
+static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
+{
+	struct siw_link *l;
+
+	(void)deadline_ns;
+	if (!try_long(&ctx->progress))
+		return;
+	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		if (qp->type == SIW_QPT_UD) {
+			siw_verbs_ud_finish(qp);
+		} else if (qp->stream && !qp->closing) {
+			siw_verbs_rc_settle(qp);
+			siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, 0, NULL);
+		}
+	}
+	siw_unlock(&ctx->progress);
+}
+
+/* progress held. */
+static bool is_busy(const struct siw_context *ctx)
+{
+	struct siw_link *l;
+
+	if (atomic_load(&ctx->n_linger))
+		return true;
+	for (l = ctx->qps.next; l != &ctx->qps; l = l->next)
+		if (siw_container(l, struct siw_qp, in_ctx)->closing)
+			return true;
+	return false;
+}
+
+static void wait_for_peers(struct siw_context *ctx, uint64_t deadline_ns)
+{
+	struct siw_rdmap_waitset set;
+	bool busy;
+
+	while (siw_now_ns() < deadline_ns && try_long(&ctx->progress)) {
+		siw_verbs_pass(ctx);
+		busy = is_busy(ctx);
+		siw_rdmap_waitset_fill(ctx->port, &set);
+		siw_unlock(&ctx->progress);
+		if (!busy)
+			return;
+		siw_rdmap_wait(&set, -1, 5000);
+	}
+}
+
+static void leave(void)
+{
+	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
+
+	siw_verbs_context_each(say_goodbye, deadline);
+	siw_verbs_context_each(wait_for_peers, deadline);
+}
+
+static bool watching;
+
+static void watch(void)
+{
+	watching = atexit(leave) == 0;
+}
+
+int siw_verbs_exit_watch(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch);
+	return watching ? 0 : -ENOMEM;
+}

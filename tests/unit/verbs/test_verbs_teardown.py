@@ -1,0 +1,250 @@
+"""What completed reaches the peer, however this end goes; and nobody waits for a peer for ever."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from unit.verbs.peer_harness import PlainPeer, answering
+from unit.verbs.rc_harness import SEND, WRITE, End, Wire
+from unit.verbs.verbs_harness import Rig, pattern, poll, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.inspect import MPAReply, Opcode
+from siwarp.verbs import Persona, QPAttr, QPState, RemoteBuffer, SendWR, WCStatus
+
+MIB = 1 << 20
+SLOW = 5 if "SANITIZER" in os.environ else 1
+FLUSHED = WCStatus.WR_FLUSH_ERR
+
+# A process that sends 1 MiB, polls its completion and goes at once; what its peer writes to it all
+# the while lies unread in its socket. argv: host, port, persona, how it goes.
+SENDER = """
+import ctypes, sys
+from siwarp import cm
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import *
+
+host, port, persona, how = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+assert lib.siw_setting_set(b"persona", persona) == 0
+ctx = Context(host)
+pd = PD(ctx)
+cq, rcq = CQ(ctx, 64), CQ(ctx, 64)
+qp = QP(pd, QPInitAttr(QPType.RC, scq=cq, rcq=rcq))
+target = MR(pd, bytearray(1 << 16), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+mr = MR(pd, bytearray((i * 7 + (i >> 8) * 13 + 31) & 0xFF for i in range(1 << 20)))
+channel = cm.CMEventChannel(ctx)
+cm_id = cm.CMID(channel)
+cm_id.bind_qp(qp)
+cm_id.connect((host, port), cm.ConnParam(private_data=target.remote().pack()))
+assert channel.get_event(10).type == cm.CMEventType.ESTABLISHED
+if how == "idle":
+    print("connected", flush=True)
+else:
+    qp.post_send(SendWR(1, sg=[mr.sge()]))
+    while not (found := cq.poll(1)):
+        pass
+    assert found[0].ok, found
+if how == "destroy":
+    cm_id.close()
+    qp.close()
+elif how == "error":
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+elif how in ("exit of C", "idle"):  # what Python does at its end does not happen
+    ctypes.CDLL(None).exit(0)
+"""
+
+
+@contextmanager
+def process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", SENDER, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@contextmanager
+def setting(name: str, value: int) -> Iterator[None]:
+    names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
+    before = lib.siw_setting_value(names.index(name))
+    assert lib.siw_setting_set(name.encode(), value) == 0
+    try:
+        yield
+    finally:
+        assert lib.siw_setting_set(name.encode(), before) == 0
+
+
+class Talker(threading.Thread):
+    """Writes to the peer's memory without a pause until the connection is over."""
+
+    def __init__(self, end: End, remote: RemoteBuffer) -> None:
+        super().__init__(daemon=True)
+        self.end, self.remote = end, remote
+
+    def run(self) -> None:
+        wr = SendWR(7, WRITE, sg=[self.end.mem.sge(MIB, 1 << 16)], remote=self.remote)
+        while all(w.ok for w in self.end.scq.poll(16)):
+            try:
+                self.end.qp.post_send(wr)
+            except OSError:
+                time.sleep(0.0001)
+
+
+@pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name.lower())
+@pytest.mark.parametrize("how", ["destroy", "error", "close", "exit of C"])
+def test_a_mebibyte_that_completed_is_there_though_its_sender_goes_with_unread_input(
+    rig: Rig, how: str, persona: Persona
+) -> None:
+    wire = Wire(rig)
+    host, port = wire.address
+    with process(host, str(port), str(int(persona)), how) as child:
+        request = wire.request(30)
+        b = End(rig, request.id, wire.p_channel, size=2 * MIB)
+        b.recv(1, 0, MIB)
+        b.id.accept()
+        talker = Talker(b, RemoteBuffer.unpack(request.private_data[:20]))
+        talker.start()
+        (wc,) = poll(b.rcq, 1, 30)
+        assert (wc.wr_id, wc.status, wc.byte_len) == (1, WCStatus.SUCCESS, MIB)
+        assert bytes(b.mem.view[:MIB]) == pattern(MIB)
+        assert child.wait(20) == 0, child.stderr and child.stderr.read()
+        talker.join(20)
+        assert not talker.is_alive()
+
+
+def test_a_process_waits_for_a_silent_peer_no_longer_than_linger_ms(rig: Rig) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        s.settimeout(30)
+        where = "127.0.0.1", str(s.getsockname()[1])
+        with process(*where, "1", "idle", SIWARP_LINGER_MS="400") as child:
+            sock, _ = s.accept()
+            with sock:
+                sock.settimeout(30)
+                sock.recv(1000)
+                sock.sendall(bytes(MPAReply(rev=2, s=1, ird=4, ord=4)))
+                assert child.stdout and child.stdout.readline() == "connected\n"
+                start = time.monotonic()
+                assert sock.recv(1) == b"", "no end of stream"
+                assert child.wait(20) == 0
+                assert 0.3 < time.monotonic() - start < 2 * SLOW + 1
+
+
+# ---- a queue pair that is destroyed
+
+
+def read_to_end(peer: PlainPeer) -> bytes:
+    """Read all up to the end of stream; a reset is an error."""
+    octets = bytearray()
+    while part := peer.sock.recv(1 << 20):
+        octets += part
+    return bytes(octets)
+
+
+def test_what_tcp_took_arrives_and_what_it_did_not_take_is_never_sent(wire: Wire) -> None:
+    size = 32 * MIB
+    with answering(wire, gone=True, size=size, persona=Persona.IWARP) as (a, peer):
+        a.mem.view[:] = b"\x11" * size
+        a.post(SEND, 1, length=1000)
+        a.post(WRITE, 2, length=size, remote=RemoteBuffer(0, size, 5))
+        assert poll(a.scq)[0].ok
+        unread = peer.write(bytes(1000), a.mem.rkey, a.mem.addr)
+        peer.put(unread)
+        a.id.close()
+        a.qp.close()
+        a.mem.view[:] = b"\x22" * size  # it is the program's again
+        peer.put(unread)  # a socket that is closed would reset the connection
+        head, rest = peer.pull()
+        assert (head.opcode, rest) == (Opcode.SEND, b"\x11" * 1000)
+        octets = read_to_end(peer)
+        assert 0 < len(octets) < size
+        assert b"\x22" * 100 not in octets
+
+
+def test_a_terminate_arrives_although_much_behind_the_error_is_unread(wire: Wire) -> None:
+    with answering(wire, gone=True) as (a, peer):
+        bad = peer.write(b"octets", 0x123456, 0)
+        rest = [peer.write(bytes(60000), 0x123456, 0) for _ in range(20)]
+        peer.put(bad, *rest)
+        until(lambda: a.qp.qp_state == QPState.ERR)
+        a.close()
+        t = peer.pull_terminate()
+        assert (t.layer, t.etype, t.code) == (1, 1, 0)
+        assert read_to_end(peer) == b""
+
+
+def flood(peer: PlainPeer, octets: list[int]) -> threading.Thread:
+    """Send without a pause until this end is reset; ``octets`` gets how much that was."""
+
+    def run() -> None:
+        block = bytes(1 << 16)
+        try:
+            while True:
+                octets[0] += peer.sock.send(block)
+        except OSError:
+            return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("limit", ["linger_ms", "linger_octets"])
+def test_a_peer_that_sends_for_ever_is_listened_to_within_a_limit(wire: Wire, limit: str) -> None:
+    value = 300 if limit == "linger_ms" else 4 * MIB
+    other = ("linger_octets", 1 << 40) if limit == "linger_ms" else ("linger_ms", 600_000)
+    with setting(limit, value), setting(*other), answering(wire, gone=True) as (a, peer):
+        a.close()
+        sent = [0]
+        start = time.monotonic()
+        thread = flood(peer, sent)
+        thread.join(30)
+        assert not thread.is_alive()
+        if limit == "linger_ms":
+            assert time.monotonic() - start < 2 * SLOW + 1
+        else:  # and what the sockets hold
+            assert 4 * MIB <= sent[0] < 40 * MIB
+
+
+def test_a_peer_that_takes_nothing_keeps_a_queue_pair_in_error_no_longer_than_linger_ms(
+    wire: Wire,
+) -> None:
+    size = 32 * MIB
+    with setting("linger_ms", 300), answering(wire, size=size) as (a, peer):
+        a.mem.view[:] = b"\x11" * size
+        for i in range(3):
+            a.post(WRITE, i, length=size, remote=RemoteBuffer(0, size, 5))
+        start = time.monotonic()
+        a.qp.modify(QPAttr(qp_state=QPState.ERR))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+        assert 0.25 < time.monotonic() - start < 2 * SLOW + 1
+        a.mem.view[:] = b"\x22" * size
+        octets = read_to_end(peer)
+        assert 0 < len(octets) < size and b"\x22" * 100 not in octets
+
+
+def test_closing_the_device_waits_for_streams_that_linger_within_the_limit() -> None:
+    own = Rig()
+    with setting("linger_ms", 300), answering(Wire(own), gone=True) as (a, peer):
+        a.close()
+        start = time.monotonic()
+        own.close()
+        took = time.monotonic() - start
+        assert 0.2 < took < 2 * SLOW + 1
+        assert read_to_end(peer) == b""
