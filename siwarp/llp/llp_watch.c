@@ -8,6 +8,8 @@
 
 #include "llp/llp_sock.h"
 
+#define MAX_FORGOTTEN 65536 /* more than a socket buffer holds */
+
 struct siw_llp_watch {
 	struct siw_llp_sock *sock;
 	unsigned int index; /* 0: there is no such interface now */
@@ -113,6 +115,20 @@ static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 	}
 }
 
+/*
+ * What was not lost is older than what was: it would tell again of a past that is over. Whoever looks
+ * at the interface after this sees at least what the newest of it said.
+ */
+static void forget(struct siw_llp_watch *watch)
+{
+	char some[64];
+
+	for (int i = 0; i < MAX_FORGOTTEN; i++)
+		if (recv(watch->sock->fd, some, sizeof(some), 0) < 0 && errno != ENOBUFS &&
+		    errno != EINTR)
+			return;
+}
+
 int siw_llp_watch_read(struct siw_llp_watch *watch)
 {
 	union {
@@ -127,8 +143,10 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 
 		if (len < 0 && errno == EINTR)
 			continue;
-		if (len < 0 && errno == ENOBUFS)
+		if (len < 0 && errno == ENOBUFS) {
+			forget(watch);
 			return SIW_LLP_WATCH_LOST;
+		}
 		if (len < 0) {
 			siw_llp_sock_drained(watch->sock);
 			return 0;

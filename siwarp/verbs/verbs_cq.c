@@ -299,7 +299,7 @@ static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint3
 
 	if (cq->overrun)
 		return -EOVERFLOW;
-	if (tail - head > cqe)
+	if (tail - head > cqe || !cq->ring) /* or it was destroyed a moment ago */
 		return -EINVAL;
 	for (; head != tail; head++)
 		ring[head & mask] = cq->ring[head & cq->mask];

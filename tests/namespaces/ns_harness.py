@@ -49,14 +49,14 @@ class Namespace:
                     return f"{a['local']}%{self.link}"
         return None
 
-    def python(self, code: str, *args: str) -> subprocess.Popen[str]:
-        """Start a Python program in this namespace."""
+    def python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
+        """Start a Python program in this namespace, with these environment variables too."""
         return subprocess.Popen(
             ["ip", "netns", "exec", self.name, sys.executable, "-c", code, *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
         )
 
 
