@@ -328,12 +328,12 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
 	struct siw_ah *ah;
 
-	if (!pd || !dest || !siw_addr_len(dest)) {
-		errno = EINVAL;
+	if (pd && siw_verbs_inherited(pd->ctx)) {
+		errno = ESTALE;
 		return NULL;
 	}
-	if (siw_verbs_inherited(pd->ctx)) {
-		errno = ESTALE;
+	if (!pd || !dest || !siw_addr_len(dest)) {
+		errno = EINVAL;
 		return NULL;
 	}
 	if (!take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah)) {
