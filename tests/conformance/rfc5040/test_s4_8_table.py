@@ -467,7 +467,7 @@ def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
     ],
     ids=["noise", "reply", "revision", "length"],
 )
-@pytest.mark.clause("RFC5044-8-05")
+@pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-04")
 def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: bytes) -> None:
     with plain_client(wire.address) as s:
         s.sendall(octets)
@@ -479,7 +479,7 @@ def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: 
     [b"HTTP/1.1 200 OK\r\n\r\n....", bytes(MPARequest()), bytes(MPAReply(rev=1))],
     ids=["noise", "request", "revision"],
 )
-@pytest.mark.clause("RFC5044-8-05", "RFC5044-8-01")
+@pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-08", "RFC5044-7.1.2-12")
 def test_a_bad_reply_is_code_4_and_closes_tcp_at_once(wire: Wire, octets: bytes) -> None:
     with Peer.answering(wire, Raw(octets), established=False) as peer:
         event = peer.end.event()
@@ -512,7 +512,7 @@ def test_a_queue_pair_that_cannot_take_the_connection_any_more_is_local_catastro
             assert told(peer) == (2, 0, 5, 0, 0, 0)
 
 
-@pytest.mark.clause("RFC6581-9.1-09")
+@pytest.mark.clause("RFC6581-9.1-09", "RFC6581-9.1-06")
 def test_a_responder_that_wants_more_reads_than_there_can_be_is_insufficient_ird(
     wire: Wire,
 ) -> None:

@@ -175,7 +175,7 @@ def _of_another_queue_pair(peer: Peer, wire: Wire) -> MR:
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
 @pytest.mark.parametrize("size", [0, 3, 20_000])
 @pytest.mark.parametrize("make", [_without_the_right, _of_the_whole_domain, _of_another_queue_pair])
-@pytest.mark.clause("RFC5040-5.3-13", "RFC5040-7.2-05")
+@pytest.mark.clause("RFC5040-5.3-13", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
 def test_an_stag_without_the_right_here_is_refused_and_left_alive(
     wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
 ) -> None:

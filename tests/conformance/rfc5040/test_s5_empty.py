@@ -174,7 +174,7 @@ def test_an_empty_send_is_no_more_than_a_send_once_the_connection_is_open(wire: 
     [({"b": 1}, RTR.FPDU), ({"c_rtr": 1}, RTR.WRITE), ({"d_rtr": 1}, RTR.READ)],
     ids=["FPDU", "Write", "Read"],
 )
-@pytest.mark.clause("RFC6581-9.2-09")
+@pytest.mark.clause("RFC6581-9.2-09", "RFC6581-5-01")
 def test_our_own_rtr_of_each_kind_is_of_no_octets_and_completes_nothing(
     wire: Wire, bits: dict[str, int], kind: RTR
 ) -> None:

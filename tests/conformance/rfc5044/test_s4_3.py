@@ -100,7 +100,7 @@ def test_the_two_lowest_bits_of_a_received_pointer_count_as_zero(w: World, low: 
     assert stream.receive() == pattern(700)
 
 
-@pytest.mark.clause("RFC5044-4.3-10", "RFC5044-4.3-11")
+@pytest.mark.clause("RFC5044-4.3-10", "RFC5044-4.3-11", "RFC5041-3-08")
 def test_ddp_gets_ulpdus_and_lengths_and_nothing_else(w: World) -> None:
     sizes = [0, 1, 40, 500, 512, 1016, 4000]
     stream = w.receiver(markers=True)

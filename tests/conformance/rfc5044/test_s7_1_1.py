@@ -152,6 +152,7 @@ def test_no_marker_is_sent_to_a_peer_that_asks_for_none(w: World) -> None:
     assert cut(recv_exactly(stream.sock, 64 * 64)) == [bytes(58)] * 64
 
 
+@pytest.mark.clause("RFC5044-7.1.1-05")
 def test_markers_are_asked_for_only_when_told(w: World) -> None:
     for markers in (0, 1):
         assert recv_startup(w.asking(params(markers=markers)).sock).m == markers

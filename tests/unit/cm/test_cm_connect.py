@@ -446,6 +446,7 @@ def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
     exchange(a, b)
 
 
+@pytest.mark.clause("RFC5044-7.1.2-16", "RFC5044-7.1.2-20")
 def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(two: Wire) -> None:
     with plain_client(two.address):
         a, b = two.connect()

@@ -8,11 +8,22 @@ import threading
 
 import pytest
 from unit.verbs.rc_harness import SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll, refused
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, counted, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMEventType
-from siwarp.verbs import MR, PD, AccessFlag, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
+from siwarp.verbs import (
+    MR,
+    PD,
+    AccessFlag,
+    Persona,
+    QPAttr,
+    QPState,
+    QPType,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
 
 INVALIDATE = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
 ROUNDS = 20 if "SANITIZER" in os.environ else 60
@@ -66,6 +77,38 @@ def test_a_bound_region_serves_the_next_connection_of_its_queue_pair(two: Wire) 
     send_inv(again, mr.rkey)
     assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
     assert mr.read(9) == b"once more"
+    mr.close()
+
+
+def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> None:
+    a, b = wire.connect()
+    mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
+    for turn in range(3):
+        dead = mr.rkey
+        a.mem.write(bytes([turn]) * 9)
+        a.post(WRITE, 1, length=9, remote=mr.remote())
+        b.recv(2)
+        send_inv(a, mr.rkey)
+        assert poll(b.rcq)[0].invalidated_rkey == dead
+        assert [w.ok for w in poll(a.scq, 2)] == [True, True]
+        assert mr.read(9) == bytes([turn]) * 9
+        mr.rereg(access=INVALIDATE)
+        assert mr.rkey != dead
+    mr.close()
+
+
+def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(two: Wire) -> None:
+    """Persona roce parks it; until it is delivered, the region lives."""
+    a, b = two.connect(persona=Persona.ROCE)
+    mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
+    with counted("rnr_parked", 1):
+        a.mem.write(b"still")
+        send_inv(a, mr.rkey)
+        a.post(WRITE, 4, length=5, remote=mr.remote())
+        until(lambda: b.rcq.poll(1) == [] and mr.read(5) == b"still")
+    b.recv(1)
+    assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
+    assert [(w.wr_id, w.ok) for w in poll(a.scq, 2)] == [(3, True), (4, True)]
     mr.close()
 
 

@@ -177,6 +177,7 @@ def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, pair: Pair) 
         libc.munmap(base, size)
 
 
+@pytest.mark.clause("RFC5040-8.1.1-09", "RFC5040-8.1.1-10")
 def test_keys_differ_follow_no_simple_order_and_are_not_used_again_soon(rig: Rig) -> None:
     memory = bytearray(16)
     mrs = [rig.mr(memory) for _ in range(500)]

@@ -101,6 +101,7 @@ def ends(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
+@pytest.mark.clause("RFC5040-5.4-06", "RFC5040-6.2.1-02")
 def test_the_quoted_request_ends_with_the_errors_status_and_others_are_flushed(
     wire: Wire, error: tuple[int, int, int], which: int
 ) -> None:
@@ -118,6 +119,7 @@ def test_the_quoted_request_ends_with_the_errors_status_and_others_are_flushed(
 
 
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
+@pytest.mark.clause("RFC5040-7-02", "RFC5041-3-12")
 def test_without_a_quoted_header_all_are_flushed(wire: Wire, error: tuple[int, int, int]) -> None:
     peer, _ = reading(wire)
     assert ends(peer, terminate(*error), error) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}

@@ -1,0 +1,163 @@
+"""RFC 5040 section 8.1.1 on the wire: what a peer may do with memory, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+from scapy.packet import Raw
+from unit.verbs.rc_harness import Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll
+from unit.verbs.wire_peer import Peer, read_request, send, write
+
+from siwarp.cm import ConnParam
+from siwarp.inspect import DDPTagged, Opcode
+from siwarp.verbs import MR, RemoteBuffer, SendWR, WROpcode
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+def numbers(peer: Peer) -> tuple[int, int, int]:
+    t = peer.terminated()
+    return (t.layer, t.etype, t.code)
+
+
+@pytest.mark.parametrize("how", ["write", "read"])
+@pytest.mark.clause("RFC5040-8.1.1-03")
+def test_an_stag_of_one_stream_is_of_no_use_on_another(wire: Wire, how: str) -> None:
+    with Peer.asking(wire) as one, Peer.asking(wire) as other:
+        mr = MR(one.end.rig.pd, bytearray(b"mine" * 10), ALL_ACCESS, qp=one.end.qp)
+        if how == "write":
+            other.put(write(mr.rkey, mr.addr) / Raw(b"not!"))
+            assert numbers(other) == (1, 1, 2)
+        else:
+            other.put(read_request(4, mr.rkey, mr.addr))
+            assert numbers(other) == (0, 1, 3)
+        assert mr.read(4) == b"mine"
+        one.put(read_request(4, mr.rkey, mr.addr))
+        assert bytes(one.take().ulpdu.payload) == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("at", "size", "good"),
+    [
+        (100, 50, True),
+        (149, 1, True),
+        (99, 1, False),
+        (99, 52, False),
+        (100, 51, False),
+        (150, 1, False),
+        (0, 1, False),
+    ],
+)
+@pytest.mark.clause("RFC5040-8.1.1-05")
+def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
+    wire: Wire, at: int, size: int, good: bool
+) -> None:
+    memory = bytearray(b"\xa5" * 250)
+    with Peer.asking(wire) as peer:
+        mr = MR(peer.end.rig.pd, memoryview(memory)[100:150], ALL_ACCESS)
+        peer.put(write(mr.rkey, mr.addr - 100 + at) / Raw(pattern(size)))
+        if not good:
+            assert numbers(peer) == (1, 1, 1)
+            assert memory == b"\xa5" * 250
+            return
+        peer.end.recv(1)
+        peer.put(send(1))
+        assert poll(peer.end.rcq)[0].ok
+        rkey, there = mr.rkey, mr.addr
+        mr.close()
+        peer.put(write(rkey, there) / Raw(b"late"))
+        assert numbers(peer) == (1, 1, 0)
+    assert memory == b"\xa5" * at + pattern(size) + b"\xa5" * (250 - at - size)
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+@pytest.mark.clause("RFC5040-8.1.1-07")
+def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: int) -> None:
+    memory = bytearray(size)
+    with Peer.asking(wire) as peer:
+        mr = MR(peer.end.rig.pd, memory, ALL_ACCESS)
+        rkey, there = mr.rkey, mr.addr
+        octets = [peer.framed(write(rkey, there) / Raw(pattern(size, i))) for i in range(20)]
+        over = threading.Event()
+
+        def flood() -> None:
+            with contextlib.suppress(OSError):  # ours may close before all is out
+                for i in range(1_000_000):
+                    if over.is_set():
+                        return
+                    peer.sock.sendall(octets[i % 20])
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        while not any(memory):
+            peer.end.rcq.poll(1)
+        mr.close()
+        then = bytes(memory)
+        assert numbers(peer) == (1, 1, 0)
+        over.set()
+        flooding.join(10)
+        assert bytes(memory) == then
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.clause("RFC5040-8.1.1-13")
+def test_the_reads_that_a_peer_may_have_outstanding_are_limited(wire: Wire, limit: int) -> None:
+    with Peer.asking(wire, param=ConnParam(responder_resources=limit)) as peer:
+        there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
+        for msn in range(1, limit + 2):
+            peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
+        assert numbers(peer) == (1, 2, 2)
+
+
+# ---- one buffer a message (sections 5.1 and 5.2)
+
+
+@pytest.mark.clause("RFC5040-5.2.2-01", "RFC5040-5.2.2-05")
+def test_a_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        mr = MR(peer.end.rig.pd, bytearray(pattern(200_000)), ALL_ACCESS)
+        sink, to = 0xC0FFEE01, 2**40 + 5
+        peer.put(read_request(200_000, mr.rkey, mr.addr, sink=sink, sink_to=to))
+        got = b""
+        while True:
+            head = peer.take().ulpdu
+            assert isinstance(head, DDPTagged)
+            assert (head.opcode, head.stag, head.to) == (
+                Opcode.RDMA_READ_RESPONSE,
+                sink,
+                to + len(got),
+            )
+            got += bytes(head.payload)
+            if head.l:
+                break
+        assert got == pattern(200_000)
+
+
+@pytest.mark.clause("RFC5040-5.1-08", "RFC5040-5.2.1-10", "RFC5040-5.2.1-06")
+def test_of_many_local_pieces_a_request_still_names_one_remote_buffer(wire: Wire) -> None:
+    with Peer.answering(wire, max_send_sge=3) as peer:
+        end = peer.end
+        end.mem.write(pattern(50_000))
+        sg = [end.mem.sge(0, 10_000), end.mem.sge(20_000, 1), end.mem.sge(30_000, 19_999)]
+        there = RemoteBuffer(0x1234, 30_000, 0x77)
+        end.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, sg=sg, remote=there))
+        end.qp.post_send(SendWR(2, WROpcode.RDMA_READ, sg=sg, remote=there))
+        written = b""
+        while (head := peer.take().ulpdu).opcode == Opcode.RDMA_WRITE:
+            assert (head.stag, head.to) == (0x77, 0x1234 + len(written))
+            written += bytes(head.payload)
+        data = pattern(50_000)
+        assert written == data[:10_000] + data[20_000:20_001] + data[30_000:49_999]
+        assert (head.opcode, head.qn) == (Opcode.RDMA_READ_REQUEST, 1)
+        request = head.payload
+        assert (request.src_stag, request.src_to, request.size) == (0x77, 0x1234, 30_000)

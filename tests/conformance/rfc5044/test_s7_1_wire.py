@@ -1,0 +1,152 @@
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2: as a peer sees them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from scapy.packet import Raw
+from unit.verbs.rc_harness import READ, SEND, WRITE, Wire, plain_client, read_all
+from unit.verbs.verbs_harness import Rig, pattern, poll
+from unit.verbs.wire_peer import Peer, recv_frame, send
+
+from siwarp._siwarp import lib
+from siwarp.cm import CMEventType, ConnParam
+from siwarp.inspect import MPAReply, MPARequest
+from siwarp.verbs import RemoteBuffer, WCStatus
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+# ---- CRC
+
+
+@pytest.mark.clause("RFC5044-4.4-03")
+def test_unless_told_otherwise_we_ask_for_crc(wire: Wire) -> None:
+    with Peer.answering(wire) as peer:
+        assert peer.ours.c == 1
+    with Peer.asking(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
+        assert peer.ours.c == 1
+
+
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("theirs", [False, True])
+@pytest.mark.clause("RFC5044-4.4-01", "RFC5044-1.2-02")
+def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, theirs: bool) -> None:
+    reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
+    with Peer.answering(wire, reply, ConnParam(crc=ours)) as peer:
+        peer.end.recv(1)
+        peer.put(send(1) / Raw(b"abc"), crc=0x01020304)
+        if ours or theirs:
+            t = peer.terminated()
+            assert (t.layer, t.etype, t.code) == (2, 0, 2)
+        else:
+            assert poll(peer.end.rcq)[0].byte_len == 3
+
+
+# ---- the size of segments
+
+
+@pytest.fixture
+def limit(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Set the setting mulpdu for the test."""
+    lib.siw_setting_set(b"mulpdu", request.param)
+    yield request.param
+    lib.siw_setting_set(b"mulpdu", 64768)
+
+
+@pytest.mark.parametrize("limit", [128, 1000, 3000, 64768], indirect=True)
+@pytest.mark.clause("RFC5044-3-03", "RFC5044-3-05", "RFC5044-4.5-05")
+def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(wire: Wire, limit: int) -> None:
+    size = min(limit * 40, 1 << 20)
+    with Peer.answering(wire, size=1 << 20) as peer:
+        end = peer.end
+        end.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 0x77))
+        end.post(SEND, 2, length=size)
+        lengths: list[int] = []
+        ends = 0
+        while ends < 2:
+            fpdu = peer.take()
+            lengths.append(fpdu.ulpdu_length)
+            ends += fpdu.ulpdu.l
+            assert fpdu.ulpdu_length <= limit
+        if limit <= 3000:  # below every segment size of loopback, so it is what bounds
+            assert sum(n != limit for n in lengths) <= 2
+
+
+# ---- start-up
+
+
+@pytest.mark.clause("RFC5044-7.1.2-14")
+@pytest.mark.parametrize("rev", [1, 2])
+def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=rev, private_data=b"let me in")))
+        request = wire.request()
+        assert request.private_data == b"let me in"
+        request.id.reject(b"no")
+        reply = MPAReply(recv_frame(s))
+        assert (reply.rev, reply.r, reply.private_data) == (rev, 1, b"no")
+        assert read_all(s) == b""
+
+
+@pytest.mark.parametrize("ird", [0, 1, 7, 127, 128, 200])
+@pytest.mark.clause("RFC6581-9.1-02", "RFC6581-9.1-04")
+def test_a_responders_ord_stays_within_the_initiators_ird(wire: Wire, ird: int) -> None:
+    with Peer.asking(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
+        assert peer.ours.s == 1
+        assert peer.ours.ord <= ird
+
+
+# ---- the end
+
+
+@pytest.mark.clause("RFC5041-6.2.1-01")
+def test_a_graceful_end_lets_out_what_was_accepted_and_takes_nothing_more(wire: Wire) -> None:
+    with Peer.answering(wire, size=1 << 20) as peer:
+        end = peer.end
+        end.mem.write(pattern(300_000))
+        end.post(SEND, 1, length=300_000)
+        end.id.disconnect()
+        end.post(SEND, 2, length=1)
+        fpdus = peer.rest().fpdus
+        assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == pattern(300_000)
+        wcs = poll(end.scq, 2)
+        assert [(w.wr_id, w.status) for w in wcs][1] == (2, WCStatus.WR_FLUSH_ERR)
+
+
+@pytest.mark.clause("RFC5041-3-10", "RFC5041-3-11", "RFC5041-6.2.1-04")
+def test_the_peers_graceful_end_is_told_and_answered_with_ours(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        peer.end.recv(1)
+        peer.end.recv(2)
+        peer.put(send(1))
+        peer.sock.shutdown(socket.SHUT_WR)
+        wcs = poll(peer.end.rcq, 2)
+        assert [w.status for w in wcs] == [WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR]
+        event = peer.end.event()
+        assert (event.type, event.status, event.wire_error) == (CMEventType.DISCONNECTED, 0, 0)
+        assert peer.sock.recv(1) == b""  # an end of stream, no reset
+
+
+@pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")
+def test_a_lost_connection_is_told_and_what_is_outstanding_ends_in_error(wire: Wire) -> None:
+    with Peer.answering(wire) as peer:
+        end = peer.end
+        end.recv(1)
+        end.post(READ, 2, length=8, remote=RemoteBuffer(0, 8, 0x77))
+        peer.take()
+        peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.sock.close()
+        assert poll(end.scq)[0].status == poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
+        event = end.event()
+        assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ECONNRESET)
