@@ -254,10 +254,24 @@ static void leave_channel(struct siw_cq *cq)
 	atomic_fetch_sub(&ch->n_cq, 1);
 }
 
+static bool is_dead(struct siw_cq *cq)
+{
+	bool dead;
+
+	siw_lock(&cq->lock);
+	dead = !cq->ring;
+	siw_unlock(&cq->lock);
+	return dead;
+}
+
 int siw_destroy_cq(struct siw_cq *cq)
 {
+	if (!cq)
+		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
+	if (is_dead(cq))
+		return -EINVAL;
 	if (atomic_load(&cq->n_qp))
 		return -EBUSY;
 	if (cq->channel)

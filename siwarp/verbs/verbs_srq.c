@@ -63,6 +63,16 @@ static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr
 	return srq;
 }
 
+static bool is_dead(struct siw_srq *srq)
+{
+	bool dead;
+
+	siw_lock(&srq->lock);
+	dead = !srq->recvs;
+	siw_unlock(&srq->lock);
+	return dead;
+}
+
 /* Posting to it, asking and modifying it are refused from here on. */
 static void end_srq(struct siw_srq *srq)
 {
@@ -79,17 +89,18 @@ static void end_srq(struct siw_srq *srq)
 
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
 {
-	struct siw_context *ctx = pd->ctx;
+	struct siw_context *ctx;
 	struct siw_srq *srq;
 
-	if (siw_verbs_inherited(ctx)) {
+	if (pd && siw_verbs_inherited(pd->ctx)) {
 		errno = ESTALE;
 		return NULL;
 	}
-	if (check(pd, &init->attr)) {
+	if (!pd || !init || check(pd, &init->attr)) {
 		errno = EINVAL;
 		return NULL;
 	}
+	ctx = pd->ctx;
 	srq = atomic_fetch_add(&ctx->n_srq, 1) < ctx->attr.max_srq ? new_srq(pd, init) : NULL;
 	if (!srq) {
 		atomic_fetch_sub(&ctx->n_srq, 1);
@@ -104,8 +115,12 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 
 int siw_destroy_srq(struct siw_srq *srq)
 {
+	if (!srq)
+		return -EINVAL;
 	if (siw_verbs_inherited(srq->ctx))
 		return -ESTALE;
+	if (is_dead(srq))
+		return -EINVAL;
 	if (atomic_load(&srq->n_qp))
 		return -EBUSY;
 	siw_verbs_async_leave(&srq->async);
@@ -127,6 +142,8 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 {
 	int err = 0;
 
+	if (!srq || !attr)
+		return -EINVAL;
 	if (siw_verbs_inherited(srq->ctx))
 		return -ESTALE;
 	siw_lock(&srq->ctx->progress);
@@ -142,6 +159,8 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 {
+	if (!srq || !attr)
+		return -EINVAL;
 	if (siw_verbs_inherited(srq->ctx))
 		return -ESTALE;
 	siw_lock(&srq->ctx->progress);

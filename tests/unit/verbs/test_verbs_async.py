@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import select
+import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 
 import pytest
-from unit.verbs.rc_harness import SEND, WRITE, End, Wire
+from unit.verbs.rc_harness import SEND, WRITE, End, Wire, plain_client
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
+from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPARequest, Opcode
 from siwarp.verbs import (
     AH,
     EventType,
@@ -50,6 +53,64 @@ def test_a_send_that_no_receive_fits_is_an_invalid_request(pair: tuple[End, End]
     a.post(SEND, length=8)
     with b.rig.event() as told:
         assert (told.event_type, told.element) == (EventType.QP_REQ_ERR, b.qp)
+
+
+def hello() -> bytes:
+    """Return what makes a silent peer one that may be spoken to: a Write of nothing."""
+    return bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE)))
+
+
+def wrong_crc(s: socket.socket) -> None:
+    s.sendall(hello()[:-1] + b"!")
+
+
+def wrong_opcode(s: socket.socket) -> None:
+    s.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=15))))
+
+
+def wrong_queue(s: socket.socket) -> None:
+    s.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, qn=9))))
+
+
+def wrong_stag(s: socket.socket) -> None:
+    s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, stag=7) / b"x")))
+
+
+def reset(s: socket.socket) -> None:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+
+
+def leave(s: socket.socket) -> None:
+    s.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        (wrong_crc, EventType.QP_FATAL),
+        (reset, EventType.QP_FATAL),
+        (wrong_opcode, EventType.QP_REQ_ERR),
+        (wrong_queue, EventType.QP_REQ_ERR),
+        (wrong_stag, EventType.QP_ACCESS_ERR),
+        (leave, None),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_how_a_peer_ends_a_connection_says_which_event_comes_of_it(
+    two: Wire, what: Callable[[socket.socket], None], kind: EventType | None
+) -> None:
+    with plain_client(two.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+        b = End(two.passive, two.request().id, two.p_channel)
+        b.id.accept()
+        b.event()
+        s.sendall(hello())
+        what(s)
+        b.is_over()
+        told = b.rig.ctx.get_async_event(0 if kind is None else LIMIT)
+        assert (told and told.event_type) == kind
+        assert b.rig.ctx.get_async_event(0) is None
 
 
 def test_a_disconnect_and_a_modify_to_err_raise_nothing(pair: tuple[End, End]) -> None:

@@ -9,10 +9,11 @@ import threading
 import time
 
 import pytest
+from unit.verbs.rc_harness import SEND, Wire
 from unit.verbs.verbs_harness import Pair, Rig, counter, nothing, poll, refused
 
 from siwarp._siwarp import ffi, lib
-from siwarp.verbs import CQ, CompChannel, Context, QPAttr, QPState, RecvWR, SendFlag, SendWR
+from siwarp.verbs import CQ, SGE, CompChannel, Context, QPAttr, QPState, RecvWR, SendFlag, SendWR
 
 
 class Told:
@@ -209,6 +210,32 @@ def test_solicited_only_is_told_of_errors_too(told: Told) -> None:
     told.cq.req_notify(solicited_only=True)
     told.qp.modify(QPAttr(qp_state=QPState.ERR))
     assert told.channel.get_cq_event(5) is told.cq
+
+
+def test_a_successful_send_is_never_solicited_and_a_failed_one_is(rig: Rig) -> None:
+    channel = rig.channel()
+    cq = rig.cq(16, channel)
+    qp = rig.ud(scq=cq, rcq=rig.cq())
+    mr, ah = rig.mr(8), rig.ah(("127.0.0.1", 9))
+    cq.req_notify(solicited_only=True)
+    qp.post_send(SendWR(1, sg=[mr.sge()], ah=ah, send_flags=SendFlag.SIGNALED | SendFlag.SOLICITED))
+    assert poll(cq)[0].ok
+    assert channel.get_cq_event(0.02) is None
+    qp.post_send(SendWR(2, sg=[SGE(mr.addr, 8, mr.lkey ^ 1)], ah=ah))
+    assert channel.get_cq_event(5) is cq
+    assert not poll(cq)[0].ok
+
+
+def test_a_solicited_message_on_a_stream_is_told_and_another_is_not(two: Wire) -> None:
+    a, b = two.connect()
+    b.recv()
+    b.recv()
+    b.rcq.req_notify(solicited_only=True)
+    a.post(SEND, length=4)
+    assert poll(b.rcq)[0].ok
+    assert b.events.get_cq_event(0.02) is None
+    a.post(SEND, length=4, flags=SendFlag.SIGNALED | SendFlag.SOLICITED)
+    assert b.events.get_cq_event(5) is b.rcq
 
 
 def test_a_wish_for_any_completion_is_not_narrowed_by_one_for_solicited(told: Told) -> None:

@@ -9,6 +9,7 @@ import pytest
 from unit.verbs.rc_harness import SEND, Wire
 from unit.verbs.verbs_harness import Rig, counter, nothing, poll, refused, until
 
+from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
     CQ,
     QP,
@@ -94,6 +95,14 @@ def test_a_queue_is_resized_while_others_fill_and_empty_it(rig: Rig) -> None:
         stop.set()
         thread.join()
     assert got == list(range(total))
+
+
+def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -> None:
+    cq = lib.siw_create_cq(rig.ctx._live(), 4, ffi.NULL, ffi.NULL, 0)
+    assert lib.siw_destroy_cq(cq) == 0
+    assert lib.siw_resize_cq(cq, 8) == -errno.EINVAL
+    assert lib.siw_destroy_cq(cq) == -errno.EINVAL
+    assert lib.siw_poll_cq(cq, 1, ffi.new("struct siw_wc[1]")) == 0
 
 
 # ---- a queue pair goes

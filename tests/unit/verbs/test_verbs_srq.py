@@ -316,6 +316,7 @@ def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> Non
     assert lib.siw_post_srq_recv(srq, wr, bad) == -errno.EINVAL
     assert bad[0] == wr
     assert lib.siw_modify_srq(srq, attr, SrqAttrMask.LIMIT) == -errno.EINVAL
+    assert lib.siw_destroy_srq(srq) == -errno.EINVAL
     # The next one may live in its memory, and has nothing of it.
     again = rig.srq(4)
     again.modify(SrqAttr(srq_limit=1))
