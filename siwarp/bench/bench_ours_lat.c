@@ -12,6 +12,9 @@
 #define RECVS	16
 #define NO_SLOT UINT64_MAX
 
+/* n messages; ns takes what each took, if it is not NULL. */
+typedef void siw_bench_lat_fn(struct siw_bench_end *e, uint32_t n, uint64_t *ns);
+
 /* Receives are posted again behind the send, while the message is under way. */
 static void by_send(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 {
@@ -99,13 +102,39 @@ static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 	siw_bench_post_send(e, 0);
 }
 
+/* From posting a Write to its completion. The server as of a Read. */
+static void by_completion(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+{
+	uint64_t there = e->peer.addr + e->buf.stride;
+	struct siw_wc wc;
+
+	if (e->o->server) {
+		by_read(e, n, ns);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, e->o->size, e->buf.base, there);
+		do
+			if (!siw_bench_wait(e, &wc, 1))
+				siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not complete");
+		while (wc.opcode != SIW_WC_RDMA_WRITE);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+	siw_bench_post_send(e, 0);
+}
+
 void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	static void (*const by[])(struct siw_bench_end *, uint32_t, uint64_t *) = {
+	static siw_bench_lat_fn *const by[] = {
 		[SIW_BENCH_SEND] = by_send,
 		[SIW_BENCH_WRITE] = by_write,
 		[SIW_BENCH_READ] = by_read,
 	};
+	bool done = !strcmp(o->kind, "done");
+	siw_bench_lat_fn *run = done ? by_completion : by[o->op];
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_bench_end e;
 
@@ -115,11 +144,11 @@ void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result 
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a Write or Read has at least one octet");
 	siw_bench_end_open(&e, o, RECVS, 0);
 	siw_bench_swap(o->ctl, 0);
-	by[o->op](&e, o->warmup, NULL);
+	run(&e, o->warmup, NULL);
 	siw_bench_swap(o->ctl, 0);
-	by[o->op](&e, o->iters, ns);
+	run(&e, o->iters, ns);
 	siw_bench_swap(o->ctl, 0);
-	siw_bench_samples(ns, o->iters, o->op == SIW_BENCH_READ ? 1 : 2, result);
+	siw_bench_samples(ns, o->iters, done || o->op == SIW_BENCH_READ ? 1 : 2, result);
 	siw_bench_end_close(&e);
 	free(ns);
 }

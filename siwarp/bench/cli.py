@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from siwarp.bench import personas
 from siwarp.bench import table as figures
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
@@ -42,6 +43,9 @@ _ROUNDS = typer.Option(7, "--rounds", min=1, help="How often floor and ours take
 _MARKERS = typer.Option(
     False, "--markers", help="RC: ours with MPA's Markers both ways, too, beside without."
 )
+_PERSONA = typer.Option(
+    "auto", "--persona", help="RC: iwarp, roce, or both: ours as iwarp, and as roce beside it."
+)
 _JSON = typer.Option(False, "--json", help="Print everything, each round too, as JSON.")
 
 
@@ -61,6 +65,8 @@ def _describe(result: dict[str, Any]) -> str:
     what = f"{result['qp'].upper()} {result['op']} {result['size']} octets"
     if result["kind"] == "reg":
         what = f"register + deregister {result['size']} octets"
+    elif result["kind"] == "done":
+        what += ", from posting to completion"
     elif result["kind"] != "lat":
         what += f", {result['depth']} outstanding"
     if result["wait"] == "event":
@@ -106,6 +112,11 @@ def show(result: dict[str, Any]) -> None:
             f"  {'siwarp, Markers both ways':<42} {figure(result['with_markers'], unit):>16}   "
             f"{result['markers_ratio']:.3f} of without"
         )
+    if result["as_roce"] is not None:
+        print(
+            f"  {'siwarp, persona roce':<42} {figure(result['as_roce'], unit):>16}   "
+            f"{result['roce_ratio']:.3f} of iwarp"
+        )
     for name, value in result["floors"].items():
         print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
 
@@ -136,6 +147,7 @@ def lat(
     depth: int | None = _DEPTH,
     rounds: int = _ROUNDS,
     markers: bool = _MARKERS,
+    persona: str = _PERSONA,
     as_json: bool = _JSON,
 ) -> None:
     """One-way latency, half a round trip; of Read there and back. One message at a time."""
@@ -152,6 +164,7 @@ def lat(
         api=api,
         rounds=rounds,
         markers=markers,
+        persona=persona,
     )
 
 
@@ -167,10 +180,12 @@ def bw(
     api: str = _API,
     rounds: int = _ROUNDS,
     markers: bool = _MARKERS,
+    persona: str = _PERSONA,
     as_json: bool = _JSON,
 ) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, markers, as_json)
+    more = {"markers": markers, "persona": persona}
+    _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json, **more)
 
 
 @app.command()
@@ -185,10 +200,12 @@ def rate(
     api: str = _API,
     rounds: int = _ROUNDS,
     markers: bool = _MARKERS,
+    persona: str = _PERSONA,
     as_json: bool = _JSON,
 ) -> None:
     """Messages a second."""
-    _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, markers, as_json)
+    more = {"markers": markers, "persona": persona}
+    _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json, **more)
 
 
 def _stream(
@@ -202,8 +219,8 @@ def _stream(
     wait: str,
     api: str,
     rounds: int,
-    markers: bool,
     as_json: bool,
+    **more: Any,
 ) -> None:
     _do(
         as_json,
@@ -217,7 +234,7 @@ def _stream(
         wait=wait,
         api=api,
         rounds=rounds,
-        markers=markers,
+        **more,
     )
 
 
@@ -231,6 +248,41 @@ def reg(
 ) -> None:
     """Register and deregister memory, 1 GiB by default, the probe of its pages included."""
     _do(as_json, "reg", size=size, iters=iters, api=api, rounds=rounds)
+
+
+@app.command()
+def done(
+    size: int | None = _SIZE,
+    iters: int | None = _ITERS,
+    wait: str = _WAIT,
+    rounds: int = _ROUNDS,
+    persona: str = _PERSONA,
+    as_json: bool = _JSON,
+) -> None:
+    """From posting an RDMA Write to its completion here: roce awaits the peer, iwarp does not."""
+    _do(as_json, "done", size=size, iters=iters, wait=wait, rounds=rounds, persona=persona)
+
+
+@app.command("personas")
+def both_personas(
+    rounds: int = _ROUNDS,
+    iters: int | None = _ITERS,
+    only: str = typer.Option("", "--only", help="Rows whose name has these words."),
+    output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of the table."),
+) -> None:
+    """Latency and bandwidth of RC with both personas; exit status 1 if a row failed."""
+    rows = [row for row in personas.ROWS if only.lower() in row.name.lower()]
+    if not rows:
+        raise typer.BadParameter(f"no row has {only!r} in its name")
+    with bar("both personas") as progress:
+        results = personas.measure(rows, rounds, progress, iters=iters)
+    figures.write(results, output)
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        personas.show(results)
+    raise typer.Exit(0 if all(result["error"] is None for result in results) else 1)
 
 
 @app.command()
@@ -256,7 +308,7 @@ def table(
 
 def main() -> None:
     """``python -m siwarp.bench``: all figures, unless another command is named."""
-    commands = {"lat", "bw", "rate", "reg", "table"}
+    commands = {"lat", "bw", "rate", "reg", "done", "personas", "table"}
     words = sys.argv[1:]
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
         words = ["table", *words]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["KINDS", "Floors", "Plan", "UsageError", "floors_of", "make_plan"]
+__all__ = ["KINDS", "PERSONAS", "Floors", "Plan", "UsageError", "floors_of", "make_plan"]
 
 #: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
 UD_MOST = 65507 - 18 - 4
@@ -22,7 +22,11 @@ KINDS = {
     "rate": ("msg/s", False),
     "reg": ("us", True),
     "onesided": ("us", True),
+    "done": ("us", True),
 }
+
+#: What ``persona`` may be; "both": ours as iwarp, and as roce beside it.
+PERSONAS = ("auto", "iwarp", "roce", "both")
 
 
 class UsageError(ValueError):
@@ -34,7 +38,7 @@ class Plan:
     """One measurement.
 
     Attributes:
-        kind: lat, bw, rate, reg or onesided.
+        kind: lat, bw, rate, reg, onesided, or done: from posting a Write to its completion.
         qp: ud or rc.
         op: send, write or read.
         size: octets of a message, or of the region for reg.
@@ -45,6 +49,7 @@ class Plan:
         post_list: requests posted as one list.
         rounds: how often floor and ours are measured in turn.
         markers: measure ours with MPA's Markers both ways, too.
+        persona: of RC queue pairs, one of PERSONAS; auto is what the setting says.
 
     """
 
@@ -59,6 +64,7 @@ class Plan:
     post_list: int
     rounds: int
     markers: bool = False
+    persona: str = "auto"
 
     @property
     def unit(self) -> str:
@@ -103,7 +109,7 @@ _FLOORS = {
 
 def floors_of(plan: Plan) -> Floors:
     """Return the raw runs of a plan; with ``api="python"`` the floor is ours in C instead."""
-    if plan.kind in ("reg", "onesided"):
+    if plan.kind in ("reg", "onesided", "done"):
         return Floors("c" if plan.api == "python" else None)
     raw = _FLOORS[plan.kind, plan.qp, plan.wait]
     assert raw.floor is not None
@@ -131,7 +137,7 @@ def _datagrams(size: int) -> int:
 
 
 def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
-    if kind in ("lat", "reg", "onesided"):
+    if kind in ("lat", "reg", "onesided", "done"):
         return 1
     if op != "send":
         return 16
@@ -146,12 +152,15 @@ def _check(plan: Plan) -> None:
         "op": ("send", "write", "read"),
         "wait": ("poll", "event"),
         "api": ("c", "python"),
+        "persona": PERSONAS,
     }
     for name, known in choices.items():
         if getattr(plan, name) not in known:
             raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(plan, name)!r}")
     if plan.markers and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
         raise UsageError("Markers are MPA's, on TCP: they are measured with --qp rc alone")
+    if plan.persona != "auto" and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
+        raise UsageError("a persona is an RC queue pair's: it is measured with --qp rc alone")
     if plan.rounds < 1 or plan.iters < 0 or plan.size < 1:
         raise UsageError("rounds and size are at least 1")
     if plan.kind in ("reg", "onesided"):
@@ -187,6 +196,7 @@ def make_plan(
     post_list: int = 1,
     rounds: int = 7,
     markers: bool = False,
+    persona: str = "auto",
 ) -> Plan:
     """Return a plan with what was not given filled in.
 
@@ -196,12 +206,18 @@ def make_plan(
     """
     if kind == "onesided":
         qp, op, size, wait, api = "rc", "write", 8, "poll", "c"
+    if kind == "done":
+        qp, op, api = "rc", "write", "c"
     if kind == "reg":
         qp, op, wait = "rc", "send", "poll"
     if size is None:
-        size = {"lat": 64, "rate": 64, "reg": 1 << 30}.get(kind, 60000 if qp == "ud" else 1 << 20)
+        size = {"lat": 64, "rate": 64, "done": 64, "reg": 1 << 30}.get(
+            kind, 60000 if qp == "ud" else 1 << 20
+        )
     if depth is None:
         depth = _default_depth(kind, qp, op, size)
-    plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers)
+    plan = Plan(
+        kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers, persona
+    )
     _check(plan)
     return plan

@@ -38,6 +38,7 @@ _ITERS = {
     "rate": (4_000, 4_000, 1_000_000),
     "reg": (200, 200, 20_000),
     "onesided": (100, 100, 100),
+    "done": (500, 500, 50_000),
 }
 
 Progress = Callable[[int, int], None]
@@ -59,6 +60,7 @@ class _Run:
     what: str
     python: bool = False
     markers: bool = False
+    persona: str = "auto"
 
 
 def program() -> Path:
@@ -131,6 +133,11 @@ def _judge(run: _Run, ends: list[tuple[subprocess.Popen[str], str]]) -> None:
     raise kind(f"the run {run.name!r} failed: {reason}")
 
 
+def _settings(run: _Run) -> dict[str, str]:
+    settings = {"SIWARP_MARKERS": str(int(run.markers))}
+    return settings if run.persona == "auto" else {**settings, "SIWARP_PERSONA": run.persona}
+
+
 def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
     """Do one run and return what its client printed."""
     sides = ["client"] if plan.kind == "reg" else ["server", "client"]
@@ -151,7 +158,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                     stderr=subprocess.PIPE,
                     text=True,
                     pass_fds=[number] if number >= 0 else [],
-                    env={**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))},
+                    env={**os.environ, **env, **_settings(run)},
                 )
                 started.append(process)
             # Only the ends hold theirs now: when one leaves, the other sees it.
@@ -179,14 +186,18 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
 
 def _runs(plan: Plan, floors: Floors) -> list[_Run]:
     """Return what each round consists of: the floor, ours, the others."""
-    ours = _Run("ours", "ours", python=plan.api == "python")
+    persona = "iwarp" if plan.persona == "both" else plan.persona
+    ours = _Run("ours", "ours", python=plan.api == "python", persona=persona)
     if plan.kind == "onesided":
         return [_Run("not polling", "ours"), _Run("polling", "polling"), _Run("idle", "idle")]
     runs = [ours]
     if floors.floor is not None:
-        runs.insert(0, _Run("floor", "ours" if floors.floor == "c" else floors.floor))
+        floor = "ours" if floors.floor == "c" else floors.floor
+        runs.insert(0, _Run("floor", floor, persona=persona))
     if plan.markers:
-        runs.append(_Run("markers", "ours", python=ours.python, markers=True))
+        runs.append(replace(ours, name="markers", markers=True))
+    if plan.persona == "both":
+        runs.append(replace(ours, name="roce", persona="roce"))
     return runs + [_Run(name, name) for name in floors.others]
 
 
@@ -245,6 +256,7 @@ def run(
     post_list: int = 1,
     rounds: int = 7,
     markers: bool = False,
+    persona: str = "auto",
     others: bool = True,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -254,7 +266,8 @@ def run(
     Args:
         kind: ``lat`` (one way, us; Read: there and back), ``bw`` (GB/s of 10^9 octets), ``rate``
             (messages a second), ``reg`` (register and deregister, us), ``onesided`` (how much
-            later a Write shows in a process that does not poll, us).
+            later a Write shows in a process that does not poll, us), ``done`` (from posting a
+            Write to its completion, us).
         qp, op: ``ud`` or ``rc``; ``send``, ``write`` or ``read``.
         size: octets of a message, or of the region.
         iters: messages of a run; without it a run takes a sixth of a second or so.
@@ -264,6 +277,7 @@ def run(
         post_list: requests posted as one list.
         rounds: how often each is measured, in turn.
         markers: measure ours with Markers both ways, too (RC).
+        persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
         others: measure the other raw runs too, not only the floor.
         env: more environment for the processes that measure.
         progress: called with the runs that are done and their number.
@@ -272,8 +286,8 @@ def run(
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
         floor), ``ratio_median`` (the median of the rounds' ratios), ``floor_name``, ``floors``
         (medians of the others by name), ``with_markers`` (ours with Markers, its median),
-        ``markers_ratio`` (the median of the rounds' ratios to ours without), ``rounds`` (every
-        round's values by name).
+        ``markers_ratio`` (the median of the rounds' ratios to ours without), ``as_roce`` and
+        ``roce_ratio`` (the same of persona roce), ``rounds`` (every round's values by name).
 
     Raises:
         UsageError: there is no such measurement.
@@ -292,6 +306,7 @@ def run(
         post_list=post_list,
         rounds=rounds,
         markers=markers,
+        persona=persona,
     )
     floors = floors_of(plan)
     if not others:
@@ -322,7 +337,7 @@ def _summary(
 
     ours = median("ours")
     floor = median("floor") if floors.floor is not None else None
-    no_floors = ("ours", "floor", "markers")
+    no_floors = ("ours", "floor", "markers", "roce")
     asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
     return {
         **asked,
@@ -338,6 +353,10 @@ def _summary(
         "with_markers": median("markers") if plan.markers else None,
         "markers_ratio": statistics.median(each["markers"] / each["ours"] for each in rounds)
         if plan.markers
+        else None,
+        "as_roce": median("roce") if plan.persona == "both" else None,
+        "roce_ratio": statistics.median(each["roce"] / each["ours"] for each in rounds)
+        if plan.persona == "both"
         else None,
         "rounds": rounds,
     }

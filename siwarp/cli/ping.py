@@ -42,6 +42,14 @@ class Op(str, Enum):
     read = "read"
 
 
+class PersonaKind(str, Enum):
+    """What ``--persona`` takes."""
+
+    auto = "auto"
+    iwarp = "iwarp"
+    roce = "roce"
+
+
 @dataclass
 class Result:
     """What came of a run; times of a round trip are in microseconds."""
@@ -400,6 +408,10 @@ def ping(
     op: Annotated[Op, typer.Option("--op", help="What a ping is; UD: send only.")] = Op.send,
     size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
     iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
+    persona: Annotated[
+        PersonaKind,
+        typer.Option("--persona", help="RC: when sends complete, TCP or the peer has them."),
+    ] = PersonaKind.auto,
     device: str | None = typer.Option(
         None, "--device", "-d", help="The device, by name; default: by address."
     ),
@@ -410,6 +422,12 @@ def ping(
 
     The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
     """
+    if persona is not PersonaKind.auto:
+        if qp is QPKind.ud:
+            raise typer.BadParameter("is RC's: use --qp rc", param_hint="--persona")
+        from siwarp.cli.main import take_settings
+
+        take_settings(["--persona", persona.value])  # of the peer process, too
     if server:
         if addr is not None:
             raise typer.BadParameter("a server's address is given by --addr", param_hint="ADDR")

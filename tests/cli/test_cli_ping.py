@@ -55,6 +55,18 @@ def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
 
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+def test_rc_ping_of_either_persona_comes_back_whole(op: str) -> None:
+    for persona in ("iwarp", "roce"):
+        result = siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "--persona", persona)
+        assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
+
+
+def test_a_persona_is_an_rc_queue_pairs() -> None:
+    done = siwarp("ping", "--persona", "roce", "-n", 1)
+    assert done.returncode == 2 and "--qp rc" in done.stderr
+
+
 def test_ping_prints_lines_for_people() -> None:
     done = siwarp("ping", "-n", 5)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What persona roce costs: each figure of RC with both personas, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from siwarp.bench.runner import BenchError, run
+from siwarp.bench.table import figure
+
+__all__ = ["ROWS", "Row", "measure", "show"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the table: its name, and what ``run`` is asked for."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Write 64 B, posting to completion", {"kind": "done"}),
+    Row("Send 64 B, one-way latency", {"kind": "lat", "op": "send"}),
+    Row("Write 64 B, one-way latency", {"kind": "lat", "op": "write"}),
+    Row("Read 64 B, there and back", {"kind": "lat", "op": "read"}),
+    Row("Send 1 MiB", {"kind": "bw", "op": "send", "size": MIB}),
+    Row("Write 1 MiB, 16 outstanding", {"kind": "bw", "op": "write", "size": MIB}),
+    Row("Read 1 MiB, 16 outstanding", {"kind": "bw", "op": "read", "size": MIB}),
+    Row("Send 64 B", {"kind": "rate", "op": "send"}),
+    Row("Write 64 B, 16 outstanding", {"kind": "rate", "op": "write"}),
+)
+
+
+def measure(
+    rows: Sequence[Row],
+    rounds: int,
+    progress: Callable[[int, int], None] | None = None,
+    run: Callable[..., dict[str, Any]] = run,
+    iters: int | None = None,
+) -> list[dict[str, Any]]:
+    """Measure each row with both personas; one that fails has its reason instead."""
+    results = []
+    for i, row in enumerate(rows):
+
+        def step(done: int, total: int, i: int = i) -> None:
+            if progress is not None:
+                progress(i * 100 + done * 100 // total, 100 * len(rows))
+
+        result: dict[str, Any] = {"name": row.name, "error": None, "measured": None}
+        try:
+            result["measured"] = run(
+                **row.arguments,
+                qp="rc",
+                persona="both",
+                rounds=rounds,
+                iters=iters,
+                others=False,
+                progress=step,
+            )
+        except BenchError as e:
+            result["error"] = str(e)
+        results.append(result)
+    return results
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    measured = result["measured"]
+    if measured is None:
+        return [result["name"], "", "", "", "failed"]
+    unit, floor = measured["unit"], measured["floor"]
+    return [
+        result["name"],
+        "-" if floor is None else figure(floor, unit),
+        figure(measured["ours"], unit),
+        figure(measured["as_roce"], unit),
+        f"{measured['roce_ratio']:.2f}",
+    ]
+
+
+def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
+    """Print the table, and what failed."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120, file=console.file)
+    shown = Table(header_style="bold", border_style="dim")
+    for column in ("RC", "raw TCP", "iwarp", "roce", "roce / iwarp"):
+        shown.add_column(column, justify="left" if column == "RC" else "right")
+    for result in results:
+        shown.add_row(*_cells(result))
+    console.print(shown)
+    console.print(
+        "medians; roce / iwarp: the median of the rounds' ratios. iwarp completes when TCP has a "
+        "request, roce when the peer has it",
+        soft_wrap=True,
+    )
+    for result in results:
+        if result["error"]:
+            console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)
