@@ -140,13 +140,25 @@ static void drain(struct siw_qp *qp, bool notify)
 	siw_verbs_nudge(qp->ctx);
 }
 
+static void resume(struct siw_qp *qp)
+{
+	enum siw_run run;
+
+	siw_lock(&qp->send_lock);
+	run = qp->type == SIW_QPT_UD ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
+	siw_unlock(&qp->send_lock);
+	if (run == SIW_RUN_DONE)
+		return;
+	siw_verbs_mark_unsent(qp);
+	siw_verbs_nudge(qp->ctx);
+}
+
 static void act(struct siw_qp *qp, int action, bool notify)
 {
 	if (action == SIW_QPA_DRAIN) {
 		drain(qp, notify);
 	} else if (action == SIW_QPA_RESUME) {
-		siw_verbs_mark_unsent(qp);
-		siw_verbs_nudge(qp->ctx);
+		resume(qp);
 	} else if (action == SIW_QPA_FLUSH) {
 		if (qp->type == SIW_QPT_RC)
 			siw_verbs_rc_close(qp, SIW_SHUTTING_DOWN);
