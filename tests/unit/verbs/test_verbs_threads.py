@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from unit.verbs.rc_harness import WRITE, Wire
@@ -192,3 +195,16 @@ def test_a_closed_handle_says_so_to_a_thread_that_still_posts(rig: Rig) -> None:
     qp.close()
     with pytest.raises(StateError, match="closed"):
         qp.post_recv(RecvWR(1))
+
+
+def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path) -> None:
+    """RC and UD; posting, polling, asleep on channels. For 30 s where ThreadSanitizer looks on."""
+    seconds = 30 if os.environ.get("SANITIZER") == "tsan" else 2
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-threads", str(seconds)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
