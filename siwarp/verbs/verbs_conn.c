@@ -161,7 +161,7 @@ static void start_clock(struct siw_verbs_conn *conn, int timeout_ms)
 	if (timeout_ms <= 0)
 		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
 	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
-	siw_verbs_timed_add(conn->evq->ctx, &conn->timed);
+	siw_verbs_timed_at(conn->evq->ctx, &conn->timed, conn->deadline_ns);
 }
 
 /* ---- listeners ------------------------------------------------------------------------------- */

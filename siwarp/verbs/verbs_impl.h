@@ -39,10 +39,11 @@ struct siw_pollee {
 	int (*serve)(struct siw_pollee *self);
 };
 
-/* Something with a deadline: ticked about every 5 ms while it is on the context's list. */
+/* Something with a deadline: ticked now and then while it is on the list of its context. */
 struct siw_timed {
 	struct siw_link link;
 	void (*tick)(struct siw_timed *self, uint64_t now_ns);
+	uint64_t due_ns, by_ns, step_ns; /* verbs_progress.c's */
 };
 
 struct siw_device {
@@ -93,12 +94,12 @@ struct siw_context {
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
 	bool inherited; /* over fork: nothing here may be used; written by the child's first step */
 	siw_lock_t unsent_lock;
-	struct siw_link unsent;	   /* QPs with something left to send; unsent_lock */
-	struct siw_link timed;	   /* of struct siw_timed; progress */
-	_Atomic uint32_t n_timed;  /* its members */
-	_Atomic uint32_t n_linger; /* of those, streams that wait for the peer's end */
-	uint64_t next_tick_ns;	   /* progress */
-	struct siw_link qps;	   /* progress */
+	struct siw_link unsent;	       /* QPs with something left to send; unsent_lock */
+	struct siw_link timed;	       /* of struct siw_timed; progress */
+	_Atomic uint32_t n_timed;      /* its members */
+	_Atomic uint32_t n_linger;     /* of those, streams that wait for the peer's end */
+	_Atomic uint64_t next_tick_ns; /* the soonest of them; progress to write */
+	struct siw_link qps;	       /* progress */
 
 	siw_lock_t async_lock;	      /* a leaf: any other may be held */
 	struct siw_link async_events; /* of struct siw_async_note, oldest first: async_lock */
@@ -371,8 +372,13 @@ void siw_verbs_mark_unsent(struct siw_qp *qp);
 /* From outside a pass: whoever sleeps must make one. */
 void siw_verbs_nudge(struct siw_context *ctx);
 void siw_verbs_forget_unsent(struct siw_qp *qp);
-/* Puts it on the list of what is ticked, or takes it off; both may be said twice. progress held. */
-void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed);
+/*
+ * Puts it on the list of what is ticked: after 5 ms, then a quarter as often each time, and at by_ns if that is
+ * not 0. Again: from 5 ms on anew. _at: at by_ns alone. _del takes it off. All may be said twice. progress
+ * held.
+ */
+void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
+void siw_verbs_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
 void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed);
 
 /* ---- verbs_async.c ---- */

@@ -12,11 +12,11 @@
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
-#define POLL_BATCH   32
-#define TICK_NS	     5000000
-#define TICK_PASSES  64	 /* passes between two looks at the clock */
-#define NAPS_TO_PARK 100 /* naps beside a sleeping waiter until the thread sleeps for long */
-#define PARK_US	     250000
+#define POLL_BATCH	32
+#define TICK_NS		5000000ull
+#define LONGEST_TICK_NS (64 * TICK_NS)
+#define NAPS_TO_PARK	100 /* naps beside a sleeping waiter until the thread sleeps for long */
+#define PARK_US		250000
 
 /* ---- what was posted and did not fit --------------------------------------------------------- */
 
@@ -96,13 +96,32 @@ static int send_unsent(struct siw_context *ctx)
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
-void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed)
+static void schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
 {
-	if (!siw_link_alone(&timed->link))
-		return;
-	siw_link_add(&ctx->timed, &timed->link);
-	atomic_fetch_add(&ctx->n_timed, 1);
+	bool first = siw_link_alone(&ctx->timed);
+
+	timed->due_ns = timed->by_ns && timed->by_ns < due_ns ? timed->by_ns : due_ns;
+	if (first || timed->due_ns < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
+		atomic_store_explicit(&ctx->next_tick_ns, timed->due_ns, memory_order_relaxed);
+	if (siw_link_alone(&timed->link)) {
+		siw_link_add(&ctx->timed, &timed->link);
+		atomic_fetch_add(&ctx->n_timed, 1);
+	}
 	siw_rdmap_port_wake(ctx->port);
+}
+
+void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+{
+	timed->by_ns = by_ns;
+	timed->step_ns = TICK_NS;
+	schedule(ctx, timed, siw_now_ns() + TICK_NS);
+}
+
+void siw_verbs_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+{
+	timed->by_ns = by_ns;
+	timed->step_ns = LONGEST_TICK_NS;
+	schedule(ctx, timed, by_ns);
 }
 
 void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
@@ -113,14 +132,26 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 	atomic_fetch_sub(&ctx->n_timed, 1);
 }
 
+/*
+ * A quarter as often each time, down to three times a second: what a tick looks after moves by itself as its
+ * socket says, and an idle device sleeps. All on one grid, so that many cost no more wake-ups than one.
+ */
+static void plan(struct siw_timed *timed, uint64_t now)
+{
+	if (timed->step_ns < LONGEST_TICK_NS)
+		timed->step_ns *= 4;
+	timed->due_ns = (now / timed->step_ns + 1) * timed->step_ns;
+	if (timed->by_ns > now && timed->by_ns < timed->due_ns)
+		timed->due_ns = timed->by_ns;
+}
+
 static void tick(struct siw_context *ctx)
 {
-	uint64_t now = siw_now_ns();
+	uint64_t now = siw_now_ns(), next = UINT64_MAX;
 	struct siw_link turn;
 
-	if (now < ctx->next_tick_ns)
+	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
 		return;
-	ctx->next_tick_ns = now + TICK_NS;
 	/* Each member once, whatever the ticks take off or put on. */
 	siw_link_init(&turn);
 	while (!siw_link_alone(&ctx->timed)) {
@@ -135,8 +166,17 @@ static void tick(struct siw_context *ctx)
 
 		siw_link_del(l);
 		siw_link_add(&ctx->timed, l);
+		if (now < t->due_ns)
+			continue;
+		plan(t, now); /* first: it may say better, or be gone afterwards */
 		t->tick(t, now);
 	}
+	for (struct siw_link *l = ctx->timed.next; l != &ctx->timed; l = l->next) {
+		uint64_t due = siw_container(l, struct siw_timed, link)->due_ns;
+
+		next = due < next ? due : next;
+	}
+	atomic_store_explicit(&ctx->next_tick_ns, next, memory_order_relaxed);
 }
 
 /* ---- the crank ------------------------------------------------------------------------------- */
@@ -184,11 +224,14 @@ void siw_verbs_poll(struct siw_context *ctx)
 static int64_t sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
 {
 	int64_t us = deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
-	int64_t tick_us = TICK_NS / 1000;
+	uint64_t tick = atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed);
+	int64_t tick_us;
 
-	if (atomic_load(&ctx->n_timed) && (us < 0 || us > tick_us))
-		us = tick_us;
-	return us;
+	if (!atomic_load(&ctx->n_timed))
+		return us;
+	/* One that is put on the list later wakes whoever sleeps. */
+	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
+	return us < 0 || us > tick_us ? tick_us : us;
 }
 
 static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,

@@ -67,7 +67,7 @@ static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
 	linger->timed.tick = linger_tick;
 	siw_link_init(&linger->timed.link);
 	siw_rdmap_set_token(linger->stream, &linger->pollee);
-	siw_verbs_timed_add(linger->ctx, &linger->timed);
+	siw_verbs_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
 
@@ -172,7 +172,7 @@ void siw_verbs_rc_close(struct siw_qp *qp, enum siw_closing how)
 	qp->closing = how;
 	siw_unlock(&qp->send_lock);
 	qp->close_by_ns = linger_until();
-	siw_verbs_timed_add(qp->ctx, &qp->timed);
+	siw_verbs_timed_add(qp->ctx, &qp->timed, qp->close_by_ns);
 	siw_verbs_rc_close_step(qp);
 }
 

@@ -21,10 +21,15 @@ static uint64_t patience_ns(const struct siw_qp *qp)
 	return (uint64_t)qp->rnr_retry * timer_of[qp->min_rnr_timer] * 10000;
 }
 
-/* Whether somebody must look at the clock. */
-static bool watch(struct siw_qp *qp)
+/* Whoever posts to an SRQ does not know who waits for it, so that is looked at steadily. */
+static void watch(struct siw_qp *qp)
 {
-	return qp->rnr_retry != NO_LIMIT || qp->srq;
+	uint64_t by = qp->rnr_retry != NO_LIMIT ? qp->rnr_deadline_ns : 0;
+
+	if (qp->srq)
+		siw_verbs_timed_add(qp->ctx, &qp->timed, by);
+	else if (by)
+		siw_verbs_timed_at(qp->ctx, &qp->timed, by);
 }
 
 void siw_verbs_rnr_begin(struct siw_qp *qp)
@@ -38,8 +43,7 @@ void siw_verbs_rnr_begin(struct siw_qp *qp)
 	siw_unlock(&qp->recv_lock);
 	if (siw_rdmap_starved(qp->stream, &qp->rnr_msn))
 		qp->rnr_deadline_ns = siw_now_ns() + patience_ns(qp);
-	if (watch(qp))
-		siw_verbs_timed_add(qp->ctx, &qp->timed);
+	watch(qp);
 	siw_rdmap_again(qp->stream);
 }
 
@@ -74,8 +78,7 @@ void siw_verbs_rnr_look(struct siw_qp *qp, uint64_t now_ns)
 		qp->rnr_msn = msn;
 		qp->rnr_deadline_ns = now_ns + patience_ns(qp);
 	}
-	if (watch(qp))
-		siw_verbs_timed_add(qp->ctx, &qp->timed);
+	watch(qp);
 	if (qp->rnr_retry == NO_LIMIT || now_ns < qp->rnr_deadline_ns)
 		return;
 	siw_rdmap_expire(qp->stream);
