@@ -133,6 +133,30 @@ def test_fpdus_with_markers_have_good_crcs_wherever_segments_end(
     assert "does not point" not in words
 
 
+@pytest.mark.parametrize("op", ["send", "write", "read"])
+def test_our_own_connections_with_markers_have_good_crcs(tmp_path: Path, op: str) -> None:
+    ours, theirs = tmp_path / "client.pcapng", tmp_path / "server.pcapng"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIWARP_MARKERS", "1")
+        patch.setenv("SIWARP_CAPTURE", str(theirs))
+        with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+            done = siwarp(
+                "capture", "-o", ours, "--", *COMMAND,
+                "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 70_000, "--qp", "rc", "--op", op,
+            )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for file in (ours, theirs):
+        messages = siwarp_json("dissect", file)
+        assert {m["error"] for m in messages} == {None}
+        (stream,) = siwarp_json("dissect", file, "--summary")
+        assert set(stream["markers"].values()) == {True}
+        fpdus = sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
+        words = tshark(file, *lua(), "-V")
+        assert words.count("(Good CRC32)") == fpdus > 6
+        assert "does not point" not in words
+        assert "Bad CRC32" not in words
+
+
 def test_a_marker_that_points_elsewhere_and_a_wrong_crc_are_told(tmp_path: Path) -> None:
     stream = bytearray(with_markers([send(1, b"x" * 600), send(2)]))
     stream[515] ^= 8
