@@ -59,7 +59,7 @@ def test_every_datagram_of_a_ud_capture_shows_its_fields_and_a_good_crc(
     assert words.count("Direct Data Placement and Remote Direct Memory Access Protocol") == 40
     shown = fields(
         file, "siwarp", "siwarp.msn", "siwarp.length", "siwarp.q_key", "siwarp.queue",
-        "siwarp.opcode", "siwarp.crc.status", "iwarp_ddp.msn", options=tuple(lua()),
+        "siwarp.opcode", "siwarp.crc.status", "iwarp_ddp.msn", options=lua(),
     )  # fmt: skip
     assert [row[:2] for row in shown] == [
         [str(m["fields"]["msn"]), str(m["length"])] for m in messages
@@ -93,14 +93,14 @@ def test_a_corrupted_datagram_is_shown_as_bad_with_the_reason_for_its_drop(
     words = tshark(file, *lua(), "-V")
     assert words.count("(Good CRC32)") == words.count("(Bad CRC32, should be 0x") == 1
     assert "drop_crc: wrong CRC" in words
-    assert fields(file, "siwarp.bad_crc", "siwarp.msn", options=tuple(lua())) == [["2"]]
-    assert len(fields(file, "siwarp.short", "frame.number", options=tuple(lua()))) == 1
+    assert fields(file, "siwarp.bad_crc", "siwarp.msn", options=lua()) == [["2"]]
+    assert len(fields(file, "siwarp.short", "frame.number", options=lua())) == 1
 
 
 def test_a_datagram_with_a_bad_crc_alone_is_shown_by_decode_as(tmp_path: Path) -> None:
     packet = datagram(ud(7)[:-1] + b"\xee", b=("10.1.0.2", 53))
     file = written([packet], tmp_path / "x.pcapng")
-    assert fields(file, "siwarp", "siwarp.msn", options=tuple(lua())) == []
+    assert fields(file, "siwarp", "siwarp.msn", options=lua()) == []
     chosen = (*lua(), "-d", "udp.port==53,siwarp")
     assert fields(file, "siwarp", "siwarp.msn", "siwarp.crc.status", options=chosen) == [
         ["7", "Bad"]
@@ -110,7 +110,7 @@ def test_a_datagram_with_a_bad_crc_alone_is_shown_by_decode_as(tmp_path: Path) -
 def test_other_udp_traffic_is_left_to_its_own_dissectors(tmp_path: Path) -> None:
     queries = [datagram(bytes([n, 0x41, 1, 0, 0, 1]) + bytes(40)) for n in range(0x40, 0x50)]
     file = written(queries, tmp_path / "x.pcapng")
-    assert len(fields(file, "siwarp", "frame.number", options=tuple(lua()))) <= 1
+    assert len(fields(file, "siwarp", "frame.number", options=lua())) <= 1
 
 
 @pytest.mark.parametrize("twice", [(), ("-2",)], ids=["once", "twice"])
@@ -176,10 +176,10 @@ def test_revision_2_is_shown_beside_the_stock_dissector_and_without(
     file = written(link.packets, tmp_path / "x.pcapng")
     shown = fields(
         file, "siwarp_mpa.ird", "siwarp_mpa.ird", "siwarp_mpa.ord", "siwarp_mpa.a",
-        "siwarp_mpa.b", "siwarp_mpa.c_rtr", options=ALL if every else tuple(lua()),
+        "siwarp_mpa.b", "siwarp_mpa.c_rtr", options=ALL if every else lua(),
     )  # fmt: skip
     assert shown == [["5", "6", "1", "0", "1"], ["9", "6", "1", "0", "1"]]
-    stock = fields(file, "iwarp_mpa.crc_check", "frame.number", options=tuple(lua()))
+    stock = fields(file, "iwarp_mpa.crc_check", "frame.number", options=lua())
     assert len(stock) == 1
 
 
@@ -199,7 +199,7 @@ def test_the_read_request_that_our_terminate_quotes_is_shown(tmp_path: Path) -> 
             conn.read(package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00), 8)
     shown = fields(
         file, "iwarp_rdma.term_layer", "siwarp_mpa.term.src_stag", "siwarp_mpa.term.src_to",
-        "siwarp_mpa.term.size", options=tuple(lua()),
+        "siwarp_mpa.term.size", options=lua(),
     )  # fmt: skip
     assert shown == [["0x00dead00", "0x0000000000001000", "8"]]
 
@@ -211,7 +211,7 @@ def test_a_datagrams_terminate_is_shown_in_words_with_its_read_request(tmp_path:
     )  # fmt: skip
     octets = bytes(UDDatagram(segment=DDPDatagram(opcode=7, qn=2) / body))
     file = written([datagram(octets)], tmp_path / "x.pcapng")
-    shown = fields(file, "siwarp", "siwarp.term.reason", "siwarp.term.size", options=tuple(lua()))
+    shown = fields(file, "siwarp", "siwarp.term.reason", "siwarp.term.size", options=lua())
     assert shown == [["RDMAP: access rights violation", "99"]]
 
 

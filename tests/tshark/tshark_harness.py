@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -19,9 +20,10 @@ TSHARK = [
 ]  # fmt: skip
 
 
-def lua() -> list[str]:
+@functools.cache
+def lua() -> tuple[str, ...]:
     """Options that load the script."""
-    return ["-X", f"lua_script:{siwarp('dissect', '--lua-path').stdout.strip()}"]
+    return ("-X", f"lua_script:{siwarp('dissect', '--lua-path').stdout.strip()}")
 
 
 def tshark(file: Path, *more: str) -> str:

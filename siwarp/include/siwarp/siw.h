@@ -146,7 +146,8 @@ const char *siw_event_type_str(int event_type);
  * the PID; no root is needed. Ethernet, IP, TCP and UDP headers are made up, and why a datagram
  * was dropped is its comment. A forked child goes on in a file of its own, with -PID before the suffix.
  * SIWARP_CAPTURE=FILE does the same from the first opening of a device on. A connection that was
- * made before is written without its start, which tools then do not know.
+ * made before is written without its start, which tools then do not know. When the file cannot
+ * grow, or has SIWARP_CAPTURE_MB million octets, it ends there, whole; a line on stderr says so.
  * -EBUSY: a capture is on, -ESPIPE: no regular file, or what open() and write() say.
  */
 int siw_capture_start(const char *path);
