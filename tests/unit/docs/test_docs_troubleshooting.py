@@ -1,0 +1,99 @@
+"""TROUBLESHOOTING.md has an entry for every error that a user can meet, and for nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from unit.docs.user_messages import VARIES, Text, c_messages, python_messages
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import errors
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "siwarp"
+PAGE = ROOT / "TROUBLESHOOTING.md"
+#: Counters that say that something happened, not that something is wrong.
+TRAFFIC = {
+    "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
+    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_parked",
+}  # fmt: skip
+
+#: Texts that no entry is needed for: a pattern of where they stand, or of the text, and why.
+EXEMPT = {
+    r"^_build/": "met by who builds siwarp, whose compiler shows it",
+    r"^inspect/(dgram|rdmap)\.py": "raised inside scapy, which then shows the octets as Raw",
+    r"judged a success|should have ended it|has no attribute|asked for 1 completion": (
+        "says that siwarp itself is wrong"
+    ),
+}
+
+
+def keys() -> list[str]:
+    """What the page is keyed by: the code in the first column of its tables."""
+    found = []
+    for line in PAGE.read_text("utf-8").splitlines():
+        if line.startswith("| `"):
+            found += re.findall(r"`([^`]+)`", line.split(" | ")[0])
+    return found
+
+
+def fits(key: str, text: str) -> bool:
+    """Whether an entry is about a text: it stands in it, … being anything."""
+    plain = text.replace("`", "'")
+    return re.search(".*".join(map(re.escape, key.split(VARIES))), plain, re.DOTALL) is not None
+
+
+def exempt(text: Text) -> bool:
+    return any(re.search(p, text.where) or re.search(p, text.text) for p in EXEMPT)
+
+
+def everything() -> set[Text]:
+    """All that the page must know: texts, statuses of completions, Terminates, counters."""
+    found = python_messages(PACKAGE) | c_messages(PACKAGE)
+    for status in range(1, 22):
+        words = ffi.string(lib.siw_wc_status_str(status)).decode()
+        found.add(Text(words, f"siw_wc_status_str({status})"))
+    for numbers, words in errors._CODES.items():
+        found.add(Text(words, f"a Terminate's layer, type and code {numbers}"))
+    for i in range(lib.siw_counters_count()):
+        name = ffi.string(lib.siw_counter_name(i)).decode()
+        if name not in TRAFFIC:
+            found.add(Text(name, "base/counters.h"))
+    return {text for text in found if not exempt(text)}
+
+
+def test_every_error_that_a_user_can_meet_has_an_entry() -> None:
+    page = keys()
+    missing = [t for t in everything() if not any(fits(key, t.text) for key in page)]
+    assert not missing, (
+        f"{len(missing)} texts have no entry in TROUBLESHOOTING.md. Add a row to the table that it "
+        "belongs to: | `a part of the text, … for what varies` | what happened | what to do |. Or "
+        "add it to EXEMPT with the reason. A ` in the text is ' in the page.\n"
+        + "\n".join(sorted(f"  {t.where}: {t.text}" for t in missing))
+    )
+
+
+def test_every_entry_is_about_a_text_that_there_is() -> None:
+    texts = [t.text for t in everything()]
+    stale = [key for key in keys() if not any(fits(key, text) for text in texts)]
+    assert not stale, (
+        "TROUBLESHOOTING.md has entries for texts that siwarp does not show: mend their first "
+        f"column or take them out: {stale}"
+    )
+
+
+def test_every_exemption_is_still_needed() -> None:
+    texts = python_messages(PACKAGE) | c_messages(PACKAGE)
+    for pattern in EXEMPT:
+        assert any(re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts)
+
+
+def test_entries_are_long_enough_to_be_searched_for_and_say_what_to_do() -> None:
+    for line in PAGE.read_text("utf-8").splitlines():
+        if line.startswith("| `"):
+            key, happened, remedy = line.strip("| ").split(" | ")
+            assert len(key) > 8, line
+            assert len(happened.split()) > 1, line
+            assert len(remedy.split()) > 1, line
+    assert len(keys()) == len(set(keys()))

@@ -1,0 +1,122 @@
+"""Every text that the sources can show to a user as an error, with … for what varies in it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIES = "…"
+#: Functions whose strings become part of an error's text, and a file that has nothing else.
+WORDS_OF = re.compile(r"_(invalid|busy|why|advice|refusal|reason)")
+ALL_WORDS = "refusal.py"
+#: A C function that prints to people, and what it is given.
+C_CALL = re.compile(r'\b(?:siw_trace_warn_user|fail)\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")
+
+
+@dataclass(frozen=True)
+class Text:
+    """One of them, and where it stands."""
+
+    text: str
+    where: str
+
+
+def _text(node: ast.AST) -> str | None:
+    """A string expression's text; None for what is no string to be read off."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        parts = (_text(v) if isinstance(v, ast.Constant) else VARIES for v in node.values)
+        return "".join(part or "" for part in parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text(node.left), _text(node.right)
+        return None if left is None and right is None else (left or VARIES) + (right or VARIES)
+    return None
+
+
+def _branches(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.IfExp):
+        yield from _branches(node.body)
+        yield from _branches(node.orelse)
+    else:
+        yield node
+
+
+def _name(call: ast.Call) -> str:
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _is_exception(name: str) -> bool:
+    found = getattr(builtins, name, None)
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return True
+    others = ("PeerGone", "Timeout", "BadParameter", "_Failed", "error", "kind")
+    return name in others or name.endswith("Error")
+
+
+def _shown(call: ast.Call) -> list[ast.AST]:
+    """The arguments of a call that a user gets to read as an error."""
+    name = _name(call)
+    if _is_exception(name):
+        return list(call.args)
+    to_stderr = {keyword.arg for keyword in call.keywords} & {"err", "file"}
+    if name in ("echo", "print") and to_stderr:
+        return list(call.args)
+    if name == "Finding" and len(call.args) == 3:
+        state = call.args[1]
+        return [] if isinstance(state, ast.Constant) and state.value == "good" else [call.args[2]]
+    return []
+
+
+def _advice(table: ast.Dict) -> Iterator[ast.AST]:
+    """The texts in a table from errno or completion status to advice."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        if key is not None and re.search(r"\b(_?errno\.E|WCStatus\.)", ast.unparse(key)):
+            yield from value.elts if isinstance(value, ast.Tuple) else [value]
+
+
+def _of_module(tree: ast.Module, all_words: bool) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from _shown(node)
+        elif isinstance(node, ast.Dict):
+            yield from _advice(node)
+        elif isinstance(node, ast.FunctionDef) and (all_words or WORDS_OF.match(node.name)):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Return) and inner.value is not None:
+                    yield inner.value
+
+
+def python_messages(package: Path) -> set[Text]:
+    """All of the package's Python files."""
+    found = set()
+    for file in package.rglob("*.py"):
+        for shown in _of_module(ast.parse(file.read_text("utf-8")), file.name == ALL_WORDS):
+            for node in _branches(shown):
+                text = _text(node)
+                # Names and lone placeholders are somebody else's text that is handed on.
+                if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:
+                    where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
+                    found.add(Text(text, where))
+    return found
+
+
+def c_messages(package: Path) -> set[Text]:
+    """What the library itself prints."""
+    found = set()
+    for file in package.rglob("*.c"):
+        source = file.read_text("utf-8")
+        for call in C_CALL.finditer(source):
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call[1]))
+            line = source[: call.start()].count("\n") + 1
+            where = f"{file.relative_to(package)}:{line}"
+            found.add(Text(C_VARIES.sub(VARIES, text), where))
+    return found
