@@ -12,8 +12,9 @@ from scapy.packet import Packet
 from unit.verbs.rc_harness import SEND, End, Wire, plain_client
 from unit.verbs.verbs_harness import LIMIT, pattern, poll
 
-from siwarp.cm import CMEventType
+from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode, Terminate, split_stream
+from siwarp.inspect.mpa import fpdu_len
 
 
 class RawPeer:
@@ -48,6 +49,11 @@ class RawPeer:
         """Read the Reply Frame."""
         head = self.exactly(20)
         return MPAReply(head + self.exactly(int.from_bytes(head[18:20], "big")))
+
+    def next_fpdu(self) -> FPDU:
+        """Read one FPDU (without Markers)."""
+        head = self.exactly(2)
+        return FPDU(head + self.exactly(fpdu_len(int.from_bytes(head, "big")) - 2))
 
     def rest(self, limit: float = LIMIT) -> bytes:
         """Read until the end of stream, or the reset."""
@@ -123,6 +129,20 @@ def accept_raw(
     return peer, end
 
 
+def accept_raw_with(
+    wire: Wire, answer: ConnParam | None = None, **request: object
+) -> tuple[RawPeer, End]:
+    """The same, before the first FPDU, with an end that has no memory of its own."""
+    peer = dial_raw(wire.address)
+    peer.send(request_frame(**request))  # type: ignore[arg-type]
+    event = wire.request()
+    end = End(wire.passive, event.id, wire.p_channel)
+    end.id.accept(answer)
+    assert end.event().type == CMEventType.ESTABLISHED
+    assert not peer.reply().r
+    return peer, end
+
+
 def serves_others(wire: Wire, *ended: End) -> None:
     """Show that both devices still do what they are for, after these ends."""
     for end in ended:
@@ -136,4 +156,12 @@ def serves_others(wire: Wire, *ended: End) -> None:
     b.close()
 
 
-__all__ = ["HELLO", "RawPeer", "accept_raw", "dial_raw", "request_frame", "serves_others"]
+__all__ = [
+    "HELLO",
+    "RawPeer",
+    "accept_raw",
+    "accept_raw_with",
+    "dial_raw",
+    "request_frame",
+    "serves_others",
+]

@@ -1,0 +1,93 @@
+"""Every field of every scapy layer, with the values that mean trouble."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteField,
+    ConditionalField,
+    IntField,
+    LongField,
+    PacketField,
+    PacketLenField,
+    ShortField,
+    StrFixedLenField,
+    StrLenField,
+)
+from scapy.packet import Packet
+
+import siwarp.inspect
+
+#: Holds frames and has no octets of its own.
+CONTAINERS = {"MPA"}
+
+
+def layers() -> dict[str, type[Packet]]:
+    """Return every layer of the package that has fields, by its name."""
+    found: dict[str, type[Packet]] = {}
+    for module in pkgutil.iter_modules(siwarp.inspect.__path__):
+        for thing in vars(importlib.import_module(f"siwarp.inspect.{module.name}")).values():
+            if (
+                isinstance(thing, type)
+                and issubclass(thing, Packet)
+                and thing.__module__.startswith("siwarp.inspect")
+                and thing.fields_desc
+                and thing.__name__ not in CONTAINERS
+            ):
+                found[thing.__name__] = thing
+    return found
+
+
+def plain(field: Any) -> Any:
+    return field.fld if isinstance(field, ConditionalField) else field
+
+
+def width(field: Any) -> int | None:
+    """Bits of a number; ``None`` for a field that holds something else."""
+    field = plain(field)
+    if isinstance(field, (BitField, BitEnumField)):
+        return abs(int(field.size))
+    for kind, bits in ((ByteField, 8), (ShortField, 16), (IntField, 32), (LongField, 64)):
+        if isinstance(field, kind):
+            return bits
+    if type(field).__name__ == "XLEIntField":
+        return 32
+    assert isinstance(field, (PacketField, PacketLenField, StrFixedLenField, StrLenField)), (
+        f"{field.name}: what values has a {type(field).__name__}?"
+    )
+    return None
+
+
+def values(field: Any, sound: int = 0) -> Iterator[int]:
+    """0, 1, max, max-1, one off the sound value both ways; of small fields all there are."""
+    bits = width(field)
+    assert bits
+    top = (1 << bits) - 1
+    if bits <= 4:
+        yield from range(top + 1)
+        return
+    picked = {0, 1, top, top - 1, (sound + 1) & top, (sound - 1) & top}
+    if "rs" in plain(field).name or "res" in plain(field).name or bits <= 14:
+        picked |= {1 << i for i in range(bits)}
+    yield from sorted(picked)
+
+
+def cases(*names: str) -> list[tuple[str, str]]:
+    """Return (layer, field) for each field of these layers that is a number."""
+    known = layers()
+    return [
+        (name, plain(f).name)
+        for name in names
+        for f in known[name].fields_desc
+        if width(f) is not None
+    ]
+
+
+def field_of(layer: str, name: str) -> Any:
+    return next(f for f in layers()[layer].fields_desc if plain(f).name == name)

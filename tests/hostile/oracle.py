@@ -1,0 +1,123 @@
+"""What RFC 5040 and 5041 say becomes of a segment, from its octets alone: written here once more.
+
+A connection whose responder is ours; nothing was said on it yet but the initiator's first FPDU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from siwarp.inspect import DDP, DDPTagged, DDPUntagged, Opcode, ReadRequest
+
+Numbers = tuple[int, int, int]  # layer, type, code of a Terminate
+SEND_OPS = (Opcode.SEND, Opcode.SEND_SE)
+INVALIDATES = (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE)
+QUEUE = {
+    Opcode.RDMA_READ_REQUEST: 1,
+    Opcode.SEND: 0,
+    Opcode.SEND_INVALIDATE: 0,
+    Opcode.SEND_SE: 0,
+    Opcode.SEND_SE_INVALIDATE: 0,
+    Opcode.TERMINATE: 2,
+}
+TAGGED = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
+
+
+@dataclass
+class Reading:
+    """A Read of ours that the peer has not answered."""
+
+    stag: int
+    length: int
+
+
+@dataclass
+class State:
+    """What the judging end has: its region, its buffers by queue, its outstanding Read."""
+
+    stag: int
+    start: int
+    length: int
+    buffers: dict[int, int] = field(default_factory=lambda: {0: 200, 1: 28, 2: 256})
+    reading: Reading | None = None
+
+
+def in_region(state: State, to: int, length: int) -> int | None:
+    """``None``, or the code that both DDP and RDMAP have for it but for their numbering."""
+    if to + length >= 1 << 64:
+        return WRAP
+    if to < state.start or to + length > state.start + state.length:
+        return BOUNDS
+    return None
+
+
+WRAP, BOUNDS, INVALID = 3, 1, 0
+AS_RDMAP = {INVALID: 0, BOUNDS: 1, WRAP: 4}
+
+
+def judge(octets: bytes, state: State) -> Numbers | None:
+    """``None`` if the segment is legal, or what the Terminate says."""
+    tagged = bool(octets[0] & 0x80)
+    if len(octets) < (14 if tagged else 18):
+        return 1, 0, 0  # no number is meant for it
+    seg = DDP(octets)
+    payload = octets[14 if tagged else 18 :]
+    if seg.dv != 1:
+        return (1, 1, 4) if tagged else (1, 2, 6)
+    if isinstance(seg, DDPUntagged):
+        if seg.qn not in state.buffers:
+            return 1, 2, 1
+        if seg.msn != 1:
+            return 1, 2, 3
+        if seg.mo != 0:
+            return 1, 2, 4
+        if len(payload) > state.buffers[seg.qn]:
+            return 1, 2, 5
+    if seg.rv > 1:
+        return 0, 2, 5
+    due = seg.opcode in TAGGED if tagged else QUEUE.get(seg.opcode) == seg.qn
+    if not due:
+        return 0, 2, 6
+    if isinstance(seg, DDPTagged):
+        return judge_tagged(seg, payload, state)
+    if seg.opcode in INVALIDATES:
+        return 0, 1, 9  # no STag is bound to this stream
+    if seg.opcode == Opcode.RDMA_READ_REQUEST and seg.l:
+        return judge_read(payload, state)
+    return None
+
+
+def judge_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None:
+    reading = state.reading
+    if seg.opcode == Opcode.RDMA_READ_RESPONSE:
+        if reading is None:
+            return 0, 2, 6
+        if payload and seg.stag == state.stag:
+            return 0, 1, 2  # it is ours, and no Read's
+        if payload and seg.stag != reading.stag:
+            return 1, 1, 0
+        if payload and seg.to + len(payload) >= 1 << 64:
+            return 1, 1, 3
+        if payload and (seg.to or len(payload) > reading.length):
+            return 1, 1, 1
+        return (0, 2, 0xFF) if seg.l and len(payload) != reading.length else None
+    if not payload:
+        return None
+    if reading is not None and seg.stag == reading.stag:
+        return 0, 1, 2
+    if seg.stag != state.stag:
+        return 1, 1, 0
+    code = in_region(state, seg.to, len(payload))
+    return None if code is None else (1, 1, code)
+
+
+def judge_read(payload: bytes, state: State) -> Numbers | None:
+    if len(payload) != 28:
+        return 0, 2, 0xFF
+    read = ReadRequest(payload)
+    if read.size == 0:
+        return None
+    if read.src_stag != state.stag:
+        return 0, 1, 0
+    code = in_region(state, read.src_to, read.size)
+    return None if code is None else (0, 1, AS_RDMAP[code])

@@ -1,0 +1,241 @@
+"""A live queue pair of ours, memory between canaries, and a good peer beside the hostile ones."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+from hostile.oracle import Numbers, Reading, State, judge
+from hostile.peer import HELLO, RawPeer, accept_raw_with
+from scapy.packet import Packet, Raw
+from unit.verbs.rc_harness import READ, SEND, End, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
+
+from siwarp.cm import ConnParam
+from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, Opcode, ReadRequest, mark_stream
+from siwarp.verbs import MR, QPState, RecvWR, SendWR, WCStatus
+
+PAGE = 4096
+CANARY = 0xC7
+#: Of the region: where Writes go, what Reads read, where receives and our Reads' responses go.
+WRITES, SOURCE, RECEIVES, SINK, END = 0, PAGE, 2 * PAGE, 3 * PAGE, 4 * PAGE
+RECV = 200
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class Target:
+    """The whole bench; one per module, since nothing that is done to it may leave a trace."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.wire = Wire(self.rig)
+        self.memory = mmap.mmap(-1, END + 2 * PAGE)
+        self.all = memoryview(self.memory)
+        self.mr: MR = self.rig.mr(self.all[PAGE : PAGE + END], ALL_ACCESS)
+        self.good, self.server = self.wire.connect(size=PAGE)
+        self.said = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Put the memory back, and what it must look like."""
+        self.image = bytearray([CANARY]) * len(self.all)
+        self.image[PAGE + SOURCE : PAGE + RECEIVES] = pattern(PAGE, 6)
+        self.all[:] = self.image
+
+    def expect(self, at: int, octets: bytes) -> None:
+        """These octets must be at this place of the region from now on."""
+        self.image[PAGE + at : PAGE + at + len(octets)] = octets
+
+    def accept(self, at: int, octets: bytes) -> None:
+        """Some of these octets may be at this place: whatever is there is what must stay there."""
+        for i in range(PAGE + at, PAGE + at + len(octets)):
+            if self.all[i] == octets[i - PAGE - at]:
+                self.image[i] = self.all[i]
+
+    def unharmed(self) -> None:
+        """Assert that memory is as expected and that the good peer is still served."""
+        assert self.all == self.image, self.difference()
+        self.said += 1
+        word = self.said.to_bytes(8, "big")
+        self.good.mem.write(word)
+        self.server.recv(1, 64, 8)
+        self.good.post(SEND, 2, length=8)
+        assert poll(self.server.rcq)[0].ok and poll(self.good.scq)[0].ok
+        assert self.server.mem.read(8, 64) == word
+
+    def difference(self) -> str:
+        at = [i for i, (a, b) in enumerate(zip(self.all, self.image, strict=True)) if a != b]
+        return f"{len(at)} octets differ, the first at {at[0] - PAGE} of the region"
+
+    def state(self) -> State:
+        return State(self.mr.rkey, self.mr.addr, END)
+
+    def session(self, receives: int = 3, markers: bool = False) -> Session:
+        return Session(self, receives, markers)
+
+    def close(self) -> None:
+        self.all.release()
+        self.rig.close()
+
+
+class Session:
+    """One hostile connection."""
+
+    def __init__(self, target: Target, receives: int, markers: bool) -> None:
+        self.target = target
+        self.files = open_files()
+        self.peer: RawPeer
+        self.end: End
+        self.peer, self.end = accept_raw_with(target.wire, ConnParam(markers=markers))
+        hello = mark_stream([HELLO]) if markers else bytes(HELLO)
+        self.peer.send(hello)
+        #: Where the stream is.
+        self.position = len(hello)
+        for i in range(receives):
+            sge = target.mr.sge(RECEIVES + i * RECV, RECV)
+            self.end.qp.post_recv(RecvWR(i, sg=[sge]))
+        self.receives, self.taken = receives, 0
+
+    # ---- what must follow
+
+    def received(self, octets: bytes) -> None:
+        """The next receive holds these octets."""
+        self.target.expect(RECEIVES + self.taken * RECV, octets)
+        (wc,) = poll(self.end.rcq)
+        assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
+        self.taken += 1
+
+    def alive(self, msn: int) -> None:
+        """The connection goes on: a Send of this MSN arrives."""
+        self.peer.fpdu(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
+        self.received(b"alive")
+        assert self.end.qp.qp_state == QPState.RTS
+
+    def terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
+        """We said so in a Terminate, and the queue pair is in ERR for it."""
+        assert self.peer.terminate() == numbers
+        self.over(numbers, spoiled)
+
+    def over(self, numbers: Numbers, spoiled: int = 0) -> None:
+        """The queue pair is in ERR, and what is left of its receives was flushed for this."""
+        self.end.is_over()
+        layer, etype, code = numbers
+        done = poll(self.end.rcq, self.receives - self.taken)
+        assert [w.wr_id for w in done] == list(range(self.taken, self.receives))
+        assert {w.vendor_err for w in done[spoiled:]} == {layer << 16 | etype << 8 | code}
+        assert {w.status for w in done[spoiled:]} == {WCStatus.WR_FLUSH_ERR}
+
+    def close(self) -> None:
+        """Nothing is left behind, and nobody was hurt."""
+        self.peer.close()
+        self.end.is_over()
+        self.end.close()
+        for q in (self.end.scq, self.end.rcq, self.end.events):
+            q.close()
+        until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
+        self.target.unharmed()
+
+    # ---- a segment and what the oracle says of it
+
+    def say(self, segment: Packet, what: object) -> None:
+        """Send one segment as this connection's first, and hold what follows against the oracle."""
+        octets = bytes(segment)
+        verdict = judge(octets, self.target.state())
+        try:
+            self.peer.send(FPDU(ulpdu=Raw(octets)))
+            if verdict is not None:
+                # The one at the head of the queue is the one that is too short.
+                self.terminated(
+                    verdict, spoiled=int(verdict == (1, 2, 5) and not any(octets[6:10]))
+                )
+            else:
+                self.follow(octets)
+        except AssertionError as e:
+            raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
+        self.close()
+
+    def follow(self, octets: bytes) -> None:
+        """The segment was legal: what it asked for happens."""
+        tagged, last, opcode = octets[0] & 0x80, octets[0] & 0x40, octets[1] & 15
+        payload = octets[14 if tagged else 18 :]
+        if tagged:
+            seg = DDPTagged(octets)
+            if payload:
+                self.target.expect(seg.to - self.target.mr.addr, payload)
+            return self.alive(1)
+        if not last:  # the message's rest: nothing
+            rest = DDPUntagged(octets[:18])
+            rest.l, rest.mo = 1, len(payload)
+            self.peer.fpdu(rest)
+        if opcode == Opcode.TERMINATE:
+            assert self.peer.terminate() is None
+            return self.over(told(payload))
+        if opcode == Opcode.RDMA_READ_REQUEST:
+            self.answers(ReadRequest(payload))
+            return self.alive(1)
+        self.received(payload)
+        return self.alive(2)
+
+    def answers(self, read: ReadRequest) -> None:
+        """The Read Response holds what was asked for, and goes where it was asked for."""
+        got, at = b"", int(read.sink_to)
+        while True:
+            fpdu = self.peer.next_fpdu()
+            seg = fpdu.ulpdu
+            assert fpdu.crc == fpdu.crc_expected()
+            assert (seg.opcode, seg.to) == (Opcode.RDMA_READ_RESPONSE, (at + len(got)) % (1 << 64))
+            assert seg.stag == read.sink_stag
+            got += bytes(seg.payload)
+            if seg.l:
+                break
+        start = PAGE + int(read.src_to) - self.target.mr.addr
+        assert got == (bytes(self.target.image[start : start + read.size]) if read.size else b"")
+
+    # ---- a Read of ours
+
+    def read(self, length: int = 100) -> State:
+        """Post a Read, take the request: what the oracle must know of it."""
+        sink = self.target.mr.sge(SINK, length)
+        remote = self.target.mr.remote(0, length)
+        self.end.qp.post_send(SendWR(77, READ, sg=[sink], remote=remote))
+        request = self.peer.next_fpdu().ulpdu[ReadRequest]
+        assert (request.size, request.sink_to) == (length, 0)
+        state = self.target.state()
+        state.reading = Reading(int(request.sink_stag), length)
+        return state
+
+    def respond(self, segment: Packet, state: State, what: object) -> None:
+        """Send one segment as the answer to our Read, and hold what follows against the oracle."""
+        octets = bytes(segment)
+        verdict = judge(octets, state)
+        try:
+            self.peer.send(FPDU(ulpdu=Raw(octets)))
+            if verdict is not None:
+                self.terminated(verdict)
+                (wc,) = poll(self.end.scq)
+                assert (wc.wr_id, wc.ok) == (77, False)
+            else:
+                if octets[1] & 15 == Opcode.RDMA_READ_RESPONSE and octets[0] & 0x80:
+                    self.target.expect(SINK, octets[14:])
+                    if not octets[0] & 0x40:
+                        rest = DDPTagged(octets[:14])
+                        rest.l, rest.to = 1, rest.to + len(octets) - 14
+                        self.peer.fpdu(rest)
+                    (wc,) = poll(self.end.scq)
+                    assert (wc.wr_id, wc.status) == (77, WCStatus.SUCCESS)
+                    self.alive(1)
+                else:
+                    self.follow(octets)
+        except AssertionError as e:
+            raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
+        self.close()
+
+
+def told(terminate: bytes) -> Numbers:
+    """What a Terminate's octets say, when M, D or R is set (or there are too few of them)."""
+    if len(terminate) < 4:
+        return 0, 0, 0
+    return terminate[0] >> 4, terminate[0] & 15, terminate[1]

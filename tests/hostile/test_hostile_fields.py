@@ -1,0 +1,308 @@
+"""Every field of every scapy layer, with every troublesome value, against a live RC queue pair.
+
+hostile.fields makes the list from fields_desc, so that a new layer or field fails here until
+somebody says what must follow. What must follow is worked out by hostile.oracle, from the octets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hostile.fields import cases, field_of, layers, values, width
+from hostile.target import SINK, SOURCE, WRITES, Session, Target
+from scapy.packet import Packet, Raw
+from unit.verbs.verbs_harness import pattern
+
+from siwarp._siwarp import ffi, lib
+from siwarp.inspect import (
+    FPDU,
+    DDPTagged,
+    DDPUntagged,
+    Opcode,
+    QuotedReadRequest,
+    QuotedTagged,
+    QuotedUntagged,
+    ReadRequest,
+    Terminate,
+    crc32c,
+)
+from siwarp.inspect.mpa import Marker, mark_stream, pad_len
+
+#: Where each layer is tried.
+HERE = {
+    "DDPUntagged", "DDPTagged", "ReadRequest", "Terminate", "QuotedTagged", "QuotedUntagged",
+    "QuotedReadRequest", "FPDU", "Marker",
+}  # fmt: skip
+IN_STARTUP = {"MPARequest", "MPAReply"}  # test_hostile_frames.py
+ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # test_hostile_datagrams.py
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    made = Target()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def clean(target: Target) -> None:
+    target.reset()
+
+
+def send(n: int = 100) -> Packet:
+    return DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(pattern(n, 2))
+
+
+def write(target: Target, n: int = 100) -> Packet:
+    head = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=target.mr.rkey, to=target.mr.addr + WRITES)
+    return head / Raw(pattern(n, 3))
+
+
+def read(target: Target) -> Packet:
+    return DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1) / ReadRequest(
+        sink_stag=0x1234, sink_to=0x5678, size=100, src_stag=target.mr.rkey,
+        src_to=target.mr.addr + SOURCE,
+    )  # fmt: skip
+
+
+def terminate(**quoted: Packet) -> Packet:
+    quoted = quoted or {"quoted_ddp": QuotedUntagged(opcode=1, qn=1, msn=1)}
+    return DDPUntagged(opcode=Opcode.TERMINATE, qn=2, msn=1) / Terminate(
+        layer=0, etype=1, code=1, m=1, d=1, r=1, ddp_seg_len=46,
+        quoted_rdma=QuotedReadRequest(size=7), **quoted,
+    )  # fmt: skip
+
+
+def test_no_layer_and_no_field_is_forgotten() -> None:
+    assert set(layers()) == HERE | IN_STARTUP | ON_DATAGRAMS
+    for layer in layers().values():
+        for field in layer.fields_desc:
+            width(field)  # fails for a kind of field that has no values here
+
+
+def changed(packet: Packet, layer: str, name: str) -> Iterator[tuple[int, Packet]]:
+    """The packet with each troublesome value in this field of this layer."""
+    sound = int(packet[layers()[layer]].getfieldval(name) or 0)
+    for value in values(field_of(layer, name), sound):
+        one = packet.copy()
+        one[layers()[layer]].setfieldval(name, value)
+        yield value, one
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("DDPUntagged"))
+@pytest.mark.parametrize("of", ["send", "read", "terminate"])
+def test_untagged_header(target: Target, layer: str, name: str, of: str) -> None:
+    base = {"send": send(), "read": read(target), "terminate": terminate()}[of]
+    for value, packet in changed(base, layer, name):
+        target.session().say(packet, f"{of}: {name}={value:#x}")
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("DDPTagged"))
+def test_tagged_header_of_a_write(target: Target, layer: str, name: str) -> None:
+    for value, packet in changed(write(target), layer, name):
+        target.session().say(packet, f"write: {name}={value:#x}")
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("DDPTagged"))
+def test_tagged_header_of_a_read_response(target: Target, layer: str, name: str) -> None:
+    base = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=0, to=0) / Raw(pattern(100, 5))
+    for value, packet in changed(base, layer, name):
+        session = target.session()
+        state = session.read()
+        assert state.reading is not None
+        if name != "stag":
+            packet.stag = state.reading.stag
+        session.respond(packet, state, f"response: {name}={value:#x}")
+
+
+@pytest.mark.parametrize("which", ["ours", "one off"])
+def test_a_read_response_to_another_stag(target: Target, which: str) -> None:
+    session = target.session()
+    state = session.read()
+    assert state.reading is not None
+    stag = target.mr.rkey if which == "ours" else state.reading.stag ^ 1
+    to = target.mr.addr + SINK if which == "ours" else 0
+    segment = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=stag, to=to) / Raw(pattern(100))
+    session.respond(segment, state, which)
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("ReadRequest"))
+def test_read_request(target: Target, layer: str, name: str) -> None:
+    for value, packet in changed(read(target), layer, name):
+        target.session().say(packet, f"read: {name}={value:#x}")
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"), cases("Terminate", "QuotedUntagged", "QuotedTagged", "QuotedReadRequest")
+)
+def test_terminate_and_what_it_quotes(target: Target, layer: str, name: str) -> None:
+    base = terminate(quoted_ddp=QuotedTagged()) if layer == "QuotedTagged" else terminate()
+    inside = {
+        "QuotedUntagged": "quoted_ddp",
+        "QuotedTagged": "quoted_ddp",
+        "QuotedReadRequest": "quoted_rdma",
+    }.get(layer)
+    sound = base[Terminate].getfieldval(inside) if inside else base[Terminate]
+    for value in values(field_of(layer, name), int(sound.getfieldval(name) or 0)):
+        packet = base.copy()
+        at = packet[Terminate].getfieldval(inside) if inside else packet[Terminate]
+        at.setfieldval(name, value)
+        target.session().say(packet, f"terminate: {layer}.{name}={value:#x}")
+
+
+# ---- lengths
+
+
+@pytest.mark.parametrize("of", ["send", "write", "read", "terminate"])
+def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
+    """The FPDU is sound; what it holds ends too early."""
+    whole = bytes(
+        {
+            "send": send(6),
+            "write": write(target, 6),
+            "read": read(target),
+            "terminate": terminate(),
+        }[of]
+    )
+    for n in range(1, len(whole) + 1):
+        target.session().say(Raw(whole[:n]), f"{of}: {n} of {len(whole)} octets")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_payloads_one_octet_off(target: Target, more: int) -> None:
+    target.session().say(send(200 + more), f"send: {more} beyond its receive")
+    edge = write(target, 200 + more)
+    edge.to = target.mr.addr + target.mr.length - 200
+    target.session().say(edge, f"write: {more} beyond its region")
+    edge = write(target, 200)
+    edge.to = target.mr.addr - max(more, 0)
+    target.session().say(edge, f"write: {more} before its region")
+    asked = read(target)
+    asked[ReadRequest].src_to = target.mr.addr + target.mr.length - 100 + more
+    target.session().say(asked, f"read: {more} beyond its region")
+    longer = Raw(bytes(read(target)) + b"x") if more > 0 else read(target)
+    target.session().say(longer, "read: an octet too much")
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_read_response_one_octet_off(target: Target, more: int) -> None:
+    session = target.session()
+    state = session.read()
+    assert state.reading is not None
+    head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
+    segment = head / Raw(pattern(100 + more))
+    if more < 0:  # it fits, so it is placed before its end is found too early: or is it?
+        target.reset()
+    session.respond(segment, state, f"response: {more:+}")
+
+
+# ---- FPDUs
+
+
+def fpdu_verdict(octets: bytes) -> tuple[bool, bool]:
+    """(whether a whole FPDU is here, whether its CRC is right), by its length field."""
+    ulpdu = int.from_bytes(octets[:2], "big")
+    covered = 2 + ulpdu + pad_len(ulpdu)
+    if len(octets) < covered + 4:
+        return False, False
+    return True, crc32c(octets[:covered]).to_bytes(4, "little") == octets[covered : covered + 4]
+
+
+def throw(target: Target, session: Session, octets: bytes, what: str) -> None:
+    """Send octets that are no sound FPDU: a wrong CRC is told, too few octets are the end."""
+    whole, good = fpdu_verdict(octets)
+    try:
+        session.peer.send(octets)
+        if whole:
+            assert not good
+            session.terminated((2, 0, 2))
+        else:
+            session.peer.sock.shutdown(1)
+            assert session.peer.terminate() is None
+            session.over((0, 0, 0))
+    except AssertionError as e:
+        raise AssertionError(f"{what}: {e}\n{octets.hex()}") from e
+    session.close()
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("FPDU"))
+def test_fpdu(target: Target, layer: str, name: str) -> None:
+    sound = FPDU(bytes(FPDU(ulpdu=write(target, 6))))
+    for value, packet in changed(sound, layer, name):
+        octets = bytes(packet)
+        if fpdu_verdict(octets) == (True, True):
+            assert value == sound.getfieldval(name)
+            continue
+        throw(target, target.session(), octets, f"fpdu: {name}={value:#x}")
+
+
+def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
+    """Octets may have gone straight to their place, where the peer may write; strict: none has."""
+    sound = FPDU(bytes(FPDU(ulpdu=write(target, 9000))))
+    strict = lib.siw_setting_value(index_of("strict"))
+    for value, packet in changed(sound, "FPDU", "crc"):
+        if value == sound.crc:
+            continue
+        session = target.session()
+        session.peer.send(bytes(packet))
+        session.terminated((2, 0, 2))
+        if not strict:
+            target.accept(WRITES, pattern(9000, 3))
+        session.close()
+        target.reset()
+
+
+def index_of(setting: str) -> int:
+    names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
+    return names.index(setting.encode())
+
+
+def test_a_pad_of_any_octets_is_covered_by_the_crc_and_otherwise_nobodys_business(
+    target: Target,
+) -> None:
+    for n in (1, 2, 3, 5):
+        segment = send(n)
+        pad = b"\xff" * pad_len(len(bytes(segment)))
+        session = target.session()
+        session.peer.send(FPDU(ulpdu=segment, pad=pad))
+        session.received(pattern(n, 2))
+        session.alive(2)
+        session.close()
+
+
+def test_streams_cut_at_every_octet_of_an_fpdu(target: Target) -> None:
+    whole = bytes(FPDU(ulpdu=write(target, 6)))
+    for n in range(1, len(whole)):
+        throw(target, target.session(), whole[:n], f"{n} of {len(whole)} octets")
+
+
+# ---- Markers
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("Marker"))
+def test_marker(target: Target, layer: str, name: str) -> None:
+    """We asked for Markers: only a pointer that disagrees is an error (RFC 5044 section 8)."""
+    for value in values(field_of(layer, name), 512 - 28):
+        session = target.session(markers=True)
+        octets = bytearray(mark_stream([FPDU(ulpdu=write(target, 700))], session.position))
+        place = 512 - session.position
+        marker = Marker(bytes(octets[place : place + 4]))
+        assert marker.fpduptr == place, "it stands in this FPDU, whose first octet is the next"
+        marker.setfieldval(name, value)
+        octets[place : place + 4] = bytes(marker)
+        octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
+        session.peer.send(bytes(octets))
+        try:
+            if int(marker.fpduptr) & ~3 == place:  # the last two bits are nobody's business
+                target.expect(WRITES, pattern(700, 3))
+                session.peer.send(
+                    mark_stream([FPDU(ulpdu=send(5))], session.position + len(octets))
+                )
+                session.received(pattern(5, 2))
+            else:
+                session.terminated((2, 0, 3))
+        except AssertionError as e:
+            raise AssertionError(f"marker: {name}={value:#x}: {e}") from e
+        session.close()
+        target.reset()
