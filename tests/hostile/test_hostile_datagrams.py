@@ -1,0 +1,148 @@
+"""Every field of a datagram, with every troublesome value, against a live UD queue pair."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hostile.fields import cases, field_of, layers, values
+from hostile.target import CANARY, PAGE, open_files
+from scapy.packet import Packet, Raw
+from unit.verbs.verbs_harness import Rig, counter, pattern, poll, until
+
+from siwarp.inspect import DDPDatagram, Opcode, UDDatagram, crc32c
+from siwarp.verbs import RecvWR, SendWR, WCStatus
+
+QKEY = 0x11223344
+RECV = 200
+DROPS = (
+    "drop_short", "drop_crc", "drop_version", "drop_header", "drop_qn", "drop_opcode", "drop_qkey",
+    "drop_no_buffer", "drop_too_long",
+)  # fmt: skip
+
+
+def verdict(octets: bytes) -> str:
+    """The counter of the drop, or ``delivered``, or ``too long``."""
+    if len(octets) < 18 + 4:
+        return "drop_short"
+    if crc32c(octets[:-4]).to_bytes(4, "little") != octets[-4:]:
+        return "drop_crc"
+    if octets[0] & 3 != 1:
+        return "drop_version"
+    if octets[0] & 0xC0 != 0x40:  # untagged, and the last segment of its message
+        return "drop_header"
+    seg = DDPDatagram(octets[:-4])
+    if seg.mo != 0:
+        return "drop_header"
+    if seg.rv != 1:
+        return "drop_version"
+    if seg.qn & 0xFF00FFFF:  # queue 0, destination 0; the source's index is its own business
+        return "drop_qn"
+    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE):
+        return "drop_opcode"
+    if seg.q_key != QKEY:
+        return "drop_qkey"
+    return "too long" if len(octets) - 22 > RECV else "delivered"
+
+
+class Ud:
+    """A queue pair with receives between canaries, a good peer, and a hostile socket."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.memory = bytearray([CANARY]) * (3 * PAGE)
+        self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
+        self.qp = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY)
+        self.good = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY)
+        self.ah = self.rig.ah(self.qp)
+        self.out = self.rig.mr(bytearray(b"good"))
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.files = open_files()
+        self.posted = False
+
+    def say(self, octets: bytes, what: str) -> None:
+        want = verdict(octets)
+        image = bytearray([CANARY]) * (3 * PAGE)
+        self.memory[:] = image
+        if not self.posted:
+            self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, RECV)]))
+        self.posted = True
+        before = {name: counter(name) for name in DROPS}
+        self.sock.sendto(octets, self.qp.addr)
+        try:
+            if want in ("delivered", "too long"):
+                (wc,) = poll(self.qp.rcq)
+                self.posted = False
+                good = want == "delivered"
+                assert wc.status == (WCStatus.SUCCESS if good else WCStatus.LOC_LEN_ERR)
+                assert (wc.wr_id, wc.byte_len) == (5, len(octets) - 22)
+                if good:
+                    image[PAGE + 100 : PAGE + 100 + len(octets) - 22] = octets[18:-4]
+            else:
+                until(lambda: self.qp.rcq.poll(1) == [] and counter(want) == before[want] + 1)
+            grown = {n for n in DROPS if counter(n) != before[n]}
+            assert grown == {
+                "delivered": set(), "too long": {"drop_too_long"}
+            }.get(want, {want}), grown  # fmt: skip
+            assert self.memory == image, "octets where none may be"
+        except AssertionError as e:
+            raise AssertionError(f"{what}: {want}, but {e}\n{octets.hex()}") from e
+        self.served()
+
+    def served(self) -> None:
+        if not self.posted:
+            self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, RECV)]))
+        self.posted = False
+        self.good.post_send(SendWR(9, sg=[self.out.sge()], ah=self.ah, remote_qkey=QKEY))
+        assert poll(self.good.scq)[0].ok
+        (wc,) = poll(self.qp.rcq)
+        assert (wc.wr_id, wc.status, wc.byte_len) == (5, WCStatus.SUCCESS, 4)
+        assert self.mr.read(4, 100) == b"good" and open_files() == self.files
+
+
+@pytest.fixture(scope="module")
+def ud() -> Iterator[Ud]:
+    made = Ud()
+    yield made
+    made.sock.close()
+    made.rig.close()
+
+
+def datagram(n: int = 50) -> Packet:
+    return UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(pattern(n, 3)))
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("DDPDatagram", "UDDatagram"))
+def test_datagram(ud: Ud, layer: str, name: str) -> None:
+    sound = UDDatagram(bytes(datagram()))
+    at = sound.segment if layer == "DDPDatagram" else sound
+    for value in values(field_of(layer, name), int(at.getfieldval(name))):
+        packet = datagram()
+        (packet.segment if layer == "DDPDatagram" else packet).setfieldval(name, value)
+        ud.say(bytes(packet), f"{layer}.{name}={value:#x}")
+
+
+def test_what_is_no_number_in_a_datagram_is_tried_by_its_length() -> None:
+    for name in ("DDPDatagram", "UDDatagram"):
+        others = {f.name for f in layers()[name].fields_desc} - {n for _, n in cases(name)}
+        assert others == {"DDPDatagram": set(), "UDDatagram": {"segment"}}[name]
+
+
+def test_datagrams_cut_at_every_octet(ud: Ud) -> None:
+    whole = bytes(datagram(6))
+    for n in range(len(whole)):
+        ud.say(whole[:n], f"{n} of {len(whole)} octets, the CRC lost")
+    segment = whole[:-4]
+    for n in range(len(segment) + 1):
+        octets = segment[:n] + crc32c(segment[:n]).to_bytes(4, "little")
+        ud.say(octets, f"{n} of {len(segment)} octets, a CRC of their own")
+
+
+@pytest.mark.parametrize("n", [0, 1, RECV - 1, RECV, RECV + 1, 1400, 65_485])
+def test_payloads_round_the_receives_length_and_the_largest_there_is(ud: Ud, n: int) -> None:
+    ud.say(bytes(datagram(n)), f"{n} octets")
+
+
+def test_an_octet_more_behind_the_crc_makes_it_wrong(ud: Ud) -> None:
+    ud.say(bytes(datagram(6)) + b"\0", "an octet behind the CRC")

@@ -1,0 +1,235 @@
+"""Every field of MPA's start-up frames, with every troublesome value, against both of our roles."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from hostile.fields import cases, field_of, layers, values
+from hostile.peer import RawPeer, dial_raw
+from hostile.target import Target, open_files
+from scapy.packet import Packet
+from unit.verbs.rc_harness import End, plain_listener
+from unit.verbs.verbs_harness import until
+
+from siwarp.cm import CMID, CMEvent, CMEventType
+from siwarp.inspect import MPAReply, MPARequest
+
+MAX_PDATA = 512
+PDATA = b"private!"
+LLP_BAD_FRAME, LLP_NO_RTR, LLP_NO_IRD = 0x020004, 0x020007, 0x020006
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    made = Target()
+    yield made
+    made.close()
+
+
+def changed(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
+    """The frame with each troublesome value in this field, as octets of the same length."""
+    layer = type(frame).__name__
+    sound = bytes(frame)
+    # Fields come and go with S and the revision, so the value goes into the sound octets.
+    at = dict(
+        zip(("m", "c", "r", "s", "res"), ((0, 1), (1, 1), (2, 1), (3, 1), (4, 4)), strict=True)
+    )
+    for value in values(field_of(layer, name), int(type(frame)(sound).getfieldval(name))):
+        octets = bytearray(sound)
+        if name in at:
+            first, n = at[name]
+            shift = 8 - first - n
+            octets[16] = octets[16] & ~(((1 << n) - 1) << shift) | value << shift
+        else:
+            one = frame.copy()
+            one.setfieldval(name, value)
+            octets[17:] = bytes(one)[17:]
+        yield value, bytes(octets)
+
+
+def unharmed(target: Target, files: int) -> None:
+    until(lambda: target.good.scq.poll(1) == [] and open_files() == files)
+    target.unharmed()
+
+
+# ---- Requests
+
+
+def request() -> MPARequest:
+    return MPARequest(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
+
+
+def verdict_on_request(octets: bytes) -> str:
+    """``request``, ``rejected``, ``closed`` or ``waits``: RFC 5044 section 7.1.1, RFC 6581."""
+    rev, length = octets[17], int.from_bytes(octets[18:20], "big")
+    if octets[:16] != b"MPA ID Req Frame" or length > MAX_PDATA:
+        return "closed"
+    if len(octets) < 20 + length:
+        return "waits"
+    if rev == 0:
+        return "rejected"
+    if rev > 2:
+        return "closed"
+    return "closed" if rev == 2 and octets[16] & 0x10 and length < 4 else "request"
+
+
+def agrees(event: CMEvent, octets: bytes) -> None:
+    """What the program is told is what the frame says."""
+    length = int.from_bytes(octets[18:20], "big")
+    frame = MPARequest(octets[: 20 + length])
+    enhanced = bool(frame.rev == 2 and frame.s)
+    assert (event.rev, event.crc, event.markers) == (frame.rev, bool(frame.c), bool(frame.m))
+    assert event.private_data == octets[24 if enhanced else 20 : 20 + length]
+    depths = (frame.ird, frame.ord) if enhanced else (None, None)
+    assert (event.peer_ird, event.peer_ord) == depths
+
+
+def try_request(target: Target, octets: bytes, what: str) -> None:
+    files = open_files()
+    verdict = verdict_on_request(octets)
+    peer = dial_raw(target.wire.address)
+    try:
+        peer.send(octets)
+        if verdict == "request":
+            event = target.wire.request()
+            agrees(event, octets)
+            event.id.reject()
+            assert peer.reply().r
+            event.id.close()
+        elif verdict == "rejected":
+            assert MPAReply(peer.rest()).r
+        elif verdict == "closed":
+            assert peer.rest() == b""
+        else:
+            peer.sock.shutdown(1)
+            assert peer.rest() == b""
+        assert target.wire.p_channel.get_event(0) is None
+    except AssertionError as e:
+        raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
+    peer.close()
+    unharmed(target, files)
+
+
+@pytest.mark.parametrize("name", [n for _, n in cases("MPARequest")])
+def test_request(target: Target, name: str) -> None:
+    for value, octets in changed(request(), name):
+        try_request(target, octets, f"{name}={value:#x}")
+
+
+def test_request_keys_with_any_octet_wrong(target: Target) -> None:
+    sound = bytes(request())
+    for i in range(16):
+        for value in (0, 1, 0xFF, 0xFE, sound[i] ^ 1):
+            octets = bytearray(sound)
+            octets[i] = value
+            try_request(target, bytes(octets), f"octet {i} of the key is {value:#x}")
+
+
+@pytest.mark.parametrize("rev", [1, 2])
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 507, 508, 509, 511, 512, 513])
+def test_request_private_data_of_any_length(target: Target, rev: int, n: int) -> None:
+    frame = MPARequest(rev=rev, s=rev - 1, private_data=bytes(n))
+    try_request(target, bytes(frame), f"{n} octets of private data in revision {rev}")
+
+
+def test_requests_cut_at_every_octet(target: Target) -> None:
+    sound = bytes(request())
+    for n in range(len(sound)):
+        files = open_files()
+        peer = dial_raw(target.wire.address)
+        peer.send(sound[:n])
+        peer.sock.shutdown(1)
+        assert peer.rest() == b"", n
+        peer.close()
+        unharmed(target, files)
+
+
+# ---- Replies
+
+
+def reply() -> MPAReply:
+    return MPAReply(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
+
+
+def verdict_on_reply(octets: bytes, max_ird: int) -> CMEventType | None:
+    """What an initiator of revision 2 that is no peer-to-peer one hears; ``None``: it waits."""
+    if len(octets) < 20:
+        return None
+    rev, length = octets[17], int.from_bytes(octets[18:20], "big")
+    bad = CMEventType.CONNECT_ERROR
+    if octets[:16] != b"MPA ID Rep Frame" or length > MAX_PDATA:
+        return bad
+    if len(octets) < 20 + length:
+        return None
+    enhanced = bool(rev >= 2 and octets[16] & 0x10)
+    if enhanced and length < 4:
+        return bad
+    if octets[16] & 0x20:
+        return CMEventType.REJECTED
+    if rev != 2 or not enhanced:
+        return bad
+    ird, ord_ = int.from_bytes(octets[20:22], "big"), int.from_bytes(octets[22:24], "big")
+    if ird & 0x8000:
+        return bad  # a peer-to-peer connection that nobody asked for
+    ord_ &= 0x3FFF
+    return bad if ord_ != 0x3FFF and ord_ > max_ird else CMEventType.ESTABLISHED
+
+
+def try_reply(target: Target, octets: bytes, what: str) -> None:
+    files = open_files()
+    verdict = verdict_on_reply(octets, target.rig.ctx.query_device().max_qp_rd_atom)
+    listener = plain_listener()
+    end = End(target.rig, CMID(target.wire.a_channel), target.wire.a_channel)
+    end.id.connect(listener.getsockname())
+    peer = RawPeer(listener.accept()[0])
+    peer.exactly(24)
+    try:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            peer.send(octets)
+        if verdict is None:
+            peer.sock.shutdown(1)
+            verdict = CMEventType.CONNECT_ERROR
+        event = end.event()
+        assert event.type == verdict
+        if verdict == CMEventType.ESTABLISHED:
+            length = int.from_bytes(octets[18:20], "big")
+            assert event.private_data == octets[24 : 20 + length]
+    except AssertionError as e:
+        raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
+    peer.close()
+    listener.close()
+    if verdict == CMEventType.ESTABLISHED:
+        end.is_over()
+    end.close()
+    for q in (end.scq, end.rcq, end.events):
+        q.close()
+    unharmed(target, files)
+
+
+@pytest.mark.parametrize("name", [n for _, n in cases("MPAReply")])
+def test_reply(target: Target, name: str) -> None:
+    for value, octets in changed(reply(), name):
+        try_reply(target, octets, f"{name}={value:#x}")
+
+
+def test_reply_keys_with_any_octet_wrong(target: Target) -> None:
+    sound = bytes(reply())
+    for i in range(16):
+        for value in (0, 0xFF, sound[i] ^ 1):
+            octets = bytearray(sound)
+            octets[i] = value
+            try_reply(target, bytes(octets), f"octet {i} of the key is {value:#x}")
+
+
+def test_replies_cut_at_every_octet(target: Target) -> None:
+    sound = bytes(reply())
+    for n in range(len(sound)):
+        try_reply(target, sound[:n], f"{n} octets")
+
+
+def test_both_frames_have_the_fields_that_are_tried_here() -> None:
+    for name in ("MPARequest", "MPAReply"):
+        others = {f.name for f in layers()[name].fields_desc} - {n for _, n in cases(name)}
+        assert others == {"key", "private_data"}
