@@ -125,7 +125,8 @@ class Session:
         layer, etype, code = numbers
         done = poll(self.end.rcq, self.receives - self.taken)
         assert [w.wr_id for w in done] == list(range(self.taken, self.receives))
-        assert {w.vendor_err for w in done[spoiled:]} == {layer << 16 | etype << 8 | code}
+        said = {w.vendor_err for w in done[spoiled:]}
+        assert said == {layer << 16 | etype << 8 | code}, said
         assert {w.status for w in done[spoiled:]} == {WCStatus.WR_FLUSH_ERR}
 
     def close(self) -> None:
@@ -236,6 +237,8 @@ class Session:
 
 def told(terminate: bytes) -> Numbers:
     """What a Terminate's octets say, when M, D or R is set (or there are too few of them)."""
-    if len(terminate) < 4:
-        return 0, 0, 0
-    return terminate[0] >> 4, terminate[0] & 15, terminate[1]
+    layer, etype, code = (0, 0, 0)
+    if len(terminate) >= 4:
+        layer, etype, code = terminate[0] >> 4, terminate[0] & 15, terminate[1]
+    # RDMAP's local catastrophic error has no code: 0xff stands for 0.
+    return layer, etype, code if layer or etype else code or 0xFF

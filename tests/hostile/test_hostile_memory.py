@@ -21,7 +21,7 @@ from siwarp.verbs import MR, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
 PROT = WCStatus.LOC_PROT_ERR
 FLUSHED = WCStatus.WR_FLUSH_ERR
 DDP_LOCAL = 1 << 16  # layer, type, code: DDP's local catastrophic error
-RDMAP_LOCAL = 0
+RDMAP_LOCAL = 0xFF
 #: Whole in staging; read straight to its place; many segments.
 SIZES = (64, 12_000, 300_000)
 GONE = ("unmapped", "protected", "truncated")
