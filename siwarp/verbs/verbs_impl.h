@@ -180,6 +180,7 @@ struct siw_srq {
 	void *user;
 	siw_lock_t lock;	       /* whoever posts */
 	struct siw_rdmap_queue *recvs; /* NULL: destroyed */
+	struct siw_link parked;	       /* QPs whose Sends wait for receives */
 	struct siw_srq_attr attr;      /* srq_limit: progress, 0 once it was reached */
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
@@ -282,6 +283,7 @@ struct siw_qp {
 	int burst;		  /* messages to ask for at the next turn: progress */
 	bool heard;		  /* COMM_EST was raised since it left RESET: progress */
 	bool parked;		  /* Sends wait for receives: progress and recv_lock to write */
+	struct siw_link of_srq;	  /* in its SRQ's parked, then: the SRQ's lock */
 	uint32_t rnr_msn;	  /* the oldest of them: progress */
 	uint64_t rnr_deadline_ns; /* it waits until then: progress */
 

@@ -170,6 +170,7 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	qp->cap = init->cap;
 	grant(&qp->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);
+	siw_link_init(&qp->of_srq);
 	siw_link_init(&qp->timed.link);
 	qp->timed.tick = siw_verbs_rc_tick;
 	siw_verbs_async_init(&qp->async, qp->ctx, qp);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Receiver not ready, persona roce: Sends that came before their receives, kept by ddp. Who posts a
- * receive says so; a queue pair whose receives are shared looks now and then; and whoever waits too
- * long ends the connection.
+ * receive says so, to all who wait where receives are shared, and whoever waits too long ends the
+ * connection.
  */
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
@@ -21,26 +21,34 @@ static uint64_t patience_ns(const struct siw_qp *qp)
 	return (uint64_t)qp->rnr_retry * timer_of[qp->min_rnr_timer] * 10000;
 }
 
-/* Whoever posts to an SRQ does not know who waits for it, so that is looked at steadily. */
+/* Somebody must look at the clock. */
 static void watch(struct siw_qp *qp)
 {
-	uint64_t by = qp->rnr_retry != NO_LIMIT ? qp->rnr_deadline_ns : 0;
+	if (qp->rnr_retry != NO_LIMIT && qp->rnr_deadline_ns)
+		siw_verbs_timed_at(qp->ctx, &qp->timed, qp->rnr_deadline_ns);
+}
 
-	if (qp->srq)
-		siw_verbs_timed_add(qp->ctx, &qp->timed, by);
-	else if (by)
-		siw_verbs_timed_at(qp->ctx, &qp->timed, by);
+/*
+ * Under the lock that a post holds: either it sees this, or what it posted is seen by who goes on
+ * receiving now.
+ */
+static void set_parked(struct siw_qp *qp, bool parked)
+{
+	siw_lock(&qp->recv_lock);
+	qp->parked = parked;
+	siw_unlock(&qp->recv_lock);
+	if (!qp->srq)
+		return;
+	siw_lock(&qp->srq->lock);
+	siw_link_del(&qp->of_srq);
+	if (parked)
+		siw_link_add(&qp->srq->parked, &qp->of_srq);
+	siw_unlock(&qp->srq->lock);
 }
 
 void siw_verbs_rnr_begin(struct siw_qp *qp)
 {
-	/*
-	 * Under the lock that a post holds: either it sees this, or what it posted is seen by who
-	 * goes on receiving now.
-	 */
-	siw_lock(&qp->recv_lock);
-	qp->parked = true;
-	siw_unlock(&qp->recv_lock);
+	set_parked(qp, true);
 	if (siw_rdmap_starved(qp->stream, &qp->rnr_msn))
 		qp->rnr_deadline_ns = siw_now_ns() + patience_ns(qp);
 	watch(qp);
@@ -51,9 +59,7 @@ void siw_verbs_rnr_end(struct siw_qp *qp)
 {
 	if (!qp->parked)
 		return;
-	siw_lock(&qp->recv_lock);
-	qp->parked = false;
-	siw_unlock(&qp->recv_lock);
+	set_parked(qp, false);
 }
 
 void siw_verbs_rnr_look(struct siw_qp *qp, uint64_t now_ns)
@@ -71,6 +77,9 @@ void siw_verbs_rnr_look(struct siw_qp *qp, uint64_t now_ns)
 		if (!siw_rdmap_parked(qp->stream)) {
 			siw_verbs_rnr_end(qp);
 			siw_verbs_timed_del(qp->ctx, &qp->timed);
+		} else if (qp->srq) { /* another stream may be faster: then this one still waits */
+			qp->rnr_deadline_ns = now_ns + patience_ns(qp);
+			watch(qp);
 		}
 		return;
 	}

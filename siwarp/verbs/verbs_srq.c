@@ -33,6 +33,7 @@ static struct siw_srq *blank_srq(struct siw_context *ctx)
 	srq->ctx = ctx;
 	siw_lock_init(&srq->lock);
 	siw_link_init(&srq->kept);
+	siw_link_init(&srq->parked);
 	return srq;
 }
 
@@ -169,6 +170,14 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 	return 0;
 }
 
+/* Their Sends came before these receives. The first to look has the first. */
+static void wake_parked(struct siw_srq *srq)
+{
+	for (struct siw_link *l = srq->parked.next; l != &srq->parked; l = l->next)
+		siw_verbs_mark_unsent(siw_container(l, struct siw_qp, of_srq));
+	siw_verbs_nudge(srq->ctx);
+}
+
 int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
 {
 	int err = 0;
@@ -186,6 +195,8 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 		if (err)
 			break;
 	}
+	if (__builtin_expect(!siw_link_alone(&srq->parked), 0))
+		wake_parked(srq);
 	siw_unlock(&srq->lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

@@ -336,3 +336,18 @@ def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two: Wire) -
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.ok, shared.data(3, 5)) == (3, True, b"early")
     assert poll(a.scq)[0].ok
+
+
+def test_streams_that_wait_for_it_are_served_as_receives_come(two: Wire) -> None:
+    shared = Shared(two.passive)
+    ends = [connect(two, shared, persona=Persona.ROCE) for _ in range(3)]
+    parked = counter("rnr_parked")
+    for a, _ in ends:
+        a.post(SEND, length=5)
+    until(lambda: ends[0][1].rcq.poll() or counter("rnr_parked") == parked + 3)
+    for wr_id in range(3):
+        shared.post(wr_id)
+        (wc,) = until(lambda: [wc for _, b in ends for wc in b.rcq.poll()])
+        assert (wc.wr_id, wc.ok) == (wr_id, True)
+    for a, _ in ends:
+        assert poll(a.scq)[0].ok
