@@ -230,8 +230,14 @@ class QP(Handle):
         mask = int(attr.mask) if mask is None else int(mask)
         for name, bit in QPAttr._MASKS.items():
             value = getattr(attr, name)
-            if mask & bit and value is not None:
+            if not mask & bit or value is None:
+                continue
+            try:
                 setattr(c_attr, name, value.fileno() if isinstance(value, socket.socket) else value)
+            except OverflowError:
+                raise LimitError(
+                    errno.EINVAL, f"modifying {self!r}: {name}={value} is no such number"
+                ) from None
         rc = lib.siw_modify_qp(self._live(), c_attr, mask)
         if rc == -errno.EINVAL:
             raise refusal.modification(self, attr, mask)

@@ -277,17 +277,20 @@ static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
 {
+	bool dead;
+
 	if (!qp)
 		return -EINVAL;
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
 	siw_lock(&qp->ctx->progress);
+	dead = qp->dead;
 	siw_lock(&qp->send_lock);
-	if (attr)
+	if (attr && !dead)
 		query_attr(qp, attr);
-	if (init)
+	if (init && !dead)
 		query_init(qp, init);
 	siw_unlock(&qp->send_lock);
 	siw_unlock(&qp->ctx->progress);
-	return 0;
+	return dead ? -EINVAL : 0;
 }

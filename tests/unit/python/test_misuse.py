@@ -347,6 +347,13 @@ STATES: list[Row] = [
         "from 0 to 128",
     ),
     (
+        "a Q_Key that is no number of 32 bits",
+        lambda w: w.ud().modify(QPAttr(qkey=-1)),
+        Limit,
+        EINVAL,
+        "qkey=-1 is no such number",
+    ),
+    (
         "rights that are none",
         lambda w: w.rc().modify(QPAttr(qp_access_flags=1 << 20)),
         Plain,
