@@ -91,9 +91,9 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
 
 /* As enum ibv_event_type. Those without a comment are never raised. */
 enum siw_event_type {
-	SIW_EVENT_CQ_ERR = 0,	  /* cq: it overflowed; its QPs are in ERR */
-	SIW_EVENT_QP_FATAL = 1,	  /* qp: to ERR: the peer ended the stream in error, or lost it */
-	SIW_EVENT_QP_REQ_ERR = 2, /* qp: to ERR: the peer asked for what cannot be */
+	SIW_EVENT_CQ_ERR = 0,	     /* cq: it overflowed; its QPs are in ERR */
+	SIW_EVENT_QP_FATAL = 1,	     /* qp: to ERR: its stream or its CQ failed */
+	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: to ERR: the peer asked for what cannot be */
 	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: to ERR: the peer may not touch what it asked for */
 	SIW_EVENT_COMM_EST = 4,	     /* qp: a message came while it is in RTR */
 	SIW_EVENT_SQ_DRAINED = 5,    /* qp: in SQD, and what was begun is complete */
@@ -126,8 +126,10 @@ struct siw_async_event {
 /*
  * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0, -EAGAIN when the time
  * is over, -EINTR on a signal. A kind that happens to an object several times before anybody takes
- * it is one event. A QP that goes to ERR by siw_modify_qp, by a disconnect of either end, or by a
- * request of its own that fails (its completion says so) raises nothing.
+ * it is one event. A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR: FATAL is
+ * a Terminate of the peer's, a broken or reset stream, an overflow of its CQ. One that goes there
+ * by siw_modify_qp, by a disconnect of either end, or by a request of its own that fails (its completion
+ * says so) raises none of them. An RC QP passes through RTR at once: COMM_EST is for UD.
  */
 int siw_get_async_event(struct siw_context *context, struct siw_async_event *event, int timeout_ms);
 /*
