@@ -12,10 +12,11 @@ struct event_node {
 
 int siw_verbs_evq_open(struct siw_context *ctx, struct siw_verbs_evq **out)
 {
-	struct siw_verbs_evq *q = calloc(1, sizeof(*q));
+	struct siw_verbs_evq *q;
 
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
+	q = calloc(1, sizeof(*q));
 	if (!q)
 		return -ENOMEM;
 	q->fd = siw_rdmap_event_open();
