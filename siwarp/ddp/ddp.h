@@ -220,6 +220,7 @@ int siw_ddp_reply(struct siw_ddp_stream *stream, const struct siw_mpa_params *pa
 int siw_ddp_addrs(struct siw_ddp_stream *stream, struct siw_addr *local, struct siw_addr *peer);
 void siw_ddp_set_token(struct siw_ddp_stream *stream, void *token);
 void siw_ddp_again(struct siw_ddp_stream *stream);
+bool siw_ddp_staged(const struct siw_ddp_stream *stream);
 void siw_ddp_hold(struct siw_ddp_stream *stream);
 bool siw_ddp_crc_on(const struct siw_ddp_stream *stream);
 int siw_ddp_shutdown(struct siw_ddp_stream *stream);

@@ -138,6 +138,11 @@ void siw_ddp_again(struct siw_ddp_stream *stream)
 	siw_mpa_again(stream->mpa);
 }
 
+bool siw_ddp_staged(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_staged(stream->mpa);
+}
+
 void siw_ddp_hold(struct siw_ddp_stream *stream)
 {
 	siw_mpa_hold(stream->mpa);

@@ -147,6 +147,8 @@ int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct 
 void siw_mpa_set_token(struct siw_mpa_stream *stream, void *token);
 /* The upper layer stopped short of "nothing yet": hand the token out again. */
 void siw_mpa_again(struct siw_mpa_stream *stream);
+/* Octets came that were not looked at yet: the next siw_mpa_rx_fpdu may need no system call. */
+bool siw_mpa_staged(const struct siw_mpa_stream *stream);
 /* Nobody will read it before that: as siw_llp_hold. */
 void siw_mpa_hold(struct siw_mpa_stream *stream);
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);

@@ -136,6 +136,8 @@ int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err 
 int siw_rdmap_addrs(struct siw_rdmap_stream *stream, struct siw_addr *local, struct siw_addr *peer);
 void siw_rdmap_set_token(struct siw_rdmap_stream *stream, void *token);
 void siw_rdmap_again(struct siw_rdmap_stream *stream);
+/* Octets came that no siw_rdmap_recv has looked at. */
+bool siw_rdmap_staged(const struct siw_rdmap_stream *stream);
 void siw_rdmap_hold(struct siw_rdmap_stream *stream);
 bool siw_rdmap_crc_on(const struct siw_rdmap_stream *stream);
 
@@ -226,7 +228,7 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_STARTED, /* responder: the peer's first FPDU came; sending is open, flush is due */
 	SIW_RDMAP_RECV,	   /* a Send arrived: cookie, length, solicited, invalidated */
 	SIW_RDMAP_READ_DONE,  /* an RDMA Read is complete: cookie, length */
-	SIW_RDMAP_REQUESTED,  /* the peer asked for data: flush is due */
+	SIW_RDMAP_REQUESTED,  /* the peer asked for data, length octets: flush is due */
 	SIW_RDMAP_PROGRESS,   /* something one-sided was placed; nothing to tell the user */
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream is over */
 	SIW_RDMAP_ERROR,  /* this end found err; siw_rdmap_terminate is due; the stream is over */

@@ -206,6 +206,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 	if (siw_rdmap_request_release(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
+	event->length = be32toh(stream->read_bufs[delivery->cookie].rdmardsz);
 	return 1;
 }
 

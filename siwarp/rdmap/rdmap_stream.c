@@ -140,6 +140,11 @@ void siw_rdmap_again(struct siw_rdmap_stream *stream)
 	siw_ddp_again(stream->ddp);
 }
 
+bool siw_rdmap_staged(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_staged(stream->ddp);
+}
+
 void siw_rdmap_hold(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_hold(stream->ddp);

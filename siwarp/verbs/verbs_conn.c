@@ -360,6 +360,7 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 		qp->granted_ird = at->ird;
 		qp->wire_err = 0;
 		qp->sends_begun = 0;
+		qp->peer_asks = false;
 		qp->confirm = (struct siw_confirm){ .on = qp->roce && at->ord && at->ord_told };
 	}
 	siw_unlock(&qp->send_lock);

@@ -282,6 +282,7 @@ struct siw_qp {
 	_Atomic uint32_t rq_freed;
 	int burst;		  /* messages to ask for at the next turn: progress */
 	bool heard;		  /* COMM_EST was raised since it left RESET: progress */
+	bool peer_asks;		  /* by Reads of nothing whether its messages are here: progress */
 	bool parked;		  /* Sends wait for receives: progress and recv_lock to write */
 	struct siw_link of_srq;	  /* in its SRQ's parked, then: the SRQ's lock */
 	uint32_t rnr_msn;	  /* the oldest of them: progress */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import counted, counter, nothing, pattern, poll, refused, until
+from unit.verbs.verbs_harness import Rig, counted, counter, nothing, pattern, poll, refused, until
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam
@@ -226,11 +226,14 @@ def test_both_ends_send_at_once_and_all_of_it_completes_in_order(two: Wire) -> N
     for end in (a, b):
         for i in range(40):
             end.recv(i, offset=1 << 20, length=1 << 16)
+    # Apart in memory: what is sent, what is read into, what the peer writes to, and reads from.
+    sink, target, source, size = 1 << 18, 2 << 18, 3 << 18, 1 << 14
     for i in range(40):
         for end, other in ((a, b), (b, a)):
-            end.post(
-                (SEND, WRITE, READ)[i % 3], i, length=1 << 14, remote=other.mem.remote(0, 1 << 14)
-            )
+            opcode = (SEND, WRITE, READ)[i % 3]
+            remote = other.mem.remote(source if opcode == READ else target, size)
+            offset = sink if opcode == READ else 0
+            end.post(opcode, i, offset=offset, length=size, remote=remote)
     for end in (a, b):
         assert [(w.wr_id, w.status) for w in poll(end.scq, 40)] == [(i, 0) for i in range(40)]
 
@@ -245,6 +248,28 @@ def test_the_last_message_completes_although_its_receiver_disconnects_at_once(tw
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
         a.close()
         b.close()
+
+
+def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -> None:
+    a = Rig()
+    lib.siw_setting_set(b"progress", 0)
+    try:
+        lazy = Rig()
+    finally:
+        lib.siw_setting_set(b"progress", 1)
+    wire = Wire(a, lazy)
+    x, y = roce(wire)
+    for i in range(8):
+        y.recv(i)
+        x.post(SEND, i, length=100)
+        assert poll(y.rcq)[0].wr_id == i
+        # Of the first question nobody knew that it would come.
+        if i == 0:
+            until(lambda: y.rcq.poll(1) == [] and x.scq.poll(1))
+        else:
+            assert poll(x.scq)[0].wr_id == i
+    for rig in (a, lazy):
+        rig.close()
 
 
 def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(two: Wire) -> None:
