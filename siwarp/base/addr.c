@@ -25,9 +25,13 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 {
 	struct siw_addr addr = { .port_be = htons(port) };
 	char number[INET6_ADDRSTRLEN];
-	const char *percent = strchr(text, '%');
-	size_t len = percent ? (size_t)(percent - text) : strlen(text);
+	const char *percent;
+	size_t len;
 
+	if (!text || !out)
+		return -EINVAL;
+	percent = strchr(text, '%');
+	len = percent ? (size_t)(percent - text) : strlen(text);
 	if (len >= sizeof(number))
 		return -EINVAL;
 	memcpy(number, text, len);
@@ -64,6 +68,8 @@ char *siw_addr_format(const struct siw_addr *addr, char *text, size_t size)
 {
 	char number[INET6_ADDRSTRLEN], scope[IF_NAMESIZE + 1];
 
+	if (!addr || !text)
+		return text;
 	switch (addr->family) {
 	case AF_INET:
 		inet_ntop(AF_INET, addr->v4, number, sizeof(number));

@@ -38,7 +38,7 @@ static const char *capture;
 
 static const struct setting *find_name(const char *name)
 {
-	for (int i = 0; i < N_SETTINGS; i++)
+	for (int i = 0; name && i < N_SETTINGS; i++)
 		if (strcmp(table[i].name, name) == 0)
 			return &table[i];
 	return NULL;

@@ -41,8 +41,8 @@ struct siw_cm_id {
 
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 {
-	struct siw_cm_channel *ch = calloc(1, sizeof(*ch));
-	int err = ch ? siw_verbs_evq_open(context, &ch->evq) : -ENOMEM;
+	struct siw_cm_channel *ch = context ? calloc(1, sizeof(*ch)) : NULL;
+	int err = ch ? siw_verbs_evq_open(context, &ch->evq) : context ? -ENOMEM : -EINVAL;
 
 	if (err) {
 		free(ch);
@@ -56,6 +56,8 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 
 int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 {
+	if (!ch)
+		return -EINVAL;
 	if (siw_verbs_stale(ch->context))
 		return -ESTALE;
 	if (atomic_load(&ch->n_ids))
@@ -68,6 +70,8 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 
 int siw_cm_channel_fd(struct siw_cm_channel *ch)
 {
+	if (!ch)
+		return -EINVAL;
 	if (siw_verbs_stale(ch->context))
 		return -ESTALE;
 	return siw_verbs_evq_fd(ch->evq);
@@ -77,6 +81,10 @@ struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 {
 	struct siw_cm_id *id;
 
+	if (!ch) {
+		errno = EINVAL;
+		return NULL;
+	}
 	if (siw_verbs_stale(ch->context)) {
 		errno = ESTALE;
 		return NULL;
@@ -94,8 +102,11 @@ struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 
 int siw_cm_destroy_id(struct siw_cm_id *id)
 {
-	struct siw_cm_channel *ch = id->channel;
+	struct siw_cm_channel *ch;
 
+	if (!id)
+		return -EINVAL;
+	ch = id->channel;
 	if (siw_verbs_stale(ch->context))
 		return -ESTALE;
 	siw_lock(&ch->lock);
@@ -111,13 +122,14 @@ int siw_cm_destroy_id(struct siw_cm_id *id)
 
 void siw_cm_set_context(struct siw_cm_id *id, void *context)
 {
-	id->user = context;
+	if (id)
+		id->user = context;
 }
 
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr l, p;
-	int err = siw_verbs_stale(id->channel->context);
+	int err = id ? siw_verbs_stale(id->channel->context) : -EINVAL;
 
 	if (!err)
 		err = id->conn ? siw_verbs_conn_addrs(id->conn, &l, &p) : -ENOTCONN;
@@ -135,6 +147,8 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 	int err;
 
+	if (!id || !qp)
+		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
 	if (id->qp || id->listening || siw_verbs_qp_type(qp) != SIW_QPT_RC ||
@@ -152,6 +166,8 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 {
 	int err;
 
+	if (!id || !addr)
+		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
 	if (id->conn || id->qp)
@@ -236,6 +252,8 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	static const struct siw_cm_param defaults;
 	int err;
 
+	if (!id || !dest)
+		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
 	if (id->conn || !id->qp)
@@ -309,6 +327,8 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	struct siw_mpa_params reply;
 	int err;
 
+	if (!id)
+		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
 	/* A Reply that says yes cannot be taken back: look at the QP before. */
@@ -334,6 +354,8 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 	struct siw_mpa_params p = { .rejected = 1 };
 	int err;
 
+	if (!id)
+		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
 	if (!id->passive || !id->conn)
@@ -349,6 +371,8 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 
 int siw_cm_disconnect(struct siw_cm_id *id)
 {
+	if (!id)
+		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
 	return id->conn && !id->listening ? siw_verbs_disconnect(id->conn) : -ENOTCONN;
@@ -518,6 +542,8 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
 	struct siw_verbs_conn_event e;
 
+	if (!ch || !event)
+		return -EINVAL;
 	if (siw_verbs_stale(ch->context))
 		return -ESTALE;
 	/*

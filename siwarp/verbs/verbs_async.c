@@ -159,6 +159,8 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 	struct wanted_event want = { .ctx = ctx, .event = event };
 	int r;
 
+	if (!ctx || !event)
+		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
 	r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
@@ -187,7 +189,7 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 
 void siw_ack_async_event(struct siw_async_event *event)
 {
-	struct siw_async *async = async_of(event);
+	struct siw_async *async = event ? async_of(event) : NULL;
 
 	if (!async || siw_verbs_inherited(async->ctx))
 		return;
@@ -199,6 +201,8 @@ void siw_ack_async_event(struct siw_async_event *event)
 
 int siw_async_fd(struct siw_context *ctx)
 {
+	if (!ctx)
+		return -EINVAL;
 	return siw_verbs_inherited(ctx) ? -ESTALE : ctx->async_fd;
 }
 

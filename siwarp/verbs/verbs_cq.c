@@ -17,6 +17,10 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 {
 	struct siw_comp_channel *ch;
 
+	if (!ctx) {
+		errno = EINVAL;
+		return NULL;
+	}
 	if (siw_verbs_inherited(ctx)) {
 		errno = ESTALE;
 		return NULL;
@@ -45,6 +49,8 @@ fail:
 
 int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 {
+	if (!ch)
+		return -EINVAL;
 	if (siw_verbs_inherited(ch->ctx))
 		return -ESTALE;
 	if (atomic_load(&ch->n_cq))
@@ -58,6 +64,8 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 
 int siw_comp_channel_fd(struct siw_comp_channel *ch)
 {
+	if (!ch)
+		return -EINVAL;
 	if (siw_verbs_inherited(ch->ctx))
 		return -ESTALE;
 	return ch->fd;
@@ -122,6 +130,8 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 	struct wanted_event want = { .ch = ch };
 	int r;
 
+	if (!ch || !cq)
+		return -EINVAL;
 	if (siw_verbs_inherited(ch->ctx))
 		return -ESTALE;
 	collecting = ch;
@@ -137,7 +147,7 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 
 void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
 {
-	struct siw_comp_channel *ch = cq->channel;
+	struct siw_comp_channel *ch = cq ? cq->channel : NULL;
 
 	if (!ch || siw_verbs_inherited(cq->ctx))
 		return;
@@ -207,6 +217,10 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	struct siw_cq *cq = NULL;
 	int err = EINVAL;
 
+	if (!ctx) {
+		errno = EINVAL;
+		return NULL;
+	}
 	if (siw_verbs_inherited(ctx)) {
 		errno = ESTALE;
 		return NULL;
@@ -286,6 +300,8 @@ int siw_cq_capacity(struct siw_cq *cq)
 {
 	int capacity;
 
+	if (!cq)
+		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
 	siw_lock(&cq->lock);
@@ -298,6 +314,8 @@ int siw_cq_waiting(struct siw_cq *cq)
 {
 	uint32_t head;
 
+	if (!cq)
+		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
 	/* Head first: tail is at or past it then. */
@@ -328,6 +346,8 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	uint32_t mask;
 	int err;
 
+	if (!cq)
+		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
 	if (cqe < 1 || (uint32_t)cqe > cq->ctx->attr.max_cqe)
@@ -449,10 +469,10 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 {
 	int n;
 
+	if (__builtin_expect(!cq, 0) || num_entries < 0)
+		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
-	if (num_entries < 0)
-		return -EINVAL;
 	n = take(cq, num_entries, wc, sources);
 	if (n)
 		return n;
@@ -470,6 +490,8 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 {
+	if (!cq)
+		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
 	if (!cq->channel)

@@ -60,7 +60,7 @@ void siw_free_device_list(struct siw_device **list)
 
 const struct siw_device_info *siw_device_info(struct siw_device *device)
 {
-	return &device->info;
+	return device ? &device->info : NULL;
 }
 
 static void set_limits(struct siw_device_attr *attr)
@@ -126,12 +126,12 @@ static struct siw_context *new_context(void)
 
 struct siw_context *siw_open_device(struct siw_device *device)
 {
-	struct siw_context *ctx = new_context();
+	struct siw_context *ctx = device ? new_context() : NULL;
 	struct siw_rdmap_port *port;
 	int err;
 
 	if (!ctx) {
-		errno = ENOMEM;
+		errno = device ? ENOMEM : EINVAL;
 		return NULL;
 	}
 	siw_counters_init();
@@ -199,13 +199,19 @@ static bool device_has(const struct siw_device_info *info, const struct siw_addr
 
 struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 {
-	struct siw_addr wanted = *addr;
 	struct siw_context *ctx = NULL;
-	struct siw_device **list = siw_get_device_list(NULL);
+	struct siw_device **list;
+	struct siw_addr wanted;
 	int err = ENODEV;
 
+	if (!addr) {
+		errno = EINVAL;
+		return NULL;
+	}
+	list = siw_get_device_list(NULL);
 	if (!list)
 		return NULL;
+	wanted = *addr;
 	if (is_wildcard(addr))
 		siw_addr_parse(addr->family == AF_INET ? "127.0.0.1" : "::1", 0, &wanted);
 	for (struct siw_device **d = list; *d; d++) {
@@ -236,6 +242,8 @@ static void finish_timed(struct siw_context *ctx)
 
 int siw_close_device(struct siw_context *ctx)
 {
+	if (!ctx)
+		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
 	if (atomic_load(&ctx->n_pd) || atomic_load(&ctx->n_cq) || atomic_load(&ctx->n_channel) ||
@@ -255,6 +263,8 @@ int siw_close_device(struct siw_context *ctx)
 
 int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 {
+	if (!ctx || !attr)
+		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
 	*attr = ctx->attr;
@@ -263,12 +273,12 @@ int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 
 const struct siw_device_info *siw_context_info(struct siw_context *ctx)
 {
-	return &ctx->info;
+	return ctx ? &ctx->info : NULL;
 }
 
 int siw_capture_start(const char *path)
 {
-	return siw_capture_open(path);
+	return path ? siw_capture_open(path) : -EINVAL;
 }
 
 void siw_capture_stop(void)

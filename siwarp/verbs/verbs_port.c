@@ -93,6 +93,8 @@ void siw_verbs_port_close(struct siw_context *ctx)
 
 int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 {
+	if (!ctx || !info)
+		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
 	siw_lock(&ctx->progress);

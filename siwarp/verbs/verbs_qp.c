@@ -291,7 +291,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 
 uint32_t siw_qp_num(struct siw_qp *qp)
 {
-	return qp->qpn;
+	return qp ? qp->qpn : 0; /* which no QP has */
 }
 
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer)
@@ -299,6 +299,8 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	struct siw_addr other = { 0 }, own = { 0 };
 	int err = -ENOTCONN;
 
+	if (!qp)
+		return -EINVAL;
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
 	siw_lock(&qp->ctx->progress);

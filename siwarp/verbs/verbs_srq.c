@@ -182,10 +182,10 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 {
 	int err = 0;
 
-	if (siw_verbs_inherited(srq->ctx)) {
+	if (!srq || siw_verbs_inherited(srq->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
-		return -ESTALE;
+		return srq ? -ESTALE : -EINVAL;
 	}
 	siw_lock(&srq->lock);
 	for (; wr; wr = wr->next) {

@@ -49,6 +49,8 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 {
 	int n = -EINVAL;
 
+	if (!qp || (max > 0 && !out))
+		return -EINVAL;
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
 	siw_lock(&qp->ctx->progress);

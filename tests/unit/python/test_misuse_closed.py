@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import mmap
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -199,6 +201,54 @@ def test_null_pointers_are_refused_by_c(world: World) -> None:
         assert rc == -EINVAL
     assert lib.siw_rereg_mr(null, 1, pd, null, 0, 0) == -4
     assert lib.siw_query_qp(qp, null, null) == 0
+
+
+NULLS = """
+from siwarp._siwarp import ffi, lib
+for name in dir(lib):
+    call = getattr(lib, name)
+    if not name.startswith("siw_") or not callable(call):
+        continue
+    kind = ffi.typeof(call)
+    if not any(arg.kind == "pointer" for arg in kind.args):
+        continue
+    print(name, end=" ", flush=True)
+    ffi.errno = 0
+    got = call(*(ffi.NULL if arg.kind == "pointer" else 0 for arg in kind.args))
+    if kind.result.kind == "pointer":
+        print("NULL" if got == ffi.NULL else "something", ffi.errno)
+    else:
+        print(got)
+"""
+
+#: What is fine with nothing, or has no way to say no.
+NOTHING_IS_FINE = {
+    "siw_free_device_list": "None",
+    "siw_get_device_list": "something 0",
+    "siw_device_info": "NULL 0",
+    "siw_context_info": "NULL 0",
+    "siw_addr_format": "NULL 0",
+    "siw_ack_async_event": "None",
+    "siw_ack_cq_events": "None",
+    "siw_cm_set_context": "None",
+    "siw_qp_num": "0",
+    "siw_rereg_mr": "-4",
+    "siw_setting_set": str(-errno.ENOENT),
+    "siw_setting_set_text": str(-errno.ENOENT),
+}
+
+
+def test_every_function_of_c_refuses_nothing_instead_of_crashing() -> None:
+    """Whatever takes a pointer, with NULL for each and 0 for every number."""
+    found = subprocess.run(
+        [sys.executable, "-c", NULLS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert found.returncode == 0, found.stdout.splitlines()[-1:]
+    said = dict(line.split(" ", 1) for line in found.stdout.splitlines())
+    assert len(said) > 60
+    for name, answer in said.items():
+        refusal = {str(-EINVAL), f"NULL {EINVAL}"}
+        assert answer in ({NOTHING_IS_FINE[name]} if name in NOTHING_IS_FINE else refusal), name
 
 
 def test_a_list_of_nothing_is_posted_and_elements_that_are_not_there_are_refused(
