@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scapy.packet import Packet as ScapyPacket
@@ -224,9 +224,37 @@ def _datagram(packet: Packet, sound: bool) -> Message:
     return message
 
 
+def _train(packet: Packet) -> list[Packet]:
+    """The datagrams in one packet that a capture took before the kernel cut it (UDP_SEGMENT).
+
+    All have one size but the last, which may be shorter: the first CRC that fits tells it. Without
+    such a one the packet is what it is.
+    """
+    octets = packet.payload
+    header = parse_header(octets) if len(octets) >= 2 * (UD_HEADER_LEN + CRC_LEN) else None
+    if header is None or header.tagged or (header.dv, header.rv, header.mo) != (1, 1, 0):
+        return [packet]
+    crc = crc32c(octets[:UD_HEADER_LEN])
+    for end in range(UD_HEADER_LEN, len(octets) - CRC_LEN - UD_HEADER_LEN):
+        if crc == int.from_bytes(octets[end : end + CRC_LEN], "little"):
+            size = end + CRC_LEN
+            cut = [
+                replace(packet, payload=octets[at : at + size])
+                for at in range(0, len(octets), size)
+            ]
+            return cut if all(map(_sound, cut)) else [packet]
+        crc = crc32c(octets[end : end + 1], crc)
+    return [packet]
+
+
 def _ud(packets: list[Packet]) -> list[_Found]:
     """The datagrams of ours, by who talks to whom."""
-    judged = [(packet, _sound(packet)) for packet in packets]
+    judged = []
+    for packet in packets:
+        sound = _sound(packet)
+        whole = sound or packet.missing or packet.comment is not None
+        for one in [packet] if whole else _train(packet):
+            judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
     flows: dict[frozenset[tuple[str, int]], _Found] = {}
     for packet, good in judged:

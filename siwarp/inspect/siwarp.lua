@@ -32,12 +32,16 @@ for n = 0, 255 do
 	crc_table[n] = c
 end
 
--- Of a string. The low octet of the register picks the table's row; the rest moves down.
+-- The low octet of the register picks the table's row; the rest moves down.
+local function crc_step(c, octet)
+	return bits.bxor(math.floor(c / 256), crc_table[bits.bxor(c % 256, octet) % 256]) % 0x100000000
+end
+
+-- Of a string.
 local function crc32c(octets)
 	local c = 0xffffffff
 	for i = 1, #octets do
-		local row = crc_table[bits.bxor(c % 256, octets:byte(i)) % 256]
-		c = bits.bxor(math.floor(c / 256), row) % 0x100000000
+		c = crc_step(c, octets:byte(i))
 	end
 	return 0xffffffff - c
 end
@@ -192,7 +196,35 @@ siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", 
 
 local HEADER, CRC = 18, 4
 
-function siwarp.dissector(tvb, pinfo, root)
+local function is_sound(octets)
+	return crc32c(octets:sub(1, -5)) == Struct.unpack("<I4", octets, #octets - 3)
+end
+
+-- A capture may take a packet before the kernel cuts it into datagrams of one size (UDP_SEGMENT): that
+-- size, by the first CRC that fits; nil where there is none.
+local function train_size(octets)
+	local c = 0xffffffff
+	for i = 1, #octets - HEADER - CRC do
+		if i > HEADER and 0xffffffff - c == Struct.unpack("<I4", octets, i) then
+			for at = i + CRC, #octets, i + CRC - 1 do
+				local piece = octets:sub(at, at + i + CRC - 2)
+				if #piece < HEADER + CRC or not is_sound(piece) then
+					return nil
+				end
+			end
+			return i + CRC - 1
+		end
+		c = crc_step(c, octets:byte(i))
+	end
+	return nil
+end
+
+local function plausible(tvb)
+	return tvb:len() >= HEADER + CRC and bits.band(tvb(0, 1):uint(), 0xc3) == 0x41
+		and bits.band(tvb(1, 1):uint(), 0xf8) == 0x40 and tvb(14, 4):uint() == 0
+end
+
+local function add_datagram(tvb, pinfo, root)
 	pinfo.cols.protocol = "SIWARP"
 	local tree = root:add(siwarp, tvb())
 	if tvb:len() < HEADER + CRC then
@@ -238,19 +270,30 @@ function siwarp.dissector(tvb, pinfo, root)
 	return tvb:len()
 end
 
+function siwarp.dissector(tvb, pinfo, root)
+	local size = nil
+	if plausible(tvb) and not is_sound(tvb:raw()) then
+		size = train_size(tvb:raw())
+	end
+	if size == nil then
+		return add_datagram(tvb, pinfo, root)
+	end
+	for at = 0, tvb:len() - 1, size do
+		add_datagram(tvb(at, math.min(size, tvb:len() - at)):tvb(), pinfo, root)
+	end
+	return tvb:len()
+end
+
 local function is_datagram(tvb)
-	if tvb:len() < HEADER + CRC or tvb:reported_len() > tvb:len() then
+	if tvb:len() < HEADER + CRC or tvb:reported_len() > tvb:len()
+		or bits.band(tvb(0, 1):uint(), 0x83) ~= 1 then
 		return false
 	end
-	local first, second = tvb(0, 1):uint(), tvb(1, 1):uint()
-	if bits.band(first, 0x83) ~= 1 then
-		return false
+	local octets = tvb:raw()
+	if is_sound(octets) then
+		return true
 	end
-	local crc = tvb(tvb:len() - CRC, CRC):le_uint()
-	if crc == 0 then
-		return first == 0x41 and second >= 0x40 and second <= 0x47 and tvb(14, 4):uint() == 0
-	end
-	return crc == crc32c(tvb(0, tvb:len() - CRC):raw())
+	return plausible(tvb) and (octets:sub(-4) == "\0\0\0\0" or train_size(octets) ~= nil)
 end
 
 local function datagram_heuristic(tvb, pinfo, root)

@@ -396,6 +396,19 @@ def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
     assert found.messages[0].frame == len(pieces)
 
 
+@pytest.mark.parametrize("size", [0, 1, 64, 1400])
+def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_one(
+    tmp_path: Path, size: int
+) -> None:
+    train = b"".join(ud(n, b"t" * size) for n in range(1, 21)) + ud(21, b"t" * (size // 2))
+    link = Link()
+    link.packets = [datagram(train), datagram(ud(22)), datagram(train[:-1] + b"\xee")]
+    found = seen(link, tmp_path)
+    assert [m.fields["msn"] for m in found.messages] == [*range(1, 23), 1]
+    assert [m.length for m in found.messages[:21]] == [size] * 20 + [size // 2]
+    assert errors(found) == [("wrong CRC", "RFC5041-3-07")]
+
+
 def test_what_a_snapshot_length_cut_off_is_told_and_no_error(tmp_path: Path) -> None:
     link = startup(Link().open()).send(0, send(1, b"x" * 400)).send(0, send(2))
     link.packets += [datagram(ud(1)), datagram(ud(2, b"y" * 400))]
