@@ -1,0 +1,62 @@
+"""Octets made worse: what a seeded run does to recorded ones."""
+
+from __future__ import annotations
+
+import random
+
+INTERESTING = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)
+
+
+def octet(r: random.Random, at: bytearray) -> None:
+    at[r.randrange(len(at))] = r.choice((*INTERESTING, r.randrange(256)))
+
+
+def bit(r: random.Random, at: bytearray) -> None:
+    at[r.randrange(len(at))] ^= 1 << r.randrange(8)
+
+
+def word(r: random.Random, at: bytearray) -> None:
+    """Set 2, 4 or 8 octets to a number near an edge."""
+    n = r.choice((2, 4, 8))
+    place = r.randrange(max(1, len(at) - n))
+    value = r.choice((0, 1, 2, -1, -2, 1 << (8 * n - 1), r.getrandbits(8 * n)))
+    at[place : place + n] = (value % (1 << 8 * n)).to_bytes(n, "big")
+
+
+def length(r: random.Random, at: bytearray) -> None:
+    """Change a two-octet number a little."""
+    place = r.randrange(max(1, len(at) - 1))
+    value = int.from_bytes(at[place : place + 2], "big") + r.choice((-4, -2, -1, 1, 2, 4, 512))
+    at[place : place + 2] = (value % (1 << 16)).to_bytes(2, "big")
+
+
+def cut(r: random.Random, at: bytearray) -> None:
+    del at[r.randrange(len(at)) :]
+
+
+def drop(r: random.Random, at: bytearray) -> None:
+    place = r.randrange(len(at))
+    del at[place : place + r.randrange(1, 9)]
+
+
+def repeat(r: random.Random, at: bytearray) -> None:
+    place = r.randrange(len(at))
+    part = at[place : place + r.randrange(1, 64)]
+    at[place:place] = part
+
+
+def insert(r: random.Random, at: bytearray) -> None:
+    place = r.randrange(len(at) + 1)
+    at[place:place] = r.randbytes(r.randrange(1, 9))
+
+
+WAYS = (octet, bit, word, length, cut, drop, repeat, insert)
+
+
+def worse(r: random.Random, sound: bytes, times: int = 1) -> bytes:
+    """The octets after so many changes."""
+    at = bytearray(sound)
+    for _ in range(times):
+        if at:
+            r.choice(WAYS)(r, at)
+    return bytes(at)

@@ -1,0 +1,360 @@
+"""Seeded mutations of sound octets, fed to live queue pairs, RC and UD, and to a live listener.
+
+20,000 in all under AddressSanitizer, a tenth of that otherwise. HOSTILE_SEED in the environment
+makes another run. The input in hand is in a file before it is fed, to be there after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+from collections import Counter
+from pathlib import Path
+
+from hostile.mutate import worse
+from hostile.peer import HELLO, RawPeer, request_frame
+from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, open_files
+from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, verdict
+from hostile.test_hostile_frames import verdict_on_request
+from scapy.packet import Raw
+from scapy.utils import rdpcap
+from unit.verbs.verbs_harness import LIMIT, Rig, counter, pattern, until
+
+from siwarp.cm import CMID, CMEventType
+from siwarp.inspect import (
+    FPDU,
+    DDPDatagram,
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    QuotedUntagged,
+    ReadRequest,
+    Terminate,
+    UDDatagram,
+    crc32c,
+    split_stream,
+    tcp_streams,
+)
+from siwarp.inspect.names import TERM_CODES
+from siwarp.verbs import CQ, QP, QPAttr, QPState, QPType, RecvWR
+
+SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
+TOTAL = 20_000 if os.environ.get("SANITIZER") == "asan" else 2_000
+#: Shares of the total; streams cost a connection each.
+RC, STARTUP = TOTAL // 8, TOTAL // 8
+UD = TOTAL - RC - STARTUP
+CORPUS = Path(__file__).parent / "corpus"
+
+
+class Input:
+    """The octets in hand, in a file that outlives this process."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind = folder, kind
+        self.path = folder / f"hostile-input-{SEED}-{kind}.bin"
+        self.file = self.path.open("w+b", buffering=0)
+
+    def hold(self, octets: bytes) -> bytes:
+        os.pwrite(self.file.fileno(), self.kind.encode() + b"\n" + octets, 0)
+        os.ftruncate(self.file.fileno(), len(self.kind) + 1 + len(octets))
+        return octets
+
+    def blame(self, number: int, error: BaseException) -> AssertionError:
+        kept = self.folder / f"hostile-input-{SEED}-{self.kind}-{number}.bin"
+        kept.write_bytes(self.path.read_bytes())
+        return AssertionError(
+            f"HOSTILE_SEED={SEED}, {self.kind} mutation {number}: {error}; its input is in {kept}: "
+            f"put it into {CORPUS} to have it replayed"
+        )
+
+    def close(self) -> None:
+        self.file.close()
+        self.path.unlink()
+
+
+# ---- RC
+
+
+class LiveRc:
+    """One queue pair that is connected anew for each stream."""
+
+    def __init__(self) -> None:
+        self.target = Target()
+        rig = self.target.rig
+        self.scq: CQ = rig.cq(256)
+        self.rcq: CQ = rig.cq(256)
+        self.qp: QP = rig.qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC)
+        self.files = open_files()
+
+    def sound(self) -> list[list[bytes]]:
+        """Streams as lists of segments that make sense here, and recorded ones that do not."""
+        stag, base = self.target.mr.rkey, self.target.mr.addr
+        write = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES)
+        more = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES, l=0)
+        ask = ReadRequest(sink_stag=7, size=500, src_stag=stag, src_to=base + SOURCE)
+        first = DDPUntagged(opcode=Opcode.SEND, msn=1, l=0) / Raw(pattern(60))
+        rest = DDPUntagged(opcode=Opcode.SEND, msn=1, mo=60) / Raw(pattern(60))
+        solicited = DDPUntagged(opcode=Opcode.SEND_SE, msn=2) / Raw(pattern(10))
+        read = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1) / ask
+        end = DDPUntagged(opcode=Opcode.TERMINATE, qn=2, msn=1) / Terminate(
+            layer=1, etype=2, code=2, m=1, d=1, quoted_ddp=QuotedUntagged(qn=0, msn=1)
+        )
+        answer = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=stag) / Raw(pattern(30))
+        ours = [
+            [write / Raw(pattern(100)), first, rest, solicited, read],
+            [more / Raw(pattern(2000)), write / Raw(pattern(3000)), read, first, rest],
+            [read, write / Raw(pattern(9)), first, rest, end],
+            [first, rest, answer],
+        ]
+        return [[bytes(s) for s in stream] for stream in ours] + recorded()
+
+    def feed(self, octets: bytes) -> None:
+        """A connection on which the peer says this behind a sound start-up, and leaves."""
+        wire = self.target.wire
+        peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
+        peer.send(request_frame(), HELLO, octets)
+        event = wire.request()
+        cm_id: CMID = event.id
+        cm_id.bind_qp(self.qp)
+        for i in range(3):
+            self.qp.post_recv(RecvWR(i, sg=[self.target.mr.sge(RECEIVES + 200 * i, 200)]))
+        cm_id.accept()
+        peer.sock.shutdown(socket.SHUT_WR)
+        said = peer.rest()
+        until(lambda: self.scq.poll(64) == [] and self.qp.qp_state == QPState.ERR)
+        self.answered_soundly(said)
+        peer.close()
+        while event.type != CMEventType.DISCONNECTED:
+            found = wire.p_channel.get_event(LIMIT)
+            assert found is not None, "no end was told"
+            event = found
+        cm_id.close()
+        self.qp.modify(QPAttr(qp_state=QPState.RESET))
+        self.rcq.poll(64)
+
+    def answered_soundly(self, octets: bytes) -> None:
+        """We said a Reply and sound FPDUs; a Terminate comes last and has a known number."""
+        frames = split_stream(octets)
+        assert isinstance(frames.startup, MPAReply) and not frames.startup.r
+        assert frames.rest == b"", "half an FPDU of ours"
+        for i, fpdu in enumerate(frames.fpdus):
+            assert fpdu.crc == fpdu.crc_expected()
+            if fpdu.ulpdu.opcode == Opcode.TERMINATE:
+                t = fpdu.ulpdu[Terminate]
+                assert i == len(frames.fpdus) - 1
+                assert (t.layer, t.etype, t.code) in TERM_CODES or (t.layer, t.etype) == (0, 0)
+
+    def canaries(self) -> None:
+        """What the peer may write it may have written; nothing else changed."""
+        before, after = self.target.all[:PAGE], self.target.all[PAGE + END :]
+        assert set(before) == set(after) == {CANARY}
+        self.target.reset()
+        self.target.unharmed()
+
+    def close(self) -> None:
+        until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
+        self.target.close()
+
+
+def recorded() -> list[list[bytes]]:
+    """What Linux's own stack sent as initiator, segment by segment."""
+    found = []
+    for path in sorted((Path(__file__).parent.parent / "captures").glob("*.pcap")):
+        for octets in tcp_streams(rdpcap(str(path))).values():
+            frames = split_stream(octets)
+            if isinstance(frames.startup, MPARequest) and frames.fpdus:
+                found.append([bytes(f.ulpdu) for f in frames.fpdus[:8]])
+    return found
+
+
+def framed(r: random.Random, segments: list[bytes]) -> bytes:
+    """A stream with one thing wrong: inside a segment whose CRC is right, or anywhere."""
+    segments = list(segments)
+    if r.random() < 0.6:
+        i = r.randrange(len(segments))
+        way = r.random()
+        if way < 0.8:
+            segments[i] = worse(r, segments[i], r.choice((1, 1, 2)))
+        elif way < 0.9:
+            segments.insert(i, segments[i])
+        else:
+            r.shuffle(segments)
+        return b"".join(bytes(FPDU(ulpdu=Raw(s[: 1 << 15]))) for s in segments)
+    return worse(r, b"".join(bytes(FPDU(ulpdu=Raw(s))) for s in segments), r.choice((1, 1, 2, 4)))
+
+
+def test_mutated_streams(build_dir: Path) -> None:
+    r = random.Random(f"rc {SEED}")
+    hand, live = Input(build_dir, "rc"), LiveRc()
+    sound = live.sound()
+    assert len(sound) > 4, "the recorded ones are missing"
+    for i in range(RC):
+        try:
+            live.feed(hand.hold(framed(r, r.choice(sound))))
+            if i % 100 == 99:
+                live.canaries()
+        except (AssertionError, OSError) as e:
+            raise hand.blame(i, e) from e
+    live.canaries()
+    live.close()
+    hand.close()
+
+
+# ---- start-up
+
+
+class LiveListener:
+    """A listener, with a good connection beside it."""
+
+    def __init__(self) -> None:
+        self.target = Target()
+        self.files = open_files()
+
+    def feed(self, octets: bytes) -> None:
+        wire = self.target.wire
+        want = verdict_on_request(octets) if len(octets) >= 20 else "short"
+        peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
+        with contextlib.suppress(ConnectionError):
+            peer.send(octets)
+        if want == "request":
+            event = wire.request()
+            event.id.reject()
+            assert peer.reply().r
+            event.id.close()
+        else:
+            with contextlib.suppress(OSError):  # it may be closed already
+                peer.sock.shutdown(socket.SHUT_WR)
+            said = peer.rest()
+            assert (MPAReply(said).r == 1) if want == "rejected" else said == b"", said
+            assert wire.p_channel.get_event(0) is None
+        peer.close()
+
+    def close(self) -> None:
+        until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
+        self.target.unharmed()
+        self.target.close()
+
+
+def test_mutated_requests(build_dir: Path) -> None:
+    r = random.Random(f"startup {SEED}")
+    hand, live = Input(build_dir, "startup"), LiveListener()
+    sound = [
+        bytes(MPARequest(rev=1, private_data=b"hello")),
+        bytes(MPARequest(rev=2, s=1, ird=4, ord=4, private_data=b"private")),
+        bytes(MPARequest(rev=2, s=1, a=1, b=1, c_rtr=1, d_rtr=1, ird=16383, ord=1)),
+        bytes(MPARequest(rev=0, c=0)),
+    ]
+    for i in range(STARTUP):
+        try:
+            live.feed(hand.hold(worse(r, r.choice(sound), r.choice((1, 1, 2)))))
+        except (AssertionError, OSError) as e:
+            raise hand.blame(i, e) from e
+    live.close()
+    hand.close()
+
+
+# ---- UD
+
+
+class LiveUd:
+    """A UD queue pair and a plain socket that sends to it."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.memory = bytearray([CANARY]) * (3 * PAGE)
+        self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
+        self.qp = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY, max_recv_wr=128)
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.posted = 0
+        self.before = self.counts()
+
+    def counts(self) -> Counter[str]:
+        return Counter({name: counter(name) for name in DROPS})
+
+    def feed(self, datagrams: list[bytes]) -> None:
+        """Each is delivered or dropped exactly as its octets say."""
+        for _ in range(self.posted, 100):
+            self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(0, RECV)]))
+        want = Counter(verdict(d) for d in datagrams)
+        for d in datagrams:
+            self.sock.sendto(d, self.qp.addr)
+        found: list[int] = []
+
+        def all_here() -> bool:
+            found.extend(w.byte_len for w in self.qp.rcq.poll(64))
+            grown = self.counts() - self.before
+            # One that is too long is counted and completes a receive.
+            return len(found) + sum(grown.values()) - grown["drop_too_long"] == len(datagrams)
+
+        until(all_here)
+        grown = self.counts() - self.before
+        self.before = self.counts()
+        self.posted = 100 - len(found)
+        too_long = want.pop("too long", 0)
+        assert len(found) == want.pop("delivered", 0) + too_long
+        assert grown == +Counter({**want, "drop_too_long": too_long})
+        assert set(self.memory[:PAGE]) == set(self.memory[PAGE + RECV :]) == {CANARY}
+
+    def close(self) -> None:
+        self.sock.close()
+        self.rig.close()
+
+
+def sealed(octets: bytes) -> bytes:
+    return octets + crc32c(octets).to_bytes(4, "little")
+
+
+def test_mutated_datagrams(build_dir: Path) -> None:
+    r = random.Random(f"ud {SEED}")
+    hand, live = Input(build_dir, "ud"), LiveUd()
+    sound = [
+        bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, opcode=op) / Raw(pattern(n))))
+        for op in (Opcode.SEND, Opcode.SEND_SE)
+        for n in (0, 1, 60, RECV)
+    ]
+    for start in range(0, UD, 50):
+        batch = []
+        for _ in range(min(50, UD - start)):
+            one = r.choice(sound)
+            if r.random() < 0.7:
+                batch.append(sealed(worse(r, one[:-4], r.choice((1, 1, 2)))))
+            else:
+                batch.append(worse(r, one))
+        try:
+            live.feed([hand.hold(d) for d in batch])
+        except (AssertionError, OSError):  # which one was it?
+            for i, d in enumerate(batch):
+                live.before = live.counts()
+                try:
+                    live.feed([hand.hold(d)])
+                except (AssertionError, OSError) as e:
+                    raise hand.blame(start + i, e) from e
+            raise
+    live.close()
+    hand.close()
+
+
+# ---- what once did harm
+
+
+def test_inputs_that_once_did_harm_do_none() -> None:
+    kept = [path.read_bytes().partition(b"\n") for path in sorted(CORPUS.glob("*.bin"))]
+    for kind, make in ((b"rc", LiveRc), (b"startup", LiveListener), (b"ud", LiveUd)):
+        live = make()
+        for to, _, octets in kept:
+            if to != kind:
+                continue
+            if isinstance(live, LiveUd):
+                live.feed([octets])
+            else:
+                live.feed(octets)
+        live.close()
+
+
+def test_the_shares_make_twenty_thousand_under_asan() -> None:
+    assert RC + STARTUP + UD == TOTAL
+    assert TOTAL == 20_000 or os.environ.get("SANITIZER") != "asan"
