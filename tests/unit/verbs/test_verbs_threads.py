@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import subprocess
 import threading
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from unit.verbs.rc_harness import WRITE, Wire
-from unit.verbs.verbs_harness import Rig, poll
+from unit.verbs.verbs_harness import Rig, poll, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -21,6 +23,7 @@ from siwarp.verbs import (
     MR,
     PD,
     QP,
+    SGE,
     Context,
     QPAttr,
     QPInitAttr,
@@ -119,6 +122,47 @@ def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(two: Wir
             end.close()
 
     team.during(1.0, 2, replace)
+
+
+def test_every_request_completes_once_while_others_drain_break_and_mend_the_queue(
+    rig: Rig,
+) -> None:
+    cq, rcq = rig.cq(4096), rig.cq(16)
+    mr = rig.mr(64)
+    qp = rig.ud(scq=cq, rcq=rcq, max_send_wr=64)
+    target = rig.ah(rig.ud())
+    taken: list[list[int]] = [[], []]
+    found: list[int] = []
+
+    def poster(me: int) -> Callable[[], object]:
+        count = 0
+
+        def post() -> None:
+            nonlocal count
+            count += 1
+            number = count * 2 + me
+            key = 0xBAD if me and count % 8 == 0 else mr.lkey
+            wr = SendWR(number, sg=[SGE(mr.addr, 8, key)], ah=target)
+            qp.post_send([wr] if count % 3 else wr)
+            taken[me].append(number)
+
+        return post
+
+    team = Team()
+    team.add(poster(0))
+    team.add(poster(1))
+    team.add(lambda: found.extend(w.wr_id for w in cq.poll(16)))
+    states = itertools.cycle([QPState.SQD, QPState.RTS, QPState.RTS])
+
+    def change() -> None:
+        with contextlib.suppress(StateError):  # SQE has no way to SQD
+            qp.modify(QPAttr(qp_state=next(states)))
+
+    team.during(1.0, 100, change)
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+    until(lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken)))
+    for me in (0, 1):
+        assert [n for n in found if n % 2 == me] == taken[me], "each once, and in its order"
 
 
 def test_a_completion_queue_is_destroyed_while_others_poll_it(rig: Rig) -> None:
