@@ -414,11 +414,38 @@ static void blame_request(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	siw_unlock(&qp->send_lock);
 }
 
+/*
+ * The peer ended a region that it is still being sent in answer to a Read. What TCP has not taken of that
+ * cannot be recalled, and the memory is the program's as soon as it hears: the connection ends first,
+ * with a reset, as if the region had been deregistered.
+ */
+static __attribute__((cold, noinline)) bool still_read(struct siw_qp *qp,
+						       const struct siw_rdmap_event *ev)
+{
+	const struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					  SIW_RDMAP_CANNOT_INVALIDATE };
+	bool in_flight;
+
+	siw_lock(&qp->send_lock);
+	in_flight = siw_rdmap_revoke(qp->stream, ev->inv_stag) == 1;
+	siw_unlock(&qp->send_lock);
+	if (!in_flight)
+		return false;
+	qp->wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
+	if (qp->conn)
+		siw_verbs_conn_cause(qp->conn, -EPROTO, &err);
+	siw_verbs_flush_recv(qp, ev->cookie);
+	siw_verbs_rc_abort(qp);
+	return true;
+}
+
 /* One event; false when the stream is over. */
 static bool handle(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 {
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
+		if (__builtin_expect(ev->invalidated, 0) && still_read(qp, ev))
+			return false;
 		on_recv(qp, ev);
 		return true;
 	case SIW_RDMAP_BAD_RECV: /* the user's own key was wrong: the ERROR follows */

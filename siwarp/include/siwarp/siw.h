@@ -192,8 +192,9 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
  * region, in any connection the QP comes to have; who else tries is terminated. With
  * SIW_ACCESS_REMOTE_INVALIDATE that peer may end it by a Send with Invalidate: when the receive
  * completes (SIW_WC_WITH_INV) both keys are dead and the memory is the program's alone; siw_dereg_mr
- * is due as ever. An STag without that right or of another QP stays as it is, and the peer is
- * terminated. Local use, as an lkey, is not limited to the QP, which may be destroyed first.
+ * is due as ever. (A peer whose own Read of the region is still being answered gets a reset instead.)
+ * An STag without that right or of another QP stays as it is, and the peer is terminated. Local use,
+ * as an lkey, is not limited to the QP, which may be destroyed first.
  */
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
 /*

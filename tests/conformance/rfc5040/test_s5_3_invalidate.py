@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import SEND, WRITE, Wire
+from unit.verbs.rc_harness import SEND, WRITE, Wire, read_all
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll
 from unit.verbs.wire_peer import Peer, read_request, send, write
 
-from siwarp.inspect import Opcode
+from siwarp.inspect import Opcode, split_stream
 from siwarp.verbs import MR, AccessFlag, SendFlag, SendWR, WCFlag, WCStatus, WROpcode
 
 INVALIDATE = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
@@ -154,6 +154,33 @@ def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) ->
         assert mr.read(5) == b"still"
         peer.put(read_request(1, mr.rkey, mr.addr))
         assert peer.terminated().code == 0
+
+
+@pytest.mark.parametrize("size", [1000, 64 << 20])
+def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
+    wire: Wire, size: int
+) -> None:
+    """Of a Read that the peer itself overtakes: it is answered, or the connection ends before."""
+    with Peer.asking(wire) as peer:
+        end = peer.end
+        mr = region(peer, size=size)
+        end.recv(1)
+        peer.put(read_request(size, mr.rkey, mr.addr))
+        peer.put(send(1, opcode=INV, inv_stag=mr.rkey))
+        wc = poll(end.rcq)[0]
+        mr.view[:] = b"\xee" * size
+        if wc.ok:
+            end.id.disconnect()
+        frames = split_stream(read_all(peer.sock))
+        assert all(f.crc == f.crc_expected() for f in frames.fpdus)
+        got = b"".join(bytes(f.ulpdu.payload) for f in frames.fpdus if f.ulpdu.t)
+        assert got == bytes(len(got))
+        if size == 1000:
+            assert (wc.invalidated_rkey, len(got)) == (mr.rkey, 1000)
+        else:
+            assert (wc.status, wc.vendor_err) == (WCStatus.WR_FLUSH_ERR, 0x000109)
+            assert end.event().wire_error == 0x000109
+        mr.close()
 
 
 # ---- refused
