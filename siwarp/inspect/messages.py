@@ -37,6 +37,7 @@ DROP_CLAUSES = {
 RDMAP_VERSION_CLAUSE = "RFC5040-7.2-08"
 #: Kinds of messages beside the opcodes' names.
 REQUEST, REPLY, GAP, PART, BROKEN = "MPA_REQUEST", "MPA_REPLY", "GAP", "PART", "BROKEN"
+RTR = "RTR"
 
 _TAGGED = struct.Struct(">BBIQ")
 _UNTAGGED = struct.Struct(">BBIIII")
@@ -49,8 +50,9 @@ class Message:
     """One message, whole or what there is of it. Times are seconds since 1970, lengths octets.
 
     `kind` is an opcode's name, or MPA_REQUEST, MPA_REPLY (their length is that of the private
-    data), PART (of a frame, at the end of a stream), BROKEN (no header fits), or GAP: octets that
-    the capture does not have, which says nothing about the peers.
+    data), RTR (the empty FPDU that may open a peer-to-peer connection), PART (of a frame, at the
+    end of a stream), BROKEN (no header fits), or GAP: octets that the capture does not have, which
+    says nothing about the peers.
     """
 
     number: int = 0

@@ -12,6 +12,7 @@ from siwarp.inspect.messages import (
     PART,
     REPLY,
     REQUEST,
+    RTR,
     TERM_CLAUSES,
     Header,
     Message,
@@ -68,6 +69,7 @@ class HalfReader:
         self._next: Header | None = None  # what the next segment of the open message must say
         self._msn: dict[int, int] = {}
         self._over = False  # a Terminate was sent
+        self._may_be_empty = False  # the next FPDU, as it says that the initiator is ready
 
     def read(self) -> None:
         """Cut all of it."""
@@ -133,6 +135,7 @@ class HalfReader:
         asks = isinstance(frame, MPARequest)
         message = self._new(REQUEST if asks else REPLY, len(frame.private_data), 0, end)
         message.fields = _startup_fields(frame)
+        self._may_be_empty = asks and bool(message.fields.get("b"))
         if frame.r and not asks:
             message.blame("the connection was rejected", None)
         self._put(message, end)
@@ -156,6 +159,10 @@ class HalfReader:
     def _fpdu(self, span: Span, offset: int) -> None:
         start, end = offset + span.start, offset + span.end
         length = int.from_bytes(span.octets[:LENGTH_LEN], "big")
+        ready, self._may_be_empty = self._may_be_empty and not length, False
+        if ready:
+            self._put(self._new(RTR, 0, start, end), end)
+            return
         header = parse_header(span.octets[LENGTH_LEN : LENGTH_LEN + min(length, 18)])
         payload = span.octets[LENGTH_LEN + header.size : LENGTH_LEN + length] if header else b""
         what = self._what(header)

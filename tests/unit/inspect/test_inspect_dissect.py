@@ -242,6 +242,15 @@ def test_a_terminate_names_the_clause_of_the_layer_it_blames(
     assert told[1] == clause
 
 
+def test_an_empty_fpdu_that_was_offered_as_ready_to_receive_is_no_error(tmp_path: Path) -> None:
+    empty = bytes(FPDU(ulpdu=Raw(b"")))
+    offers = {"rev": 2, "s": 1, "a": 1, "b": 1}
+    link = startup(Link().open(), **offers, reply_rev=2, reply_s=1, reply_a=1, reply_b=1)
+    found = seen(link.send(0, empty + send(1) + empty), tmp_path)
+    assert kinds(found)[2:] == ["RTR", "SEND", "BROKEN"]
+    assert errors(found) == [("no DDP header", "RFC5041-4.3-01")]
+
+
 def test_a_rejected_connection_is_an_error(tmp_path: Path) -> None:
     found = seen(startup(Link().open(), reply_r=1).close(), tmp_path)
     assert errors(found) == [("the connection was rejected", None)]
