@@ -14,7 +14,10 @@ VARIES = "…"
 WORDS_OF = re.compile(r"_(invalid|busy|why|advice|refusal|reason)")
 ALL_WORDS = "refusal.py"
 #: A C function that prints to people, and what it is given.
-C_CALL = re.compile(r'\b(?:siw_trace_warn_user|fail)\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+C_CALL = re.compile(
+    r"\b(?:siw_trace_warn_user\(|fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
+    r'(?P<text>(?:"(?:[^"\\]|\\.)*"\s*)+)'
+)
 C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")
 
 
@@ -115,8 +118,10 @@ def c_messages(package: Path) -> set[Text]:
     for file in package.rglob("*.c"):
         source = file.read_text("utf-8")
         for call in C_CALL.finditer(source):
-            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call[1]))
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call["text"]))
             line = source[: call.start()].count("\n") + 1
             where = f"{file.relative_to(package)}:{line}"
-            found.add(Text(C_VARIES.sub(VARIES, text), where))
+            text = C_VARIES.sub(VARIES, text)
+            if text != VARIES:
+                found.add(Text(text, where))
     return found
