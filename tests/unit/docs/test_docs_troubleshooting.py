@@ -54,6 +54,11 @@ def everything() -> set[Text]:
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(Text(words, f"siw_wc_status_str({status})"))
+    for kind in range(64):
+        for name in ("siw_event_type_str", "siw_cm_event_str"):
+            words = ffi.string(getattr(lib, name)(kind)).decode()
+            if words != "unknown event":
+                found.add(Text(words, f"{name}({kind})"))
     for numbers, words in errors._CODES.items():
         found.add(Text(words, f"a Terminate's layer, type and code {numbers}"))
     for i in range(lib.siw_counters_count()):
