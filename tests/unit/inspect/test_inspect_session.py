@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
 from scapy.sendrecv import sniff
@@ -29,6 +31,8 @@ from siwarp.inspect import (
     FPDU,
     MPA,
     FPDUSession,
+    MPAReply,
+    MPARequest,
     MPAStartup,
     Opcode,
     bind_mpa,
@@ -206,3 +210,24 @@ def test_our_own_capture_of_both_ends_is_sniffed_whole(tmp_path: Path) -> None:
     packets = sniffed(file, FPDUSession)
     for port, octets in sent(file).items():
         assert frames(packets, port) == octets
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    octets=st.lists(st.binary(max_size=80), max_size=6),
+    begin=st.sampled_from([b"", bytes(MPARequest(m=1)), bytes(MPAReply()), b"MPA ID R"]),
+    sizes=st.lists(st.integers(1, 40), max_size=20),
+    order=st.randoms(use_true_random=False),
+)
+def test_no_octets_and_no_order_of_them_make_our_session_fail(
+    octets: list[bytes], begin: bytes, sizes: list[int], order: random.Random
+) -> None:
+    link = Link().open()
+    for i, piece in enumerate([begin, *octets]):
+        link.send(i % 2, piece, sizes)
+    order.shuffle(link.packets)
+    session = FPDUSession()
+    given_back = [session.process(packet) for packet in link.packets]
+    assert len(given_back) == len(link.packets)
+    for packet in given_back:
+        assert packet is None or MPA not in packet or packet[MPA].frames
