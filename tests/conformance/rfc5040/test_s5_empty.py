@@ -72,6 +72,7 @@ def test_an_empty_send_takes_a_receive_and_any_receive_will_do(wire: Wire) -> No
         assert end.mem.read(16) == b"abc" + b"\xa5" * 13
 
 
+@pytest.mark.clause("RFC5041-3-05")
 def test_empty_segments_may_begin_and_end_a_longer_message(wire: Wire) -> None:
     with Peer.asking(wire) as peer:
         there = MR(peer.end.rig.pd, bytearray(100), ALL_ACCESS)

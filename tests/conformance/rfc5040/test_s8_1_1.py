@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import Wire
+from unit.verbs.rc_harness import SEND, Wire
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll
 from unit.verbs.wire_peer import Peer, read_request, send, write
 
@@ -117,6 +117,23 @@ def test_the_reads_that_a_peer_may_have_outstanding_are_limited(wire: Wire, limi
         for msn in range(1, limit + 2):
             peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
         assert numbers(peer) == (1, 2, 2)
+
+
+@pytest.mark.clause("RFC5040-8.1.1-12")
+def test_a_completion_queue_that_overflows_harms_only_the_streams_that_use_it(wire: Wire) -> None:
+    a, b = wire.connect()
+    c, d = wire.connect()
+    b.rcq.resize(2)
+    for i in range(4):
+        b.recv(i, length=8)
+        d.recv(i, length=8)
+    for i in range(4):
+        a.post(SEND, i, length=4)
+    b.is_over()
+    for i in range(4):
+        c.post(SEND, i, length=4)
+    assert [w.wr_id for w in poll(d.rcq, 4) if w.ok] == [0, 1, 2, 3]
+    assert [w.wr_id for w in poll(c.scq, 4) if w.ok] == [0, 1, 2, 3]
 
 
 # ---- one buffer a message (sections 5.1 and 5.2)

@@ -40,7 +40,7 @@ def test_unless_told_otherwise_we_ask_for_crc(wire: Wire) -> None:
 
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("theirs", [False, True])
-@pytest.mark.clause("RFC5044-4.4-01", "RFC5044-1.2-02")
+@pytest.mark.clause("RFC5044-4.4-01", "RFC5044-1.2-02", "RFC5041-3-07")
 def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, theirs: bool) -> None:
     reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
     with Peer.answering(wire, reply, ConnParam(crc=ours)) as peer:

@@ -255,6 +255,26 @@ def test_an_octet_changed_in_a_marker_is_a_wrong_crc(w: World) -> None:
         assert judged(w.receiver(markers=True), bytes(octets)) == CRC
 
 
+@given(st.data())
+def test_any_octet_changed_in_a_marked_stream_is_noticed_with_its_fpdu(data: st.DataObject) -> None:
+    ulpdus = [pattern(n, n) for n in (40, 600, 0, 300)]
+    octets = bytearray(marked(ulpdus))
+    at = data.draw(st.integers(0, len(octets) - 1))
+    octets[at] ^= data.draw(st.integers(1, 255))
+    sound = sum(len(marked(ulpdus[: i + 1])) <= at for i in range(len(ulpdus)))
+    with world() as w:
+        stream = w.receiver(markers=True)
+        # Whatever a changed length asks for comes, too.
+        sender = threading.Thread(target=stream.sock.sendall, args=(bytes(octets) + bytes(70_000),))
+        sender.start()
+        for u in ulpdus[:sound]:
+            assert stream.receive() == u
+        with pytest.raises(StreamError):
+            until(stream.look)
+        sender.join(20)
+        assert stream.error == CRC
+
+
 def test_a_length_beyond_what_a_marker_can_point_over_ends_the_stream(w: World) -> None:
     stream = w.receiver(crc=False, markers=True)
     octets = marked([pattern(65535)[:65535]], crc=False)

@@ -239,6 +239,7 @@ def test_mulpdu_is_never_more_than_the_setting(w: World, limit: int) -> None:
         assert lib.siw_mpa_mulpdu(w.sender().handle) == limit
 
 
+@pytest.mark.clause("RFC5041-3-02")
 def test_mulpdu_follows_the_segment_size_that_a_young_connection_grows_into(w: World) -> None:
     """Linux starts a loopback connection at half of the first window, 32 KiB."""
     stream = w.sender()

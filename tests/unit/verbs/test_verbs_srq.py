@@ -202,6 +202,7 @@ def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
     assert rig.ctx.get_async_event(0) is None
 
 
+@pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
 def test_a_stream_reaches_the_limit_too(two: Wire) -> None:
     shared = Shared(two.passive)
     a, b = connect(two, shared)
