@@ -176,15 +176,13 @@ static uint32_t wanted_marked(const struct siw_mpa_rx *rx)
 /* Octets that must be staged before the FPDU at the head is given up. */
 static uint32_t wanted(const struct siw_mpa_rx *rx)
 {
-	const uint8_t *at = rx->buf + rx->pos;
-	uint32_t len, ulpdu;
+	uint32_t len;
 
 	if (rx->markers)
 		return wanted_marked(rx);
 	if (staged(rx) < SIW_MPA_LEN_OCTETS)
 		return SIW_MPA_LEN_OCTETS;
-	ulpdu = siw_mpa_be16(at);
-	len = siw_mpa_fpdu_len(ulpdu);
+	len = siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos));
 	if (rx->strict || len <= WHOLE_OCTETS)
 		return len;
 	return SIW_MPA_LEN_OCTETS + HEAD_OCTETS;

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Datagrams, from UDP up to the messages of a UD queue pair. */
+#include "fuzz.h"
+#include "rdmap/rdmap.h"
+
+static struct siw_rdmap_port *port;
+static uint8_t *buffers;
+static uint32_t buffers_key;
+
+static void set_up(void)
+{
+	struct siw_rdmap_region r = { .length = 200, .pd = 1, .rights = 1 };
+
+	buffers = malloc(200);
+	CHECK(buffers && siw_rdmap_port_open(&port) == 0);
+	r.addr = buffers;
+	CHECK(siw_rdmap_stag_alloc(port, &r, &buffers_key) == 0);
+}
+
+static struct siw_rdmap_queue *queue_new(void)
+{
+	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
+				  { (uintptr_t)buffers + 20, 180, buffers_key } };
+	struct siw_rdmap_queue *q;
+
+	CHECK(siw_rdmap_queue_create(port, 8, 2, 1, &q) == 0);
+	for (uint64_t i = 0; i < 8; i++)
+		CHECK(siw_rdmap_queue_post(q, i, sge, 2) == 0);
+	return q;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_rdmap_dgram_attr attr = { .local = fuzz_addr, .fd = -1 };
+	struct siw_rdmap_dgram *dgram;
+	struct siw_rdmap_queue *q;
+	struct siw_rdmap_event event;
+	struct siw_source_drops drops[32];
+	struct fuzz_input in;
+
+	if (!port)
+		set_up();
+	if (!fuzz_begin(data, size, NULL, 0, &in))
+		return 0;
+	attr.no_crc = !(in.flags & FUZZ_CRC);
+	CHECK(siw_rdmap_dgram_open(port, &attr, &dgram) == 0);
+	q = queue_new();
+	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
+	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++) {
+		CHECK(event.cookie < 8);
+		CHECK(event.kind == SIW_RDMAP_RECV ? event.length <= 200
+						   : event.status == -EMSGSIZE);
+	}
+	CHECK(siw_rdmap_dgram_drops(dgram, drops, 32) <= 1);
+	siw_rdmap_dgram_close(dgram);
+	siw_rdmap_queue_destroy(q);
+	fuzz_end(&in);
+	return 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* DDP segments: into queues of small buffers, and under an STag, which the input calls STAG. */
+#include "ddp/ddp.h"
+#include "fuzz.h"
+
+#define REGION 3000
+#define BASE   0x10000 /* the region's first tagged offset */
+
+static struct siw_ddp_port *port;
+static uint32_t stag;
+static uint8_t *region, *buffers;
+
+static void set_up(void)
+{
+	struct siw_ddp_region r = { .length = REGION,
+				    .to_base = BASE,
+				    .pd = 1,
+				    .rights = SIW_DDP_LOCAL_WRITE | SIW_DDP_REMOTE_WRITE };
+
+	region = malloc(REGION);
+	buffers = malloc(400);
+	CHECK(region && buffers && siw_ddp_port_open(&port) == 0);
+	r.addr = region;
+	CHECK(siw_ddp_stag_alloc(port, &r, &stag) == 0);
+}
+
+static struct siw_ddp_queue *queue_new(void)
+{
+	struct siw_ddp_queue_attr attr = { .depth = 4, .max_sge = 2, .internal = true };
+	struct siw_sge sge[2] = { { (uintptr_t)buffers, 100, 0 },
+				  { (uintptr_t)buffers + 100, 300, 0 } };
+	struct siw_ddp_queue *q;
+
+	CHECK(siw_ddp_queue_create(port, &attr, &q) == 0);
+	for (uint64_t i = 0; i < 4; i++)
+		CHECK(siw_ddp_queue_post(q, i, sge, 2) == 0);
+	return q;
+}
+
+static int one(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_delivery delivery = { 0 };
+	struct siw_ddp_seg seg;
+	int r = siw_ddp_rx_head(stream, &seg);
+
+	if (r != 1)
+		return r;
+	if (seg.ulp_octet == 0x77) {
+		siw_ddp_rx_refuse(stream, (struct siw_wire_err){ 0, 2, 6 });
+		return 1;
+	}
+	r = siw_ddp_rx_place(stream, &seg, SIW_DDP_REMOTE_WRITE, &delivery);
+	if (r == 1 && !seg.tagged)
+		CHECK(delivery.length <= 400 && delivery.cookie < 4);
+	return r;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_mpa_params peer, reply = { .ird = 1, .ord = 1 };
+	struct siw_ddp_listener *listener;
+	struct siw_ddp_stream *stream;
+	struct siw_ddp_queue *q[2];
+	struct fuzz_input in;
+	uint8_t request[64];
+	uint64_t cookie;
+	size_t n = size ? fuzz_request(request, data[0]) : 0;
+
+	if (!port)
+		set_up();
+	if (!fuzz_begin(data, size, request, n, &in))
+		return 0;
+	fuzz_patch(&in, "STAG", stag);
+	reply.markers = !!(in.flags & FUZZ_MARKERS);
+	CHECK(siw_ddp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
+	CHECK(siw_ddp_accept(listener, NULL, &stream) == 0);
+	CHECK(siw_ddp_startup(stream, &peer) == 1 && siw_ddp_reply(stream, &reply) == 0);
+	siw_ddp_stream_pd(stream, 1);
+	for (uint32_t i = 0; i < 2; i++)
+		siw_ddp_stream_queue(stream, i, q[i] = queue_new());
+	for (int idle = 0; idle < 4;) {
+		int r = one(stream);
+
+		if (r < 0)
+			break;
+		idle += !r && fuzz_dry();
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		(void)siw_ddp_stream_take(stream, i, &cookie);
+	siw_ddp_close(stream, false);
+	siw_ddp_listener_close(listener);
+	for (uint32_t i = 0; i < 2; i++)
+		siw_ddp_queue_destroy(q[i]);
+	fuzz_end(&in);
+	return 0;
+}

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The functions of llp/llp.h over memory: one socket at a time, nothing waits, all is taken. */
+#include <arpa/inet.h>
+
+#include "fuzz.h"
+
+struct siw_llp_port {
+	int unused;
+};
+
+struct siw_llp_sock {
+	bool listener;
+};
+
+const struct siw_addr fuzz_addr = { .family = AF_INET, .port_be = 0x1027, .v4 = { 127, 0, 0, 1 } };
+uint8_t fuzz_sent[4096];
+size_t fuzz_n_sent;
+
+static struct {
+	uint8_t before[64];
+	size_t n_before, at_before;
+	const struct fuzz_input *in;
+	size_t at;
+	uint8_t how;
+	bool skip, ended;
+} feed;
+
+/* ---- the input ------------------------------------------------------------------------------- */
+
+bool fuzz_begin(const uint8_t *data, size_t size, const void *before, size_t n,
+		struct fuzz_input *in)
+{
+	if (size < 2)
+		return false;
+	in->flags = data[0];
+	in->len = size - 2;
+	in->octets = malloc(in->len + 1);
+	CHECK(in->octets && n <= sizeof(feed.before));
+	memcpy(in->octets, data + 2, in->len);
+	memset(&feed, 0, sizeof(feed));
+	if (n)
+		memcpy(feed.before, before, n);
+	feed.n_before = n;
+	feed.in = in;
+	feed.how = data[1];
+	fuzz_n_sent = 0;
+	siw_setting_set("strict", !!(in->flags & FUZZ_STRICT));
+	return true;
+}
+
+void fuzz_end(struct fuzz_input *in)
+{
+	free(in->octets);
+}
+
+void fuzz_patch(struct fuzz_input *in, const char *word, uint32_t number)
+{
+	number = htonl(number);
+	for (size_t i = 0; i + 4 <= in->len; i++)
+		if (!memcmp(in->octets + i, word, 4))
+			memcpy(in->octets + i, &number, 4);
+}
+
+bool fuzz_dry(void)
+{
+	return feed.ended || (feed.at == feed.in->len && feed.at_before == feed.n_before);
+}
+
+static size_t frame(uint8_t *to, const char *key, uint8_t flags)
+{
+	static const uint8_t depths[4] = { 0, 4, 0, 4 };
+
+	memcpy(to, key, 16);
+	to[16] = (uint8_t)(0x10 | (flags & FUZZ_CRC ? 0x40 : 0));
+	to[17] = 2;
+	to[18] = 0;
+	to[19] = sizeof(depths);
+	memcpy(to + 20, depths, sizeof(depths));
+	return 20 + sizeof(depths);
+}
+
+size_t fuzz_request(uint8_t *to, uint8_t flags)
+{
+	return frame(to, "MPA ID Req Frame", flags);
+}
+
+size_t fuzz_reply(uint8_t *to, uint8_t flags)
+{
+	return frame(to, "MPA ID Rep Frame", flags);
+}
+
+/* ---- reading and writing --------------------------------------------------------------------- */
+
+static size_t scatter(const struct iovec *iov, int n, const uint8_t *from, size_t len)
+{
+	size_t done = 0;
+
+	for (int i = 0; i < n && done < len; i++) {
+		size_t now = iov[i].iov_len < len - done ? iov[i].iov_len : len - done;
+
+		if (now)
+			memcpy(iov[i].iov_base, from + done, now);
+		done += now;
+	}
+	return done;
+}
+
+static ssize_t at_the_end(void)
+{
+	if (feed.how & 16)
+		return -EAGAIN;
+	feed.ended = true;
+	return feed.how & 32 ? -ECONNRESET : 0;
+}
+
+ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	static const size_t most[8] = { 1 << 20, 1, 2, 7, 20, 100, 512, 9000 };
+	size_t len;
+
+	CHECK(!sock->listener);
+	if (feed.at_before < feed.n_before) {
+		len = scatter(iov, n, feed.before + feed.at_before, feed.n_before - feed.at_before);
+		feed.at_before += len;
+		return (ssize_t)len;
+	}
+	if (feed.at == feed.in->len)
+		return at_the_end();
+	feed.skip = !feed.skip;
+	if (feed.how & 8 && feed.skip)
+		return -EAGAIN;
+	len = feed.in->len - feed.at;
+	if (len > most[feed.how & 7])
+		len = most[feed.how & 7];
+	len = scatter(iov, n, feed.in->octets + feed.at, len);
+	feed.at += len;
+	return (ssize_t)len;
+}
+
+/* Every octet is looked at, so that a sanitizer sees what is sent from where it may not be. */
+static ssize_t take(const struct iovec *iov, int n)
+{
+	size_t len = 0;
+
+	for (int i = 0; i < n; i++)
+		for (size_t j = 0; j < iov[i].iov_len; j++, len++)
+			fuzz_sent[fuzz_n_sent++ % sizeof(fuzz_sent)] =
+				((const uint8_t *)iov[i].iov_base)[j];
+	return (ssize_t)len;
+}
+
+ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	CHECK(!sock->listener);
+	return take(iov, n);
+}
+
+int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		     const struct iovec *iov, int n)
+{
+	(void)sock, (void)dest;
+	take(iov, n);
+	return 0;
+}
+
+int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+			   size_t len, uint16_t seg)
+{
+	(void)sock, (void)dest, (void)buf, (void)len, (void)seg;
+	return -EOPNOTSUPP;
+}
+
+/* Datagrams in the input: two octets of length each, then as many octets as there are. */
+ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	const uint8_t *at = feed.in->octets + feed.at;
+	size_t left = feed.in->len - feed.at, len;
+
+	(void)sock;
+	*source = fuzz_addr;
+	if (left < 2)
+		return -EAGAIN;
+	len = (size_t)at[0] << 8 | at[1];
+	if (len > left - 2)
+		len = left - 2;
+	CHECK(len <= size);
+	memcpy(buf, at + 2, len);
+	feed.at += 2 + len;
+	return (ssize_t)len;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+static int sock_new(bool listener, struct siw_llp_sock **out)
+{
+	*out = calloc(1, sizeof(**out));
+	CHECK(*out);
+	(*out)->listener = listener;
+	return 0;
+}
+
+int siw_llp_port_open(struct siw_llp_port **out)
+{
+	*out = calloc(1, sizeof(**out));
+	return *out ? 0 : -ENOMEM;
+}
+
+void siw_llp_port_close(struct siw_llp_port *port)
+{
+	free(port);
+}
+
+int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
+{
+	(void)port, (void)tokens, (void)n;
+	return 0;
+}
+
+int siw_llp_port_arm(struct siw_llp_port *port)
+{
+	(void)port;
+	return 0;
+}
+
+void siw_llp_port_disarm(struct siw_llp_port *port)
+{
+	(void)port;
+}
+
+bool siw_llp_port_armed(const struct siw_llp_port *port)
+{
+	(void)port;
+	return false;
+}
+
+void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+{
+	(void)port;
+	memset(set, 0, sizeof(*set));
+}
+
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	(void)set, (void)extra_fd, (void)timeout_us;
+	return 0;
+}
+
+void siw_llp_port_wake(struct siw_llp_port *port)
+{
+	(void)port;
+}
+
+int siw_llp_event_open(void)
+{
+	return -ENOSYS;
+}
+
+void siw_llp_event_set(int fd)
+{
+	(void)fd;
+}
+
+void siw_llp_event_clear(int fd)
+{
+	(void)fd;
+}
+
+void siw_llp_event_close(int fd)
+{
+	(void)fd;
+}
+
+int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+{
+	(void)out, (void)max;
+	return 0;
+}
+
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
+		       struct siw_llp_watch **out)
+{
+	(void)port, (void)name, (void)token, (void)out;
+	return -ENOSYS;
+}
+
+int siw_llp_watch_read(struct siw_llp_watch *watch)
+{
+	(void)watch;
+	return 0;
+}
+
+void siw_llp_watch_close(struct siw_llp_watch *watch)
+{
+	(void)watch;
+}
+
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
+		     struct siw_llp_sock **out)
+{
+	(void)port, (void)local, (void)token;
+	return sock_new(false, out);
+}
+
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
+{
+	(void)port, (void)fd, (void)token, (void)out;
+	return -ENOTSOCK;
+}
+
+int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
+		       void *token, struct siw_llp_sock **out)
+{
+	(void)port, (void)local, (void)backlog, (void)token;
+	return sock_new(true, out);
+}
+
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_llp_sock **out)
+{
+	CHECK(listener->listener);
+	(void)token;
+	return sock_new(false, out);
+}
+
+int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+			const struct siw_addr *source, void *token, struct siw_llp_sock **out)
+{
+	(void)port, (void)dest, (void)source, (void)token;
+	return sock_new(false, out);
+}
+
+int siw_llp_tcp_connected(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return 0;
+}
+
+int siw_llp_tcp_emss(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return 1460;
+}
+
+int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return 0;
+}
+
+void siw_llp_tcp_abort(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+void siw_llp_close(struct siw_llp_sock *sock)
+{
+	free(sock);
+}
+
+void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
+{
+	(void)sock, (void)token;
+}
+
+void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+{
+	(void)sock, (void)want;
+}
+
+void siw_llp_again(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+void siw_llp_hold(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+{
+	(void)sock;
+	*out = fuzz_addr;
+	return 0;
+}
+
+int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
+{
+	return siw_llp_local(sock, out);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* FPDUs behind a sound start-up, placed into buffers of exactly their size. */
+#include "fuzz.h"
+#include "mpa/mpa.h"
+
+static unsigned int use; /* so that the octets of a head are looked at */
+
+static int place(struct siw_mpa_stream *stream, size_t skip, size_t len, uint8_t pieces)
+{
+	uint8_t *memory = malloc(len + 1);
+	struct iovec iov[3];
+	size_t at = 0;
+	int n = 0, r = 0;
+
+	CHECK(memory);
+	for (; n < 1 + pieces % 3; n++) {
+		size_t now = n == pieces % 3 ? len - at : (len - at) / 2;
+
+		iov[n] = (struct iovec){ memory + at, now };
+		at += now;
+	}
+	for (int idle = 0; !r && idle < 4;) {
+		r = pieces % 5 ? siw_mpa_rx_payload(stream, skip, iov, n)
+			       : siw_mpa_rx_payload(stream, skip, NULL, 0);
+		idle += !r && fuzz_dry();
+	}
+	free(memory);
+	return r;
+}
+
+static int one(struct siw_mpa_stream *stream, uint8_t how)
+{
+	size_t head_len, len, skip;
+	const uint8_t *head;
+	bool whole;
+	int r = siw_mpa_rx_fpdu(stream, &head, &head_len, &len, &whole);
+
+	if (r != 1)
+		return r;
+	CHECK(len <= 65535 && head_len <= len && head_len >= (len < 64 ? len : 64));
+	for (size_t i = 0; i < head_len; i++)
+		use += head[i];
+	skip = head_len < 18 ? head_len : how & 64 ? 14 : 18;
+	return place(stream, skip, len - skip, (uint8_t)(use ^ how));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_mpa_params peer, reply = { .ird = 1, .ord = 1 };
+	struct siw_mpa_listener *listener;
+	struct siw_mpa_stream *stream;
+	struct fuzz_input in;
+	uint8_t request[64];
+	size_t n = size ? fuzz_request(request, data[0]) : 0;
+
+	if (!fuzz_begin(data, size, request, n, &in))
+		return 0;
+	reply.markers = !!(in.flags & FUZZ_MARKERS);
+	CHECK(siw_mpa_listen(NULL, &fuzz_addr, 1, NULL, &listener) == 0);
+	CHECK(siw_mpa_accept(listener, NULL, &stream) == 0);
+	CHECK(siw_mpa_startup(stream, &peer) == SIW_MPA_REQUEST);
+	CHECK(siw_mpa_reply(stream, &reply) == 0);
+	for (int idle = 0; idle < 4;) {
+		int r = one(stream, in.flags);
+
+		if (r < 0)
+			break;
+		idle += !r && fuzz_dry();
+	}
+	siw_mpa_close(stream, false);
+	siw_mpa_listener_close(listener);
+	fuzz_end(&in);
+	return 0;
+}

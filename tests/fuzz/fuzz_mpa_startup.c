@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Start-up frames, in both roles, and a few FPDUs behind them. */
+#include "fuzz.h"
+#include "mpa/mpa.h"
+
+static struct siw_mpa_stream *open_stream(const struct fuzz_input *in,
+					  struct siw_mpa_listener **listener)
+{
+	struct siw_mpa_params params = { .rev = in->flags & FUZZ_OWN ? 1 : 2,
+					 .crc = in->flags & FUZZ_CRC,
+					 .markers = !!(in->flags & FUZZ_MARKERS) };
+	struct siw_mpa_stream *stream;
+
+	if (!(in->flags & FUZZ_INITIATOR)) {
+		CHECK(siw_mpa_listen(NULL, &fuzz_addr, 1, NULL, listener) == 0);
+		CHECK(siw_mpa_accept(*listener, NULL, &stream) == 0);
+		return stream;
+	}
+	params.enhanced = params.rev == 2;
+	params.p2p = params.enhanced && in->flags & FUZZ_REFUSE;
+	params.rtr = params.p2p ? 7 : 0;
+	CHECK(siw_mpa_connect(NULL, &fuzz_addr, NULL, &params, NULL, &stream) == 0);
+	return stream;
+}
+
+static void judge(const struct siw_mpa_params *peer)
+{
+	CHECK(peer->pdata_len <= 512 && peer->rev <= 2);
+	CHECK(peer->ird <= 0x3fff && peer->ord <= 0x3fff && peer->rtr <= 7);
+}
+
+/* Whether FPDUs may follow. */
+static bool start_up(struct siw_mpa_stream *stream, const struct fuzz_input *in)
+{
+	struct siw_mpa_params peer, reply = { .crc = in->flags & FUZZ_CRC, .ird = 1, .ord = 1 };
+
+	for (int idle = 0; idle < 4;) {
+		int r = siw_mpa_startup(stream, &peer);
+
+		if (r < 0 || r == SIW_MPA_REJECTED)
+			return false;
+		if (r == SIW_MPA_STARTING) {
+			idle += fuzz_dry();
+			continue;
+		}
+		judge(&peer);
+		if (r == SIW_MPA_REPLY)
+			return true;
+		reply.rejected = !!(in->flags & FUZZ_REFUSE);
+		reply.markers = !reply.rejected && in->flags & FUZZ_MARKERS;
+		reply.rtr = peer.rtr & -peer.rtr;
+		r = siw_mpa_reply(stream, &reply);
+		CHECK(r == 0 || r == -EINVAL);
+		return r == 0 && !reply.rejected;
+	}
+	return false;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_mpa_listener *listener = NULL;
+	struct siw_mpa_stream *stream;
+	size_t head_len, len;
+	const uint8_t *head;
+	struct fuzz_input in;
+	bool whole;
+
+	if (!fuzz_begin(data, size, NULL, 0, &in))
+		return 0;
+	stream = open_stream(&in, &listener);
+	if (start_up(stream, &in))
+		for (int i = 0;
+		     i < 16 && siw_mpa_rx_fpdu(stream, &head, &head_len, &len, &whole) == 1; i++)
+			if (siw_mpa_rx_payload(stream, 0, NULL, 0) != 1)
+				break;
+	siw_mpa_close(stream, false);
+	if (listener)
+		siw_mpa_listener_close(listener);
+	fuzz_end(&in);
+	return 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rtnetlink's messages. The kernel sends them, and still no octet of theirs may be believed. */
+#include "fuzz.h"
+#include "llp/llp_sock.h"
+
+static const uint8_t *message;
+static size_t n_message;
+
+/* One message, then nothing. */
+static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags)
+{
+	size_t n = n_message < size ? n_message : size;
+
+	(void)fd, (void)flags;
+	if (!message) {
+		errno = EAGAIN;
+		return -1;
+	}
+	memcpy(buf, message, n);
+	message = NULL;
+	return flags & MSG_TRUNC ? (ssize_t)n_message : (ssize_t)n;
+}
+
+/* The file itself, reading from here; its open and close are not called. */
+#define recv		    fuzz_recv
+#define siw_llp_watch_open  watch_open
+#define siw_llp_watch_read  watch_read
+#define siw_llp_watch_close watch_close
+#include "llp/llp_watch.c"
+#undef recv
+
+void siw_llp_fd_begin(void)
+{
+}
+
+int siw_llp_fd_end(int fd)
+{
+	return fd;
+}
+
+void siw_llp_fd_close(int fd)
+{
+	(void)fd;
+}
+
+int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
+		     struct siw_llp_sock **out)
+{
+	(void)port, (void)fd, (void)kind, (void)token, (void)out;
+	return -ENOSYS;
+}
+
+void siw_llp_sock_drained(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_llp_port port = { 0 };
+	struct siw_llp_sock sock = { .port = &port, .kind = SIW_LLP_WATCHER };
+	struct siw_llp_watch watch = { .sock = &sock, .index = 3, .name = "eth0" };
+	int news = 1;
+
+	if (!size)
+		return 0;
+	watch.index = data[0];
+	message = data + 1;
+	n_message = size - 1;
+	for (int i = 0; i < 1 << 12 && news; i++) {
+		news = watch_read(&watch);
+		CHECK(news >= 0 && news <= SIW_LLP_WATCH_LOST);
+	}
+	return 0;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * RDMAP messages on a stream: Sends, Writes, Read Requests and their answers, Terminates; as initiator
+ * with a Read of our own outstanding, whose sink the input calls SINK.
+ */
+#include "fuzz.h"
+#include "rdmap/rdmap.h"
+
+#define REGION 3000
+#define BASE   0x10000
+
+static struct siw_rdmap_port *port;
+static uint32_t stag;
+static uint8_t *region, *buffers;
+static uint32_t buffers_key;
+
+static void set_up(void)
+{
+	struct siw_rdmap_region r = { .length = REGION, .pd = 1, .rights = 1 | 2 | 4 };
+
+	region = calloc(1, REGION);
+	buffers = malloc(400);
+	CHECK(region && buffers && siw_rdmap_port_open(&port) == 0);
+	r.addr = region;
+	CHECK(siw_rdmap_stag_alloc(port, &r, &stag) == 0);
+	r = (struct siw_rdmap_region){ .addr = buffers, .length = 400, .pd = 1, .rights = 1 };
+	CHECK(siw_rdmap_stag_alloc(port, &r, &buffers_key) == 0);
+}
+
+static struct siw_rdmap_queue *queue_new(void)
+{
+	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
+				  { (uintptr_t)buffers + 20, 380, buffers_key } };
+	struct siw_rdmap_queue *q;
+
+	CHECK(siw_rdmap_queue_create(port, 4, 2, 1, &q) == 0);
+	for (uint64_t i = 0; i < 4; i++)
+		CHECK(siw_rdmap_queue_post(q, i, sge, 2) == 0);
+	return q;
+}
+
+/* The TOs of a region are its addresses: the input says BASE, and what it means is put in. */
+static void patch_addresses(struct fuzz_input *in)
+{
+	static const uint8_t word[6] = "REGION";
+	uint64_t base = (uintptr_t)region;
+
+	for (size_t i = 0; i + 8 <= in->len; i++)
+		if (!memcmp(in->octets + i, word, 6)) {
+			uint64_t to = base + ((uint64_t)in->octets[i + 6] << 8 | in->octets[i + 7]);
+
+			for (int j = 0; j < 8; j++)
+				in->octets[i + (size_t)j] = (uint8_t)(to >> (56 - 8 * j));
+		}
+}
+
+static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_rdmap_queue *q,
+					struct siw_rdmap_listener **listener)
+{
+	struct siw_mpa_params peer, reply = { .ird = 4, .ord = 4 };
+	struct siw_rdmap_start start = { .recvs = q,
+					 .pd = 1,
+					 .ird = 4,
+					 .ord = 4,
+					 .park = in->flags & FUZZ_OWN ? 500 : 0,
+					 .rtr = in->flags & FUZZ_REFUSE ? 2 : 0 };
+	struct siw_rdmap_stream *stream;
+
+	reply.markers = !!(in->flags & FUZZ_MARKERS);
+	CHECK(siw_rdmap_listen(port, &fuzz_addr, 1, NULL, listener) == 0);
+	CHECK(siw_rdmap_accept(*listener, NULL, &stream) == 0);
+	CHECK(siw_rdmap_startup(stream, &peer) == SIW_RDMAP_REQUEST);
+	CHECK(siw_rdmap_reply(stream, &reply) == 0);
+	CHECK(siw_rdmap_start(stream, &start) == 0);
+	return stream;
+}
+
+static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_rdmap_queue *q)
+{
+	struct siw_mpa_params peer,
+		ask = { .rev = 2, .enhanced = 1, .ird = 4, .ord = 4, .crc = in->flags & FUZZ_CRC };
+	struct siw_rdmap_start start = {
+		.recvs = q, .pd = 1, .ird = 4, .ord = 4, .initiator = true
+	};
+	static struct siw_sge sink_sge; /* stays as long as the Read */
+	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST,
+				     .cookie = 9,
+				     .sgl = &sink_sge,
+				     .nsge = 1,
+				     .length = 100,
+				     .rkey = 1 };
+	struct siw_rdmap_stream *stream;
+	uint32_t sink;
+
+	sink_sge = (struct siw_sge){ (uintptr_t)region, 100, stag };
+	CHECK(siw_rdmap_connect(port, &fuzz_addr, NULL, &ask, NULL, &stream) == 0);
+	CHECK(siw_rdmap_startup(stream, &peer) == SIW_RDMAP_REPLY);
+	CHECK(siw_rdmap_start(stream, &start) == 0);
+	fuzz_n_sent = 0;
+	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream) == 1);
+	/* Length, untagged header, and the sink's STag is first. */
+	memcpy(&sink, fuzz_sent + 2 + 18, 4);
+	fuzz_patch(in, "SINK", __builtin_bswap32(sink));
+	return stream;
+}
+
+/* One event and what it asks for; false: the stream is over. */
+static bool turn(struct siw_rdmap_stream *stream, int *idle)
+{
+	struct siw_rdmap_event event;
+
+	if (siw_rdmap_recv(stream, &event) != 1) {
+		*idle += fuzz_dry();
+		return true;
+	}
+	switch (event.kind) {
+	case SIW_RDMAP_ERROR:
+		siw_rdmap_terminate(stream);
+		return false;
+	case SIW_RDMAP_TERMINATED:
+	case SIW_RDMAP_CLOSED:
+		return false;
+	case SIW_RDMAP_RECV:
+		CHECK(event.cookie < 4 && event.length <= 400);
+		break;
+	case SIW_RDMAP_READ_DONE:
+		CHECK(event.cookie == 9 && event.length == 100);
+		break;
+	default:
+		break;
+	}
+	siw_rdmap_flush(stream);
+	return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_rdmap_listener *listener = NULL;
+	struct siw_rdmap_stream *stream;
+	struct siw_rdmap_queue *q;
+	struct fuzz_input in;
+	uint8_t frame[64];
+	uint64_t cookie;
+	size_t n = 0;
+	int idle = 0;
+
+	if (!port)
+		set_up();
+	if (size)
+		n = data[0] & FUZZ_INITIATOR ? fuzz_reply(frame, data[0])
+					     : fuzz_request(frame, data[0]);
+	if (!fuzz_begin(data, size, frame, n, &in))
+		return 0;
+	fuzz_patch(&in, "STAG", stag);
+	patch_addresses(&in);
+	q = queue_new();
+	stream = in.flags & FUZZ_INITIATOR ? initiate(&in, q) : respond(&in, q, &listener);
+	while (idle < 4 && turn(stream, &idle))
+		;
+	siw_rdmap_take_recv(stream, &cookie);
+	siw_rdmap_close(stream, false);
+	if (listener)
+		siw_rdmap_listener_close(listener);
+	siw_rdmap_queue_destroy(q);
+	fuzz_end(&in);
+	return 0;
+}

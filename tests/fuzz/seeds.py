@@ -1,0 +1,181 @@
+"""Write seed corpora, built by scapy, into the folder given: one folder for each harness."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+from scapy.packet import Packet, Raw
+from scapy.utils import rdpcap
+
+from siwarp.inspect import (
+    FPDU,
+    DDPDatagram,
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    QuotedReadRequest,
+    QuotedUntagged,
+    ReadRequest,
+    Terminate,
+    UDDatagram,
+    split_stream,
+    tcp_streams,
+)
+from siwarp.inspect.mpa import mark_stream
+
+CRC, MARKERS, STRICT, INITIATOR, REFUSE, OWN = 1, 2, 4, 8, 16, 32
+STAG, SINK = int.from_bytes(b"STAG", "big"), int.from_bytes(b"SINK", "big")
+REGION = int.from_bytes(b"REGION\0\0", "big")
+BASE = 0x10000
+CAPTURES = Path(__file__).parent.parent / "captures"
+
+
+def send(n: int, msn: int = 1, **fields: int) -> Packet:
+    return DDPUntagged(opcode=Opcode.SEND, msn=msn, **fields) / Raw(bytes(n))
+
+
+def write(to: int, n: int, **fields: int) -> Packet:
+    return DDPTagged(opcode=Opcode.RDMA_WRITE, stag=STAG, to=to, **fields) / Raw(bytes(n))
+
+
+def read(msn: int, n: int) -> Packet:
+    ask = ReadRequest(sink_stag=7, size=n, src_stag=STAG, src_to=REGION)
+    return DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=msn) / ask
+
+
+def terminate() -> Packet:
+    return DDPUntagged(opcode=Opcode.TERMINATE, qn=2, msn=1) / told()
+
+
+def told(**bits: int) -> Terminate:
+    bits = bits or {"m": 1, "d": 1, "r": 1}
+    return Terminate(
+        layer=0, etype=1, code=1, quoted_ddp=QuotedUntagged(qn=1, msn=1),
+        quoted_rdma=QuotedReadRequest(size=7), **bits,
+    )  # fmt: skip
+
+
+def segments(to: int) -> list[list[Packet]]:
+    return [
+        [send(10), send(0, 2), send(300, 3)],
+        [send(50, l=0), send(50, mo=50)],
+        [write(to, 100), write(to, 2000, l=0), write(to + 2000, 900), send(4)],
+        [write(to, 0), read(1, 100), read(2, 0), read(3, 2500), send(20)],
+        [send(1), terminate()],
+        [DDPUntagged(opcode=Opcode.SEND_INVALIDATE, inv_stag=STAG) / Raw(b"x"), send(1, 2)],
+        [DDPUntagged(opcode=Opcode.SEND_SE) / Raw(b"x")],
+        [send(12_000)],
+    ]
+
+
+def stream(packets: list[Packet]) -> bytes:
+    return b"".join(bytes(FPDU(ulpdu=p)) for p in packets)
+
+
+def recorded() -> list[bytes]:
+    octets = [
+        s for p in sorted(CAPTURES.glob("*.pcap")) for s in tcp_streams(rdpcap(str(p))).values()
+    ]
+    assert octets, "no captures"
+    return octets
+
+
+def streams(to: int) -> list[bytes]:
+    out = []
+    for packets in segments(to):
+        for flags in (0, CRC, STRICT, OWN):
+            out.append(bytes([flags, 0]) + stream(packets))
+        out.append(bytes([0, 4 | 8 | 16]) + stream(packets))
+        marked = mark_stream([FPDU(ulpdu=p) for p in packets], 0)
+        out.append(bytes([CRC | MARKERS, 0]) + marked)
+    for octets in recorded():
+        fpdus = split_stream(octets).fpdus[:12]
+        out.append(bytes([CRC, 0]) + b"".join(bytes(f) for f in fpdus))
+    return out
+
+
+def startups() -> list[bytes]:
+    first = stream([send(10)])
+    requests = [
+        MPARequest(rev=1, private_data=b"hello"),
+        MPARequest(rev=2, s=1, ird=4, ord=4, private_data=b"x" * 20),
+        MPARequest(rev=2, s=1, a=1, b=1, c_rtr=1, d_rtr=1),
+        MPARequest(rev=0),
+        MPARequest(m=1),
+    ]
+    replies = [
+        MPAReply(rev=2, s=1, ird=4, ord=4, private_data=b"yes"),
+        MPAReply(rev=2, s=1, a=1, c_rtr=1),
+        MPAReply(rev=1, private_data=b"old"),
+        MPAReply(rev=2, s=1, r=1, private_data=b"no"),
+    ]
+    out = [bytes([f, 0]) + bytes(x) + first for x in requests for f in (0, CRC, MARKERS, REFUSE)]
+    out += [
+        bytes([INITIATOR | f, c]) + bytes(x) + first
+        for x in replies
+        for f in (0, OWN, REFUSE)
+        for c in (0, 4)
+    ]
+    return out + [bytes([CRC, 0]) + octets[:2000] for octets in recorded()]
+
+
+def responses() -> list[bytes]:
+    def answer(to: int, n: int, last: int = 1) -> Packet:
+        head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=SINK, to=to, l=last)
+        return head / Raw(bytes(n))
+
+    cases = [
+        [answer(0, 100)],
+        [answer(0, 40, 0), answer(40, 60), send(5)],
+        [send(5), answer(0, 99)],
+    ]
+    return [bytes([INITIATOR | f, 0]) + stream(c) for c in cases for f in (0, CRC)]
+
+
+def datagrams() -> list[bytes]:
+    def one(n: int, op: Opcode = Opcode.SEND) -> bytes:
+        octets = bytes(UDDatagram(segment=DDPDatagram(q_key=0x11223344, opcode=op) / Raw(bytes(n))))
+        return len(octets).to_bytes(2, "big") + octets
+
+    sets = [one(0) + one(20) + one(200), one(201), one(3, Opcode.SEND_SE) * 10]
+    return [bytes([f, 0]) + s for s in sets for f in (0, CRC, REFUSE)]
+
+
+def netlink() -> list[bytes]:
+    def message(kind: int, body: bytes) -> bytes:
+        return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
+
+    name = struct.pack("=HH8s", 9, 3, b"eth0\0")
+    link = struct.pack("=BBHiII", 0, 0, 1, 3, 0x41, 0) + name
+    addr = struct.pack("=BBBBI", 2, 24, 0, 0, 3)
+    return [b"\3" + message(k, b) for k, b in ((16, link), (17, link), (20, addr), (21, addr))]
+
+
+def main() -> None:
+    corpora = {
+        "fuzz_mpa_startup": startups(),
+        "fuzz_mpa_rx": streams(BASE),
+        "fuzz_ddp_stream": streams(BASE),
+        "fuzz_rdmap": streams(REGION) + responses(),
+        "fuzz_datagram": datagrams(),
+        "fuzz_terminate": [
+            bytes(told()),
+            bytes(told(m=1)),
+            bytes(told(m=0, d=0)),
+            b"\x10\x01\x03\0",
+        ],
+        "fuzz_netlink": netlink(),
+    }
+    for name, seeds in corpora.items():
+        folder = Path(sys.argv[1]) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, seed in enumerate(seeds):
+            (folder / f"seed-{i:03}").write_bytes(seed)
+
+
+if __name__ == "__main__":
+    main()
