@@ -4,8 +4,9 @@
 
 #include "base/lock.h"
 
-#define SPINS  200
-#define YIELDS 50
+#define SPINS	 200
+#define YIELDS	 50
+#define PATIENCE 3 /* sleeps until the others must wait: some tenths of a millisecond */
 
 static inline void pause_cpu(void)
 {
@@ -16,21 +17,39 @@ static inline void pause_cpu(void)
 #endif
 }
 
+/* One look: whether the lock is ours now. */
+static bool take(siw_lock_t *l, bool urgent)
+{
+	if (!urgent && atomic_load_explicit(&l->urgent, memory_order_relaxed))
+		return false;
+	return !atomic_load_explicit(&l->held, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&l->held, 1, memory_order_acquire);
+}
+
 void siw_lock_wait(siw_lock_t *l)
 {
 	const struct timespec step = { .tv_nsec = 20000 };
-	unsigned int turns = 0;
+	unsigned int turns = 0, sleeps = 0;
+	bool urgent = false;
 
 	atomic_fetch_add_explicit(&l->wanted, 1, memory_order_relaxed);
-	while (atomic_load_explicit(&l->held, memory_order_relaxed) ||
-	       atomic_exchange_explicit(&l->held, 1, memory_order_acquire)) {
-		if (turns < SPINS)
+	while (!take(l, urgent)) {
+		if (turns < SPINS) {
 			pause_cpu();
-		else if (turns < SPINS + YIELDS)
+		} else if (turns < SPINS + YIELDS) {
 			sched_yield();
-		else
+		} else {
 			nanosleep(&step, NULL);
+			if (++sleeps == PATIENCE) {
+				urgent = true;
+				atomic_fetch_add_explicit(&l->urgent, 1, memory_order_relaxed);
+			}
+			if (urgent)
+				turns = 0;
+		}
 		turns++;
 	}
+	if (urgent)
+		atomic_fetch_sub_explicit(&l->urgent, 1, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&l->wanted, 1, memory_order_relaxed);
 }

@@ -5,8 +5,10 @@
  * 64-octet message takes a lock five times each way.
  *
  * Who finds it held spins for about a microsecond, then yields, then sleeps in short steps, since
- * the holder may be inside a system call. Whoever waits is counted, and newcomers queue up behind
- * them, so that a thread that takes and gives back the lock all day starves nobody.
+ * the holder may be inside a system call. Whoever waits is counted, and newcomers wait with them. One
+ * that comes back at once would still find the lock free before a sleeper does; so who has waited for
+ * some tenths of a millisecond makes all the others wait, and a thread that takes and gives back the lock all
+ * day starves nobody.
  */
 #ifndef SIW_BASE_LOCK_H
 #define SIW_BASE_LOCK_H
@@ -18,11 +20,12 @@
 typedef struct {
 	_Atomic uint32_t held;
 	_Atomic uint32_t wanted; /* threads in siw_lock_wait */
+	_Atomic uint32_t urgent; /* those of them that go before the others */
 } siw_lock_t;
 
-#define SIW_LOCK_INIT \
-	{             \
-		0, 0  \
+#define SIW_LOCK_INIT   \
+	{               \
+		0, 0, 0 \
 	}
 
 /* The slow way in. */
@@ -32,6 +35,7 @@ static inline void siw_lock_init(siw_lock_t *l)
 {
 	atomic_init(&l->held, 0);
 	atomic_init(&l->wanted, 0);
+	atomic_init(&l->urgent, 0);
 }
 
 static inline void siw_lock_destroy(siw_lock_t *l)
