@@ -266,12 +266,14 @@ def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(wire.passive, wire.request().id, wire.p_channel, srq=shared.srq)
         shared.post(7, 8)
+        shared.srq.modify(SrqAttr(srq_limit=2))
         b.id.accept()
         b.event()
         s.recv(24)
         part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
         s.sendall(bytes(FPDU(ulpdu=part)))
-        until(lambda: b.rcq.poll() or shared.data(7, 32) == b"x" * 32)
+        with wire.passive.event() as told:  # the message has its receive
+            assert told.event_type == LIMIT_REACHED
         s.shutdown(socket.SHUT_WR)
         b.is_over()
     (wc,) = poll(b.rcq)
