@@ -130,10 +130,12 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 	struct wanted_event want = { .ch = ch };
 	int r;
 
-	if (!ch || !cq)
+	if (!ch)
 		return -EINVAL;
 	if (siw_verbs_inherited(ch->ctx))
 		return -ESTALE;
+	if (!cq)
+		return -EINVAL;
 	collecting = ch;
 	r = siw_verbs_wait(ch->ctx, take_event, &want, ch->fd, timeout_ms);
 	collecting = NULL;
