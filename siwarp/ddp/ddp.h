@@ -318,7 +318,8 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
  */
 int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
- * Places it. right: for a tagged segment, what the STag must grant (REMOTE_WRITE or READ_SINK). 1:
+ * Places it. right: for a tagged segment, what the STag must grant (REMOTE_WRITE or READ_SINK), or 0:
+ * its payload is thrown away. 1:
  * placed, and the message is delivered (*delivery); 2: placed, more segments to come; 3: parked;
  * 0: rest of it not here yet, or no room to park it, call again; -EACCES, -EPROTO, -EBADMSG (siw_ddp_error tells; nothing was written if
  * it is about STag, access or bounds), -errno.

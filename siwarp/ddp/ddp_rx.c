@@ -273,8 +273,10 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	 */
 	if (rx->q[0].queue)
 		(void)siw_ddp_queue_peek(rx->q[0].queue);
-	n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream->identity, right, seg->to,
-			     seg->payload, iov, SIW_DDP_MAX_SGE, &err);
+	n = 0;
+	if (right)
+		n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream->identity, right,
+				     seg->to, seg->payload, iov, SIW_DDP_MAX_SGE, &err);
 	if (n < 0)
 		return refuse(stream, -EACCES, err);
 	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);

@@ -135,6 +135,7 @@ struct siw_rdmap_rx {
 	bool heard;	/* the peer's first FPDU was seen, or need not be awaited */
 	bool have;	/* seg is judged and not wholly placed */
 	bool rtr;	/* ... and it is the peer's RTR */
+	bool discard;	/* seg's payload, which was not asked for, is thrown away */
 	bool parked;	/* Sends wait for receives, or requests for Sends */
 	uint32_t asked; /* requests taken in; those behind stream->asked are held */
 	uint8_t want_rtr;

@@ -388,8 +388,9 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		if (r <= 0)
 			return r < 0 ? ended(stream, event, r) : idle(stream);
 	}
-	right = opcode_of(&rx->seg) == SIW_RDMAP_READ_RESPONSE ? SIW_DDP_READ_SINK
-							       : SIW_DDP_REMOTE_WRITE;
+	right = opcode_of(&rx->seg) != SIW_RDMAP_READ_RESPONSE ? SIW_DDP_REMOTE_WRITE
+		: rx->discard				       ? 0
+							       : SIW_DDP_READ_SINK;
 	r = siw_ddp_rx_place(stream->ddp, &rx->seg, right, &delivery);
 	if (r <= 0)
 		return r < 0 ? ended(stream, event, r) : 0;

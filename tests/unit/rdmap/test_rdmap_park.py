@@ -299,10 +299,31 @@ def test_a_confirmation_counts_as_a_read_of_the_ord_and_says_what_is_there(w: Rd
     assert lib.siw_rdmap_confirm(stream.handle) == 0
 
 
-def test_a_confirmation_with_octets_is_a_response_nobody_asked_for(w: RdmapWorld) -> None:
+@pytest.mark.parametrize("size", [1, 16, 20_000])
+def test_octets_with_a_confirmation_which_linux_siw_sends_are_thrown_away(
+    w: RdmapWorld, size: int
+) -> None:
     stream = w.initiator()
+    m = w.memory(64)
     assert lib.siw_rdmap_confirm(stream.handle) == 0
     stream.flush()
     _, request = stream.pull_read_request()
-    stream.put(read_response(b"x", stag=request.sink_stag, to=request.sink_to))
-    assert stream.fails().err in ((1, 1, 0), (1, 1, 1))
+    sink = {"stag": request.sink_stag, "to": request.sink_to}
+    stream.put(read_response(pattern(size), **sink, l=0), read_response(b"rest", **sink))
+    assert stream.event().kind == "CONFIRMED"
+    assert m.untouched()
+    stream.recvs.post(3, m.sge())
+    stream.put(send(b"next"))
+    assert stream.event().cookie == 3
+    assert lib.siw_rdmap_confirm(stream.handle) == 0
+
+
+def test_a_confirmation_with_octets_for_another_stag_is_an_error(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(64)
+    assert lib.siw_rdmap_confirm(stream.handle) == 0
+    stream.flush()
+    stream.pull_read_request()
+    stream.put(read_response(b"x", stag=m.stag, to=m.addr))
+    stream.terminates((0, 1, 2))
+    assert m.untouched()
