@@ -147,10 +147,12 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 	int err;
 
-	if (!id || !qp)
+	if (!id)
 		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
+	if (!qp)
+		return -EINVAL;
 	if (id->qp || id->listening || siw_verbs_qp_type(qp) != SIW_QPT_RC ||
 	    siw_verbs_qp_context(qp) != id->channel->context)
 		return -EINVAL;
@@ -166,10 +168,12 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 {
 	int err;
 
-	if (!id || !addr)
+	if (!id)
 		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
+	if (!addr)
+		return -EINVAL;
 	if (id->conn || id->qp)
 		return -EINVAL;
 	err = siw_verbs_listen(id->channel->evq, addr, backlog, id, &id->conn);
@@ -252,10 +256,12 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	static const struct siw_cm_param defaults;
 	int err;
 
-	if (!id || !dest)
+	if (!id)
 		return -EINVAL;
 	if (siw_verbs_stale(id->channel->context))
 		return -ESTALE;
+	if (!dest)
+		return -EINVAL;
 	if (id->conn || !id->qp)
 		return -EINVAL;
 	if (!param)
@@ -542,10 +548,12 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
 	struct siw_verbs_conn_event e;
 
-	if (!ch || !event)
+	if (!ch)
 		return -EINVAL;
 	if (siw_verbs_stale(ch->context))
 		return -ESTALE;
+	if (!event)
+		return -EINVAL;
 	/*
 	 * Until there is something to tell: another thread may be faster, and of a Reply the user
 	 * hears by the ESTABLISHED that follows at once.

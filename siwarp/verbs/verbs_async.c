@@ -159,10 +159,12 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 	struct wanted_event want = { .ctx = ctx, .event = event };
 	int r;
 
-	if (!ctx || !event)
+	if (!ctx)
 		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
+	if (!event)
+		return -EINVAL;
 	r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
 	return r < 0 ? r : 0;
 }

@@ -263,10 +263,12 @@ int siw_close_device(struct siw_context *ctx)
 
 int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 {
-	if (!ctx || !attr)
+	if (!ctx)
 		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
+	if (!attr)
+		return -EINVAL;
 	*attr = ctx->attr;
 	return 0;
 }

@@ -221,10 +221,12 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
 	int err;
 
-	if (!qp || !attr)
+	if (!qp)
 		return -EINVAL;
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
+	if (!attr)
+		return -EINVAL;
 	siw_lock(&qp->ctx->progress);
 	err = modify(qp, attr, mask);
 	if (!err && qp->parked && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))

@@ -371,10 +371,12 @@ int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
 	const struct siw_pd *pd = ah ? ah->pd : NULL;
 
-	if (!pd || !dest)
+	if (!pd)
 		return -EINVAL;
 	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
+	if (!dest)
+		return -EINVAL;
 	*dest = ah->dest;
 	return 0;
 }

@@ -93,10 +93,12 @@ void siw_verbs_port_close(struct siw_context *ctx)
 
 int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 {
-	if (!ctx || !info)
+	if (!ctx)
 		return -EINVAL;
 	if (siw_verbs_inherited(ctx))
 		return -ESTALE;
+	if (!info)
+		return -EINVAL;
 	siw_lock(&ctx->progress);
 	*info = ctx->now;
 	siw_unlock(&ctx->progress);

@@ -143,10 +143,12 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 {
 	int err = 0;
 
-	if (!srq || !attr)
+	if (!srq)
 		return -EINVAL;
 	if (siw_verbs_inherited(srq->ctx))
 		return -ESTALE;
+	if (!attr)
+		return -EINVAL;
 	siw_lock(&srq->ctx->progress);
 	if (!srq->recvs || (mask & ~SIW_SRQ_LIMIT) || attr->srq_limit > srq->attr.max_wr) {
 		err = -EINVAL;
@@ -160,10 +162,12 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 {
-	if (!srq || !attr)
+	if (!srq)
 		return -EINVAL;
 	if (siw_verbs_inherited(srq->ctx))
 		return -ESTALE;
+	if (!attr)
+		return -EINVAL;
 	siw_lock(&srq->ctx->progress);
 	*attr = srq->attr;
 	siw_unlock(&srq->ctx->progress);

@@ -49,10 +49,12 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 {
 	int n = -EINVAL;
 
-	if (!qp || (max > 0 && !out))
+	if (!qp)
 		return -EINVAL;
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
+	if (max > 0 && !out)
+		return -EINVAL;
 	siw_lock(&qp->ctx->progress);
 	if (qp->dgram)
 		n = siw_rdmap_dgram_drops(qp->dgram, out, max);
