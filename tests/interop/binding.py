@@ -11,6 +11,7 @@ from typing import Literal
 
 from interop.rping import ConnectionEnded, Region, Rtr, Terminate, Terms
 
+from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
     CQ,
@@ -208,6 +209,13 @@ class SiwarpListener:
 
 class SiwarpStack:
     """siwarp, through its Python API."""
+
+    def set_persona(self, name: str) -> None:
+        assert lib.siw_setting_set_text(b"persona", name.encode()) == 0
+
+    def counter(self, name: str) -> int:
+        names = (lib.siw_counter_name(i) for i in range(lib.siw_counters_count()))
+        return int(lib.siw_counter_get([ffi.string(n).decode() for n in names].index(name)))
 
     def connect(self, port: int, terms: Terms) -> SiwarpConnection:
         connection = SiwarpConnection()

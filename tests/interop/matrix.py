@@ -208,6 +208,45 @@ def test_we_read_what_siw_has_in_memory(
         assert client.read(size) == (data, data)
 
 
+# ------------------------------------- persona roce: siw says that it has what we sent
+
+
+@pytest.fixture
+def roce(stack: Stack) -> Iterator[None]:
+    """Our queue pairs ask by Reads of nothing, some of which siw answers with octets."""
+    stack.set_persona("roce")
+    asked = stack.counter("confirm_reads")
+    yield
+    stack.set_persona("auto")
+    assert stack.counter("confirm_reads") > asked
+
+
+@pytest.mark.usefixtures("roce")
+@pytest.mark.parametrize(("terms", "size"), list(cells("roce: our Send, {}", PLAIN, SOME)))
+def test_siw_confirms_and_sends_back_what_we_send(
+    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    test_siw_sends_back_what_we_send(stack, guest, echo_server, closing, terms, size)
+
+
+@pytest.mark.usefixtures("roce")
+@pytest.mark.parametrize(("terms", "size"), list(cells("roce: our Write, {}", PLAIN, SOME)))
+def test_siw_confirms_and_has_in_memory_what_we_write(
+    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    test_siw_has_in_memory_what_we_write(stack, guest, echo_server, closing, terms, size)
+
+
+@pytest.mark.usefixtures("roce")
+@pytest.mark.parametrize(("terms", "size"), list(cells("roce: rping -s, {}", PLAIN, SOME)))
+def test_rping_server_of_siw_confirms_what_we_send(
+    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing, terms: Terms, size: int
+) -> None:
+    test_rping_server_of_siw_reads_and_writes_back_what_we_advertise(
+        stack, guest, rping_server, closing, terms, size
+    )
+
+
 # --------------------------------------------------------------- a wrong STag
 
 NO_STAG_READ = Terminate(layer=0, kind=1, code=0)  # RDMAP, remote protection, invalid STag

@@ -102,6 +102,12 @@ class Stack(Protocol):
     def listen(self) -> Listener:
         """Listen on a free port of 127.0.0.1, accepting whatever terms the peer asks for."""
 
+    def set_persona(self, name: str) -> None:
+        """Set the persona of connections made from now on: iwarp, roce or auto."""
+
+    def counter(self, name: str) -> int:
+        """Return one of the stack's counters."""
+
 
 ADVERTISEMENT = struct.Struct(">QII")  # address, STag, length
 GO_AHEAD = bytes(ADVERTISEMENT.size)
