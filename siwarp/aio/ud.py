@@ -149,9 +149,11 @@ class UDEndpoint:
         handle = self._handles.get(to)
         if handle is None:
             handle = self._handles[to] = AH(self.pd, to)
-            # Requests are copied when they are posted, the destination too.
+            # Requests are copied when they are posted, the destination too. One that a full
+            # socket still holds a message to goes when the message has.
             if len(self._handles) > DESTINATIONS:
-                self._handles.popitem(last=False)[1].close()
+                with contextlib.suppress(StateError):
+                    self._handles.popitem(last=False)[1].close()
         else:
             self._handles.move_to_end(to)
         return handle
