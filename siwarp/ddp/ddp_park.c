@@ -62,6 +62,9 @@ int siw_ddp_park(struct siw_ddp_stream *stream)
 	int r;
 
 	if (!node) { /* it stays where it is, and what is behind it in the socket */
+		/* Who reads no more does not hear it from TCP. */
+		if (siw_mpa_gone(stream->mpa))
+			return rx->dead = -ECONNRESET;
 		park->full = true;
 		siw_mpa_hold(stream->mpa);
 		return 0;

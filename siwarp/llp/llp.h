@@ -186,6 +186,8 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 /* Effective maximum segment size now, octets (TCP_MAXSEG). */
 int siw_llp_tcp_emss(struct siw_llp_sock *sock);
+/* The connection is no more, by a reset or a time-out, whatever may still be read of it. */
+bool siw_llp_tcp_gone(struct siw_llp_sock *sock);
 /* No more will be sent: the peer reads an end of stream after what was sent. */
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock);
 /* Makes close() send a reset and forget what is unsent. */

@@ -264,6 +264,16 @@ int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 	return getsockopt(sock->fd, IPPROTO_TCP, TCP_MAXSEG, &emss, &len) ? -errno : emss;
 }
 
+bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	/* Not SO_ERROR: reading that takes it from the next receive. */
+	return getsockopt(sock->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+	       info.tcpi_state == TCP_CLOSE;
+}
+
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 {
 	bool tapped = siw_capture_on();

@@ -149,6 +149,8 @@ void siw_mpa_set_token(struct siw_mpa_stream *stream, void *token);
 void siw_mpa_again(struct siw_mpa_stream *stream);
 /* Octets came that were not looked at yet: the next siw_mpa_rx_fpdu may need no system call. */
 bool siw_mpa_staged(const struct siw_mpa_stream *stream);
+/* As siw_llp_tcp_gone. */
+bool siw_mpa_gone(struct siw_mpa_stream *stream);
 /* Nobody will read it before that: as siw_llp_hold. */
 void siw_mpa_hold(struct siw_mpa_stream *stream);
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);

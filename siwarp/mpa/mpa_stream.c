@@ -139,6 +139,11 @@ void siw_mpa_again(struct siw_mpa_stream *stream)
 	siw_llp_again(stream->sock);
 }
 
+bool siw_mpa_gone(struct siw_mpa_stream *stream)
+{
+	return siw_llp_tcp_gone(stream->sock);
+}
+
 bool siw_mpa_staged(const struct siw_mpa_stream *stream)
 {
 	return stream->rx.pos != stream->rx.end;

@@ -42,7 +42,12 @@ class PlainPeer:
 
     def put(self, *segments: bytes) -> None:
         """Send segments, each in an FPDU, in one write."""
-        self.sock.sendall(b"".join(bytes(FPDU(ulpdu=Raw(s))) for s in segments))
+        self.sock.sendall(b"".join(map(self.segment, segments)))
+
+    @staticmethod
+    def segment(segment: bytes) -> bytes:
+        """Return an FPDU that has it."""
+        return bytes(FPDU(ulpdu=Raw(segment)))
 
     def send(self, payload: bytes = b"", **fields: Any) -> bytes:
         self.sends += 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import struct
 import time
 
 import pytest
@@ -189,6 +192,23 @@ def test_a_stopped_stream_costs_no_processor_time(two: Wire) -> None:
     assert time.process_time() - start < 0.25
     b.recv(length=size)
     assert poll(b.rcq)[0].ok
+
+
+def test_a_peer_that_dies_while_nobody_reads_it_is_noticed(wire: Wire) -> None:
+    with answering(wire, gone=True, persona=Persona.ROCE) as (a, peer):
+        peer.sock.setblocking(False)
+        octets, sent = b"", 0
+        while select.select([], [peer.sock], [], 0.3)[1]:  # then nobody reads any more
+            octets = octets or peer.segment(peer.send(bytes(60_000)))
+            n = peer.sock.send(octets)
+            octets, sent = octets[n:], sent + n
+        assert sent > 1 << 20
+        a.post(SEND, 1, length=8)
+        nothing(a.scq)
+        peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.sock.close()
+        assert poll(a.scq)[0].status == FLUSHED
+        a.is_over()
 
 
 def test_shared_receives_are_noticed_too(two: Wire) -> None:
