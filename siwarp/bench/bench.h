@@ -39,6 +39,7 @@ struct siw_bench_opts {
 	uint32_t warmup;
 	uint32_t depth; /* messages outstanding; sends: the window */
 	uint32_t batch; /* requests posted as one list */
+	uint32_t idle;	/* QPs that are there and do nothing */
 	int cpu;	/* to pin the measuring thread to; -1: none */
 	int ctl;
 	unsigned int limit_s;
@@ -72,6 +73,8 @@ _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 uint64_t siw_bench_now(void); /* ns */
 void siw_bench_pin(int cpu);
+/* Raises the soft limit of descriptors to the hard one, and dies if that is too low for n sockets. */
+void siw_bench_need_fds(uint32_t n); /* bench_crowd.c */
 void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots);
 void siw_bench_buf_free(struct siw_bench_buf *buf);
 static inline char *siw_bench_slot(const struct siw_bench_buf *buf, uint32_t i)
@@ -127,6 +130,8 @@ siw_bench_fn siw_bench_raw_tcp;	    /* bench_raw_tcp.c */
 siw_bench_fn siw_bench_ours_lat;    /* bench_ours_lat.c */
 siw_bench_fn siw_bench_ours_stream; /* bench_ours_stream.c */
 siw_bench_fn siw_bench_onesided;    /* bench_onesided.c */
+siw_bench_fn siw_bench_fair;	    /* bench_fair.c */
+siw_bench_fn siw_bench_crowd;	    /* bench_crowd.c */
 siw_bench_fn siw_bench_reg;	    /* bench_reg.c */
 
 #endif

@@ -243,6 +243,27 @@ static void open_rc_client(struct siw_bench_end *e, struct siw_bench_hello *mine
 	expect(e, &event, SIW_CM_ESTABLISHED);
 }
 
+/* Bound and with a receive posted, as one that waits for messages has it. */
+static void open_idle(struct siw_bench_end *e)
+{
+	struct siw_qp *own = e->qp;
+	struct siw_addr a;
+
+	e->idle = made(calloc(e->o->idle, sizeof(*e->idle)), "the idle queue pairs");
+	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	for (uint32_t i = 0; i < e->o->idle; i++) {
+		make_qp(e, &a);
+		e->idle[i] = e->qp;
+		for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
+			struct siw_qp_attr attr = { .qp_state = s };
+
+			check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+		}
+		siw_bench_post_recv(e, 0);
+	}
+	e->qp = own;
+}
+
 void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o, uint32_t slots,
 			uint16_t side_port)
 {
@@ -274,6 +295,8 @@ void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o,
 	} else {
 		open_ud(e, &mine, &a);
 	}
+	if (o->idle)
+		open_idle(e);
 	siw_bench_pin(o->cpu);
 }
 
@@ -288,6 +311,9 @@ void siw_bench_end_close(struct siw_bench_end *e)
 		check(siw_destroy_ah(e->ah), "destroying the address handle");
 	}
 	check(siw_destroy_qp(e->qp), "destroying the queue pair");
+	for (uint32_t i = 0; i < e->o->idle; i++)
+		check(siw_destroy_qp(e->idle[i]), "destroying an idle queue pair");
+	free(e->idle);
 	check(siw_dereg_mr(e->mr), "deregistering");
 	check(siw_destroy_cq(e->cq), "destroying the completion queue");
 	if (e->channel)

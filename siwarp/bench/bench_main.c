@@ -133,6 +133,10 @@ static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 		return siw_bench_reg;
 	if (!strcmp(o->kind, "onesided"))
 		return siw_bench_onesided;
+	if (!strcmp(o->kind, "fair"))
+		return siw_bench_fair;
+	if (!strcmp(o->kind, "crowd"))
+		return siw_bench_crowd;
 	if (!strcmp(o->kind, "done"))
 		return siw_bench_ours_lat;
 	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))

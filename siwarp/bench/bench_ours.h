@@ -27,6 +27,7 @@ struct siw_bench_end {
 	struct siw_bench_buf buf;
 	struct siw_bench_hello peer;
 	struct siw_bench_guard guard;
+	struct siw_qp **idle;
 	uint32_t posted; /* sends, to signal one in SIW_BENCH_SIGNAL_EVERY */
 };
 

@@ -67,6 +67,11 @@ def _describe(result: dict[str, Any]) -> str:
         what = f"register + deregister {result['size']} octets"
     elif result["kind"] == "done":
         what += ", from posting to completion"
+    elif result["kind"] == "fair":
+        what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
+        what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
+    elif result["kind"] == "crowd":
+        what += " beside 1,000 idle QPs"
     elif result["kind"] != "lat":
         what += f", {result['depth']} outstanding"
     if result["wait"] == "event":
@@ -84,6 +89,8 @@ _FLOORS = {
     "gso": "raw UDP, trains by GSO and GRO",
     "coalesced": "raw TCP, 64 KiB a send",
     "c": "the same in C",
+    "quiet": "the same without the flood",
+    "alone": "the same with one QP",
 }
 
 
@@ -263,6 +270,30 @@ def done(
     _do(as_json, "done", size=size, iters=iters, wait=wait, rounds=rounds, persona=persona)
 
 
+@app.command()
+def fair(
+    qp: str = _QP,
+    size: int | None = _SIZE,
+    iters: int | None = _ITERS,
+    depth: int | None = _DEPTH,
+    rounds: int = _ROUNDS,
+    as_json: bool = _JSON,
+) -> None:
+    """Round trips on 200 quiet QPs while one more floods; the size is that of the flood."""
+    _do(as_json, "fair", qp=qp, size=size, iters=iters, depth=depth, rounds=rounds)
+
+
+@app.command()
+def crowd(
+    size: int | None = _SIZE,
+    iters: int | None = _ITERS,
+    rounds: int = _ROUNDS,
+    as_json: bool = _JSON,
+) -> None:
+    """One-way latency of UD beside 1,000 idle QPs."""
+    _do(as_json, "crowd", size=size, iters=iters, rounds=rounds)
+
+
 @app.command("personas")
 def both_personas(
     rounds: int = _ROUNDS,
@@ -308,7 +339,7 @@ def table(
 
 def main() -> None:
     """``python -m siwarp.bench``: all figures, unless another command is named."""
-    commands = {"lat", "bw", "rate", "reg", "done", "personas", "table"}
+    commands = {"lat", "bw", "rate", "reg", "done", "fair", "crowd", "personas", "table"}
     words = sys.argv[1:]
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
         words = ["table", *words]

@@ -23,6 +23,8 @@ KINDS = {
     "reg": ("us", True),
     "onesided": ("us", True),
     "done": ("us", True),
+    "fair": ("us", True),
+    "crowd": ("us", True),
 }
 
 #: What ``persona`` may be; "both": ours as iwarp, and as roce beside it.
@@ -38,7 +40,9 @@ class Plan:
     """One measurement.
 
     Attributes:
-        kind: lat, bw, rate, reg, onesided, or done: from posting a Write to its completion.
+        kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; fair:
+            round trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
+            idle QPs.
         qp: ud or rc.
         op: send, write or read.
         size: octets of a message, or of the region for reg.
@@ -111,6 +115,8 @@ def floors_of(plan: Plan) -> Floors:
     """Return the raw runs of a plan; with ``api="python"`` the floor is ours in C instead."""
     if plan.kind in ("reg", "onesided", "done"):
         return Floors("c" if plan.api == "python" else None)
+    if plan.kind in ("fair", "crowd"):
+        return Floors("quiet" if plan.kind == "fair" else "alone")
     raw = _FLOORS[plan.kind, plan.qp, plan.wait]
     assert raw.floor is not None
     # A GSO train needs two segments at least.
@@ -137,8 +143,10 @@ def _datagrams(size: int) -> int:
 
 
 def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
-    if kind in ("lat", "reg", "onesided", "done"):
+    if kind in ("lat", "reg", "onesided", "done", "crowd"):
         return 1
+    if kind == "fair":
+        return max(1, min(64, _datagrams(size))) if qp == "ud" else 64
     if op != "send":
         return 16
     depth = 16 if size >= 16384 else 128
@@ -176,7 +184,11 @@ def _check(plan: Plan) -> None:
         raise UsageError("depth is from 1 to 4096")
     if not 1 <= plan.post_list <= 32:
         raise UsageError("post_list is from 1 to 32")
-    if plan.qp == "ud" and plan.kind != "lat" and plan.depth > (room := _datagrams(plan.size)):
+    if (
+        plan.qp == "ud"
+        and plan.kind not in ("lat", "crowd")
+        and plan.depth > (room := _datagrams(plan.size))
+    ):
         raise UsageError(
             f"{plan.depth} datagrams of {plan.size} octets do not fit a socket's receive buffer: "
             f"--depth {max(1, room)} at most, or raise net.core.rmem_max"
@@ -210,8 +222,10 @@ def make_plan(
         qp, op, api = "rc", "write", "c"
     if kind == "reg":
         qp, op, wait = "rc", "send", "poll"
+    if kind in ("fair", "crowd"):
+        op, wait, api = "send", "poll", "c"
     if size is None:
-        size = {"lat": 64, "rate": 64, "done": 64, "reg": 1 << 30}.get(
+        size = {"lat": 64, "rate": 64, "done": 64, "crowd": 64, "fair": 4096, "reg": 1 << 30}.get(
             kind, 60000 if qp == "ud" else 1 << 20
         )
     if depth is None:

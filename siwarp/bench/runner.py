@@ -39,6 +39,8 @@ _ITERS = {
     "reg": (200, 200, 20_000),
     "onesided": (100, 100, 100),
     "done": (500, 500, 50_000),
+    "fair": (400, 400, 5_000),
+    "crowd": (500, 500, 50_000),
 }
 
 Progress = Callable[[int, int], None]

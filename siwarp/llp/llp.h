@@ -31,8 +31,8 @@ struct siw_llp_sock;
  * Every socket is in one of two places. HOT (at most settings.hot_sockets of them): the ones that
  * had data lately; each poll hands them out unasked, so that the upper layer's receive call is the
  * only system call of a message. COLD: registered edge-triggered in epoll; epoll is asked, without
- * waiting, on each poll while nothing is hot and on every 32nd otherwise, and what it reports goes
- * to a ready ring. A socket stays on the ring, at its end, until a receive on it said EAGAIN: cost
+ * waiting, on each poll while nothing is hot and otherwise on every 32nd, or 10 microseconds after the last
+ * time if there are cold ones; what it reports goes to a ready ring. A socket stays on the ring, at its end, until a receive on it said EAGAIN: cost
  * follows the ready sockets, and each is served in turn. A cold socket that turns ready becomes hot
  * if there is room or if a hot one had nothing for 256 polls (that one becomes cold, as does one
  * that had nothing for 1024 polls while others had). Wanting to write counts like data. Listeners,

@@ -12,11 +12,12 @@
 #include "base/trace.h"
 #include "llp/llp_sock.h"
 
-#define ASK_EVERY   32	 /* polls between two askings of epoll while something is hot */
-#define STALE_POLLS 256	 /* polls without data after which a hot socket gives up its place ... */
-#define COOL_POLLS  1024 /* ... and after which it does unasked, if another one had data */
-#define BATCH	    64	 /* events of one asking */
-#define DROPS_EVERY 4096 /* askings without an event between two looks at the drop counters */
+#define ASK_EVERY   32	  /* polls between two askings of epoll while something is hot */
+#define ASK_NS	    10000 /* ... or nanoseconds, if there are cold ones */
+#define STALE_POLLS 256	  /* polls without data after which a hot socket gives up its place ... */
+#define COOL_POLLS  1024  /* ... and after which it does unasked, if another one had data */
+#define BATCH	    64	  /* events of one asking */
+#define DROPS_EVERY 4096  /* askings without an event between two looks at the drop counters */
 #define STALL_NS    (100 * 1000 * 1000ull)
 
 /* ---- the wake descriptor --------------------------------------------------------------------- */
@@ -308,10 +309,27 @@ static bool slept_for_a_cold_one(struct siw_llp_port *port)
 	return cold;
 }
 
+/*
+ * A poll may be long: a flood on a hot socket, or a program that does much between two polls. So
+ * where sockets are cold their waiting is limited by the clock, too.
+ */
+static inline bool cold_ones_waited(struct siw_llp_port *port)
+{
+	uint64_t now;
+
+	if (port->n_data == (uint32_t)port->n_hot)
+		return false;
+	now = siw_now_ns();
+	if (now - port->asked_ns < ASK_NS)
+		return false;
+	port->asked_ns = now;
+	return true;
+}
+
 static inline bool must_ask(struct siw_llp_port *port)
 {
 	return port->n_hot == 0 || port->polls % ASK_EVERY == 0 || port->ask ||
-	       __atomic_load_n(&port->armed, __ATOMIC_RELAXED) ||
+	       cold_ones_waited(port) || __atomic_load_n(&port->armed, __ATOMIC_RELAXED) ||
 	       (port->after_sleep && slept_for_a_cold_one(port));
 }
 

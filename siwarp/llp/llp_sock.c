@@ -23,6 +23,12 @@ int siw_llp_option(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
 
+/* One that connects will be. */
+static bool is_data(enum siw_llp_kind kind)
+{
+	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
+}
+
 int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
 		     struct siw_llp_sock **out)
 {
@@ -45,6 +51,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, 
 		return rv;
 	}
 	siw_link_add(&port->all, &sock->all);
+	port->n_data += is_data(kind);
 	*out = sock;
 	return 0;
 }
@@ -59,6 +66,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	siw_llp_tap_close(sock);
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
+	sock->port->n_data -= is_data((enum siw_llp_kind)sock->kind);
 	/* Linux closes the descriptor also where close() says EINTR: never twice. */
 	siw_llp_fd_close(sock->fd);
 	free(sock);

@@ -67,7 +67,9 @@ struct siw_llp_port {
 	unsigned int hot_turn; /* who is next where there is no room for all hot ones */
 	bool ask;	       /* the last asking filled the whole batch */
 	bool after_sleep;      /* a wait set was filled since the last poll that looked at this */
+	uint32_t n_data;       /* sockets of data; those that are not hot are cold */
 	struct siw_link ring;
+	uint64_t asked_ns; /* when epoll was asked last, while cold ones want to know */
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
 
 	/*

@@ -243,6 +243,7 @@ struct siw_rdmap_event {
 	int status;
 	uint64_t cookie;
 	uint32_t length; /* octets */
+	uint32_t placed; /* stream: octets of the segment that brought this */
 	bool solicited;
 	bool invalidated;
 	uint32_t inv_stag;

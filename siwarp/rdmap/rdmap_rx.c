@@ -219,6 +219,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 
 	rx->have = false;
 	event->kind = SIW_RDMAP_PROGRESS;
+	event->placed = rx->seg.payload;
 	switch (opcode_of(&rx->seg)) {
 	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: not delivered */
 		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
@@ -355,7 +356,7 @@ static void clear(struct siw_rdmap_event *event)
 	event->kind = SIW_RDMAP_NONE;
 	event->status = 0;
 	event->cookie = 0;
-	event->length = 0;
+	event->length = event->placed = 0;
 	event->solicited = event->invalidated = event->quoted = false;
 	event->err = (struct siw_wire_err){ 0 };
 }

@@ -504,20 +504,23 @@ int siw_verbs_rc_serve(struct siw_pollee *self)
 {
 	struct siw_qp *qp = siw_container(self, struct siw_qp, pollee);
 	struct siw_rdmap_event ev;
+	uint32_t octets = 0;
 	int n = 0;
 
 	if (qp->closing) {
 		siw_verbs_rc_close_step(qp);
 		return 0;
 	}
-	while (n < qp->burst && siw_rdmap_recv(qp->stream, &ev) == 1) {
+	while (n < qp->burst && octets < SIW_TURN_OCTETS && siw_rdmap_recv(qp->stream, &ev) == 1) {
 		n++;
+		octets += ev.placed;
 		if (!handle(qp, &ev))
 			return n;
 	}
-	if (__builtin_expect(qp->peer_asks, 0) && n == qp->burst && !answer_question(qp))
+	if (__builtin_expect(qp->peer_asks, 0) && (n == qp->burst || octets >= SIW_TURN_OCTETS) &&
+	    !answer_question(qp))
 		return n;
-	siw_verbs_next_burst(qp, n);
+	siw_verbs_next_burst(qp, octets < SIW_TURN_OCTETS ? n : qp->burst);
 	if (qp->srq)
 		siw_verbs_srq_taken(qp->srq);
 	return n;

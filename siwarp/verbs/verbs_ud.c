@@ -296,13 +296,16 @@ static int serve(struct siw_pollee *self)
 {
 	struct siw_qp *qp = siw_container(self, struct siw_qp, pollee);
 	struct siw_rdmap_event ev;
+	uint32_t octets = 0;
 	int n = 0;
 
-	while (n < qp->burst && siw_rdmap_dgram_recv(qp->dgram, &ev) == 1) {
+	while (n < qp->burst && octets < SIW_TURN_OCTETS &&
+	       siw_rdmap_dgram_recv(qp->dgram, &ev) == 1) {
 		complete_recv(qp, &ev);
+		octets += ev.length;
 		n++;
 	}
-	siw_verbs_next_burst(qp, n);
+	siw_verbs_next_burst(qp, octets < SIW_TURN_OCTETS ? n : qp->burst);
 	if (qp->srq)
 		siw_verbs_srq_taken(qp->srq);
 	return n;

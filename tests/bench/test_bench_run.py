@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 from typing import Any
 
 import pytest
 
 from siwarp import bench
+from siwarp.bench import runner
 
 SMALL: dict[str, dict[str, Any]] = {
     "ud lat": {"kind": "lat", "qp": "ud"},
@@ -154,3 +156,28 @@ def test_the_largest_datagram_is_what_the_device_says() -> None:
 
     with Context() as context:
         assert context.query_device().max_ud_msg == UD_MOST
+
+
+@pytest.mark.parametrize("qp", ["ud", "rc"])
+def test_quiet_queue_pairs_beside_a_flood_are_measured_beside_none(qp: str) -> None:
+    result = bench.run("fair", qp, iters=200, rounds=1)
+    assert (result["floor_name"], result["unit"], result["size"]) == ("quiet", "us", 4096)
+    assert result["ours"] > 0 and result["floor"] > 0
+
+
+def test_latency_beside_a_thousand_idle_queue_pairs_is_measured_beside_none() -> None:
+    result = bench.run("crowd", iters=200, rounds=1)
+    assert (result["floor_name"], result["qp"], result["size"]) == ("alone", "ud", 64)
+    assert result["ours"] > 0 and result["floor"] > 0
+
+
+def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(runner.program()), "--kind", "crowd"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "1100 descriptors are needed, and `ulimit -Hn` is 300: raise it\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,22 @@ def test_a_hot_socket_is_handed_out_unasked_and_epoll_asked_every_32nd_time(port
     c = kit.Counters()
     assert all(port.poll() == [a] for _ in range(ASK_EVERY * 10))
     assert c["epoll_waits"] == 10
+
+
+def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(kit, sender):
+    with kit.setting("hot_sockets", 1):
+        port = kit.Port()
+    flooded, quiet = port.udp(), port.udp()
+    heat(port, sender, flooded)
+    for _ in range(20):
+        sender.sendto(flooded.local(), b"x")
+        sender.sendto(quiet.local(), b"x")
+        time.sleep(0.0001)  # what a program does between two polls
+        assert port.poll() == [flooded, quiet]
+        for s in (flooded, quiet):
+            s.drain()
+        assert port.poll() == [flooded]
+    port.close()
 
 
 def test_a_hot_socket_is_out_of_the_epoll_set(port, sender):

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Round trips on 200 quiet QPs, one after the other, while one more QP floods: the client keeps a window
+ * of messages under way on it all the time. The run "quiet" is the same without the flood. One thread
+ * an end, one CQ for all. The program's figure is the whole round trip of a quiet QP.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench_ours.h"
+
+#define QUIET	    200
+#define QUIET_SIZE  64
+#define QUIET_SLOTS 2
+#define OWN_QKEY    0x80000000u
+#define CM_WAIT_MS  5000
+#define FLOOD	    QUIET /* its number among the QPs */
+#define FILL	    4	  /* messages posted between two looks at the CQ */
+
+struct one {
+	struct siw_qp *qp;
+	struct siw_ah *ah;
+	struct siw_cm_id *id;
+	char *slots; /* to receive into */
+	uint32_t stride;
+};
+
+struct crowd {
+	const struct siw_bench_opts *o;
+	struct siw_context *context;
+	struct siw_pd *pd;
+	struct siw_cq *cq;
+	struct siw_cm_channel *cm;
+	struct siw_cm_id *listener;
+	struct siw_mr *mr;
+	struct siw_bench_buf buf;
+	struct one all[QUIET + 1];
+	struct siw_bench_guard guard;
+	uint32_t sent, credited;  /* client: of the flood */
+	uint32_t flooded, repaid; /* server */
+	bool echoed;		  /* client: the quiet one's answer is there */
+	uint32_t served;	  /* server: quiet messages answered */
+};
+
+static void check(int r, const char *what)
+{
+	if (r < 0)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
+}
+
+static void *made(void *object, const char *what)
+{
+	if (!object)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
+	return object;
+}
+
+/* ---- requests: wr_id is the QP's number, then the slot ------------------------------------------- */
+
+static void post_recv(struct crowd *c, uint32_t number, uint32_t slot)
+{
+	struct one *one = &c->all[number];
+	struct siw_sge sge = { .addr = (uintptr_t)one->slots + (uint64_t)slot * one->stride,
+			       .length = one->stride,
+			       .lkey = c->mr->lkey };
+	struct siw_recv_wr *bad,
+		wr = { .wr_id = (uint64_t)number << 32 | slot, .sg_list = &sge, .num_sge = 1 };
+
+	check(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
+}
+
+static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool signalled)
+{
+	struct one *one = &c->all[number];
+	struct siw_sge sge = { .addr = (uintptr_t)c->buf.base,
+			       .length = size,
+			       .lkey = c->mr->lkey };
+	struct siw_send_wr *bad, wr = { .sg_list = &sge,
+					.num_sge = 1,
+					.opcode = SIW_WR_SEND,
+					.send_flags = signalled ? SIW_SEND_SIGNALED : 0 };
+
+	if (one->ah) {
+		wr.wr.ud.ah = one->ah;
+		wr.wr.ud.remote_qkey = OWN_QKEY;
+	}
+	check(siw_post_send(one->qp, &wr, &bad), "posting a send");
+}
+
+/* ---- the flood ------------------------------------------------------------------------------------ */
+
+static uint32_t flood_slots(const struct siw_bench_opts *o)
+{
+	return 2 * o->depth + 2;
+}
+
+static void keep_flooding(struct crowd *c)
+{
+	for (int i = 0; i < FILL && c->sent - c->credited < c->o->depth; i++) {
+		c->sent++;
+		post_send(c, FLOOD, (uint32_t)c->o->size, c->sent % SIW_BENCH_SIGNAL_EVERY == 0);
+	}
+}
+
+static void repay(struct crowd *c)
+{
+	uint32_t half = siw_bench_half(c->o);
+
+	for (; c->flooded - c->repaid >= half; c->repaid += half)
+		post_send(c, FLOOD, 1, true);
+}
+
+/* ---- what comes ----------------------------------------------------------------------------------- */
+
+static void take(struct crowd *c, const struct siw_wc *wc)
+{
+	uint32_t number = (uint32_t)(wc->wr_id >> 32);
+
+	if (wc->status != SIW_WC_SUCCESS)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s (0x%06x)",
+			      siw_wc_status_str(wc->status), wc->vendor_err);
+	if (wc->opcode != SIW_WC_RECV)
+		return;
+	post_recv(c, number, (uint32_t)wc->wr_id);
+	if (number != FLOOD && c->o->server) {
+		post_send(c, number, QUIET_SIZE, true);
+		c->served++;
+	} else if (number != FLOOD) {
+		c->echoed = true;
+	} else if (c->o->server) {
+		c->flooded++;
+		repay(c);
+	} else {
+		c->credited += siw_bench_half(c->o);
+	}
+}
+
+static void look(struct crowd *c)
+{
+	struct siw_wc wc[SIW_BENCH_BATCH];
+	int n = siw_poll_cq(c->cq, SIW_BENCH_BATCH, wc);
+
+	check(n, "polling");
+	for (int i = 0; i < n; i++)
+		take(c, &wc[i]);
+	if (n)
+		siw_bench_busy(&c->guard);
+	else if (siw_bench_idle(&c->guard))
+		siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
+}
+
+static void serve(struct crowd *c, uint32_t n)
+{
+	for (uint32_t until = c->served + n; c->served < until;)
+		look(c);
+}
+
+static void ask(struct crowd *c, uint32_t n, uint64_t *ns)
+{
+	bool flood = strcmp(c->o->run, "quiet") != 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		c->echoed = false;
+		post_send(c, i % QUIET, QUIET_SIZE, true);
+		while (!c->echoed) {
+			if (flood)
+				keep_flooding(c);
+			look(c);
+		}
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
+/* ---- setting up ----------------------------------------------------------------------------------- */
+
+static void make_qp(struct crowd *c, uint32_t number)
+{
+	struct one *one = &c->all[number];
+	uint32_t slots = number == FLOOD ? flood_slots(c->o) : QUIET_SLOTS;
+	struct siw_qp_init_attr init = {
+		.send_cq = c->cq,
+		.recv_cq = c->cq,
+		.qp_type = c->o->rc ? SIW_QPT_RC : SIW_QPT_UD,
+		.cap = { .max_send_wr = number == FLOOD ? 2 * c->o->depth + 64 : 8,
+			 .max_recv_wr = slots,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+	};
+
+	one->stride = number == FLOOD ? (uint32_t)c->buf.stride : QUIET_SIZE;
+	one->slots = number == FLOOD ? siw_bench_slot(&c->buf, 0)
+				     : siw_bench_slot(&c->buf, flood_slots(c->o)) +
+					       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
+	if (!c->o->rc)
+		check(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
+	one->qp = made(siw_create_qp(c->pd, &init), "a queue pair");
+}
+
+static void post_all(struct crowd *c, uint32_t number)
+{
+	uint32_t slots = number == FLOOD ? flood_slots(c->o) : QUIET_SLOTS;
+
+	for (uint32_t i = 0; i < slots; i++)
+		post_recv(c, number, i);
+}
+
+static void open_ud(struct crowd *c, uint32_t number)
+{
+	struct one *one = &c->all[number];
+	struct siw_addr a;
+
+	make_qp(c, number);
+	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
+		struct siw_qp_attr attr = { .qp_state = s };
+
+		check(siw_modify_qp(one->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	}
+	post_all(c, number);
+	check(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
+	a.port_be = htons((uint16_t)siw_bench_swap(c->o->ctl, ntohs(a.port_be)));
+	one->ah = made(siw_create_ah(c->pd, &a), "an address handle");
+}
+
+static struct siw_cm_id *expect(struct crowd *c, int type)
+{
+	struct siw_cm_event event;
+
+	check(siw_cm_get_event(c->cm, &event, CM_WAIT_MS), "waiting for the connection");
+	if (event.event != type)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s (%s)",
+			      siw_cm_event_str(event.event), strerror(-event.status));
+	return event.id;
+}
+
+static uint16_t listen_rc(struct crowd *c)
+{
+	struct siw_addr a;
+
+	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	c->listener = made(siw_cm_create_id(c->cm, NULL), "a CM id");
+	check(siw_cm_listen(c->listener, &a, 1), "listening");
+	check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
+	return ntohs(a.port_be);
+}
+
+static void open_rc(struct crowd *c, uint32_t number, uint16_t port)
+{
+	struct one *one = &c->all[number];
+	struct siw_addr a;
+
+	one->id = c->o->server ? expect(c, SIW_CM_CONNECT_REQUEST)
+			       : made(siw_cm_create_id(c->cm, NULL), "a CM id");
+	make_qp(c, number);
+	check(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
+	post_all(c, number);
+	check(siw_addr_parse("127.0.0.1", port, &a), "the address");
+	if (c->o->server)
+		check(siw_cm_accept(one->id, NULL), "accepting");
+	else
+		check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
+	expect(c, SIW_CM_ESTABLISHED);
+	/* The next one's request could come before the word that this one is established. */
+	siw_bench_swap(c->o->ctl, 0);
+}
+
+static void open_all(struct crowd *c)
+{
+	uint32_t slots = flood_slots(c->o);
+	uint64_t quiet = (uint64_t)QUIET * QUIET_SLOTS * QUIET_SIZE / c->o->size + 1;
+	struct siw_addr a;
+	uint16_t port = 0;
+
+	siw_bench_need_fds(QUIET + 1);
+	siw_bench_buf_make(&c->buf, c->o->size, slots + (uint32_t)quiet);
+	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	c->context = made(siw_open_device_by_addr(&a), "opening the device");
+	c->pd = made(siw_alloc_pd(c->context), "a protection domain");
+	c->cq = made(siw_create_cq(c->context, (int)(4 * slots + 16 * QUIET + 256), NULL, NULL, 0),
+		     "a completion queue");
+	c->mr = made(siw_reg_mr(c->pd, c->buf.base, c->buf.length, SIW_ACCESS_LOCAL_WRITE),
+		     "registering");
+	if (c->o->rc) {
+		c->cm = made(siw_cm_create_channel(c->context), "a CM channel");
+		port = (uint16_t)siw_bench_swap(c->o->ctl, c->o->server ? listen_rc(c) : 0);
+	}
+	for (uint32_t i = 0; i <= QUIET; i++) {
+		if (c->o->rc)
+			open_rc(c, i, port);
+		else
+			open_ud(c, i);
+	}
+	siw_bench_pin(c->o->cpu);
+}
+
+static void close_all(struct crowd *c)
+{
+	for (uint32_t i = 0; i <= QUIET; i++) {
+		struct one *one = &c->all[i];
+
+		if (one->id)
+			check(siw_cm_destroy_id(one->id), "destroying the CM id");
+		if (one->ah)
+			check(siw_destroy_ah(one->ah), "destroying the address handle");
+		check(siw_destroy_qp(one->qp), "destroying the queue pair");
+	}
+	if (c->listener)
+		check(siw_cm_destroy_id(c->listener), "destroying the listener");
+	if (c->cm)
+		check(siw_cm_destroy_channel(c->cm), "destroying the CM channel");
+	check(siw_dereg_mr(c->mr), "deregistering");
+	check(siw_destroy_cq(c->cq), "destroying the completion queue");
+	check(siw_dealloc_pd(c->pd), "freeing the protection domain");
+	check(siw_close_device(c->context), "closing the device");
+	siw_bench_buf_free(&c->buf);
+}
+
+void siw_bench_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	struct crowd *c = calloc(1, sizeof(*c));
+	uint64_t *ns = calloc(o->iters, sizeof(*ns));
+
+	if (!c || !ns)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
+	c->o = o;
+	open_all(c);
+	siw_bench_swap(o->ctl, 0);
+	if (o->server) {
+		serve(c, o->warmup + o->iters);
+	} else {
+		ask(c, o->warmup, NULL);
+		ask(c, o->iters, ns);
+	}
+	siw_bench_swap(o->ctl, 0);
+	siw_bench_samples(ns, o->iters, 1, result);
+	close_all(c);
+	free(ns);
+	free(c);
+}
