@@ -30,6 +30,7 @@ from siwarp.verbs import (
     Context,
     Error,
     PeerGone,
+    Persona,
     QPCap,
     QPInitAttr,
     QPType,
@@ -78,12 +79,20 @@ class Connection:
     Messages arrive in receives posted in advance: the peer may have ``recv_depth`` messages of up
     to ``recv_size`` octets under way that ``recv`` has not taken yet. One more, or a longer one,
     breaks the connection (iWARP has no flow control of its own), so let the peer answer now and
-    then.
+    then. With ``Persona.ROCE`` at this end one more waits for a ``recv``, and what is sent from
+    here is with the peer when ``send`` or ``write`` returns.
 
     One thread may send while another receives.
     """
 
-    def __init__(self, home: _Home, cm_id: CMID, recv_size: int, recv_depth: int) -> None:
+    def __init__(
+        self,
+        home: _Home,
+        cm_id: CMID,
+        recv_size: int,
+        recv_depth: int,
+        persona: int = Persona.AUTO,
+    ) -> None:
         home.enter()
         self._home = home
         self._closed = False
@@ -93,18 +102,19 @@ class Connection:
         self.private_data = b""
         self.id = cm_id
         try:
-            self._make(home.context, recv_size, recv_depth)
+            self._make(home.context, recv_size, recv_depth, persona)
         except BaseException:
             self.close()
             raise
 
-    def _make(self, context: Context, recv_size: int, recv_depth: int) -> None:
+    def _make(self, context: Context, recv_size: int, recv_depth: int, persona: int) -> None:
         part = self._parts.enter_context
         self.pd = part(PD(context))
         self.scq = part(CQ(context, 64, channel=part(CompChannel(context))))
         self.rcq = part(CQ(context, recv_depth + 1, channel=part(CompChannel(context))))
         cap = QPCap(max_send_wr=32, max_recv_wr=recv_depth)
-        self.qp = part(QP(self.pd, QPInitAttr(QPType.RC, scq=self.scq, rcq=self.rcq, cap=cap)))
+        init = QPInitAttr(QPType.RC, scq=self.scq, rcq=self.rcq, cap=cap, persona=persona)
+        self.qp = part(QP(self.pd, init))
         self.id.bind_qp(self.qp)
         part(self.id)
         self._inbox = part(MR(self.pd, recv_size * recv_depth))
@@ -305,6 +315,7 @@ def connect(
     private_data: bytes = b"",
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
+    persona: int = Persona.AUTO,
 ) -> Connection:
     """Connect to a listener at (host, port) and return the connection.
 
@@ -314,7 +325,7 @@ def connect(
 
     """
     home = _Home(Context.toward(address))
-    conn = Connection(home, CMID(home.channel), recv_size, recv_depth)
+    conn = Connection(home, CMID(home.channel), recv_size, recv_depth, persona)
     try:
         # Peer to peer, so that either end may speak first (RFC 6581): by itself MPA wants the
         # initiator's first FPDU before the responder's (RFC 5044 section 7.1.3).
@@ -338,12 +349,14 @@ def connect(
 class Listener:
     """A listening address; iterate over it, or call ``accept``, for connections."""
 
-    def __init__(self, address: Address, recv_size: int, recv_depth: int) -> None:
+    def __init__(
+        self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
+    ) -> None:
         host = address[0] or "0.0.0.0"
         self._home = _Home(Context(host) if _numeric(host) else Context.toward((host, 9)))
         self._home.enter()
         self._closed = False
-        self._recv = recv_size, recv_depth
+        self._recv = recv_size, recv_depth, persona
         self._waiting: deque[CMEvent] = deque()
         self._accepting = threading.Lock()
         try:
@@ -447,7 +460,11 @@ def _numeric(host: str) -> bool:
 
 
 def listen(
-    address: Address, *, recv_size: int = RECV_SIZE, recv_depth: int = RECV_DEPTH
+    address: Address,
+    *,
+    recv_size: int = RECV_SIZE,
+    recv_depth: int = RECV_DEPTH,
+    persona: int = Persona.AUTO,
 ) -> Listener:
     """Listen at (host, port): host ``""`` is every IPv4 address, port 0 takes a free one.
 
@@ -455,4 +472,4 @@ def listen(
         Error: the address is in use or not this machine's, or needs a privilege.
 
     """
-    return Listener(address, recv_size, recv_depth)
+    return Listener(address, recv_size, recv_depth, persona)

@@ -11,7 +11,7 @@ import pytest
 
 import siwarp
 from siwarp.cm import Connection
-from siwarp.verbs import AccessFlag
+from siwarp.verbs import AccessFlag, Persona, ProtocolError, RemoteBuffer
 
 Connect = Callable[..., tuple[Connection, Connection]]
 
@@ -187,3 +187,43 @@ def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
         siwarp.connect(listener.address).close()
         thread.join(10)
         assert not thread.is_alive()
+
+
+def roce_pair() -> tuple[Connection, Connection]:
+    with siwarp.listen(("127.0.0.1", 0), recv_depth=4, persona=Persona.ROCE) as listener:
+        ends: list[Connection] = []
+        thread = threading.Thread(target=lambda: ends.append(listener.accept(10)))
+        thread.start()
+        a = siwarp.connect(listener.address, persona=Persona.ROCE)
+        thread.join(10)
+    return a, ends[0]
+
+
+def test_with_persona_roce_a_sender_waits_until_its_peer_receives() -> None:
+    a, b = roce_pair()
+    sent: list[int] = []
+
+    def send() -> None:
+        for i in range(20):
+            a.send(bytes([i]) * 1000)
+            sent.append(i)
+
+    with a, b:
+        thread = threading.Thread(target=send)
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive() and len(sent) <= 4
+        for i in range(20):
+            assert b.recv(10) == bytes([i]) * 1000
+        thread.join(10)
+        assert sent == list(range(20))
+
+
+def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
+    a, b = roce_pair()
+    with a, b:
+        there = b.register(bytearray(100)).remote()
+        a.write(there, b"fits")
+        wrong = RemoteBuffer(there.addr, 100, there.rkey ^ 0x100)
+        with pytest.raises(ProtocolError):
+            a.write(wrong, b"does not")
