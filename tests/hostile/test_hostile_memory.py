@@ -81,7 +81,7 @@ def ends_with(end: End, code: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_write_into_memory_that_is_gone_ends_the_queue_pair_and_the_peer_hears_why(
-    two: Wire, how: str, size: int, framing: str, strict: bool
+    strict: bool, two: Wire, how: str, size: int, framing: str
 ) -> None:
     a, b = two.connect(*framed(framing), size=1 << 19)
     gone = Gone(b, how)
@@ -97,7 +97,7 @@ def test_a_write_into_memory_that_is_gone_ends_the_queue_pair_and_the_peer_hears
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_receive_whose_memory_is_gone_is_a_protection_error(
-    two: Wire, how: str, size: int, strict: bool
+    strict: bool, two: Wire, how: str, size: int
 ) -> None:
     a, b = two.connect(size=1 << 19)
     gone = Gone(b, how)
@@ -118,7 +118,7 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error(
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_read_into_memory_that_is_gone_is_a_protection_error(
-    two: Wire, how: str, size: int, strict: bool
+    strict: bool, two: Wire, how: str, size: int
 ) -> None:
     a, b = two.connect(size=1 << 19)
     gone = Gone(a, how)

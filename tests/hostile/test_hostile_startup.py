@@ -43,6 +43,15 @@ def wire() -> Iterator[Wire]:
 
 
 @contextlib.contextmanager
+def impatient(**values: int) -> Iterator[Wire]:
+    """A listener on a device of its own, opened with these settings."""
+    with setting(**values):
+        rig = Rig()
+        yield Wire(rig)
+        rig.close()
+
+
+@contextlib.contextmanager
 def quiet(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
     """Assert that in the block and a while after it this process leaves its CPU alone.
 
@@ -188,8 +197,8 @@ def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(w
 # ---- time
 
 
-def test_each_connection_has_its_own_time_for_start_up(wire: Wire) -> None:
-    with setting(mpa_timeout_ms=150):
+def test_each_connection_has_its_own_time_for_start_up() -> None:
+    with impatient(mpa_timeout_ms=150) as wire:
         start = time.monotonic()
         first = dial_raw(wire.address)
         drip = dial_raw(wire.address)
@@ -203,11 +212,11 @@ def test_each_connection_has_its_own_time_for_start_up(wire: Wire) -> None:
                 time.sleep(0.01)
             assert 0.1 < time.monotonic() - start < 5
             assert first.rest() == b"" and drip.rest() == b""
-    serves_others(wire)
+        serves_others(wire)
 
 
-def test_a_responder_that_awaits_an_rtr_does_not_wait_for_ever(wire: Wire) -> None:
-    with setting(mpa_timeout_ms=150):
+def test_a_responder_that_awaits_an_rtr_does_not_wait_for_ever() -> None:
+    with impatient(mpa_timeout_ms=150) as wire:
         peer = dial_raw(wire.address)
         peer.send(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4))
         request = wire.request()
@@ -221,11 +230,11 @@ def test_a_responder_that_awaits_an_rtr_does_not_wait_for_ever(wire: Wire) -> No
         end.is_over()
         assert peer.rest() == b""
         end.close()
-    serves_others(wire)
+        serves_others(wire)
 
 
-def test_a_connection_that_got_its_rtr_has_all_the_time_there_is(wire: Wire) -> None:
-    with setting(mpa_timeout_ms=100):
+def test_a_connection_that_got_its_rtr_has_all_the_time_there_is() -> None:
+    with impatient(mpa_timeout_ms=100) as wire:
         peer = dial_raw(wire.address)
         peer.send(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4))
         request = wire.request()
@@ -287,27 +296,22 @@ def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) 
 # ---- caps
 
 
-def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later(
-    wire: Wire,
-) -> None:
-    with setting(max_startups=4, source_share=100, mpa_timeout_ms=400):
-        capped = Wire(wire.active)
+def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later() -> None:
+    with impatient(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
         with counted("startup_timeouts", 4):
             before = counter("startups_held")
-            silent = many(capped.address, 4)
-            good = many(capped.address, 1)[0]
+            silent = many(wire.address, 4)
+            good = many(wire.address, 1)[0]
             good.send(REQUEST)
             until(lambda: counter("startups_held") > before)
-            with quiet(0.1, 0.9):
-                pass
-            request = capped.request(5)  # once the silent ones are given up
+            request = wire.request(5)  # once the silent ones are given up
         request.id.reject()
         assert good.reply().r
         assert closed(silent) == 4
-    for p in (*silent, good):
-        p.close()
-    request.id.close()
-    serves_others(capped)
+        for p in (*silent, good):
+            p.close()
+        request.id.close()
+        serves_others(wire)
 
 
 def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
