@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StateError,
         Timeout,
         capture,
+        faults,
     )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "capture",
     "cm",
     "connect",
+    "faults",
     "listen",
     "verbs",
 ]
@@ -69,6 +71,7 @@ _FROM = {
     "Timeout": "siwarp.verbs",
     "capture": "siwarp.verbs",
     "connect": "siwarp.cm",
+    "faults": "siwarp.verbs",
     "listen": "siwarp.cm",
 }
 _PACKAGES = ("cm", "verbs")

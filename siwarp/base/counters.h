@@ -50,7 +50,17 @@
 	X(progress_wakeups, "times a progress thread woke up")                            \
 	X(tx_partial, "writes of which the socket took a part")                           \
 	X(tx_eagain, "writes of which the socket took nothing")                           \
-	X(icmp_errors, "errors that ICMP brought to a socket")
+	X(icmp_errors, "errors that ICMP brought to a socket")                            \
+	X(fault_loss, "datagrams dropped: fault plan, loss")                              \
+	X(fault_blackout, "datagrams dropped: fault plan, blackout")                      \
+	X(fault_limit, "datagrams dropped: fault plan, no room to hold them")             \
+	X(fault_dup, "datagrams that came twice by a fault plan")                         \
+	X(fault_reorder, "datagrams overtaken by a fault plan")                           \
+	X(fault_corrupt, "bits flipped by a fault plan, in datagrams and streams")        \
+	X(fault_delay, "datagrams and pieces of streams that a fault plan delayed")       \
+	X(fault_reset, "connections reset by a fault plan")                               \
+	X(fault_short, "reads and writes of streams cut short by a fault plan")           \
+	X(fault_closed, "datagrams and pieces held by a fault plan when their socket closed")
 
 enum siw_counter {
 #define X(name, help) SIW_COUNTER_##name,

@@ -32,9 +32,10 @@ static const struct setting {
 };
 #define N_SETTINGS ((int)(sizeof(table) / sizeof(table[0])))
 
-/* SIWARP_CAPTURE, the one setting that is no number. */
-static const char *capture;
+/* SIWARP_CAPTURE and SIWARP_FAULTS, the settings that are no numbers. */
+static const char *capture, *faults;
 #define CAPTURE ENV_PREFIX "CAPTURE="
+#define FAULTS	ENV_PREFIX "FAULTS="
 
 static const struct setting *find_name(const char *name)
 {
@@ -98,14 +99,25 @@ static const struct setting *find_env(const char *var, size_t len)
 	return NULL;
 }
 
+/* The value of var if it is that variable, a copy; false: it is another. */
+static bool take_text(const char *var, const char *name, const char **value)
+{
+	size_t n = strlen(name);
+
+	if (strncmp(var, name, n) != 0)
+		return false;
+	*value = var[n] ? strdup(var + n) : NULL;
+	return true;
+}
+
 static void take_variable(const char *var)
 {
 	size_t len = strcspn(var, "=");
 	const struct setting *s = find_env(var, len);
 
-	if (strncmp(var, CAPTURE, strlen(CAPTURE)) == 0)
-		capture = var[strlen(CAPTURE)] ? strdup(var + strlen(CAPTURE)) : NULL;
-	else if (!s)
+	if (take_text(var, CAPTURE, &capture) || take_text(var, FAULTS, &faults))
+		return;
+	if (!s)
 		siw_trace_warn_user("no setting is called %.*s; ignored", (int)len, var);
 	else if (!var[len])
 		return;
@@ -144,6 +156,12 @@ const char *siw_setting_capture(void)
 {
 	init();
 	return capture;
+}
+
+const char *siw_setting_faults(void)
+{
+	init();
+	return faults;
 }
 
 static const struct setting *at(int i)

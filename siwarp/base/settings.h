@@ -100,6 +100,8 @@ int siw_setting_set_text(const char *name, const char *text);
  * or empty. Text, and of the environment alone, so it is not in the table.
  */
 const char *siw_setting_capture(void);
+/* What SIWARP_FAULTS says, likewise: a plan of what goes wrong on the way (base/faults.h). */
+const char *siw_setting_faults(void);
 
 /* cffi: end */
 #pragma GCC visibility pop

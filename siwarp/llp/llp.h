@@ -4,7 +4,7 @@
  * them wants serving. Sockets live here and nowhere else.
  *
  * What this layer does NOT do: know what the octets mean. No framing, no CRC, no reliability of its
- * own.
+ * own. A plan of faults (base/faults.h) may come between these calls and the sockets: llp_fault.h.
  *
  * Locks: none inside, but for what is marked "any thread". The caller serializes all calls on one
  * port (the progress lock) and the sends of one socket (the QP's send lock); a send and a receive
@@ -144,7 +144,7 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
  * A train: datagrams of seg octets each (the last one may be shorter) that lie one behind the other
  * in buf, len octets in all, to one destination in one call (UDP_SEGMENT). 0; -EAGAIN as above;
  * -EOPNOTSUPP if kernel, device or path cannot do it for this size, -ECONNREFUSED if an error of an
- * earlier datagram's came up: send them one by one; -errno.
+ * earlier datagram's came up or a plan of faults is on: send them one by one; -errno.
  */
 int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg);

@@ -10,6 +10,7 @@
 #include "base/counters.h"
 #include "base/settings.h"
 #include "base/trace.h"
+#include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
 #define ASK_EVERY   32	  /* polls between two askings of epoll while something is hot */
@@ -272,10 +273,10 @@ static void take_event(struct siw_llp_sock *sock, uint32_t events)
 	/* Room that nobody asked for. Who asks later has epoll look again (siw_llp_wants()). */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
 		return;
-	if (sock->held && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&
+	if ((sock->held || sock->stopped) && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&
 	    !(want && events & EPOLLOUT))
 		return;
-	if (data && sock->hot < 0 && !sock->held &&
+	if (data && sock->hot < 0 && !sock->held && !sock->stopped &&
 	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && heat(sock))
 		return;
 	siw_llp_sock_ready(sock);
@@ -377,6 +378,8 @@ int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
 		clear_wake(port);
 	if (port->n_stalled)
 		retry_stalled(port);
+	if (__builtin_expect(__atomic_load_n(&port->fault_due, __ATOMIC_RELAXED) != UINT64_MAX, 0))
+		siw_llp_fault_release(port);
 	if (must_ask(port))
 		ask_epoll(port);
 	if (port->n_ring == 0)
@@ -440,6 +443,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	memset(port, 0, sizeof(*port));
 	siw_link_init(&port->ring);
 	siw_link_init(&port->all);
+	port->fault_due = UINT64_MAX;
 	port->max_hot = (int)siw_settings()->hot_sockets;
 	port->owner = getpid();
 	port->wake_fd = siw_llp_event_open();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/counters.h"
+#include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 #include "llp/llp_tap.h"
 
@@ -63,6 +64,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	/* In a forked child the descriptor is closed already, and its number may be another's. */
 	if (sock->udp && getpid() == sock->port->owner)
 		siw_llp_udp_count_drops(sock);
+	siw_llp_fault_close(sock);
 	siw_llp_tap_close(sock);
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);

@@ -35,6 +35,7 @@ struct siw_llp_sock {
 	bool ready;   /* epoll (or the upper layer) said so and no receive has said EAGAIN
 			* since; a cold socket is on the ready ring while this is set */
 	bool held;    /* what can be read there is of no interest now */
+	bool stopped; /* a plan of faults holds as much of its stream as it may */
 	bool stalled; /* a listener without a descriptor for the connection that waits */
 	void *token;
 	struct siw_llp_port *port;
@@ -54,6 +55,7 @@ struct siw_llp_sock {
 	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
 	struct siw_link all;
 	struct siw_llp_tap *tap; /* of llp_tap.c, under its lock; NULL until a capture met it */
+	struct siw_llp_faulty *faulty; /* of llp_fault.c; NULL until a plan of faults met it */
 };
 
 struct siw_llp_port {
@@ -81,6 +83,9 @@ struct siw_llp_port {
 	uint32_t sleepers;
 	uint32_t changes;
 	uint8_t armed;
+	/* When something that a plan of faults holds is due: llp_fault.c; UINT64_MAX: never. */
+	uint64_t fault_due;
+	uint32_t fault_generation; /* under the caller's lock: of the plan at the last release */
 
 	int epfd, wake_fd;
 	pid_t owner;
@@ -202,5 +207,17 @@ void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
 /* A descriptor of our own: 0, or -errno. */
 int siw_llp_socket(uint16_t family, int type);
 int siw_llp_option(int fd, int level, int name, int value);
+
+/* ---- llp_udp.c, llp_tcp.c: the calls of llp.h without faults --------------------------------- */
+
+int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			 const struct iovec *iov, int n);
+ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			     size_t size);
+ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+ssize_t siw_llp_tcp_recvv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock);
+/* The peer gets a reset now; the descriptor stays, for siw_llp_close(). */
+void siw_llp_tcp_reset(struct siw_llp_sock *sock);
 
 #endif

@@ -3,10 +3,13 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/counters.h"
+#include "base/trace.h"
+#include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 #include "llp/llp_tap.h"
 
@@ -101,11 +104,15 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_ll
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0)
 		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, token, out);
-	if (rv < 0)
+	if (rv < 0) {
 		siw_llp_fd_close(fd);
-	else if (siw_capture_on())
+		return rv;
+	}
+	if (siw_capture_on())
 		siw_llp_tap_connected_now(*out, false);
-	return rv;
+	if (siw_faults_on())
+		siw_llp_fault_met(*out);
+	return 0;
 }
 
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
@@ -142,6 +149,8 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 			sock->kind = SIW_LLP_STREAM;
 			if (siw_capture_on())
 				siw_llp_tap_connected_now(sock, true);
+			if (siw_faults_on())
+				siw_llp_fault_met(sock);
 			return 0;
 		}
 		siw_llp_sock_drained(sock);
@@ -192,7 +201,8 @@ static __attribute__((cold, noinline)) ssize_t send_tapped(struct siw_llp_sock *
 	return sent;
 }
 
-ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+static __attribute__((always_inline)) inline ssize_t sendv_now(struct siw_llp_sock *sock,
+							       const struct iovec *iov, int n)
 {
 	ssize_t sent = siw_capture_on() ? send_tapped(sock, iov, n) : send_once(sock, iov, n);
 
@@ -201,6 +211,16 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	if ((size_t)sent < length(iov, n))
 		siw_count(SIW_COUNTER_tx_partial, 1);
 	return sent;
+}
+
+ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	return sendv_now(sock, iov, n);
+}
+
+ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	return siw_faults_on() ? siw_llp_fault_sendv(sock, iov, n) : sendv_now(sock, iov, n);
 }
 
 static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_sock *sock,
@@ -234,7 +254,8 @@ static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *
 	return got;
 }
 
-ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+static __attribute__((always_inline)) inline ssize_t recvv_now(struct siw_llp_sock *sock,
+							       const struct iovec *iov, int n)
 {
 	ssize_t got = siw_capture_on() ? recv_tapped(sock, iov, n) : recv_once(sock, iov, n);
 
@@ -256,6 +277,16 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	return got;
 }
 
+ssize_t siw_llp_tcp_recvv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	return recvv_now(sock, iov, n);
+}
+
+ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	return siw_faults_on() ? siw_llp_fault_recvv(sock, iov, n) : recvv_now(sock, iov, n);
+}
+
 int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 {
 	int emss = 0;
@@ -274,7 +305,7 @@ bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
 	       info.tcpi_state == TCP_CLOSE;
 }
 
-int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
+int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock)
 {
 	bool tapped = siw_capture_on();
 	uint64_t when = tapped ? siw_capture_lock() : 0;
@@ -285,6 +316,23 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 	if (tapped)
 		siw_capture_unlock();
 	return rv;
+}
+
+int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
+{
+	return siw_faults_on() ? siw_llp_fault_shutdown(sock) : siw_llp_tcp_shutdown_now(sock);
+}
+
+void siw_llp_tcp_reset(struct siw_llp_sock *sock)
+{
+	/* Linux: a stream that is disconnected from its peer resets it, and its pollers hear of it. */
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
+	siw_llp_tcp_abort(sock);
+	if (siw_capture_on())
+		siw_llp_tap_end_now(sock, true, true);
+	if (connect(sock->fd, &nobody, sizeof(nobody)))
+		siw_log(llp, warn, "a connection could not be reset: %s", strerror(errno));
 }
 
 void siw_llp_tcp_abort(struct siw_llp_sock *sock)

@@ -10,6 +10,7 @@
 
 #include "base/counters.h"
 #include "base/settings.h"
+#include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 #include "llp/llp_tap.h"
 
@@ -209,8 +210,8 @@ send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct 
 	return siw_llp_send_failed(sock, errno);
 }
 
-int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
-		     const struct iovec *iov, int n)
+static __attribute__((always_inline)) inline int
+send_now(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
 {
 	if (__builtin_expect(send_once(sock, dest, iov, n) >= 0, 1)) {
 		siw_llp_want_write(sock, false); /* one load, but after an EAGAIN */
@@ -219,6 +220,19 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	if (is_pending_error(errno))
 		return send_again(sock, dest, iov, n);
 	return siw_llp_send_failed(sock, errno);
+}
+
+int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			 const struct iovec *iov, int n)
+{
+	return send_now(sock, dest, iov, n);
+}
+
+int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		     const struct iovec *iov, int n)
+{
+	return siw_faults_on() ? siw_llp_fault_send(sock, dest, iov, n)
+			       : send_now(sock, dest, iov, n);
 }
 
 /* What a train is refused with that single datagrams would not be. */
@@ -278,9 +292,12 @@ static __attribute__((cold, noinline)) ssize_t train_tapped(struct siw_llp_sock 
 int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg)
 {
-	ssize_t sent = siw_capture_on() ? train_tapped(sock, dest, buf, len, seg)
-					: send_train(sock, dest, buf, len, seg);
+	ssize_t sent;
 
+	if (siw_faults_on())
+		return -ECONNREFUSED; /* one by one: each has its own fate */
+	sent = siw_capture_on() ? train_tapped(sock, dest, buf, len, seg)
+				: send_train(sock, dest, buf, len, seg);
 	if (sent >= 0) {
 		siw_llp_want_write(sock, false);
 		return 0;
@@ -327,7 +344,8 @@ recv_tapped(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_
 	return got;
 }
 
-ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+static __attribute__((always_inline)) inline ssize_t
+recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	bool again = false;
 
@@ -353,4 +371,16 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 			return -errno;
 		again = true;
 	}
+}
+
+ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			     size_t size)
+{
+	return recv_now(sock, source, buf, size);
+}
+
+ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
+			       : recv_now(sock, source, buf, size);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
 /* What the ready marks remember is no event any more: nobody may sleep on it. */
@@ -20,6 +21,20 @@ static bool has_ready(const struct siw_llp_port *port)
 	return false;
 }
 
+/* For room in the socket, that is: of what a plan of faults holds back the clock tells. */
+static bool waits_for_room(const struct siw_llp_sock *sock)
+{
+	return __atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST) && !siw_llp_fault_full(sock);
+}
+
+static uint64_t due_at(const struct siw_llp_port *port)
+{
+	uint64_t faults = siw_llp_fault_wake_at(port);
+	uint64_t own = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
+
+	return !own || (faults && faults < own) ? faults : own;
+}
+
 void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
 {
 	set->port = port;
@@ -27,12 +42,12 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	set->changes = __atomic_load_n(&port->changes, __ATOMIC_SEQ_CST);
 	set->n = 0;
 	for (int i = 0; !port->armed && i < port->n_hot; i++) {
-		set->out[set->n] = __atomic_load_n(&port->hot[i]->want_write, __ATOMIC_SEQ_CST);
+		set->out[set->n] = waits_for_room(port->hot[i]);
 		set->fds[set->n++] = port->hot[i]->fd;
 	}
 	set->out[set->n] = false;
 	set->fds[set->n++] = port->epfd;
-	set->due_ns = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
+	set->due_ns = due_at(port);
 	port->after_sleep = true;
 }
 

@@ -45,6 +45,7 @@ from siwarp.verbs.errors import (
     terminate_reason,
 )
 from siwarp.verbs.events import AsyncEvent
+from siwarp.verbs.fault_plan import faults, set_faults
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, SourceDrops
@@ -96,7 +97,9 @@ __all__ = [
     "WCStatus",
     "WROpcode",
     "capture",
+    "faults",
     "get_device_list",
+    "set_faults",
     "source_toward",
     "terminate_clause",
     "terminate_reason",

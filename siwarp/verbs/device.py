@@ -124,6 +124,14 @@ def source_toward(peer: Address) -> str:
         ) from None
 
 
+def _advice() -> dict[int, str]:
+    """Return what more is known of why a device was not opened, by errno."""
+    number = ffi.errno
+    why = bytes(ffi.string(lib.siw_faults_error())).decode(errors="replace")
+    ffi.errno = number
+    return {errno.EINVAL: f"SIWARP_FAULTS is no plan of faults: {why}"} if why else {}
+
+
 class Context(Handle):
     """An open device.
 
@@ -148,7 +156,8 @@ class Context(Handle):
         name = name or "127.0.0.1"
         what = f"opening device {name!r}"
         if _is_address(name):
-            c = check_pointer(lib.siw_open_device_by_addr(addr_to_c((name, 0))), what)
+            c = lib.siw_open_device_by_addr(addr_to_c((name, 0)))
+            c = check_pointer(c, what, _advice())
         else:
             c = self._open_by_name(name, what)
         self.device = _device(lib.siw_context_info(c))
@@ -164,7 +173,8 @@ class Context(Handle):
             for device in devices:
                 info = _device(lib.siw_device_info(device))
                 if name in (info.name, info.netdev):
-                    return check_pointer(lib.siw_open_device(device), what)
+                    c = lib.siw_open_device(device)
+                    return check_pointer(c, what, _advice())
                 known.append(info.name)
         raise Error(
             errno.ENODEV, f"{what}: there is none of this name; there are {', '.join(known)}"

@@ -6,6 +6,7 @@
 
 #include "base/addr.h"
 #include "base/capture.h"
+#include "base/faults.h"
 #include "base/guard.h"
 #include "verbs/verbs_impl.h"
 
@@ -137,6 +138,9 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	siw_counters_init();
 	siw_capture_init();
 	siw_guard_install();
+	err = siw_faults_init();
+	if (err)
+		goto fail;
 	ctx->info = device->info;
 	set_limits(&ctx->attr);
 	ctx->next_rc_qpn = 1 << 16;
@@ -286,6 +290,26 @@ int siw_capture_start(const char *path)
 void siw_capture_stop(void)
 {
 	siw_capture_close();
+}
+
+int siw_faults_set(const char *plan)
+{
+	return siw_faults_install(plan);
+}
+
+void siw_faults_clear(void)
+{
+	siw_faults_install(NULL);
+}
+
+const char *siw_faults_error(void)
+{
+	return siw_faults_why();
+}
+
+size_t siw_faults_get(char *plan, size_t size)
+{
+	return siw_faults_current(plan, size);
 }
 
 const char *siw_version(void)

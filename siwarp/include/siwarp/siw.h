@@ -156,6 +156,27 @@ int siw_capture_start(const char *path);
 /* Nothing if no capture is on. */
 void siw_capture_stop(void);
 
+/* ---- faults -------------------------------------------------------------------------------- */
+
+/*
+ * A plan of what goes wrong on the way between this process's queue pairs and their peers from now
+ * on: of datagrams loss, bursts, duplication, reordering, corruption, delay, jitter, rate, blackout;
+ * of streams delay, jitter, rate, blackout, reset, short reads and writes, corruption. As
+ * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7": `siwarp wan --help` has the
+ * language. Seeded: the same plan does the same to the same sequence of packets. Each socket is, in
+ * each direction, a way of its own. It takes the place of the plan before; what that one held comes
+ * out. SIWARP_FAULTS=PLAN does the same from the first opening of a device on, which fails with
+ * EINVAL if it is none.
+ * -EINVAL: it is no plan, and nothing changed; siw_faults_error() says where and why.
+ */
+int siw_faults_set(const char *plan);
+/* Ends it. Nothing if there is none. */
+void siw_faults_clear(void);
+/* What was wrong with the plan of this thread's last call that failed, in one line; "". */
+const char *siw_faults_error(void);
+/* The plan that is on, as text that siw_faults_set() takes, "" if none is: its length; cut at size. */
+size_t siw_faults_get(char *plan, size_t size);
+
 /* ---- protection domains, memory ------------------------------------------------------------- */
 
 enum siw_access_flags {

@@ -27,6 +27,8 @@ WORDS = """
     terminate_rx crc_errors marker_errors connects accepts rejects startups_held
     startups_refused startup_timeouts confirm_reads confirm_none rnr_parked rnr_expired
     cq_overflow epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors
+    fault_loss fault_blackout fault_limit fault_dup fault_reorder fault_corrupt fault_delay
+    fault_reset fault_short fault_closed
 """
 PROMISED = WORDS.split()
 

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/faults.c - the plan of this process, and what it has for each packet: see faults.h. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "base/counters.h"
+#include "base/faults.h"
+#include "base/lock.h"
+#include "base/settings.h"
+#include "base/trace.h"
+
+#define MAX_PASSES    3
+#define DEFAULT_LIMIT 1000	 /* packets that wait for a rate */
+#define STREAM_LIMIT  (4 << 20)	 /* octets of a stream on their way */
+#define STREAM_PIECE  (64 << 10) /* octets that are released together, at most */
+#define PIECE_NS      1000000	 /* of a rate, about so much time's octets */
+#define NS	      1000000000ull
+
+/* ---- the plan of this process ------------------------------------------------------------------ */
+
+uint32_t siw_faults_active;
+
+static siw_lock_t lock = SIW_LOCK_INIT;
+/* Under the lock; generation is also loaded, relaxed, to see that it changed. */
+static struct siw_faults current;
+static uint64_t began;
+static uint32_t generation; /* odd while there is a plan */
+static uint32_t flows;
+static bool installed; /* counted in siw_faults_active */
+
+static __thread char why[192];
+static char why_environment[192];
+
+void siw_faults_hold(int change)
+{
+	__atomic_fetch_add(&siw_faults_active, (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+int siw_faults_install(const char *text)
+{
+	struct siw_faults plan = { 0 };
+	int rv = text ? siw_faults_parse(text, &plan, why, sizeof(why)) : 0;
+
+	if (rv < 0)
+		return rv;
+	siw_lock(&lock);
+	current = plan;
+	began = siw_now_ns();
+	flows = 0;
+	generation = ((generation + 1) & ~1u) + (plan.n > 0);
+	if (installed != (plan.n > 0))
+		siw_faults_hold(plan.n ? 1 : -1);
+	installed = plan.n > 0;
+	siw_unlock(&lock);
+	return 0;
+}
+
+static void read_environment(void)
+{
+	const char *text = siw_setting_faults();
+
+	if (!text || siw_faults_install(text) == 0)
+		return;
+	snprintf(why_environment, sizeof(why_environment), "%s", why);
+	siw_trace_warn_user("SIWARP_FAULTS is no plan of faults: %s", why_environment);
+}
+
+int siw_faults_init(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, read_environment);
+	if (!why_environment[0])
+		return 0;
+	memcpy(why, why_environment, sizeof(why));
+	return -EINVAL;
+}
+
+const char *siw_faults_why(void)
+{
+	return why;
+}
+
+size_t siw_faults_current(char *text, size_t size)
+{
+	struct siw_faults plan;
+	uint64_t since;
+
+	siw_faults_copy(&plan, &since);
+	return siw_faults_format(&plan, text, size);
+}
+
+uint32_t siw_faults_generation(void)
+{
+	return __atomic_load_n(&generation, __ATOMIC_RELAXED);
+}
+
+uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns)
+{
+	uint32_t now;
+
+	siw_lock(&lock);
+	*out = current;
+	*began_ns = began;
+	now = generation;
+	siw_unlock(&lock);
+	return now;
+}
+
+uint32_t siw_faults_next_flow(uint32_t of)
+{
+	uint32_t flow = 0;
+
+	siw_lock(&lock);
+	if (of == generation)
+		flow = flows++;
+	siw_unlock(&lock);
+	return flow;
+}
+
+/* ---- chance ------------------------------------------------------------------------------------ */
+
+/* What a random number is for: each fault has its own, so that one does not shift another's. */
+enum draw { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
+
+/* splitmix64's mixing function, published by its author for any use. */
+static uint64_t mix(uint64_t x)
+{
+	x += 0x9e3779b97f4a7c15u;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+static uint64_t draw(uint64_t key, uint64_t number, enum draw what)
+{
+	return mix(key ^ mix(number * N_DRAWS + what));
+}
+
+static bool chance(uint64_t key, uint64_t number, enum draw what, uint32_t share)
+{
+	unsigned __int128 scaled = (unsigned __int128)draw(key, number, what) * SIW_FAULTS_WHOLE;
+
+	return share && (uint64_t)(scaled >> 64) < share;
+}
+
+/* 0..n-1 */
+static uint64_t below(uint64_t key, uint64_t number, enum draw what, uint64_t n)
+{
+	return (uint64_t)((unsigned __int128)draw(key, number, what) * n >> 64);
+}
+
+/* ---- datagrams --------------------------------------------------------------------------------- */
+
+void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *plan,
+			 uint64_t began_ns, enum siw_fault_dir dir, uint32_t flow)
+{
+	memset(path, 0, sizeof(*path));
+	path->dir = (uint8_t)dir;
+	path->began_ns = began_ns;
+	for (int i = 0; i < plan->n; i++)
+		path->clause[i].key = mix(mix(mix(plan->clause[i].seed) + (uint64_t)i) +
+					  ((uint64_t)flow << 1 | dir));
+}
+
+static bool same_prefix(const uint8_t *a, const uint8_t *b, unsigned int bits)
+{
+	unsigned int whole = bits / 8, rest = bits % 8;
+
+	return memcmp(a, b, whole) == 0 && (!rest || (a[whole] ^ b[whole]) >> (8 - rest) == 0);
+}
+
+bool siw_fault_matches(const struct siw_fault_clause *c, enum siw_fault_dir dir,
+		       const struct siw_addr *peer)
+{
+	if (!(c->dirs & 1 << dir))
+		return false;
+	if (!c->peer.family)
+		return true;
+	if (c->peer.family != peer->family || (c->peer.port_be && c->peer.port_be != peer->port_be))
+		return false;
+	return peer->family == AF_INET ? same_prefix(c->peer.v4, peer->v4, c->prefix)
+				       : same_prefix(c->peer.v6, peer->v6, c->prefix);
+}
+
+static bool in_blackout(const struct siw_fault_clause *c, const struct siw_fault_path *path,
+			uint64_t now)
+{
+	uint64_t from = path->began_ns + c->blackout_at;
+
+	return c->has_blackout && now >= from && now - from < c->blackout_for;
+}
+
+/*
+ * Bursts of so many, that begin with such a chance at each datagram that is in none that
+ * loss is the share of all: with gaps of (1-q)/q on average, loss = burst / (burst + (1-q)/q).
+ */
+static bool lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
+{
+	uint64_t good = SIW_FAULTS_WHOLE - c->loss, burst = c->burst ? c->burst : 1;
+	uint64_t begins = (uint64_t)c->loss * SIW_FAULTS_WHOLE / (c->loss + burst * good);
+
+	if (path->clause[i].burst) {
+		path->clause[i].burst--;
+		return true;
+	}
+	if (!c->loss || !chance(path->clause[i].key, path->packets, LOSS, (uint32_t)begins))
+		return false;
+	path->clause[i].burst = (uint32_t)burst - 1;
+	return true;
+}
+
+static uint64_t time_of(uint64_t length, uint64_t rate)
+{
+	return (uint64_t)(((unsigned __int128)length * 8 * NS + rate - 1) / rate);
+}
+
+static bool is_full(const struct siw_fault_clause *c, size_t length, uint64_t packets,
+		    uint64_t octets)
+{
+	if (c->limit_octets)
+		return octets + length > c->limit;
+	return packets >= (c->limit ? c->limit : DEFAULT_LIMIT);
+}
+
+/* The clause's delays, from `t` on. */
+static uint64_t pass_through(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
+			     size_t length, uint64_t t, uint64_t *depart)
+{
+	if (c->rate) {
+		if (t < path->clause[i].busy_ns)
+			t = path->clause[i].busy_ns;
+		t += time_of(length, c->rate);
+		path->clause[i].busy_ns = t;
+		*depart = t;
+	}
+	if (c->jitter)
+		t += below(path->clause[i].key, path->packets, JITTER, c->jitter + 1);
+	return t + c->delay;
+}
+
+static int drops(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
+		 size_t length, uint64_t now, uint64_t packets, uint64_t octets)
+{
+	bool is_lost = lost(c, path, i);
+
+	if (in_blackout(c, path, now))
+		return SIW_COUNTER_fault_blackout;
+	if (is_lost)
+		return SIW_COUNTER_fault_loss;
+	/* With room behind it, a packet that does not have to wait passes whatever the limit. */
+	if (c->rate && path->clause[i].busy_ns > now && is_full(c, length, packets, octets))
+		return SIW_COUNTER_fault_limit;
+	return -1;
+}
+
+void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
+		     const struct siw_addr *peer, size_t length, uint64_t now, uint64_t packets,
+		     uint64_t octets, struct siw_fault_fate *fate)
+{
+	uint64_t t = now, number = path->packets;
+
+	*fate = (struct siw_fault_fate){ .drop = -1, .depart_ns = now };
+	for (int i = 0; i < plan->n && fate->drop < 0; i++) {
+		const struct siw_fault_clause *c = &plan->clause[i];
+		uint64_t key = path->clause[i].key;
+
+		if (!siw_fault_matches(c, (enum siw_fault_dir)path->dir, peer))
+			continue;
+		fate->drop = drops(c, path, i, length, now, packets, octets);
+		if (fate->drop >= 0)
+			break;
+		t = pass_through(c, path, i, length, t, &fate->depart_ns);
+		fate->dup |= chance(key, number, DUP, c->dup);
+		if (chance(key, number, REORDER, c->reorder))
+			fate->passes = (uint8_t)(1 + below(key, number, PASSES, MAX_PASSES));
+		if (chance(key, number, CORRUPT, c->corrupt)) {
+			fate->corrupt = true;
+			fate->flip = draw(key, number, FLIP);
+		}
+	}
+	path->packets++;
+	if (fate->drop >= 0)
+		return;
+	/* Jitter alone does not reorder. */
+	if (t < path->last_ns)
+		t = path->last_ns;
+	path->last_ns = t;
+	fate->release_ns = t;
+}
+
+void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip)
+{
+	uint64_t bit = (uint64_t)((unsigned __int128)flip * (length * 8) >> 64);
+
+	if (length)
+		octets[bit / 8] ^= (uint8_t)(1 << bit % 8);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------- */
+
+#define FOR_EACH_FIT(plan, path, peer, i, c)                                \
+	for (int i = 0; i < (plan)->n; i++)                                 \
+		for (const struct siw_fault_clause *c = &(plan)->clause[i]; \
+		     c && siw_fault_matches(c, (enum siw_fault_dir)(path)->dir, peer); c = NULL)
+
+uint64_t siw_fault_reset_at(const struct siw_faults *plan, const struct siw_fault_path *path,
+			    const struct siw_addr *peer)
+{
+	uint64_t first = UINT64_MAX;
+
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	if (c->has_reset_at && path->began_ns + c->reset_at < first)
+		first = path->began_ns + c->reset_at;
+	return first;
+}
+
+size_t siw_fault_stream_share(const struct siw_faults *plan, struct siw_fault_path *path,
+			      const struct siw_addr *peer, size_t length, uint64_t now)
+{
+	uint64_t number = path->calls++;
+
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	{
+		if (c->has_reset_at && now >= path->began_ns + c->reset_at)
+			return 0;
+		if (c->reset_after && path->octets >= c->reset_after)
+			return 0;
+		if (c->reset_after && length > c->reset_after - path->octets)
+			length = (size_t)(c->reset_after - path->octets);
+		if (length > 1 && chance(path->clause[i].key, number, SHORT, c->partial))
+			length = 1 + (size_t)below(path->clause[i].key, number, SHARE, length - 1);
+	}
+	return length;
+}
+
+bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
+			    const struct siw_addr *peer, uint64_t now)
+{
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	if (c->rate || c->delay || c->jitter || in_blackout(c, path, now))
+		return true;
+	return false;
+}
+
+uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_fault_path *path,
+				  const struct siw_addr *peer, size_t length, uint64_t now)
+{
+	uint64_t t = now, depart;
+
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	{
+		if (in_blackout(c, path, now) &&
+		    t < path->began_ns + c->blackout_at + c->blackout_for)
+			t = path->began_ns + c->blackout_at + c->blackout_for;
+		t = pass_through(c, path, i, length, t, &depart);
+	}
+	path->packets++;
+	if (t < path->last_ns)
+		t = path->last_ns;
+	return path->last_ns = t;
+}
+
+/* Each piece of the stream has its chance, and its octet, wherever calls begin and end. */
+int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
+			     const struct siw_addr *peer, uint8_t *octets, size_t length)
+{
+	uint64_t from = path->octets, end = from + length;
+	int n = 0;
+
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	{
+		uint64_t key = path->clause[i].key;
+
+		for (uint64_t piece = from / SIW_FAULTS_PIECE;
+		     c->corrupt && piece * SIW_FAULTS_PIECE < end; piece++) {
+			uint64_t at;
+
+			if (!chance(key, piece, CORRUPT, c->corrupt))
+				continue;
+			at = piece * SIW_FAULTS_PIECE + below(key, piece, FLIP, SIW_FAULTS_PIECE);
+			if (at < from || at >= end)
+				continue;
+			n++;
+			if (octets)
+				octets[at - from] ^= (uint8_t)(1 << below(key, piece, SHARE, 8));
+		}
+	}
+	if (octets)
+		path->octets = end;
+	return n;
+}
+
+size_t siw_fault_stream_limit(const struct siw_faults *plan, const struct siw_fault_path *path,
+			      const struct siw_addr *peer)
+{
+	size_t limit = STREAM_LIMIT;
+
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	if (c->limit) {
+		uint64_t octets = c->limit_octets ? c->limit : c->limit * SIW_FAULTS_PIECE;
+
+		if (octets < limit)
+			limit = (size_t)octets;
+	}
+	return limit;
+}
+
+size_t siw_fault_stream_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
+			      const struct siw_addr *peer)
+{
+	uint64_t piece = STREAM_PIECE;
+
+	FOR_EACH_FIT(plan, path, peer, i, c)
+	if (c->rate) {
+		uint64_t octets = c->rate / 8 * PIECE_NS / NS;
+
+		piece = octets < piece ? octets : piece;
+	}
+	return piece < SIW_FAULTS_PIECE ? SIW_FAULTS_PIECE : (size_t)piece;
+}

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/faults_text.c - a plan of faults as text: faults.h has the language. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/addr.h"
+#include "base/faults.h"
+
+#define NAME_MAX_ 16
+#define WORD_MAX  80
+#define MAX_BURST 1000000
+#define MAX_TIME  (1000000 * 1000000000ull) /* ns: a million seconds */
+#define MAX_RATE  (1000000000000000ull)	    /* bit/s */
+
+struct unit {
+	const char *name;
+	uint64_t value;
+};
+
+static const struct unit shares[] = { { "%", SIW_FAULTS_WHOLE / 100 }, { NULL, 0 } };
+static const struct unit times[] = {
+	{ "s", 1000000000 }, { "ms", 1000000 }, { "us", 1000 }, { "ns", 1 }, { NULL, 0 }
+};
+static const struct unit rates[] = {
+	{ "Gbit", 1000000000 }, { "Mbit", 1000000 }, { "kbit", 1000 }, { "bit", 1 }, { NULL, 0 }
+};
+static const struct unit octets[] = { { "GB", 1000000000 }, { "MB", 1000000 },	{ "MiB", 1 << 20 },
+				      { "KB", 1000 },	    { "KiB", 1 << 10 }, { "B", 1 },
+				      { NULL, 0 } };
+
+/* ---- reading ----------------------------------------------------------------------------------- */
+
+struct reader {
+	const char *text, *at; /* the whole, and where we are */
+	int clause;	       /* from 1 */
+	char *why;
+	size_t size;
+};
+
+static __attribute__((format(printf, 3, 4))) int fail(struct reader *r, const char *where,
+						      const char *fmt, ...)
+{
+	va_list args;
+	int n = snprintf(r->why, r->size, "clause %d, character %d: ", r->clause,
+			 (int)(where - r->text) + 1);
+
+	va_start(args, fmt);
+	if (n >= 0 && (size_t)n < r->size)
+		vsnprintf(r->why + n, r->size - (size_t)n, fmt, args);
+	va_end(args);
+	return -EINVAL;
+}
+
+static void skip_blanks(struct reader *r)
+{
+	while (*r->at == ' ' || *r->at == '\t' || *r->at == '\n')
+		r->at++;
+}
+
+/* What a value is made of: all up to a separator or a blank. */
+static int take_word(struct reader *r, const char *stops, char *word, size_t size)
+{
+	size_t n = strcspn(r->at, stops);
+
+	if (n >= size)
+		return fail(r, r->at, "\"%.20s...\" is too long", r->at);
+	memcpy(word, r->at, n);
+	word[n] = '\0';
+	r->at += n;
+	return 0;
+}
+
+/* digits[.digits]unit, exactly: what the unit cannot divide is refused. */
+static int parse_number(const char *word, const struct unit *units, uint64_t most, uint64_t *out)
+{
+	const char *dot, *end = word;
+	unsigned __int128 value = 0, scale = 1;
+	size_t whole = strspn(word, "0123456789"), part = 0;
+
+	if (!whole || whole > 19)
+		return -EINVAL;
+	for (; end < word + whole; end++)
+		value = value * 10 + (unsigned)(*end - '0');
+	dot = end;
+	if (*dot == '.') {
+		part = strspn(dot + 1, "0123456789");
+		if (!part || part > 12)
+			return -EINVAL;
+		for (end = dot + 1; end <= dot + part; end++) {
+			value = value * 10 + (unsigned)(*end - '0');
+			scale *= 10;
+		}
+	}
+	for (; units->name; units++)
+		if (strcmp(units->name, end) == 0)
+			break;
+	if (!units->name)
+		return -EINVAL;
+	value *= units->value;
+	if (value % scale)
+		return -EDOM;
+	value /= scale;
+	if (value > most)
+		return -ERANGE;
+	*out = (uint64_t)value;
+	return 0;
+}
+
+static int parse_count(const char *word, uint64_t most, uint64_t *out)
+{
+	static const struct unit plain[] = { { "", 1 }, { NULL, 0 } };
+
+	return parse_number(word, plain, most, out);
+}
+
+static int read_number(struct reader *r, const char *at, const char *word, const struct unit *units,
+		       uint64_t most, const char *expected, uint64_t *out)
+{
+	switch (parse_number(word, units, most, out)) {
+	case 0:
+		return 0;
+	case -EDOM:
+		return fail(r, at, "\"%s\" is finer than can be told apart", word);
+	case -ERANGE:
+		return fail(r, at, "\"%s\" is too much", word);
+	default:
+		return fail(r, at, "\"%s\" where %s is expected", word, expected);
+	}
+}
+
+static int read_share(struct reader *r, const char *at, const char *word, uint32_t *out)
+{
+	uint64_t value = 0;
+	int rv = read_number(r, at, word, shares, SIW_FAULTS_WHOLE, "a share, as 1% or 0.05%,",
+			     &value);
+
+	*out = (uint32_t)value;
+	return rv;
+}
+
+static int read_time(struct reader *r, const char *at, const char *word, uint64_t *out)
+{
+	return read_number(r, at, word, times, MAX_TIME, "a time, as 2s, 0.1ms or 50us,", out);
+}
+
+static int read_positive(struct reader *r, const char *at, const char *word, uint64_t most,
+			 uint64_t *out)
+{
+	if (parse_count(word, most, out) == 0 && *out)
+		return 0;
+	return fail(r, at, "\"%s\" where a number from 1 to %llu is expected", word,
+		    (unsigned long long)most);
+}
+
+static int read_limit(struct reader *r, const char *at, const char *word,
+		      struct siw_fault_clause *c)
+{
+	c->limit_octets = parse_number(word, octets, UINT32_MAX, &c->limit) == 0;
+	if ((c->limit_octets || parse_count(word, UINT32_MAX, &c->limit) == 0) && c->limit)
+		return 0;
+	return fail(r, at,
+		    "\"%s\" where a number of packets, as 100, or octets, as 256KB, are expected",
+		    word);
+}
+
+static int read_blackout(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
+{
+	char *sign = strchr(word, '@');
+
+	if (!sign)
+		return fail(r, at, "\"%s\" where length@start is expected, as 2s@10s", word);
+	*sign = '\0';
+	c->has_blackout = true;
+	if (read_time(r, at, word, &c->blackout_for) < 0)
+		return -EINVAL;
+	return read_time(r, at + (sign + 1 - word), sign + 1, &c->blackout_at);
+}
+
+static int read_reset(struct reader *r, const char *at, const char *word,
+		      struct siw_fault_clause *c)
+{
+	if (parse_number(word, octets, INT64_MAX, &c->reset_after) == 0 && c->reset_after)
+		return 0;
+	c->has_reset_at = parse_number(word, times, MAX_TIME, &c->reset_at) == 0;
+	if (c->has_reset_at)
+		return 0;
+	return fail(r, at, "\"%s\" where octets, as 1MB, or a time, as 5s, are expected", word);
+}
+
+/* ADDR[/LEN][:PORT], or [ADDR][/LEN][:PORT] with brackets; without them IPv6 has no port. */
+static int read_peer(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
+{
+	char *addr = word, *rest, *slash, *colon;
+	uint64_t number;
+	int most;
+
+	if (word[0] == '[') {
+		addr++;
+		rest = strchr(word, ']');
+		if (!rest)
+			return fail(r, at, "\"%s\" has no closing bracket", word);
+		*rest++ = '\0';
+	} else {
+		rest = word + strcspn(word, "/");
+		colon = strchr(word, ':');
+		if (colon && strchr(colon + 1, ':'))
+			colon = NULL; /* of IPv6 */
+		else if (colon && colon < rest)
+			rest = colon;
+	}
+	slash = *rest == '/' ? rest : NULL;
+	colon = strchr(rest, ':');
+	if ((*rest && !slash && colon != rest))
+		return fail(r, at, "\"%s\" where an address is expected, as 10.0.0.0/8:4791", word);
+	if (slash)
+		*slash = '\0';
+	if (colon)
+		*colon = '\0';
+	if (siw_addr_parse(addr, 0, &c->peer) < 0)
+		return fail(r, at, "\"%s\" where a numeric address is expected", addr);
+	most = c->peer.family == AF_INET ? 32 : 128;
+	c->prefix = (uint8_t)most;
+	if (slash) {
+		if (parse_count(slash + 1, (uint64_t)most, &number) < 0)
+			return fail(r, at, "\"%s\" where a prefix length up to %d is expected",
+				    slash + 1, most);
+		c->prefix = (uint8_t)number;
+	}
+	if (colon) {
+		if (parse_count(colon + 1, 65535, &number) < 0 || !number)
+			return fail(r, at, "\"%s\" where a port from 1 to 65535 is expected",
+				    colon + 1);
+		c->peer.port_be = htons((uint16_t)number);
+	}
+	return 0;
+}
+
+static const char *const names[] = { "loss",  "burst",	"dup",	"reorder", "corrupt",
+				     "delay", "jitter", "rate", "limit",   "blackout",
+				     "reset", "short",	"peer", "seed" };
+#define N_NAMES ((int)(sizeof(names) / sizeof(names[0])))
+
+static int find_name(const char *name)
+{
+	for (int i = 0; i < N_NAMES; i++)
+		if (strcmp(names[i], name) == 0)
+			return i;
+	return -1;
+}
+
+static int read_value(struct reader *r, int name, const char *at, char *word,
+		      struct siw_fault_clause *c)
+{
+	uint64_t value = 0;
+	int rv = 0;
+
+	switch (name) {
+	case 0:
+		return read_share(r, at, word, &c->loss);
+	case 1:
+		rv = read_positive(r, at, word, MAX_BURST, &value);
+		c->burst = (uint32_t)value;
+		return rv;
+	case 2:
+		return read_share(r, at, word, &c->dup);
+	case 3:
+		return read_share(r, at, word, &c->reorder);
+	case 4:
+		return read_share(r, at, word, &c->corrupt);
+	case 5:
+		return read_time(r, at, word, &c->delay);
+	case 6:
+		return read_time(r, at, word, &c->jitter);
+	case 7:
+		rv = read_number(r, at, word, rates, MAX_RATE, "a rate, as 50Mbit or 1.5Gbit,",
+				 &c->rate);
+		return rv || c->rate ? rv : fail(r, at, "a rate of 0: say blackout= or loss=100%%");
+	case 8:
+		return read_limit(r, at, word, c);
+	case 9:
+		return read_blackout(r, at, word, c);
+	case 10:
+		return read_reset(r, at, word, c);
+	case 11:
+		return read_share(r, at, word, &c->partial);
+	case 12:
+		return read_peer(r, at, word, c);
+	default:
+		if (parse_count(word, INT64_MAX, &c->seed) < 0)
+			return fail(r, at, "\"%s\" where a number is expected as the seed", word);
+		return 0;
+	}
+}
+
+static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *seen)
+{
+	char name[NAME_MAX_], word[WORD_MAX];
+	const char *at;
+	int i;
+
+	skip_blanks(r);
+	at = r->at;
+	if (take_word(r, "=,; \t\n", name, sizeof(name)) < 0)
+		return -EINVAL;
+	if (!name[0])
+		return fail(r, at, "a fault is expected, as loss=1%%");
+	i = find_name(name);
+	if (i < 0)
+		return fail(r, at,
+			    "\"%s\" is no fault; there are loss, burst, dup, reorder, corrupt, "
+			    "delay, jitter, rate, limit, blackout, reset, short, peer, seed",
+			    name);
+	if (*r->at != '=')
+		return fail(r, r->at, "= and a value are expected behind \"%s\"", name);
+	if (*seen & 1u << i)
+		return fail(r, at, "\"%s\" stands here twice; begin another clause with ;", name);
+	*seen |= 1u << i;
+	at = ++r->at;
+	if (take_word(r, ",; \t\n", word, sizeof(word)) < 0)
+		return -EINVAL;
+	return read_value(r, i, at, word, c);
+}
+
+static int read_clause(struct reader *r, struct siw_fault_clause *c)
+{
+	uint32_t seen = 0;
+
+	memset(c, 0, sizeof(*c));
+	c->dirs = 1 << SIW_FAULT_TX | 1 << SIW_FAULT_RX;
+	c->seed = 1;
+	skip_blanks(r);
+	if (strncmp(r->at, "tx:", 3) == 0 || strncmp(r->at, "rx:", 3) == 0) {
+		c->dirs = r->at[0] == 't' ? 1 << SIW_FAULT_TX : 1 << SIW_FAULT_RX;
+		r->at += 3;
+	}
+	for (;;) {
+		const char *at;
+
+		if (read_item(r, c, &seen) < 0)
+			return -EINVAL;
+		skip_blanks(r);
+		at = r->at;
+		if (*at == ',')
+			r->at++;
+		else if (*at == ';' || !*at)
+			break;
+		else
+			return fail(r, at, "a comma, a semicolon or the end is expected");
+	}
+	if (c->burst && !c->loss)
+		return fail(r, r->at, "burst= says how loss= comes, and there is no loss=");
+	return 0;
+}
+
+int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t size)
+{
+	struct reader r = { .text = text, .at = text, .why = why, .size = size };
+
+	memset(out, 0, sizeof(*out));
+	if (size)
+		why[0] = '\0';
+	skip_blanks(&r);
+	if (!*r.at)
+		return 0;
+	for (;;) {
+		r.clause++;
+		if (out->n == SIW_FAULTS_CLAUSES)
+			return fail(&r, r.at, "a plan has up to %d clauses", SIW_FAULTS_CLAUSES);
+		if (read_clause(&r, &out->clause[out->n]) < 0)
+			return -EINVAL;
+		out->n++;
+		if (!*r.at)
+			return 0;
+		r.at++;
+	}
+}
+
+/* ---- writing ----------------------------------------------------------------------------------- */
+
+struct writer {
+	char *text;
+	size_t size, length;
+	bool first; /* of its clause */
+};
+
+static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const char *fmt, ...)
+{
+	va_list args;
+	size_t room = w->length < w->size ? w->size - w->length : 0;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(room ? w->text + w->length : NULL, room, fmt, args);
+	va_end(args);
+	w->length += n > 0 ? (size_t)n : 0;
+}
+
+static void put_name(struct writer *w, const char *name)
+{
+	put(w, "%s%s=", w->first ? "" : ",", name);
+	w->first = false;
+}
+
+/* In the largest unit that leaves no fraction; of one unit only, with decimals. */
+static void put_number(struct writer *w, uint64_t value, const struct unit *units)
+{
+	const struct unit *u = units;
+	uint64_t rest, scale;
+
+	while (value && value % u->value && u[1].name)
+		u++;
+	put(w, "%llu", (unsigned long long)(value / u->value));
+	rest = value % u->value;
+	for (scale = u->value; rest; rest %= scale) {
+		put(w, "%s", scale == u->value ? "." : "");
+		scale /= 10;
+		put(w, "%llu", (unsigned long long)(rest / scale));
+	}
+	put(w, "%s", u->name);
+}
+
+static void put_if(struct writer *w, const char *name, uint64_t value, const struct unit *units)
+{
+	if (!value)
+		return;
+	put_name(w, name);
+	put_number(w, value, units);
+}
+
+static void put_peer(struct writer *w, const struct siw_fault_clause *c)
+{
+	char text[64], *end;
+	int most = c->peer.family == AF_INET ? 32 : 128;
+
+	siw_addr_format(&c->peer, text, sizeof(text));
+	end = strrchr(text, ':');
+	*end = '\0';
+	put_name(w, "peer");
+	put(w, "%s", text);
+	if (c->prefix != most)
+		put(w, "/%u", c->prefix);
+	if (c->peer.port_be)
+		put(w, ":%u", siw_addr_port(&c->peer));
+}
+
+static void put_clause(struct writer *w, const struct siw_fault_clause *c)
+{
+	static const struct unit plain[] = { { "", 1 }, { NULL, 0 } };
+
+	w->first = true;
+	if (c->dirs == 1 << SIW_FAULT_TX)
+		put(w, "tx:");
+	else if (c->dirs == 1 << SIW_FAULT_RX)
+		put(w, "rx:");
+	put_if(w, "loss", c->loss, shares);
+	put_if(w, "burst", c->burst, plain);
+	put_if(w, "dup", c->dup, shares);
+	put_if(w, "reorder", c->reorder, shares);
+	put_if(w, "corrupt", c->corrupt, shares);
+	put_if(w, "delay", c->delay, times);
+	put_if(w, "jitter", c->jitter, times);
+	put_if(w, "rate", c->rate, rates);
+	put_if(w, "limit", c->limit, c->limit_octets ? octets : plain);
+	if (c->has_blackout) {
+		put_name(w, "blackout");
+		put_number(w, c->blackout_for, times);
+		put(w, "@");
+		put_number(w, c->blackout_at, times);
+	}
+	put_if(w, "reset", c->reset_after, octets);
+	if (c->has_reset_at) {
+		put_name(w, "reset");
+		put_number(w, c->reset_at, times);
+	}
+	put_if(w, "short", c->partial, shares);
+	if (c->peer.family)
+		put_peer(w, c);
+	/* A clause has something in it: the seed at the least. */
+	if (c->seed != 1 || w->first) {
+		put_name(w, "seed");
+		put_number(w, c->seed, plain);
+	}
+}
+
+size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
+{
+	struct writer w = { .text = text, .size = size };
+
+	if (size)
+		text[0] = '\0';
+	for (int i = 0; i < plan->n; i++) {
+		if (i)
+			put(&w, ";");
+		put_clause(&w, &plan->clause[i]);
+	}
+	return w.length;
+}

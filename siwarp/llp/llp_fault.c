@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_fault.c - faults of datagrams, and when what is held is due: see llp_fault.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "base/clock.h"
+#include "base/counters.h"
+#include "llp/llp_fault.h"
+
+#define RECEIVES      64	/* datagrams that one call takes from the kernel at most */
+#define MAX_DATAGRAM  65507	/* octets of UDP's payload; the kernel says EMSGSIZE to more */
+#define LONGEST_SLEEP 100000000 /* ns, while something is held: the plan may end meanwhile */
+
+/* ---- a socket's state -------------------------------------------------------------------------- */
+
+static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
+{
+	struct siw_llp_faulty *f = calloc(1, sizeof(*f)), *other = NULL;
+
+	if (!f)
+		return NULL;
+	siw_lock_init(&f->lock);
+	siw_fault_queue_init(&f->way[0].queue);
+	siw_fault_queue_init(&f->way[1].queue);
+	f->reset_at = UINT64_MAX;
+	/* A send and a receive may both be the first: the pair to the load in siw_llp_faulty_lock(). */
+	if (__atomic_compare_exchange_n(&sock->faulty, &other, f, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_ACQUIRE))
+		return f;
+	free(f);
+	return other;
+}
+
+/* Another plan: what is held comes out at once. */
+static void renew(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+{
+	uint32_t flow;
+
+	f->generation = siw_faults_copy(&f->plan, &f->began);
+	flow = f->plan.n ? siw_faults_next_flow(f->generation) : 0;
+	for (int dir = 0; dir < 2; dir++) {
+		siw_fault_path_init(&f->way[dir].path, &f->plan, f->began, (enum siw_fault_dir)dir,
+				    flow);
+		siw_fault_queue_hurry(&f->way[dir].queue, siw_now_ns());
+	}
+	if (sock->udp)
+		return;
+	if (!f->peer.family && siw_llp_peer(sock, &f->peer) < 0)
+		f->peer.family = 0;
+	f->reset_at = UINT64_MAX;
+	for (int dir = 0; dir < 2 && !f->error; dir++) {
+		uint64_t at = siw_fault_reset_at(&f->plan, &f->way[dir].path, &f->peer);
+
+		f->reset_at = at < f->reset_at ? at : f->reset_at;
+	}
+}
+
+struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error)
+{
+	struct siw_llp_faulty *f = __atomic_load_n(&sock->faulty, __ATOMIC_ACQUIRE);
+
+	*error = 0;
+	if (!f) {
+		if (siw_faults_generation() % 2 == 0)
+			return NULL; /* the plan is over; another socket still holds something */
+		f = make(sock);
+		if (!f) {
+			*error = ENOBUFS;
+			return NULL;
+		}
+	}
+	siw_lock(&f->lock);
+	if (f->generation != siw_faults_generation())
+		renew(sock, f);
+	return f;
+}
+
+/* ---- when it is due ---------------------------------------------------------------------------- */
+
+static uint64_t earliest(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+{
+	struct siw_fault_queue *rx = &f->way[SIW_FAULT_RX].queue;
+
+	if (sock->held)
+		return UINT64_MAX; /* nobody reads; siw_llp_again() hands it out */
+	/* The end is not told before what goes the other way is gone: who hears of it closes. */
+	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_alone(&rx->order) &&
+	    siw_container(rx->order.next, struct siw_fault_held, link)->end)
+		return UINT64_MAX;
+	return siw_fault_queue_next(rx);
+}
+
+static uint64_t tx_next(const struct siw_llp_faulty *f)
+{
+	uint64_t next = siw_fault_queue_next(&f->way[SIW_FAULT_TX].queue);
+
+	return next == UINT64_MAX || next > f->retry_at ? next : f->retry_at;
+}
+
+/* Any thread. */
+static void set_due(struct siw_llp_port *port, uint64_t at)
+{
+	uint64_t before = __atomic_load_n(&port->fault_due, __ATOMIC_RELAXED);
+
+	do {
+		if (before <= at)
+			return;
+	} while (!__atomic_compare_exchange_n(&port->fault_due, &before, at, true, __ATOMIC_SEQ_CST,
+					      __ATOMIC_RELAXED));
+	siw_llp_port_changed(port); /* who sleeps must be up earlier */
+}
+
+void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+{
+	uint64_t next = earliest(tx_next(f), siw_llp_fault_rx_next(sock, f));
+	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
+		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
+
+	next = earliest(next, f->reset_at);
+	if (holds != f->counted)
+		siw_faults_hold(holds ? 1 : -1);
+	f->counted = holds;
+	siw_unlock(&f->lock);
+	if (next != UINT64_MAX)
+		set_due(sock->port, next);
+}
+
+void siw_llp_fault_close(struct siw_llp_sock *sock)
+{
+	struct siw_llp_faulty *f = sock->faulty;
+
+	if (!f)
+		return;
+	siw_count(SIW_COUNTER_fault_closed,
+		  f->way[SIW_FAULT_TX].queue.n + f->way[SIW_FAULT_RX].queue.n);
+	siw_fault_queue_free(&f->way[SIW_FAULT_TX].queue);
+	siw_fault_queue_free(&f->way[SIW_FAULT_RX].queue);
+	if (f->counted)
+		siw_faults_hold(-1);
+	free(f->scratch);
+	free(f);
+	sock->faulty = NULL;
+}
+
+bool siw_llp_fault_full(const struct siw_llp_sock *sock)
+{
+	const struct siw_llp_faulty *f = __atomic_load_n(&sock->faulty, __ATOMIC_ACQUIRE);
+
+	return f && __atomic_load_n(&f->full, __ATOMIC_RELAXED);
+}
+
+uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
+{
+	uint64_t due = __atomic_load_n(&port->fault_due, __ATOMIC_SEQ_CST);
+
+	return due == UINT64_MAX ? 0 : earliest(due, siw_now_ns() + LONGEST_SLEEP);
+}
+
+/* ---- datagrams that leave ---------------------------------------------------------------------- */
+
+static size_t length_of(const struct iovec *iov, int n)
+{
+	size_t sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += iov[i].iov_len;
+	return sum;
+}
+
+static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
+{
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
+	struct siw_fault_held *held;
+
+	if (now < f->retry_at)
+		return;
+	f->retry_at = 0;
+	/* Bounded: each turn takes one out. */
+	while ((held = siw_fault_queue_due(q, now))) {
+		struct iovec iov = { held->octets, held->length };
+		int rv = siw_llp_udp_send_now(sock, &held->peer, &iov, 1);
+
+		if (rv == -EAGAIN) {
+			f->retry_at = now + 1000000;
+			return;
+		}
+		siw_fault_queue_drop(q, held);
+		siw_fault_queue_passed(q);
+	}
+}
+
+static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
+			 const struct siw_addr *peer, const struct iovec *iov, size_t length,
+			 size_t true_length, const struct siw_fault_fate *fate)
+{
+	struct siw_fault_held *held;
+	int rv = siw_fault_queue_add(&f->way[dir].queue, iov, 0, length, fate, &held);
+
+	if (rv < 0)
+		return rv;
+	held->peer = *peer;
+	held->true_length = true_length;
+	return 0;
+}
+
+static void count_fate(const struct siw_fault_fate *fate, uint64_t now)
+{
+	if (fate->dup)
+		siw_count(SIW_COUNTER_fault_dup, 1);
+	if (fate->passes)
+		siw_count(SIW_COUNTER_fault_reorder, 1);
+	if (fate->corrupt)
+		siw_count(SIW_COUNTER_fault_corrupt, 1);
+	if (fate->release_ns > now)
+		siw_count(SIW_COUNTER_fault_delay, 1);
+}
+
+/* Now, and twice if it has to be. */
+static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		       const struct iovec *iov, int n, size_t length,
+		       const struct siw_fault_fate *fate)
+{
+	struct iovec one = { NULL, length };
+	int rv;
+
+	if (fate->corrupt) {
+		one.iov_base = malloc(length + 1);
+		if (!one.iov_base)
+			return siw_llp_send_failed(sock, ENOBUFS);
+		if (siw_fault_gather(one.iov_base, iov, 0, length)) {
+			free(one.iov_base);
+			return -EFAULT;
+		}
+		siw_fault_flip(one.iov_base, length, fate->flip);
+		iov = &one;
+		n = 1;
+	}
+	rv = siw_llp_udp_send_now(sock, dest, iov, n);
+	/* The copy is the network's: where there is no room for it, it is lost there. */
+	if (rv == 0 && fate->dup && siw_llp_udp_send_now(sock, dest, iov, n) == -EAGAIN)
+		siw_llp_want_write(sock, false);
+	free(one.iov_base);
+	return rv;
+}
+
+static int send_held(struct siw_llp_faulty *f, const struct siw_addr *dest, const struct iovec *iov,
+		     size_t length, struct siw_fault_fate *fate)
+{
+	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
+
+	if (rv == 0 && fate->dup)
+		rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
+	if (rv == -ENOBUFS) {
+		siw_count(SIW_COUNTER_fault_limit, 1);
+		rv = 0;
+	}
+	return rv;
+}
+
+static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+		       const struct siw_addr *dest, const struct iovec *iov, int n, size_t length)
+{
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
+	struct siw_fault_path before = f->way[SIW_FAULT_TX].path;
+	struct siw_fault_fate fate;
+	uint64_t now = siw_now_ns();
+	int rv;
+
+	siw_fault_queue_clock(q, now);
+	siw_fault_judge(&f->plan, &f->way[SIW_FAULT_TX].path, dest, length, now, q->n_waiting,
+			q->octets_waiting, &fate);
+	if (fate.drop >= 0) {
+		siw_count((enum siw_counter)fate.drop, 1);
+		rv = 0;
+	} else if (fate.release_ns <= now && !fate.passes && siw_link_alone(&q->order)) {
+		rv = send_direct(sock, dest, iov, n, length, &fate);
+		if (rv == 0)
+			siw_fault_queue_passed(q);
+	} else {
+		rv = send_held(f, dest, iov, length, &fate);
+	}
+	if (rv < 0)
+		f->way[SIW_FAULT_TX].path = before; /* it comes again */
+	else if (fate.drop < 0)
+		count_fate(&fate, now);
+	flush_datagrams(sock, f, now);
+	return rv;
+}
+
+int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		       const struct iovec *iov, int n)
+{
+	size_t length = length_of(iov, n);
+	struct siw_llp_faulty *f;
+	int rv, error;
+
+	if (length > MAX_DATAGRAM)
+		return siw_llp_udp_send_now(sock, dest, iov, n);
+	f = siw_llp_faulty_lock(sock, &error);
+	if (error)
+		return siw_llp_send_failed(sock, error);
+	if (!f)
+		return siw_llp_udp_send_now(sock, dest, iov, n);
+	rv = send_judged(sock, f, dest, iov, n, length);
+	siw_llp_faulty_unlock(sock, f);
+	if (rv == 0)
+		siw_llp_want_write(sock, false);
+	return rv;
+}
+
+/* ---- datagrams that come ----------------------------------------------------------------------- */
+
+/* One that was held, if it is due: its length, or -EAGAIN. */
+static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			 struct siw_addr *source, void *buf, size_t size)
+{
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
+	struct siw_fault_held *held = siw_fault_queue_due(q, siw_now_ns());
+	ssize_t got;
+
+	if (!held)
+		return -EAGAIN;
+	got = (ssize_t)held->true_length;
+	memcpy(buf, held->octets, held->length < size ? held->length : size);
+	*source = held->peer;
+	siw_fault_queue_drop(q, held);
+	siw_fault_queue_passed(q);
+	siw_llp_sock_active(sock);
+	return got;
+}
+
+/* What the kernel gave: whether it goes up now. */
+static bool passes_now(struct siw_llp_faulty *f, const struct siw_addr *source, void *buf,
+		       size_t here, size_t true_length)
+{
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
+	struct iovec iov = { buf, here };
+	struct siw_fault_fate fate;
+	uint64_t now = siw_now_ns();
+	bool direct;
+
+	siw_fault_queue_clock(q, now);
+	siw_fault_judge(&f->plan, &f->way[SIW_FAULT_RX].path, source, true_length, now,
+			q->n_waiting, q->octets_waiting, &fate);
+	if (fate.drop >= 0) {
+		siw_drop((enum siw_counter)fate.drop);
+		return false;
+	}
+	count_fate(&fate, now);
+	direct = fate.release_ns <= now && !fate.passes && siw_link_alone(&q->order);
+	if (direct)
+		siw_fault_queue_passed(q);
+	for (int copies = !direct + fate.dup; copies; copies--)
+		if (hold_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length, &fate))
+			siw_drop(SIW_COUNTER_fault_limit);
+	if (direct && fate.corrupt)
+		siw_fault_flip(buf, here, fate.flip);
+	return direct;
+}
+
+ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			   size_t size)
+{
+	struct siw_llp_faulty *f;
+	ssize_t got = -EAGAIN;
+	int error;
+
+	f = siw_llp_faulty_lock(sock, &error);
+	if (error)
+		return -error;
+	if (!f)
+		return siw_llp_udp_recv_now(sock, source, buf, size);
+	for (int i = 0; i < RECEIVES; i++) {
+		got = take_held(sock, f, source, buf, size);
+		if (got >= 0)
+			break;
+		got = siw_llp_udp_recv_now(sock, source, buf, size);
+		if (got < 0 || passes_now(f, source, buf, (size_t)got < size ? (size_t)got : size,
+					  (size_t)got))
+			break;
+		got = -EAGAIN; /* and there may be more: the socket stays ready */
+	}
+	siw_llp_faulty_unlock(sock, f);
+	return got;
+}
+
+/* ---- the poller -------------------------------------------------------------------------------- */
+
+void siw_llp_fault_release(struct siw_llp_port *port)
+{
+	uint64_t due = __atomic_load_n(&port->fault_due, __ATOMIC_SEQ_CST), now = siw_now_ns();
+	int error;
+
+	if (now < due && port->fault_generation == siw_faults_generation())
+		return;
+	port->fault_generation = siw_faults_generation();
+	/* First, so that what another thread holds from now on is not forgotten. */
+	__atomic_store_n(&port->fault_due, UINT64_MAX, __ATOMIC_SEQ_CST);
+	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
+		struct siw_llp_sock *sock = SIW_LLP_OF(l, all);
+		struct siw_llp_faulty *f;
+
+		if (!__atomic_load_n(&sock->faulty, __ATOMIC_ACQUIRE))
+			continue;
+		f = siw_llp_faulty_lock(sock, &error);
+		if (sock->udp)
+			flush_datagrams(sock, f, now);
+		else
+			siw_llp_fault_stream_flush(sock, f, now);
+		if (siw_llp_fault_rx_next(sock, f) <= now)
+			siw_llp_sock_ready(sock);
+		siw_llp_faulty_unlock(sock, f);
+	}
+}

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_fault_tcp.c - faults of streams: octets are delayed and changed, never lost or reordered. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/counters.h"
+#include "base/guard.h"
+#include "llp/llp_fault.h"
+
+#define PIECES 64 /* iovecs handed on in one call */
+#define TURNS  16 /* reads from the kernel that one call makes at most */
+
+static struct siw_fault_path *path_of(struct siw_llp_faulty *f, enum siw_fault_dir dir)
+{
+	return &f->way[dir].path;
+}
+
+static struct siw_fault_queue *queue_of(struct siw_llp_faulty *f, enum siw_fault_dir dir)
+{
+	return &f->way[dir].queue;
+}
+
+static size_t length_of(const struct iovec *iov, int n)
+{
+	size_t sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += iov[i].iov_len;
+	return sum;
+}
+
+/* The first octets of iov: their number in out's entries, which hold *length octets. */
+static int cut(const struct iovec *iov, int n, struct iovec *out, size_t *length)
+{
+	size_t left = *length;
+	int used = 0;
+
+	for (int i = 0; i < n && left && used < PIECES; i++) {
+		if (!iov[i].iov_len)
+			continue;
+		out[used] = iov[i];
+		if (out[used].iov_len > left)
+			out[used].iov_len = left;
+		left -= out[used++].iov_len;
+	}
+	*length -= left;
+	return used;
+}
+
+static uint8_t *scratch(struct siw_llp_faulty *f)
+{
+	if (!f->scratch)
+		f->scratch = malloc(SIW_LLP_FAULT_SCRATCH);
+	return f->scratch;
+}
+
+/* The stream is over, as if the peer or the network had ended it. */
+static int end_stream(struct siw_llp_faulty *f, int error)
+{
+	siw_fault_queue_free(queue_of(f, SIW_FAULT_TX));
+	siw_fault_queue_free(queue_of(f, SIW_FAULT_RX));
+	__atomic_store_n(&f->full, false, __ATOMIC_RELAXED);
+	f->reset_at = UINT64_MAX;
+	f->shut = false;
+	f->error = error;
+	return -error;
+}
+
+static int reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+{
+	siw_count(SIW_COUNTER_fault_reset, 1);
+	siw_llp_tcp_reset(sock);
+	return end_stream(f, ECONNRESET);
+}
+
+/* ---- out --------------------------------------------------------------------------------------- */
+
+static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			   const struct iovec *iov, int n, size_t share)
+{
+	struct siw_fault_path *path = path_of(f, SIW_FAULT_TX);
+	uint64_t from = path->octets;
+	struct iovec part[PIECES];
+	ssize_t sent;
+	int bits = 0;
+
+	if (share > SIW_LLP_FAULT_SCRATCH)
+		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL,
+						SIW_LLP_FAULT_SCRATCH);
+	else
+		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, share);
+	if (bits) {
+		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
+		if (!scratch(f))
+			return siw_llp_send_failed(sock, ENOBUFS);
+		if (siw_fault_gather(f->scratch, iov, 0, share))
+			return -EFAULT;
+		siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, share);
+		path->octets = from;
+		part[0] = (struct iovec){ f->scratch, share };
+		n = 1;
+	} else {
+		/* What lies behind the scratch's length was not looked at. */
+		for (int i = 0; i < f->plan.n; i++)
+			if (f->plan.clause[i].corrupt && share > SIW_LLP_FAULT_SCRATCH)
+				share = SIW_LLP_FAULT_SCRATCH;
+		n = cut(iov, n, part, &share);
+	}
+	sent = siw_llp_tcp_sendv_now(sock, part, n);
+	if (sent > 0)
+		path->octets = from + (uint64_t)sent;
+	if (sent > 0 && bits) {
+		/* Counted are those that went. */
+		path->octets = from;
+		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, (size_t)sent);
+		path->octets = from + (uint64_t)sent;
+		siw_count(SIW_COUNTER_fault_corrupt, (uint64_t)bits);
+	}
+	return sent;
+}
+
+/* Holds up to `length` octets: how many, or -errno. */
+static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const struct iovec *iov,
+		    size_t length, uint64_t now)
+{
+	struct siw_fault_path *path = path_of(f, dir);
+	size_t piece = siw_fault_stream_piece(&f->plan, path, &f->peer), taken = 0;
+
+	while (taken < length) {
+		size_t n = length - taken < piece ? length - taken : piece;
+		struct siw_fault_fate fate = { .depart_ns = now };
+		struct siw_fault_held *held;
+		int rv = siw_fault_queue_add(queue_of(f, dir), iov, taken, n, &fate, &held);
+
+		if (rv < 0)
+			return taken ? (ssize_t)taken : rv;
+		/* Behind the adding: a piece that is not taken must not use up the rate. */
+		held->release_ns = siw_fault_stream_release(&f->plan, path, &f->peer, n, now);
+		siw_count(SIW_COUNTER_fault_corrupt,
+			  (uint64_t)siw_fault_stream_corrupt(&f->plan, path, &f->peer, held->octets,
+							     n));
+		if (held->release_ns > now)
+			siw_count(SIW_COUNTER_fault_delay, 1);
+		taken += n;
+	}
+	return (ssize_t)taken;
+}
+
+static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			 const struct iovec *iov, size_t share, uint64_t now)
+{
+	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_TX);
+	size_t limit = siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_TX), &f->peer);
+	ssize_t taken = -ENOBUFS;
+
+	if (q->octets < limit) {
+		size_t room = limit - q->octets;
+
+		taken = hold(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
+	}
+	__atomic_store_n(&f->full, q->octets >= limit || taken == -ENOBUFS, __ATOMIC_RELAXED);
+	if (taken == -ENOBUFS) {
+		/* siw_llp_fault_stream_flush() hands the socket out when there is room. */
+		siw_count(SIW_COUNTER_tx_eagain, 1);
+		siw_llp_wants(sock, false);
+		return -EAGAIN;
+	}
+	return taken;
+}
+
+static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			   const struct iovec *iov, int n)
+{
+	struct siw_fault_path *path = path_of(f, SIW_FAULT_TX);
+	size_t length = length_of(iov, n), share;
+	uint64_t now = siw_now_ns();
+	ssize_t sent;
+
+	if (f->error)
+		return -f->error;
+	share = siw_fault_stream_share(&f->plan, path, &f->peer, length, now);
+	if (!share)
+		return reset(sock, f);
+	if (siw_fault_queue_empty(queue_of(f, SIW_FAULT_TX)) &&
+	    !siw_fault_stream_waits(&f->plan, path, &f->peer, now))
+		sent = send_direct(sock, f, iov, n, share);
+	else
+		sent = send_held(sock, f, iov, share, now);
+	if (sent < 0)
+		path->calls--; /* it comes again */
+	else if (share < length)
+		siw_count(SIW_COUNTER_fault_short, 1);
+	return sent;
+}
+
+ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	int error;
+	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+	ssize_t sent;
+
+	if (error)
+		return siw_llp_send_failed(sock, error);
+	if (!f)
+		return siw_llp_tcp_sendv_now(sock, iov, n);
+	sent = send_locked(sock, f, iov, n);
+	siw_llp_faulty_unlock(sock, f);
+	return sent;
+}
+
+/* What is due, until the socket takes no more. */
+static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
+{
+	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_TX);
+	struct siw_fault_held *held;
+
+	if (now < f->retry_at)
+		return;
+	f->retry_at = 0;
+	/* Bounded: each turn takes an octet or ends it. */
+	while ((held = siw_fault_queue_due(q, now))) {
+		struct iovec iov = { held->octets + held->taken, held->length - held->taken };
+		ssize_t sent = siw_llp_tcp_sendv_now(sock, &iov, 1);
+
+		if (sent == -EAGAIN) {
+			f->retry_at = now + 1000000;
+			return;
+		}
+		if (sent < 0) {
+			end_stream(f, (int)-sent);
+			siw_llp_sock_ready(sock);
+			return;
+		}
+		held->taken += (size_t)sent;
+		if (held->taken == held->length)
+			siw_fault_queue_drop(q, held);
+	}
+}
+
+void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
+{
+	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_TX);
+
+	if (f->reset_at <= now && !f->error) {
+		reset(sock, f);
+		siw_llp_sock_ready(sock);
+		return;
+	}
+	if (f->error || siw_fault_queue_empty(q))
+		return;
+	send_due(sock, f, now);
+	if (f->shut && siw_fault_queue_empty(q)) {
+		f->shut = false;
+		siw_llp_tcp_shutdown_now(sock);
+	}
+	if (__atomic_load_n(&f->full, __ATOMIC_RELAXED) &&
+	    q->octets < siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_TX), &f->peer)) {
+		__atomic_store_n(&f->full, false, __ATOMIC_RELAXED);
+		siw_llp_sock_ready(sock);
+	}
+}
+
+int siw_llp_fault_shutdown(struct siw_llp_sock *sock)
+{
+	int error, rv = 0;
+	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+
+	if (!f)
+		return siw_llp_tcp_shutdown_now(sock);
+	if (f->error || siw_fault_queue_empty(queue_of(f, SIW_FAULT_TX)))
+		rv = siw_llp_tcp_shutdown_now(sock);
+	else
+		f->shut = true;
+	siw_llp_faulty_unlock(sock, f);
+	return rv;
+}
+
+void siw_llp_fault_met(struct siw_llp_sock *sock)
+{
+	int error;
+	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+
+	if (f)
+		siw_llp_faulty_unlock(sock, f);
+}
+
+/* ---- in ---------------------------------------------------------------------------------------- */
+
+/* `length` octets of ours to where the caller wants them. */
+static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t length)
+{
+	for (int i = 0; i < n && length; i++) {
+		size_t now = iov[i].iov_len < length ? iov[i].iov_len : length;
+
+		if (siw_guard_write(iov[i].iov_base, octets, now))
+			return -EFAULT;
+		octets += now;
+		length -= now;
+	}
+	return 0;
+}
+
+/* Octets that are due, 0 at the end, -EAGAIN, -EFAULT. */
+static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			 const struct iovec *iov, int n, size_t length)
+{
+	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_RX);
+	uint64_t now = siw_now_ns();
+	struct siw_fault_held *held;
+	size_t here;
+
+	if (siw_llp_fault_rx_next(sock, f) > now)
+		return -EAGAIN;
+	held = siw_fault_queue_due(q, now);
+	if (!held)
+		return -EAGAIN;
+	if (held->end) {
+		siw_llp_sock_ended(sock);
+		siw_fault_queue_drop(q, held); /* the kernel tells it from now on */
+		return 0;
+	}
+	here = held->length - held->taken;
+	if (here > length)
+		here = length;
+	if (scatter(iov, n, held->octets + held->taken, here))
+		return -EFAULT;
+	held->taken += here;
+	if (held->taken == held->length)
+		siw_fault_queue_drop(q, held);
+	siw_llp_sock_active(sock);
+	return (ssize_t)here;
+}
+
+static int hold_end(struct siw_llp_faulty *f)
+{
+	struct siw_fault_fate fate = { .release_ns = path_of(f, SIW_FAULT_RX)->last_ns };
+	struct siw_fault_held *held;
+	int rv = siw_fault_queue_add(queue_of(f, SIW_FAULT_RX), NULL, 0, 0, &fate, &held);
+
+	if (rv == 0)
+		held->end = true;
+	return rv;
+}
+
+static bool end_is_held(struct siw_llp_faulty *f)
+{
+	struct siw_link *l = queue_of(f, SIW_FAULT_RX)->order.prev;
+
+	return l != &queue_of(f, SIW_FAULT_RX)->order &&
+	       siw_container(l, struct siw_fault_held, link)->end;
+}
+
+/* From the kernel into the queue: octets, 0 at the end, -errno. */
+static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t share)
+{
+	size_t limit = siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_RX), &f->peer);
+	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_RX);
+	struct iovec iov;
+	ssize_t got;
+
+	/* Full: out of the hot set, where what the kernel has would end every sleep. */
+	sock->stopped = end_is_held(f) || q->octets >= limit;
+	if (sock->stopped) {
+		siw_llp_sock_ended(sock);
+		return -EAGAIN;
+	}
+	if (!scratch(f))
+		return -ENOMEM;
+	if (share > SIW_LLP_FAULT_SCRATCH)
+		share = SIW_LLP_FAULT_SCRATCH;
+	if (share > limit - q->octets)
+		share = limit - q->octets;
+	iov = (struct iovec){ f->scratch, share };
+	got = siw_llp_tcp_recvv_now(sock, &iov, 1);
+	if (got > 0 && hold(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
+		return end_stream(f, ENOMEM); /* octets of it are gone */
+	if (got == 0)
+		hold_end(f);
+	return got;
+}
+
+/* Straight from the kernel, but for octets to be changed. */
+static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			   const struct iovec *iov, int n, size_t share)
+{
+	struct siw_fault_path *path = path_of(f, SIW_FAULT_RX);
+	struct iovec part[PIECES];
+	ssize_t got;
+	int bits;
+
+	if (siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, share)) {
+		if (!scratch(f))
+			return -ENOMEM;
+		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
+		part[0] = (struct iovec){ f->scratch, share };
+		got = siw_llp_tcp_recvv_now(sock, part, 1);
+		if (got <= 0)
+			return got;
+		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, (size_t)got);
+		siw_count(SIW_COUNTER_fault_corrupt, (uint64_t)bits);
+		return scatter(iov, n, f->scratch, (size_t)got) ? -EFAULT : got;
+	}
+	n = cut(iov, n, part, &share);
+	got = siw_llp_tcp_recvv_now(sock, part, n);
+	if (got > 0)
+		path->octets += (uint64_t)got;
+	return got;
+}
+
+static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			   const struct iovec *iov, int n)
+{
+	struct siw_fault_path *path = path_of(f, SIW_FAULT_RX);
+	size_t length = length_of(iov, n), share;
+
+	for (int i = 0; i < TURNS; i++) {
+		ssize_t got = f->error ? -f->error : take_held(sock, f, iov, n, length);
+		uint64_t now = siw_now_ns();
+
+		if (got != -EAGAIN)
+			return got;
+		share = siw_fault_stream_share(&f->plan, path, &f->peer, length, now);
+		if (!share)
+			return reset(sock, f);
+		if (siw_fault_queue_empty(queue_of(f, SIW_FAULT_RX)) &&
+		    siw_fault_queue_empty(queue_of(f, SIW_FAULT_TX)) &&
+		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
+			got = recv_direct(sock, f, iov, n, share);
+			if (got < 0)
+				path->calls--; /* it comes again */
+			else if (share < length && (size_t)got == share)
+				siw_count(SIW_COUNTER_fault_short, 1);
+			return got;
+		}
+		got = fetch(sock, f, share);
+		if (got < 0) {
+			/* Something may be due by now, and is the more so if there is no more. */
+			path->calls--;
+			return got == -EAGAIN ? take_held(sock, f, iov, n, length) : got;
+		}
+	}
+	return -EAGAIN; /* and there may be more: the socket stays ready */
+}
+
+ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	int error;
+	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+	ssize_t got;
+
+	if (error)
+		return -error;
+	if (!f)
+		return siw_llp_tcp_recvv_now(sock, iov, n);
+	got = recv_locked(sock, f, iov, n);
+	siw_llp_faulty_unlock(sock, f);
+	if (got < 0 && got != -EAGAIN)
+		siw_llp_sock_ended(sock);
+	return got;
+}

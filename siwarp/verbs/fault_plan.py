@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What goes wrong on the way, by plan: for this process's traffic."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from siwarp.verbs._seam import ffi, lib
+from siwarp.verbs.errors import Error
+
+__all__ = ["faults", "set_faults"]
+
+_SIZE = 4096
+
+
+def _current() -> str:
+    text = ffi.new("char[]", _SIZE)
+    lib.siw_faults_get(text, _SIZE)
+    return bytes(ffi.string(text)).decode()
+
+
+def set_faults(plan: str) -> None:
+    """Set the plan of faults of this process; the empty text ends it.
+
+    Raises:
+        Error: it is no plan (EINVAL); the message names clause and character.
+
+    """
+    rc = lib.siw_faults_set(plan.encode())
+    if rc < 0:
+        why = bytes(ffi.string(lib.siw_faults_error())).decode(errors="replace")
+        raise Error(-rc, f"this is no plan of faults: {why}")
+
+
+@contextlib.contextmanager
+def faults(plan: str) -> Iterator[str]:
+    """Have things go wrong on the way of this process's traffic while the block runs.
+
+    As ``siwarp.faults("loss=1%,delay=0.1ms; rx:reorder=2%,seed=7")``. Datagrams: loss, burst, dup,
+    reorder, corrupt, delay, jitter, rate, limit, blackout. Streams: delay, jitter, rate, limit,
+    blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause and ``peer=`` in it narrow
+    it down. The same plan does the same to the same sequence of packets. Counters named ``fault_*``
+    say what it did. Then the plan before comes back, if there was one.
+
+    Yields:
+        The plan as siwarp writes it.
+
+    Raises:
+        Error: it is no plan (EINVAL); the message names clause and character.
+
+    """
+    before = _current()
+    set_faults(plan)
+    try:
+        yield _current()
+    finally:
+        set_faults(before)

@@ -1,0 +1,345 @@
+"""Plans of faults as text, and what they have for each packet."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+
+TX, RX = 0, 1
+N = 20000
+
+
+def parse(text: str) -> tuple[int, Any, str]:
+    plan, why = ffi.new("struct siw_faults *"), ffi.new("char[192]")
+    rv = lib.siw_faults_parse(text.encode(), plan, why, 192)
+    return rv, plan, ffi.string(why).decode(errors="replace")
+
+
+def good(text: str) -> Any:
+    rv, plan, why = parse(text)
+    assert rv == 0, why
+    return plan
+
+
+def written(plan: Any) -> str:
+    out = ffi.new("char[4096]")
+    assert lib.siw_faults_format(plan, out, 4096) < 4096
+    return ffi.string(out).decode()
+
+
+def address(text: str, port: int = 4791) -> Any:
+    out = ffi.new("struct siw_addr *")
+    assert lib.siw_addr_parse(text.encode(), port, out) == 0
+    return out
+
+
+class Path:
+    """One direction of one flow."""
+
+    def __init__(self, text: str, way: int = TX, flow: int = 0, peer: Any = None) -> None:
+        self.plan, self.c = good(text), ffi.new("struct siw_fault_path *")
+        self.peer = peer or address("127.0.0.1")
+        lib.siw_fault_path_init(self.c, self.plan, 0, way, flow)
+
+    def fate(self, length: int = 100, now: int = 0, packets: int = 0, octets: int = 0) -> Any:
+        fate = ffi.new("struct siw_fault_fate *")
+        lib.siw_fault_judge(self.plan, self.c, self.peer, length, now, packets, octets, fate)
+        return fate
+
+    def drops(self, n: int = N) -> list[bool]:
+        return [self.fate().drop >= 0 for _ in range(n)]
+
+
+def bounds(share: float, n: int = N) -> tuple[float, float]:
+    """Five standard deviations: the seeds are fixed, so a failure is no bad luck."""
+    wide = 5 * math.sqrt(n * share * (1 - share))
+    return n * share - wide, n * share + wide
+
+
+def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
+    plan = good(
+        "tx:loss=1%,burst=5,dup=0.5%,reorder=2%,corrupt=0.1%,delay=0.1ms,jitter=50us,rate=50Mbit,"
+        "limit=256KB,blackout=2s@10s,seed=7,peer=10.1.0.0/16:4791; rx:reset=1MB,short=10%;"
+        "reset=5s,limit=100,peer=[fd00::]/8:80"
+    )
+    a, b, c = plan.clause[0], plan.clause[1], plan.clause[2]
+    assert plan.n == 3
+    assert (a.dirs, b.dirs, c.dirs) == (1, 2, 3)
+    assert (a.loss, a.dup, a.reorder, a.corrupt) == (10**7, 5 * 10**6, 2 * 10**7, 10**6)
+    assert (a.burst, a.delay, a.jitter, a.rate) == (5, 100_000, 50_000, 50_000_000)
+    assert (a.limit, a.limit_octets, c.limit, c.limit_octets) == (256_000, True, 100, False)
+    assert (a.blackout_for, a.blackout_at, a.seed) == (2 * 10**9, 10**10, 7)
+    assert (a.prefix, a.peer.port_be, bytes(a.peer.v4)) == (16, 0xB712, bytes([10, 1, 0, 0]))
+    assert (b.reset_after, b.partial, b.seed) == (10**6, 10**8, 1)
+    assert (c.has_reset_at, c.reset_at, c.prefix, c.peer.family) == (True, 5 * 10**9, 8, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "clause", "character", "words"),
+    [
+        ("loss=1", 1, 6, "a share, as 1%"),
+        ("loss=1%;delay=5", 2, 15, "a time, as 2s"),
+        ("loss=101%", 1, 6, "too much"),
+        ("loss=0.00000001%", 1, 6, "finer"),
+        ("los=1%", 1, 1, "is no fault"),
+        ("loss", 1, 5, "= and a value"),
+        ("loss=1%,loss=2%", 1, 9, "twice"),
+        ("loss=1%,,dup=1%", 1, 9, "a fault is expected"),
+        ("loss=1%;", 2, 9, "a fault is expected"),
+        ("loss=1% dup=1%", 1, 9, "a comma"),
+        ("burst=5", 1, 8, "no loss="),
+        ("burst=0,loss=1%", 1, 7, "a number from 1"),
+        ("rate=50M", 1, 6, "a rate, as 50Mbit"),
+        ("rate=0bit", 1, 6, "a rate of 0"),
+        ("limit=x", 1, 7, "a number of packets"),
+        ("blackout=2s", 1, 10, "length@start"),
+        ("blackout=2s@x", 1, 13, "a time, as 2s"),
+        ("reset=7", 1, 7, "octets, as 1MB"),
+        ("peer=host", 1, 6, "a numeric address"),
+        ("peer=10.0.0.0/33", 1, 6, "a prefix length up to 32"),
+        ("peer=10.0.0.0:0", 1, 6, "a port from 1"),
+        ("peer=[::1", 1, 6, "closing bracket"),
+        ("seed=x", 1, 6, "a number"),
+        ("up:loss=1%", 1, 1, "is no fault"),
+        (";".join(["loss=1%"] * 9), 9, 65, "up to 8 clauses"),
+        ("delay=" + "9" * 90, 1, 7, "too long"),
+    ],
+)
+def test_a_plan_that_is_none_is_refused_naming_clause_and_character(
+    text: str, clause: int, character: int, words: str
+) -> None:
+    rv, _, why = parse(text)
+    assert rv == -22
+    assert why.startswith(f"clause {clause}, character {character}: "), why
+    assert words in why
+
+
+def test_the_empty_text_is_a_plan_without_a_clause() -> None:
+    assert good("  ").n == 0
+    assert written(good("")) == ""
+
+
+SHARES = st.integers(1, 10**9).map(lambda n: f"{n // 10**7}.{n % 10**7:07}%")
+TIMES = st.builds(
+    lambda n, u: f"{n}{u}", st.integers(1, 10**6), st.sampled_from(["ns", "us", "ms"])
+)
+OCTETS = st.builds(
+    lambda n, u: f"{n}{u}", st.integers(1, 4000), st.sampled_from(["B", "KB", "KiB", "MB", "MiB"])
+)
+V4 = st.ip_addresses(v=4).map(str)
+V6 = st.ip_addresses(v=6).map(str)
+PORTS = st.integers(1, 65535)
+PEERS = st.one_of(
+    V4,
+    V6,
+    st.builds(lambda a, n: f"{a}/{n}", V4, st.integers(0, 32)),
+    st.builds(lambda a, n, p: f"{a}/{n}:{p}", V4, st.integers(0, 32), PORTS),
+    st.builds(lambda a, n, p: f"[{a}]/{n}:{p}", V6, st.integers(0, 128), PORTS),
+)
+CLAUSES = st.builds(
+    lambda way, items: way + ",".join(f"{k}={v}" for k, v in items.items()),
+    st.sampled_from(["", "tx:", "rx:"]),
+    st.fixed_dictionaries(
+        {"loss": SHARES},
+        optional={
+            "burst": st.integers(1, 1000),
+            "dup": SHARES,
+            "reorder": SHARES,
+            "corrupt": SHARES,
+            "delay": TIMES,
+            "jitter": TIMES,
+            "rate": st.builds(
+                lambda n, u: f"{n}{u}",
+                st.integers(1, 9999),
+                st.sampled_from(["bit", "kbit", "Mbit", "Gbit"]),
+            ),
+            "limit": st.one_of(st.integers(1, 9999).map(str), OCTETS),
+            "blackout": st.builds("{}@{}".format, TIMES, TIMES),
+            "reset": st.one_of(TIMES, OCTETS),
+            "short": SHARES,
+            "peer": PEERS,
+            "seed": st.integers(0, 2**63 - 1),
+        },
+    ),
+)
+
+
+@given(st.lists(CLAUSES, max_size=8).map("; ".join))
+def test_a_plan_written_down_and_read_again_has_the_same_values(text: str) -> None:
+    plan = good(text)
+    again = good(written(plan))
+    assert bytes(ffi.buffer(plan)) == bytes(ffi.buffer(again))
+    assert written(again) == written(plan)
+
+
+@given(st.text(max_size=60) | st.text("=%;,:@[]/.0123456789lostxrdeayMbi ", max_size=60))
+def test_any_text_is_a_plan_or_refused_with_a_reason(text: str) -> None:
+    rv, _, why = parse(text.replace("\0", ""))
+    assert (rv == 0) == (why == "")
+    assert rv == 0 or why.startswith("clause ")
+
+
+def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
+    text = "loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed="
+
+    def run(seed: int, **kind: int) -> list[tuple[Any, ...]]:
+        path = Path(text + str(seed), **kind)
+        fates = [path.fate() for _ in range(2000)]
+        return [(f.drop, f.dup, f.passes, f.corrupt, f.flip, f.release_ns) for f in fates]
+
+    first = run(7)
+    assert run(7) == first
+    assert run(8) != first
+    assert run(7, way=RX) != first
+    assert run(7, flow=1) != first
+
+
+def test_one_fault_does_not_shift_another_ones_choice() -> None:
+    assert Path("loss=5%").drops() == Path("loss=5%,jitter=1ms,dup=10%,corrupt=3%").drops()
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5])
+def test_losses_duplicates_reorderings_and_corruptions_have_their_share(share: float) -> None:
+    p = f"{share * 100:g}%"
+    least, most = bounds(share)
+    assert least <= sum(Path(f"loss={p}").drops()) <= most
+    path = Path(f"dup={p},reorder={p},corrupt={p}")
+    fates = [path.fate() for _ in range(N)]
+    for count in (
+        sum(f.dup for f in fates),
+        sum(f.passes > 0 for f in fates),
+        sum(f.corrupt for f in fates),
+    ):
+        assert least <= count <= most
+    assert {f.passes for f in fates} <= {0, 1, 2, 3}
+
+
+def test_shares_of_none_and_of_all_are_exact() -> None:
+    assert not any(Path("loss=0%").drops(1000))
+    assert all(Path("loss=100%").drops(1000))
+    assert all(Path("loss=100%,burst=7").drops(1000))
+
+
+@pytest.mark.parametrize(("share", "burst"), [(0.01, 5), (0.1, 10), (0.3, 3)])
+def test_bursts_have_their_length_and_losses_keep_their_share(share: float, burst: int) -> None:
+    drops = Path(f"loss={share * 100:g}%,burst={burst}").drops(5 * N)
+    runs = [
+        len(run) for run in "".join("x" if d else "." for d in drops).strip("x").split(".") if run
+    ]
+    assert runs
+    # Two bursts may follow one another.
+    assert all(run % burst == 0 for run in runs)
+    # Bursts are what is drawn, so their number has the binomial's width.
+    n = 5 * N / burst
+    wide = 5 * math.sqrt(n * share) * burst
+    assert abs(sum(drops) - 5 * N * share) <= wide
+
+
+def test_a_clause_acts_in_its_direction_alone() -> None:
+    assert all(Path("tx:loss=100%", TX).drops(10))
+    assert not any(Path("tx:loss=100%", RX).drops(10))
+    assert all(Path("rx:loss=100%", RX).drops(10))
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "port", "fits"),
+    [
+        ("10.1.2.3", "10.1.2.3", 5, True),
+        ("10.1.2.3", "10.1.2.4", 5, False),
+        ("10.1.2.0/23", "10.1.3.4", 5, True),
+        ("10.1.2.0/23", "10.1.4.4", 5, False),
+        ("0.0.0.0/0", "200.1.4.4", 5, True),
+        ("10.1.2.3:5", "10.1.2.3", 5, True),
+        ("10.1.2.3:5", "10.1.2.3", 6, False),
+        ("fd00::/7", "fc01::1", 5, True),
+        ("fd00::1", "fd00::2", 5, False),
+        ("[fd00::1]:5", "fd00::1", 6, False),
+        ("::/0", "10.1.2.3", 5, False),
+    ],
+)
+def test_a_clause_acts_on_its_peer_alone(peer: str, host: str, port: int, fits: bool) -> None:
+    path = Path(f"loss=100%,peer={peer}", peer=address(host, port))
+    assert path.drops(3) == [fits] * 3
+
+
+def test_delays_of_all_clauses_add_up_and_jitter_does_not_reorder() -> None:
+    path = Path("delay=3ms,jitter=1ms;delay=2ms")
+    releases = [path.fate(now=i * 1000).release_ns - i * 1000 for i in range(1000)]
+    assert min(releases) >= 5_000_000
+    path = Path("delay=3ms,jitter=1ms")
+    times = [path.fate(now=i * 1000).release_ns for i in range(1000)]
+    assert times == sorted(times)
+    assert all(t - i * 1000 >= 3_000_000 for i, t in enumerate(times))
+    assert max(t - i * 1000 for i, t in enumerate(times)) <= 4_000_000
+
+
+def test_a_rate_spaces_datagrams_and_a_limit_bounds_what_waits_for_it() -> None:
+    path = Path("rate=8Mbit,delay=1ms,limit=3")
+    fates = [path.fate(1000, now=0, packets=i) for i in range(5)]
+    # 1000 octets at 8 Mbit/s: a millisecond each.
+    assert [f.depart_ns for f in fates[:3]] == [10**6, 2 * 10**6, 3 * 10**6]
+    assert [f.release_ns for f in fates[:3]] == [2 * 10**6, 3 * 10**6, 4 * 10**6]
+    assert [f.drop for f in fates[3:]] == [counter("fault_limit")] * 2
+    assert path.fate(1000, now=10**9).release_ns == 10**9 + 2 * 10**6
+    octets = Path("rate=8Mbit,limit=2KB")
+    assert octets.fate(1000, octets=0).drop == -1
+    assert octets.fate(1000, octets=1000).drop == -1
+    assert octets.fate(1000, octets=1001).drop == counter("fault_limit")
+
+
+def counter(name: str) -> int:
+    for i in range(lib.siw_counters_count()):
+        if ffi.string(lib.siw_counter_name(i)).decode() == name:
+            return i
+    raise AssertionError(name)
+
+
+def test_a_blackout_begins_and_ends_in_time() -> None:
+    path = Path("blackout=2s@10s")
+    times = [0, 9_999_999_999, 10**10, 11_999_999_999, 12 * 10**9]
+    assert [path.fate(now=t).drop for t in times] == [-1, -1] + [counter("fault_blackout")] * 2 + [
+        -1
+    ]
+
+
+def corrupted(text: str, cuts: list[int]) -> bytes:
+    path = Path(text)
+    out = b""
+    for n in cuts:
+        octets = ffi.new("uint8_t[]", n)
+        lib.siw_fault_stream_corrupt(path.plan, path.c, path.peer, octets, n)
+        out += bytes(ffi.buffer(octets))
+    return out
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
+def test_a_streams_corrupted_octets_do_not_depend_on_how_calls_cut_it(cuts: list[int]) -> None:
+    assert corrupted("corrupt=30%", cuts) == corrupted("corrupt=30%", [sum(cuts)])
+
+
+def test_a_corrupted_stream_has_one_bit_changed_in_its_share_of_pieces() -> None:
+    octets = corrupted("corrupt=10%", [1460 * 5000])
+    pieces = [octets[i : i + 1460] for i in range(0, len(octets), 1460)]
+    bits = [sum(o.bit_count() for o in piece) for piece in pieces]
+    assert set(bits) == {0, 1}
+    least, most = bounds(0.1, 5000)
+    assert least <= sum(bits) <= most
+
+
+def test_short_calls_have_their_share_and_a_reset_comes_after_its_octets() -> None:
+    path = Path("short=20%")
+    shares = [lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) for _ in range(N)]
+    least, most = bounds(0.2)
+    assert least <= sum(n < 1000 for n in shares) <= most
+    assert min(shares) >= 1
+    path = Path("reset=1500B")
+    assert lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) == 1000
+    path.c.octets = 1000
+    assert lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) == 500
+    path.c.octets = 1500
+    assert lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) == 0

@@ -1,0 +1,194 @@
+"""What a plan of faults does end to end: content is right, or both ends learn that it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from unit.verbs.verbs_harness import Pair, Rig, counter, pattern, poll
+
+import siwarp
+from siwarp.verbs import Error, RecvWR, SendWR
+
+SIZE = 300_000
+PATIENCE = 30.0
+
+
+class Echo(threading.Thread):
+    """The other end: tells of memory, sends back what comes until it is empty or over."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.listener = siwarp.listen(("127.0.0.1", 0), recv_size=SIZE)
+        self.port = self.listener.address[1]
+        self.error: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with self.listener, self.listener.accept(PATIENCE) as conn:
+                memory = conn.register(SIZE)
+                conn.send(memory.remote().pack(), PATIENCE)
+                while got := conn.recv(PATIENCE):
+                    conn.send(got, PATIENCE)
+        except OSError as e:
+            self.error = e
+
+
+@contextlib.contextmanager
+def echoing(plan: str) -> Iterator[Echo]:
+    before = threading.active_count()
+    with siwarp.faults(plan):
+        echo = Echo()
+        try:
+            yield echo
+        finally:
+            echo.join(PATIENCE)
+            assert not echo.is_alive()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "delay=3ms,jitter=2ms",
+        "short=40%",
+        "rate=200Mbit",
+        "blackout=200ms@0s",
+        "tx:delay=2ms,limit=30KB; rx:short=30%",
+        "rx:rate=300Mbit,delay=1ms,short=20%",
+    ],
+)
+def test_a_connection_carries_everything_right_through_what_a_stream_may_suffer(plan: str) -> None:
+    data = pattern(SIZE, 3)
+    with (
+        echoing(plan) as echo,
+        siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,
+    ):
+        there = siwarp.RemoteBuffer.unpack(conn.recv(PATIENCE))
+        conn.send(data, PATIENCE)
+        assert conn.recv(PATIENCE) == data
+        conn.write(there, data, timeout=PATIENCE)
+        assert conn.read(there, SIZE, timeout=PATIENCE) == data
+        conn.send(b"", PATIENCE)
+    assert echo.error is None
+
+
+@pytest.mark.parametrize("way", ["tx", "rx"])
+def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate(way: str) -> None:
+    errors, terminates = counter("crc_errors"), counter("terminate_tx")
+    data = pattern(SIZE, 3)
+    # Start-up has no CRC: it is let through.
+    with (
+        echoing("seed=1") as echo,
+        siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,
+    ):
+        conn.recv(PATIENCE)
+        plan = f"{way}:corrupt=5%,peer=127.0.0.1:{echo.port}"
+        with siwarp.faults(plan), pytest.raises(Error) as told:
+            for _ in range(50):
+                conn.send(data, PATIENCE)
+                assert conn.recv(PATIENCE) == data
+    assert counter("fault_corrupt") > 0
+    assert counter("crc_errors") > errors
+    assert counter("terminate_tx") > terminates
+    assert "CRC" in str(told.value) or "connection" in str(told.value)
+
+
+@pytest.mark.parametrize("plan", ["tx:reset=250KB", "rx:reset=250KB", "reset=30ms"])
+def test_a_reset_ends_the_connection_with_a_clear_error_at_both_ends(plan: str) -> None:
+    before = counter("fault_reset")
+    data = pattern(SIZE, 3)
+    with (
+        echoing("seed=1") as echo,
+        siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,
+    ):
+        conn.recv(PATIENCE)
+        with siwarp.faults(f"{plan},peer=127.0.0.1:{echo.port}"):
+            with pytest.raises(Error) as told:
+                for _ in range(1000):
+                    conn.send(data, PATIENCE)
+                    assert conn.recv(PATIENCE) == data
+            echo.join(PATIENCE)
+    assert counter("fault_reset") == before + 1
+    assert isinstance(told.value, siwarp.PeerGone), told.value
+    assert isinstance(echo.error, siwarp.PeerGone), echo.error
+
+
+def test_what_ud_loses_is_what_the_counter_says(rig: Rig) -> None:
+    pair = Pair(rig)
+    before, sent, got = counter("fault_loss"), 0, 0
+    for i in range(64):
+        pair.recv(i, 64)
+    with siwarp.faults("tx:loss=10%,seed=5"):
+        end = time.monotonic() + PATIENCE
+        while sent < 400 or got + counter("fault_loss") - before < sent:
+            assert time.monotonic() < end, (sent, got)
+            if sent < 400 and got + counter("fault_loss") - before > sent - 32:
+                pair.send(bytes(32), sent)
+                sent += 1
+            assert all(wc.ok for wc in pair.scq.poll(32))
+            for wc in pair.rcq.poll(32):
+                got += 1
+                pair.recv(wc.wr_id, 64)
+    assert 10 < counter("fault_loss") - before < 80
+
+
+@pytest.mark.parametrize("sleeping", [False, True])
+def test_a_delayed_ud_message_comes_no_earlier(rig: Rig, sleeping: bool) -> None:
+    pair = Pair(rig)
+    channel = rig.channel()
+    cq = rig.cq(channel=channel)
+    b = rig.ud(scq=pair.idle, rcq=cq, addr=("127.0.0.1", 0))
+    b.post_recv(RecvWR(1, sg=[pair.into.sge(0, 64)]))
+    with rig.ah(b) as ah, siwarp.faults("tx:delay=40ms"):
+        began = time.monotonic()
+        pair.a.post_send(SendWR(2, sg=[pair.out.sge(0, 8)], ah=ah, send_flags=0))
+        assert len(cq.wait(PATIENCE, 1) if sleeping else poll(cq)) == 1
+        assert time.monotonic() - began >= 0.04
+
+
+CHILD = """
+import sys
+from siwarp.verbs import Context
+try:
+    Context("127.0.0.1").close()
+except OSError as e:
+    print(e.errno, e)
+else:
+    import siwarp.verbs.fault_plan as f
+    print("plan", f._current())
+"""
+
+
+def child(plan: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CHILD],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SIWARP_FAULTS": plan},
+        check=True,
+    )
+
+
+def test_the_environment_sets_a_plan_and_a_malformed_one_lets_no_device_open() -> None:
+    assert child("loss=1%; rx:dup=2%").stdout == "plan loss=1%;rx:dup=2%\n"
+    done = child("loss=1%;delay=x")
+    assert done.stdout.startswith("22 ")
+    assert 'SIWARP_FAULTS is no plan of faults: clause 2, character 15: "x"' in done.stderr
+
+
+def test_a_plan_that_is_none_is_an_error_that_names_the_place_and_plans_nest() -> None:
+    with siwarp.faults("loss=1%") as outer:
+        assert outer == "loss=1%"
+        with pytest.raises(Error, match="clause 1, character 7"), siwarp.faults("delay=1"):
+            pass
+        with siwarp.faults("delay=0.1ms") as inner:
+            assert inner == "delay=100us"
