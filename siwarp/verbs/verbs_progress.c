@@ -5,6 +5,7 @@
  * device's own thread does, and it steps aside as soon as somebody polls.
  */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -372,6 +373,31 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/*
+ * Under a real-time policy threads of one priority do not take turns: one that polls without end would
+ * keep this one off its CPU for ever, also while it holds a lock. So it goes one above.
+ */
+static int start_above(pthread_t *thread, void *arg)
+{
+	struct sched_param param;
+	pthread_attr_t attr;
+	int policy, err;
+
+	if (pthread_getschedparam(pthread_self(), &policy, &param) ||
+	    (policy != SCHED_FIFO && policy != SCHED_RR) ||
+	    ++param.sched_priority > sched_get_priority_max(policy) || pthread_attr_init(&attr))
+		return EINVAL;
+	err = pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+	if (!err)
+		err = pthread_attr_setschedpolicy(&attr, policy);
+	if (!err)
+		err = pthread_attr_setschedparam(&attr, &param);
+	if (!err)
+		err = pthread_create(thread, &attr, run, arg);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
 int siw_verbs_thread_start(struct siw_context *ctx)
 {
 	sigset_t all, before;
@@ -390,7 +416,9 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = pthread_create(&ctx->thread, NULL, run, ctx);
+	err = start_above(&ctx->thread, ctx);
+	if (err) /* no such policy, or no right to it: as anybody */
+		err = pthread_create(&ctx->thread, NULL, run, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {
 		siw_rdmap_event_close(ctx->park_fd);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,3 +156,27 @@ def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
         assert event is not None and event.status == 110
         assert time.monotonic() - start >= 0.3
     rig.close()
+
+
+def test_under_a_real_time_policy_the_progress_thread_goes_above_whoever_polls() -> None:
+    """Else a thread that polls would keep it off the CPU for ever, while it holds a lock."""
+    code = """
+import os
+from siwarp.verbs import Context
+before = set(os.listdir("/proc/self/task"))
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(3))
+except PermissionError:
+    print("not allowed")
+    raise SystemExit
+with Context():
+    (thread,) = set(os.listdir("/proc/self/task")) - before
+    priority = os.sched_getparam(int(thread)).sched_priority
+    print(os.sched_getscheduler(int(thread)) == os.SCHED_FIFO, priority)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    if done.stdout == "not allowed\n":
+        pytest.skip("a real-time policy needs a privilege here")
+    assert done.stdout == "True 4\n"
