@@ -233,6 +233,7 @@ enum siw_run {
 struct siw_confirm {
 	bool on;	  /* off: TCP's acceptance completes */
 	bool asked;	  /* a Read of nothing is on its way */
+	bool due;	  /* a long request was last: one goes ahead of the next request */
 	uint64_t wanted;  /* the last operation that somebody waits for */
 	uint64_t covered; /* the last one that a Read on its way will confirm */
 	uint64_t known;	  /* the last one that is confirmed */

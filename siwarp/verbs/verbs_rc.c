@@ -74,12 +74,16 @@ static int begin(struct siw_qp *qp, struct siw_wqe *wqe, uint32_t index)
 	return siw_rdmap_send(qp->stream, &op);
 }
 
+/* From so many octets on, a request does not share its question with those behind it. */
+#define LONG_OCTETS (64u << 10)
+
 /* Requests nobody is told of wait until the ring is half full of them. */
 static void want_confirmation(struct siw_qp *qp, const struct siw_wqe *wqe)
 {
 	if (qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED) ||
 	    qp->sq_next - qp->sq_head > qp->sq_mask / 2)
 		qp->confirm.wanted = wqe->seq;
+	qp->confirm.due = wqe->length >= LONG_OCTETS;
 }
 
 /* Behind the last thing begun, so that it travels in the same write. Whether there was a need. */
@@ -94,6 +98,7 @@ static bool ask_confirmation(struct siw_qp *qp)
 	if (siw_rdmap_confirm(qp->stream))
 		return false;
 	c->asked = true;
+	c->due = false;
 	c->covered = siw_rdmap_begun(qp->stream);
 	return true;
 }
@@ -124,9 +129,14 @@ static int begin_next(struct siw_qp *qp)
 		return -EAGAIN;
 	if (wqe->opcode == SIW_WR_RDMA_READ && qp->reads_out >= qp->reads_max)
 		return -EAGAIN;
+	if (__builtin_expect(qp->confirm.due, 0))
+		ask_confirmation(qp);
 	err = begin(qp, wqe, qp->sq_next);
-	if (err == -EAGAIN && siw_rdmap_flush(qp->stream) == 1)
+	if (err == -EAGAIN && siw_rdmap_flush(qp->stream) == 1) {
+		if (__builtin_expect(qp->confirm.due, 0))
+			ask_confirmation(qp);
 		err = begin(qp, wqe, qp->sq_next);
+	}
 	if (err == -EAGAIN)
 		return err;
 	qp->sq_next++;

@@ -116,6 +116,21 @@ def test_a_list_and_the_read_behind_it_leave_in_one_write(wire: Wire) -> None:
         assert len(octets) == 4 * (2 + 14 + 16 + 4) + (2 + 18 + 28 + 4)
 
 
+def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
+    size = 1 << 20
+    with answering(wire, size=size, persona=Persona.ROCE) as (a, peer):
+        there = RemoteBuffer(0x1000, size, THERE.rkey)
+        for i in range(3):
+            a.post(WRITE, i, length=size, remote=there)
+        seen = []
+        while len(seen) < 4:
+            head, _ = peer.pull()
+            if head.l or head.opcode == Opcode.RDMA_READ_REQUEST:
+                seen.append(head.opcode)
+        write, question = Opcode.RDMA_WRITE, Opcode.RDMA_READ_REQUEST
+        assert seen == [write, question, write, write]
+
+
 def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
     with answering(wire, persona=Persona.ROCE) as (a, peer), counted("confirm_reads", 0):
         a.qp.post_send(
