@@ -117,11 +117,10 @@ def test_a_list_and_the_read_behind_it_leave_in_one_write(wire: Wire) -> None:
 
 
 def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
-    size = 1 << 20
+    size = 4 << 20
     with answering(wire, size=size, persona=Persona.ROCE) as (a, peer):
-        there = RemoteBuffer(0x1000, size, THERE.rkey)
-        for i in range(3):
-            a.post(WRITE, i, length=size, remote=there)
+        sg, there = [a.mem.sge()], RemoteBuffer(0x1000, size, THERE.rkey)
+        a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=there) for i in range(3)])
         seen = []
         while len(seen) < 4:
             head, _ = peer.pull()
