@@ -2,7 +2,8 @@
 
 It speaks iWARP over TCP (RC) and over UDP (UD). ``siwarp.verbs`` has the OF verbs,
 ``siwarp.cm`` the connection manager, ``siwarp.inspect`` scapy layers for the wire formats.
-``siwarp.connect`` and ``siwarp.listen`` are the short way to a connection.
+``siwarp.connect`` and ``siwarp.listen`` are the short way to a connection, ``siwarp.aio`` that of
+asyncio.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from siwarp import cm, verbs
+    from siwarp import aio, cm, verbs
     from siwarp.cm import connect, listen
     from siwarp.verbs import (
         Error,
@@ -36,6 +37,7 @@ __all__ = [
     "StateError",
     "Timeout",
     "__version__",
+    "aio",
     "capture",
     "cm",
     "connect",
@@ -74,7 +76,7 @@ _FROM = {
     "faults": "siwarp.verbs",
     "listen": "siwarp.cm",
 }
-_PACKAGES = ("cm", "verbs")
+_PACKAGES = ("aio", "cm", "verbs")
 
 
 def __getattr__(name: str) -> Any:

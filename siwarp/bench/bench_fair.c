@@ -321,11 +321,9 @@ static void close_all(struct crowd *c)
 
 void siw_bench_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	struct crowd *c = calloc(1, sizeof(*c));
-	uint64_t *ns = calloc(o->iters, sizeof(*ns));
+	struct crowd *c = made(calloc(1, sizeof(*c)), "the queue pairs");
+	uint64_t *ns = made(calloc(o->iters, sizeof(*ns)), "the samples");
 
-	if (!c || !ns)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
 	c->o = o;
 	open_all(c);
 	siw_bench_swap(o->ctl, 0);

@@ -33,9 +33,27 @@ def no_threads() -> None:
         lib.siw_setting_set(b"progress", 0)
 
 
+def settle() -> None:
+    """Under AddressSanitizer, wait until no other thread runs.
+
+    Its allocator is not kept whole over fork: one that a thread is just inside stays locked.
+    """
+    if os.environ.get("SANITIZER") != "asan":
+        return
+    deadline = time.monotonic() + 10
+    asleep = 0
+    while asleep < 3:
+        assert time.monotonic() < deadline
+        others = [t for t in Path("/proc/self/task").iterdir() if t.name != str(os.getpid())]
+        states = [(t / "stat").read_text().rpartition(")")[2].split()[0] for t in others]
+        asleep = asleep + 1 if set(states) <= {"S"} else 0
+        time.sleep(0.01)
+
+
 def forked(work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
     """Return what ``work`` returns in a forked child; it must not take longer than a minute."""
     r, w = os.pipe()
+    settle()
     pid = os.fork()
     if pid == 0:
         try:
@@ -287,6 +305,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_live_stream_goes_on_across_multiprocessing(method: str, tmp_path: Path) -> None:
+    if method == "fork" and os.environ.get("SANITIZER") == "asan":
+        pytest.skip("AddressSanitizer's allocator is not kept whole over fork beside busy threads")
     script = tmp_path / "pool.py"
     script.write_text(MULTIPROCESSING)
     done = subprocess.run(
@@ -304,7 +324,7 @@ def test_a_live_stream_goes_on_across_multiprocessing(method: str, tmp_path: Pat
 def test_capture_and_counters_of_parent_and_child_are_apart(tmp_path: Path) -> None:
     script = f"""
 import os
-from unit.verbs.test_verbs_fork import no_threads
+from unit.verbs.test_verbs_fork import no_threads, settle
 from unit.verbs.verbs_harness import Pair, Rig, counter, poll, until
 from siwarp.verbs import capture
 
@@ -321,6 +341,7 @@ rig = Rig()
 pair = Pair(rig)
 with capture("{tmp_path}/it.pcapng"):
     talk(pair, 3, 3)
+    settle()
     pid = os.fork()
     if pid == 0:
         no_threads()
