@@ -79,14 +79,19 @@ def process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def setting(name: str, value: int) -> Iterator[None]:
+def device(**settings: int) -> Iterator[Wire]:
+    """Open a device that is made with these settings, with a listener; it is the only one."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
-    before = lib.siw_setting_value(names.index(name))
-    assert lib.siw_setting_set(name.encode(), value) == 0
+    before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
+    for name, value in settings.items():
+        assert lib.siw_setting_set(name.encode(), value) == 0
+    own = Rig()
     try:
-        yield
+        yield Wire(own)
     finally:
-        assert lib.siw_setting_set(name.encode(), before) == 0
+        own.close()
+        for name, value in before.items():
+            assert lib.siw_setting_set(name.encode(), value) == 0
 
 
 class Talker(threading.Thread):
@@ -206,10 +211,10 @@ def flood(peer: PlainPeer, octets: list[int]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("limit", ["linger_ms", "linger_octets"])
-def test_a_peer_that_sends_for_ever_is_listened_to_within_a_limit(wire: Wire, limit: str) -> None:
-    value = 300 if limit == "linger_ms" else 4 * MIB
-    other = ("linger_octets", 1 << 40) if limit == "linger_ms" else ("linger_ms", 600_000)
-    with setting(limit, value), setting(*other), answering(wire, gone=True) as (a, peer):
+def test_a_peer_that_sends_for_ever_is_listened_to_within_a_limit(limit: str) -> None:
+    limits = {"linger_ms": 600_000, "linger_octets": 1 << 40}
+    limits[limit] = 300 if limit == "linger_ms" else 4 * MIB
+    with device(**limits) as wire, answering(wire, gone=True) as (a, peer):
         a.close()
         sent = [0]
         start = time.monotonic()
@@ -222,11 +227,9 @@ def test_a_peer_that_sends_for_ever_is_listened_to_within_a_limit(wire: Wire, li
             assert 4 * MIB <= sent[0] < 40 * MIB
 
 
-def test_a_peer_that_takes_nothing_keeps_a_queue_pair_in_error_no_longer_than_linger_ms(
-    wire: Wire,
-) -> None:
+def test_a_peer_that_takes_nothing_keeps_a_queue_pair_in_error_no_longer_than_linger_ms() -> None:
     size = 32 * MIB
-    with setting("linger_ms", 300), answering(wire, size=size) as (a, peer):
+    with device(linger_ms=300) as wire, answering(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\x11" * size
         for i in range(3):
             a.post(WRITE, i, length=size, remote=RemoteBuffer(0, size, 5))
@@ -240,11 +243,10 @@ def test_a_peer_that_takes_nothing_keeps_a_queue_pair_in_error_no_longer_than_li
 
 
 def test_closing_the_device_waits_for_streams_that_linger_within_the_limit() -> None:
-    own = Rig()
-    with setting("linger_ms", 300), answering(Wire(own), gone=True) as (a, peer):
+    with device(linger_ms=300) as wire, answering(wire, gone=True) as (a, peer):
         a.close()
         start = time.monotonic()
-        own.close()
+        wire.active.close()
         took = time.monotonic() - start
         assert 0.2 < took < 2 * SLOW + 1
         assert read_to_end(peer) == b""
