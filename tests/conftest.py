@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import importlib.util
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -45,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "clause(*ids): the clauses, at most three, that the test's assertions decide"
     )
+    config.addinivalue_line(
+        "markers", "fast_path: about octets placed before their CRC is known; setting strict is off"
+    )
 
 
 # Pages of counters of our own, apart from those of whatever else runs siwarp on this machine.
@@ -60,6 +65,21 @@ hypothesis.settings.load_profile("siwarp")
 if "SANITIZER_LOG" in os.environ:
     # pytest captures stderr, and what a process that UBSan ends has written there is lost.
     ctypes.CDLL("libubsan.so.1").__sanitizer_set_report_path(os.environ["SANITIZER_LOG"].encode())
+
+
+@pytest.fixture(autouse=True)
+def _fast_path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Turn setting strict off for a test of the layers that is about its absence.
+
+    So the whole suite passes under SIWARP_STRICT=1 too.
+    """
+    if request.node.get_closest_marker("fast_path") is None or "SIWARP_STRICT" not in os.environ:
+        yield
+        return
+    layers = importlib.import_module("_siwarp_layers").lib
+    layers.siw_setting_set(b"strict", 0)
+    yield
+    layers.siw_setting_set(b"strict", int(os.environ["SIWARP_STRICT"]))
 
 
 @pytest.fixture(scope="session")

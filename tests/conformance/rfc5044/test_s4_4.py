@@ -71,6 +71,7 @@ def test_a_wrong_length_is_found_by_the_crc(w: World, octets: bytes, bit: int) -
 @pytest.mark.parametrize(
     "at", [2, 15, 16, 65, 66, 4095, 8191, 8192, 19_999, 20_001, 20_004, 20_007]
 )
+@pytest.mark.fast_path
 def test_a_large_fpdu_wrong_in_any_octet_is_found(w: World, at: int) -> None:
     octets = bytearray(LARGE)
     octets[at] ^= 0x10

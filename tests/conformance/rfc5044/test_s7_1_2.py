@@ -106,6 +106,7 @@ def test_an_accepted_initiator_sends_and_receives_fpdus(w: World) -> None:
 
 @pytest.mark.clause("RFC5044-7.1.2-11")
 @pytest.mark.parametrize("size", [0, 20, 20_000])
+@pytest.mark.fast_path
 def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
     w: World, size: int
 ) -> None:

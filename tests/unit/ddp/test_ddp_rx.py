@@ -214,6 +214,7 @@ def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
     assert len(m.octets()) == size  # and nothing beyond the buffer
 
 
+@pytest.mark.fast_path
 def test_a_refused_large_segment_is_told_when_all_of_it_came(w: DdpWorld) -> None:
     stream = w.receiver()
     octets = fpdu(tagged(pattern(LARGE), stag=1))
@@ -252,6 +253,7 @@ def test_the_layer_above_may_refuse_a_segment(w: DdpWorld, size: int) -> None:
     assert m.untouched()
 
 
+@pytest.mark.fast_path
 def test_a_refusal_from_above_yields_to_a_wrong_crc(w: DdpWorld) -> None:
     stream = w.receiver()
     m = w.memory(LARGE)
@@ -266,6 +268,7 @@ def test_a_refusal_from_above_yields_to_a_wrong_crc(w: DdpWorld) -> None:
     assert stream.error == CRC
 
 
+@pytest.mark.fast_path
 def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(w: DdpWorld) -> None:
     stream = w.receiver()
     m = w.memory(LARGE)

@@ -57,6 +57,7 @@ def test_a_stream_cut_at_any_octet_gives_the_same_ulpdus(w: World, size: int) ->
 
 
 @pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
+@pytest.mark.fast_path
 def test_a_large_fpdu_cut_anywhere_is_placed_whole(w: World, at: int) -> None:
     ulpdu = pattern(LARGE)
     first = fpdu(ulpdu)
@@ -149,6 +150,7 @@ def test_an_empty_fpdu_is_given_as_a_whole_ulpdu_of_no_octets(w: World) -> None:
     assert until(stream.look) == (b"x", 1, True)
 
 
+@pytest.mark.fast_path
 def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(w: World) -> None:
     ulpdu = pattern(LARGE)
     stream = w.receiver()
@@ -161,6 +163,7 @@ def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(w: World) -
     assert (head, length, whole) == (ulpdu[:64], LARGE, False)
 
 
+@pytest.mark.fast_path
 def test_while_an_fpdu_is_being_placed_there_is_no_next_one_to_look_at(w: World) -> None:
     stream = w.receiver()
     stream.sock.sendall(fpdu(pattern(LARGE))[:15_000])
@@ -188,6 +191,7 @@ def test_payload_is_scattered_over_the_pieces_of_its_destination(
     assert b"".join(buffers) == ulpdu[skip:]
 
 
+@pytest.mark.fast_path
 def test_a_destination_of_more_pieces_than_one_read_takes_is_filled(w: World) -> None:
     ulpdu = pattern(60_000)
     buffers = [bytearray(299 + i % 3) for i in range(199)]
@@ -272,6 +276,7 @@ def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
     assert dest == bytes(LARGE - 14)
 
 
+@pytest.mark.fast_path
 def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(w: World) -> None:
     stream = w.receiver()
     octets = fpdu(pattern(LARGE))

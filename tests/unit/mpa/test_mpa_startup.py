@@ -213,6 +213,7 @@ def test_addresses_are_those_of_the_sockets(w: World) -> None:
     assert socket.ntohs(local.port_be) == stream.sock.getpeername()[1]
 
 
+@pytest.mark.fast_path
 def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(w: World) -> None:
     stream = w.sender()
     assert lib.siw_mpa_test_memory(stream.handle) == 0
