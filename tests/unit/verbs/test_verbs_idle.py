@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -170,13 +171,13 @@ except PermissionError:
     print("not allowed")
     raise SystemExit
 with Context():
-    (thread,) = set(os.listdir("/proc/self/task")) - before
-    priority = os.sched_getparam(int(thread)).sched_priority
-    print(os.sched_getscheduler(int(thread)) == os.SCHED_FIFO, priority)
+    # A sanitizer may have a thread of its own.
+    threads = [int(name) for name in set(os.listdir("/proc/self/task")) - before]
+    print(max((os.sched_getparam(t).sched_priority, os.sched_getscheduler(t)) for t in threads))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     if done.stdout == "not allowed\n":
         pytest.skip("a real-time policy needs a privilege here")
-    assert done.stdout == "True 4\n"
+    assert done.stdout == f"{(4, os.SCHED_FIFO)}\n"
