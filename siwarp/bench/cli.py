@@ -46,6 +46,9 @@ _MARKERS = typer.Option(
 _PERSONA = typer.Option(
     "auto", "--persona", help="RC: iwarp, roce, or both: ours as iwarp, and as roce beside it."
 )
+_FAULTS = typer.Option(
+    None, "--faults", metavar="PLAN", help="What goes wrong on ours' way; see siwarp wan --help."
+)
 _JSON = typer.Option(False, "--json", help="Print everything, each round too, as JSON.")
 
 
@@ -128,6 +131,20 @@ def show(result: dict[str, Any]) -> None:
         print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
 
 
+def _plan(faults: str | None) -> dict[str, str]:
+    """Return the environment that sets a plan of faults at the client."""
+    from siwarp.verbs import Error
+    from siwarp.verbs import faults as planned
+
+    if faults is None:
+        return {}
+    try:
+        with planned(faults):
+            return {"SIWARP_FAULTS": faults}
+    except Error as e:
+        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+
+
 def _do(as_json: bool, kind: str, **options: Any) -> None:
     try:
         with bar(f"bench {kind}") as progress:
@@ -155,6 +172,7 @@ def lat(
     rounds: int = _ROUNDS,
     markers: bool = _MARKERS,
     persona: str = _PERSONA,
+    faults: str | None = _FAULTS,
     as_json: bool = _JSON,
 ) -> None:
     """One-way latency, half a round trip; of Read there and back. One message at a time."""
@@ -172,6 +190,7 @@ def lat(
         rounds=rounds,
         markers=markers,
         persona=persona,
+        env=_plan(faults),
     )
 
 
@@ -188,10 +207,11 @@ def bw(
     rounds: int = _ROUNDS,
     markers: bool = _MARKERS,
     persona: str = _PERSONA,
+    faults: str | None = _FAULTS,
     as_json: bool = _JSON,
 ) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    more = {"markers": markers, "persona": persona}
+    more = {"markers": markers, "persona": persona, "env": _plan(faults)}
     _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json, **more)
 
 
@@ -208,10 +228,11 @@ def rate(
     rounds: int = _ROUNDS,
     markers: bool = _MARKERS,
     persona: str = _PERSONA,
+    faults: str | None = _FAULTS,
     as_json: bool = _JSON,
 ) -> None:
     """Messages a second."""
-    more = {"markers": markers, "persona": persona}
+    more = {"markers": markers, "persona": persona, "env": _plan(faults)}
     _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json, **more)
 
 

@@ -140,6 +140,14 @@ def _settings(run: _Run) -> dict[str, str]:
     return settings if run.persona == "auto" else {**settings, "SIWARP_PERSONA": run.persona}
 
 
+def _environment(env: Mapping[str, str], side: str) -> dict[str, str]:
+    """Return an end's environment: a plan of faults is for the client, whose line it is."""
+    everything = {**os.environ, **env}
+    if side == "server":
+        everything.pop("SIWARP_FAULTS", None)
+    return everything
+
+
 def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
     """Do one run and return what its client printed."""
     sides = ["client"] if plan.kind == "reg" else ["server", "client"]
@@ -160,7 +168,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                     stderr=subprocess.PIPE,
                     text=True,
                     pass_fds=[number] if number >= 0 else [],
-                    env={**os.environ, **env, **_settings(run)},
+                    env={**_environment(env, side), **_settings(run)},
                 )
                 started.append(process)
             # Only the ends hold theirs now: when one leaves, the other sees it.
@@ -281,7 +289,7 @@ def run(
         markers: measure ours with Markers both ways, too (RC).
         persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
         others: measure the other raw runs too, not only the floor.
-        env: more environment for the processes that measure.
+        env: more environment for the processes that measure; SIWARP_FAULTS for the client.
         progress: called with the runs that are done and their number.
 
     Returns:

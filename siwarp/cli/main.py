@@ -44,6 +44,7 @@ _COMMANDS = {
     "counters": ("siwarp.cli.counters", "counters"),
     "capture": ("siwarp.cli.capture", "capture"),
     "dissect": ("siwarp.cli.dissect", "dissect"),
+    "wan": ("siwarp.cli.wan", "wan"),
     "bench": ("siwarp.bench.cli", "app"),
 }
 

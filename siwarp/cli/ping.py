@@ -393,6 +393,16 @@ def _serve(
             server.close()
 
 
+def _plan(text: str) -> None:
+    """Have things go wrong at this end alone: tx: is what it sends, rx: what it receives."""
+    from siwarp.verbs import Error, set_faults
+
+    try:
+        set_faults(text)
+    except Error as e:
+        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+
+
 def ping(
     addr: str | None = typer.Argument(
         None, metavar="ADDR", help="The server's address; without it, a peer process is made."
@@ -415,6 +425,9 @@ def ping(
     device: str | None = typer.Option(
         None, "--device", "-d", help="The device, by name; default: by address."
     ),
+    faults: str | None = typer.Option(
+        None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
 ) -> None:
@@ -428,6 +441,8 @@ def ping(
         from siwarp.cli.main import take_settings
 
         take_settings(["--persona", persona.value])  # of the peer process, too
+    if faults is not None:
+        _plan(faults)
     if server:
         if addr is not None:
             raise typer.BadParameter("a server's address is given by --addr", param_hint="ADDR")

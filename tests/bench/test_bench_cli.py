@@ -38,6 +38,16 @@ def test_json_has_the_plan_the_medians_and_every_round() -> None:
     assert result["ratio"] == pytest.approx(result["ours"] / result["floor"])
 
 
+def test_a_plan_of_faults_delays_ours_and_not_the_floor() -> None:
+    asked = ["lat", "-n", "10", "--rounds", "1", "--json", "--faults"]
+    result = json.loads(CliRunner().invoke(app, [*asked, "delay=2ms"]).stdout)
+    # Half a round trip, and the plan is on both ways of it.
+    assert result["ours"] >= 2000
+    assert result["floor"] < 2000
+    done = CliRunner().invoke(app, [*asked, "delay=2"])
+    assert done.exit_code == 2
+
+
 def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
     done = CliRunner().invoke(app, ["rate", *SHORT, "--depth", "10"])
 

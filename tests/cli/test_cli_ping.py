@@ -285,3 +285,20 @@ def test_without_crc_both_ends_leave_it_out() -> None:
         done = siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1)
     assert done.returncode == 1  # the server has CRC on and drops what has none
     assert "1 lost" in done.stdout
+
+
+def test_a_ping_takes_the_delay_of_its_plan_of_faults_both_ways() -> None:
+    result = siwarp_json("ping", "-n", "5", "--faults", "delay=5ms")
+    assert result["received"] == 5
+    assert result["rtt_us"]["min"] >= 10000
+    result = siwarp_json("ping", "-n", "5", "--qp", "rc", "--faults", "tx:delay=3ms; rx:delay=4ms")
+    assert result["received"] == 5
+    assert result["rtt_us"]["min"] >= 7000
+
+
+def test_a_plan_of_faults_that_is_none_is_refused_with_its_place() -> None:
+    done = siwarp("ping", "--faults", "loss=1%;delay=x")
+    assert done.returncode == 2
+    # A box is drawn round it, which may break its lines.
+    words = " ".join(done.stderr.replace("│", " ").split())
+    assert "clause 2, character 15" in words

@@ -16,6 +16,8 @@ MAY_USE: dict[str, set[str]] = {
     "rdmap": {"base", "ddp"},
     "verbs": {"base", "rdmap"},
     "cm": {"base", "verbs"},
+    # A program of its own, on plain values alone.
+    "wan": {"base"},
     # On the public headers only.
     "bench": set(),
     "aio": set(),

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp wan``: two network namespaces with a bad line between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from siwarp.cli import show
+
+#: The addresses of the two ends, as wan/wan.h has them.
+A, B = "10.77.0.1", "10.77.0.2"
+A6, B6 = "fd77::1", "fd77::2"
+#: The relay's PID, in the environment of what runs in a and b.
+VARIABLE = "WAN_RELAY"
+
+
+class End(str, Enum):
+    """What ``--enter`` takes."""
+
+    a = "a"
+    b = "b"
+
+
+def _program() -> str:
+    """Return the program siwarp-wan of this installation."""
+    from siwarp import _siwarp
+
+    assert _siwarp.__file__ is not None
+    home = Path(_siwarp.__file__).resolve().parent
+    for path in (home / "wan" / "bin" / "siwarp-wan", home / "siwarp" / "wan" / "siwarp-wan"):
+        if path.is_file():
+            return str(path)
+    raise FileNotFoundError(f"siwarp-wan is missing from {home}: install siwarp again")
+
+
+def _enter(end: End, pid: str | None, command: list[str]) -> None:
+    pid = pid or os.environ.get(VARIABLE)
+    if not pid:
+        raise typer.BadParameter(
+            f"say --pid, the PID of siwarp-wan; what runs in a or b has it in {VARIABLE}",
+            param_hint="--enter",
+        )
+    os.execv(_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
+
+
+_WORDS = {
+    "lost": "lost",
+    "blackout": "lost in a blackout",
+    "full": "dropped, queue full",
+    "copies": "doubled",
+    "reordered": "overtaken",
+    "corrupted": "corrupted",
+}
+
+
+def _tell(statistics: dict[str, dict[str, int]]) -> None:
+    """Print what the relay did, on standard error: standard output is the command's."""
+    for way, name in (("a_to_b", "a to b"), ("b_to_a", "b to a")):
+        of = statistics[way]
+        parts = [f"{of['packets']} packets, {of['octets']} octets"]
+        parts += [f"{of[key]} {words}" for key, words in _WORDS.items() if of[key]]
+        print(f"siwarp wan: {name}: {', '.join(parts)}", file=sys.stderr)
+
+
+def _check(plan: str) -> None:
+    """Refuse a plan here, where a message about the command line belongs."""
+    from siwarp.verbs import Error, faults
+
+    try:
+        with faults(plan):
+            pass
+    except Error as e:
+        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+
+
+def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
+    """Return the exit status and the statistics; None if there are none."""
+    mine, its = os.pipe()
+    process = subprocess.Popen(
+        [_program(), plan, str(mtu), str(its), in_b, *command], pass_fds=[its]
+    )
+    os.close(its)
+    with os.fdopen(mine) as pipe:
+        while True:
+            try:
+                said = pipe.read()
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                continue  # it is for the command, which ends or not as it likes
+    return status if status >= 0 else 128 - status, json.loads(said) if said else None
+
+
+def wan(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="What to run in a; default: a shell."),
+    ] = None,
+    faults: str = typer.Option("", "--faults", metavar="PLAN", help="What goes wrong on the way."),
+    in_a: str | None = typer.Option(
+        None, "--in-a", metavar="COMMAND", help="The same as COMMAND, for a shell to read."
+    ),
+    in_b: str | None = typer.Option(
+        None, "--in-b", metavar="COMMAND", help="What to run in b; ended when a's is over."
+    ),
+    mtu: int = typer.Option(1500, "--mtu", min=1280, max=65535, help="Octets of a packet."),
+    enter: Annotated[
+        End | None, typer.Option("--enter", help="Run COMMAND in one that runs.")
+    ] = None,
+    pid: str | None = typer.Option(None, "--pid", help="Which one: the PID of siwarp-wan."),
+    as_json: bool = typer.Option(False, "--json", help="Print the statistics as JSON."),
+) -> None:
+    """Run commands in two network namespaces with a bad line between them; no root needed.
+
+    siwarp wan --faults rate=50Mbit,delay=20ms,loss=1% --in-b "siwarp ping --server"
+    -- siwarp ping 10.77.0.2
+
+    One, a, is 10.77.0.1 and fd77::1, the other, b, 10.77.0.2 and fd77::2. Packets of any protocol
+    pass through a relay that treats them by the plan, packet by packet. In either one,
+    `siwarp wan --enter b -- COMMAND` runs something in b. The exit status is that of a's command.
+
+    A plan is clauses with a semicolon between them, a clause is faults with commas:
+    loss=1% burst=5 (losses in a row) dup=1% reorder=1% corrupt=1% delay=20ms jitter=2ms rate=50Mbit
+    limit=100 (packets that wait for the rate; or octets, 256KB) blackout=2s@10s (length@start)
+    seed=7 peer=ADDR[/LEN][:PORT]. In front of a clause tx: is from a to b, rx: from b to a; a peer
+    is b's end. Every clause that fits a packet acts on it. The same plan does the same to
+    the same packets. For siwarp's own traffic without namespaces, the same language serves
+    `siwarp ping --faults`, SIWARP_FAULTS and siwarp.faults(); tx: is then what this end sends.
+    There streams know reset=1MB, reset=5s and short=10% too.
+    """
+    if enter is not None:
+        _enter(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
+    if in_a is not None and command:
+        raise typer.BadParameter("it is given twice, by --in-a too", param_hint="COMMAND")
+    _check(faults)
+    words = ["/bin/sh", "-c", in_a] if in_a is not None else command
+    status, statistics = _run(
+        faults, mtu, in_b or "", words or [os.environ.get("SHELL", "/bin/sh")]
+    )
+    if statistics is not None and as_json:
+        show.data(statistics)
+    elif statistics is not None:
+        _tell(statistics)
+    raise typer.Exit(status)

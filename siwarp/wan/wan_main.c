@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * wan/wan_main.c - siwarp-wan, the program behind `siwarp wan`, which is how to call it:
+ *
+ *   siwarp-wan PLAN MTU STATS_FD B_COMMAND A_COMMAND [ARGUMENT]...
+ *   siwarp-wan --enter PID a|b COMMAND [ARGUMENT]...
+ *
+ * B_COMMAND is for a shell, or empty. Statistics go to STATS_FD as JSON when A_COMMAND is over, whose exit
+ * status is the program's.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "wan/wan.h"
+
+#define GRACE_NS 3000000000ll /* between asking b's command to end and ending it */
+
+static int status_of(int status)
+{
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+struct run {
+	struct wan_relay *relay;
+	int signals; /* descriptor */
+	pid_t a, b;  /* 0: not there, or over */
+	int status;  /* a's */
+};
+
+/* What ended, and what we are told to end. */
+static void look_at_signals(struct run *run)
+{
+	struct signalfd_siginfo info;
+	int status;
+	pid_t pid;
+
+	while (read(run->signals, &info, sizeof(info)) == sizeof(info))
+		if (info.ssi_signo == SIGTERM && run->a)
+			kill(run->a, SIGTERM);
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid == run->a) {
+			run->a = 0;
+			run->status = status_of(status);
+		} else if (pid == run->b) {
+			run->b = 0;
+		}
+	}
+}
+
+static int relay_until_done(struct run *run)
+{
+	while (run->a) {
+		if (wan_relay_run(run->relay, run->signals, -1))
+			return -1;
+		look_at_signals(run);
+	}
+	if (!run->b)
+		return 0;
+	kill(-run->b, SIGTERM);
+	wan_relay_run(run->relay, run->signals, GRACE_NS);
+	look_at_signals(run);
+	if (run->b) {
+		kill(-run->b, SIGKILL);
+		waitpid(run->b, NULL, 0);
+	}
+	return 0;
+}
+
+static void print_way(int fd, const char *name, const struct wan_stats *s, const char *end)
+{
+	dprintf(fd,
+		"\"%s\": {\"packets\": %llu, \"octets\": %llu, \"passed\": %llu, \"lost\": %llu, "
+		"\"blackout\": %llu, \"full\": %llu, \"copies\": %llu, \"reordered\": %llu, "
+		"\"corrupted\": %llu}%s",
+		name, (unsigned long long)s->packets, (unsigned long long)s->octets,
+		(unsigned long long)s->passed, (unsigned long long)s->lost,
+		(unsigned long long)s->blackout, (unsigned long long)s->full,
+		(unsigned long long)s->copies, (unsigned long long)s->reordered,
+		(unsigned long long)s->corrupted, end);
+}
+
+static int block_signals(void)
+{
+	sigset_t set;
+
+	signal(SIGINT, SIG_IGN); /* it is for the command in a */
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+static int main_enter(int argc, char **argv)
+{
+	if (argc < 5 || (strcmp(argv[3], "a") != 0 && strcmp(argv[3], "b") != 0))
+		return 2;
+	return wan_enter((pid_t)atoi(argv[2]), argv[3][0] == 'a' ? WAN_A : WAN_B, argv + 4);
+}
+
+static void tell_commands(void)
+{
+	char pid[16];
+
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	setenv("WAN_RELAY", pid, 1);
+	setenv("WAN_A", WAN_ADDR_A, 1);
+	setenv("WAN_B", WAN_ADDR_B, 1);
+}
+
+int main(int argc, char **argv)
+{
+	struct wan_space spaces[2];
+	struct siw_faults plan;
+	struct run run = { .status = 126 };
+	char why[192];
+	int stats;
+
+	if (argc > 1 && strcmp(argv[1], "--enter") == 0)
+		return main_enter(argc, argv);
+	if (argc < 6)
+		return 2;
+	if (siw_faults_parse(argv[1], &plan, why, sizeof(why))) {
+		fprintf(stderr, "siwarp wan: this is no plan of faults: %s\n", why);
+		return 2;
+	}
+	stats = atoi(argv[3]);
+	if (wan_spaces_open(spaces, atoi(argv[2])))
+		return 1;
+	run.signals = block_signals();
+	run.relay = wan_relay_new(&plan, spaces);
+	if (!run.relay || run.signals < 0)
+		return 1;
+	tell_commands();
+	if (argv[4][0]) {
+		char *shell[] = { "/bin/sh", "-c", argv[4], NULL };
+
+		run.b = wan_start(&spaces[WAN_B], shell, true);
+		if (run.b < 0)
+			return 1;
+	}
+	run.a = wan_start(&spaces[WAN_A], argv + 5, false);
+	if (run.a < 0 || relay_until_done(&run))
+		return 1;
+	dprintf(stats, "{");
+	print_way(stats, "a_to_b", wan_relay_stats(run.relay, WAN_A), ", ");
+	print_way(stats, "b_to_a", wan_relay_stats(run.relay, WAN_B), "}\n");
+	wan_relay_free(run.relay);
+	return run.status;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* wan/wan_relay.c - packets from one end to the other, by the plan. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "base/counters.h"
+#include "base/faults_queue.h"
+#include "wan/wan.h"
+
+#define BATCH  64 /* packets of one end that are read before the other has its turn */
+#define PACKET 65536
+#define NS     1000000000ll
+
+struct way {
+	int in, out; /* descriptors */
+	struct siw_fault_path path;
+	struct siw_fault_queue queue;
+	struct wan_stats stats;
+};
+
+struct wan_relay {
+	struct siw_faults plan;
+	struct way ways[2]; /* by where packets come from */
+	uint8_t packet[PACKET];
+};
+
+struct wan_relay *wan_relay_new(const struct siw_faults *plan, const struct wan_space spaces[2])
+{
+	struct wan_relay *relay = calloc(1, sizeof(*relay));
+	uint64_t now = siw_now_ns();
+
+	if (!relay)
+		return NULL;
+	relay->plan = *plan;
+	for (int from = 0; from < 2; from++) {
+		struct way *way = &relay->ways[from];
+
+		way->in = spaces[from].tun;
+		way->out = spaces[!from].tun;
+		siw_fault_path_init(&way->path, plan, now,
+				    from == WAN_A ? SIW_FAULT_TX : SIW_FAULT_RX, 0);
+		siw_fault_queue_init(&way->queue);
+	}
+	return relay;
+}
+
+void wan_relay_free(struct wan_relay *relay)
+{
+	if (!relay)
+		return;
+	siw_fault_queue_free(&relay->ways[0].queue);
+	siw_fault_queue_free(&relay->ways[1].queue);
+	free(relay);
+}
+
+const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from)
+{
+	return &relay->ways[from].stats;
+}
+
+/* The end at b of a packet, with its port if it shows one; the length of the IP header, 0: no IP. */
+static size_t look(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
+{
+	size_t head;
+	uint8_t protocol;
+	bool first = true;
+
+	memset(peer, 0, sizeof(*peer));
+	if (n >= 20 && p[0] >> 4 == 4) {
+		head = (size_t)(p[0] & 15) * 4;
+		protocol = p[9];
+		first = !((p[6] & 31) | p[7]); /* later fragments have no ports */
+		peer->family = AF_INET;
+		memcpy(peer->v4, p + (from_a ? 16 : 12), 4);
+	} else if (n >= 40 && p[0] >> 4 == 6) {
+		head = 40;
+		protocol = p[6];
+		peer->family = AF_INET6;
+		memcpy(peer->v6, p + (from_a ? 24 : 8), 16);
+	} else {
+		return 0;
+	}
+	if (first && (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP) && n >= head + 4)
+		memcpy(&peer->port_be, p + head + (from_a ? 2 : 0), 2);
+	return head < n ? head : n;
+}
+
+static void count_drop(struct wan_stats *stats, int why)
+{
+	if (why == SIW_COUNTER_fault_loss)
+		stats->lost++;
+	else if (why == SIW_COUNTER_fault_blackout)
+		stats->blackout++;
+	else
+		stats->full++;
+}
+
+static void put(struct way *way, const uint8_t *packet, size_t n)
+{
+	/* An end that is down, or has no room, drops it, as a network interface does. */
+	if (write(way->out, packet, n) == (ssize_t)n)
+		way->stats.passed++;
+}
+
+static void hold(struct way *way, const struct iovec *iov, const struct siw_fault_fate *fate)
+{
+	struct siw_fault_held *held;
+
+	if (siw_fault_queue_add(&way->queue, iov, 0, iov->iov_len, fate, &held))
+		way->stats.full++;
+}
+
+static void release(struct way *way, uint64_t now)
+{
+	struct siw_fault_held *held;
+
+	while ((held = siw_fault_queue_due(&way->queue, now))) {
+		put(way, held->octets, held->length);
+		siw_fault_queue_drop(&way->queue, held);
+		siw_fault_queue_passed(&way->queue);
+	}
+}
+
+static void take(struct wan_relay *relay, struct way *way, size_t n)
+{
+	struct iovec iov = { relay->packet, n };
+	struct siw_fault_fate fate;
+	struct siw_addr peer;
+	uint64_t now = siw_now_ns();
+	size_t head = look(relay->packet, n, way->path.dir == SIW_FAULT_TX, &peer);
+
+	way->stats.packets++;
+	way->stats.octets += n;
+	siw_fault_queue_clock(&way->queue, now);
+	siw_fault_judge(&relay->plan, &way->path, &peer, n, now, way->queue.n_waiting,
+			way->queue.octets_waiting, &fate);
+	if (fate.drop >= 0) {
+		count_drop(&way->stats, fate.drop);
+		return;
+	}
+	way->stats.copies += fate.dup;
+	way->stats.reordered += fate.passes > 0;
+	way->stats.corrupted += fate.corrupt;
+	if (fate.corrupt)
+		siw_fault_flip(relay->packet + head, n - head, fate.flip);
+	fate.corrupt = false;
+	hold(way, &iov, &fate);
+	if (fate.dup)
+		hold(way, &iov, &fate);
+	release(way, now);
+}
+
+/* 1 if there may be more, 0, or -1 and a message. */
+static int drain(struct wan_relay *relay, struct way *way)
+{
+	for (int i = 0; i < BATCH; i++) {
+		ssize_t n = read(way->in, relay->packet, sizeof(relay->packet));
+
+		if (n > 0)
+			take(relay, way, (size_t)n);
+		else if (n < 0 && errno == EAGAIN)
+			return 0;
+		else if (n < 0 && errno != EINTR) {
+			fprintf(stderr, "siwarp wan: reading packets: %s\n", strerror(errno));
+			return -1;
+		}
+	}
+	return 1;
+}
+
+static int64_t sleep_ns(const struct wan_relay *relay, uint64_t now, uint64_t end)
+{
+	uint64_t next = end;
+
+	for (int from = 0; from < 2; from++) {
+		uint64_t due = siw_fault_queue_next(&relay->ways[from].queue);
+
+		next = due < next ? due : next;
+	}
+	return next == UINT64_MAX ? -1 : next > now ? (int64_t)(next - now) : 0;
+}
+
+int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns)
+{
+	uint64_t now = siw_now_ns(), end = ns < 0 ? UINT64_MAX : now + (uint64_t)ns;
+
+	for (; now < end; now = siw_now_ns()) {
+		struct pollfd fds[3] = { { relay->ways[0].in, POLLIN, 0 },
+					 { relay->ways[1].in, POLLIN, 0 },
+					 { other_fd, POLLIN, 0 } };
+		int64_t left = sleep_ns(relay, now, end);
+		struct timespec t = { left / NS, left % NS };
+
+		if (ppoll(fds, 3, left < 0 ? NULL : &t, NULL) < 0 && errno != EINTR) {
+			fprintf(stderr, "siwarp wan: waiting: %s\n", strerror(errno));
+			return -1;
+		}
+		for (int from = 0; from < 2; from++) {
+			if (drain(relay, &relay->ways[from]) < 0)
+				return -1;
+			release(&relay->ways[from], siw_now_ns());
+		}
+		if (fds[2].revents)
+			return 0;
+	}
+	return 0;
+}
