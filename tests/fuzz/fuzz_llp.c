@@ -340,6 +340,12 @@ int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 	return 1460;
 }
 
+bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return feed.ended && feed.how & 32;
+}
+
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 {
 	(void)sock;
