@@ -51,7 +51,7 @@ int siw_faults_install(const char *text)
 	current = plan;
 	began = siw_now_ns();
 	flows = 0;
-	generation = ((generation + 1) & ~1u) + (plan.n > 0);
+	__atomic_store_n(&generation, ((generation + 1) & ~1u) + (plan.n > 0), __ATOMIC_RELAXED);
 	if (installed != (plan.n > 0))
 		siw_faults_hold(plan.n ? 1 : -1);
 	installed = plan.n > 0;

@@ -89,3 +89,4 @@ def config(
     )
     show.line("An option stands before the command: siwarp --crc 0 ping")
     show.line("SIWARP_CAPTURE=FILE writes a capture, as siwarp capture does.")
+    show.line("SIWARP_FAULTS=PLAN has things go wrong on the way; siwarp wan --help has the plans.")

@@ -116,13 +116,16 @@ static void set_due(struct siw_llp_port *port, uint64_t at)
 	siw_llp_port_changed(port); /* who sleeps must be up earlier */
 }
 
-void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
 {
-	uint64_t next = earliest(tx_next(f), siw_llp_fault_rx_next(sock, f));
+	uint64_t next = tx_next(f);
 	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
 		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
 
 	next = earliest(next, f->reset_at);
+	/* Unlocked, what came in was told by who took it in. */
+	if (port_locked)
+		next = earliest(next, siw_llp_fault_rx_next(sock, f));
 	if (holds != f->counted)
 		siw_faults_hold(holds ? 1 : -1);
 	f->counted = holds;
@@ -308,7 +311,7 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	if (!f)
 		return siw_llp_udp_send_now(sock, dest, iov, n);
 	rv = send_judged(sock, f, dest, iov, n, length);
-	siw_llp_faulty_unlock(sock, f);
+	siw_llp_faulty_unlock(sock, f, false);
 	if (rv == 0)
 		siw_llp_want_write(sock, false);
 	return rv;
@@ -386,7 +389,7 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 			break;
 		got = -EAGAIN; /* and there may be more: the socket stays ready */
 	}
-	siw_llp_faulty_unlock(sock, f);
+	siw_llp_faulty_unlock(sock, f, true);
 	return got;
 }
 
@@ -415,6 +418,6 @@ void siw_llp_fault_release(struct siw_llp_port *port)
 			siw_llp_fault_stream_flush(sock, f, now);
 		if (siw_llp_fault_rx_next(sock, f) <= now)
 			siw_llp_sock_ready(sock);
-		siw_llp_faulty_unlock(sock, f);
+		siw_llp_faulty_unlock(sock, f, true);
 	}
 }

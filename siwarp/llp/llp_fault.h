@@ -67,8 +67,11 @@ bool siw_llp_fault_full(const struct siw_llp_sock *sock);
 
 /* The socket's state, locked, as of the plan that is on; NULL: no plan ever met it, and none is on. */
 struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error);
-/* Gives it back, and has the port know when it is due. */
-void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
+/*
+ * Gives it back, and has the port know when something is due; what came in too, if the caller has
+ * the lock on the port.
+ */
+void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked);
 /* What of a stream is due to be sent; its error, its end, its reset by time. */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
 /* When there is something to be read, UINT64_MAX: not by the clock. */

@@ -205,7 +205,7 @@ ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, 
 	if (!f)
 		return siw_llp_tcp_sendv_now(sock, iov, n);
 	sent = send_locked(sock, f, iov, n);
-	siw_llp_faulty_unlock(sock, f);
+	siw_llp_faulty_unlock(sock, f, false);
 	return sent;
 }
 
@@ -272,7 +272,7 @@ int siw_llp_fault_shutdown(struct siw_llp_sock *sock)
 		rv = siw_llp_tcp_shutdown_now(sock);
 	else
 		f->shut = true;
-	siw_llp_faulty_unlock(sock, f);
+	siw_llp_faulty_unlock(sock, f, false);
 	return rv;
 }
 
@@ -282,7 +282,7 @@ void siw_llp_fault_met(struct siw_llp_sock *sock)
 	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
 
 	if (f)
-		siw_llp_faulty_unlock(sock, f);
+		siw_llp_faulty_unlock(sock, f, false);
 }
 
 /* ---- in ---------------------------------------------------------------------------------------- */
@@ -454,7 +454,7 @@ ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, 
 	if (!f)
 		return siw_llp_tcp_recvv_now(sock, iov, n);
 	got = recv_locked(sock, f, iov, n);
-	siw_llp_faulty_unlock(sock, f);
+	siw_llp_faulty_unlock(sock, f, true);
 	if (got < 0 && got != -EAGAIN)
 		siw_llp_sock_ended(sock);
 	return got;

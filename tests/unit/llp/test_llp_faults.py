@@ -6,9 +6,11 @@ import contextlib
 import errno
 import math
 import os
+import threading
 import time
 
 import pytest
+from unit.llp.test_llp_capture import capturing, comment, payload, read
 
 #: How much longer things may take under a sanitizer, and on a loaded machine: seconds.
 LATE = 5.0
@@ -384,3 +386,62 @@ def test_nobody_spins_while_a_streams_octets_wait(port, kit):
         pump(port, a, b, data)
         # 200 KB at 4 Mbit/s: 400 ms, of which nearly all is sleep.
         assert time.process_time() - before < 0.4 or "SANITIZER" in os.environ
+
+
+def test_a_capture_has_what_the_socket_gave_and_took_and_why_it_was_dropped(port, kit, tmp_path):
+    a, b = port.udp(), port.udp()
+    path = tmp_path / "faults.pcapng"
+    with capturing(path):
+        with plan(kit, "tx:loss=100%"):
+            send_all(a, b.local(), [b"never sent"])
+        with plan(kit, "rx:loss=100%"):
+            send_all(a, b.local(), [b"dropped here"])
+            assert receive(port, b, quiet=0.05) == []
+        with plan(kit, "tx:delay=1000s"):
+            send_all(a, b.local(), [b"late"])
+            assert receive(port, b, quiet=0.01) == []
+        assert receive(port, b, quiet=LATE, most=1) == [b"late"]
+    told = [(payload(p), comment(p)) for p in read(path)]
+    assert [octets for octets, _ in told] == [b"dropped here"] * 2 + [b"late"] * 2
+    assert "fault_loss" in told[1][1]
+    assert [told[i][1] for i in (0, 2, 3)] == [None] * 3
+
+
+def test_a_corrupted_datagram_is_captured_as_it_left(port, kit, tmp_path):
+    a, b = port.udp(), port.udp()
+    path = tmp_path / "corrupt.pcapng"
+    with capturing(path), plan(kit, "tx:corrupt=100%"):
+        send_all(a, b.local(), [bytes(50)])
+        got = receive(port, b, quiet=LATE, most=1)
+    assert [payload(p) for p in read(path)] == got * 2
+    assert got != [bytes(50)]
+
+
+def test_both_ends_of_two_threads_keep_a_streams_order_under_a_plan(kit):
+    """A send and a receive on one socket may run at the same time, and the poller beside them."""
+    port = kit.Port()
+    a, b = port.pair()
+    data = os.urandom(300_000)
+    done = threading.Event()
+
+    def send():
+        at, end = 0, time.monotonic() + 6 * LATE
+        while at < len(data) and time.monotonic() < end:
+            rv = a.send(data[at : at + 3000])
+            if rv > 0:
+                at += rv
+        done.set()
+
+    with plan(kit, "tx:delay=1ms,limit=30KB; short=30%"):
+        thread = threading.Thread(target=send)
+        thread.start()
+        got, end = b"", time.monotonic() + 6 * LATE
+        while len(got) < len(data) and time.monotonic() < end:
+            for s in port.poll():
+                rv, more = s.recv()
+                assert rv >= 0 or rv == -errno.EAGAIN
+                got += more if s is b else b""
+        thread.join()
+    assert done.is_set()
+    assert got == data
+    port.close()
