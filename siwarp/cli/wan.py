@@ -128,9 +128,11 @@ def wan(
     `siwarp wan --enter b -- COMMAND` runs something in b. The exit status is that of a's command.
 
     A plan is clauses with a semicolon between them, a clause is faults with commas:
+
     loss=1% burst=5 (losses in a row) dup=1% reorder=1% corrupt=1% delay=20ms jitter=2ms rate=50Mbit
     limit=100 (packets that wait for the rate; or octets, 256KB) blackout=2s@10s (length@start)
-    seed=7 peer=ADDR[/LEN][:PORT]. In front of a clause tx: is from a to b, rx: from b to a; a peer
+    seed=7 peer=ADDR/LEN:PORT (length and port may be left out; of IPv6 the address is in brackets).
+    In front of a clause tx: is from a to b, rx: from b to a; a peer
     is b's end. Every clause that fits a packet acts on it. The same plan does the same to
     the same packets. For siwarp's own traffic without namespaces, the same language serves
     `siwarp ping --faults`, SIWARP_FAULTS and siwarp.faults(); tx: is then what this end sends.

@@ -122,6 +122,25 @@ def test_a_kernel_tcp_flow_fills_a_line_of_50_mbit() -> None:
     assert 25 <= json.loads(done.stdout) <= 50
 
 
+BURST = """
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(200):
+    s.sendto(bytes(1000), ("10.77.0.2", 7))
+"""
+
+
+@pytest.mark.parametrize("limit", ["10", "10KB"])
+def test_the_queue_before_a_rate_is_bounded_as_a_routers_is(limit: str) -> None:
+    done = wan(f"rate=100kbit,limit={limit}", sys.executable, "-c", BURST)
+    assert done.returncode == 0, done.stderr
+    said = next(line for line in done.stderr.splitlines() if " a to b: " in line)
+    assert said.startswith("siwarp wan: a to b: 200 packets, 205600 octets, ")
+    # Ten wait, and one a 12th of a second leaves.
+    full = int(said.split(" dropped, queue full")[0].split()[-1])
+    assert 170 <= full <= 191
+
+
 def test_siwarp_speaks_across_the_line() -> None:
     server = " ".join([*COMMAND, "ping", "--server", "--addr", "10.77.0.2"])
     code = (
@@ -153,6 +172,20 @@ def test_a_plan_that_is_none_names_the_place() -> None:
     assert done.returncode == 2
     # A box is drawn round it, which may break its lines.
     assert "clause 2, character 16" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_help_has_the_language_of_plans() -> None:
+    done = siwarp("wan", "--help")
+    assert done.returncode == 0, done.stderr
+    for name in ("loss=", "burst=", "blackout=", "limit=", "peer=ADDR", "tx:", "reset="):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("plan", ["peer=[/x]", "[/b]", "[bold]=1"])
+def test_a_plan_with_brackets_is_refused_as_it_stands(plan: str) -> None:
+    done = wan(plan, "true")
+    assert done.returncode == 2
+    assert "clause 1, character" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_what_runs_at_one_end_can_run_something_at_the_other() -> None:
