@@ -19,10 +19,14 @@
  *                    dropped, or, of a stream, not taken yet
  *   blackout=2s@10s  nothing passes for 2 s, 10 s after the plan began; a stream's octets wait
  *   reset=1MB        streams: the connection is reset after so many octets of a direction
- *   reset=5s         ... or so long after the plan began
+ *   reset=5s         ... or so long after the plan began; a connection that was there before the plan
+ *                    must have moved something since
  *   short=10%        streams: reads and writes that move only a part
  *   peer=ADDR[/LEN][:PORT]  only what goes to or comes from there; [ADDR][/LEN][:PORT] of IPv6
  *   seed=7           another seed than 1
+ *
+ * What is held is bounded: 65,536 packets and 32 MiB of a direction, more is dropped; of a stream 4 MiB, more
+ * is not taken yet.
  *
  * Every clause that fits a packet acts on it, in their order. tx: is what this end sends, rx: what it
  * receives, neither is both. A share may have seven decimals, a time is in ns, us, ms or s, a rate in
