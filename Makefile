@@ -6,7 +6,7 @@ PY := .venv/bin/python
 # Arguments for pytest, e.g. make test ARGS="-k mpa -x"
 ARGS ?=
 
-.PHONY: help build demo test test-all wheel wheel-check lint format asan tsan interop tshark bench spec clean
+.PHONY: help build demo test test-all wheel wheel-check lint format asan tsan strict fuzz interop tshark bench spec clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -44,6 +44,14 @@ asan: ## Run the suite with AddressSanitizer and UndefinedBehaviorSanitizer
 
 tsan: ## Run the suite with ThreadSanitizer
 	@tools/sanitize tsan $(ARGS)
+
+strict: ## Run the suite with nothing placed before its CRC is known
+	@tools/setup --extra test
+	@SIWARP_STRICT=1 $(PY) -m pytest $(ARGS)
+
+fuzz: ## Fuzz each receive parser for 30 seconds
+	@tools/setup --extra test
+	@tests/fuzz/run
 
 interop: ## Talk to Linux's own iWARP stack in a small VM
 	@tools/setup --extra test
