@@ -234,15 +234,19 @@ def test_no_fpdu_is_framed_or_received_before_start_up_is_over(w: World) -> None
 
 
 def stuff(stream: Stream) -> int:
-    """Fill the send buffer of the stream's own socket: octets that the peer reads first."""
-    sent = 0
+    """Fill the send buffer of the stream's own socket: octets that the peer reads first.
+
+    Full is what stays full: a window too small for a segment is only used by TCP's first probe,
+    a fifth of a second later, and then the buffer has room again.
+    """
+    sent, lasting = 0, 0.5
     with own_socket(stream.sock) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        quiet = time.monotonic() + 0.1
+        quiet = time.monotonic() + lasting
         while time.monotonic() < quiet:
             try:
                 sent += ours.send(b"\x5a" * 1024, socket.MSG_DONTWAIT)
-                quiet = time.monotonic() + 0.1
+                quiet = time.monotonic() + lasting
             except BlockingIOError:
                 time.sleep(0.001)
     return sent
