@@ -294,7 +294,7 @@ void siw_capture_stop(void)
 
 int siw_faults_set(const char *plan)
 {
-	return siw_faults_install(plan);
+	return plan ? siw_faults_install(plan) : -EINVAL;
 }
 
 void siw_faults_clear(void)

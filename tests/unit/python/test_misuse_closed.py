@@ -231,6 +231,7 @@ NOTHING_IS_FINE = {
     "siw_ack_async_event": "None",
     "siw_ack_cq_events": "None",
     "siw_cm_set_context": "None",
+    "siw_faults_get": "0",
     "siw_qp_num": "0",
     "siw_rereg_mr": "-4",
     "siw_setting_set": str(-errno.ENOENT),
