@@ -6,6 +6,9 @@ somebody says what must follow. What must follow is worked out by hostile.oracle
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -306,3 +309,39 @@ def test_marker(target: Target, layer: str, name: str) -> None:
             raise AssertionError(f"marker: {name}={value:#x}: {e}") from e
         session.close()
         target.reset()
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *(
+            (name, ctypes.c_size_t)
+            for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keep")
+        ),
+    ]
+
+
+def heap_in_use() -> int:
+    """Octets that malloc has given out, large ones too."""
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = _Mallinfo
+    gc.collect()
+    info = libc.mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+@pytest.mark.skipif("SANITIZER" in os.environ, reason="LeakSanitizer looks there, at every octet")
+def test_the_memory_of_hostile_connections_comes_back(target: Target) -> None:
+    def some(count: int) -> None:
+        for i in range(count):
+            segment = (send(), write(target), read(target), terminate())[i % 4]
+            if i % 8 >= 4:
+                segment.dv = 0
+            target.reset()
+            target.session().say(segment, i)
+
+    some(40)  # what is made once and kept
+    before = heap_in_use()
+    some(400)
+    # A connection's smallest object is larger than this; Python's own comes and goes.
+    assert heap_in_use() - before < 400 * 64
