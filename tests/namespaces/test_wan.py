@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -77,13 +78,17 @@ print(json.dumps(octets * 8 / (time.monotonic() - began) / 1e6))
 
 @pytest.fixture(autouse=True)
 def tun() -> None:
-    """Fail with what to do where the line cannot be made."""
-    if os.geteuid() != 0 or not Path("/dev/net/tun").exists():
-        pytest.fail("this needs root and /dev/net/tun: run `sudo make test`", pytrace=False)
+    """Fail with what to do where the line cannot be made; some kernels have no such device."""
+    if os.geteuid() != 0:
+        pytest.fail("this needs root: run `sudo make test`", pytrace=False)
+    try:
+        os.close(os.open("/dev/net/tun", os.O_RDWR))
+    except OSError as e:
+        pytest.skip(f"no line between namespaces without /dev/net/tun: {e}")
 
 
 def python(code: str) -> str:
-    return f"exec {sys.executable} -c '{code}'"
+    return "exec " + shlex.join([sys.executable, "-c", code])
 
 
 def wan(plan: str, *command: str, in_b: str | None = None) -> Any:
@@ -142,7 +147,7 @@ def test_the_queue_before_a_rate_is_bounded_as_a_routers_is(limit: str) -> None:
 
 
 def test_siwarp_speaks_across_the_line() -> None:
-    server = " ".join([*COMMAND, "ping", "--server", "--addr", "10.77.0.2"])
+    server = shlex.join([*COMMAND, "ping", "--server", "--addr", "10.77.0.2"])
     code = (
         "import subprocess, sys\n"
         "for attempt in range(20):\n"
@@ -189,7 +194,7 @@ def test_a_plan_with_brackets_is_refused_as_it_stands(plan: str) -> None:
 
 
 def test_what_runs_at_one_end_can_run_something_at_the_other() -> None:
-    enter = " ".join([*COMMAND, "wan", "--enter", "b", "--", "ip", "-br", "addr"])
+    enter = shlex.join([*COMMAND, "wan", "--enter", "b", "--", "ip", "-br", "addr"])
     done = wan("", "sh", "-c", enter)
     assert "10.77.0.2/24" in done.stdout, done.stderr
     assert siwarp("wan", "--enter", "b", "--", "true").returncode == 2
@@ -200,7 +205,7 @@ def test_without_root_it_has_a_user_namespace_of_its_own(build_dir: Path, tmp_pa
     program = next(build_dir.rglob("siwarp-wan"))
     script = (
         "set -e; mount -t tmpfs none /mnt; mknod /mnt/tun c 10 200; chmod 666 /mnt/tun\n"
-        f"cp {program} /mnt/siwarp-wan; chmod 755 /mnt/siwarp-wan /mnt\n"
+        f"cp {shlex.quote(str(program))} /mnt/siwarp-wan; chmod 755 /mnt/siwarp-wan /mnt\n"
         "mount --bind /mnt/tun /dev/net/tun\n"
         "exec setpriv --reuid 65534 --regid 65534 --clear-groups"
         " /mnt/siwarp-wan loss=1% 1500 1 '' sh -c 'id -u; ip -br addr'\n"
