@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import re
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, fragment
@@ -46,6 +46,11 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.capture import examine_packets
 from siwarp.inspect.packets import packets_of_scapy
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 RECORDED = sorted(CAPTURES.glob("*.pcap"))
 SPEC = Path(__file__).resolve().parents[3] / "spec"
