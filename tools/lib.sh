@@ -46,6 +46,13 @@ need_packages() {
 		say "missing system packages; type: sudo apt-get install -y ${missing[*]}"
 		return 2
 	fi
+	# One at a time: apt does not wait for another's update of its lists.
+	mkdir -p build
+	(flock 8 && install_packages "${missing[@]}") 8>build/.lock-apt
+}
+
+install_packages() {
+	local missing=("$@") p
 	say "installing with apt: ${missing[*]}"
 	# Without package lists, or with old ones, the first attempt fails; update and try again.
 	apt_install "${missing[@]}" && return 0
