@@ -14,7 +14,7 @@ def expected() -> set[str]:
     package = ROOT / "siwarp"
     names = {
         path.relative_to(ROOT).as_posix()
-        for pattern in ("**/*.py", "*.pyi", "py.typed", "include/siwarp/*.h")
+        for pattern in ("**/*.py", "*.pyi", "py.typed", "include/siwarp/*.h", "inspect/*.lua")
         for path in package.glob(pattern)
         if "_build" not in path.parts and "__pycache__" not in path.parts
     }
@@ -29,9 +29,9 @@ def main() -> int:
     """Print what is missing or too much; 1 if there is any."""
     wheel = zipfile.ZipFile(sys.argv[1])
     names = {n for n in wheel.namelist() if ".dist-info/" not in n}
-    # Programs of the bench folder are compiled, so the tree does not have them as files.
-    programs = {n for n in names if n.startswith("siwarp/bench/") and "." not in Path(n).name}
-    missing = expected() - names
+    # Programs are compiled, so the tree does not have them as files.
+    programs = {f"siwarp/{folder}/bin/siwarp-{folder}" for folder in ("bench", "wan")}
+    missing = (expected() | programs) - names
     extra = names - expected() - programs
     for name in sorted(missing):
         print(f"missing from the wheel (is it in its folder's meson.build?): {name}")
