@@ -169,6 +169,9 @@ static void *flow(uint16_t from, uint16_t to)
 	return &flows[(uint16_t)(from * 40503u + to)];
 }
 
+/* Stands for all of them: who reads what a peer left behind that is gone cannot ask who it was. */
+static char any;
+
 static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
 {
 	struct siw_addr a = { 0 };
@@ -183,6 +186,7 @@ void siw_llp_order_send(int fd, const struct siw_addr *dest)
 	uint16_t to = dest ? siw_addr_port(dest) : port_of(fd, getpeername);
 
 	__tsan_release(flow(port_of(fd, getsockname), to));
+	__tsan_release(&any);
 	errno = saved;
 }
 
@@ -191,7 +195,7 @@ void siw_llp_order_received(int fd, const struct siw_addr *source)
 	int saved = errno;
 	uint16_t from = source ? siw_addr_port(source) : port_of(fd, getpeername);
 
-	__tsan_acquire(flow(from, port_of(fd, getsockname)));
+	__tsan_acquire(from ? flow(from, port_of(fd, getsockname)) : &any);
 	errno = saved;
 }
 #endif
