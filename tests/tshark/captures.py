@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -91,7 +92,7 @@ def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
     tmp_path: Path,
 ) -> None:
     program, files = tmp_path / "rc_write", tmp_path / "of-%p.pcapng"
-    flags = siwarp("config", "--cflags", "--libs").stdout.split()
+    flags = shlex.split(siwarp("config", "--cflags", "--libs").stdout)
     source = ROOT / "examples" / "c" / "rc_write.c"
     subprocess.run(
         ["cc", str(source), *flags, "-o", str(program)], check=True, timeout=60, env=unsanitized()
