@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from siwarp.aio.source import Gate, Inbox, Source
+from siwarp.aio.source import Gate, Inbox, Source, User
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
 from siwarp.verbs import (
     MR,
@@ -61,7 +61,7 @@ class _Op:
         self.counted = False
 
 
-class Connection:
+class Connection(User):
     """A connected RC queue pair with memory around it; made by ``connect`` or a ``Listener``.
 
     Messages arrive in receives posted in advance: the peer may have ``recv_depth`` messages of up
@@ -423,22 +423,6 @@ class Connection:
         if not self._established.done():
             self._established.cancel()
         self._source.leave()
-
-    async def close(self) -> None:
-        """Disconnect and free everything; what was sent still arrives. Closes only once."""
-        self.abandon()
-        await self._source.closed()
-
-    async def __aenter__(self) -> Connection:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<aio.Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"

@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator
-from types import TracebackType
 
 from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, Connection, Opening
-from siwarp.aio.source import Inbox, Source
+from siwarp.aio.source import Inbox, Source, User
 from siwarp.cm import CMID, CMEvent, CMEventType, ConnParam
 from siwarp.verbs import Address, Error, PeerGone, StateError
 
@@ -78,7 +77,7 @@ class Request:
         self._id.close()
 
 
-class Listener:
+class Listener(User):
     """A listening address: iterate over it, or ``accept``, for connections.
 
     ``requests()`` gives the requests instead, for who decides by their private data. Cancelling
@@ -210,7 +209,10 @@ class Listener:
         return StateError(errno.EBADF, "this listener is closed: listen again")
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device if this was its last user."""
+        """Close at once, without waiting for the device if this was its last user.
+
+        Connections that were given out live on, others are closed.
+        """
         if self._closed:
             return
         self._closed = True
@@ -225,22 +227,6 @@ class Listener:
             inbox.items.clear()
             inbox.end(self._is_closed)
         self._source.leave()
-
-    async def close(self) -> None:
-        """Stop listening; connections that were given out live on, others are closed."""
-        self.abandon()
-        await self._source.closed()
-
-    async def __aenter__(self) -> Listener:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         if self._closed:

@@ -10,13 +10,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 from siwarp.aio.wait import readable_now, running_loop
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import CQ, WC, CompChannel, Context, Error, source_toward
 
-__all__ = ["Gate", "Inbox", "Queue", "Source"]
+__all__ = ["Gate", "Inbox", "Queue", "Source", "User"]
 
 #: Completions that one shared queue holds, and how many are taken at a time.
 QUEUE_SIZE = 4096
@@ -202,6 +203,35 @@ async def _numeric(host: str, port: int) -> str:
     except OSError as e:
         raise Error(errno.EHOSTUNREACH, f"no way to {host!r}: {e} (mend the name)") from None
     return str(infos[0][4][0])
+
+
+U = TypeVar("U", bound="User")
+
+
+class User:
+    """What stands on a source: ``async with`` closes it."""
+
+    _source: Source
+
+    def abandon(self) -> None:
+        """Close at once, without waiting for the device if this was its last user."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Close as ``abandon`` does, and wait for the device if this was its last user."""
+        self.abandon()
+        await self._source.closed()
+
+    async def __aenter__(self: U) -> U:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
 
 class Gate:

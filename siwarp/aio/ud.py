@@ -8,11 +8,10 @@ import contextlib
 import errno
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from siwarp.aio.conn import Opening
-from siwarp.aio.source import Gate, Inbox, Source
+from siwarp.aio.source import Gate, Inbox, Source, User
 from siwarp.verbs import (
     AH,
     MR,
@@ -53,7 +52,7 @@ class Datagram(NamedTuple):
     source: Address
 
 
-class UDEndpoint:
+class UDEndpoint(User):
     """A UD queue pair with memory around it; made by ``open_ud``.
 
     A message that finds no receive posted is dropped, as UD has it: ``recv_depth`` of them wait for
@@ -229,22 +228,6 @@ class UDEndpoint:
         self._sq.leave(self._sq_key, SENDS)
         self._rq.leave(self._rq_key, self._recv_room)
         self._source.leave()
-
-    async def close(self) -> None:
-        """Free everything; what was sent is on its way. Closes only once."""
-        self.abandon()
-        await self._source.closed()
-
-    async def __aenter__(self) -> UDEndpoint:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         if self._closed:

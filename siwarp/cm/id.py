@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import errno
-import time
 import weakref
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
 from siwarp.verbs._seam import (
-    SLICE_MS,
     Address,
     Handle,
+    Waitable,
     addr_from_c,
     addr_to_c,
     check,
@@ -153,10 +152,10 @@ class CMEvent:
 _FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJECTED)
 
 
-class CMEventChannel(Handle):
+class CMEventChannel(Waitable):
     """Where the events of connections arrive; ``fileno()`` is readable while one waits."""
 
-    __slots__ = ("_ids", "_waiters", "context")
+    __slots__ = ("_ids", "context")
     _what = "CM event channel"
     _destroy = lib.siw_cm_destroy_channel
 
@@ -169,7 +168,6 @@ class CMEventChannel(Handle):
         )
         self.context = context
         self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
-        self._waiters = 0
         self._open(c, context)
 
     def fileno(self) -> int:
@@ -184,25 +182,9 @@ class CMEventChannel(Handle):
         reap()
         c = self._live()
         event = ffi.new("struct siw_cm_event *")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._waiters += 1
-        try:
-            while True:
-                wait = SLICE_MS
-                if deadline is not None:
-                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
-                    wait = min(wait, left)
-                rc = lib.siw_cm_get_event(c, event, wait)
-                if rc == 0:
-                    found = self._event(event)
-                    if found is not None:
-                        return found
-                elif rc not in (-errno.EAGAIN, -errno.EINTR):
-                    check(rc, f"waiting on {self!r}")
-                elif deadline is not None and time.monotonic() >= deadline:
-                    return None
-        finally:
-            self._waiters -= 1
+        return self._wait(
+            lambda ms: int(lib.siw_cm_get_event(c, event, ms)), lambda: self._event(event), timeout
+        )
 
     def _event(self, event: Any) -> CMEvent | None:
         kind = CMEventType(event.event)
@@ -235,13 +217,6 @@ class CMEventChannel(Handle):
 
     def _known(self, c: Any) -> CMID | None:
         return self._ids.get(int(ffi.cast("uintptr_t", c)))
-
-    def _shut(self) -> None:
-        if self._waiters:
-            raise StateError(
-                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
-            )
-        super()._shut()
 
 
 class CMID(Handle):

@@ -9,6 +9,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from siwarp.verbs.errors import Error, StateError, from_errno
 __all__ = [
     "Address",
     "Handle",
+    "Waitable",
     "addr_bytes_to_python",
     "addr_from_c",
     "addr_to_c",
@@ -156,6 +158,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 H = TypeVar("H", bound="Handle")
+T = TypeVar("T")
 
 
 class Handle:
@@ -299,6 +302,50 @@ class Handle:
         name = self._name() if not self.closed else "closed"
         serial = getattr(self, "_serial", 0)
         return f"<{type(self).__name__} #{serial}{' ' + name if name else ''}>"
+
+
+class Waitable(Handle):
+    """A handle whose events threads wait for; it does not close under one of them."""
+
+    __slots__ = ("_waiters",)
+
+    def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
+        self._waiters = 0
+        super()._open(c, *parents, keep=keep)
+
+    def _wait(
+        self, get: Callable[[int], int], take: Callable[[], T | None], timeout: float | None
+    ) -> T | None:
+        """Call ``get``, with milliseconds, until ``take`` makes something of what it got.
+
+        ``None`` when ``timeout`` seconds are over. In slices, so that Ctrl-C interrupts.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._waiters += 1
+        try:
+            while True:
+                wait = SLICE_MS
+                if deadline is not None:
+                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
+                    wait = min(wait, left)
+                rc = get(wait)
+                if rc == 0:
+                    found = take()
+                    if found is not None:
+                        return found
+                elif rc not in (-errno.EAGAIN, -errno.EINTR):
+                    check(rc, f"waiting on {self!r}")
+                elif deadline is not None and time.monotonic() >= deadline:
+                    return None
+        finally:
+            self._waiters -= 1
+
+    def _shut(self) -> None:
+        if self._waiters:
+            raise StateError(
+                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
+            )
+        super()._shut()
 
 
 _before_exit: list[Callable[[], None]] = []

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from siwarp.verbs._seam import (
-    SLICE_MS,
     Address,
     Handle,
+    Waitable,
     addr_bytes_to_python,
     check,
     check_pointer,
@@ -178,13 +178,13 @@ class _PollBuffer:
         ]
 
 
-class CompChannel(Handle):
+class CompChannel(Waitable):
     """A channel on which completion queues tell that something completed.
 
     ``fileno()`` is for ``select``, ``poll`` and ``asyncio``: readable while an event waits.
     """
 
-    __slots__ = ("_cqs", "_event", "_waiters", "context")
+    __slots__ = ("_cqs", "_event", "context")
     _what = "completion channel"
     _destroy = lib.siw_destroy_comp_channel
 
@@ -197,7 +197,6 @@ class CompChannel(Handle):
         )
         self.context = context
         self._cqs: weakref.WeakValueDictionary[int, CQ] = weakref.WeakValueDictionary()
-        self._waiters = 0
         self._open(c, context)
 
     def fileno(self) -> int:
@@ -214,36 +213,16 @@ class CompChannel(Handle):
         c = self._live()
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        get = lib.siw_get_cq_event
-        self._waiters += 1
-        try:
-            while True:
-                wait = SLICE_MS
-                if deadline is not None:
-                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
-                    wait = min(wait, left)
-                rc = get(c, which, user, wait)
-                if rc == 0:
-                    cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
-                    if cq is None:  # dropped meanwhile: its events are nobody's
-                        lib.siw_ack_cq_events(which[0], 1)
-                        continue
-                    cq._unacked += 1
-                    return cq
-                if rc not in (-errno.EAGAIN, -errno.EINTR):
-                    check(rc, f"waiting on {self!r}")
-                if deadline is not None and time.monotonic() >= deadline:
-                    return None
-        finally:
-            self._waiters -= 1
 
-    def _shut(self) -> None:
-        if self._waiters:
-            raise StateError(
-                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
-            )
-        super()._shut()
+        def take() -> CQ | None:
+            cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
+            if cq is None:  # dropped meanwhile: its events are nobody's
+                lib.siw_ack_cq_events(which[0], 1)
+            else:
+                cq._unacked += 1
+            return cq
+
+        return self._wait(lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)), take, timeout)
 
 
 class CQ(Handle):

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import errno
 import socket
-import time
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from siwarp.verbs._seam import (
-    SLICE_MS,
     Address,
     Handle,
+    Waitable,
     addr_bytes_to_python,
     addr_to_c,
     check,
@@ -22,7 +21,7 @@ from siwarp.verbs._seam import (
     lib,
     reap,
 )
-from siwarp.verbs.errors import Error, StateError
+from siwarp.verbs.errors import Error
 from siwarp.verbs.events import AsyncEvent
 
 __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"]
@@ -132,7 +131,7 @@ def _advice() -> dict[int, str]:
     return {errno.EINVAL: f"SIWARP_FAULTS is no plan of faults: {why}"} if why else {}
 
 
-class Context(Handle):
+class Context(Waitable):
     """An open device.
 
     ``Context()`` opens loopback's, ``Context("siw_eth0")`` one by its name or its interface's, and
@@ -144,7 +143,7 @@ class Context(Handle):
 
     """
 
-    __slots__ = ("_by_c", "_waiters", "device")
+    __slots__ = ("_by_c", "device")
     _what = "context"
     _destroy = lib.siw_close_device
 
@@ -163,7 +162,6 @@ class Context(Handle):
         self.device = _device(lib.siw_context_info(c))
         # Whom an asynchronous event may be about, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
-        self._waiters = 0
         self._open(c)
 
     @staticmethod
@@ -219,36 +217,21 @@ class Context(Handle):
         every event (``AsyncEvent.ack``, or a ``with`` block).
         """
         c = self._live()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        get = lib.siw_get_async_event
-        self._waiters += 1
-        try:
-            while True:
-                wait = SLICE_MS
-                if deadline is not None:
-                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
-                    wait = min(wait, left)
-                raw = ffi.new("struct siw_async_event *")
-                rc = get(c, raw, wait)
-                if rc == 0:
-                    event = AsyncEvent(raw, self._by_c.get)
-                    if event.element is not None or event.port_num:
-                        return event
-                    event.ack()  # its object was dropped meanwhile: nobody's event
-                elif rc not in (-errno.EAGAIN, -errno.EINTR):
-                    check(rc, f"waiting for an event of {self!r}")
-                if deadline is not None and time.monotonic() >= deadline:
-                    return None
-        finally:
-            self._waiters -= 1
+        raw: Any = None
 
-    def _shut(self) -> None:
-        if self._waiters:
-            raise StateError(
-                errno.EBUSY,
-                f"{self!r} cannot close: a thread waits for its events; end that wait first",
-            )
-        super()._shut()
+        def get(ms: int) -> int:
+            nonlocal raw
+            raw = ffi.new("struct siw_async_event *")
+            return int(lib.siw_get_async_event(c, raw, ms))
+
+        def take() -> AsyncEvent | None:
+            event = AsyncEvent(raw, self._by_c.get)
+            if event.element is not None or event.port_num:
+                return event
+            event.ack()  # its object was dropped meanwhile: nobody's event
+            return None
+
+        return self._wait(get, take, timeout)
 
     def _name(self) -> str:
         return self.device.name
