@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Check the RFC clauses that code and tests cite against spec/, and count what is shown.
+"""Check the clauses that code and tests cite against spec/, and count what is shown.
 
-spec/README.md says how the files are laid out and how a test cites a clause. Exit status 1
-when anything is wrong, each problem a line on stderr; the last line on stdout is
-`shown N, reasoned N, open N`.
+Clauses are the RFCs', and the requirements of datagram-iwarp.md. spec/README.md says how the
+files are laid out and how a test cites a clause. Exit status 1 when anything is wrong, each problem
+a line on stderr; the last line on stdout is `shown N, reasoned N, open N`, of the RFCs' clauses.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from siwarp.cli import requirements
+from siwarp.cli.requirements import Requirement
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -27,9 +30,11 @@ else:
 
 #: Any clause id, known or not: the RFC, the section or appendix, a number of its own.
 CLAUSE_ID = re.compile(r"RFC\d{4}-(?:\d+|App[A-Z]|[A-Z])(?:\.\d+)*-\d+")
+CITED = re.compile(f"{CLAUSE_ID.pattern}|{requirements.REQUIREMENT_ID.pattern}")
 MAX_IDS_PER_TEST = 3
 LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
 FIELDS = {"id", "level", "hash", "summary"}
+DGRAM = Path("spec") / "datagram-iwarp.md"
 HASH = re.compile(r"[0-9a-f]{10}")
 CODE_SUFFIXES = {".c", ".h", ".py"}
 
@@ -111,7 +116,7 @@ def scan(root: Path, known: Iterable[str]) -> Citations:
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(root).as_posix()
         for number, line in enumerate(text.splitlines(), 1):
-            for clause_id in CLAUSE_ID.findall(line):
+            for clause_id in CITED.findall(line):
                 if clause_id not in known:
                     found.problems.append(f"{name}:{number}: no such clause as {clause_id}")
                 elif not name.startswith("tests/"):
@@ -192,7 +197,7 @@ def _ids(mark: ast.Call, where: str, found: Citations) -> list[str]:
     ids = []
     for arg in mark.args:
         value = arg.value if isinstance(arg, ast.Constant) else None
-        if isinstance(value, str) and CLAUSE_ID.fullmatch(value):
+        if isinstance(value, str) and CITED.fullmatch(value):
             ids.append(value)
         else:
             found.problems.append(f"{where}: a clause marker takes literal clause ids")
@@ -242,6 +247,47 @@ def table(clauses: dict[str, Clause], found: Citations) -> str:
     return "\n".join(lines)
 
 
+def specification(root: Path) -> str:
+    """The text of datagram-iWARP; nothing where there is none."""
+    path = root / DGRAM
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def judge(
+    wanted: list[Requirement], markdown: str, known: Iterable[str], found: Citations
+) -> list[str]:
+    """What is wrong with the requirements of datagram-iWARP: each is shown by a test."""
+    problems = []
+    last: dict[str, int] = {}
+    for requirement in wanted:
+        topic, _, number = requirement.id.rpartition("-")
+        if int(number) != last.get(topic, 0) + 1:
+            problems.append(f"{requirement.id} follows {topic}-{last.get(topic, 0)}")
+        last[topic] = int(number)
+        if requirement.level not in LEVELS:
+            problems.append(f"{requirement.id}: no such level as {requirement.level!r}")
+        if requirement.id not in found.tests:
+            problems.append(f"{requirement.id}: no test shows it")
+    unknown = sorted(set(CLAUSE_ID.findall(markdown)) - set(known))
+    return problems + [f"{DGRAM.name}: no such clause as {clause_id}" for clause_id in unknown]
+
+
+def shown_by(wanted: list[Requirement], found: Citations) -> str:
+    """The table at the end of the specification."""
+    lines = ["| requirement | shown by |", "|---|---|"]
+    for requirement in wanted:
+        tests = ", ".join(f"`{test}`" for test in found.tests.get(requirement.id, []))
+        lines.append(f"| {requirement.id} | {tests} |")
+    return "\n".join(lines)
+
+
+def with_table(markdown: str, table_text: str) -> str:
+    """The specification with this table in the place of its own."""
+    head, _, rest = markdown.partition(requirements.BEGIN)
+    _, _, tail = rest.partition(requirements.END)
+    return f"{head}{requirements.BEGIN}\n{table_text}\n{requirements.END}{tail}"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the checks; 0 when nothing is wrong."""
     here = Path(__file__).resolve().parent.parent
@@ -251,11 +297,21 @@ def main(argv: list[str] | None = None) -> int:
         "--clauses", type=Path, help="clauses.json (default: ../shared/rfc/ beside the tree)"
     )
     parser.add_argument("--open", action="store_true", help="list the open clauses too")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the table of tests into {DGRAM.name}"
+    )
     args = parser.parse_args(argv)
 
     clauses, problems = load_clauses(args.root / "spec")
-    found = scan(args.root, clauses)
-    problems += found.problems
+    markdown = specification(args.root)
+    wanted = requirements.parse(markdown)
+    found = scan(args.root, [*clauses, *(requirement.id for requirement in wanted)])
+    problems += found.problems + judge(wanted, markdown, clauses, found)
+    fresh = with_table(markdown, shown_by(wanted, found))
+    if args.write:
+        (args.root / DGRAM).write_text(fresh, encoding="utf-8")
+    elif wanted and fresh != markdown:
+        problems.append(f"{DGRAM.name}: its table of tests is old: spec/check.py --write")
     extracted = args.clauses or args.root.parent / "shared" / "rfc" / "clauses.json"
     if args.clauses or extracted.is_file():
         problems += compare(clauses, json.loads(extracted.read_text(encoding="utf-8")))
@@ -269,6 +325,8 @@ def main(argv: list[str] | None = None) -> int:
             if states[clause.id] == "open":
                 print(f"{clause.id} {clause.level}: {clause.summary}")
     print(table(clauses, found))
+    shown = sum(requirement.id in found.tests for requirement in wanted)
+    print(f"datagram-iWARP: {len(wanted)} requirements, {shown} shown by a test")
     print(note)
     for problem in problems:
         print(problem, file=sys.stderr)

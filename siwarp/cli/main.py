@@ -45,6 +45,7 @@ _COMMANDS = {
     "capture": ("siwarp.cli.capture", "capture"),
     "dissect": ("siwarp.cli.dissect", "dissect"),
     "wan": ("siwarp.cli.wan", "wan"),
+    "spec": ("siwarp.cli.spec", "app"),
     "bench": ("siwarp.bench.cli", "app"),
 }
 

@@ -39,7 +39,7 @@ struct siw_llp_rd_attr {
 	bool no_crc;
 	uint8_t ird; /* told to peers: Read Requests and atomics they may have outstanding here */
 	uint32_t qkey;
-	uint32_t max_peers;	   /* 0: setting rd_peers */
+	uint32_t max_peers;	  /* 0: setting rd_peers */
 	uint64_t peer_timeout_ns; /* 0: setting peer_timeout. Found gone within it, +-20% */
 };
 int siw_llp_rd_open(struct siw_llp_port *port, const struct siw_llp_rd_attr *attr,
@@ -92,12 +92,13 @@ uint64_t siw_llp_rd_accepted(const struct siw_llp_rd_peer *peer);
 /* ---- rx and news ----------------------------------------------------------------------------- */
 
 enum siw_llp_rd_news {
-	SIW_LLP_RD_SEGMENT = 1, /* data, len: the next segment of this peer, in order, CRC checked */
-	SIW_LLP_RD_ACKED,	/* accepted moved, or room: the upper layer's flush is due */
-	SIW_LLP_RD_NEW_PEER,	/* a record was made for one who came; upper is NULL */
-	SIW_LLP_RD_RESTARTED,	/* the peer lives anew: both directions start at nothing; what was sent
+	SIW_LLP_RD_SEGMENT =
+		1,	      /* data, len: the next segment of this peer, in order, CRC checked */
+	SIW_LLP_RD_ACKED,     /* accepted moved, or room: the upper layer's flush is due */
+	SIW_LLP_RD_NEW_PEER,  /* a record was made for one who came; upper is NULL */
+	SIW_LLP_RD_RESTARTED, /* the peer lives anew: both directions start at nothing; what was sent
 				   and not accepted is in doubt, framed and accepted are 0 */
-	SIW_LLP_RD_GONE,	/* silent for peer_timeout, or it said it closes: as RESTARTED; the next
+	SIW_LLP_RD_GONE, /* silent for peer_timeout, or it said it closes: as RESTARTED; the next
 				   siw_llp_rd_tx tries anew */
 };
 

@@ -36,6 +36,7 @@ def segment(payload: bytes = b"", **fields: object) -> bytes:
 # ---- out
 
 
+@pytest.mark.clause("DGRAM-LLP-2", "DGRAM-UD-1", "DGRAM-UD-9")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
 def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: int) -> None:
@@ -53,6 +54,7 @@ def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: i
     assert (head.rv, head.opcode, head.q_key, head.qn, head.msn) == (1, 3, 0xDEADBEEF, 0x020100, 1)
 
 
+@pytest.mark.clause("DGRAM-LLP-2", "DGRAM-LLP-3")
 @given(
     sizes=st.lists(st.integers(0, 1500), max_size=16),
     no_crc=st.booleans(),
@@ -67,6 +69,7 @@ def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool) -> None
         assert got[-4:] == (bytes(4) if no_crc else crc32c(got[:-4]).to_bytes(4, "little"))
 
 
+@pytest.mark.clause("DGRAM-UD-7")
 def test_msns_count_the_messages_that_went_out(w: DdpWorld) -> None:
     d = w.dgram()
     m = w.memory(10)
@@ -134,6 +137,7 @@ def test_a_message_is_scattered_over_the_buffers_elements(
         assert b"".join(m.octets() for m in memories) == want
 
 
+@pytest.mark.clause("DGRAM-LLP-4")
 @pytest.mark.parametrize("bit", range(0, 8 * 26, 7))
 def test_a_datagram_with_a_flipped_bit_is_dropped(w: DdpWorld, bit: int) -> None:
     d = w.dgram()
@@ -146,6 +150,7 @@ def test_a_datagram_with_a_flipped_bit_is_dropped(w: DdpWorld, bit: int) -> None
     assert d.receive_once() is None
 
 
+@pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
 def test_a_datagram_without_room_for_header_and_crc_is_dropped(w: DdpWorld, length: int) -> None:
     d = w.dgram()
@@ -155,6 +160,7 @@ def test_a_datagram_without_room_for_header_and_crc_is_dropped(w: DdpWorld, leng
     assert d.receive_once() is None
 
 
+@pytest.mark.clause("DGRAM-LLP-1", "DGRAM-UD-1")
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
@@ -178,12 +184,14 @@ def test_a_header_that_no_ud_message_has_is_dropped(
     assert seg.payload == 4
 
 
+@pytest.mark.clause("DGRAM-LLP-6")
 def test_reserved_bits_are_not_looked_at(w: DdpWorld) -> None:
     d = w.dgram()
     d.send(segment(b"abcd", ddp_rsvd=15))
     assert d.receive()[0].payload == 4
 
 
+@pytest.mark.clause("DGRAM-LLP-3")
 def test_an_endpoint_without_crc_does_not_look_at_the_field(w: DdpWorld) -> None:
     d, q = w.dgram(no_crc=True), w.queue()
     m = w.memory(4)

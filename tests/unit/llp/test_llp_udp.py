@@ -61,6 +61,7 @@ def test_a_port_is_bound_once(port, kit):
     assert e.value.errno == errno.EADDRINUSE
 
 
+@pytest.mark.clause("DGRAM-UD-17")
 def test_no_other_socket_can_take_the_port_by_asking_for_reuse(port, kit):
     a = port.udp()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
@@ -247,6 +248,7 @@ p.close()
 # ---- full buffers
 
 
+@pytest.mark.clause("DGRAM-UD-13")
 def test_what_the_kernel_drops_is_counted_when_the_socket_is_closed(port, kit):
     c = kit.Counters()
     a = port.udp()

@@ -26,6 +26,7 @@ from siwarp.inspect import ud_qn
 QKEY = 0x11
 
 
+@pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-3")
 @given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
 def test_a_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
     with rdmap_world() as w:
@@ -39,6 +40,7 @@ def test_a_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey:
         assert got[18:-4] == pattern(size)
 
 
+@pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-7", "DGRAM-UD-14")
 @pytest.mark.parametrize(("opcode", "solicited"), [(3, False), (5, True)])
 def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicited: bool) -> None:
     d = w.dgram(qkey=QKEY)
@@ -53,6 +55,7 @@ def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicite
     assert m.octets()[:3] == b"abc"
 
 
+@pytest.mark.clause("DGRAM-UD-4", "DGRAM-UD-8")
 @pytest.mark.parametrize(
     ("fields", "name"),
     [

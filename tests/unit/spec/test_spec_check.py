@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from siwarp.cli import requirements
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -31,6 +33,14 @@ check = load_check()
 
 def cid(number: int, section: str = "1") -> str:
     return f"RFC{9999}-{section}-{number:02}"
+
+
+def rid(number: int, topic: str = "XX") -> str:
+    return f"DGRAM-{topic}-{number}"
+
+
+def item(number: int, level: str = "MUST", words: str = "It is so.", topic: str = "XX") -> str:
+    return f"- **{rid(number, topic)}** ({level}) {words}"
 
 
 def digest(text: str) -> str:
@@ -60,8 +70,18 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        (root / "spec").mkdir()
         self.section("1", *(clause(n) for n in range(1, 6)))
         self.code("/* nothing cited */")
+        self.dgram()
+
+    def dgram(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
+        """The specification: these requirements, and a table of the tests that show them."""
+        rows = [f"| {name} | {tests} |" for name, tests in (shown_by or {}).items()]
+        table = "\n".join(["| requirement | shown by |", "|---|---|", *rows])
+        body = "\n".join(["# T", "", "## 3. UD", "", *items, ""])
+        path = self.root / "spec" / "datagram-iwarp.md"
+        path.write_text(f"{body}\n{requirements.BEGIN}\n{table}\n{requirements.END}\n")
 
     def section(self, section: str, *clauses: str, name: str | None = None) -> None:
         path = self.root / "spec" / "rfc9999" / f"{name or 's' + section}.toml"
@@ -310,7 +330,74 @@ def test_sections_are_listed_in_the_order_of_their_numbers(tree: Tree, capsys: C
 
 def test_this_tree_has_the_clauses_of_all_four_rfcs_and_only_sound_citations() -> None:
     clauses, problems = check.load_clauses(ROOT / "spec")
-    problems += check.scan(ROOT, clauses).problems
+    wanted = requirements.parse(check.specification(ROOT))
+    problems += check.scan(ROOT, [*clauses, *(r.id for r in wanted)]).problems
     assert problems == []
     counts = {rfc: sum(c.rfc == rfc for c in clauses.values()) for rfc in (5040, 5041, 5044, 6581)}
     assert counts == {5040: 165, 5041: 129, 5044: 123, 6581: 53}
+
+
+# ---- the requirements of datagram-iWARP
+
+
+SHOWN = "`tests/unit/test_x.py::test_it`"
+
+
+def test_a_requirement_that_a_test_shows_passes(tree: Tree, capsys: Captured) -> None:
+    tree.dgram(item(1), shown_by={rid(1): SHOWN})
+    tree.test(rid(1), cid(1))
+    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
+
+
+@pytest.mark.parametrize(
+    ("items", "shown", "problem"),
+    [
+        ([item(1), item(2)], (1,), f"{rid(2)}: no test shows it"),
+        ([item(2)], (2,), f"{rid(2)} follows {rid(0)}"),
+        ([item(1), item(1)], (1,), f"{rid(1)} follows {rid(1)}"),
+        ([item(1, "OUGHT")], (1,), f"{rid(1)}: no such level as 'OUGHT'"),
+        ([item(1, words=f"See {cid(66)}.")], (1,), f"no such clause as {cid(66)}"),
+    ],
+    ids=["not shown", "a gap", "twice", "level", "an unknown clause"],
+)
+def test_what_is_wrong_with_a_requirement_is_told(
+    tree: Tree, capsys: Captured, items: list[str], shown: tuple[int, ...], problem: str
+) -> None:
+    tree.dgram(*items)
+    tree.test(*map(rid, shown))
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert problem in err
+
+
+def test_a_requirement_that_is_none_fails_where_it_is_cited(tree: Tree, capsys: Captured) -> None:
+    tree.code(f"/* {rid(9)} */")
+    status, _, err = run(tree, capsys)
+    assert status == 1
+    assert f"siwarp/ddp/ddp_rx.c:1: no such clause as {rid(9)}" in err
+
+
+def test_an_old_table_fails_and_is_written_anew(tree: Tree, capsys: Captured) -> None:
+    tree.dgram(item(1), shown_by={rid(1): "`tests/unit/test_x.py::test_that_went`"})
+    tree.test(rid(1))
+    status, _, err = run(tree, capsys)
+    assert (status, err) == (
+        1,
+        "datagram-iwarp.md: its table of tests is old: spec/check.py --write\n",
+    )
+    assert run(tree, capsys, "--write")[0] == 0
+    assert run(tree, capsys)[0] == 0
+    (found,) = requirements.parse((tree.root / "spec" / "datagram-iwarp.md").read_text())
+    assert found == requirements.Requirement(
+        rid(1), "MUST", "3. UD", "It is so.", ("tests/unit/test_x.py::test_it",)
+    )
+
+
+def test_a_requirement_goes_on_over_lines_to_the_next_item_or_empty_line() -> None:
+    text = "\n".join(
+        [item(1, words="One"), "  more.", item(2, "SHOULD", "Two."), "", "  Not of it."]
+    )
+    assert [(r.level, r.text) for r in requirements.parse(text)] == [
+        ("MUST", "One more."),
+        ("SHOULD", "Two."),
+    ]

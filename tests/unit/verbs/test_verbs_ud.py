@@ -41,6 +41,7 @@ SIZES = [0, 1, 2, 3, 4, 63, 64, 65, 1472, 4095, 4096, 4097, 8192, 60000, MAX_V4 
 # ---- sizes and data
 
 
+@pytest.mark.clause("DGRAM-UD-14")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
 def test_messages_of_every_size_arrive_whole_with_their_source(
@@ -63,6 +64,7 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
         assert set(pair.into.read(offset=size)) <= {0xEE}
 
 
+@pytest.mark.clause("DGRAM-UD-9", "DGRAM-UD-10")
 @pytest.mark.parametrize(("host", "most"), [("127.0.0.1", MAX_V4), ("::1", MAX_V6)])
 def test_a_message_above_the_largest_completes_with_a_length_error(
     rig: Rig, host: str, most: int
@@ -180,6 +182,7 @@ def test_one_sided_operations_are_refused_on_ud(pair: Pair, opcode: WROpcode) ->
     assert refused(pair.a.post_send, wr) == errno.EINVAL
 
 
+@pytest.mark.clause("DGRAM-UD-6")
 def test_unknown_flags_and_opcodes_are_refused(pair: Pair) -> None:
     wr = SendWR(1, sg=[pair.out.sge(0, 1)], ah=pair.to_b)
     for flags in (16, 32, 1 << 31):
@@ -254,6 +257,7 @@ def test_an_address_that_is_not_this_machines_is_refused(rig: Rig) -> None:
     assert refused(rig.qp, addr=("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
 
 
+@pytest.mark.clause("DGRAM-UD-16")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -> None:
     pair = Pair(rig, host=host)
@@ -292,6 +296,7 @@ def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_callers(rig: Rig) 
     assert (qp.qp_num, qp.qp_state) == (number, QPState.RESET)
 
 
+@pytest.mark.clause("DGRAM-UD-15", "DGRAM-UD-18")
 def test_a_send_to_nobody_is_no_error_of_the_queue_pair(rig: Rig, pair: Pair) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
@@ -315,6 +320,7 @@ def test_a_send_to_another_family_completes_in_error(rig: Rig, pair: Pair) -> No
 # ---- Q_Keys
 
 
+@pytest.mark.clause("DGRAM-UD-4")
 def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
     cq, scq = rig.cq(), rig.cq()
     b = rig.ud(cq, qkey=0x1234)
@@ -331,6 +337,7 @@ def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
     assert poll(cq)[0].ok
 
 
+@pytest.mark.clause("DGRAM-UD-5")
 @pytest.mark.parametrize("asked", [OWN_QKEY, OWN_QKEY | 0x5555, 0xFFFFFFFF])
 def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None:
     cq = rig.cq()
@@ -374,6 +381,7 @@ def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig:
     assert poll(rcq)[0].ok
 
 
+@pytest.mark.clause("DGRAM-UD-13")
 def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
     with counted("drop_no_buffer", 2):
         pair.send(b"one")
@@ -384,6 +392,7 @@ def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
     assert poll(pair.rcq)[0].ok and pair.into.read(5) == b"three"
 
 
+@pytest.mark.clause("DGRAM-UD-12")
 def test_a_message_longer_than_the_receive_uses_it_up_and_writes_nothing(pair: Pair) -> None:
     pair.into.view[:] = b"\x55" * pair.size
     pair.recv(wr_id=1, length=10)
@@ -620,6 +629,7 @@ def test_the_wire_has_the_qkey_and_the_source_queue_pair(rig: Rig) -> None:
     assert struct.unpack_from("!I", octets, 2) == (0x01020304,)
 
 
+@pytest.mark.clause("DGRAM-UD-11")
 def test_many_messages_wait_in_the_socket_until_they_are_polled_in_order(pair: Pair) -> None:
     for i in range(100):
         pair.recv(wr_id=i, length=4, offset=4 * i)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The requirements of the specification of datagram-iWARP, read out of its text.
+
+A requirement is a list item that starts with its id and its level::
+
+    - **DGRAM-UD-1** (MUST) A message is one datagram.
+
+and goes on to the next item or empty line. The table between the two marks below says which
+tests show it; ``spec/check.py --write`` writes that table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BEGIN", "END", "REQUIREMENT_ID", "Requirement", "parse", "text"]
+
+REQUIREMENT_ID = re.compile(r"DGRAM-[A-Z]+-\d+")
+BEGIN, END = "<!-- shown by: begin -->", "<!-- shown by: end -->"
+
+_ITEM = re.compile(rf"- \*\*({REQUIREMENT_ID.pattern})\*\* \(([A-Z ]+)\) (.*)")
+_ROW = re.compile(rf"\| ({REQUIREMENT_ID.pattern}) \| (.*) \|")
+_NAME = "datagram-iwarp.md"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One numbered sentence. `tests`: those that show it, as pytest names them."""
+
+    id: str
+    level: str
+    section: str
+    text: str
+    tests: tuple[str, ...]
+
+
+def text() -> str:
+    """The specification as it came with the package, or as it is in the source tree."""
+    spec = importlib.util.find_spec("siwarp")
+    assert spec is not None and spec.origin is not None
+    package = Path(spec.origin).parent
+    installed = package / "cli" / _NAME
+    source = package.parent / "spec" / _NAME
+    return (installed if installed.is_file() else source).read_text(encoding="utf-8")
+
+
+def parse(markdown: str) -> list[Requirement]:
+    """All requirements, in the text's order."""
+    body, _, table = markdown.partition(BEGIN)
+    tests = {row[1]: row[2] for row in map(_ROW.fullmatch, table.splitlines()) if row}
+    return [
+        Requirement(
+            name, level, section, words, tuple(re.findall(r"`([^`]+)`", tests.get(name, "")))
+        )
+        for name, level, section, words in _items(body)
+    ]
+
+
+def _items(body: str) -> Iterator[tuple[str, str, str, str]]:
+    section = ""
+    item: list[str] = []
+    for line in [*body.splitlines(), ""]:
+        start = _ITEM.fullmatch(line)
+        if item and (start or not line.startswith("  ")):
+            yield item[0], item[1], item[2], " ".join(item[3:])
+            item = []
+        if start:
+            item = [start[1], start[2], section, start[3]]
+        elif item:
+            item.append(line.strip())
+        elif line.startswith("## "):
+            section = line[3:].strip()

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp spec``: what the specification of datagram-iWARP asks for, and which tests show it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from siwarp.cli import requirements, show
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="What siwarp's own specification asks for.")
+
+
+@app.callback()
+def _specs() -> None:
+    """What siwarp's own specification asks for."""
+
+
+@app.command()
+def dgram(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print the specification itself.")] = False,
+) -> None:
+    """Print the requirements of datagram-iWARP, each with the tests that show it."""
+    if text:
+        print(requirements.text(), end="")
+        return
+    found = requirements.parse(requirements.text())
+    if as_json:
+        show.data([asdict(requirement) for requirement in found])
+        return
+    if show.fancy():
+        rows = [(r.id, r.level, r.text, "\n".join(map(_short, r.tests))) for r in found]
+        show.table(("requirement", "level", "what it asks for", "shown by"), rows)
+    else:
+        for r in found:
+            print(f"{r.id} {r.level}: {r.text} [{' '.join(r.tests)}]")
+    print(f"{len(found)} requirements, {sum(bool(r.tests) for r in found)} shown by a test")
+
+
+def _short(test: str) -> str:
+    """The test's file without its folders, and its name."""
+    file, _, name = test.partition("::")
+    return f"{file.rpartition('/')[2]}::{name}"

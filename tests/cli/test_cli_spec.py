@@ -1,0 +1,30 @@
+"""`siwarp spec`: the requirements of datagram-iWARP, as a table, as JSON, as text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+
+def spec(*arguments: str) -> str:
+    command = [sys.executable, "-m", "siwarp.cli", "spec", "dgram", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_every_requirement_is_printed_with_the_tests_that_show_it() -> None:
+    found = json.loads(spec("--json"))
+    assert {"id", "level", "section", "text", "tests"} == set(found[0])
+    assert all(requirement["tests"] for requirement in found)
+    lines = spec().splitlines()
+    assert len(lines) == len(found) + 1
+    for requirement, line in zip(found, lines, strict=False):
+        assert line.startswith(f"{requirement['id']} {requirement['level']}: {requirement['text']}")
+        assert all(test in line for test in requirement["tests"])
+    assert lines[-1] == f"{len(found)} requirements, {len(found)} shown by a test"
+
+
+def test_the_text_is_the_specification() -> None:
+    text = spec("--text")
+    assert text.startswith("# Datagram-iWARP")
+    assert "**DGRAM-LLP-1** (MUST)" in text
