@@ -93,7 +93,7 @@ static inline void siw_ddp_queue_pop(struct siw_ddp_queue *queue)
 /* ---- streams -------------------------------------------------------------------------------- */
 
 #define SIW_DDP_QUEUES 4
-/* Messages framed and not yet taken by TCP, at most. A power of two. */
+/* Messages framed and not yet accepted below, at most. A power of two. */
 #define SIW_DDP_INFLIGHT 2048u
 
 struct siw_mpa_stream;
@@ -155,6 +155,7 @@ struct siw_ddp_tx {
 	uint32_t msn[SIW_DDP_QUEUES]; /* the next message's */
 	uint64_t begun, framed, accepted;
 	struct siw_ddp_framed *ring; /* messages accepted..framed-1 */
+	uint32_t ring_mask;	     /* it grows, up to SIW_DDP_INFLIGHT */
 };
 
 struct siw_ddp_stream {
@@ -166,9 +167,15 @@ struct siw_ddp_stream {
 	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
 };
 
+/* ---- ddp_stream.c ---- */
+
+/* With nothing below it. inflight: room for so many messages that are not accepted, at first; 2^n. */
+struct siw_ddp_stream *siw_ddp_stream_new(struct siw_ddp_port *port, uint32_t inflight);
+void siw_ddp_stream_free(struct siw_ddp_stream *stream);
+
 /* ---- ddp_rx.c, for ddp_park.c ---- */
 
-int siw_ddp_from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r);
+int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
 /* The next message's buffer leaves the queue: false if there is none. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
 /* A segment lies in its buffer: 1 it was its message's last (*delivery), 2. */

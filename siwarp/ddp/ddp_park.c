@@ -11,8 +11,7 @@
 
 #include "base/counters.h"
 #include "base/guard.h"
-#include "ddp/ddp_impl.h"
-#include "mpa/mpa.h"
+#include "ddp/ddp_lower.h"
 
 void siw_ddp_stream_park(struct siw_ddp_stream *stream, uint64_t octets)
 {
@@ -70,10 +69,10 @@ int siw_ddp_park(struct siw_ddp_stream *stream)
 		return 0;
 	}
 	iov = (struct iovec){ node->data, rx->seg.payload };
-	r = siw_mpa_rx_payload(stream->mpa, rx->seg.head_len, iov.iov_len ? &iov : NULL,
-			       iov.iov_len ? 1 : 0);
+	r = siw_ddp_lower_payload(stream, rx->seg.head_len, iov.iov_len ? &iov : NULL,
+				  iov.iov_len ? 1 : 0);
 	if (r != 1)
-		return siw_ddp_from_mpa(rx, stream->mpa, r);
+		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
 	park->coming = NULL;
 	if (park->last)

@@ -8,19 +8,20 @@
  */
 #include <errno.h>
 
-#include "ddp/ddp_impl.h"
-#include "mpa/mpa.h"
+#include "ddp/ddp_lower.h"
 
 static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 							0 };
 
-/* What mpa says, as this layer says it; an error is the stream's last word. */
-int siw_ddp_from_mpa(struct siw_ddp_rx *rx, struct siw_mpa_stream *mpa, int r)
+/* What comes from below, as this layer says it; an error is the stream's last word. */
+int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 {
+	struct siw_ddp_rx *rx = &stream->rx;
+
 	if (r >= 0)
 		return r;
 	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
-		rx->err = siw_mpa_error(mpa);
+		rx->err = siw_ddp_lower_error(stream);
 	} else if (r == -EFAULT) { /* the place is gone: no fault of the peer's, who is told so */
 		rx->err = LOCAL_CATASTROPHIC;
 		r = -EACCES;
@@ -37,9 +38,9 @@ static int refusal(struct siw_ddp_stream *stream)
 	int r = 1;
 
 	if (!rx->whole)
-		r = siw_mpa_rx_payload(stream->mpa, rx->seg.head_len, NULL, 0);
+		r = siw_ddp_lower_payload(stream, rx->seg.head_len, NULL, 0);
 	if (r < 1)
-		return siw_ddp_from_mpa(rx, stream->mpa, r);
+		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
 	rx->err = rx->why_err;
 	return rx->dead = rx->why; /* RFC5041-7.1-09: nothing behind it is looked at */
@@ -166,12 +167,12 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 		return r;
 	}
 	if (!rx->have) {
-		r = siw_mpa_rx_fpdu(stream->mpa, &head, &head_len, &seg_len, &rx->whole);
+		r = siw_ddp_lower_rx(stream, &head, &head_len, &seg_len, &rx->whole);
 		if (r <= 0)
-			return siw_ddp_from_mpa(rx, stream->mpa, r);
+			return siw_ddp_from_lower(stream, r);
 		if (!seg_len) {
-			r = siw_mpa_rx_payload(stream->mpa, 0, NULL, 0);
-			return r == 1 ? 2 : siw_ddp_from_mpa(rx, stream->mpa, r);
+			r = siw_ddp_lower_payload(stream, 0, NULL, 0);
+			return r == 1 ? 2 : siw_ddp_from_lower(stream, r);
 		}
 		r = judge(stream, head, seg_len);
 		if (r != 1) {
@@ -216,10 +217,10 @@ int siw_ddp_placed(struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg,
 static int place_spare(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
 		       struct siw_ddp_delivery *delivery)
 {
-	int r = siw_mpa_rx_payload(stream->mpa, stream->rx.seg.head_len, NULL, 0);
+	int r = siw_ddp_lower_payload(stream, stream->rx.seg.head_len, NULL, 0);
 
 	if (r != 1)
-		return siw_ddp_from_mpa(&stream->rx, stream->mpa, r);
+		return siw_ddp_from_lower(stream, r);
 	stream->rx.have = false;
 	q->spare = false;
 	q->msn++;
@@ -251,9 +252,9 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
 	if (n < 0)
 		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
-	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
+	r = siw_ddp_lower_payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
-		return siw_ddp_from_mpa(rx, stream->mpa, r);
+		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
 	return siw_ddp_placed(q, seg, delivery);
 }
@@ -279,7 +280,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 				     seg->to, seg->payload, iov, SIW_DDP_MAX_SGE, &err);
 	if (n < 0)
 		return refuse(stream, -EACCES, err);
-	r = siw_mpa_rx_payload(stream->mpa, seg->head_len, n ? iov : NULL, n);
+	r = siw_ddp_lower_payload(stream, seg->head_len, n ? iov : NULL, n);
 	/*
 	 * Held only while placing: between two calls the peer may be silent for ever, and whoever
 	 * frees the STag does not wait for that.
@@ -287,7 +288,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	if (n)
 		siw_ddp_stag_put(stream->port, seg->stag);
 	if (r != 1)
-		return siw_ddp_from_mpa(rx, stream->mpa, r);
+		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
 	if (!seg->last)
 		return 2;

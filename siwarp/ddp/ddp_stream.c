@@ -48,14 +48,14 @@ void siw_ddp_listener_close(struct siw_ddp_listener *listener)
 	free(listener);
 }
 
-static void stream_free(struct siw_ddp_stream *stream)
+void siw_ddp_stream_free(struct siw_ddp_stream *stream)
 {
 	siw_ddp_park_free(stream);
 	free(stream->tx.ring);
 	free(stream);
 }
 
-static struct siw_ddp_stream *stream_new(struct siw_ddp_port *port)
+struct siw_ddp_stream *siw_ddp_stream_new(struct siw_ddp_port *port, uint32_t inflight)
 {
 	struct siw_ddp_stream *stream;
 	int qn;
@@ -65,7 +65,8 @@ static struct siw_ddp_stream *stream_new(struct siw_ddp_port *port)
 	memset(stream, 0, sizeof(*stream));
 	stream->port = port;
 	stream->identity = stream;
-	stream->tx.ring = malloc(SIW_DDP_INFLIGHT * sizeof(*stream->tx.ring));
+	stream->tx.ring_mask = inflight - 1;
+	stream->tx.ring = malloc(inflight * sizeof(*stream->tx.ring));
 	if (!stream->tx.ring) {
 		free(stream);
 		return NULL;
@@ -77,14 +78,14 @@ static struct siw_ddp_stream *stream_new(struct siw_ddp_port *port)
 
 int siw_ddp_accept(struct siw_ddp_listener *listener, void *token, struct siw_ddp_stream **out)
 {
-	struct siw_ddp_stream *stream = stream_new(listener->port);
+	struct siw_ddp_stream *stream = siw_ddp_stream_new(listener->port, SIW_DDP_INFLIGHT);
 	int r;
 
 	if (!stream)
 		return -ENOMEM;
 	r = siw_mpa_accept(listener->mpa, token, &stream->mpa);
 	if (r) {
-		stream_free(stream);
+		siw_ddp_stream_free(stream);
 		return r;
 	}
 	*out = stream;
@@ -95,14 +96,14 @@ int siw_ddp_connect(struct siw_ddp_port *port, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params, void *token,
 		    struct siw_ddp_stream **out)
 {
-	struct siw_ddp_stream *stream = stream_new(port);
+	struct siw_ddp_stream *stream = siw_ddp_stream_new(port, SIW_DDP_INFLIGHT);
 	int r;
 
 	if (!stream)
 		return -ENOMEM;
 	r = siw_mpa_connect(port->llp, dest, source, params, token, &stream->mpa);
 	if (r) {
-		stream_free(stream);
+		siw_ddp_stream_free(stream);
 		return r;
 	}
 	*out = stream;
@@ -170,7 +171,7 @@ int siw_ddp_drain(struct siw_ddp_stream *stream)
 void siw_ddp_close(struct siw_ddp_stream *stream, bool abort)
 {
 	siw_mpa_close(stream->mpa, abort);
-	stream_free(stream);
+	siw_ddp_stream_free(stream);
 }
 
 struct siw_ddp_port *siw_ddp_stream_port(const struct siw_ddp_stream *stream)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_tx.c - messages cut into segments (RFC 5041 section 5.2) that go to mpa one by one, in
+ * ddp/ddp_tx.c - messages cut into segments (RFC 5041 section 5.2) that go down one by one, in
  * order (RFC5041-5.3-02, -03). One message at a time is in the works: a cursor.
  */
 #include <errno.h>
+#include <stdlib.h>
 
-#include "ddp/ddp_impl.h"
-#include "mpa/mpa.h"
+#include "ddp/ddp_lower.h"
 
 /* Octets that one call frames at most: others of the port want their turn too. */
 #define TURN (1u << 20)
@@ -14,28 +14,46 @@
 static void refresh_accepted(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
-	uint64_t fpdus = siw_mpa_tx_accepted(stream->mpa);
+	uint64_t fpdus = siw_ddp_lower_accepted(stream);
 
-	while (tx->accepted != tx->framed &&
-	       tx->ring[tx->accepted % SIW_DDP_INFLIGHT].fpdus <= fpdus)
+	while (tx->accepted != tx->framed && tx->ring[tx->accepted & tx->ring_mask].fpdus <= fpdus)
 		tx->accepted++;
+}
+
+/* Twice the room for messages that are not accepted: false if that is more than there may be. */
+static __attribute__((cold, noinline)) bool grow(struct siw_ddp_tx *tx)
+{
+	uint32_t size = (tx->ring_mask + 1) * 2;
+	struct siw_ddp_framed *ring;
+
+	if (size > SIW_DDP_INFLIGHT)
+		return false;
+	ring = malloc(size * sizeof(*ring));
+	if (!ring)
+		return false;
+	for (uint64_t i = tx->accepted; i != tx->framed; i++)
+		ring[i & (size - 1)] = tx->ring[i & tx->ring_mask];
+	free(tx->ring);
+	tx->ring = ring;
+	tx->ring_mask = size - 1;
+	return true;
 }
 
 static bool ring_full(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
 
-	if (tx->framed - tx->accepted < SIW_DDP_INFLIGHT)
+	if (tx->framed - tx->accepted <= tx->ring_mask)
 		return false;
 	refresh_accepted(stream);
-	return tx->framed - tx->accepted == SIW_DDP_INFLIGHT;
+	return tx->framed - tx->accepted > tx->ring_mask && !grow(tx);
 }
 
 static void message_framed(struct siw_ddp_stream *stream, uint32_t stag, uint64_t fpdus)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
 
-	tx->ring[tx->framed++ % SIW_DDP_INFLIGHT] = (struct siw_ddp_framed){ fpdus, stag };
+	tx->ring[tx->framed++ & tx->ring_mask] = (struct siw_ddp_framed){ fpdus, stag };
 	tx->active = false;
 }
 
@@ -79,7 +97,7 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	uint64_t left = tx->msg.length - tx->offset;
 	/* Asked anew each time: it may change between segments (RFC5041-3-02). */
 	uint64_t len =
-		siw_mpa_mulpdu(stream->mpa) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
+		siw_ddp_lower_mulpdu(stream) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 	bool last = left <= len; /* RFC5041-4.1-03, -04 */
 	struct iovec iov[SIW_DDP_MAX_SGE];
 	uint8_t head[SIW_DDP_MAX_HEAD];
@@ -95,7 +113,7 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	if (n < 0)
 		return n;
 	head_len = put_head(tx, last, head);
-	r = siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
+	r = siw_ddp_lower_tx(stream, head, head_len, iov, n);
 	if (tx->msg.from_stag && n)
 		siw_ddp_stag_put(stream->port, tx->msg.src_stag);
 	if (__builtin_expect(r == -EFAULT, 0)) {
@@ -108,7 +126,7 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	*framed = len;
 	if (last)
 		message_framed(stream, tx->msg.from_stag && tx->msg.length ? tx->msg.src_stag : 0,
-			       siw_mpa_tx_framed(stream->mpa));
+			       siw_ddp_lower_framed(stream));
 	return 1;
 }
 
@@ -132,7 +150,7 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 		}
 		if (flushed) /* cannot be: an empty batch takes any segment */
 			return -EIO;
-		r = siw_mpa_tx_flush(stream->mpa);
+		r = siw_ddp_lower_flush(stream);
 		if (r <= 0)
 			return r;
 		flushed = true;
@@ -176,11 +194,11 @@ int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
 		return -EBUSY;
 	if (ring_full(stream))
 		return -EAGAIN;
-	r = siw_mpa_tx_fpdu(stream->mpa, "", 0, NULL, 0);
+	r = siw_ddp_lower_tx(stream, "", 0, NULL, 0);
 	if (r != 1)
 		return r ? r : -EAGAIN;
 	stream->tx.begun++;
-	message_framed(stream, 0, siw_mpa_tx_framed(stream->mpa));
+	message_framed(stream, 0, siw_ddp_lower_framed(stream));
 	return 1;
 }
 
@@ -199,12 +217,12 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream)
 {
-	return siw_mpa_tx_flush(stream->mpa);
+	return siw_ddp_lower_flush(stream);
 }
 
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
 {
-	return siw_mpa_tx_blocked(stream->mpa);
+	return siw_ddp_lower_blocked(stream);
 }
 
 uint64_t siw_ddp_tx_begun(const struct siw_ddp_stream *stream)
@@ -225,7 +243,7 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 
 	refresh_accepted(stream);
 	for (i = tx->accepted; i != tx->framed; i++) {
-		if (tx->ring[i % SIW_DDP_INFLIGHT].stag == stag)
+		if (tx->ring[i & tx->ring_mask].stag == stag)
 			return 1;
 	}
 	return tx->active && tx->msg.from_stag && tx->msg.src_stag == stag && tx->offset > 0;

@@ -82,7 +82,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Operations begun and not yet taken by TCP, at most. A power of two. */
+/* Operations begun and not yet accepted below, at most. A power of two. */
 #define SIW_RDMAP_INFLIGHT 2048u
 /* A Terminate of ours is shorter; a peer's may have what we do not expect behind it. */
 #define SIW_RDMAP_TERM_BUF 256
@@ -150,7 +150,8 @@ struct siw_rdmap_tx {
 	bool shut;
 	uint8_t term; /* enum siw_rdmap_term_state */
 	uint64_t begun, accepted;
-	uint64_t *ring; /* operation -> number of its ddp message */
+	uint64_t *ring;	    /* operation -> number of its ddp message */
+	uint32_t ring_mask; /* it grows, up to SIW_RDMAP_INFLIGHT */
 	uint32_t term_len;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
@@ -184,6 +185,13 @@ struct siw_rdmap_stream {
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
 };
+
+/*
+ * rdmap_stream.c: with nothing below it. inflight: room for so many operations that are not accepted, at
+ * first; a power of two.
+ */
+struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight);
+void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
 
 /* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
 void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,

@@ -36,14 +36,15 @@ void siw_rdmap_listener_close(struct siw_rdmap_listener *listener)
 	siw_ddp_listener_close(below(listener));
 }
 
-static struct siw_rdmap_stream *stream_new(void)
+struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight)
 {
 	struct siw_rdmap_stream *stream;
 
 	if (posix_memalign((void **)&stream, 64, sizeof(*stream)))
 		return NULL;
 	memset(stream, 0, sizeof(*stream));
-	stream->tx.ring = malloc(SIW_RDMAP_INFLIGHT * sizeof(*stream->tx.ring));
+	stream->tx.ring_mask = inflight - 1;
+	stream->tx.ring = malloc(inflight * sizeof(*stream->tx.ring));
 	if (!stream->tx.ring) {
 		free(stream);
 		return NULL;
@@ -51,7 +52,7 @@ static struct siw_rdmap_stream *stream_new(void)
 	return stream;
 }
 
-static void stream_free(struct siw_rdmap_stream *stream)
+void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 {
 	if (stream->q_read)
 		siw_ddp_queue_destroy(stream->q_read);
@@ -67,14 +68,14 @@ static void stream_free(struct siw_rdmap_stream *stream)
 int siw_rdmap_accept(struct siw_rdmap_listener *listener, void *token,
 		     struct siw_rdmap_stream **out)
 {
-	struct siw_rdmap_stream *stream = stream_new();
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT);
 	int r;
 
 	if (!stream)
 		return -ENOMEM;
 	r = siw_ddp_accept(below(listener), token, &stream->ddp);
 	if (r) {
-		stream_free(stream);
+		siw_rdmap_stream_free(stream);
 		return r;
 	}
 	stream->port = (struct siw_rdmap_port *)siw_ddp_stream_port(stream->ddp);
@@ -86,14 +87,14 @@ int siw_rdmap_connect(struct siw_rdmap_port *port, const struct siw_addr *dest,
 		      const struct siw_addr *source, const struct siw_mpa_params *params,
 		      void *token, struct siw_rdmap_stream **out)
 {
-	struct siw_rdmap_stream *stream = stream_new();
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT);
 	int r;
 
 	if (!stream)
 		return -ENOMEM;
 	r = siw_ddp_connect(ddp_port(port), dest, source, params, token, &stream->ddp);
 	if (r) {
-		stream_free(stream);
+		siw_rdmap_stream_free(stream);
 		return r;
 	}
 	stream->port = port;
@@ -326,5 +327,5 @@ void siw_rdmap_close(struct siw_rdmap_stream *stream, bool abort)
 	siw_rdmap_traffic_report(&stream->traffic);
 	siw_rdmap_read_free_all(stream);
 	siw_ddp_close(stream->ddp, abort);
-	stream_free(stream);
+	siw_rdmap_stream_free(stream);
 }

@@ -4,6 +4,7 @@
  * either the user's next or the response to the peer's oldest Read Request, in turns.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
@@ -16,8 +17,27 @@ static void refresh_accepted(struct siw_rdmap_stream *stream)
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t messages = siw_ddp_tx_accepted(stream->ddp);
 
-	while (tx->accepted != tx->begun && tx->ring[tx->accepted % SIW_RDMAP_INFLIGHT] <= messages)
+	while (tx->accepted != tx->begun && tx->ring[tx->accepted & tx->ring_mask] <= messages)
 		tx->accepted++;
+}
+
+/* Twice the room for operations that are not accepted: false if that is more than there may be. */
+static __attribute__((cold, noinline)) bool grow(struct siw_rdmap_tx *tx)
+{
+	uint32_t size = (tx->ring_mask + 1) * 2;
+	uint64_t *ring;
+
+	if (size > SIW_RDMAP_INFLIGHT)
+		return false;
+	ring = malloc(size * sizeof(*ring));
+	if (!ring)
+		return false;
+	for (uint64_t i = tx->accepted; i != tx->begun; i++)
+		ring[i & (size - 1)] = tx->ring[i & tx->ring_mask];
+	free(tx->ring);
+	tx->ring = ring;
+	tx->ring_mask = size - 1;
+	return true;
 }
 
 /* An error in what this end sends: the stream is over, and the Terminate says why. */
@@ -77,9 +97,9 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 		tx->waiting = tx->response;
 		return -EAGAIN;
 	}
-	if (tx->begun - tx->accepted == SIW_RDMAP_INFLIGHT) {
+	if (tx->begun - tx->accepted > tx->ring_mask) {
 		refresh_accepted(stream);
-		if (tx->begun - tx->accepted == SIW_RDMAP_INFLIGHT)
+		if (tx->begun - tx->accepted > tx->ring_mask && !grow(tx))
 			return -EAGAIN;
 	}
 	before = siw_ddp_tx_begun(stream->ddp);
@@ -93,7 +113,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	tx->waiting = false;
 	tx->active = r == 0;
 	tx->response = false;
-	tx->ring[tx->begun++ % SIW_RDMAP_INFLIGHT] = siw_ddp_tx_begun(stream->ddp);
+	tx->ring[tx->begun++ & tx->ring_mask] = siw_ddp_tx_begun(stream->ddp);
 	siw_rdmap_traffic_count(&stream->traffic.sent, 1,
 				op->opcode == SIW_RDMAP_READ_REQUEST ? 0 : op->length);
 	return 0;
@@ -218,7 +238,7 @@ uint64_t siw_rdmap_faulty(struct siw_rdmap_stream *stream)
 	refresh_accepted(stream);
 	/* What TCP choked on is the first message that it has not taken. */
 	if (tx->accepted != tx->begun &&
-	    tx->ring[tx->accepted % SIW_RDMAP_INFLIGHT] == siw_ddp_tx_accepted(stream->ddp) + 1)
+	    tx->ring[tx->accepted & tx->ring_mask] == siw_ddp_tx_accepted(stream->ddp) + 1)
 		return tx->accepted + 1;
 	return 0;
 }

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments, whichever that
+ * is. Segments come whole and in order from all of them.
+ *
+ * What it does NOT do: anything else. Start-up and teardown are the business of who made the stream.
+ */
+#ifndef SIW_DDP_LOWER_H
+#define SIW_DDP_LOWER_H
+
+#include "ddp/ddp_impl.h"
+#include "mpa/mpa.h"
+
+/* ---- out: send lock -------------------------------------------------------------------------- */
+
+/* Octets of the next segment at most, header included. */
+static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
+{
+	return siw_mpa_mulpdu(stream->mpa);
+}
+
+/* As siw_mpa_tx_fpdu. */
+static inline int siw_ddp_lower_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
+				   const struct iovec *iov, int n)
+{
+	return siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
+}
+
+static inline int siw_ddp_lower_flush(struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_flush(stream->mpa);
+}
+
+static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_blocked(stream->mpa);
+}
+
+/* Segments taken, and those whose octets are wanted no more. */
+static inline uint64_t siw_ddp_lower_framed(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_framed(stream->mpa);
+}
+
+static inline uint64_t siw_ddp_lower_accepted(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_accepted(stream->mpa);
+}
+
+/* ---- in: progress lock ----------------------------------------------------------------------- */
+
+/* As siw_mpa_rx_fpdu. */
+static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t **head,
+				   size_t *head_len, size_t *seg_len, bool *whole)
+{
+	return siw_mpa_rx_fpdu(stream->mpa, head, head_len, seg_len, whole);
+}
+
+/* As siw_mpa_rx_payload. */
+static inline int siw_ddp_lower_payload(struct siw_ddp_stream *stream, size_t skip,
+					const struct iovec *iov, int n)
+{
+	return siw_mpa_rx_payload(stream->mpa, skip, iov, n);
+}
+
+/* The error behind the last -EPROTO or -EBADMSG of these two. */
+static inline struct siw_wire_err siw_ddp_lower_error(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_error(stream->mpa);
+}
+
+#endif
