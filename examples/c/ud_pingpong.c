@@ -6,6 +6,7 @@
  *   ./ud_pingpong                        prints its port and answers
  *   ./ud_pingpong 127.0.0.1 PORT [COUNT]
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ enum { SIZE = 64, SLOTS = 8 };
 static char memory[SLOTS + 1][SIZE]; /* the last one is what we send */
 static struct siw_mr *mr;
 static struct siw_qp *qp;
-static struct siw_cq *cq;
+static struct siw_cq *sends, *receives;
 
 static void must(int good, const char *what)
 {
@@ -28,12 +29,36 @@ static void must(int good, const char *what)
 	exit(1);
 }
 
+/* For functions that return a negative errno value. */
+static void check(int result, const char *what)
+{
+	errno = -result;
+	must(result >= 0, what);
+}
+
+/* Polls until something completes; source may be NULL. */
+static uint64_t complete(struct siw_cq *cq, struct siw_addr *source)
+{
+	struct siw_wc wc;
+	int n;
+
+	do
+		n = siw_poll_cq_from(cq, 1, &wc, source);
+	while (n == 0);
+	check(n, "siw_poll_cq_from");
+	if (wc.status) {
+		fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc.status));
+		exit(1);
+	}
+	return wc.wr_id;
+}
+
 static void post_recv(uint64_t slot)
 {
 	struct siw_sge sge = { (uintptr_t)memory[slot], SIZE, mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	must(!siw_post_recv(qp, &wr, &bad), "siw_post_recv");
+	check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
 }
 
 static void post_send(struct siw_ah *ah)
@@ -43,31 +68,18 @@ static void post_send(struct siw_ah *ah)
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = SIW_WR_SEND,
-		/* The send queue has room again when this one's completion was polled. */
 		.send_flags = SIW_SEND_SIGNALED,
 		/* remote_qpn 0: the port of the address handle; the top bit: our own Q_Key */
 		.wr.ud = { .ah = ah, .remote_qkey = 0x80000000 },
 	};
 	struct siw_send_wr *bad;
 
-	must(!siw_post_send(qp, &wr, &bad), "siw_post_send");
-}
-
-/* Polls until a message is there; its slot, and where it came from. */
-static uint64_t receive(struct siw_addr *source)
-{
-	struct siw_wc wc;
-	int n;
-
-	do
-		n = siw_poll_cq_from(cq, 1, &wc, source);
-	while (n == 0 || (n == 1 && !wc.status && wc.opcode == SIW_WC_SEND));
-	must(n == 1, "siw_poll_cq_from");
-	if (wc.status) {
-		fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc.status));
-		exit(1);
-	}
-	return wc.wr_id;
+	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
+	/*
+	 * Until this is polled the send holds its octets and the queue's one slot. On one CQ with the
+	 * receives it could come behind the answer.
+	 */
+	complete(sends, NULL);
 }
 
 static void answer(struct siw_pd *pd)
@@ -75,7 +87,7 @@ static void answer(struct siw_pd *pd)
 	struct siw_addr source;
 
 	for (;;) {
-		uint64_t slot = receive(&source);
+		uint64_t slot = complete(receives, &source);
 		struct siw_ah *ah = siw_create_ah(pd, &source);
 
 		must(ah != NULL, "siw_create_ah");
@@ -101,7 +113,7 @@ static void ask(struct siw_pd *pd, const struct siw_addr *dest, int count)
 
 		snprintf(memory[SLOTS], SIZE, i < count ? "ping %d" : "bye %d", i);
 		post_send(ah);
-		slot = receive(&source);
+		slot = complete(receives, &source);
 		if (memcmp(memory[slot], memory[SLOTS], SIZE)) {
 			fprintf(stderr, "message %d came back as another\n", i);
 			exit(1);
@@ -130,33 +142,37 @@ int main(int argc, char **argv)
 	struct siw_pd *pd;
 	char text[64];
 
-	must(!siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
+	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
 	if (argc > 2)
-		must(!siw_addr_parse(argv[1], (uint16_t)atoi(argv[2]), &dest), argv[1]);
+		check(siw_addr_parse(argv[1], (uint16_t)atoi(argv[2]), &dest), argv[1]);
 	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
 	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
 	must((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
 	     "siw_reg_mr");
-	must((cq = siw_create_cq(context, 2 * SLOTS, NULL, NULL, 0)) != NULL, "siw_create_cq");
-	init.send_cq = init.recv_cq = cq;
+	must((sends = siw_create_cq(context, 1, NULL, NULL, 0)) != NULL, "siw_create_cq");
+	must((receives = siw_create_cq(context, SLOTS, NULL, NULL, 0)) != NULL, "siw_create_cq");
+	init.send_cq = sends;
+	init.recv_cq = receives;
 	must((qp = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
 	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++)
-		must(!siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state }, SIW_QP_STATE),
-		     "siw_modify_qp");
+		check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state }, SIW_QP_STATE),
+		      "siw_modify_qp");
 	for (uint64_t slot = 0; slot < SLOTS; slot++)
 		post_recv(slot);
 
 	if (argc > 2) {
 		ask(pd, &dest, argc > 3 ? atoi(argv[3]) : 1000);
 	} else {
-		must(!siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
+		check(siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
 		printf("%s\n", siw_addr_format(&self, text, sizeof(text)));
 		fflush(stdout);
 		answer(pd);
 	}
 	siw_destroy_qp(qp);
-	siw_destroy_cq(cq);
+	siw_destroy_cq(sends);
+	siw_destroy_cq(receives);
 	siw_dereg_mr(mr);
 	siw_dealloc_pd(pd);
-	return siw_close_device(context) ? 1 : 0;
+	check(siw_close_device(context), "siw_close_device");
+	return 0;
 }
