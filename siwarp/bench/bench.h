@@ -74,7 +74,7 @@ _Noreturn void siw_bench_die(int code, const char *format, ...)
 uint64_t siw_bench_now(void); /* ns */
 void siw_bench_pin(int cpu);
 /* Raises the soft limit of descriptors to the hard one, and dies if that is too low for n sockets. */
-void siw_bench_need_fds(uint32_t n); /* bench_crowd.c */
+void siw_bench_need_fds(uint32_t n);
 void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots);
 void siw_bench_buf_free(struct siw_bench_buf *buf);
 static inline char *siw_bench_slot(const struct siw_bench_buf *buf, uint32_t i)

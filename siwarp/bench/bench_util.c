@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +31,23 @@ uint64_t siw_bench_now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#define OTHER_FDS 100 /* that a process has beside its QPs */
+
+void siw_bench_need_fds(uint32_t n)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "getrlimit: %s", strerror(errno));
+	if (limit.rlim_max < n + OTHER_FDS)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR,
+			      "%u descriptors are needed, and `ulimit -Hn` is %llu: raise it",
+			      n + OTHER_FDS, (unsigned long long)limit.rlim_max);
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "setrlimit: %s", strerror(errno));
 }
 
 /* Only the calling thread: the device's own goes where the scheduler wants it. */

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from siwarp.bench import personas
+from siwarp.bench import memory, personas
 from siwarp.bench import table as figures
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
@@ -313,6 +313,50 @@ def crowd(
 ) -> None:
     """One-way latency of UD beside 1,000 idle QPs."""
     _do(as_json, "crowd", size=size, iters=iters, rounds=rounds)
+
+
+@app.command("memory")
+def of_peers(
+    qp: str = typer.Option(",".join(memory.QPS), "--qp", help="Kinds of queue pairs, with commas."),
+    peers: str = typer.Option(
+        ",".join(map(str, memory.PEERS)), "--peers", help="Numbers of peers, with commas."
+    ),
+    as_json: bool = _JSON,
+) -> None:
+    """Memory of a process, and the kernel's for its sockets, by the number of its peers."""
+    qps = tuple(qp.split(","))
+    if unknown := [name for name in qps if name not in memory.QPS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(memory.QPS)}")
+    if not all(word.isdecimal() and 0 < int(word) <= 16_000 for word in peers.split(",")):
+        raise typer.BadParameter("numbers from 1 to 16000, with commas", param_hint="--peers")
+    with bar("memory") as progress:
+        try:
+            found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
+        except BenchError as e:
+            print(f"siwarp bench: {e}", file=sys.stderr)
+            raise typer.Exit(1) from None
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    _show_memory(found)
+
+
+def _show_memory(found: dict[str, Any]) -> None:
+    """Print a line for each point: what there is in all, and what a further peer costs."""
+    print("octets                  in all: process, kernel's buffers   of each further peer")
+    for qp, points in found.items():
+        for point in points:
+            per_peer = "".join(
+                f"{state} {point[f'{state}_per_peer']:>7,}   "
+                for state in ("idle", "loaded")
+                if f"{state}_per_peer" in point
+            )
+            print(
+                f"{qp.upper()} {point['peers']:>7,} peers {point['idle']:>16,} "
+                f"{point['idle_kernel']:>14,}   {per_peer}".rstrip()
+            )
+    if any(point["kernel_objects"] is None for points in found.values() for point in points):
+        print("without the kernel's own objects for sockets: /proc/slabinfo is root's to read")
 
 
 @app.command("personas")

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * siwarp-bench-memory: what one process's memory holds for its peers. Started by `siwarp bench memory`
+ * twice, as the end that is measured and as the end that has the peers, with a socket pair between
+ * them.
+ *
+ * The measured end prints one line of JSON: its own PSS and what the kernel holds for its sockets, with
+ * every peer known and nothing under way ("idle"), and with one message on its way to each of them
+ * that no peer takes, as the other end is stopped ("loaded").
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <linux/sock_diag.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <siwarp/cm.h>
+#include <siwarp/siw.h>
+
+#include "bench/bench.h"
+
+#define RING	   4 /* requests and receives that a queue pair has room for */
+#define MESSAGE	   1024
+#define OWN_QKEY   0x80000000u
+#define CM_WAIT_MS 10000
+#define LIMIT_S	   120
+#define BACKLOG	   4096
+
+struct end {
+	const char *qp;
+	uint32_t peers;
+	int ctl;
+	pid_t other;
+	struct siw_context *context;
+	struct siw_pd *pd;
+	struct siw_cq *cq;
+	struct siw_mr *mr;
+	char *memory;
+	struct siw_cm_channel *cm;
+	struct siw_qp **qps; /* measured end: one, or of RC one for each peer */
+	struct siw_ah **ahs;
+	struct siw_cm_id **ids;
+};
+
+static void check(int r, const char *what)
+{
+	if (r < 0)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
+}
+
+static void *made(void *object, const char *what)
+{
+	if (!object)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
+	return object;
+}
+
+static bool connected(const struct end *e)
+{
+	return !strcmp(e->qp, "rc");
+}
+
+/* Whether a request completes without the peer's doing: UD. (RC, too, but each has a queue of its own.) */
+static bool at_once(const struct end *e)
+{
+	return !strcmp(e->qp, "ud");
+}
+
+/* ---- what there is --------------------------------------------------------------------------------- */
+
+/* Octets of this process: its own, and its share of what it has in common with others. */
+static uint64_t own_pss(void)
+{
+	FILE *file = made(fopen("/proc/self/smaps_rollup", "r"), "/proc/self/smaps_rollup");
+	unsigned long long kib = 0;
+	char line[256];
+
+	while (fgets(line, sizeof(line), file))
+		if (sscanf(line, "Pss: %llu kB", &kib) == 1)
+			break;
+	fclose(file);
+	return kib * 1024;
+}
+
+/* Octets that the kernel has allocated for what a socket sent and received. */
+static uint64_t of_socket(int fd)
+{
+	uint32_t info[SK_MEMINFO_VARS] = { 0 };
+	socklen_t size = sizeof(info);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &size))
+		return 0;
+	return (uint64_t)info[SK_MEMINFO_RMEM_ALLOC] + info[SK_MEMINFO_WMEM_ALLOC] +
+	       info[SK_MEMINFO_FWD_ALLOC] + info[SK_MEMINFO_WMEM_QUEUED] + info[SK_MEMINFO_OPTMEM] +
+	       info[SK_MEMINFO_BACKLOG];
+}
+
+/* The same for all of this process's, and how many sockets it has. */
+static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
+{
+	DIR *fds = made(opendir("/proc/self/fd"), "/proc/self/fd");
+	struct dirent *entry;
+	uint64_t octets = 0;
+
+	*sockets = 0;
+	while ((entry = readdir(fds))) {
+		int fd = atoi(entry->d_name);
+		struct stat st;
+
+		if (entry->d_name[0] == '.' || fd == e->ctl || fstat(fd, &st) ||
+		    !S_ISSOCK(st.st_mode))
+			continue;
+		octets += of_socket(fd);
+		++*sockets;
+	}
+	closedir(fds);
+	return octets;
+}
+
+/* ---- both ends ------------------------------------------------------------------------------------- */
+
+/* cqe: completions that nobody polls. */
+static void open_end(struct end *e, uint32_t cqe)
+{
+	struct siw_addr loopback;
+
+	siw_addr_parse("127.0.0.1", 0, &loopback);
+	e->context = made(siw_open_device_by_addr(&loopback), "the loopback device");
+	e->pd = made(siw_alloc_pd(e->context), "a protection domain");
+	e->cq = made(siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0),
+		     "a completion queue");
+	e->memory = made(calloc(1, MESSAGE), "memory");
+	e->mr = made(siw_reg_mr(e->pd, e->memory, MESSAGE, SIW_ACCESS_LOCAL_WRITE), "a region");
+	if (connected(e))
+		e->cm = made(siw_cm_create_channel(e->context), "a channel");
+}
+
+static struct siw_qp *make_qp(struct end *e)
+{
+	struct siw_qp_init_attr init = {
+		.send_cq = e->cq,
+		.recv_cq = e->cq,
+		.qp_type = connected(e) ? SIW_QPT_RC : SIW_QPT_UD,
+		.cap = { RING, RING, 1, 1, 0 },
+	};
+	struct siw_qp *qp;
+
+	siw_addr_parse("127.0.0.1", 0, &init.addr);
+	qp = made(siw_create_qp(e->pd, &init), "a queue pair");
+	for (int s = SIW_QPS_INIT; !connected(e) && s <= SIW_QPS_RTS; s++)
+		check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s }, SIW_QP_STATE),
+		      "moving the queue pair");
+	return qp;
+}
+
+static void post_recv(struct end *e, struct siw_qp *qp)
+{
+	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
+	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
+
+	check(siw_post_recv(qp, &wr, &bad), "posting a receive");
+}
+
+static uint16_t port_of(struct siw_qp *qp)
+{
+	struct siw_addr a;
+
+	check(siw_qp_addr(qp, &a, NULL), "the queue pair's address");
+	return ntohs(a.port_be);
+}
+
+/* ---- the end that has the peers --------------------------------------------------------------------- */
+
+static void have_datagram_peers(struct end *e)
+{
+	for (uint32_t i = 0; i < e->peers; i++) {
+		struct siw_qp *qp = make_qp(e);
+
+		post_recv(e, qp);
+		siw_bench_swap(e->ctl, port_of(qp));
+	}
+}
+
+static void accept_one(struct end *e, struct siw_cm_id *id)
+{
+	struct siw_qp *qp = make_qp(e);
+
+	check(siw_cm_bind_qp(id, qp), "binding");
+	post_recv(e, qp);
+	check(siw_cm_accept(id, NULL), "accepting");
+}
+
+static void have_connected_peers(struct end *e)
+{
+	struct siw_cm_id *listener = made(siw_cm_create_id(e->cm, NULL), "an id");
+	struct siw_addr a;
+	uint32_t there = 0;
+
+	siw_addr_parse("127.0.0.1", 0, &a);
+	check(siw_cm_listen(listener, &a, BACKLOG), "listening");
+	check(siw_cm_addr(listener, &a, NULL), "the listener's address");
+	siw_bench_swap(e->ctl, ntohs(a.port_be));
+	while (there < e->peers) {
+		struct siw_cm_event event;
+
+		check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS), "waiting for a connection");
+		if (event.event == SIW_CM_CONNECT_REQUEST)
+			accept_one(e, event.id);
+		else if (event.event == SIW_CM_ESTABLISHED)
+			there++;
+	}
+}
+
+static void be_peers(struct end *e)
+{
+	siw_bench_swap(e->ctl, (uint64_t)getpid());
+	if (connected(e))
+		have_connected_peers(e);
+	else
+		have_datagram_peers(e);
+	siw_bench_swap(e->ctl, 0); /* all are there */
+	siw_bench_swap(e->ctl, 0); /* all is measured */
+}
+
+/* ---- the end that is measured ------------------------------------------------------------------------ */
+
+static void meet_datagram_peers(struct end *e)
+{
+	struct siw_addr a;
+
+	e->qps[0] = make_qp(e);
+	for (uint32_t i = 0; i < e->peers; i++) {
+		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
+		e->ahs[i] = made(siw_create_ah(e->pd, &a), "an address handle");
+	}
+}
+
+/* One after the other: what is measured is memory, and a queue of starting ones would cost some. */
+static void meet_connected_peers(struct end *e)
+{
+	struct siw_addr a;
+
+	siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
+	for (uint32_t i = 0; i < e->peers; i++) {
+		struct siw_cm_event event;
+
+		e->ids[i] = made(siw_cm_create_id(e->cm, NULL), "an id");
+		e->qps[i] = make_qp(e);
+		check(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
+		check(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
+		check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS), "waiting for the connection");
+		if (event.event != SIW_CM_ESTABLISHED)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "connection %u: %s", i,
+				      siw_cm_event_str(event.event));
+	}
+}
+
+static void send_to(struct end *e, uint32_t peer, int flags)
+{
+	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
+	struct siw_send_wr *bad,
+		wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND, .send_flags = flags };
+
+	if (!connected(e)) {
+		wr.wr.ud.ah = e->ahs[peer];
+		wr.wr.ud.remote_qkey = OWN_QKEY;
+	}
+	check(siw_post_send(connected(e) ? e->qps[peer] : e->qps[0], &wr, &bad), "posting a send");
+}
+
+static void await_completion(struct end *e)
+{
+	struct siw_bench_guard guard = { 0 };
+	struct siw_wc wc;
+	int n;
+
+	while (!(n = siw_poll_cq(e->cq, 1, &wc)))
+		if (siw_bench_idle(&guard))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a request does not complete");
+	check(n, "polling");
+	if (wc.status != SIW_WC_SUCCESS)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s",
+			      siw_wc_status_str(wc.status));
+}
+
+static void be_measured(struct end *e)
+{
+	uint64_t idle, idle_kernel, loaded, loaded_kernel;
+	uint32_t sockets;
+
+	e->other = (pid_t)siw_bench_swap(e->ctl, 0);
+	if (connected(e))
+		meet_connected_peers(e);
+	else
+		meet_datagram_peers(e);
+	siw_bench_swap(e->ctl, 0);
+	/* Each has been spoken to once: what is made for that is there. */
+	for (uint32_t i = 0; i < e->peers; i++) {
+		send_to(e, i, SIW_SEND_SIGNALED);
+		await_completion(e);
+	}
+	idle = own_pss();
+	idle_kernel = of_sockets(e, &sockets);
+	/* Room for all, but not before: what has been used of a queue once is memory, too. */
+	if (!at_once(e))
+		check(siw_resize_cq(e->cq, (int)e->peers + RING), "a larger completion queue");
+	kill(e->other, SIGSTOP);
+	for (uint32_t i = 0; i < e->peers; i++) {
+		send_to(e, i, SIW_SEND_SIGNALED);
+		if (at_once(e))
+			await_completion(e);
+	}
+	loaded = own_pss();
+	loaded_kernel = of_sockets(e, &sockets);
+	kill(e->other, SIGCONT);
+	printf("{\"peers\": %u, \"sockets\": %u, \"idle\": %llu, \"idle_kernel\": %llu, "
+	       "\"loaded\": %llu, \"loaded_kernel\": %llu}\n",
+	       e->peers, sockets, (unsigned long long)idle, (unsigned long long)idle_kernel,
+	       (unsigned long long)loaded, (unsigned long long)loaded_kernel);
+	siw_bench_swap(e->ctl, 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct end e = { 0 };
+	bool measured;
+
+	if (argc != 5)
+		siw_bench_die(SIW_BENCH_EXIT_USAGE,
+			      "siwarp-bench-memory is for `siwarp bench memory`");
+	measured = !strcmp(argv[1], "measured");
+	e.qp = argv[2];
+	e.peers = (uint32_t)strtoul(argv[3], NULL, 10);
+	e.ctl = atoi(argv[4]);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(LIMIT_S);
+	siw_bench_need_fds(e.peers);
+	e.qps = made(calloc(e.peers, sizeof(*e.qps)), "memory");
+	e.ahs = made(calloc(e.peers, sizeof(*e.ahs)), "memory");
+	e.ids = made(calloc(e.peers, sizeof(*e.ids)), "memory");
+	open_end(&e, measured ? 0 : e.peers);
+	if (measured)
+		be_measured(&e);
+	else
+		be_peers(&e);
+	return 0; /* the process's end is the end of it all: exit() takes the rest down */
+}

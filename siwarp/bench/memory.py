@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a process's memory holds for its peers: measured by siwarp-bench-memory, summed up here.
+
+One process after the other, each with so many peers from its start: what an allocator keeps from a
+larger number does not count for a smaller one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from siwarp.bench.runner import BenchError, Progress, program
+
+__all__ = ["PEERS", "QPS", "measure"]
+
+PEERS = (1, 10, 100, 1_000, 10_000)
+QPS = ("ud", "rc")
+
+#: Seconds after which an end ends itself, and some.
+_LIMIT_S = 130
+
+
+def _slab() -> dict[str, int]:
+    """Octets of the kernel's objects behind a socket, by kind; empty where that may not be read."""
+    sizes: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/slabinfo").read_text(encoding="ascii").splitlines():
+            words = line.split()
+            if words and words[0] in {"UDP", "TCP", "sock_inode_cache", "filp", "dentry"}:
+                sizes[words[0]] = int(words[3])
+    return sizes
+
+
+def _object(qp: str, sizes: dict[str, int]) -> int | None:
+    """Octets that the kernel has for each socket beside its data; None if it does not tell."""
+    wanted = ["TCP" if qp == "rc" else "UDP", "sock_inode_cache", "filp", "dentry"]
+    if any(name not in sizes for name in wanted):
+        return None
+    return sum(sizes[name] for name in wanted)
+
+
+def _one(qp: str, peers: int) -> dict[str, Any]:
+    """One process with so many peers, as siwarp-bench-memory tells of it."""
+    tool = str(program().with_name("siwarp-bench-memory"))
+    mine, theirs = socket.socketpair()
+    with mine, theirs, contextlib.ExitStack() as stack:
+        ends: list[subprocess.Popen[str]] = []
+        said: list[str] = []
+        for role, ctl in (("measured", mine), ("peers", theirs)):
+            end = subprocess.Popen(
+                [tool, role, qp, str(peers), str(ctl.fileno())],
+                pass_fds=[ctl.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(end.wait)
+            stack.callback(end.kill)
+            ends.append(end)
+        mine.close()
+        theirs.close()
+        try:
+            for end in ends:
+                out, why = end.communicate(timeout=_LIMIT_S)
+                said.append(out)
+                if end.returncode:
+                    raise BenchError(f"{qp} with {peers} peers: {why.strip() or end.returncode}")
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"{qp} with {peers} peers was not done within {_LIMIT_S} s") from None
+    return dict(json.loads(said[0]))
+
+
+def _per_peer(points: list[dict[str, Any]], objects: int | None) -> None:
+    """Say of each point what every peer costs that the point before it had not."""
+    for before, point in zip([None, *points], points, strict=False):
+        point["kernel_objects"] = None if objects is None else objects * point["sockets"]
+        if before is None:
+            continue
+        more = point["peers"] - before["peers"]
+        for state in ("idle", "loaded"):
+            process = point[state] - before[state]
+            kernel = point[f"{state}_kernel"] - before[f"{state}_kernel"]
+            if objects is not None:
+                kernel += point["kernel_objects"] - before["kernel_objects"]
+            point[f"{state}_per_peer"] = round((process + kernel) / more)
+
+
+def measure(
+    qps: tuple[str, ...] = QPS, peers: tuple[int, ...] = PEERS, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Return, for each kind of queue pair, a list with a point for each number of peers.
+
+    Of a point, all in octets: ``idle`` and ``loaded`` (PSS of the process), ``idle_kernel`` and
+    ``loaded_kernel`` (what the kernel holds for its sockets' data), ``kernel_objects`` (the
+    sockets themselves; None where /proc/slabinfo may not be read), and from the second point on
+    ``idle_per_peer`` and ``loaded_per_peer``: each further peer's part of all of these together.
+
+    Raises:
+        BenchError: an end failed.
+
+    """
+    sizes = _slab()
+    found: dict[str, Any] = {}
+    for i, qp in enumerate(qps):
+        points = []
+        for k, n in enumerate(sorted(peers)):
+            points.append(_one(qp, n))
+            if progress:
+                progress(i * len(peers) + k + 1, len(qps) * len(peers))
+        _per_peer(points, _object(qp, sizes))
+        found[qp] = points
+    return found

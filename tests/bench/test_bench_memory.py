@@ -1,0 +1,60 @@
+"""`siwarp bench memory`: what a process's memory holds for its peers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from siwarp.bench import memory
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "siwarp.cli", "bench", "memory", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_each_number_of_peers_is_a_point_and_the_second_tells_of_a_further_peer() -> None:
+    done = bench("--peers", "20,2", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == set(memory.QPS)
+    for qp, (few, more) in found.items():
+        assert (few["peers"], more["peers"]) == (2, 20)
+        # Those of the queue pairs, and the device's own, which watches its interface.
+        assert few["sockets"] == (2 if qp == "rc" else 1) + 1
+        assert more["sockets"] == (20 if qp == "rc" else 1) + 1
+        assert "idle_per_peer" not in few
+        assert all(point[state] > 100_000 for point in (few, more) for state in ("idle", "loaded"))
+        kernel = (few["kernel_objects"] or 0, more["kernel_objects"] or 0)
+        grown = more["idle"] - few["idle"] + more["idle_kernel"] - few["idle_kernel"]
+        assert more["idle_per_peer"] == round((grown + kernel[1] - kernel[0]) / 18)
+
+
+def test_a_connection_costs_more_than_an_address_handle() -> None:
+    found = memory.measure(peers=(10, 200))
+    assert found["rc"][1]["idle_per_peer"] > 10 * found["ud"][1]["idle_per_peer"]
+
+
+def test_the_table_has_a_line_for_each_point() -> None:
+    lines = bench("--qp", "ud", "--peers", "1,10").stdout.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [
+        ["UD", "1", "peers"],
+        ["UD", "10", "peers"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--qp", "xx"), "'xx' is none of"),
+        (("--peers", "0"), "1 to 16000"),
+        (("--peers", "x"), "1 to"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments: tuple[str, ...], words: str) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
