@@ -62,7 +62,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("siwarp")
 
-if "SANITIZER_LOG" in os.environ:
+if os.environ.get("SANITIZER") == "asan":
     # pytest captures stderr, and what a process that UBSan ends has written there is lost.
     ctypes.CDLL("libubsan.so.1").__sanitizer_set_report_path(os.environ["SANITIZER_LOG"].encode())
 
@@ -92,6 +92,25 @@ def root() -> Path:
 def build_dir() -> Path:
     """Return meson's build folder, where libsiwarp.so.0 and the tests' C programs lie."""
     return _build_dir()
+
+
+_reports: dict[str, int] = {}
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note during which test a sanitizer reported something; a report itself does not say.
+
+    tools/sanitize prints the notes behind the reports.
+    """
+    if "SANITIZER_LOG" not in os.environ:
+        return
+    folder = Path(os.environ["SANITIZER_LOG"]).parent
+    for file in folder.glob("report.*"):
+        size, before = file.stat().st_size, _reports.get(file.name, 0)
+        if size > before:
+            with (folder / "tests").open("a") as notes:
+                notes.write(f"{file.name}, from octet {before} on: {nodeid}\n")
+            _reports[file.name] = size
 
 
 def pytest_sessionfinish() -> None:

@@ -14,7 +14,10 @@ from pathlib import Path
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 OURS = re.compile(r"/siwarp/[\w/]+\.[ch]:|libsiwarp\.so|_siwarp(?:_layers)?\.abi3\.so|/tests/c/")
 SHOWN = 20  # reports
-LINES = 50  # of each
+LINES = 100  # of each
+FRAMES = 12  # of each stack
+#: Written by tests/conftest.py: during which test a report grew, and from where on.
+TESTS = "tests"
 
 
 def what_counts(text: str) -> str:
@@ -28,13 +31,29 @@ def what_counts(text: str) -> str:
     return before + "\n\n".join(ours)
 
 
+def shown(text: str) -> str:
+    """Return the head of a report, and of each stack in it.
+
+    A fault that the guard of memory ends leaves its frames on ThreadSanitizer's stack, so that
+    they stand at the far end of every later one.
+    """
+    frame = re.compile(r"    #(\d+) ")
+    lines = [
+        line for line in text.splitlines() if not (m := frame.match(line)) or int(m[1]) < FRAMES
+    ]
+    return "\n".join(lines[:LINES])
+
+
 def main() -> int:
     """Print the reports in the folder given."""
-    files = sorted(Path(sys.argv[1]).iterdir())
+    folder = Path(sys.argv[1])
+    files = sorted(f for f in folder.iterdir() if f.name != TESTS)
     counted = [(f, text) for f in files if (text := what_counts(f.read_text(errors="replace")))]
     for file, text in counted[:SHOWN]:
         print(f"===== {file.name}")
-        print("\n".join(text.splitlines()[:LINES]))
+        print(shown(text))
+    if counted and (folder / TESTS).exists():
+        print((folder / TESTS).read_text(), end="")
     if counted:
         print(f"{len(counted)} processes with reports, in {sys.argv[1]}")
     return 1 if counted else 0

@@ -112,11 +112,11 @@ def test_a_destroyed_queue_pair_leaves_no_completion_in_either_queue_also_after_
     rig: Rig,
 ) -> None:
     scq, rcq = rig.cq(16), rig.cq(16)
-    mr = rig.mr(64)
+    into, out = rig.mr(64), rig.mr(64)
     gone, stays = rig.ud(scq=scq, rcq=rcq), rig.ud(scq=scq, rcq=rcq)
     for n, qp in enumerate((gone, stays, gone, stays)):
-        qp.post_recv(RecvWR(n, sg=[mr.sge()]))
-        qp.post_send(SendWR(10 + n, sg=[mr.sge(0, 4)], ah=rig.ah(qp)))
+        qp.post_recv(RecvWR(n, sg=[into.sge()]))
+        qp.post_send(SendWR(10 + n, sg=[out.sge(0, 4)], ah=rig.ah(qp)))
     # What moves the traffic is another queue's poll, so that all of it lies in both.
     other = rig.cq()
     scq.resize(64)
@@ -138,11 +138,11 @@ def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig:
     qp = rig.ud(scq=rig.cq(), rcq=small)
     other = rig.ud(scq=small, rcq=rig.cq())
     apart = rig.ud(rig.cq())
-    mr = rig.mr(64)
-    qp.post_recv([RecvWR(i, sg=[mr.sge()]) for i in range(8)])
+    into, out = rig.mr(64), rig.mr(64)
+    qp.post_recv([RecvWR(i, sg=[into.sge()]) for i in range(8)])
     lost = counter("cq_overflow")
     for i in range(5):
-        apart.post_send(SendWR(i, sg=[mr.sge(0, 4)], ah=rig.ah(qp), send_flags=0))
+        apart.post_send(SendWR(i, sg=[out.sge(0, 4)], ah=rig.ah(qp), send_flags=0))
     told = [rig.event() for _ in range(3)]
     # The fifth message's, and the three receives that are flushed.
     until(lambda: counter("cq_overflow") == lost + 4)

@@ -7,7 +7,7 @@ import os
 import threading
 
 import pytest
-from unit.verbs.rc_harness import SEND, WRITE, End, Wire
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, counted, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
@@ -100,12 +100,23 @@ def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> 
 def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(two: Wire) -> None:
     """Persona roce parks it; until it is delivered, the region lives."""
     a, b = two.connect(persona=Persona.ROCE)
-    mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
+    memory = bytearray(100)
+    mr = MR(b.rig.pd, memory, INVALIDATE, qp=b.qp)
+    # Nothing completes until the Send is delivered. So that the Write is not waited for by looking
+    # at memory that the device writes meanwhile, another connection reads it.
+    same = b.rig.mr(memory, ALL_ACCESS)
+    c, _ = two.connect()
+
+    def written() -> bool:
+        c.post(READ, 9, length=5, remote=same.remote(0, 5))
+        assert poll(c.scq)[0].ok and b.rcq.poll(1) == []
+        return c.mem.read(5) == b"still"
+
     with counted("rnr_parked", 1):
         a.mem.write(b"still")
         send_inv(a, mr.rkey)
         a.post(WRITE, 4, length=5, remote=mr.remote())
-        until(lambda: b.rcq.poll(1) == [] and mr.read(5) == b"still")
+        until(written)
     b.recv(1)
     assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
     assert [(w.wr_id, w.ok) for w in poll(a.scq, 2)] == [(3, True), (4, True)]
