@@ -19,6 +19,7 @@ from siwarp.verbs import (
     QP,
     WC,
     Address,
+    ErrorPolicy,
     LimitError,
     QPAttr,
     QPCap,
@@ -85,7 +86,14 @@ class UDEndpoint(User):
         size, depth = self._recv_size, self._recv_room
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=depth)
-        init = QPInitAttr(QPType.UD, scq=self._sq.cq, rcq=self._rq.cq, cap=cap, addr=address)
+        init = QPInitAttr(
+            QPType.UD,
+            scq=self._sq.cq,
+            rcq=self._rq.cq,
+            cap=cap,
+            addr=address,
+            error_policy=ErrorPolicy.MESSAGE,
+        )
         self.qp = QP(self.pd, init)
         self._address = self.qp.addr
         self._memory = MR(self.pd, size * depth)

@@ -30,6 +30,14 @@
 	X(drop_too_long, "datagrams dropped: longer than the posted receive")             \
 	X(drop_rxq_overflow, "datagrams dropped by the kernel: socket buffer full")       \
 	X(drop_source, "datagrams dropped: not from a source this queue pair listens to") \
+	X(err_found, "messages of peers on datagrams that broke a rule")                  \
+	X(err_sent, "error messages sent about them")                                     \
+	X(err_limited, "error messages not sent: the limit to one source or in all")      \
+	X(err_unsent, "error messages not sent: nobody to tell, or the socket refused")   \
+	X(err_received, "error messages received about messages sent")                    \
+	X(err_stale, "error messages dropped: about nothing sent there lately")           \
+	X(err_malformed, "error messages dropped: not laid out as one")                   \
+	X(err_lost, "errors lost because a queue pair's error queue was full")            \
 	X(send_errors, "sends that the socket refused")                                   \
 	X(terminate_tx, "Terminate messages sent")                                        \
 	X(terminate_rx, "Terminate messages received")                                    \

@@ -52,11 +52,29 @@ static bool is_log(const struct setting *s)
 
 static int store(const struct setting *s, int64_t value);
 
-static int store_persona(const struct setting *s, const char *text)
-{
-	static const char *const names[] = { "auto", "iwarp", "roce" };
+/* Settings of 0..2 whose values have names. */
+static const struct named {
+	const int64_t *value;
+	const char *names[3];
+} named[] = {
+	{ &values.persona, { "auto", "iwarp", "roce" } },
+	{ &values.error_policy, { "auto", "error", "message" } },
+};
 
-	for (int i = 0; i < 3; i++)
+/* The names of a setting's values, or NULL. */
+static const char *const *names_of(const struct setting *s)
+{
+	for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
+		if (named[i].value == s->value)
+			return named[i].names;
+	return NULL;
+}
+
+static int store_name(const struct setting *s, const char *text)
+{
+	const char *const *names = names_of(s);
+
+	for (int i = 0; names && i < 3; i++)
 		if (strcmp(text, names[i]) == 0)
 			return store(s, i);
 	return -EINVAL;
@@ -82,7 +100,7 @@ static int store_text(const struct setting *s, const char *text)
 		return level < 0 ? level : store(s, level);
 	}
 	/* Digits alone: strtoll() would also take blanks, a plus sign and a rest. */
-	if (s->value == &values.persona && store_persona(s, text) == 0)
+	if (store_name(s, text) == 0)
 		return 0;
 	if (!digits[0] || digits[strspn(digits, "0123456789")])
 		return -EINVAL;
@@ -114,6 +132,7 @@ static void take_variable(const char *var)
 {
 	size_t len = strcspn(var, "=");
 	const struct setting *s = find_env(var, len);
+	const char *const *names = s ? names_of(s) : NULL;
 
 	if (take_text(var, CAPTURE, &capture) || take_text(var, FAULTS, &faults))
 		return;
@@ -125,8 +144,9 @@ static void take_variable(const char *var)
 		return;
 	else if (is_log(s))
 		siw_trace_warn_user("%s is not level[,layer=level]...; ignored", var);
-	else if (s->value == &values.persona)
-		siw_trace_warn_user("%s is not auto, iwarp or roce; ignored", var);
+	else if (names)
+		siw_trace_warn_user("%s is not %s, %s or %s; ignored", var, names[0], names[1],
+				    names[2]);
 	else
 		siw_trace_warn_user("%s is not a number of %lld..%lld; using %lld", var,
 				    (long long)s->min, (long long)s->max, (long long)s->def);

@@ -49,6 +49,16 @@
 	  "octets that closing a stream reads and drops meanwhile, at most")                  \
 	X(rnr_octets, "SIWARP_RNR_OCTETS", "--rnr-octets", 1 << 20, 128 << 10, 1 << 30,       \
 	  "octets a roce queue pair keeps of Sends that no receive is posted for")            \
+	X(error_policy, "SIWARP_ERROR_POLICY", "--error-policy", 0, 0, 2,                     \
+	  "a peer's wrong message on datagrams: 1 ends the queue pair, 2 is noted; 0: 1")     \
+	X(err_queue, "SIWARP_ERR_QUEUE", "--err-queue", 32, 2, 65536,                         \
+	  "errors that a datagram queue pair keeps until they are read, at most")             \
+	X(err_window, "SIWARP_ERR_WINDOW", "--err-window", 256, 1, 65536,                     \
+	  "messages last sent that a peer's error message may be about")                      \
+	X(err_rate, "SIWARP_ERR_RATE", "--err-rate", 1000, 0, 1000000,                        \
+	  "error messages a device sends a second, and at once")                              \
+	X(err_source_rate, "SIWARP_ERR_SOURCE_RATE", "--err-source-rate", 20, 0, 1000000,     \
+	  "of these to one source address")                                                   \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
 	X(markers, "SIWARP_MARKERS", "--markers", 0, 0, 1,                                    \

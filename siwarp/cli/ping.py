@@ -115,6 +115,7 @@ class _UDPinger:
             PD,
             QP,
             Context,
+            ErrorPolicy,
             QPInitAttr,
             QPType,
             RecvWR,
@@ -135,7 +136,8 @@ class _UDPinger:
             if not 1 <= size <= most:
                 raise typer.BadParameter(f"a UD ping has 1 to {most} octets", param_hint="--size")
             addr = None if device else (source, 0)
-            qp = part(QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=addr)))
+            policy = ErrorPolicy.MESSAGE
+            qp = part(QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=addr, error_policy=policy)))
             qp.to_rts()
             slots = 8
             self._mr = part(MR(pd, size * (slots + 1)))

@@ -25,6 +25,7 @@ from siwarp.verbs import (
     CompChannel,
     Context,
     Error,
+    ErrorPolicy,
     LimitError,
     QPAttr,
     QPCap,
@@ -75,6 +76,7 @@ class UDServer:
                         scq=self._cq,
                         cap=QPCap(max_send_wr=self.SLOTS, max_recv_wr=self.SLOTS),
                         addr=address,
+                        error_policy=ErrorPolicy.MESSAGE,
                     ),
                 )
             )

@@ -380,6 +380,22 @@ struct siw_ddp_dgram_msg {
 	uint64_t length;
 };
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg);
+/* The MSN that the next of these messages will have. Send lock. */
+uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram);
+/*
+ * Sends an error message of the library's own, at most SIW_DDP_MAX_ERROR octets. As siw_ddp_dgram_tx,
+ * with MSNs of its own, as a queue of its own has. Send lock.
+ */
+#define SIW_DDP_MAX_ERROR 64
+struct siw_ddp_dgram_error {
+	const struct siw_addr *dest;
+	uint8_t ulp_octet;
+	uint32_t ulp_word;
+	uint32_t qn;
+	const void *payload;
+	uint32_t length; /* octets */
+};
+int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *error);
 /*
  * Sends the first of n messages, and with it those behind that can go in the same system call: to
  * the same destination, of the same size (the last one may be shorter), small. How many UDP took,
@@ -387,10 +403,14 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
  */
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
 /*
- * Next credible datagram (CRC, lengths, version: others are dropped and counted): 1 with *seg and
- * *source; 0 nothing more. It stays until placed or dropped by the next siw_ddp_dgram_rx.
+ * Next credible datagram (CRC, lengths, version, untagged: others are dropped and counted): 1 with *seg
+ * and *source; 0 nothing more. It stays until placed or dropped by the next siw_ddp_dgram_rx.
+ * Whether it is a whole message (L=1, MO=0: siw_ddp_dgram_whole) is for the layer above to ask, which
+ * knows by the Q_Key whether the sender may be told.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
+/* Its payload, in the port's buffer. */
+const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
  * Takes the oldest buffer of the queue and fills it: 1 delivered; -ENOBUFS no buffer (dropped and
  * counted); -EMSGSIZE message longer than the buffer (buffer taken: *delivery holds its cookie and
@@ -401,5 +421,11 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue
 			struct siw_ddp_delivery *delivery);
 
 /* cffi: end */
+
+/* One datagram is one whole message (RFC 5041's "invalid MO" if not). */
+static inline bool siw_ddp_dgram_whole(const struct siw_ddp_seg *seg)
+{
+	return seg->last && !seg->mo;
+}
 
 #endif

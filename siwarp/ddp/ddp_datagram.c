@@ -170,6 +170,7 @@ struct siw_ddp_dgram {
 	uint32_t rx_payload; /* of the datagram in the port's buffer */
 	/* Sending, under the QP's send lock: a cache line of its own. */
 	_Alignas(64) uint32_t msn;
+	uint32_t error_msn; /* of queue 2 */
 	uint32_t train_max; /* octets of a datagram that a train may be made of; 0: none */
 	uint8_t *train;	    /* TRAIN_OCTETS, made when it is first needed */
 	uint8_t tx[OVERHEAD + COPY_MAX];
@@ -187,7 +188,7 @@ int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_att
 	memset(dgram, 0, sizeof(*dgram));
 	dgram->port = port;
 	dgram->crc = !attr->no_crc;
-	dgram->msn = 1; /* RFC5041-4.3-09 */
+	dgram->msn = dgram->error_msn = 1; /* RFC5041-4.3-09 */
 	dgram->train_max = OVERHEAD + COPY_MAX;
 	if (attr->fd >= 0)
 		r = siw_llp_udp_adopt(port->llp, attr->fd, attr->token, &dgram->sock);
@@ -306,6 +307,24 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 	return 0;
 }
 
+uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram)
+{
+	return dgram->msn;
+}
+
+int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *e)
+{
+	struct iovec payload = { (void *)e->payload, e->length };
+	int r;
+
+	siw_ddp_put_untagged(dgram->tx, true, e->ulp_octet, e->ulp_word, e->qn, dgram->error_msn,
+			     0);
+	r = send_copied(dgram, e->dest, &payload, 1);
+	if (!r)
+		dgram->error_msn++;
+	return r;
+}
+
 /* ---- trains: what goes the same way goes together --------------------------------------------- */
 
 #define TRAIN_CARS   64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
@@ -420,22 +439,22 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 			return 0;
 		if (!credible(dgram, buf, (size_t)len))
 			continue;
-		/* One datagram is one whole message: T=0, L=1, MO=0. */
-		if ((buf[0] & (SIW_DDP_T | SIW_DDP_L)) != SIW_DDP_L) {
+		if (buf[0] & SIW_DDP_T) { /* it has no Q_Key, so nobody vouches for it */
 			siw_drop(SIW_COUNTER_drop_header);
 			continue;
 		}
 		siw_ddp_parse(buf, (uint32_t)len - CRC_LEN, seg);
-		if (seg->mo) {
-			siw_drop(SIW_COUNTER_drop_header);
-			continue;
-		}
 		dgram->rx_payload = seg->payload;
 		return 1;
 	}
 	/* A flood of rubbish must not keep the others waiting. */
 	siw_llp_again(dgram->sock);
 	return 0;
+}
+
+const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
+{
+	return dgram->port->dgram_buf + SIW_DDP_UNTAGGED;
 }
 
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,

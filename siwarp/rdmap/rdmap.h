@@ -236,6 +236,8 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_PARKED, /* a Send waits for a receive: siw_rdmap_recv is due when one is posted */
 	SIW_RDMAP_CONFIRMED, /* the peer has every operation up to number cookie */
 	SIW_RDMAP_BAD_RECV,  /* datagram: a receive is used up: cookie, -EMSGSIZE or -EACCES */
+	SIW_RDMAP_BAD_MSG, /* datagram: whoever has the Q_Key broke a rule: err, the header quoted */
+	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message: siw_rdmap_dgram_sent tells if it counts */
 };
 
 struct siw_rdmap_event {
@@ -261,6 +263,9 @@ struct siw_rdmap_event {
 	uint32_t quoted_qn;
 	uint32_t quoted_stag;
 	uint64_t quoted_to;
+	uint8_t quoted_head[18]; /* datagram: the header itself */
+	uint8_t quoted_head_len;
+	uint16_t quoted_seg_len; /* datagram: octets of the segment that it headed */
 	bool of_response; /* ERROR: the segment is of a Read's response, of the oldest Read's */
 	struct siw_addr source; /* datagram */
 };
@@ -330,6 +335,7 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue
 			   uint32_t pd, uint32_t qkey);
 
 struct siw_rdmap_dgram_op {
+	uint64_t cookie; /* comes back from siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
 	uint32_t qkey;
 	bool solicited;
@@ -348,10 +354,24 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
 			      int n);
 /*
- * Next message: 1 and *event (RECV or BAD_RECV), 0 nothing. What is not credible is dropped and
- * counted inside.
+ * Next message: 1 and *event (RECV, BAD_RECV, BAD_MSG or PEER_ERR), 0 nothing. What is not credible is
+ * dropped and counted inside; nobody is told of that.
  */
 int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *event);
+/*
+ * Tells the sender of what a BAD_MSG, or a BAD_RECV with -EMSGSIZE, is about: one datagram, in the
+ * layout of a Terminate, SIW_RDMAP_ERROR_OVER octets longer than what it answers at the most. 0; -EPERM
+ * there is nobody to tell (a multicast source, no port); -errno what UDP says. How often: the caller's
+ * matter. Send lock.
+ */
+#define SIW_RDMAP_ERROR_OVER 24
+int siw_rdmap_dgram_answer(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event);
+/*
+ * Whether the message that a PEER_ERR names was among the last err_window (a setting) that went there,
+ * with its Q_Key, and no error message came about it yet; *cookie: its operation's. Send lock.
+ */
+bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
+			  uint64_t *cookie);
 
 /* cffi: end */
 

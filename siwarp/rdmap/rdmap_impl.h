@@ -3,6 +3,7 @@
 #ifndef SIW_RDMAP_IMPL_H
 #define SIW_RDMAP_IMPL_H
 
+#include <netinet/in.h>
 #include <stdatomic.h>
 
 #include "base/counters.h"
@@ -79,6 +80,90 @@ void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct si
 /* As siw_rdmap_dgram_drops. */
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
 			    int max);
+
+/* ---- datagrams ---- */
+
+/*
+ * The queue number on datagrams: the standard queue in the low two bits, then the index of the
+ * destination and of the source among the queue pairs of their socket (0: the only one).
+ */
+#define SIW_RDMAP_DQN_QUEUE	0x3u
+#define SIW_RDMAP_DQN_DEST_MASK 0xff00u
+#define SIW_RDMAP_DQN_SRC(qn)	((qn) >> 16 & 0xff)
+#define SIW_RDMAP_DQN_DEST(qn)	((qn) >> 8 & 0xff)
+#define SIW_RDMAP_DQN_UNUSED	0xff0000fcu
+#define SIW_RDMAP_INDEX_SHIFT	16 /* of the index in a QPN */
+
+/* A message that was sent lately: where to, as a hash, and what the layer above calls it. */
+struct siw_rdmap_sent {
+	uint64_t cookie;
+	uint32_t tag; /* 0: none */
+};
+
+/* The last messages sent, each at its MSN modulo their number. Send lock. */
+struct siw_rdmap_sents {
+	uint32_t mask;
+	struct siw_rdmap_sent sent[];
+};
+
+struct siw_rdmap_dgram {
+	struct siw_ddp_dgram *ddp;
+	struct siw_rdmap_traffic traffic;
+	/* Written by start: under the QP's send lock and the progress lock. */
+	struct siw_ddp_queue *recvs;
+	uint32_t pd;
+	uint32_t qkey;
+	struct siw_rdmap_sents *sents;	   /* send lock; made with the first message */
+	struct siw_rdmap_sources *dropped; /* progress lock */
+};
+
+/*
+ * Who a message went to, with the Q_Key and queue number it had. Who does not know the Q_Key cannot
+ * make up a report that fits.
+ */
+static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qkey, uint32_t qn)
+{
+	const uint64_t odd =
+		0x9e3779b97f4a7c15u; /* 2^64 by the golden ratio: any odd number mixes */
+	uint64_t who[2] = { 0 };
+
+	if (__builtin_expect(to->family == AF_INET, 1))
+		memcpy(who, to->v4, sizeof(to->v4));
+	else
+		memcpy(who, to->v6, sizeof(to->v6));
+	who[0] = (who[0] ^ (uint64_t)to->port_be << 32) * odd + who[1];
+	who[0] = ((who[0] ^ who[0] >> 32) + qkey) * odd + qn;
+	return (uint32_t)((who[0] * odd) >> 32) | 1;
+}
+
+/* The QPN of a datagram's sender. */
+static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t qn)
+{
+	return ntohs(source->port_be) | SIW_RDMAP_DQN_SRC(qn) << SIW_RDMAP_INDEX_SHIFT;
+}
+
+/* rdmap_datagram_err.c: makes dgram->sents, if there is memory. */
+void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram);
+/* A message of this MSN went out. */
+static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
+				       uint64_t cookie)
+{
+	struct siw_rdmap_sents *s = dgram->sents;
+
+	if (__builtin_expect(!s, 0)) {
+		siw_rdmap_sents_make(dgram);
+		s = dgram->sents;
+		if (!s) /* no memory: reports about it will be stale */
+			return;
+	}
+	s->sent[msn & s->mask] = (struct siw_rdmap_sent){ cookie, tag };
+}
+/* An error message came: 1 and *event, which the sending side has not confirmed yet; 0: dropped. */
+int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+			     struct siw_rdmap_event *event);
+/* A message broke a rule: *event says how. */
+void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+			   struct siw_rdmap_event *event);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -203,6 +288,8 @@ static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 	return atomic_load_explicit(&stream->fault_state, memory_order_acquire) ==
 	       SIW_RDMAP_FAULT_SET;
 }
+/* The message that tells it, at most SIW_RDMAP_TERM_MAX octets: how many. */
+uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
 /* Fills event from a Terminate Message of len octets, whatever they are. */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 

@@ -48,7 +48,7 @@ static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
 	return hdrct;
 }
 
-static uint32_t build(const struct siw_rdmap_fault *fault, uint8_t *out)
+uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out)
 {
 	struct siw_rdmap_wire_terminate head = {
 		.layer_etype = (uint8_t)(fault->err.layer << 4 | fault->err.type),
@@ -103,7 +103,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 			return -EINVAL;
 		siw_ddp_tx_abandon(stream->ddp);
 		tx->active = false;
-		tx->term_len = build(&stream->fault, tx->term_out);
+		tx->term_len = siw_rdmap_terminate_build(&stream->fault, tx->term_out);
 		tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
 		tx->term = SIW_RDMAP_TERM_BUILT; /* RFC5040-5.4-08: nothing follows it */
 	}

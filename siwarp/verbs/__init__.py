@@ -22,6 +22,8 @@ from siwarp.verbs.cq import CQ, WC, CompChannel
 from siwarp.verbs.device import Context, Device, DeviceAttr, get_device_list, source_toward
 from siwarp.verbs.enums import (
     AccessFlag,
+    ErrorOrigin,
+    ErrorPolicy,
     EventType,
     Persona,
     QPAttrMask,
@@ -48,7 +50,7 @@ from siwarp.verbs.events import AsyncEvent
 from siwarp.verbs.fault_plan import faults, set_faults
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
-from siwarp.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, SourceDrops
+from siwarp.verbs.qp import QP, ErrorReport, QPAttr, QPCap, QPInitAttr, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from siwarp.verbs.tap import capture
 from siwarp.verbs.wr import SGE, RecvWR, SendWR
@@ -71,6 +73,9 @@ __all__ = [
     "Device",
     "DeviceAttr",
     "Error",
+    "ErrorOrigin",
+    "ErrorPolicy",
+    "ErrorReport",
     "EventType",
     "LimitError",
     "PeerGone",

@@ -91,6 +91,26 @@ class Persona(IntEnum):
     ROCE = 2
 
 
+class ErrorPolicy(IntEnum):
+    """What a peer's wrong message does to a datagram queue pair (``enum siw_error_policy``).
+
+    ``ERROR``: it goes to the error state; ``MESSAGE``: it is noted. ``AUTO``: the setting's.
+    """
+
+    AUTO = 0
+    ERROR = 1
+    MESSAGE = 2
+
+
+class ErrorOrigin(IntEnum):
+    """Who found an error of a datagram queue pair (``enum siw_err_origin``)."""
+
+    #: This end, in a message that came.
+    FOUND = 1
+    #: A peer, in a message that this end sent.
+    REPORTED = 2
+
+
 class QPAttrMask(IntFlag):
     """Which attributes a modify means (``enum siw_qp_attr_mask``)."""
 
@@ -146,6 +166,8 @@ class EventType(IntEnum):
     QP_LAST_WQE_REACHED = 16
     CLIENT_REREGISTER = 17
     GID_CHANGE = 18
+    #: siwarp's own: ``QP.errors`` has something.
+    QP_ERR_QUEUED = 1000
 
 
 class SrqAttrMask(IntFlag):

@@ -26,6 +26,7 @@ _ELEMENT = {
     EventType.QP_LAST_WQE_REACHED: "qp",
     EventType.COMM_EST: "qp",
     EventType.SQ_DRAINED: "qp",
+    EventType.QP_ERR_QUEUED: "qp",
 }
 
 _unacked: weakref.WeakSet[AsyncEvent] = weakref.WeakSet()

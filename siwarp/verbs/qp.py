@@ -21,14 +21,28 @@ from siwarp.verbs._seam import (
     reap,
 )
 from siwarp.verbs.cq import CQ
-from siwarp.verbs.enums import AccessFlag, Persona, QPAttrMask, QPState, QPType
-from siwarp.verbs.errors import Error, LimitError, from_errno
+from siwarp.verbs.enums import (
+    AccessFlag,
+    ErrorOrigin,
+    ErrorPolicy,
+    Persona,
+    QPAttrMask,
+    QPState,
+    QPType,
+)
+from siwarp.verbs.errors import (
+    Error,
+    LimitError,
+    from_errno,
+    terminate_clause,
+    terminate_reason,
+)
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
 
-__all__ = ["QP", "QPAttr", "QPCap", "QPInitAttr"]
+__all__ = ["QP", "ErrorReport", "QPAttr", "QPCap", "QPInitAttr"]
 
 
 @dataclass
@@ -56,6 +70,9 @@ class QPInitAttr:
         addr: UD: (host, port) to bind; the default is the device's first address and a free port.
         persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
             peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
+        error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
+            ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
+            it; ``AUTO`` is what setting ``error_policy`` says, or else ``ERROR``.
         qp_context: anything that the caller wants to find again.
 
     """
@@ -70,6 +87,7 @@ class QPInitAttr:
     addr: Address | None = None
     srq: SRQ | None = None
     persona: int = Persona.AUTO
+    error_policy: int | str = ErrorPolicy.AUTO
 
 
 @dataclass
@@ -149,6 +167,68 @@ class SourceDrops:
     over: int
 
 
+@dataclass(frozen=True)
+class ErrorReport:
+    """An error of a datagram queue pair (``struct siw_err_entry``).
+
+    Attributes:
+        origin: ``FOUND``: in a message that ``source`` sent; ``REPORTED``: ``source`` found it in
+            a message that this queue pair sent there.
+        source: the peer's IP address and port.
+        qpn: its queue pair's number.
+        layer, type, code: the three numbers of a Terminate (RFC 5040 section 4.8).
+        msn: the number of the message that is complained of.
+        wr_id: ``REPORTED``: of the send request; else ``None``.
+        header: the message's DDP header, as it was on the wire.
+        seg_len: octets of its segment, the header included.
+
+    """
+
+    origin: ErrorOrigin
+    source: Address
+    qpn: int
+    layer: int
+    type: int
+    code: int
+    msn: int
+    wr_id: int | None
+    header: bytes
+    seg_len: int
+
+    @property
+    def reason(self) -> str:
+        """The three numbers in words."""
+        return terminate_reason(self.layer, self.type, self.code)
+
+    @property
+    def clause(self) -> str:
+        """The id of the clause that lists them."""
+        return terminate_clause(self.layer, self.type, self.code)
+
+
+def _policy(value: int | str) -> int:
+    """Return an error policy's number; -1, which C refuses, for what is none."""
+    if isinstance(value, str):
+        return ErrorPolicy.__members__.get(value.upper(), -1)
+    return value
+
+
+def _report(e: Any) -> ErrorReport:
+    origin = ErrorOrigin(e.origin)
+    return ErrorReport(
+        origin=origin,
+        source=addr_from_c(e.source) or ("", 0),
+        qpn=e.src_qpn,
+        layer=e.layer,
+        type=e.type,
+        code=e.code,
+        msn=e.msn,
+        wr_id=e.wr_id if origin == ErrorOrigin.REPORTED else None,
+        header=bytes(e.header)[: e.header_len],
+        seg_len=e.seg_len,
+    )
+
+
 class QP(Handle):
     """A queue pair (``siw_create_qp``).
 
@@ -194,6 +274,7 @@ class QP(Handle):
         c_init.sq_sig_all = init_attr.sq_sig_all
         c_init.no_crc = not init_attr.crc
         c_init.persona = init_attr.persona
+        c_init.error_policy = _policy(init_attr.error_policy)
         c_init.addr = addr_to_c(init_attr.addr)[0]
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
@@ -285,6 +366,29 @@ class QP(Handle):
         found = [(addr_from_c(d.source), d) for d in out[0:n]]
         return [SourceDrops(a[0], int(d.drops), int(d.over)) for a, d in found if a]
 
+    def poll_errors(self, n: int = 16) -> list[ErrorReport]:
+        """Take up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
+
+        Of UD. Without any it moves the device's traffic once. What a peer reports changes nothing
+        else; ``QP_ERR_QUEUED`` is the event that tells of it.
+
+        Raises:
+            Error: it is no UD queue pair (EINVAL).
+
+        """
+        out = ffi.new("struct siw_err_entry[]", max(n, 1))
+        got = check(lib.siw_poll_err(self._live(), n, out), f"asking {self!r} for its errors")
+        return [_report(e) for e in out[0:got]]
+
+    def errors(self) -> list[ErrorReport]:
+        """Take all errors that there are now, as ``poll_errors``."""
+        found = self.poll_errors()
+        more = found
+        while len(more) == 16 and len(found) < 65536:
+            more = self.poll_errors()
+            found += more
+        return found
+
     def query(self) -> tuple[QPAttr, QPInitAttr]:
         """Return its attributes and what it was made with, as they are now."""
         attr = ffi.new("struct siw_qp_attr *")
@@ -314,6 +418,7 @@ class QP(Handle):
                 addr=addr_from_c(init.addr),
                 srq=self.srq,
                 persona=Persona(init.persona),
+                error_policy=ErrorPolicy(init.error_policy),
             ),
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.verbs._seam import lib
 from siwarp.verbs.enums import (
+    ErrorPolicy,
     Persona,
     QPAttrMask,
     QPState,
@@ -47,6 +48,8 @@ def creation(pd: PD, init: QPInitAttr) -> str:
         return f"qp_type is QPType.RC or QPType.UD, not {init.qp_type!r}"
     if init.persona not in list(Persona):
         return f"persona is one of Persona, not {init.persona!r}"
+    if init.error_policy not in [*ErrorPolicy, *(p.name.lower() for p in ErrorPolicy)]:
+        return f"error_policy is one of ErrorPolicy, or its name, not {init.error_policy!r}"
     device = pd.context.query_device()
     for name, limit in _CAPS.items():
         asked, most = getattr(init.cap, name), getattr(device, limit)

@@ -81,7 +81,7 @@ void siw_verbs_async_qp(struct siw_qp *qp, int type)
 	siw_verbs_async_raise(&qp->async, type);
 }
 
-static int kind_of(const struct siw_wire_err *err)
+int siw_verbs_async_kind(const struct siw_wire_err *err)
 {
 	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
 		return SIW_EVENT_QP_ACCESS_ERR;
@@ -98,7 +98,7 @@ void siw_verbs_async_failure(struct siw_qp *qp, enum siw_closing how, int status
 			     const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
-		siw_verbs_async_qp(qp, kind_of(err));
+		siw_verbs_async_qp(qp, siw_verbs_async_kind(err));
 	else if (err ||
 		 (status && status != -EFAULT)) /* EFAULT: a request of ours, which tells it */
 		siw_verbs_async_qp(qp, SIW_EVENT_QP_FATAL);
@@ -180,6 +180,7 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 	case SIW_EVENT_COMM_EST:
 	case SIW_EVENT_SQ_DRAINED:
 	case SIW_EVENT_QP_LAST_WQE_REACHED:
+	case SIW_EVENT_QP_ERR_QUEUED:
 		return &event->element.qp->async;
 	case SIW_EVENT_SRQ_ERR:
 	case SIW_EVENT_SRQ_LIMIT_REACHED:
@@ -232,6 +233,8 @@ const char *siw_event_type_str(int event_type)
 		[SIW_EVENT_GID_CHANGE] = "GID table changed",
 	};
 
+	if (event_type == SIW_EVENT_QP_ERR_QUEUED)
+		return "error queued";
 	if (event_type < 0 || event_type >= (int)(sizeof(text) / sizeof(text[0])))
 		return "unknown event";
 	return text[event_type];

@@ -261,6 +261,8 @@ int siw_close_device(struct siw_context *ctx)
 	siw_verbs_async_close(ctx);
 	siw_guard_remove();
 	siw_verbs_free_kept_ahs(ctx);
+	free(ctx->errgate);
+	ctx->errgate = NULL;
 	siw_verbs_context_keep(ctx);
 	return 0;
 }

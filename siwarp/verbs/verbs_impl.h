@@ -64,7 +64,7 @@ struct siw_async_note {
 	int type; /* enum siw_event_type, -1: the place is free */
 };
 
-#define SIW_ASYNC_KINDS 6 /* as many as any object has: a QP */
+#define SIW_ASYNC_KINDS 7 /* as many as any object has: a QP */
 
 /* The asynchronous events of an object. */
 struct siw_async {
@@ -123,6 +123,7 @@ struct siw_context {
 	_Atomic bool parked;
 	int park_fd;
 
+	struct siw_errgate *errgate; /* made with the first error message: progress */
 	struct siw_kept kept_qps, kept_cqs, kept_srqs, kept_ahs;
 };
 
@@ -251,7 +252,8 @@ struct siw_qp {
 	_Atomic uint32_t qpn;
 	_Atomic uint32_t held; /* connection ids that point here */
 	bool sig_all, no_crc;
-	bool roce; /* persona */
+	bool roce;	 /* persona */
+	bool errs_fatal; /* error policy ERROR */
 	uint32_t qkey;
 	uint64_t serial;      /* of all QPs of the device: never used again */
 	int access, ord, ird; /* ord, ird: -1 not set */
@@ -290,6 +292,7 @@ struct siw_qp {
 	uint64_t rnr_deadline_ns; /* it waits until then: progress */
 
 	struct siw_rdmap_dgram *dgram;	 /* UD */
+	struct siw_errq *errq;		 /* errors to be read, made with the first: progress */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
@@ -398,6 +401,8 @@ void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void
  */
 void siw_verbs_async_raise(struct siw_async *async, int type);
 void siw_verbs_async_qp(struct siw_qp *qp, int type);
+/* Which event (enum siw_event_type) tells that a peer caused this error. */
+int siw_verbs_async_kind(const struct siw_wire_err *err);
 /* A QP went to ERR by itself: raises what no completion tells, if there is something. */
 void siw_verbs_async_failure(struct siw_qp *qp, enum siw_closing how, int status,
 			     const struct siw_wire_err *err);
@@ -456,6 +461,19 @@ bool siw_verbs_ud_may_wait(struct siw_qp *qp);
 void siw_verbs_ud_finish(struct siw_qp *qp);
 /* Sends what is queued. send_lock held; so for rc. */
 enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
+
+/* ---- verbs_errq.c; progress held ---- */
+/*
+ * A message that came is wrong (BAD_MSG, or BAD_RECV of one too long): notes it, tells the sender within
+ * the limits, and ends the QP if its policy has it so.
+ */
+void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event);
+/* A peer's error message came: notes it, if it is about something sent. */
+void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event);
+
+/* ---- verbs_errgate.c; progress held ---- */
+/* Whether one more error message may go to this address; counted as sent if so. */
+bool siw_verbs_errgate_pass(struct siw_context *ctx, const struct siw_addr *to);
 
 /* ---- verbs_rc.c ---- */
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
@@ -540,6 +558,8 @@ void siw_verbs_qp_send_failed(struct siw_qp *qp);
 void siw_verbs_qp_drained(struct siw_qp *qp);
 /* Something that is not the peer's ends the QP: to ERR by the table. progress held. */
 void siw_verbs_qp_fail(struct siw_qp *qp, int status);
+/* UD: something ends it, and this event (enum siw_event_type) tells. Likewise. */
+void siw_verbs_qp_abort(struct siw_qp *qp, int type);
 
 /* ---- verbs_conn.c ---- */
 void siw_verbs_conn_established(struct siw_verbs_conn *conn);

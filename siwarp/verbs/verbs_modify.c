@@ -174,18 +174,21 @@ static void act(struct siw_qp *qp, int action, bool notify)
 		siw_verbs_ud_receive(qp);
 }
 
+void siw_verbs_qp_abort(struct siw_qp *qp, int type)
+{
+	int action = siw_verbs_qp_step(qp, SIW_QPE_FAILED);
+
+	if (action == SIW_QPA_FLUSH)
+		siw_verbs_async_qp(qp, type);
+	act(qp, action, false);
+}
+
 void siw_verbs_qp_fail(struct siw_qp *qp, int status)
 {
-	int action;
-
-	if (qp->type == SIW_QPT_RC) {
+	if (qp->type == SIW_QPT_RC)
 		siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, status, NULL);
-		return;
-	}
-	action = siw_verbs_qp_step(qp, SIW_QPE_FAILED);
-	if (action == SIW_QPA_FLUSH)
-		siw_verbs_async_qp(qp, SIW_EVENT_QP_FATAL);
-	act(qp, action, false);
+	else
+		siw_verbs_qp_abort(qp, SIW_EVENT_QP_FATAL);
 }
 
 static int modify(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
@@ -272,6 +275,7 @@ static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
 		.sq_sig_all = qp->sig_all,
 		.no_crc = qp->no_crc,
 		.persona = qp->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
+		.error_policy = qp->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
 	};
 	if (qp->dgram)
 		siw_rdmap_dgram_addr(qp->dgram, &init->addr);

@@ -17,6 +17,9 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 		return -EINVAL;
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
 		return -EINVAL;
+	if (init->error_policy < SIW_ERROR_POLICY_AUTO ||
+	    init->error_policy > SIW_ERROR_POLICY_MESSAGE)
+		return -EINVAL;
 	if (!init->send_cq || !init->recv_cq || init->send_cq->ctx != pd->ctx ||
 	    init->recv_cq->ctx != pd->ctx)
 		return -EINVAL;
@@ -110,10 +113,12 @@ static void free_queues(struct siw_qp *qp)
 	if (qp->recvs && !qp->srq)
 		siw_rdmap_queue_destroy(qp->recvs);
 	free(qp->linger);
+	free(qp->errq);
 	free(qp->sq);
 	qp->dgram = NULL;
 	qp->recvs = NULL;
 	qp->linger = NULL;
+	qp->errq = NULL;
 	qp->sq = NULL;
 }
 
@@ -162,6 +167,8 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	qp->sig_all = init->sq_sig_all;
 	qp->no_crc = init->no_crc || !siw_settings()->crc;
 	qp->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
+	qp->errs_fatal = (init->error_policy ? init->error_policy : siw_settings()->error_policy) !=
+			 SIW_ERROR_POLICY_MESSAGE;
 	qp->ord = qp->ird = -1;
 	qp->rnr_retry = 7;
 	qp->min_rnr_timer = 12;

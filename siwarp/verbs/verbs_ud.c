@@ -191,6 +191,7 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 	destination(wr, &dest);
 	err = siw_rdmap_dgram_send(qp->dgram,
 				   &(struct siw_rdmap_dgram_op){
+					   .cookie = wr->wr_id,
 					   .dest = &dest,
 					   .qkey = qkey_of(qp, wr),
 					   .solicited = wr->send_flags & SIW_SEND_SOLICITED,
@@ -219,6 +220,7 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head + (uint32_t)i);
 
 		ops[i] = (struct siw_rdmap_dgram_op){
+			.cookie = wqe->wr_id,
 			.dest = &wqe->dest,
 			.qkey = wqe->rkey,
 			.solicited = wqe->flags & SIW_SEND_SOLICITED,
@@ -292,6 +294,18 @@ static void complete_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	siw_verbs_heard(qp);
 }
 
+/* What came is not, or not only, a receive. */
+static __attribute__((cold, noinline)) void trouble(struct siw_qp *qp,
+						    const struct siw_rdmap_event *ev)
+{
+	if (ev->kind == SIW_RDMAP_BAD_RECV)
+		complete_recv(qp, ev);
+	if (ev->kind == SIW_RDMAP_PEER_ERR)
+		siw_verbs_err_told(qp, ev);
+	else if (ev->status != -EACCES) /* a key of this end's own is no fault of the peer's */
+		siw_verbs_err_found(qp, ev);
+}
+
 static int serve(struct siw_pollee *self)
 {
 	struct siw_qp *qp = siw_container(self, struct siw_qp, pollee);
@@ -301,7 +315,10 @@ static int serve(struct siw_pollee *self)
 
 	while (n < qp->burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_dgram_recv(qp->dgram, &ev) == 1) {
-		complete_recv(qp, &ev);
+		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
+			complete_recv(qp, &ev);
+		else
+			trouble(qp, &ev);
 		octets += ev.length;
 		n++;
 	}

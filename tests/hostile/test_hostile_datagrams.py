@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw
 from unit.verbs.verbs_harness import Rig, counter, pattern, poll, until
 
 from siwarp.inspect import DDPDatagram, Opcode, UDDatagram, crc32c
-from siwarp.verbs import RecvWR, SendWR, WCStatus
+from siwarp.verbs import ErrorPolicy, RecvWR, SendWR, WCStatus
 
 QKEY = 0x11223344
 RECV = 200
@@ -53,7 +53,8 @@ class Ud:
         self.rig = Rig()
         self.memory = bytearray([CANARY]) * (3 * PAGE)
         self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
-        self.qp = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY)
+        # Who has the Q_Key may end a queue pair of the other policy.
+        self.qp = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
         self.good = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY)
         self.ah = self.rig.ah(self.qp)
         self.out = self.rig.mr(bytearray(b"good"))

@@ -110,6 +110,8 @@ enum siw_event_type {
 	SIW_EVENT_QP_LAST_WQE_REACHED = 16, /* qp: in ERR, it takes nothing of its SRQ any more */
 	SIW_EVENT_CLIENT_REREGISTER = 17,
 	SIW_EVENT_GID_CHANGE = 18, /* port_num: the interface's addresses changed */
+	/* siwarp's own, far above libibverbs' numbers: */
+	SIW_EVENT_QP_ERR_QUEUED = 1000, /* qp: siw_poll_err has something */
 };
 
 /* As struct ibv_async_event. */
@@ -417,6 +419,27 @@ enum siw_persona {
 	SIW_PERSONA_ROCE = 2,
 };
 
+/*
+ * UD: what becomes of the queue pair when somebody who has its Q_Key sends a message that breaks the
+ * rules of DDP or RDMAP (an opcode that UD has not, a part of a message). Either way the sender is told
+ * by an error message, within the limits of settings err_rate and err_source_rate, and siw_poll_err
+ * tells this end.
+ *
+ * ERROR, as datagram-iWARP's paper has it: the queue pair goes to ERR and flushes, with SIW_EVENT_QP_REQ_ERR
+ * or SIW_EVENT_QP_ACCESS_ERR. RESET -> INIT -> RTR -> RTS, and it goes on.
+ * MESSAGE: it goes on, with SIW_EVENT_QP_ERR_QUEUED. For whoever serves peers that are not trusted.
+ *
+ * The Q_Key is all that keeps strangers from ending a queue pair under ERROR: take a random one.
+ * What has the wrong one, or fails before that (CRC, length, versions, queue), is dropped and counted
+ * under either. So is one that finds no receive. One that is longer than the receive it meets completes
+ * that with SIW_WC_LOC_LEN_ERR, the sender is told, and the queue pair goes on under either.
+ */
+enum siw_error_policy {
+	SIW_ERROR_POLICY_AUTO = 0, /* setting error_policy, or else ERROR */
+	SIW_ERROR_POLICY_ERROR = 1,
+	SIW_ERROR_POLICY_MESSAGE = 2,
+};
+
 struct siw_qp_cap {
 	uint32_t max_send_wr;
 	uint32_t max_recv_wr;
@@ -435,9 +458,10 @@ struct siw_qp_init_attr {
 	int sq_sig_all;
 	int no_crc; /* UD: 1 = send zero in the CRC field and do not check it */
 	struct siw_addr
-		addr; /* UD: address and port to bind; family 0 = the device's first address,
+		addr;	  /* UD: address and port to bind; family 0 = the device's first address,
 				 port 0 = any */
-	int persona;  /* RC: enum siw_persona */
+	int persona;	  /* RC: enum siw_persona */
+	int error_policy; /* UD: enum siw_error_policy */
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -573,6 +597,39 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
  * number known (32 at the most), of which max are put into out. -EINVAL: it is no UD QP.
  */
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
+
+/* ---- error queue ----------------------------------------------------------------------------- */
+
+enum siw_err_origin {
+	SIW_ERR_FOUND = 1,    /* this end found it in a message that source sent */
+	SIW_ERR_REPORTED = 2, /* source found it in a message that this end sent there */
+};
+
+/* An error of a datagram queue pair. */
+struct siw_err_entry {
+	int origin;	  /* enum siw_err_origin */
+	uint32_t src_qpn; /* source's QPN */
+	struct siw_addr source;
+	uint64_t wr_id;	  /* REPORTED: of the send request */
+	uint32_t msn;	  /* of the message that is complained of */
+	uint32_t seg_len; /* octets of its segment, header included */
+	uint8_t layer;	  /* the three numbers of a Terminate (RFC 5040 section 4.8) */
+	uint8_t type;
+	uint8_t code;
+	uint8_t header_len; /* octets used in header */
+	uint8_t header[20]; /* its DDP header, as it was on the wire */
+};
+
+/*
+ * UD: takes up to num_entries errors, oldest first: their count, 0 if there are none, or -errno. -EINVAL:
+ * it is no UD QP. An empty one moves the device's traffic, as siw_poll_cq does. They stay over a reset.
+ * A QP keeps err_queue (a setting) of them, half for each origin; what comes when that half is full is
+ * lost (counter err_lost): the first error is mostly the cause of the others.
+ *
+ * What a peer reports changes no state, and counts only if it is about one of the last err_window (a
+ * setting) messages sent, which went there with the Q_Key that the report has; once for each message.
+ */
+int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries);
 
 /*
  * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is then

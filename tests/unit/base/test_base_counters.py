@@ -23,7 +23,9 @@ NAMES = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_cou
 WORDS = """
     tx_msgs rx_msgs tx_octets rx_octets drop_short drop_crc drop_version drop_header drop_qn
     drop_opcode
-    drop_qkey drop_no_buffer drop_too_long drop_rxq_overflow drop_source send_errors terminate_tx
+    drop_qkey drop_no_buffer drop_too_long drop_rxq_overflow drop_source
+    err_found err_sent err_limited err_unsent err_received err_stale err_malformed err_lost
+    send_errors terminate_tx
     terminate_rx crc_errors marker_errors connects accepts rejects startups_held
     startups_refused startup_timeouts confirm_reads confirm_none rnr_parked rnr_expired
     cq_overflow epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors

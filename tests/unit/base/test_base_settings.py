@@ -31,6 +31,11 @@ PROMISED = {
     "source_share": (75, 1, 100),
     "linger_ms": (2000, 0, 600000),
     "persona": (0, 0, 2),
+    "error_policy": (0, 0, 2),
+    "err_queue": (32, 2, 65536),
+    "err_window": (256, 1, 65536),
+    "err_rate": (1000, 0, 1_000_000),
+    "err_source_rate": (20, 0, 1_000_000),
     "linger_octets": (256 << 20, 0, 1 << 40),
     "rnr_octets": (1 << 20, 128 << 10, 1 << 30),
     "crc": (1, 0, 1),
@@ -120,6 +125,15 @@ def test_a_bad_value_costs_one_line_and_leaves_the_default(child: Child, text: s
 def test_the_persona_is_given_by_name_or_number(child: Child, text: str, value: int) -> None:
     done = child(VALUES, SIWARP_PERSONA=text)
     assert (values(done)["persona"], done.stderr) == (value, "")
+
+
+@pytest.mark.parametrize(("text", "value"), [("auto", 0), ("error", 1), ("message", 2), ("1", 1)])
+def test_the_error_policy_is_given_by_name_or_number(child: Child, text: str, value: int) -> None:
+    done = child(VALUES, SIWARP_ERROR_POLICY=text)
+    assert (values(done)["error_policy"], done.stderr) == (value, "")
+    assert child(VALUES, SIWARP_ERROR_POLICY="none").stderr == (
+        "siwarp: SIWARP_ERROR_POLICY=none is not auto, error or message; ignored\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["Roce", "rocev2", "3", "ib"])

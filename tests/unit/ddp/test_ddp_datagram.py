@@ -168,8 +168,6 @@ def test_a_datagram_without_room_for_header_and_crc_is_dropped(w: DdpWorld, leng
         ({"dv": 2}, "drop_version"),
         ({"dv": 3}, "drop_version"),
         ({"t": 1}, "drop_header"),
-        ({"l": 0}, "drop_header"),
-        ({"mo": 1}, "drop_header"),
     ],
 )
 def test_a_header_that_no_ud_message_has_is_dropped(
@@ -182,6 +180,16 @@ def test_a_header_that_no_ud_message_has_is_dropped(
     d.send(segment(b"good"))
     seg, _ = d.receive()
     assert seg.payload == 4
+
+
+@pytest.mark.clause("DGRAM-UD-1")
+@pytest.mark.parametrize("fields", [{"l": 0}, {"mo": 1}])
+def test_what_is_no_whole_message_comes_up_as_such(w: DdpWorld, fields: dict[str, int]) -> None:
+    d = w.dgram()
+    d.send(segment(b"abcd", q_key=77, **fields))
+    seg, _ = d.receive()
+    assert (seg.last, seg.mo) == (fields.get("l", 1) == 1, fields.get("mo", 0))
+    assert (seg.ulp_word, seg.payload) == (77, 4)
 
 
 @pytest.mark.clause("DGRAM-LLP-6")

@@ -16,7 +16,8 @@ PAGE = ROOT / "TROUBLESHOOTING.md"
 #: Counters that say that something happened, not that something is wrong.
 TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
-    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_parked",
+    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_parked", "err_sent",
+    "err_received",
 }  # fmt: skip
 
 #: Texts that no entry is needed for: a pattern of where they stand, or of the text, and why.
@@ -54,7 +55,7 @@ def everything() -> set[Text]:
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(Text(words, f"siw_wc_status_str({status})"))
-    for kind in range(64):
+    for kind in (*range(64), lib.SIW_EVENT_QP_ERR_QUEUED):
         for name in ("siw_event_type_str", "siw_cm_event_str"):
             words = ffi.string(getattr(lib, name)(kind)).decode()
             if words != "unknown event":

@@ -70,7 +70,13 @@ def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicite
         ({"qn": 4}, "drop_qn"),
         ({"qn": 0x100}, "drop_qn"),
         ({"qn": 1 << 31}, "drop_qn"),
-        *(({"opcode": op}, "drop_opcode") for op in range(16) if op not in (3, 5)),
+        ({"qn": 2, "opcode": 7, "l": 0}, "drop_qn"),
+        *(({"opcode": op, "qn": 2}, "drop_qn") for op in (3, 5, 6, 15)),
+        *(({"opcode": op, "q_key": QKEY + 1}, "drop_qkey") for op in (0, 4, 7, 15)),
+        ({"l": 0, "q_key": QKEY + 1}, "drop_qkey"),
+        ({"mo": 1, "q_key": QKEY + 1}, "drop_qkey"),
+        ({"opcode": 7}, "drop_opcode"),
+        ({"opcode": 7, "l": 0}, "drop_header"),
     ],
 )
 def test_what_is_not_for_us_is_dropped_and_uses_no_receive(
@@ -82,6 +88,37 @@ def test_what_is_not_for_us_is_dropped_and_uses_no_receive(
     before = counter(name)
     d.put(b"bad", **{"opcode": 3, "q_key": QKEY, **fields})
     until(lambda: d.event_once() or counter(name) == before + 1)
+    assert m.untouched()
+    d.put(b"good", opcode=3, q_key=QKEY)
+    e = d.event()
+    assert (e.kind, e.cookie, e.length) == ("RECV", 1, 4)
+
+
+OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "err"),
+    [
+        *(({"opcode": op}, "drop_opcode", OPCODE) for op in range(16) if op not in (3, 5, 7)),
+        ({"l": 0}, "drop_header", NOT_WHOLE),
+        ({"mo": 1}, "drop_header", NOT_WHOLE),
+        ({"mo": 2**32 - 1}, "drop_header", NOT_WHOLE),
+        ({"mo": 4, "opcode": 9}, "drop_header", NOT_WHOLE),
+    ],
+)
+def test_who_has_the_q_key_and_breaks_a_rule_is_known_and_uses_no_receive(
+    w: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
+) -> None:
+    d = w.dgram(qkey=QKEY)
+    m = w.memory(10)
+    d.recvs.post(1, m.sge())
+    before = counter(name)
+    d.put(b"bad", **{"opcode": 3, "q_key": QKEY, "msn": 77, **fields})
+    e = d.event()
+    assert (e.kind, e.err, e.quoted, e.quoted_msn, e.quoted_qn) == ("BAD_MSG", err, True, 77, 0)
+    assert e.source_port == d.sock.getsockname()[1]
+    assert counter(name) == before + 1
     assert m.untouched()
     d.put(b"good", opcode=3, q_key=QKEY)
     e = d.event()
@@ -107,6 +144,7 @@ def test_a_message_too_long_for_its_receive_uses_it_up_in_error(w: RdmapWorld) -
     d.put(b"long", q_key=QKEY)
     e = d.event()
     assert (e.kind, e.status, e.cookie, e.length) == ("BAD_RECV", -errno.EMSGSIZE, 1, 4)
+    assert (e.err, e.quoted) == (TOO_LONG, True)
     assert m.untouched()
 
 

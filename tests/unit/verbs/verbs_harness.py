@@ -20,6 +20,7 @@ from siwarp.verbs import (
     AsyncEvent,
     CompChannel,
     Context,
+    ErrorPolicy,
     Persona,
     QPAttr,
     QPCap,
@@ -127,6 +128,7 @@ class Rig:
         crc: bool = True,
         srq: SRQ | None = None,
         persona: int = Persona.AUTO,
+        error_policy: int | str = ErrorPolicy.AUTO,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -143,6 +145,7 @@ class Rig:
                 crc=crc,
                 srq=srq,
                 persona=persona,
+                error_policy=error_policy,
             ),
         )
 

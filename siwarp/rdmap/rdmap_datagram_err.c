@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_datagram_err.c - error messages on datagrams: what a Terminate is on a stream, without an
+ * end to anything. One untagged segment on queue 2, the Q_Key that of the message it is about:
+ *
+ *   0                 18                 22            24                42        46
+ *  +-----------------+------------------+-------------+-----------------+--------+
+ *  | untagged header | Terminate header | segment len | DDP header that | CRC32C |
+ *  | QN 2            | M=1 D=1 R=0      |             | is complained of|        |
+ *  +-----------------+------------------+-------------+-----------------+--------+
+ *
+ * The quoted header has the MSN. One that came counts only if it is about a message that this end sent
+ * there lately.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/settings.h"
+#include "rdmap/rdmap_impl.h"
+
+_Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "an error message fits");
+
+/* ---- found here ------------------------------------------------------------------------------ */
+
+static void quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
+{
+	event->quoted = true;
+	event->quoted_tagged = seg->tagged;
+	event->quoted_qn = seg->tagged ? 0 : seg->qn;
+	event->quoted_msn = seg->tagged ? 0 : seg->msn;
+	event->quoted_stag = seg->tagged ? seg->stag : 0;
+	event->quoted_to = seg->tagged ? seg->to : 0;
+	event->quoted_head_len = seg->head_len;
+	event->quoted_seg_len = (uint16_t)seg->seg_len;
+	memcpy(event->quoted_head, seg->head, sizeof(event->quoted_head));
+}
+
+void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+			   struct siw_rdmap_event *event)
+{
+	event->kind = SIW_RDMAP_BAD_MSG;
+	event->status = 0;
+	event->length = seg->payload;
+	event->solicited = false;
+	event->ulp_word = seg->ulp_word;
+	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
+	event->msn = seg->msn;
+	event->err = err;
+	quote(event, seg);
+}
+
+/* Never to a group, and never where nothing can listen. */
+static bool may_tell(const struct siw_addr *to)
+{
+	if (!to->port_be)
+		return false;
+	if (to->family == AF_INET)
+		return to->v4[0] < 224 && to->v4[0] != 0;
+	return to->family == AF_INET6 && to->v6[0] != 0xff;
+}
+
+int siw_rdmap_dgram_answer(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_fault fault = { .err = event->err, .has_seg = true };
+	struct siw_ddp_dgram_error message = {
+		.dest = &event->source,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
+		.ulp_word = event->ulp_word,
+		/* Each end's index in the place of the other's. */
+		.qn = SIW_RDMAP_QN_TERMINATE | SIW_RDMAP_DQN_SRC(event->quoted_qn) << 8 |
+		      SIW_RDMAP_DQN_DEST(event->quoted_qn) << 16,
+	};
+	uint8_t payload[SIW_RDMAP_TERM_MAX];
+
+	if (!may_tell(&event->source))
+		return -EPERM;
+	fault.seg.seg_len = event->quoted_seg_len;
+	fault.seg.head_len = event->quoted_head_len;
+	memcpy(fault.seg.head, event->quoted_head, sizeof(fault.seg.head));
+	message.payload = payload;
+	message.length = siw_rdmap_terminate_build(&fault, payload);
+	return siw_ddp_dgram_tx_error(dgram->ddp, &message);
+}
+
+/* ---- told by a peer -------------------------------------------------------------------------- */
+
+/* The three numbers and the header quoted, or false: it is not laid out as an error message is. */
+static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
+{
+	const uint8_t both = SIW_RDMAP_TERM_M | SIW_RDMAP_TERM_D;
+	struct siw_rdmap_wire_terminate head;
+	struct siw_ddp_seg seg;
+	uint16_t seg_len;
+
+	if (len < sizeof(head) + sizeof(seg_len) || len > SIW_RDMAP_TERM_MAX)
+		return false;
+	memcpy(&head, buf, sizeof(head));
+	memcpy(&seg_len, buf + sizeof(head), sizeof(seg_len));
+	if ((head.hdrct & both) != both)
+		return false;
+	buf += sizeof(head) + sizeof(seg_len);
+	len -= sizeof(head) + sizeof(seg_len);
+	if (!siw_ddp_head_parse(buf, len, &seg))
+		return false;
+	event->err =
+		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
+	seg.seg_len = be16toh(seg_len);
+	quote(event, &seg);
+	return true;
+}
+
+int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+			     struct siw_rdmap_event *event)
+{
+	if (!parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event)) {
+		siw_drop(SIW_COUNTER_err_malformed);
+		return 0;
+	}
+	event->kind = SIW_RDMAP_PEER_ERR;
+	event->status = 0;
+	event->length = seg->payload;
+	event->solicited = false;
+	event->ulp_word = seg->ulp_word;
+	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
+	event->msn = seg->msn;
+	return 1;
+}
+
+void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram)
+{
+	int64_t wanted = siw_settings()->err_window;
+	struct siw_rdmap_sents *s;
+	uint32_t n = 1;
+
+	while (n < wanted)
+		n <<= 1;
+	s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
+	if (s)
+		s->mask = n - 1;
+	dgram->sents = s;
+}
+
+bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
+			  uint64_t *cookie)
+{
+	struct siw_rdmap_sents *s = dgram->sents;
+	uint32_t ago = siw_ddp_dgram_next_msn(dgram->ddp) - event->quoted_msn;
+	struct siw_rdmap_sent *sent;
+	struct siw_ddp_seg seg;
+
+	if (!s || event->quoted_tagged || ago - 1 > s->mask)
+		return false;
+	siw_ddp_head_parse(event->quoted_head, event->quoted_head_len, &seg);
+	sent = &s->sent[event->quoted_msn & s->mask];
+	if (seg.ulp_word != event->ulp_word || !sent->tag ||
+	    sent->tag != siw_rdmap_sent_tag(&event->source, seg.ulp_word, seg.qn))
+		return false;
+	*cookie = sent->cookie;
+	sent->tag = 0; /* one report of each: the same said again is stale */
+	return true;
+}

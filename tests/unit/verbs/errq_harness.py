@@ -1,0 +1,123 @@
+"""What the tests of datagrams' errors share: error messages built and read by siwarp.inspect."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import crcmod
+from scapy.packet import Raw
+from unit.verbs.verbs_harness import LIMIT, Rig
+
+from siwarp._siwarp import lib
+from siwarp.inspect import DDPDatagram, Opcode, QuotedUntagged, Terminate, UDDatagram
+from siwarp.verbs import QP, QPAttr, QPState
+
+QKEY = 0x51C0FFEE
+_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+
+OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
+#: What the Q_Key's holder can do wrong: fields of the header, and the error that it is.
+WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
+    **{
+        f"opcode {op:#x}": ({"opcode": op}, OPCODE)
+        for op in range(16)
+        if op not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE)
+    },
+    "L=0": ({"l": 0}, NOT_WHOLE),
+    "MO=1": ({"mo": 1}, NOT_WHOLE),
+}
+
+
+def datagram(payload: bytes = b"", **fields: Any) -> bytes:
+    """A UD segment to QKEY, with its CRC."""
+    return bytes(UDDatagram(segment=DDPDatagram(**{"q_key": QKEY, **fields}) / Raw(payload)))
+
+
+def error_message(
+    msn: int,
+    err: tuple[int, int, int] = OPCODE,
+    *,
+    quoted: dict[str, Any] | None = None,
+    bits: tuple[int, int, int] = (1, 1, 0),
+    **fields: Any,
+) -> bytes:
+    """An error message about a Send of this MSN, as a sound peer would build it."""
+    head = QuotedUntagged(**{"msn": msn, "inv_stag": QKEY, **(quoted or {})})
+    body = Terminate(
+        layer=err[0],
+        etype=err[1],
+        code=err[2],
+        m=bits[0],
+        d=bits[1],
+        r=bits[2],
+        ddp_seg_len=18,
+        quoted_ddp=head,
+    )
+    return datagram(bytes(body), **{"opcode": Opcode.TERMINATE, "qn": 2, **fields})
+
+
+def read_error(octets: bytes) -> tuple[Any, Any]:
+    """The header and the Terminate of an error message, every field of it judged."""
+    assert _crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
+    head = DDPDatagram(octets[:18])
+    assert (head.t, head.l, head.ddp_rsvd, head.dv, head.mo) == (0, 1, 0, 1, 0)
+    assert (head.rv, head.rdmap_rsvd, head.opcode, head.queue) == (1, 0, Opcode.TERMINATE, 2)
+    told = Terminate(octets[18:-4])
+    assert (told.m, told.d, told.r, told.reserved) == (1, 1, 0, 0)
+    assert len(octets) == 18 + 4 + 2 + 18 + 4
+    return head, told
+
+
+class Stranger(socket.socket):
+    """A plain UDP socket on loopback."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_DGRAM)
+        self.bind(("127.0.0.1", 0))
+        self.settimeout(LIMIT)
+
+    def silent(self) -> bool:
+        """Whether nothing lies in the socket."""
+        self.setblocking(False)
+        try:
+            self.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        finally:
+            self.settimeout(LIMIT)
+        return False
+
+
+def double(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
+    """A UD queue pair in RTS, and its own socket once more, which says what it likes."""
+    theirs = Stranger()
+    qp = rig.qp(**kwargs)
+    qp.modify(QPAttr(qp_state=QPState.INIT, fd=os.dup(theirs.fileno()), qkey=QKEY))
+    qp.to_rts()
+    return qp, theirs
+
+
+@contextmanager
+def settings(**values: int) -> Iterator[None]:
+    """Settings for what is made in the block."""
+    before = {}
+    for i in range(lib.siw_settings_count()):
+        name = _text(lib.siw_setting_name(i))
+        before[name] = int(lib.siw_setting_value(i))
+    try:
+        for name, value in values.items():
+            assert lib.siw_setting_set(name.encode(), value) == 0
+        yield
+    finally:
+        for name in values:
+            lib.siw_setting_set(name.encode(), before[name])
+
+
+def _text(c: Any) -> str:
+    from siwarp._siwarp import ffi
+
+    return ffi.string(c).decode()
