@@ -30,8 +30,11 @@ from siwarp.inspect.mpa import (
     unbind_mpa,
     unmark,
 )
-from siwarp.inspect.names import Opcode, Queue, TermLayer, term_reason
+from siwarp.inspect.names import AtomicCode, Opcode, Queue, TermLayer, term_reason
 from siwarp.inspect.rdmap import (
+    AtomicRequest,
+    AtomicResponse,
+    ImmediateData,
     QuotedReadRequest,
     QuotedTagged,
     QuotedUntagged,
@@ -45,6 +48,9 @@ __all__ = [
     "DDP",
     "FPDU",
     "MPA",
+    "AtomicCode",
+    "AtomicRequest",
+    "AtomicResponse",
     "DDPDatagram",
     "DDPTagged",
     "DDPUntagged",
@@ -53,6 +59,7 @@ __all__ = [
     "FPDUSession",
     "FoundMarker",
     "Frames",
+    "ImmediateData",
     "MPAReply",
     "MPARequest",
     "MPAStartup",

@@ -38,7 +38,7 @@ from siwarp.inspect.messages import (
     quotes,
 )
 from siwarp.inspect.mpa import CRC_LEN, MPARequest
-from siwarp.inspect.names import Opcode
+from siwarp.inspect.names import OPCODES, Opcode
 from siwarp.inspect.packets import Packet, packets_of, packets_of_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
 from siwarp.inspect.rc import HalfReader, startup_of
@@ -108,6 +108,7 @@ def _match(found: _Found) -> None:
         others = [other.messages for other in found.halves if other is not reader]
         said = others[0] if others else []
         _match_reads(found.stream, reader.messages, said)
+        _match_atomics(reader.messages, said)
         _match_startup(found.stream, reader.messages, said)
         for message, quoted in reader.quoted:
             blamed = [m.number for m in said if quoted is not None and quotes(quoted, m)]
@@ -124,6 +125,25 @@ def _fits(asked: Message, response: Message) -> bool:
     return response.fields.get("stag") == asked.fields.get("sink_stag") and (
         not response.whole or response.length == asked.fields.get("size")
     )
+
+
+def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
+    """Pair Atomic Requests with Responses: in order, which the identifier says again."""
+    holes = any(m.kind == GAP or m.note for m in requests + responses)
+    waiting = deque(m for m in requests if m.kind == Opcode.ATOMIC_REQUEST.name)
+    for response in responses:
+        if response.kind != Opcode.ATOMIC_RESPONSE.name:
+            continue
+        number = response.fields.get("request")
+        while holes and waiting and waiting[0].fields.get("request") != number:
+            waiting.popleft()
+        asked = waiting.popleft() if waiting else None
+        if asked is not None:
+            _answer(asked, response)
+        if asked is None and not holes:
+            response.blame("an Atomic Response that nobody asked for", "RFC7306-5.2.2-08")
+        elif asked is not None and asked.fields.get("request") != number:
+            response.blame("not what the Atomic Request is called", "RFC7306-5.2.1-13")
 
 
 def _match_reads(stream: Stream, requests: list[Message], responses: list[Message]) -> None:
@@ -182,7 +202,7 @@ def _sound(packet: Packet) -> bool:
         return False
     crc = int.from_bytes(octets[-CRC_LEN:], "little")
     if crc == 0:
-        rest = header.ddp_rsvd or header.mo or header.rv != 1 or header.opcode > Opcode.TERMINATE
+        rest = header.ddp_rsvd or header.mo or header.rv != 1 or header.opcode not in OPCODES
         return header.last and not rest
     return crc == crc32c(octets[:-CRC_LEN])
 

@@ -35,6 +35,8 @@ DROP_CLAUSES = {
     "drop_too_long": "RFC5041-7.1-01",
 }
 RDMAP_VERSION_CLAUSE = "RFC5040-7.2-08"
+#: What the header of a message of RFC 7306 has.
+EXTENSION_CLAUSE = "RFC7306-4.1-01"
 #: Kinds of messages beside the opcodes' names.
 REQUEST, REPLY, GAP, PART, BROKEN = "MPA_REQUEST", "MPA_REPLY", "GAP", "PART", "BROKEN"
 RTR = "RTR"
@@ -42,7 +44,26 @@ RTR = "RTR"
 _TAGGED = struct.Struct(">BBIQ")
 _UNTAGGED = struct.Struct(">BBIIII")
 _READ_REQUEST = struct.Struct(">IQIIQ")
+_ATOMIC_REQUEST = struct.Struct(">IIIQQQQQ")
+_ATOMIC_RESPONSE = struct.Struct(">IQ")
+_IMMEDIATE = struct.Struct(">II")
 READ_REQUEST_FIELDS = ("sink_stag", "sink_to", "size", "src_stag", "src_to")
+ATOMIC_FIELDS = ("code", "request", "stag", "to", "data", "mask", "compare", "compare_mask")
+#: opcode -> what its own header is read by, and the names of the fields.
+_OWN_HEADERS: dict[int, tuple[struct.Struct, tuple[str, ...]]] = {
+    Opcode.RDMA_READ_REQUEST: (_READ_REQUEST, READ_REQUEST_FIELDS),
+    Opcode.ATOMIC_REQUEST: (_ATOMIC_REQUEST, ATOMIC_FIELDS),
+    Opcode.ATOMIC_RESPONSE: (_ATOMIC_RESPONSE, ("request", "original")),
+    Opcode.IMMEDIATE: (_IMMEDIATE, ("data", "rest")),
+    Opcode.IMMEDIATE_SE: (_IMMEDIATE, ("data", "rest")),
+}
+_QUEUES: dict[int, int] = {
+    Opcode.RDMA_READ_REQUEST: Queue.READ_REQUEST,
+    Opcode.ATOMIC_REQUEST: Queue.READ_REQUEST,
+    Opcode.ATOMIC_RESPONSE: Queue.ATOMIC_RESPONSE,
+    Opcode.TERMINATE: Queue.TERMINATE,
+}
+_TAGGED_OPCODES = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
 
 @dataclass
@@ -162,22 +183,24 @@ def kind_of(header: Header | None) -> str:
 
 
 def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
-    """A message's header fields by name, a Read Request's among them."""
+    """A message's header fields by name, those of its own header among them."""
     if header.tagged:
         return {"stag": header.a, "to": header.b}
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
-    if header.opcode == Opcode.RDMA_READ_REQUEST and len(payload) >= _READ_REQUEST.size:
-        found.update(zip(READ_REQUEST_FIELDS, _READ_REQUEST.unpack_from(payload), strict=True))
+    layout, names = _OWN_HEADERS.get(header.opcode, (None, ()))
+    if layout is not None and len(payload) >= layout.size:
+        found.update(zip(names, layout.unpack_from(payload), strict=True))
+    if "code" in found:  # the bits beside it are reserved
+        found["code"] = int(found["code"]) & 0xF
     return found
 
 
 def due_queue(opcode: int) -> int | None:
     """The queue that a message of this opcode goes to; None for tagged ones and unknown ones."""
-    if opcode in (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE) or opcode > Opcode.TERMINATE:
+    if opcode in _TAGGED_OPCODES or opcode not in OPCODES:
         return None
-    special = {Opcode.RDMA_READ_REQUEST: Queue.READ_REQUEST, Opcode.TERMINATE: Queue.TERMINATE}
-    return int(special.get(Opcode(opcode), Queue.SEND))
+    return int(_QUEUES.get(opcode, Queue.SEND))
 
 
 def judge_header(message: Message, header: Header | None) -> None:
@@ -188,11 +211,12 @@ def judge_header(message: Message, header: Header | None) -> None:
         message.blame(f"DDP version {header.dv}", "RFC5041-4.1-09")
     elif header.rv > 1:
         message.blame(f"RDMAP version {header.rv}", "RFC5040-7.2-03")
-    elif header.opcode > Opcode.TERMINATE:
+    elif header.opcode not in OPCODES:
         message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.tagged != (due_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
-        message.blame(f"{kind_of(header)} in {word} segments", "RFC5040-4.1-05")
+        clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"
+        message.blame(f"{kind_of(header)} in {word} segments", clause)
 
 
 def judge_terminate(message: Message, payload: bytes) -> Any:

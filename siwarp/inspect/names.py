@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Opcode(IntEnum):
-    """RDMAP message types (RFC 5040, figure 4)."""
+    """RDMAP message types (RFC 5040 figure 4, RFC 7306 figure 2)."""
 
     RDMA_WRITE = 0x0
     RDMA_READ_REQUEST = 0x1
@@ -21,14 +21,26 @@ class Opcode(IntEnum):
     SEND_SE = 0x5
     SEND_SE_INVALIDATE = 0x6
     TERMINATE = 0x7
+    IMMEDIATE = 0x8
+    IMMEDIATE_SE = 0x9
+    ATOMIC_REQUEST = 0xA
+    ATOMIC_RESPONSE = 0xB
+
+
+class AtomicCode(IntEnum):
+    """What an Atomic Request asks for (RFC 7306, figure 5)."""
+
+    FETCH_ADD = 0x0
+    CMP_SWAP = 0x2
 
 
 class Queue(IntEnum):
-    """Untagged queue numbers that RDMAP uses (RFC 5040, figure 4)."""
+    """Untagged queue numbers that RDMAP uses (RFC 5040 figure 4, RFC 7306 figure 2)."""
 
     SEND = 0
     READ_REQUEST = 1
     TERMINATE = 2
+    ATOMIC_RESPONSE = 3
 
 
 class TermLayer(IntEnum):
@@ -40,6 +52,7 @@ class TermLayer(IntEnum):
 
 
 OPCODES: dict[int, str] = {int(op): op.name for op in Opcode}
+ATOMIC_CODES: dict[int, str] = {int(code): code.name for code in AtomicCode}
 TERM_LAYERS: dict[int, str] = {int(layer): layer.name for layer in TermLayer}
 
 #: (layer, error type) -> name: RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8.

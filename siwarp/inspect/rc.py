@@ -8,6 +8,7 @@ from typing import Any
 
 from siwarp.inspect.framing import CRC_LEN, LENGTH_LEN, Span, fpdus_of, startup_end
 from siwarp.inspect.messages import (
+    EXTENSION_CLAUSE,
     GAP,
     PART,
     REPLY,
@@ -224,7 +225,8 @@ class HalfReader:
     def _judge_untagged(self, message: Message, header: Header, fresh: bool) -> None:
         due = due_queue(header.opcode)
         if due is not None and header.b != due:
-            message.blame(f"queue {header.b} instead of {due}", "RFC5040-4.1-07")
+            clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-07"
+            message.blame(f"queue {header.b} instead of {due}", clause)
         if fresh:
             msn = self._msn.get(header.b)
             if msn is not None and header.msn != msn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The two RDMAP messages that carry a header of their own (RFC 5040 sections 4.4 and 4.8).
+"""The RDMAP messages that carry a header of their own: RFC 5040 sections 4.4 and 4.8, RFC 7306.
 
 All other messages are a DDP header whose `opcode` says what they are, then the user's
 octets (Raw). The opcode alone decides here, not the queue number, so that a wrong queue
@@ -29,9 +29,12 @@ from siwarp.inspect.ddp import (
     DDPTagged,
     DDPUntagged,
 )
-from siwarp.inspect.names import TERM_LAYERS, Opcode, Queue, term_reason
+from siwarp.inspect.names import ATOMIC_CODES, TERM_LAYERS, Opcode, Queue, term_reason
 
 READ_REQUEST_LEN = 28
+ATOMIC_REQUEST_LEN = 52
+ATOMIC_RESPONSE_LEN = 12
+IMMEDIATE_LEN = 8
 
 
 class ReadRequest(Packet):
@@ -44,6 +47,46 @@ class ReadRequest(Packet):
         IntField("size", 0),
         XIntField("src_stag", 0),
         XLongField("src_to", 0),
+    ]
+
+
+class AtomicRequest(Packet):
+    """Atomic Operation Request header, 52 octets (RFC 7306 figure 4).
+
+    What FetchAdd does not use is as it is to be sent: no compare data, and a mask of ones.
+    """
+
+    name = "RDMAP Atomic Request"
+    fields_desc: ClassVar[list[Any]] = [
+        BitField("reserved", 0, 28),
+        BitEnumField("code", 0, 4, ATOMIC_CODES),
+        IntField("request", 0),
+        XIntField("stag", 0),
+        XLongField("to", 0),
+        XLongField("data", 0),
+        XLongField("mask", 0),
+        XLongField("compare", 0),
+        XLongField("compare_mask", (1 << 64) - 1),
+    ]
+
+
+class AtomicResponse(Packet):
+    """Atomic Operation Response header, 12 octets (RFC 7306 figure 6)."""
+
+    name = "RDMAP Atomic Response"
+    fields_desc: ClassVar[list[Any]] = [
+        IntField("request", 0),
+        XLongField("original", 0),
+    ]
+
+
+class ImmediateData(Packet):
+    """Immediate Data, 8 octets (RFC 7306 figure 7); verbs have the first four."""
+
+    name = "RDMAP Immediate Data"
+    fields_desc: ClassVar[list[Any]] = [
+        XIntField("data", 0),
+        XIntField("rest", 0),
     ]
 
 
@@ -122,3 +165,11 @@ bind_top_down(
     DDPUntagged, ReadRequest, opcode=int(Opcode.RDMA_READ_REQUEST), qn=int(Queue.READ_REQUEST)
 )
 bind_top_down(DDPUntagged, Terminate, opcode=int(Opcode.TERMINATE), qn=int(Queue.TERMINATE))
+for _layer, _opcode, _queue in (
+    (AtomicRequest, Opcode.ATOMIC_REQUEST, Queue.READ_REQUEST),
+    (AtomicResponse, Opcode.ATOMIC_RESPONSE, Queue.ATOMIC_RESPONSE),
+    (ImmediateData, Opcode.IMMEDIATE_SE, Queue.SEND),
+    (ImmediateData, Opcode.IMMEDIATE, Queue.SEND),
+):
+    bind_bottom_up(DDPUntagged, _layer, opcode=int(_opcode), mo=0)
+    bind_top_down(DDPUntagged, _layer, opcode=int(_opcode), qn=int(_queue))

@@ -51,6 +51,8 @@ end
 local opcodes = {
 	[0] = "Write", "Read Request", "Read Response", "Send", "Send with Invalidate",
 	"Send with Solicited Event", "Send with Solicited Event and Invalidate", "Terminate",
+	"Immediate Data", "Immediate Data with Solicited Event", "Atomic Request",
+	"Atomic Response",
 }
 local queues = { [0] = "Send", "Read Request", "Terminate", "Atomic Response" }
 local layers = { [0] = "RDMAP", "DDP", "MPA" }

@@ -136,7 +136,7 @@ BROKEN: dict[str, tuple[list[bytes], str, str]] = {
         "RDMAP version 3",
         "RFC5040-7.2-03",
     ),
-    "opcode": ([send(1, opcode=9)], "unknown opcode 0x9", "RFC5040-7.2-02"),
+    "opcode": ([send(1, opcode=13)], "unknown opcode 0xd", "RFC5040-7.2-02"),
     "untagged write": ([send(1, opcode=0)], "RDMA_WRITE in untagged", "RFC5040-4.1-05"),
     "tagged send": ([tagged(Opcode.SEND, 1, 0, b"")], "SEND in tagged", "RFC5040-4.1-05"),
     "queue": ([send(1, qn=1)], "queue 1 instead of 0", "RFC5040-4.1-07"),
