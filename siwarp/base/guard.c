@@ -88,6 +88,58 @@ __attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, c
 	GUARDED(theirs, len, *crc = siw_crc32c_copy(*crc, theirs, own, len));
 }
 
+/* ---- 64 bits at once ------------------------------------------------------------------------- */
+
+/* RFC 7306 section 5.1.1: what a bound's bit carries is lost, and none is carried into it but its own. */
+static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
+{
+	return ((a & ~bounds) + (b & ~bounds)) ^ ((a ^ b) & bounds);
+}
+
+/*
+ * These two must stay calls: where a guarded function calls nothing, the compiler takes it that nothing can
+ * come back to where it saved itself, and leaves that place out. Both loops go round again only when
+ * somebody else's step came in between, who thereby got on.
+ */
+static __attribute__((noinline)) uint64_t fetch_add(uint64_t *word, uint64_t add, uint64_t bounds)
+{
+	uint64_t old;
+
+	if (!bounds)
+		return __atomic_fetch_add(word, add, __ATOMIC_SEQ_CST);
+	old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+	while (!__atomic_compare_exchange_n(word, &old, add_fields(old, add, bounds), false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	return old;
+}
+
+static __attribute__((noinline)) uint64_t
+cmp_swap(uint64_t *word, uint64_t compare, uint64_t compare_mask, uint64_t swap, uint64_t swap_mask)
+{
+	uint64_t old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+
+	while (!((old ^ compare) & compare_mask) &&
+	       !__atomic_compare_exchange_n(word, &old, (old & ~swap_mask) | (swap & swap_mask),
+					    false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	return old;
+}
+
+__attribute__((noinline)) int siw_guard_fetch_add(uint64_t *before, uint64_t *theirs, uint64_t add,
+						  uint64_t bounds)
+{
+	GUARDED(theirs, sizeof(*theirs), *before = fetch_add(theirs, add, bounds));
+}
+
+__attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs,
+						 uint64_t compare, uint64_t compare_mask,
+						 uint64_t swap, uint64_t swap_mask)
+{
+	GUARDED(theirs, sizeof(*theirs),
+		*before = cmp_swap(theirs, compare, compare_mask, swap, swap_mask));
+}
+
 /* ---- the handlers ---------------------------------------------------------------------------- */
 
 static const int signals[2] = { SIGSEGV, SIGBUS };

@@ -40,6 +40,16 @@ int siw_guard_crc(uint32_t *crc, const void *theirs, size_t len);
 int siw_guard_crc_read(uint32_t *crc, void *own, const void *theirs, size_t len);
 int siw_guard_crc_write(uint32_t *crc, void *theirs, const void *own, size_t len);
 
+/*
+ * On 64 bits of theirs, which lie on an 8-octet boundary, in this machine's octet order, in one step for
+ * every CPU and thread; *before is what was there. Adding: of each field alone, a set bit of bounds being
+ * its most significant one; 0: one field of 64 bits. Swapping: the bits of swap_mask, if those of
+ * compare_mask are as in compare.
+ */
+int siw_guard_fetch_add(uint64_t *before, uint64_t *theirs, uint64_t add, uint64_t bounds);
+int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs, uint64_t compare, uint64_t compare_mask,
+		       uint64_t swap, uint64_t swap_mask);
+
 /* cffi: end */
 
 #endif

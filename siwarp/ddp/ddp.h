@@ -86,14 +86,15 @@ void siw_ddp_watch_close(struct siw_ddp_watch *watch);
 
 /* ---- STags ----------------------------------------------------------------------------------- */
 
-/* What a region may be used for. The first three have the values of enum siw_access_flags. */
+/* What a region may be used for: those of enum siw_access_flags by their values there, and our own. */
 enum siw_ddp_right {
 	SIW_DDP_LOCAL_WRITE = 1,
 	SIW_DDP_REMOTE_WRITE = 2,
 	SIW_DDP_REMOTE_READ = 4,
-	SIW_DDP_LOCAL_READ = 8, /* every region has it */
-	SIW_DDP_READ_SINK = 16, /* where one RDMA Read's response goes, and nothing else */
-	SIW_DDP_REMOTE_INVALIDATE = 1 << 30, /* as in enum siw_access_flags */
+	SIW_DDP_REMOTE_ATOMIC = 8,
+	SIW_DDP_LOCAL_READ = 1 << 28, /* every region has it */
+	SIW_DDP_READ_SINK = 1 << 29,  /* where one RDMA Read's response goes, and nothing else */
+	SIW_DDP_REMOTE_INVALIDATE = 1 << 30,
 };
 
 /*
@@ -154,6 +155,33 @@ int siw_ddp_stag_invalidate(struct siw_ddp_port *port, uint32_t stag, const void
 int siw_ddp_sgl_resolve(struct siw_ddp_port *port, const struct siw_sge *sgl, int nsge,
 			bool internal, uint32_t pd, bool write, uint64_t offset, uint64_t len,
 			struct iovec *iov, int max);
+
+/* As siw_ddp_sgl_resolve for all of the list, and puts octets there: 0, -EACCES, -EMSGSIZE, -EFAULT. */
+int siw_ddp_sgl_write(struct siw_ddp_port *port, const struct siw_sge *sgl, int nsge, uint32_t pd,
+		      const void *octets, uint64_t len);
+
+/* Operations on 64 bits of a region (RFC 7306 section 5.1), as values in host order. */
+enum siw_ddp_atomic_kind {
+	SIW_DDP_FETCH_ADD = 0,
+	SIW_DDP_CMP_SWAP = 2,
+};
+struct siw_ddp_atomic {
+	uint32_t kind; /* enum siw_ddp_atomic_kind: the code on the wire */
+	uint64_t data; /* what to add, or what to swap in */
+	uint64_t mask; /* adding: each field's top bit; swapping: the bits to swap */
+	uint64_t compare;
+	uint64_t compare_mask;
+};
+/*
+ * Checks as siw_ddp_stag_get does, SIW_DDP_REMOTE_ATOMIC the right; then whether the place lies on an
+ * 8-octet boundary of memory; and does it, in one step for every thread and CPU of the machine, in its octet
+ * order: 0 and *before, what was there, or -EACCES and *err with the memory untouched (misaligned:
+ * RDMAP's catastrophic error of the stream, RFC 7306 section 8.2; memory that is not there any more:
+ * local catastrophic). op NULL: only checks.
+ */
+int siw_ddp_atomic(struct siw_ddp_port *port, uint32_t stag, uint32_t pd, const void *stream,
+		   uint64_t to, const struct siw_ddp_atomic *op, uint64_t *before,
+		   struct siw_wire_err *err);
 
 /* ---- untagged queues ------------------------------------------------------------------------- */
 

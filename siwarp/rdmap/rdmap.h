@@ -166,7 +166,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 /* Rights (of enum siw_access_flags) that the peer has on this stream under no STag at all. */
 void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied);
 
-/* Operations (RFC 5040 figure 4): the opcodes on the wire. */
+/* Operations (RFC 5040 figure 4, RFC 7306 figure 2): the opcodes on the wire. */
 enum siw_rdmap_opcode {
 	SIW_RDMAP_WRITE = 0,
 	SIW_RDMAP_READ_REQUEST = 1,
@@ -176,22 +176,39 @@ enum siw_rdmap_opcode {
 	SIW_RDMAP_SEND_SE = 5,
 	SIW_RDMAP_SEND_SE_INV = 6,
 	SIW_RDMAP_TERMINATE = 7,
+	SIW_RDMAP_ATOMIC_REQUEST = 10,
+	SIW_RDMAP_ATOMIC_RESPONSE = 11,
+};
+
+/* An operation on 64 bits of the peer's memory (RFC 7306 section 5.1), in host order. */
+enum siw_rdmap_atomic_kind {
+	SIW_RDMAP_FETCH_ADD = 0,
+	SIW_RDMAP_CMP_SWAP = 2,
+};
+struct siw_rdmap_atomic {
+	uint32_t kind; /* enum siw_rdmap_atomic_kind: the code on the wire */
+	uint64_t data; /* what to add, or what to swap in */
+	uint64_t mask; /* adding: each field's top bit, 0: one field; swapping: the bits to swap */
+	uint64_t compare; /* swapping alone, as the next: */
+	uint64_t compare_mask;
 };
 
 struct siw_rdmap_op {
-	uint8_t opcode;		   /* SEND..., WRITE, or READ_REQUEST */
-	bool internal;		   /* sgl is library memory (inline data) */
-	uint64_t cookie;	   /* READ_REQUEST: comes back in SIW_RDMAP_READ_DONE */
-	const struct siw_sge *sgl; /* source; of a Read, the sink. Must stay until done. */
+	uint8_t opcode;	 /* SEND..., WRITE, READ_REQUEST or ATOMIC_REQUEST */
+	bool internal;	 /* sgl is library memory (inline data) */
+	uint64_t cookie; /* READ_REQUEST, ATOMIC_REQUEST: comes back in SIW_RDMAP_READ_DONE */
+	const struct siw_sge *sgl; /* source; of these two, the sink. Must stay until done. */
 	int nsge;
-	uint64_t length; /* octets of all of sgl */
-	uint32_t rkey;	 /* WRITE, READ_REQUEST, SEND..._INV: the peer's STag; with tagged offset */
+	uint64_t length; /* octets of all of sgl; of an atomic 8 */
+	/* WRITE, READ_REQUEST, ATOMIC_REQUEST, SEND..._INV: the peer's STag; with tagged offset */
+	uint32_t rkey;
 	uint64_t remote_to;
+	const struct siw_rdmap_atomic *atomic; /* ATOMIC_REQUEST; need not stay */
 };
 /*
  * Begins an operation: 0 (it has number siw_rdmap_begun after the call); -EAGAIN not now: an
- * earlier message is not wholly framed, or a Read would exceed ORD: flush and try again after
- * progress; -EACCES a local key is bad; -EPIPE the stream has ended; -errno.
+ * earlier message is not wholly framed, or a Read (an atomic counts as one) would exceed ORD:
+ * flush and try again after progress; -EACCES a local key is bad; -EPIPE the stream has ended; -errno.
  */
 int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
@@ -199,7 +216,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
  * SIW_RDMAP_CONFIRMED will say so; -EAGAIN not now, as siw_rdmap_send; -errno.
  */
 int siw_rdmap_confirm(struct siw_rdmap_stream *stream);
-/* Read Requests sent so far, of any kind: the MSN of the last one. Send lock. */
+/* Read and Atomic Requests sent so far, of any kind: the MSN of the last one. Send lock. */
 uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
 /*
  * Gives TCP what is framed, goes on with a long message, answers the peer's Read Requests, in fair
@@ -227,7 +244,7 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_NONE = 0,
 	SIW_RDMAP_STARTED, /* responder: the peer's first FPDU came; sending is open, flush is due */
 	SIW_RDMAP_RECV,	   /* a Send arrived: cookie, length, solicited, invalidated */
-	SIW_RDMAP_READ_DONE,  /* an RDMA Read is complete: cookie, length */
+	SIW_RDMAP_READ_DONE,  /* an RDMA Read or an atomic is complete: cookie, length */
 	SIW_RDMAP_REQUESTED,  /* the peer asked for data, length octets: flush is due */
 	SIW_RDMAP_PROGRESS,   /* something one-sided was placed; nothing to tell the user */
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream is over */
@@ -266,7 +283,7 @@ struct siw_rdmap_event {
 	uint8_t quoted_head[18]; /* datagram: the header itself */
 	uint8_t quoted_head_len;
 	uint16_t quoted_seg_len; /* datagram: octets of the segment that it headed */
-	bool of_response; /* ERROR: the segment is of a Read's response, of the oldest Read's */
+	bool of_response; /* ERROR: the segment is of a response, that to the oldest Read or atomic */
 	struct siw_addr source; /* datagram */
 };
 /*

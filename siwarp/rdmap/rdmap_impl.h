@@ -172,21 +172,27 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 /* A Terminate of ours is shorter; a peer's may have what we do not expect behind it. */
 #define SIW_RDMAP_TERM_BUF 256
 
-/* An RDMA Read of ours, from its request to its response. */
+/* An RDMA Read or an atomic of ours, from its request to its response. */
 struct siw_rdmap_read {
 	uint64_t cookie;
-	uint32_t stag;			 /* the sink's, or 0 */
-	uint32_t length;		 /* octets */
-	uint32_t placed;		 /* octets of the response; of the receiving side alone */
-	bool silent;			 /* nobody above waits for it: the RTR, and: */
-	bool confirm;			 /* of siw_rdmap_confirm */
-	struct siw_rdmap_wire_read wire; /* the request, referred to until TCP has it */
+	uint32_t stag;	 /* the sink's, or 0 */
+	uint32_t length; /* octets */
+	uint32_t placed; /* octets of the response; of the receiving side alone */
+	bool silent;	 /* nobody above waits for it: the RTR, and: */
+	bool confirm;	 /* of siw_rdmap_confirm */
+	bool atomic;	 /* and this is where its result goes: */
+	int nsge;
+	const struct siw_sge *sgl;
+	union siw_rdmap_wire_ask wire; /* the request, referred to until TCP has it */
 	struct siw_sge wire_sge;
 };
 
-/* An RDMA Read of the peer's, from its request until its response is framed. */
+/* An RDMA Read or an atomic of the peer's, from its request until its response is framed. */
 struct siw_rdmap_request {
-	struct siw_rdmap_wire_read wire;
+	union siw_rdmap_wire_ask wire;
+	bool atomic;
+	struct siw_rdmap_wire_answer answer; /* to an atomic, once it is done */
+	struct siw_sge answer_sge;
 	struct siw_ddp_seg seg; /* for a Terminate to quote */
 	uint64_t buffer;	/* of queue 1 */
 	bool held;		/* it is not answered before a Send was received: */
@@ -253,9 +259,10 @@ struct siw_rdmap_stream {
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;
 	struct siw_rdmap_request *requests;
-	struct siw_ddp_queue *q_read, *q_term;
-	struct siw_rdmap_wire_read *read_bufs; /* queue 1's buffers */
-	uint8_t term_in[SIW_RDMAP_TERM_BUF];   /* queue 2's */
+	struct siw_ddp_queue *q_read, *q_term, *q_atomic;
+	union siw_rdmap_wire_ask *read_bufs;	/* queue 1's buffers */
+	uint8_t term_in[SIW_RDMAP_TERM_BUF];	/* queue 2's */
+	struct siw_rdmap_wire_answer answer_in; /* queue 3's */
 	struct siw_rdmap_fault fault;
 	_Atomic uint32_t fault_state;
 	/* Nothing more is to be sent but a Terminate. Set by rx, read by tx. */
@@ -299,6 +306,11 @@ enum siw_rdmap_read_kind {
 	SIW_RDMAP_READ_CONFIRM,
 };
 
+static inline uint8_t siw_rdmap_opcode_of(const struct siw_ddp_seg *seg)
+{
+	return seg->ulp_octet & SIW_RDMAP_OP_MASK;
+}
+
 /* rdmap_read.c: our Reads. Requester, send lock: */
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
@@ -309,6 +321,31 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 			   struct siw_rdmap_event *event);
 /* Both locks. */
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
+/* What else asks through the same ring: the slot of the next request, or NULL: no more may be asked now. */
+struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
+/* Sends the request of so many octets that lies in the slot's wire: as siw_ddp_tx. */
+int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			 uint8_t opcode, uint32_t length);
+/* Progress lock: the oldest that is outstanding, or NULL; and its end. */
+struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
+void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
+/* DDP's numbers for what RDMAP names itself when what a request asks for is meant. */
+struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
+
+/* rdmap_atomic.c. Requester, send lock: */
+int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+/* Progress lock: judges a segment of a response (false: *err). */
+bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			      struct siw_wire_err *err);
+/* A response of so many octets lies in answer_in: ends the oldest request, or false: *err. */
+bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
+			       struct siw_rdmap_event *event, struct siw_wire_err *err);
+/* The peer's: whether it may be done (progress lock; false: *err). */
+bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
+			 struct siw_wire_err *err);
+/* Does it, and begins the response (send lock): as siw_ddp_tx. */
+int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
+			     struct siw_wire_err *err);
 
 /* rdmap_read.c: the peer's Reads. Progress lock: takes a request in; false: the fault is set. */
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,

@@ -115,8 +115,9 @@ int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_reg
 		.addr = region->addr,
 		.length = region->length,
 		.to_base = (uintptr_t)region->addr,
-		.rights = (region->rights & (SIW_DDP_LOCAL_WRITE | SIW_DDP_REMOTE_WRITE |
-					     SIW_DDP_REMOTE_READ | SIW_DDP_REMOTE_INVALIDATE)) |
+		.rights = (region->rights &
+			   (SIW_DDP_LOCAL_WRITE | SIW_DDP_REMOTE_WRITE | SIW_DDP_REMOTE_READ |
+			    SIW_DDP_REMOTE_ATOMIC | SIW_DDP_REMOTE_INVALIDATE)) |
 			  SIW_DDP_LOCAL_READ,
 		.pd = region->pd,
 		.stream = region->owner,

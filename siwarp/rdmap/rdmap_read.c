@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), both halves: our requests and the
- * responses to them, the peer's requests and our responses.
+ * responses to them, the peer's requests and our responses. Atomics (rdmap_atomic.c) go through here.
  *
  * Both wait in rings that the sending and the receiving side share; responses come in the order of
  * the requests (RFC5040-5.2.2-06), so a ring is all it takes.
@@ -40,26 +40,60 @@ static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *re
 	read->stag = 0;
 }
 
-int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
-			 enum siw_rdmap_read_kind kind)
+static struct siw_rdmap_read *next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
 {
 	uint32_t issued = atomic_load_explicit(&stream->issued, memory_order_relaxed);
-	/* Pairs with the store in pop_read: the slot is free. */
+	/* Pairs with the store in siw_rdmap_read_pop: the slot is free. */
 	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_acquire);
-	struct siw_rdmap_read *read = &stream->reads[issued & stream->read_mask];
+
+	if (issued - answered >= limit) /* RFC5040-6.1-04 */
+		return NULL;
+	return &stream->reads[issued & stream->read_mask];
+}
+
+struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
+{
+	return next_slot(stream, stream->ord);
+}
+
+int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			 uint8_t opcode, uint32_t length)
+{
 	struct siw_ddp_msg msg = {
 		.internal = true,
-		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_READ_REQUEST),
+		.ulp_octet = siw_rdmap_ctrl(opcode),
 		.qn = SIW_RDMAP_QN_READ,
 		.sgl = &read->wire_sge,
 		.nsge = 1,
-		.length = SIW_RDMAP_READ_LEN,
+		.length = length,
 	};
 	struct siw_wire_err err;
+	int r;
+
+	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
+	r = siw_ddp_tx(stream->ddp, &msg, &err);
+	if (r < 0) {
+		free_sink(stream, read);
+		return r;
+	}
+	/*
+	 * Pairs with the load in siw_rdmap_read_oldest. Early enough: the request leaves with a
+	 * later flush, so no response is here before.
+	 */
+	atomic_store_explicit(&stream->issued, siw_rdmap_reads(stream) + 1, memory_order_release);
+	return r;
+}
+
+int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
+			 enum siw_rdmap_read_kind kind)
+{
+	/* An RTR goes first, beside an ORD that may be 0. */
+	struct siw_rdmap_read *read =
+		next_slot(stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
 	uint32_t stag = 0;
 	int r;
 
-	if (kind != SIW_RDMAP_READ_RTR && issued - answered >= stream->ord) /* RFC5040-6.1-04 */
+	if (!read)
 		return -EAGAIN;
 	if (op->length > UINT32_MAX)
 		return -EMSGSIZE;
@@ -74,28 +108,18 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	read->placed = 0;
 	read->silent = kind != SIW_RDMAP_READ_USERS;
 	read->confirm = kind == SIW_RDMAP_READ_CONFIRM;
-	read->wire = (struct siw_rdmap_wire_read){
+	read->atomic = false;
+	read->wire.read = (struct siw_rdmap_wire_read){
 		/* Nobody looks at the sink of a Read of nothing; 0 confuses some. */
 		.sink_stag = htobe32(stag ? stag : 1),
 		.rdmardsz = htobe32(read->length),
 		.src_stag = htobe32(op->rkey),
 		.src_to = htobe64(op->remote_to),
 	};
-	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, SIW_RDMAP_READ_LEN, 0 };
-	r = siw_ddp_tx(stream->ddp, &msg, &err);
-	if (r < 0) {
-		free_sink(stream, read);
-		return r;
-	}
-	/*
-	 * Pairs with the load in oldest_read. Early enough: the request leaves with a later flush,
-	 * so no response is here before.
-	 */
-	atomic_store_explicit(&stream->issued, issued + 1, memory_order_release);
-	return r;
+	return siw_rdmap_read_issue(stream, read, SIW_RDMAP_READ_REQUEST, SIW_RDMAP_READ_LEN);
 }
 
-static struct siw_rdmap_read *oldest_read(struct siw_rdmap_stream *stream)
+struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream)
 {
 	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
 
@@ -105,7 +129,7 @@ static struct siw_rdmap_read *oldest_read(struct siw_rdmap_stream *stream)
 	return &stream->reads[answered & stream->read_mask];
 }
 
-static void pop_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
 	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
 
@@ -120,10 +144,10 @@ static void pop_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *rea
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err)
 {
-	struct siw_rdmap_read *read = oldest_read(stream);
+	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 	uint64_t end;
 
-	if (!read) {
+	if (!read || read->atomic) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_OPCODE };
 		return false;
@@ -133,7 +157,7 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 	 * with. They have no place here, and what they confirm is as true.
 	 */
 	stream->rx.discard = read->confirm && seg->payload;
-	if (stream->rx.discard && seg->stag == be32toh(read->wire.sink_stag))
+	if (stream->rx.discard && seg->stag == be32toh(read->wire.read.sink_stag))
 		return true;
 	if (seg->payload && seg->stag != read->stag) {
 		if (siw_ddp_stag_get(ddp_port(stream->port), seg->stag, stream->pd,
@@ -164,7 +188,7 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			   struct siw_rdmap_event *event)
 {
-	struct siw_rdmap_read *read = oldest_read(stream);
+	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 
 	read->placed += seg->payload;
 	event->kind = SIW_RDMAP_PROGRESS;
@@ -179,18 +203,18 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 		event->kind = SIW_RDMAP_CONFIRMED;
 		event->cookie = read->cookie;
 	}
-	pop_read(stream, read);
+	siw_rdmap_read_pop(stream, read);
 }
 
 int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *cookie)
 {
 	struct siw_rdmap_read *read;
 
-	while ((read = oldest_read(stream))) {
+	while ((read = siw_rdmap_read_oldest(stream))) {
 		bool silent = read->silent;
 
 		*cookie = read->cookie;
-		pop_read(stream, read);
+		siw_rdmap_read_pop(stream, read);
 		if (!silent)
 			return 1;
 	}
@@ -207,8 +231,7 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
 
 /* ---- the peer's Reads ------------------------------------------------------------------------ */
 
-/* DDP's numbers for what RDMAP names itself when a Read Request's source is meant. */
-static struct siw_wire_err as_rdmap(struct siw_wire_err err)
+struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
 {
 	static const uint8_t codes[] = {
 		[SIW_DDP_INVALID_STAG] = SIW_RDMAP_INVALID_STAG,
@@ -245,6 +268,12 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 	return r >= 0;
 }
 
+/* The RDMAP header that a Terminate quotes; of an atomic none (RFC 7306 section 8.1). */
+static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request *request)
+{
+	return request->atomic ? NULL : &request->wire.read;
+}
+
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery)
 {
@@ -252,19 +281,24 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	struct siw_rdmap_request *request = &stream->requests[rx->asked & stream->request_mask];
 	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 				    SIW_RDMAP_UNSPECIFIED };
+	bool atomic = siw_rdmap_opcode_of(seg) == SIW_RDMAP_ATOMIC_REQUEST;
 
-	if (delivery->length != SIW_RDMAP_READ_LEN) { /* RFC 5040 has no name for it */
+	/* The RFCs have no name for another length. */
+	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN)) {
 		siw_rdmap_fault_set(stream, err, seg, NULL);
 		return false;
 	}
 	request->wire = stream->read_bufs[delivery->cookie];
+	request->atomic = atomic;
 	request->seg = *seg;
 	request->buffer = delivery->cookie;
-	if (!source_ok(stream, &request->wire, &err)) {
-		siw_rdmap_fault_set(stream, as_rdmap(err), seg, &request->wire);
+	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
+		   : !source_ok(stream, &request->wire.read, &err)) {
+		siw_rdmap_fault_set(stream, siw_rdmap_request_error(err), seg, quotable(request));
 		return false;
 	}
-	request->held = rx->parked && !request->wire.rdmardsz;
+	/* RFC 7306 section 7: an atomic is answered when what was sent before it was received. */
+	request->held = rx->parked && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
 		request->behind = siw_ddp_rx_arrived(stream->ddp);
 	rx->asked++;
@@ -303,14 +337,20 @@ static struct siw_rdmap_request *oldest_request(struct siw_rdmap_stream *stream)
 	return &stream->requests[served & stream->request_mask];
 }
 
-uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
+static uint32_t answer_size(const struct siw_rdmap_request *request)
 {
-	return be32toh(oldest_request(stream)->wire.rdmardsz);
+	return request->atomic ? sizeof(request->answer.original)
+			       : be32toh(request->wire.read.rdmardsz);
 }
 
-int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
+uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 {
-	const struct siw_rdmap_wire_read *wire = &oldest_request(stream)->wire;
+	return answer_size(oldest_request(stream));
+}
+
+static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
+			struct siw_wire_err *err)
+{
 	struct siw_ddp_msg msg = {
 		.tagged = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_READ_RESPONSE),
@@ -326,14 +366,23 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }
 
+int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
+{
+	struct siw_rdmap_request *request = oldest_request(stream);
+
+	return request->atomic ? siw_rdmap_atomic_respond(stream, request, err)
+			       : read_respond(stream, &request->wire.read, err);
+}
+
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_request *request = oldest_request(stream);
 	uint64_t buffer = request->buffer;
-	struct siw_sge sge = { (uintptr_t)&stream->read_bufs[buffer], SIW_RDMAP_READ_LEN, 0 };
+	struct siw_sge sge = { (uintptr_t)&stream->read_bufs[buffer], sizeof(*stream->read_bufs),
+			       0 };
 	uint32_t served = atomic_load_explicit(&stream->served, memory_order_relaxed);
 
-	siw_rdmap_traffic_count(&stream->traffic.sent, 0, be32toh(request->wire.rdmardsz));
+	siw_rdmap_traffic_count(&stream->traffic.sent, 0, answer_size(request));
 	atomic_store_explicit(&stream->served, served + 1, memory_order_release);
 	/*
 	 * Last: with the buffer the peer's next request may come in, to the slot just left. The
@@ -345,12 +394,17 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 void siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
 {
 	struct siw_rdmap_request *request = oldest_request(stream);
-	struct siw_rdmap_wire_read wire = request->wire;
+	struct siw_rdmap_wire_read wire = request->wire.read;
 	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
 
+	err = siw_rdmap_request_error(err);
+	if (request->atomic) {
+		siw_rdmap_fault_set(stream, err, &request->seg, NULL);
+		return;
+	}
 	/* RFC 5040 section 4.8: the request as it would be for what is left. */
 	wire.sink_to = htobe64(be64toh(wire.sink_to) + sent);
 	wire.src_to = htobe64(be64toh(wire.src_to) + sent);
 	wire.rdmardsz = htobe32(be32toh(wire.rdmardsz) - (uint32_t)sent);
-	siw_rdmap_fault_set(stream, as_rdmap(err), &request->seg, &wire);
+	siw_rdmap_fault_set(stream, err, &request->seg, &wire);
 }

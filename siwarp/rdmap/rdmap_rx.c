@@ -8,7 +8,7 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/* ---- what may come: RFC 5040 figure 4 -------------------------------------------------------- */
+/* ---- what may come: RFC 5040 figure 4, RFC 7306 figure 2 -------------------------------------- */
 
 static const struct {
 	bool known, tagged;
@@ -22,12 +22,9 @@ static const struct {
 	[SIW_RDMAP_SEND_SE] = { true, false, SIW_RDMAP_QN_SEND },
 	[SIW_RDMAP_SEND_SE_INV] = { true, false, SIW_RDMAP_QN_SEND },
 	[SIW_RDMAP_TERMINATE] = { true, false, SIW_RDMAP_QN_TERMINATE },
+	[SIW_RDMAP_ATOMIC_REQUEST] = { true, false, SIW_RDMAP_QN_READ },
+	[SIW_RDMAP_ATOMIC_RESPONSE] = { true, false, SIW_RDMAP_QN_ATOMIC },
 };
-
-static uint8_t opcode_of(const struct siw_ddp_seg *seg)
-{
-	return seg->ulp_octet & SIW_RDMAP_OP_MASK;
-}
 
 static bool op_error(struct siw_wire_err *err, uint8_t code)
 {
@@ -42,6 +39,8 @@ static bool invalidates(uint8_t op)
 
 static const struct siw_wire_err CANNOT_INVALIDATE = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 						       SIW_RDMAP_CANNOT_INVALIDATE };
+static const struct siw_wire_err TOO_LONG = { SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
+					      SIW_DDP_TOO_LONG };
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
@@ -49,7 +48,7 @@ static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_
 static bool judge(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 		  struct siw_wire_err *err)
 {
-	uint8_t op = opcode_of(seg);
+	uint8_t op = siw_rdmap_opcode_of(seg);
 
 	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT > SIW_RDMAP_RV) /* RFC5040-4.1-08: 0 or 1 */
 		return op_error(err, SIW_RDMAP_VERSION);
@@ -62,6 +61,13 @@ static bool judge(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
 		return siw_rdmap_read_expects(stream, seg, err);
+	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
+		return siw_rdmap_atomic_expects(stream, seg, err);
+	/* Its queue's buffers hold an Atomic Request, too, which is longer. */
+	if (op == SIW_RDMAP_READ_REQUEST && (uint64_t)seg->mo + seg->payload > SIW_RDMAP_READ_LEN) {
+		*err = TOO_LONG;
+		return false;
+	}
 	/* RFC5040-7.2-04, -05: before anything is placed; done with the last segment. */
 	if (invalidates(op) && !siw_ddp_stag_may_invalidate(ddp_port(stream->port), seg->ulp_word,
 							    siw_ddp_stream_identity(stream->ddp))) {
@@ -90,7 +96,8 @@ static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 	event->quoted = fault->has_seg;
 	event->of_response = false;
 	if (fault->has_seg) {
-		event->of_response = opcode_of(&fault->seg) == SIW_RDMAP_READ_RESPONSE;
+		event->of_response = siw_rdmap_opcode_of(&fault->seg) == SIW_RDMAP_READ_RESPONSE ||
+				     siw_rdmap_opcode_of(&fault->seg) == SIW_RDMAP_ATOMIC_RESPONSE;
 		event->quoted_tagged = fault->seg.tagged;
 		event->quoted_qn = fault->seg.tagged ? 0 : fault->seg.qn;
 		event->quoted_msn = fault->seg.tagged ? 0 : fault->seg.msn;
@@ -131,13 +138,13 @@ static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_R
 static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	if (rx->want_rtr == SIW_MPA_RTR_FPDU)
-		return !seg->tagged && opcode_of(seg) == SIW_RDMAP_SEND && seg->last &&
+		return !seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND && seg->last &&
 		       !seg->payload;
 	if (rx->want_rtr == SIW_MPA_RTR_WRITE)
-		return seg->tagged && opcode_of(seg) == SIW_RDMAP_WRITE && seg->last &&
+		return seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_WRITE && seg->last &&
 		       !seg->payload;
 	return rx->want_rtr == SIW_MPA_RTR_READ && !seg->tagged &&
-	       opcode_of(seg) == SIW_RDMAP_READ_REQUEST;
+	       siw_rdmap_opcode_of(seg) == SIW_RDMAP_READ_REQUEST;
 }
 
 /*
@@ -185,10 +192,10 @@ static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 	event->kind = SIW_RDMAP_RECV;
 	event->cookie = delivery->cookie;
 	event->length = delivery->length;
-	event->solicited = opcode_of(seg) == SIW_RDMAP_SEND_SE ||
-			   opcode_of(seg) == SIW_RDMAP_SEND_SE_INV;
+	event->solicited = siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE ||
+			   siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE_INV;
 	event->msn = seg->msn;
-	if (__builtin_expect(invalidates(opcode_of(seg)), 0))
+	if (__builtin_expect(invalidates(siw_rdmap_opcode_of(seg)), 0))
 		invalidate(stream, seg, event);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
 }
@@ -198,16 +205,28 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
+	bool atomic = siw_rdmap_opcode_of(&rx->seg) == SIW_RDMAP_ATOMIC_REQUEST;
+	uint32_t size = be32toh(stream->read_bufs[delivery->cookie].read.rdmardsz);
+
 	/* As RTR it must be a Read of nothing. */
-	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN &&
-	    stream->read_bufs[delivery->cookie].rdmardsz)
+	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return fault(stream, event, NO_RTR_MATCH, NULL);
 	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
 		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 	if (siw_rdmap_request_release(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
-	event->length = be32toh(stream->read_bufs[delivery->cookie].rdmardsz);
+	event->length = atomic ? sizeof(uint64_t) : size;
 	return 1;
+}
+
+/* An atomic of ours is answered. */
+static int answered(struct siw_rdmap_stream *stream, uint32_t length, struct siw_rdmap_event *event)
+{
+	struct siw_wire_err err;
+
+	if (siw_rdmap_atomic_answered(stream, length, event, &err))
+		return 1;
+	return fault(stream, event, err, &stream->rx.seg);
 }
 
 /* A segment is placed; done: it was its message's last. */
@@ -220,7 +239,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	rx->have = false;
 	event->kind = SIW_RDMAP_PROGRESS;
 	event->placed = rx->seg.payload;
-	switch (opcode_of(&rx->seg)) {
+	switch (siw_rdmap_opcode_of(&rx->seg)) {
 	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: not delivered */
 		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
 		break;
@@ -228,8 +247,13 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		siw_rdmap_read_placed(stream, &rx->seg, event);
 		break;
 	case SIW_RDMAP_READ_REQUEST:
+	case SIW_RDMAP_ATOMIC_REQUEST:
 		if (done)
 			r = request(stream, delivery, event);
+		break;
+	case SIW_RDMAP_ATOMIC_RESPONSE:
+		if (done)
+			r = answered(stream, delivery->length, event);
 		break;
 	case SIW_RDMAP_TERMINATE:
 		if (done) {
@@ -389,9 +413,9 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		if (r <= 0)
 			return r < 0 ? ended(stream, event, r) : idle(stream);
 	}
-	right = opcode_of(&rx->seg) != SIW_RDMAP_READ_RESPONSE ? SIW_DDP_REMOTE_WRITE
-		: rx->discard				       ? 0
-							       : SIW_DDP_READ_SINK;
+	right = siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_READ_RESPONSE ? SIW_DDP_REMOTE_WRITE
+		: rx->discard						 ? 0
+									 : SIW_DDP_READ_SINK;
 	r = siw_ddp_rx_place(stream->ddp, &rx->seg, right, &delivery);
 	if (r <= 0)
 		return r < 0 ? ended(stream, event, r) : 0;

@@ -58,6 +58,8 @@ void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 		siw_ddp_queue_destroy(stream->q_read);
 	if (stream->q_term)
 		siw_ddp_queue_destroy(stream->q_term);
+	if (stream->q_atomic)
+		siw_ddp_queue_destroy(stream->q_atomic);
 	free(stream->reads);
 	free(stream->requests);
 	free(stream->read_bufs);
@@ -167,7 +169,10 @@ static uint32_t power_of_two(uint32_t n)
 	return p;
 }
 
-/* Queue 1: as many buffers as the peer may have Read Requests outstanding (RFC5040-5.2.2-03). */
+/*
+ * Queue 1: as many buffers as the peer may have Read and Atomic Requests outstanding
+ * (RFC5040-5.2.2-03, RFC7306-5.2.2-05): the one number that is agreed on is for both.
+ */
 static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 {
 	struct siw_ddp_queue_attr attr = { .depth = n, .max_sge = 1, .internal = true };
@@ -183,7 +188,8 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	if (r)
 		return r;
 	for (i = 0; i < n; i++) {
-		struct siw_sge sge = { (uintptr_t)&stream->read_bufs[i], SIW_RDMAP_READ_LEN, 0 };
+		struct siw_sge sge = { (uintptr_t)&stream->read_bufs[i], sizeof(*stream->read_bufs),
+				       0 };
 
 		siw_ddp_queue_post(stream->q_read, i, &sge, 1);
 	}
@@ -191,18 +197,33 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	return 0;
 }
 
-/* Queue 2: one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). */
-static int make_term_queue(struct siw_rdmap_stream *stream)
+/* A queue of one buffer of the stream's own. */
+static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer, size_t size,
+		      struct siw_ddp_queue **out)
 {
 	struct siw_ddp_queue_attr attr = { .depth = 1, .max_sge = 1, .internal = true };
-	struct siw_sge sge = { (uintptr_t)stream->term_in, sizeof(stream->term_in), 0 };
-	int r = siw_ddp_queue_create(ddp_port(stream->port), &attr, &stream->q_term);
+	struct siw_sge sge = { (uintptr_t)buffer, (uint32_t)size, 0 };
+	int r = siw_ddp_queue_create(ddp_port(stream->port), &attr, out);
 
 	if (r)
 		return r;
-	siw_ddp_queue_post(stream->q_term, 0, &sge, 1);
-	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_TERMINATE, stream->q_term);
+	siw_ddp_queue_post(*out, 0, &sge, 1);
+	siw_ddp_stream_queue(stream->ddp, qn, *out);
 	return 0;
+}
+
+/*
+ * Queue 2: one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). Queue 3: one, which is
+ * free again before the next response is looked at (RFC7306-5.2.2-06).
+ */
+static int make_own_queues(struct siw_rdmap_stream *stream)
+{
+	int r = make_queue(stream, SIW_RDMAP_QN_TERMINATE, stream->term_in, sizeof(stream->term_in),
+			   &stream->q_term);
+
+	return r ? r
+		 : make_queue(stream, SIW_RDMAP_QN_ATOMIC, &stream->answer_in,
+			      sizeof(stream->answer_in), &stream->q_atomic);
 }
 
 /*
@@ -253,7 +274,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	r = make_read_queue(stream, ird);
 	if (r)
 		return r;
-	r = make_term_queue(stream);
+	r = make_own_queues(stream);
 	if (r)
 		return r;
 	stream->denied = start->denied;

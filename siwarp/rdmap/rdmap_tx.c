@@ -78,10 +78,18 @@ static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 		break;
 	case SIW_RDMAP_READ_REQUEST:
 		return siw_rdmap_read_begin(stream, op, SIW_RDMAP_READ_USERS);
+	case SIW_RDMAP_ATOMIC_REQUEST:
+		return siw_rdmap_atomic_begin(stream, op);
 	default:
 		return -EINVAL;
 	}
 	return siw_ddp_tx(stream->ddp, &msg, &err);
+}
+
+/* Its sgl is no source but a sink. */
+static bool asks(const struct siw_rdmap_op *op)
+{
+	return op->opcode == SIW_RDMAP_READ_REQUEST || op->opcode == SIW_RDMAP_ATOMIC_REQUEST;
 }
 
 int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
@@ -114,8 +122,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	tx->active = r == 0;
 	tx->response = false;
 	tx->ring[tx->begun++ & tx->ring_mask] = siw_ddp_tx_begun(stream->ddp);
-	siw_rdmap_traffic_count(&stream->traffic.sent, 1,
-				op->opcode == SIW_RDMAP_READ_REQUEST ? 0 : op->length);
+	siw_rdmap_traffic_count(&stream->traffic.sent, 1, asks(op) ? 0 : op->length);
 	return 0;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_wire.h - RDMAP's control octet, Read Request header and Terminate header
- * (RFC 5040 section 4), to and from values.
+ * (RFC 5040 section 4), the headers of atomic operations (RFC 7306 section 5.2), to and from
+ * values.
  *
  * What it does NOT do: judge.
  */
@@ -23,10 +24,11 @@
 #define SIW_RDMAP_RV_SHIFT 6
 #define SIW_RDMAP_OP_MASK  0x0f
 
-/* The untagged queues (figure 4). Queue 3 is for the responses of RFC 7306. */
+/* The untagged queues (figure 4, and RFC 7306 figure 2). */
 #define SIW_RDMAP_QN_SEND      0
 #define SIW_RDMAP_QN_READ      1
 #define SIW_RDMAP_QN_TERMINATE 2
+#define SIW_RDMAP_QN_ATOMIC    3
 
 static inline uint8_t siw_rdmap_ctrl(uint8_t opcode)
 {
@@ -48,6 +50,47 @@ struct siw_rdmap_wire_read {
 } __attribute__((packed));
 #define SIW_RDMAP_READ_LEN 28
 _Static_assert(sizeof(struct siw_rdmap_wire_read) == SIW_RDMAP_READ_LEN, "RFC 5040 figure 6");
+
+/*
+ *   0                     4            8             12         20     28     36        44
+ *  +---------------------+------------+-------------+----------+------+------+---------+---------+
+ *  | reserved 28 bits,   | Request    | Remote STag | Remote   | Add  | Add  | Compare | Compare |
+ *  | AOpCode 4           | Identifier |             | TO       | Swap | mask | Data    | Mask    |
+ *  +---------------------+------------+-------------+----------+------+------+---------+---------+
+ *   RFC 7306 figure 4
+ */
+struct siw_rdmap_wire_atomic {
+	uint32_t aop;
+	uint32_t request;
+	uint32_t stag;
+	uint64_t to;
+	uint64_t data;
+	uint64_t mask;
+	uint64_t compare;
+	uint64_t compare_mask;
+} __attribute__((packed));
+#define SIW_RDMAP_ATOMIC_LEN 52
+#define SIW_RDMAP_AOP_MASK   0x0f
+_Static_assert(sizeof(struct siw_rdmap_wire_atomic) == SIW_RDMAP_ATOMIC_LEN, "RFC 7306 figure 4");
+
+/*
+ *   0                              4
+ *  +------------------------------+----------------------------+
+ *  | Original Request Identifier  | Original Remote Data Value |   RFC 7306 figure 6
+ *  +------------------------------+----------------------------+
+ */
+struct siw_rdmap_wire_answer {
+	uint32_t request;
+	uint64_t original;
+} __attribute__((packed));
+#define SIW_RDMAP_ANSWER_LEN 12
+_Static_assert(sizeof(struct siw_rdmap_wire_answer) == SIW_RDMAP_ANSWER_LEN, "RFC 7306 figure 6");
+
+/* What queue 1 carries; a message's opcode says which. */
+union siw_rdmap_wire_ask {
+	struct siw_rdmap_wire_read read;
+	struct siw_rdmap_wire_atomic atomic;
+};
 
 /*
  *   0              1            2                   3     4             6

@@ -65,6 +65,8 @@ class DeviceAttr:
     max_qp_init_rd_atom: int
     max_ud_msg: int
     max_rc_msg: int
+    #: 2: atomic with respect to every device and the CPUs (``enum siw_atomic_cap``).
+    atomic_cap: int
 
 
 def _device(info: Any) -> Device:

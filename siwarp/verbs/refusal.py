@@ -18,7 +18,7 @@ from siwarp.verbs.enums import (
     WROpcode,
 )
 from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
-from siwarp.verbs.wr import RecvWR, SendWR
+from siwarp.verbs.wr import ATOMICS, RecvWR, SendWR
 
 if TYPE_CHECKING:
     from siwarp.verbs.pd import PD
@@ -31,7 +31,6 @@ _CAPS = {
     "max_recv_sge": "max_sge",
     "max_inline_data": "max_inline_data",
 }
-_ONE_SIDED = (WROpcode.RDMA_WRITE, WROpcode.RDMA_READ)
 
 
 def _either(states: Sequence[QPState]) -> str:
@@ -200,7 +199,7 @@ def _ud_send(qp: QP, wr: SendWR) -> str:
 
 
 def _rc_send(qp: QP, opcode: int, octets: int, flags: int) -> str:
-    if opcode == WROpcode.RDMA_READ:
+    if opcode == WROpcode.RDMA_READ or opcode in ATOMICS:
         if flags & SendFlag.INLINE:
             return "a Read has nothing to send inline: leave SendFlag.INLINE out"
         if not qp.query()[0].max_rd_atomic:
@@ -208,6 +207,8 @@ def _rc_send(qp: QP, opcode: int, octets: int, flags: int) -> str:
                 "no RDMA Reads were agreed on with the peer: connect with an initiator_depth, and "
                 "the peer with responder_resources"
             )
+    if opcode in ATOMICS and octets != 8:
+        return f"the elements of an atomic have 8 octets in all, where the old value goes: {octets}"
     most = qp.pd.context.query_device().max_rc_msg
     if octets > most:
         return f"{octets} octets in one message, but max_rc_msg is {most}: send them in parts"

@@ -10,8 +10,7 @@ static bool needs_memory(const struct siw_wqe *wqe, uint64_t accepted)
 {
 	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
 		return false;
-	return wqe->state == SIW_WQE_POSTED || wqe->opcode == SIW_WR_RDMA_READ ||
-	       wqe->seq > accepted;
+	return wqe->state == SIW_WQE_POSTED || siw_verbs_asks(wqe) || wqe->seq > accepted;
 }
 
 static bool has_key(const struct siw_wqe *wqe, uint32_t lkey)

@@ -81,6 +81,7 @@ static void set_limits(struct siw_device_attr *attr)
 		.max_srq_wr = SIW_MAX_SRQ_WR,
 		.max_srq_sge = SIW_RDMAP_MAX_SGE,
 		.max_qp_rd_atom = SIW_RDMAP_MAX_READS,
+		.atomic_cap = SIW_ATOMIC_GLOB,
 		.max_qp_init_rd_atom = SIW_RDMAP_MAX_READS,
 		.max_ud_msg = 65507 - 18 - 4,
 		.max_rc_msg = SIW_MAX_RC_MSG,

@@ -191,7 +191,7 @@ struct siw_srq {
 enum siw_wqe_state {
 	SIW_WQE_POSTED,
 	SIW_WQE_BEGUN, /* handed to RDMAP */
-	SIW_WQE_DONE,  /* a Read whose response came, or one in error */
+	SIW_WQE_DONE,  /* a Read or an atomic whose response came, or one in error */
 };
 
 /* A posted send. Followed in memory by its SGEs, then its inline octets. */
@@ -200,15 +200,20 @@ struct siw_wqe {
 	uint64_t length; /* octets */
 	uint64_t seq;	 /* BEGUN: RDMAP's number of it */
 	uint64_t remote;
-	uint32_t msn;	/* RC, BEGUN: of a Send or a Read Request */
+	uint32_t msn;	/* RC, BEGUN: of a Send or a Read or Atomic Request */
 	uint32_t rkey;	/* UD: the Q_Key */
 	uint8_t opcode; /* enum siw_wr_opcode */
 	uint8_t state;
 	uint8_t status; /* enum siw_wc_status, DONE */
 	uint8_t nsge;
-	uint32_t flags;		 /* enum siw_send_flags */
-	struct siw_addr dest;	 /* UD */
-	const struct siw_ah *ah; /* UD: dest is of; only compared */
+	uint32_t flags; /* enum siw_send_flags */
+	union {
+		struct {
+			struct siw_addr dest;	 /* UD */
+			const struct siw_ah *ah; /* UD: dest is of; only compared */
+		};
+		struct siw_rdmap_atomic atomic;
+	};
 	struct siw_sge sge[];
 };
 
@@ -266,8 +271,8 @@ struct siw_qp {
 	uint32_t sq_mask;
 	uint32_t sq_head, sq_next, sq_tail; /* oldest, next to begin, next free: send_lock */
 	_Atomic uint32_t
-		sq_freed; /* as sq_tail: a polled completion gave back the slots before it */
-	uint32_t reads_out;
+		sq_freed;     /* as sq_tail: a polled completion gave back the slots before it */
+	uint32_t reads_out;   /* Reads and atomics without their responses */
 	uint32_t sends_begun; /* RC: the MSN of the last Send, too (RFC 5041: they count from 1) */
 	struct siw_confirm confirm; /* RC: send_lock */
 	bool flushed;		    /* in ERR, and what was posted before is complete: send_lock */
@@ -548,6 +553,34 @@ void siw_verbs_flush(struct siw_qp *qp);
 void siw_verbs_flush_recv(struct siw_qp *qp, uint64_t cookie);
 /* Drops them without a word. progress held. */
 void siw_verbs_forget(struct siw_qp *qp);
+
+/* ---- verbs_op.c ---- */
+enum siw_op_flags {
+	SIW_OP_KNOWN = 1,
+	SIW_OP_SENDS = 2, /* it takes a receive of the peer's: an MSN of queue 0 */
+	SIW_OP_ASKS = 4,  /* it is one of the ORD and complete with its response */
+	SIW_OP_ATOMIC = 8,
+};
+/* Of an opcode (enum siw_wr_opcode): set of enum siw_op_flags, 0: there is no such. */
+uint8_t siw_verbs_op_flags(int wr_opcode);
+/* Whether it is complete when something came back, and not before. */
+static inline bool siw_verbs_asks(const struct siw_wqe *wqe)
+{
+	const uint32_t asks = 1u << SIW_WR_RDMA_READ | 1u << SIW_WR_ATOMIC_CMP_AND_SWP |
+			      1u << SIW_WR_ATOMIC_FETCH_AND_ADD |
+			      1u << SIW_WR_MASKED_ATOMIC_CMP_AND_SWP |
+			      1u << SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
+
+	return asks >> wqe->opcode & 1;
+}
+/* enum siw_wc_opcode of a known one. */
+int siw_verbs_op_wc(int wr_opcode);
+/* The checks at posting, all but those of its list of elements: octets, or -EINVAL. */
+int64_t siw_verbs_op_check(const struct siw_qp *qp, const struct siw_send_wr *wr);
+/* What a checked request says of the peer's memory, into its WQE. */
+void siw_verbs_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr);
+/* The WQE as RDMAP's operation; index is its cookie. */
+void siw_verbs_op_make(const struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op);
 
 /* ---- verbs_qp.c ---- */
 /* Does an event's step by the table, actions aside: the action, or -EINVAL. progress held. */

@@ -103,7 +103,7 @@ static bool within(int asked, int least, int most)
 static int check_values(const struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
 	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
-			   SIW_ACCESS_REMOTE_READ;
+			   SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	/* Of a connection, no more than the peer agreed on, and never none: posted Reads would hang. */
 	int max_ord = qp->stream ? qp->granted_ord : SIW_RDMAP_MAX_READS;
 	int min_ord = qp->stream && max_ord;

@@ -99,13 +99,14 @@ static int probe(const void *addr, size_t length, int access)
 
 static int check_access(int access, bool bound)
 {
-	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
+	const int writes = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC;
+	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | writes;
 
 	if (bound) /* RFC5040-7.2-05: of a whole domain nobody's peer may end it */
 		known |= SIW_ACCESS_REMOTE_INVALIDATE;
 	if (access & ~known)
 		return -EINVAL;
-	if ((access & SIW_ACCESS_REMOTE_WRITE) && !(access & SIW_ACCESS_LOCAL_WRITE))
+	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return -EINVAL;
 	return 0;
 }

@@ -48,20 +48,13 @@ struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *w
 	return wqe;
 }
 
-static enum siw_wc_opcode wc_opcode(int wr_opcode)
-{
-	return wr_opcode == SIW_WR_RDMA_WRITE  ? SIW_WC_RDMA_WRITE
-	       : wr_opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ
-					       : SIW_WC_SEND;
-}
-
 void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err)
 {
 	if (status != SIW_WC_SUCCESS || qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED)) {
 		struct siw_wc wc = {
 			.wr_id = wqe->wr_id,
 			.status = status,
-			.opcode = wc_opcode(wqe->opcode),
+			.opcode = siw_verbs_op_wc(wqe->opcode),
 			.vendor_err = vendor_err,
 			.byte_len = (uint32_t)wqe->length,
 			.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),

@@ -172,7 +172,7 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	qp->ord = qp->ird = -1;
 	qp->rnr_retry = 7;
 	qp->min_rnr_timer = 12;
-	qp->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
+	qp->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	qp->burst = 1;
 	qp->cap = init->cap;
 	grant(&qp->cap, qp->srq);

@@ -8,32 +8,9 @@
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
-{
-	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
-				   SIW_SEND_INLINE;
-	uint64_t length = 0;
-
-	if (wr->send_flags & ~known)
-		return -EINVAL;
-	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_RDMA_WRITE &&
-	    wr->opcode != SIW_WR_RDMA_READ && wr->opcode != SIW_WR_SEND_WITH_INV)
-		return -EINVAL;
-	if (wr->opcode == SIW_WR_RDMA_READ &&
-	    (!qp->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
-		return -EINVAL;
-	for (int i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
-	if (length > SIW_MAX_RC_MSG)
-		return -EINVAL;
-	if ((wr->send_flags & SIW_SEND_INLINE) && length > qp->cap.max_inline_data)
-		return -EINVAL;
-	return (int64_t)length;
-}
-
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 {
-	int64_t length = check(qp, wr);
+	int64_t length = siw_verbs_op_check(qp, wr);
 	struct siw_wqe *wqe;
 
 	if (length < 0)
@@ -41,8 +18,7 @@ int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 	wqe = siw_verbs_wqe_put(qp, wr, (uint64_t)length);
 	if (!wqe)
 		return -ENOMEM;
-	wqe->remote = wr->wr.rdma.remote_addr;
-	wqe->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
+	siw_verbs_op_put(wqe, wr);
 	if (qp->state == SIW_QPS_ERR)
 		siw_verbs_flush_late_send(qp);
 	return 0;
@@ -52,25 +28,9 @@ int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 
 static int begin(struct siw_qp *qp, struct siw_wqe *wqe, uint32_t index)
 {
-	struct siw_rdmap_op op = {
-		.internal = wqe->flags & SIW_SEND_INLINE,
-		.cookie = index,
-		.sgl = wqe->sge,
-		.nsge = wqe->nsge,
-		.length = wqe->length,
-		.rkey = wqe->rkey,
-		.remote_to = wqe->remote,
-	};
+	struct siw_rdmap_op op;
 
-	if (wqe->opcode == SIW_WR_RDMA_WRITE)
-		op.opcode = SIW_RDMAP_WRITE;
-	else if (wqe->opcode == SIW_WR_RDMA_READ)
-		op.opcode = SIW_RDMAP_READ_REQUEST;
-	else if (wqe->opcode == SIW_WR_SEND_WITH_INV)
-		op.opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE_INV
-							    : SIW_RDMAP_SEND_INV;
-	else
-		op.opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE : SIW_RDMAP_SEND;
+	siw_verbs_op_make(wqe, index, &op);
 	return siw_rdmap_send(qp->stream, &op);
 }
 
@@ -127,7 +87,7 @@ static int begin_next(struct siw_qp *qp)
 
 	if ((wqe->flags & SIW_SEND_FENCE) && qp->reads_out)
 		return -EAGAIN;
-	if (wqe->opcode == SIW_WR_RDMA_READ && qp->reads_out >= qp->reads_max)
+	if (siw_verbs_asks(wqe) && qp->reads_out >= qp->reads_max)
 		return -EAGAIN;
 	if (__builtin_expect(qp->confirm.due, 0))
 		ask_confirmation(qp);
@@ -151,7 +111,7 @@ static int begin_next(struct siw_qp *qp)
 	}
 	wqe->state = SIW_WQE_BEGUN;
 	wqe->seq = siw_rdmap_begun(qp->stream);
-	if (wqe->opcode == SIW_WR_RDMA_READ) {
+	if (siw_verbs_asks(wqe)) {
 		qp->reads_out++;
 		wqe->msn = siw_rdmap_reads(qp->stream);
 		qp->confirm.covered = wqe->seq;
@@ -171,8 +131,7 @@ static void reap(struct siw_qp *qp)
 	while (qp->sq_head != qp->sq_next) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
 
-		if (wqe->state == SIW_WQE_BEGUN &&
-		    (wqe->opcode == SIW_WR_RDMA_READ || wqe->seq > accepted))
+		if (wqe->state == SIW_WQE_BEGUN && (siw_verbs_asks(wqe) || wqe->seq > accepted))
 			return;
 		if (wqe->state == SIW_WQE_DONE && wqe->status != SIW_WC_SUCCESS)
 			return; /* for the flush, which is near */
@@ -328,15 +287,11 @@ static bool is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *e
 
 	if (wqe->state != SIW_WQE_BEGUN)
 		return false;
-	switch (wqe->opcode) {
-	case SIW_WR_RDMA_WRITE:
-		return ev->quoted_tagged && ev->quoted_stag == wqe->rkey &&
+	if (ev->quoted_tagged)
+		return wqe->opcode == SIW_WR_RDMA_WRITE && ev->quoted_stag == wqe->rkey &&
 		       ev->quoted_to - wqe->remote <= last;
-	case SIW_WR_RDMA_READ:
-		return !ev->quoted_tagged && ev->quoted_qn == 1 && ev->quoted_msn == wqe->msn;
-	default:
-		return !ev->quoted_tagged && ev->quoted_qn == 0 && ev->quoted_msn == wqe->msn;
-	}
+	return wqe->opcode != SIW_WR_RDMA_WRITE && ev->quoted_msn == wqe->msn &&
+	       ev->quoted_qn == siw_verbs_asks(wqe);
 }
 
 /* The request that the Terminate is about, if it is still here; else sq_next. */
@@ -365,7 +320,7 @@ static void name_culprit(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		for (uint32_t i = qp->sq_head; i != culprit; i++) {
 			struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
 
-			if (wqe->state != SIW_WQE_BEGUN || wqe->opcode == SIW_WR_RDMA_READ)
+			if (wqe->state != SIW_WQE_BEGUN || siw_verbs_asks(wqe))
 				continue;
 			wqe->state = SIW_WQE_DONE;
 			wqe->status = SIW_WC_SUCCESS;
@@ -412,7 +367,7 @@ static void blame_request(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
 
-		if (wqe->state == SIW_WQE_BEGUN && (!of_read || wqe->opcode == SIW_WR_RDMA_READ))
+		if (wqe->state == SIW_WQE_BEGUN && (!of_read || siw_verbs_asks(wqe)))
 			found = wqe;
 		if (found && of_read)
 			break;

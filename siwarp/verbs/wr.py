@@ -18,6 +18,16 @@ __all__ = ["SGE", "RecvWR", "SendWR"]
 #: A remote Q_Key with its top bit set means the Q_Key of the queue pair that sends.
 OWN_QKEY = 0x80000000
 
+#: The opcodes that are done to 64 bits of the peer's memory.
+ATOMICS = frozenset(
+    (
+        WROpcode.ATOMIC_CMP_AND_SWP,
+        WROpcode.ATOMIC_FETCH_AND_ADD,
+        WROpcode.MASKED_ATOMIC_CMP_AND_SWP,
+        WROpcode.MASKED_ATOMIC_FETCH_AND_ADD,
+    )
+)
+
 _null = ffi.NULL
 
 
@@ -147,13 +157,18 @@ class SendWR(_WR):
 
     Args:
         wr_id: comes back in the completion.
-        opcode: SEND, SEND_WITH_INV, RDMA_WRITE or RDMA_READ.
+        opcode: SEND, SEND_WITH_INV, RDMA_WRITE, RDMA_READ, ATOMIC_FETCH_AND_ADD,
+            ATOMIC_CMP_AND_SWP, or one of the two masked ones.
         num_sge: how many of ``sg`` to take; default: all.
         send_flags: SIGNALED by default; 0 for a request that completes silently.
-        sg: the memory to send from or, for a Read, to place into.
+        sg: the memory to send from or, for a Read, to place into; of an atomic 8 octets in all,
+            which get what was there before.
         ah, remote_qpn, remote_qkey: UD; a QPN of 0 means the port of the address handle, and the
             default Q_Key that of the queue pair itself.
-        remote: RDMA Write and Read; the peer's memory.
+        remote: RDMA Write, Read and atomics; the peer's memory.
+        compare_add, swap: atomics; what to add, or what to compare with and to swap in.
+        compare_add_mask, swap_mask: masked atomics; adding, each field's most significant bit, and
+            swapping, which bits are compared and which swapped.
         invalidate_rkey: SEND_WITH_INV; the peer's key that ends when the message arrives.
 
     """
@@ -173,6 +188,10 @@ class SendWR(_WR):
         remote_qkey: int = OWN_QKEY,
         remote: RemoteBuffer | None = None,
         invalidate_rkey: int = 0,
+        compare_add: int = 0,
+        swap: int = 0,
+        compare_add_mask: int = 0,
+        swap_mask: int = 0,
     ) -> None:
         self._c = ffi.new("struct siw_send_wr *")
         self._next = None
@@ -184,7 +203,12 @@ class SendWR(_WR):
         self._set_sg(sg, num_sge)
         if ah is not None:
             self.set_wr_ud(ah, remote_qpn, remote_qkey)
-        if remote is not None:
+        if opcode in ATOMICS:
+            rkey, addr = (0, 0) if remote is None else (remote.rkey, remote.addr)
+            self.set_wr_atomic(rkey, addr, compare_add, swap)
+            self._c.masked.compare_add_mask = compare_add_mask
+            self._c.masked.swap_mask = swap_mask
+        elif remote is not None:
             self.set_wr_rdma(remote.rkey, remote.addr)
 
     def set_wr_ud(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
@@ -200,6 +224,13 @@ class SendWR(_WR):
         """Say which memory of the peer an RDMA Write or Read means."""
         self._c.wr.rdma.remote_addr = addr
         self._c.wr.rdma.rkey = rkey
+
+    def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
+        """Say which 64 bits of the peer's memory an atomic means, and its operands."""
+        self._c.wr.atomic.remote_addr = addr
+        self._c.wr.atomic.rkey = rkey
+        self._c.wr.atomic.compare_add = compare_add
+        self._c.wr.atomic.swap = swap
 
     @property
     def invalidate_rkey(self) -> int:

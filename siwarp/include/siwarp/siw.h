@@ -64,10 +64,18 @@ struct siw_device_attr {
 	uint32_t max_srq;
 	uint32_t max_srq_wr;
 	uint32_t max_srq_sge;
-	uint32_t max_qp_rd_atom;      /* inbound RDMA Reads a QP can hold (IRD) */
-	uint32_t max_qp_init_rd_atom; /* outbound RDMA Reads of a QP (ORD) */
+	uint32_t max_qp_rd_atom;      /* inbound RDMA Reads and atomics a QP can hold (IRD) */
+	uint32_t max_qp_init_rd_atom; /* outbound ones of a QP (ORD) */
 	uint32_t max_ud_msg;	      /* octets of one UD message over IPv4 */
 	uint32_t max_rc_msg;	      /* octets of one RC message */
+	uint32_t atomic_cap;	      /* enum siw_atomic_cap: SIW_ATOMIC_GLOB */
+};
+
+/* As enum ibv_atomic_cap: with respect to whom atomic operations are atomic. */
+enum siw_atomic_cap {
+	SIW_ATOMIC_NONE = 0,
+	SIW_ATOMIC_HCA = 1,
+	SIW_ATOMIC_GLOB = 2, /* every device, and the CPUs' own atomic instructions */
 };
 
 /* The devices of this machine now, a NULL-terminated array; *num_devices may be NULL. */
@@ -185,6 +193,7 @@ enum siw_access_flags {
 	SIW_ACCESS_LOCAL_WRITE = 1,
 	SIW_ACCESS_REMOTE_WRITE = 2,
 	SIW_ACCESS_REMOTE_READ = 4,
+	SIW_ACCESS_REMOTE_ATOMIC = 8,
 	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* siwarp's own, for siw_reg_mr_qp alone */
 };
 
@@ -206,7 +215,7 @@ int siw_dealloc_pd(struct siw_pd *pd);
  * Registers length octets at addr; access is a set of enum siw_access_flags. Pins nothing; looks at
  * the first and the last page. A hole between them is found when somebody reaches into it, which
  * fails as a bad key does. Errors: EINVAL (length 0 is fine; beyond max_mr_size, wrapping, or
- * remote write without local write is not), EFAULT (memory absent, or not writable as asked),
+ * remote write or atomics without local write is not), EFAULT (memory absent, or not writable as asked),
  * ENOMEM (max_mr).
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
@@ -224,7 +233,7 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
  * The STag is dead when this returns, and no placement into the memory is in flight: one that another
  * thread is at is waited for, and a stream that is answering the peer's Read from here is reset.
  * EBUSY while a request of this end's own is on its way that uses the memory: a send or Write that
- * TCP or UDP has not taken, a Read without its response. Posted receives do not keep it: one that a
+ * TCP or UDP has not taken, a Read or an atomic without its response. Posted receives do not keep it: one that a
  * message meets later completes with LOC_PROT_ERR.
  */
 int siw_dereg_mr(struct siw_mr *mr);
@@ -283,6 +292,8 @@ enum siw_wc_opcode {
 	SIW_WC_SEND = 0,
 	SIW_WC_RDMA_WRITE = 1,
 	SIW_WC_RDMA_READ = 2,
+	SIW_WC_COMP_SWAP = 3,
+	SIW_WC_FETCH_ADD = 4,
 	SIW_WC_RECV = 128,
 };
 
@@ -482,12 +493,12 @@ struct siw_qp_attr {
 	int qp_state;
 	int cur_qp_state; /* modify: the step is taken from this state only */
 	uint32_t qkey;
-	int qp_access_flags; /* RC: what the peer may do, whatever its STags allow; both at first */
+	int qp_access_flags; /* RC: what the peer may do, whatever its STags allow; all at first */
 	int en_sqd_async_notify; /* to SQD: an event tells when the send queue is drained */
 	int sq_draining;	 /* query: in SQD, requests that were begun are not complete yet */
 	/*
-	 * ORD: RDMA Reads this end has outstanding at the most; in SQD at most what was agreed on
-	 * with the peer. IRD: RDMA Reads the peer may have outstanding here. Connected: what both
+	 * ORD: RDMA Reads and atomics this end has outstanding at the most; in SQD at most what was agreed
+	 * on with the peer. IRD: those the peer may have outstanding here. Connected: what both
 	 * ends agreed on; before: what was asked for, 0 if nothing was.
 	 */
 	int max_rd_atomic;
@@ -509,7 +520,24 @@ enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE = 0,
 	SIW_WR_SEND = 2,
 	SIW_WR_RDMA_READ = 4,
-	SIW_WR_SEND_WITH_INV = 9, /* RC */
+	/*
+	 * RC. On the 64 bits at wr.atomic.remote_addr, which is a multiple of 8 (else the peer
+	 * terminates and its memory is untouched) in memory with SIW_ACCESS_REMOTE_ATOMIC; in one step for
+	 * other queue pairs, devices and threads there and for that machine's own atomic instructions, in
+	 * its octet order. What was there before comes, in this machine's octet order, into the elements,
+	 * which have 8 octets in all. They are of the ORD and IRD, as Reads.
+	 */
+	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* if it is wr.atomic.compare_add: wr.atomic.swap */
+	SIW_WR_ATOMIC_FETCH_AND_ADD = 6, /* adds wr.atomic.compare_add */
+	SIW_WR_SEND_WITH_INV = 9,	 /* RC */
+	/*
+	 * The same with the masks of RFC 7306 section 5.1, by the numbers that the kernel has for them. If
+	 * the bits in masked.compare_add_mask are as in compare_add, those in masked.swap_mask become
+	 * as in swap. Adding is of each field alone, a set bit of masked.compare_add_mask being a field's
+	 * most significant one: what is carried out of it is lost.
+	 */
+	SIW_WR_MASKED_ATOMIC_CMP_AND_SWP = 12,
+	SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD = 13,
 };
 
 enum siw_send_flags {
@@ -549,7 +577,13 @@ struct siw_send_wr {
 		} ud;
 	} wr;
 	uint32_t remote_srqn;
-	uint64_t reserved[6];
+	union {
+		struct {
+			uint64_t compare_add_mask;
+			uint64_t swap_mask;
+		} masked; /* MASKED_ATOMIC_..., beside wr.atomic */
+		uint64_t reserved[6];
+	};
 };
 
 /* As struct ibv_recv_wr. */
@@ -634,7 +668,8 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 /*
  * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is then
  * that one and the return -EINVAL (state, opcode, flags, number of SGEs, inline size, an address handle
- * of another PD, an RC message above max_rc_msg) or -ENOMEM (queue full).
+ * of another PD, an RC message above max_rc_msg, an atomic of other than 8 octets, a Read or an atomic where
+ * the peer allows none) or -ENOMEM (queue full).
  *
  * A queue holds exactly max_send_wr or max_recv_wr requests. A request has its slot until its
  * completion is polled; one without a completion, until a later completion of the same queue is.

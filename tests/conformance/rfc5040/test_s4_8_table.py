@@ -254,7 +254,7 @@ def _read_response_too_long(peer: Peer, size: int) -> Packet:
 
 
 def _unknown_queue(peer: Peer, size: int) -> Packet:
-    return put(peer, send(qn=3) / Raw(pattern(size)))
+    return put(peer, send(qn=4) / Raw(pattern(size)))
 
 
 def _no_receive(peer: Peer, size: int) -> Packet:

@@ -22,9 +22,9 @@ from unit.rdmap.rdmap_harness import (
 
 OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
 VERSION = (0, 2, lib.SIW_RDMAP_VERSION)
-#: The opcodes that may come tagged, and on which queue the others (RFC 5040 figure 4).
+#: The opcodes that may come tagged, and on which queue the others (RFC 5040 figure 4, RFC 7306).
 TAGGED = {0, 2}
-QUEUE = {1: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 2}
+QUEUE = {1: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 2, 10: 1, 11: 3}
 PROTECTION = (0, 1)
 
 
@@ -77,7 +77,7 @@ def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, kind: str, versio
 def test_ddp_errors_come_first_and_by_ddps_numbers(w: RdmapWorld) -> None:
     for segment, error in [
         (send(b"abc", msn=7, opcode=9, rv=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
-        (send(b"abc", qn=3, opcode=9), (1, 2, lib.SIW_DDP_INVALID_QN)),
+        (send(b"abc", qn=4, opcode=9), (1, 2, lib.SIW_DDP_INVALID_QN)),
         (write(b"abc", dv=3, rv=3), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
         (send(pattern(101), rv=1), (1, 2, lib.SIW_DDP_TOO_LONG)),
         (send(b"abc", mo=3), (1, 2, lib.SIW_DDP_INVALID_MO)),

@@ -37,6 +37,8 @@ from unit.ddp.ddp_harness import (
 from unit.mpa.mpa_harness import params, recv_startup, recv_to_end
 
 from siwarp.inspect import (
+    AtomicRequest,
+    AtomicResponse,
     DDPDatagram,
     MPAReply,
     MPARequest,
@@ -59,6 +61,8 @@ __all__ = [
     "Stream",
     "StreamError",
     "UDDatagram",
+    "atomic_request",
+    "atomic_response",
     "checked",
     "counter",
     "crc32c",
@@ -79,8 +83,8 @@ __all__ = [
     "write",
 ]
 
-LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ = 1, 2, 4  # enum siw_access_flags
-ALL = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ
+LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = 1, 2, 4, 8  # enum siw_access_flags
+ALL = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 KINDS = {
     lib.SIW_RDMAP_STARTED: "STARTED",
     lib.SIW_RDMAP_RECV: "RECV",
@@ -125,6 +129,22 @@ def read_request(*, size: int, src_stag: int, src_to: int, **fields: Any) -> byt
 
 def read_response(payload: bytes = b"", **fields: Any) -> bytes:
     return tagged(payload, **{"opcode": Opcode.RDMA_READ_RESPONSE, **fields})
+
+
+def atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
+    head = {
+        name: fields.pop(name)
+        for name in ("msn", "l", "rv", "dv", "mo", "qn", "opcode", "inv_stag")
+        if name in fields
+    }
+    body = bytes(AtomicRequest(**fields, stag=stag, to=to))
+    return untagged(body, **{"opcode": Opcode.ATOMIC_REQUEST, "qn": Queue.READ_REQUEST, **head})
+
+
+def atomic_response(request: int, original: int = 0, **fields: Any) -> bytes:
+    body = bytes(AtomicResponse(request=request, original=original))
+    head = {"opcode": Opcode.ATOMIC_RESPONSE, "qn": Queue.ATOMIC_RESPONSE, **fields}
+    return untagged(body, **head)
 
 
 def terminate(body: bytes | Terminate, **fields: Any) -> bytes:
@@ -252,6 +272,18 @@ class Stream:
         assert len(octets) == 28
         return head, ReadRequest(octets)
 
+    def pull_atomic_request(self) -> tuple[Any, Any]:
+        head, octets = self.pull_message()
+        assert (head.t, head.opcode, head.qn) == (0, Opcode.ATOMIC_REQUEST, Queue.READ_REQUEST)
+        assert len(octets) == 52
+        return head, AtomicRequest(octets)
+
+    def pull_atomic_response(self) -> tuple[Any, Any]:
+        head, octets = self.pull_message()
+        assert (head.t, head.opcode, head.qn) == (0, Opcode.ATOMIC_RESPONSE, Queue.ATOMIC_RESPONSE)
+        assert len(octets) == 12
+        return head, AtomicResponse(octets)
+
     def pull_terminate(self) -> Any:
         """Read up to the Terminate, and see that nothing follows it."""
         head, octets = self.pull_message()
@@ -280,6 +312,13 @@ class Stream:
 
     def begin(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
         checked(lib.siw_rdmap_send(self.handle, self.op(opcode, elements, **fields)))
+
+    def atomic(self, sink: Sge, rkey: int = 1, remote_to: int = 0, **how: int) -> None:
+        """Ask for an atomic operation; how: kind, data, mask, compare, compare_mask, cookie."""
+        cookie = how.pop("cookie", 0)
+        asked = ffi.new("struct siw_rdmap_atomic *", how)
+        where = {"rkey": rkey, "remote_to": remote_to, "cookie": cookie}
+        self.do(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
 
     def flush_once(self) -> int:
         return checked(lib.siw_rdmap_flush(self.handle))

@@ -12,7 +12,7 @@ from siwarp._siwarp import ffi, lib
 from siwarp.cm import ConnParam
 from siwarp.verbs import SRQ, AccessFlag, Persona, QPAttr, QPState, QPType, SendWR
 
-BOTH = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+ALL = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ | AccessFlag.REMOTE_ATOMIC
 
 
 def test_a_fresh_ud_queue_pair(rig: Rig) -> None:
@@ -67,7 +67,7 @@ def test_c_gets_back_the_pointers_that_it_gave(rig: Rig) -> None:
 
 def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(two: Wire) -> None:
     fresh = two.active.qp(qp_type=QPType.RC)
-    assert fresh.query()[0].qp_access_flags == BOTH
+    assert fresh.query()[0].qp_access_flags == ALL
     fresh.modify(QPAttr(max_rd_atomic=7, max_dest_rd_atomic=9, qp_access_flags=0))
     attr = fresh.query()[0]
     assert (attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.qp_access_flags) == (7, 9, 0)

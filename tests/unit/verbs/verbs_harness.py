@@ -32,7 +32,12 @@ from siwarp.verbs import (
     SrqAttr,
 )
 
-ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+ALL_ACCESS = (
+    AccessFlag.LOCAL_WRITE
+    | AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+)
 OWN_QKEY = 0x80000000
 LIMIT = 10.0  # seconds: whatever is waited for comes long before
 

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), both halves. They go through the
+ * rings of the RDMA Reads, ours and the peer's, and so share their limits and their order.
+ *
+ * The peer's is done when its response is due and not when its request comes: what was asked for before
+ * has been answered by then, and what was sent before has been received.
+ */
+#include <errno.h>
+
+#include "rdmap/rdmap_impl.h"
+
+static const struct siw_wire_err UNSPECIFIED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+						 SIW_RDMAP_UNSPECIFIED };
+static const struct siw_wire_err UNEXPECTED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+						SIW_RDMAP_OPCODE };
+
+/* ---- ours ------------------------------------------------------------------------------------ */
+
+int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+{
+	const struct siw_rdmap_atomic *atomic = op->atomic;
+	struct siw_rdmap_read *read = siw_rdmap_read_slot(stream);
+	struct iovec iov[SIW_RDMAP_MAX_SGE];
+	int r;
+
+	if (!read)
+		return -EAGAIN;
+	if (op->length != sizeof(stream->answer_in.original))
+		return -EINVAL;
+	r = siw_ddp_sgl_resolve(ddp_port(stream->port), op->sgl, op->nsge, false, stream->pd, true,
+				0, op->length, iov, SIW_RDMAP_MAX_SGE);
+	if (r < 0)
+		return r;
+	read->cookie = op->cookie;
+	read->stag = 0;
+	read->length = (uint32_t)op->length;
+	read->placed = 0;
+	read->silent = read->confirm = false;
+	read->atomic = true;
+	read->sgl = op->sgl;
+	read->nsge = op->nsge;
+	read->wire.atomic = (struct siw_rdmap_wire_atomic){
+		.aop = htobe32(atomic->kind),
+		.request = htobe32(siw_rdmap_reads(stream) + 1),
+		.stag = htobe32(op->rkey),
+		.to = htobe64(op->remote_to),
+		.data = htobe64(atomic->data),
+		.mask = htobe64(atomic->mask),
+		/* Of FetchAdd neither means anything, and these are what to send. */
+		.compare = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare : 0),
+		.compare_mask = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare_mask
+									   : UINT64_MAX),
+	};
+	return siw_rdmap_read_issue(stream, read, SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_LEN);
+}
+
+bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			      struct siw_wire_err *err)
+{
+	const struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+
+	*err = UNEXPECTED;
+	if (!read || !read->atomic)
+		return false;
+	/* RFC 7306 has no number for one that is too short. */
+	*err = UNSPECIFIED;
+	return !seg->last || seg->mo + seg->payload == SIW_RDMAP_ANSWER_LEN;
+}
+
+bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
+			       struct siw_rdmap_event *event, struct siw_wire_err *err)
+{
+	const struct siw_rdmap_wire_answer *wire = &stream->answer_in;
+	struct siw_sge sge = { (uintptr_t)wire, SIW_RDMAP_ANSWER_LEN, 0 };
+	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+	uint64_t original = be64toh(wire->original);
+
+	*err = UNSPECIFIED;
+	if (length != SIW_RDMAP_ANSWER_LEN || wire->request != read->wire.atomic.request)
+		return false;
+	*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
+	if (siw_ddp_sgl_write(ddp_port(stream->port), read->sgl, read->nsge, stream->pd, &original,
+			      sizeof(original)))
+		return false;
+	event->kind = SIW_RDMAP_READ_DONE;
+	event->cookie = read->cookie;
+	event->length = read->length;
+	siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
+	siw_rdmap_read_pop(stream, read);
+	/* One buffer is enough: responses come one by one, and each is done with here. */
+	siw_ddp_queue_post(stream->q_atomic, 0, &sge, 1);
+	return true;
+}
+
+/* ---- the peer's ------------------------------------------------------------------------------ */
+
+bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
+			 struct siw_wire_err *err)
+{
+	uint32_t kind = be32toh(wire->aop) & SIW_RDMAP_AOP_MASK;
+
+	if (kind != SIW_RDMAP_FETCH_ADD && kind != SIW_RDMAP_CMP_SWAP) { /* RFC7306-5.2.1-08 */
+		*err = UNEXPECTED;
+		return false;
+	}
+	if (stream->denied & SIW_DDP_REMOTE_ATOMIC) {
+		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					      SIW_RDMAP_ACCESS };
+		return false;
+	}
+	return siw_ddp_atomic(ddp_port(stream->port), be32toh(wire->stag), stream->pd,
+			      siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), NULL, NULL,
+			      err) == 0;
+}
+
+int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
+			     struct siw_wire_err *err)
+{
+	const struct siw_rdmap_wire_atomic *wire = &request->wire.atomic;
+	struct siw_ddp_atomic op = {
+		.kind = be32toh(wire->aop) & SIW_RDMAP_AOP_MASK,
+		.data = be64toh(wire->data),
+		.mask = be64toh(wire->mask),
+		.compare = be64toh(wire->compare),
+		.compare_mask = be64toh(wire->compare_mask),
+	};
+	struct siw_ddp_msg msg = {
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_ATOMIC_RESPONSE),
+		.qn = SIW_RDMAP_QN_ATOMIC, /* RFC7306-5.2-02 */
+		.sgl = &request->answer_sge,
+		.nsge = 1,
+		.length = SIW_RDMAP_ANSWER_LEN,
+	};
+	uint64_t original;
+	int r;
+
+	r = siw_ddp_atomic(ddp_port(stream->port), be32toh(wire->stag), stream->pd,
+			   siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), &op, &original,
+			   err);
+	if (r)
+		return r;
+	request->answer = (struct siw_rdmap_wire_answer){ wire->request, htobe64(original) };
+	request->answer_sge =
+		(struct siw_sge){ (uintptr_t)&request->answer, SIW_RDMAP_ANSWER_LEN, 0 };
+	return siw_ddp_tx(stream->ddp, &msg, err);
+}

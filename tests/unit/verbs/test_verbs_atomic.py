@@ -1,0 +1,466 @@
+"""FetchAdd and CmpSwap through queue pairs: what they do, in what order, and what refuses them."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from _siwarp_layers import ffi
+from _siwarp_layers import lib as layers
+from hostile.vanishing import PAGE, Vanishing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.verbs.peer_harness import PlainPeer, answering
+from unit.verbs.rc_harness import READ, SEND, End, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, counter, nothing, poll, refused, until
+
+from siwarp.cm import ConnParam
+from siwarp.inspect import AtomicRequest, AtomicResponse, DDPUntagged, Opcode, Queue
+from siwarp.verbs import (
+    MR,
+    PD,
+    AccessFlag,
+    Error,
+    Persona,
+    QPAttr,
+    QPAttrMask,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+
+ADD, SWAP = WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_CMP_AND_SWP
+MASKED_ADD, MASKED_SWAP = WROpcode.MASKED_ATOMIC_FETCH_AND_ADD, WROpcode.MASKED_ATOMIC_CMP_AND_SWP
+ONES = (1 << 64) - 1
+THERE = RemoteBuffer(0x1000, 8, 0x123456)
+words = st.integers(0, ONES)
+
+
+def atomic(
+    end: End,
+    opcode: WROpcode,
+    remote: RemoteBuffer,
+    wr_id: int = 5,
+    *,
+    offset: int = 0,
+    flags: int = SendFlag.SIGNALED,
+    **operands: int,
+) -> None:
+    sg = [end.mem.sge(offset, 8)]
+    wr = SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=flags, **operands)  # type: ignore[arg-type]
+    end.qp.post_send(wr)
+
+
+def at(end: End, offset: int = 0) -> int:
+    """Return the 64 bits there as this machine reads them."""
+    return int.from_bytes(end.mem.read(8, offset), sys.byteorder)
+
+
+def put(end: End, value: int, offset: int = 0) -> None:
+    end.mem.write(value.to_bytes(8, sys.byteorder), offset=offset)
+
+
+def add_by_the_rfc(value: int, add: int, mask: int) -> int:
+    """Add as RFC 7306 section 5.1.1 writes it down, bit by bit."""
+    carry = result = 0
+    for bit in range(64):
+        total = carry + (value >> bit & 1) + (add >> bit & 1)
+        result |= (total & 1) << bit
+        carry = total >> 1 if not mask >> bit & 1 else 0
+    return result
+
+
+def swap_by_the_rfc(value: int, swap: int, swap_mask: int, compare: int, mask: int) -> int:
+    return value if (compare ^ value) & mask else value & ~swap_mask | swap & swap_mask
+
+
+@pytest.fixture(scope="module")
+def ends() -> Iterator[tuple[End, End]]:
+    a, b = Rig(), Rig()
+    made = Wire(a, b).connect(max_send_sge=4)
+    assert all(end.mem.addr % 8 == 0 for end in made)
+    yield made
+    a.close()
+    b.close()
+
+
+# ---- what they do
+
+
+def test_fetch_add_adds_and_brings_what_was_there(ends: tuple[End, End]) -> None:
+    a, b = ends
+    put(b, 40, 64)
+    a.mem.write(b"\xee" * 24)
+    for before, add in ((40, 2), (42, ONES), (41, 1 << 63), (41 | 1 << 63, 1 << 63)):
+        atomic(a, ADD, b.mem.remote(64, 8), 7, offset=8, compare_add=add)
+        (done,) = poll(a.scq)
+        assert (done.wr_id, done.ok, done.opcode) == (7, True, WCOpcode.FETCH_ADD)
+        assert done.byte_len == 8
+        assert at(a, 8) == before
+        assert at(b, 64) == (before + add) & ONES
+    assert a.mem.read(8) == a.mem.read(8, 16) == b"\xee" * 8
+    assert b.rcq.poll(4) == []
+
+
+def test_cmp_swap_swaps_only_what_is_as_compared(ends: tuple[End, End]) -> None:
+    a, b = ends
+    put(b, 1000, 8)
+    for compare, after in ((999, 1000), (1000, 77), (1000, 77), (77, 5)):
+        before = at(b, 8)
+        atomic(a, SWAP, b.mem.remote(8, 8), 9, compare_add=compare, swap=after)
+        (done,) = poll(a.scq)
+        assert (done.wr_id, done.ok, done.opcode) == (9, True, WCOpcode.COMP_SWAP)
+        assert (at(a), at(b, 8)) == (before, after)
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=words, add=words, mask=words)
+def test_masked_fetch_add_is_the_rfcs(
+    ends: tuple[End, End], value: int, add: int, mask: int
+) -> None:
+    a, b = ends
+    put(b, value)
+    atomic(a, MASKED_ADD, b.mem.remote(0, 8), compare_add=add, compare_add_mask=mask)
+    (done,) = poll(a.scq)
+    assert (done.ok, done.opcode) == (True, WCOpcode.FETCH_ADD)
+    assert (at(a), at(b)) == (value, add_by_the_rfc(value, add, mask))
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=words, swap=words, swap_mask=words, mask=words, flip=st.integers(0, 63) | st.none())
+def test_masked_cmp_swap_is_the_rfcs(
+    ends: tuple[End, End], value: int, swap: int, swap_mask: int, mask: int, flip: int | None
+) -> None:
+    a, b = ends
+    put(b, value)
+    compare = value ^ (0 if flip is None else 1 << flip)
+    atomic(
+        a, MASKED_SWAP, b.mem.remote(0, 8),
+        compare_add=compare, swap=swap, compare_add_mask=mask, swap_mask=swap_mask,
+    )  # fmt: skip
+    (done,) = poll(a.scq)
+    assert (done.ok, done.opcode) == (True, WCOpcode.COMP_SWAP)
+    assert at(a) == value
+    assert at(b) == swap_by_the_rfc(value, swap, swap_mask, compare, mask)
+
+
+def test_the_old_value_may_go_into_several_elements(ends: tuple[End, End]) -> None:
+    a, b = ends
+    put(b, 0x0102030405060708)
+    sg = [a.mem.sge(100, 3), a.mem.sge(200, 0), a.mem.sge(300, 5)]
+    a.qp.post_send(SendWR(3, ADD, sg=sg, remote=b.mem.remote(0, 8)))
+    assert poll(a.scq)[0].ok
+    got = b"".join(a.mem.read(e.length, e.addr - a.mem.addr) for e in sg if e.length)
+    assert int.from_bytes(got, sys.byteorder) == 0x0102030405060708
+
+
+# ---- they are one step for everybody
+
+
+def test_sums_are_exact_over_queue_pairs_threads_devices_and_the_local_cpu(two: Wire) -> None:
+    each = 150
+    pairs = [two.connect() for _ in range(4)]
+    target = pairs[0][1].mem
+    target.write(bytes(8))
+    word = ffi.cast("uint64_t *", target.addr)
+    wrong: list[BaseException] = []
+
+    def run(a: End) -> None:
+        try:
+            for _ in range(each // 10):
+                for k in range(10):
+                    atomic(a, ADD, target.remote(0, 8), k, offset=8 * k, compare_add=1)
+                assert all(done.ok for done in poll(a.scq, 10))
+        except BaseException as e:
+            wrong.append(e)
+
+    def local() -> None:
+        before = ffi.new("uint64_t *")
+        for _ in range(20 * each):
+            layers.siw_guard_fetch_add(before, word, 1, 0)
+
+    threads = [threading.Thread(target=run, args=(a,)) for a, _ in pairs]
+    threads += [threading.Thread(target=local) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not wrong and not any(t.is_alive() for t in threads)
+    (total,) = struct.unpack("=Q", target.read(8))
+    assert total == (4 + 2 * 20) * each
+
+
+def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two: Wire) -> None:
+    """What is read and written back under the lock loses no update."""
+    pairs = [two.connect() for _ in range(2)]
+    target = pairs[0][1].mem
+    target.write(bytes(16))
+    rounds = 30
+    wrong: list[BaseException] = []
+
+    def swap(a: End, compare: int, value: int) -> bool:
+        atomic(a, SWAP, target.remote(0, 8), compare_add=compare, swap=value)
+        assert poll(a.scq)[0].ok
+        return at(a) == compare
+
+    def run(a: End) -> None:
+        try:
+            for _ in range(rounds):
+                until(lambda: swap(a, 0, 1))
+                a.post(READ, offset=8, length=8, remote=target.remote(8, 8))
+                assert poll(a.scq)[0].ok
+                put(a, at(a, 8) + 1, 8)
+                a.post(WROpcode.RDMA_WRITE, offset=8, length=8, remote=target.remote(8, 8))
+                assert poll(a.scq)[0].ok
+                assert swap(a, 1, 0)
+        except BaseException as e:
+            wrong.append(e)
+
+    threads = [threading.Thread(target=run, args=(a,)) for a, _ in pairs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not wrong and not any(t.is_alive() for t in threads)
+    assert struct.unpack("=QQ", target.read(16)) == (0, 2 * rounds)
+
+
+# ---- what the peer refuses
+
+
+def other_domain(b: End) -> RemoteBuffer:
+    return kept(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
+
+
+#: Regions must outlive the function that made them; their device closes them.
+regions: list[MR] = []
+
+
+def kept(mr: MR) -> RemoteBuffer:
+    regions.append(mr)
+    return mr.remote(0, 8)
+
+
+def dead(b: End) -> RemoteBuffer:
+    mr = b.rig.mr(bytearray(64), ALL_ACCESS)
+    remote = mr.remote(0, 8)
+    mr.close()
+    return remote
+
+
+def no_right(b: End) -> RemoteBuffer:
+    return kept(b.rig.mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC))
+
+
+def denied(b: End) -> RemoteBuffer:
+    rights = AccessFlag.REMOTE_READ | AccessFlag.REMOTE_WRITE
+    b.qp.modify(QPAttr(qp_access_flags=rights), QPAttrMask.ACCESS_FLAGS)
+    return b.mem.remote(0, 8)
+
+
+def place(b: End, offset: int) -> RemoteBuffer:
+    return RemoteBuffer(b.mem.addr + offset, 8, b.mem.rkey)
+
+
+ACCESS, OPERATION = WCStatus.REM_ACCESS_ERR, WCStatus.REM_OP_ERR
+REFUSED = {
+    "misaligned": (lambda b: place(b, 4), OPERATION, 0x000207),
+    "odd": (lambda b: place(b, 1), OPERATION, 0x000207),
+    "no right": (no_right, ACCESS, 0x000102),
+    "denied by the queue pair": (denied, ACCESS, 0x000102),
+    "a dead key": (dead, ACCESS, 0x000100),
+    "another domain": (other_domain, ACCESS, 0x000103),
+    "behind the end": (lambda b: place(b, len(b.mem.view)), ACCESS, 0x000101),
+    "over the end": (lambda b: place(b, len(b.mem.view) - 4), ACCESS, 0x000101),
+    "before the start": (lambda b: place(b, -8), ACCESS, 0x000101),
+    "round the end": (lambda b: RemoteBuffer(ONES - 3, 8, b.mem.rkey), ACCESS, 0x000104),
+}
+
+
+@pytest.mark.parametrize("opcode", [ADD, SWAP, MASKED_ADD], ids=["add", "swap", "masked"])
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_may_not_be_done_is_not_and_both_ends_hear(
+    wire: Wire, why: str, opcode: WROpcode
+) -> None:
+    where, status, error = REFUSED[why]
+    a, b = wire.connect()
+    b.mem.view[:] = bytes(len(b.mem.view))
+    a.mem.write(b"\xee" * 8)
+    atomic(a, opcode, where(b), compare_add=0, swap=ONES, compare_add_mask=0)
+    (done,) = poll(a.scq)
+    assert (done.wr_id, done.status, done.vendor_err) == (5, status, error)
+    a.is_over()
+    b.is_over()
+    assert b.mem.view == bytes(len(b.mem.view))
+    assert a.mem.read(8) == b"\xee" * 8
+
+
+@pytest.mark.parametrize("how", ["unmapped", "protected", "truncated"])
+def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: str) -> None:
+    gone = Vanishing(PAGE, how)
+    a, b = wire.connect()
+    mr = b.rig.mr(gone.buffer, ALL_ACCESS)
+    gone.vanish()
+    atomic(a, ADD, mr.remote(0, 8), compare_add=1)
+    (done,) = poll(a.scq)
+    # A Terminate for what is local to its sender quotes nothing, so no request is named.
+    assert (done.status, done.vendor_err) == (WCStatus.WR_FLUSH_ERR, 0xFF)
+    b.is_over()
+    mr.close()
+    gone.close()
+
+
+# ---- what this end refuses, or cannot do
+
+
+@pytest.mark.parametrize("length", [0, 4, 7, 9, 16])
+def test_an_atomic_has_elements_of_eight_octets(ends: tuple[End, End], length: int) -> None:
+    a, b = ends
+    sg = [a.mem.sge(0, length)] if length else []
+    with pytest.raises(Error, match="8 octets"):
+        a.qp.post_send(SendWR(1, ADD, sg=sg, remote=b.mem.remote(0, 8)))
+
+
+def test_an_atomic_is_never_inline(ends: tuple[End, End]) -> None:
+    a, b = ends
+    with pytest.raises(Error, match="INLINE"):
+        atomic(a, SWAP, b.mem.remote(0, 8), flags=SendFlag.INLINE | SendFlag.SIGNALED)
+
+
+def test_where_the_peer_takes_no_reads_it_takes_no_atomics(wire: Wire) -> None:
+    a, b = wire.connect(ConnParam(initiator_depth=0), ConnParam(responder_resources=0))
+    with pytest.raises(Error, match="RDMA Reads"):
+        atomic(a, ADD, b.mem.remote(0, 8))
+
+
+def test_a_region_for_atomics_is_one_to_write(rig: Rig) -> None:
+    assert refused(rig.mr, bytearray(8), AccessFlag.REMOTE_ATOMIC) == 22
+
+
+def test_a_dead_local_key_is_this_ends_error(wire: Wire) -> None:
+    a, b = wire.connect()
+    b.mem.write(bytes(8))
+    mr = a.rig.mr(bytearray(8), AccessFlag.LOCAL_WRITE)
+    sge = mr.sge(0, 8)
+    mr.close()
+    a.qp.post_send(SendWR(4, ADD, sg=[sge], remote=b.mem.remote(0, 8), compare_add=1))
+    (done,) = poll(a.scq)
+    assert (done.wr_id, done.status) == (4, WCStatus.LOC_PROT_ERR)
+    b.is_over()
+    assert at(b) == 0
+
+
+def test_a_place_for_the_result_that_went_away_is_this_ends_error(wire: Wire) -> None:
+    with answering(wire, gone=True) as (a, peer):
+        gone = Vanishing(PAGE, "unmapped")
+        mr = a.rig.mr(gone.buffer, AccessFlag.LOCAL_WRITE)
+        a.qp.post_send(SendWR(6, ADD, sg=[mr.sge(0, 8)], remote=THERE))
+        _, octets = peer.pull()
+        gone.vanish()
+        peer.put(response(1, AtomicRequest(octets), 3))
+        (done,) = poll(a.scq)
+        assert (done.wr_id, done.status) == (6, WCStatus.LOC_PROT_ERR)
+        told = peer.pull_terminate()
+        assert (told.layer, told.etype, told.code) == (1, 0, 0)
+
+
+# ---- order and limits
+
+
+def response(msn: int, request: AtomicRequest, original: int) -> bytes:
+    head = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=Queue.ATOMIC_RESPONSE, msn=msn)
+    return bytes(head) + bytes(AtomicResponse(request=request.request, original=original))
+
+
+def pull_atomic(peer: PlainPeer) -> AtomicRequest:
+    head, octets = peer.pull()
+    assert head.opcode == Opcode.ATOMIC_REQUEST
+    return AtomicRequest(octets)
+
+
+def test_reads_and_atomics_share_the_ord(wire: Wire) -> None:
+    with answering(wire, ird=2) as (a, peer):
+        atomic(a, ADD, THERE, 1)
+        a.post(READ, 2, offset=8, length=8, remote=THERE)
+        atomic(a, ADD, THERE, 3, offset=16)
+        first = pull_atomic(peer)
+        read = peer.pull_read()
+        assert peer.is_silent()
+        peer.put(response(1, first, 11))
+        third = pull_atomic(peer)
+        peer.put(peer.response(read, b"read it!"), response(2, third, 33))
+        assert [(w.wr_id, w.opcode) for w in poll(a.scq, 3)] == [
+            (1, WCOpcode.FETCH_ADD),
+            (2, WCOpcode.RDMA_READ),
+            (3, WCOpcode.FETCH_ADD),
+        ]
+        assert (at(a), a.mem.read(8, 8), at(a, 16)) == (11, b"read it!", 33)
+
+
+def test_a_fence_waits_for_an_atomic(wire: Wire) -> None:
+    with answering(wire) as (a, peer):
+        atomic(a, ADD, THERE, 1)
+        a.post(SEND, 2, flags=SendFlag.FENCE | SendFlag.SIGNALED)
+        request = pull_atomic(peer)
+        assert peer.is_silent()
+        peer.put(response(1, request, 0))
+        head, _ = peer.pull()
+        assert head.opcode == Opcode.SEND
+        assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
+
+
+def test_memory_stays_while_an_atomic_waits_for_its_answer(wire: Wire) -> None:
+    with answering(wire) as (a, peer):
+        atomic(a, ADD, THERE)
+        request = pull_atomic(peer)
+        assert refused(a.mem.close) == 16
+        peer.put(response(1, request, 0))
+        assert poll(a.scq)[0].ok
+        a.mem.close()
+
+
+def test_what_was_read_before_an_atomic_is_the_old_value_and_behind_it_the_new(
+    ends: tuple[End, End],
+) -> None:
+    a, b = ends
+    for i in range(20):
+        put(b, i)
+        a.post(READ, 1, offset=0, length=8, remote=b.mem.remote(0, 8))
+        atomic(a, ADD, b.mem.remote(0, 8), 2, offset=8, compare_add=1000)
+        a.post(READ, 3, offset=16, length=8, remote=b.mem.remote(0, 8))
+        assert [w.wr_id for w in poll(a.scq, 3)] == [1, 2, 3]
+        assert (at(a), at(a, 8), at(a, 16)) == (i, i, i + 1000)
+
+
+def test_with_persona_roce_an_answer_tells_of_what_was_sent_before(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=THERE)
+        a.qp.post_send([SendWR(1, SEND), asks])
+        head, _ = peer.pull()
+        assert head.opcode == Opcode.SEND
+        request = pull_atomic(peer)
+        assert peer.is_silent()  # nobody asks with a Read of nothing
+        nothing(a.scq)
+        peer.put(response(1, request, 0))
+        assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
+
+
+def test_an_atomic_behind_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
+    a, b = wire.connect(persona=Persona.ROCE)
+    put(b, 5)
+    before = counter("rnr_parked")
+    asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), compare_add=1)
+    a.qp.post_send([SendWR(1, SEND), asks])
+    until(lambda: b.rcq.poll(1) or counter("rnr_parked") > before)
+    nothing(a.scq)
+    assert at(b) == 5
+    b.recv(9, 64, 8)
+    assert poll(b.rcq)[0].wr_id == 9
+    assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
+    assert at(b) == 6
