@@ -382,11 +382,15 @@ struct siw_ddp_dgram_attr {
 	struct siw_addr local; /* used when fd is -1; its family must be given */
 	int fd;		       /* a bound UDP socket of the user's, or -1 */
 	bool no_crc;
-	void *token;
+	struct siw_ddp_dgram *share; /* whose socket to use, and its CRC; NULL: one of its own */
+	void *token;		     /* not looked at with share: a socket has one */
 };
 int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_attr *attr,
 		       struct siw_ddp_dgram **out);
+/* The socket goes with the last endpoint that shares it. */
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
+/* What the poller hands out for its socket. */
+void siw_ddp_dgram_set_token(struct siw_ddp_dgram *dgram, void *token);
 int siw_ddp_dgram_addr(struct siw_ddp_dgram *dgram, struct siw_addr *out);
 void siw_ddp_dgram_again(struct siw_ddp_dgram *dgram);
 /* Octets of payload that one datagram carries (65507 or, IPv6, 65527, less 18 and 4). */
@@ -432,7 +436,8 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
 /*
  * Next credible datagram (CRC, lengths, version, untagged: others are dropped and counted): 1 with *seg
- * and *source; 0 nothing more. It stays until placed or dropped by the next siw_ddp_dgram_rx.
+ * and *source; 0 nothing more. It stays until the next siw_ddp_dgram_rx of any endpoint. Of those that
+ * share a socket any one takes whatever comes next, and places it, into whosever queue.
  * Whether it is a whole message (L=1, MO=0: siw_ddp_dgram_whole) is for the layer above to ask, which
  * knows by the Q_Key whether the sender may be told.
  */

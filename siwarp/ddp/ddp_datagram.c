@@ -15,6 +15,7 @@
 #include "base/capture.h"
 #include "base/crc32c.h"
 #include "base/guard.h"
+#include "base/list.h"
 #include "ddp/ddp_impl.h"
 #include "llp/llp.h"
 
@@ -59,6 +60,7 @@ void siw_ddp_port_close(struct siw_ddp_port *port)
 {
 	siw_llp_port_close(port->llp);
 	siw_stag_table_fini(&port->stags);
+	free(port->train);
 	free(port->dgram_buf);
 	free(port);
 }
@@ -165,15 +167,14 @@ void siw_ddp_watch_close(struct siw_ddp_watch *watch)
 struct siw_ddp_dgram {
 	struct siw_ddp_port *port;
 	struct siw_llp_sock *sock;
-	bool crc;
+	bool crc; /* of all that share the socket: it is checked before one knows who is meant */
 	uint32_t max;
-	uint32_t rx_payload; /* of the datagram in the port's buffer */
+	uint32_t rx_payload;	 /* of the datagram in the port's buffer */
+	struct siw_link sharers; /* of the socket, itself among them; progress lock */
 	/* Sending, under the QP's send lock: a cache line of its own. */
 	_Alignas(64) uint32_t msn;
 	uint32_t error_msn; /* of queue 2 */
 	uint32_t train_max; /* octets of a datagram that a train may be made of; 0: none */
-	uint8_t *train;	    /* TRAIN_OCTETS, made when it is first needed */
-	uint8_t tx[OVERHEAD + COPY_MAX];
 };
 
 int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_attr *attr,
@@ -190,6 +191,16 @@ int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_att
 	dgram->crc = !attr->no_crc;
 	dgram->msn = dgram->error_msn = 1; /* RFC5041-4.3-09 */
 	dgram->train_max = OVERHEAD + COPY_MAX;
+	siw_link_init(&dgram->sharers);
+	if (attr->share) {
+		dgram->sock = attr->share->sock;
+		dgram->crc = attr->share->crc;
+		dgram->max = attr->share->max;
+		siw_link_add(&attr->share->sharers, &dgram->sharers);
+		siw_llp_shared(dgram->sock);
+		*out = dgram;
+		return 0;
+	}
 	if (attr->fd >= 0)
 		r = siw_llp_udp_adopt(port->llp, attr->fd, attr->token, &dgram->sock);
 	else
@@ -213,9 +224,15 @@ free_dgram:
 
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram)
 {
-	siw_llp_close(dgram->sock);
-	free(dgram->train);
+	if (siw_link_alone(&dgram->sharers))
+		siw_llp_close(dgram->sock);
+	siw_link_del(&dgram->sharers);
 	free(dgram);
+}
+
+void siw_ddp_dgram_set_token(struct siw_ddp_dgram *dgram, void *token)
+{
+	siw_llp_set_token(dgram->sock, token);
 }
 
 int siw_ddp_dgram_addr(struct siw_ddp_dgram *dgram, struct siw_addr *out)
@@ -257,26 +274,26 @@ static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct
 	return (size_t)(at - out) + CRC_LEN;
 }
 
-static int send_copied(struct siw_ddp_dgram *dgram, const struct siw_addr *dest,
+static int send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct siw_addr *dest,
 		       const struct iovec *iov, int n)
 {
-	struct iovec one = { dgram->tx, fill(dgram, dgram->tx, iov, n) };
+	struct iovec one = { buf, fill(dgram, buf, iov, n) };
 
 	return one.iov_len ? siw_llp_udp_send(dgram->sock, dest, &one, 1) : -EFAULT;
 }
 
 /* The payload from where it lies. */
-static int send_gathered(struct siw_ddp_dgram *dgram, const struct siw_addr *dest,
+static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struct siw_addr *dest,
 			 const struct iovec *iov, int n)
 {
 	struct iovec all[SIW_DDP_MAX_SGE + 2];
 	uint8_t tail[CRC_LEN];
 	uint32_t crc = 0;
 
-	all[0] = (struct iovec){ dgram->tx, SIW_DDP_UNTAGGED };
+	all[0] = (struct iovec){ head, SIW_DDP_UNTAGGED };
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
 	if (dgram->crc) {
-		crc = siw_crc32c(0, dgram->tx, SIW_DDP_UNTAGGED);
+		crc = siw_crc32c(0, head, SIW_DDP_UNTAGGED);
 		for (int i = 0; i < n; i++)
 			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
 				return -EFAULT;
@@ -288,6 +305,8 @@ static int send_gathered(struct siw_ddp_dgram *dgram, const struct siw_addr *des
 
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg)
 {
+	/* Not the endpoint's: there may be thousands. */
+	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
 	struct iovec iov[SIW_DDP_MAX_SGE];
 	int n, r;
 
@@ -297,10 +316,9 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 				msg->length, iov, SIW_DDP_MAX_SGE);
 	if (n < 0)
 		return n;
-	siw_ddp_put_untagged(dgram->tx, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn,
-			     0);
-	r = msg->length <= COPY_MAX ? send_copied(dgram, msg->dest, iov, n)
-				    : send_gathered(dgram, msg->dest, iov, n);
+	siw_ddp_put_untagged(buf, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn, 0);
+	r = msg->length <= COPY_MAX ? send_copied(dgram, buf, msg->dest, iov, n)
+				    : send_gathered(dgram, buf, msg->dest, iov, n);
 	if (r)
 		return r;
 	dgram->msn++; /* RFC5041-4.3-08, here per endpoint and not per stream */
@@ -315,11 +333,11 @@ uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram)
 int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *e)
 {
 	struct iovec payload = { (void *)e->payload, e->length };
+	uint8_t buf[OVERHEAD + SIW_DDP_MAX_ERROR];
 	int r;
 
-	siw_ddp_put_untagged(dgram->tx, true, e->ulp_octet, e->ulp_word, e->qn, dgram->error_msn,
-			     0);
-	r = send_copied(dgram, e->dest, &payload, 1);
+	siw_ddp_put_untagged(buf, true, e->ulp_octet, e->ulp_word, e->qn, dgram->error_msn, 0);
+	r = send_copied(dgram, buf, e->dest, &payload, 1);
 	if (!r)
 		dgram->error_msn++;
 	return r;
@@ -352,11 +370,11 @@ static int train_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_
 }
 
 /* Builds up to n datagrams one behind the other: how many; fewer where a key or memory is bad. */
-static int build_train(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n,
-		       size_t *octets)
+static int build_train(struct siw_ddp_dgram *dgram, uint8_t *train,
+		       const struct siw_ddp_dgram_msg *msgs, int n, size_t *octets)
 {
 	struct iovec iov[SIW_DDP_MAX_SGE];
-	uint8_t *at = dgram->train;
+	uint8_t *at = train;
 	int i;
 
 	for (i = 0; i < n; i++) {
@@ -374,32 +392,59 @@ static int build_train(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_m
 			break;
 		at += size;
 	}
-	*octets = (size_t)(at - dgram->train);
+	*octets = (size_t)(at - train);
 	return i;
 }
 
-int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n)
+/* n messages as one train: how many went; 0: one by one, please; -errno. */
+static int send_train(struct siw_ddp_dgram *dgram, uint8_t *train,
+		      const struct siw_ddp_dgram_msg *msgs, int n)
 {
 	uint32_t size = (uint32_t)msgs[0].length + OVERHEAD;
 	size_t octets;
 	int r;
 
+	n = build_train(dgram, train, msgs, n, &octets);
+	if (n < 2)
+		return 0;
+	r = siw_llp_udp_send_train(dgram->sock, msgs[0].dest, train, octets, (uint16_t)size);
+	if (r == -EOPNOTSUPP)
+		dgram->train_max = size - 1;
+	if (r == -EOPNOTSUPP || r == -ECONNREFUSED)
+		return 0;
+	dgram->msn += r ? 0 : (uint32_t)n;
+	return r ? r : n;
+}
+
+/*
+ * Where trains are made: one is kept for the port, since there may be thousands of endpoints. Who sends
+ * while another thread does makes one for himself. Pairs with give_train(): what was written there is.
+ */
+static uint8_t *take_train(struct siw_ddp_port *port)
+{
+	uint8_t *train = atomic_exchange_explicit(&port->train, NULL, memory_order_acquire);
+
+	return train ? train : malloc(TRAIN_OCTETS);
+}
+
+static void give_train(struct siw_ddp_port *port, uint8_t *train)
+{
+	free(atomic_exchange_explicit(&port->train, train, memory_order_acq_rel));
+}
+
+int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n)
+{
+	uint8_t *train;
+	int r = 0;
+
 	n = train_length(dgram, msgs, n);
-	if (n > 1 && !dgram->train)
-		dgram->train = malloc(TRAIN_OCTETS);
-	if (n > 1 && dgram->train) {
-		n = build_train(dgram, msgs, n, &octets);
-		if (n > 1) {
-			r = siw_llp_udp_send_train(dgram->sock, msgs[0].dest, dgram->train, octets,
-						   (uint16_t)size);
-			if (r != -EOPNOTSUPP && r != -ECONNREFUSED) {
-				dgram->msn += r ? 0 : (uint32_t)n;
-				return r ? r : n;
-			}
-			if (r == -EOPNOTSUPP)
-				dgram->train_max = size - 1;
-		}
+	train = n > 1 ? take_train(dgram->port) : NULL;
+	if (train) {
+		r = send_train(dgram, train, msgs, n);
+		give_train(dgram->port, train);
 	}
+	if (r)
+		return r;
 	r = siw_ddp_dgram_tx(dgram, &msgs[0]);
 	return r ? r : 1;
 }

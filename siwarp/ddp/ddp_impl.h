@@ -49,6 +49,7 @@ struct siw_ddp_port {
 	 * siw_ddp_dgram_rx to the siw_ddp_dgram_place right behind it, under the progress lock.
 	 */
 	uint8_t *dgram_buf;
+	uint8_t *_Atomic train; /* where datagrams that go down together are put; NULL: in use */
 };
 
 /* ---- untagged queues (ddp_queue.c) ----------------------------------------------------------- */

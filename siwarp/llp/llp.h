@@ -7,8 +7,8 @@
  * own. A plan of faults (base/faults.h) may come between these calls and the sockets: llp_fault.h.
  *
  * Locks: none inside, but for what is marked "any thread". The caller serializes all calls on one
- * port (the progress lock) and the sends of one socket (the QP's send lock); a send and a receive
- * on one socket may run at the same time.
+ * port (the progress lock) and the sends of one socket (the QP's send lock), but for a UDP socket
+ * that siw_llp_shared() was told of; a send and a receive on one socket may run at the same time.
  */
 #ifndef SIW_LLP_H
 #define SIW_LLP_H
@@ -133,6 +133,13 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
  */
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out);
 
+/*
+ * From now on several threads may send on this socket at once. A datagram is the kernel's in one piece, so
+ * nothing else of a send is common to them but the wish to write: one that got through takes it
+ * back, and whoever else found the socket full would not be woken. So every sleeper is, then, and those with something left try
+ * again.
+ */
+void siw_llp_shared(struct siw_llp_sock *sock);
 /*
  * One datagram. 0 (want_write is cleared); -EAGAIN (buffer full; ENOBUFS likewise: want_write is
  * set), -EMSGSIZE, -ENETUNREACH, ... EINTR is dealt with inside. One iovec becomes sendto, more

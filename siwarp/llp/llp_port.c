@@ -443,6 +443,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	memset(port, 0, sizeof(*port));
 	siw_link_init(&port->ring);
 	siw_link_init(&port->all);
+	siw_lock_init(&port->wish_lock);
 	port->fault_due = UINT64_MAX;
 	port->max_hot = (int)siw_settings()->hot_sockets;
 	port->owner = getpid();

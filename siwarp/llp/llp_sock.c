@@ -103,25 +103,43 @@ static void refresh(struct siw_llp_sock *sock, bool write)
 
 void siw_llp_wants(struct siw_llp_sock *sock, bool always)
 {
-	bool did = __atomic_exchange_n(&sock->want_write, 1, __ATOMIC_SEQ_CST);
+	bool did;
 
-	if (did && !always)
-		return;
-	if (__atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST))
+	siw_lock(&sock->port->wish_lock);
+	did = __atomic_exchange_n(&sock->want_write, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST) && (!did || always))
 		refresh(sock, true);
 	else if (!did)
 		siw_llp_port_changed(sock->port); /* a wait set may hold it for reading only */
+	siw_unlock(&sock->port->wish_lock);
+}
+
+static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *sock)
+{
+	bool did;
+
+	siw_lock(&sock->port->wish_lock);
+	did = __atomic_exchange_n(&sock->want_write, 0, __ATOMIC_SEQ_CST);
+	if (did && sock->udp && __atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST))
+		/* Otherwise each datagram that leaves would wake epoll. */
+		refresh(sock, false);
+	siw_unlock(&sock->port->wish_lock);
+	/* It may have been another's wish. */
+	if (did && __atomic_load_n(&sock->shared, __ATOMIC_RELAXED))
+		siw_llp_port_wake(sock->port);
 }
 
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	if (want)
 		siw_llp_wants(sock, false);
-	else if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED) &&
-		 __atomic_exchange_n(&sock->want_write, 0, __ATOMIC_SEQ_CST) && sock->udp &&
-		 __atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST))
-		/* Otherwise each datagram that leaves would wake epoll. */
-		refresh(sock, false);
+	else if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED))
+		wants_no_more(sock);
+}
+
+void siw_llp_shared(struct siw_llp_sock *sock)
+{
+	__atomic_store_n(&sock->shared, 1, __ATOMIC_RELAXED);
 }
 
 int siw_llp_send_failed(struct siw_llp_sock *sock, int error)

@@ -14,6 +14,7 @@
 
 #include "base/addr.h"
 #include "base/list.h"
+#include "base/lock.h"
 #include "llp/llp.h"
 
 #define SIW_LLP_HOT_MAX 16
@@ -50,6 +51,7 @@ struct siw_llp_sock {
 	_Alignas(SIW_LLP_LINE) uint8_t want_write;
 	uint8_t registered; /* it is in the epoll set */
 	bool udp;	    /* never changes */
+	uint8_t shared;	    /* several threads send on it: siw_llp_shared() */
 	bool aborted;	    /* its closing resets */
 	int error;	    /* how its connecting ended */
 	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
@@ -73,6 +75,8 @@ struct siw_llp_port {
 	struct siw_link ring;
 	uint64_t asked_ns; /* when epoll was asked last, while cold ones want to know */
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
+	/* A leaf: a socket's want_write and what epoll watches for change together. */
+	siw_lock_t wish_lock;
 
 	/*
 	 * Any thread. armed: for siw_llp_port_armed(). sleepers counts the threads inside

@@ -266,6 +266,7 @@ struct siw_rdmap_event {
 	bool solicited;
 	bool invalidated;
 	uint32_t inv_stag;
+	void *token;	   /* datagram: of the endpoint */
 	uint32_t ulp_word; /* datagram: the Q_Key */
 	uint32_t src_qpn;  /* datagram */
 	uint32_t msn;
@@ -336,11 +337,26 @@ struct siw_rdmap_dgram_attr {
 	struct siw_addr local;
 	int fd; /* -1, or the user's socket */
 	bool no_crc;
-	void *token;
+	/*
+	 * NULL, or one whose socket this one uses too, and whose CRC; local, fd and no_crc are not
+	 * looked at then.
+	 */
+	struct siw_rdmap_dgram *share;
+	void *token; /* of this endpoint: the poller hands out that of any one that shares the socket */
 };
+#define SIW_RDMAP_MAX_SHARERS 256
+/* -ENOSPC: SIW_RDMAP_MAX_SHARERS share that socket. */
 int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
 			 struct siw_rdmap_dgram **out);
+/* The socket goes with the last endpoint of it. */
 void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram);
+/*
+ * Its index among those of its socket: 0 of the first; then the next one up that is free, so that one is
+ * given again as late as can be.
+ */
+uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram);
+/* Whether others share its socket now. */
+bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram);
 int siw_rdmap_dgram_addr(struct siw_rdmap_dgram *dgram, struct siw_addr *out);
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* octets of a message */
 /* What was dropped for want of a receive, by source, the worst first: as siw_query_drops. */
@@ -354,6 +370,7 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue
 struct siw_rdmap_dgram_op {
 	uint64_t cookie; /* comes back from siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
+	uint8_t dest_index; /* of the endpoint among those of the socket there */
 	uint32_t qkey;
 	bool solicited;
 	bool internal;
@@ -371,7 +388,8 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
 			      int n);
 /*
- * Next message: 1 and *event (RECV, BAD_RECV, BAD_MSG or PEER_ERR), 0 nothing. What is not credible is
+ * Next message of the socket: 1 and *event (RECV, BAD_RECV, BAD_MSG or PEER_ERR), whose token is that of
+ * the endpoint it is for, any of those that share the socket; 0 nothing. What is not credible is
  * dropped and counted inside; nobody is told of that.
  */
 int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *event);

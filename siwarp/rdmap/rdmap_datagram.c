@@ -13,6 +13,71 @@
 #include "base/capture.h"
 #include "rdmap/rdmap_impl.h"
 
+/* Those that share a socket, by index. Made with the second one, gone with the last. */
+struct siw_rdmap_sharers {
+	uint32_t n;
+	uint32_t next;			/* the index to try first */
+	struct siw_rdmap_dgram *leader; /* whose token the socket has */
+	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
+};
+
+/* ---- several on one socket ------------------------------------------------------------------- */
+
+static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
+{
+	struct siw_rdmap_sharers *s = first->sharers;
+
+	if (!s) {
+		s = calloc(1, sizeof(*s));
+		if (!s)
+			return -ENOMEM;
+		s->n = s->next = 1;
+		s->leader = s->at[0] = first;
+		first->sharers = s;
+	}
+	if (s->n == SIW_RDMAP_MAX_SHARERS)
+		return -ENOSPC;
+	while (s->at[s->next])
+		s->next = (s->next + 1) % SIW_RDMAP_MAX_SHARERS;
+	dgram->joined = true;
+	dgram->index = s->next;
+	dgram->sharers = s;
+	s->at[s->next] = dgram;
+	s->n++;
+	s->next = (s->next + 1) % SIW_RDMAP_MAX_SHARERS;
+	return 0;
+}
+
+/* Another one's token comes up for the socket from now on, if there is another one. */
+static void leave(struct siw_rdmap_dgram *dgram)
+{
+	struct siw_rdmap_sharers *s = dgram->sharers;
+
+	dgram->sharers = NULL;
+	s->at[dgram->index] = NULL;
+	if (--s->n == 0) {
+		free(s);
+		return;
+	}
+	if (s->leader != dgram)
+		return;
+	for (uint32_t i = 0; s->leader == dgram || !s->leader; i++)
+		s->leader = s->at[i];
+	siw_ddp_dgram_set_token(s->leader->ddp, s->leader->token);
+}
+
+uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram)
+{
+	return (uint8_t)dgram->index;
+}
+
+bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram)
+{
+	return dgram->sharers && dgram->sharers->n > 1;
+}
+
+/* ---- an endpoint ----------------------------------------------------------------------------- */
+
 int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
 			 struct siw_rdmap_dgram **out)
 {
@@ -20,25 +85,38 @@ int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgr
 		.local = attr->local,
 		.fd = attr->fd,
 		.no_crc = attr->no_crc,
+		.share = attr->share ? attr->share->ddp : NULL,
 		.token = attr->token,
 	};
 	struct siw_rdmap_dgram *dgram = calloc(1, sizeof(*dgram));
-	int r;
+	int r = -ENOMEM;
 
 	if (!dgram)
-		return -ENOMEM;
-	r = siw_ddp_dgram_open(ddp_port(port), &below, &dgram->ddp);
-	if (r) {
-		free(dgram);
 		return r;
+	dgram->token = attr->token;
+	if (attr->share) {
+		r = join(attr->share, dgram);
+		if (r)
+			goto free_dgram;
 	}
+	r = siw_ddp_dgram_open(ddp_port(port), &below, &dgram->ddp);
+	if (r)
+		goto leave;
 	*out = dgram;
 	return 0;
+leave:
+	if (dgram->sharers)
+		leave(dgram);
+free_dgram:
+	free(dgram);
+	return r;
 }
 
 void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
 {
 	siw_rdmap_traffic_report(&dgram->traffic);
+	if (dgram->sharers)
+		leave(dgram);
 	siw_ddp_dgram_close(dgram->ddp);
 	free(dgram->sents);
 	free(dgram->dropped);
@@ -81,13 +159,24 @@ static inline struct siw_ddp_dgram_msg message(const struct siw_rdmap_dgram *dgr
 		.dest = op->dest,
 		.ulp_octet = siw_rdmap_ctrl(op->solicited ? SIW_RDMAP_SEND_SE : SIW_RDMAP_SEND),
 		.ulp_word = op->qkey,
-		.qn = SIW_RDMAP_QN_SEND,
+		.qn = SIW_RDMAP_QN_SEND | (uint32_t)op->dest_index << SIW_RDMAP_DQN_DEST_SHIFT |
+		      dgram->index << SIW_RDMAP_DQN_SRC_SHIFT,
 		.sgl = op->sgl,
 		.nsge = op->nsge,
 		.internal = op->internal,
 		.pd = dgram->pd,
 		.length = op->length,
 	};
+}
+
+static inline void count_sent(struct siw_rdmap_dgram *dgram, uint64_t octets)
+{
+	if (__builtin_expect(dgram->joined, 0)) {
+		siw_count(SIW_COUNTER_tx_msgs, 1);
+		siw_count(SIW_COUNTER_tx_octets, octets);
+		return;
+	}
+	siw_rdmap_traffic_count(&dgram->traffic.sent, 1, octets);
 }
 
 int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *op)
@@ -99,7 +188,7 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 		return r;
 	siw_rdmap_sent_note(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
 			    siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->cookie);
-	siw_rdmap_traffic_count(&dgram->traffic.sent, 1, op->length);
+	count_sent(dgram, op->length);
 	return 0;
 }
 
@@ -118,7 +207,7 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 		siw_rdmap_sent_note(dgram, msn + (uint32_t)i,
 				    siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
 				    ops[i].cookie);
-		siw_rdmap_traffic_count(&dgram->traffic.sent, 1, ops[i].length);
+		count_sent(dgram, ops[i].length);
 	}
 	return taken;
 }
@@ -139,7 +228,7 @@ static enum verdict judge(const struct siw_rdmap_dgram *dgram, const struct siw_
 
 	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT != SIW_RDMAP_RV) {
 		why = SIW_COUNTER_drop_version;
-	} else if (seg->qn & (SIW_RDMAP_DQN_UNUSED | SIW_RDMAP_DQN_DEST_MASK) ||
+	} else if (seg->qn & SIW_RDMAP_DQN_UNUSED ||
 		   (queue != SIW_RDMAP_QN_SEND && queue != SIW_RDMAP_QN_TERMINATE)) {
 		why = SIW_COUNTER_drop_qn;
 	} else if (queue == SIW_RDMAP_QN_TERMINATE) {
@@ -192,7 +281,16 @@ static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *s
 	event->status = status;
 }
 
-int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *event)
+/* Whose a datagram is, on a socket that several share or for an index that one alone has not. */
+static __attribute__((noinline)) struct siw_rdmap_dgram *find(struct siw_rdmap_dgram *dgram,
+							      uint32_t qn)
+{
+	uint32_t index = SIW_RDMAP_DQN_DEST(qn);
+
+	return dgram->sharers ? dgram->sharers->at[index] : index == dgram->index ? dgram : NULL;
+}
+
+int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *event)
 {
 	struct siw_ddp_delivery delivery;
 	struct siw_wire_err err;
@@ -201,12 +299,21 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *
 	int tries;
 
 	for (tries = 0; tries < 64; tries++) {
+		struct siw_rdmap_dgram *dgram = any;
 		int r;
 
-		if (!siw_ddp_dgram_rx(dgram->ddp, &seg, &event->source)) {
-			siw_rdmap_traffic_report(&dgram->traffic);
+		if (!siw_ddp_dgram_rx(any->ddp, &seg, &event->source)) {
+			siw_rdmap_traffic_report(&any->traffic);
 			return 0;
 		}
+		if (__builtin_expect(SIW_RDMAP_DQN_DEST(seg.qn) != 0 || any->sharers, 0)) {
+			dgram = find(any, seg.qn);
+			if (!dgram) {
+				siw_drop(SIW_COUNTER_drop_qn);
+				continue;
+			}
+		}
+		event->token = dgram->token;
 		if (!dgram->recvs) { /* before RTR, or in error */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
@@ -221,7 +328,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *
 				return 1;
 			continue;
 		}
-		r = siw_ddp_dgram_place(dgram->ddp, dgram->recvs, &delivery);
+		r = siw_ddp_dgram_place(any->ddp, dgram->recvs, &delivery);
 		if (r == -ENOBUFS) {
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
@@ -231,10 +338,10 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *
 			bad_recv(&seg, r, event);
 			return 1;
 		}
-		siw_rdmap_traffic_count(&dgram->traffic.received, 1, delivery.length);
+		siw_rdmap_traffic_count(&any->traffic.received, 1, delivery.length);
 		return 1;
 	}
 	/* A flood of what is not for us must not keep the others waiting. */
-	siw_ddp_dgram_again(dgram->ddp);
+	siw_ddp_dgram_again(any->ddp);
 	return 0;
 }

@@ -87,12 +87,13 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
  * The queue number on datagrams: the standard queue in the low two bits, then the index of the
  * destination and of the source among the queue pairs of their socket (0: the only one).
  */
-#define SIW_RDMAP_DQN_QUEUE	0x3u
-#define SIW_RDMAP_DQN_DEST_MASK 0xff00u
-#define SIW_RDMAP_DQN_SRC(qn)	((qn) >> 16 & 0xff)
-#define SIW_RDMAP_DQN_DEST(qn)	((qn) >> 8 & 0xff)
-#define SIW_RDMAP_DQN_UNUSED	0xff0000fcu
-#define SIW_RDMAP_INDEX_SHIFT	16 /* of the index in a QPN */
+#define SIW_RDMAP_DQN_QUEUE	 0x3u
+#define SIW_RDMAP_DQN_DEST_SHIFT 8
+#define SIW_RDMAP_DQN_SRC_SHIFT	 16
+#define SIW_RDMAP_DQN_SRC(qn)	 ((qn) >> SIW_RDMAP_DQN_SRC_SHIFT & 0xff)
+#define SIW_RDMAP_DQN_DEST(qn)	 ((qn) >> SIW_RDMAP_DQN_DEST_SHIFT & 0xff)
+#define SIW_RDMAP_DQN_UNUSED	 0xff0000fcu
+#define SIW_RDMAP_INDEX_SHIFT	 16 /* of the index in a QPN */
 
 /* A message that was sent lately: where to, as a hash, and what the layer above calls it. */
 struct siw_rdmap_sent {
@@ -106,8 +107,14 @@ struct siw_rdmap_sents {
 	struct siw_rdmap_sent sent[];
 };
 
+struct siw_rdmap_sharers;
+
 struct siw_rdmap_dgram {
 	struct siw_ddp_dgram *ddp;
+	struct siw_rdmap_sharers *sharers; /* NULL: it is alone; progress lock */
+	void *token;
+	uint32_t index;
+	bool joined; /* the socket was another's: who receives there tells only of his own traffic */
 	struct siw_rdmap_traffic traffic;
 	/* Written by start: under the QP's send lock and the progress lock. */
 	struct siw_ddp_queue *recvs;

@@ -163,6 +163,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
     _errno.ENOMEM: (LimitError, "a limit is reached: `siwarp devices` lists them"),
     _errno.ENOBUFS: (LimitError, "the kernel's buffers are full: poll, then try again"),
     _errno.EMFILE: (LimitError, "no file descriptors are left: raise `ulimit -n`"),
+    _errno.ENOSPC: (LimitError, "there is no room for one more"),
     _errno.ENFILE: (LimitError, "the machine has no file descriptors left"),
     _errno.EAGAIN: (LimitError, "the machine has no resources for it now: try again"),
     _errno.EMSGSIZE: (LimitError, "the message is too long: see max_ud_msg and max_rc_msg"),

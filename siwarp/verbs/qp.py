@@ -73,6 +73,9 @@ class QPInitAttr:
         error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
             it; ``AUTO`` is what setting ``error_policy`` says, or else ``ERROR``.
+        share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
+            each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
+            ``crc`` as that one has it.
         qp_context: anything that the caller wants to find again.
 
     """
@@ -88,6 +91,7 @@ class QPInitAttr:
     srq: SRQ | None = None
     persona: int = Persona.AUTO
     error_policy: int | str = ErrorPolicy.AUTO
+    share: QP | None = None
 
 
 @dataclass
@@ -238,7 +242,8 @@ class QP(Handle):
     Raises:
         Error: a capability above the device's, a CQ missing or of another device (EINVAL); the UD
             address is in use or not this machine's (EADDRINUSE, EADDRNOTAVAIL).
-        LimitError: the device has no room for one more (ENOMEM).
+        LimitError: the device has no room for one more (ENOMEM), nor the socket (ENOSPC), or the
+            process none for another socket (EMFILE).
 
     """
 
@@ -275,13 +280,13 @@ class QP(Handle):
         c_init.no_crc = not init_attr.crc
         c_init.persona = init_attr.persona
         c_init.error_policy = _policy(init_attr.error_policy)
+        c_init.share = _null if init_attr.share is None else init_attr.share._live()
         c_init.addr = addr_to_c(init_attr.addr)[0]
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
         if not c:
             number = ffi.errno
-            reason = refusal.creation(pd, init_attr) if number == errno.EINVAL else None
-            raise from_errno(number, f"making a QP{where}", reason)
+            raise from_errno(number, f"making a QP{where}", refusal.creation(number, pd, init_attr))
         self.pd = pd
         self.qp_type = QPType(init_attr.qp_type)
         self.scq = scq
@@ -432,7 +437,7 @@ class QP(Handle):
 
     @property
     def qp_num(self) -> int:
-        """Its number. UD: the UDP port that it is bound to."""
+        """Its number. UD: the UDP port that it is bound to, and from bit 16 on its index there."""
         return int(lib.siw_qp_num(self._live()))
 
     @property

@@ -41,8 +41,31 @@ def _either(states: Sequence[QPState]) -> str:
 # ---- making a queue pair
 
 
-def creation(pd: PD, init: QPInitAttr) -> str:
-    """Return why no queue pair can be made of these attributes."""
+def _sharing(pd: PD, init: QPInitAttr, first: QP) -> str | None:
+    if init.qp_type != QPType.UD or first.qp_type != QPType.UD:
+        return "only UD QPs share a socket: leave share out"
+    if first.pd.context is not pd.context:
+        return "share is of another context than the PD: make both on one Context"
+    if init.addr is not None:
+        return "share and addr are both given: the socket has its address already"
+    if init.crc != first.query()[1].crc:
+        return f"share has crc={not init.crc}, which is the socket's: give the same"
+    return None
+
+
+def creation(number: int, pd: PD, init: QPInitAttr) -> str | None:
+    """Return why no queue pair could be made of these attributes."""
+    if number == errno.EMFILE and init.qp_type == QPType.UD:
+        return (
+            "no file descriptors are left, and a UD QP takes one for its socket: raise "
+            "`ulimit -n`, or let up to 256 share one by QPInitAttr(share=...)"
+        )
+    if number == errno.ENOSPC:
+        return "256 QPs share this socket: begin another one with a QP that has no share"
+    return _impossible(pd, init) if number == errno.EINVAL else None
+
+
+def _impossible(pd: PD, init: QPInitAttr) -> str:
     if init.qp_type not in list(QPType):
         return f"qp_type is QPType.RC or QPType.UD, not {init.qp_type!r}"
     if init.persona not in list(Persona):
@@ -62,6 +85,9 @@ def creation(pd: PD, init: QPInitAttr) -> str:
             return f"{name} is of another context than the PD: make both on one Context"
     if init.srq is not None and init.srq.pd is not pd:
         return "srq is of another PD: make it with SRQ(pd, ...) of this one"
+    sharing = None if init.share is None else _sharing(pd, init, init.share)
+    if sharing is not None:
+        return sharing
     return "PD, CQs and SRQ must be of one context, and the address one of this machine"
 
 
@@ -128,7 +154,11 @@ def _value(qp: QP, attr: QPAttr, mask: int) -> Error:
             errno.EINVAL, f"{what}: qp_access_flags has bits that are no rights: use AccessFlag"
         )
     if mask & QPAttrMask.FD:
-        return Error(errno.EINVAL, f"{what}: fd must be a UDP socket that is bound: bind it first")
+        return Error(
+            errno.EINVAL,
+            f"{what}: fd must be a UDP socket that is bound: bind it first; a QP that shares its "
+            "socket keeps that one",
+        )
     return Error(errno.EINVAL, f"{what}: an attribute has a value that it cannot have")
 
 

@@ -144,7 +144,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 		goto fail;
 	ctx->info = device->info;
 	set_limits(&ctx->attr);
-	ctx->next_rc_qpn = 1 << 16;
+	ctx->next_rc_qpn = SIW_FIRST_RC_QPN;
 	err = siw_rdmap_port_open(&port);
 	if (err)
 		goto fail;

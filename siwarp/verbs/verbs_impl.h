@@ -32,6 +32,15 @@
 #define SIW_MAX_RC_MSG	 (1u << 30)
 
 /*
+ * QPNs. UD: index << 16 | UDP port, the index being that among the QPs of one socket. RC: numbers with
+ * the top bit of the 24 set, where a UD QP has one from index 128 on; whoever comes second there
+ * takes another one.
+ */
+#define SIW_QPN_INDEX_BIT 16
+#define SIW_FIRST_RC_QPN  0x800000u
+#define SIW_LAST_RC_QPN	  0xfffffeu
+
+/*
  * What a poll hands back for a socket that may have something: the first member of every object
  * that owns a socket. serve does the work and returns the number of messages it moved.
  */
@@ -116,6 +125,7 @@ struct siw_context {
 	_Atomic uint32_t next_pd;
 	_Atomic uint64_t next_qp; /* what siw_verbs_owner counts by */
 	uint32_t next_rc_qpn;	  /* progress */
+	uint32_t n_high;	  /* UD QPs with a number where those of RC are: progress */
 
 	bool has_thread;
 	pthread_t thread;
@@ -454,6 +464,8 @@ void siw_verbs_srq_taken(struct siw_srq *srq);
 
 /* ---- verbs_ud.c ---- */
 int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd);
+/* On the socket of another one: -EINVAL it has none, or another CRC, -ENOSPC it is full. progress held. */
+int siw_verbs_ud_share(struct siw_qp *qp, const struct siw_qp *with);
 void siw_verbs_ud_receive(struct siw_qp *qp);
 /* wait: into the ring, for siw_verbs_ud_run. send_lock held, as for all below. */
 int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait);
@@ -466,6 +478,8 @@ bool siw_verbs_ud_may_wait(struct siw_qp *qp);
 void siw_verbs_ud_finish(struct siw_qp *qp);
 /* Sends what is queued. send_lock held; so for rc. */
 enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
+/* The same in a pass: not all of it where others want to send on the same socket. progress held, too. */
+enum siw_run siw_verbs_ud_turn(struct siw_qp *qp);
 
 /* ---- verbs_errq.c; progress held ---- */
 /*
@@ -583,6 +597,8 @@ void siw_verbs_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr);
 void siw_verbs_op_make(const struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op);
 
 /* ---- verbs_qp.c ---- */
+/* Whether a QP of the device has this number. progress held. */
+bool siw_verbs_qpn_taken(const struct siw_context *ctx, uint32_t qpn);
 /* Does an event's step by the table, actions aside: the action, or -EINVAL. progress held. */
 int siw_verbs_qp_step(struct siw_qp *qp, int event);
 /* UD: a request failed by this end's own mistake: to SQE by the table. send_lock held. */

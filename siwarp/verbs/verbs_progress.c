@@ -68,12 +68,27 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 	return qp;
 }
 
+/* Where several want to send on one full socket, each is the first to find room in its turn. */
+static void rotate_unsent(struct siw_context *ctx)
+{
+	siw_lock(&ctx->unsent_lock);
+	if (!siw_link_alone(&ctx->unsent)) {
+		struct siw_link *first = ctx->unsent.next;
+
+		siw_link_del(first);
+		siw_link_add(&ctx->unsent, first);
+	}
+	siw_unlock(&ctx->unsent_lock);
+}
+
 /* A QP leaves the list before it is served, so that a post in between can put it back. */
 static int send_unsent(struct siw_context *ctx)
 {
+	uint32_t n = atomic_load(&ctx->n_unsent);
+	bool several = n > 1;
 	int moved = 0;
 
-	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
+	for (; n; n--) {
 		struct siw_qp *qp = next_unsent(ctx);
 		enum siw_run run;
 		bool broken;
@@ -81,7 +96,7 @@ static int send_unsent(struct siw_context *ctx)
 		if (!qp)
 			break;
 		siw_lock(&qp->send_lock);
-		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
+		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_turn(qp) : siw_verbs_rc_run(qp);
 		broken = qp->broken;
 		siw_unlock(&qp->send_lock);
 		if (broken)
@@ -92,6 +107,8 @@ static int send_unsent(struct siw_context *ctx)
 			siw_verbs_rnr_look(qp, siw_now_ns());
 		moved += run != SIW_RUN_BLOCKED;
 	}
+	if (several)
+		rotate_unsent(ctx);
 	return moved;
 }
 

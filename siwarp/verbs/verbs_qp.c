@@ -25,6 +25,9 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 		return -EINVAL;
 	if (init->srq && init->srq->ctx != pd->ctx)
 		return -EINVAL;
+	if (init->share && (init->qp_type != SIW_QPT_UD || init->share->ctx != pd->ctx ||
+			    init->addr.family || init->addr.port_be))
+		return -EINVAL;
 	if (atomic_load(&init->send_cq->overrun) || atomic_load(&init->recv_cq->overrun))
 		return -EOVERFLOW;
 	if (cap->max_send_wr > max->max_qp_wr || cap->max_send_sge > max->max_sge ||
@@ -81,7 +84,27 @@ static int make_queues(struct siw_qp *qp)
 				      qp->pd->number, &qp->recvs);
 }
 
-/* RC numbers have a high octet, UD numbers (their UDP port) none. */
+bool siw_verbs_qpn_taken(const struct siw_context *ctx, uint32_t qpn)
+{
+	for (const struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next)
+		if (siw_container(l, const struct siw_qp, in_ctx)->qpn == qpn)
+			return true;
+	return false;
+}
+
+static uint32_t next_rc_qpn(struct siw_context *ctx)
+{
+	uint32_t qpn;
+	bool taken;
+
+	do {
+		qpn = ctx->next_rc_qpn;
+		ctx->next_rc_qpn = qpn == SIW_LAST_RC_QPN ? SIW_FIRST_RC_QPN : qpn + 1;
+		taken = ctx->n_high && siw_verbs_qpn_taken(ctx, qpn);
+	} while (taken);
+	return qpn;
+}
+
 static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init)
 {
 	struct siw_addr addr = init->addr;
@@ -91,11 +114,12 @@ static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init
 		qp->linger = calloc(1, sizeof(*qp->linger));
 		if (!qp->linger)
 			return -ENOMEM;
-		qp->qpn = qp->ctx->next_rc_qpn;
-		qp->ctx->next_rc_qpn = qp->qpn == 0xfffffe ? 1 << 16 : qp->qpn + 1;
+		qp->qpn = next_rc_qpn(qp->ctx);
 		qp->pollee.serve = siw_verbs_rc_serve;
 		return 0;
 	}
+	if (init->share)
+		return siw_verbs_ud_share(qp, init->share);
 	if (!addr.family) {
 		if (!qp->ctx->now.n_addrs)
 			return -EADDRNOTAVAIL;
@@ -281,6 +305,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 		siw_verbs_rc_release(qp);
 	siw_verbs_forget(qp);
 	siw_link_del(&qp->in_ctx);
+	ctx->n_high -= qp->type == SIW_QPT_UD && qp->qpn >= SIW_FIRST_RC_QPN;
 	siw_verbs_cq_purge(qp->send_cq, qp);
 	siw_verbs_cq_purge(qp->recv_cq, qp);
 	if (qp->dgram)

@@ -5,34 +5,78 @@
  * those of one size to one peer go down together: a system call for up to 32.
  */
 #include <errno.h>
+#include <limits.h>
 
 #include "base/addr.h"
 #include "verbs/verbs_impl.h"
 
+_Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the same limit, told to users");
+
 #define OWN_QKEY 0x80000000u
+/* Datagrams that a QP which shares its socket sends before another one's turn. */
+#define SHARED_TURN 64
 
 static int serve(struct siw_pollee *self);
 
-int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
+static int open_endpoint(struct siw_qp *qp, const struct siw_rdmap_dgram_attr *attr)
 {
-	struct siw_rdmap_dgram_attr attr = { .fd = fd, .no_crc = qp->no_crc, .token = &qp->pollee };
 	struct siw_rdmap_dgram *dgram;
 	struct siw_addr bound;
-	int err;
+	int err = siw_rdmap_dgram_open(qp->ctx->port, attr, &dgram);
 
-	if (addr)
-		attr.local = *addr;
-	err = siw_rdmap_dgram_open(qp->ctx->port, &attr, &dgram);
 	if (err)
 		return err;
-	siw_rdmap_dgram_addr(dgram, &bound);
+	err = siw_rdmap_dgram_addr(dgram, &bound);
+	if (err) {
+		siw_rdmap_dgram_close(dgram);
+		return err;
+	}
 	if (qp->dgram)
 		siw_rdmap_dgram_close(qp->dgram);
 	qp->dgram = dgram;
 	qp->pollee.serve = serve;
-	/* The QPN is the UDP port; its high octet waits for sockets that several QPs share. */
-	atomic_store(&qp->qpn, siw_addr_port(&bound));
+	/* The UDP port, and the index among those that share it. */
+	atomic_store(&qp->qpn, siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
+							       << SIW_QPN_INDEX_BIT);
 	return 0;
+}
+
+int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
+{
+	struct siw_rdmap_dgram_attr attr = { .fd = fd, .no_crc = qp->no_crc, .token = &qp->pollee };
+
+	if (addr)
+		attr.local = *addr;
+	/* The others of its socket count on it. */
+	if (qp->dgram && siw_rdmap_dgram_shared(qp->dgram))
+		return -EINVAL;
+	return open_endpoint(qp, &attr);
+}
+
+int siw_verbs_ud_share(struct siw_qp *qp, const struct siw_qp *with)
+{
+	struct siw_rdmap_dgram_attr attr = { .fd = -1, .share = with->dgram, .token = &qp->pollee };
+	struct siw_context *ctx = qp->ctx;
+	int tries, err;
+
+	/* It may have been destroyed meanwhile. */
+	if (with->type != SIW_QPT_UD || !with->dgram || with->no_crc != qp->no_crc)
+		return -EINVAL;
+	/* Each try gets another index. */
+	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
+		err = open_endpoint(qp, &attr);
+		if (err)
+			return err;
+		if (qp->qpn < SIW_FIRST_RC_QPN)
+			return 0;
+		if (!atomic_load(&ctx->n_rc) || !siw_verbs_qpn_taken(ctx, qp->qpn)) {
+			ctx->n_high++;
+			return 0;
+		}
+		siw_rdmap_dgram_close(qp->dgram);
+		qp->dgram = NULL;
+	}
+	return -ENOSPC;
 }
 
 void siw_verbs_ud_receive(struct siw_qp *qp)
@@ -67,7 +111,7 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
 {
 	*dest = wr->wr.ud.ah->dest;
-	if (wr->wr.ud.remote_qpn)
+	if ((uint16_t)wr->wr.ud.remote_qpn)
 		dest->port_be = htons((uint16_t)wr->wr.ud.remote_qpn);
 }
 
@@ -132,7 +176,7 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 		return -EINVAL;
 	if (!ah || ah->pd != qp->pd)
 		return -EINVAL;
-	if (!wr->wr.ud.remote_qpn && !ah->dest.port_be)
+	if (!(uint16_t)wr->wr.ud.remote_qpn && !ah->dest.port_be)
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
@@ -141,6 +185,12 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 	/* One that is too long completes with LOC_LEN_ERR; how much too long is no matter. */
 	over = siw_rdmap_dgram_max(qp->dgram) + 1;
 	return (int64_t)(length < over ? length : over);
+}
+
+/* Of the destination among the QPs of its socket. */
+static uint8_t index_of(const struct siw_send_wr *wr)
+{
+	return (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
 }
 
 static uint32_t qkey_of(const struct siw_qp *qp, const struct siw_send_wr *wr)
@@ -158,6 +208,7 @@ static int queue(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t lengt
 	wqe->ah = wr->wr.ud.ah;
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
 	wqe->rkey = qkey_of(qp, wr);
+	wqe->remote = index_of(wr);
 	return 0;
 }
 
@@ -193,6 +244,7 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 				   &(struct siw_rdmap_dgram_op){
 					   .cookie = wr->wr_id,
 					   .dest = &dest,
+					   .dest_index = index_of(wr),
 					   .qkey = qkey_of(qp, wr),
 					   .solicited = wr->send_flags & SIW_SEND_SOLICITED,
 					   .internal = wr->send_flags & SIW_SEND_INLINE,
@@ -222,6 +274,7 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 		ops[i] = (struct siw_rdmap_dgram_op){
 			.cookie = wqe->wr_id,
 			.dest = &wqe->dest,
+			.dest_index = (uint8_t)wqe->remote,
 			.qkey = wqe->rkey,
 			.solicited = wqe->flags & SIW_SEND_SOLICITED,
 			.internal = wqe->flags & SIW_SEND_INLINE,
@@ -233,9 +286,11 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 	return n;
 }
 
-enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
+/* Sends what is queued, max datagrams or a few more. */
+static enum siw_run run(struct siw_qp *qp, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
+	int sent = 0;
 
 	/* What waits in SQD goes out after it; in ERR and RESET, others clear the ring. */
 	while (qp->sq_head != qp->sq_tail && qp->state == SIW_QPS_RTS) {
@@ -244,6 +299,7 @@ enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
 
 		if (taken == -EAGAIN)
 			return SIW_RUN_BLOCKED;
+		sent += taken;
 		if (taken < 0)
 			fail(qp, siw_verbs_wqe(qp, qp->sq_head)->wr_id, taken);
 		for (; taken > 0; taken--) {
@@ -251,8 +307,20 @@ enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
 
 			complete(qp, wqe->wr_id, wqe->flags, wqe->length, SIW_WC_SUCCESS);
 		}
+		if (sent >= max)
+			return SIW_RUN_MORE;
 	}
 	return SIW_RUN_DONE;
+}
+
+enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
+{
+	return run(qp, INT_MAX);
+}
+
+enum siw_run siw_verbs_ud_turn(struct siw_qp *qp)
+{
+	return run(qp, qp->dgram && siw_rdmap_dgram_shared(qp->dgram) ? SHARED_TURN : INT_MAX);
 }
 
 bool siw_verbs_ud_may_wait(struct siw_qp *qp)
@@ -315,10 +383,15 @@ static int serve(struct siw_pollee *self)
 
 	while (n < qp->burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_dgram_recv(qp->dgram, &ev) == 1) {
+		/* Its own, or that of one which shares the socket. */
+		struct siw_qp *to = siw_container(ev.token, struct siw_qp, pollee);
+
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
-			complete_recv(qp, &ev);
+			complete_recv(to, &ev);
 		else
-			trouble(qp, &ev);
+			trouble(to, &ev);
+		if (to != qp && to->srq)
+			siw_verbs_srq_taken(to->srq);
 		octets += ev.length;
 		n++;
 	}

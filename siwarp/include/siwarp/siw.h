@@ -385,8 +385,8 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
 /* ---- address handles ------------------------------------------------------------------------- */
 
 /*
- * Where a UD message goes: an IP address, and a UDP port that is used when the work
- * request's remote_qpn is 0 (a QPN's low 16 bits are its UDP port).
+ * Where a UD message goes: an IP address, and a UDP port that is used when the low 16 bits of the work
+ * request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index there.
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
 /* EBUSY while a send to it is posted that UDP has not taken: its socket is full, or its QP in SQD. */
@@ -473,6 +473,11 @@ struct siw_qp_init_attr {
 				 port 0 = any */
 	int persona;	  /* RC: enum siw_persona */
 	int error_policy; /* UD: enum siw_error_policy */
+	/*
+	 * UD: NULL, or a UD QP of this device whose socket the new one uses too; addr stays 0 and
+	 * no_crc as that QP has it.
+	 */
+	struct siw_qp *share;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -512,7 +517,10 @@ struct siw_qp_attr {
 	 */
 	int rnr_retry;
 	int min_rnr_timer;
-	/* UD, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. */
+	/*
+	 * UD, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. Not of
+	 * one that shares its socket.
+	 */
 	int fd;
 };
 
@@ -596,9 +604,18 @@ struct siw_recv_wr {
 
 /*
  * Errors of siw_create_qp: EINVAL (a cap above the device's, a CQ missing, a CQ or SRQ of another
- * device, a type that is neither), ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address). With an SRQ
- * the receive caps are ignored and written back as 0.
+ * device, a type that is neither, share: of another device, no UD, addr is given too, the CRC differs),
+ * ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address), EMFILE (no descriptor is left for its socket),
+ * ENOSPC (SIW_MAX_SHARERS QPs share that socket). With an SRQ the receive caps are ignored and written
+ * back as 0.
+ *
+ * UD QPs that share a socket are told apart by an index, 0 of the first: a UD QPN is index << 16 | UDP
+ * port. Each has states, queues, CQs, PD and a Q_Key of its own, and drops what finds no receive of its own;
+ * what has an index that no QP has is dropped (counter drop_qn). Common to them are the address and the
+ * kernel's buffers: a flood to one of them may cost the others datagrams there. The socket goes with
+ * its last QP, whichever that is.
  */
+#define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
  * EBUSY while a connection id has it (siw_cm_bind_qp). Its completions go with it. A post that is

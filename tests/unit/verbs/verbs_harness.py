@@ -134,6 +134,7 @@ class Rig:
         srq: SRQ | None = None,
         persona: int = Persona.AUTO,
         error_policy: int | str = ErrorPolicy.AUTO,
+        share: QP | None = None,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -151,6 +152,7 @@ class Rig:
                 srq=srq,
                 persona=persona,
                 error_policy=error_policy,
+                share=share,
             ),
         )
 

@@ -1,0 +1,320 @@
+"""Several UD queue pairs on one socket: who gets what, and what stays each one's own."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+from unit.verbs.verbs_harness import Rig, counted, nothing, pattern, poll, refused, until
+
+from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
+from siwarp.verbs import (
+    AH,
+    CQ,
+    PD,
+    QP,
+    Error,
+    LimitError,
+    QPAttr,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WCStatus,
+)
+
+QKEY = 0x1234
+
+
+class Shared:
+    """Some queue pairs in RTS on one socket, each with a CQ and memory of its own."""
+
+    def __init__(self, rig: Rig, n: int, host: str = "127.0.0.1", **cap: int) -> None:
+        self.rig = rig
+        self.cqs = [rig.cq() for _ in range(n)]
+        self.mrs = [rig.mr(bytearray(256)) for _ in range(n)]
+        first = rig.qp(self.cqs[0], addr=(host, 0), **cap)
+        self.qps = [first, *(rig.qp(cq, share=first, **cap) for cq in self.cqs[1:])]
+        for i, qp in enumerate(self.qps):
+            qp.to_rts(QPAttr(qkey=QKEY + i))
+
+    def recv(self, i: int, wr_id: int = 0) -> None:
+        self.qps[i].post_recv(RecvWR(wr_id or i, sg=[self.mrs[i].sge()]))
+
+
+def say(rig: Rig, source: QP, target: QP, octets: bytes, qkey: int) -> None:
+    mr = rig.mr(bytearray(octets))
+    source.post_send(
+        SendWR(
+            sg=[mr.sge()],
+            send_flags=SendFlag(0),
+            ah=rig.ah(target),
+            remote_qpn=target.qp_num,
+            remote_qkey=qkey,
+        )
+    )
+
+
+def datagram(qn: int, qkey: int) -> bytes:
+    return bytes(UDDatagram(segment=DDPDatagram(q_key=qkey, qn=qn) / b"abc"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_each_gets_what_its_number_is_sent_and_tells_the_senders(rig: Rig, host: str) -> None:
+    a, b = Shared(rig, 3, host), Shared(rig, 3, host)
+    assert len({qp.addr for qp in b.qps}) == 1
+    assert [qp.qp_num for qp in b.qps] == [i << 16 | b.qps[0].addr[1] for i in range(3)]
+    for i in (2, 0, 1):
+        for j in range(3):
+            b.recv(j)
+            say(rig, a.qps[i], b.qps[j], pattern(64, 3 * i + j), QKEY + j)
+            (got,) = poll(b.cqs[j])
+            assert (got.ok, got.wr_id, got.byte_len) == (True, j, 64)
+            assert (got.qp_num, got.src_qp) == (b.qps[j].qp_num, a.qps[i].qp_num)
+            assert got.source == a.qps[i].addr
+            assert b.mrs[j].read(64) == pattern(64, 3 * i + j)
+    assert all(not cq.poll(4) for cq in b.cqs)
+
+
+def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
+    a = Shared(rig, 3)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind(("127.0.0.1", 0))
+        peer.settimeout(10)
+        where = peer.getsockname()
+        mr = rig.mr(bytearray(b"abc"))
+        for qp, index in ((a.qps[2], 7), (a.qps[0], 255), (a.qps[2], 0)):
+            qp.post_send(SendWR(sg=[mr.sge()], ah=rig.ah(where), remote_qpn=index << 16 | where[1]))
+        heads = [UDDatagram(peer.recv(2048)).segment for _ in range(3)]
+        # Port 0 in the number: the address handle's, with that index.
+        a.qps[1].post_send(SendWR(sg=[mr.sge()], ah=rig.ah(where), remote_qpn=9 << 16))
+        heads.append(UDDatagram(peer.recv(2048)).segment)
+    found = [(h.queue, h.dest_index, h.source_index, h.msn) for h in heads]
+    # MSNs count each queue pair's own messages.
+    assert found == [(0, 7, 2, 1), (0, 255, 0, 1), (0, 0, 2, 2), (0, 9, 1, 1)]
+
+
+def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
+    b = Shared(rig, 2)
+    for i in (0, 1):
+        b.recv(i)
+    b.qps[1].close()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        for index in (1, 2, 255):
+            with counted("drop_qn", 1):
+                peer.sendto(datagram(ud_qn(0, index), QKEY + index), b.qps[0].addr)
+                nothing(b.cqs[0])
+        peer.sendto(datagram(ud_qn(0, 0), QKEY), b.qps[0].addr)
+        assert poll(b.cqs[0])[0].ok
+
+
+def test_each_drops_what_has_anothers_key_or_finds_none_of_its_own_receives(rig: Rig) -> None:
+    b = Shared(rig, 2)
+    b.recv(0)
+    with counted("drop_qkey", 1):
+        say(rig, b.qps[1], b.qps[0], b"x", QKEY + 1)
+        nothing(b.cqs[0])
+    with counted("drop_no_buffer", 1):
+        say(rig, b.qps[0], b.qps[1], b"x", QKEY + 1)
+        nothing(b.cqs[1])
+    assert [d.drops for d in b.qps[1].drops()] == [1]
+    assert b.qps[0].drops() == []
+    say(rig, b.qps[1], b.qps[0], b"x", QKEY)
+    assert poll(b.cqs[0])[0].ok
+
+
+@pytest.mark.parametrize("state", [QPState.RESET, QPState.INIT, QPState.ERR])
+@pytest.mark.parametrize("down", [0, 1, 2])
+def test_one_that_is_down_drops_its_own_and_the_others_go_on(
+    rig: Rig, state: QPState, down: int
+) -> None:
+    b = Shared(rig, 3)
+    if state == QPState.INIT:
+        b.qps[down].modify(QPAttr(qp_state=QPState.RESET))
+    b.qps[down].modify(QPAttr(qp_state=state))
+    others = [i for i in range(3) if i != down]
+    for i in others:
+        b.recv(i)
+    with counted("drop_no_buffer", 1):
+        say(rig, b.qps[others[0]], b.qps[down], b"x", QKEY + down)
+        for i in others:
+            say(rig, b.qps[others[0]], b.qps[i], b"abc", QKEY + i)
+            assert poll(b.cqs[i])[0].byte_len == 3
+
+
+def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
+    b = Shared(rig, 3)
+    host, port = b.qps[0].addr
+    for gone, left in ((0, (1, 2)), (2, (1,))):
+        b.qps[gone].close()
+        for i in left:
+            b.recv(i)
+            say(rig, b.qps[left[0]], b.qps[i], b"abcd", QKEY + i)
+            assert poll(b.cqs[i])[0].byte_len == 4
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            assert refused(other.bind, (host, port)) == errno.EADDRINUSE
+    b.qps[1].close()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind((host, port))
+
+
+def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> None:
+    cq = rig.cq()
+    first = rig.qp(cq)
+    rest = [rig.qp(cq, share=first) for _ in range(255)]
+    assert [qp.qp_num >> 16 for qp in rest] == list(range(1, 256))
+    with pytest.raises(LimitError, match="256 QPs share this socket") as e:
+        rig.qp(cq, share=rest[7])
+    assert e.value.errno == errno.ENOSPC
+    for index in (200, 3, 77):
+        rest[index - 1].close()
+    again = [rig.qp(cq, share=first) for _ in range(3)]
+    assert [qp.qp_num >> 16 for qp in again] == [3, 77, 200]
+    again[1].close()
+    again[0].close()
+    # After 200 comes 3 again, once the others were asked: later than 77, which is behind it.
+    assert rig.qp(cq, share=first).qp_num >> 16 == 3
+
+
+def rc_up_to(rig: Rig, cq: CQ, number: int) -> None:
+    """Make RC queue pairs until the next one's number is this."""
+    for _ in range(number - (1 << 23)):
+        qp = rig.qp(cq, qp_type=QPType.RC)
+        last = qp.qp_num
+        qp.close()
+        if last == number - 1:
+            return
+    raise AssertionError(f"{number:#x} did not come")
+
+
+def low_port(rig: Rig, cq: CQ) -> QP:
+    """Make a UD queue pair whose port RC's numbers soon come to."""
+    for port in range(1100, 1400):
+        try:
+            return rig.qp(cq, addr=("127.0.0.1", port))
+        except Error as e:
+            assert e.errno == errno.EADDRINUSE
+    raise AssertionError("all these ports are taken")
+
+
+def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
+    cq = rig.cq()
+    first = low_port(rig, cq)
+    sharers = [rig.qp(cq, share=first) for _ in range(128)]
+    number = sharers[-1].qp_num
+    assert number == 128 << 16 | first.addr[1]
+    rc_up_to(rig, cq, number)
+    assert rig.qp(cq, qp_type=QPType.RC).qp_num == number + 1
+
+
+def test_a_sharer_passes_over_a_number_that_an_rc_has(rig: Rig) -> None:
+    cq = rig.cq()
+    first = low_port(rig, cq)
+    port = first.addr[1]
+    rc_up_to(rig, cq, 128 << 16 | port)
+    rc = rig.qp(cq, qp_type=QPType.RC)
+    assert rc.qp_num == 128 << 16 | port
+    numbers = [rig.qp(cq, share=first).qp_num for _ in range(128)]
+    assert numbers[126:] == [127 << 16 | port, 129 << 16 | port]
+
+
+def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
+    n, each = 4, 100
+    a, b = Shared(rig, n, max_send_wr=256), Shared(rig, n, max_recv_wr=256)
+    ahs = [rig.ah(qp) for qp in b.qps]
+    for i in range(n):
+        a.mrs[i].write(pattern(32, i))
+        b.qps[i].post_recv([RecvWR(k, sg=[b.mrs[i].sge(0, 32)]) for k in range(each)])
+    for i in range(n):
+        a.qps[i].post_send(
+            [
+                SendWR(
+                    k,
+                    sg=[a.mrs[i].sge(0, 32)],
+                    ah=ahs[i],
+                    remote_qpn=b.qps[i].qp_num,
+                    remote_qkey=QKEY + i,
+                )
+                for k in range(each)
+            ]
+        )
+    for i in range(n):
+        assert [w.wr_id for w in poll(a.cqs[i], each)] == list(range(each))
+        got = poll(b.cqs[i], each)
+        assert [w.wr_id for w in got] == list(range(each))
+        assert {(w.status, w.src_qp) for w in got} == {(WCStatus.SUCCESS, a.qps[i].qp_num)}
+        assert b.mrs[i].read(32) == pattern(32, i)
+
+
+def test_they_may_have_other_domains_receive_queues_and_memory(rig: Rig) -> None:
+    cq, other = rig.cq(), PD(rig.ctx)
+    srq = rig.srq()
+    first = rig.ud(cq, addr=("127.0.0.1", 0))
+    second = rig.qp(cq, share=first, srq=srq)
+    third = QP(other, QPInitAttr(scq=cq, rcq=cq, share=second))
+    for qp in (second, third):
+        qp.to_rts(QPAttr(qkey=0))
+    mr = rig.mr(bytearray(b"......"))
+    srq.post_recv(RecvWR(5, sg=[mr.sge()]))
+    say(rig, first, second, b"shared", 0)
+    assert [(w.ok, w.wr_id, w.byte_len) for w in poll(cq)] == [(True, 5, 6)]
+    # A key of the first domain is none in the other.
+    third.post_recv(RecvWR(6, sg=[mr.sge()]))
+    say(rig, first, third, b"closed", 0)
+    assert [(w.status, w.wr_id) for w in poll(cq)] == [(WCStatus.LOC_PROT_ERR, 6)]
+    assert mr.read(6) == b"shared"
+    with pytest.raises(Error, match="another PD"):
+        third.post_send(SendWR(sg=[mr.sge()], ah=rig.ah(first)))
+    assert AH(other, first.addr).dest == first.addr
+
+
+def test_what_cannot_share_is_refused_in_words(rig: Rig) -> None:
+    cq = rig.cq()
+    first = rig.qp(cq)
+    rc = rig.qp(cq, qp_type=QPType.RC)
+    with Rig().ctx as far:
+        pd = PD(far)
+        elsewhere = CQ(far, 4)
+        with pytest.raises(Error, match="share is of another context"):
+            QP(pd, QPInitAttr(scq=elsewhere, rcq=elsewhere, share=first))
+    for init, words in (
+        (QPInitAttr(QPType.RC, share=first), "only UD QPs share a socket"),
+        (QPInitAttr(share=rc), "only UD QPs share a socket"),
+        (QPInitAttr(share=first, addr=("127.0.0.1", 0)), "share and addr are both given"),
+        (QPInitAttr(share=first, crc=False), "share has crc=True"),
+    ):
+        init.scq = init.rcq = cq
+        with pytest.raises(Error, match=words) as e:
+            QP(rig.pd, init)
+        assert e.value.errno == errno.EINVAL
+
+
+def test_a_socket_that_is_shared_cannot_be_exchanged_for_the_users(rig: Rig) -> None:
+    b = Shared(rig, 2)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
+        mine.bind(("127.0.0.1", 0))
+        port = mine.getsockname()[1]
+        for qp in b.qps:
+            qp.modify(QPAttr(qp_state=QPState.RESET))
+            with pytest.raises(Error, match="shares its socket keeps"):
+                qp.to_init(QPAttr(fd=mine))
+        b.qps[1].close()
+        b.qps[0].to_rts(QPAttr(fd=mine))
+    assert b.qps[0].qp_num == port
+    joined = rig.qp(b.cqs[1], share=b.qps[0])
+    assert joined.qp_num == 1 << 16 | port
+
+
+def test_no_file_descriptor_is_taken_by_one_that_shares(rig: Rig) -> None:
+    cq = rig.cq()
+    first = rig.qp(cq)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    more = [rig.qp(cq, share=first) for _ in range(50)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    for qp in more:
+        qp.close()
+    until(lambda: first.qp_state == QPState.RESET)
