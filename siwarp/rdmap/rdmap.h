@@ -357,6 +357,9 @@ void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram);
 uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram);
 /* Whether others share its socket now. */
 bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram);
+/* If they do: a number that they have in common, for who wants to know when the socket was full. */
+void siw_rdmap_dgram_set_full(struct siw_rdmap_dgram *dgram, uint64_t when);
+uint64_t siw_rdmap_dgram_full(const struct siw_rdmap_dgram *dgram);
 int siw_rdmap_dgram_addr(struct siw_rdmap_dgram *dgram, struct siw_addr *out);
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* octets of a message */
 /* What was dropped for want of a receive, by source, the worst first: as siw_query_drops. */

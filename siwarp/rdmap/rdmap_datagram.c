@@ -17,6 +17,7 @@
 struct siw_rdmap_sharers {
 	uint32_t n;
 	uint32_t next;			/* the index to try first */
+	uint64_t full;			/* siw_rdmap_dgram_set_full */
 	struct siw_rdmap_dgram *leader; /* whose token the socket has */
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
@@ -74,6 +75,16 @@ uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram)
 bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram)
 {
 	return dgram->sharers && dgram->sharers->n > 1;
+}
+
+void siw_rdmap_dgram_set_full(struct siw_rdmap_dgram *dgram, uint64_t when)
+{
+	dgram->sharers->full = when;
+}
+
+uint64_t siw_rdmap_dgram_full(const struct siw_rdmap_dgram *dgram)
+{
+	return dgram->sharers->full;
 }
 
 /* ---- an endpoint ----------------------------------------------------------------------------- */

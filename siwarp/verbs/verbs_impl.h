@@ -104,6 +104,7 @@ struct siw_context {
 	bool inherited; /* over fork: nothing here may be used; written by the child's first step */
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	       /* QPs with something left to send; unsent_lock */
+	uint64_t turns;		       /* of all on unsent: progress */
 	struct siw_link timed;	       /* of struct siw_timed; progress */
 	_Atomic uint32_t n_timed;      /* its members */
 	_Atomic uint32_t n_linger;     /* of those, streams that wait for the peer's end */
@@ -478,8 +479,11 @@ bool siw_verbs_ud_may_wait(struct siw_qp *qp);
 void siw_verbs_ud_finish(struct siw_qp *qp);
 /* Sends what is queued. send_lock held; so for rc. */
 enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
-/* The same in a pass: not all of it where others want to send on the same socket. progress held, too. */
-enum siw_run siw_verbs_ud_turn(struct siw_qp *qp);
+/*
+ * The same in a pass, of that number. Where others share the socket: not all of it, and nothing behind
+ * one that found no room in this pass; or room would be whosever it is when it comes. progress held, too.
+ */
+enum siw_run siw_verbs_ud_turn(struct siw_qp *qp, uint64_t turn);
 
 /* ---- verbs_errq.c; progress held ---- */
 /*

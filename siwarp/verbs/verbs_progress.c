@@ -68,11 +68,11 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 	return qp;
 }
 
-/* Where several want to send on one full socket, each is the first to find room in its turn. */
-static void rotate_unsent(struct siw_context *ctx)
+/* n QPs from the head of the list to its end. */
+static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 {
 	siw_lock(&ctx->unsent_lock);
-	if (!siw_link_alone(&ctx->unsent)) {
+	for (; n && !siw_link_alone(&ctx->unsent); n--) {
 		struct siw_link *first = ctx->unsent.next;
 
 		siw_link_del(first);
@@ -81,34 +81,45 @@ static void rotate_unsent(struct siw_context *ctx)
 	siw_unlock(&ctx->unsent_lock);
 }
 
-/* A QP leaves the list before it is served, so that a post in between can put it back. */
+/*
+ * A QP leaves the list before it is served, so that a post in between can put it back. Several may share a
+ * full socket: the first that found no room at all is the first in the next turn.
+ */
 static int send_unsent(struct siw_context *ctx)
 {
-	uint32_t n = atomic_load(&ctx->n_unsent);
-	bool several = n > 1;
+	uint32_t ahead = 0; /* of the first that found no room */
+	bool starved = false;
 	int moved = 0;
 
-	for (; n; n--) {
+	ctx->turns++;
+	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
 		struct siw_qp *qp = next_unsent(ctx);
 		enum siw_run run;
+		uint32_t head;
 		bool broken;
 
 		if (!qp)
 			break;
 		siw_lock(&qp->send_lock);
-		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_turn(qp) : siw_verbs_rc_run(qp);
+		head = qp->sq_head;
+		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_turn(qp, ctx->turns)
+					     : siw_verbs_rc_run(qp);
+		head -= qp->sq_head;
 		broken = qp->broken;
 		siw_unlock(&qp->send_lock);
 		if (broken)
 			siw_verbs_rc_broken(qp);
-		else if (run != SIW_RUN_DONE)
+		else if (run != SIW_RUN_DONE) {
 			siw_verbs_mark_unsent(qp);
+			starved |= run == SIW_RUN_BLOCKED && !head;
+			ahead += !starved;
+		}
 		if (qp->parked)
 			siw_verbs_rnr_look(qp, siw_now_ns());
 		moved += run != SIW_RUN_BLOCKED;
 	}
-	if (several)
-		rotate_unsent(ctx);
+	if (starved && ahead)
+		rotate_unsent(ctx, ahead);
 	return moved;
 }
 

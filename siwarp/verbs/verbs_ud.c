@@ -14,7 +14,7 @@ _Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the same limit, told t
 
 #define OWN_QKEY 0x80000000u
 /* Datagrams that a QP which shares its socket sends before another one's turn. */
-#define SHARED_TURN 64
+#define SHARED_TURN 32
 
 static int serve(struct siw_pollee *self);
 
@@ -318,9 +318,18 @@ enum siw_run siw_verbs_ud_run(struct siw_qp *qp)
 	return run(qp, INT_MAX);
 }
 
-enum siw_run siw_verbs_ud_turn(struct siw_qp *qp)
+enum siw_run siw_verbs_ud_turn(struct siw_qp *qp, uint64_t turn)
 {
-	return run(qp, qp->dgram && siw_rdmap_dgram_shared(qp->dgram) ? SHARED_TURN : INT_MAX);
+	enum siw_run left;
+
+	if (!qp->dgram || !siw_rdmap_dgram_shared(qp->dgram))
+		return run(qp, INT_MAX);
+	if (siw_rdmap_dgram_full(qp->dgram) == turn)
+		return SIW_RUN_BLOCKED;
+	left = run(qp, SHARED_TURN);
+	if (left == SIW_RUN_BLOCKED)
+		siw_rdmap_dgram_set_full(qp->dgram, turn);
+	return left;
 }
 
 bool siw_verbs_ud_may_wait(struct siw_qp *qp)

@@ -329,6 +329,32 @@ other.close()
     )
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_who_gets_through_on_a_shared_socket_wakes_those_who_did_not(namespace, shared):
+    # The first wish may have been another thread's, whom nothing else would wake.
+    namespace(
+        SLOW,
+        f"""
+p, other = Port(), Port()
+with setting("sndbuf", 4096):
+    a = p.udp()
+b = other.udp()
+if {shared}:
+    lib.siw_llp_shared(a.c)
+p.settle()
+for _ in range(100):
+    if a.sendto(b.local(), b"y" * 1000):
+        break
+assert until(lambda: a.sendto(b.local(), b"y") == 0)
+assert p.wait(1000) == {int(shared)}
+p.settle()
+assert p.wait(1000) == 0, "and once is enough"
+p.close()
+other.close()
+""",
+    )
+
+
 def test_enobufs_is_taken_for_eagain_and_the_socket_handed_out_again_and_again(namespace):
     # Many fragments, beyond twice the buffer: no event will ever say that there is room.
     namespace(

@@ -63,6 +63,7 @@ def datagram(qn: int, qkey: int) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(q_key=qkey, qn=qn) / b"abc"))
 
 
+@pytest.mark.clause("DGRAM-SHARE-2", "DGRAM-SHARE-4", "DGRAM-SHARE-5")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_each_gets_what_its_number_is_sent_and_tells_the_senders(rig: Rig, host: str) -> None:
     a, b = Shared(rig, 3, host), Shared(rig, 3, host)
@@ -80,6 +81,7 @@ def test_each_gets_what_its_number_is_sent_and_tells_the_senders(rig: Rig, host:
     assert all(not cq.poll(4) for cq in b.cqs)
 
 
+@pytest.mark.clause("DGRAM-SHARE-3", "DGRAM-SHARE-6")
 def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
     a = Shared(rig, 3)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
@@ -98,6 +100,7 @@ def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
     assert found == [(0, 7, 2, 1), (0, 255, 0, 1), (0, 0, 2, 2), (0, 9, 1, 1)]
 
 
+@pytest.mark.clause("DGRAM-SHARE-4")
 def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
     b = Shared(rig, 2)
     for i in (0, 1):
@@ -112,6 +115,7 @@ def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
         assert poll(b.cqs[0])[0].ok
 
 
+@pytest.mark.clause("DGRAM-SHARE-6")
 def test_each_drops_what_has_anothers_key_or_finds_none_of_its_own_receives(rig: Rig) -> None:
     b = Shared(rig, 2)
     b.recv(0)
@@ -127,6 +131,7 @@ def test_each_drops_what_has_anothers_key_or_finds_none_of_its_own_receives(rig:
     assert poll(b.cqs[0])[0].ok
 
 
+@pytest.mark.clause("DGRAM-SHARE-6")
 @pytest.mark.parametrize("state", [QPState.RESET, QPState.INIT, QPState.ERR])
 @pytest.mark.parametrize("down", [0, 1, 2])
 def test_one_that_is_down_drops_its_own_and_the_others_go_on(
@@ -146,6 +151,7 @@ def test_one_that_is_down_drops_its_own_and_the_others_go_on(
             assert poll(b.cqs[i])[0].byte_len == 3
 
 
+@pytest.mark.clause("DGRAM-SHARE-7")
 def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
     b = Shared(rig, 3)
     host, port = b.qps[0].addr
@@ -162,6 +168,7 @@ def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
         other.bind((host, port))
 
 
+@pytest.mark.clause("DGRAM-SHARE-1", "DGRAM-SHARE-8")
 def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> None:
     cq = rig.cq()
     first = rig.qp(cq)
@@ -201,6 +208,7 @@ def low_port(rig: Rig, cq: CQ) -> QP:
     raise AssertionError("all these ports are taken")
 
 
+@pytest.mark.clause("DGRAM-SHARE-2")
 def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
     cq = rig.cq()
     first = low_port(rig, cq)
@@ -211,6 +219,7 @@ def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
     assert rig.qp(cq, qp_type=QPType.RC).qp_num == number + 1
 
 
+@pytest.mark.clause("DGRAM-SHARE-2")
 def test_a_sharer_passes_over_a_number_that_an_rc_has(rig: Rig) -> None:
     cq = rig.cq()
     first = low_port(rig, cq)
@@ -250,6 +259,7 @@ def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
         assert b.mrs[i].read(32) == pattern(32, i)
 
 
+@pytest.mark.clause("DGRAM-SHARE-6")
 def test_they_may_have_other_domains_receive_queues_and_memory(rig: Rig) -> None:
     cq, other = rig.cq(), PD(rig.ctx)
     srq = rig.srq()

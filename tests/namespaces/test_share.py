@@ -1,0 +1,51 @@
+"""Several UD queue pairs on one socket, where it is full: a link that is slower than they are."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from namespaces.ns_harness import Namespace, finish
+
+#: Each has all it wants to send in its ring; how far the others are when one is through.
+SENDERS = """
+import json, sys, time
+from siwarp.verbs import *
+own, other, n, each = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+with Context(own) as ctx, PD(ctx) as pd, MR(pd, bytearray(1000)) as mr:
+    cqs = [CQ(ctx, 512) for _ in range(n)]
+    cap = QPCap(max_send_wr=each, max_recv_wr=1)
+    first = QP(pd, QPInitAttr(scq=cqs[0], cap=cap, addr=(own, 0)))
+    qps = [first] + [QP(pd, QPInitAttr(scq=cq, cap=cap, share=first)) for cq in cqs[1:]]
+    ah = AH(pd, (other, 9))
+    for qp in qps:
+        qp.to_rts(QPAttr(qkey=7))
+    for qp in qps:
+        qp.post_send([SendWR(k, sg=[mr.sge()], ah=ah) for k in range(each)])
+    done, end = [0] * n, time.monotonic() + 25
+    while max(done) < each:
+        assert time.monotonic() < end, done
+        for i, cq in enumerate(cqs):
+            done[i] += len(cq.poll(64))
+    at_first = list(done)
+    while sum(done) < n * each:
+        assert time.monotonic() < end, done
+        for i, cq in enumerate(cqs):
+            done[i] += len(cq.poll(64))
+    print(json.dumps(at_first))
+"""
+
+
+@pytest.mark.clause("DGRAM-SHARE-9")
+def test_on_a_full_socket_each_gets_room_in_its_turn(cable: tuple[Namespace, Namespace]) -> None:
+    a, b = cable
+    tc = ["ip", "netns", "exec", a.name, "tc", "qdisc"]
+    slow = ["tbf", "rate", "20mbit", "burst", "5000", "limit", "1000000"]
+    subprocess.run([*tc, "add", "dev", a.link, "root", *slow], check=True, capture_output=True)
+    try:
+        found = finish(a.python(SENDERS, a.v4, b.v4, "4", "256", SIWARP_SNDBUF="16384"))
+    finally:
+        subprocess.run([*tc, "del", "dev", a.link, "root"], check=True, capture_output=True)
+    # Who was first is through, and nobody was left behind by more than half.
+    assert max(found) == 256
+    assert min(found) >= 128, found
