@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cli.cli_harness import server, siwarp, siwarp_json
+from scapy.packet import Raw
 
 import siwarp as library
 from siwarp.cli.ping_wire import MAX_SIZE, Hello
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
+from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
     AH,
     CQ,
@@ -112,12 +114,15 @@ def test_several_clients_are_served_at_once(qp: str) -> None:
             assert run.result()["received"] == 200
 
 
+@pytest.mark.clause("DGRAM-ERR-15")
 def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
     with server("--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
+            for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):  # with its Q_Key, 0
+                s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
         with (
             Context() as ctx,
             PD(ctx) as pd,

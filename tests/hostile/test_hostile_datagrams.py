@@ -18,7 +18,7 @@ QKEY = 0x11223344
 RECV = 200
 DROPS = (
     "drop_short", "drop_crc", "drop_version", "drop_header", "drop_qn", "drop_opcode", "drop_qkey",
-    "drop_no_buffer", "drop_too_long",
+    "drop_no_buffer", "drop_too_long", "err_malformed", "err_stale",
 )  # fmt: skip
 
 
@@ -30,20 +30,34 @@ def verdict(octets: bytes) -> str:
         return "drop_crc"
     if octets[0] & 3 != 1:
         return "drop_version"
-    if octets[0] & 0xC0 != 0x40:  # untagged, and the last segment of its message
+    if octets[0] & 0x80:  # tagged
         return "drop_header"
     seg = DDPDatagram(octets[:-4])
-    if seg.mo != 0:
-        return "drop_header"
+    whole = seg.l == 1 and seg.mo == 0
+    if seg.dest_index:
+        return "drop_qn"
     if seg.rv != 1:
         return "drop_version"
-    if seg.qn & 0xFF00FFFF:  # queue 0, destination 0; the source's index is its own business
+    if seg.qn & 0xFF0000FD:  # queue 0 or 2; the source's index is its own business
         return "drop_qn"
-    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE):
-        return "drop_opcode"
+    if seg.qn & 2:  # error messages, of which none is about anything that was sent
+        if seg.opcode != Opcode.TERMINATE or not whole:
+            return "drop_qn"
+        return "err_stale" if is_error(octets[18:-4]) else "err_malformed"
     if seg.q_key != QKEY:
         return "drop_qkey"
+    if not whole:
+        return "drop_header"
+    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE):
+        return "drop_opcode"
     return "too long" if len(octets) - 22 > RECV else "delivered"
+
+
+def is_error(octets: bytes) -> bool:
+    """Whether it is a Terminate with M and D, and a whole header behind that."""
+    if not 6 < len(octets) <= 52 or octets[2] & 0xC0 != 0xC0:
+        return False
+    return len(octets) >= (20 if octets[6] & 0x80 else 24)
 
 
 class Ud:

@@ -40,7 +40,7 @@ from siwarp.inspect import (
     tcp_streams,
 )
 from siwarp.inspect.names import TERM_CODES
-from siwarp.verbs import CQ, QP, QPAttr, QPState, QPType, RecvWR
+from siwarp.verbs import CQ, QP, ErrorPolicy, QPAttr, QPState, QPType, RecvWR
 
 SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
 TOTAL = 20_000 if os.environ.get("SANITIZER") == "asan" else 2_000
@@ -267,7 +267,11 @@ class LiveUd:
         self.rig = Rig()
         self.memory = bytearray([CANARY]) * (3 * PAGE)
         self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
-        self.qp = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY, max_recv_wr=128)
+        # Some of them have the Q_Key, which may end a queue pair of the other policy.
+        policy = ErrorPolicy.MESSAGE
+        self.qp = self.rig.ud(
+            addr=("127.0.0.1", 0), qkey=QKEY, max_recv_wr=128, error_policy=policy
+        )
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.posted = 0
         self.before = self.counts()

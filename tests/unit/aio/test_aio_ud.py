@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
+from scapy.packet import Raw
 from unit.aio.aio_harness import gone, run
 
 from siwarp import Error, LimitError, StateError, aio
+from siwarp.inspect import DDPDatagram, UDDatagram
 
 
 def test_messages_tell_whom_to_answer() -> None:
@@ -50,6 +53,20 @@ def test_a_cancelled_recv_loses_no_message_and_one_too_long_is_dropped() -> None
                 await gone(receiving)
                 got = await a.recv() if receiving.cancelled() else receiving.result()
                 assert got.data == b"%d" % i
+
+    run(main)
+
+
+@pytest.mark.clause("DGRAM-ERR-15")
+def test_an_endpoint_outlives_who_has_its_q_key_and_breaks_the_rules() -> None:
+    async def main() -> None:
+        async with aio.open_ud() as end, aio.open_ud() as good:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bad:
+                for fields in ({"opcode": 4}, {"opcode": 15}, {"l": 0}, {"mo": 1}):
+                    wrong = UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))
+                    bad.sendto(bytes(wrong), end.address)
+            await good.send(b"good", end.address)
+            assert (await end.recv()).data == b"good"
 
     run(main)
 

@@ -57,6 +57,7 @@ def receives(qp: QP, rig: Rig, who: Stranger) -> None:
 # ---- what this end finds
 
 
+@pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-7", "DGRAM-ERR-8")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 @pytest.mark.parametrize("what", WRONG)
 def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
@@ -100,6 +101,7 @@ def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
         assert [(w.wr_id, w.status) for w in poll(qp.rcq)] == [(5, WCStatus.SUCCESS)]
 
 
+@pytest.mark.clause("DGRAM-ERR-7")
 def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -> None:
     qp = rig.ud(qkey=QKEY)
     with Stranger() as who:
@@ -121,6 +123,7 @@ def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -
         assert who.recv(1 << 16)[18:-4] == b"and sends"
 
 
+@pytest.mark.clause("DGRAM-ERR-14")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 def test_a_message_longer_than_its_receive_is_told_of_and_ends_nothing(
     rig: Rig, policy: ErrorPolicy
@@ -160,6 +163,7 @@ NO_ORACLE = {
 }
 
 
+@pytest.mark.clause("DGRAM-ERR-2", "DGRAM-ERR-3")
 @pytest.mark.parametrize("what", NO_ORACLE)
 def test_what_is_not_credible_and_error_messages_are_answered_by_nothing(
     rig: Rig, what: str
@@ -194,6 +198,7 @@ def sent(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
     return int.from_bytes(to.recv(1 << 16)[10:14], "big")
 
 
+@pytest.mark.clause("DGRAM-ERR-11")
 def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -> None:
     qp = rig.ud(qkey=1)
     with Stranger() as who, counted("err_received", 1):
@@ -222,6 +227,7 @@ def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -
         assert who.silent(), "an error message is never answered"
 
 
+@pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
 @pytest.mark.parametrize(
     "what", ["another MSN", "MSN 0", "another source", "another Q_Key", "Q_Keys that differ",
              "another queue", "twice", "tagged"],
@@ -295,6 +301,7 @@ def test_what_a_queue_pair_sent_wrong_to_another_is_told_from_end_to_end(rig: Ri
 # ---- silence and bounds
 
 
+@pytest.mark.clause("DGRAM-ERR-3")
 def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) -> None:
     a, as_a = double(rig, error_policy=MESSAGE)
     b, as_b = double(rig, error_policy=MESSAGE)
@@ -315,6 +322,7 @@ def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) ->
     as_b.close()
 
 
+@pytest.mark.clause("DGRAM-ERR-13")
 def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> None:
     with settings(err_queue=8):
         qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)

@@ -1,0 +1,225 @@
+"""What strangers can make of errors on datagrams: nothing. What the Q_Key lets one do: little."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from unit.verbs.errq_harness import (
+    OPCODE,
+    QKEY,
+    WRONG,
+    Stranger,
+    datagram,
+    error_message,
+    settings,
+)
+from unit.verbs.verbs_harness import Rig, counter, poll, until
+
+from siwarp.inspect import crc32c
+from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, WCStatus
+
+#: Everything is 5 to 20 times as slow under one.
+SANITIZED = "SANITIZER" in os.environ
+SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
+MANY = 300 if SANITIZED else 2000
+#: An error message is no longer than what it answers plus this.
+OVER = 24
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def taken_in(qp: QP, *names: str) -> int:
+    """Datagrams that the queue pair has judged, by these counters."""
+    qp.rcq.poll(1)
+    return sum(counter(name) for name in names)
+
+
+def serves(qp: QP, rig: Rig) -> None:
+    """Assert that a good peer still gets through, and gets no error."""
+    good = rig.ud(qkey=QKEY)
+    mr = rig.mr(bytearray(b"good"))
+    qp.post_recv(RecvWR(1, sg=[mr.sge()]))
+    good.post_send(SendWR(2, sg=[mr.sge()], ah=rig.ah(qp), remote_qkey=QKEY))
+    assert poll(good.scq)[0].ok
+    assert poll(qp.rcq)[0].status == WCStatus.SUCCESS
+    assert good.errors() == []
+    good.close()
+
+
+def received(who: Stranger) -> list[bytes]:
+    """What lies in a socket."""
+    found = []
+    who.setblocking(False)
+    try:
+        while True:
+            found.append(who.recv(1 << 16))
+    except BlockingIOError:
+        return found
+
+
+# ---- without the Q_Key
+
+
+@pytest.mark.clause("DGRAM-ERR-2")
+def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(rig: Rig) -> None:
+    rng = random.Random(SEED)
+    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
+    with Stranger() as who:
+        names = ("drop_qkey", "drop_qn", "drop_version", "drop_header")
+        before = taken_in(qp, *names)
+        for i in range(MANY):
+            fields = {
+                "opcode": rng.randrange(16),
+                "q_key": (QKEY + rng.randrange(1, 2**32)) % 2**32,
+                "l": rng.randrange(2),
+                "mo": rng.choice([0, 0, 1, 2**32 - 1]),
+                "qn": rng.choice([0, 0, 0, 1, 3, 0x100, 0x50000]),
+            }
+            who.sendto(datagram(bytes(rng.randrange(100)), **fields), qp.addr)
+            if i % 100 == 99:
+                until(lambda i=i: taken_in(qp, *names) == before + i + 1)  # type: ignore[misc]
+        assert received(who) == []
+    assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
+    serves(qp, rig)
+
+
+@pytest.mark.clause("DGRAM-ERR-11")
+def test_error_messages_that_are_made_up_change_nothing(rig: Rig) -> None:
+    rng = random.Random(SEED)
+    qp = rig.ud(qkey=1)
+    names = ("err_stale", "err_malformed", "drop_version", "drop_header", "drop_qn", "drop_opcode",
+             "drop_qkey", "drop_short", "drop_crc")  # fmt: skip
+    with Stranger() as peer, Stranger() as who:
+        ah = rig.ah(peer.getsockname())
+        for i in range(32):
+            qp.post_send(SendWR(i, ah=ah, remote_qkey=QKEY))
+            poll(qp.scq)
+        before = taken_in(qp, *names)
+        for i in range(MANY):
+            # A guess at the Q_Key from anywhere, or the right one from elsewhere.
+            key = QKEY if i % 2 else rng.randrange(2**32)
+            says = who if i % 2 else peer
+            octets = bytearray(
+                error_message(rng.randrange(40), quoted={"inv_stag": key}, q_key=key)[:-4]
+            )
+            if rng.randrange(2):
+                octets[rng.randrange(18, len(octets))] ^= 1 << rng.randrange(8)
+            says.sendto(octets + crc32c(bytes(octets)).to_bytes(4, "little"), qp.addr)
+            if i % 100 == 99:
+                until(lambda i=i: taken_in(qp, *names) == before + i + 1)  # type: ignore[misc]
+        assert (qp.errors(), qp.qp_state) == ([], QPState.RTS)
+        assert received(who) == []
+        peer.sendto(error_message(5), qp.addr)
+        (real,) = until(qp.errors)
+        assert (real.origin, real.msn, real.wr_id) == (ErrorOrigin.REPORTED, 5, 4)
+
+
+# ---- with it
+
+
+@pytest.mark.clause("DGRAM-ERR-4")
+@pytest.mark.parametrize("size", [0, 1, 100, 1400, 60_000])
+@pytest.mark.parametrize("what", ["opcode 0x4", "opcode 0xf", "L=0", "MO=1", "too long"])
+def test_an_answer_is_no_longer_than_its_cause_and_24_octets(
+    rig: Rig, what: str, size: int
+) -> None:
+    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
+    if what == "too long":
+        size += 1
+        qp.post_recv(RecvWR(1))
+    cause = datagram(bytes(size), **WRONG.get(what, ({}, OPCODE))[0])
+    with Stranger() as who:
+        who.sendto(cause, qp.addr)
+        until(lambda: qp.rcq.poll(1) or qp.errors())
+        assert len(who.recv(1 << 16)) <= len(cause) + OVER
+
+
+@pytest.mark.clause("DGRAM-ERR-6")
+@pytest.mark.parametrize("policy", [ErrorPolicy.MESSAGE, ErrorPolicy.ERROR])
+def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> None:
+    with settings(err_source_rate=5):
+        rig = Rig()
+        qp = rig.ud(qkey=QKEY, error_policy=policy)
+        cause = datagram(opcode=4)
+        with Stranger() as who:
+            found = ("err_found", "drop_no_buffer")
+            before, began = taken_in(qp, *found), time.monotonic()
+            for i in range(MANY):
+                who.sendto(cause, qp.addr)
+                if i % 100 == 99:
+                    until(lambda i=i: taken_in(qp, *found) == before + i + 1)  # type: ignore[misc]
+            seconds = time.monotonic() - began
+            answers = received(who)
+        # Under ERROR the first one ends it, and what comes then finds nobody.
+        most = 1 if policy == ErrorPolicy.ERROR else 5 * (1 + seconds) + 1
+        assert 1 <= len(answers) <= most
+        # So an address that somebody else puts in gets less than was sent in its name.
+        assert sum(map(len, answers)) <= len(answers) * (len(cause) + OVER)
+        if seconds < 10:
+            assert sum(map(len, answers)) < MANY * len(cause)
+        if policy == ErrorPolicy.MESSAGE:
+            assert len(qp.errors()) == 16 and qp.qp_state == QPState.RTS
+            serves(qp, rig)
+        rig.close()
+
+
+@pytest.mark.clause("DGRAM-ERR-6")
+def test_many_sources_share_the_limit_of_the_device(rig: Rig) -> None:
+    with settings(err_rate=10):
+        qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
+        socks = []
+        for i in range(60):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.bind((f"127.0.2.{i + 1}", 0))
+            socks.append(sock)
+        began = time.monotonic()
+        sent, limited = counter("err_sent"), counter("err_limited")
+        for sock in socks:
+            sock.sendto(datagram(l=0), qp.addr)
+        until(
+            lambda: (
+                qp.errors() is not None
+                and counter("err_sent") - sent + counter("err_limited") - limited == len(socks)
+            )
+        )
+        most = 10 * (1 + time.monotonic() - began) + 1
+        assert 10 <= counter("err_sent") - sent <= most
+        for sock in socks:
+            sock.close()
+
+
+@pytest.mark.clause("DGRAM-ERR-6")
+def test_one_source_that_floods_leaves_others_their_answers(rig: Rig) -> None:
+    with settings(err_source_rate=3):
+        qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
+        with Stranger() as who:
+            before, limited = counter("err_found"), counter("err_limited")
+            for _ in range(50):
+                who.sendto(datagram(mo=1), qp.addr)
+            until(lambda: qp.errors() is not None and counter("err_found") == before + 50)
+            assert counter("err_limited") > limited
+            # Of a thousand places, one of these may be the flood's; not all three.
+            answered = 0
+            for i in range(3):
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+                    other.bind((f"127.0.3.{i + 1}", 0))
+                    sent, limited = counter("err_sent"), counter("err_limited")
+                    other.sendto(datagram(mo=1), qp.addr)
+                    until(
+                        lambda sent=sent, limited=limited: (  # type: ignore[misc]
+                            qp.errors() is not None
+                            and counter("err_sent") + counter("err_limited") == sent + limited + 1
+                        )
+                    )
+                    answered += counter("err_sent") - sent
+            assert answered >= 1
