@@ -125,6 +125,20 @@ int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *r
  */
 int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag);
 /*
+ * Reserves an STag for memory to be bound later: dead, and nobody else's before siw_ddp_stag_free.
+ * window: one that has the same upper 24 bits at each binding and an octet of its owner's choice below.
+ * -ENOMEM.
+ */
+int siw_ddp_stag_reserve(struct siw_ddp_port *port, bool window, uint32_t *stag);
+/*
+ * Brings a reserved or an invalidated STag to life, for this memory; a window under any of its 256.
+ * -EBUSY it lives; -ENOENT it is not reserved. Not while the same is bound or freed by another thread.
+ */
+int siw_ddp_stag_bind(struct siw_ddp_port *port, uint32_t stag,
+		      const struct siw_ddp_region *region);
+/* Whether it names memory now. */
+bool siw_ddp_stag_alive(struct siw_ddp_port *port, uint32_t stag);
+/*
  * Checks STag, protection domain or stream, rights and bounds [to, to+len), in this order, and
  * resolves to at most max iovecs: their count, with a reference held until siw_ddp_stag_put (0 for
  * len 0: nothing is checked, since RFC 5041 allows any STag, and nothing is held); or -EACCES with

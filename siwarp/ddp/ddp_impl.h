@@ -17,7 +17,7 @@
 
 struct siw_stag_entry;
 
-/* Of the permutation (index, generation) -> STag. */
+/* Of a permutation (index, generation) -> what of an STag is not fixed. */
 struct siw_stag_key {
 	uint32_t add[3];
 	uint32_t mul[3];
@@ -27,8 +27,8 @@ struct siw_stag_key {
 /* Grown chunk by chunk; a chunk never moves, so that look-ups need no lock. */
 struct siw_stag_table {
 	struct siw_stag_entry *_Atomic chunks[SIW_STAG_CHUNKS];
-	struct siw_stag_key key; /* set once, when the port is made */
-	siw_lock_t lock;	 /* guards all below; not taken by look-ups */
+	struct siw_stag_key key, window_key; /* set once, when the port is made */
+	siw_lock_t lock;		     /* guards all below; not taken by look-ups */
 	uint32_t n_chunks;
 	uint32_t n_free, free_first, free_last; /* indexes in a queue: the oldest is reused first */
 };

@@ -3,8 +3,11 @@
  * ddp/ddp_stag.c - STags: what they name, who may use them for what, and how they die
  * (RFC 5041 section 8.2, 8.3; RFC 5042).
  *
- * An STag is a keyed permutation of (index 20 bits, generation 12 bits): whoever knows some STags
- * does not know others, and one that was freed does not match what comes after it at its index.
+ * An STag's top bit tells two kinds apart. 0: the rest is a keyed permutation of (index 20 bits,
+ * generation 11 bits): whoever knows some STags does not know others, and one that was freed does not
+ * match what comes after it at its index. 1: of a window whose low octet its owner chooses each time
+ * (verbs' type 2); what is between is another such permutation of (index, generation 3 bits), the same for
+ * all 256 of it. Such a window is bound to one stream, so that what is left to guess is nobody else's.
  * Free indexes queue up, the oldest is reused first, so that a generation comes back as late as
  * possible.
  *
@@ -21,18 +24,29 @@
 
 #include "ddp/ddp_impl.h"
 
-#define CHUNK	 (1u << SIW_STAG_CHUNK_BITS)
-#define GEN_MASK 0xfffu
-#define NONE	 UINT32_MAX
-#define LIVE	 (1ull << 31)
-#define INVALID	 (1ull << 30)
-#define REFS	 (INVALID - 1)
-#define GEN_ONE	 (1ull << 32)
+#define CHUNK	   (1u << SIW_STAG_CHUNK_BITS)
+#define NONE	   UINT32_MAX
+#define LIVE	   (1ull << 31)
+#define INVALID	   (1ull << 30)
+#define REFS	   (INVALID - 1)
+#define GEN_SHIFT  32
+#define GEN_MASK   0xfffu
+#define TURN_SHIFT 44
+#define TURN_ONE   (1ull << TURN_SHIFT)
+
+#define WINDOW		(1u << 31) /* in an STag */
+#define REGION_BITS	31
+#define WINDOW_BITS	23
+#define REGION_GEN_BITS (REGION_BITS - SIW_STAG_INDEX_BITS)
+#define WINDOW_GEN_BITS (WINDOW_BITS - SIW_STAG_INDEX_BITS)
+/* In a generation, so that no STag of one kind matches an entry of the other. */
+#define GEN_OF_WINDOW 0x800u
+#define GEN_OCTET     0xffu /* of a window: its owner's */
 /* Indexes that wait at least, before one is used again, as long as there are fresh ones. */
 #define REST 256
 
 struct siw_stag_entry {
-	_Atomic uint64_t word; /* 32 generation (12 count), 1 live, 1 invalid, 30 references */
+	_Atomic uint64_t word; /* 20 turn, 12 generation, 1 live, 1 invalid, 30 references */
 	_Atomic(uint8_t *) addr;
 	_Atomic uint64_t length;
 	_Atomic uint64_t to_base;
@@ -57,25 +71,29 @@ _Static_assert(sizeof(struct siw_stag_entry) == 64, "one cache line");
  * upper half into the lower. A Feistel network of four rounds took half as long again.
  */
 
-static uint32_t stag_of(const struct siw_stag_key *key, uint32_t x)
+static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
 {
+	uint32_t mask = (1u << bits) - 1;
 	int i;
 
 	for (i = 0; i < 3; i++) {
-		x = (x + key->add[i]) * key->mul[i];
-		x ^= x >> 16;
+		x = (x + key->add[i]) * key->mul[i] & mask;
+		x ^= x >> ((bits + 1) / 2);
 	}
 	return x;
 }
 
-static inline uint32_t plain_of(const struct siw_stag_key *key, uint32_t x)
+static inline uint32_t unpermute(const struct siw_stag_key *key, uint32_t x, int bits)
 {
-	x ^= x >> 16;
-	x = x * key->inverse[2] - key->add[2];
-	x ^= x >> 16;
-	x = x * key->inverse[1] - key->add[1];
-	x ^= x >> 16;
-	return x * key->inverse[0] - key->add[0];
+	uint32_t mask = (1u << bits) - 1;
+	int half = (bits + 1) / 2;
+
+	x ^= x >> half;
+	x = (x * key->inverse[2] - key->add[2]) & mask;
+	x ^= x >> half;
+	x = (x * key->inverse[1] - key->add[1]) & mask;
+	x ^= x >> half;
+	return (x * key->inverse[0] - key->add[0]) & mask;
 }
 
 static int make_key(struct siw_stag_key *key)
@@ -114,6 +132,8 @@ int siw_stag_table_init(struct siw_stag_table *table)
 {
 	int r = make_key(&table->key);
 
+	if (!r)
+		r = make_key(&table->window_key);
 	if (r)
 		return r;
 	siw_lock_init(&table->lock);
@@ -175,27 +195,66 @@ static uint32_t pop_free(struct siw_stag_table *table)
 
 static uint32_t gen_of(uint64_t word)
 {
-	return (uint32_t)(word >> 32) & GEN_MASK;
+	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
 }
 
-int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *region,
-		       uint32_t *stag)
+/* The STag of this index at this turn, and its generation. */
+static uint32_t stag_of(const struct siw_stag_table *table, bool window, uint32_t index,
+			uint32_t turn, uint32_t *gen)
 {
-	struct siw_stag_table *table = &port->stags;
+	uint32_t gens = 1u << (window ? WINDOW_GEN_BITS : REGION_GEN_BITS);
+
+	turn &= gens - 1;
+	if (window) {
+		*gen = GEN_OF_WINDOW | turn << 8;
+		return WINDOW | permute(&table->window_key, index * gens + turn, WINDOW_BITS) << 8;
+	}
+	*gen = turn;
+	return permute(&table->key, index * gens + turn, REGION_BITS);
+}
+
+/* The index this STag would have, and its generation. */
+static inline uint32_t index_of(const struct siw_stag_table *table, uint32_t stag, uint32_t *gen)
+{
+	uint32_t plain;
+
+	if (stag & WINDOW) {
+		plain = unpermute(&table->window_key, (stag & ~WINDOW) >> 8, WINDOW_BITS);
+		*gen = GEN_OF_WINDOW | (plain & ((1u << WINDOW_GEN_BITS) - 1)) << 8 |
+		       (stag & GEN_OCTET);
+		return plain >> WINDOW_GEN_BITS;
+	}
+	plain = unpermute(&table->key, stag, REGION_BITS);
+	*gen = plain & ((1u << REGION_GEN_BITS) - 1);
+	return plain >> REGION_GEN_BITS;
+}
+
+/* A free entry gets a new STag, which is dead yet: the entry, or NULL. */
+static struct siw_stag_entry *take_entry(struct siw_stag_table *table, bool window, uint32_t *stag)
+{
 	struct siw_stag_entry *e;
-	uint32_t index, tag;
+	uint32_t index, gen;
+	uint64_t word;
 
 	siw_lock(&table->lock);
 	index = pop_free(table);
 	siw_unlock(&table->lock);
 	if (index == NONE)
-		return -ENOMEM;
+		return NULL;
 	e = entry_at(table, index);
-	tag = stag_of(&table->key, index << 12 | gen_of(atomic_load(&e->word)));
-	if (!tag) { /* zero stays for "no STag": skip that generation */
-		atomic_fetch_add(&e->word, GEN_ONE);
-		tag = stag_of(&table->key, index << 12 | gen_of(atomic_load(&e->word)));
+	word = atomic_load(&e->word);
+	*stag = stag_of(table, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
+	if (!*stag) { /* zero stays for "no STag": skip that turn */
+		word = atomic_fetch_add(&e->word, TURN_ONE) + TURN_ONE;
+		*stag = stag_of(table, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
 	}
+	/* The count may be non-zero for a moment: look-ups of dead STags come and go. */
+	atomic_fetch_add(&e->word, ((uint64_t)gen - gen_of(word)) << GEN_SHIFT);
+	return e;
+}
+
+static void fill(struct siw_stag_entry *e, const struct siw_ddp_region *region)
+{
 	store_field(e, addr, region->addr);
 	store_field(e, length, region->length);
 	store_field(e, to_base, region->to_base);
@@ -204,25 +263,47 @@ int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *r
 	store_field(e, stream, region->stream);
 	store_field(e, rights, region->rights);
 	store_field(e, pd, region->pd);
-	/* The count may be non-zero for a moment: look-ups of dead STags come and go. */
+}
+
+int siw_ddp_stag_alloc(struct siw_ddp_port *port, const struct siw_ddp_region *region,
+		       uint32_t *stag)
+{
+	struct siw_stag_entry *e = take_entry(&port->stags, false, stag);
+
+	if (!e)
+		return -ENOMEM;
+	fill(e, region);
 	atomic_fetch_add_explicit(&e->word, LIVE, memory_order_release);
-	*stag = tag;
 	return 0;
 }
 
-/* The entry this STag would have, and its generation; NULL if there is no such entry. */
+int siw_ddp_stag_reserve(struct siw_ddp_port *port, bool window, uint32_t *stag)
+{
+	struct siw_stag_entry *e = take_entry(&port->stags, window, stag);
+
+	if (!e)
+		return -ENOMEM;
+	atomic_fetch_add(&e->word, INVALID);
+	return 0;
+}
+
 static inline struct siw_stag_entry *find(struct siw_stag_table *table, uint32_t stag,
 					  uint32_t *gen)
 {
-	uint32_t plain = plain_of(&table->key, stag);
-
-	*gen = plain & GEN_MASK;
-	return entry_at(table, plain >> 12);
+	return entry_at(table, index_of(table, stag, gen));
 }
 
 static bool alive(uint64_t word, uint32_t gen)
 {
 	return word & LIVE && gen_of(word) == gen;
+}
+
+bool siw_ddp_stag_alive(struct siw_ddp_port *port, uint32_t stag)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = find(&port->stags, stag, &gen);
+
+	return e && alive(atomic_load(&e->word), gen);
 }
 
 /* Who counted in before the STag died may still be writing (RFC5041-8.3.1-07). */
@@ -247,10 +328,31 @@ int siw_ddp_stag_free(struct siw_ddp_port *port, uint32_t stag)
 			return -ENOENT;
 	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
 	await_refs(e);
-	atomic_fetch_add(&e->word, GEN_ONE);
+	atomic_fetch_add(&e->word, TURN_ONE);
 	siw_lock(&table->lock);
-	push_free(table, (uint32_t)(plain_of(&table->key, stag) >> 12));
+	push_free(table, index_of(table, stag, &gen));
 	siw_unlock(&table->lock);
+	return 0;
+}
+
+int siw_ddp_stag_bind(struct siw_ddp_port *port, uint32_t stag, const struct siw_ddp_region *region)
+{
+	uint32_t gen, owners = stag & WINDOW ? GEN_OCTET : 0;
+	struct siw_stag_entry *e = find(&port->stags, stag, &gen);
+	uint64_t word = e ? atomic_load(&e->word) : 0;
+
+	if (!(word & (LIVE | INVALID)) || (gen_of(word) ^ gen) & ~owners)
+		return -ENOENT;
+	if (word & LIVE)
+		return -EBUSY;
+	/* Who counted in while it lived reads the fields yet; who comes now finds it dead and does not. */
+	await_refs(e);
+	fill(e, region);
+	word = atomic_load(&e->word);
+	while (!atomic_compare_exchange_weak(&e->word, &word,
+					     word - INVALID + LIVE +
+						     (((uint64_t)gen - gen_of(word)) << GEN_SHIFT)))
+		;
 	return 0;
 }
 

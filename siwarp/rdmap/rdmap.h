@@ -83,15 +83,22 @@ void siw_rdmap_watch_close(struct siw_rdmap_watch *watch);
 
 struct siw_rdmap_region {
 	void *addr;
-	uint64_t length; /* octets; tagged offsets are the addresses */
+	uint64_t length; /* octets */
 	uint32_t rights; /* set of enum siw_access_flags */
 	uint32_t pd;
 	const void *owner; /* NULL, or that of the one stream that may use it (siw_rdmap_start) */
+	bool window;	   /* for peers alone: it is nobody's lkey */
+	bool zero_based;   /* tagged offsets count from 0, and are the addresses otherwise */
 };
-/* Any thread. Errors as siw_ddp_stag_alloc and _free. */
+/* Any thread. Errors as those of siw_ddp_stag_alloc, and so on. */
 int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_region *region,
 			 uint32_t *stag);
 int siw_rdmap_stag_free(struct siw_rdmap_port *port, uint32_t stag);
+int siw_rdmap_stag_reserve(struct siw_rdmap_port *port, bool window, uint32_t *stag);
+int siw_rdmap_stag_bind(struct siw_rdmap_port *port, uint32_t stag,
+			const struct siw_rdmap_region *region);
+bool siw_rdmap_stag_alive(struct siw_rdmap_port *port, uint32_t stag);
+int siw_rdmap_stag_invalidate(struct siw_rdmap_port *port, uint32_t stag, const void *owner);
 
 /* ---- receives -------------------------------------------------------------------------------- */
 

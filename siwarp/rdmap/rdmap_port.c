@@ -108,20 +108,25 @@ void siw_rdmap_watch_close(struct siw_rdmap_watch *watch)
 	siw_ddp_watch_close((struct siw_ddp_watch *)watch);
 }
 
-int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_region *region,
-			 uint32_t *stag)
+static struct siw_ddp_region as_ddp(const struct siw_rdmap_region *region)
 {
-	struct siw_ddp_region below = {
+	return (struct siw_ddp_region){
 		.addr = region->addr,
 		.length = region->length,
-		.to_base = (uintptr_t)region->addr,
+		.to_base = region->zero_based ? 0 : (uintptr_t)region->addr,
 		.rights = (region->rights &
 			   (SIW_DDP_LOCAL_WRITE | SIW_DDP_REMOTE_WRITE | SIW_DDP_REMOTE_READ |
 			    SIW_DDP_REMOTE_ATOMIC | SIW_DDP_REMOTE_INVALIDATE)) |
-			  SIW_DDP_LOCAL_READ,
+			  (region->window ? 0 : SIW_DDP_LOCAL_READ),
 		.pd = region->pd,
 		.stream = region->owner,
 	};
+}
+
+int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_region *region,
+			 uint32_t *stag)
+{
+	struct siw_ddp_region below = as_ddp(region);
 
 	return siw_ddp_stag_alloc(ddp_port(port), &below, stag);
 }
@@ -129,6 +134,29 @@ int siw_rdmap_stag_alloc(struct siw_rdmap_port *port, const struct siw_rdmap_reg
 int siw_rdmap_stag_free(struct siw_rdmap_port *port, uint32_t stag)
 {
 	return siw_ddp_stag_free(ddp_port(port), stag);
+}
+
+int siw_rdmap_stag_reserve(struct siw_rdmap_port *port, bool window, uint32_t *stag)
+{
+	return siw_ddp_stag_reserve(ddp_port(port), window, stag);
+}
+
+int siw_rdmap_stag_bind(struct siw_rdmap_port *port, uint32_t stag,
+			const struct siw_rdmap_region *region)
+{
+	struct siw_ddp_region below = as_ddp(region);
+
+	return siw_ddp_stag_bind(ddp_port(port), stag, &below);
+}
+
+bool siw_rdmap_stag_alive(struct siw_rdmap_port *port, uint32_t stag)
+{
+	return siw_ddp_stag_alive(ddp_port(port), stag);
+}
+
+int siw_rdmap_stag_invalidate(struct siw_rdmap_port *port, uint32_t stag, const void *owner)
+{
+	return siw_ddp_stag_invalidate(ddp_port(port), stag, owner);
 }
 
 int siw_rdmap_queue_create(struct siw_rdmap_port *port, uint32_t depth, uint32_t max_sge,
