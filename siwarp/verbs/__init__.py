@@ -25,6 +25,7 @@ from siwarp.verbs.enums import (
     ErrorOrigin,
     ErrorPolicy,
     EventType,
+    MWType,
     Persona,
     QPAttrMask,
     QPState,
@@ -49,6 +50,7 @@ from siwarp.verbs.errors import (
 from siwarp.verbs.events import AsyncEvent
 from siwarp.verbs.fault_plan import faults, set_faults
 from siwarp.verbs.mr import MR, RemoteBuffer
+from siwarp.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qp import QP, ErrorReport, QPAttr, QPCap, QPInitAttr, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
@@ -59,6 +61,7 @@ __all__ = [
     "AH",
     "CQ",
     "MR",
+    "MW",
     "PD",
     "QP",
     "SGE",
@@ -78,6 +81,9 @@ __all__ = [
     "ErrorReport",
     "EventType",
     "LimitError",
+    "MWBind",
+    "MWBindInfo",
+    "MWType",
     "PeerGone",
     "Persona",
     "ProtocolError",
@@ -104,6 +110,7 @@ __all__ = [
     "capture",
     "faults",
     "get_device_list",
+    "inc_rkey",
     "set_faults",
     "source_toward",
     "terminate_clause",

@@ -49,6 +49,12 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
         "or of another PD: take elements from MR.sge() and keep the MR open; a UD QP goes on with "
         "to_rts()",
     ),
+    WCStatus.MW_BIND_ERR: (
+        Error,
+        errno.EIO,
+        "window, MR and QP must be of one PD, the MR made with AccessFlag.MW_BIND (and LOCAL_WRITE "
+        "for remote writing), the octets inside of it, and a window of type 2 invalid before",
+    ),
     WCStatus.GENERAL_ERR: (
         Error,
         errno.EIO,

@@ -67,6 +67,7 @@ class DeviceAttr:
     max_rc_msg: int
     #: 2: atomic with respect to every device and the CPUs (``enum siw_atomic_cap``).
     atomic_cap: int
+    max_mw: int
 
 
 def _device(info: Any) -> Device:

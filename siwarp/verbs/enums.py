@@ -17,8 +17,19 @@ class AccessFlag(IntFlag):
     REMOTE_WRITE = 2
     REMOTE_READ = 4
     REMOTE_ATOMIC = 8
+    #: Of a region: windows may be bound to it.
+    MW_BIND = 16
+    #: Of a window: the peer counts from 0.
+    ZERO_BASED = 32
     #: siwarp's own, for a region of one queue pair: ``MR(..., qp=qp)``.
     REMOTE_INVALIDATE = 1 << 30
+
+
+class MWType(IntEnum):
+    """The kinds of memory windows (``enum siw_mw_type``): of a PD, and of one queue pair."""
+
+    TYPE_1 = 1
+    TYPE_2 = 2
 
 
 class WCStatus(IntEnum):
@@ -56,6 +67,8 @@ class WCOpcode(IntEnum):
     RDMA_READ = 2
     COMP_SWAP = 3
     FETCH_ADD = 4
+    BIND_MW = 5
+    LOCAL_INV = 6
     RECV = 128
 
 
@@ -137,6 +150,8 @@ class WROpcode(IntEnum):
     RDMA_READ = 4
     ATOMIC_CMP_AND_SWP = 5
     ATOMIC_FETCH_AND_ADD = 6
+    LOCAL_INV = 7
+    BIND_MW = 8
     SEND_WITH_INV = 9
     #: With masks; by the numbers that the kernel has for them.
     MASKED_ATOMIC_CMP_AND_SWP = 12
@@ -189,6 +204,10 @@ IBV_ACCESS_LOCAL_WRITE = AccessFlag.LOCAL_WRITE
 IBV_ACCESS_REMOTE_WRITE = AccessFlag.REMOTE_WRITE
 IBV_ACCESS_REMOTE_READ = AccessFlag.REMOTE_READ
 IBV_ACCESS_REMOTE_ATOMIC = AccessFlag.REMOTE_ATOMIC
+IBV_ACCESS_MW_BIND = AccessFlag.MW_BIND
+IBV_ACCESS_ZERO_BASED = AccessFlag.ZERO_BASED
+IBV_MW_TYPE_1 = MWType.TYPE_1
+IBV_MW_TYPE_2 = MWType.TYPE_2
 IBV_WC_SUCCESS = WCStatus.SUCCESS
 IBV_WC_LOC_LEN_ERR = WCStatus.LOC_LEN_ERR
 IBV_WC_LOC_QP_OP_ERR = WCStatus.LOC_QP_OP_ERR
@@ -216,6 +235,8 @@ IBV_WC_RDMA_WRITE = WCOpcode.RDMA_WRITE
 IBV_WC_RDMA_READ = WCOpcode.RDMA_READ
 IBV_WC_COMP_SWAP = WCOpcode.COMP_SWAP
 IBV_WC_FETCH_ADD = WCOpcode.FETCH_ADD
+IBV_WC_BIND_MW = WCOpcode.BIND_MW
+IBV_WC_LOCAL_INV = WCOpcode.LOCAL_INV
 IBV_WC_RECV = WCOpcode.RECV
 IBV_WC_GRH = WCFlag.GRH
 IBV_WC_WITH_IMM = WCFlag.WITH_IMM
@@ -243,6 +264,8 @@ IBV_WR_SEND = WROpcode.SEND
 IBV_WR_RDMA_READ = WROpcode.RDMA_READ
 IBV_WR_ATOMIC_CMP_AND_SWP = WROpcode.ATOMIC_CMP_AND_SWP
 IBV_WR_ATOMIC_FETCH_AND_ADD = WROpcode.ATOMIC_FETCH_AND_ADD
+IBV_WR_LOCAL_INV = WROpcode.LOCAL_INV
+IBV_WR_BIND_MW = WROpcode.BIND_MW
 IBV_WR_SEND_WITH_INV = WROpcode.SEND_WITH_INV
 IBV_SEND_FENCE = SendFlag.FENCE
 IBV_SEND_SIGNALED = SendFlag.SIGNALED

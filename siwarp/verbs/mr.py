@@ -7,6 +7,7 @@ import contextlib
 import errno
 import mmap
 import struct
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,7 @@ from siwarp.verbs._seam import Handle, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import AccessFlag
 from siwarp.verbs.errors import Error, from_errno
 from siwarp.verbs.pd import PD
-from siwarp.verbs.wr import SGE
+from siwarp.verbs.wr import SGE, SendWR
 
 if TYPE_CHECKING:
     from siwarp.verbs.qp import QP
@@ -56,7 +57,8 @@ class RemoteBuffer(NamedTuple):
 
 _ADVICE = {
     errno.EINVAL: "access is a set of AccessFlag, in which remote writing needs LOCAL_WRITE too; "
-    "qp is an RC queue pair, and a region has at most max_mr_size octets",
+    "qp is an RC queue pair, a region that a peer may end takes no windows, and one has at most "
+    "max_mr_size octets",
 }
 _ADVICE_ANEW = {
     errno.EINVAL: "say what to change: pd= (of the same context; never of a region that is bound "
@@ -105,7 +107,7 @@ class MR(Handle):
 
     """
 
-    __slots__ = ("_free", "access", "addr", "buf", "length", "lkey", "pd", "rkey", "view")
+    __slots__ = ("_free", "_wrs", "access", "addr", "buf", "length", "lkey", "pd", "rkey", "view")
     _what = "MR"
     _destroy = lib.siw_dereg_mr
 
@@ -148,6 +150,7 @@ class MR(Handle):
             f"registering {view.nbytes} octets",
             _ADVICE,
         )
+        self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
         self._take(c, pd, export, view, access)
         self._open(c, pd, keep=(export, view))
 
@@ -206,6 +209,12 @@ class MR(Handle):
         self._parents = (new_pd,)
         new_pd._children.add(self)
 
+    def _shut(self) -> None:
+        # A work request must never point to a region that is gone.
+        for wr in list(self._wrs):
+            wr._forget_bind(self)
+        super()._shut()
+
     def _release(self) -> None:
         super()._release()
         self._free()
@@ -251,6 +260,12 @@ class MR(Handle):
         self.view[offset : offset + count] = octets
 
     def _busy(self) -> str:
+        windows = [repr(user) for user in self.pd._users() if user._what == "MW"]
+        if self.access & AccessFlag.MW_BIND and windows:
+            return (
+                f"a window is bound to it, or a request on its way still uses it: close or "
+                f"invalidate what is bound of {', '.join(windows[:5])} first, and poll"
+            )
         return (
             f"a request on its way still uses it, of one of {self.pd._queue_pairs()}: poll for its "
             "completion, or close that QP, first"

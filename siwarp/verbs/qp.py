@@ -38,6 +38,7 @@ from siwarp.verbs.errors import (
     terminate_reason,
 )
 from siwarp.verbs.events import wait_until_acked
+from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
@@ -509,6 +510,26 @@ class QP(Handle):
         else:
             if rc:
                 raise refusal.posting(self, rc, one)
+
+    def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
+        """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is its key then.
+
+        A length of 0 only ends the binding before.
+
+        Raises:
+            LimitError: the send queue or the table of keys is full (ENOMEM).
+            StateError: the queue pair was not in RTS yet (EINVAL).
+            Error: a bind that cannot be (EINVAL).
+
+        """
+        c, info = ffi.new("struct siw_mw_bind *"), mw_bind.info
+        c.wr_id, c.send_flags = mw_bind.wr_id, int(mw_bind.send_flags)
+        c.bind_info.mr = _null if info.mr is None else info.mr._live()
+        c.bind_info.addr, c.bind_info.length = info.addr, info.length
+        c.bind_info.mw_access_flags = int(info.mw_access_flags)
+        rc = lib.siw_bind_mw(self._live(), mw._live(), c)
+        if rc:
+            raise refusal.binding(self, rc, mw, mw_bind)
 
     def _post_list(self, post: Any, pointer: str, many: Any, kind: type) -> None:
         wrs = list(many) if isinstance(many, Iterable) else [many]

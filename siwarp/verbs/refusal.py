@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from siwarp.verbs._seam import lib
 from siwarp.verbs.enums import (
+    AccessFlag,
     ErrorPolicy,
+    MWType,
     Persona,
     QPAttrMask,
     QPState,
@@ -21,6 +23,8 @@ from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
 from siwarp.verbs.wr import ATOMICS, RecvWR, SendWR
 
 if TYPE_CHECKING:
+    from siwarp.verbs.mr import MR
+    from siwarp.verbs.mw import MW, MWBind
     from siwarp.verbs.pd import PD
     from siwarp.verbs.qp import QP, QPAttr, QPInitAttr
 
@@ -212,7 +216,11 @@ def _send(qp: QP, wr: SendWR) -> str:
             f"{octets} octets inline, but the QP takes {qp.cap.max_inline_data}: send them without "
             "SendFlag.INLINE, or make the QP with QPCap(max_inline_data=...)"
         )
-    return _ud_send(qp, wr) if qp.qp_type == QPType.UD else _rc_send(qp, opcode, octets, flags)
+    if qp.qp_type == QPType.UD:
+        return _ud_send(qp, wr)
+    if opcode in (WROpcode.BIND_MW, WROpcode.LOCAL_INV):
+        return _local(qp, wr, flags)
+    return _rc_send(qp, opcode, octets, flags)
 
 
 def _ud_send(qp: QP, wr: SendWR) -> str:
@@ -226,6 +234,64 @@ def _ud_send(qp: QP, wr: SendWR) -> str:
     if not wr._c.wr.ud.remote_qpn and not ah.dest[1]:
         return "neither remote_qpn nor the address handle has a port: give one of them"
     return "opcode, flags, elements and address handle must fit the QP"
+
+
+def _local(qp: QP, wr: SendWR, flags: int) -> str:
+    if flags & SendFlag.INLINE:
+        return "this request sends nothing: leave SendFlag.INLINE out"
+    mw, mr = wr._mw, wr._mr
+    if mw is None or mw.closed:
+        return "a bind needs an open window: SendWR(...).set_bind_wr(mw, MWBindInfo(...))"
+    if mw.type == MWType.TYPE_1:
+        return "a window of type 1 is bound by QP.bind_mw"
+    info = wr._c.bind_mw.bind_info
+    return _bind(qp, mw, mr, int(info.length), int(info.mw_access_flags))
+
+
+_WINDOW_FLAGS = (
+    AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+    | AccessFlag.ZERO_BASED
+)
+
+
+def _bind(qp: QP, mw: MW, mr: MR | None, length: int, access: int) -> str:
+    if access & ~_WINDOW_FLAGS:
+        return "a window takes REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC and ZERO_BASED alone"
+    if length and (mr is None or mr.closed):
+        return "there is no open memory region to bind to: MWBindInfo(mr, ...)"
+    if mw.pd.context is not qp.pd.context or (mr and mr.pd.context is not qp.pd.context):
+        return "window and region must be of the QP's context"
+    return "window, region and flags must fit the QP"
+
+
+def _bind_1(qp: QP, mw: MW, bind: MWBind) -> str:
+    info = bind.info
+    if mw.type != MWType.TYPE_1:
+        return "a window of type 2 is bound by post_send, with SendWR.set_bind_wr"
+    if int(bind.send_flags) & ~(sum(SendFlag) - SendFlag.INLINE):
+        return "send_flags are SIGNALED, FENCE and SOLICITED here"
+    return _bind(qp, mw, info.mr, info.length, int(info.mw_access_flags))
+
+
+def binding(qp: QP, rc: int, mw: MW, bind: MWBind) -> Error:
+    """Return the error for a bind of a window of type 1 that was not taken."""
+    number = -rc
+    what = f"binding {mw!r} by {qp!r}"
+    state = qp.qp_state
+    if number == errno.ENOMEM:
+        return LimitError(
+            number,
+            f"{what}: the send queue of {qp.cap.max_send_wr} is full: poll the CQ first",
+        )
+    if number != errno.EINVAL:
+        return from_errno(number, what)
+    if qp.qp_type == QPType.UD:
+        return Error(number, f"{what}: windows are for the peers of RC queue pairs")
+    if state < QPState.RTS:
+        return StateError(number, f"{what}: {_send_state(qp, state)}")
+    return Error(number, f"{what}: {_bind_1(qp, mw, bind)}")
 
 
 def _rc_send(qp: QP, opcode: int, octets: int, flags: int) -> str:

@@ -85,6 +85,7 @@ static void set_limits(struct siw_device_attr *attr)
 		.max_qp_init_rd_atom = SIW_RDMAP_MAX_READS,
 		.max_ud_msg = 65507 - 18 - 4,
 		.max_rc_msg = SIW_MAX_RC_MSG,
+		.max_mw = SIW_MAX_MW,
 	};
 }
 
@@ -115,6 +116,7 @@ static struct siw_context *new_context(void)
 		return NULL;
 	siw_lock_init(&ctx->progress);
 	siw_lock_init(&ctx->unsent_lock);
+	siw_lock_init(&ctx->mw_lock);
 	siw_link_init(&ctx->unsent);
 	siw_link_init(&ctx->timed);
 	siw_link_init(&ctx->qps);
@@ -123,6 +125,8 @@ static struct siw_context *new_context(void)
 	siw_verbs_kept_init(&ctx->kept_cqs);
 	siw_verbs_kept_init(&ctx->kept_srqs);
 	siw_verbs_kept_init(&ctx->kept_ahs);
+	siw_verbs_kept_init(&ctx->kept_regions);
+	siw_verbs_kept_init(&ctx->kept_windows);
 	return ctx;
 }
 
@@ -261,7 +265,7 @@ int siw_close_device(struct siw_context *ctx)
 	close_port(ctx);
 	siw_verbs_async_close(ctx);
 	siw_guard_remove();
-	siw_verbs_free_kept_ahs(ctx);
+	siw_verbs_free_kept_memory(ctx);
 	free(ctx->errgate);
 	ctx->errgate = NULL;
 	siw_verbs_context_keep(ctx);

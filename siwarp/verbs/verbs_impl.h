@@ -26,6 +26,7 @@
 #define SIW_MAX_PD	 16384
 #define SIW_MAX_AH	 (1 << 20)
 #define SIW_MAX_MR	 (1 << 20)
+#define SIW_MAX_MW	 (1 << 16)
 #define SIW_MAX_CHANNELS 16384
 #define SIW_MAX_SRQ	 16384
 #define SIW_MAX_SRQ_WR	 (1 << 18)
@@ -122,7 +123,8 @@ struct siw_context {
 	struct siw_device_info now;  /* progress */
 	struct siw_port_watch watch;
 	struct siw_device_attr attr;
-	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq;
+	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
+	siw_lock_t mw_lock; /* a leaf: what windows and regions have to do with each other */
 	_Atomic uint32_t next_pd;
 	_Atomic uint64_t next_qp; /* what siw_verbs_owner counts by */
 	uint32_t next_rc_qpn;	  /* progress */
@@ -135,13 +137,35 @@ struct siw_context {
 	int park_fd;
 
 	struct siw_errgate *errgate; /* made with the first error message: progress */
-	struct siw_kept kept_qps, kept_cqs, kept_srqs, kept_ahs;
+	struct siw_kept kept_qps, kept_cqs, kept_srqs, kept_ahs, kept_regions, kept_windows;
 };
 
 struct siw_pd {
 	struct siw_context *ctx;
 	uint32_t number;
-	_Atomic uint32_t n_mr, n_qp, n_ah, n_srq;
+	_Atomic uint32_t n_mr, n_qp, n_ah, n_srq, n_mw;
+};
+
+/* What the user sees of a region, and what is not for changing. */
+struct siw_region {
+	struct siw_mr mr; /* first */
+	int access;
+	const void *owner;	 /* of the QP that it is bound to, or NULL */
+	_Atomic bool bindable;	 /* it lives and windows may be bound to it: mw_lock to write */
+	uint32_t pins;		 /* posted binds, and bindings whose end is under way: mw_lock */
+	struct siw_link windows; /* bound to it, or invalidated and not bound again: mw_lock */
+	struct siw_link kept;
+};
+
+/* A memory window. All but mw under mw_lock. */
+struct siw_window {
+	struct siw_mw mw;	   /* first */
+	bool live;		   /* not deallocated */
+	uint32_t stag;		   /* reserved, or what it is bound by; mw.rkey is the user's */
+	uint32_t pins;		   /* posted binds */
+	struct siw_region *region; /* NULL, or in whose windows it is: */
+	struct siw_link in_region;
+	struct siw_link kept;
 };
 
 struct siw_ah {
@@ -219,13 +243,32 @@ struct siw_wqe {
 	uint8_t nsge;
 	uint32_t flags; /* enum siw_send_flags */
 	union {
-		struct {
-			struct siw_addr dest;	 /* UD */
-			const struct siw_ah *ah; /* UD: dest is of; only compared */
+		struct { /* UD */
+			struct siw_addr dest;
+			const struct siw_ah *ah; /* dest is of; only compared */
 		};
+		struct {			   /* BIND_MW, while it is POSTED */
+			struct siw_window *window; /* pinned; NULL: the binding is made */
+			struct siw_region *region; /* pinned; NULL: none, or it cannot be */
+			uint64_t length;
+			int access; /* set of enum siw_access_flags */
+		} bind;
 		struct siw_rdmap_atomic atomic;
 	};
 	struct siw_sge sge[];
+};
+
+enum siw_revoke_state {
+	SIW_REVOKE_NONE,
+	SIW_REVOKE_DUE,	  /* the request, at sq_next, waits for siw_verbs_mw_settle */
+	SIW_REVOKE_BEGUN, /* ... which is at it */
+};
+
+/* What is left of a window's binding that a bind has ended. */
+struct siw_revoke {
+	enum siw_revoke_state due;
+	uint32_t stag; /* dead; streams may still have answers from there on their way */
+	struct siw_region *region; /* pinned, or NULL */
 };
 
 /* How an RC QP's stream comes to its end, before its work is flushed. */
@@ -286,6 +329,7 @@ struct siw_qp {
 	uint32_t reads_out;   /* Reads and atomics without their responses */
 	uint32_t sends_begun; /* RC: the MSN of the last Send, too (RFC 5041: they count from 1) */
 	struct siw_confirm confirm; /* RC: send_lock */
+	struct siw_revoke revoke;   /* RC: send_lock */
 	bool flushed;		    /* in ERR, and what was posted before is complete: send_lock */
 	bool draining;		    /* in SQD, and what was begun is not complete yet: send_lock */
 	bool sqd_notify;	    /* and somebody wants to know when it is: send_lock */
@@ -312,6 +356,7 @@ struct siw_qp {
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
+	bool cut; /* and the stream must be reset, as it refers to memory it may not: send_lock */
 	bool may_send; /* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
 	uint16_t granted_ord, granted_ird; /* what both ends agreed on */
 	uint16_t reads_max;		   /* ORD now: SQD may lower it: send_lock */
@@ -501,6 +546,8 @@ bool siw_verbs_errgate_pass(struct siw_context *ctx, const struct siw_addr *to);
 /* ---- verbs_rc.c ---- */
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
 enum siw_run siw_verbs_rc_run(struct siw_qp *qp);
+/* The request at sq_next has happened at this end alone. send_lock held. */
+void siw_verbs_rc_did_local(struct siw_qp *qp);
 /* In SQD: sees to it that what was begun completes. send_lock held. */
 void siw_verbs_rc_drain(struct siw_qp *qp);
 int siw_verbs_rc_serve(struct siw_pollee *self);
@@ -532,8 +579,48 @@ void siw_verbs_rc_abort(struct siw_qp *qp);
 void siw_verbs_rc_release(struct siw_qp *qp);
 
 /* ---- verbs_mr.c ---- */
+/* Takes one of max: whether there was one. */
+bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max);
+/*
+ * The STag is dead already; streams whose answers to Reads still refer to its memory cannot go on. When
+ * this returns, nobody else does, either. No lock held; _locked: progress held.
+ */
+void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag);
+void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
+				  const struct siw_qp *except);
 /* The device is closed. */
-void siw_verbs_free_kept_ahs(struct siw_context *ctx);
+void siw_verbs_free_kept_memory(struct siw_context *ctx);
+
+/* ---- verbs_mw.c ---- */
+/* From here on windows may be bound to the region, if its access says so. */
+void siw_verbs_mw_allow(struct siw_region *region);
+/*
+ * Before the region ends: 0, no window is bound to it any more or will be, and what was is over; -EBUSY.
+ * No lock held.
+ */
+int siw_verbs_mw_forbid(struct siw_region *region);
+/*
+ * Whether a request happens at this end alone: BIND_MW or LOCAL_INV. Both stand side by side in enum
+ * siw_wr_opcode.
+ */
+static inline bool siw_verbs_is_local(int opcode)
+{
+	return (unsigned int)opcode - SIW_WR_LOCAL_INV <= SIW_WR_BIND_MW - SIW_WR_LOCAL_INV;
+}
+/* Puts one into the send ring; type: the windows that may be bound. send_lock held, for all below. */
+int siw_verbs_mw_post(struct siw_qp *qp, const struct siw_send_wr *wr, int type);
+/*
+ * Does what it says: 0; -EINPROGRESS: it has happened, but before it completes siw_verbs_mw_settle is due, or
+ * the stream must be reset (qp->cut); or an enum siw_wc_status.
+ */
+int siw_verbs_mw_begin(struct siw_qp *qp, struct siw_wqe *wqe);
+/* A posted bind will not happen. */
+void siw_verbs_mw_drop(struct siw_qp *qp, struct siw_wqe *wqe);
+/*
+ * Ends what qp->revoke says, if it is due. last: the QP's own stream is over. progress held, and send_lock
+ * not.
+ */
+void siw_verbs_mw_settle(struct siw_qp *qp, bool last);
 
 /* ---- verbs_kept.c ---- */
 void siw_verbs_kept_init(struct siw_kept *kept);

@@ -9,8 +9,7 @@
 #include "base/addr.h"
 #include "verbs/verbs_impl.h"
 
-/* Takes one of max, or fails with what. */
-static bool take_one(_Atomic uint32_t *count, uint32_t max)
+bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max)
 {
 	if (atomic_fetch_add(count, 1) < max)
 		return true;
@@ -26,7 +25,7 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 		errno = ctx ? ESTALE : EINVAL;
 		return NULL;
 	}
-	if (!take_one(&ctx->n_pd, ctx->attr.max_pd)) {
+	if (!siw_verbs_take_one(&ctx->n_pd, ctx->attr.max_pd)) {
 		errno = ENOMEM;
 		return NULL;
 	}
@@ -48,7 +47,7 @@ int siw_dealloc_pd(struct siw_pd *pd)
 	if (siw_verbs_inherited(pd->ctx))
 		return -ESTALE;
 	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah) ||
-	    atomic_load(&pd->n_srq))
+	    atomic_load(&pd->n_srq) || atomic_load(&pd->n_mw))
 		return -EBUSY;
 	atomic_fetch_sub(&pd->ctx->n_pd, 1);
 	free(pd);
@@ -100,7 +99,7 @@ static int probe(const void *addr, size_t length, int access)
 static int check_access(int access, bool bound)
 {
 	const int writes = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC;
-	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | writes;
+	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_MW_BIND | writes;
 
 	if (bound) /* RFC5040-7.2-05: of a whole domain nobody's peer may end it */
 		known |= SIW_ACCESS_REMOTE_INVALIDATE;
@@ -108,15 +107,11 @@ static int check_access(int access, bool bound)
 		return -EINVAL;
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return -EINVAL;
+	/* Its windows would outlive it. */
+	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
+		return -EINVAL;
 	return 0;
 }
-
-/* What the user sees of a region, and what is not for changing. */
-struct region {
-	struct siw_mr mr; /* first */
-	int access;
-	const void *owner; /* of the QP that it is bound to, or NULL */
-};
 
 /* A new STag for this memory: 0 and *stag, or -errno. */
 static int make_stag(const struct siw_pd *pd, const void *owner, void *addr, size_t length,
@@ -138,26 +133,43 @@ static int make_stag(const struct siw_pd *pd, const void *owner, void *addr, siz
 
 static void describe(struct siw_mr *mr, struct siw_pd *pd, void *addr, size_t length, uint32_t stag)
 {
-	mr->context = pd->ctx;
 	mr->pd = pd;
 	mr->addr = addr;
 	mr->length = length;
 	mr->lkey = mr->rkey = mr->handle = stag;
 }
 
+/* A bind that comes too late may still look at one that was deregistered: it takes none then. */
+static struct siw_region *new_region(struct siw_context *ctx)
+{
+	struct siw_link *kept = siw_verbs_kept_take(&ctx->kept_regions);
+	struct siw_region *r;
+
+	if (kept)
+		return siw_container(kept, struct siw_region, kept);
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return NULL;
+	r->mr.context = ctx;
+	siw_link_init(&r->windows);
+	siw_link_init(&r->kept);
+	return r;
+}
+
 static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void *addr,
 				      size_t length, int access)
 {
-	struct region *r = NULL;
+	struct siw_region *r = NULL;
 	uint32_t stag;
 	int err = siw_verbs_inherited(pd->ctx) ? -ESTALE : 0;
 
 	if (!err) {
-		r = calloc(1, sizeof(*r));
+		r = new_region(pd->ctx);
 		err = r ? make_stag(pd, owner, addr, length, access, &stag) : -ENOMEM;
 	}
 	if (err) {
-		free(r);
+		if (r)
+			siw_verbs_kept_give(&pd->ctx->kept_regions, &r->kept);
 		errno = -err;
 		return NULL;
 	}
@@ -165,6 +177,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void
 	r->owner = owner;
 	describe(&r->mr, pd, addr, length, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
+	siw_verbs_mw_allow(r);
 	return &r->mr;
 }
 
@@ -186,19 +199,16 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 	return register_memory(qp->pd, siw_verbs_owner(qp), addr, length, access);
 }
 
-/*
- * The STag is dead already. Taking the progress lock waits for a placement that resolved it before;
- * responses that TCP has not taken yet still refer to the memory, and their streams cannot go on.
- */
-static void revoke_stag(struct siw_context *ctx, uint32_t stag)
+/* Responses that TCP has not taken yet still refer to the memory. */
+void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
+				  const struct siw_qp *except)
 {
-	siw_lock(&ctx->progress);
 	for (struct siw_link *l = ctx->qps.next; atomic_load(&ctx->n_rc) && l != &ctx->qps;
 	     l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
 		bool in_flight;
 
-		if (!qp->stream)
+		if (qp == except || !qp->stream)
 			continue;
 		siw_lock(&qp->send_lock);
 		in_flight = siw_rdmap_revoke(qp->stream, stag) == 1;
@@ -206,6 +216,13 @@ static void revoke_stag(struct siw_context *ctx, uint32_t stag)
 		if (in_flight)
 			siw_verbs_rc_abort(qp);
 	}
+}
+
+/* Taking the progress lock waits for a placement that resolved it before. */
+void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag)
+{
+	siw_lock(&ctx->progress);
+	siw_verbs_revoke_stag_locked(ctx, stag, NULL);
 	siw_unlock(&ctx->progress);
 }
 
@@ -215,12 +232,13 @@ static int end_stag(struct siw_context *ctx, uint32_t stag)
 	int err = siw_rdmap_stag_free(ctx->port, stag);
 
 	if (!err)
-		revoke_stag(ctx, stag);
+		siw_verbs_revoke_stag(ctx, stag);
 	return err;
 }
 
 int siw_dereg_mr(struct siw_mr *mr)
 {
+	struct siw_region *r = siw_container(mr, struct siw_region, mr);
 	struct siw_pd *pd;
 	int err;
 
@@ -231,15 +249,17 @@ int siw_dereg_mr(struct siw_mr *mr)
 		return -ESTALE;
 	if (siw_verbs_key_in_use(pd->ctx, mr->lkey))
 		return -EBUSY;
-	err = end_stag(pd->ctx, mr->lkey);
+	err = siw_verbs_mw_forbid(r);
+	if (!err)
+		err = end_stag(pd->ctx, mr->lkey);
 	if (err)
 		return err;
 	atomic_fetch_sub(&pd->n_mr, 1);
-	free(siw_container(mr, struct region, mr));
+	siw_verbs_kept_give(&pd->ctx->kept_regions, &r->kept);
 	return 0;
 }
 
-static int rereg(struct region *r, struct siw_pd *pd, void *addr, size_t length, int access)
+static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t length, int access)
 {
 	struct siw_pd *old_pd = r->mr.pd;
 	uint32_t stag;
@@ -251,8 +271,10 @@ static int rereg(struct region *r, struct siw_pd *pd, void *addr, size_t length,
 	err = make_stag(pd, r->owner, addr, length, access, &stag);
 	if (err)
 		return err;
-	err = end_stag(old_pd->ctx, r->mr.lkey);
-	if (err) { /* dead already: not a region any more */
+	err = siw_verbs_mw_forbid(r);
+	if (!err)
+		err = end_stag(old_pd->ctx, r->mr.lkey);
+	if (err) { /* windows are bound to it; or dead already: not a region any more */
 		siw_rdmap_stag_free(pd->ctx->port, stag);
 		return err;
 	}
@@ -260,6 +282,7 @@ static int rereg(struct region *r, struct siw_pd *pd, void *addr, size_t length,
 	r->access = access;
 	atomic_fetch_add(&pd->n_mr, 1);
 	atomic_fetch_sub(&old_pd->n_mr, 1);
+	siw_verbs_mw_allow(r);
 	return 0;
 }
 
@@ -268,7 +291,7 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 {
 	const int known = SIW_REREG_MR_CHANGE_TRANSLATION | SIW_REREG_MR_CHANGE_PD |
 			  SIW_REREG_MR_CHANGE_ACCESS;
-	struct region *r = siw_container(mr, struct region, mr);
+	struct siw_region *r = siw_container(mr, struct siw_region, mr);
 	int err = 0;
 
 	if (!mr) {
@@ -316,13 +339,17 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 	return ah;
 }
 
-void siw_verbs_free_kept_ahs(struct siw_context *ctx)
+void siw_verbs_free_kept_memory(struct siw_context *ctx)
 {
 	struct siw_link *kept;
 
 	/* There may be a million; and no QP is left that would look at one. */
 	while ((kept = siw_verbs_kept_take(&ctx->kept_ahs)))
 		free(siw_container(kept, struct siw_ah, kept));
+	while ((kept = siw_verbs_kept_take(&ctx->kept_regions)))
+		free(siw_container(kept, struct siw_region, kept));
+	while ((kept = siw_verbs_kept_take(&ctx->kept_windows)))
+		free(siw_container(kept, struct siw_window, kept));
 }
 
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
@@ -337,7 +364,7 @@ struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 		errno = EINVAL;
 		return NULL;
 	}
-	if (!take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah)) {
+	if (!siw_verbs_take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah)) {
 		errno = ENOMEM;
 		return NULL;
 	}

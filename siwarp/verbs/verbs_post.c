@@ -48,8 +48,16 @@ struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *w
 	return wqe;
 }
 
+/* A bind that did not come to its turn holds a window and a region. */
+static void let_go(struct siw_qp *qp, struct siw_wqe *wqe)
+{
+	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0) && wqe->state == SIW_WQE_POSTED)
+		siw_verbs_mw_drop(qp, wqe);
+}
+
 void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err)
 {
+	let_go(qp, wqe);
 	if (status != SIW_WC_SUCCESS || qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED)) {
 		struct siw_wc wc = {
 			.wr_id = wqe->wr_id,
@@ -99,8 +107,10 @@ void siw_verbs_flush(struct siw_qp *qp)
 {
 	uint64_t cookie;
 
+	siw_verbs_mw_settle(qp, true);
 	siw_verbs_forget_unsent(qp);
 	siw_lock(&qp->send_lock);
+	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);
 	while (qp->sq_head != qp->sq_tail) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
@@ -130,9 +140,13 @@ void siw_verbs_forget(struct siw_qp *qp)
 {
 	uint64_t cookie;
 
+	siw_verbs_mw_settle(qp, true);
 	siw_verbs_forget_unsent(qp);
 	siw_lock(&qp->send_lock);
+	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);
+	for (uint32_t i = qp->sq_next; i != qp->sq_tail; i++)
+		let_go(qp, siw_verbs_wqe(qp, i));
 	qp->sq_head = qp->sq_next = qp->sq_tail;
 	qp->flushed = qp->draining = false;
 	siw_lock(&qp->recv_lock);

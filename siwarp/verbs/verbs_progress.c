@@ -96,7 +96,7 @@ static int send_unsent(struct siw_context *ctx)
 		struct siw_qp *qp = next_unsent(ctx);
 		enum siw_run run;
 		uint32_t head;
-		bool broken;
+		bool broken, due;
 
 		if (!qp)
 			break;
@@ -106,7 +106,10 @@ static int send_unsent(struct siw_context *ctx)
 					     : siw_verbs_rc_run(qp);
 		head -= qp->sq_head;
 		broken = qp->broken;
+		due = qp->revoke.due;
 		siw_unlock(&qp->send_lock);
+		if (__builtin_expect(due, 0))
+			siw_verbs_mw_settle(qp, false);
 		if (broken)
 			siw_verbs_rc_broken(qp);
 		else if (run != SIW_RUN_DONE) {

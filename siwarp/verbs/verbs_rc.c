@@ -10,9 +10,12 @@
 
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 {
-	int64_t length = siw_verbs_op_check(qp, wr);
+	int64_t length;
 	struct siw_wqe *wqe;
 
+	if (__builtin_expect(siw_verbs_is_local(wr->opcode), 0))
+		return siw_verbs_mw_post(qp, wr, SIW_MW_TYPE_2);
+	length = siw_verbs_op_check(qp, wr);
 	if (length < 0)
 		return (int)length;
 	wqe = siw_verbs_wqe_put(qp, wr, (uint64_t)length);
@@ -79,6 +82,46 @@ static void fail_in_turn(struct siw_qp *qp)
 	qp->broken = true;
 }
 
+/* A request could not be: the connection ends with it, as persona says. */
+static void blame(struct siw_qp *qp, struct siw_wqe *wqe, enum siw_wc_status status)
+{
+	wqe->state = SIW_WQE_DONE;
+	wqe->status = (uint8_t)status;
+	qp->failing = qp->confirm.on;
+	qp->broken = !qp->confirm.on;
+	qp->confirm.wanted = siw_rdmap_begun(qp->stream);
+}
+
+void siw_verbs_rc_did_local(struct siw_qp *qp)
+{
+	struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_next++);
+
+	wqe->state = SIW_WQE_DONE;
+	wqe->status = SIW_WC_SUCCESS;
+	wqe->seq = qp->stream ? siw_rdmap_begun(qp->stream) : 0;
+	/* Its completion comes behind those of the requests before it, of which nobody may have asked. */
+	if (qp->confirm.on && (qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED)))
+		qp->confirm.wanted = wqe->seq;
+}
+
+/* What happens at this end alone is done when it begins; as begin_next. */
+static __attribute__((cold, noinline)) int begin_local(struct siw_qp *qp, struct siw_wqe *wqe)
+{
+	int r = siw_verbs_mw_begin(qp, wqe);
+
+	if (r == -EINPROGRESS) {
+		qp->broken |= qp->cut;
+		return -EAGAIN;
+	}
+	if (r) {
+		qp->sq_next++;
+		blame(qp, wqe, (enum siw_wc_status)r);
+		return -EAGAIN;
+	}
+	siw_verbs_rc_did_local(qp);
+	return 0;
+}
+
 /* Begins one WQE: 0, or -EAGAIN when nothing more can begin now. */
 static int begin_next(struct siw_qp *qp)
 {
@@ -87,6 +130,8 @@ static int begin_next(struct siw_qp *qp)
 
 	if ((wqe->flags & SIW_SEND_FENCE) && qp->reads_out)
 		return -EAGAIN;
+	if (__builtin_expect(siw_verbs_is_local(wqe->opcode), 0))
+		return begin_local(qp, wqe);
 	if (siw_verbs_asks(wqe) && qp->reads_out >= qp->reads_max)
 		return -EAGAIN;
 	if (__builtin_expect(qp->confirm.due, 0))
@@ -101,12 +146,8 @@ static int begin_next(struct siw_qp *qp)
 		return err;
 	qp->sq_next++;
 	if (err) {
-		wqe->state = SIW_WQE_DONE;
-		wqe->status = err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
-							       : SIW_WC_WR_FLUSH_ERR;
-		qp->failing = qp->confirm.on;
-		qp->broken = !qp->confirm.on;
-		qp->confirm.wanted = siw_rdmap_begun(qp->stream);
+		blame(qp, wqe,
+		      err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR : SIW_WC_WR_FLUSH_ERR);
 		return -EAGAIN;
 	}
 	wqe->state = SIW_WQE_BEGUN;
@@ -170,6 +211,8 @@ enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 	while (may_begin(qp))
 		if (begin_next(qp))
 			break;
+	if (__builtin_expect(qp->cut, 0))
+		return SIW_RUN_MORE;
 	if (qp->confirm.on)
 		ask_confirmation(qp);
 	r = siw_rdmap_flush(qp->stream);
@@ -192,7 +235,7 @@ enum siw_run siw_verbs_rc_run(struct siw_qp *qp)
 	/* Found by this end in what it was sending: the receiving side has the error. */
 	if (r == -EACCES && !qp->closing)
 		qp->broken = true;
-	if (qp->broken)
+	if (qp->broken || qp->revoke.due)
 		return SIW_RUN_MORE;
 	/* A dead stream says so to the receiving side, which knows what to do. */
 	if (r)

@@ -50,7 +50,7 @@ static struct siw_rdmap_stream *detach(struct siw_qp *qp)
 	siw_lock(&qp->send_lock);
 	qp->stream = NULL;
 	qp->closing = SIW_OPEN;
-	qp->broken = qp->failing = false;
+	qp->broken = qp->failing = qp->cut = false;
 	siw_unlock(&qp->send_lock);
 	siw_verbs_rnr_end(qp);
 	siw_verbs_timed_del(qp->ctx, &qp->timed);
@@ -202,12 +202,17 @@ void siw_verbs_rc_fail(struct siw_qp *qp, enum siw_closing how, int status,
 		siw_verbs_conn_cause(qp->conn, status, err);
 	if (siw_verbs_qp_step(qp, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
 		siw_verbs_async_failure(qp, how, status, err);
-		siw_verbs_rc_close(qp, how);
+		if (qp->cut)
+			siw_verbs_rc_abort(qp);
+		else
+			siw_verbs_rc_close(qp, how);
 	}
 }
 
 void siw_verbs_rc_broken(struct siw_qp *qp)
 {
+	if (qp->stream && qp->cut)
+		siw_verbs_rc_abort(qp);
 	if (!qp->stream || qp->closing)
 		return;
 	/*

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from siwarp.verbs._seam import ffi
+from siwarp.verbs._seam import ffi, lib
 from siwarp.verbs.enums import SendFlag, WROpcode
 
 if TYPE_CHECKING:
     from siwarp.verbs.ah import AH
-    from siwarp.verbs.mr import RemoteBuffer
+    from siwarp.verbs.mr import MR, RemoteBuffer
+    from siwarp.verbs.mw import MW, MWBindInfo
 
 __all__ = ["SGE", "RecvWR", "SendWR"]
 
@@ -158,7 +159,7 @@ class SendWR(_WR):
     Args:
         wr_id: comes back in the completion.
         opcode: SEND, SEND_WITH_INV, RDMA_WRITE, RDMA_READ, ATOMIC_FETCH_AND_ADD,
-            ATOMIC_CMP_AND_SWP, or one of the two masked ones.
+            ATOMIC_CMP_AND_SWP, one of the two masked ones, BIND_MW or LOCAL_INV.
         num_sge: how many of ``sg`` to take; default: all.
         send_flags: SIGNALED by default; 0 for a request that completes silently.
         sg: the memory to send from or, for a Read, to place into; of an atomic 8 octets in all,
@@ -170,10 +171,11 @@ class SendWR(_WR):
         compare_add_mask, swap_mask: masked atomics; adding, each field's most significant bit, and
             swapping, which bits are compared and which swapped.
         invalidate_rkey: SEND_WITH_INV; the peer's key that ends when the message arrives.
+            LOCAL_INV; the key of this end's own.
 
     """
 
-    __slots__ = ("__weakref__", "_ah")
+    __slots__ = ("__weakref__", "_ah", "_mr", "_mw")
 
     def __init__(
         self,
@@ -196,6 +198,8 @@ class SendWR(_WR):
         self._c = ffi.new("struct siw_send_wr *")
         self._next = None
         self._ah: AH | None = None
+        self._mw: MW | None = None
+        self._mr: MR | None = None
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
@@ -232,9 +236,38 @@ class SendWR(_WR):
         self._c.wr.atomic.compare_add = compare_add
         self._c.wr.atomic.swap = swap
 
+    def set_bind_wr(self, mw: MW, bind_info: MWBindInfo, rkey: int | None = None) -> None:
+        """Say which window of type 2 a BIND_MW binds, and to what; keeps window and region alive.
+
+        ``rkey`` is the key that it shall have: its own with another low octet. The default is the
+        next one after ``mw.rkey``.
+        """
+        bind, info, mr = self._c.bind_mw, self._c.bind_mw.bind_info, bind_info.mr
+        bind.mw = mw._live()
+        bind.rkey = lib.siw_inc_rkey(mw.rkey) if rkey is None else rkey
+        info.mr = _null if mr is None else mr._live()
+        info.addr = bind_info.addr
+        info.length = bind_info.length
+        info.mw_access_flags = int(bind_info.mw_access_flags)
+        mw._wrs.add(self)
+        if mr is not None:
+            mr._wrs.add(self)
+        self._mw, self._mr = mw, mr
+
+    def _forget_bind(self, gone: MW | MR) -> None:
+        if self._mw is gone:
+            self._c.bind_mw.mw = _null
+        if self._mr is gone:
+            self._c.bind_mw.bind_info.mr = _null
+
+    @property
+    def rkey(self) -> int:
+        """The key that a BIND_MW gives its window."""
+        return int(self._c.bind_mw.rkey)
+
     @property
     def invalidate_rkey(self) -> int:
-        """The peer's key that a SEND_WITH_INV ends."""
+        """The key that a SEND_WITH_INV ends there, or a LOCAL_INV here."""
         return int(self._c.invalidate_rkey)
 
     @invalidate_rkey.setter

@@ -38,6 +38,8 @@ struct siw_comp_channel;
 struct siw_qp;
 struct siw_srq;
 struct siw_ah;
+struct siw_mr;
+struct siw_mw;
 
 /* Name and addresses of a device; its GID table is its addresses in this order, IPv4 first. */
 struct siw_device_info {
@@ -68,7 +70,8 @@ struct siw_device_attr {
 	uint32_t max_qp_init_rd_atom; /* outbound ones of a QP (ORD) */
 	uint32_t max_ud_msg;	      /* octets of one UD message over IPv4 */
 	uint32_t max_rc_msg;	      /* octets of one RC message */
-	uint32_t atomic_cap;	      /* enum siw_atomic_cap: SIW_ATOMIC_GLOB */
+	uint32_t max_mw;
+	uint32_t atomic_cap; /* enum siw_atomic_cap: SIW_ATOMIC_GLOB */
 };
 
 /* As enum ibv_atomic_cap: with respect to whom atomic operations are atomic. */
@@ -194,6 +197,8 @@ enum siw_access_flags {
 	SIW_ACCESS_REMOTE_WRITE = 2,
 	SIW_ACCESS_REMOTE_READ = 4,
 	SIW_ACCESS_REMOTE_ATOMIC = 8,
+	SIW_ACCESS_MW_BIND = 16,		/* of a region: windows may be bound to it */
+	SIW_ACCESS_ZERO_BASED = 32,		/* of a window: tagged offsets count from 0 */
 	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* siwarp's own, for siw_reg_mr_qp alone */
 };
 
@@ -208,15 +213,15 @@ struct siw_mr {
 };
 
 struct siw_pd *siw_alloc_pd(struct siw_context *context);
-/* EBUSY while an MR, QP, SRQ or AH of it is alive. */
+/* EBUSY while an MR, MW, QP, SRQ or AH of it is alive. */
 int siw_dealloc_pd(struct siw_pd *pd);
 
 /*
  * Registers length octets at addr; access is a set of enum siw_access_flags. Pins nothing; looks at
  * the first and the last page. A hole between them is found when somebody reaches into it, which
  * fails as a bad key does. Errors: EINVAL (length 0 is fine; beyond max_mr_size, wrapping, or
- * remote write or atomics without local write is not), EFAULT (memory absent, or not writable as asked),
- * ENOMEM (max_mr).
+ * remote write or atomics without local write is not, and a region that a peer may end takes no
+ * windows), EFAULT (memory absent, or not writable as asked), ENOMEM (max_mr).
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
 /*
@@ -225,7 +230,8 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
  * SIW_ACCESS_REMOTE_INVALIDATE that peer may end it by a Send with Invalidate: when the receive
  * completes (SIW_WC_WITH_INV) both keys are dead and the memory is the program's alone; siw_dereg_mr
  * is due as ever. (A peer whose own Read of the region is still being answered gets a reset instead.)
- * An STag without that right or of another QP stays as it is, and the peer is terminated. Local use,
+ * An STag without that right or of another QP stays as it is, and the peer is terminated. This end may
+ * end it in the same way, by SIW_WR_LOCAL_INV on that QP. Local use,
  * as an lkey, is not limited to the QP, which may be destroyed first.
  */
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
@@ -233,8 +239,9 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
  * The STag is dead when this returns, and no placement into the memory is in flight: one that another
  * thread is at is waited for, and a stream that is answering the peer's Read from here is reset.
  * EBUSY while a request of this end's own is on its way that uses the memory: a send or Write that
- * TCP or UDP has not taken, a Read or an atomic without its response. Posted receives do not keep it: one that a
- * message meets later completes with LOC_PROT_ERR.
+ * TCP or UDP has not taken, a Read or an atomic without its response. EBUSY too while a window is bound to
+ * it, or a bind to it is posted. Posted receives do not keep it: one that a message meets later
+ * completes with LOC_PROT_ERR.
  */
 int siw_dereg_mr(struct siw_mr *mr);
 
@@ -260,6 +267,69 @@ enum siw_rereg_mr_err_code {
  */
 int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
 		 int access);
+
+/* ---- memory windows -------------------------------------------------------------------------- */
+
+enum siw_mw_type {
+	SIW_MW_TYPE_1 = 1,
+	SIW_MW_TYPE_2 = 2,
+};
+
+/* As struct ibv_mw. */
+struct siw_mw {
+	struct siw_context *context;
+	struct siw_pd *pd;
+	uint32_t rkey; /* type 1: of the last bind posted; type 2: what the program keeps here */
+	uint32_t handle;
+	int type; /* enum siw_mw_type */
+};
+
+/* As struct ibv_mw_bind_info: length octets at addr, which lie in the region. */
+struct siw_mw_bind_info {
+	struct siw_mr *mr; /* made with SIW_ACCESS_MW_BIND */
+	uint64_t addr;
+	uint64_t length;
+	unsigned int
+		mw_access_flags; /* REMOTE_WRITE, REMOTE_READ, ZERO_BASED of siw_access_flags */
+};
+
+/* As struct ibv_mw_bind. */
+struct siw_mw_bind {
+	uint64_t wr_id;
+	unsigned int send_flags; /* enum siw_send_flags: FENCE, SIGNALED */
+	struct siw_mw_bind_info bind_info;
+};
+
+/*
+ * A window: what of a region peers may touch, and how, changed by requests on RC queue pairs. A bind
+ * or an invalidation takes effect when its turn in the send queue comes: who is told the key by a Send
+ * behind the bind finds the window open, and when the completion of an invalidation (of a bind elsewhere, of the
+ * siw_dealloc_mw) is there, no octet behind the old key changes any more. What of a Read's answer TCP
+ * has not taken then cannot be recalled: that stream is reset. A key that names nothing ends the peer's
+ * connection with a Terminate. A window grants nothing locally, and remote writing only in a region with local writing.
+ *
+ * Type 1 is bound by siw_bind_mw and belongs to its PD: the peers of all its QPs may use it. It gets a
+ * new key, as unpredictable as any STag, at each bind, which ends the binding before; a bind of length 0
+ * does only that.
+ *
+ * Type 2 is bound by SIW_WR_BIND_MW, to the QP that it is posted to, and belongs to its peer alone, in any
+ * connection that the QP comes to have. Its key has the upper 24 bits of the rkey that siw_alloc_mw gave and
+ * any low octet: siw_inc_rkey gives the next. It must be invalid to be bound: SIW_WR_LOCAL_INV on
+ * that QP, or a Send with Invalidate of its peer, makes it so. When that QP is gone, siw_dealloc_mw remains.
+ *
+ * Errors: EINVAL, ENOMEM (max_mw).
+ */
+struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type);
+/* Ends the binding too. EBUSY while a bind of it is posted that has not taken effect. */
+int siw_dealloc_mw(struct siw_mw *mw);
+/*
+ * Posts a bind of a window of type 1, as siw_post_send posts one of type 2, and puts the new key into
+ * mw->rkey. -EINVAL: it is of type 2, and what siw_post_send says of a bind. -ENOMEM: the queue or the
+ * table of keys is full.
+ */
+int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind);
+/* The key whose low octet is the next one, as ibv_inc_rkey. */
+uint32_t siw_inc_rkey(uint32_t rkey);
 
 /* ---- completion queues ----------------------------------------------------------------------- */
 
@@ -294,6 +364,8 @@ enum siw_wc_opcode {
 	SIW_WC_RDMA_READ = 2,
 	SIW_WC_COMP_SWAP = 3,
 	SIW_WC_FETCH_ADD = 4,
+	SIW_WC_BIND_MW = 5,
+	SIW_WC_LOCAL_INV = 6,
 	SIW_WC_RECV = 128,
 };
 
@@ -537,7 +609,9 @@ enum siw_wr_opcode {
 	 */
 	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* if it is wr.atomic.compare_add: wr.atomic.swap */
 	SIW_WR_ATOMIC_FETCH_AND_ADD = 6, /* adds wr.atomic.compare_add */
-	SIW_WR_SEND_WITH_INV = 9,	 /* RC */
+	SIW_WR_LOCAL_INV = 7,		 /* RC, as all below */
+	SIW_WR_BIND_MW = 8,
+	SIW_WR_SEND_WITH_INV = 9,
 	/*
 	 * The same with the masks of RFC 7306 section 5.1, by the numbers that the kernel has for them. If
 	 * the bits in masked.compare_add_mask are as in compare_add, those in masked.swap_mask become
@@ -565,7 +639,8 @@ struct siw_send_wr {
 	uint32_t send_flags;
 	union {
 		uint32_t imm_data;
-		uint32_t invalidate_rkey; /* SEND_WITH_INV: the peer's STag, which the Send ends */
+		/* SEND_WITH_INV: the peer's STag, which the Send ends; LOCAL_INV: our own */
+		uint32_t invalidate_rkey;
 	};
 	union {
 		struct {
@@ -590,6 +665,11 @@ struct siw_send_wr {
 			uint64_t compare_add_mask;
 			uint64_t swap_mask;
 		} masked; /* MASKED_ATOMIC_..., beside wr.atomic */
+		struct {
+			struct siw_mw *mw; /* of type 2 */
+			uint32_t rkey;	   /* that it shall have */
+			struct siw_mw_bind_info bind_info;
+		} bind_mw;
 		uint64_t reserved[6];
 	};
 };
@@ -695,6 +775,15 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
  * A UD message longer than a datagram holds (IPv4: max_ud_msg) completes with LOC_LEN_ERR at the
  * sender; one longer than the receive that it meets, at the receiver, which writes nothing of it.
  * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write or Read mean nothing and are no error.
+ *
+ * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV happen at this end, in their turn; with SIW_SEND_FENCE after the
+ * Reads that were posted before. They have no elements. -EINVAL: no window or none of type 2, a window or
+ * region of another device, flags other than those of siw_mw_bind_info, SIW_SEND_INLINE. A bind completes
+ * with MW_BIND_ERR, and the QP goes to ERR, if window, region and QP are not of one PD, the window is
+ * bound already, the rkey is another's, the region is closed or has no SIW_ACCESS_MW_BIND, it does not hold
+ * the range, lacks the local writing that remote writing and atomics need, or the length is 0. LOCAL_INV does so with
+ * LOC_PROT_ERR unless invalidate_rkey is that of a window of type 2 bound to this QP, or of a live region of siw_reg_mr_qp
+ * with SIW_ACCESS_REMOTE_INVALIDATE.
  */
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 /* -EINVAL too where the QP has an SRQ: receives are posted there. */

@@ -9,6 +9,7 @@ from siwarp.verbs import enums
 
 PREFIX = {
     "AccessFlag": "ACCESS_",
+    "MWType": "MW_",
     "WCStatus": "WC_",
     "WCOpcode": "WC_",
     "WCFlag": "WC_",
@@ -25,6 +26,7 @@ PREFIX = {
 }
 C_ENUM = {
     "AccessFlag": "siw_access_flags",
+    "MWType": "siw_mw_type",
     "WCStatus": "siw_wc_status",
     "WCOpcode": "siw_wc_opcode",
     "WCFlag": "siw_wc_flags",

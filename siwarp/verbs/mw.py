@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Memory windows: what of a region peers may touch, changed by requests on queue pairs."""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from siwarp.verbs._seam import Handle, check_pointer, lib, reap
+from siwarp.verbs.enums import AccessFlag, MWType, SendFlag, WROpcode
+from siwarp.verbs.mr import MR, RemoteBuffer
+from siwarp.verbs.pd import PD
+from siwarp.verbs.wr import SendWR
+
+if TYPE_CHECKING:
+    from siwarp.verbs.qp import QP
+
+__all__ = ["MW", "MWBind", "MWBindInfo", "inc_rkey"]
+
+
+def inc_rkey(rkey: int) -> int:
+    """Return the key whose low octet is the next one (``siw_inc_rkey``): for windows of type 2."""
+    return int(lib.siw_inc_rkey(rkey))
+
+
+@dataclass(frozen=True)
+class MWBindInfo:
+    """What a window is bound to (``struct siw_mw_bind_info``).
+
+    Attributes:
+        mr: the region, made with ``AccessFlag.MW_BIND``; ``None`` with length 0.
+        addr, length: the octets in it, by their address.
+        mw_access_flags: REMOTE_WRITE, REMOTE_READ; with ZERO_BASED the peer counts from 0.
+
+    """
+
+    mr: MR | None
+    addr: int
+    length: int
+    mw_access_flags: int
+
+
+@dataclass(frozen=True)
+class MWBind:
+    """A bind of a window of type 1 (``struct siw_mw_bind``), for ``QP.bind_mw``."""
+
+    info: MWBindInfo
+    wr_id: int = 0
+    send_flags: int = SendFlag.SIGNALED
+
+
+class MW(Handle):
+    """A memory window (``siw_alloc_mw``); closing it ends its binding.
+
+    ``bind()`` and ``invalidate()`` do for either type what ``QP.bind_mw`` (type 1), a ``SendWR``
+    with ``set_bind_wr`` and one with LOCAL_INV (type 2) do in pyverbs' words.
+
+    Raises:
+        Error: no such type (EINVAL).
+        LimitError: the device has no room for one more (ENOMEM).
+
+    """
+
+    __slots__ = ("_wrs", "pd", "type")
+    _what = "MW"
+    _destroy = lib.siw_dealloc_mw
+
+    pd: PD
+    type: MWType
+
+    def __init__(self, pd: PD, mw_type: int = MWType.TYPE_2) -> None:
+        reap()
+        c = check_pointer(
+            lib.siw_alloc_mw(pd._live(), int(mw_type)),
+            "making a memory window",
+            {errno.EINVAL: "mw_type is MWType.TYPE_1 or MWType.TYPE_2"},
+        )
+        self.pd = pd
+        self.type = MWType(mw_type)
+        self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
+        self._open(c, pd)
+
+    @property
+    def rkey(self) -> int:
+        """Its key: of the bind posted last, or what ``rkey`` was set to."""
+        return int(self._live().rkey)
+
+    @rkey.setter
+    def rkey(self, value: int) -> None:
+        self._live().rkey = value
+
+    def bind(
+        self,
+        qp: QP,
+        mr: MR,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        access: int = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ,
+        wr_id: int = 0,
+        send_flags: int = SendFlag.SIGNALED,
+    ) -> RemoteBuffer:
+        """Post a bind to ``length`` octets (default: all) of ``mr`` from ``offset`` on.
+
+        Returns what to tell the peer, by a send that is posted behind it. Type 2 takes the next
+        key each time, and must be invalid when the turn of the bind comes.
+
+        Raises:
+            ValueError: the octets are not inside the region.
+            LimitError, StateError, Error: as of ``QP.post_send``.
+
+        """
+        mr._live()
+        offset, length = mr._span(offset, length)
+        info = MWBindInfo(mr, mr.addr + offset, length, access)
+        if self.type == MWType.TYPE_1:
+            qp.bind_mw(self, MWBind(info, wr_id, send_flags))
+        else:
+            wr = SendWR(wr_id, WROpcode.BIND_MW, send_flags=send_flags)
+            wr.set_bind_wr(self, info)
+            qp.post_send(wr)
+            self.rkey = wr.rkey
+        start = 0 if access & AccessFlag.ZERO_BASED else info.addr
+        return RemoteBuffer(start, length, self.rkey)
+
+    def invalidate(
+        self, qp: QP, *, wr_id: int = 0, send_flags: int = SendFlag.SIGNALED | SendFlag.FENCE
+    ) -> None:
+        """Post the end of its binding: type 1 a bind of length 0, type 2 a LOCAL_INV.
+
+        When it has completed, no peer changes anything by the key any more.
+        """
+        if self.type == MWType.TYPE_1:
+            qp.bind_mw(self, MWBind(MWBindInfo(None, 0, 0, 0), wr_id, send_flags))
+            return
+        qp.post_send(
+            SendWR(wr_id, WROpcode.LOCAL_INV, send_flags=send_flags, invalidate_rkey=self.rkey)
+        )
+
+    def _shut(self) -> None:
+        # A work request must never point to a window that is gone.
+        for wr in list(self._wrs):
+            wr._forget_bind(self)
+        super()._shut()
+
+    def _busy(self) -> str:
+        return (
+            f"a bind of it is posted and has not taken effect, to one of {self.pd._queue_pairs()}: "
+            "poll for its completion, or close that QP, first"
+        )
+
+    def _name(self) -> str:
+        return f"{self.type.name} rkey={self.rkey:#x}"
