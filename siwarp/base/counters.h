@@ -54,6 +54,20 @@
 	X(rnr_parked, "Sends that came before a receive was posted, and waited (roce)")   \
 	X(rnr_expired, "connections ended because no receive was posted in time (roce)")  \
 	X(cq_overflow, "completions lost because a completion queue was full")            \
+	X(rd_hellos, "handshakes of reliable datagrams: datagrams sent")                  \
+	X(rd_acks, "acknowledgements of reliable datagrams sent by themselves")           \
+	X(rd_probes, "probes of reliable datagrams sent")                                 \
+	X(rd_retransmits, "reliable datagrams sent again")                                \
+	X(rd_duplicates, "datagrams dropped: reliable ones that were here before")        \
+	X(rd_gone, "peers of reliable datagrams found gone")                              \
+	X(rd_evicted, "idle peers of reliable datagrams forgotten, for new ones")         \
+	X(rd_mtu_lowered, "times a path turned out to take shorter datagrams only")       \
+	X(drop_rd_window, "datagrams dropped: reliable ones past the window")             \
+	X(drop_rd_ack, "datagrams dropped: they acknowledge what was not sent")           \
+	X(drop_rd_epoch, "datagrams dropped: of reliable ones, wrong epoch")              \
+	X(drop_rd_hello, "datagrams dropped: handshakes too short or too many")           \
+	X(drop_rd_cookie, "datagrams dropped: a cookie that is wrong, old or used")       \
+	X(drop_rd_peers, "datagrams dropped: no room for another reliable peer")          \
 	X(epoll_waits, "calls of epoll_wait")                                             \
 	X(progress_wakeups, "times a progress thread woke up")                            \
 	X(tx_partial, "writes of which the socket took a part")                           \

@@ -59,6 +59,16 @@
 	  "error messages a device sends a second, and at once")                              \
 	X(err_source_rate, "SIWARP_ERR_SOURCE_RATE", "--err-source-rate", 20, 0, 1000000,     \
 	  "of these to one source address")                                                   \
+	X(peer_timeout_ms, "SIWARP_PEER_TIMEOUT_MS", "--peer-timeout-ms", 10000, 100, 600000, \
+	  "milliseconds an RD peer may be silent while it owes an answer")                    \
+	X(rd_peers, "SIWARP_RD_PEERS", "--rd-peers", 65536, 1, 1 << 24,                       \
+	  "peers that one RD queue pair remembers")                                           \
+	X(rd_window, "SIWARP_RD_WINDOW", "--rd-window", 4 << 20, 65536, 65535 << 10,          \
+	  "octets that an RD peer may have outstanding here")                                 \
+	X(rd_octets, "SIWARP_RD_OCTETS", "--rd-octets", 64 << 20, 1 << 20, 1ll << 40,         \
+	  "octets that an RD queue pair holds of all peers, each way")                        \
+	X(rd_datagram, "SIWARP_RD_DATAGRAM", "--rd-datagram", 0, 0, 65507,                    \
+	  "octets of the longest RD datagram; 0: what the path takes")                        \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
 	X(markers, "SIWARP_MARKERS", "--markers", 0, 0, 1,                                    \

@@ -250,6 +250,51 @@ static void retry_stalled(struct siw_llp_port *port)
 	}
 }
 
+void siw_llp_sock_timed(struct siw_llp_sock *sock)
+{
+	siw_link_add(&sock->port->timed, &sock->timed);
+}
+
+/* The earliest time stays. Pairs with release_timed(), which takes it before it looks at the sockets. */
+static bool lower(uint64_t *due, uint64_t at)
+{
+	uint64_t before = __atomic_load_n(due, __ATOMIC_RELAXED);
+
+	do {
+		if (before <= at)
+			return false;
+	} while (!__atomic_compare_exchange_n(due, &before, at, true, __ATOMIC_SEQ_CST,
+					      __ATOMIC_RELAXED));
+	return true;
+}
+
+void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+{
+	lower(&sock->due_ns, at);
+	if (lower(&sock->port->timed_due, at))
+		siw_llp_port_changed(sock->port); /* who sleeps must be up earlier */
+}
+
+static void release_timed(struct siw_llp_port *port)
+{
+	uint64_t now = siw_now_ns(), due;
+
+	if (now < __atomic_load_n(&port->timed_due, __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n(&port->timed_due, UINT64_MAX, __ATOMIC_SEQ_CST);
+	for (struct siw_link *l = port->timed.next; l != &port->timed; l = l->next) {
+		struct siw_llp_sock *sock = SIW_LLP_OF(l, timed);
+
+		due = __atomic_load_n(&sock->due_ns, __ATOMIC_SEQ_CST);
+		if (due > now) {
+			lower(&port->timed_due, due);
+			continue;
+		}
+		__atomic_store_n(&sock->due_ns, UINT64_MAX, __ATOMIC_SEQ_CST);
+		siw_llp_sock_ready(sock);
+	}
+}
+
 /* A few sockets a time, in turn. */
 static void sample_drops(struct siw_llp_port *port)
 {
@@ -380,6 +425,8 @@ int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
 		retry_stalled(port);
 	if (__builtin_expect(__atomic_load_n(&port->fault_due, __ATOMIC_RELAXED) != UINT64_MAX, 0))
 		siw_llp_fault_release(port);
+	if (__atomic_load_n(&port->timed_due, __ATOMIC_RELAXED) != UINT64_MAX)
+		release_timed(port);
 	if (must_ask(port))
 		ask_epoll(port);
 	if (port->n_ring == 0)
@@ -445,6 +492,8 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	siw_link_init(&port->all);
 	siw_lock_init(&port->wish_lock);
 	port->fault_due = UINT64_MAX;
+	siw_link_init(&port->timed);
+	port->timed_due = UINT64_MAX;
 	port->max_hot = (int)siw_settings()->hot_sockets;
 	port->owner = getpid();
 	port->wake_fd = siw_llp_event_open();

@@ -121,6 +121,8 @@ void siw_llp_rd_taken(struct siw_llp_rd_peer *peer);
  */
 void siw_llp_rd_hold(struct siw_llp_rd_peer *peer);
 void siw_llp_rd_resume(struct siw_llp_rd_peer *peer);
+/* The layer above awaits something of this peer though all was acknowledged: so it must not be silent. */
+void siw_llp_rd_expect(struct siw_llp_rd_peer *peer, bool expected);
 
 /* cffi: end */
 

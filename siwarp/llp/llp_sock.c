@@ -46,6 +46,8 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, 
 	sock->token = token;
 	sock->port = port;
 	siw_link_init(&sock->ring);
+	siw_link_init(&sock->timed);
+	sock->due_ns = UINT64_MAX;
 	rv = siw_llp_sock_register(sock);
 	if (rv < 0) {
 		free(sock);
@@ -68,6 +70,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	siw_llp_tap_close(sock);
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
+	siw_link_del(&sock->timed);
 	sock->port->n_data -= is_data((enum siw_llp_kind)sock->kind);
 	/* Linux closes the descriptor also where close() says EINTR: never twice. */
 	siw_llp_fd_close(sock->fd);

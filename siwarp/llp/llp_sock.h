@@ -53,9 +53,11 @@ struct siw_llp_sock {
 	bool udp;	    /* never changes */
 	uint8_t shared;	    /* several threads send on it: siw_llp_shared() */
 	bool aborted;	    /* its closing resets */
+	uint64_t due_ns;    /* when it is to be handed out whatever came; UINT64_MAX: never */
 	int error;	    /* how its connecting ended */
 	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
 	struct siw_link all;
+	struct siw_link timed;	 /* it has timers */
 	struct siw_llp_tap *tap; /* of llp_tap.c, under its lock; NULL until a capture met it */
 	struct siw_llp_faulty *faulty; /* of llp_fault.c; NULL until a plan of faults met it */
 };
@@ -89,6 +91,8 @@ struct siw_llp_port {
 	uint8_t armed;
 	/* When something that a plan of faults holds is due: llp_fault.c; UINT64_MAX: never. */
 	uint64_t fault_due;
+	uint64_t
+		timed_due; /* when the first of the sockets with timers is due; UINT64_MAX: never */
 	uint32_t fault_generation; /* under the caller's lock: of the plan at the last release */
 
 	int epfd, wake_fd;
@@ -97,6 +101,7 @@ struct siw_llp_port {
 	uint64_t stalled_until; /* ns: when they are tried again */
 	uint64_t quiet_rounds;	/* askings of epoll that brought nothing */
 	struct siw_link all;	/* every socket */
+	struct siw_link timed;	/* those with timers */
 };
 
 #define SIW_LLP_OF(link, member) siw_container(link, struct siw_llp_sock, member)
@@ -106,6 +111,9 @@ struct siw_llp_port {
 int siw_llp_sock_register(struct siw_llp_sock *sock);
 /* It may have something: onto the ready ring, or marked if it is hot. */
 void siw_llp_sock_ready(struct siw_llp_sock *sock);
+/* Any thread: it is handed out at this time (base/clock.h) at the latest. Needs siw_llp_sock_timed(). */
+void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
+void siw_llp_sock_timed(struct siw_llp_sock *sock);
 /* It has nothing: EAGAIN. */
 void siw_llp_sock_drained(struct siw_llp_sock *sock);
 /* Its end: EOF or an error, told once; it leaves the hot set, where it would be told for ever. */

@@ -31,7 +31,10 @@ static uint64_t due_at(const struct siw_llp_port *port)
 {
 	uint64_t faults = siw_llp_fault_wake_at(port);
 	uint64_t own = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
+	uint64_t timed = __atomic_load_n(&port->timed_due, __ATOMIC_SEQ_CST);
 
+	if (timed != UINT64_MAX && (!own || timed < own))
+		own = timed;
 	return !own || (faults && faults < own) ? faults : own;
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/settings.h"
 #include "llp/llp.h"
+#include "llp/llp_rd.h"
 
 enum {
 	FUZZ_CRC = 1,

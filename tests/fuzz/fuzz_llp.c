@@ -393,3 +393,170 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	return siw_llp_local(sock, out);
 }
+
+/* ---- reliable datagrams: one peer, segments as the datagrams above, all is accepted at once --------- */
+
+struct siw_llp_rd {
+	int unused;
+};
+
+struct siw_llp_rd_peer {
+	void *upper;
+	uint64_t framed;
+};
+
+static struct siw_llp_rd_peer rd_peer;
+static uint8_t rd_segment[65536];
+static bool rd_offered;
+static uint32_t rd_len;
+
+int siw_llp_rd_open(struct siw_llp_port *port, const struct siw_llp_rd_attr *attr,
+		    struct siw_llp_rd **out)
+{
+	(void)port, (void)attr;
+	memset(&rd_peer, 0, sizeof(rd_peer));
+	rd_offered = false;
+	*out = calloc(1, sizeof(**out));
+	CHECK(*out);
+	return 0;
+}
+
+void siw_llp_rd_close(struct siw_llp_rd *rd)
+{
+	free(rd);
+}
+
+int siw_llp_rd_local(struct siw_llp_rd *rd, struct siw_addr *out)
+{
+	(void)rd;
+	*out = fuzz_addr;
+	return 0;
+}
+
+void siw_llp_rd_again(struct siw_llp_rd *rd)
+{
+	(void)rd;
+}
+
+void siw_llp_rd_set_qkey(struct siw_llp_rd *rd, uint32_t qkey)
+{
+	(void)rd, (void)qkey;
+}
+
+int siw_llp_rd_peer(struct siw_llp_rd *rd, const struct siw_addr *addr,
+		    struct siw_llp_rd_peer **out)
+{
+	(void)rd, (void)addr;
+	*out = &rd_peer;
+	return 0;
+}
+
+const struct siw_addr *siw_llp_rd_peer_addr(const struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	return &fuzz_addr;
+}
+
+void siw_llp_rd_set_upper(struct siw_llp_rd_peer *peer, void *upper)
+{
+	peer->upper = upper;
+}
+
+void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer)
+{
+	return peer->upper;
+}
+
+uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	return 4;
+}
+
+void siw_llp_rd_reset(struct siw_llp_rd_peer *peer)
+{
+	peer->framed = 0;
+}
+
+uint32_t siw_llp_rd_mulpdu(const struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	return 1400;
+}
+
+int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
+		  const struct iovec *iov, int n)
+{
+	struct iovec first = { (void *)head, head_len };
+
+	take(&first, 1);
+	take(iov, n);
+	peer->framed++;
+	return 1;
+}
+
+int siw_llp_rd_flush(struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	return 1;
+}
+
+bool siw_llp_rd_blocked(const struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	return false;
+}
+
+uint64_t siw_llp_rd_framed(const struct siw_llp_rd_peer *peer)
+{
+	return peer->framed;
+}
+
+uint64_t siw_llp_rd_accepted(const struct siw_llp_rd_peer *peer)
+{
+	return peer->framed;
+}
+
+int siw_llp_rd_recv(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
+{
+	struct siw_addr source;
+	ssize_t len;
+
+	(void)rd;
+	if (!rd_offered) {
+		len = siw_llp_udp_recv(NULL, &source, rd_segment, sizeof(rd_segment));
+		if (len < 0)
+			return 0;
+		rd_len = (uint32_t)len;
+		rd_offered = true;
+	}
+	*event = (struct siw_llp_rd_event){
+		.kind = SIW_LLP_RD_SEGMENT,
+		.peer = &rd_peer,
+		.data = rd_segment,
+		.len = rd_len,
+	};
+	return 1;
+}
+
+void siw_llp_rd_taken(struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	rd_offered = false;
+}
+
+void siw_llp_rd_hold(struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	rd_offered = false;
+}
+
+void siw_llp_rd_resume(struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+}
+
+void siw_llp_rd_expect(struct siw_llp_rd_peer *peer, bool expected)
+{
+	(void)peer, (void)expected;
+}

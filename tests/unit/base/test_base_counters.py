@@ -28,7 +28,10 @@ WORDS = """
     send_errors terminate_tx
     terminate_rx crc_errors marker_errors connects accepts rejects startups_held
     startups_refused startup_timeouts confirm_reads confirm_none rnr_parked rnr_expired
-    cq_overflow epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors
+    cq_overflow
+    rd_hellos rd_acks rd_probes rd_retransmits rd_duplicates rd_gone rd_evicted rd_mtu_lowered
+    drop_rd_window drop_rd_ack drop_rd_epoch drop_rd_hello drop_rd_cookie drop_rd_peers
+    epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors
     fault_loss fault_blackout fault_limit fault_dup fault_reorder fault_corrupt fault_delay
     fault_reset fault_short fault_closed
 """

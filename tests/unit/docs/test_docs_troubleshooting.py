@@ -18,6 +18,7 @@ TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
     "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_parked", "err_sent",
     "err_received",
+    "rd_hellos", "rd_acks", "rd_probes", "rd_evicted",
 }  # fmt: skip
 
 #: Texts that no entry is needed for: a pattern of where they stand, or of the text, and why.

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_rd.c - an endpoint: opened, closed, what comes to it, what it tells. */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "base/crc32c.h"
+#include "base/settings.h"
+#include "llp/llp_rd_impl.h"
+
+#define TRIES 64 /* datagrams that one call looks at */
+
+/* ---- opened, closed ------------------------------------------------------------------------------ */
+
+/* What the kernel can hold for us bounds what peers may send before we look. */
+static uint32_t window_of(const struct siw_llp_sock *sock)
+{
+	uint64_t window = (uint64_t)siw_settings()->rd_window;
+	int rcvbuf = 0;
+	socklen_t len = sizeof(rcvbuf);
+
+	if (!getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len) && rcvbuf > 0 &&
+	    (uint64_t)rcvbuf / 2 < window)
+		window = (uint64_t)rcvbuf / 2;
+	window /= SIW_RD_UNIT;
+	return window > UINT16_MAX ? UINT16_MAX : window < 64 ? 64 : (uint32_t)window;
+}
+
+static void set_up(struct siw_llp_rd *rd, struct siw_llp_port *port,
+		   const struct siw_llp_rd_attr *attr)
+{
+	const struct siw_settings *set = siw_settings();
+
+	siw_lock_init(&rd->lock);
+	rd->port = port;
+	rd->crc = !attr->no_crc;
+	rd->ird = attr->ird;
+	rd->qkey = attr->qkey;
+	rd->max_peers = attr->max_peers ? attr->max_peers : (uint32_t)set->rd_peers;
+	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
+					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
+	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
+	rd->due = SIW_RD_NEVER;
+	rd->began = rd->now = siw_now_ns();
+	siw_siphash_key(&rd->key);
+}
+
+int siw_llp_rd_open(struct siw_llp_port *port, const struct siw_llp_rd_attr *attr,
+		    struct siw_llp_rd **out)
+{
+	struct siw_llp_rd *rd = calloc(1, sizeof(*rd));
+	struct siw_addr local;
+	int r = -ENOMEM;
+
+	if (!rd)
+		return r;
+	set_up(rd, port, attr);
+	rd->rx_buf = malloc(SIW_RD_BUF);
+	if (!rd->rx_buf || siw_llp_rd_table_init(rd))
+		goto free_rd;
+	if (attr->fd >= 0)
+		r = siw_llp_udp_adopt(port, attr->fd, attr->token, &rd->sock);
+	else
+		r = siw_llp_udp_open(port, &attr->local, attr->token, &rd->sock);
+	if (r)
+		goto free_rd;
+	r = siw_llp_local(rd->sock, &local);
+	if (r)
+		goto close_sock;
+	rd->ipv6 = local.family == AF_INET6;
+	rd->window_units = window_of(rd->sock);
+	siw_llp_rd_mtu_socket(rd);
+	siw_llp_sock_timed(rd->sock);
+	*out = rd;
+	return 0;
+
+close_sock:
+	siw_llp_close(rd->sock);
+free_rd:
+	if (rd->table)
+		siw_llp_rd_table_fini(rd);
+	free(rd->rx_buf);
+	free(rd);
+	return r;
+}
+
+void siw_llp_rd_close(struct siw_llp_rd *rd)
+{
+	if (!rd)
+		return;
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
+
+		if (peer->state == SIW_RD_OPEN && getpid() == rd->port->owner)
+			siw_llp_rd_bye(peer);
+	}
+	siw_llp_rd_table_fini(rd);
+	siw_llp_close(rd->sock);
+	free(rd->rx_buf);
+	free(rd);
+}
+
+int siw_llp_rd_local(struct siw_llp_rd *rd, struct siw_addr *out)
+{
+	return siw_llp_local(rd->sock, out);
+}
+
+void siw_llp_rd_again(struct siw_llp_rd *rd)
+{
+	siw_llp_again(rd->sock);
+}
+
+void siw_llp_rd_set_qkey(struct siw_llp_rd *rd, uint32_t qkey)
+{
+	siw_lock(&rd->lock);
+	rd->qkey = qkey;
+	siw_unlock(&rd->lock);
+}
+
+/* ---- peers, as the layer above sees them --------------------------------------------------------- */
+
+int siw_llp_rd_peer(struct siw_llp_rd *rd, const struct siw_addr *addr,
+		    struct siw_llp_rd_peer **out)
+{
+	int r;
+
+	siw_lock(&rd->lock);
+	r = siw_llp_rd_make(rd, addr, out);
+	siw_unlock(&rd->lock);
+	return r;
+}
+
+const struct siw_addr *siw_llp_rd_peer_addr(const struct siw_llp_rd_peer *peer)
+{
+	return &peer->addr;
+}
+
+void siw_llp_rd_set_upper(struct siw_llp_rd_peer *peer, void *upper)
+{
+	siw_lock(&peer->rd->lock);
+	peer->upper = upper;
+	siw_unlock(&peer->rd->lock);
+}
+
+void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer)
+{
+	return peer->upper;
+}
+
+uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer)
+{
+	return __atomic_load_n(&peer->ird, __ATOMIC_RELAXED);
+}
+
+uint32_t siw_llp_rd_mulpdu(const struct siw_llp_rd_peer *peer)
+{
+	return __atomic_load_n(&peer->datagram, __ATOMIC_RELAXED) - SIW_RD_OVERHEAD;
+}
+
+void siw_llp_rd_reset(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	siw_lock(&rd->lock);
+	if (peer->state == SIW_RD_OPEN)
+		siw_llp_rd_bye(peer);
+	siw_llp_rd_over(peer, 0);
+	siw_unlock(&rd->lock);
+}
+
+/* ---- what comes ------------------------------------------------------------------------------------ */
+
+/* Whether the datagram in rx_buf may be acted upon at all; counts it if not. */
+static bool credible(struct siw_llp_rd *rd, size_t len)
+{
+	const struct siw_rd_wire *wire = (const struct siw_rd_wire *)rd->rx_buf;
+	uint32_t crc;
+
+	if (len < SIW_RD_OVERHEAD || len > SIW_RD_BUF) {
+		siw_drop(SIW_COUNTER_drop_short);
+		return false;
+	}
+	memcpy(&crc, rd->rx_buf + len - SIW_DGRAM_CRC_LEN, sizeof(crc));
+	if (rd->crc && siw_crc32c(0, rd->rx_buf, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
+		siw_drop(SIW_COUNTER_drop_crc);
+		return false;
+	}
+	if ((wire->llp.type & 0x0f) != (SIW_DGRAM_VERSION << 2 | SIW_DGRAM_MARK)) {
+		siw_drop(SIW_COUNTER_drop_version);
+		return false;
+	}
+	if (wire->llp.dest_index) {
+		siw_drop(SIW_COUNTER_drop_header);
+		return false;
+	}
+	if (ntohl(wire->llp.qkey) != rd->qkey) {
+		siw_drop(SIW_COUNTER_drop_qkey);
+		return false;
+	}
+	return true;
+}
+
+/* A first sign of life of a pair that this end began. */
+static void opened(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	if (!peer->rtos)
+		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
+	peer->state = SIW_RD_OPEN;
+	peer->backoff = peer->rtos = 0;
+	peer->timer_ns = SIW_RD_NEVER;
+}
+
+/* Of this peer, in this life: DATA, ACK, PROBE, BYE. */
+static void of_pair(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wire, uint32_t len,
+		    uint64_t now)
+{
+	uint32_t body = len - SIW_RD_OVERHEAD;
+
+	if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE) {
+		siw_llp_rd_got_bye(peer, wire);
+		return;
+	}
+	if (peer->state == SIW_RD_ECHOED)
+		opened(peer, now);
+	peer->heard_ns = now;
+	siw_llp_rd_touch(peer, now);
+	if (peer->ird != wire->ird)
+		__atomic_store_n(&peer->ird, wire->ird, __ATOMIC_RELAXED);
+	if (peer->verify) {
+		peer->verify = false;
+		peer->since_ns = 0;
+		siw_llp_rd_tell(peer, SIW_RD_TELL_ACKED);
+	}
+	switch (wire->llp.type >> 4) {
+	case SIW_DGRAM_RD_DATA:
+		siw_llp_rd_acked(peer, wire, NULL, 0, now);
+		siw_llp_rd_data(peer, wire, len, now);
+		break;
+	case SIW_DGRAM_RD_ACK:
+		siw_llp_rd_acked(peer, wire, (const uint8_t *)(wire + 1), body, now);
+		if (wire->flags & SIW_RD_PROBED)
+			siw_llp_rd_mtu_probed(peer, ntohl(wire->llp.psn));
+		break;
+	default:
+		siw_llp_rd_acked(peer, wire, NULL, 0, now);
+		siw_llp_rd_send_ack(peer, SIW_RD_PROBED, ntohl(wire->llp.psn), now);
+	}
+}
+
+static bool is_pair(const struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wire)
+{
+	return peer && peer->state >= SIW_RD_ECHOED && ntohl(wire->dest_epoch) == peer->epoch &&
+	       ntohl(wire->source_epoch) == peer->peer_epoch;
+}
+
+static void datagram(struct siw_llp_rd *rd, const struct siw_addr *from, uint32_t len)
+{
+	const struct siw_rd_wire *wire = (const struct siw_rd_wire *)rd->rx_buf;
+	uint64_t now = rd->now = siw_now_ns();
+	struct siw_llp_rd_peer *peer;
+
+	switch (wire->llp.type >> 4) {
+	case SIW_DGRAM_RD_HELLO:
+		siw_llp_rd_got_hello(rd, from, wire, len);
+		return;
+	case SIW_DGRAM_RD_CHALLENGE:
+		siw_llp_rd_got_challenge(rd, from, wire, len, now);
+		return;
+	case SIW_DGRAM_RD_ECHO:
+		siw_llp_rd_got_echo(rd, from, wire, len, now);
+		return;
+	case SIW_DGRAM_RD_DATA:
+	case SIW_DGRAM_RD_ACK:
+	case SIW_DGRAM_RD_PROBE:
+	case SIW_DGRAM_RD_BYE:
+		peer = siw_llp_rd_find(rd, from);
+		if (is_pair(peer, wire))
+			of_pair(peer, wire, len, now);
+		else if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE)
+			siw_drop(SIW_COUNTER_drop_rd_epoch);
+		else
+			siw_llp_rd_refuse(rd, from, wire, now);
+		return;
+	default:
+		siw_drop(SIW_COUNTER_drop_opcode);
+	}
+}
+
+/* ---- what is told ---------------------------------------------------------------------------------- */
+
+/* RESTARTED or GONE was told before: who asks on has dealt with it, and may send anew. */
+static void settle(struct siw_llp_rd *rd)
+{
+	if (!rd->settle)
+		return;
+	rd->settle->settling = false;
+	rd->settle = NULL;
+}
+
+static int news_of(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	if (peer->tell & SIW_RD_TELL_OVER) {
+		peer->tell &= (uint8_t)~SIW_RD_TELL_OVER;
+		peer->settling = true;
+		rd->settle = peer;
+		return peer->over_kind;
+	}
+	if (peer->tell & SIW_RD_TELL_NEW) {
+		peer->tell &= (uint8_t)~SIW_RD_TELL_NEW;
+		return SIW_LLP_RD_NEW_PEER;
+	}
+	peer->tell = 0;
+	return SIW_LLP_RD_ACKED;
+}
+
+static int offer(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
+{
+	struct siw_llp_rd_peer *peer = rd->offered;
+	const uint8_t *datagram = rd->rx_buf;
+	uint32_t len = rd->direct_len;
+
+	if (!rd->direct) {
+		const struct siw_rd_held *held = &peer->rx->slot[peer->rcv & peer->rx->mask];
+
+		datagram = held->buf;
+		len = held->len;
+	}
+	*event = (struct siw_llp_rd_event){
+		.kind = SIW_LLP_RD_SEGMENT,
+		.peer = peer,
+		.data = datagram + SIW_RD_LEN,
+		.len = len - SIW_RD_OVERHEAD,
+	};
+	return 1;
+}
+
+static int next_event(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
+{
+	struct siw_llp_rd_peer *peer;
+
+	if (!siw_link_alone(&rd->news)) {
+		peer = siw_container(rd->news.next, struct siw_llp_rd_peer, news);
+		*event = (struct siw_llp_rd_event){ .kind = news_of(peer), .peer = peer };
+		if (!peer->tell)
+			siw_link_del(&peer->news);
+		return 1;
+	}
+	if (!rd->offered && !siw_link_alone(&rd->ready)) {
+		rd->offered = siw_container(rd->ready.next, struct siw_llp_rd_peer, ready);
+		rd->direct = false;
+		siw_link_del(&rd->offered->ready);
+	}
+	return rd->offered ? offer(rd, event) : 0;
+}
+
+/* Nothing came: what is owed, and what is due. */
+static void when_empty(struct siw_llp_rd *rd)
+{
+	uint64_t now;
+
+	if (rd->due == SIW_RD_NEVER && !rd->blocked)
+		return;
+	now = siw_now_ns();
+	while (!siw_link_alone(&rd->acks)) {
+		struct siw_llp_rd_peer *peer =
+			siw_container(rd->acks.next, struct siw_llp_rd_peer, acks);
+
+		if (peer->due_acks < 2 && now - peer->ack_ns < SIW_RD_ACK_NS)
+			break;
+		siw_llp_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+	}
+	if (now >= rd->due || rd->blocked) {
+		rd->blocked = false;
+		siw_llp_rd_tick(rd, now);
+	} else {
+		/* The time at which the socket came up may have been one that is past. */
+		siw_llp_sock_due(rd->sock, rd->due);
+	}
+}
+
+int siw_llp_rd_recv(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
+{
+	struct siw_addr from;
+	int r = 0;
+
+	siw_lock(&rd->lock);
+	settle(rd);
+	for (int i = 0; i < TRIES; i++) {
+		ssize_t len;
+
+		r = next_event(rd, event);
+		if (r)
+			goto out;
+		siw_unlock(&rd->lock);
+		len = siw_llp_udp_recv(rd->sock, &from, rd->rx_buf, SIW_RD_BUF);
+		siw_lock(&rd->lock);
+		if (len < 0) {
+			when_empty(rd);
+			r = next_event(rd, event);
+			goto out;
+		}
+		if (credible(rd, (size_t)len))
+			datagram(rd, &from, (uint32_t)len);
+	}
+	/* A flood of rubbish must not keep the others waiting. */
+	siw_llp_again(rd->sock);
+out:
+	siw_unlock(&rd->lock);
+	return r;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_rd_peer.c - the table of peers, what is told of them, and buffers. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "llp/llp_rd_impl.h"
+
+#define TOUCH_NS (100 * SIW_RD_MS)
+
+/* ---- buffers --------------------------------------------------------------------------------------
+ *
+ * Of sizes by powers of two; what is given back is used again at once, while it is in the cache.
+ */
+
+void *siw_llp_rd_buf(struct siw_llp_rd *rd, uint32_t octets, uint8_t *class)
+{
+	uint8_t c = 0;
+
+	while ((1u << (c + SIW_RD_CLASS_LEAST)) < octets)
+		c++;
+	*class = c;
+	if (rd->pool[c].n)
+		return rd->pool[c].free[--rd->pool[c].n];
+	return malloc((size_t)1 << (c + SIW_RD_CLASS_LEAST));
+}
+
+void siw_llp_rd_buf_free(struct siw_llp_rd *rd, void *buf, uint8_t class)
+{
+	if (rd->pool[class].n == (int)(sizeof(rd->pool[0].free) / sizeof(rd->pool[0].free[0])))
+		free(buf);
+	else
+		rd->pool[class].free[rd->pool[class].n++] = buf;
+}
+
+/* ---- the table ------------------------------------------------------------------------------------ */
+
+int siw_llp_rd_table_init(struct siw_llp_rd *rd)
+{
+	siw_link_init(&rd->lru);
+	siw_link_init(&rd->active);
+	siw_link_init(&rd->news);
+	siw_link_init(&rd->ready);
+	siw_link_init(&rd->acks);
+	rd->buckets = 16;
+	rd->table = calloc(rd->buckets, sizeof(rd->table[0]));
+	return rd->table ? 0 : -ENOMEM;
+}
+
+static void unhash(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	struct siw_llp_rd_peer **at = &rd->table[peer->hash & (rd->buckets - 1)];
+
+	while (*at != peer)
+		at = &(*at)->chain;
+	*at = peer->chain;
+}
+
+static void forget(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	siw_llp_rd_tx_free(peer);
+	siw_llp_rd_rx_free(peer);
+	unhash(peer);
+	siw_link_del(&peer->lru);
+	siw_link_del(&peer->active);
+	siw_link_del(&peer->news);
+	siw_link_del(&peer->ready);
+	siw_link_del(&peer->acks);
+	if (rd->last == peer)
+		rd->last = NULL;
+	if (rd->offered == peer)
+		rd->offered = NULL;
+	if (rd->settle == peer)
+		rd->settle = NULL;
+	rd->n_peers--;
+	free(peer);
+}
+
+void siw_llp_rd_table_fini(struct siw_llp_rd *rd)
+{
+	while (!siw_link_alone(&rd->lru))
+		forget(siw_container(rd->lru.next, struct siw_llp_rd_peer, lru));
+	free(rd->table);
+	for (int c = 0; c < SIW_RD_CLASSES; c++)
+		while (rd->pool[c].n)
+			free(rd->pool[c].free[--rd->pool[c].n]);
+}
+
+static uint32_t hash_of(const struct siw_llp_rd *rd, const struct siw_addr *addr)
+{
+	/* The scope counts only where both have one, so it is not in the hash. */
+	return (uint32_t)siw_siphash(&rd->key, addr, offsetof(struct siw_addr, scope));
+}
+
+struct siw_llp_rd_peer *siw_llp_rd_find(struct siw_llp_rd *rd, const struct siw_addr *addr)
+{
+	struct siw_llp_rd_peer *peer = rd->last;
+	uint32_t hash;
+
+	if (peer && siw_addr_same(&peer->addr, addr))
+		return peer;
+	hash = hash_of(rd, addr);
+	for (peer = rd->table[hash & (rd->buckets - 1)]; peer; peer = peer->chain)
+		if (peer->hash == hash && siw_addr_same(&peer->addr, addr)) {
+			rd->last = peer;
+			return peer;
+		}
+	return NULL;
+}
+
+/* Twice as many buckets, if there is memory for them. */
+static void widen(struct siw_llp_rd *rd)
+{
+	uint32_t n = rd->buckets * 2;
+	struct siw_llp_rd_peer **table = calloc(n, sizeof(table[0]));
+
+	if (!table)
+		return;
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
+
+		peer->chain = table[peer->hash & (n - 1)];
+		table[peer->hash & (n - 1)] = peer;
+	}
+	free(rd->table);
+	rd->table = table;
+	rd->buckets = n;
+}
+
+/* Nothing of it is in progress, here or above, and no datagram of it can still be on its way. */
+static bool is_idle(const struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
+
+	return !peer->upper && !peer->tx && !peer->rx && !peer->tell && !peer->settling &&
+	       !peer->expect && siw_link_alone(&peer->ready) && peer->rd->offered != peer &&
+	       (peer->state == SIW_RD_CLOSED || now - last >= SIW_RD_IDLE_NS);
+}
+
+/* A few of the oldest are looked at: the rest are younger, or in use. */
+static bool make_room(struct siw_llp_rd *rd, uint64_t now)
+{
+	struct siw_link *l = rd->lru.next;
+
+	for (int i = 0; i < 16 && l != &rd->lru; i++, l = l->next) {
+		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
+
+		if (is_idle(peer, now)) {
+			siw_count(SIW_COUNTER_rd_evicted, 1);
+			forget(peer);
+			return true;
+		}
+	}
+	return false;
+}
+
+uint32_t siw_llp_rd_new_epoch(struct siw_llp_rd *rd)
+{
+	uint32_t epoch;
+
+	do {
+		rd->epochs++;
+		epoch = (uint32_t)siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
+	} while (!epoch);
+	return epoch;
+}
+
+int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
+		    struct siw_llp_rd_peer **out)
+{
+	struct siw_llp_rd_peer *peer = siw_llp_rd_find(rd, addr);
+	uint64_t now;
+
+	*out = peer;
+	if (peer)
+		return 0;
+	now = siw_now_ns();
+	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
+		return -ENOBUFS;
+	peer = calloc(1, sizeof(*peer));
+	if (!peer)
+		return -ENOMEM;
+	peer->rd = rd;
+	peer->addr = *addr;
+	peer->hash = hash_of(rd, addr);
+	peer->epoch = siw_llp_rd_new_epoch(rd);
+	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
+	peer->heard_ns = now;
+	siw_link_init(&peer->active);
+	siw_link_init(&peer->news);
+	siw_link_init(&peer->ready);
+	siw_link_init(&peer->acks);
+	if (++rd->n_peers > rd->buckets)
+		widen(rd);
+	siw_link_add(&rd->lru, &peer->lru);
+	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
+	rd->table[peer->hash & (rd->buckets - 1)] = peer;
+	siw_llp_rd_mtu_start(peer);
+	siw_rd_cc_init(&peer->cc, peer->datagram);
+	*out = peer;
+	return 0;
+}
+
+void siw_llp_rd_touch(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	/* heard_ns and sent_ns are exact, the order of the list need not be. */
+	if (now - peer->touched_ns < TOUCH_NS)
+		return;
+	peer->touched_ns = now;
+	siw_link_del(&peer->lru);
+	siw_link_add(&peer->rd->lru, &peer->lru);
+}
+
+/* ---- what is told ---------------------------------------------------------------------------------- */
+
+void siw_llp_rd_tell(struct siw_llp_rd_peer *peer, uint8_t what)
+{
+	peer->tell |= what;
+	if (siw_link_alone(&peer->news))
+		siw_link_add(&peer->rd->news, &peer->news);
+}
+
+void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	bool was = peer->state == SIW_RD_OPEN || peer->nxt;
+
+	if (!(peer->tell & SIW_RD_TELL_OVER)) {
+		peer->over_una = peer->una;
+		peer->over_nxt = peer->nxt;
+	}
+	siw_llp_rd_tx_free(peer);
+	siw_llp_rd_rx_free(peer);
+	if (rd->offered == peer)
+		rd->offered = NULL;
+	siw_link_del(&peer->ready);
+	siw_link_del(&peer->acks);
+	siw_link_del(&peer->active);
+	peer->state = SIW_RD_CLOSED;
+	peer->epoch = siw_llp_rd_new_epoch(rd);
+	peer->peer_epoch = 0;
+	peer->una = peer->nxt = peer->rcv = 0;
+	peer->since_ns = 0;
+	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
+	peer->backoff = peer->rtos = peer->due_acks = 0;
+	peer->held = peer->verify = peer->full = peer->ack_now = false;
+	peer->expect = false;
+	peer->credit = 0;
+	peer->ird = 0;
+	peer->probe = 0;
+	peer->tell &= (uint8_t)~SIW_RD_TELL_ACKED;
+	siw_rd_cc_init(&peer->cc, peer->datagram);
+	if (!kind || !was)
+		return;
+	peer->over_kind = (uint8_t)kind;
+	siw_llp_rd_tell(peer, SIW_RD_TELL_OVER);
+}

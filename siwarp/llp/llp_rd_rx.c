@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_rd_rx.c - what comes: order, duplicates, what is acknowledged and when. */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "llp/llp_rd_impl.h"
+
+#define FIRST_SLOTS 16
+#define MANY_ACKS   16 /* so many datagrams are acknowledged at once, whatever comes */
+
+uint16_t siw_llp_rd_credit(const struct siw_llp_rd_peer *peer)
+{
+	const struct siw_llp_rd *rd = peer->rd;
+	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
+	uint64_t units = left / SIW_RD_UNIT + (peer->rx ? peer->rx->units : 0);
+
+	return (uint16_t)(units < rd->window_units ? units : rd->window_units);
+}
+
+/* ---- what is kept ---------------------------------------------------------------------------------- */
+
+static struct siw_rd_held *slot_of(struct siw_rd_rx *rx, uint64_t index)
+{
+	return &rx->slot[index & rx->mask];
+}
+
+static void drop_held(struct siw_llp_rd_peer *peer, struct siw_rd_held *held)
+{
+	siw_llp_rd_buf_free(peer->rd, held->buf, held->class);
+	peer->rd->rx_octets -= held->len;
+	peer->rx->units -= siw_rd_units(held->len);
+	peer->rx->n--;
+	held->buf = NULL;
+}
+
+void siw_llp_rd_rx_free(struct siw_llp_rd_peer *peer)
+{
+	struct siw_rd_rx *rx = peer->rx;
+
+	if (!rx)
+		return;
+	for (uint32_t i = 0; i <= rx->mask; i++)
+		if (rx->slot[i].buf)
+			drop_held(peer, &rx->slot[i]);
+	free(rx);
+	peer->rx = NULL;
+}
+
+/* A ring that has this index: of a power of two of slots. */
+static bool reach(struct siw_llp_rd_peer *peer, uint64_t index)
+{
+	struct siw_rd_rx *old = peer->rx, *rx;
+	uint32_t n = old ? old->mask + 1 : FIRST_SLOTS;
+
+	if (old && index - peer->rcv <= old->mask)
+		return true;
+	while (index - peer->rcv >= n)
+		n *= 2;
+	rx = calloc(1, sizeof(*rx) + n * sizeof(rx->slot[0]));
+	if (!rx)
+		return false;
+	rx->mask = n - 1;
+	rx->high = peer->rcv;
+	if (old) {
+		rx->n = old->n;
+		rx->units = old->units;
+		rx->high = old->high;
+		for (uint64_t i = peer->rcv; i < old->high; i++)
+			*slot_of(rx, i) = *slot_of(old, i);
+	}
+	free(old);
+	peer->rx = rx;
+	return true;
+}
+
+/* The datagram in rx_buf goes into the ring: large ones with their buffer, small ones copied. */
+static bool keep(struct siw_llp_rd_peer *peer, uint64_t index, uint32_t len)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	struct siw_rd_held *held;
+	uint8_t class;
+	void *buf = siw_llp_rd_buf(rd, len > SIW_RD_BUF / 2 ? SIW_RD_BUF : len, &class);
+
+	if (!buf)
+		return false;
+	if (!reach(peer, index)) {
+		siw_llp_rd_buf_free(rd, buf, class);
+		return false;
+	}
+	held = slot_of(peer->rx, index);
+	if (len > SIW_RD_BUF / 2) {
+		held->buf = rd->rx_buf;
+		rd->rx_buf = buf;
+	} else {
+		memcpy(buf, rd->rx_buf, len);
+		held->buf = buf;
+	}
+	held->len = len;
+	held->class = class;
+	rd->rx_octets += len;
+	peer->rx->n++;
+	peer->rx->units += siw_rd_units(len);
+	if (index >= peer->rx->high)
+		peer->rx->high = index + 1;
+	return true;
+}
+
+void siw_llp_rd_offer_next(struct siw_llp_rd_peer *peer)
+{
+	if (peer->held || !peer->rx || !slot_of(peer->rx, peer->rcv)->buf ||
+	    !siw_link_alone(&peer->ready))
+		return;
+	siw_link_add(&peer->rd->ready, &peer->ready);
+}
+
+/* ---- DATA ------------------------------------------------------------------------------------------- */
+
+/* Whether it may be kept: within the window of datagrams, of octets, of memory. */
+static bool fits(const struct siw_llp_rd_peer *peer, uint64_t index, uint32_t len)
+{
+	const struct siw_llp_rd *rd = peer->rd;
+	uint32_t units = peer->rx ? peer->rx->units : 0;
+
+	return index - peer->rcv < SIW_RD_WINDOW_MAX &&
+	       units + siw_rd_units(len) <= rd->window_units &&
+	       (rd->rx_octets + len <= rd->rx_limit || index == peer->rcv);
+}
+
+void siw_llp_rd_data(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wire, uint32_t len,
+		     uint64_t now)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	int32_t ahead = (int32_t)(ntohl(wire->llp.psn) - peer->peer_epoch - (uint32_t)peer->rcv);
+	uint64_t index = peer->rcv + (uint64_t)ahead;
+
+	if (ahead < 0 ||
+	    (peer->rx && index - peer->rcv <= peer->rx->mask && slot_of(peer->rx, index)->buf)) {
+		siw_drop(SIW_COUNTER_rd_duplicates);
+		siw_llp_rd_ack_due(peer, true, now);
+		return;
+	}
+	if (ahead == 0 && !peer->rx && !peer->held && !rd->offered) {
+		rd->offered = peer;
+		rd->direct = true;
+		rd->direct_len = len;
+		peer->ack_now = wire->flags & SIW_RD_ACK_NOW;
+		return;
+	}
+	if (!fits(peer, index, len) || !keep(peer, index, len)) {
+		siw_drop(SIW_COUNTER_drop_rd_window);
+		siw_llp_rd_ack_due(peer, true, now);
+		return;
+	}
+	if (ahead == 0)
+		siw_llp_rd_offer_next(peer);
+	/* A gap, or one that fills it: the sender is to know at once. */
+	siw_llp_rd_ack_due(peer, !peer->held, now);
+}
+
+/* ---- what the layer above does with it ---------------------------------------------------------------- */
+
+static void accept_next(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	rd->offered = NULL;
+	if (rd->direct) {
+		peer->rcv++;
+		siw_llp_rd_ack_due(peer, peer->ack_now, rd->now);
+		return;
+	}
+	drop_held(peer, slot_of(peer->rx, peer->rcv));
+	peer->rcv++;
+	if (!peer->rx->n) {
+		free(peer->rx);
+		peer->rx = NULL;
+	}
+	siw_llp_rd_offer_next(peer);
+	siw_llp_rd_ack_due(peer, !peer->rx, rd->now);
+}
+
+void siw_llp_rd_taken(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	siw_lock(&rd->lock);
+	if (rd->offered == peer)
+		accept_next(peer);
+	siw_unlock(&rd->lock);
+}
+
+void siw_llp_rd_hold(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	siw_lock(&rd->lock);
+	peer->held = true;
+	siw_link_del(&peer->ready);
+	if (rd->offered == peer) {
+		rd->offered = NULL;
+		/* Where there is no memory it is lost, and comes again. */
+		if (rd->direct && !keep(peer, peer->rcv, rd->direct_len))
+			siw_drop(SIW_COUNTER_drop_rd_window);
+		siw_llp_rd_ack_due(peer, false, rd->now);
+	}
+	siw_unlock(&rd->lock);
+}
+
+void siw_llp_rd_resume(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+
+	siw_lock(&rd->lock);
+	peer->held = false;
+	siw_llp_rd_offer_next(peer);
+	siw_unlock(&rd->lock);
+	siw_llp_sock_ready(rd->sock);
+}
+
+/* ---- acknowledgements ------------------------------------------------------------------------------- */
+
+/* What of the PSNs from rcv on is here: octets of the bitmap. */
+static uint32_t put_bitmap(const struct siw_llp_rd_peer *peer, uint8_t *to)
+{
+	const struct siw_rd_rx *rx = peer->rx;
+	uint32_t bits = rx ? (uint32_t)(rx->high - peer->rcv) : 0, octets;
+
+	octets = (bits + 7) / 8;
+	memset(to, 0, octets);
+	for (uint32_t i = 0; i < bits; i++)
+		if (rx->slot[(peer->rcv + i) & rx->mask].buf)
+			to[i / 8] |= (uint8_t)(1u << i % 8);
+	return octets;
+}
+
+void siw_llp_rd_send_ack(struct siw_llp_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now)
+{
+	uint8_t out[SIW_RD_LEN + SIW_RD_WINDOW_MAX / 8 + SIW_DGRAM_CRC_LEN];
+	uint32_t octets = put_bitmap(peer, out + SIW_RD_LEN);
+
+	siw_llp_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, (struct siw_rd_wire *)out);
+	peer->due_acks = 0;
+	siw_link_del(&peer->acks);
+	peer->sent_ns = now;
+	siw_count(SIW_COUNTER_rd_acks, 1);
+	/* Lost is lost: what it acknowledges comes again, and is acknowledged again. */
+	siw_llp_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
+}
+
+void siw_llp_rd_ack_due(struct siw_llp_rd_peer *peer, bool at_once, uint64_t now)
+{
+	if (peer->due_acks < UINT8_MAX)
+		peer->due_acks++;
+	if (at_once || peer->due_acks >= MANY_ACKS) {
+		siw_llp_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+		return;
+	}
+	if (peer->due_acks > 1)
+		return;
+	peer->ack_ns = now;
+	siw_link_add(&peer->rd->acks, &peer->acks);
+	siw_llp_rd_due(peer, now + SIW_RD_ACK_NS);
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_rd_tx.c - what is sent: taken in, sent as window, credit and pace allow, and again. */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/guard.h"
+#include "llp/llp_rd_impl.h"
+
+#define FIRST_SLOTS   16
+#define LEAST_QUEUE   (256u << 10) /* octets that may always wait here */
+#define PACE_BURST_NS SIW_RD_MS	   /* what may go at once is what is due within it */
+#define IDLE_TX_NS    (100 * SIW_RD_MS)
+#define LONGEST_RTO   SIW_RD_S
+
+/* ---- the window --------------------------------------------------------------------------------- */
+
+static inline struct siw_rd_slot *slot_of(struct siw_rd_tx *tx, uint64_t index)
+{
+	return &tx->slot[index & tx->mask];
+}
+
+static bool widen(struct siw_llp_rd_peer *peer)
+{
+	struct siw_rd_tx *old = peer->tx, *tx;
+	uint32_t n = old ? (old->mask + 1) * 2 : FIRST_SLOTS;
+
+	tx = calloc(1, sizeof(*tx) + n * sizeof(tx->slot[0]));
+	if (!tx)
+		return false;
+	tx->sent = tx->high = peer->una;
+	if (old)
+		memcpy(tx, old, sizeof(*tx));
+	tx->mask = n - 1;
+	for (uint64_t i = peer->una; old && i < peer->nxt; i++)
+		*slot_of(tx, i) = *slot_of(old, i);
+	free(old);
+	peer->tx = tx;
+	return true;
+}
+
+static void free_slot(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot)
+{
+	peer->tx->octets -= slot->len;
+	peer->rd->tx_octets -= slot->len;
+	siw_llp_rd_buf_free(peer->rd, slot->buf, slot->class);
+	slot->buf = NULL;
+}
+
+void siw_llp_rd_tx_free(struct siw_llp_rd_peer *peer)
+{
+	if (!peer->tx)
+		return;
+	for (uint64_t i = peer->una; i < peer->nxt; i++)
+		free_slot(peer, slot_of(peer->tx, i));
+	free(peer->tx);
+	peer->tx = NULL;
+}
+
+/* Whether a datagram of so many octets may be taken in now. */
+static bool has_room(const struct siw_llp_rd_peer *peer, uint32_t len)
+{
+	const struct siw_llp_rd *rd = peer->rd;
+	uint64_t limit = peer->cc.cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
+
+	if (peer->nxt == peer->una)
+		return true;
+	if (limit < LEAST_QUEUE)
+		limit = LEAST_QUEUE;
+	if (limit > most)
+		limit = most;
+	return peer->tx->octets + len <= limit && peer->nxt - peer->una < SIW_RD_WINDOW_MAX &&
+	       rd->tx_octets + len <= rd->tx_limit;
+}
+
+static inline bool is_over(const struct siw_llp_rd_peer *peer)
+{
+	return (peer->tell & SIW_RD_TELL_OVER) || peer->settling;
+}
+
+/* ---- sending -------------------------------------------------------------------------------------- */
+
+void siw_llp_rd_rearm(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	const struct siw_rd_cc *cc = &peer->cc;
+	uint64_t rto = cc->rto << peer->backoff, pto = 2 * cc->srtt + SIW_RD_MS;
+
+	if (peer->una == peer->nxt) {
+		peer->timer_ns = now + IDLE_TX_NS;
+	} else {
+		if (rto > LONGEST_RTO)
+			rto = LONGEST_RTO;
+		if (rto > peer->rd->timeout / 8)
+			rto = peer->rd->timeout / 8;
+		if (cc->srtt && !peer->rtos && pto < rto)
+			rto = pto;
+		peer->timer_ns = now + rto;
+	}
+	siw_llp_rd_due(peer, peer->timer_ns);
+}
+
+static void account_sent(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t now)
+{
+	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_slot *slot = slot_of(tx, index);
+	uint64_t pace = siw_rd_cc_pace(&peer->cc);
+
+	tx->in_flight += slot->len;
+	if (index == tx->sent) {
+		tx->sent++;
+		tx->units += siw_rd_units(slot->len);
+	} else {
+		siw_count(SIW_COUNTER_rd_retransmits, 1);
+		slot->again = true;
+	}
+	if (slot->lost) {
+		slot->lost = false;
+		tx->n_lost--;
+	}
+	slot->sent_ns = peer->sent_ns = now;
+	if (pace) {
+		if (peer->pace_ns + PACE_BURST_NS < now)
+			peer->pace_ns = now - PACE_BURST_NS;
+		peer->pace_ns += (uint64_t)((double)slot->len * (double)SIW_RD_S / (double)pace);
+	}
+	peer->due_acks = 0;
+	siw_link_del(&peer->acks);
+	if (!peer->since_ns)
+		peer->since_ns = now;
+}
+
+/* 1 sent (or lost on the way), 0 the socket is full. */
+static int send_built(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
+{
+	struct iovec iov = { slot->buf, slot->len };
+	int r;
+
+	if (__builtin_expect(slot->len > peer->datagram, 0))
+		r = siw_llp_rd_mtu_send(peer, slot->buf, slot->len);
+	else
+		r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
+	if (r == -EMSGSIZE) {
+		siw_llp_rd_mtu_lower(peer, slot->len, now);
+		r = siw_llp_rd_mtu_send(peer, slot->buf, slot->len);
+	}
+	if (r == -EAGAIN) {
+		peer->rd->blocked = true;
+		return 0;
+	}
+	return 1;
+}
+
+static int send_slot(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t now)
+{
+	struct siw_rd_slot *slot = slot_of(peer->tx, index);
+	uint32_t crc = 0;
+
+	/* Each time anew: what it acknowledges is of now. */
+	siw_llp_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, 0,
+			  (struct siw_rd_wire *)slot->buf);
+	if (peer->rd->crc)
+		crc = htole32(siw_crc32c(0, slot->buf, slot->len - SIW_DGRAM_CRC_LEN));
+	memcpy(slot->buf + slot->len - SIW_DGRAM_CRC_LEN, &crc, sizeof(crc));
+	if (!send_built(peer, slot, now))
+		return 0;
+	account_sent(peer, index, now);
+	return 1;
+}
+
+/* Window and pace let a datagram of so many octets out. */
+static bool may_send(struct siw_llp_rd_peer *peer, uint32_t len, uint64_t now)
+{
+	if (peer->rd->blocked)
+		return false;
+	if (peer->tx->in_flight && peer->tx->in_flight + len > peer->cc.cwnd) {
+		peer->full = true;
+		return false;
+	}
+	if (peer->pace_ns > now) {
+		siw_llp_rd_due(peer, peer->pace_ns);
+		return false;
+	}
+	return true;
+}
+
+static bool has_credit(const struct siw_llp_rd_peer *peer, uint32_t len)
+{
+	const struct siw_rd_tx *tx = peer->tx;
+
+	return tx->units + siw_rd_units(len) <= peer->credit || (!tx->units && peer->credit);
+}
+
+static bool resend_lost(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	struct siw_rd_tx *tx = peer->tx;
+
+	for (uint64_t i = peer->una; i < tx->sent && tx->n_lost; i++) {
+		struct siw_rd_slot *slot = slot_of(tx, i);
+
+		if (slot->lost && (!may_send(peer, slot->len, now) || !send_slot(peer, i, now)))
+			return false;
+	}
+	return true;
+}
+
+bool siw_llp_rd_pump(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	struct siw_rd_tx *tx = peer->tx;
+	uint64_t before;
+
+	if (!tx || peer->una == peer->nxt)
+		return true;
+	if (peer->state != SIW_RD_OPEN)
+		return false;
+	before = tx->sent;
+	if (resend_lost(peer, now)) {
+		while (tx->sent < peer->nxt) {
+			uint32_t len = slot_of(tx, tx->sent)->len;
+
+			if (!has_credit(peer, len) || !may_send(peer, len, now) ||
+			    !send_slot(peer, tx->sent, now))
+				break;
+		}
+	}
+	if (tx->sent != before || peer->timer_ns == SIW_RD_NEVER)
+		siw_llp_rd_rearm(peer, now);
+	return tx->sent == peer->nxt && !tx->n_lost;
+}
+
+/* ---- taking in ------------------------------------------------------------------------------------ */
+
+/* Header (if it is there already), head and iovecs go behind it, then the CRC: one pass. */
+static int fill(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot, const void *head,
+		size_t head_len, const struct iovec *iov, int n, bool sum)
+{
+	uint8_t *at = slot->buf + SIW_RD_LEN;
+	uint32_t crc = sum ? siw_crc32c(0, slot->buf, SIW_RD_LEN) : 0;
+
+	sum = sum && peer->rd->crc;
+	memcpy(at, head, head_len);
+	if (sum)
+		crc = siw_crc32c(crc, head, head_len);
+	at += head_len;
+	for (int i = 0; i < n; at += iov[i++].iov_len)
+		if (sum ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
+			: siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
+			return -EFAULT;
+	crc = sum ? htole32(crc) : 0;
+	memcpy(at, &crc, sizeof(crc));
+	return 0;
+}
+
+void siw_llp_rd_resend(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t now)
+{
+	send_slot(peer, index, now);
+}
+
+/* Nothing waits before it, and all allow it: it may go as it is built. */
+static bool goes_at_once(struct siw_llp_rd_peer *peer, uint32_t len, uint64_t now)
+{
+	return peer->state == SIW_RD_OPEN && peer->tx->sent == peer->nxt && !peer->tx->n_lost &&
+	       has_credit(peer, len) && may_send(peer, len, now);
+}
+
+static int take_in(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
+		   const struct iovec *iov, int n, uint32_t len, uint64_t now)
+{
+	struct siw_rd_slot *slot;
+	bool at_once;
+
+	if ((!peer->tx || peer->nxt - peer->una > peer->tx->mask) && !widen(peer))
+		return 0;
+	slot = slot_of(peer->tx, peer->nxt);
+	*slot = (struct siw_rd_slot){ .len = len };
+	slot->buf = siw_llp_rd_buf(peer->rd, len, &slot->class);
+	if (!slot->buf)
+		return 0;
+	at_once = goes_at_once(peer, len, now);
+	if (at_once)
+		siw_llp_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)peer->nxt, 0,
+				  (struct siw_rd_wire *)slot->buf);
+	if (fill(peer, slot, head, head_len, iov, n, at_once)) {
+		siw_llp_rd_buf_free(peer->rd, slot->buf, slot->class);
+		return -EFAULT;
+	}
+	peer->tx->octets += len;
+	peer->rd->tx_octets += len;
+	peer->nxt++;
+	if (at_once && send_built(peer, slot, now)) {
+		bool first = peer->tx->in_flight == 0;
+
+		account_sent(peer, peer->nxt - 1, now);
+		if (first)
+			siw_llp_rd_rearm(peer, now);
+	}
+	if (!peer->since_ns)
+		peer->since_ns = now;
+	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
+		siw_llp_rd_rearm(peer, now);
+	return 1;
+}
+
+int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
+		  const struct iovec *iov, int n)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	uint64_t now = siw_now_ns();
+	size_t len = SIW_RD_OVERHEAD + head_len;
+	int r;
+
+	for (int i = 0; i < n; i++)
+		len += iov[i].iov_len;
+	if (len > SIW_RD_BUF)
+		return -EMSGSIZE;
+	siw_lock(&rd->lock);
+	if (is_over(peer))
+		r = -EPIPE;
+	else if (!has_room(peer, (uint32_t)len))
+		r = 0;
+	else if (peer->verify || (peer->state == SIW_RD_OPEN && peer->una == peer->nxt &&
+				  now - peer->heard_ns > SIW_RD_VERIFY_NS))
+		r = siw_llp_rd_verify(peer, now);
+	else
+		r = take_in(peer, head, head_len, iov, n, (uint32_t)len, now);
+	if (r == 1 && peer->state == SIW_RD_CLOSED)
+		siw_llp_rd_hello(peer, now);
+	siw_unlock(&rd->lock);
+	return r;
+}
+
+int siw_llp_rd_flush(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	bool all;
+
+	siw_lock(&rd->lock);
+	all = siw_llp_rd_pump(peer, siw_now_ns());
+	siw_unlock(&rd->lock);
+	return all;
+}
+
+bool siw_llp_rd_blocked(const struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	bool blocked;
+
+	siw_lock(&rd->lock);
+	blocked = is_over(peer) || peer->verify || !has_room(peer, peer->datagram);
+	siw_unlock(&rd->lock);
+	return blocked;
+}
+
+uint64_t siw_llp_rd_framed(const struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	uint64_t n;
+
+	siw_lock(&rd->lock);
+	n = peer->tell & SIW_RD_TELL_OVER ? peer->over_nxt : peer->nxt;
+	siw_unlock(&rd->lock);
+	return n;
+}
+
+uint64_t siw_llp_rd_accepted(const struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	uint64_t n;
+
+	siw_lock(&rd->lock);
+	n = peer->tell & SIW_RD_TELL_OVER ? peer->over_una : peer->una;
+	siw_unlock(&rd->lock);
+	return n;
+}

@@ -1,0 +1,116 @@
+"""Reliable datagrams between endpoints of the C code: meeting, order, acknowledgement."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from unit.llp.rd_kit import Endpoint, pump, run
+
+
+@pytest.fixture
+def end() -> Iterator[Callable[..., Endpoint]]:
+    made: list[Endpoint] = []
+
+    def make(*args: Any, **attrs: Any) -> Endpoint:
+        made.append(Endpoint(*args, **attrs))
+        return made[-1]
+
+    yield make
+    for e in made:
+        e.close()
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1", "::1"])
+def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(end, where):
+    a, b = end(where), end(where, ird=9)
+    peer = a.peer(b.local)
+    assert lib.siw_llp_rd_peer_ird(peer) == 0
+    assert a.send(peer, b"head", b"pay", b"load") == 1
+    run(lambda: lib.siw_llp_rd_accepted(peer) == 1, a, b)
+    assert b.data() == [b"headpayload"]
+    assert b.news == [("new", next(iter(b.got)))]
+    assert lib.siw_llp_rd_peer_ird(peer) == 9
+    assert a.told("acked") >= 1
+
+
+def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
+    a, b = end(), end()
+    peer = a.peer(b.local)
+    longest = lib.siw_llp_rd_mulpdu(peer)
+    assert longest > 60000  # loopback takes it
+    sizes = [0, 1, 63, 1024, 1025, 5000, longest] * 30
+    segments = [os.urandom(n) for n in sizes]
+    pump(a, peer, segments, a, b)
+    assert b.data() == segments
+    assert lib.siw_llp_rd_framed(peer) == len(segments)
+
+
+def test_both_directions_at_once_and_both_beginning(end):
+    a, b = end(), end()
+    to_b, to_a = a.peer(b.local), b.peer(a.local)
+    for i in range(200):
+        assert a.send(to_b, b"a%d" % i) == 1
+        assert b.send(to_a, b"b%d" % i) == 1
+    run(
+        lambda: lib.siw_llp_rd_accepted(to_b) == 200 and lib.siw_llp_rd_accepted(to_a) == 200,
+        a,
+        b,
+    )
+    assert b.data() == [b"a%d" % i for i in range(200)]
+    assert a.data() == [b"b%d" % i for i in range(200)]
+    assert a.told("restarted") == b.told("restarted") == 0
+
+
+def test_a_held_peer_keeps_its_order_and_others_go_on(end):
+    a, b, c = end(), end(), end()
+    to_b, other = a.peer(b.local), c.peer(b.local)
+    held: list[bytes] = []
+    b.judge = lambda _who, data: "hold" if data.startswith(b"a") and not held else "take"
+    for i in range(50):
+        assert a.send(to_b, b"a%d" % i) == 1
+        assert c.send(other, b"c%d" % i) == 1
+    run(lambda: lib.siw_llp_rd_accepted(other) == 50, a, b, c)
+    assert lib.siw_llp_rd_accepted(to_b) == 0
+    assert list(b.got.values()) == [[b"c%d" % i for i in range(50)]]
+    held.append(b"")
+    lib.siw_llp_rd_resume(b.peer(a.local))
+    run(lambda: lib.siw_llp_rd_accepted(to_b) == 50, a, b, c)
+    assert [b"a%d" % i for i in range(50)] in b.got.values()
+
+
+def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
+    a, b = end(), Endpoint()
+    peer = a.peer(b.local)
+    port = b.local
+    pump(a, peer, [b"x"] * 10, a, b)
+    b.close()
+    run(lambda: a.told("gone"), a)
+    assert lib.siw_llp_rd_framed(peer) == 0
+    again = Endpoint("127.0.0.1", socket.ntohs(port.port_be))
+    try:
+        pump(a, peer, [b"y"] * 10, a, again)
+        assert again.data() == [b"y"] * 10
+    finally:
+        again.close()
+
+
+def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(end):
+    from _siwarp_layers import ffi
+
+    a, b = end(), end()
+    peer = a.peer(b.local)
+    iov = ffi.new("struct iovec[]", 1)
+    iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
+    lib.siw_guard_install()
+    try:
+        assert lib.siw_llp_rd_tx(peer, b"h", 1, iov, 1) == -14
+    finally:
+        lib.siw_guard_remove()
+    assert lib.siw_llp_rd_framed(peer) == 0
+    pump(a, peer, [b"after"], a, b)
+    assert b.data() == [b"after"]
