@@ -38,6 +38,10 @@
 	X(err_stale, "error messages dropped: about nothing sent there lately")           \
 	X(err_malformed, "error messages dropped: not laid out as one")                   \
 	X(err_lost, "errors lost because a queue pair's error queue was full")            \
+	X(drop_late, "UC datagrams dropped: another came before that was sent later")     \
+	X(drop_partial, "UC datagrams dropped: of a message of which others are missing") \
+	X(drop_access, "datagrams dropped: Writes to what this end does not grant")       \
+	X(uc_missing, "UC datagrams that did not come, as their numbers tell")            \
 	X(send_errors, "sends that the socket refused")                                   \
 	X(terminate_tx, "Terminate messages sent")                                        \
 	X(terminate_rx, "Terminate messages received")                                    \

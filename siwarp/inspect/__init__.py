@@ -14,7 +14,15 @@ octets with this package.
 from siwarp.inspect.capture import Dissection, dissect, dissect_packets, examine
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged
-from siwarp.inspect.dgram import DDPDatagram, UDDatagram, ud_qn
+from siwarp.inspect.dgram import (
+    UC_FIRST,
+    DDPDatagram,
+    LLPDatagram,
+    RecordDatagram,
+    UCDatagram,
+    UDDatagram,
+    ud_qn,
+)
 from siwarp.inspect.framing import FoundMarker
 from siwarp.inspect.messages import Message, Stream
 from siwarp.inspect.mpa import (
@@ -48,6 +56,7 @@ __all__ = [
     "DDP",
     "FPDU",
     "MPA",
+    "UC_FIRST",
     "AtomicCode",
     "AtomicRequest",
     "AtomicResponse",
@@ -60,6 +69,7 @@ __all__ = [
     "FoundMarker",
     "Frames",
     "ImmediateData",
+    "LLPDatagram",
     "MPAReply",
     "MPARequest",
     "MPAStartup",
@@ -71,9 +81,11 @@ __all__ = [
     "QuotedTagged",
     "QuotedUntagged",
     "ReadRequest",
+    "RecordDatagram",
     "Stream",
     "TermLayer",
     "Terminate",
+    "UCDatagram",
     "UDDatagram",
     "bind_mpa",
     "crc32c",

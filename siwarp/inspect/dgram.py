@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Datagram-iWARP on UD: a UDP payload is one untagged DDP segment, then CRC32C.
+"""Datagram-iWARP: what is in a UDP payload; the last four octets are a CRC32C of the rest.
 
-The header is DDP's untagged one, except that the four octets of the Invalidate STag carry
-the Q_Key, and that QN names the queue in its low two bits, the destination's index in bits
-8 to 15 and the source's in bits 16 to 23.
+On UD it is one untagged DDP segment. Its header is DDP's, except that the four octets of the
+Invalidate STag carry the Q_Key, and that QN names the queue in its low two bits, the destination's
+index in bits 8 to 15 and the source's in bits 16 to 23.
+
+All else begins with the LLP header, whose first octet has 2 where a segment has DDP's version, 1;
+what is behind it depends on its type.
 """
 
 from __future__ import annotations
@@ -11,11 +14,20 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from scapy.config import conf
-from scapy.fields import IntField, PacketLenField, XIntField, XLEIntField
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteField,
+    IntField,
+    PacketLenField,
+    XByteField,
+    XIntField,
+    XLEIntField,
+)
 from scapy.packet import Packet, bind_top_down
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.ddp import UNTAGGED_HDR_LEN, DDPUntagged, control_fields
+from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, control_fields
 from siwarp.inspect.names import Opcode, Queue
 from siwarp.inspect.rdmap import Terminate
 
@@ -92,6 +104,77 @@ class UDDatagram(Packet):
     def crc_expected(self) -> int:
         """CRC32C over the segment; equal to `crc` in a sound datagram."""
         return crc32c(bytes(self)[:-CRC_LEN])
+
+
+#: Types of the LLP header.
+LLP_TYPES = {
+    1: "UC",
+    2: "RECORD",
+    4: "RD_DATA",
+    5: "RD_ACK",
+    6: "RD_HELLO",
+    7: "RD_CHALLENGE",
+    8: "RD_ECHO",
+    9: "RD_PROBE",
+    10: "RD_BYE",
+}
+LLP_HDR_LEN = 12
+#: What the low two bits of the first octet are, where a segment has DDP's version.
+LLP_MARK = 2
+#: The flag of an operation's first datagram, of type UC.
+UC_FIRST = 1
+
+
+def llp_fields(kind: int) -> list[Any]:
+    """The LLP header: 12 octets."""
+    return [
+        BitEnumField("type", kind, 4, LLP_TYPES),
+        BitField("version", 0, 2),
+        BitField("mark", LLP_MARK, 2),
+        XByteField("flags", 0),
+        ByteField("dest_index", 0),
+        ByteField("source_index", 0),
+        XIntField("q_key", 0),
+        IntField("psn", 0),
+    ]
+
+
+def _behind_llp_len(datagram: Packet) -> int:
+    return max(len(datagram.original or b"") - LLP_HDR_LEN - CRC_LEN, 0)
+
+
+class LLPDatagram(UDDatagram):
+    """A whole UDP payload with the LLP header and a DDP segment behind it.
+
+    `crc` is worked out when left None.
+    """
+
+    name = "datagram-iWARP"
+    fields_desc: ClassVar[list[Any]] = [
+        *llp_fields(0),
+        PacketLenField("segment", None, DDP, length_from=_behind_llp_len),  # type: ignore[arg-type]
+        XLEIntField("crc", None),
+    ]
+
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
+        """Raw for octets that cannot even hold the header and the CRC."""
+        short = _pkt is not None and len(_pkt) < LLP_HDR_LEN + CRC_LEN
+        return conf.raw_layer if short else cls
+
+
+class UCDatagram(LLPDatagram):
+    """A datagram of an unreliable connection; `psn` counts them."""
+
+    name = "datagram-iWARP UC"
+    fields_desc: ClassVar[list[Any]] = [*llp_fields(1), *LLPDatagram.fields_desc[-2:]]
+
+
+class RecordDatagram(LLPDatagram):
+    """A datagram of a Write-Record on UD."""
+
+    name = "datagram-iWARP Write-Record"
+    fields_desc: ClassVar[list[Any]] = [*llp_fields(2), *LLPDatagram.fields_desc[-2:]]
 
 
 bind_top_down(DDPDatagram, Terminate, opcode=int(Opcode.TERMINATE), qn=int(Queue.TERMINATE))

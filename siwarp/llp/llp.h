@@ -162,6 +162,20 @@ int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *des
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			 size_t size);
 
+/*
+ * From now on no datagram of this socket is cut into fragments: one that is too long for its path is
+ * -EMSGSIZE.
+ */
+int siw_llp_udp_whole(struct siw_llp_sock *sock);
+/*
+ * Octets that a datagram from here to dest holds at the most without being cut, as far as the kernel
+ * knows the path now; -ENETUNREACH and its like. A few system calls.
+ */
+int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
+/* As siw_llp_udp_send after siw_llp_udp_whole, for this one datagram: cut if need be. */
+int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			 const struct iovec *iov, int n);
+
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,

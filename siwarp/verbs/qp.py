@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Queue pairs: RC over TCP, UD over UDP."""
+"""Queue pairs: RC over TCP, UC and UD over UDP."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from siwarp.verbs._seam import (
     lib,
     reap,
 )
+from siwarp.verbs.ah import AHAttr
 from siwarp.verbs.cq import CQ
 from siwarp.verbs.enums import (
     AccessFlag,
@@ -62,13 +63,15 @@ class QPInitAttr:
     """What a queue pair is made with (``struct siw_qp_init_attr``).
 
     Attributes:
-        qp_type: RC or UD.
+        qp_type: RC, UC or UD.
         scq, rcq: where sends and receives complete; one queue may be both.
         cap: what it holds; ``QP.cap`` is what was granted.
         sq_sig_all: every send request completes visibly, signalled or not.
         srq: whose receives it takes; it has none of its own then.
-        crc: UD: ``False`` sends zero in the CRC field and does not check it; both ends must agree.
-        addr: UD: (host, port) to bind; the default is the device's first address and a free port.
+        crc: UC, UD: ``False`` sends zero in the CRC field and does not check it; both ends must
+            agree.
+        addr: UC, UD: (host, port) to bind; the default is the device's first address and a free
+            port.
         persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
             peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
         error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
@@ -103,15 +106,24 @@ class QPAttr:
         qp_state: the state to go to.
         cur_qp_state: take the step only from this state.
         en_sqd_async_notify: with state SQD: an event tells when the send queue is drained.
-        qkey: UD: the Q_Key that incoming messages must have.
-        qp_access_flags: RC: what the peer may do.
+        qkey: UD, UC: the Q_Key that incoming messages must have; of UC those sent have it too.
+        qp_access_flags: RC, UC: what the peer may do.
         max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
         max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
         rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
             receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
             InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
-        fd: UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair takes
-            over and closes; its port becomes the QPN.
+        ah_attr: UC, with state RTR, which needs it: where the peer is, an ``AHAttr`` or
+            (host, port).
+        dest_qp_num: UC, with state RTR: the peer's number, whose low 16 bits are its UDP port; the
+            default is the port in ``ah_attr``.
+        path_mtu: UC, with state RTR: octets of payload in one datagram at the most, 256 or more,
+            or 1 to 5 for libibverbs' 256 to 4096; the default and the most is what the route
+            carries.
+        rq_psn, sq_psn: UC, with state RTR and RTS: the number of the first datagram that comes, and
+            that is sent; 0 by default. The other end has them the other way round.
+        fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
+            takes over and closes; its port becomes the QPN.
         sq_draining: of a query: in SQD, requests that were begun are not complete yet.
 
     """
@@ -126,6 +138,11 @@ class QPAttr:
     rnr_retry: int | None = None
     min_rnr_timer: int | None = None
     fd: socket.socket | int | None = None
+    ah_attr: AHAttr | Address | None = None
+    dest_qp_num: int | None = None
+    path_mtu: int | None = None
+    rq_psn: int | None = None
+    sq_psn: int | None = None
     sq_draining: bool | None = None
 
     _MASKS: ClassVar[dict[str, QPAttrMask]] = {
@@ -139,6 +156,11 @@ class QPAttr:
         "rnr_retry": QPAttrMask.RNR_RETRY,
         "min_rnr_timer": QPAttrMask.MIN_RNR_TIMER,
         "fd": QPAttrMask.FD,
+        "ah_attr": QPAttrMask.AV,
+        "dest_qp_num": QPAttrMask.DEST_QPN,
+        "path_mtu": QPAttrMask.PATH_MTU,
+        "rq_psn": QPAttrMask.RQ_PSN,
+        "sq_psn": QPAttrMask.SQ_PSN,
     }
 
     @property
@@ -237,7 +259,8 @@ def _report(e: Any) -> ErrorReport:
 class QP(Handle):
     """A queue pair (``siw_create_qp``).
 
-    UD: bound when it is made; ``to_rts()`` makes it ready to receive and send. RC: ``siwarp.cm``
+    UD: bound when it is made; ``to_rts()`` makes it ready to receive and send. UC: the same, and
+    ``to_rts(QPAttr(ah_attr=(host, port)))`` says who the peer is. RC: ``siwarp.cm``
     connects it.
 
     Raises:
@@ -319,6 +342,9 @@ class QP(Handle):
             value = getattr(attr, name)
             if not mask & bit or value is None:
                 continue
+            if bit == QPAttrMask.AV:
+                c_attr.ah_addr = addr_to_c(_where(value))[0]
+                continue
             try:
                 setattr(c_attr, name, value.fileno() if isinstance(value, socket.socket) else value)
             except OverflowError:
@@ -331,32 +357,48 @@ class QP(Handle):
         check(
             rc,
             f"modifying {self!r}",
-            {errno.EBADF: "fd is no open descriptor: give a UDP socket that is bound"},
+            {
+                errno.EBADF: "fd is no open descriptor: give a UDP socket that is bound",
+                errno.EAFNOSUPPORT: "the peer's address is IPv6 and the QP's IPv4, or the other "
+                "way round: make the QP with QPInitAttr(addr=...) of the peer's kind",
+            },
         )
         if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
             attr.fd.detach()
 
     def to_init(self, attr: QPAttr | None = None) -> None:
         """Go to INIT, from where receives can be posted; UD takes Q_Key and socket here."""
-        self._step(QPState.INIT, attr)
+        self._walk((QPState.INIT,), attr)
 
     def to_rtr(self, attr: QPAttr | None = None) -> None:
-        """Go through INIT, if not there yet, to RTR: ready to receive."""
-        if self.qp_state == QPState.RESET:
-            self.to_init(attr)
-            attr = None
-        self._step(QPState.RTR, attr)
+        """Go through INIT, if not there yet, to RTR: ready to receive.
+
+        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` here.
+        """
+        fresh = self.qp_state == QPState.RESET
+        self._walk((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
 
     def to_rts(self, attr: QPAttr | None = None) -> None:
-        """Go through INIT and RTR, if not there yet, to RTS: ready to send."""
-        if self.qp_state in (QPState.RESET, QPState.INIT):
-            self.to_rtr(attr)
-            attr = None
-        self._step(QPState.RTS, attr)
+        """Go through INIT and RTR, if not there yet, to RTS: ready to send.
 
-    def _step(self, state: QPState, attr: QPAttr | None) -> None:
-        given = {} if attr is None else {f.name: getattr(attr, f.name) for f in fields(attr)}
-        self.modify(QPAttr(**{**given, "qp_state": state}))
+        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` on the way.
+        """
+        way = (QPState.INIT, QPState.RTR, QPState.RTS)
+        state = self.qp_state
+        self._walk(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
+
+    def _walk(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
+        """Take these steps, each with the attributes of ``attr`` that none before it takes."""
+        left: dict[str, Any] = {}
+        if attr is not None:
+            left = {name: getattr(attr, name) for name in QPAttr._MASKS}
+            left = {n: v for n, v in left.items() if v is not None and n != "qp_state"}
+        for state in way[:-1]:
+            takes = lib.siw_qp_step_attrs(self.qp_type, self.qp_state, state)
+            now = {n: v for n, v in left.items() if takes > 0 and takes & QPAttr._MASKS[n]}
+            self.modify(QPAttr(qp_state=state, **now))
+            left = {n: v for n, v in left.items() if n not in now}
+        self.modify(QPAttr(qp_state=way[-1], **left))
 
     def drops(self) -> list[SourceDrops]:
         """Return whose datagrams were dropped because no receive was posted, the worst first.
@@ -412,6 +454,11 @@ class QP(Handle):
                 max_dest_rd_atomic=attr.max_dest_rd_atomic,
                 rnr_retry=attr.rnr_retry,
                 min_rnr_timer=attr.min_rnr_timer,
+                ah_attr=AHAttr(*peer) if (peer := addr_from_c(attr.ah_addr)) else None,
+                dest_qp_num=attr.dest_qp_num,
+                path_mtu=attr.path_mtu,
+                rq_psn=attr.rq_psn,
+                sq_psn=attr.sq_psn,
             ),
             QPInitAttr(
                 qp_type=QPType(init.qp_type),
@@ -438,12 +485,12 @@ class QP(Handle):
 
     @property
     def qp_num(self) -> int:
-        """Its number. UD: the UDP port that it is bound to, and from bit 16 on its index there."""
+        """Its number. UC, UD: its UDP port, and on UD from bit 16 on its index there."""
         return int(lib.siw_qp_num(self._live()))
 
     @property
     def addr(self) -> Address:
-        """Where it is: UD, what it is bound to; RC, its end of the connection.
+        """Where it is: UC and UD, what it is bound to; RC, its end of the connection.
 
         Raises:
             StateError: it is not connected (ENOTCONN).
@@ -453,7 +500,7 @@ class QP(Handle):
 
     @property
     def peer(self) -> Address:
-        """RC: the other end of the connection."""
+        """RC, UC: the other end of the connection."""
         return self._addrs()[1]
 
     def _addrs(self) -> tuple[Address, Address]:
@@ -555,6 +602,10 @@ class QP(Handle):
 
     def _name(self) -> str:
         return f"{self.qp_type.name} {self.qp_num}"
+
+
+def _where(value: AHAttr | Address) -> Address:
+    return (value.host, value.port) if isinstance(value, AHAttr) else value
 
 
 _CAP_NAMES = tuple(f.name for f in fields(QPCap))

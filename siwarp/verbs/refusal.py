@@ -71,7 +71,7 @@ def creation(number: int, pd: PD, init: QPInitAttr) -> str | None:
 
 def _impossible(pd: PD, init: QPInitAttr) -> str:
     if init.qp_type not in list(QPType):
-        return f"qp_type is QPType.RC or QPType.UD, not {init.qp_type!r}"
+        return f"qp_type is QPType.RC, UC or UD, not {init.qp_type!r}"
     if init.persona not in list(Persona):
         return f"persona is one of Persona, not {init.persona!r}"
     if init.error_policy not in [*ErrorPolicy, *(p.name.lower() for p in ErrorPolicy)]:
@@ -153,6 +153,15 @@ def _value(qp: QP, attr: QPAttr, mask: int) -> Error:
                 f"{what}: {name}={value}: of a connection it is from 1 to what both ends agreed "
                 "on, which ConnParam(initiator_depth=...) asks for",
             )
+    if qp.qp_type == QPType.UC and attr.qp_state == QPState.RTR and not mask & QPAttrMask.AV:
+        return Error(errno.EINVAL, f"{what}: to RTR a UC QP needs to know its peer: give ah_attr")
+    if mask & QPAttrMask.AV and not (attr.dest_qp_num or _port(attr)):
+        return Error(errno.EINVAL, f"{what}: neither dest_qp_num nor ah_attr has a port")
+    if mask & QPAttrMask.PATH_MTU and attr.path_mtu is not None:
+        return LimitError(
+            errno.EINVAL,
+            f"{what}: path_mtu={attr.path_mtu} is neither 256 to 65535 octets nor 1 to 5 nor 0",
+        )
     if mask & QPAttrMask.ACCESS_FLAGS:
         return Error(
             errno.EINVAL, f"{what}: qp_access_flags has bits that are no rights: use AccessFlag"
@@ -164,6 +173,11 @@ def _value(qp: QP, attr: QPAttr, mask: int) -> Error:
             "socket keeps that one",
         )
     return Error(errno.EINVAL, f"{what}: an attribute has a value that it cannot have")
+
+
+def _port(attr: QPAttr) -> int:
+    where = attr.ah_attr
+    return 0 if where is None else where[1] if isinstance(where, tuple) else where.port
 
 
 def modification(qp: QP, attr: QPAttr, mask: int) -> Error:
@@ -216,6 +230,9 @@ def _send(qp: QP, wr: SendWR) -> str:
             f"{octets} octets inline, but the QP takes {qp.cap.max_inline_data}: send them without "
             "SendFlag.INLINE, or make the QP with QPCap(max_inline_data=...)"
         )
+    uc_has = (WROpcode.SEND, WROpcode.RDMA_WRITE)
+    if qp.qp_type == QPType.UC and opcode not in uc_has:
+        return "a UC QP can SEND and RDMA_WRITE: connect an RC QP for the rest"
     if qp.qp_type == QPType.UD:
         return _ud_send(qp, wr)
     if opcode in (WROpcode.BIND_MW, WROpcode.LOCAL_INV):
@@ -312,7 +329,7 @@ def _rc_send(qp: QP, opcode: int, octets: int, flags: int) -> str:
 
 
 def _send_state(qp: QP, state: QPState) -> str:
-    if qp.qp_type == QPType.UD:
+    if qp.qp_type != QPType.RC:
         return f"the QP is in {state.name}: call to_rts() first"
     return f"the QP is in {state.name}: connect it first"
 

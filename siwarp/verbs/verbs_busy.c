@@ -3,6 +3,7 @@
  * What requests that are on their way still use: memory and address handles. Looked for when one of
  * them is to go, so that posting need not count.
  */
+#include "rdmap/rdmap_uc.h"
 #include "verbs/verbs_impl.h"
 
 /* Whether this request still reads or writes its memory. accepted: what TCP has taken. */
@@ -24,7 +25,9 @@ static bool has_key(const struct siw_wqe *wqe, uint32_t lkey)
 /* send_lock held, as below. */
 static bool uses_key(struct siw_qp *qp, const void *what)
 {
-	uint64_t accepted = qp->stream ? siw_rdmap_accepted(qp->stream) : 0;
+	uint64_t accepted = qp->stream ? siw_rdmap_accepted(qp->stream)
+			    : qp->uc   ? siw_rdmap_uc_accepted(qp->uc)
+				       : 0;
 
 	for (uint32_t i = qp->sq_head; i != qp->sq_tail; i++) {
 		const struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
@@ -55,10 +58,7 @@ static bool still_uses(struct siw_qp *qp, bool (*uses)(struct siw_qp *, const vo
 	busy = uses(qp, what);
 	if (busy && qp->state == SIW_QPS_RTS) {
 		ran = true;
-		if (qp->type == SIW_QPT_UD)
-			siw_verbs_ud_run(qp);
-		else
-			siw_verbs_rc_run(qp);
+		siw_verbs_run(qp);
 		busy = uses(qp, what);
 	}
 	siw_unlock(&qp->send_lock);

@@ -37,7 +37,7 @@ static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
 	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
 
-		if (qp->type == SIW_QPT_UD) {
+		if (qp->type != SIW_QPT_RC) {
 			siw_verbs_ud_finish(qp);
 		} else if (qp->stream && !qp->closing) {
 			siw_verbs_rc_settle(qp);

@@ -351,8 +351,11 @@ struct siw_qp {
 	uint32_t rnr_msn;	  /* the oldest of them: progress */
 	uint64_t rnr_deadline_ns; /* it waits until then: progress */
 
-	struct siw_rdmap_dgram *dgram;	 /* UD */
-	struct siw_errq *errq;		 /* errors to be read, made with the first: progress */
+	struct siw_rdmap_dgram *dgram; /* UD */
+	struct siw_errq *errq;	       /* errors to be read, made with the first: progress */
+	struct siw_rdmap_uc *uc;       /* UC */
+	struct siw_addr peer;	       /* UC, from RTR on: progress and send_lock to write, as */
+	uint32_t dest_qpn;
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
@@ -542,6 +545,20 @@ void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event);
 /* ---- verbs_errgate.c; progress held ---- */
 /* Whether one more error message may go to this address; counted as sent if so. */
 bool siw_verbs_errgate_pass(struct siw_context *ctx, const struct siw_addr *to);
+/* ---- verbs_uc.c ---- */
+int siw_verbs_uc_open(struct siw_qp *qp, const struct siw_addr *addr, int fd);
+void siw_verbs_uc_close(struct siw_qp *qp);
+bool siw_verbs_uc_mtu_valid(int path_mtu);
+/*
+ * What must be done before the step of this event: to RTR, the peer's address is taken. 0; -EINVAL it is
+ * not given; -errno there is no way to it. progress held.
+ */
+int siw_verbs_uc_prepare(struct siw_qp *qp, int event, const struct siw_qp_attr *attr, int mask);
+void siw_verbs_uc_receive(struct siw_qp *qp);
+void siw_verbs_uc_query(const struct siw_qp *qp, struct siw_qp_attr *attr);
+/* send_lock held. */
+int siw_verbs_uc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
+enum siw_run siw_verbs_uc_run(struct siw_qp *qp);
 
 /* ---- verbs_rc.c ---- */
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
@@ -551,6 +568,14 @@ void siw_verbs_rc_did_local(struct siw_qp *qp);
 /* In SQD: sees to it that what was begun completes. send_lock held. */
 void siw_verbs_rc_drain(struct siw_qp *qp);
 int siw_verbs_rc_serve(struct siw_pollee *self);
+
+/* Sends what is queued, whatever the type. send_lock held. */
+static inline enum siw_run siw_verbs_run(struct siw_qp *qp)
+{
+	return qp->type == SIW_QPT_UD	? siw_verbs_ud_run(qp)
+	       : qp->type == SIW_QPT_UC ? siw_verbs_uc_run(qp)
+					: siw_verbs_rc_run(qp);
+}
 
 /* ---- verbs_rc_close.c; all with progress held and send_lock not ---- */
 /* An error or the peer ended the stream: to ERR by the table, then as siw_verbs_rc_close. */

@@ -2,6 +2,7 @@
 /* Queue pairs: moved through their states by the table, changed, and asked. */
 #include <errno.h>
 
+#include "rdmap/rdmap_uc.h"
 #include "verbs/verbs_impl.h"
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -119,6 +120,8 @@ static int check_values(const struct siw_qp *qp, const struct siw_qp_attr *attr,
 		return -EINVAL;
 	if ((mask & SIW_QP_RNR_RETRY) && !within(attr->rnr_retry, 0, 7))
 		return -EINVAL;
+	if ((mask & SIW_QP_PATH_MTU) && !siw_verbs_uc_mtu_valid(attr->path_mtu))
+		return -EINVAL;
 	if ((mask & SIW_QP_MIN_RNR_TIMER) && !within(attr->min_rnr_timer, 0, 31))
 		return -EINVAL;
 	return 0;
@@ -131,7 +134,7 @@ static void drain(struct siw_qp *qp, bool notify)
 	qp->sqd_notify = notify;
 	if (qp->type == SIW_QPT_UD)
 		qp->sq_next = qp->sq_head; /* nothing of a datagram is ever half out */
-	else
+	else if (qp->type == SIW_QPT_RC)
 		siw_verbs_rc_drain(qp);
 	siw_verbs_qp_drained(qp);
 	siw_unlock(&qp->send_lock);
@@ -145,7 +148,7 @@ static void resume(struct siw_qp *qp)
 	enum siw_run run;
 
 	siw_lock(&qp->send_lock);
-	run = qp->type == SIW_QPT_UD ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
+	run = siw_verbs_run(qp);
 	siw_unlock(&qp->send_lock);
 	if (run == SIW_RUN_DONE)
 		return;
@@ -172,6 +175,8 @@ static void act(struct siw_qp *qp, int action, bool notify)
 	}
 	if (qp->type == SIW_QPT_UD)
 		siw_verbs_ud_receive(qp);
+	else if (qp->type == SIW_QPT_UC)
+		siw_verbs_uc_receive(qp);
 }
 
 void siw_verbs_qp_abort(struct siw_qp *qp, int type)
@@ -205,12 +210,18 @@ static int modify(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 		siw_verbs_rc_settle(qp);
 	/* The one action that can fail comes before the state changes. */
 	if (mask & SIW_QP_FD) {
-		err = siw_verbs_ud_open(qp, NULL, attr->fd);
+		err = qp->type == SIW_QPT_UC ? siw_verbs_uc_open(qp, NULL, attr->fd)
+					     : siw_verbs_ud_open(qp, NULL, attr->fd);
+		if (err)
+			return err;
+	}
+	if (qp->type == SIW_QPT_UC) {
+		err = siw_verbs_uc_prepare(qp, event, attr, mask);
 		if (err)
 			return err;
 	}
 	/* What only waits for company counts as begun. */
-	if (event == SIW_QPE_TO_SQD && qp->type == SIW_QPT_UD)
+	if (event == SIW_QPE_TO_SQD && qp->type != SIW_QPT_RC)
 		siw_verbs_ud_finish(qp);
 	take_attributes(qp, attr, mask);
 	action = siw_verbs_qp_step(qp, event);
@@ -242,13 +253,13 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 
 static void query_attr(const struct siw_qp *qp, struct siw_qp_attr *attr)
 {
-	bool rc = qp->type == SIW_QPT_RC;
+	bool tagged = qp->type != SIW_QPT_UD;
 
 	*attr = (struct siw_qp_attr){
 		.qp_state = qp->state,
 		.cur_qp_state = qp->state,
 		.qkey = qp->qkey,
-		.qp_access_flags = rc ? qp->access : 0,
+		.qp_access_flags = tagged ? qp->access : 0,
 		.en_sqd_async_notify = qp->state == SIW_QPS_SQD && qp->sqd_notify,
 		.sq_draining = qp->draining,
 		.max_rd_atomic = qp->ord < 0 ? 0 : qp->ord,
@@ -261,6 +272,8 @@ static void query_attr(const struct siw_qp *qp, struct siw_qp_attr *attr)
 		attr->max_rd_atomic = qp->reads_max;
 		attr->max_dest_rd_atomic = qp->granted_ird;
 	}
+	if (qp->uc)
+		siw_verbs_uc_query(qp, attr);
 }
 
 static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
@@ -279,6 +292,8 @@ static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
 	};
 	if (qp->dgram)
 		siw_rdmap_dgram_addr(qp->dgram, &init->addr);
+	if (qp->uc)
+		siw_rdmap_uc_addr(qp->uc, &init->addr);
 }
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)

@@ -2,6 +2,7 @@
 /* Posting: the checks, the send ring, and how its entries end. */
 #include <errno.h>
 
+#include "rdmap/rdmap_uc.h"
 #include "verbs/verbs_impl.h"
 
 /* ---- the send ring --------------------------------------------------------------------------- */
@@ -112,6 +113,8 @@ void siw_verbs_flush(struct siw_qp *qp)
 	siw_lock(&qp->send_lock);
 	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);
+	if (qp->uc)
+		siw_rdmap_uc_cut(qp->uc);
 	while (qp->sq_head != qp->sq_tail) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
 
@@ -126,6 +129,8 @@ void siw_verbs_flush(struct siw_qp *qp)
 	siw_lock(&qp->recv_lock);
 	/* A message that broke off in its middle has its receive already. */
 	if (qp->stream && siw_rdmap_take_recv(qp->stream, &cookie) == 1)
+		siw_verbs_flush_recv(qp, cookie);
+	if (qp->uc && siw_rdmap_uc_take_recv(qp->uc, &cookie) == 1)
 		siw_verbs_flush_recv(qp, cookie);
 	while (!qp->srq && siw_rdmap_queue_take(qp->recvs, &cookie) == 1)
 		siw_verbs_flush_recv(qp, cookie);
@@ -147,6 +152,11 @@ void siw_verbs_forget(struct siw_qp *qp)
 	drop_reads(qp);
 	for (uint32_t i = qp->sq_next; i != qp->sq_tail; i++)
 		let_go(qp, siw_verbs_wqe(qp, i));
+	if (qp->uc) {
+		siw_rdmap_uc_cut(qp->uc);
+		siw_rdmap_uc_take_recv(qp->uc, &cookie);
+	}
+	qp->failing = false;
 	qp->sq_head = qp->sq_next = qp->sq_tail;
 	qp->flushed = qp->draining = false;
 	siw_lock(&qp->recv_lock);
@@ -173,12 +183,14 @@ static int post_one(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge ||
 	    (wr->num_sge && !wr->sg_list))
 		return -EINVAL;
-	return qp->type == SIW_QPT_UD ? siw_verbs_ud_post(qp, wr, wait) : siw_verbs_rc_post(qp, wr);
+	return qp->type == SIW_QPT_UD	? siw_verbs_ud_post(qp, wr, wait)
+	       : qp->type == SIW_QPT_UC ? siw_verbs_uc_post(qp, wr)
+					: siw_verbs_rc_post(qp, wr);
 }
 
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
 {
-	bool ud, list, later;
+	bool list, later;
 	enum siw_run run = SIW_RUN_BLOCKED;
 	int err = 0;
 
@@ -188,9 +200,9 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 		return qp ? -ESTALE : -EINVAL;
 	}
 	siw_lock(&qp->send_lock);
-	ud = qp->type == SIW_QPT_UD;
 	list = wr && wr->next;
-	later = ud && !list && qp->state >= SIW_QPS_RTS && siw_verbs_ud_may_wait(qp);
+	later = qp->type != SIW_QPT_RC && !list && qp->state >= SIW_QPS_RTS &&
+		siw_verbs_ud_may_wait(qp);
 	for (; wr; wr = wr->next) {
 		err = post_one(qp, wr, list || later);
 		if (err) {
@@ -200,7 +212,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 		}
 	}
 	if (!later || err)
-		run = ud ? siw_verbs_ud_run(qp) : siw_verbs_rc_run(qp);
+		run = siw_verbs_run(qp);
 	/* Before the lock goes: behind it, the QP and its device may go, too. */
 	if (run != SIW_RUN_DONE) {
 		siw_verbs_mark_unsent(qp);

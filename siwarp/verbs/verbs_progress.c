@@ -103,7 +103,7 @@ static int send_unsent(struct siw_context *ctx)
 		siw_lock(&qp->send_lock);
 		head = qp->sq_head;
 		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_turn(qp, ctx->turns)
-					     : siw_verbs_rc_run(qp);
+					     : siw_verbs_run(qp);
 		head -= qp->sq_head;
 		broken = qp->broken;
 		due = qp->revoke.due;

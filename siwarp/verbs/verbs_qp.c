@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/addr.h"
+#include "rdmap/rdmap_uc.h"
 #include "verbs/verbs_impl.h"
 
 /* ---- creating -------------------------------------------------------------------------------- */
@@ -13,7 +14,8 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 	const struct siw_device_attr *max = &pd->ctx->attr;
 	const struct siw_qp_cap *cap = &init->cap;
 
-	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UD)
+	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UC &&
+	    init->qp_type != SIW_QPT_UD)
 		return -EINVAL;
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
 		return -EINVAL;
@@ -126,7 +128,8 @@ static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init
 		addr = qp->ctx->now.addrs[0];
 		addr.port_be = port;
 	}
-	return siw_verbs_ud_open(qp, &addr, -1);
+	return qp->type == SIW_QPT_UC ? siw_verbs_uc_open(qp, &addr, -1)
+				      : siw_verbs_ud_open(qp, &addr, -1);
 }
 
 /* What it has of its own. Nobody posts any more: it is in RESET, or was never whole. */
@@ -134,6 +137,7 @@ static void free_queues(struct siw_qp *qp)
 {
 	if (qp->dgram)
 		siw_rdmap_dgram_close(qp->dgram);
+	siw_verbs_uc_close(qp);
 	if (qp->recvs && !qp->srq)
 		siw_rdmap_queue_destroy(qp->recvs);
 	free(qp->linger);
@@ -311,6 +315,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (qp->dgram)
 		siw_rdmap_dgram_close(qp->dgram);
 	qp->dgram = NULL;
+	siw_verbs_uc_close(qp);
 	siw_unlock(&ctx->progress);
 	/* Nothing reaches it any more, and an event's handler may still want to look at it. */
 	siw_verbs_async_leave(&qp->async);
@@ -338,8 +343,12 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	siw_lock(&qp->ctx->progress);
 	if (qp->dgram)
 		err = siw_rdmap_dgram_addr(qp->dgram, &own);
+	else if (qp->uc)
+		err = siw_rdmap_uc_addr(qp->uc, &own);
 	else if (qp->stream)
 		err = siw_rdmap_addrs(qp->stream, &own, &other);
+	if (qp->uc)
+		other = qp->peer;
 	siw_unlock(&qp->ctx->progress);
 	if (err)
 		return err;

@@ -22,6 +22,9 @@ struct step {
 #define QKEY   SIW_QP_QKEY
 #define NOTIFY SIW_QP_EN_SQD_ASYNC_NOTIFY
 #define ACCESS SIW_QP_ACCESS_FLAGS
+/* UC here: its datagrams carry a Q_Key, so it has one, besides what a peer may do. */
+#define RIGHTS (QKEY | ACCESS)
+#define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
 /* RC here: cm takes a QP from RESET to RTS, so what it shall agree on may be set before. */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
 /* Both are of the receiving side here, and may change whenever min_rnr_timer may. */
@@ -129,6 +132,62 @@ static const struct step rc_steps[STATES][SIW_QPE_COUNT] = {
 	},
 };
 
+static const struct step uc_steps[STATES][SIW_QPE_COUNT] = {
+	[SIW_QPS_RESET] = {
+		[SIW_QPE_STAY] = GO(RESET, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_INIT] = GO(INIT, BIND, RIGHTS | SIW_QP_FD),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+	},
+	[SIW_QPS_INIT] = {
+		[SIW_QPE_STAY] = GO(INIT, NONE, RIGHTS),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_INIT] = GO(INIT, BIND, RIGHTS | SIW_QP_FD),
+		[SIW_QPE_TO_RTR] = GO(RTR, RECEIVE, RIGHTS | PATH),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+	},
+	[SIW_QPS_RTR] = {
+		[SIW_QPE_STAY] = GO(RTR, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE, CUR | RIGHTS | SIW_QP_SQ_PSN),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+	},
+	[SIW_QPS_RTS] = {
+		[SIW_QPE_STAY] = GO(RTS, NONE, CUR | RIGHTS),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE, CUR | RIGHTS),
+		[SIW_QPE_TO_SQD] = GO(SQD, DRAIN, NOTIFY),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_SEND_FAILED] = GO(SQE, FLUSH_SENDS, 0),
+	},
+	[SIW_QPS_SQD] = {
+		[SIW_QPE_STAY] = GO(SQD, NONE, RIGHTS),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, RESUME, CUR | RIGHTS),
+		[SIW_QPE_TO_SQD] = GO(SQD, NONE, RIGHTS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_SEND_FAILED] = GO(SQE, FLUSH_SENDS, 0),
+	},
+	[SIW_QPS_SQE] = {
+		[SIW_QPE_STAY] = GO(SQE, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE, CUR | RIGHTS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_SEND_FAILED] = GO(SQE, NONE, 0),
+	},
+	[SIW_QPS_ERR] = {
+		[SIW_QPE_STAY] = GO(ERR, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_ERR] = GO(ERR, NONE, 0),
+		[SIW_QPE_FAILED] = GO(ERR, NONE, 0),
+	},
+};
+
 static const struct step *step_of(int type, int state, int event)
 {
 	const struct step *s;
@@ -137,6 +196,8 @@ static const struct step *step_of(int type, int state, int event)
 		return NULL;
 	if (type == SIW_QPT_UD)
 		s = &ud_steps[state][event];
+	else if (type == SIW_QPT_UC)
+		s = &uc_steps[state][event];
 	else if (type == SIW_QPT_RC)
 		s = &rc_steps[state][event];
 	else

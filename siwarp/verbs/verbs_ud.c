@@ -349,7 +349,7 @@ bool siw_verbs_ud_may_wait(struct siw_qp *qp)
 void siw_verbs_ud_finish(struct siw_qp *qp)
 {
 	siw_lock(&qp->send_lock);
-	siw_verbs_ud_run(qp);
+	siw_verbs_run(qp);
 	siw_unlock(&qp->send_lock);
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from layers import MAY_USE, PACKAGE, allowed
+from layers import MAY_USE, PACKAGE, PARTS, allowed
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 # The plain value structs that every layer passes on; the rest of the public headers is
@@ -29,7 +29,7 @@ def problem(folder: str, file: str, quote: str, target: str) -> str | None:
         return f"{target}: {used} is no layer"
     if used not in allowed(folder, file):
         return f"{folder} may not use {used}"
-    if used not in {"base", folder} and target != f"{used}/{used}.h":
+    if used not in {"base", folder} and target not in {f"{used}/{used}.h", *PARTS}:
         return f"{used}/{used}.h is the contract of {used}; {target} is its own business"
     return None
 

@@ -24,8 +24,15 @@ MAY_USE: dict[str, set[str]] = {
     "cli": set(),
     "inspect": set(),
 }
-# ddp stands on llp itself where it works on datagrams, in one file.
-ALSO: dict[str, set[str]] = {"ddp/ddp_datagram.c": {"llp"}}
+# ddp stands on llp itself where it works on datagrams.
+ALSO: dict[str, set[str]] = {
+    "ddp/ddp_datagram.c": {"llp"},
+    "ddp/ddp_uc.c": {"llp"},
+    "ddp/ddp_uc_impl.h": {"llp"},
+    "ddp/ddp_uc_tx.c": {"llp"},
+}
+# A folder's contract is the header of its name, and these parts of it.
+PARTS: set[str] = {"llp/dgram_wire.h", "ddp/ddp_uc.h", "rdmap/rdmap_uc.h"}
 
 
 def allowed(folder: str, file: str) -> set[str]:

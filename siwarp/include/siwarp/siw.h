@@ -469,6 +469,7 @@ int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 
 enum siw_qp_type {
 	SIW_QPT_RC = 2, /* over TCP */
+	SIW_QPT_UC = 3, /* over UDP, to one peer */
 	SIW_QPT_UD = 4, /* over UDP */
 };
 
@@ -539,11 +540,11 @@ struct siw_qp_init_attr {
 	struct siw_qp_cap cap; /* written back: what was granted, at least what was asked */
 	int qp_type;
 	int sq_sig_all;
-	int no_crc; /* UD: 1 = send zero in the CRC field and do not check it */
+	int no_crc; /* UD, UC: 1 = send zero in the CRC field and do not check it */
 	struct siw_addr
-		addr;	  /* UD: address and port to bind; family 0 = the device's first address,
+		addr; /* UD, UC: address and port to bind; family 0 = the device's first address,
 				 port 0 = any */
-	int persona;	  /* RC: enum siw_persona */
+	int persona;  /* RC: enum siw_persona */
 	int error_policy; /* UD: enum siw_error_policy */
 	/*
 	 * UD: NULL, or a UD QP of this device whose socket the new one uses too; addr stays 0 and
@@ -559,18 +560,23 @@ enum siw_qp_attr_mask {
 	SIW_QP_EN_SQD_ASYNC_NOTIFY = 4,
 	SIW_QP_ACCESS_FLAGS = 8,
 	SIW_QP_QKEY = 64,
+	SIW_QP_AV = 128,
+	SIW_QP_PATH_MTU = 256,
 	SIW_QP_RNR_RETRY = 2048,
+	SIW_QP_RQ_PSN = 4096,
 	SIW_QP_MAX_QP_RD_ATOMIC = 8192,
 	SIW_QP_MIN_RNR_TIMER = 32768,
+	SIW_QP_SQ_PSN = 65536,
 	SIW_QP_MAX_DEST_RD_ATOMIC = 131072,
+	SIW_QP_DEST_QPN = 1048576,
 	SIW_QP_FD = 1073741824, /* siwarp's own */
 };
 
 struct siw_qp_attr {
 	int qp_state;
-	int cur_qp_state; /* modify: the step is taken from this state only */
-	uint32_t qkey;
-	int qp_access_flags; /* RC: what the peer may do, whatever its STags allow; all at first */
+	int cur_qp_state;    /* modify: the step is taken from this state only */
+	uint32_t qkey;	     /* UD, UC: what datagrams must carry; of UC those sent do, too */
+	int qp_access_flags; /* RC, UC: what the peer may do, whatever its STags allow; all at first */
 	int en_sqd_async_notify; /* to SQD: an event tells when the send queue is drained */
 	int sq_draining;	 /* query: in SQD, requests that were begun are not complete yet */
 	/*
@@ -590,10 +596,26 @@ struct siw_qp_attr {
 	int rnr_retry;
 	int min_rnr_timer;
 	/*
-	 * UD, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. Not of
+	 * UD and UC, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. Not of
 	 * one that shares its socket.
 	 */
 	int fd;
+	/*
+	 * UC, to RTR: where the peer is (SIW_QP_AV, which this step needs); its port is dest_qp_num's low 16
+	 * bits or, where that is not given or 0, in the address. path_mtu: octets of payload that one
+	 * datagram has at the most, at least 256, or 1 to 5 for those of enum ibv_mtu (256 to 4096); 0 or
+	 * not given: what the route carries without cutting datagrams, which is also the most. Query:
+	 * octets, now.
+	 */
+	struct siw_addr ah_addr;
+	int path_mtu;
+	uint32_t dest_qp_num;
+	/*
+	 * UC: the number of the first datagram that comes (to RTR) and that is sent (to RTS), 32 bits: the
+	 * peer's other one. 0 if not given. Query: of the next.
+	 */
+	uint32_t rq_psn;
+	uint32_t sq_psn;
 };
 
 enum siw_wr_opcode {
@@ -703,9 +725,9 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
  */
 int siw_destroy_qp(struct siw_qp *qp);
 /*
- * UD: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state -> ERR
+ * UD, UC: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state -> ERR
  * (flushes) or RESET (forgets). RTS -> SQD: what was begun completes, what is posted waits until
- * SQD -> RTS. A UD send that fails by a mistake of this end (LOC_PROT_ERR, LOC_LEN_ERR) takes
+ * SQD -> RTS. A UD or UC send that fails by a mistake of this end (LOC_PROT_ERR, LOC_LEN_ERR) takes
  * its QP to SQE: sends flush, receives go on; SQE -> RTS mends it.
  * EINVAL, and nothing changes: the table of states has no such step, the step does not take an attribute
  * of the mask (InfiniBand's table says which), or a value is beyond the device's or the connection's.
@@ -720,7 +742,7 @@ int siw_qp_step_attrs(int qp_type, int from, int to);
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
 uint32_t siw_qp_num(struct siw_qp *qp);
 /*
- * UD: where the QP is bound. RC: its end of the connection; peer may be NULL. -ENOTCONN otherwise.
+ * UD, UC: where the QP is bound, and UC's peer once it is given. RC: its end of the connection; peer may be NULL. -ENOTCONN otherwise.
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
 /*

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_uc.c - unreliable connections: who the peer is, and what comes of it.
+ *
+ *   0            12            26 or 30          len-4      len
+ *  +------------+-------------+-----------------+----------+
+ *  | LLP header | DDP header  | payload         | CRC32C   |
+ *  +------------+-------------+-----------------+----------+
+ *
+ * What comes late is dropped: the gap it left has been seen by then, and its message given up.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/crc32c.h"
+#include "base/guard.h"
+#include "ddp/ddp_uc_impl.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+int siw_ddp_uc_open(struct siw_ddp_port *port, const struct siw_ddp_uc_attr *attr,
+		    struct siw_ddp_uc **out)
+{
+	struct siw_ddp_uc *uc;
+	int r;
+
+	if (posix_memalign((void **)&uc, 64, sizeof(*uc)))
+		return -ENOMEM;
+	memset(uc, 0, sizeof(*uc));
+	uc->port = port;
+	uc->crc = !attr->no_crc;
+	siw_ddp_uc_cut(uc);
+	uc->tx.car_max = UINT32_MAX;
+	if (attr->fd >= 0)
+		r = siw_llp_udp_adopt(port->llp, attr->fd, attr->token, &uc->sock);
+	else
+		r = siw_llp_udp_open(port->llp, &attr->local, attr->token, &uc->sock);
+	if (r)
+		goto free_uc;
+	r = siw_llp_udp_whole(uc->sock);
+	if (r)
+		goto close_sock;
+	*out = uc;
+	return 0;
+
+close_sock:
+	siw_llp_close(uc->sock);
+free_uc:
+	free(uc);
+	return r;
+}
+
+void siw_ddp_uc_close(struct siw_ddp_uc *uc)
+{
+	siw_llp_close(uc->sock);
+	free(uc->tx.train);
+	free(uc);
+}
+
+int siw_ddp_uc_addr(struct siw_ddp_uc *uc, struct siw_addr *out)
+{
+	return siw_llp_local(uc->sock, out);
+}
+
+void siw_ddp_uc_again(struct siw_ddp_uc *uc)
+{
+	siw_llp_again(uc->sock);
+}
+
+int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path)
+{
+	int octets = siw_llp_udp_path(uc->sock, &path->peer);
+
+	if (octets < 0)
+		return octets;
+	if (octets <= SIW_UC_UNTAGGED + SIW_DGRAM_CRC_LEN + SIW_DDP_UC_HEAD)
+		return -EMSGSIZE;
+	uc->peer = path->peer;
+	uc->tx.payload = (uint32_t)octets - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN;
+	if (path->payload && path->payload < uc->tx.payload)
+		uc->tx.payload = path->payload;
+	uc->rx.psn = path->psn;
+	uc->rx.connected = true;
+	uc->rx.whole = uc->rx.begun = false;
+	return 0;
+}
+
+void siw_ddp_uc_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity)
+{
+	uc->qkey = qkey;
+	uc->pd = pd;
+	uc->identity = identity;
+}
+
+void siw_ddp_uc_numbers(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out)
+{
+	*in = uc->rx.psn;
+	*out = uc->tx.psn;
+}
+
+uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
+{
+	return uc->tx.payload;
+}
+
+/* ---- what may be acted upon ------------------------------------------------------------------ */
+
+static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
+{
+	uint32_t crc;
+
+	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_DDP_DGRAM_BUF) {
+		siw_drop(SIW_COUNTER_drop_short);
+		return false;
+	}
+	memcpy(&crc, buf + len - SIW_DGRAM_CRC_LEN, SIW_DGRAM_CRC_LEN);
+	if (uc->crc && siw_crc32c(0, buf, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
+		siw_drop(SIW_COUNTER_drop_crc);
+		return false;
+	}
+	if (buf[0] != siw_dgram_first(SIW_DGRAM_UC) ||
+	    (buf[SIW_DGRAM_LEN] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
+		siw_drop(SIW_COUNTER_drop_version);
+		return false;
+	}
+	if (len < SIW_DGRAM_LEN + siw_ddp_head_len(buf[SIW_DGRAM_LEN]) + SIW_DGRAM_CRC_LEN) {
+		siw_drop(SIW_COUNTER_drop_short);
+		return false;
+	}
+	return true;
+}
+
+static bool is_peers(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *head,
+		     const struct siw_addr *source)
+{
+	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source)) {
+		siw_drop(SIW_COUNTER_drop_source);
+		return false;
+	}
+	if (head->dest_index || head->source_index) { /* nobody shares this socket */
+		siw_drop(SIW_COUNTER_drop_qn);
+		return false;
+	}
+	if (be32toh(head->qkey) != uc->qkey) {
+		siw_drop(SIW_COUNTER_drop_qkey);
+		return false;
+	}
+	return true;
+}
+
+/* Whether it is newer than all before it; sees what is missing in front of it. */
+static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
+{
+	uint32_t psn = be32toh(head->psn);
+	int32_t missing = (int32_t)(psn - uc->rx.psn);
+
+	if (missing < 0) {
+		siw_drop(SIW_COUNTER_drop_late);
+		return false;
+	}
+	if (missing) {
+		siw_count(SIW_COUNTER_uc_missing, (uint64_t)missing);
+		uc->rx.whole = false;
+	}
+	uc->rx.psn = psn + 1;
+	return true;
+}
+
+int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
+{
+	uint8_t *buf = uc->port->dgram_buf;
+	struct siw_dgram_wire head;
+	struct siw_addr source;
+	int tries;
+
+	for (tries = 0; tries < 64; tries++) {
+		ssize_t len = siw_llp_udp_recv(uc->sock, &source, buf, SIW_DDP_DGRAM_BUF);
+
+		if (len < 0)
+			return 0;
+		if (!sound(uc, buf, (size_t)len))
+			continue;
+		memcpy(&head, buf, sizeof(head));
+		if (!is_peers(uc, &head, &source) || !is_new(uc, &head))
+			continue;
+		siw_ddp_parse(buf + SIW_DGRAM_LEN,
+			      (uint32_t)len - SIW_DGRAM_LEN - SIW_DGRAM_CRC_LEN, &uc->rx.seg);
+		uc->rx.payload = buf + SIW_DGRAM_LEN + uc->rx.seg.head_len;
+		if (head.flags & SIW_UC_FIRST) {
+			uc->rx.whole = true;
+			uc->rx.begun = false; /* one that was not finished never will be */
+		}
+		seg->seg = uc->rx.seg;
+		seg->first = head.flags & SIW_UC_FIRST;
+		seg->whole = uc->rx.whole;
+		return 1;
+	}
+	/* A flood of rubbish must not keep the others waiting. */
+	siw_llp_again(uc->sock);
+	return 0;
+}
+
+void siw_ddp_uc_spoil(struct siw_ddp_uc *uc)
+{
+	uc->rx.whole = false;
+}
+
+uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
+{
+	if (len > uc->rx.seg.payload)
+		len = uc->rx.seg.payload;
+	memcpy(out, uc->rx.payload, len);
+	return len;
+}
+
+/* ---- placing --------------------------------------------------------------------------------- */
+
+/* A buffer, of this queue or left by a message that was not finished. */
+static bool hold_buffer(struct siw_uc_rx *rx, struct siw_ddp_queue *queue)
+{
+	const struct siw_ddp_buffer *buf;
+
+	if (rx->held)
+		return true;
+	buf = siw_ddp_queue_peek(queue);
+	if (!buf)
+		return false;
+	rx->held = true;
+	rx->cookie = buf->cookie;
+	rx->length = buf->length;
+	rx->nsge = buf->nsge;
+	memcpy(rx->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
+	siw_ddp_queue_pop(queue);
+	return true;
+}
+
+static int used_up(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
+{
+	rx->begun = rx->held = false;
+	delivery->cookie = rx->cookie;
+	delivery->length = rx->placed;
+	return r;
+}
+
+static int copy(const struct iovec *iov, int n, const uint8_t *from)
+{
+	int i;
+
+	for (i = 0; i < n; from += iov[i++].iov_len)
+		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
+			return -EACCES;
+	return 0;
+}
+
+int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_t head,
+		     struct siw_ddp_delivery *delivery)
+{
+	struct siw_uc_rx *rx = &uc->rx;
+	const struct siw_ddp_seg *seg = &rx->seg;
+	uint32_t skip = seg->mo ? 0 : head, octets = seg->payload - skip;
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n;
+
+	if (seg->payload < skip || seg->mo != (rx->begun ? rx->placed + head : 0) ||
+	    (rx->begun && seg->msn != rx->msn))
+		return -EPROTO;
+	if (!hold_buffer(rx, queue))
+		return -ENOBUFS;
+	if (!rx->begun) {
+		rx->begun = true;
+		rx->placed = 0;
+		rx->msn = seg->msn;
+	}
+	if ((uint64_t)rx->placed + octets > rx->length)
+		return used_up(rx, delivery, -EMSGSIZE);
+	n = siw_ddp_sgl_resolve(uc->port, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
+				rx->placed, octets, iov, SIW_DDP_MAX_SGE);
+	if (n < 0 || copy(iov, n, rx->payload + skip))
+		return used_up(rx, delivery, -EACCES);
+	rx->placed += octets;
+	return seg->last ? used_up(rx, delivery, 1) : 2;
+}
+
+int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue,
+		    struct siw_ddp_delivery *delivery)
+{
+	struct siw_uc_rx *rx = &uc->rx;
+
+	if (!hold_buffer(rx, queue))
+		return -ENOBUFS;
+	rx->placed = 0;
+	return used_up(rx, delivery, 1);
+}
+
+int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_t right,
+			    struct siw_wire_err *err)
+{
+	const struct siw_ddp_seg *seg = &uc->rx.seg;
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n, r;
+
+	/* As in ddp_rx.c: what the program did before it posted a receive comes before this. */
+	if (queue)
+		(void)siw_ddp_queue_peek(queue);
+	n = siw_ddp_stag_get(uc->port, seg->stag, uc->pd, uc->identity, right, seg->to,
+			     seg->payload, iov, SIW_DDP_MAX_SGE, err);
+	if (n < 0)
+		return n;
+	r = copy(iov, n, uc->rx.payload);
+	if (n)
+		siw_ddp_stag_put(uc->port, seg->stag);
+	if (r) {
+		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
+		return r;
+	}
+	return seg->last ? 1 : 2;
+}
+
+int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *cookie)
+{
+	if (!uc->rx.held)
+		return 0;
+	*cookie = uc->rx.cookie;
+	uc->rx.begun = uc->rx.held = false;
+	return 1;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ddp/ddp_uc_impl.h - an endpoint of an unreliable connection, as its two files see it. */
+#ifndef SIW_DDP_UC_IMPL_H
+#define SIW_DDP_UC_IMPL_H
+
+#include "ddp/ddp_impl.h"
+#include "ddp/ddp_uc.h"
+#include "llp/dgram_wire.h"
+#include "llp/llp.h"
+
+#define SIW_UC_TAGGED	(SIW_DGRAM_LEN + SIW_DDP_TAGGED)
+#define SIW_UC_UNTAGGED (SIW_DGRAM_LEN + SIW_DDP_UNTAGGED)
+/* The flag of an operation's first datagram. */
+#define SIW_UC_FIRST 0x01
+
+/* Progress lock, and the send lock to write what connect does. */
+struct siw_uc_rx {
+	bool connected;
+	bool whole;   /* the operation in the works is, so far */
+	uint32_t psn; /* the next datagram's */
+	/* The datagram in the port's buffer. */
+	struct siw_ddp_seg seg;
+	const uint8_t *payload;
+	/* The message in the works; nsge etc. are of the buffer that was taken for it, or for one before. */
+	bool begun;
+	bool held; /* there is such a buffer */
+	uint32_t msn;
+	uint32_t placed; /* octets of the message: the MO that comes next */
+	uint64_t cookie;
+	uint64_t length;
+	int nsge;
+	struct siw_sge sgl[SIW_DDP_MAX_SGE];
+};
+
+/* Send lock. */
+struct siw_uc_tx {
+	bool active; /* msg is not wholly framed */
+	bool blocked;
+	uint32_t psn;	  /* the next datagram's */
+	uint32_t msn[4];  /* the next message's */
+	uint32_t payload; /* octets of a segment's payload at the most */
+	uint64_t offset;  /* octets of msg's payload framed */
+	uint32_t at_msn;
+	struct siw_ddp_uc_msg msg;
+	uint64_t begun, accepted;
+	uint64_t refused_first, refused_last; /* 0: none */
+	/*
+	 * Datagrams of one size that wait to go together, one behind the other; the last one may be shorter, and
+	 * then none follows.
+	 */
+	uint8_t *train;
+	uint32_t used, car, cars;
+	uint32_t gone; /* octets of it that are out, where they go one by one */
+	bool full;
+	uint32_t car_max; /* octets of a datagram that a train may be made of */
+};
+
+struct siw_ddp_uc {
+	struct siw_ddp_port *port;
+	struct siw_llp_sock *sock;
+	bool crc;
+	/* Both locks to write. */
+	struct siw_addr peer;
+	uint32_t qkey;
+	uint32_t pd;
+	const void *identity;
+	struct siw_uc_rx rx;
+	_Alignas(64) struct siw_uc_tx tx;
+};
+
+#endif

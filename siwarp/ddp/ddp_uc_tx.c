@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_uc_tx.c - unreliable connections: messages cut into segments, numbered datagrams. What is small is
+ * copied, with its CRC in one pass, into a train: datagrams of one size that a single system call carries. What
+ * is large goes from where it lies.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/crc32c.h"
+#include "base/guard.h"
+#include "ddp/ddp_uc_impl.h"
+
+/* A payload up to here is copied. */
+#define COPY_MAX     4096
+#define TRAIN_CARS   64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
+#define TRAIN_OCTETS 65507
+/* Octets that one call frames at most: others want their turn, a receiver in this process too. */
+#define TURN 65536u
+/* Where the kernel says "too long" and knows no better path: what every IPv6 path carries. */
+#define SAFE_PAYLOAD (1280 - 48 - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN)
+
+void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn)
+{
+	uc->tx.psn = psn;
+}
+
+void siw_ddp_uc_cut(struct siw_ddp_uc *uc)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+
+	tx->active = tx->blocked = tx->full = false;
+	tx->used = tx->cars = tx->gone = 0;
+	tx->begun = tx->accepted = 0;
+	tx->refused_first = tx->refused_last = 0;
+	for (int i = 0; i < 4; i++)
+		tx->msn[i] = 1; /* RFC5041-4.3-09 */
+}
+
+uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc)
+{
+	return uc->tx.begun;
+}
+
+uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc)
+{
+	return uc->tx.accepted;
+}
+
+bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc)
+{
+	return uc->tx.blocked;
+}
+
+int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+
+	if (!tx->refused_last)
+		return 0;
+	*first = tx->refused_first;
+	*last = tx->refused_last;
+	tx->refused_last = 0;
+	return 1;
+}
+
+/* ---- the way out ----------------------------------------------------------------------------- */
+
+/* The network would not have it: what is not out of the messages begun so far never will be. */
+static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
+{
+	if (!tx->refused_last)
+		tx->refused_first = tx->accepted + 1;
+	tx->refused_last = tx->begun;
+	tx->active = false;
+}
+
+/* A datagram longer than the path: the next ones are shorter, and this one goes in fragments. */
+static __attribute__((cold, noinline)) int too_long(struct siw_ddp_uc *uc, const struct iovec *iov,
+						    int n)
+{
+	int octets = siw_llp_udp_path(uc->sock, &uc->peer);
+	uint32_t payload = SAFE_PAYLOAD;
+
+	if (octets > SIW_UC_UNTAGGED + SIW_DGRAM_CRC_LEN + SIW_DDP_UC_HEAD)
+		payload = (uint32_t)octets - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN;
+	if (payload < uc->tx.payload)
+		uc->tx.payload = payload;
+	return siw_llp_udp_send_cut(uc->sock, &uc->peer, iov, n);
+}
+
+/* 1 out, or refused; 0 the socket is full. */
+static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
+{
+	int r = siw_llp_udp_send(uc->sock, &uc->peer, iov, n);
+
+	if (__builtin_expect(r == -EMSGSIZE, 0))
+		r = too_long(uc, iov, n);
+	if (r == -EAGAIN) {
+		uc->tx.blocked = true;
+		return 0;
+	}
+	if (__builtin_expect(r, 0))
+		refuse(&uc->tx);
+	return 1;
+}
+
+/* One system call for all: 1, 0 the socket is full, -EOPNOTSUPP one by one. */
+static int send_train(struct siw_ddp_uc *uc)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+	int r;
+
+	if (tx->gone || tx->cars < 2 || tx->car > tx->car_max)
+		return -EOPNOTSUPP;
+	r = siw_llp_udp_send_train(uc->sock, &uc->peer, tx->train, tx->used, (uint16_t)tx->car);
+	if (r == 0)
+		return 1;
+	if (r == -EAGAIN) {
+		tx->blocked = true;
+		return 0;
+	}
+	if (r == -EOPNOTSUPP)
+		tx->car_max = tx->car - 1;
+	else if (r != -ECONNREFUSED)
+		refuse(tx);
+	return r == -EOPNOTSUPP || r == -ECONNREFUSED ? -EOPNOTSUPP : 1;
+}
+
+static int send_gathered(struct siw_ddp_uc *uc)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+	int r = send_train(uc);
+
+	while (r == -EOPNOTSUPP && tx->gone < tx->used) {
+		uint32_t left = tx->used - tx->gone;
+		struct iovec one = { tx->train + tx->gone, left < tx->car ? left : tx->car };
+
+		if (!send_one(uc, &one, 1))
+			return 0;
+		tx->gone += (uint32_t)one.iov_len;
+	}
+	if (!r)
+		return 0;
+	tx->used = tx->cars = tx->gone = 0;
+	tx->full = false;
+	return 1;
+}
+
+int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+
+	tx->blocked = false;
+	if (tx->used && !send_gathered(uc))
+		return 0;
+	if (__builtin_expect(tx->refused_last != 0, 0))
+		return 0;
+	tx->accepted = tx->begun - tx->active;
+	return 1;
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+static uint8_t *put_heads(struct siw_uc_tx *tx, uint32_t qkey, bool last, uint8_t *at)
+{
+	const struct siw_ddp_uc_msg *msg = &tx->msg;
+	struct siw_dgram_wire h = {
+		.type = siw_dgram_first(SIW_DGRAM_UC),
+		.flags = msg->first && !tx->offset ? SIW_UC_FIRST : 0,
+		.qkey = htobe32(qkey),
+		.psn = htobe32(tx->psn),
+	};
+
+	memcpy(at, &h, sizeof(h));
+	at += sizeof(h);
+	if (msg->tagged) {
+		siw_ddp_put_tagged(at, last, msg->ulp_octet, msg->stag, msg->to + tx->offset);
+		return at + SIW_DDP_TAGGED;
+	}
+	siw_ddp_put_untagged(at, last, msg->ulp_octet, 0, msg->qn, tx->at_msn,
+			     (uint32_t)tx->offset);
+	at += SIW_DDP_UNTAGGED;
+	if (!tx->offset) {
+		memcpy(at, msg->head, msg->head_len);
+		at += msg->head_len;
+	}
+	return at;
+}
+
+static void put_crc(uint8_t *at, uint32_t crc)
+{
+	crc = htole32(crc);
+	memcpy(at, &crc, SIW_DGRAM_CRC_LEN);
+}
+
+/* Whether a datagram of so many octets can join what is gathered. */
+static bool joins(const struct siw_uc_tx *tx, uint32_t size)
+{
+	return !tx->used || (!tx->full && !tx->gone && tx->cars < TRAIN_CARS && size <= tx->car &&
+			     tx->car <= tx->car_max && tx->used + size <= TRAIN_OCTETS);
+}
+
+/* Into the train: 1, -EFAULT. */
+static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+	uint8_t *start = tx->train + tx->used, *at = put_heads(tx, uc->qkey, last, start);
+	uint32_t crc = 0, size;
+	int i;
+
+	if (uc->crc)
+		crc = siw_crc32c(0, start, (size_t)(at - start));
+	for (i = 0; i < n; at += iov[i++].iov_len)
+		if (uc->crc ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
+			    : siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
+			return -EFAULT;
+	put_crc(at, crc);
+	size = (uint32_t)(at - start) + SIW_DGRAM_CRC_LEN;
+	if (!tx->used)
+		tx->car = size;
+	tx->full = size < tx->car;
+	tx->used += size;
+	tx->cars++;
+	return 1;
+}
+
+/* From where it lies: 1, 0 the socket is full, -EFAULT. */
+static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
+{
+	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
+	struct iovec all[SIW_DDP_MAX_SGE + 2];
+	uint8_t *end = put_heads(&uc->tx, uc->qkey, last, head);
+	uint32_t crc = 0;
+	int i;
+
+	all[0] = (struct iovec){ head, (size_t)(end - head) };
+	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
+	if (uc->crc) {
+		crc = siw_crc32c(0, head, all[0].iov_len);
+		for (i = 0; i < n; i++)
+			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
+				return -EFAULT;
+	}
+	put_crc(tail, crc);
+	all[n + 1] = (struct iovec){ tail, sizeof(tail) };
+	return send_one(uc, all, n + 2);
+}
+
+/* Whether what is gathered is out, and the message in the works goes on. */
+static bool make_room(struct siw_ddp_uc *uc)
+{
+	return send_gathered(uc) && uc->tx.active;
+}
+
+/* The next segment: 1; 0 not now; -EACCES, -EFAULT. *octets: of its payload. */
+static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+	const struct siw_ddp_uc_msg *msg = &tx->msg;
+	uint64_t left = msg->head_len + msg->length - tx->offset;
+	uint32_t head = tx->offset ? 0 : msg->head_len;
+	uint32_t fixed = (msg->tagged ? SIW_UC_TAGGED : SIW_UC_UNTAGGED) + SIW_DGRAM_CRC_LEN;
+	bool last = left <= tx->payload;
+	uint32_t len = last ? (uint32_t)left : tx->payload;
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int n, r;
+
+	n = siw_ddp_sgl_resolve(uc->port, msg->sgl, msg->nsge, msg->internal, uc->pd, false,
+				tx->offset ? tx->offset - msg->head_len : 0, len - head, iov,
+				SIW_DDP_MAX_SGE);
+	if (n < 0)
+		return -EACCES;
+	if (len <= COPY_MAX) {
+		if (!joins(tx, fixed + len) && !make_room(uc))
+			return 0;
+		r = gather(uc, last, iov, n);
+	} else {
+		if (tx->used && !make_room(uc))
+			return 0;
+		r = send_from_place(uc, last, iov, n);
+	}
+	if (r != 1)
+		return r;
+	*octets = len;
+	tx->psn++;
+	tx->offset += len;
+	if (last)
+		tx->active = false;
+	return 1;
+}
+
+int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+	uint32_t turn = 0, octets;
+	int r;
+
+	tx->blocked = false;
+	while (tx->active) {
+		if (turn >= TURN)
+			return 0;
+		r = segment(uc, &octets);
+		if (r < 0)
+			tx->active = false;
+		if (r != 1)
+			return r;
+		turn += octets;
+	}
+	return 1;
+}
+
+int siw_ddp_uc_tx(struct siw_ddp_uc *uc, const struct siw_ddp_uc_msg *msg)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+
+	if (tx->active)
+		return -EBUSY;
+	if (__builtin_expect(tx->refused_last != 0, 0))
+		return -EAGAIN;
+	if (__builtin_expect(!tx->train, 0)) {
+		tx->train = malloc(TRAIN_OCTETS);
+		if (!tx->train)
+			return -ENOMEM;
+	}
+	tx->msg = *msg;
+	tx->active = true;
+	tx->offset = 0;
+	tx->begun++;
+	if (!msg->tagged)
+		tx->at_msn = tx->msn[msg->qn]++;
+	return siw_ddp_uc_tx_more(uc);
+}

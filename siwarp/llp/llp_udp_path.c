@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_udp_path.c - how long a datagram may be on its way without being cut into fragments. */
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "base/addr.h"
+#include "llp/llp_sock.h"
+
+#define IPV4_HEAD 20
+#define IPV6_HEAD 40
+#define UDP_HEAD  8
+
+/* IP_PMTUDISC_... has the values of IPV6_PMTUDISC_...: DO sets "don't fragment", DONT cuts. */
+static int discover(struct siw_llp_sock *sock, uint16_t family, int how)
+{
+	if (family == AF_INET6)
+		return siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, how);
+	return siw_llp_option(sock->fd, IPPROTO_IP, IP_MTU_DISCOVER, how);
+}
+
+int siw_llp_udp_whole(struct siw_llp_sock *sock)
+{
+	struct siw_addr local;
+	int r = siw_llp_local(sock, &local);
+
+	return r ? r : discover(sock, local.family, IP_PMTUDISC_DO);
+}
+
+int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			 const struct iovec *iov, int n)
+{
+	int r = discover(sock, dest->family, IP_PMTUDISC_DONT);
+
+	if (r)
+		return r;
+	r = siw_llp_udp_send(sock, dest, iov, n);
+	discover(sock, dest->family, IP_PMTUDISC_DO);
+	return r;
+}
+
+/* What the kernel knows of the path that a socket connected to dest would take. */
+static int path_mtu(int fd, const struct siw_addr *local, const struct siw_addr *dest)
+{
+	struct siw_addr from = *local;
+	socklen_t len = sizeof(int);
+	int mtu, r;
+
+	from.port_be = 0;
+	if (bind(fd, (const struct sockaddr *)&from, siw_addr_len(&from)) ||
+	    connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)))
+		return -errno;
+	if (dest->family == AF_INET6)
+		r = getsockopt(fd, IPPROTO_IPV6, IPV6_MTU, &mtu, &len);
+	else
+		r = getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &len);
+	return r ? -errno : mtu;
+}
+
+int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
+{
+	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
+	/* A 16-bit length that over IPv4 covers the IP header too. */
+	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
+	struct siw_addr local;
+	int fd, r = siw_llp_local(sock, &local);
+
+	if (r)
+		return r;
+	if (local.family != dest->family)
+		return -EAFNOSUPPORT;
+	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
+	if (fd < 0)
+		return fd;
+	r = path_mtu(fd, &local, dest);
+	siw_llp_fd_close(fd);
+	if (r < 0)
+		return r;
+	return r - head < most ? r - head : most;
+}

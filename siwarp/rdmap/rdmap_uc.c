@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_uc.c - unreliable connections: which segments belong together, and what is delivered of them.
+ * An operation of which a datagram is missing is not delivered; octets of a Write that did come are in place.
+ *
+ * What the peer may not do is dropped and counted. It is not told: as InfiniBand's UC.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/capture.h"
+#include "ddp/ddp_uc.h"
+#include "rdmap/rdmap_impl.h"
+#include "rdmap/rdmap_uc.h"
+
+/* What the operation in the works is, as its last segment showed. */
+enum uc_op {
+	UC_NOTHING,
+	UC_SEND,
+	UC_WRITE,
+};
+
+struct siw_rdmap_uc {
+	struct siw_ddp_uc *ddp;
+	struct siw_rdmap_traffic traffic;
+	/* Both locks to write. */
+	struct siw_ddp_queue *recvs;
+	uint32_t denied;
+	/* Progress lock. */
+	enum uc_op op;
+	uint8_t ulp_octet;
+};
+
+int siw_rdmap_uc_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
+		      struct siw_rdmap_uc **out)
+{
+	struct siw_ddp_uc_attr below = {
+		.local = attr->local,
+		.fd = attr->fd,
+		.no_crc = attr->no_crc,
+		.token = attr->token,
+	};
+	struct siw_rdmap_uc *uc = calloc(1, sizeof(*uc));
+	int r;
+
+	if (!uc)
+		return -ENOMEM;
+	r = siw_ddp_uc_open(ddp_port(port), &below, &uc->ddp);
+	if (r) {
+		free(uc);
+		return r;
+	}
+	*out = uc;
+	return 0;
+}
+
+void siw_rdmap_uc_close(struct siw_rdmap_uc *uc)
+{
+	siw_rdmap_traffic_report(&uc->traffic);
+	siw_ddp_uc_close(uc->ddp);
+	free(uc);
+}
+
+int siw_rdmap_uc_addr(struct siw_rdmap_uc *uc, struct siw_addr *out)
+{
+	return siw_ddp_uc_addr(uc->ddp, out);
+}
+
+void siw_rdmap_uc_again(struct siw_rdmap_uc *uc)
+{
+	siw_ddp_uc_again(uc->ddp);
+}
+
+int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
+			 uint32_t payload)
+{
+	struct siw_ddp_uc_path path = { .peer = *peer, .psn = psn, .payload = payload };
+
+	uc->op = UC_NOTHING;
+	return siw_ddp_uc_connect(uc->ddp, &path);
+}
+
+void siw_rdmap_uc_number(struct siw_rdmap_uc *uc, uint32_t psn)
+{
+	siw_ddp_uc_number(uc->ddp, psn);
+}
+
+void siw_rdmap_uc_numbers(const struct siw_rdmap_uc *uc, uint32_t *in, uint32_t *out)
+{
+	siw_ddp_uc_numbers(uc->ddp, in, out);
+}
+
+void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start)
+{
+	uc->recvs = ddp_queue(start->recvs);
+	uc->denied = start->denied;
+	siw_ddp_uc_keys(uc->ddp, start->qkey, start->pd, start->owner);
+}
+
+uint32_t siw_rdmap_uc_payload(const struct siw_rdmap_uc *uc)
+{
+	return siw_ddp_uc_payload(uc->ddp);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
+{
+	struct siw_ddp_uc_msg msg = {
+		.first = true,
+		.tagged = op->opcode == SIW_RDMAP_WRITE,
+		.internal = op->internal,
+		.ulp_octet = siw_rdmap_ctrl(op->opcode),
+		.qn = SIW_RDMAP_QN_SEND,
+		.stag = op->rkey,
+		.to = op->remote_to,
+		.sgl = op->sgl,
+		.nsge = op->nsge,
+		.length = op->length,
+	};
+	int r = siw_ddp_uc_tx(uc->ddp, &msg);
+
+	if (r == -EBUSY)
+		return -EAGAIN;
+	if (r >= 0)
+		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
+	return r < 0 ? r : 0;
+}
+
+int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
+{
+	int r = siw_ddp_uc_tx_more(uc->ddp), flushed;
+
+	/* After a turn's end too: what is gathered must not wait for the next. */
+	flushed = siw_ddp_uc_tx_flush(uc->ddp);
+	return r < 0 ? r : r && flushed;
+}
+
+bool siw_rdmap_uc_blocked(const struct siw_rdmap_uc *uc)
+{
+	return siw_ddp_uc_tx_blocked(uc->ddp);
+}
+
+uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc)
+{
+	return siw_ddp_uc_begun(uc->ddp);
+}
+
+uint64_t siw_rdmap_uc_accepted(const struct siw_rdmap_uc *uc)
+{
+	return siw_ddp_uc_accepted(uc->ddp);
+}
+
+int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
+{
+	return siw_ddp_uc_refused(uc->ddp, first, last);
+}
+
+void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
+{
+	siw_ddp_uc_cut(uc->ddp);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static void drop(struct siw_rdmap_uc *uc, enum siw_counter why)
+{
+	siw_drop(why);
+	siw_ddp_uc_spoil(uc->ddp);
+}
+
+/* What a segment is part of; UC_NOTHING: it has been dropped. */
+static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
+{
+	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
+
+	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT != SIW_RDMAP_RV) {
+		drop(uc, SIW_COUNTER_drop_version);
+		return UC_NOTHING;
+	}
+	if (seg->tagged && opcode == SIW_RDMAP_WRITE)
+		return UC_WRITE;
+	if (!seg->tagged && seg->qn != SIW_RDMAP_QN_SEND) {
+		drop(uc, SIW_COUNTER_drop_qn);
+		return UC_NOTHING;
+	}
+	if (!seg->tagged && (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE))
+		return UC_SEND;
+	drop(uc, SIW_COUNTER_drop_opcode);
+	return UC_NOTHING;
+}
+
+/* Whether the segment goes on with what the one before it began, or begins something. */
+static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enum uc_op kind)
+{
+	bool good = s->first || (uc->op == kind && uc->ulp_octet == s->seg.ulp_octet);
+
+	uc->op = kind;
+	uc->ulp_octet = s->seg.ulp_octet;
+	return good;
+}
+
+static void write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s)
+{
+	struct siw_wire_err err;
+	int r = -EACCES;
+
+	if (!(uc->denied & SIW_DDP_REMOTE_WRITE))
+		r = siw_ddp_uc_place_tagged(uc->ddp, uc->recvs, SIW_DDP_REMOTE_WRITE, &err);
+	if (r < 0) {
+		drop(uc, SIW_COUNTER_drop_access);
+		return;
+	}
+	if (r == 1 && s->whole)
+		siw_rdmap_traffic_count(&uc->traffic.received, 1, s->seg.payload);
+	else
+		siw_rdmap_traffic_count(&uc->traffic.received, 0, s->seg.payload);
+}
+
+static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
+		   const struct siw_ddp_delivery *delivery, int status,
+		   struct siw_rdmap_event *event)
+{
+	memset(event, 0, sizeof(*event));
+	event->kind = status ? SIW_RDMAP_BAD_RECV : SIW_RDMAP_RECV;
+	event->status = status;
+	event->cookie = delivery->cookie;
+	event->length = delivery->length;
+	event->solicited = (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_SEND_SE;
+	event->msn = seg->msn;
+	if (status)
+		siw_ddp_uc_spoil(uc->ddp);
+	else
+		siw_rdmap_traffic_count(&uc->traffic.received, 1, delivery->length);
+	return 1;
+}
+
+/* 1 *event; 0. */
+static int send_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+		   struct siw_rdmap_event *event)
+{
+	struct siw_ddp_delivery delivery;
+	int r = siw_ddp_uc_place(uc->ddp, uc->recvs, 0, &delivery);
+
+	switch (r) {
+	case 2:
+		return 0;
+	case -ENOBUFS:
+		drop(uc, SIW_COUNTER_drop_no_buffer);
+		return 0;
+	case -EPROTO:
+		drop(uc, SIW_COUNTER_drop_header);
+		return 0;
+	case -EMSGSIZE:
+		siw_drop(SIW_COUNTER_drop_too_long);
+		return deliver(uc, &s->seg, &delivery, r, event);
+	default:
+		return deliver(uc, &s->seg, &delivery, r < 0 ? r : 0, event);
+	}
+}
+
+static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+		   struct siw_rdmap_event *event)
+{
+	enum uc_op kind;
+
+	if (!uc->recvs) { /* before RTR, or in error */
+		drop(uc, SIW_COUNTER_drop_no_buffer);
+		return 0;
+	}
+	kind = kind_of(uc, &s->seg);
+	if (kind == UC_NOTHING)
+		return 0;
+	if (s->whole && !follows(uc, s, kind)) {
+		drop(uc, SIW_COUNTER_drop_header);
+		return 0;
+	}
+	if (kind == UC_WRITE) {
+		write_in(uc, s);
+		return 0;
+	}
+	if (s->whole)
+		return send_in(uc, s, event);
+	siw_drop(SIW_COUNTER_drop_partial);
+	return 0;
+}
+
+int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets)
+{
+	struct siw_ddp_uc_seg s;
+	int tries;
+
+	*octets = 0;
+	for (tries = 0; tries < 64; tries++) {
+		if (!siw_ddp_uc_rx(uc->ddp, &s)) {
+			siw_rdmap_traffic_report(&uc->traffic);
+			return 0;
+		}
+		*octets += s.seg.payload;
+		if (take_in(uc, &s, event))
+			return 1;
+		if (*octets >= 65536)
+			break;
+	}
+	/* A long message, or a flood of what is not for us, must not keep the others waiting. */
+	siw_ddp_uc_again(uc->ddp);
+	return 0;
+}
+
+int siw_rdmap_uc_take_recv(struct siw_rdmap_uc *uc, uint64_t *cookie)
+{
+	return siw_ddp_uc_give(uc->ddp, cookie);
+}
