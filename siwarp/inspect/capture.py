@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scapy.packet import Packet as ScapyPacket
 
@@ -63,6 +64,7 @@ class _Found:
     stream: Stream
     messages: list[Message] = field(default_factory=list)
     halves: list[HalfReader] = field(default_factory=list)
+    quoted: list[tuple[Message, Any]] = field(default_factory=list)  # UD: what errors are about
 
 
 # ---- TCP --------------------------------------------------------------------------------------
@@ -113,6 +115,11 @@ def _match(found: _Found) -> None:
         for message, quoted in reader.quoted:
             blamed = [m.number for m in said if quoted is not None and quotes(quoted, m)]
             message.about = blamed[-1] if blamed else None
+    for message, quoted in found.quoted:
+        ends = (message.dest, message.source)
+        for cause in found.messages:
+            if (cause.source, cause.dest) == ends and quotes(quoted, cause):
+                message.about = cause.number
 
 
 def _answer(asked: Message, answer: Message) -> None:
@@ -207,7 +214,9 @@ def _sound(packet: Packet) -> bool:
     return crc == crc32c(octets[:-CRC_LEN])
 
 
-def _datagram(packet: Packet, sound: bool) -> Message:
+def _datagram(packet: Packet, sound: bool) -> tuple[Message, Any]:
+    """A datagram as a message, and the header that it quotes if it is an error message."""
+    quoted = None
     octets = packet.payload
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
     if header is not None and header.tagged:
@@ -235,13 +244,13 @@ def _datagram(packet: Packet, sound: bool) -> Message:
         if word == "drop_version" and header is not None and header.dv == 1:
             clause = RDMAP_VERSION_CLAUSE
         message.blame(f"dropped by the receiver: {packet.comment}", clause)
-    elif not packet.missing:
-        if not sound and header is not None:
-            message.blame("wrong CRC", "RFC5041-3-07")
+    elif not packet.missing and not sound and header is not None:
+        message.blame("wrong CRC", "RFC5041-3-07")
+    if packet.comment is None and not packet.missing:
         judge_header(message, header)
-        if header is not None and header.opcode == Opcode.TERMINATE:
-            judge_terminate(message, payload)
-    return message
+    if not packet.missing and header is not None and header.opcode == Opcode.TERMINATE:
+        quoted = judge_terminate(message, payload)
+    return message, quoted
 
 
 def _train(packet: Packet) -> list[Packet]:
@@ -281,7 +290,7 @@ def _ud(packets: list[Packet]) -> list[_Found]:
         ends = ((packet.source, packet.source_port), (packet.dest, packet.dest_port))
         if not good and packet.comment is None and ends[1] not in known:
             continue
-        message = _datagram(packet, good)
+        message, quoted = _datagram(packet, good)
         found = flows.get(frozenset(ends))
         if found is None:
             found = flows[frozenset(ends)] = _Found(
@@ -294,6 +303,8 @@ def _ud(packets: list[Packet]) -> list[_Found]:
                 )
             )
         found.messages.append(message)
+        if quoted is not None:
+            found.quoted.append((message, quoted))
         found.stream.seconds = max(message.when_ns - found.messages[0].when_ns, 0) / SECOND
         found.stream.missing += packet.missing
     return list(flows.values())

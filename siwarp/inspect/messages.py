@@ -31,8 +31,11 @@ DROP_CLAUSES = {
     "drop_header": "RFC5041-7.1-01",
     "drop_qn": "RFC5041-7.1-01",
     "drop_opcode": "RFC5040-7.2-07",
+    "drop_qkey": "DGRAM-UD-4",
     "drop_no_buffer": "RFC5041-7.1-01",
     "drop_too_long": "RFC5041-7.1-01",
+    "err_stale": "DGRAM-ERR-9",
+    "err_malformed": "DGRAM-ERR-12",
 }
 RDMAP_VERSION_CLAUSE = "RFC5040-7.2-08"
 #: What the header of a message of RFC 7306 has.

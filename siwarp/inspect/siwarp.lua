@@ -98,6 +98,14 @@ local function add_crc(tree, fields, range, checked, in_use)
 	return status
 end
 
+-- The clause that lists a layer's errors.
+local function clause_of(layer, code)
+	if layer == 2 then
+		return code < 5 and "RFC5044-8-01" or "RFC6581-8"
+	end
+	return layer == 1 and "RFC5041-7.2-01" or "RFC5040-4.8-03"
+end
+
 local function add_terminate(tree, fields, range)
 	if range:len() < 4 then
 		return ""
@@ -110,6 +118,7 @@ local function add_terminate(tree, fields, range)
 	local reason = reasons[layer .. "." .. kind .. "." .. code] or "code " .. code
 	reason = (layers[layer] or "layer " .. layer) .. ": " .. reason
 	tree:add(fields.term_reason, reason):set_generated()
+	tree:add(fields.term_clause, clause_of(layer, code)):set_generated()
 	return reason
 end
 
@@ -152,6 +161,7 @@ local function shared_fields(prefix)
 		term_type = ProtoField.uint8(prefix .. ".term.type", "Terminate error type"),
 		term_code = ProtoField.uint8(prefix .. ".term.code", "Terminate error code"),
 		term_reason = ProtoField.string(prefix .. ".term.reason", "Terminate reason"),
+		term_clause = ProtoField.string(prefix .. ".term.clause", "Terminate clause"),
 		quoted = ProtoField.none(prefix .. ".term.read_request", "Quoted Read Request"),
 		quoted_sink_stag = ProtoField.uint32(prefix .. ".term.sink_stag", "Sink STag", base.HEX),
 		quoted_sink_to = ProtoField.uint64(prefix .. ".term.sink_to", "Sink TO", base.HEX),
@@ -185,6 +195,9 @@ f.source_index = ProtoField.uint32("siwarp.source_index", "Source index", base.D
 f.msn = ProtoField.uint32("siwarp.msn", "MSN")
 f.mo = ProtoField.uint32("siwarp.mo", "MO")
 f.length = ProtoField.uint32("siwarp.length", "Message length")
+f.about_q_key = ProtoField.uint32("siwarp.about.q_key", "About the message with Q_Key", base.HEX)
+f.about_qn = ProtoField.uint32("siwarp.about.qn", "About the message with QN", base.HEX)
+f.about_msn = ProtoField.uint32("siwarp.about.msn", "About the message with MSN")
 siwarp.fields = listed(f)
 
 local bad_crc = ProtoExpert.new("siwarp.bad_crc", "Wrong CRC: the receiver drops it",
@@ -226,6 +239,18 @@ local function plausible(tvb)
 		and bits.band(tvb(1, 1):uint(), 0xf8) == 0x40 and tvb(14, 4):uint() == 0
 end
 
+-- The header that an error message quotes: of the message which it is about.
+local function add_quoted_header(tree, range)
+	if range:len() < 24 or bits.band(range(2, 1):uint(), 0x40) == 0
+		or bits.band(range(6, 1):uint(), 0x80) ~= 0 then
+		return ""
+	end
+	tree:add(f.about_q_key, range(8, 4))
+	tree:add(f.about_qn, range(12, 4))
+	tree:add(f.about_msn, range(16, 4))
+	return string.format(", about MSN %d", range(16, 4):uint())
+end
+
 local function add_datagram(tvb, pinfo, root)
 	pinfo.cols.protocol = "SIWARP"
 	local tree = root:add(siwarp, tvb())
@@ -258,6 +283,7 @@ local function add_datagram(tvb, pinfo, root)
 		tvb(10, 4):uint(), length)
 	if opcode == 7 then
 		info = info .. ", " .. add_terminate(tree, f, tvb(HEADER, length))
+			.. add_quoted_header(tree, tvb(HEADER, length))
 		if length >= 4 then
 			add_quoted_request(tree, f, tvb(HEADER, length))
 		end

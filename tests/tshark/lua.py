@@ -97,6 +97,22 @@ def test_a_corrupted_datagram_is_shown_as_bad_with_the_reason_for_its_drop(
     assert len(fields(file, "siwarp.short", "frame.number", options=lua())) == 1
 
 
+def test_an_error_message_shows_its_reason_its_clause_and_the_message(tmp_path: Path) -> None:
+    quoted = QuotedUntagged(msn=4711, inv_stag=0x11111111, qn=0x010200)
+    told = Terminate(layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=90, quoted_ddp=quoted)
+    head = DDPDatagram(opcode=7, qn=2, q_key=0x11111111)
+    error = bytes(UDDatagram(segment=head / told))
+    file = written([datagram(error)], tmp_path / "x.pcapng")
+    assert fields(
+        file, "siwarp", "siwarp.about.msn", "siwarp.about.qn", "siwarp.about.q_key",
+        "siwarp.term.reason", "siwarp.term.clause", options=lua(),
+    ) == [
+        ["4711", "0x00010200", "0x11111111", "DDP: message too long for the buffer",
+         "RFC5041-7.2-01"]
+    ]  # fmt: skip
+    assert "about MSN 4711" in tshark(file, *lua())
+
+
 def test_a_datagram_with_a_bad_crc_alone_is_shown_by_decode_as(tmp_path: Path) -> None:
     packet = datagram(ud(7)[:-1] + b"\xee", b=("10.1.0.2", 53))
     file = written([packet], tmp_path / "x.pcapng")

@@ -374,6 +374,27 @@ def ud(msn: int = 1, payload: bytes = b"", **more: int) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(msn=msn, q_key=5, **more) / Raw(payload)))
 
 
+def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> None:
+    told = Terminate(
+        layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=23, quoted_ddp=QuotedUntagged(msn=2)
+    )
+    error = ud(1, bytes(told), opcode=7, qn=2)
+    link = Link()
+    link.packets = [
+        datagram(ud(1, b"fits")),
+        datagram(ud(2, b"does not")),
+        datagram(ud(2, b"other way"), B, A),
+        datagram(error, B, A),
+        datagram(error, ("10.0.0.9", 5), A),
+    ]
+    found = seen(link, tmp_path).messages
+    assert [(m.kind, m.about) for m in found] == [
+        ("SEND", None), ("SEND", None), ("SEND", None), ("TERMINATE", 2), ("TERMINATE", None),
+    ]  # fmt: skip
+    assert found[3].fields["code"] == 5 and found[3].clause == "RFC5041-7.2-01"
+    assert "too long" in str(found[3].error)
+
+
 def test_datagrams_of_two_addresses_are_a_stream_and_a_broken_one_among_them_is_told(
     tmp_path: Path,
 ) -> None:
