@@ -139,8 +139,8 @@ static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qk
 	else
 		memcpy(who, to->v6, sizeof(to->v6));
 	who[0] = (who[0] ^ (uint64_t)to->port_be << 32) * odd + who[1];
-	who[0] = ((who[0] ^ who[0] >> 32) + qkey) * odd + qn;
-	return (uint32_t)((who[0] * odd) >> 32) | 1;
+	who[0] = ((who[0] ^ who[0] >> 32) + ((uint64_t)qkey << 32 | qn)) * odd;
+	return (uint32_t)((who[0] ^ who[0] >> 29) >> 32) | 1;
 }
 
 /* The QPN of a datagram's sender. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Datagrams, from UDP up to the messages of a UD queue pair. */
+/*
+ * Datagrams, from UDP up to the messages of a UD queue pair, and its errors: those found are answered,
+ * those reported compared with what was sent to the one peer that there is.
+ */
 #include "fuzz.h"
 #include "rdmap/rdmap.h"
 
@@ -29,6 +32,41 @@ static struct siw_rdmap_queue *queue_new(void)
 	return q;
 }
 
+/* Messages to the peer, for it to complain of. */
+static void send_some(struct siw_rdmap_dgram *dgram)
+{
+	struct siw_rdmap_dgram_op op = { .dest = &fuzz_addr, .qkey = 0x11223344 };
+
+	for (op.cookie = 1; op.cookie <= 4; op.cookie++)
+		siw_rdmap_dgram_send(dgram, &op);
+}
+
+static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
+{
+	uint64_t cookie = 0;
+	int r;
+
+	switch (event->kind) {
+	case SIW_RDMAP_RECV:
+		CHECK(event->cookie < 8 && event->length <= 200);
+		return;
+	case SIW_RDMAP_PEER_ERR:
+		CHECK(event->quoted_head_len == (event->quoted_tagged ? 14 : 18));
+		if (siw_rdmap_dgram_sent(dgram, event, &cookie))
+			CHECK(cookie >= 1 && cookie <= 4 && cookie == event->quoted_msn &&
+			      !siw_rdmap_dgram_sent(dgram, event, &cookie));
+		return;
+	case SIW_RDMAP_BAD_RECV:
+		CHECK(event->cookie < 8 && event->status == -EMSGSIZE);
+		break;
+	default:
+		CHECK(event->kind == SIW_RDMAP_BAD_MSG);
+	}
+	CHECK(event->quoted && event->quoted_head_len == 18 && event->err.type == 2);
+	r = siw_rdmap_dgram_answer(dgram, event);
+	CHECK(r == 0 || r == -EAGAIN || r == -EPERM);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct siw_rdmap_dgram_attr attr = { .local = fuzz_addr, .fd = -1 };
@@ -46,11 +84,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_rdmap_dgram_open(port, &attr, &dgram) == 0);
 	q = queue_new();
 	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
-	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++) {
-		CHECK(event.cookie < 8);
-		CHECK(event.kind == SIW_RDMAP_RECV ? event.length <= 200
-						   : event.status == -EMSGSIZE);
-	}
+	send_some(dgram);
+	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
+		check(dgram, &event);
 	CHECK(siw_rdmap_dgram_drops(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
 	siw_rdmap_queue_destroy(q);

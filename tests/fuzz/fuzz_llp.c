@@ -301,6 +301,11 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
 	return sock_new(false, out);
 }
 
+void siw_llp_shared(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
 {
 	(void)port, (void)fd, (void)token, (void)out;

@@ -141,7 +141,15 @@ def datagrams() -> list[bytes]:
         octets = bytes(UDDatagram(segment=DDPDatagram(q_key=0x11223344, opcode=op) / Raw(bytes(n))))
         return len(octets).to_bytes(2, "big") + octets
 
-    sets = [one(0) + one(20) + one(200), one(201), one(3, Opcode.SEND_SE) * 10]
+    def error(msn: int) -> bytes:
+        quoted = QuotedUntagged(msn=msn, inv_stag=0x11223344)
+        body = bytes(Terminate(layer=1, etype=2, code=5, m=1, d=1, quoted_ddp=quoted))
+        head = DDPDatagram(q_key=0x11223344, opcode=Opcode.TERMINATE, qn=2)
+        octets = bytes(UDDatagram(segment=head / Raw(body)))
+        return len(octets).to_bytes(2, "big") + octets
+
+    errors = error(1) + error(3) + error(3) + error(9) + one(4, Opcode.SEND_INVALIDATE)
+    sets = [errors, one(0) + one(20) + one(200), one(201), one(3, Opcode.SEND_SE) * 10]
     return [bytes([f, 0]) + s for s in sets for f in (0, CRC, REFUSE)]
 
 
