@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
+import threading
 
 import pytest
 from unit.verbs.errq_harness import (
@@ -31,6 +33,7 @@ from siwarp.verbs import (
     QPState,
     RecvWR,
     SendWR,
+    StateError,
     WCStatus,
 )
 
@@ -337,6 +340,68 @@ def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> No
             who.sendto(error_message(msn), qp.addr)
             until(lambda: qp.rcq.poll(1) == [] and counter("err_received") == stale + 1)
             assert [e.msn for e in qp.errors()] == [100, 101, 102, 103, msn]
+
+
+def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
+    first = rig.ud(qkey=QKEY, addr=("127.0.0.1", 0))
+    second = rig.ud(qkey=QKEY, share=first)
+    index = second.qp_num >> 16
+    with Stranger() as who:
+        who.sendto(datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)
+        (found,) = errors(second)
+        assert (found.msn, found.qpn) == (5, 7 << 16 | who.getsockname()[1])
+        head, told = read_error(who.recv(1 << 16))
+        assert (head.qn, told.quoted_ddp.msn) == (ud_qn(2, 7, index), 5)
+        assert (first.qp_state, second.qp_state) == (QPState.RTS, QPState.ERR)
+        receives(first, rig, who)
+        # What is reported goes to the one whose message it was.
+        msn = sent(rig, first, who)
+        who.sendto(error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
+        who.sendto(error_message(msn), first.addr)
+        assert errors(first)[0].msn == msn
+        assert second.errors() == []
+
+
+def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_reset(
+    rig: Rig,
+) -> None:
+    qp = rig.ud(qkey=QKEY)
+    stop = threading.Event()
+    found: list[ErrorReport] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            found.extend(qp.poll_errors(3))
+
+    def send() -> None:
+        with Stranger() as who:
+            ah = rig.ah(who.getsockname())
+            while not stop.is_set():
+                who.sendto(datagram(opcode=4), qp.addr)
+                with contextlib.suppress(OSError):  # in RESET, INIT, RTR
+                    qp.post_send(SendWR(1, ah=ah, send_flags=0, remote_qkey=QKEY))
+                who.sendto(error_message(1), qp.addr)
+                qp.scq.poll(16)
+
+    threads = [threading.Thread(target=f) for f in (read, read, send, send)]
+    for thread in threads:
+        thread.start()
+    try:
+        resets = 0
+        while resets < 20:
+            with rig.event() as event:
+                if event.event_type == EventType.QP_ERR_QUEUED:
+                    continue
+            qp.modify(QPAttr(qp_state=QPState.RESET))
+            with contextlib.suppress(StateError):  # the next error is there before RTS
+                qp.to_rts(QPAttr(qkey=QKEY))
+            resets += 1
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    found += qp.errors()
+    assert sum(e.origin == ErrorOrigin.FOUND for e in found) >= resets
 
 
 def test_so_many_are_told_and_no_more(rig: Rig) -> None:
