@@ -44,6 +44,7 @@ def peer(rig: Rig) -> Iterator[Peer]:
 # ---- messages
 
 
+@pytest.mark.clause("DGRAM-UC-4", "DGRAM-UC-8")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
 def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: bool) -> None:
@@ -70,6 +71,7 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
         assert ends.into.read(size) == data[::-1]
 
 
+@pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-3", "DGRAM-UC-4")
 @pytest.mark.parametrize("path_mtu", [256, 1, 1000, 4, 4097, 0])
 def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
     octets = {1: 256, 4: 2048, 0: MOST["127.0.0.1"]}.get(path_mtu, path_mtu)
@@ -99,6 +101,7 @@ def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
     with_peer.close()
 
 
+@pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-2", "DGRAM-UC-3")
 def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
     data = pattern(1000)
     peer = Peer(rig, attrs={"path_mtu": 256})
@@ -120,6 +123,7 @@ def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
     peer.close()
 
 
+@pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-16")
 def test_small_messages_are_a_datagram_each_with_numbers_that_wrap(rig: Rig) -> None:
     peer = Peer(rig, rq_psn=(1 << 32) - 3, max_send_wr=64)
     peer.memory.write(pattern(64))
@@ -155,6 +159,7 @@ def test_the_solicited_bit_travels(rig: Rig) -> None:
 # ---- what is not delivered
 
 
+@pytest.mark.clause("DGRAM-UC-8", "DGRAM-UC-9")
 def test_a_message_that_lost_a_datagram_is_not_delivered_and_its_receive_serves_the_next(
     peer: Peer,
 ) -> None:
@@ -168,6 +173,7 @@ def test_a_message_that_lost_a_datagram_is_not_delivered_and_its_receive_serves_
         assert peer.memory.read(5) == b"whole"
 
 
+@pytest.mark.clause("DGRAM-UC-7")
 def test_doubles_and_late_ones_are_dropped_and_counted(peer: Peer) -> None:
     peer.recv(1)
     peer.recv(2)
@@ -180,6 +186,7 @@ def test_doubles_and_late_ones_are_dropped_and_counted(peer: Peer) -> None:
     assert peer.memory.read(5) == b"other"
 
 
+@pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-7")
 def test_numbers_wrap_round_in_the_middle_of_a_message(rig: Rig) -> None:
     peer = Peer(rig, psn=(1 << 32) - 2)
     peer.recv(1)
@@ -191,6 +198,7 @@ def test_numbers_wrap_round_in_the_middle_of_a_message(rig: Rig) -> None:
     peer.close()
 
 
+@pytest.mark.clause("DGRAM-UC-5", "DGRAM-UC-13")
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -223,6 +231,7 @@ def test_a_datagram_without_room_for_its_headers_is_dropped(peer: Peer, octets: 
         assert peer.received()[0].byte_len == 4
 
 
+@pytest.mark.clause("DGRAM-UC-12")
 @pytest.mark.parametrize(
     ("name", "head"),
     [
@@ -265,6 +274,7 @@ def test_a_segment_that_does_not_go_on_with_its_message_ends_it(
     assert (got.wr_id, got.byte_len) == (1, 4)
 
 
+@pytest.mark.clause("DGRAM-UC-6")
 def test_a_source_that_is_not_the_peer_is_dropped_and_counted(peer: Peer) -> None:
     peer.recv(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
@@ -276,6 +286,7 @@ def test_a_source_that_is_not_the_peer_is_dropped_and_counted(peer: Peer) -> Non
             assert peer.received()[0].byte_len == 4
 
 
+@pytest.mark.clause("DGRAM-UC-14")
 def test_a_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> None:
     with counted("drop_no_buffer", 1), counted("drop_partial", 2):
         peer.put(*peer.message(pattern(300), 100))
@@ -285,6 +296,7 @@ def test_a_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> None:
     assert peer.received()[0].byte_len == 4
 
 
+@pytest.mark.clause("DGRAM-UC-15")
 def test_a_message_longer_than_its_receive_is_a_length_error(peer: Peer) -> None:
     peer.recv(1, 0, 150)
     peer.recv(2, 1000)
@@ -302,6 +314,7 @@ def test_a_message_longer_than_its_receive_is_a_length_error(peer: Peer) -> None
 # ---- Writes
 
 
+@pytest.mark.clause("DGRAM-UC-10")
 def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(peer: Peer) -> None:
     data = pattern(400)
     key = peer.memory.rkey
@@ -315,6 +328,7 @@ def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(peer: Peer
     assert peer.memory.read(200, 250) == data[200:]
 
 
+@pytest.mark.clause("DGRAM-UC-11")
 @pytest.mark.parametrize("why", ["stag", "beyond", "before", "wrap", "right", "denied"])
 def test_a_write_that_is_not_granted_is_dropped_and_counted(rig: Rig, why: str) -> None:
     attrs = {"qp_access_flags": AccessFlag(0)} if why == "denied" else {}
@@ -337,6 +351,7 @@ def test_a_write_that_is_not_granted_is_dropped_and_counted(rig: Rig, why: str) 
 # ---- this end's mistakes, and its network's
 
 
+@pytest.mark.clause("DGRAM-UC-17")
 def test_a_bad_key_stops_the_queue_until_it_goes_to_rts_again(rig: Rig) -> None:
     ends = Ends(rig)
     bad = SGE(ends.out.addr, 8, ends.out.lkey ^ 0x55)
@@ -358,6 +373,7 @@ def test_a_bad_key_stops_the_queue_until_it_goes_to_rts_again(rig: Rig) -> None:
     assert [w.byte_len for w in ends.received(2)] == [8, 5]
 
 
+@pytest.mark.clause("DGRAM-UC-17")
 def test_a_bad_key_in_the_middle_of_a_message_leaves_it_undelivered(rig: Rig) -> None:
     ends = Ends(rig, attrs={"path_mtu": 1024})
     bad = SGE(ends.out.addr, 5000, ends.out.lkey ^ 0x55)
@@ -373,6 +389,7 @@ def test_a_bad_key_in_the_middle_of_a_message_leaves_it_undelivered(rig: Rig) ->
     assert (got.wr_id, got.byte_len) == (1, 4)
 
 
+@pytest.mark.clause("DGRAM-UC-16")
 def test_a_peer_that_is_not_there_is_no_error_of_the_queue_pair(rig: Rig) -> None:
     peer = Peer(rig)
     peer.close()
@@ -413,6 +430,7 @@ def test_in_sqd_what_was_begun_is_finished_and_the_rest_waits(rig: Rig) -> None:
 # ---- attributes
 
 
+@pytest.mark.clause("DGRAM-UC-18")
 def test_the_step_to_rtr_needs_the_peer(rig: Rig) -> None:
     qp = rig.qp(qp_type=QPType.UC)
     qp.to_init()

@@ -1,0 +1,149 @@
+"""UC under loss, doubling, reordering and corruption: what is delivered is whole and right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.verbs.uc_harness import Ends, Peer
+from unit.verbs.verbs_harness import Rig, counter, pattern, until
+
+from siwarp import faults
+
+SLOT = 1024
+SLOTS = 24
+CUT = 100
+#: Where Writes go, behind the slots of the receives.
+WRITES = SLOT * SLOTS
+
+#: A message: is it a Write, octets; then what becomes of its datagrams on the way.
+messages = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 5 * CUT)), min_size=1, max_size=SLOTS - 1
+)
+
+
+@pytest.fixture
+def peer(rig: Rig) -> Iterator[Peer]:
+    made = Peer(rig, size=2 * WRITES)
+    yield made
+    made.close()
+
+
+def on_the_way(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
+    """Return which datagrams arrive, by their place, in the order in which they do."""
+    rng = random.Random(seed)
+    arriving: list[tuple[float, int]] = []
+    for i in range(len(datagrams)):
+        if rng.random() < trouble:
+            continue
+        for _ in range(2 if rng.random() < trouble else 1):
+            late = rng.uniform(0, 4) if rng.random() < trouble else 0.0
+            arriving.append((i + late, i))
+    return [i for _, i in sorted(arriving)]
+
+
+@pytest.mark.clause("DGRAM-UC-7", "DGRAM-UC-8", "DGRAM-UC-10")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    what=messages,
+    seed=st.integers(0, 1 << 32),
+    trouble=st.sampled_from([0.0, 0.05, 0.2, 0.5]),
+    jump=st.sampled_from([0, 1, 1 << 20]),
+)
+def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its_turn(
+    peer: Peer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
+) -> None:
+    # Of what arrives a receiver takes what is newer than all before it; a message is whole if that
+    # has all its datagrams, as their numbers follow each other.
+    peer.psn = (peer.psn + jump) % (1 << 32)
+    memory = peer.memory
+    memory.view[WRITES:] = bytes(WRITES)
+    said: list[bytes] = []
+    parts: list[range] = []
+    data = [pattern(size, seed % 97 + i) for i, (_, size) in enumerate(what)]
+    for i, (is_write, _) in enumerate(what):
+        start = len(said)
+        if is_write:
+            said += peer.writes(data[i], memory.rkey, memory.addr + WRITES + SLOT * i, CUT)
+        else:
+            said += peer.message(data[i], CUT)
+        parts.append(range(start, len(said)))
+    taken: set[int] = set()
+    newest = -1
+    arriving = on_the_way(said, seed, trouble)
+    for i in arriving:
+        if i > newest:
+            taken.add(i)
+            newest = i
+    sends = [i for i, (is_write, _) in enumerate(what) if not is_write]
+    whole = [i for i in sends if all(n in taken for n in parts[i])]
+    for slot in range(len(whole) + 1):
+        peer.recv(slot, slot * SLOT, SLOT)
+    peer.put(*(said[i] for i in arriving))
+    peer.put(*peer.message(b"the end"))  # nothing more of these comes behind it
+    got = peer.received(len(whole) + 1)
+    assert all(wc.ok for wc in got)
+    found = [memory.read(wc.byte_len, wc.wr_id * SLOT) for wc in got]
+    assert found == [data[i] for i in whole] + [b"the end"]
+    for i, (is_write, size) in enumerate(what):
+        here = memory.read(SLOT, WRITES + SLOT * i)
+        assert not any(here[size:])
+        for n, part in enumerate(parts[i]) if is_write else ():
+            octets = data[i][n * CUT : (n + 1) * CUT]
+            assert here[n * CUT : n * CUT + len(octets)] == (
+                octets if part in taken else bytes(len(octets))
+            )
+
+
+@pytest.mark.clause("DGRAM-UC-8")
+@pytest.mark.parametrize(
+    ("plan", "shown"),
+    [
+        ("tx:loss=5%", "uc_missing"),
+        ("tx:loss=5%,burst=4", "uc_missing"),
+        ("rx:dup=10%", "drop_late"),
+        ("tx:reorder=10%", "drop_late"),
+        ("tx:corrupt=5%", "drop_crc"),
+        ("tx:loss=2%,dup=2%,reorder=2%,corrupt=2%; rx:loss=1%", "uc_missing"),
+    ],
+)
+def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
+    rig: Rig, plan: str, shown: str
+) -> None:
+    size, count = 2000, 400
+    ends = Ends(rig, attrs={"path_mtu": 512}, max_recv_wr=64, max_send_wr=64)
+    before = counter(shown)
+    done = -1
+    delivered: list[int] = []
+
+    def octets_of(number: int) -> bytes:
+        return pattern(number * 7 % size, number)
+
+    def take() -> None:
+        nonlocal done
+        for wc in ends.rcq.poll(64):
+            assert wc.ok
+            here = ends.into.read(wc.byte_len, wc.wr_id * 2048)
+            number = int.from_bytes(here[:4], "big")
+            assert number > done, "doubled, or out of order"
+            done = number
+            delivered.append(number)
+            assert here[4:] == (b"" if number == count else octets_of(number))
+            ends.recv(wc.wr_id, 2048, wc.wr_id * 2048)
+
+    for slot in range(48):
+        ends.recv(slot, 2048, slot * 2048)
+    with faults(plan):
+        for i in range(count):
+            ends.send(i.to_bytes(4, "big") + octets_of(i), i)
+            assert ends.sent()[0].wr_id == i
+            take()
+    # The plan is over, and what it held has come out: this gets through, behind all else.
+    ends.send(count.to_bytes(4, "big"))
+    until(lambda: take() or done == count)
+    assert counter(shown) > before
+    assert len(delivered) > count // 4
+    assert (len(delivered) == count + 1) == plan.startswith("rx:dup")
