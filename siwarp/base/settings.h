@@ -67,6 +67,8 @@
 	  "octets that an RD peer may have outstanding here")                                 \
 	X(rd_octets, "SIWARP_RD_OCTETS", "--rd-octets", 64 << 20, 1 << 20, 1ll << 40,         \
 	  "octets that an RD queue pair holds of all peers, each way")                        \
+	X(rd_idle_ms, "SIWARP_RD_IDLE_MS", "--rd-idle-ms", 30000, 10, 86400000,               \
+	  "milliseconds without traffic after which an RD peer may be forgotten for another") \
 	X(rd_datagram, "SIWARP_RD_DATAGRAM", "--rd-datagram", 0, 0, 65507,                    \
 	  "octets of the longest RD datagram; 0: what the path takes")                        \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \

@@ -41,6 +41,7 @@ static void set_up(struct siw_llp_rd *rd, struct siw_llp_port *port,
 	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
 	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
+	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
 	rd->due = SIW_RD_NEVER;
 	rd->began = rd->now = siw_now_ns();
 	siw_siphash_key(&rd->key);
@@ -167,6 +168,21 @@ void siw_llp_rd_reset(struct siw_llp_rd_peer *peer)
 		siw_llp_rd_bye(peer);
 	siw_llp_rd_over(peer, 0);
 	siw_unlock(&rd->lock);
+}
+
+uint32_t siw_llp_rd_n_peers(struct siw_llp_rd *rd)
+{
+	uint32_t n;
+
+	siw_lock(&rd->lock);
+	n = rd->n_peers;
+	siw_unlock(&rd->lock);
+	return n;
+}
+
+size_t siw_llp_rd_peer_size(void)
+{
+	return sizeof(struct siw_llp_rd_peer);
 }
 
 /* ---- what comes ------------------------------------------------------------------------------------ */
@@ -311,6 +327,10 @@ static int news_of(struct siw_llp_rd_peer *peer)
 	if (peer->tell & SIW_RD_TELL_NEW) {
 		peer->tell &= (uint8_t)~SIW_RD_TELL_NEW;
 		return SIW_LLP_RD_NEW_PEER;
+	}
+	if (peer->tell & SIW_RD_TELL_IDLE) {
+		peer->tell &= (uint8_t)~SIW_RD_TELL_IDLE;
+		return SIW_LLP_RD_IDLE;
 	}
 	peer->tell = 0;
 	return SIW_LLP_RD_ACKED;

@@ -64,6 +64,9 @@ void siw_llp_rd_set_upper(struct siw_llp_rd_peer *peer, void *upper);
 void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer);
 /* The IRD the peer told, 0 before it did: what this end's ORD to it may be. */
 uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer);
+/* For tests and figures: records there are, and octets of one. */
+uint32_t siw_llp_rd_n_peers(struct siw_llp_rd *rd);
+size_t siw_llp_rd_peer_size(void);
 /* The layer above will not have it any more: what is unsent goes, the peer is told, the record stays. */
 void siw_llp_rd_reset(struct siw_llp_rd_peer *peer);
 
@@ -100,6 +103,8 @@ enum siw_llp_rd_news {
 				   and not accepted is in doubt, framed and accepted are 0 */
 	SIW_LLP_RD_GONE, /* silent for peer_timeout, or it said it closes: as RESTARTED; the next
 				   siw_llp_rd_tx tries anew */
+	SIW_LLP_RD_IDLE, /* room for other peers is scarce and this one was idle for long: the
+				   layer above may let go of it (siw_llp_rd_set_upper NULL) */
 };
 
 struct siw_llp_rd_event {

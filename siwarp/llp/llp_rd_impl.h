@@ -17,9 +17,7 @@
 #define SIW_RD_CLASS_LEAST 9 /* a buffer has 1 << class octets, from here */
 #define SIW_RD_CLASSES	   8 /* ... to 64 KiB */
 #define SIW_RD_NEVER	   UINT64_MAX
-#define SIW_RD_IDLE_NS	   (30 * SIW_RD_S) /* longer than a datagram can be on its way */
-#define SIW_RD_VERIFY_NS   (10 * SIW_RD_S) /* silent for so long: it may have forgotten this end */
-#define SIW_RD_ACK_NS	   20000	   /* an acknowledgement may wait so long for company */
+#define SIW_RD_ACK_NS	   20000 /* an acknowledgement may wait so long for company */
 #define SIW_RD_MS	   1000000ull
 #define SIW_RD_S	   1000000000ull
 
@@ -75,7 +73,8 @@ enum siw_rd_state {
 /* What is to be told, in this order. */
 #define SIW_RD_TELL_OVER  0x01 /* RESTARTED or GONE */
 #define SIW_RD_TELL_NEW	  0x02
-#define SIW_RD_TELL_ACKED 0x04
+#define SIW_RD_TELL_IDLE  0x04
+#define SIW_RD_TELL_ACKED 0x08
 
 struct siw_llp_rd_peer {
 	struct siw_llp_rd *rd;
@@ -144,6 +143,11 @@ struct siw_llp_rd {
 	uint32_t window_units; /* of credit for one peer */
 	uint64_t rx_octets, rx_limit, tx_octets, tx_limit;
 	uint64_t timeout;
+	/*
+	 * Longer than a datagram can be on its way: who was idle so long may be forgotten. Who was silent
+	 * for a third of it may have forgotten this end, and is asked before something is sent.
+	 */
+	uint64_t idle;
 	uint64_t began;
 	uint64_t due; /* the earliest of the active ones */
 	uint64_t now; /* when the last datagram came */

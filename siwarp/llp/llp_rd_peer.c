@@ -129,14 +129,14 @@ static void widen(struct siw_llp_rd *rd)
 	rd->buckets = n;
 }
 
-/* Nothing of it is in progress, here or above, and no datagram of it can still be on its way. */
+/* Nothing of it is in progress here, and no datagram of it can still be on its way. */
 static bool is_idle(const struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
 
-	return !peer->upper && !peer->tx && !peer->rx && !peer->tell && !peer->settling &&
-	       !peer->expect && siw_link_alone(&peer->ready) && peer->rd->offered != peer &&
-	       (peer->state == SIW_RD_CLOSED || now - last >= SIW_RD_IDLE_NS);
+	return !peer->tx && !peer->rx && !peer->tell && !peer->settling && !peer->expect &&
+	       siw_link_alone(&peer->ready) && peer->rd->offered != peer &&
+	       (peer->state == SIW_RD_CLOSED || now - last >= peer->rd->idle);
 }
 
 /* A few of the oldest are looked at: the rest are younger, or in use. */
@@ -147,13 +147,28 @@ static bool make_room(struct siw_llp_rd *rd, uint64_t now)
 	for (int i = 0; i < 16 && l != &rd->lru; i++, l = l->next) {
 		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
 
-		if (is_idle(peer, now)) {
+		if (!peer->upper && is_idle(peer, now)) {
 			siw_count(SIW_COUNTER_rd_evicted, 1);
 			forget(peer);
 			return true;
 		}
 	}
 	return false;
+}
+
+/* Room is scarce: the layer above is asked to let go of some that are idle. */
+static void nudge(struct siw_llp_rd *rd, uint64_t now)
+{
+	struct siw_link *l = rd->lru.next;
+
+	for (int i = 0; i < 16 && l != &rd->lru; i++, l = l->next) {
+		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
+
+		if (!peer->upper || !is_idle(peer, now))
+			continue;
+		siw_llp_rd_tell(peer, SIW_RD_TELL_IDLE);
+		siw_llp_rd_due(peer, now);
+	}
 }
 
 uint32_t siw_llp_rd_new_epoch(struct siw_llp_rd *rd)
@@ -177,6 +192,8 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 	if (peer)
 		return 0;
 	now = siw_now_ns();
+	if (rd->n_peers >= rd->max_peers - rd->max_peers / 8)
+		nudge(rd, now);
 	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
 		return -ENOBUFS;
 	peer = calloc(1, sizeof(*peer));

@@ -319,7 +319,7 @@ int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_le
 	else if (!has_room(peer, (uint32_t)len))
 		r = 0;
 	else if (peer->verify || (peer->state == SIW_RD_OPEN && peer->una == peer->nxt &&
-				  now - peer->heard_ns > SIW_RD_VERIFY_NS))
+				  now - peer->heard_ns > rd->idle / 3))
 		r = siw_llp_rd_verify(peer, now);
 	else
 		r = take_in(peer, head, head_len, iov, n, (uint32_t)len, now);

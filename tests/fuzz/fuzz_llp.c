@@ -565,3 +565,14 @@ void siw_llp_rd_expect(struct siw_llp_rd_peer *peer, bool expected)
 {
 	(void)peer, (void)expected;
 }
+
+uint32_t siw_llp_rd_n_peers(struct siw_llp_rd *rd)
+{
+	(void)rd;
+	return 1;
+}
+
+size_t siw_llp_rd_peer_size(void)
+{
+	return sizeof(rd_peer);
+}

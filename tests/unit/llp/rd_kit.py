@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import addr, iovec, text_of
+from unit.llp.conftest import addr, iovec, port_of, text_of
+
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
 
 SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
     lib.SIW_LLP_RD_SEGMENT,
@@ -17,7 +20,14 @@ SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
     lib.SIW_LLP_RD_RESTARTED,
     lib.SIW_LLP_RD_GONE,
 )
-NAMES = {SEGMENT: "segment", ACKED: "acked", NEW_PEER: "new", RESTARTED: "restarted", GONE: "gone"}
+NAMES = {
+    lib.SIW_LLP_RD_IDLE: "idle",
+    SEGMENT: "segment",
+    ACKED: "acked",
+    NEW_PEER: "new",
+    RESTARTED: "restarted",
+    GONE: "gone",
+}
 QKEY = 0x11223344
 
 
@@ -140,3 +150,87 @@ def pump(
         seconds=seconds,
         also=feed,
     )
+
+
+class Stranger:
+    """A peer made of a plain socket and scapy: it says what the test has it say."""
+
+    def __init__(self, end: Endpoint, epoch: int = 0xABCD0001) -> None:
+        self.end = end
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind(("127.0.0.1", 0))
+        self.sock.setblocking(False)
+        self.dest = ("127.0.0.1", port_of(end.local))
+        self.epoch, self.other = epoch, 0
+        self.address = addr(*self.sock.getsockname())
+        self.ahead: list[RDDatagram] = []
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def build(self, kind: RDType, **fields: Any) -> RDDatagram:
+        fields = {
+            "q_key": QKEY,
+            "psn": self.epoch,
+            "source_epoch": self.epoch,
+            "dest_epoch": self.other,
+            "acknowledged": self.other,
+            "credit": 1024,
+            "ird": 3,
+        } | fields
+        return RDDatagram(type=int(kind), **fields)
+
+    def say(self, kind: RDType, **fields: Any) -> bytes:
+        octets = bytes(self.build(kind, **fields))
+        self.sock.sendto(octets, self.dest)
+        return octets
+
+    def hear(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
+        """The next datagram of that type; others are dropped."""
+        found: list[RDDatagram] = []
+
+        def look() -> None:
+            while not found:
+                try:
+                    d = RDDatagram(self.sock.recv(65536))
+                except BlockingIOError:
+                    return
+                assert d.crc == d.crc_expected() and d.q_key == QKEY
+                if kind is None or d.type == kind:
+                    found.append(d)
+
+        run(lambda: found, self.end, seconds=seconds, also=look)
+        return found[0]
+
+    def silence(self) -> bool:
+        """Whether nothing comes though the endpoint had turns enough to answer."""
+        for _ in range(50):
+            self.end.turn()
+        try:
+            self.sock.recv(65536)
+        except BlockingIOError:
+            return True
+        return False
+
+    def drain(self) -> None:
+        while not self.silence():
+            pass
+
+    def challenge(self) -> RDDatagram:
+        self.say(RDType.HELLO, dest_epoch=0, acknowledged=0, body=bytes(COOKIE_LEN))
+        return self.hear(RDType.CHALLENGE)
+
+    def meet(self) -> RDDatagram:
+        """Begin; the acknowledgement of the echo."""
+        c = self.challenge()
+        self.other = c.source_epoch
+        self.say(RDType.ECHO, body=c.body)
+        return self.hear(RDType.ACK)
+
+    def met_by(self, peer: Any, **fields: Any) -> None:
+        """Be begun with: the endpoint's first segment to here has been given to it."""
+        hello = self.hear(RDType.HELLO)
+        self.other = hello.source_epoch
+        self.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+        assert self.hear(RDType.ECHO).body == b"c" * COOKIE_LEN
+        self.say(RDType.ACK, **fields)
