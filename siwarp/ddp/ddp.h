@@ -35,6 +35,7 @@ struct siw_llp_port;
 
 #define SIW_DDP_MAX_SGE	 16
 #define SIW_DDP_MAX_HEAD 18 /* the untagged header, the longer one */
+#define SIW_DDP_ULP_HEAD 8  /* octets of siw_ddp_stream_headed */
 
 /* ---- port ------------------------------------------------------------------------------------ */
 
@@ -231,6 +232,7 @@ struct siw_ddp_seg {
 	uint32_t seg_len;		/* octets of the whole segment, header included */
 	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as it came, for a Terminate to quote */
 	uint8_t head_len;
+	uint32_t note; /* untagged: the layer above's own, kept with it while it is parked */
 };
 
 /*
@@ -243,6 +245,8 @@ bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg
 struct siw_ddp_delivery {
 	uint64_t cookie; /* untagged: of the buffer */
 	uint32_t length; /* untagged: octets of the message. tagged: of the last segment */
+	const uint8_t
+		*head; /* siw_ddp_stream_headed: its head, until the next; NULL: it is shorter */
 };
 
 /* ---- streams (connected, over MPA) ----------------------------------------------------------- */
@@ -282,6 +286,12 @@ void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
  */
 void siw_ddp_stream_spare(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
+ * Messages of queue 0 whose ulp_octet's low four bits are in the set (1 << bits) begin with
+ * SIW_DDP_ULP_HEAD octets for the layer above. These are kept apart, go into no buffer and do not count
+ * in the delivery's length.
+ */
+void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set);
+/*
  * What STags are bound to that this stream alone may use: its own address, unless it is told another
  * (who was told the same is the same to them).
  */
@@ -312,6 +322,8 @@ struct siw_ddp_msg {
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* octets of sgl to send, from its start */
+	/* untagged: NULL, or SIW_DDP_ULP_HEAD octets of the library's to send before those; stays as sgl. */
+	const uint8_t *head;
 	/*
 	 * Source region of an RDMA Read Response instead of sgl: local STag, checked for
 	 * REMOTE_READ.

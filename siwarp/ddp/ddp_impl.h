@@ -110,6 +110,7 @@ struct siw_ddp_rxq {
 	uint64_t cookie;
 	uint64_t length;
 	struct siw_sge sgl[SIW_DDP_MAX_SGE];
+	uint8_t head[SIW_DDP_ULP_HEAD]; /* siw_ddp_stream_headed: what does not go there */
 };
 
 /* A segment of queue 0 that came before its buffer. */
@@ -129,11 +130,12 @@ struct siw_ddp_park {
 };
 
 struct siw_ddp_rx {
-	int dead;      /* -errno, once no segment will be looked at any more */
-	bool have;     /* seg is the segment at the head of the stream */
-	bool parked;   /* something of queue 0 is */
-	bool whole;    /* ... and all of it is here, CRC checked */
-	bool refusing; /* ... and is thrown away, for: */
+	int dead;	 /* -errno, once no segment will be looked at any more */
+	bool have;	 /* seg is the segment at the head of the stream */
+	bool parked;	 /* something of queue 0 is */
+	bool whole;	 /* ... and all of it is here, CRC checked */
+	bool refusing;	 /* ... and is thrown away, for: */
+	uint16_t headed; /* siw_ddp_stream_headed */
 	int why;
 	struct siw_wire_err why_err;
 	struct siw_wire_err err;
@@ -177,10 +179,29 @@ void siw_ddp_stream_free(struct siw_ddp_stream *stream);
 /* ---- ddp_rx.c, for ddp_park.c ---- */
 
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
+/* Octets that this segment's message begins with and that are not for its buffer. */
+static inline uint32_t siw_ddp_head_octets(const struct siw_ddp_rx *rx,
+					   const struct siw_ddp_seg *seg)
+{
+	return !seg->qn && rx->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_HEAD : 0;
+}
+/* Octets of the buffer that its message needs up to this segment's end. */
+static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+{
+	uint64_t end = (uint64_t)seg->mo + seg->payload;
+	uint32_t head = siw_ddp_head_octets(rx, seg);
+
+	if (__builtin_expect(head, 0))
+		return end > head ? end - head : 0;
+	return end;
+}
+/* Where an untagged segment goes: SIW_DDP_MAX_SGE + 1 iovecs at most, their count, or -errno. */
+int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+			 struct iovec *iov);
 /* The next message's buffer leaves the queue: false if there is none. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
 /* A segment lies in its buffer: 1 it was its message's last (*delivery), 2. */
-int siw_ddp_placed(struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg,
+int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
 
 /* ---- ddp_park.c, for ddp_rx.c ---- */

@@ -130,24 +130,23 @@ int siw_ddp_rx_unpark(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rxq *q = &rx->q[0];
 	const struct siw_ddp_parked *node = rx->park.first;
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_DDP_MAX_SGE + 1];
 	int n;
 
 	if (rx->dead || !node || (!q->begun && !siw_ddp_take_buffer(q)))
 		return 0;
 	*seg = node->seg;
-	if ((uint64_t)seg->mo + seg->payload > q->length)
+	if (siw_ddp_octets_to(rx, seg) > q->length)
 		return failed(rx, -EPROTO,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 						     SIW_DDP_TOO_LONG });
-	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
+	n = siw_ddp_untagged_iov(stream, seg, iov);
 	if (n < 0 || copy_out(node, iov, n))
 		return failed(rx, -EACCES,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 						     0 });
 	pop(stream);
-	return siw_ddp_placed(q, seg, delivery);
+	return siw_ddp_placed(stream, seg, delivery);
 }
 
 uint64_t siw_ddp_rx_parked(const struct siw_ddp_stream *stream)

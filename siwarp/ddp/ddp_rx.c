@@ -117,7 +117,7 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 	}
 	if (seg->mo != (q->begun ? q->placed : 0))
 		return SIW_DDP_INVALID_MO;
-	if ((uint64_t)seg->mo + seg->payload > length)
+	if (siw_ddp_octets_to(rx, seg) > length)
 		return SIW_DDP_TOO_LONG;
 	return 0;
 }
@@ -201,17 +201,57 @@ bool siw_ddp_take_buffer(struct siw_ddp_rxq *q)
 	return true;
 }
 
-int siw_ddp_placed(struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg,
+int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery)
 {
+	struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
+	uint32_t head;
+
 	q->placed += seg->payload;
 	if (!seg->last)
 		return 2;
 	delivery->cookie = q->cookie;
 	delivery->length = q->placed; /* RFC5041-5.4-02 */
+	head = siw_ddp_head_octets(&stream->rx, seg);
+	if (__builtin_expect(head, 0)) {
+		delivery->head = q->placed >= head ? q->head : NULL;
+		delivery->length -= delivery->head ? head : q->placed;
+	}
 	q->begun = false;
 	q->msn++;
 	return 1;
+}
+
+/* The first octets of the message go to the head, the others to the buffer. */
+static __attribute__((cold, noinline)) int
+headed_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, struct iovec *iov)
+{
+	struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
+	uint64_t at = seg->mo, end = at + seg->payload;
+	int n = 0, r;
+
+	if (at < SIW_DDP_ULP_HEAD && at < end) {
+		uint64_t len = (end < SIW_DDP_ULP_HEAD ? end : SIW_DDP_ULP_HEAD) - at;
+
+		iov[n++] = (struct iovec){ q->head + at, len };
+		at += len;
+	}
+	if (at == end)
+		return n;
+	r = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
+				true, at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_DDP_MAX_SGE);
+	return r < 0 ? r : n + r;
+}
+
+int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+			 struct iovec *iov)
+{
+	const struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
+
+	if (__builtin_expect(siw_ddp_head_octets(&stream->rx, seg), 0))
+		return headed_iov(stream, seg, iov);
+	return siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
+				   true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
 }
 
 static int place_spare(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
@@ -233,7 +273,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	struct siw_ddp_rx *rx = &stream->rx;
 	const struct siw_ddp_seg *seg = &rx->seg;
 	struct siw_ddp_rxq *q = &rx->q[seg->qn];
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_DDP_MAX_SGE + 1];
 	int n, r;
 
 	if (is_spare(q, seg))
@@ -246,17 +286,16 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 			return siw_ddp_park(stream);
 		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
 	}
-	if ((uint64_t)seg->mo + seg->payload > q->length)
+	if (siw_ddp_octets_to(rx, seg) > q->length)
 		return refuse_untagged(stream, SIW_DDP_TOO_LONG);
-	n = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
+	n = siw_ddp_untagged_iov(stream, seg, iov);
 	if (n < 0)
 		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
 	r = siw_ddp_lower_payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
-	return siw_ddp_placed(q, seg, delivery);
+	return siw_ddp_placed(stream, seg, delivery);
 }
 
 static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
@@ -308,6 +347,8 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
 		return refusal(stream);
 	if (!rx->have)
 		return -EINVAL;
+	if (__builtin_expect(rx->park.limit, 0))
+		rx->seg.note = seg->note;
 	return seg->tagged ? place_tagged(stream, right, delivery)
 			   : place_untagged(stream, delivery);
 }

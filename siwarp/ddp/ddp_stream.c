@@ -196,6 +196,11 @@ void siw_ddp_stream_spare(struct siw_ddp_stream *stream, uint32_t qn, bool on)
 		stream->rx.q[qn].spare = on;
 }
 
+void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set)
+{
+	stream->rx.headed = set;
+}
+
 void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity)
 {
 	stream->identity = identity;

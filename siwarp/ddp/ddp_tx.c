@@ -57,6 +57,28 @@ static void message_framed(struct siw_ddp_stream *stream, uint32_t stag, uint64_
 	tx->active = false;
 }
 
+/* The same of a message with a head, which stands before its list. */
+static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,
+							  uint64_t len, struct iovec *iov)
+{
+	const struct siw_ddp_tx *tx = &stream->tx;
+	const struct siw_ddp_msg *msg = &tx->msg;
+	uint64_t at = tx->offset, end = at + len;
+	int n = 0, r;
+
+	if (at < SIW_DDP_ULP_HEAD) {
+		uint64_t part = (end < SIW_DDP_ULP_HEAD ? end : SIW_DDP_ULP_HEAD) - at;
+
+		iov[n++] = (struct iovec){ (void *)(msg->head + at), part };
+		at += part;
+	}
+	if (at == end)
+		return n;
+	r = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal, stream->pd, false,
+				at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_DDP_MAX_SGE);
+	return r < 0 ? r : n + r;
+}
+
 /* The payload of the next len octets; for a source under an STag a reference is held if > 0. */
 static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *iov,
 		   struct siw_wire_err *err)
@@ -69,8 +91,11 @@ static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *io
 		return siw_ddp_stag_get(stream->port, msg->src_stag, stream->pd, stream->identity,
 					SIW_DDP_REMOTE_READ, msg->src_to + tx->offset, len, iov,
 					SIW_DDP_MAX_SGE, err);
-	n = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal, stream->pd, false,
-				tx->offset, len, iov, SIW_DDP_MAX_SGE);
+	if (__builtin_expect(msg->head != NULL, 0))
+		n = headed_payload(stream, len, iov);
+	else
+		n = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal,
+					stream->pd, false, tx->offset, len, iov, SIW_DDP_MAX_SGE);
 	if (n < 0)
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 	return n;
@@ -99,7 +124,7 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	uint64_t len =
 		siw_ddp_lower_mulpdu(stream) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 	bool last = left <= len; /* RFC5041-4.1-03, -04 */
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_DDP_MAX_SGE + 1];
 	uint8_t head[SIW_DDP_MAX_HEAD];
 	size_t head_len;
 	int n, r;
@@ -166,11 +191,13 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 
 	if (tx->active)
 		return -EBUSY;
-	if (msg->length > UINT32_MAX) /* RFC5041-5.2-02 */
+	if (msg->length + (msg->head ? SIW_DDP_ULP_HEAD : 0) > UINT32_MAX) /* RFC5041-5.2-02 */
 		return -EMSGSIZE;
 	if (!msg->tagged && msg->qn >= SIW_DDP_QUEUES)
 		return -EINVAL;
 	tx->msg = *msg;
+	if (__builtin_expect(msg->head != NULL, 0))
+		tx->msg.length += SIW_DDP_ULP_HEAD;
 	tx->offset = 0;
 	tx->active = true;
 	tx->begun++;

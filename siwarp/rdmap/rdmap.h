@@ -163,6 +163,7 @@ struct siw_rdmap_start {
 	 * asking just this (siw_rdmap_confirm).
 	 */
 	uint64_t park;
+	bool private; /* the peer is siwarp, too: messages of its own may come and go */
 };
 /*
  * Posts the buffers of queues 1 and 2, keeps IRD and ORD. Initiator with an RTR: sends it.
@@ -183,8 +184,18 @@ enum siw_rdmap_opcode {
 	SIW_RDMAP_SEND_SE = 5,
 	SIW_RDMAP_SEND_SE_INV = 6,
 	SIW_RDMAP_TERMINATE = 7,
+	SIW_RDMAP_IMMEDIATE = 8,
+	SIW_RDMAP_IMMEDIATE_SE = 9,
 	SIW_RDMAP_ATOMIC_REQUEST = 10,
 	SIW_RDMAP_ATOMIC_RESPONSE = 11,
+	SIW_RDMAP_PRIVATE =
+		15, /* RFC 6580's experimental one; an enum siw_rdmap_private says more */
+};
+
+/* Messages of siwarp's own (spec/datagram-iwarp.md section 10): the octet they begin with. */
+enum siw_rdmap_private {
+	SIW_RDMAP_SEND_IMM = 1,
+	SIW_RDMAP_SEND_IMM_SE = 2,
 };
 
 /* An operation on 64 bits of the peer's memory (RFC 7306 section 5.1), in host order. */
@@ -211,6 +222,14 @@ struct siw_rdmap_op {
 	uint32_t rkey;
 	uint64_t remote_to;
 	const struct siw_rdmap_atomic *atomic; /* ATOMIC_REQUEST; need not stay */
+	/*
+	 * Immediate data: imm_opcode is 0 (none), IMMEDIATE or IMMEDIATE_SE, imm its four octets as they
+	 * lie in memory, imm_room 8 octets for this layer to use, which stay as sgl does. Of a WRITE: a
+	 * message of that opcode behind it, of a SEND: PRIVATE instead. Either is one operation.
+	 */
+	uint8_t imm_opcode;
+	uint32_t imm;
+	uint8_t *imm_room;
 };
 /*
  * Begins an operation: 0 (it has number siw_rdmap_begun after the call); -EAGAIN not now: an
@@ -259,7 +278,11 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_CLOSED, /* end of stream or a dead connection: status */
 	SIW_RDMAP_PARKED, /* a Send waits for a receive: siw_rdmap_recv is due when one is posted */
 	SIW_RDMAP_CONFIRMED, /* the peer has every operation up to number cookie */
-	SIW_RDMAP_BAD_RECV,  /* datagram: a receive is used up: cookie, -EMSGSIZE or -EACCES */
+	/*
+	 * A receive is used up: cookie, and -EMSGSIZE or -EACCES (datagram), -EACCES or -EPROTO (stream:
+	 * the ERROR follows).
+	 */
+	SIW_RDMAP_BAD_RECV,
 	SIW_RDMAP_BAD_MSG, /* datagram: whoever has the Q_Key broke a rule: err, the header quoted */
 	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message: siw_rdmap_dgram_sent tells if it counts */
 };
@@ -272,6 +295,9 @@ struct siw_rdmap_event {
 	uint32_t placed; /* stream: octets of the segment that brought this */
 	bool solicited;
 	bool invalidated;
+	bool with_imm; /* RECV: imm is immediate data, as it lies in memory */
+	bool of_write; /* ... and length that of the Write before it: the receive is unused */
+	uint32_t imm;
 	uint32_t inv_stag;
 	void *token;	   /* datagram: of the endpoint */
 	uint32_t ulp_word; /* datagram: the Q_Key */

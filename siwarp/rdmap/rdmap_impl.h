@@ -237,6 +237,8 @@ struct siw_rdmap_rx {
 	bool parked;	/* Sends wait for receives, or requests for Sends */
 	uint32_t asked; /* requests taken in; those behind stream->asked are held */
 	uint8_t want_rtr;
+	bool writing;	  /* a Write's last segment has not come */
+	uint32_t written; /* octets of the last Write, if nothing came for queue 0 since it began */
 	struct siw_ddp_seg seg;
 };
 
@@ -246,13 +248,16 @@ struct siw_rdmap_tx {
 	bool response; /* ... which is the oldest request's response */
 	bool waiting;  /* the user found a response in the works and waits for a turn */
 	bool shut;
-	uint8_t term; /* enum siw_rdmap_term_state */
+	bool imm_due; /* the message in the works is a Write, and what is behind it is this: */
+	uint8_t imm_opcode; /* with imm_sge for its octets */
+	uint8_t term;	    /* enum siw_rdmap_term_state */
 	uint64_t begun, accepted;
 	uint64_t *ring;	    /* operation -> number of its ddp message */
 	uint32_t ring_mask; /* it grows, up to SIW_RDMAP_INFLIGHT */
 	uint32_t term_len;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
+	struct siw_sge imm_sge;
 };
 
 struct siw_rdmap_stream {
@@ -262,6 +267,7 @@ struct siw_rdmap_stream {
 	uint32_t pd;
 	uint32_t denied; /* progress lock */
 	bool started;
+	bool private; /* siw_rdmap_start's */
 	uint16_t ord;
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;

@@ -22,6 +22,9 @@ static const struct {
 	[SIW_RDMAP_SEND_SE] = { true, false, SIW_RDMAP_QN_SEND },
 	[SIW_RDMAP_SEND_SE_INV] = { true, false, SIW_RDMAP_QN_SEND },
 	[SIW_RDMAP_TERMINATE] = { true, false, SIW_RDMAP_QN_TERMINATE },
+	[SIW_RDMAP_IMMEDIATE] = { true, false, SIW_RDMAP_QN_SEND },
+	[SIW_RDMAP_IMMEDIATE_SE] = { true, false, SIW_RDMAP_QN_SEND },
+	[SIW_RDMAP_PRIVATE] = { true, false, SIW_RDMAP_QN_SEND },
 	[SIW_RDMAP_ATOMIC_REQUEST] = { true, false, SIW_RDMAP_QN_READ },
 	[SIW_RDMAP_ATOMIC_RESPONSE] = { true, false, SIW_RDMAP_QN_ATOMIC },
 };
@@ -44,8 +47,33 @@ static const struct siw_wire_err TOO_LONG = { SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BU
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
+static bool is_immediate(uint8_t op)
+{
+	return op == SIW_RDMAP_IMMEDIATE || op == SIW_RDMAP_IMMEDIATE_SE;
+}
+
+/* What comes with the opcodes of RFC 7306, and the private one. */
+static __attribute__((cold, noinline)) bool
+judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct siw_wire_err *err)
+{
+	uint8_t op = siw_rdmap_opcode_of(seg);
+	uint64_t end = (uint64_t)seg->mo + seg->payload;
+
+	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
+		return siw_rdmap_atomic_expects(stream, seg, err);
+	if (op == SIW_RDMAP_PRIVATE && !stream->private) /* somebody else's experiment */
+		return op_error(err, SIW_RDMAP_OPCODE);
+	/* RFC7306-6.3-08; which error it is no RFC says. */
+	if (is_immediate(op) && (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
+		return op_error(err, SIW_RDMAP_UNSPECIFIED);
+	seg->note = stream->rx.written;
+	if (seg->last && !seg->qn)
+		stream->rx.written = 0;
+	return true;
+}
+
 /* RFC5040-7.2-02, -03 and what an opcode asks for besides. */
-static bool judge(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 		  struct siw_wire_err *err)
 {
 	uint8_t op = siw_rdmap_opcode_of(seg);
@@ -61,13 +89,15 @@ static bool judge(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
 		return siw_rdmap_read_expects(stream, seg, err);
-	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
-		return siw_rdmap_atomic_expects(stream, seg, err);
 	/* Its queue's buffers hold an Atomic Request, too, which is longer. */
 	if (op == SIW_RDMAP_READ_REQUEST && (uint64_t)seg->mo + seg->payload > SIW_RDMAP_READ_LEN) {
 		*err = TOO_LONG;
 		return false;
 	}
+	if (op >= SIW_RDMAP_IMMEDIATE)
+		return judge_extension(stream, seg, err);
+	if (!seg->tagged && !seg->qn)
+		stream->rx.written = 0; /* what comes next is not right behind a Write */
 	/* RFC5040-7.2-04, -05: before anything is placed; done with the last segment. */
 	if (invalidates(op) && !siw_ddp_stag_may_invalidate(ddp_port(stream->port), seg->ulp_word,
 							    siw_ddp_stream_identity(stream->ddp))) {
@@ -186,6 +216,46 @@ static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *
 	event->status = -EACCES;
 }
 
+/* The message has a head: what is in it; false: nothing that could be. */
+static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delivery *delivery,
+		      struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_wire_send_imm wire;
+	struct siw_rdmap_wire_imm imm;
+
+	if (!delivery->head)
+		return false;
+	event->with_imm = true;
+	if (is_immediate(siw_rdmap_opcode_of(seg))) {
+		memcpy(&imm, delivery->head, sizeof(imm));
+		event->imm = imm.data;
+		event->of_write = true;
+		event->length = seg->note;
+		event->solicited = siw_rdmap_opcode_of(seg) == SIW_RDMAP_IMMEDIATE_SE;
+		return true;
+	}
+	memcpy(&wire, delivery->head, sizeof(wire));
+	event->imm = wire.data;
+	event->solicited = wire.subcode == SIW_RDMAP_SEND_IMM_SE;
+	return event->solicited || wire.subcode == SIW_RDMAP_SEND_IMM;
+}
+
+static __attribute__((cold, noinline)) void headed(struct siw_rdmap_stream *stream,
+						   const struct siw_ddp_seg *seg,
+						   const struct siw_ddp_delivery *delivery,
+						   struct siw_rdmap_event *event)
+{
+	static const struct siw_wire_err unknown = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+						     SIW_RDMAP_OPCODE };
+
+	if (read_head(seg, delivery, event))
+		return;
+	/* It has taken a receive, which ends with the stream. */
+	siw_rdmap_fault_set(stream, unknown, seg, NULL);
+	event->kind = SIW_RDMAP_BAD_RECV;
+	event->status = -EPROTO;
+}
+
 static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
@@ -195,7 +265,9 @@ static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 	event->solicited = siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE ||
 			   siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE_INV;
 	event->msn = seg->msn;
-	if (__builtin_expect(invalidates(siw_rdmap_opcode_of(seg)), 0))
+	if (__builtin_expect(siw_rdmap_opcode_of(seg) >= SIW_RDMAP_IMMEDIATE, 0))
+		headed(stream, seg, delivery, event);
+	else if (__builtin_expect(invalidates(siw_rdmap_opcode_of(seg)), 0))
 		invalidate(stream, seg, event);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
 }
@@ -242,6 +314,8 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	switch (siw_rdmap_opcode_of(&rx->seg)) {
 	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: not delivered */
 		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
+		rx->written = (rx->writing ? rx->written : 0) + rx->seg.payload;
+		rx->writing = !done;
 		break;
 	case SIW_RDMAP_READ_RESPONSE:
 		siw_rdmap_read_placed(stream, &rx->seg, event);
@@ -382,6 +456,7 @@ static void clear(struct siw_rdmap_event *event)
 	event->cookie = 0;
 	event->length = event->placed = 0;
 	event->solicited = event->invalidated = event->quoted = false;
+	event->with_imm = event->of_write = false;
 	event->err = (struct siw_wire_err){ 0 };
 }
 

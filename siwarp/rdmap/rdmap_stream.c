@@ -281,6 +281,9 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	siw_ddp_stream_pd(stream->ddp, start->pd);
 	if (start->owner)
 		siw_ddp_stream_bind(stream->ddp, start->owner);
+	stream->private = start->private;
+	siw_ddp_stream_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE |
+						   1 << SIW_RDMAP_PRIVATE);
 	siw_ddp_stream_park(stream->ddp, start->park);
 	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, ddp_queue(start->recvs));
 	stream->started = true;

@@ -102,7 +102,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		if (!stream->started || tx->shut || !siw_rdmap_fault_is_set(stream))
 			return -EINVAL;
 		siw_ddp_tx_abandon(stream->ddp);
-		tx->active = false;
+		tx->active = tx->imm_due = false;
 		tx->term_len = siw_rdmap_terminate_build(&stream->fault, tx->term_out);
 		tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
 		tx->term = SIW_RDMAP_TERM_BUILT; /* RFC5040-5.4-08: nothing follows it */

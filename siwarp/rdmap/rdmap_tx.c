@@ -9,6 +9,12 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
+/*
+ * The ring has, for each operation, the number of its last ddp message; with this, the one before is its own
+ * as well.
+ */
+#define TWO (1ull << 63)
+
 /* Octets of responses that one flush begins at most. */
 #define TURN (1u << 20)
 
@@ -17,7 +23,8 @@ static void refresh_accepted(struct siw_rdmap_stream *stream)
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t messages = siw_ddp_tx_accepted(stream->ddp);
 
-	while (tx->accepted != tx->begun && tx->ring[tx->accepted & tx->ring_mask] <= messages)
+	while (tx->accepted != tx->begun &&
+	       (tx->ring[tx->accepted & tx->ring_mask] & ~TWO) <= messages)
 		tx->accepted++;
 }
 
@@ -44,12 +51,65 @@ static __attribute__((cold, noinline)) bool grow(struct siw_rdmap_tx *tx)
 static int broken(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
-	stream->tx.active = false;
+	stream->tx.active = stream->tx.imm_due = false;
 	siw_rdmap_fault_set(
 		stream, (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 },
 		NULL, NULL);
 	return -EACCES;
 }
+
+/* ---- immediate data -------------------------------------------------------------------------- */
+
+/* A Send becomes a private message. */
+static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_op *op,
+							 struct siw_ddp_msg *msg)
+{
+	struct siw_rdmap_wire_send_imm wire = {
+		.subcode = op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE ? SIW_RDMAP_SEND_IMM_SE
+								    : SIW_RDMAP_SEND_IMM,
+		.data = op->imm,
+	};
+
+	memcpy(op->imm_room, &wire, sizeof(wire));
+	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
+	msg->head = op->imm_room;
+}
+
+/* The message behind a Write: as siw_ddp_tx. */
+static int begin_imm(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_ddp_msg msg = {
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(tx->imm_opcode),
+		.qn = SIW_RDMAP_QN_SEND, /* RFC7306-6.3-05 */
+		.sgl = &tx->imm_sge,
+		.nsge = 1,
+		.length = SIW_RDMAP_IMM_LEN,
+	};
+	struct siw_wire_err err;
+	int r = siw_ddp_tx(stream->ddp, &msg, &err);
+
+	tx->imm_due = false;
+	tx->active = r == 0;
+	return r;
+}
+
+/* Behind a Write that was begun: what siw_ddp_tx gave it, or gives the message now. */
+static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream *stream,
+							const struct siw_rdmap_op *op, int framed)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_rdmap_wire_imm wire = { .data = op->imm };
+
+	memcpy(op->imm_room, &wire, sizeof(wire));
+	tx->imm_sge = (struct siw_sge){ (uintptr_t)op->imm_room, SIW_RDMAP_IMM_LEN, 0 };
+	tx->imm_opcode = op->imm_opcode;
+	tx->imm_due = true; /* nothing comes in between: the message in the works stays so */
+	return framed ? begin_imm(stream) : 0;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
@@ -70,6 +130,8 @@ static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 	case SIW_RDMAP_SEND:
 	case SIW_RDMAP_SEND_SE:
 		msg.qn = SIW_RDMAP_QN_SEND;
+		if (__builtin_expect(op->imm_opcode, 0))
+			put_send_imm(op, &msg);
 		break;
 	case SIW_RDMAP_WRITE:
 		msg.tagged = true;
@@ -95,7 +157,7 @@ static bool asks(const struct siw_rdmap_op *op)
 int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	uint64_t before;
+	uint64_t before, last;
 	int r;
 
 	if (!stream->started || tx->shut || tx->term ||
@@ -121,7 +183,14 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	tx->waiting = false;
 	tx->active = r == 0;
 	tx->response = false;
-	tx->ring[tx->begun++ & tx->ring_mask] = siw_ddp_tx_begun(stream->ddp);
+	last = siw_ddp_tx_begun(stream->ddp);
+	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
+		last = (last + 1) | TWO;
+		r = follow_write(stream, op, r);
+		if (r < 0)
+			return r;
+	}
+	tx->ring[tx->begun++ & tx->ring_mask] = last;
 	siw_rdmap_traffic_count(&stream->traffic.sent, 1, asks(op) ? 0 : op->length);
 	return 0;
 }
@@ -177,6 +246,8 @@ static int go_on(struct siw_rdmap_stream *stream)
 		tx->active = false;
 		if (tx->response)
 			siw_rdmap_response_done(stream);
+		else if (__builtin_expect(tx->imm_due, 0))
+			return begin_imm(stream);
 	}
 	return r;
 }
@@ -241,11 +312,15 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream)
 uint64_t siw_rdmap_faulty(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
+	uint64_t choked, last;
 
 	refresh_accepted(stream);
+	if (tx->accepted == tx->begun)
+		return 0;
 	/* What TCP choked on is the first message that it has not taken. */
-	if (tx->accepted != tx->begun &&
-	    tx->ring[tx->accepted & tx->ring_mask] == siw_ddp_tx_accepted(stream->ddp) + 1)
+	choked = siw_ddp_tx_accepted(stream->ddp) + 1;
+	last = tx->ring[tx->accepted & tx->ring_mask];
+	if ((last & ~TWO) == choked || last == ((choked + 1) | TWO))
 		return tx->accepted + 1;
 	return 0;
 }

@@ -86,6 +86,29 @@ struct siw_rdmap_wire_answer {
 #define SIW_RDMAP_ANSWER_LEN 12
 _Static_assert(sizeof(struct siw_rdmap_wire_answer) == SIW_RDMAP_ANSWER_LEN, "RFC 7306 figure 6");
 
+/*
+ *   0                4                            7
+ *  +----------------+----------------------------+
+ *  | the verbs' own | zero                       |   RFC 7306 figure 7, as verbs use it
+ *  +----------------+----------------------------+
+ *   0         1        4                8
+ *  +---------+--------+----------------+-----------
+ *  | subcode | zero   | immediate data | the user's    a private message that is a Send
+ *  +---------+--------+----------------+-----------
+ */
+struct siw_rdmap_wire_imm {
+	uint32_t data; /* as it lies in memory at both ends */
+	uint32_t zero;
+} __attribute__((packed));
+struct siw_rdmap_wire_send_imm {
+	uint8_t subcode;
+	uint8_t zero[3];
+	uint32_t data; /* likewise */
+} __attribute__((packed));
+#define SIW_RDMAP_IMM_LEN 8
+_Static_assert(sizeof(struct siw_rdmap_wire_imm) == SIW_RDMAP_IMM_LEN, "RFC 7306 figure 7");
+_Static_assert(sizeof(struct siw_rdmap_wire_send_imm) == SIW_RDMAP_IMM_LEN, "one size for both");
+
 /* What queue 1 carries; a message's opcode says which. */
 union siw_rdmap_wire_ask {
 	struct siw_rdmap_wire_read read;

@@ -76,8 +76,9 @@ class WC(NamedTuple):
     opcode: int
     #: ``layer << 16 | type << 8 | code`` of the Terminate behind it, or 0.
     vendor_err: int
-    #: Octets received or read.
+    #: Octets received or read; with RECV_RDMA_WITH_IMM of the peer's Write, which lie elsewhere.
     byte_len: int
+    #: With WCFlag.WITH_IMM: what the peer gave as its ``imm_data``.
     imm_data: int
     qp_num: int
     #: The sender's queue pair, in a UD receive.
@@ -136,6 +137,8 @@ class WC(NamedTuple):
             except ValueError:
                 fields.append(f"opcode {self.opcode}")
             fields.append(f"{self.byte_len} octets")
+            if self.wc_flags & WCFlag.WITH_IMM:
+                fields.append(f"imm_data={self.imm_data:#x}")
             if self.source is not None:
                 fields.append(f"source={self.source}")
         elif self.vendor_err:

@@ -325,6 +325,11 @@ def _rc_send(qp: QP, opcode: int, octets: int, flags: int) -> str:
     most = qp.pd.context.query_device().max_rc_msg
     if octets > most:
         return f"{octets} octets in one message, but max_rc_msg is {most}: send them in parts"
+    if opcode == WROpcode.SEND_WITH_IMM:
+        return (
+            "Send with Immediate is a message of siwarp's own: set SIWARP_PRIVATE_MESSAGES=1 at "
+            "both ends if all peers are siwarp, or use RDMA_WRITE_WITH_IMM"
+        )
     return "opcode, flags and elements must fit the QP"
 
 

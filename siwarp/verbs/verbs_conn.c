@@ -345,6 +345,7 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 		.denied = ~(uint32_t)qp->access,
 		.owner = siw_verbs_owner(qp),
 		.park = qp->roce ? (uint64_t)siw_settings()->rnr_octets : 0,
+		.private = siw_settings()->private_messages,
 	};
 	int err;
 
@@ -358,6 +359,7 @@ static int start_stream(struct siw_verbs_conn *conn, struct siw_qp *qp,
 		qp->stream = conn->stream;
 		qp->granted_ord = qp->reads_max = at->ord;
 		qp->granted_ird = at->ird;
+		qp->private = start.private;
 		qp->wire_err = 0;
 		qp->sends_begun = 0;
 		qp->peer_asks = false;

@@ -254,6 +254,10 @@ struct siw_wqe {
 			int access; /* set of enum siw_access_flags */
 		} bind;
 		struct siw_rdmap_atomic atomic;
+		struct {
+			uint32_t imm; /* with SIW_OP_IMM */
+			uint8_t imm_room[8];
+		};
 	};
 	struct siw_sge sge[];
 };
@@ -312,6 +316,7 @@ struct siw_qp {
 	_Atomic uint32_t held; /* connection ids that point here */
 	bool sig_all, no_crc;
 	bool roce;	 /* persona */
+	bool private;	 /* RC: its peer is siwarp, and messages of siwarp's own may go there */
 	bool errs_fatal; /* error policy ERROR */
 	uint32_t qkey;
 	uint64_t serial;      /* of all QPs of the device: never used again */
@@ -690,6 +695,9 @@ enum siw_op_flags {
 	SIW_OP_SENDS = 2, /* it takes a receive of the peer's: an MSN of queue 0 */
 	SIW_OP_ASKS = 4,  /* it is one of the ORD and complete with its response */
 	SIW_OP_ATOMIC = 8,
+	SIW_OP_WRITES = 16, /* to the peer's memory: a Terminate may quote STag and offset */
+	SIW_OP_IMM = 32,
+	SIW_OP_PRIVATE = 64, /* a message of siwarp's own */
 };
 /* Of an opcode (enum siw_wr_opcode): set of enum siw_op_flags, 0: there is no such. */
 uint8_t siw_verbs_op_flags(int wr_opcode);
@@ -710,7 +718,7 @@ int64_t siw_verbs_op_check(const struct siw_qp *qp, const struct siw_send_wr *wr
 /* What a checked request says of the peer's memory, into its WQE. */
 void siw_verbs_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr);
 /* The WQE as RDMAP's operation; index is its cookie. */
-void siw_verbs_op_make(const struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op);
+void siw_verbs_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op);
 
 /* ---- verbs_qp.c ---- */
 /* Whether a QP of the device has this number. progress held. */

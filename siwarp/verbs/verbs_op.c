@@ -13,9 +13,14 @@ static const struct {
 	uint8_t rdmap, rdmap_solicited; /* enum siw_rdmap_opcode */
 	uint8_t wc;			/* enum siw_wc_opcode */
 } ops[] = {
-	[SIW_WR_RDMA_WRITE] = { SIW_OP_KNOWN, SIW_RDMAP_WRITE, SIW_RDMAP_WRITE, SIW_WC_RDMA_WRITE },
+	[SIW_WR_RDMA_WRITE] = { SIW_OP_KNOWN | SIW_OP_WRITES, SIW_RDMAP_WRITE, SIW_RDMAP_WRITE,
+				SIW_WC_RDMA_WRITE },
+	[SIW_WR_RDMA_WRITE_WITH_IMM] = { SIW_OP_KNOWN | SIW_OP_WRITES | SIW_OP_SENDS | SIW_OP_IMM,
+					 SIW_RDMAP_WRITE, SIW_RDMAP_WRITE, SIW_WC_RDMA_WRITE },
 	[SIW_WR_SEND] = { SIW_OP_KNOWN | SIW_OP_SENDS, SIW_RDMAP_SEND, SIW_RDMAP_SEND_SE,
 			  SIW_WC_SEND },
+	[SIW_WR_SEND_WITH_IMM] = { SIW_OP_KNOWN | SIW_OP_SENDS | SIW_OP_IMM | SIW_OP_PRIVATE,
+				   SIW_RDMAP_SEND, SIW_RDMAP_SEND, SIW_WC_SEND },
 	[SIW_WR_RDMA_READ] = { SIW_OP_KNOWN | SIW_OP_ASKS, SIW_RDMAP_READ_REQUEST,
 			       SIW_RDMAP_READ_REQUEST, SIW_WC_RDMA_READ },
 	[SIW_WR_ATOMIC_CMP_AND_SWP] = { SIW_OP_KNOWN | SIW_OP_ASKS | SIW_OP_ATOMIC,
@@ -58,6 +63,8 @@ int64_t siw_verbs_op_check(const struct siw_qp *qp, const struct siw_send_wr *wr
 		return -EINVAL;
 	if ((flags & SIW_OP_ASKS) && (!qp->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
 		return -EINVAL;
+	if ((flags & SIW_OP_PRIVATE) && !qp->private)
+		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
 	if (length > SIW_MAX_RC_MSG)
@@ -99,11 +106,13 @@ void siw_verbs_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 		put_atomic(wqe, wr);
 		return;
 	}
+	if (ops[wr->opcode].flags & SIW_OP_IMM)
+		wqe->imm = wr->imm_data;
 	wqe->remote = wr->wr.rdma.remote_addr;
 	wqe->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
 }
 
-void siw_verbs_op_make(const struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op)
+void siw_verbs_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op)
 {
 	*op = (struct siw_rdmap_op){
 		.opcode = wqe->flags & SIW_SEND_SOLICITED ? ops[wqe->opcode].rdmap_solicited
@@ -117,4 +126,10 @@ void siw_verbs_op_make(const struct siw_wqe *wqe, uint32_t index, struct siw_rdm
 		.remote_to = wqe->remote,
 		.atomic = &wqe->atomic,
 	};
+	if (__builtin_expect(ops[wqe->opcode].flags & SIW_OP_IMM, 0)) {
+		op->imm_opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_IMMEDIATE_SE
+								 : SIW_RDMAP_IMMEDIATE;
+		op->imm = wqe->imm;
+		op->imm_room = wqe->imm_room;
+	}
 }

@@ -277,8 +277,15 @@ static void on_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		wc.wc_flags = SIW_WC_WITH_INV;
 		wc.invalidated_rkey = ev->inv_stag;
 	}
+	if (__builtin_expect(ev->with_imm, 0)) {
+		wc.opcode = ev->of_write ? SIW_WC_RECV_RDMA_WITH_IMM : SIW_WC_RECV;
+		wc.wc_flags = SIW_WC_WITH_IMM;
+		wc.imm_data = ev->imm;
+	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
-		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
+		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
+			    : ev->status == -EPROTO ? SIW_WC_WR_FLUSH_ERR
+						    : SIW_WC_LOC_PROT_ERR;
 	siw_verbs_complete(qp, qp->recv_cq, &wc, NULL, ev->solicited);
 	siw_verbs_heard(qp);
 }
@@ -331,8 +338,8 @@ static bool is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *e
 	if (wqe->state != SIW_WQE_BEGUN)
 		return false;
 	if (ev->quoted_tagged)
-		return wqe->opcode == SIW_WR_RDMA_WRITE && ev->quoted_stag == wqe->rkey &&
-		       ev->quoted_to - wqe->remote <= last;
+		return (siw_verbs_op_flags(wqe->opcode) & SIW_OP_WRITES) &&
+		       ev->quoted_stag == wqe->rkey && ev->quoted_to - wqe->remote <= last;
 	return wqe->opcode != SIW_WR_RDMA_WRITE && ev->quoted_msn == wqe->msn &&
 	       ev->quoted_qn == siw_verbs_asks(wqe);
 }

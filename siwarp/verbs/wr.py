@@ -158,8 +158,9 @@ class SendWR(_WR):
 
     Args:
         wr_id: comes back in the completion.
-        opcode: SEND, SEND_WITH_INV, RDMA_WRITE, RDMA_READ, ATOMIC_FETCH_AND_ADD,
-            ATOMIC_CMP_AND_SWP, one of the two masked ones, BIND_MW or LOCAL_INV.
+        opcode: SEND, SEND_WITH_INV, SEND_WITH_IMM, RDMA_WRITE, RDMA_WRITE_WITH_IMM, RDMA_READ,
+            ATOMIC_FETCH_AND_ADD, ATOMIC_CMP_AND_SWP, one of the two masked ones, BIND_MW or
+            LOCAL_INV.
         num_sge: how many of ``sg`` to take; default: all.
         send_flags: SIGNALED by default; 0 for a request that completes silently.
         sg: the memory to send from or, for a Read, to place into; of an atomic 8 octets in all,
@@ -172,6 +173,8 @@ class SendWR(_WR):
             swapping, which bits are compared and which swapped.
         invalidate_rkey: SEND_WITH_INV; the peer's key that ends when the message arrives.
             LOCAL_INV; the key of this end's own.
+        imm_data: the two with immediate data; 32 bits for the peer's completion. They travel as
+            they lie in memory: where octet orders may differ use ``socket.htonl``.
 
     """
 
@@ -190,6 +193,7 @@ class SendWR(_WR):
         remote_qkey: int = OWN_QKEY,
         remote: RemoteBuffer | None = None,
         invalidate_rkey: int = 0,
+        imm_data: int = 0,
         compare_add: int = 0,
         swap: int = 0,
         compare_add_mask: int = 0,
@@ -203,7 +207,7 @@ class SendWR(_WR):
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
-        self._c.invalidate_rkey = invalidate_rkey
+        self._c.invalidate_rkey = invalidate_rkey or imm_data  # one place for both
         self._set_sg(sg, num_sge)
         if ah is not None:
             self.set_wr_ud(ah, remote_qpn, remote_qkey)
@@ -273,6 +277,15 @@ class SendWR(_WR):
     @invalidate_rkey.setter
     def invalidate_rkey(self, value: int) -> None:
         self._c.invalidate_rkey = value
+
+    @property
+    def imm_data(self) -> int:
+        """The immediate data of RDMA_WRITE_WITH_IMM and SEND_WITH_IMM: 32 bits."""
+        return int(self._c.imm_data)
+
+    @imm_data.setter
+    def imm_data(self, value: int) -> None:
+        self._c.imm_data = value
 
     @property
     def opcode(self) -> WROpcode:

@@ -16,7 +16,7 @@ static uint32_t buffers_key;
 
 static void set_up(void)
 {
-	struct siw_rdmap_region r = { .length = REGION, .pd = 1, .rights = 1 | 2 | 4 };
+	struct siw_rdmap_region r = { .length = REGION, .pd = 1, .rights = 1 | 2 | 4 | 8 };
 
 	region = calloc(1, REGION);
 	buffers = malloc(400);
@@ -63,6 +63,7 @@ static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_
 					 .ird = 4,
 					 .ord = 4,
 					 .park = in->flags & FUZZ_OWN ? 500 : 0,
+					 .private = in->flags & FUZZ_OWN,
 					 .rtr = in->flags & FUZZ_REFUSE ? 2 : 0 };
 	struct siw_rdmap_stream *stream;
 
@@ -121,7 +122,7 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_CLOSED:
 		return false;
 	case SIW_RDMAP_RECV:
-		CHECK(event.cookie < 4 && event.length <= 400);
+		CHECK(event.cookie < 4 && (event.of_write || event.length <= 400));
 		break;
 	case SIW_RDMAP_READ_DONE:
 		CHECK(event.cookie == 9 && event.length == 100);

@@ -11,6 +11,7 @@ from scapy.utils import rdpcap
 
 from siwarp.inspect import (
     FPDU,
+    AtomicRequest,
     DDPDatagram,
     DDPTagged,
     DDPUntagged,
@@ -47,6 +48,15 @@ def read(msn: int, n: int) -> Packet:
     return DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=msn) / ask
 
 
+def atomic(msn: int, code: int = 0, offset: int = 0) -> Packet:
+    ask = AtomicRequest(code=code, request=msn, stag=STAG, to=REGION + offset, data=1)
+    return DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=msn) / ask
+
+
+def immediate(msn: int, n: int = 8) -> Packet:
+    return DDPUntagged(opcode=Opcode.IMMEDIATE, msn=msn) / Raw(bytes(n))
+
+
 def terminate() -> Packet:
     return DDPUntagged(opcode=Opcode.TERMINATE, qn=2, msn=1) / told()
 
@@ -69,6 +79,13 @@ def segments(to: int) -> list[list[Packet]]:
         [DDPUntagged(opcode=Opcode.SEND_INVALIDATE, inv_stag=STAG) / Raw(b"x"), send(1, 2)],
         [DDPUntagged(opcode=Opcode.SEND_SE) / Raw(b"x")],
         [send(12_000)],
+        [write(to, 100), immediate(1), immediate(2), send(4, 3)],
+        [immediate(1, 9)],
+        [atomic(1), atomic(2, 2), read(3, 8), atomic(4)],
+        [send(1), atomic(1, 1)],
+        [atomic(1, offset=4)],
+        [DDPUntagged(opcode=15) / Raw(b"\1\0\0\0IMM!body"), send(1, 2)],
+        [DDPUntagged(opcode=15, l=0) / Raw(b"\2\0"), DDPUntagged(opcode=15, mo=2) / Raw(bytes(30))],
     ]
 
 

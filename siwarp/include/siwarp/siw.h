@@ -367,6 +367,7 @@ enum siw_wc_opcode {
 	SIW_WC_BIND_MW = 5,
 	SIW_WC_LOCAL_INV = 6,
 	SIW_WC_RECV = 128,
+	SIW_WC_RECV_RDMA_WITH_IMM = 129,
 };
 
 enum siw_wc_flags {
@@ -385,9 +386,9 @@ struct siw_wc {
 	 * error, which has no code, is 0xff.
 	 */
 	uint32_t vendor_err;
-	uint32_t byte_len;
+	uint32_t byte_len; /* RECV_RDMA_WITH_IMM: octets of the peer's Write, which lie elsewhere */
 	union {
-		uint32_t imm_data;
+		uint32_t imm_data; /* with SIW_WC_WITH_IMM: the peer's, as it lies in its memory */
 		uint32_t invalidated_rkey; /* with SIW_WC_WITH_INV: the STag that the peer ended */
 	};
 	uint32_t qp_num;
@@ -620,7 +621,18 @@ struct siw_qp_attr {
 
 enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE = 0,
+	/*
+	 * RC. A Write, then an Immediate Data message (RFC 7306), which takes a receive of the peer's, writes
+	 * nothing there and completes it with SIW_WC_RECV_RDMA_WITH_IMM when the Write is there. It must be
+	 * of the RFC; an older peer terminates.
+	 */
+	SIW_WR_RDMA_WRITE_WITH_IMM = 1,
 	SIW_WR_SEND = 2,
+	/*
+	 * RC. A message of siwarp's own, since no RFC has such: posting it is EINVAL unless setting
+	 * private_messages (SIWARP_PRIVATE_MESSAGES=1, at both ends) says that every peer is siwarp.
+	 */
+	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,
 	/*
 	 * RC. On the 64 bits at wr.atomic.remote_addr, which is a multiple of 8 (else the peer
@@ -660,7 +672,8 @@ struct siw_send_wr {
 	int opcode; /* enum siw_wr_opcode */
 	uint32_t send_flags;
 	union {
-		uint32_t imm_data;
+		uint32_t
+			imm_data; /* ..._WITH_IMM: as it lies: htonl() if octet orders may differ */
 		/* SEND_WITH_INV: the peer's STag, which the Send ends; LOCAL_INV: our own */
 		uint32_t invalidate_rkey;
 	};
@@ -796,7 +809,8 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
  *
  * A UD message longer than a datagram holds (IPv4: max_ud_msg) completes with LOC_LEN_ERR at the
  * sender; one longer than the receive that it meets, at the receiver, which writes nothing of it.
- * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write or Read mean nothing and are no error.
+ * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write without immediate data, a Read or an atomic mean
+ * nothing and are no error.
  *
  * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV happen at this end, in their turn; with SIW_SEND_FENCE after the
  * Reads that were posted before. They have no elements. -EINVAL: no window or none of type 2, a window or

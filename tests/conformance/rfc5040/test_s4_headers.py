@@ -189,7 +189,7 @@ def test_a_refused_read_request_is_quoted_whole(w: RdmapWorld, which: int) -> No
         (write(b"abc", dv=0), (1, 1, 4)),
         (write(b"abc", stag=1), (1, 1, 0)),
         (send(b"abc", rv=2), (0, 2, 5)),
-        (send(b"abc", opcode=9), (0, 2, 6)),
+        (send(b"abc", opcode=13), (0, 2, 6)),
     ],
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-08")

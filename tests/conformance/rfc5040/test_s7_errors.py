@@ -24,7 +24,7 @@ OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
 VERSION = (0, 2, lib.SIW_RDMAP_VERSION)
 #: The opcodes that may come tagged, and on which queue the others (RFC 5040 figure 4, RFC 7306).
 TAGGED = {0, 2}
-QUEUE = {1: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 2, 10: 1, 11: 3}
+QUEUE = {1: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 2, 8: 0, 9: 0, 10: 1, 11: 3}
 PROTECTION = (0, 1)
 
 

@@ -46,6 +46,7 @@ PROMISED = {
     "rd_datagram": (0, 0, 65507),
     "crc": (1, 0, 1),
     "markers": (0, 0, 1),
+    "private_messages": (0, 0, 1),
     "capture_mb": (0, 0, 1 << 20),
     "log": (0, 0, 4),
 }
