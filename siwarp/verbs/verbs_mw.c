@@ -243,6 +243,8 @@ static int pin(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw_send_wr 
 		w->pins++;
 		if (r)
 			r->pins++;
+		if (type == SIW_MW_TYPE_1)
+			w->mw.rkey = wr->bind_mw.rkey;
 	} else {
 		err = -EINVAL;
 	}
@@ -295,8 +297,6 @@ static int bind_type_1(struct siw_qp *qp, const struct siw_send_wr *wr)
 		return -EINVAL;
 	}
 	err = siw_verbs_mw_post(qp, wr, SIW_MW_TYPE_1);
-	if (!err)
-		wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
 	run = siw_verbs_rc_run(qp);
 	if (run != SIW_RUN_DONE) {
 		siw_verbs_mark_unsent(qp);
