@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Memory windows that end while the peer writes and reads by them at full speed: once this end knows of
+ * the end, no octet changes there and none that is written there afterwards goes out. Then binds,
+ * deallocations, deregistrations and ends of queue pairs by four threads at once, which may all come too late
+ * for each other. The argument is how long each half takes, in milliseconds.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "rig.h"
+
+#define SIZE	 (64u << 10)
+#define WINDOW	 (SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ)
+#define REGION	 (SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND)
+#define STILL_US 300
+
+static struct rig left, right; /* the peer's and this end's */
+static unsigned long rounds[2][4], terminated, cut;
+
+/* ---- the peer -------------------------------------------------------------------------------- */
+
+struct peer {
+	struct end *end;
+	uint32_t rkey;
+	uint64_t addr;
+	unsigned int seed;
+	struct siw_mr *mr;
+	char out[SIZE], in[SIZE];
+	uint32_t why; /* vendor_err of what failed first */
+	_Atomic unsigned long done;
+};
+
+static int ask(struct peer *p)
+{
+	bool reads = rand_r(&p->seed) % 3 == 0;
+	uint32_t length = 1 + (uint32_t)rand_r(&p->seed) % SIZE;
+	struct siw_sge sge = { (uintptr_t)(reads ? p->in : p->out), length, p->mr->lkey };
+	struct siw_send_wr *bad, wr = { .sg_list = &sge,
+					.num_sge = 1,
+					.opcode = reads ? SIW_WR_RDMA_READ : SIW_WR_RDMA_WRITE,
+					.send_flags = SIW_SEND_SIGNALED };
+
+	wr.wr.rdma.remote_addr = p->addr + (uint32_t)rand_r(&p->seed) % (SIZE - length + 1);
+	wr.wr.rdma.rkey = p->rkey;
+	return siw_post_send(p->end->qp, &wr, &bad);
+}
+
+/* Until a request fails. */
+static void *hammer(void *arg)
+{
+	long deadline = now_ms() + LIMIT_MS;
+	struct peer *p = arg;
+	struct siw_wc wc[16];
+
+	for (;;) {
+		int n, r = ask(p);
+
+		if (r != -ENOMEM)
+			check(r);
+		n = siw_poll_cq(p->end->cq, 16, wc);
+		check(n);
+		for (int i = 0; i < n; i++) {
+			if (wc[i].status != SIW_WC_SUCCESS) {
+				p->why = wc[i].vendor_err;
+				return NULL;
+			}
+			atomic_fetch_add(&p->done, 1);
+		}
+		if (now_ms() > deadline)
+			die("the peer goes on after the window's end");
+	}
+}
+
+static void start(struct peer *p, pthread_t *thread, struct end *end, const struct siw_mw *mw,
+		  const char *memory)
+{
+	long deadline = now_ms() + LIMIT_MS;
+
+	p->end = end;
+	p->rkey = mw->rkey;
+	p->addr = (uintptr_t)memory;
+	memset(p->out, 'x', SIZE);
+	memset(p->in, '.', SIZE);
+	atomic_store(&p->done, 0);
+	check(-pthread_create(thread, NULL, hammer, p));
+	while (atomic_load(&p->done) < 3)
+		must(now_ms() < deadline);
+}
+
+/* ---- this end -------------------------------------------------------------------------------- */
+
+static struct siw_mw_bind_info info_of(struct siw_mr *mr)
+{
+	return (struct siw_mw_bind_info){
+		.mr = mr,
+		.addr = mr ? (uintptr_t)mr->addr : 0,
+		.length = mr ? mr->length : 0,
+		.mw_access_flags = WINDOW,
+	};
+}
+
+static int post_bind(struct siw_qp *qp, struct siw_mw *mw, struct siw_mr *mr)
+{
+	struct siw_mw_bind bind = { .send_flags = SIW_SEND_SIGNALED, .bind_info = info_of(mr) };
+	struct siw_send_wr *bad, wr = { .opcode = SIW_WR_BIND_MW, .send_flags = SIW_SEND_SIGNALED };
+
+	if (mw->type == SIW_MW_TYPE_1)
+		return siw_bind_mw(qp, mw, &bind);
+	wr.bind_mw.mw = mw;
+	wr.bind_mw.rkey = siw_inc_rkey(mw->rkey);
+	wr.bind_mw.bind_info = info_of(mr);
+	return siw_post_send(qp, &wr, &bad);
+}
+
+static int post_invalidate(struct siw_qp *qp, uint32_t rkey)
+{
+	struct siw_send_wr *bad, wr = { .opcode = SIW_WR_LOCAL_INV,
+					.send_flags = SIW_SEND_SIGNALED,
+					.invalidate_rkey = rkey };
+
+	return siw_post_send(qp, &wr, &bad);
+}
+
+/* Takes a completion that may be a flush: then the stream was reset under an answer. */
+static bool took(struct end *end)
+{
+	long deadline = now_ms() + LIMIT_MS;
+	struct siw_wc wc;
+	int n;
+
+	while ((n = siw_poll_cq(end->cq, 1, &wc)) == 0)
+		must(now_ms() < deadline);
+	check(n);
+	must(wc.status == SIW_WC_SUCCESS || wc.status == SIW_WC_WR_FLUSH_ERR);
+	return wc.status == SIW_WC_SUCCESS;
+}
+
+static void bind_it(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
+{
+	check(post_bind(end->qp, mw, mr));
+	if (mw->type == SIW_MW_TYPE_2)
+		mw->rkey = siw_inc_rkey(mw->rkey);
+	must(took(end));
+}
+
+enum ending { REQUEST, REBIND, DEALLOC, DESTROY };
+
+/* Ends the window in one of four ways, and knows it when this returns. */
+static void end_it(struct end *end, struct siw_mw **mw, enum ending how, struct siw_mr *other)
+{
+	bool two = (*mw)->type == SIW_MW_TYPE_2;
+
+	if (how == DEALLOC) {
+		check(siw_dealloc_mw(*mw));
+		*mw = NULL;
+	} else if (how == DESTROY) {
+		check(siw_cm_destroy_id(end->id));
+		end->id = NULL;
+		check(siw_destroy_qp(end->qp));
+		end->qp = NULL;
+	} else if (two) {
+		check(post_invalidate(end->qp, (*mw)->rkey));
+		if (took(end) && how == REBIND && !post_bind(end->qp, *mw, other))
+			took(end);
+	} else {
+		check(post_bind(end->qp, *mw, how == REBIND ? other : NULL));
+		took(end);
+	}
+}
+
+static void stays(const char *memory, char what)
+{
+	struct timespec from, now;
+
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	do {
+		for (unsigned int i = 0; i < SIZE; i++)
+			if (memory[i] != what)
+				die("octet %u is %#x after the window's end", i, memory[i]);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while ((now.tv_sec - from.tv_sec) * 1000000 + (now.tv_nsec - from.tv_nsec) / 1000 <
+		 STILL_US);
+}
+
+static void close_rest(struct end *end)
+{
+	if (end->id)
+		check(siw_cm_destroy_id(end->id));
+	if (end->qp)
+		check(siw_destroy_qp(end->qp));
+	check(siw_dereg_mr(end->mr));
+	check(siw_destroy_cq(end->cq));
+	check(siw_destroy_comp_channel(end->channel));
+	free(end->mem);
+}
+
+static struct siw_mr *reg(struct rig *rig, void *memory, size_t size, int access)
+{
+	struct siw_mr *mr = siw_reg_mr(rig->pd, memory, size, access);
+
+	if (!mr)
+		die("siw_reg_mr: %s", strerror(errno));
+	return mr;
+}
+
+static void drain_events(struct rig *rig)
+{
+	struct siw_cm_event event;
+
+	while (siw_cm_get_event(rig->cm, &event, 0) == 0)
+		;
+}
+
+static void one_round(struct peer *p, char *memory, char *elsewhere, int type, enum ending how)
+{
+	struct siw_mr *mr = reg(&right, memory, SIZE, REGION);
+	struct siw_mr *other = reg(&right, elsewhere, SIZE, REGION);
+	struct siw_mw *mw = siw_alloc_mw(right.pd, type);
+	struct end a, b;
+	pthread_t thread;
+
+	must(mw);
+	memset(memory, '.', SIZE);
+	drain_events(&left);
+	drain_events(&right);
+	rc_open(&a, &left, &b, &right, 16);
+	bind_it(&b, mw, mr);
+	must(siw_dereg_mr(mr) == -EBUSY);
+	start(p, &thread, &a, mw, memory);
+	end_it(&b, &mw, how, other);
+	/*
+	 * Of a queue pair's end a window of type 1 does not hear: others could still use it. Of type 2,
+	 * nobody is left who could.
+	 */
+	if (how == DESTROY) {
+		check(siw_dealloc_mw(mw));
+		mw = NULL;
+	}
+	memset(memory, 'o', SIZE);
+	stays(memory, 'o');
+	check(siw_dereg_mr(mr));
+	check(-pthread_join(thread, NULL));
+	must(!memchr(p->in, 'o', SIZE));
+	must(p->why == 0 || p->why == 0x010100 || p->why == 0x000100);
+	*(p->why ? &terminated : &cut) += how != DESTROY;
+	if (mw)
+		check(siw_dealloc_mw(mw));
+	check(siw_dereg_mr(other));
+	close_rest(&a);
+	close_rest(&b);
+	rounds[type - 1][how]++;
+}
+
+static void end_under_fire(long ms)
+{
+	static char memory[SIZE], elsewhere[SIZE];
+	static struct peer p = { .seed = 1 };
+	long end = now_ms() + ms;
+
+	p.mr = reg(&left, &p, sizeof(p), SIW_ACCESS_LOCAL_WRITE);
+	for (unsigned int i = 0; i < 8 || now_ms() < end; i++)
+		one_round(&p, memory, elsewhere, 1 + (int)i % 2, (enum ending)(i / 2 % 4));
+	check(siw_dereg_mr(p.mr));
+}
+
+/* ---- all at once ----------------------------------------------------------------------------- */
+
+#define FEW 4
+
+/* The even ones of type 1, the odd ones of type 2. */
+static struct siw_mw *_Atomic windows[FEW];
+static _Atomic uint32_t keys[FEW];
+static struct siw_mr *_Atomic regions[FEW];
+static struct siw_qp *_Atomic qps[2];
+static struct siw_cq *_Atomic cqs[2];
+static char shared[SIZE];
+static atomic_bool stop;
+static _Atomic unsigned long binds, made, deallocs, deregs, opened;
+
+static void make_window(unsigned int i)
+{
+	struct siw_mw *mw = siw_alloc_mw(right.pd, i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
+
+	must(mw);
+	if (i % 2) /* of type 1 it changes with the next bind, and nobody needs it */
+		keys[i] = mw->rkey;
+	windows[i] = mw;
+}
+
+static void may_fail(int r)
+{
+	if (r < 0 && r != -EINVAL && r != -ENOMEM && r != -EBUSY && r != -ENOENT)
+		die("unexpected: %s", strerror(-r));
+}
+
+/* The only one who takes completions; what they say depends on who was faster. */
+static void *bind_any(void *unused)
+{
+	unsigned int seed = 2;
+	struct siw_wc wc[16];
+
+	for (; !stop; binds++) {
+		unsigned int i = (unsigned int)rand_r(&seed) % FEW,
+			     q = (unsigned int)rand_r(&seed) % 2;
+		struct siw_mr *mr = regions[rand_r(&seed) % FEW];
+		struct siw_mw_bind bind = {
+			.send_flags = SIW_SEND_SIGNALED,
+			.bind_info = { mr, (uintptr_t)shared, SIZE, WINDOW },
+		};
+		struct siw_send_wr *bad,
+			wr = { .opcode = SIW_WR_BIND_MW, .send_flags = SIW_SEND_SIGNALED };
+
+		wr.bind_mw.mw = windows[i];
+		wr.bind_mw.rkey = (keys[i] & ~0xffu) | (uint32_t)rand_r(&seed) % 256;
+		wr.bind_mw.bind_info = bind.bind_info;
+		if (rand_r(&seed) % 8 == 0)
+			bind.bind_info.length = 0;
+		may_fail(i % 2 ? siw_post_send(qps[q], &wr, &bad)
+			       : siw_bind_mw(qps[q], windows[i], &bind));
+		if (i % 2)
+			may_fail(post_invalidate(qps[q], wr.bind_mw.rkey));
+		for (q = 0; q < 2; q++) {
+			int n = siw_poll_cq(cqs[q], 16, wc);
+
+			may_fail(n);
+			for (int k = 0; k < n; k++)
+				made += wc[k].status == SIW_WC_SUCCESS;
+		}
+	}
+	return unused;
+}
+
+static void *replace_windows(void *unused)
+{
+	unsigned int seed = 3;
+
+	for (; !stop; deallocs++) {
+		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
+		int r = siw_dealloc_mw(windows[i]);
+
+		may_fail(r);
+		if (r)
+			continue;
+		make_window(i);
+	}
+	return unused;
+}
+
+static void *replace_regions(void *unused)
+{
+	unsigned int seed = 4;
+
+	for (; !stop; deregs++) {
+		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
+		int r = siw_dereg_mr(regions[i]);
+
+		may_fail(r);
+		if (!r)
+			regions[i] = reg(&right, shared, SIZE, REGION);
+	}
+	return unused;
+}
+
+/* A connection on channels of its own: failing binds end it at any time, which is nobody else's event. */
+struct pair {
+	struct rig left, right;
+	struct end a, b;
+};
+
+static void open_pair(struct pair *pair, int i)
+{
+	pair->left = left;
+	pair->right = right;
+	pair->left.cm = siw_cm_create_channel(left.ctx);
+	pair->right.cm = siw_cm_create_channel(right.ctx);
+	must(pair->left.cm && pair->right.cm);
+	rc_open(&pair->a, &pair->left, &pair->b, &pair->right, 64);
+	qps[i] = pair->b.qp;
+	cqs[i] = pair->b.cq;
+}
+
+static void close_pair(struct pair *pair)
+{
+	close_rest(&pair->a);
+	close_rest(&pair->b);
+	check(siw_cm_destroy_channel(pair->left.cm));
+	check(siw_cm_destroy_channel(pair->right.cm));
+}
+
+static void *replace_queue_pairs(void *unused)
+{
+	const struct timespec rest = { .tv_nsec = 3000000 };
+	struct pair pairs[2], old;
+
+	for (int i = 0; i < 2; i++)
+		open_pair(&pairs[i], i);
+	for (; !stop; opened++) {
+		int i = opened % 2;
+
+		nanosleep(&rest, NULL);
+		old = pairs[i];
+		open_pair(&pairs[i], i);
+		close_pair(&old);
+	}
+	for (int i = 0; i < 2; i++)
+		close_pair(&pairs[i]);
+	return unused;
+}
+
+static void all_at_once(long ms)
+{
+	void *(*const work[])(void *) = { bind_any, replace_windows, replace_regions };
+	const struct timespec rest = { .tv_nsec = 1000000 };
+	struct timespec length = { ms / 1000, ms % 1000 * 1000000 };
+	pthread_t threads[3], opener;
+
+	for (unsigned int i = 0; i < FEW; i++) {
+		make_window(i);
+		regions[i] = reg(&right, shared, SIZE, REGION);
+	}
+	check(-pthread_create(&opener, NULL, replace_queue_pairs, NULL));
+	while (!cqs[1])
+		nanosleep(&rest, NULL);
+	for (int i = 0; i < 3; i++)
+		check(-pthread_create(&threads[i], NULL, work[i], NULL));
+	nanosleep(&length, NULL);
+	for (long end = now_ms() + LIMIT_MS;
+	     !(made && deallocs && deregs && opened > 1) && now_ms() < end;)
+		nanosleep(&rest, NULL);
+	stop = true;
+	for (int i = 0; i < 3; i++)
+		check(-pthread_join(threads[i], NULL));
+	check(-pthread_join(opener, NULL));
+	for (int i = 0; i < FEW; i++)
+		check(siw_dealloc_mw(windows[i]));
+	for (int i = 0; i < FEW; i++)
+		check(siw_dereg_mr(regions[i]));
+}
+
+int main(int argc, char **argv)
+{
+	long ms = argc > 1 ? atol(argv[1]) : 1000;
+
+	rig_open(&left);
+	rig_open(&right);
+	end_under_fire(ms);
+	all_at_once(ms);
+	drain_events(&left);
+	drain_events(&right);
+	rig_close(&right);
+	rig_close(&left);
+	for (int i = 0; i < 8; i++)
+		printf("%lu ", rounds[i / 4][i % 4]);
+	printf("%lu %lu %lu %lu %lu %lu %lu\n", terminated, binds, made, deallocs, deregs, opened,
+	       cut);
+	return 0;
+}
