@@ -20,12 +20,15 @@ from siwarp.verbs import (
     AH,
     CQ,
     MR,
+    MW,
     PD,
     QP,
     SGE,
     SRQ,
     CompChannel,
     Context,
+    MWBind,
+    MWBindInfo,
     QPAttr,
     QPAttrMask,
     QPInitAttr,
@@ -91,12 +94,25 @@ def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
                 lambda h: h.read(),
                 lambda h: h.write(b"x"),
                 lambda h: h.rereg(access=0),
+                lambda h: SendWR().set_bind_wr(MW(w.pd), MWBindInfo(h, 0, 0, 0)),
+                lambda h: MW(w.pd).bind(end.qp, h),
+            ],
+        ),
+        "MW": (
+            MW(w.pd),
+            [
+                lambda h: h.rkey,
+                lambda h: h.bind(end.qp, w.mr),
+                lambda h: h.invalidate(end.qp),
+                lambda h: SendWR().set_bind_wr(h, MWBindInfo(w.mr, 0, 0, 0)),
+                lambda h: end.qp.bind_mw(h, MWBind(MWBindInfo(None, 0, 0, 0))),
             ],
         ),
         "PD": (
             PD(w.ctx),
             [
                 lambda h: MR(h, 8),
+                lambda h: MW(h),
                 lambda h: AH(h, ("::1", 1)),
                 lambda h: QP(h, QPInitAttr(scq=w.cq)),
                 lambda h: SRQ(h),
@@ -153,7 +169,7 @@ def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
 
 @pytest.mark.parametrize(
     "name",
-    ["QP", "CQ", "MR", "PD", "AH", "SRQ", "CompChannel", "Context", "CMEventChannel", "CMID"],
+    ["QP", "CQ", "MR", "MW", "PD", "AH", "SRQ", "CompChannel", "Context", "CMEventChannel", "CMID"],
 )
 def test_every_call_on_a_closed_handle_says_that_it_is_closed(world: World, name: str) -> None:
     handle, calls = handles(world)[name]

@@ -1,0 +1,244 @@
+"""Memory windows used wrongly: errno, class, and what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, World
+from unit.verbs.rc_harness import End, Wire
+from unit.verbs.verbs_harness import poll
+
+from siwarp.verbs import (
+    MR,
+    MW,
+    QP,
+    AccessFlag,
+    MWBind,
+    MWBindInfo,
+    MWType,
+    QPAttr,
+    QPState,
+    SendFlag,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
+
+REGION = AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND
+RW = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
+Row = tuple[str, Callable[[World], object], type[Exception], int, str]
+
+
+def region(w: World) -> MR:
+    return w.rig.mr(64, REGION)
+
+
+def one(w: World) -> MW:
+    return MW(w.pd, MWType.TYPE_1)
+
+
+def bind_1(qp: QP, mw: MW, info: MWBindInfo, flags: int = SendFlag.SIGNALED) -> None:
+    qp.bind_mw(mw, MWBind(info, 1, flags))
+
+
+def bind_2(qp: QP, mw: MW | None, info: MWBindInfo, flags: int = SendFlag.SIGNALED) -> None:
+    wr = SendWR(1, WROpcode.BIND_MW, send_flags=flags)
+    if mw is not None:
+        wr.set_bind_wr(mw, info)
+    qp.post_send(wr)
+
+
+def info(w: World, mr: MR | None = None, access: int = RW) -> MWBindInfo:
+    mr = mr or region(w)
+    return MWBindInfo(mr, mr.addr, 8, access)
+
+
+def closed_mr(w: World) -> MWBindInfo:
+    """Return a bind to a region that is closed when it is posted."""
+    return MWBindInfo(None, 0, 8, RW)
+
+
+def posted_and_closed(w: World, mw: bool) -> None:
+    qp, window, mr = w.connected().qp, MW(w.pd), region(w)
+    wr = SendWR(1, WROpcode.BIND_MW)
+    wr.set_bind_wr(window, info(w, mr))
+    (window if mw else mr).close()
+    qp.post_send(wr)
+
+
+ROWS: list[Row] = [
+    ("no such type", lambda w: MW(w.pd, 3), Plain, EINVAL, r"MWType\.TYPE_1 or"),
+    (
+        "type 1 by a request",
+        lambda w: bind_2(w.connected().qp, one(w), info(w)),
+        Plain,
+        EINVAL,
+        r"bound by QP\.bind_mw",
+    ),
+    (
+        "type 2 by bind_mw",
+        lambda w: bind_1(w.connected().qp, MW(w.pd), info(w)),
+        Plain,
+        EINVAL,
+        "post_send",
+    ),
+    (
+        "a bind of no window",
+        lambda w: bind_2(w.connected().qp, None, info(w)),
+        Plain,
+        EINVAL,
+        r"set_bind_wr\(mw",
+    ),
+    ("a window closed since", lambda w: posted_and_closed(w, True), Plain, EINVAL, "open window"),
+    ("a region closed since", lambda w: posted_and_closed(w, False), Plain, EINVAL, "open memory"),
+    (
+        "a bind to no region",
+        lambda w: bind_1(w.connected().qp, one(w), closed_mr(w)),
+        Plain,
+        EINVAL,
+        r"MWBindInfo\(mr",
+    ),
+    (
+        "a region of another device",
+        lambda w: bind_2(w.connected().qp, MW(w.pd), info(w, w.other.mr(64, REGION))),
+        Plain,
+        EINVAL,
+        "QP's context",
+    ),
+    (
+        "a window of another device",
+        lambda w: bind_1(w.connected().qp, MW(w.other.pd, MWType.TYPE_1), info(w)),
+        Plain,
+        EINVAL,
+        "QP's context",
+    ),
+    (
+        "local writing through a window",
+        lambda w: bind_2(w.connected().qp, MW(w.pd), info(w, None, AccessFlag.LOCAL_WRITE)),
+        Plain,
+        EINVAL,
+        "REMOTE_WRITE, REMOTE_READ.*alone",
+    ),
+    (
+        "an inline bind",
+        lambda w: bind_2(w.connected(max_inline_data=64).qp, MW(w.pd), info(w), SendFlag.INLINE),
+        Plain,
+        EINVAL,
+        "leave SendFlag.INLINE out",
+    ),
+    (
+        "an inline bind of type 1",
+        lambda w: bind_1(w.connected().qp, one(w), info(w), SendFlag.INLINE),
+        Plain,
+        EINVAL,
+        "SIGNALED, FENCE",
+    ),
+    (
+        "a bind on UD",
+        lambda w: bind_2(w.ud(), MW(w.pd), info(w)),
+        Plain,
+        EINVAL,
+        "only SEND.*RC",
+    ),
+    (
+        "an invalidation on UD",
+        lambda w: w.ud().post_send(SendWR(1, WROpcode.LOCAL_INV)),
+        Plain,
+        EINVAL,
+        "only SEND.*RC",
+    ),
+    (
+        "a bind of type 1 on UD",
+        lambda w: bind_1(w.ud(), one(w), info(w)),
+        Plain,
+        EINVAL,
+        "RC queue pairs",
+    ),
+    (
+        "a bind before connecting",
+        lambda w: bind_1(w.rc(QPState.INIT), one(w), info(w)),
+        State,
+        EINVAL,
+        "connect it first",
+    ),
+    (
+        "octets beside the region",
+        lambda w: MW(w.pd).bind(w.connected().qp, region(w), 60, 8),
+        ValueError,
+        0,
+        "not inside",
+    ),
+    (
+        "a region that is bound",
+        lambda w: (lambda held: held[1].close())(bound(w)),
+        State,
+        EBUSY,
+        "a window is bound to it.*close or invalidate",
+    ),
+    (
+        "a window with a posted bind",
+        lambda w: (lambda held: held[0].close())(posted(w)),
+        State,
+        EBUSY,
+        "a bind of it is posted.*poll",
+    ),
+]
+
+
+def ends(w: World, **kw: int) -> tuple[End, End]:
+    """Return both ends of a connection: one that nobody holds ends."""
+    return Wire(w.rig, w.other).connect(**kw)
+
+
+def bound(w: World) -> tuple[MW, MR, object]:
+    mw, mr, both = MW(w.pd), region(w), ends(w)
+    mw.bind(both[0].qp, mr)
+    assert poll(both[0].scq)[0].ok
+    return mw, mr, both
+
+
+def posted(w: World) -> tuple[MW, object]:
+    mw, both = MW(w.pd), ends(w)
+    both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
+    mw.bind(both[0].qp, region(w))
+    return mw, both
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "number", "hint"), [pytest.param(*row[1:], id=row[0]) for row in ROWS]
+)
+def test_misuse_of_windows_is_told_by_errno_and_class_and_with_what_to_do(
+    world: World, call: Callable[[World], object], kind: type[Exception], number: int, hint: str
+) -> None:
+    with pytest.raises(kind, match=hint) as caught:
+        call(world)
+    if isinstance(caught.value, OSError):
+        assert type(caught.value) is kind
+        assert caught.value.errno == number
+
+
+def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(world: World) -> None:
+    end = world.connected()
+    MW(world.pd).bind(end.qp, world.rig.mr(64))
+    wc = poll(end.scq)[0]
+    assert wc.status == WCStatus.MW_BIND_ERR
+    with pytest.raises(Plain, match=r"MW_BIND_ERR.*AccessFlag\.MW_BIND") as caught:
+        wc.check()
+    assert caught.value.errno == errno.EIO
+
+
+def test_the_send_queue_has_room_for_binds_as_for_any_request(world: World) -> None:
+    both = ends(world, max_send_wr=4)
+    end, mw, mr = both[0], one(world), region(world)
+    end.qp.modify(QPAttr(qp_state=QPState.SQD))
+    for _ in range(4):
+        mw.bind(end.qp, mr)
+    with pytest.raises(Plain, match="queue of 4 is full") as caught:
+        mw.bind(end.qp, mr)
+    assert caught.value.errno == errno.ENOMEM
+    before = mw.rkey
+    end.qp.modify(QPAttr(qp_state=QPState.RTS))
+    assert [wc.ok for wc in poll(end.scq, 4)] == [True] * 4
+    assert mw.rkey == before
