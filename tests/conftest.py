@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +96,15 @@ def build_dir() -> Path:
     return _build_dir()
 
 
+def pytest_collection_finish() -> None:
+    """Have the collector of garbage pass over what lives as long as the session.
+
+    That is hundreds of thousands of objects, with scapy's, and tests collect often.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 _reports: dict[str, int] = {}
 
 
@@ -113,6 +124,18 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
             _reports[file.name] = size
 
 
+def let_threads_end(limit: float = 2) -> None:
+    """Wait a while for threads that Python knows nothing of, of devices that were just closed.
+
+    LeakSanitizer may look at the stack of one that is gone meanwhile, and crashes then.
+    """
+    deadline = time.monotonic() + limit
+    while len(list(Path("/proc/self/task").iterdir())) > threading.active_count():
+        if time.monotonic() > deadline:
+            break  # of a device that a test left open
+        time.sleep(0.005)
+
+
 def pytest_sessionfinish() -> None:
     """Under AddressSanitizer, look for leaked memory while the interpreter still runs.
 
@@ -121,4 +144,5 @@ def pytest_sessionfinish() -> None:
     """
     if os.environ.get("SANITIZER") == "asan":
         gc.collect()
+        let_threads_end()
         ctypes.CDLL(None).__lsan_do_recoverable_leak_check()

@@ -57,6 +57,15 @@ def threads() -> int:
     return before
 
 
+def no_more_threads_than(count: int) -> bool:
+    """Whether it comes to that: a busy kernel has a thread long after it was joined."""
+    deadline = time.monotonic() + LIMIT
+    while threads() > count:
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
 async def until(ready: Callable[[], Any], limit: float = LIMIT) -> None:
     deadline = time.monotonic() + limit
     while not ready():
