@@ -29,6 +29,13 @@ static inline uint16_t siw_addr_port(const struct siw_addr *a)
 	return ntohs(a->port_be);
 }
 
+/* Whether it is a multicast group's. */
+static inline bool siw_addr_is_group(const struct siw_addr *a)
+{
+	return a->family == AF_INET ? a->v4[0] >> 4 == 14
+				    : a->family == AF_INET6 && a->v6[0] == 0xff;
+}
+
 /* Same family, address and port; the scope counts only where both have one. */
 static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr *b)
 {

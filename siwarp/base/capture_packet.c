@@ -44,9 +44,23 @@ static uint16_t fold(uint64_t sum)
 	return (uint16_t)~sum;
 }
 
-/* A locally administered address that shows the IP address it stands for. */
+/*
+ * A locally administered address that shows the IP address it stands for; a group has its own (RFC 1112
+ * section 6.4, RFC 2464 section 7).
+ */
 static void put_mac(uint8_t *at, const struct siw_addr *a)
 {
+	if (siw_addr_is_group(a) && a->family == AF_INET) {
+		const uint8_t mac[6] = { 1, 0, 0x5e, a->v4[1] & 0x7f, a->v4[2], a->v4[3] };
+
+		memcpy(at, mac, sizeof(mac));
+		return;
+	}
+	if (siw_addr_is_group(a)) {
+		at[0] = at[1] = 0x33;
+		memcpy(at + 2, a->v6 + 12, 4);
+		return;
+	}
 	at[0] = 2;
 	at[1] = 0;
 	memcpy(at + 2, a->family == AF_INET ? a->v4 : a->v6 + 12, 4);

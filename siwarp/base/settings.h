@@ -29,6 +29,10 @@
 	  "octets asked for as a UDP socket's receive buffer")                                \
 	X(sndbuf, "SIWARP_SNDBUF", "--sndbuf", 8 << 20, 4096, 1 << 30,                        \
 	  "octets asked for as a UDP socket's send buffer")                                   \
+	X(mcast_port, "SIWARP_MCAST_PORT", "--mcast-port", 62607, 1, 65535,                   \
+	  "UDP port that all messages to multicast groups go to: the same for all members")   \
+	X(mcast_ttl, "SIWARP_MCAST_TTL", "--mcast-ttl", 1, 0, 255,                            \
+	  "routers that a message to a multicast group may pass, and one")                    \
 	X(mulpdu, "SIWARP_MULPDU", "--mulpdu", 64768, 128, 64768,                             \
 	  "octets: upper limit of MPA's MULPDU (RFC 5044 section 4.5)")                       \
 	X(strict, "SIWARP_STRICT", "--strict", 0, 0, 1,                                       \

@@ -410,6 +410,11 @@ struct siw_ddp_dgram_attr {
 	bool no_crc;
 	struct siw_ddp_dgram *share; /* whose socket to use, and its CRC; NULL: one of its own */
 	void *token;		     /* not looked at with share: a socket has one */
+	/*
+	 * NULL, or: local is a multicast group's, and this is the interface where it is joined. Such an
+	 * endpoint only receives, and does not look at the CRC: siw_ddp_dgram_sound.
+	 */
+	const char *group_netdev;
 };
 int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_attr *attr,
 		       struct siw_ddp_dgram **out);
@@ -468,6 +473,13 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
  * knows by the Q_Key whether the sender may be told.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
+/*
+ * Whether a datagram that came to a group's endpoint is right for this one, which is a member: it looks at no CRC, or the
+ * CRC is right. Counts it if not.
+ */
+bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
+/* As siw_llp_udp_group_sender. */
+int siw_ddp_dgram_group_sender(struct siw_ddp_dgram *dgram, const char *netdev, int ttl);
 /* Its payload, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*

@@ -201,7 +201,10 @@ int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_att
 		*out = dgram;
 		return 0;
 	}
-	if (attr->fd >= 0)
+	if (attr->group_netdev)
+		r = siw_llp_udp_join(port->llp, &attr->local, attr->group_netdev, attr->token,
+				     &dgram->sock);
+	else if (attr->fd >= 0)
 		r = siw_llp_udp_adopt(port->llp, attr->fd, attr->token, &dgram->sock);
 	else
 		r = siw_llp_udp_open(port->llp, &attr->local, attr->token, &dgram->sock);
@@ -495,6 +498,24 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 	/* A flood of rubbish must not keep the others waiting. */
 	siw_llp_again(dgram->sock);
 	return 0;
+}
+
+bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member)
+{
+	const uint8_t *buf = group->port->dgram_buf;
+	size_t len = SIW_DDP_UNTAGGED + group->rx_payload;
+	uint32_t crc;
+
+	memcpy(&crc, buf + len, CRC_LEN);
+	if (!member->crc || siw_crc32c(0, buf, len) == le32toh(crc))
+		return true;
+	siw_drop(SIW_COUNTER_drop_crc);
+	return false;
+}
+
+int siw_ddp_dgram_group_sender(struct siw_ddp_dgram *dgram, const char *netdev, int ttl)
+{
+	return siw_llp_udp_group_sender(dgram->sock, netdev, ttl);
 }
 
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)

@@ -134,6 +134,20 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out);
 
 /*
+ * A socket of a multicast group on one interface, bound to group and port, so that it is handed nothing
+ * else. It has SO_REUSEADDR, which no other has: several processes of a machine are members of one group,
+ * and each gets a copy, so nobody takes anything away from another. -EADDRINUSE: a socket that is bound to all addresses has the port, -ENODEV:
+ * no such interface. (IPv6, before Linux 5.7 and without CAP_NET_RAW: what comes in over other interfaces that
+ * are in the group comes up too.)
+ */
+int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
+		     void *token, struct siw_llp_sock **out);
+/*
+ * What this socket sends to groups leaves by that interface, may pass ttl - 1 routers, and comes to the members on this
+ * machine too. 0 or -errno. Any thread.
+ */
+int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl);
+/*
  * From now on several threads may send on this socket at once. A datagram is the kernel's in one piece, so
  * nothing else of a send is common to them but the wish to write: one that got through takes it
  * back, and whoever else found the socket full would not be woken. So every sleeper is, then, and those with something left try

@@ -55,6 +55,7 @@ struct siw_llp_sock {
 	bool aborted;	    /* its closing resets */
 	uint64_t due_ns;    /* when it is to be handed out whatever came; UINT64_MAX: never */
 	int error;	    /* how its connecting ended */
+	uint32_t ifindex;   /* of a group's socket: the interface; 0: any other */
 	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
 	struct siw_link all;
 	struct siw_link timed;	 /* it has timers */
@@ -216,6 +217,8 @@ void siw_llp_wants(struct siw_llp_sock *sock, bool always);
 int siw_llp_send_failed(struct siw_llp_sock *sock, int error);
 /* Counts what the kernel dropped at this socket since the last call. */
 void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
+/* Its buffers as the settings have them. */
+void siw_llp_udp_buffers(int fd);
 /* A descriptor of our own: 0, or -errno. */
 int siw_llp_socket(uint16_t family, int type);
 int siw_llp_option(int fd, int level, int name, int value);

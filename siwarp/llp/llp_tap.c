@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* llp/llp_tap.c - from sockets to packets: whose they are, and TCP's numbers. */
+#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,12 +60,16 @@ static bool same_host(struct siw_addr a, struct siw_addr b)
 	       (a.family == AF_INET && b.family == AF_INET && a.v4[0] == 127 && b.v4[0] == 127);
 }
 
-/* The number in the file of the interface that has this address. */
-static int interface_of(const struct siw_addr *local)
+/* The number in the file of the interface that has this address, or whose group it is. */
+static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *local)
 {
 	static struct siw_llp_interface all[64];
-	int i, n = siw_llp_interfaces(all, 64);
+	char name[IF_NAMESIZE];
+	int i, n;
 
+	if (sock->ifindex && if_indextoname(sock->ifindex, name))
+		return siw_capture_interface(name);
+	n = siw_llp_interfaces(all, 64);
 	for (i = 0; i < n; i++)
 		for (uint32_t j = 0; j < all[i].n_addrs; j++)
 			if (same_host(all[i].addrs[j], *local))
@@ -155,7 +160,7 @@ static void set_peer(struct siw_llp_sock *sock, struct siw_llp_tap *tap,
 		if (is_wildcard(&tap->local))
 			local_towards(&tap->local, peer);
 	}
-	tap->interface = interface_of(&tap->local);
+	tap->interface = interface_of(sock, &tap->local);
 }
 
 void siw_llp_tap_datagram(struct siw_llp_sock *sock, uint64_t when, bool sent,

@@ -52,6 +52,12 @@ static void set_buffer(int fd, int force, int plain, int64_t octets)
 		siw_llp_option(fd, SOL_SOCKET, plain, value);
 }
 
+void siw_llp_udp_buffers(int fd)
+{
+	set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, siw_settings()->rcvbuf);
+	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
+}
+
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
 		     struct siw_llp_sock **out)
 {
@@ -59,8 +65,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
 
 	if (fd < 0)
 		return fd;
-	set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, siw_settings()->rcvbuf);
-	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
+	siw_llp_udp_buffers(fd);
 	if (local->family == AF_INET6) {
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		if (rv < 0)

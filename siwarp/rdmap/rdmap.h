@@ -403,6 +403,9 @@ void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram);
 void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue *recvs,
 			   uint32_t pd, uint32_t qkey);
 
+/* As siw_llp_udp_group_sender: before the first Send to a group. Send lock. */
+int siw_rdmap_dgram_group_sender(struct siw_rdmap_dgram *dgram, const char *netdev, int ttl);
+
 struct siw_rdmap_dgram_op {
 	uint64_t cookie; /* comes back from siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
@@ -443,6 +446,30 @@ int siw_rdmap_dgram_answer(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
  */
 bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
 			  uint64_t *cookie);
+
+/* ---- multicast groups ------------------------------------------------------------------------ */
+
+/*
+ * A group on one interface and its members of this port. All under the progress lock. addr is the
+ * group's, with the port.
+ */
+struct siw_rdmap_group;
+int siw_rdmap_group_open(struct siw_rdmap_port *port, const struct siw_addr *addr,
+			 const char *netdev, void *token, struct siw_rdmap_group **out);
+/* It has no members. */
+void siw_rdmap_group_close(struct siw_rdmap_group *group);
+/* -EEXIST: it is a member. */
+int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram);
+/* How many members are left, or -ENOENT. An endpoint is a member of nothing when it is closed. */
+int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram);
+/*
+ * The next message of the group: whether there is one. Then siw_rdmap_group_copy gives it to one member after the
+ * other, until it says 0 (nothing else may be received on the port meanwhile): 1 and *event, RECV or
+ * BAD_RECV, with the token of the member. Whom it is not credible to, or who has no receive, is passed
+ * over; that is counted, and noted where siw_rdmap_dgram_drops looks. Nothing is ever answered.
+ */
+bool siw_rdmap_group_next(struct siw_rdmap_group *group);
+int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *event);
 
 /* cffi: end */
 

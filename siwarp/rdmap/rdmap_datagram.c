@@ -150,6 +150,11 @@ int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source
 	return siw_rdmap_sources_query(dgram->dropped, out, max);
 }
 
+int siw_rdmap_dgram_group_sender(struct siw_rdmap_dgram *dgram, const char *netdev, int ttl)
+{
+	return siw_ddp_dgram_group_sender(dgram->ddp, netdev, ttl);
+}
+
 void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram)
 {
 	siw_ddp_dgram_again(dgram->ddp);
@@ -223,15 +228,9 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	return taken;
 }
 
-/* What a segment is to this endpoint. */
-enum verdict { TAKE, DROP, ERROR_MESSAGE, WRONG };
-
-/*
- * Who has the Q_Key and breaks a rule is told so (WRONG, *err); nobody else is told anything. Queue 2
- * is for error messages, and a Terminate is one wherever it comes: about them nothing is ever said.
- */
-static enum verdict judge(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-			  struct siw_wire_err *err)
+enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
+					     const struct siw_ddp_seg *seg,
+					     struct siw_wire_err *err)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 	uint32_t queue = seg->qn & SIW_RDMAP_DQN_QUEUE;
@@ -244,7 +243,7 @@ static enum verdict judge(const struct siw_rdmap_dgram *dgram, const struct siw_
 		why = SIW_COUNTER_drop_qn;
 	} else if (queue == SIW_RDMAP_QN_TERMINATE) {
 		if (opcode == SIW_RDMAP_TERMINATE && siw_ddp_dgram_whole(seg))
-			return ERROR_MESSAGE;
+			return SIW_RDMAP_ERROR_MESSAGE;
 		why = SIW_COUNTER_drop_qn; /* it is for nothing else */
 	} else if (seg->ulp_word != dgram->qkey) {
 		why = SIW_COUNTER_drop_qkey;
@@ -252,21 +251,21 @@ static enum verdict judge(const struct siw_rdmap_dgram *dgram, const struct siw_
 		siw_drop(SIW_COUNTER_drop_header);
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 					      SIW_DDP_INVALID_MO };
-		return opcode == SIW_RDMAP_TERMINATE ? DROP : WRONG;
+		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_WRONG;
 	} else if (opcode != SIW_RDMAP_SEND && opcode != SIW_RDMAP_SEND_SE) {
 		siw_drop(SIW_COUNTER_drop_opcode);
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_OPCODE };
-		return opcode == SIW_RDMAP_TERMINATE ? DROP : WRONG;
+		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_WRONG;
 	} else {
-		return TAKE;
+		return SIW_RDMAP_TAKE;
 	}
 	siw_drop(why);
-	return DROP;
+	return SIW_RDMAP_DROP;
 }
 
-static void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
-		 const struct siw_ddp_delivery *delivery)
+void siw_rdmap_dgram_fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
+			  const struct siw_ddp_delivery *delivery)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->status = 0;
@@ -306,7 +305,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 	struct siw_ddp_delivery delivery;
 	struct siw_wire_err err;
 	struct siw_ddp_seg seg;
-	enum verdict verdict;
+	enum siw_rdmap_verdict verdict;
 	int tries;
 
 	for (tries = 0; tries < 64; tries++) {
@@ -330,12 +329,13 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
 		}
-		verdict = judge(dgram, &seg, &err);
-		if (__builtin_expect(verdict != TAKE, 0)) {
-			if (verdict == WRONG)
+		verdict = siw_rdmap_dgram_judge(dgram, &seg, &err);
+		if (__builtin_expect(verdict != SIW_RDMAP_TAKE, 0)) {
+			if (verdict == SIW_RDMAP_WRONG)
 				siw_rdmap_dgram_found(&seg, err, event);
-			if (verdict == WRONG || (verdict == ERROR_MESSAGE &&
-						 siw_rdmap_dgram_error_in(dgram, &seg, event)))
+			if (verdict == SIW_RDMAP_WRONG ||
+			    (verdict == SIW_RDMAP_ERROR_MESSAGE &&
+			     siw_rdmap_dgram_error_in(dgram, &seg, event)))
 				return 1;
 			continue;
 		}
@@ -344,7 +344,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
 		}
-		fill(event, &seg, &delivery);
+		siw_rdmap_dgram_fill(event, &seg, &delivery);
 		if (__builtin_expect(r < 0, 0)) {
 			bad_recv(&seg, r, event);
 			return 1;

@@ -149,6 +149,26 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 	return ntohs(source->port_be) | SIW_RDMAP_DQN_SRC(qn) << SIW_RDMAP_INDEX_SHIFT;
 }
 
+/* ---- rdmap_datagram.c, for rdmap_group.c ---- */
+
+/* What a segment is to this endpoint. */
+enum siw_rdmap_verdict {
+	SIW_RDMAP_TAKE,
+	SIW_RDMAP_DROP, /* counted */
+	SIW_RDMAP_ERROR_MESSAGE,
+	SIW_RDMAP_WRONG,
+};
+/*
+ * Who has the Q_Key and breaks a rule is told so (WRONG, *err); nobody else is told anything. Queue 2
+ * is for error messages, and a Terminate is one wherever it comes: about them nothing is ever said.
+ */
+enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
+					     const struct siw_ddp_seg *seg,
+					     struct siw_wire_err *err);
+/* A RECV; source and token are there already. */
+void siw_rdmap_dgram_fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
+			  const struct siw_ddp_delivery *delivery);
+
 /* rdmap_datagram_err.c: makes dgram->sents, if there is memory. */
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram);
 /* A message of this MSN went out. */

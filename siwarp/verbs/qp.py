@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -271,7 +272,7 @@ class QP(Handle):
 
     """
 
-    __slots__ = ("cap", "pd", "qp_context", "qp_type", "rcq", "scq", "srq")
+    __slots__ = ("_groups", "cap", "pd", "qp_context", "qp_type", "rcq", "scq", "srq")
     _what = "QP"
     _destroy = lib.siw_destroy_qp
 
@@ -318,6 +319,7 @@ class QP(Handle):
         self.srq = init_attr.srq
         self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
         self.qp_context = init_attr.qp_context
+        self._groups: set[str] = set()
         self._open(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
 
@@ -436,6 +438,51 @@ class QP(Handle):
             more = self.poll_errors()
             found += more
         return found
+
+    # ---- multicast
+
+    def attach_mcast(self, group: str) -> None:
+        """Receive what is sent to a multicast group on this device (``siw_attach_mcast``).
+
+        Of UD. ``group`` is an IPv4 or IPv6 address, of the family of the queue pair's own. Each
+        member takes a receive of its own for each message that has its Q_Key; one that sends to a
+        group it is a member of gets that too. ``AH(pd, (group, 0))`` is how to send there. Closing
+        the queue pair detaches it.
+
+        Raises:
+            Error: it is no UD queue pair, no multicast address or of the other family (EINVAL);
+                a program has the port of groups for all addresses (EADDRINUSE).
+            LimitError: no file descriptor is left for the group's socket (EMFILE).
+
+        """
+        self._groups.add(self._membership(lib.siw_attach_mcast, group, "attaching"))
+
+    def detach_mcast(self, group: str) -> None:
+        """End that (``siw_detach_mcast``).
+
+        Raises:
+            Error: it is no member (EINVAL).
+
+        """
+        self._groups.discard(self._membership(lib.siw_detach_mcast, group, "detaching"))
+
+    def _membership(self, call: Any, name: str, doing: str) -> str:
+        c_group = addr_to_c((name, 0))
+        # The interface is the device's, whatever the address says.
+        group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
+        rc = call(self._live(), c_group)
+        what = f"{doing} {self!r}: group {group}"
+        if rc == -errno.EINVAL:
+            raise Error(errno.EINVAL, f"{what}: {refusal.membership(self, group, doing)}")
+        check(
+            rc,
+            what,
+            {
+                errno.EADDRINUSE: "another program has the port of all groups (setting "
+                "mcast_port) for every address: end it, or set another one at all members",
+            },
+        )
+        return group
 
     def query(self) -> tuple[QPAttr, QPInitAttr]:
         """Return its attributes and what it was made with, as they are now."""
@@ -598,7 +645,19 @@ class QP(Handle):
 
     def _shut(self) -> None:
         wait_until_acked(self)
+        for group in [] if self._pid != os.getpid() else list(self._groups):
+            self.detach_mcast(group)
         super()._shut()
+
+    def _destroyer(self) -> Callable[[Any], int]:
+        groups = [addr_to_c((group, 0)) for group in self._groups]
+
+        def destroy(c: Any) -> int:
+            for group in groups:
+                lib.siw_detach_mcast(c, group)
+            return int(lib.siw_destroy_qp(c))
+
+        return destroy
 
     def _name(self) -> str:
         return f"{self.qp_type.name} {self.qp_num}"

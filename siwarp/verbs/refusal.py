@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -170,7 +171,7 @@ def _value(qp: QP, attr: QPAttr, mask: int) -> Error:
         return Error(
             errno.EINVAL,
             f"{what}: fd must be a UDP socket that is bound: bind it first; a QP that shares its "
-            "socket keeps that one",
+            "socket, or is a member of a multicast group, keeps the one it has",
         )
     return Error(errno.EINVAL, f"{what}: an attribute has a value that it cannot have")
 
@@ -206,6 +207,21 @@ def modification(qp: QP, attr: QPAttr, mask: int) -> Error:
     where = _where(kind, first)
     error = Error if where.startswith("no ") else StateError
     return error(errno.EINVAL, f"{what}: this step does not take {_names(extra)}: {where}")
+
+
+# ---- multicast
+
+
+def membership(qp: QP, group: str, doing: str) -> str:
+    """Return why a queue pair cannot join a group, or leave it."""
+    if qp.qp_type != QPType.UD:
+        return "only UD QPs receive from groups"
+    address = ipaddress.ip_address(group)
+    if not address.is_multicast:
+        return "it is no multicast address: give one of 224.0.0.0/4 or ff00::/8"
+    if address.version != ipaddress.ip_address(qp.addr[0].partition("%")[0]).version:
+        return f"the QP is bound to {qp.addr[0]}: a group has to be of the same family"
+    return "it is no member" if doing == "detaching" else "the group and the QP must fit"
 
 
 # ---- posting to it

@@ -120,6 +120,7 @@ static struct siw_context *new_context(void)
 	siw_link_init(&ctx->unsent);
 	siw_link_init(&ctx->timed);
 	siw_link_init(&ctx->qps);
+	siw_link_init(&ctx->groups);
 	siw_link_init(&ctx->open);
 	siw_verbs_kept_init(&ctx->kept_qps);
 	siw_verbs_kept_init(&ctx->kept_cqs);

@@ -111,6 +111,7 @@ struct siw_context {
 	_Atomic uint32_t n_linger;     /* of those, streams that wait for the peer's end */
 	_Atomic uint64_t next_tick_ns; /* the soonest of them; progress to write */
 	struct siw_link qps;	       /* progress */
+	struct siw_link groups;	       /* multicast, those that QPs are members of: progress */
 
 	siw_lock_t async_lock;	      /* a leaf: any other may be held */
 	struct siw_link async_events; /* of struct siw_async_note, oldest first: async_lock */
@@ -171,6 +172,7 @@ struct siw_window {
 struct siw_ah {
 	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
+	bool group;	     /* dest is a multicast group's, with its port */
 	_Atomic bool queued; /* a send to it was left in a ring at some time */
 	struct siw_link kept;
 };
@@ -361,6 +363,8 @@ struct siw_qp {
 	struct siw_rdmap_uc *uc;       /* UC */
 	struct siw_addr peer;	       /* UC, from RTR on: progress and send_lock to write, as */
 	uint32_t dest_qpn;
+	uint32_t n_groups;		 /* UD: that it is a member of: progress */
+	bool sends_to_groups;		 /* UD: its socket is made ready for that: send_lock */
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
@@ -564,6 +568,13 @@ void siw_verbs_uc_query(const struct siw_qp *qp, struct siw_qp_attr *attr);
 /* send_lock held. */
 int siw_verbs_uc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
 enum siw_run siw_verbs_uc_run(struct siw_qp *qp);
+
+/* A RECV or BAD_RECV: completes its receive. progress held, not send_lock. */
+void siw_verbs_ud_received(struct siw_qp *qp, const struct siw_rdmap_event *ev);
+
+/* ---- verbs_mcast.c ---- */
+/* A send to a group was posted: 0 or -errno. send_lock held. */
+int siw_verbs_mcast_sender(struct siw_qp *qp);
 
 /* ---- verbs_rc.c ---- */
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);

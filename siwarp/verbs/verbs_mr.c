@@ -332,6 +332,9 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 		return NULL;
 	siw_link_init(&ah->kept);
 	ah->dest = *dest;
+	ah->group = siw_addr_is_group(dest);
+	if (ah->group)
+		ah->dest.port_be = htons((uint16_t)siw_settings()->mcast_port);
 	atomic_init(&ah->queued, false);
 	if (dest->family == AF_INET6)
 		memset(ah->dest.v4, 0, sizeof(ah->dest.v4)); /* the flow label's place */

@@ -296,9 +296,11 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (atomic_load(&qp->held))
 		return -EBUSY;
 	siw_lock(&ctx->progress);
-	if (qp->dead || siw_link_alone(&qp->in_ctx)) {
+	if (qp->dead || siw_link_alone(&qp->in_ctx) || qp->n_groups) {
+		bool member = qp->n_groups;
+
 		siw_unlock(&ctx->progress);
-		return -EINVAL;
+		return member ? -EBUSY : -EINVAL;
 	}
 	if (qp->type == SIW_QPT_RC)
 		siw_verbs_rc_settle(qp);

@@ -48,8 +48,9 @@ int siw_verbs_ud_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
 	if (addr)
 		attr.local = *addr;
 	/* The others of its socket count on it. */
-	if (qp->dgram && siw_rdmap_dgram_shared(qp->dgram))
+	if (qp->dgram && (siw_rdmap_dgram_shared(qp->dgram) || qp->n_groups))
 		return -EINVAL;
+	qp->sends_to_groups = false; /* in RESET: nobody sends */
 	return open_endpoint(qp, &attr);
 }
 
@@ -111,7 +112,7 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
 {
 	*dest = wr->wr.ud.ah->dest;
-	if ((uint16_t)wr->wr.ud.remote_qpn)
+	if ((uint16_t)wr->wr.ud.remote_qpn && !wr->wr.ud.ah->group)
 		dest->port_be = htons((uint16_t)wr->wr.ud.remote_qpn);
 }
 
@@ -190,7 +191,7 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 /* Of the destination among the QPs of its socket. */
 static uint8_t index_of(const struct siw_send_wr *wr)
 {
-	return (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
+	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
 }
 
 static uint32_t qkey_of(const struct siw_qp *qp, const struct siw_send_wr *wr)
@@ -233,6 +234,11 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 
 	if (length < 0)
 		return (int)length;
+	if (__builtin_expect(wr->wr.ud.ah->group && !qp->sends_to_groups, 0)) {
+		err = siw_verbs_mcast_sender(qp);
+		if (err)
+			return err;
+	}
 	if (__builtin_expect(qp->state != SIW_QPS_RTS, 0))
 		return post_held(qp, wr, (uint64_t)length);
 	if (wait || qp->sq_head != qp->sq_tail)
@@ -355,7 +361,7 @@ void siw_verbs_ud_finish(struct siw_qp *qp)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void complete_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
+void siw_verbs_ud_received(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 {
 	struct siw_wc wc = {
 		.wr_id = ev->cookie,
@@ -376,7 +382,7 @@ static __attribute__((cold, noinline)) void trouble(struct siw_qp *qp,
 						    const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
-		complete_recv(qp, ev);
+		siw_verbs_ud_received(qp, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)
 		siw_verbs_err_told(qp, ev);
 	else if (ev->status != -EACCES) /* a key of this end's own is no fault of the peer's */
@@ -396,7 +402,7 @@ static int serve(struct siw_pollee *self)
 		struct siw_qp *to = siw_container(ev.token, struct siw_qp, pollee);
 
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
-			complete_recv(to, &ev);
+			siw_verbs_ud_received(to, &ev);
 		else
 			trouble(to, &ev);
 		if (to != qp && to->srq)

@@ -372,6 +372,24 @@ void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
 	(void)sock, (void)token;
 }
 
+void siw_llp_shared(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
+		     void *token, struct siw_llp_sock **out)
+{
+	(void)port, (void)group, (void)netdev, (void)token;
+	return sock_new(false, out);
+}
+
+int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl)
+{
+	(void)sock, (void)netdev, (void)ttl;
+	return 0;
+}
+
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	(void)sock, (void)want;

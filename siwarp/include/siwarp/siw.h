@@ -460,6 +460,9 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
 /*
  * Where a UD message goes: an IP address, and a UDP port that is used when the low 16 bits of the work
  * request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index there.
+ * The address may be a multicast group's: the port is then SIW_MCAST_PORT (setting mcast_port), whatever the
+ * handle or remote_qpn says. A message to a group leaves by the QP's device, not beyond the network
+ * there unless setting mcast_ttl says more.
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
 /* EBUSY while a send to it is posted that UDP has not taken: its socket is full, or its QP in SQD. */
@@ -598,7 +601,7 @@ struct siw_qp_attr {
 	int min_rnr_timer;
 	/*
 	 * UD and UC, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. Not of
-	 * one that shares its socket.
+	 * one that shares its socket or is a member of a multicast group.
 	 */
 	int fd;
 	/*
@@ -733,7 +736,7 @@ struct siw_recv_wr {
 #define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
- * EBUSY while a connection id has it (siw_cm_bind_qp). Its completions go with it. A post that is
+ * EBUSY while a connection id has it (siw_cm_bind_qp) or it is a member of a multicast group. Its completions go with it. A post that is
  * under way in another thread ends with EINVAL.
  */
 int siw_destroy_qp(struct siw_qp *qp);
@@ -758,6 +761,26 @@ uint32_t siw_qp_num(struct siw_qp *qp);
  * UD, UC: where the QP is bound, and UC's peer once it is given. RC: its end of the connection; peer may be NULL. -ENOTCONN otherwise.
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
+/* ---- multicast ---- */
+
+/* The UDP port of every group, unless setting mcast_port says another one; not registered at IANA. */
+#define SIW_MCAST_PORT 62607
+
+/*
+ * UD: from now on what is sent to the group (an IPv4 or IPv6 multicast address of the family of the QP's; its
+ * port and scope are not looked at) on the QP's device comes to this QP too, if it has the QP's Q_Key.
+ * Each QP of a group takes a receive of its own for its copy, and drops it where it has none
+ * (counter drop_no_buffer). A QP that is a member gets what it sends itself, as with the usual adapters; one that is
+ * none need not be one to send. Completions are as of any message: src_qp and source are the
+ * sender's own. What is wrong with a message to a group is told to nobody but by counters.
+ *
+ * In any state; again: nothing happens. -EINVAL: no UD QP, no multicast address, the wrong family, -ENODEV, -EADDRINUSE (another
+ * program has the port for all addresses), -EMFILE, -ENOMEM, or what the system says of joining.
+ */
+int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group);
+/* No more of that. -EINVAL: it is no member. A QP must be of no group any more when it is destroyed. */
+int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
+
 /*
  * UD: which source addresses sent what was dropped because no receive was posted, the worst first: the
  * number known (32 at the most), of which max are put into out. -EINVAL: it is no UD QP.

@@ -23,6 +23,8 @@ PROMISED = {
     "hot_sockets": (4, 1, 16),
     "rcvbuf": (8 << 20, 4096, 1 << 30),
     "sndbuf": (8 << 20, 4096, 1 << 30),
+    "mcast_port": (62607, 1, 65535),
+    "mcast_ttl": (1, 0, 255),
     "mulpdu": (64768, 128, 64768),
     "strict": (0, 0, 1),
     "mpa_timeout_ms": (5000, 10, 600000),

@@ -310,7 +310,7 @@ def test_a_socket_that_is_shared_cannot_be_exchanged_for_the_users(rig: Rig) -> 
         port = mine.getsockname()[1]
         for qp in b.qps:
             qp.modify(QPAttr(qp_state=QPState.RESET))
-            with pytest.raises(Error, match="shares its socket keeps"):
+            with pytest.raises(Error, match="shares its socket"):
                 qp.to_init(QPAttr(fd=mine))
         b.qps[1].close()
         b.qps[0].to_rts(QPAttr(fd=mine))

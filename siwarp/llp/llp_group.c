@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* llp/llp_group.c - multicast: sockets that are members of a group, and sending to one. */
+#include <net/if.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "base/settings.h"
+#include "llp/llp_sock.h"
+
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+#ifndef IP_MULTICAST_ALL
+#define IP_MULTICAST_ALL 49
+#endif
+
+/* By a socket that is there: if_nametoindex() makes one, and says nothing of use where it cannot. */
+static int index_of(int fd, const char *netdev, uint32_t *ifindex)
+{
+	struct ifreq request = { 0 };
+
+	strncpy(request.ifr_name, netdev, sizeof(request.ifr_name) - 1);
+	if (ioctl(fd, SIOCGIFINDEX, &request))
+		return -errno;
+	*ifindex = (uint32_t)request.ifr_ifindex;
+	return 0;
+}
+
+/* In the group on that interface, and nothing of what other sockets have joined. */
+static int join4(int fd, const struct siw_addr *group, uint32_t ifindex)
+{
+	struct ip_mreqn member = { .imr_ifindex = (int)ifindex };
+	int rv = siw_llp_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+
+	if (rv < 0)
+		return rv;
+	memcpy(&member.imr_multiaddr, group->v4, sizeof(group->v4));
+	return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)) ? -errno : 0;
+}
+
+static int join6(int fd, const struct siw_addr *group, uint32_t ifindex)
+{
+	struct ipv6_mreq member = { .ipv6mr_interface = ifindex };
+
+	memcpy(&member.ipv6mr_multiaddr, group->v6, sizeof(group->v6));
+	return setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &member, sizeof(member)) ? -errno : 0;
+}
+
+/* Bound to the group and in it: 0 or -errno. */
+static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
+{
+	struct siw_addr local = *group;
+	int rv;
+
+	siw_llp_udp_buffers(fd);
+	rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (rv == 0 && group->family == AF_INET6) {
+		local.scope = ifindex;
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+		/* IPv6 asks only for the group when it gives out a copy, not by which interface it came. */
+		if (rv == 0)
+			rv = siw_llp_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, (int)ifindex);
+		if (rv == -EPERM) /* see llp.h */
+			rv = 0;
+	}
+	if (rv == 0 && bind(fd, (const struct sockaddr *)&local, siw_addr_len(&local)))
+		rv = -errno;
+	if (rv < 0)
+		return rv;
+	return group->family == AF_INET ? join4(fd, group, ifindex) : join6(fd, group, ifindex);
+}
+
+int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
+		     void *token, struct siw_llp_sock **out)
+{
+	uint32_t ifindex = 0;
+	int rv, fd;
+
+	if (!siw_addr_is_group(group))
+		return -EINVAL;
+	fd = siw_llp_socket(group->family, SOCK_DGRAM);
+	if (fd < 0)
+		return fd;
+	rv = index_of(fd, netdev, &ifindex);
+	if (rv == 0)
+		rv = become_member(fd, group, ifindex);
+	if (rv == 0)
+		rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
+	if (rv == 0)
+		(*out)->ifindex = ifindex;
+	else
+		siw_llp_fd_close(fd);
+	return rv;
+}
+
+static int sender4(int fd, uint32_t ifindex, int ttl)
+{
+	struct ip_mreqn by = { .imr_ifindex = (int)ifindex };
+	int rv = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof(by)) ? -errno : 0;
+
+	if (rv == 0)
+		rv = siw_llp_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, ttl);
+	return rv ? rv : siw_llp_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+}
+
+static int sender6(int fd, uint32_t ifindex, int ttl)
+{
+	int rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, (int)ifindex);
+
+	if (rv == 0)
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, ttl);
+	return rv ? rv : siw_llp_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
+}
+
+int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl)
+{
+	struct siw_addr local;
+	uint32_t ifindex = 0;
+	int rv = index_of(sock->fd, netdev, &ifindex);
+
+	if (rv == 0)
+		rv = siw_llp_local(sock, &local);
+	if (rv < 0)
+		return rv;
+	return local.family == AF_INET ? sender4(sock->fd, ifindex, ttl)
+				       : sender6(sock->fd, ifindex, ttl);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rdmap/rdmap_group.c - multicast: one datagram, a copy for each member. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/capture.h"
+#include "base/list.h"
+#include "rdmap/rdmap_impl.h"
+
+struct member {
+	struct siw_link link;
+	struct siw_rdmap_dgram *dgram;
+};
+
+struct siw_rdmap_group {
+	struct siw_ddp_dgram *ddp;
+	struct siw_link members; /* in the order they came */
+	int n;
+	/* The message that is being given out. */
+	struct siw_link *last; /* who was asked last, or members itself */
+	struct siw_ddp_seg seg;
+	struct siw_addr source;
+};
+
+#define MEMBER(l) siw_container(l, struct member, link)
+
+int siw_rdmap_group_open(struct siw_rdmap_port *port, const struct siw_addr *addr,
+			 const char *netdev, void *token, struct siw_rdmap_group **out)
+{
+	struct siw_ddp_dgram_attr below = {
+		.local = *addr,
+		.fd = -1,
+		.no_crc = true,
+		.token = token,
+		.group_netdev = netdev,
+	};
+	struct siw_rdmap_group *group = calloc(1, sizeof(*group));
+	int r;
+
+	if (!group)
+		return -ENOMEM;
+	siw_link_init(&group->members);
+	r = siw_ddp_dgram_open(ddp_port(port), &below, &group->ddp);
+	if (r) {
+		free(group);
+		return r;
+	}
+	*out = group;
+	return 0;
+}
+
+void siw_rdmap_group_close(struct siw_rdmap_group *group)
+{
+	siw_ddp_dgram_close(group->ddp);
+	free(group);
+}
+
+static struct member *find(const struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
+{
+	for (struct siw_link *l = group->members.next; l != &group->members; l = l->next)
+		if (MEMBER(l)->dgram == dgram)
+			return MEMBER(l);
+	return NULL;
+}
+
+int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram)
+{
+	struct member *member;
+
+	if (find(group, dgram))
+		return -EEXIST;
+	member = malloc(sizeof(*member));
+	if (!member)
+		return -ENOMEM;
+	member->dgram = dgram;
+	siw_link_add(&group->members, &member->link);
+	group->n++;
+	return 0;
+}
+
+int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
+{
+	struct member *member = find(group, dgram);
+
+	if (!member)
+		return -ENOENT;
+	siw_link_del(&member->link);
+	free(member);
+	return --group->n;
+}
+
+bool siw_rdmap_group_next(struct siw_rdmap_group *group)
+{
+	group->last = &group->members;
+	return siw_ddp_dgram_rx(group->ddp, &group->seg, &group->source);
+}
+
+/* Whether it is a Send for this member; counted if not. A broken rule is dropped like a wrong key. */
+static bool wanted(const struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
+{
+	struct siw_wire_err unused;
+	enum siw_rdmap_verdict verdict;
+
+	if (!siw_ddp_dgram_sound(group->ddp, dgram->ddp))
+		return false;
+	/* Members are told apart by nothing, and nobody tells a group of errors. */
+	if (SIW_RDMAP_DQN_DEST(group->seg.qn)) {
+		siw_drop(SIW_COUNTER_drop_qn);
+		return false;
+	}
+	verdict = siw_rdmap_dgram_judge(dgram, &group->seg, &unused);
+	if (verdict == SIW_RDMAP_ERROR_MESSAGE)
+		siw_drop(SIW_COUNTER_drop_qn);
+	return verdict == SIW_RDMAP_TAKE;
+}
+
+/* As siw_rdmap_group_copy, for this member. */
+static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
+		struct siw_rdmap_event *event)
+{
+	struct siw_ddp_delivery delivery;
+	int r = -ENOBUFS;
+
+	if (!dgram->recvs) /* before RTR, or in error */
+		siw_drop(SIW_COUNTER_drop_no_buffer);
+	else if (!wanted(group, dgram))
+		return 0;
+	else
+		r = siw_ddp_dgram_place(group->ddp, dgram->recvs, &delivery);
+	if (r == -ENOBUFS) {
+		siw_rdmap_sources_blame(&dgram->dropped, &group->source);
+		return 0;
+	}
+	event->source = group->source;
+	event->token = dgram->token;
+	siw_rdmap_dgram_fill(event, &group->seg, &delivery);
+	if (r < 0) {
+		event->kind = SIW_RDMAP_BAD_RECV;
+		event->status = r;
+		return 1;
+	}
+	/* Not among the member's own, which are told when its own socket has nothing more. */
+	siw_count(SIW_COUNTER_rx_msgs, 1);
+	siw_count(SIW_COUNTER_rx_octets, delivery.length);
+	return 1;
+}
+
+int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *event)
+{
+	while (group->last->next != &group->members) {
+		group->last = group->last->next;
+		if (copy(group, MEMBER(group->last)->dgram, event))
+			return 1;
+	}
+	return 0;
+}

@@ -1,0 +1,191 @@
+"""Multicast over a cable, IPv4 and IPv6: by which interface, how far, who gets a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from namespaces.ns_harness import Namespace, finish, ip
+
+GROUPS = {"v4": "239.192.7.91", "v6": "ff15::7:91", "link": "ff02::7:91"}
+
+#: A member: says when it is one, then what it got; an empty message ends it.
+MEMBER = """
+import json, sys, time
+from siwarp.verbs import *
+own, group = sys.argv[1], sys.argv[2]
+with Context(own) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 16 * 64) as mr:
+    with QP(pd, QPInitAttr(scq=cq, addr=(own, 0))) as qp:
+        qp.to_rts(QPAttr(qkey=7))
+        recvs = [RecvWR(i, sg=[mr.sge(64 * i, 64)]) for i in range(16)]
+        qp.post_recv(recvs)
+        qp.attach_mcast(group)
+        print(json.dumps(ctx.device.netdev), flush=True)
+        got, end = [], time.monotonic() + 25
+        while not got or got[-1][0]:
+            assert time.monotonic() < end, got
+            for wc in cq.poll(8):
+                assert wc.ok, wc
+                text = mr.read(wc.byte_len, 64 * wc.wr_id).decode()
+                got.append([text, wc.source[0], wc.source[1], wc.src_qp])
+                qp.post_recv(recvs[wc.wr_id])
+        print(json.dumps(got))
+"""
+
+#: Sends words to a group, bound to an address and, it may be, a device.
+SENDER = """
+import json, sys, time
+from siwarp.verbs import *
+device, own, group, words = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64)) as mr:
+    with QP(pd, QPInitAttr(scq=cq, addr=(own, 0))) as qp, AH(pd, (group, 0)) as ah:
+        qp.to_rts(QPAttr(qkey=7))
+        for word in words:
+            mr.write(word.encode())
+            qp.post_send(SendWR(sg=[mr.sge(0, len(word))], ah=ah))
+            end = time.monotonic() + 10
+            while not (done := cq.poll(1)):
+                assert time.monotonic() < end
+            assert done[0].ok, done
+        print(json.dumps([own, qp.addr[1], qp.qp_num]))
+"""
+
+
+@contextlib.contextmanager
+def member(at: Namespace, own: str, group: str, netdev: str) -> Iterator[subprocess.Popen[str]]:
+    process = at.python(MEMBER, own, group)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        assert json.loads(line) == netdev
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def send(at: Namespace, device: str, own: str, group: str, *words: str, **env: str) -> Any:
+    return finish(at.python(SENDER, device, own, group, json.dumps(words), **env))
+
+
+def addresses(at: Namespace, kind: str) -> str:
+    found = {"v4": at.v4, "v6": at.v6, "link": at.link_local()}[kind]
+    assert found
+    return found
+
+
+@pytest.mark.clause("DGRAM-MCAST-1", "DGRAM-MCAST-5", "DGRAM-MCAST-7")
+@pytest.mark.parametrize("kind", ["v4", "link"])
+def test_members_on_both_ends_and_in_several_processes_get_a_copy_each(
+    cable: tuple[Namespace, Namespace], kind: str
+) -> None:
+    a, b = cable
+    at_a, at_b, group = addresses(a, kind), addresses(b, kind), GROUPS[kind]
+    with contextlib.ExitStack() as stack:
+        members = [
+            stack.enter_context(member(b, at_b, group, b.link)),
+            stack.enter_context(member(b, at_b, group, b.link)),
+            # The sender's own machine has members as well.
+            stack.enter_context(member(a, at_a, group, a.link)),
+        ]
+        own, port, qpn = send(a, at_a, at_a, group, "one", "two", "")
+        for process in members:
+            got = finish(process)
+            assert [g[0] for g in got] == ["one", "two", ""]
+            for _, host, source_port, src_qp in got:
+                assert (host.partition("%")[0], source_port) == (own.partition("%")[0], port)
+                assert src_qp == qpn
+
+
+@pytest.mark.clause("DGRAM-MCAST-4")
+@pytest.mark.parametrize("kind", ["v4", "v6"])
+def test_messages_of_other_interfaces_are_another_group_s(
+    cable: tuple[Namespace, Namespace], kind: str
+) -> None:
+    b = cable[1]
+    loop, everywhere = ("127.0.0.1", "0.0.0.0") if kind == "v4" else ("::1", "::")
+    group = GROUPS[kind]
+    with contextlib.ExitStack() as stack:
+        if kind == "v6":
+            # Without this no IPv6 group is reachable over lo.
+            stack.enter_context(group_route(b, group))
+        inside = stack.enter_context(member(b, loop, group, "lo"))
+        outside = stack.enter_context(member(b, addresses(b, kind), group, b.link))
+        send(b, loop, loop, group, "inside", "")
+        # The device says where a message leaves, also where the queue pair is bound to no address.
+        send(b, b.v4, everywhere, group, "outside", "")
+        assert [g[0] for g in finish(inside)] == ["inside", ""]
+        assert [g[0] for g in finish(outside)] == ["outside", ""]
+
+
+@contextlib.contextmanager
+def group_route(at: Namespace, group: str) -> Iterator[None]:
+    route = ["local", f"{group}/128", "dev", "lo", "table", "local"]
+    at.ip("-6", "route", "add", *route)
+    try:
+        yield
+    finally:
+        at.ip("-6", "route", "del", *route)
+
+
+@pytest.mark.clause("DGRAM-MCAST-6")
+@pytest.mark.parametrize("kind", ["v4", "v6"])
+@pytest.mark.parametrize("ttl", [None, 5])
+def test_a_message_passes_as_many_routers_as_is_said_and_none_by_default(
+    cable: tuple[Namespace, Namespace], kind: str, ttl: int | None
+) -> None:
+    a, b = cable
+    at_a, group = addresses(a, kind), GROUPS[kind]
+    look = b.python(SNIFFER, b.link, group)
+    assert look.stdout is not None
+    assert look.stdout.readline() == "ready\n"
+    env = {} if ttl is None else {"SIWARP_MCAST_TTL": str(ttl)}
+    send(a, at_a, at_a, group, "how far", **env)
+    hops, mac = finish(look)
+    assert hops == (1 if ttl is None else ttl)
+    assert mac == ("01:00:5e:40:07:5b" if kind == "v4" else "33:33:00:07:00:91")
+
+
+#: The hop limit and the Ethernet address of the first datagram to a group.
+SNIFFER = """
+import ipaddress, json, socket, sys
+group = ipaddress.ip_address(sys.argv[2])
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind((sys.argv[1], 3))
+s.settimeout(20)
+print("ready", flush=True)
+for _ in range(1000):
+    frame = s.recv(2048)
+    kind = frame[12:14]
+    at, hops, udp = (30, 22, frame[23]) if group.version == 4 else (38, 21, frame[20])
+    if frame[at:at + len(group.packed)] == group.packed and udp == 17:
+        print(json.dumps([frame[hops], frame[:6].hex(":")]))
+        break
+"""
+
+
+@pytest.mark.clause("DGRAM-MCAST-1")
+def test_ipv6_groups_work_on_loopback_once_there_is_a_route() -> None:
+    if os.geteuid() != 0:
+        pytest.fail("network namespaces need root: run `sudo make test`", pytrace=False)
+    name = f"siw-{os.getpid()}-lo"
+    ip("netns", "add", name)
+    try:
+        alone = Namespace(name, "lo", "127.0.0.1", "::1")
+        alone.ip("link", "set", "lo", "up")
+        refused = alone.python(SENDER, "::1", "::1", GROUPS["v6"], '["x"]')
+        assert "GENERAL_ERR" in refused.communicate(timeout=30)[1], "no route"
+        # What TROUBLESHOOTING.md says.
+        alone.ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
+        for group in (GROUPS["v6"], GROUPS["link"]):
+            with member(alone, "::1", group, "lo") as got:
+                send(alone, "::1", "::1", group, "here", "")
+                assert [g[:2] for g in finish(got)] == [["here", "::1"], ["", "::1"]]
+    finally:
+        ip("netns", "del", name)
