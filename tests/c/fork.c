@@ -67,6 +67,7 @@ static void all_is_dead(void)
 	is_stale(post_recv(&rc_b, 0));
 	is_stale(siw_poll_cq(rc_a.cq, 1, &wc));
 	is_stale(siw_req_notify_cq(ud.cq, 0));
+	is_stale(siw_poll_err(ud.qp, 0, NULL));
 	is_stale(siw_get_cq_event(ud.channel, &cq, NULL, -1));
 	is_stale(siw_comp_channel_fd(ud.channel));
 	is_stale(siw_modify_qp(rc_a.qp, &attr, SIW_QP_STATE));

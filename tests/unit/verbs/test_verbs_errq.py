@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import select
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from unit.verbs.errq_harness import (
@@ -465,3 +467,10 @@ def test_nonsense_is_refused(rig: Rig) -> None:
     from siwarp.verbs import QPType
 
     assert refused(rig.qp(qp_type=QPType.RC).errors) == errno.EINVAL
+
+
+def test_a_program_in_c_meets_errors_reads_them_and_goes_on(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-errors"], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Errors on datagrams as a C program meets them: reported, found, fatal or not, and mended. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rig.h"
+
+#define QKEY 0x01020304u
+
+static struct rig rig;
+static struct siw_cq *cq;
+static char memory[64];
+static struct siw_mr *mr;
+
+static void to_rts(struct siw_qp *qp)
+{
+	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
+		struct siw_qp_attr attr = { .qp_state = s, .qkey = QKEY };
+
+		check(siw_modify_qp(qp, &attr,
+				    SIW_QP_STATE | (s == SIW_QPS_INIT ? SIW_QP_QKEY : 0)));
+	}
+}
+
+static struct siw_qp *make(int policy)
+{
+	struct siw_qp_init_attr init = { .send_cq = cq,
+					 .recv_cq = cq,
+					 .cap = { 8, 8, 1, 1, 0 },
+					 .qp_type = SIW_QPT_UD,
+					 .no_crc = 1,
+					 .error_policy = policy };
+	struct siw_qp_init_attr now;
+	struct siw_qp *qp = siw_create_qp(rig.pd, &init);
+
+	must(qp);
+	check(siw_query_qp(qp, NULL, &now));
+	must(now.error_policy == (policy ? policy : SIW_ERROR_POLICY_ERROR));
+	to_rts(qp);
+	return qp;
+}
+
+static void recv_into(struct siw_qp *qp, uint32_t length)
+{
+	struct siw_sge sge = { (uintptr_t)memory, length, mr->lkey };
+	struct siw_recv_wr *bad, wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 };
+
+	check(siw_post_recv(qp, &wr, &bad));
+}
+
+static void send_to(struct siw_qp *qp, struct siw_ah *ah, uint64_t wr_id)
+{
+	struct siw_sge sge = { (uintptr_t)memory, 16, mr->lkey };
+	struct siw_send_wr *bad,
+		wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND };
+
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qkey = QKEY;
+	check(siw_post_send(qp, &wr, &bad));
+}
+
+static struct siw_wc completion(void)
+{
+	long end = now_ms() + LIMIT_MS;
+	struct siw_wc wc;
+
+	while (siw_poll_cq(cq, 1, &wc) != 1)
+		must(now_ms() < end);
+	return wc;
+}
+
+static struct siw_err_entry error_of(struct siw_qp *qp)
+{
+	long end = now_ms() + LIMIT_MS;
+	struct siw_err_entry entry;
+	int n;
+
+	while ((n = siw_poll_err(qp, 1, &entry)) == 0)
+		must(now_ms() < end);
+	check(n);
+	must(siw_poll_err(qp, 0, NULL) == 0);
+	return entry;
+}
+
+static void expect_event(struct siw_qp *qp, int type)
+{
+	struct siw_async_event event;
+
+	check(siw_get_async_event(rig.ctx, &event, LIMIT_MS));
+	must(event.event_type == type && event.element.qp == qp);
+	siw_ack_async_event(&event);
+}
+
+/* What b has too short a receive for, a is told of by number. */
+static void reported(struct siw_qp *a, struct siw_qp *b)
+{
+	struct siw_err_entry e;
+	struct siw_addr at;
+	struct siw_ah *ah;
+
+	check(siw_qp_addr(b, &at, NULL));
+	ah = siw_create_ah(rig.pd, &at);
+	must(ah);
+	recv_into(b, 8);
+	send_to(a, ah, 4711);
+	must(completion().status == SIW_WC_LOC_LEN_ERR);
+	expect_event(a, SIW_EVENT_QP_ERR_QUEUED);
+	e = error_of(a);
+	must(e.origin == SIW_ERR_REPORTED && e.wr_id == 4711 && e.msn == 1);
+	must(e.src_qpn == siw_qp_num(b) && e.source.port_be == at.port_be);
+	must(e.layer == 1 && e.type == 2 && e.code == 5);
+	must(e.header_len == 18 && e.seg_len == 18 + 16);
+	recv_into(b, 16);
+	send_to(a, ah, 4712);
+	must(completion().status == SIW_WC_SUCCESS);
+	check(siw_destroy_ah(ah));
+}
+
+/* A Send with Invalidate, which UD has not, of no octets; the CRC field is not looked at. */
+static void say_wrong(struct siw_qp *to)
+{
+	static const unsigned char wrong[22] = { 0x41, 0x44, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 99 };
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct siw_addr at;
+
+	must(fd >= 0);
+	check(siw_qp_addr(to, &at, NULL));
+	must(sendto(fd, wrong, sizeof(wrong), 0, (struct sockaddr *)&at,
+		    sizeof(struct sockaddr_in)) == sizeof(wrong));
+	close(fd);
+}
+
+static void found(struct siw_qp *qp, int event, int state)
+{
+	struct siw_qp_attr attr;
+	struct siw_err_entry e;
+
+	say_wrong(qp);
+	e = error_of(qp);
+	must(e.origin == SIW_ERR_FOUND && e.msn == 99 && e.seg_len == 18);
+	must(e.layer == 0 && e.type == 2 && e.code == 6);
+	expect_event(qp, event);
+	check(siw_query_qp(qp, &attr, NULL));
+	must(attr.qp_state == state);
+}
+
+int main(void)
+{
+	const struct siw_qp_attr reset = { .qp_state = SIW_QPS_RESET };
+	struct siw_qp *a, *b;
+
+	rig_open(&rig);
+	cq = siw_create_cq(rig.ctx, 64, NULL, NULL, 0);
+	must(cq);
+	mr = siw_reg_mr(rig.pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE);
+	must(mr);
+	a = make(SIW_ERROR_POLICY_AUTO);
+	b = make(SIW_ERROR_POLICY_MESSAGE);
+	reported(a, b);
+	found(b, SIW_EVENT_QP_ERR_QUEUED, SIW_QPS_RTS);
+	found(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
+	check(siw_modify_qp(a, &reset, SIW_QP_STATE));
+	to_rts(a);
+	found(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
+	must(siw_poll_err(NULL, 0, NULL) == -EINVAL && siw_poll_err(a, 1, NULL) == -EINVAL);
+	check(siw_destroy_qp(a));
+	check(siw_destroy_qp(b));
+	check(siw_dereg_mr(mr));
+	check(siw_destroy_cq(cq));
+	rig_close(&rig);
+	return 0;
+}
