@@ -75,9 +75,9 @@ def read_error(octets: bytes) -> tuple[Any, Any]:
 class Stranger(socket.socket):
     """A plain UDP socket on loopback."""
 
-    def __init__(self) -> None:
-        super().__init__(socket.AF_INET, socket.SOCK_DGRAM)
-        self.bind(("127.0.0.1", 0))
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        super().__init__(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+        self.bind((host, 0))
         self.settimeout(LIMIT)
 
     def silent(self) -> bool:

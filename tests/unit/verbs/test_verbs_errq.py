@@ -303,6 +303,19 @@ def test_what_a_queue_pair_sent_wrong_to_another_is_told_from_end_to_end(rig: Ri
     assert a.qp_state == b.qp_state == QPState.RTS
 
 
+def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
+    qp = rig.ud(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
+    with Stranger("::1") as who:
+        who.sendto(datagram(opcode=9, msn=3), qp.addr)
+        (found,) = errors(qp)
+        assert (found.origin, found.msn) == (ErrorOrigin.FOUND, 3)
+        assert found.source == who.getsockname()[:2]
+        assert read_error(who.recv(1 << 16))[1].quoted_ddp.msn == 3
+        msn = sent(rig, qp, who, wr_id=8)
+        who.sendto(error_message(msn), qp.addr)
+        assert [(e.wr_id, e.source) for e in errors(qp)] == [(8, who.getsockname()[:2])]
+
+
 # ---- silence and bounds
 
 
