@@ -54,7 +54,7 @@
 	X(rnr_octets, "SIWARP_RNR_OCTETS", "--rnr-octets", 1 << 20, 128 << 10, 1 << 30,       \
 	  "octets a roce queue pair keeps of Sends that no receive is posted for")            \
 	X(error_policy, "SIWARP_ERROR_POLICY", "--error-policy", 0, 0, 2,                     \
-	  "a peer's wrong message on datagrams: 1 ends the queue pair, 2 is noted; 0: 1")     \
+	  "wrong messages on datagrams: 1 end the queue pair, 2 are noted; 0: it depends")    \
 	X(err_queue, "SIWARP_ERR_QUEUE", "--err-queue", 32, 2, 65536,                         \
 	  "errors that a datagram queue pair keeps until they are read, at most")             \
 	X(err_window, "SIWARP_ERR_WINDOW", "--err-window", 256, 1, 65536,                     \

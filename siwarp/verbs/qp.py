@@ -77,8 +77,9 @@ class QPInitAttr:
             peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
         error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
-            it; ``AUTO`` is what setting ``error_policy`` says, or else ``ERROR``. The Q_Key is all
-            that keeps strangers from that: take a random one. ``errors()`` tells who it was.
+            it; ``AUTO`` is what setting ``error_policy`` says, or else ``MESSAGE`` for members of
+            multicast groups and ``ERROR`` for others. The Q_Key is all that keeps strangers from
+            that: take a random one. ``errors()`` tells who it was.
         share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
             each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
             ``crc`` as that one has it.

@@ -67,6 +67,13 @@ static void tell(struct siw_qp *qp, const struct siw_rdmap_event *event)
 	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);
 }
 
+void siw_verbs_err_policy(struct siw_qp *qp)
+{
+	/* Members of a group know each other's Q_Key, and one of them must not end the others. */
+	qp->errs_fatal = qp->error_policy == SIW_ERROR_POLICY_ERROR ||
+			 (qp->error_policy == SIW_ERROR_POLICY_AUTO && !qp->n_groups);
+}
+
 void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);

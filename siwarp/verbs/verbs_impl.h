@@ -317,9 +317,10 @@ struct siw_qp {
 	_Atomic uint32_t qpn;
 	_Atomic uint32_t held; /* connection ids that point here */
 	bool sig_all, no_crc;
-	bool roce;	 /* persona */
-	bool private;	 /* RC: its peer is siwarp, and messages of siwarp's own may go there */
-	bool errs_fatal; /* error policy ERROR */
+	bool roce;	  /* persona */
+	bool private;	  /* RC: its peer is siwarp, and messages of siwarp's own may go there */
+	bool errs_fatal;  /* what error_policy comes to now: progress */
+	int error_policy; /* enum siw_error_policy */
 	uint32_t qkey;
 	uint64_t serial;      /* of all QPs of the device: never used again */
 	int access, ord, ird; /* ord, ird: -1 not set */
@@ -548,6 +549,8 @@ enum siw_run siw_verbs_ud_turn(struct siw_qp *qp, uint64_t turn);
  * the limits, and ends the QP if its policy has it so.
  */
 void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event);
+/* What the policy comes to may have changed: the QP is new, or the first or last group's member. */
+void siw_verbs_err_policy(struct siw_qp *qp);
 /* A peer's error message came: notes it, if it is about something sent. */
 void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event);
 

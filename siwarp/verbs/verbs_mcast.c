@@ -108,6 +108,7 @@ static int attach(struct siw_qp *qp, const struct siw_addr *addr)
 	if (err == -EEXIST)
 		return 0;
 	qp->n_groups += !err;
+	siw_verbs_err_policy(qp);
 	return err;
 }
 
@@ -120,6 +121,7 @@ static int detach(struct siw_qp *qp, const struct siw_addr *addr)
 	if (left < 0)
 		return -EINVAL;
 	qp->n_groups--;
+	siw_verbs_err_policy(qp);
 	if (!left)
 		unmake(group);
 	return 0;

@@ -195,8 +195,9 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	qp->sig_all = init->sq_sig_all;
 	qp->no_crc = init->no_crc || !siw_settings()->crc;
 	qp->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
-	qp->errs_fatal = (init->error_policy ? init->error_policy : siw_settings()->error_policy) !=
-			 SIW_ERROR_POLICY_MESSAGE;
+	qp->error_policy = init->error_policy ? init->error_policy
+					      : (int)siw_settings()->error_policy;
+	siw_verbs_err_policy(qp);
 	qp->ord = qp->ird = -1;
 	qp->rnr_retry = 7;
 	qp->min_rnr_timer = 12;

@@ -523,7 +523,8 @@ enum siw_persona {
  * that with SIW_WC_LOC_LEN_ERR, the sender is told, and the queue pair goes on under either.
  */
 enum siw_error_policy {
-	SIW_ERROR_POLICY_AUTO = 0, /* setting error_policy, or else ERROR */
+	/* Setting error_policy; or else MESSAGE while it is a member of a multicast group, ERROR if not. */
+	SIW_ERROR_POLICY_AUTO = 0,
 	SIW_ERROR_POLICY_ERROR = 1,
 	SIW_ERROR_POLICY_MESSAGE = 2,
 };

@@ -452,6 +452,26 @@ def test_the_policy_is_queried_as_it_was_asked_for(rig: Rig) -> None:
         assert policy(rig.qp(error_policy=ERROR)) == ERROR
 
 
+@pytest.mark.clause("DGRAM-ERR-16")
+def test_a_member_of_a_group_notes_errors_unless_it_is_told_otherwise(rig: Rig) -> None:
+    member, strict = rig.ud(qkey=QKEY), rig.ud(qkey=QKEY, error_policy=ERROR)
+
+    def policies() -> list[int | str]:
+        return [qp.query()[1].error_policy for qp in (member, strict)]
+
+    for qp in (member, strict):
+        qp.attach_mcast("239.192.7.92")
+    assert policies() == [MESSAGE, ERROR]
+    with Stranger() as who:
+        for qp in (member, strict):
+            who.sendto(datagram(opcode=4), qp.addr)
+            errors(qp)
+    assert [member.qp_state, strict.qp_state] == [QPState.RTS, QPState.ERR]
+    for qp in (member, strict):
+        qp.detach_mcast("239.192.7.92")
+    assert policies() == [ERROR, ERROR]
+
+
 @pytest.mark.parametrize("policy", [3, -1, "fatal", ""])
 def test_a_policy_that_there_is_not_is_refused(rig: Rig, policy: int | str) -> None:
     with pytest.raises(OSError, match="error_policy is one of") as e:
