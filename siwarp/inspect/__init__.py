@@ -38,11 +38,12 @@ from siwarp.inspect.mpa import (
     unbind_mpa,
     unmark,
 )
-from siwarp.inspect.names import AtomicCode, Opcode, Queue, TermLayer, term_reason
+from siwarp.inspect.names import AtomicCode, Opcode, PrivateCode, Queue, TermLayer, term_reason
 from siwarp.inspect.rdmap import (
     AtomicRequest,
     AtomicResponse,
     ImmediateData,
+    PrivateHead,
     QuotedReadRequest,
     QuotedTagged,
     QuotedUntagged,
@@ -76,6 +77,8 @@ __all__ = [
     "Marker",
     "Message",
     "Opcode",
+    "PrivateCode",
+    "PrivateHead",
     "Queue",
     "QuotedReadRequest",
     "QuotedTagged",

@@ -50,15 +50,17 @@ _READ_REQUEST = struct.Struct(">IQIIQ")
 _ATOMIC_REQUEST = struct.Struct(">IIIQQQQQ")
 _ATOMIC_RESPONSE = struct.Struct(">IQ")
 _IMMEDIATE = struct.Struct(">II")
+_PRIVATE = struct.Struct(">B3xI")
 READ_REQUEST_FIELDS = ("sink_stag", "sink_to", "size", "src_stag", "src_to")
 ATOMIC_FIELDS = ("code", "request", "stag", "to", "data", "mask", "compare", "compare_mask")
 #: opcode -> what its own header is read by, and the names of the fields.
 _OWN_HEADERS: dict[int, tuple[struct.Struct, tuple[str, ...]]] = {
     Opcode.RDMA_READ_REQUEST: (_READ_REQUEST, READ_REQUEST_FIELDS),
     Opcode.ATOMIC_REQUEST: (_ATOMIC_REQUEST, ATOMIC_FIELDS),
-    Opcode.ATOMIC_RESPONSE: (_ATOMIC_RESPONSE, ("request", "original")),
+    Opcode.ATOMIC_RESPONSE: (_ATOMIC_RESPONSE, ("request", "old")),
     Opcode.IMMEDIATE: (_IMMEDIATE, ("data", "rest")),
     Opcode.IMMEDIATE_SE: (_IMMEDIATE, ("data", "rest")),
+    Opcode.PRIVATE: (_PRIVATE, ("subcode", "data")),
 }
 _QUEUES: dict[int, int] = {
     Opcode.RDMA_READ_REQUEST: Queue.READ_REQUEST,
@@ -216,6 +218,8 @@ def judge_header(message: Message, header: Header | None) -> None:
         message.blame(f"RDMAP version {header.rv}", "RFC5040-7.2-03")
     elif header.opcode not in OPCODES:
         message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
+    elif header.opcode == Opcode.PRIVATE:
+        pass  # which of them it is, and so what is due, its own first octet says
     elif header.tagged != (due_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"

@@ -25,6 +25,8 @@ class Opcode(IntEnum):
     IMMEDIATE_SE = 0x9
     ATOMIC_REQUEST = 0xA
     ATOMIC_RESPONSE = 0xB
+    #: RFC 6580's experimental one, as siwarp uses it (spec/datagram-iwarp.md section 10).
+    PRIVATE = 0xF
 
 
 class AtomicCode(IntEnum):
@@ -32,6 +34,13 @@ class AtomicCode(IntEnum):
 
     FETCH_ADD = 0x0
     CMP_SWAP = 0x2
+
+
+class PrivateCode(IntEnum):
+    """What a private message is (spec/datagram-iwarp.md section 10)."""
+
+    SEND_IMM = 1
+    SEND_IMM_SE = 2
 
 
 class Queue(IntEnum):
@@ -52,6 +61,7 @@ class TermLayer(IntEnum):
 
 
 OPCODES: dict[int, str] = {int(op): op.name for op in Opcode}
+PRIVATE_CODES: dict[int, str] = {int(code): code.name for code in PrivateCode}
 ATOMIC_CODES: dict[int, str] = {int(code): code.name for code in AtomicCode}
 TERM_LAYERS: dict[int, str] = {int(layer): layer.name for layer in TermLayer}
 

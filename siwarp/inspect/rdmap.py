@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 from scapy.fields import (
     BitEnumField,
     BitField,
+    ByteEnumField,
     ByteField,
     ConditionalField,
     IntField,
     PacketField,
     ShortField,
+    X3BytesField,
     XIntField,
     XLongField,
 )
@@ -29,7 +31,14 @@ from siwarp.inspect.ddp import (
     DDPTagged,
     DDPUntagged,
 )
-from siwarp.inspect.names import ATOMIC_CODES, TERM_LAYERS, Opcode, Queue, term_reason
+from siwarp.inspect.names import (
+    ATOMIC_CODES,
+    PRIVATE_CODES,
+    TERM_LAYERS,
+    Opcode,
+    Queue,
+    term_reason,
+)
 
 READ_REQUEST_LEN = 28
 ATOMIC_REQUEST_LEN = 52
@@ -76,7 +85,7 @@ class AtomicResponse(Packet):
     name = "RDMAP Atomic Response"
     fields_desc: ClassVar[list[Any]] = [
         IntField("request", 0),
-        XLongField("original", 0),
+        XLongField("old", 0),
     ]
 
 
@@ -87,6 +96,20 @@ class ImmediateData(Packet):
     fields_desc: ClassVar[list[Any]] = [
         XIntField("data", 0),
         XIntField("rest", 0),
+    ]
+
+
+class PrivateHead(Packet):
+    """What an untagged private message begins with, 8 octets, before the user's.
+
+    Of a Send with Immediate; spec/datagram-iwarp.md section 10.
+    """
+
+    name = "siwarp private message"
+    fields_desc: ClassVar[list[Any]] = [
+        ByteEnumField("subcode", 1, PRIVATE_CODES),
+        X3BytesField("zero", 0),
+        XIntField("data", 0),
     ]
 
 
@@ -168,6 +191,7 @@ bind_top_down(DDPUntagged, Terminate, opcode=int(Opcode.TERMINATE), qn=int(Queue
 for _layer, _opcode, _queue in (
     (AtomicRequest, Opcode.ATOMIC_REQUEST, Queue.READ_REQUEST),
     (AtomicResponse, Opcode.ATOMIC_RESPONSE, Queue.ATOMIC_RESPONSE),
+    (PrivateHead, Opcode.PRIVATE, Queue.SEND),
     (ImmediateData, Opcode.IMMEDIATE_SE, Queue.SEND),
     (ImmediateData, Opcode.IMMEDIATE, Queue.SEND),
 ):

@@ -52,7 +52,7 @@ local opcodes = {
 	[0] = "Write", "Read Request", "Read Response", "Send", "Send with Invalidate",
 	"Send with Solicited Event", "Send with Solicited Event and Invalidate", "Terminate",
 	"Immediate Data", "Immediate Data with Solicited Event", "Atomic Request",
-	"Atomic Response",
+	"Atomic Response", [15] = "private message",
 }
 local queues = { [0] = "Send", "Read Request", "Terminate", "Atomic Response" }
 local layers = { [0] = "RDMAP", "DDP", "MPA" }

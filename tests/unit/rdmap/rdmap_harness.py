@@ -142,7 +142,7 @@ def atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
 
 
 def atomic_response(request: int, original: int = 0, **fields: Any) -> bytes:
-    body = bytes(AtomicResponse(request=request, original=original))
+    body = bytes(AtomicResponse(request=request, old=original))
     head = {"opcode": Opcode.ATOMIC_RESPONSE, "qn": Queue.ATOMIC_RESPONSE, **fields}
     return untagged(body, **head)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import sys
 import threading
@@ -163,37 +164,64 @@ def test_the_old_value_may_go_into_several_elements(ends: tuple[End, End]) -> No
 # ---- they are one step for everybody
 
 
-def test_sums_are_exact_over_queue_pairs_threads_devices_and_the_local_cpu(two: Wire) -> None:
-    each = 150
-    pairs = [two.connect() for _ in range(4)]
-    target = pairs[0][1].mem
-    target.write(bytes(8))
-    word = ffi.cast("uint64_t *", target.addr)
-    wrong: list[BaseException] = []
+class Adders:
+    """Threads that each add one to a word over a connection of their own."""
 
-    def run(a: End) -> None:
+    def __init__(self, two: Wire, n: int, each: int) -> None:
+        self.pairs = [two.connect() for _ in range(n)]
+        self.target = self.pairs[0][1].mem
+        self.target.write(bytes(8))
+        self.each = each
+        self.wrong: list[BaseException] = []
+        self.threads = [threading.Thread(target=self._add, args=(a,)) for a, _ in self.pairs]
+
+    def _add(self, a: End) -> None:
         try:
-            for _ in range(each // 10):
+            for _ in range(self.each // 10):
                 for k in range(10):
-                    atomic(a, ADD, target.remote(0, 8), k, offset=8 * k, compare_add=1)
+                    atomic(a, ADD, self.target.remote(0, 8), k, offset=8 * k, compare_add=1)
                 assert all(done.ok for done in poll(a.scq, 10))
         except BaseException as e:
-            wrong.append(e)
+            self.wrong.append(e)
+
+    def total(self) -> int:
+        """Run them all: what the word has then."""
+        for t in self.threads:
+            t.start()
+        for t in self.threads:
+            t.join(60)
+        assert not self.wrong and not any(t.is_alive() for t in self.threads)
+        (total,) = struct.unpack("=Q", self.target.read(8))
+        return int(total)
+
+
+@pytest.mark.clause("RFC7306-5-01", "RFC7306-5.3-01", "RFC7306-5.4-02")
+def test_sums_are_exact_over_queue_pairs_and_threads(two: Wire) -> None:
+    assert Adders(two, 4, 150).total() == 4 * 150
+
+
+@pytest.mark.clause("RFC7306-5-02", "RFC7306-5.4-03")
+def test_sums_are_exact_over_devices_and_what_local_programs_add(two: Wire) -> None:
+    """The word is registered at two devices, and this process adds to it as well."""
+    adders = Adders(two, 2, 150)
+    again = Wire(two.active, Rig())
+    a, b = again.connect()
+    view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
+    there = kept(b.rig.mr(view, ALL_ACCESS))
+
+    def other_device() -> None:
+        for _ in range(150):
+            atomic(a, ADD, there, compare_add=1)
+            assert poll(a.scq)[0].ok
 
     def local() -> None:
         before = ffi.new("uint64_t *")
-        for _ in range(20 * each):
-            layers.siw_guard_fetch_add(before, word, 1, 0)
+        for _ in range(3000):
+            layers.siw_guard_fetch_add(before, ffi.cast("uint64_t *", adders.target.addr), 1, 0)
 
-    threads = [threading.Thread(target=run, args=(a,)) for a, _ in pairs]
-    threads += [threading.Thread(target=local) for _ in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-    assert not wrong and not any(t.is_alive() for t in threads)
-    (total,) = struct.unpack("=Q", target.read(8))
-    assert total == (4 + 2 * 20) * each
+    adders.threads += [threading.Thread(target=f) for f in (other_device, local, local)]
+    assert adders.total() == 3 * 150 + 2 * 3000
+    again.passive.close()
 
 
 def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two: Wire) -> None:
@@ -375,7 +403,7 @@ def test_a_place_for_the_result_that_went_away_is_this_ends_error(wire: Wire) ->
 
 def response(msn: int, request: AtomicRequest, original: int) -> bytes:
     head = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=Queue.ATOMIC_RESPONSE, msn=msn)
-    return bytes(head) + bytes(AtomicResponse(request=request.request, original=original))
+    return bytes(head) + bytes(AtomicResponse(request=request.request, old=original))
 
 
 def pull_atomic(peer: PlainPeer) -> AtomicRequest:

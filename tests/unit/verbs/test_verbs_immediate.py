@@ -69,6 +69,7 @@ def ends() -> Iterator[tuple[End, End]]:
 # ---- Write with Immediate
 
 
+@pytest.mark.clause("DGRAM-IMM-3", "DGRAM-IMM-4")
 @pytest.mark.parametrize("size", SIZES)
 def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
     ends: tuple[End, End], size: int
@@ -91,6 +92,7 @@ def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
     assert b.mem.read(64, there) == b"\xdd" * 64
 
 
+@pytest.mark.clause("DGRAM-IMM-3")
 def test_a_receive_without_elements_is_enough(ends: tuple[End, End]) -> None:
     a, b = ends
     b.qp.post_recv(RecvWR(3))
@@ -144,6 +146,7 @@ def test_all_kinds_of_requests_stay_in_order(ends: tuple[End, End]) -> None:
     assert [w.wr_id for w in poll(a.scq, 8)] == list(range(8))
 
 
+@pytest.mark.clause("DGRAM-IMM-1", "DGRAM-IMM-2")
 @pytest.mark.parametrize("solicited", [False, True])
 def test_on_the_wire_it_is_a_write_then_immediate_data(wire: Wire, solicited: bool) -> None:
     with answering(wire) as (a, peer):
@@ -169,6 +172,7 @@ def immediate(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes
     return bytes(DDPUntagged(**head)) + octets
 
 
+@pytest.mark.clause("DGRAM-IMM-2", "DGRAM-IMM-4")
 def test_immediate_data_that_no_write_goes_before_has_no_length(wire: Wire) -> None:
     with answering(wire) as (a, peer):
         for i in range(4):
@@ -252,6 +256,7 @@ def test_a_solicited_one_wakes_who_waits_for_such(two: Wire) -> None:
 # ---- Send with Immediate
 
 
+@pytest.mark.clause("DGRAM-IMM-5")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_send_with_immediate_brings_both(
@@ -295,12 +300,26 @@ def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
         a.is_over()
 
 
+@pytest.mark.clause("DGRAM-IMM-7")
 def test_to_peers_that_may_be_anybody_it_is_not_posted(wire: Wire) -> None:
     a, _ = wire.connect()
     with pytest.raises(Error, match="SIWARP_PRIVATE_MESSAGES=1"):
         post(a, SEND_IMM, length=10)
 
 
+@pytest.mark.clause("DGRAM-IMM-8")
+def test_from_peers_that_may_be_anybody_it_is_an_unexpected_opcode(wire: Wire) -> None:
+    with answering(wire, gone=True) as (a, peer):
+        a.mem.view[:100] = bytes(100)
+        a.recv(wr_id=4, length=100)
+        peer.put(peer.send(b"\1\0\0\0IMM!body", opcode=15))
+        told = peer.pull_terminate()
+        assert (told.layer, told.etype, told.code) == (0, 2, 6)
+        assert poll(a.rcq)[0].status == WCStatus.WR_FLUSH_ERR
+        assert a.mem.read(100) == bytes(100)
+
+
+@pytest.mark.clause("DGRAM-IMM-9")
 @pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
 def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, body: bytes) -> None:
     with among_siwarps(), answering(wire, gone=True) as (a, peer):
@@ -312,6 +331,7 @@ def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, bod
         assert (got.wr_id, got.status) == (4, WCStatus.WR_FLUSH_ERR)
 
 
+@pytest.mark.clause("DGRAM-IMM-5", "DGRAM-IMM-6")
 def test_on_the_wire_it_is_the_private_opcode_with_a_head(wire: Wire) -> None:
     with among_siwarps(), answering(wire) as (a, peer):
         a.mem.write(b"payload!")

@@ -1,0 +1,190 @@
+"""RFC 7306 sections 4 and 8: what all its messages have in their headers, and what is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from conformance.rfc7306.test_s6_immediate import immediate, write_imm
+from hostile.vanishing import PAGE, Vanishing
+from unit.rdmap.rdmap_harness import (
+    ALL,
+    PD,
+    RdmapWorld,
+    Stream,
+    atomic_request,
+    atomic_response,
+    checked,
+    tagged,
+    untagged,
+)
+
+from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
+
+ADD = 0
+#: How to have ours send each message, on a stream that may.
+SENT = ["request", "response", "immediate", "immediate with event"]
+
+
+def sent(w: RdmapWorld, stream: Stream, which: str) -> Any:
+    """Have ours send one; its header."""
+    m = w.memory(8)
+    if which == "request":
+        stream.atomic(m.sge(), kind=ADD)
+        return stream.pull()[0]
+    if which == "response":
+        stream.put(atomic_request(stag=m.stag, to=m.addr))
+        assert stream.event().kind == "REQUESTED"
+        stream.flush()
+        return stream.pull()[0]
+    write_imm(stream, 1, Opcode.IMMEDIATE if which == "immediate" else Opcode.IMMEDIATE_SE)
+    stream.pull()
+    return stream.pull()[0]
+
+
+OPCODE_OF = dict(
+    zip(
+        SENT,
+        (Opcode.ATOMIC_REQUEST, Opcode.ATOMIC_RESPONSE, Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE),
+        strict=True,
+    )
+)
+
+
+@pytest.mark.parametrize("which", SENT)
+@pytest.mark.clause("RFC7306-4.1-01")
+def test_each_message_is_sent_with_its_opcode_version_one_and_no_stag(
+    w: RdmapWorld, which: str
+) -> None:
+    head = sent(w, w.initiator(), which)
+    assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
+    assert (head.t, head.dv, head.ddp_rsvd, head.rdmap_rsvd) == (0, 1, 0, 0)
+
+
+@pytest.mark.clause("RFC7306-4.1-01")
+def test_the_word_of_the_stag_is_not_looked_at(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(8, bytes(8))
+    stream.recvs.post(1)
+    stream.put(
+        immediate(inv_stag=0xFFFFFFFF),
+        atomic_request(stag=m.stag, to=m.addr, data=1, inv_stag=m.stag),
+    )
+    assert stream.event().kind == "RECV"
+    assert stream.event().kind == "REQUESTED"
+    stream.flush()
+    assert stream.pull_atomic_response()[1].old == 0
+    stream.atomic(w.memory(8).sge(), kind=ADD)
+    number = stream.pull_atomic_request()[1].request
+    stream.put(atomic_response(number, inv_stag=0xFFFFFFFF))
+    assert stream.event().kind == "READ_DONE"
+
+
+# ---- section 8: what is refused
+
+
+def bodies(w: RdmapWorld, stream: Stream) -> dict[str, bytes]:
+    """What each message has behind its DDP header when nothing is wrong with it."""
+    m = w.memory(8, bytes(8))
+    stream.recvs.post(1, w.memory(100).sge())
+    stream.atomic(w.memory(8).sge(), kind=ADD)
+    number = stream.pull_atomic_request()[1].request
+    return {
+        "request": bytes(AtomicRequest(stag=m.stag, to=m.addr)),
+        "response": atomic_response(number)[18:],
+        "immediate": bytes(ImmediateData()),
+        "immediate with event": bytes(ImmediateData()),
+    }
+
+
+QUEUE_OF = dict(
+    zip(SENT, (Queue.READ_REQUEST, Queue.ATOMIC_RESPONSE, Queue.SEND, Queue.SEND), strict=True)
+)
+DDP_FIELDS: list[tuple[dict[str, int], int]] = [
+    ({"dv": 2}, lib.SIW_DDP_UNTAGGED_VERSION),
+    ({"qn": 4}, lib.SIW_DDP_INVALID_QN),
+    ({"msn": 2}, lib.SIW_DDP_MSN_RANGE),
+    ({"mo": 1}, lib.SIW_DDP_INVALID_MO),
+]
+
+
+@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize(("fields", "code"), DDP_FIELDS, ids=["dv", "qn", "msn", "mo"])
+@pytest.mark.clause("RFC7306-8.2-01", "RFC7306-8.2-02")
+def test_each_field_of_the_segment_is_checked(
+    w: RdmapWorld, which: str, fields: dict[str, int], code: int
+) -> None:
+    stream = w.initiator()
+    body = bodies(w, stream)[which]
+    good = {"opcode": OPCODE_OF[which], "qn": QUEUE_OF[which]}
+    stream.put(untagged(body, **{**good, **fields}))
+    stream.terminates((1, 2, code))
+
+
+@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize("where", ["tagged", 0, 1, 2, 3])
+@pytest.mark.clause("RFC7306-8.1-01", "RFC7306-8.2-03")
+def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_header_alone(
+    w: RdmapWorld, which: str, where: str | int
+) -> None:
+    if where == QUEUE_OF[which]:
+        where = "tagged"
+    stream = w.initiator()
+    body = bodies(w, stream)[which][: 12 if where == 3 else 52]
+    if where == "tagged":
+        segment = tagged(body, stag=1, opcode=OPCODE_OF[which])
+    else:
+        segment = untagged(body, qn=where, opcode=OPCODE_OF[which])
+    stream.put(segment)
+    t = stream.terminates((0, 2, lib.SIW_RDMAP_OPCODE))
+    assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, len(segment))
+    assert bytes(t.quoted_ddp) == segment[: 14 if where == "tagged" else 18]
+
+
+@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.clause("RFC7306-8.2-04")
+def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, which: str, version: int) -> None:
+    stream = w.initiator()
+    body = bodies(w, stream)[which]
+    stream.put(untagged(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version))
+    stream.terminates((0, 2, lib.SIW_RDMAP_VERSION))
+
+
+@pytest.mark.clause("RFC7306-8.1-01")
+def test_an_error_found_while_making_a_response_is_told_alone(w: RdmapWorld) -> None:
+    gone = Vanishing(PAGE, "unmapped")
+    stag = ffi.new("uint32_t *")
+    where = {"addr": ffi.cast("void *", gone.addr), "length": PAGE, "rights": ALL, "pd": PD}
+    checked(lib.siw_rdmap_stag_alloc(w.port, ffi.new("struct siw_rdmap_region *", where), stag))
+    stream = w.initiator()
+    stream.put(atomic_request(stag=stag[0], to=gone.addr))
+    assert stream.event().kind == "REQUESTED"
+    lib.siw_guard_install()
+    try:
+        gone.vanish()
+        assert lib.siw_rdmap_flush(stream.handle) < 0
+        t = stream.terminates((0, 0, 0))
+        assert (t.m, t.d, t.r) == (0, 0, 0)
+    finally:
+        lib.siw_guard_remove()
+        gone.close()
+
+
+@pytest.mark.parametrize("size", [0, 28, 51])
+def test_an_atomic_request_that_is_too_short_is_an_error(w: RdmapWorld, size: int) -> None:
+    stream = w.initiator()
+    m = w.memory(8, bytes(8))
+    stream.put(atomic_request(stag=m.stag, to=m.addr, data=1)[: 18 + size])
+    t = stream.terminates((0, 2, 0xFF))
+    assert (t.d, t.r) == (1, 0)
+    assert m.octets() == bytes(8)
+
+
+def test_an_atomic_request_that_is_too_long_is_an_error(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(8, bytes(8))
+    stream.put(atomic_request(stag=m.stag, to=m.addr, data=1) + b"x")
+    stream.terminates((1, 2, lib.SIW_DDP_TOO_LONG))
+    assert m.octets() == bytes(8)

@@ -1,0 +1,128 @@
+"""RFC 7306 section 6: Immediate Data on the wire, at both ends."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.rdmap.rdmap_harness import RdmapWorld, Stream, pattern, send, untagged, write
+
+from siwarp.inspect import ImmediateData, Opcode, Queue
+
+OPCODES = [Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE]
+UNSPECIFIED = (0, 2, 0xFF)
+
+
+def immediate(data: int = 0, **fields: Any) -> bytes:
+    body = fields.pop("body", bytes(ImmediateData(data=data)))
+    return untagged(body, **{"opcode": Opcode.IMMEDIATE, **fields})
+
+
+def write_imm(stream: Stream, imm: int, opcode: int = Opcode.IMMEDIATE, size: int = 0) -> None:
+    """Write and say something with it."""
+    room = ffi.new("uint8_t[]", 8)
+    m = stream._kept
+    m.append(room)
+    how = {"imm_opcode": opcode, "imm": imm, "imm_room": room, "internal": True}
+    data = ffi.new("uint8_t[]", pattern(size) or b"\0")
+    m.append(data)
+    source = [(int(ffi.cast("uintptr_t", data)), size, 0)] if size else []
+    stream.do(Opcode.RDMA_WRITE, source, rkey=7, remote_to=0x100, **how)
+
+
+@pytest.mark.parametrize("opcode", OPCODES)
+@pytest.mark.clause("RFC7306-6.3-02", "RFC7306-6.3-05", "RFC7306-6.3-06")
+def test_it_is_eight_octets_untagged_on_queue_zero(w: RdmapWorld, opcode: Opcode) -> None:
+    stream = w.initiator()
+    write_imm(stream, 0xC0FFEE, opcode)
+    assert stream.pull()[0].opcode == Opcode.RDMA_WRITE
+    head, octets = stream.pull()
+    assert (head.t, head.l, head.opcode, head.qn) == (0, 1, opcode, Queue.SEND)
+    assert octets == (0xC0FFEE).to_bytes(4, sys.byteorder) + bytes(4)
+
+
+@pytest.mark.clause("RFC7306-6.3-01", "RFC7306-6.3-07")
+def test_it_leaves_in_order_with_its_write_and_counts_with_sends(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.begin(Opcode.SEND)
+    for i in range(3):
+        write_imm(stream, i, size=200_000 * i)
+    seen = [stream.pull_message() for _ in range(7)]
+    assert [head.opcode for head, _ in seen] == [3, 0, 8, 0, 8, 0, 8]
+    untagged_ones = [(head, octets) for head, octets in seen if not head.t]
+    assert [head.msn for head, _ in untagged_ones] == [1, 2, 3, 4]
+    said = [int.from_bytes(octets[:4], sys.byteorder) for _, octets in untagged_ones[1:]]
+    assert said == [0, 1, 2]
+    assert [len(octets) for head, octets in seen if head.t] == [0, 200_000, 400_000]
+    assert (stream.begun, stream.accepted) == (4, 4)
+
+
+@pytest.mark.parametrize("opcode", OPCODES)
+@pytest.mark.clause("RFC7306-6.3-03", "RFC7306-6.3-04")
+def test_each_takes_a_receive_and_is_delivered_in_order(w: RdmapWorld, opcode: Opcode) -> None:
+    stream = w.initiator()
+    m = w.memory(100)
+    for cookie in (1, 2, 3):
+        stream.recvs.post(cookie, m.sge())
+    event = ffi.new("struct siw_rdmap_event *")
+    stream.put(immediate(5, opcode=opcode), send(b"abc", msn=2), immediate(6, opcode=opcode, msn=3))
+    seen = []
+    while len(seen) < 3:
+        if lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV:
+            imm = int.from_bytes(bytes(ffi.buffer(ffi.addressof(event, "imm"))), "big")
+            seen.append((event.cookie, event.with_imm, event.solicited, imm * event.with_imm))
+    se = opcode == Opcode.IMMEDIATE_SE
+    assert seen == [(1, True, se, 5), (2, False, False, 0), (3, True, se, 6)]
+    assert m.octets()[:3] == b"abc" and m.octets()[3:] == bytes([m.octets()[99]]) * 97
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 9, 12, 100])
+@pytest.mark.clause("RFC7306-6.3-08")
+def test_another_size_than_eight_octets_is_an_error(w: RdmapWorld, size: int) -> None:
+    stream = w.initiator()
+    m = w.memory(200)
+    stream.recvs.post(1, m.sge())
+    stream.put(immediate(body=bytes(size)))
+    t = stream.terminates(UNSPECIFIED)
+    assert (t.m, t.d, t.r, t.quoted_ddp.opcode) == (1, 1, 0, Opcode.IMMEDIATE)
+    assert m.untouched()
+    assert stream.recvs.take() == 1
+
+
+def test_eight_octets_may_come_in_two_segments(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.recvs.post(1)
+    stream.put(immediate(body=b"\1\2\3", l=0), immediate(body=b"\4\0\0\0\0", mo=3))
+    event = ffi.new("struct siw_rdmap_event *")
+    while not (lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV):
+        pass
+    assert bytes(ffi.buffer(ffi.addressof(event, "imm"))) == b"\1\2\3\4"
+
+
+def test_nine_octets_in_two_segments_are_an_error(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(100)
+    stream.recvs.post(1, m.sge())
+    stream.put(immediate(body=b"\1\2\3", l=0), immediate(body=bytes(6), mo=3))
+    stream.terminates(UNSPECIFIED)
+    assert m.untouched()
+    assert stream.take_recv() == 1
+
+
+def test_it_needs_no_room_in_the_receive_but_it_needs_one(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.put(immediate())
+    t = stream.terminates((1, 2, lib.SIW_DDP_NO_BUFFER))
+    assert (t.d, t.r) == (1, 0)
+
+
+def test_a_write_that_is_cut_by_a_terminate_has_none_behind_it(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(8)
+    write_imm(stream, 1)
+    stream.put(write(b"x", stag=m.stag ^ 1, to=m.addr))
+    stream.fails()
+    stream.terminate()
+    assert [stream.pull()[0].opcode for _ in range(3)] == [0, 8, 7]

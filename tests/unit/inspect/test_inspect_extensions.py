@@ -1,0 +1,136 @@
+"""The messages of RFC 7306 and siwarp's private ones: as layers, and as dissect tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.packet import Packet, Raw
+from unit.inspect.inspect_harness import Link, read_request, send, startup, tagged, written
+
+from siwarp.inspect import (
+    DDP,
+    FPDU,
+    AtomicCode,
+    AtomicRequest,
+    AtomicResponse,
+    DDPUntagged,
+    Dissection,
+    ImmediateData,
+    Opcode,
+    PrivateCode,
+    PrivateHead,
+    Queue,
+    examine,
+)
+
+WORD, HALF = st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 32) - 1)
+
+
+def fpdu(opcode: Opcode, body: Packet, msn: int = 1, **fields: Any) -> bytes:
+    queue = {Opcode.ATOMIC_REQUEST: 1, Opcode.ATOMIC_RESPONSE: 3}.get(opcode, 0)
+    head = DDPUntagged(**{"opcode": int(opcode), "qn": queue, "msn": msn, **fields})
+    return bytes(FPDU(ulpdu=head / Raw(bytes(body))))
+
+
+def asked(msn: int = 1, **fields: Any) -> bytes:
+    given = {"request": msn, "stag": 5, "to": 0x100, "data": 3, **fields}
+    return fpdu(Opcode.ATOMIC_REQUEST, AtomicRequest(**given), msn)
+
+
+def answered(msn: int = 1, number: int | None = None) -> bytes:
+    number = msn if number is None else number
+    return fpdu(Opcode.ATOMIC_RESPONSE, AtomicResponse(request=number, old=7), msn)
+
+
+def seen(there: bytes, back: bytes, tmp_path: Path) -> Dissection:
+    link = startup(Link().open()).send(0, there)
+    return examine(written((link.send(1, back) if back else link).packets, tmp_path / "x.pcapng"))
+
+
+def test_an_atomic_request_lies_as_figure_4_of_the_rfc_has_it() -> None:
+    octets = bytes(
+        AtomicRequest(
+            code=AtomicCode.CMP_SWAP, request=0x01020304, stag=0x11121314, to=0x21, data=0x31,
+            mask=0x41, compare=0x51, compare_mask=0x61,
+        )
+    )  # fmt: skip
+    assert octets == bytes.fromhex(
+        "00000002 01020304 11121314 0000000000000021 0000000000000031 0000000000000041"
+        "0000000000000051 0000000000000061"
+    )
+    assert bytes(AtomicResponse(request=9, old=8)) == bytes.fromhex("00000009 0000000000000008")
+
+
+@given(request=HALF, stag=HALF, to=WORD, data=WORD, mask=WORD, compare=WORD, over=WORD)
+def test_atomic_requests_come_back_as_built(
+    request: int, stag: int, to: int, data: int, mask: int, compare: int, over: int
+) -> None:
+    fields = {"request": request, "stag": stag, "to": to, "data": data, "mask": mask}
+    fields |= {"code": 2, "compare": compare, "compare_mask": over}
+    back: Any = DDP(bytes(DDPUntagged(opcode=10, qn=1) / AtomicRequest(**fields)))
+    assert isinstance(back, DDPUntagged) and AtomicRequest in back
+    assert {name: getattr(back[AtomicRequest], name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("opcode", "queue", "layer"),
+    [
+        (Opcode.IMMEDIATE, Queue.SEND, ImmediateData),
+        (Opcode.IMMEDIATE_SE, Queue.SEND, ImmediateData),
+        (Opcode.ATOMIC_RESPONSE, Queue.ATOMIC_RESPONSE, AtomicResponse),
+        (Opcode.PRIVATE, Queue.SEND, PrivateHead),
+    ],
+)
+def test_each_layer_is_found_by_its_opcode(opcode: Opcode, queue: Queue, layer: Any) -> None:
+    octets = bytes(DDPUntagged(opcode=int(opcode), qn=int(queue)) / layer())
+    assert layer in DDP(octets)
+    assert bytes(DDP(octets)) == octets
+
+
+def test_atomics_are_told_with_their_fields_and_answers(tmp_path: Path) -> None:
+    there = asked(1) + asked(2, code=2, compare=4) + read_request(3, 9, 2)
+    back = answered(1) + answered(2) + tagged(Opcode.RDMA_READ_RESPONSE, 9, 0, b"xy")
+    found = seen(there, back, tmp_path)
+    assert [m.error for m in found.messages] == [None] * len(found.messages)
+    one, two = (m for m in found.messages if m.kind == "ATOMIC_REQUEST")
+    assert (two.fields["code"], two.fields["compare"], two.fields["stag"]) == (2, 4, 5)
+    answers = [m for m in found.messages if m.kind == "ATOMIC_RESPONSE"]
+    assert [m.answers for m in answers] == [one.number, two.number]
+    assert (one.answered_by, answers[0].fields["old"]) == (answers[0].number, 7)
+    assert all(m.latency is not None for m in answers)
+
+
+def test_immediate_data_is_told(tmp_path: Path) -> None:
+    there = tagged(Opcode.RDMA_WRITE, 5, 0, b"abc")
+    there += fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
+    there += fpdu(Opcode.PRIVATE, PrivateHead(subcode=PrivateCode.SEND_IMM, data=6) / b"hi", 2)
+    found = seen(there + send(3, b"x"), b"", tmp_path)
+    assert [(m.kind, m.length) for m in found.messages[2:]] == [
+        ("RDMA_WRITE", 3),
+        ("IMMEDIATE", 8),
+        ("PRIVATE", 10),
+        ("SEND", 1),
+    ]
+    assert found.messages[3].fields["data"] == 0x41424344
+    assert found.messages[4].fields["subcode"] == 1
+    assert not any(m.error for m in found.messages)
+
+
+WRONG = {
+    "queue": (fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1), b"", "queue 1", "RFC7306-4.1-01"),
+    "tagged": (tagged(Opcode.IMMEDIATE, 1, 0, b""), b"", "tagged segments", "RFC7306-4.1-01"),
+    "unasked": (b"", answered(1), "nobody asked for", "RFC7306-5.2.2-08"),
+    "identifier": (asked(1), answered(1, 2), "is called", "RFC7306-5.2.1-13"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_breaks_a_rule_is_told_with_its_clause(what: str, tmp_path: Path) -> None:
+    there, back, error, clause = WRONG[what]
+    found = seen(there or send(1), back, tmp_path)
+    ((told, by),) = [(m.error, m.clause) for m in found.messages if m.error]
+    assert error in told and by == clause
