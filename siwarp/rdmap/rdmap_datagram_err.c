@@ -20,6 +20,8 @@
 #include "base/settings.h"
 #include "rdmap/rdmap_impl.h"
 
+#define FEWEST_SENTS 16
+
 _Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "an error message fits");
 
 /* ---- found here ------------------------------------------------------------------------------ */
@@ -128,17 +130,23 @@ int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp
 	return 1;
 }
 
-void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram)
+void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn)
 {
-	int64_t wanted = siw_settings()->err_window;
-	struct siw_rdmap_sents *s;
-	uint32_t n = 1;
+	struct siw_rdmap_sents *s, *old = dgram->sents;
+	uint32_t n = old ? 2 * (old->mask + 1) : FEWEST_SENTS, most = 1;
 
-	while (n < wanted)
-		n <<= 1;
+	while (most < siw_settings()->err_window)
+		most <<= 1;
+	if (n > most)
+		n = most;
 	s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
-	if (s)
-		s->mask = n - 1;
+	if (!s) /* reports about what the old one does not hold will be stale */
+		return;
+	s->mask = n - 1;
+	s->most = most - 1;
+	for (uint32_t i = 1; old && i <= old->mask + 1; i++)
+		s->sent[(msn - i) & s->mask] = old->sent[(msn - i) & old->mask];
+	free(old);
 	dgram->sents = s;
 }
 

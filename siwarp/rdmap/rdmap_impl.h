@@ -104,6 +104,7 @@ struct siw_rdmap_sent {
 /* The last messages sent, each at its MSN modulo their number. Send lock. */
 struct siw_rdmap_sents {
 	uint32_t mask;
+	uint32_t most; /* what mask grows to */
 	struct siw_rdmap_sent sent[];
 };
 
@@ -169,16 +170,17 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 void siw_rdmap_dgram_fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery);
 
-/* rdmap_datagram_err.c: makes dgram->sents, if there is memory. */
-void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram);
+/* rdmap_datagram_err.c: makes dgram->sents or, before this MSN, doubles it, if there is memory. */
+void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
 /* A message of this MSN went out. */
 static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
 				       uint64_t cookie)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 
-	if (__builtin_expect(!s, 0)) {
-		siw_rdmap_sents_make(dgram);
+	/* Thousands of endpoints may have sent a few messages each. */
+	if (__builtin_expect(!s || (!(msn & s->mask) && s->mask < s->most), 0)) {
+		siw_rdmap_sents_make(dgram, msn);
 		s = dgram->sents;
 		if (!s) /* no memory: reports about it will be stale */
 			return;

@@ -176,6 +176,7 @@ class QPAttr:
         return mask
 
 
+_NO_GROUPS: frozenset[str] = frozenset()
 _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
 _null = ffi.NULL
@@ -321,7 +322,7 @@ class QP(Handle):
         self.srq = init_attr.srq
         self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
         self.qp_context = init_attr.qp_context
-        self._groups: set[str] = set()
+        self._groups: frozenset[str] = _NO_GROUPS
         self._open(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
 
@@ -457,7 +458,7 @@ class QP(Handle):
             LimitError: no file descriptor is left for the group's socket (EMFILE).
 
         """
-        self._groups.add(self._membership(lib.siw_attach_mcast, group, "attaching"))
+        self._groups |= {self._membership(lib.siw_attach_mcast, group, "attaching")}
 
     def detach_mcast(self, group: str) -> None:
         """End that (``siw_detach_mcast``).
@@ -466,7 +467,7 @@ class QP(Handle):
             Error: it is no member (EINVAL).
 
         """
-        self._groups.discard(self._membership(lib.siw_detach_mcast, group, "detaching"))
+        self._groups -= {self._membership(lib.siw_detach_mcast, group, "detaching")}
 
     def _membership(self, call: Any, name: str, doing: str) -> str:
         c_group = addr_to_c((name, 0))

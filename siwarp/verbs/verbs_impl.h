@@ -687,6 +687,8 @@ static inline bool siw_verbs_sq_full(struct siw_qp *qp)
 	return qp->sq_tail - atomic_load_explicit(&qp->sq_freed, memory_order_relaxed) >
 	       qp->sq_mask;
 }
+/* Makes the ring: 0 or -ENOMEM. UD: with the first request that goes there. */
+int siw_verbs_sq_make(struct siw_qp *qp);
 /* Copies a checked request into the ring: the WQE, or NULL when it is full. */
 struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length);
 /* Completes the oldest WQE (if it is signalled or failed) and frees its slot. */

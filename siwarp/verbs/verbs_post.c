@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Posting: the checks, the send ring, and how its entries end. */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "rdmap/rdmap_uc.h"
 #include "verbs/verbs_impl.h"
@@ -28,11 +29,17 @@ static void copy_inline(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw
 	}
 }
 
+int siw_verbs_sq_make(struct siw_qp *qp)
+{
+	qp->sq = calloc(qp->cap.max_send_wr, qp->sq_stride);
+	return qp->sq ? 0 : -ENOMEM;
+}
+
 struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
 {
 	struct siw_wqe *wqe;
 
-	if (siw_verbs_sq_full(qp))
+	if (siw_verbs_sq_full(qp) || (__builtin_expect(!qp->sq, 0) && siw_verbs_sq_make(qp)))
 		return NULL;
 	wqe = siw_verbs_wqe(qp, qp->sq_tail);
 	wqe->wr_id = wr->wr_id;
@@ -150,7 +157,8 @@ void siw_verbs_forget(struct siw_qp *qp)
 	siw_lock(&qp->send_lock);
 	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);
-	for (uint32_t i = qp->sq_next; i != qp->sq_tail; i++)
+	/* UD binds no windows, counts no sq_next, and most of its requests never were in the ring. */
+	for (uint32_t i = qp->sq_next; qp->type != SIW_QPT_UD && i != qp->sq_tail; i++)
 		let_go(qp, siw_verbs_wqe(qp, i));
 	if (qp->uc) {
 		siw_rdmap_uc_cut(qp->uc);

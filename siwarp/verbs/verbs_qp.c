@@ -75,8 +75,8 @@ static int make_queues(struct siw_qp *qp)
 			   cap->max_inline_data);
 	qp->sq_stride = (qp->sq_stride + 63) & ~63u;
 	qp->sq_mask = cap->max_send_wr - 1;
-	qp->sq = calloc(cap->max_send_wr, qp->sq_stride);
-	if (!qp->sq)
+	/* A UD send that goes to the socket at once needs no ring, and there may be thousands of QPs. */
+	if (qp->type != SIW_QPT_UD && siw_verbs_sq_make(qp))
 		return -ENOMEM;
 	if (qp->srq) {
 		qp->recvs = qp->srq->recvs;

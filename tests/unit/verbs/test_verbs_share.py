@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,42 @@ def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
         assert [w.wr_id for w in got] == list(range(each))
         assert {(w.status, w.src_qp) for w in got} == {(WCStatus.SUCCESS, a.qps[i].qp_num)}
         assert b.mrs[i].read(32) == pattern(32, i)
+
+
+@pytest.mark.clause("DGRAM-SHARE-3")
+def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Rig) -> None:
+    n, each = 4, 150
+    a, b = Shared(rig, n), Shared(rig, n, max_recv_wr=256)
+    ahs = [rig.ah(qp) for qp in b.qps]
+    done: list[int] = []
+    for i in range(n):
+        b.qps[i].post_recv([RecvWR(k, sg=[b.mrs[i].sge(k, 1)]) for k in range(each)])
+
+    def send(i: int) -> None:
+        out = rig.mr(bytearray(range(each)))
+        for k in range(each):
+            a.qps[i].post_send(
+                SendWR(
+                    k,
+                    sg=[out.sge(k, 1)],
+                    ah=ahs[i],
+                    remote_qpn=b.qps[i].qp_num,
+                    remote_qkey=QKEY + i,
+                )
+            )
+            assert poll(a.cqs[i])[0].ok
+        done.append(i)
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for i in range(n):
+        got = poll(b.cqs[i], each, limit=30)
+        assert {(w.status, w.src_qp) for w in got} == {(WCStatus.SUCCESS, a.qps[i].qp_num)}
+        assert b.mrs[i].read(each) == bytes(range(each))
+    for t in threads:
+        t.join(30)
+    assert sorted(done) == list(range(n))
 
 
 @pytest.mark.clause("DGRAM-SHARE-6")
