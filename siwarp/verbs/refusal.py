@@ -246,13 +246,13 @@ def _send(qp: QP, wr: SendWR) -> str:
             f"{octets} octets inline, but the QP takes {qp.cap.max_inline_data}: send them without "
             "SendFlag.INLINE, or make the QP with QPCap(max_inline_data=...)"
         )
-    uc_has = (WROpcode.SEND, WROpcode.RDMA_WRITE)
-    if qp.qp_type == QPType.UC and opcode not in uc_has:
-        return "a UC QP can SEND and RDMA_WRITE: connect an RC QP for the rest"
     if qp.qp_type == QPType.UD:
         return _ud_send(qp, wr)
     if opcode in (WROpcode.BIND_MW, WROpcode.LOCAL_INV):
         return _local(qp, wr, flags)
+    uc_has = (WROpcode.SEND, WROpcode.RDMA_WRITE)
+    if qp.qp_type == QPType.UC and opcode not in uc_has:
+        return "a UC QP can SEND and RDMA_WRITE: connect an RC QP for the rest"
     return _rc_send(qp, opcode, octets, flags)
 
 
@@ -321,7 +321,7 @@ def binding(qp: QP, rc: int, mw: MW, bind: MWBind) -> Error:
     if number != errno.EINVAL:
         return from_errno(number, what)
     if qp.qp_type == QPType.UD:
-        return Error(number, f"{what}: windows are for the peers of RC queue pairs")
+        return Error(number, f"{what}: windows are for the peers of RC and UC queue pairs")
     if state < QPState.RTS:
         return StateError(number, f"{what}: {_send_state(qp, state)}")
     return Error(number, f"{what}: {_bind_1(qp, mw, bind)}")

@@ -273,7 +273,8 @@ enum siw_revoke_state {
 /* What is left of a window's binding that a bind has ended. */
 struct siw_revoke {
 	enum siw_revoke_state due;
-	uint32_t stag; /* dead; streams may still have answers from there on their way */
+	uint32_t stag;	/* dead; streams may still have answers from there on their way */
+	uint32_t index; /* sq_next then */
 	struct siw_region *region; /* pinned, or NULL */
 };
 

@@ -292,12 +292,12 @@ static int bind_type_1(struct siw_qp *qp, const struct siw_send_wr *wr)
 	int err;
 
 	siw_lock(&qp->send_lock);
-	if (qp->type != SIW_QPT_RC || qp->state < SIW_QPS_RTS) {
+	if (qp->type == SIW_QPT_UD || qp->state < SIW_QPS_RTS) {
 		siw_unlock(&qp->send_lock);
 		return -EINVAL;
 	}
 	err = siw_verbs_mw_post(qp, wr, SIW_MW_TYPE_1);
-	run = siw_verbs_rc_run(qp);
+	run = siw_verbs_run(qp);
 	if (run != SIW_RUN_DONE) {
 		siw_verbs_mark_unsent(qp);
 		siw_verbs_nudge(qp->ctx);
@@ -410,8 +410,8 @@ static bool close_window(struct siw_qp *qp, struct siw_window *w)
 	if (!bound)
 		return false;
 	w->region->pins++;
-	qp->revoke = (struct siw_revoke){ SIW_REVOKE_DUE, w->stag, w->region };
-	qp->cut = siw_rdmap_revoke(qp->stream, w->stag) == 1;
+	qp->revoke = (struct siw_revoke){ SIW_REVOKE_DUE, w->stag, qp->sq_next, w->region };
+	qp->cut = qp->stream && siw_rdmap_revoke(qp->stream, w->stag) == 1;
 	return true;
 }
 
@@ -443,11 +443,11 @@ static int do_bind(struct siw_qp *qp, struct siw_wqe *wqe)
 int siw_verbs_mw_begin(struct siw_qp *qp, struct siw_wqe *wqe)
 {
 	if (wqe->opcode == SIW_WR_BIND_MW)
-		return wqe->bind.window ? do_bind(qp, wqe) : -EINPROGRESS;
+		return qp->revoke.due ? -EINPROGRESS : do_bind(qp, wqe);
 	if (siw_rdmap_stag_invalidate(qp->ctx->port, wqe->rkey, siw_verbs_owner(qp)))
 		return SIW_WC_LOC_PROT_ERR;
 	/* Nobody else's peer could use it. */
-	qp->cut = siw_rdmap_revoke(qp->stream, wqe->rkey) == 1;
+	qp->cut = qp->stream && siw_rdmap_revoke(qp->stream, wqe->rkey) == 1;
 	return qp->cut ? -EINPROGRESS : 0;
 }
 
@@ -465,10 +465,11 @@ void siw_verbs_mw_settle(struct siw_qp *qp, bool last)
 	siw_verbs_revoke_stag_locked(qp->ctx, revoke.stag, last ? qp : NULL);
 	unpin_region(qp->ctx, revoke.region);
 	siw_lock(&qp->send_lock);
-	/* Unless the QP was flushed with that, and its requests are gone. */
+	/* Unless its requests were flushed meanwhile. */
 	if (qp->revoke.due == SIW_REVOKE_BEGUN) {
 		qp->revoke.due = SIW_REVOKE_NONE;
-		siw_verbs_rc_did_local(qp);
+		if (qp->sq_next == revoke.index && qp->sq_next != qp->sq_tail)
+			siw_verbs_rc_did_local(qp);
 	}
 	siw_unlock(&qp->send_lock);
 	siw_verbs_mark_unsent(qp);

@@ -149,9 +149,17 @@ static void flush_sends(struct siw_qp *qp)
 
 int siw_verbs_uc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 {
-	int64_t length = check(qp, wr);
+	int64_t length;
 	struct siw_wqe *wqe;
+	int err;
 
+	if (__builtin_expect(siw_verbs_is_local(wr->opcode), 0)) {
+		err = siw_verbs_mw_post(qp, wr, SIW_MW_TYPE_2);
+		if (!err && qp->state == SIW_QPS_SQE)
+			flush_sends(qp);
+		return err;
+	}
+	length = check(qp, wr);
 	if (length < 0)
 		return (int)length;
 	wqe = siw_verbs_wqe_put(qp, wr, (uint64_t)length);
@@ -174,10 +182,26 @@ static void mark(struct siw_qp *qp, struct siw_wqe *wqe, int err)
 	qp->failing |= wqe->status == SIW_WC_LOC_PROT_ERR;
 }
 
-/* Begins the next request: 0, or not 0 when nothing more can begin now. */
-static int begin_next(struct siw_qp *qp)
+/* What happens at this end alone is done when it begins; as begin_next. */
+static __attribute__((cold, noinline)) int begin_local(struct siw_qp *qp, struct siw_wqe *wqe)
 {
-	struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_next);
+	int r = siw_verbs_mw_begin(qp, wqe);
+
+	if (r == -EINPROGRESS)
+		return -EAGAIN;
+	if (!r) {
+		siw_verbs_rc_did_local(qp);
+		return 0;
+	}
+	qp->sq_next++;
+	wqe->state = SIW_WQE_DONE;
+	wqe->status = (uint8_t)r;
+	qp->failing = true;
+	return r;
+}
+
+static int begin_sent(struct siw_qp *qp, struct siw_wqe *wqe)
+{
 	struct siw_rdmap_op op = {
 		.opcode = wqe->opcode == SIW_WR_RDMA_WRITE  ? SIW_RDMAP_WRITE
 			  : wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE
@@ -199,6 +223,15 @@ static int begin_next(struct siw_qp *qp)
 	if (err)
 		mark(qp, wqe, err);
 	return err;
+}
+
+/* Begins the next request: 0, or not 0 when nothing more can begin now. */
+static int begin_next(struct siw_qp *qp)
+{
+	struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_next);
+
+	return __builtin_expect(siw_verbs_is_local(wqe->opcode), 0) ? begin_local(qp, wqe)
+								    : begin_sent(qp, wqe);
 }
 
 static bool may_begin(const struct siw_qp *qp)
@@ -262,7 +295,8 @@ static void reap(struct siw_qp *qp)
 			return;
 		if (wqe->state == SIW_WQE_BEGUN) {
 			siw_verbs_wqe_finish(qp, wqe, SIW_WC_SUCCESS, 0);
-		} else if (wqe->status == SIW_WC_LOC_PROT_ERR) {
+		} else if (wqe->status == SIW_WC_LOC_PROT_ERR ||
+			   wqe->status == SIW_WC_MW_BIND_ERR) {
 			fail(qp, wqe);
 			return;
 		} else {

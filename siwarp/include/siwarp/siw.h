@@ -301,12 +301,12 @@ struct siw_mw_bind {
 };
 
 /*
- * A window: what of a region peers may touch, and how, changed by requests on RC queue pairs. A bind
+ * A window: what of a region peers may touch, and how, changed by requests on RC and UC queue pairs. A bind
  * or an invalidation takes effect when its turn in the send queue comes: who is told the key by a Send
  * behind the bind finds the window open, and when the completion of an invalidation (of a bind elsewhere, of the
  * siw_dealloc_mw) is there, no octet behind the old key changes any more. What of a Read's answer TCP
  * has not taken then cannot be recalled: that stream is reset. A key that names nothing ends the peer's
- * connection with a Terminate. A window grants nothing locally, and remote writing only in a region with local writing.
+ * connection with a Terminate (of UC, that message alone is dropped). A window grants nothing locally, and remote writing only in a region with local writing.
  *
  * Type 1 is bound by siw_bind_mw and belongs to its PD: the peers of all its QPs may use it. It gets a
  * new key, as unpredictable as any STag, at each bind, which ends the binding before; a bind of length 0
@@ -647,7 +647,7 @@ enum siw_wr_opcode {
 	 */
 	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* if it is wr.atomic.compare_add: wr.atomic.swap */
 	SIW_WR_ATOMIC_FETCH_AND_ADD = 6, /* adds wr.atomic.compare_add */
-	SIW_WR_LOCAL_INV = 7,		 /* RC, as all below */
+	SIW_WR_LOCAL_INV = 7,		 /* RC and UC: at this end alone */
 	SIW_WR_BIND_MW = 8,
 	SIW_WR_SEND_WITH_INV = 9,
 	/*
@@ -839,7 +839,7 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
  * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV happen at this end, in their turn; with SIW_SEND_FENCE after the
  * Reads that were posted before. They have no elements. -EINVAL: no window or none of type 2, a window or
  * region of another device, flags other than those of siw_mw_bind_info, SIW_SEND_INLINE. A bind completes
- * with MW_BIND_ERR, and the QP goes to ERR, if window, region and QP are not of one PD, the window is
+ * with MW_BIND_ERR, and the QP goes to ERR (UC: SQE), if window, region and QP are not of one PD, the window is
  * bound already, the rkey is another's, the region is closed or has no SIW_ACCESS_MW_BIND, it does not hold
  * the range, lacks the local writing that remote writing and atomics need, or the length is 0. LOCAL_INV does so with
  * LOC_PROT_ERR unless invalidate_rkey is that of a window of type 2 bound to this QP, or of a live region of siw_reg_mr_qp

@@ -154,7 +154,7 @@ ROWS: list[Row] = [
         lambda w: bind_1(w.ud(), one(w), info(w)),
         Plain,
         EINVAL,
-        "RC queue pairs",
+        "RC and UC queue pairs",
     ),
     (
         "a bind before connecting",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hostile.peer import accept_raw
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
+from unit.verbs.uc_harness import Ends
 from unit.verbs.verbs_harness import Rig, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
@@ -383,6 +384,53 @@ def test_a_region_goes_once_its_windows_are_invalid_though_a_peer_still_reads(tw
     mw.close()
 
 
+# ---- UC
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
+    ends = Ends(rig, size=64)
+    mr = MR(rig.pd, bytearray(64), LOCAL | BIND)
+    mw = MW(rig.pd, kind)
+    remote = mw.bind(ends.b, mr, 8, 16, access=AccessFlag.REMOTE_WRITE)
+    assert poll(ends.idle)[0].check().opcode == WCOpcode.BIND_MW
+    ends.send(b"through", opcode=WROpcode.RDMA_WRITE, remote=remote)
+    assert ends.sent()[0].ok
+    until(lambda: ends.rcq.poll() == [] and mr.read(7, 8) == b"through")
+    mw.invalidate(ends.b)
+    assert poll(ends.idle)[0].ok
+    ends.recv(1)
+    ends.send(b"no more", opcode=WROpcode.RDMA_WRITE, remote=remote)
+    ends.send(b"behind")
+    assert [wc.ok for wc in ends.sent(2)] == [True, True]
+    assert ends.received()[0].ok  # in order behind the Write, which found nothing
+    assert mr.read() == bytes(8) + b"through" + bytes(49)
+    mw.close()
+    mr.close()
+
+
+def test_a_bind_that_fails_takes_a_uc_queue_pair_to_sqe_and_the_rest_flush(rig: Rig) -> None:
+    ends = Ends(rig, size=64)
+    mr, mw = MR(rig.pd, bytearray(64), LOCAL), MW(rig.pd)
+    ends.a.modify(QPAttr(qp_state=QPState.SQD))
+    for wr_id in (1, 2):
+        mw.bind(ends.a, mr, wr_id=wr_id)
+    mw.invalidate(ends.a, wr_id=3)
+    ends.a.modify(QPAttr(qp_state=QPState.RTS))
+    done = [(wc.wr_id, wc.status) for wc in ends.sent(3)]
+    flushed = WCStatus.WR_FLUSH_ERR
+    assert done == [(1, WCStatus.MW_BIND_ERR), (2, flushed), (3, flushed)]
+    assert ends.a.qp_state == QPState.SQE
+    mw.bind(ends.a, mr, wr_id=4)
+    assert ends.sent()[0].status == flushed
+    ends.a.to_rts()
+    mr.rereg(access=LOCAL | BIND)
+    mw.bind(ends.a, mr)
+    assert ends.sent()[0].ok
+    mw.close()
+    mr.close()
+
+
 # ---- what cannot be bound, and what holds what
 
 
@@ -418,6 +466,21 @@ def test_a_bind_that_reaches_too_far_fails_in_its_turn(two: Wire, kind: MWType, 
         "wraps": (mr.addr, 2**64 - 1),
     }.get(why, (mr.addr, 4096))
     assert bad_bind(b, mw, MWBindInfo(mr, addr, length, RW)) == WCStatus.MW_BIND_ERR
+    mw.close()
+    mr.close()
+
+
+def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(two: Wire) -> None:
+    a, b = opened(two, persona=Persona.ROCE)
+    mr, mw = region(b, 4096, LOCAL), MW(b.rig.pd)
+    a.recv(1)
+    b.post(SEND, 1, length=8, flags=0)
+    b.post(SEND, 2, length=0)
+    a.recv(2)
+    mw.bind(b.qp, mr, wr_id=3)
+    done = [(wc.wr_id, wc.status) for wc in poll(b.scq, 2)]
+    assert done == [(2, WCStatus.SUCCESS), (3, WCStatus.MW_BIND_ERR)]
+    assert [wc.ok for wc in poll(a.rcq, 2)] == [True, True]
     mw.close()
     mr.close()
 
