@@ -12,9 +12,22 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
+from scapy.sendrecv import sniff
+from scapy.sessions import DefaultSession
 from scapy.utils import wrpcap, wrpcapng
 
-from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPAReply, MPARequest, Opcode, ReadRequest
+from siwarp.inspect import (
+    FPDU,
+    MPA,
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    ReadRequest,
+    split_stream,
+    tcp_streams,
+)
 
 CAPTURES = Path(__file__).resolve().parents[2] / "captures"
 # Addresses are given: scapy would ask the network for those left open.
@@ -121,3 +134,28 @@ def written(packets: list[Packet], path: Path) -> Path:
     """The packets as a file: pcapng or pcap by its suffix."""
     (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
     return path
+
+
+def sniffed(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
+    if isinstance(packets, Path):
+        return list(sniff(offline=str(packets), session=session, quiet=True))
+    return list(sniff(offline=packets, session=session, quiet=True))
+
+
+def frames(packets: list[Packet], source_port: int) -> list[bytes]:
+    """The octets of all frames that one end sent."""
+    found = []
+    for packet in packets:
+        if MPA in packet and packet[TCP].sport == source_port:
+            found += [bytes(frame) for frame in packet[MPA].frames]
+    return found
+
+
+def sent(file: Path) -> dict[int, list[bytes]]:
+    """The same from the whole streams, cut without a session."""
+    found = {}
+    for direction, octets in tcp_streams(sniffed(file, DefaultSession)).items():
+        cut = split_stream(octets)
+        assert cut.startup is not None and cut.rest == b""
+        found[direction.source_port] = [bytes(cut.startup), *map(bytes, cut.fpdus)]
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,20 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
-from scapy.sendrecv import sniff
 from scapy.sessions import DefaultSession, TCPSession
 from unit.inspect.inspect_harness import (
     CAPTURES,
     A,
     B,
     Link,
+    frames,
     send,
+    sent,
+    sniffed,
     startup,
     tagged,
     with_markers,
 )
 
-import siwarp as package
 from siwarp.inspect import (
     FPDU,
     MPA,
@@ -36,7 +36,6 @@ from siwarp.inspect import (
     MPAStartup,
     Opcode,
     bind_mpa,
-    split_stream,
     tcp_streams,
     unbind_mpa,
 )
@@ -52,31 +51,6 @@ def bound(port: int) -> Iterator[None]:
         yield
     finally:
         unbind_mpa(port)
-
-
-def sniffed(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
-    if isinstance(packets, Path):
-        return list(sniff(offline=str(packets), session=session, quiet=True))
-    return list(sniff(offline=packets, session=session, quiet=True))
-
-
-def frames(packets: list[Packet], source_port: int) -> list[bytes]:
-    """The octets of all frames that one end sent."""
-    found = []
-    for packet in packets:
-        if MPA in packet and packet[TCP].sport == source_port:
-            found += [bytes(frame) for frame in packet[MPA].frames]
-    return found
-
-
-def sent(file: Path) -> dict[int, list[bytes]]:
-    """The same from the whole streams, cut without a session."""
-    found = {}
-    for direction, octets in tcp_streams(sniffed(file, DefaultSession)).items():
-        cut = split_stream(octets)
-        assert cut.startup is not None and cut.rest == b""
-        found[direction.source_port] = [bytes(cut.startup), *map(bytes, cut.fpdus)]
-    return found
 
 
 @pytest.mark.parametrize("session", [TCPSession, FPDUSession])
@@ -193,23 +167,6 @@ def test_frames_of_a_session_have_their_fields() -> None:
     assert isinstance(last, FPDU)
     assert (last.ulpdu.msn, last.ulpdu.payload.load, last.crc) == (9, b"hello", last.crc_expected())
     assert isinstance(sniffed(link.packets, FPDUSession)[3][MPA].frames[0], MPAStartup)
-
-
-def test_our_own_capture_of_both_ends_is_sniffed_whole(tmp_path: Path) -> None:
-    file = tmp_path / "x.pcapng"
-    with (
-        package.capture(file),
-        package.listen(("127.0.0.1", 0)) as listener,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        accepting = pool.submit(listener.accept)
-        with package.connect(listener.address) as conn, accepting.result() as other:
-            for n in range(20):
-                conn.send(bytes([n]) * 1000 * n)
-                assert len(other.recv()) == 1000 * n
-    packets = sniffed(file, FPDUSession)
-    for port, octets in sent(file).items():
-        assert frames(packets, port) == octets
 
 
 @settings(max_examples=100, deadline=None)

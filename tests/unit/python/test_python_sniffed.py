@@ -1,0 +1,28 @@
+"""What siwarp captures of its own connections, as scapy's sniff reads it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from unit.inspect.inspect_harness import frames, sent, sniffed
+
+import siwarp
+from siwarp.inspect import FPDUSession
+
+
+def test_our_own_capture_of_both_ends_is_sniffed_whole(tmp_path: Path) -> None:
+    file = tmp_path / "x.pcapng"
+    with (
+        siwarp.capture(file),
+        siwarp.listen(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        accepting = pool.submit(listener.accept)
+        with siwarp.connect(listener.address) as conn, accepting.result() as other:
+            for n in range(20):
+                conn.send(bytes([n]) * 1000 * n)
+                assert len(other.recv()) == 1000 * n
+    packets = sniffed(file, FPDUSession)
+    for port, octets in sent(file).items():
+        assert frames(packets, port) == octets
