@@ -67,7 +67,7 @@ class RDDatagram(Packet):
         XIntField("acknowledged", 0),
         ShortField("credit", 0),
         ByteField("ird", 0),
-        FlagsField("rd_flags", 0, 8, ["ACK_NOW", "PROBED", "UNKNOWN"]),
+        FlagsField("rd_flags", 0, 8, ["PROBED", "UNKNOWN"]),
         StrLenField("body", b"", length_from=_body_len),
         XLEIntField("crc", None),
     ]
@@ -89,7 +89,7 @@ class RDDatagram(Packet):
         return crc32c(bytes(self)[:-CRC_LEN])
 
     def received(self) -> set[int]:
-        """The PSNs that an ACK's bitmap has: bit i, from an octet's lowest on, is PSN acknowledged + i."""
+        """The PSNs that an ACK's bitmap has: bit i, from an octet's lowest on, is acknowledged + i."""
         return {
             (self.acknowledged + i) & 0xFFFFFFFF
             for i in range(8 * len(self.body))

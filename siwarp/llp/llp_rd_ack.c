@@ -100,7 +100,7 @@ void siw_llp_rd_acked(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wi
 	int32_t ahead = (int32_t)(ntohl(wire->acknowledged) - peer->epoch - (uint32_t)peer->una);
 	struct siw_rd_tx *tx = peer->tx;
 	struct gain gain = { 0 };
-	uint64_t to = peer->una + (uint64_t)ahead;
+	uint64_t before = tx ? tx->in_flight : 0, to = peer->una + (uint64_t)ahead;
 
 	if (ahead < 0)
 		return; /* an old one that was overtaken */
@@ -122,7 +122,7 @@ void siw_llp_rd_acked(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wi
 		if (tx->high > peer->una)
 			find_lost(peer, &gain);
 		siw_rd_cc_ack(&peer->cc, now, gain.octets, tx->in_flight, peer->datagram,
-			      peer->full);
+			      peer->full || before * 4 >= peer->cc.cwnd * 3);
 		peer->full = false;
 	}
 	if (gain.lost)

@@ -14,6 +14,7 @@
 #define LOCAL_CWND  (128u << 10)
 #define NOISE_SHARE 2600 /* of 65536: 4% */
 #define BETA_10	    7	 /* what a reduction leaves, in tenths */
+#define REST_ROUNDS 4	 /* after a reduction, before the next: that long it takes to show */
 #define C_10	    4	 /* CUBIC's C, in tenths of datagrams per second cubed */
 
 static uint64_t greater(uint64_t a, uint64_t b)
@@ -108,7 +109,7 @@ static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to, uint32_t mss
 	cc->cwnd = greater(to, least_window(cc, mss));
 	cc->ssthresh = cc->cwnd;
 	cc->epoch = now;
-	cc->reduced = true;
+	cc->rest = REST_ROUNDS;
 	/* K = cbrt(W_max (1 - beta) / C) seconds; in milliseconds, 10^9 more under the root. */
 	datagrams = (cc->w_max > cc->cwnd ? cc->w_max - cc->cwnd : 0) / mss;
 	cc->k = cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10) * MS;
@@ -183,7 +184,8 @@ static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 	cc->round_delivered = cc->delivered;
 	cc->round_lost = cc->lost;
 	cc->round_start = now;
-	cc->reduced = false;
+	if (cc->rest)
+		cc->rest--;
 }
 
 void siw_rd_cc_ack(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint64_t in_flight,
@@ -201,7 +203,7 @@ void siw_rd_cc_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_
 	uint64_t share = cc->cwnd * BETA_10 / 10;
 
 	cc->lost += octets;
-	if (cc->reduced)
+	if (cc->rest)
 		return;
 	if (cc->noise > NOISE_SHARE)
 		reduce(cc, now, share, mss);
@@ -213,7 +215,7 @@ void siw_rd_cc_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_
 
 void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 {
-	if (!cc->reduced)
+	if (!cc->rest)
 		reduce(cc, now, cc->cwnd * BETA_10 / 10, mss);
 	cc->ssthresh = cc->cwnd;
 	cc->cwnd = least_window(cc, mss);

@@ -32,7 +32,7 @@ struct siw_rd_cc {
 	uint64_t round_rtt; /* least of this round */
 	uint64_t noise;	    /* smoothed share of losses, in 1/65536 */
 	uint64_t rate;	    /* delivered a second, the greatest of late */
-	bool reduced;	    /* in this round already */
+	uint8_t rest;	    /* rounds until a reduction may follow the last */
 	uint8_t slow_rounds;
 };
 

@@ -98,9 +98,8 @@ struct siw_llp_rd_peer {
 	bool held;
 	bool expect;
 	bool has_cookie;
-	bool verify;  /* long idle: asked whether it still knows this life */
-	bool full;    /* the window held something back since the last acknowledgement */
-	bool ack_now; /* the segment that is offered asked for it */
+	bool verify; /* long idle: asked whether it still knows this life */
+	bool full;   /* the window held something back since the last acknowledgement */
 	uint8_t backoff;
 	uint8_t rtos; /* in a row */
 	uint8_t due_acks;

@@ -105,7 +105,7 @@ void siw_llp_rd_mtu_lower(struct siw_llp_rd_peer *peer, uint32_t octets, uint64_
 	if (!to)
 		return;
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
-	peer->datagram = to;
+	__atomic_store_n(&peer->datagram, to, __ATOMIC_RELAXED);
 	peer->probe = 0;
 	peer->probe_ns = now + PROBE_AFTER;
 	siw_llp_rd_due(peer, peer->probe_ns);
@@ -152,7 +152,7 @@ void siw_llp_rd_mtu_probed(struct siw_llp_rd_peer *peer, uint32_t psn)
 {
 	if (psn != peer->probe_psn || !peer->probe)
 		return;
-	peer->datagram = peer->probe;
+	__atomic_store_n(&peer->datagram, peer->probe, __ATOMIC_RELAXED);
 	peer->probe = 0;
 	peer->probe_ns = SIW_RD_NEVER;
 	if (peer->datagram == peer->mtu_max)

@@ -262,7 +262,7 @@ void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind)
 	peer->since_ns = 0;
 	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
 	peer->backoff = peer->rtos = peer->due_acks = 0;
-	peer->held = peer->verify = peer->full = peer->ack_now = false;
+	peer->held = peer->verify = peer->full = false;
 	peer->expect = false;
 	peer->credit = 0;
 	peer->ird = 0;

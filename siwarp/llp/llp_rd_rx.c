@@ -145,7 +145,6 @@ void siw_llp_rd_data(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wir
 		rd->offered = peer;
 		rd->direct = true;
 		rd->direct_len = len;
-		peer->ack_now = wire->flags & SIW_RD_ACK_NOW;
 		return;
 	}
 	if (!fits(peer, index, len) || !keep(peer, index, len)) {
@@ -168,7 +167,7 @@ static void accept_next(struct siw_llp_rd_peer *peer)
 	rd->offered = NULL;
 	if (rd->direct) {
 		peer->rcv++;
-		siw_llp_rd_ack_due(peer, peer->ack_now, rd->now);
+		siw_llp_rd_ack_due(peer, false, rd->now);
 		return;
 	}
 	drop_held(peer, slot_of(peer->rx, peer->rcv));

@@ -40,10 +40,8 @@ struct siw_rd_wire {
 #define SIW_RD_LEN 28
 _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 
-#define SIW_RD_ACK_NOW 0x01 /* DATA: the sender waits for the acknowledgement */
-#define SIW_RD_PROBED  0x02 /* ACK: answers the PROBE of that PSN */
-#define SIW_RD_UNKNOWN \
-	0x04 /* BYE: no such pair of epochs is known here; else: the endpoint closed */
+#define SIW_RD_PROBED  0x01 /* ACK: answers the PROBE of that PSN */
+#define SIW_RD_UNKNOWN 0x02 /* BYE: of epochs that are not known here; else the endpoint closed */
 
 struct siw_rd_cookie {
 	uint32_t made; /* milliseconds on the challenger's clock */

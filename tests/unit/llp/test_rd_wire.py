@@ -1,4 +1,4 @@
-"""What an endpoint of reliable datagrams says on the wire, and what it makes of what is said to it."""
+"""What an endpoint of reliable datagrams says on the wire, and what it makes of what it is told."""
 
 from __future__ import annotations
 
