@@ -35,8 +35,8 @@
 	X(err_limited, "error messages not sent: the limit to one source or in all")      \
 	X(err_unsent, "error messages not sent: nobody to tell, or the socket refused")   \
 	X(err_received, "error messages received about messages sent")                    \
-	X(err_stale, "error messages dropped: about nothing sent there lately")           \
-	X(err_malformed, "error messages dropped: not laid out as one")                   \
+	X(err_stale, "datagrams dropped: errors about nothing sent there lately")         \
+	X(err_malformed, "datagrams dropped: errors that are not laid out as one")        \
 	X(err_lost, "errors lost because a queue pair's error queue was full")            \
 	X(drop_late, "UC datagrams dropped: another came before that was sent later")     \
 	X(drop_partial, "UC datagrams dropped: of a message of which others are missing") \

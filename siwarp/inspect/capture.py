@@ -32,6 +32,7 @@ from siwarp.inspect.messages import (
     Stream,
     fields_of,
     judge_header,
+    judge_plain,
     judge_terminate,
     kind_of,
     name_of,
@@ -248,6 +249,8 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Any]:
         message.blame("wrong CRC", "RFC5041-3-07")
     if packet.comment is None and not packet.missing:
         judge_header(message, header)
+        if header is not None:
+            judge_plain(message, header)
     if not packet.missing and header is not None and header.opcode == Opcode.TERMINATE:
         quoted = judge_terminate(message, payload)
     return message, quoted

@@ -226,6 +226,14 @@ def judge_header(message: Message, header: Header | None) -> None:
         message.blame(f"{kind_of(header)} in {word} segments", clause)
 
 
+def judge_plain(message: Message, header: Header) -> None:
+    """Note what a plain segment on UD has that none may have."""
+    if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE):
+        message.blame(f"{kind_of(header)} on UD", "DGRAM-UD-2")
+    elif not header.last or header.mo:
+        message.blame("a part of a message on UD", "DGRAM-UD-1")
+
+
 def judge_terminate(message: Message, payload: bytes) -> Any:
     """Note a Terminate's three numbers in fields and words; what it quotes, None if nothing."""
     try:

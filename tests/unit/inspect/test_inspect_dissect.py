@@ -374,6 +374,25 @@ def ud(msn: int = 1, payload: bytes = b"", **more: int) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(msn=msn, q_key=5, **more) / Raw(payload)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "error", "clause"),
+    [
+        ({"opcode": 4}, "SEND_INVALIDATE on UD", "DGRAM-UD-2"),
+        ({"opcode": 6}, "SEND_SE_INVALIDATE on UD", "DGRAM-UD-2"),
+        ({"l": 0}, "a part of a message on UD", "DGRAM-UD-1"),
+        ({"mo": 5}, "a part of a message on UD", "DGRAM-UD-1"),
+        ({"opcode": 5}, None, None),
+    ],
+)
+def test_what_ud_has_not_is_told_with_its_requirement(
+    tmp_path: Path, fields: dict[str, int], error: str | None, clause: str | None
+) -> None:
+    link = Link()
+    link.packets = [datagram(ud(1, b"x", **fields))]
+    (message,) = seen(link, tmp_path).messages
+    assert (message.error, message.clause) == (error, clause)
+
+
 def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> None:
     told = Terminate(
         layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=23, quoted_ddp=QuotedUntagged(msn=2)

@@ -24,7 +24,7 @@ from unit.verbs.errq_harness import (
 from unit.verbs.verbs_harness import Rig, counted, counter, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
-from siwarp.inspect import ud_qn
+from siwarp.inspect import examine, ud_qn
 from siwarp.verbs import (
     QP,
     ErrorOrigin,
@@ -37,6 +37,7 @@ from siwarp.verbs import (
     SendWR,
     StateError,
     WCStatus,
+    capture,
 )
 
 ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
@@ -507,3 +508,35 @@ def test_a_program_in_c_meets_errors_reads_them_and_goes_on(build_dir: Path) -> 
         [build_dir / "tests/c/siw-test-errors"], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
+    rig: Rig, tmp_path: Path
+) -> None:
+    file = tmp_path / "errors.pcapng"
+    with capture(file), Stranger() as who:
+        qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
+        before = counter("err_stale")
+        for octets in (
+            datagram(b"x", opcode=4, msn=9),
+            datagram(b"short", opcode=7, qn=2),
+            error_message(77),
+        ):
+            who.sendto(octets, qp.addr)
+        until(lambda: qp.rcq.poll(1) or counter("err_stale") == before + 1)
+        read_error(who.recv(1 << 16))
+    found = {(m.source == qp_name(qp), m.dropped or "", m.clause) for m in examine(file).messages}
+    assert found == {
+        (False, "drop_opcode: unknown or unexpected RDMAP opcode", "RFC5040-7.2-07"),
+        (True, "", "RFC5040-4.8-03"),
+        (False, "err_malformed: errors that are not laid out as one", "DGRAM-ERR-12"),
+        (False, "err_stale: errors about nothing sent there lately", "DGRAM-ERR-9"),
+    }
+    (answer,) = (m for m in examine(file).messages if m.source == qp_name(qp))
+    (cause,) = (m for m in examine(file).messages if m.fields.get("msn") == 9)
+    assert answer.about == cause.number
+
+
+def qp_name(qp: QP) -> str:
+    """A queue pair's address as captures have it."""
+    return f"{qp.addr[0]}:{qp.addr[1]}"
