@@ -372,11 +372,6 @@ void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
 	(void)sock, (void)token;
 }
 
-void siw_llp_shared(struct siw_llp_sock *sock)
-{
-	(void)sock;
-}
-
 int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
 		     void *token, struct siw_llp_sock **out)
 {
