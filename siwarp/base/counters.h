@@ -42,6 +42,10 @@
 	X(drop_partial, "UC datagrams dropped: of a message of which others are missing") \
 	X(drop_access, "datagrams dropped: Writes to what this end does not grant")       \
 	X(uc_missing, "UC datagrams that did not come, as their numbers tell")            \
+	X(record_partial, "Write-Records told of which octets are missing")               \
+	X(record_early, "Write-Records ended early: too many were in process")            \
+	X(record_full, "datagrams dropped: no room for one more Write-Record")            \
+	X(record_ranges, "datagrams of Write-Records not noted: too many gaps")           \
 	X(send_errors, "sends that the socket refused")                                   \
 	X(terminate_tx, "Terminate messages sent")                                        \
 	X(terminate_rx, "Terminate messages received")                                    \

@@ -75,6 +75,10 @@
 	  "milliseconds without traffic after which an RD peer may be forgotten for another") \
 	X(rd_datagram, "SIWARP_RD_DATAGRAM", "--rd-datagram", 0, 0, 65507,                    \
 	  "octets of the longest RD datagram; 0: what the path takes")                        \
+	X(rec_window_us, "SIWARP_REC_WINDOW_US", "--rec-window-us", 2000, 0, 1000000,         \
+	  "microseconds a Write-Record waits for what comes behind its last segment")         \
+	X(rec_timeout_ms, "SIWARP_REC_TIMEOUT_MS", "--rec-timeout-ms", 100, 1, 60000,         \
+	  "milliseconds of silence after which a Write-Record is over")                       \
 	X(crc, "SIWARP_CRC", "--crc", 1, 0, 1,                                                \
 	  "1: ask for CRC32C on connections and use it on datagrams")                         \
 	X(markers, "SIWARP_MARKERS", "--markers", 0, 0, 1,                                    \

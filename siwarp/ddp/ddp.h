@@ -483,6 +483,37 @@ int siw_ddp_dgram_group_sender(struct siw_ddp_dgram *dgram, const char *netdev, 
 /* Its payload, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
+ * Behind the LLP header (type Record) a datagram may bring one tagged segment: *seg has tagged set, and then
+ * ulp_word (the Q_Key) and qn (indexes) too, which the LLP header brought.
+ *
+ * Places its payload but for the first head octets: 0; -EACCES (*err), nothing was written. right: as
+ * siw_ddp_rx_place.
+ */
+int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
+			       uint32_t pd, uint32_t head, uint32_t right,
+			       struct siw_wire_err *err);
+/* Octets of payload, of those head octets too, that such a datagram to dest brings without fragments. */
+int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
+/* Sends such a datagram: octets offset to offset + length of sgl, behind head. As siw_ddp_dgram_tx. */
+#define SIW_DDP_TAGGED_HEAD 24
+struct siw_ddp_dgram_tagged {
+	const struct siw_addr *dest;
+	uint8_t dest_index, source_index;
+	uint32_t qkey;
+	bool last;
+	uint8_t ulp_octet;
+	uint32_t stag;
+	uint64_t to; /* of the first octet behind head */
+	const void *head;
+	uint32_t head_len; /* at most SIW_DDP_TAGGED_HEAD */
+	const struct siw_sge *sgl;
+	int nsge;
+	bool internal;
+	uint32_t pd;
+	uint64_t offset, length;
+};
+int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg);
+/*
  * Takes the oldest buffer of the queue and fills it: 1 delivered; -ENOBUFS no buffer (dropped and
  * counted); -EMSGSIZE message longer than the buffer (buffer taken: *delivery holds its cookie and
  * the message's length, nothing written); -EACCES a key of the buffer is bad, or its memory is not

@@ -16,10 +16,9 @@
 #include "base/crc32c.h"
 #include "base/guard.h"
 #include "base/list.h"
-#include "ddp/ddp_impl.h"
-#include "llp/llp.h"
+#include "ddp/ddp_dgram_impl.h"
 
-#define CRC_LEN	 4
+#define CRC_LEN	 SIW_DDP_DGRAM_CRC
 #define OVERHEAD (SIW_DDP_UNTAGGED + CRC_LEN)
 /*
  * Up to here a message is copied into one buffer: one pass makes copy and CRC, one iovec goes down.
@@ -164,19 +163,6 @@ void siw_ddp_watch_close(struct siw_ddp_watch *watch)
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-struct siw_ddp_dgram {
-	struct siw_ddp_port *port;
-	struct siw_llp_sock *sock;
-	bool crc; /* of all that share the socket: it is checked before one knows who is meant */
-	uint32_t max;
-	uint32_t rx_payload;	 /* of the datagram in the port's buffer */
-	struct siw_link sharers; /* of the socket, itself among them; progress lock */
-	/* Sending, under the QP's send lock: a cache line of its own. */
-	_Alignas(64) uint32_t msn;
-	uint32_t error_msn; /* of queue 2 */
-	uint32_t train_max; /* octets of a datagram that a train may be made of; 0: none */
-};
-
 int siw_ddp_dgram_open(struct siw_ddp_port *port, const struct siw_ddp_dgram_attr *attr,
 		       struct siw_ddp_dgram **out)
 {
@@ -253,12 +239,6 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
 	return dgram->max;
 }
 
-static void put_crc(uint8_t *at, uint32_t crc)
-{
-	crc = htole32(crc);
-	memcpy(at, &crc, CRC_LEN);
-}
-
 /* Header (already there), payload and CRC at out: their octets; 0: the payload is not there. */
 static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov, int n)
 {
@@ -273,7 +253,7 @@ static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct
 			       : siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
 			return 0;
 	}
-	put_crc(at, crc);
+	siw_ddp_put_crc(at, crc);
 	return (size_t)(at - out) + CRC_LEN;
 }
 
@@ -301,7 +281,7 @@ static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struc
 			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
 				return -EFAULT;
 	}
-	put_crc(tail, crc);
+	siw_ddp_put_crc(tail, crc);
 	all[n + 1] = (struct iovec){ tail, CRC_LEN };
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
@@ -454,6 +434,26 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+/* Whether it has the LLP header and, behind that, a tagged segment. */
+static __attribute__((noinline)) bool is_record(const uint8_t *buf, size_t len)
+{
+	return len >= SIW_DDP_RECORD_OVERHEAD && buf[0] == siw_dgram_first(SIW_DGRAM_RECORD) &&
+	       (buf[SIW_DGRAM_LEN] & (SIW_DDP_T | SIW_DDP_DV_MASK)) == (SIW_DDP_T | SIW_DDP_DV);
+}
+
+/* Its segment, with what the LLP header says of it. */
+static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t len,
+						   struct siw_ddp_seg *seg)
+{
+	struct siw_dgram_wire head;
+
+	memcpy(&head, buf, sizeof(head));
+	siw_ddp_parse(buf + SIW_DGRAM_LEN, len - SIW_DGRAM_LEN - CRC_LEN, seg);
+	seg->ulp_word = be32toh(head.qkey);
+	seg->qn = (uint32_t)head.dest_index << 8 | (uint32_t)head.source_index << 16;
+	seg->msn = be32toh(head.psn);
+}
+
 /* Whether the datagram in the buffer may be acted upon at all; counts it if not. */
 static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
 {
@@ -468,7 +468,7 @@ static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len
 		siw_drop(SIW_COUNTER_drop_crc);
 		return false;
 	}
-	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
+	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !is_record(buf, len)) {
 		siw_drop(SIW_COUNTER_drop_version);
 		return false;
 	}
@@ -487,6 +487,10 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 			return 0;
 		if (!credible(dgram, buf, (size_t)len))
 			continue;
+		if (__builtin_expect(siw_dgram_is(buf[0]), 0)) {
+			parse_record(buf, (uint32_t)len, seg);
+			return 1;
+		}
 		if (buf[0] & SIW_DDP_T) { /* it has no Q_Key, so nobody vouches for it */
 			siw_drop(SIW_COUNTER_drop_header);
 			continue;
@@ -520,7 +524,9 @@ int siw_ddp_dgram_group_sender(struct siw_ddp_dgram *dgram, const char *netdev, 
 
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
 {
-	return dgram->port->dgram_buf + SIW_DDP_UNTAGGED;
+	const uint8_t *buf = dgram->port->dgram_buf;
+
+	return buf + (siw_dgram_is(buf[0]) ? SIW_DGRAM_LEN + SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 }
 
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,

@@ -20,9 +20,11 @@ from scapy.fields import (
     ByteField,
     IntField,
     PacketLenField,
+    ShortField,
     XByteField,
     XIntField,
     XLEIntField,
+    XLongField,
 )
 from scapy.packet import Packet, bind_top_down
 
@@ -168,6 +170,23 @@ class UCDatagram(LLPDatagram):
 
     name = "datagram-iWARP UC"
     fields_desc: ClassVar[list[Any]] = [*llp_fields(1), *LLPDatagram.fields_desc[-2:]]
+
+
+class RecordHeader(Packet):
+    """RDMAP's header in each segment of a Write-Record, which has the private opcode: 20 octets.
+
+    `to` is the tagged offset of the message's first octet, `length` its octets in all.
+    """
+
+    name = "Write-Record"
+    fields_desc: ClassVar[list[Any]] = [
+        ByteField("subcode", 3),
+        XByteField("flags", 0),
+        ShortField("reserved", 0),
+        IntField("message_id", 1),
+        XLongField("to", 0),
+        IntField("length", 0),
+    ]
 
 
 class RecordDatagram(LLPDatagram):

@@ -284,6 +284,7 @@ enum siw_rdmap_event_kind {
 	 */
 	SIW_RDMAP_BAD_RECV,
 	SIW_RDMAP_BAD_MSG, /* datagram: whoever has the Q_Key broke a rule: err, the header quoted */
+	SIW_RDMAP_RECORD, /* datagram: a segment of a Write-Record came: siw_rdmap_record_next is due */
 	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message: siw_rdmap_dgram_sent tells if it counts */
 };
 

@@ -105,6 +105,7 @@ int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgr
 	if (!dgram)
 		return r;
 	dgram->token = attr->token;
+	dgram->record_id = 1;
 	if (attr->share) {
 		r = join(attr->share, dgram);
 		if (r)
@@ -131,6 +132,7 @@ void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
 	siw_ddp_dgram_close(dgram->ddp);
 	free(dgram->sents);
 	free(dgram->dropped);
+	free(dgram->records);
 	free(dgram);
 }
 
@@ -327,6 +329,11 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		if (!dgram->recvs) { /* before RTR, or in error */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
+			continue;
+		}
+		if (__builtin_expect(seg.tagged, 0)) {
+			if (siw_rdmap_record_in(dgram, &seg, event))
+				return 1;
 			continue;
 		}
 		verdict = siw_rdmap_dgram_judge(dgram, &seg, &err);

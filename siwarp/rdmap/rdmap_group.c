@@ -103,6 +103,10 @@ static bool wanted(const struct siw_rdmap_group *group, const struct siw_rdmap_d
 
 	if (!siw_ddp_dgram_sound(group->ddp, dgram->ddp))
 		return false;
+	if (group->seg.tagged) { /* a Write-Record is for one */
+		siw_drop(SIW_COUNTER_drop_header);
+		return false;
+	}
 	/* Members are told apart by nothing, and nobody tells a group of errors. */
 	if (SIW_RDMAP_DQN_DEST(group->seg.qn)) {
 		siw_drop(SIW_COUNTER_drop_qn);

@@ -123,7 +123,17 @@ struct siw_rdmap_dgram {
 	uint32_t qkey;
 	struct siw_rdmap_sents *sents;	   /* send lock; made with the first message */
 	struct siw_rdmap_sources *dropped; /* progress lock */
+	struct siw_rdmap_records *records; /* NULL: it takes none; progress lock */
+	/* Write-Records sent: send lock. */
+	uint32_t record_id;   /* the next one's */
+	uint32_t path_octets; /* of a datagram to: */
+	struct siw_addr path;
+	uint64_t path_ns; /* when that was asked about */
 };
+
+/* rdmap_record.c: a tagged segment came to this endpoint: false: it is dropped; else *event. */
+bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+			 struct siw_rdmap_event *event);
 
 /*
  * Who a message went to, with the Q_Key and queue number it had. Who does not know the Q_Key cannot

@@ -18,6 +18,7 @@ from siwarp.verbs._seam import (
     lib,
     reap,
 )
+from siwarp.verbs.enums import WROpcode
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
 from siwarp.verbs.wr import SendWR
@@ -82,7 +83,9 @@ class AH(Handle):
     def _shut(self) -> None:
         # A work request must never point to an address handle that is gone.
         for wr in list(self._wrs):
-            if wr._ah is self:
+            if wr._ah is self and wr._c.opcode == WROpcode.RDMA_WRITE_RECORD:
+                wr._c.rd.ah = ffi.NULL
+            elif wr._ah is self:
                 wr._c.wr.ud.ah = ffi.NULL
         super()._shut()
 

@@ -71,6 +71,8 @@ class WCOpcode(IntEnum):
     LOCAL_INV = 6
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
+    #: siwarp's own: at the target of a Write-Record; see ``QP.record``.
+    RECV_WRITE_RECORD = 640
 
 
 class WCFlag(IntFlag):
@@ -165,6 +167,8 @@ class WROpcode(IntEnum):
     #: With masks; by the numbers that the kernel has for them.
     MASKED_ATOMIC_CMP_AND_SWP = 12
     MASKED_ATOMIC_FETCH_AND_ADD = 13
+    #: siwarp's own, on UD.
+    RDMA_WRITE_RECORD = 128
 
 
 class SendFlag(IntFlag):

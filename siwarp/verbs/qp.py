@@ -22,7 +22,7 @@ from siwarp.verbs._seam import (
     reap,
 )
 from siwarp.verbs.ah import AHAttr
-from siwarp.verbs.cq import CQ
+from siwarp.verbs.cq import CQ, WC
 from siwarp.verbs.enums import (
     AccessFlag,
     ErrorOrigin,
@@ -45,7 +45,7 @@ from siwarp.verbs.pd import PD
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
 
-__all__ = ["QP", "ErrorReport", "QPAttr", "QPCap", "QPInitAttr"]
+__all__ = ["QP", "ErrorReport", "QPAttr", "QPCap", "QPInitAttr", "Record"]
 
 
 @dataclass
@@ -83,6 +83,8 @@ class QPInitAttr:
         share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
             each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
             ``crc`` as that one has it.
+        max_records: UD: Write-Records that may be in process here at a time, at most 1024; 0, the
+            default, takes none. The receive CQ needs room for half as many completions more.
         qp_context: anything that the caller wants to find again.
 
     """
@@ -97,6 +99,7 @@ class QPInitAttr:
     addr: Address | None = None
     srq: SRQ | None = None
     persona: int = Persona.AUTO
+    max_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
     share: QP | None = None
 
@@ -260,6 +263,36 @@ def _report(e: Any) -> ErrorReport:
     )
 
 
+@dataclass(frozen=True)
+class Record:
+    """What came of a Write-Record, as ``QP.record`` tells it.
+
+    Attributes:
+        source, src_qp: who wrote: address and port, and QPN.
+        message_id: the source's own number of it.
+        addr, rkey: where it was written: the address of its first octet, and under which key.
+        length: octets of the whole message.
+        valid: octets that came.
+        ranges: which: (start, end) pairs, counted from the message's first octet, in order; no two
+            touch. Outside of them, too, octets of the message may have been written.
+
+    """
+
+    source: Address
+    src_qp: int
+    message_id: int
+    addr: int
+    rkey: int
+    length: int
+    valid: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every octet came."""
+        return self.valid == self.length
+
+
 class QP(Handle):
     """A queue pair (``siw_create_qp``).
 
@@ -307,6 +340,7 @@ class QP(Handle):
         c_init.sq_sig_all = init_attr.sq_sig_all
         c_init.no_crc = not init_attr.crc
         c_init.persona = init_attr.persona
+        c_init.max_records = init_attr.max_records
         c_init.error_policy = _policy(init_attr.error_policy)
         c_init.share = _null if init_attr.share is None else init_attr.share._live()
         c_init.addr = addr_to_c(init_attr.addr)[0]
@@ -486,6 +520,32 @@ class QP(Handle):
             },
         )
         return group
+
+    def record(self, wc: WC) -> Record:
+        """Return what a completion of opcode ``RECV_WRITE_RECORD`` is about, and what came of it.
+
+        Raises:
+            Error: ``max_records`` / 2 others came after it, so that it is not kept any more
+                (ENOENT).
+
+        """
+        c = ffi.new("struct siw_record *")
+        ranges = ffi.new("struct siw_record_range[]", 32)
+        n = check(
+            lib.siw_query_record(self._live(), wc.wr_id, c, ranges, 32),
+            f"asking {self!r} for Write-Record {wc.wr_id}",
+            {errno.ENOENT: "ask when its completion is polled: max_records / 2 are kept at least"},
+        )
+        return Record(
+            source=addr_from_c(c.source) or ("", 0),
+            src_qp=int(c.src_qp),
+            message_id=int(c.id),
+            addr=int(c.addr),
+            rkey=int(c.rkey),
+            length=int(c.length),
+            valid=int(c.valid),
+            ranges=tuple((int(r.start), int(r.end)) for r in ranges[0:n]),
+        )
 
     def query(self) -> tuple[QPAttr, QPInitAttr]:
         """Return its attributes and what it was made with, as they are now."""

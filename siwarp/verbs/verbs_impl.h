@@ -31,6 +31,7 @@
 #define SIW_MAX_SRQ	 16384
 #define SIW_MAX_SRQ_WR	 (1 << 18)
 #define SIW_MAX_RC_MSG	 (1u << 30)
+#define SIW_MAX_RECORDS	 1024
 
 /*
  * QPNs. UD: index << 16 | UDP port, the index being that among the QPs of one socket. RC: numbers with
@@ -248,6 +249,10 @@ struct siw_wqe {
 		struct { /* UD */
 			struct siw_addr dest;
 			const struct siw_ah *ah; /* dest is of; only compared */
+			struct { /* RDMA_WRITE_RECORD: the peer's; seq: octets sent */
+				uint64_t addr;
+				uint32_t rkey;
+			} record;
 		};
 		struct {			   /* BIND_MW, while it is POSTED */
 			struct siw_window *window; /* pinned; NULL: the binding is made */
@@ -360,10 +365,13 @@ struct siw_qp {
 	uint32_t rnr_msn;	  /* the oldest of them: progress */
 	uint64_t rnr_deadline_ns; /* it waits until then: progress */
 
-	struct siw_rdmap_dgram *dgram; /* UD */
-	struct siw_errq *errq;	       /* errors to be read, made with the first: progress */
-	struct siw_rdmap_uc *uc;       /* UC */
-	struct siw_addr peer;	       /* UC, from RTR on: progress and send_lock to write, as */
+	struct siw_rdmap_dgram *dgram;	 /* UD */
+	struct siw_errq *errq;		 /* errors to be read, made with the first: progress */
+	uint32_t max_records;		 /* UD: Write-Records in process, at the most */
+	uint32_t records_told;		 /* progress */
+	_Atomic uint32_t records_polled; /* of these */
+	struct siw_rdmap_uc *uc;	 /* UC */
+	struct siw_addr peer;		 /* UC, from RTR on: progress and send_lock to write, as */
 	uint32_t dest_qpn;
 	uint32_t n_groups;		 /* UD: that it is a member of: progress */
 	bool sends_to_groups;		 /* UD: its socket is made ready for that: send_lock */
@@ -558,6 +566,15 @@ void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event);
 /* ---- verbs_errgate.c; progress held ---- */
 /* Whether one more error message may go to this address; counted as sent if so. */
 bool siw_verbs_errgate_pass(struct siw_context *ctx, const struct siw_addr *to);
+/* ---- verbs_record.c ---- */
+/* Sends on with a Write-Record: as siw_rdmap_record_send. send_lock held. */
+int siw_verbs_record_send(struct siw_qp *qp, struct siw_wqe *wqe);
+/* Tells of those that are over, and sees to it that the others are looked at in time. progress held. */
+void siw_verbs_record_look(struct siw_qp *qp, uint64_t now_ns);
+void siw_verbs_record_tick(struct siw_timed *timed, uint64_t now_ns);
+/* Forgets those in process. progress held. */
+void siw_verbs_record_clear(struct siw_qp *qp);
+
 /* ---- verbs_uc.c ---- */
 int siw_verbs_uc_open(struct siw_qp *qp, const struct siw_addr *addr, int fd);
 void siw_verbs_uc_close(struct siw_qp *qp);

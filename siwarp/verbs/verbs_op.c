@@ -49,6 +49,8 @@ uint8_t siw_verbs_op_flags(int wr_opcode)
 
 int siw_verbs_op_wc(int wr_opcode)
 {
+	if (wr_opcode == SIW_WR_RDMA_WRITE_RECORD)
+		return SIW_WC_RDMA_WRITE;
 	return ops[wr_opcode].wc;
 }
 

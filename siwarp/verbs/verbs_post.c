@@ -117,6 +117,7 @@ void siw_verbs_flush(struct siw_qp *qp)
 
 	siw_verbs_mw_settle(qp, true);
 	siw_verbs_forget_unsent(qp);
+	siw_verbs_record_clear(qp);
 	siw_lock(&qp->send_lock);
 	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);
@@ -154,6 +155,7 @@ void siw_verbs_forget(struct siw_qp *qp)
 
 	siw_verbs_mw_settle(qp, true);
 	siw_verbs_forget_unsent(qp);
+	siw_verbs_record_clear(qp);
 	siw_lock(&qp->send_lock);
 	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);

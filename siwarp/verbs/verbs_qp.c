@@ -17,6 +17,9 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UC &&
 	    init->qp_type != SIW_QPT_UD)
 		return -EINVAL;
+	if (init->max_records &&
+	    (init->qp_type != SIW_QPT_UD || init->max_records > SIW_MAX_RECORDS))
+		return -EINVAL;
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
 		return -EINVAL;
 	if (init->error_policy < SIW_ERROR_POLICY_AUTO ||
@@ -208,7 +211,8 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	siw_link_init(&qp->in_ctx);
 	siw_link_init(&qp->of_srq);
 	siw_link_init(&qp->timed.link);
-	qp->timed.tick = siw_verbs_rc_tick;
+	qp->timed.tick = qp->type == SIW_QPT_UD ? siw_verbs_record_tick : siw_verbs_rc_tick;
+	qp->max_records = init->max_records;
 	siw_verbs_async_init(&qp->async, qp->ctx, qp);
 }
 

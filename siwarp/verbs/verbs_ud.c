@@ -8,11 +8,14 @@
 #include <limits.h>
 
 #include "base/addr.h"
+#include "base/clock.h"
+#include "rdmap/rdmap_record.h"
 #include "verbs/verbs_impl.h"
 
 _Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the same limit, told to users");
 
-#define OWN_QKEY 0x80000000u
+#define OWN_QKEY    0x80000000u
+#define KNOWN_FLAGS (SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED | SIW_SEND_INLINE)
 /* Datagrams that a QP which shares its socket sends before another one's turn. */
 #define SHARED_TURN 32
 
@@ -27,6 +30,8 @@ static int open_endpoint(struct siw_qp *qp, const struct siw_rdmap_dgram_attr *a
 	if (err)
 		return err;
 	err = siw_rdmap_dgram_addr(dgram, &bound);
+	if (!err)
+		err = siw_rdmap_record_open(dgram, qp->max_records);
 	if (err) {
 		siw_rdmap_dgram_close(dgram);
 		return err;
@@ -109,11 +114,16 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+static void address(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
+{
+	*dest = ah->dest;
+	if ((uint16_t)remote_qpn && !ah->group)
+		dest->port_be = htons((uint16_t)remote_qpn);
+}
+
 static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
 {
-	*dest = wr->wr.ud.ah->dest;
-	if ((uint16_t)wr->wr.ud.remote_qpn && !wr->wr.ud.ah->group)
-		dest->port_be = htons((uint16_t)wr->wr.ud.remote_qpn);
+	address(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
 /* What a send that failed here and now completes with. */
@@ -122,6 +132,12 @@ static enum siw_wc_status status_of(int err)
 	return err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
 	       : err == -EMSGSIZE		? SIW_WC_LOC_LEN_ERR
 						: SIW_WC_GENERAL_ERR;
+}
+
+/* Where its address handle is: behind the union where a Write-Record has its key. */
+static bool is_record(const struct siw_send_wr *wr)
+{
+	return __builtin_expect(wr->opcode == SIW_WR_RDMA_WRITE_RECORD, 0);
 }
 
 /* The oldest request is over: its completion, and its place in the ring. */
@@ -168,12 +184,10 @@ static __attribute__((cold, noinline)) void fail(struct siw_qp *qp, uint64_t wr_
 
 static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 {
-	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
-				   SIW_SEND_INLINE;
 	const struct siw_ah *ah = wr->wr.ud.ah;
 	uint64_t length = 0, over;
 
-	if (wr->opcode != SIW_WR_SEND || (wr->send_flags & ~known))
+	if (wr->opcode != SIW_WR_SEND || (wr->send_flags & ~KNOWN_FLAGS))
 		return -EINVAL;
 	if (!ah || ah->pd != qp->pd)
 		return -EINVAL;
@@ -197,6 +211,39 @@ static uint8_t index_of(const struct siw_send_wr *wr)
 static uint32_t qkey_of(const struct siw_qp *qp, const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.remote_qkey & OWN_QKEY ? qp->qkey : wr->wr.ud.remote_qkey;
+}
+
+/* Into the ring; siw_verbs_ud_run sends it. */
+static __attribute__((cold, noinline)) int post_record(struct siw_qp *qp,
+						       const struct siw_send_wr *wr)
+{
+	const struct siw_ah *ah = wr->rd.ah;
+	struct siw_wqe *wqe;
+	uint64_t length = 0;
+
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if ((wr->send_flags & ~KNOWN_FLAGS) || !ah || ah->pd != qp->pd || ah->group ||
+	    length > SIW_MAX_RC_MSG || (!(uint16_t)wr->rd.remote_qpn && !ah->dest.port_be))
+		return -EINVAL;
+	if ((wr->send_flags & SIW_SEND_INLINE) && length > qp->cap.max_inline_data)
+		return -EINVAL;
+	wqe = siw_verbs_wqe_put(qp, wr, length);
+	if (!wqe)
+		return -ENOMEM;
+	address(ah, wr->rd.remote_qpn, &wqe->dest);
+	wqe->ah = ah;
+	atomic_store_explicit(&wr->rd.ah->queued, true, memory_order_relaxed);
+	wqe->rkey = wr->rd.remote_qkey & OWN_QKEY ? qp->qkey : wr->rd.remote_qkey;
+	wqe->remote = (uint8_t)(wr->rd.remote_qpn >> SIW_QPN_INDEX_BIT);
+	wqe->record.addr = wr->wr.rdma.remote_addr;
+	wqe->record.rkey = wr->wr.rdma.rkey;
+	wqe->seq = 0;
+	if (qp->state == SIW_QPS_SQE)
+		flush_sends(qp);
+	else if (qp->state == SIW_QPS_ERR)
+		siw_verbs_flush_late_send(qp);
+	return 0;
 }
 
 static int queue(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
@@ -228,10 +275,13 @@ static __attribute__((cold, noinline)) int post_held(struct siw_qp *qp,
 
 int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
 {
-	int64_t length = check(qp, wr);
 	struct siw_addr dest;
+	int64_t length;
 	int err;
 
+	if (is_record(wr))
+		return post_record(qp, wr);
+	length = check(qp, wr);
 	if (length < 0)
 		return (int)length;
 	if (__builtin_expect(wr->wr.ud.ah->group && !qp->sends_to_groups, 0)) {
@@ -277,6 +327,8 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 	for (int i = 0; i < n; i++) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head + (uint32_t)i);
 
+		if (__builtin_expect(wqe->opcode == SIW_WR_RDMA_WRITE_RECORD, 0))
+			return i;
 		ops[i] = (struct siw_rdmap_dgram_op){
 			.cookie = wqe->wr_id,
 			.dest = &wqe->dest,
@@ -292,6 +344,24 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 	return n;
 }
 
+/* The oldest request is a Write-Record: 0 it is over; -EAGAIN; 1 a turn is over. */
+static __attribute__((cold, noinline)) int run_record(struct siw_qp *qp)
+{
+	struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
+	int r = siw_verbs_record_send(qp, wqe);
+
+	if (r == -EAGAIN)
+		return r;
+	if (!r)
+		return 1;
+	if (r < 0) {
+		fail(qp, wqe->wr_id, r);
+	} else {
+		siw_verbs_wqe_finish(qp, wqe, SIW_WC_SUCCESS, 0);
+	}
+	return 0;
+}
+
 /* Sends what is queued, max datagrams or a few more. */
 static enum siw_run run(struct siw_qp *qp, int max)
 {
@@ -301,7 +371,15 @@ static enum siw_run run(struct siw_qp *qp, int max)
 	/* What waits in SQD goes out after it; in ERR and RESET, others clear the ring. */
 	while (qp->sq_head != qp->sq_tail && qp->state == SIW_QPS_RTS) {
 		int n = gather(qp, ops, SIW_RDMAP_MAX_SOME);
-		int taken = siw_rdmap_dgram_send_some(qp->dgram, ops, n);
+		int taken;
+
+		if (__builtin_expect(!n, 0)) {
+			n = run_record(qp);
+			if (n)
+				return n == -EAGAIN ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
+			continue;
+		}
+		taken = siw_rdmap_dgram_send_some(qp->dgram, ops, n);
 
 		if (taken == -EAGAIN)
 			return SIW_RUN_BLOCKED;
@@ -381,6 +459,10 @@ void siw_verbs_ud_received(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 static __attribute__((cold, noinline)) void trouble(struct siw_qp *qp,
 						    const struct siw_rdmap_event *ev)
 {
+	if (ev->kind == SIW_RDMAP_RECORD) {
+		siw_verbs_record_look(qp, siw_now_ns());
+		return;
+	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		siw_verbs_ud_received(qp, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)

@@ -209,7 +209,9 @@ class SendWR(_WR):
         self._c.send_flags = send_flags
         self._c.invalidate_rkey = invalidate_rkey or imm_data  # one place for both
         self._set_sg(sg, num_sge)
-        if ah is not None:
+        if ah is not None and opcode == WROpcode.RDMA_WRITE_RECORD:
+            self.set_wr_rd(ah, remote_qpn, remote_qkey)
+        elif ah is not None:
             self.set_wr_ud(ah, remote_qpn, remote_qkey)
         if opcode in ATOMICS:
             rkey, addr = (0, 0) if remote is None else (remote.rkey, remote.addr)
@@ -226,6 +228,15 @@ class SendWR(_WR):
             ah._wrs.add(self)
         self._c.wr.ud.remote_qpn = rqpn
         self._c.wr.ud.remote_qkey = rqkey
+        self._ah = ah
+
+    def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
+        """Say which peer a RDMA_WRITE_RECORD is for, beside ``set_wr_rdma``; keeps it alive."""
+        if ah is not self._ah or ah.closed:
+            self._c.rd.ah = ah._live()
+            ah._wrs.add(self)
+        self._c.rd.remote_qpn = rqpn
+        self._c.rd.remote_qkey = rqkey
         self._ah = ah
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:

@@ -368,6 +368,11 @@ enum siw_wc_opcode {
 	SIW_WC_LOCAL_INV = 6,
 	SIW_WC_RECV = 128,
 	SIW_WC_RECV_RDMA_WITH_IMM = 129,
+	/*
+	 * UD, at the target of a Write-Record, siwarp's own: wr_id is for siw_query_record, byte_len the octets
+	 * of the whole message, whether or not all came. No receive is used.
+	 */
+	SIW_WC_RECV_WRITE_RECORD = 640,
 };
 
 enum siw_wc_flags {
@@ -556,6 +561,13 @@ struct siw_qp_init_attr {
 	 * no_crc as that QP has it.
 	 */
 	struct siw_qp *share;
+	/*
+	 * UD: Write-Records that may be in process here at a time, at most 1024; 0: none is taken. The receive CQ
+	 * needs room for half as many completions more, which is also how many wait there at the most:
+	 * further ones wait until these are polled. Any peer with the Q_Key and the key of a region with
+	 * SIW_ACCESS_REMOTE_WRITE may send some.
+	 */
+	uint32_t max_records;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -658,6 +670,12 @@ enum siw_wr_opcode {
 	 */
 	SIW_WR_MASKED_ATOMIC_CMP_AND_SWP = 12,
 	SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD = 13,
+	/*
+	 * UD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma, at the peer in rd, in as many
+	 * datagrams as it takes. Some may be lost; the peer's queue pair, which must have been made with
+	 * max_records, completes a SIW_WC_RECV_WRITE_RECORD that tells which octets came.
+	 */
+	SIW_WR_RDMA_WRITE_RECORD = 128,
 };
 
 enum siw_send_flags {
@@ -710,6 +728,13 @@ struct siw_send_wr {
 			struct siw_mw_bind_info bind_info;
 		} bind_mw;
 		uint64_t reserved[6];
+		/* RDMA_WRITE_RECORD: the peer, as wr.ud has it, beside wr.rdma. */
+		struct {
+			uint64_t of_masked[2]; /* they lie beside masks */
+			struct siw_ah *ah;
+			uint32_t remote_qpn;
+			uint32_t remote_qkey;
+		} rd;
 	};
 };
 
@@ -820,6 +845,30 @@ struct siw_err_entry {
  * setting) messages sent, which went there with the Q_Key that the report has; once for each message.
  */
 int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries);
+
+/* What siw_query_record tells of a Write-Record. */
+struct siw_record {
+	struct siw_addr source;
+	uint32_t src_qp;
+	uint32_t id;	 /* the source's own number of it */
+	uint64_t addr;	 /* where it was written: of its first octet */
+	uint32_t rkey;	 /* ... and under which key */
+	uint32_t length; /* octets of the whole message */
+	uint32_t valid;	 /* octets that came */
+};
+/* Octets [start, end) of a message, from its first one on. */
+struct siw_record_range {
+	uint32_t start;
+	uint32_t end;
+};
+/*
+ * Of the Write-Record whose completion had this wr_id: how many ranges of it came (32 at the most: what
+ * would be one more is left out), of which max are put into ranges, in order; no two touch. record may be
+ * NULL. -ENOENT: it is not kept any more: max_records / 2 came after it. -EINVAL: it is no UD QP.
+ * Outside of the ranges, too, octets of the message may have been written.
+ */
+int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
+		     struct siw_record_range *ranges, int max);
 
 /*
  * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is then

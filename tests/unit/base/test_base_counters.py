@@ -26,6 +26,7 @@ WORDS = """
     drop_qkey drop_no_buffer drop_too_long drop_rxq_overflow drop_source
     err_found err_sent err_limited err_unsent err_received err_stale err_malformed err_lost
     drop_late drop_partial drop_access uc_missing
+    record_partial record_early record_full record_ranges
     send_errors terminate_tx
     terminate_rx crc_errors marker_errors connects accepts rejects startups_held
     startups_refused startup_timeouts confirm_reads confirm_none rnr_parked rnr_expired

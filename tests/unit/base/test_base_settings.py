@@ -46,6 +46,8 @@ PROMISED = {
     "rd_octets": (64 << 20, 1 << 20, 1 << 40),
     "rd_idle_ms": (30000, 10, 86400000),
     "rd_datagram": (0, 0, 65507),
+    "rec_window_us": (2000, 0, 1_000_000),
+    "rec_timeout_ms": (100, 1, 60_000),
     "crc": (1, 0, 1),
     "markers": (0, 0, 1),
     "private_messages": (0, 0, 1),

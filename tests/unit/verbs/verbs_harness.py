@@ -135,6 +135,7 @@ class Rig:
         persona: int = Persona.AUTO,
         error_policy: int | str = ErrorPolicy.AUTO,
         share: QP | None = None,
+        max_records: int = 0,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -153,6 +154,7 @@ class Rig:
                 persona=persona,
                 error_policy=error_policy,
                 share=share,
+                max_records=max_records,
             ),
         )
 

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_record.c - tagged segments on UD, behind the LLP header: what Write-Record is made of.
+ *
+ *   0            12            26               26+head      len-4      len
+ *  +------------+-------------+----------------+------------+----------+
+ *  | LLP header | DDP tagged  | RDMAP's header | payload    | CRC32C   |
+ *  +------------+-------------+----------------+------------+----------+
+ */
+#include <errno.h>
+
+#include "base/crc32c.h"
+#include "base/guard.h"
+#include "ddp/ddp_dgram_impl.h"
+
+int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest)
+{
+	int octets = siw_llp_udp_path(dgram->sock, dest);
+
+	return octets < 0 ? octets : octets - SIW_DDP_RECORD_OVERHEAD;
+}
+
+int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg)
+{
+	uint8_t head[SIW_DGRAM_LEN + SIW_DDP_TAGGED + SIW_DDP_TAGGED_HEAD], tail[SIW_DDP_DGRAM_CRC];
+	struct siw_dgram_wire llp = {
+		.type = siw_dgram_first(SIW_DGRAM_RECORD),
+		.dest_index = msg->dest_index,
+		.source_index = msg->source_index,
+		.qkey = htobe32(msg->qkey),
+		.psn = htobe32(dgram->record_psn),
+	};
+	struct iovec iov[SIW_DDP_MAX_SGE + 2];
+	uint32_t crc = 0;
+	int n, r;
+
+	n = siw_ddp_sgl_resolve(dgram->port, msg->sgl, msg->nsge, msg->internal, msg->pd, false,
+				msg->offset, msg->length, iov + 1, SIW_DDP_MAX_SGE);
+	if (n < 0)
+		return n;
+	memcpy(head, &llp, sizeof(llp));
+	siw_ddp_put_tagged(head + sizeof(llp), msg->last, msg->ulp_octet, msg->stag, msg->to);
+	memcpy(head + SIW_DGRAM_LEN + SIW_DDP_TAGGED, msg->head, msg->head_len);
+	iov[0] = (struct iovec){ head, SIW_DGRAM_LEN + SIW_DDP_TAGGED + msg->head_len };
+	if (dgram->crc) {
+		crc = siw_crc32c(0, head, iov[0].iov_len);
+		for (int i = 1; i <= n; i++)
+			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
+				return -EFAULT;
+	}
+	siw_ddp_put_crc(tail, crc);
+	iov[n + 1] = (struct iovec){ tail, SIW_DDP_DGRAM_CRC };
+	r = siw_llp_udp_send(dgram->sock, msg->dest, iov, n + 2);
+	dgram->record_psn += !r;
+	return r;
+}
+
+int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
+			       uint32_t pd, uint32_t head, uint32_t right, struct siw_wire_err *err)
+{
+	const uint8_t *from = dgram->port->dgram_buf + SIW_DGRAM_LEN + SIW_DDP_TAGGED + head;
+	struct iovec iov[SIW_DDP_MAX_SGE];
+	int i, n, r = 0;
+
+	n = siw_ddp_stag_get(dgram->port, seg->stag, pd, NULL, right, seg->to, seg->payload - head,
+			     iov, SIW_DDP_MAX_SGE, err);
+	if (n < 0)
+		return n;
+	for (i = 0; i < n && !r; from += iov[i++].iov_len)
+		r = siw_guard_write(iov[i].iov_base, from, iov[i].iov_len);
+	if (n)
+		siw_ddp_stag_put(dgram->port, seg->stag);
+	if (r)
+		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
+	return r ? -EACCES : 0;
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_record.c - Write-Record: what came of a message of which datagrams may be lost.
+ *
+ *   0         1       2          4                8                16               20
+ *  +---------+-------+----------+----------------+----------------+----------------+----------
+ *  | subcode | flags |   zero   |   message id   |  TO of octet 0 |  total length  | payload
+ *  |    3    |       |          |                |                |                |
+ *  +---------+-------+----------+----------------+----------------+----------------+----------
+ *
+ * A slot has a message in process, or one that is over and kept: so that its ranges can be read, and so that
+ * a datagram which comes late does not begin it anew.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "rdmap/rdmap_impl.h"
+#include "rdmap/rdmap_record.h"
+
+#define OPCODE	  15 /* RFC 6580's experimental one */
+#define SUBCODE	  3
+#define SOLICITED 0x01
+
+struct record_wire {
+	uint8_t subcode;
+	uint8_t flags;
+	uint16_t zero;
+	uint32_t id;
+	uint64_t to;
+	uint32_t length;
+} __attribute__((packed));
+#define HEAD 20
+_Static_assert(sizeof(struct record_wire) == HEAD && HEAD <= SIW_DDP_TAGGED_HEAD, "figure 8.1");
+
+/* Octets that one call sends: others want their turn, a receiver in this process too. */
+#define TURN 65536u
+/* A path is asked about again after so long. */
+#define PATH_NS 1000000000ull
+
+enum slot_state { FREE, OPEN, DUE, TOLD };
+
+struct slot {
+	enum slot_state state;
+	uint64_t last_ns;  /* OPEN: when its last datagram came */
+	uint64_t final_ns; /* OPEN: when its final segment came; 0: it has not */
+	uint64_t order;	   /* of beginning, or TOLD, of telling */
+	struct siw_rdmap_record rec;
+};
+
+struct siw_rdmap_records {
+	uint32_t max;	    /* in process */
+	uint32_t open, due; /* slots in these states */
+	uint32_t hint;	    /* where the last datagram's message is */
+	uint64_t told;	    /* numbers given */
+	uint64_t order;
+	uint64_t window_ns, timeout_ns;
+	struct slot slots[]; /* twice max */
+};
+
+int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max)
+{
+	struct siw_rdmap_records *r;
+
+	if (!max)
+		return 0;
+	r = calloc(1, sizeof(*r) + 2 * (size_t)max * sizeof(r->slots[0]));
+	if (!r)
+		return -ENOMEM;
+	r->max = max;
+	r->window_ns = (uint64_t)siw_settings()->rec_window_us * 1000;
+	r->timeout_ns = (uint64_t)siw_settings()->rec_timeout_ms * 1000000;
+	dgram->records = r;
+	return 0;
+}
+
+void siw_rdmap_record_close(struct siw_rdmap_dgram *dgram)
+{
+	free(dgram->records);
+	dgram->records = NULL;
+}
+
+void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram)
+{
+	struct siw_rdmap_records *r = dgram->records;
+
+	if (!r)
+		return;
+	for (uint32_t i = 0; i < 2 * r->max; i++)
+		r->slots[i].state = FREE;
+	r->open = r->due = 0;
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+/* Notes octets [start, end): false if that would take one range too many. */
+static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
+{
+	struct siw_rdmap_range *r = rec->ranges;
+	uint32_t i = 0, k;
+
+	while (i < rec->n && r[i].end < start)
+		i++;
+	/* i is the first that touches it or lies behind; k the first that lies behind. */
+	for (k = i; k < rec->n && r[k].start <= end; k++) {
+		start = r[k].start < start ? r[k].start : start;
+		end = r[k].end > end ? r[k].end : end;
+		rec->valid -= r[k].end - r[k].start;
+	}
+	if (k == i && rec->n == SIW_RDMAP_RECORD_RANGES)
+		return false;
+	memmove(&r[i + 1], &r[k], (rec->n - k) * sizeof(*r));
+	r[i] = (struct siw_rdmap_range){ start, end };
+	rec->n += 1 + i - k;
+	rec->valid += end - start;
+	return true;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static bool is_of(const struct slot *s, const struct siw_rdmap_event *event, uint32_t id)
+{
+	return s->state != FREE && s->rec.id == id && s->rec.src_qpn == event->src_qpn &&
+	       siw_addr_same(&s->rec.source, &event->source);
+}
+
+static struct slot *find(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
+			 uint32_t id)
+{
+	if (is_of(&r->slots[r->hint], event, id))
+		return &r->slots[r->hint];
+	for (uint32_t i = 0; i < 2 * r->max; i++) {
+		if (!is_of(&r->slots[i], event, id))
+			continue;
+		r->hint = i;
+		return &r->slots[i];
+	}
+	return NULL;
+}
+
+/* One address, whatever its port. */
+static bool same_host(const struct siw_addr *a, const struct siw_addr *b)
+{
+	struct siw_addr x = *a, y = *b;
+
+	x.port_be = y.port_be = 0;
+	return siw_addr_same(&x, &y);
+}
+
+/* The oldest in this state, of this host if one is given; *n: how many of the kind there are. */
+static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
+			   const struct siw_addr *host, uint32_t *n)
+{
+	struct slot *found = NULL;
+
+	*n = 0;
+	for (uint32_t i = 0; i < 2 * r->max; i++) {
+		struct slot *s = &r->slots[i];
+
+		if (s->state != state || (host && !same_host(&s->rec.source, host)))
+			continue;
+		++*n;
+		if (!found || s->order < found->order)
+			found = s;
+	}
+	return found;
+}
+
+/*
+ * Nobody may keep the others out: a host has half of what may be in process, and who begins one more ends
+ * its oldest; so does whoever finds no room.
+ */
+static void make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
+{
+	struct slot *old;
+	uint32_t n;
+
+	old = oldest(r, OPEN, source, &n);
+	if (old && n >= (r->max + 1) / 2 && n < r->max)
+		goto end;
+	if (r->open < r->max)
+		return;
+	old = oldest(r, OPEN, n >= r->max ? source : NULL, &n);
+	if (!old)
+		return;
+end:
+	old->state = DUE;
+	r->open--;
+	r->due++;
+	siw_count(SIW_COUNTER_record_early, 1);
+}
+
+static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
+			  const struct siw_ddp_seg *seg, const struct record_wire *wire)
+{
+	struct slot *s;
+	uint32_t n;
+
+	make_room(r, &event->source);
+	s = oldest(r, FREE, NULL, &n);
+	if (!s) {
+		s = oldest(r, TOLD, NULL, &n);
+		if (n <= siw_rdmap_record_kept(r->max)) /* somebody may still ask for them */
+			return NULL;
+	}
+	*s = (struct slot){ .state = OPEN, .order = ++r->order };
+	s->rec.source = event->source;
+	s->rec.src_qpn = event->src_qpn;
+	s->rec.id = wire->id;
+	s->rec.stag = seg->stag;
+	s->rec.to = wire->to;
+	s->rec.length = wire->length;
+	s->rec.solicited = wire->flags & SOLICITED;
+	r->open++;
+	r->hint = (uint32_t)(s - r->slots);
+	return s;
+}
+
+/* ---- what comes ------------------------------------------------------------------------------ */
+
+static bool read_head(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+		      struct record_wire *wire)
+{
+	if (seg->payload < HEAD)
+		return false;
+	memcpy(wire, siw_ddp_dgram_payload(dgram->ddp), sizeof(*wire));
+	wire->id = be32toh(wire->id);
+	wire->to = be64toh(wire->to);
+	wire->length = be32toh(wire->length);
+	return wire->subcode == SUBCODE;
+}
+
+/* Whether the segment lies in its message, and is its last if it says so. */
+static bool fits(const struct siw_ddp_seg *seg, const struct record_wire *wire)
+{
+	uint64_t start = seg->to - wire->to, octets = seg->payload - HEAD;
+
+	return seg->to >= wire->to && wire->to + wire->length >= wire->to &&
+	       start <= wire->length && octets <= wire->length - start &&
+	       seg->last == (start + octets == wire->length) && (octets || !wire->length);
+}
+
+static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
+		   const struct record_wire *wire)
+{
+	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
+}
+
+static bool drop(enum siw_counter why)
+{
+	siw_drop(why);
+	return false;
+}
+
+bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+			 struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_records *r = dgram->records;
+	struct siw_wire_err err;
+	struct record_wire wire;
+	struct slot *s;
+	uint32_t start;
+
+	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT != SIW_RDMAP_RV)
+		return drop(SIW_COUNTER_drop_version);
+	if (seg->ulp_word != dgram->qkey)
+		return drop(SIW_COUNTER_drop_qkey);
+	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != OPCODE || !read_head(dgram, seg, &wire))
+		return drop(SIW_COUNTER_drop_opcode);
+	if (!fits(seg, &wire))
+		return drop(SIW_COUNTER_drop_header);
+	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
+	s = find(r, event, wire.id);
+	if (s && !agrees(s, seg, &wire))
+		return drop(SIW_COUNTER_drop_header);
+	if (s && s->state != OPEN) /* told, or as good as */
+		return drop(SIW_COUNTER_drop_late);
+	/* Whoever may not write here does not take up a slot either. */
+	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, HEAD, SIW_DDP_REMOTE_WRITE,
+				       &err))
+		return drop(SIW_COUNTER_drop_access);
+	if (!s)
+		s = begin(r, event, seg, &wire);
+	if (!s)
+		return drop(SIW_COUNTER_record_full);
+	start = (uint32_t)(seg->to - wire.to);
+	if (seg->payload > HEAD && !note(&s->rec, start, start + seg->payload - HEAD))
+		siw_count(SIW_COUNTER_record_ranges, 1);
+	s->last_ns = siw_now_ns();
+	if (seg->last && !s->final_ns)
+		s->final_ns = s->last_ns;
+	event->kind = SIW_RDMAP_RECORD;
+	event->length = seg->payload - HEAD;
+	return true;
+}
+
+/* ---- what is over ---------------------------------------------------------------------------- */
+
+/* When a message is over if nothing more of it comes; 0: now. */
+static uint64_t over_at(const struct siw_rdmap_records *r, const struct slot *s)
+{
+	uint64_t at = s->last_ns + r->timeout_ns;
+
+	if (s->state == DUE || s->rec.valid == s->rec.length)
+		return 0;
+	if (s->final_ns && s->final_ns + r->window_ns < at)
+		at = s->final_ns + r->window_ns;
+	return at;
+}
+
+const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
+						     uint64_t *due_ns)
+{
+	struct siw_rdmap_records *r = dgram->records;
+	struct slot *first = NULL;
+
+	*due_ns = 0;
+	for (uint32_t i = 0; r && r->open + r->due && i < 2 * r->max; i++) {
+		struct slot *s = &r->slots[i];
+		uint64_t at;
+
+		if (s->state != OPEN && s->state != DUE)
+			continue;
+		at = over_at(r, s);
+		if (at <= now_ns && (!first || s->order < first->order))
+			first = s;
+		if (at > now_ns && (!*due_ns || at < *due_ns))
+			*due_ns = at;
+	}
+	if (!first)
+		return NULL;
+	if (first->state == DUE)
+		r->due--;
+	else
+		r->open--;
+	first->state = TOLD;
+	first->order = ++r->order;
+	first->rec.number = ++r->told;
+	if (first->rec.valid < first->rec.length)
+		siw_count(SIW_COUNTER_record_partial, 1);
+	return &first->rec;
+}
+
+const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram, uint64_t number)
+{
+	struct siw_rdmap_records *r = dgram->records;
+
+	for (uint32_t i = 0; r && i < 2 * r->max; i++)
+		if (r->slots[i].state == TOLD && r->slots[i].rec.number == number)
+			return &r->slots[i].rec;
+	return NULL;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* Octets of the user's in one datagram to dest, or -errno. */
+static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
+{
+	uint64_t now = siw_now_ns();
+	int octets;
+
+	if (dgram->path_ns && now - dgram->path_ns < PATH_NS && siw_addr_same(&dgram->path, dest))
+		return (int)dgram->path_octets;
+	octets = siw_ddp_dgram_tagged_max(dgram->ddp, dest);
+	if (octets < 0)
+		return octets;
+	if (octets <= HEAD)
+		return -EMSGSIZE;
+	dgram->path = *dest;
+	dgram->path_ns = now;
+	dgram->path_octets = (uint32_t)octets - HEAD;
+	return (int)dgram->path_octets;
+}
+
+static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
+			uint64_t offset, uint64_t octets)
+{
+	struct record_wire wire = {
+		.subcode = SUBCODE,
+		.flags = op->solicited ? SOLICITED : 0,
+		.id = htobe32(dgram->record_id),
+		.to = htobe64(op->to),
+		.length = htobe32((uint32_t)op->length),
+	};
+	struct siw_ddp_dgram_tagged msg = {
+		.dest = op->dest,
+		.dest_index = op->dest_index,
+		.source_index = (uint8_t)dgram->index,
+		.qkey = op->qkey,
+		.last = offset + octets == op->length,
+		.ulp_octet = siw_rdmap_ctrl(OPCODE),
+		.stag = op->stag,
+		.to = op->to + offset,
+		.head = &wire,
+		.head_len = HEAD,
+		.sgl = op->sgl,
+		.nsge = op->nsge,
+		.internal = op->internal,
+		.pd = dgram->pd,
+		.offset = offset,
+		.length = octets,
+	};
+
+	return siw_ddp_dgram_tx_tagged(dgram->ddp, &msg);
+}
+
+int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
+			  uint64_t *offset)
+{
+	int most = payload_to(dgram, op->dest), r;
+	uint64_t turn = 0;
+
+	if (most < 0)
+		return most;
+	do {
+		uint64_t left = op->length - *offset;
+		uint64_t octets = left < (uint64_t)most ? left : (uint64_t)most;
+
+		if (turn >= TURN)
+			return 0;
+		r = send_segment(dgram, op, *offset, octets);
+		if (r)
+			return r;
+		*offset += octets;
+		turn += octets;
+	} while (*offset < op->length);
+	dgram->record_id++;
+	siw_count(SIW_COUNTER_tx_msgs, 1);
+	siw_count(SIW_COUNTER_tx_octets, op->length);
+	return 1;
+}

@@ -1,0 +1,401 @@
+"""Write-Record on UD: what a message is on the wire, what its target tells, and what is bounded."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import crcmod.predefined
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.verbs.verbs_harness import LIMIT, Pair, Rig, counted, counter, nothing, pattern, poll
+
+from siwarp._siwarp import lib
+from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
+from siwarp.verbs import (
+    WC,
+    AccessFlag,
+    Error,
+    QPAttr,
+    QPState,
+    QPType,
+    Record,
+    RecvWR,
+    SendWR,
+    WCOpcode,
+    WROpcode,
+)
+
+crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+QKEY = 0x2345
+SLOT = 1024
+CUT = 50
+GRANTED = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
+PRIVATE = 15
+
+
+@pytest.fixture
+def patience(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wait this long, in ms, for what comes after the last segment, and for that."""
+    ms = getattr(request, "param", 150)
+    assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
+    assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
+    yield
+    lib.siw_setting_set(b"rec_window_us", 2000)
+    lib.siw_setting_set(b"rec_timeout_ms", 100)
+
+
+class Target:
+    """A UD queue pair that takes Write-Records, and plain sockets that send them."""
+
+    def __init__(self, rig: Rig, max_records: int = 16, size: int = 1 << 16) -> None:
+        self.rig = rig
+        self.cq = rig.cq(1024)
+        self.memory = rig.mr(bytearray(size), GRANTED)
+        self.qp = rig.qp(self.cq, max_records=max_records, addr=("127.0.0.1", 0))
+        self.qp.to_rts(QPAttr(qkey=QKEY))
+        self.socks: list[socket.socket] = []
+
+    def sock(self) -> socket.socket:
+        """Make a socket that sends to it."""
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.bind(("127.0.0.1", 0))
+        one.connect(self.qp.addr)
+        self.socks.append(one)
+        return one
+
+    def segments(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
+        """Return a message's datagrams, with so many octets of it each."""
+        return [
+            self.segment(data[i : i + size], at, number, len(data), i)
+            for i in range(0, max(len(data), 1), size)
+        ]
+
+    def segment(
+        self, data: bytes, at: int, number: int, length: int, i: int, **fields: Any
+    ) -> bytes:
+        base = self.memory.addr + at
+        last = int(i + len(data) == length)
+        ddp: dict[str, Any] = {"l": last, "stag": self.memory.rkey, "to": base + i}
+        head: dict[str, Any] = {"message_id": number, "to": base, "length": length}
+        llp: dict[str, Any] = {"q_key": QKEY}
+        for name, value in fields.items():
+            kind, _, field = name.partition("_")
+            {"ddp": ddp, "head": head, "llp": llp}[kind][field] = value
+        segment = bytes(DDPTagged(opcode=ddp.pop("opcode", PRIVATE), **ddp))
+        return bytes(RecordDatagram(segment=segment + bytes(RecordHeader(**head)) + data, **llp))
+
+    def told(self, n: int = 1) -> list[tuple[WC, Record]]:
+        found = []
+        for wc in poll(self.cq, n):
+            assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
+            found.append((wc, self.qp.record(wc)))
+        return found
+
+    def close(self) -> None:
+        for one in self.socks:
+            one.close()
+
+
+@pytest.fixture
+def target(rig: Rig) -> Iterator[Target]:
+    made = Target(rig)
+    yield made
+    made.close()
+
+
+# ---- out
+
+
+@pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2", "DGRAM-REC-3")
+@pytest.mark.parametrize("size", [0, 1, 65457, 65458, 150000])
+def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: int) -> None:
+    most = 65507 - 12 - 14 - 20 - 4
+    data = pattern(size)
+    out = rig.mr(bytearray(data) if data else bytearray(1))
+    remote = rig.mr(bytearray(1)).remote()
+    cq = rig.cq()
+    qp = rig.ud(cq, qkey=QKEY)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.settimeout(LIMIT)
+        to = rig.ah(s.getsockname())
+        for number in (1, 2):
+            opcode = WROpcode.RDMA_WRITE_RECORD
+            qp.post_send(SendWR(7, opcode, sg=[out.sge(0, size)], ah=to, remote=remote))
+            got = b""
+            while True:
+                octets = s.recv(1 << 16)
+                found = RecordDatagram(octets)
+                head = found.segment
+                assert isinstance(head, DDPTagged)
+                assert (found.type, found.mark, found.flags) == (2, 2, 0)
+                assert (found.q_key, found.dest_index, found.source_index) == (QKEY, 0, 0)
+                assert found.crc == crc32c(octets[:-4])
+                assert (head.opcode, head.rv, head.stag) == (PRIVATE, 1, remote.rkey)
+                assert head.to == remote.addr + len(got)
+                record = RecordHeader(octets[26:46])
+                assert (record.subcode, record.flags, record.reserved) == (3, 0, 0)
+                assert (record.message_id, record.length) == (number, size)
+                assert record.to == remote.addr
+                got += octets[46:-4]
+                assert head.l == (len(got) == size)
+                assert len(octets) - 50 == most or head.l
+                if head.l:
+                    break
+            assert got == data
+            (wc,) = poll(cq)
+            assert (wc.wr_id, wc.ok, wc.opcode) == (7, True, WCOpcode.RDMA_WRITE)
+
+
+def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: Rig) -> None:
+    pair = Pair(rig)
+    size = 1 << 20
+    data = pattern(size)
+    target = Target(rig, size=size)
+    target.qp.post_recv([RecvWR(i) for i in range(target.qp.cap.max_recv_wr)])
+    out = rig.mr(bytearray(data))
+    for i in range(3):
+        target.memory.view[:] = bytes(size)
+        wr = SendWR(
+            1,
+            WROpcode.RDMA_WRITE_RECORD,
+            sg=[out.sge()],
+            ah=rig.ah(target.qp),
+            remote=target.memory.remote(),
+            remote_qkey=QKEY,
+        )
+        pair.a.post_send(wr)
+        assert poll(pair.scq)[0].ok
+        ((wc, record),) = target.told()
+        assert (wc.byte_len, wc.src_qp, wc.source) == (size, pair.a.qp_num, pair.a.addr)
+        assert (record.source, record.message_id) == (pair.a.addr, i + 1)
+        assert (record.addr, record.rkey) == (target.memory.addr, target.memory.rkey)
+        assert (record.length, record.ranges, record.whole) == (size, ((0, size),), True)
+        assert target.memory.read() == data
+    target.qp.modify(QPAttr(qp_state=QPState.ERR))
+    assert len(poll(target.cq, target.qp.cap.max_recv_wr)) == target.qp.cap.max_recv_wr
+
+
+# ---- in, against a model
+
+
+def union(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges that these make together, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(parts):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+@pytest.mark.clause("DGRAM-REC-4", "DGRAM-REC-5")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(
+    sizes=st.lists(st.integers(0, SLOT), min_size=1, max_size=7),
+    seed=st.integers(0, 1 << 32),
+    trouble=st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
+    patience: None, rig: Rig, sizes: list[int], seed: int, trouble: float
+) -> None:
+    rng = random.Random(seed)
+    target = Target(rig)
+    sock = target.sock()
+    data = [pattern(size, seed % 89 + i) for i, size in enumerate(sizes)]
+    arriving = []
+    for i, octets in enumerate(data):
+        for n, datagram in enumerate(target.segments(octets, i * SLOT, i + 1)):
+            for _ in range(2 if rng.random() < trouble else 1):
+                if rng.random() >= trouble:
+                    arriving.append((rng.random() if trouble else 0.0, i, n, datagram))
+    arriving.sort(key=lambda one: one[0])
+    late = counter("drop_late")
+    for one in arriving:
+        sock.send(one[3])
+    came = {i for _, i, _, _ in arriving}
+    told = {record.message_id - 1: record for _, record in target.told(len(came))}
+    nothing(target.cq)
+    assert set(told) == came
+    for i, record in told.items():
+        octets = data[i]
+        parts = [(n * CUT, min((n + 1) * CUT, len(octets))) for _, j, n, _ in arriving if j == i]
+        model = union(parts) if octets else ()
+        assert record.length == len(octets)
+        assert record.valid == sum(end - start for start, end in record.ranges)
+        assert record.source == sock.getsockname()
+        for start, end in record.ranges:
+            here = target.memory.read(end - start, i * SLOT + start)
+            assert here == octets[start:end]
+            assert any(a <= start and end <= b for a, b in model)
+        # Doubles of what is whole come late. Else nothing does, but where the machine stood still.
+        if record.whole or counter("drop_late") == late:
+            assert record.ranges == model
+    target.qp.close()
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-5", "DGRAM-REC-6")
+@pytest.mark.parametrize("patience", [30], indirect=True)
+@pytest.mark.parametrize("lost", ["first", "last"])
+def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
+    patience: None, rig: Rig, lost: str
+) -> None:
+    target = Target(rig)
+    data = pattern(200)
+    cut = target.segments(data, 0, 9)
+    with counted("record_partial", 1):
+        sock = target.sock()
+        for datagram in cut[1:] if lost == "first" else cut[:-1]:
+            sock.send(datagram)
+        ((wc, record),) = target.told()
+    assert (wc.byte_len, record.length, record.valid) == (200, 200, 150)
+    assert record.ranges == (((50, 200),) if lost == "first" else ((0, 150),))
+    with counted("drop_late", 4):
+        for datagram in cut:
+            sock.send(datagram)
+        nothing(target.cq, 0.06)
+    assert target.memory.read(50) == (bytes(50) if lost == "first" else data[:50])
+    target.close()
+
+
+# ---- what is not taken
+
+
+@pytest.mark.clause("DGRAM-REC-7", "DGRAM-REC-8")
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("drop_qkey", {"llp_q_key": QKEY + 1}),
+        ("drop_qn", {"llp_dest_index": 3}),
+        ("drop_version", {"llp_type": 1}),
+        ("drop_version", {"llp_version": 1}),
+        ("drop_version", {"ddp_rv": 0}),
+        ("drop_version", {"ddp_dv": 2}),
+        ("drop_opcode", {"ddp_opcode": 0}),
+        ("drop_opcode", {"head_subcode": 2}),
+        ("drop_header", {"ddp_l": 0}),
+        ("drop_header", {"head_length": 3}),
+        ("drop_header", {"head_to": 1 << 63}),
+        ("drop_access", {"ddp_stag": 1}),
+    ],
+)
+def test_a_segment_that_cannot_be_is_dropped_and_begins_nothing(
+    target: Target, name: str, fields: dict[str, int]
+) -> None:
+    sock = target.sock()
+    with counted(name, 1):
+        sock.send(target.segment(b"evil", 0, 5, 4, 0, **fields))
+        sock.send(target.segment(b"good", 100, 5, 4, 0))
+        ((_, record),) = target.told()
+    assert (record.addr, record.whole) == (target.memory.addr + 100, True)
+    assert target.memory.read(8) == bytes(8)
+    assert target.memory.read(4, 100) == b"good"
+
+
+@pytest.mark.clause("DGRAM-REC-8")
+@pytest.mark.parametrize("why", ["beyond", "right"])
+def test_octets_go_only_where_the_key_allows(rig: Rig, why: str) -> None:
+    target = Target(rig)
+    region = rig.mr(bytearray(100), GRANTED if why == "beyond" else AccessFlag.LOCAL_WRITE)
+    target.memory = region
+    sock = target.sock()
+    at = 97 if why == "beyond" else 0
+    with counted("drop_access", 1):
+        sock.send(target.segment(b"evil", at, 5, 4, 0))
+        nothing(target.cq)
+    assert region.read() == bytes(100)
+    target.close()
+
+
+def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> None:
+    sock = target.sock()
+    data = pattern(100)
+    with counted("drop_header", 1):
+        sock.send(target.segment(data[:50], 0, 5, 100, 0))
+        sock.send(target.segment(data[:50], 500, 5, 120, 50))
+        sock.send(target.segment(data[50:], 0, 5, 100, 50))
+        ((_, record),) = target.told()
+    assert record.whole and target.memory.read(100) == data
+    assert target.memory.read(100, 500) == bytes(100)
+
+
+@pytest.mark.clause("DGRAM-REC-9")
+def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
+    target = Target(rig, max_records=0)
+    with counted("drop_opcode", 1):
+        target.sock().send(target.segment(b"evil", 0, 5, 4, 0))
+        nothing(target.cq)
+    assert target.memory.read(4) == bytes(4)
+    target.close()
+    with pytest.raises(Error, match="max_records"):
+        rig.qp(qp_type=QPType.RC, max_records=1)
+    with pytest.raises(Error, match="max_records"):
+        rig.qp(max_records=1025)
+
+
+# ---- what is bounded
+
+
+@pytest.mark.clause("DGRAM-REC-10")
+def test_one_host_that_begins_many_ends_its_own(patience: None, rig: Rig) -> None:
+    target = Target(rig, max_records=8)
+    sock = target.sock()
+    with counted("record_early", 4):
+        for number in range(1, 9):
+            sock.send(target.segment(b"half", 8 * number, number, 8, 0))
+        told = target.told(4)
+    assert [record.message_id for _, record in told] == [1, 2, 3, 4]
+    assert all(record.ranges == ((0, 4),) for _, record in told)
+    for number in range(5, 9):
+        sock.send(target.segment(b"rest", 8 * number, number, 8, 4))
+    assert all(record.whole for _, record in target.told(4))
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-11")
+def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
+    target = Target(rig, max_records=8)
+    sock = target.sock()
+    for number in range(1, 7):
+        sock.send(target.segment(b"whole", 8 * number, number, 5, 0))
+    got = poll(target.cq, 4)
+    seen = [target.qp.record(wc).message_id for wc in got]
+    seen += [record.message_id for _, record in target.told(2)]
+    assert seen == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(Error, match="max_records"):
+        target.qp.record(got[0]._replace(wr_id=99))
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-12")
+def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
+    patience: None, rig: Rig
+) -> None:
+    target = Target(rig)
+    sock = target.sock()
+    data = pattern(400)
+    with counted("record_ranges", 8):
+        for i in range(0, 400, 10):
+            sock.send(target.segment(data[i : i + 5], 0, 1, 400, i))
+        ((_, record),) = target.told()
+    assert record.ranges == tuple((i, i + 5) for i in range(0, 320, 10))
+    target.close()
+
+
+def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
+    target = Target(rig)
+    sock = target.sock()
+    sock.send(target.segment(b"half", 0, 1, 8, 0))
+    nothing(target.cq)
+    target.qp.modify(QPAttr(qp_state=QPState.RESET))
+    target.qp.to_rts(QPAttr(qkey=QKEY))
+    sock.send(target.segment(b"rest", 0, 1, 8, 4))
+    ((_, record),) = target.told()
+    assert record.ranges == ((4, 8),)
+    target.close()
