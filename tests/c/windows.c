@@ -210,6 +210,15 @@ static struct siw_mr *reg(struct rig *rig, void *memory, size_t size, int access
 	return mr;
 }
 
+static struct siw_mw *window(int type)
+{
+	struct siw_mw *mw = siw_alloc_mw(right.pd, type);
+
+	if (!mw)
+		die("siw_alloc_mw: %s", strerror(errno));
+	return mw;
+}
+
 static void drain_events(struct rig *rig)
 {
 	struct siw_cm_event event;
@@ -222,11 +231,10 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 {
 	struct siw_mr *mr = reg(&right, memory, SIZE, REGION);
 	struct siw_mr *other = reg(&right, elsewhere, SIZE, REGION);
-	struct siw_mw *mw = siw_alloc_mw(right.pd, type);
+	struct siw_mw *mw = window(type);
 	struct end a, b;
 	pthread_t thread;
 
-	must(mw);
 	memset(memory, '.', SIZE);
 	drain_events(&left);
 	drain_events(&right);
@@ -286,9 +294,8 @@ static _Atomic unsigned long binds, made, deallocs, deregs, opened;
 
 static void make_window(unsigned int i)
 {
-	struct siw_mw *mw = siw_alloc_mw(right.pd, i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
+	struct siw_mw *mw = window(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
 
-	must(mw);
 	if (i % 2) /* of type 1 it changes with the next bind, and nobody needs it */
 		keys[i] = mw->rkey;
 	windows[i] = mw;
