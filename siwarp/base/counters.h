@@ -39,7 +39,7 @@
 	X(err_malformed, "datagrams dropped: errors that are not laid out as one")        \
 	X(err_lost, "errors lost because a queue pair's error queue was full")            \
 	X(drop_late, "UC datagrams dropped: another came before that was sent later")     \
-	X(drop_partial, "UC datagrams dropped: of a message of which others are missing") \
+	X(drop_partial, "datagrams dropped: UC, others of its message are missing")       \
 	X(drop_access, "datagrams dropped: Writes to what this end does not grant")       \
 	X(uc_missing, "UC datagrams that did not come, as their numbers tell")            \
 	X(record_partial, "Write-Records told of which octets are missing")               \
