@@ -57,6 +57,9 @@ def _details(message: Message) -> str:
         parts.append(f"{message.segments} segments")
     if "size" in message.fields:
         parts.append(f"asks for {message.fields['size']}")
+    indexes = message.fields.get("source_index"), message.fields.get("dest_index")
+    if any(indexes):
+        parts.append(f"index {indexes[0]} to {indexes[1]}")
     if message.answers is not None:
         after = f" after {_microseconds(message.latency)}" if message.latency is not None else ""
         parts.append(f"answers {message.answers}{after}")

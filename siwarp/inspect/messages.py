@@ -193,6 +193,9 @@ def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int
         return {"stag": header.a, "to": header.b}
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
+    if ud:  # among the queue pairs of their sockets
+        found["dest_index"] = header.b >> 8 & 0xFF
+        found["source_index"] = header.b >> 16 & 0xFF
     layout, names = _OWN_HEADERS.get(header.opcode, (None, ()))
     if layout is not None and len(payload) >= layout.size:
         found.update(zip(names, layout.unpack_from(payload), strict=True))

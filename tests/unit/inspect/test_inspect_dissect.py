@@ -393,6 +393,14 @@ def test_what_ud_has_not_is_told_with_its_requirement(
     assert (message.error, message.clause) == (error, clause)
 
 
+def test_the_indexes_of_those_that_share_a_socket_are_told_by_name(tmp_path: Path) -> None:
+    link = Link()
+    link.packets = [datagram(ud(1, b"x", qn=7 << 16 | 200 << 8)), datagram(ud(2, b"y"))]
+    shared, alone = seen(link, tmp_path).messages
+    assert (shared.fields["source_index"], shared.fields["dest_index"]) == (7, 200)
+    assert (alone.fields["source_index"], alone.fields["dest_index"]) == (0, 0)
+
+
 def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> None:
     told = Terminate(
         layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=23, quoted_ddp=QuotedUntagged(msn=2)
