@@ -119,6 +119,22 @@ void siw_llp_rd_set_qkey(struct siw_llp_rd *rd, uint32_t qkey)
 	siw_unlock(&rd->lock);
 }
 
+void siw_llp_rd_set_ird(struct siw_llp_rd *rd, uint8_t ird)
+{
+	siw_lock(&rd->lock);
+	rd->ird = ird;
+	siw_unlock(&rd->lock);
+}
+
+/* RESTARTED or GONE was told before: who asks on has dealt with it, and may send anew. */
+static void settle(struct siw_llp_rd *rd)
+{
+	if (!rd->settle)
+		return;
+	rd->settle->settling = false;
+	rd->settle = NULL;
+}
+
 /* ---- peers, as the layer above sees them --------------------------------------------------------- */
 
 int siw_llp_rd_peer(struct siw_llp_rd *rd, const struct siw_addr *addr,
@@ -128,6 +144,8 @@ int siw_llp_rd_peer(struct siw_llp_rd *rd, const struct siw_addr *addr,
 
 	siw_lock(&rd->lock);
 	r = siw_llp_rd_make(rd, addr, out);
+	if (!r)
+		(*out)->claimed = true;
 	siw_unlock(&rd->lock);
 	return r;
 }
@@ -140,13 +158,22 @@ const struct siw_addr *siw_llp_rd_peer_addr(const struct siw_llp_rd_peer *peer)
 void siw_llp_rd_set_upper(struct siw_llp_rd_peer *peer, void *upper)
 {
 	siw_lock(&peer->rd->lock);
-	peer->upper = upper;
+	peer->claimed = false;
+	if (peer->settling) /* it has dealt with that */
+		settle(peer->rd);
+	/* Pairs with the load below: what the layer above made is whole before it shows. */
+	__atomic_store_n(&peer->upper, upper, __ATOMIC_RELEASE);
 	siw_unlock(&peer->rd->lock);
 }
 
 void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer)
 {
-	return peer->upper;
+	return __atomic_load_n(&peer->upper, __ATOMIC_ACQUIRE);
+}
+
+void *siw_llp_rd_room(struct siw_llp_rd_peer *peer)
+{
+	return peer->room;
 }
 
 uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer)
@@ -304,15 +331,6 @@ static void datagram(struct siw_llp_rd *rd, const struct siw_addr *from, uint32_
 }
 
 /* ---- what is told ---------------------------------------------------------------------------------- */
-
-/* RESTARTED or GONE was told before: who asks on has dealt with it, and may send anew. */
-static void settle(struct siw_llp_rd *rd)
-{
-	if (!rd->settle)
-		return;
-	rd->settle->settling = false;
-	rd->settle = NULL;
-}
 
 static int news_of(struct siw_llp_rd_peer *peer)
 {

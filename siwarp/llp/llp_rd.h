@@ -49,6 +49,7 @@ void siw_llp_rd_close(struct siw_llp_rd *rd);
 int siw_llp_rd_local(struct siw_llp_rd *rd, struct siw_addr *out);
 void siw_llp_rd_again(struct siw_llp_rd *rd);
 void siw_llp_rd_set_qkey(struct siw_llp_rd *rd, uint32_t qkey);
+void siw_llp_rd_set_ird(struct siw_llp_rd *rd, uint8_t ird);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -62,6 +63,12 @@ const struct siw_addr *siw_llp_rd_peer_addr(const struct siw_llp_rd_peer *peer);
 /* What the layer above has of this peer; NULL at first. A record that has one is not evicted. */
 void siw_llp_rd_set_upper(struct siw_llp_rd_peer *peer, void *upper);
 void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer);
+/*
+ * Room of the layer above's in the record, all zero when the record is made and whenever a life of either
+ * end is over. Either lock.
+ */
+#define SIW_LLP_RD_ROOM 32
+void *siw_llp_rd_room(struct siw_llp_rd_peer *peer);
 /* The IRD the peer told, 0 before it did: what this end's ORD to it may be. */
 uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer);
 /* For tests and figures: records there are, and octets of one. */

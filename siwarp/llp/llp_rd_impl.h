@@ -82,6 +82,7 @@ struct siw_llp_rd_peer {
 	struct siw_addr addr;
 	uint32_t hash;
 	void *upper;
+	uint32_t room[SIW_LLP_RD_ROOM / sizeof(uint32_t)]; /* the layer above's */
 	struct siw_link lru;	/* the one heard or spoken to least lately first */
 	struct siw_link active; /* it has a timer */
 	struct siw_link news;	/* it has something to tell */
@@ -96,6 +97,7 @@ struct siw_llp_rd_peer {
 	uint8_t over_kind; /* RESTARTED or GONE */
 	bool settling;	   /* that was told, and the layer above is at it */
 	bool held;
+	bool claimed; /* by who asked for it, until siw_llp_rd_set_upper */
 	bool expect;
 	bool has_cookie;
 	bool verify; /* long idle: asked whether it still knows this life */
@@ -105,21 +107,22 @@ struct siw_llp_rd_peer {
 	uint8_t due_acks;
 	uint16_t credit; /* what the peer gives, in units, from una on */
 
-	uint64_t una, nxt, rcv;	     /* indices: of PSN epoch + index */
-	uint64_t over_una, over_nxt; /* of the life that is over, until that is told */
-	struct siw_rd_tx *tx;	     /* NULL: nothing outstanding */
-	struct siw_rd_rx *rx;	     /* NULL: nothing kept */
+	uint64_t una, nxt, rcv; /* indices: of PSN epoch + index */
+	uint64_t over_una;	/* of the life that is over, until that is dealt with */
+	struct siw_rd_tx *tx;	/* NULL: nothing outstanding */
+	struct siw_rd_rx *rx;	/* NULL: nothing kept */
 
-	uint64_t heard_ns, sent_ns, touched_ns;
+	uint64_t heard_ns, sent_ns;
 	uint64_t since_ns; /* since when it owes an answer; 0: it does not */
 	uint64_t ack_ns;   /* when the first of due_acks came */
 	uint64_t timer_ns; /* what is due next of: handshake, PTO, RTO, asking */
 	uint64_t pace_ns;  /* not before */
 
 	uint32_t datagram; /* octets of the longest one now */
-	uint32_t mtu_max;  /* what the route says */
-	uint32_t probe;	   /* octets that are being tried; 0: none */
+	uint16_t mtu_max;  /* what the route says */
+	uint16_t probe;	   /* octets that are being tried; 0: none */
 	uint32_t probe_psn;
+	uint32_t touched_ms; /* of the clock, cut: when it went to the end of lru last */
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
 	struct siw_rd_cookie cookie; /* to bring back, while state is ECHOED */

@@ -5,7 +5,7 @@
 
 #include "llp/llp_rd_impl.h"
 
-#define TOUCH_NS (100 * SIW_RD_MS)
+#define TOUCH_MS 100
 
 /* ---- buffers --------------------------------------------------------------------------------------
  *
@@ -134,8 +134,8 @@ static bool is_idle(const struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
 
-	return !peer->tx && !peer->rx && !peer->tell && !peer->settling && !peer->expect &&
-	       siw_link_alone(&peer->ready) && peer->rd->offered != peer &&
+	return !peer->claimed && !peer->tx && !peer->rx && !peer->tell && !peer->settling &&
+	       !peer->expect && siw_link_alone(&peer->ready) && peer->rd->offered != peer &&
 	       (peer->state == SIW_RD_CLOSED || now - last >= peer->rd->idle);
 }
 
@@ -222,10 +222,12 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 
 void siw_llp_rd_touch(struct siw_llp_rd_peer *peer, uint64_t now)
 {
+	uint32_t ms = (uint32_t)(now / SIW_RD_MS);
+
 	/* heard_ns and sent_ns are exact, the order of the list need not be. */
-	if (now - peer->touched_ns < TOUCH_NS)
+	if (ms - peer->touched_ms < TOUCH_MS)
 		return;
-	peer->touched_ns = now;
+	peer->touched_ms = ms;
 	siw_link_del(&peer->lru);
 	siw_link_add(&peer->rd->lru, &peer->lru);
 }
@@ -244,10 +246,8 @@ void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind)
 	struct siw_llp_rd *rd = peer->rd;
 	bool was = peer->state == SIW_RD_OPEN || peer->nxt;
 
-	if (!(peer->tell & SIW_RD_TELL_OVER)) {
+	if (!(peer->tell & SIW_RD_TELL_OVER))
 		peer->over_una = peer->una;
-		peer->over_nxt = peer->nxt;
-	}
 	siw_llp_rd_tx_free(peer);
 	siw_llp_rd_rx_free(peer);
 	if (rd->offered == peer)
@@ -259,6 +259,7 @@ void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind)
 	peer->epoch = siw_llp_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
 	peer->una = peer->nxt = peer->rcv = 0;
+	memset(peer->room, 0, sizeof(peer->room));
 	peer->since_ns = 0;
 	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
 	peer->backoff = peer->rtos = peer->due_acks = 0;

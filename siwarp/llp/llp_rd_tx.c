@@ -357,7 +357,7 @@ uint64_t siw_llp_rd_framed(const struct siw_llp_rd_peer *peer)
 	uint64_t n;
 
 	siw_lock(&rd->lock);
-	n = peer->tell & SIW_RD_TELL_OVER ? peer->over_nxt : peer->nxt;
+	n = peer->nxt;
 	siw_unlock(&rd->lock);
 	return n;
 }
@@ -368,7 +368,7 @@ uint64_t siw_llp_rd_accepted(const struct siw_llp_rd_peer *peer)
 	uint64_t n;
 
 	siw_lock(&rd->lock);
-	n = peer->tell & SIW_RD_TELL_OVER ? peer->over_una : peer->una;
+	n = is_over(peer) ? peer->over_una : peer->una;
 	siw_unlock(&rd->lock);
 	return n;
 }
