@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "base/list.h"
 #include "base/lock.h"
 #include "ddp/ddp.h"
 #include "ddp/ddp_wire.h"
@@ -61,6 +62,12 @@ struct siw_ddp_buffer {
 	struct siw_sge sgl[]; /* max_sge of them */
 };
 
+/* One that was taken and given back. */
+struct siw_ddp_returned {
+	struct siw_ddp_returned *next;
+	struct siw_ddp_buffer buf;
+};
+
 struct siw_ddp_queue {
 	uint32_t mask;
 	uint32_t max_sge;
@@ -69,6 +76,8 @@ struct siw_ddp_queue {
 	bool internal;
 	_Alignas(64) _Atomic uint32_t tail; /* posted; stored by the poster with release */
 	_Alignas(64) _Atomic uint32_t head; /* taken; stored under the progress lock with release */
+	_Atomic uint32_t n_returned;	    /* progress lock to write, as for: */
+	struct siw_ddp_returned *returned;  /* they come before the ring's */
 	_Alignas(64) uint8_t ring[];
 };
 
@@ -77,27 +86,40 @@ static inline const struct siw_ddp_buffer *siw_ddp_queue_peek(const struct siw_d
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 
+	if (__builtin_expect(queue->returned != NULL, 0))
+		return &queue->returned->buf;
 	/* Pairs with the store of tail in siw_ddp_queue_post. */
 	if (head == atomic_load_explicit(&queue->tail, memory_order_acquire))
 		return NULL;
 	return (const void *)(queue->ring + (size_t)(head & queue->mask) * queue->stride);
 }
 
+void siw_ddp_queue_pop_returned(struct siw_ddp_queue *queue);
+
 static inline void siw_ddp_queue_pop(struct siw_ddp_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 
+	if (__builtin_expect(queue->returned != NULL, 0)) {
+		siw_ddp_queue_pop_returned(queue);
+		return;
+	}
 	/* Pairs with the load of head in siw_ddp_queue_post: the slot may be written again. */
 	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
 }
 
 /* ---- streams -------------------------------------------------------------------------------- */
 
+/* ddp_queue.c: the next taker has it again. -ENOMEM. Progress lock. */
+struct siw_ddp_rxq;
+int siw_ddp_queue_return(struct siw_ddp_queue *queue, const struct siw_ddp_rxq *q);
+
 #define SIW_DDP_QUEUES 4
 /* Messages framed and not yet accepted below, at most. A power of two. */
 #define SIW_DDP_INFLIGHT 2048u
 
 struct siw_mpa_stream;
+struct siw_llp_rd_peer;
 
 /* The receiving side of one queue number. */
 struct siw_ddp_rxq {
@@ -144,6 +166,17 @@ struct siw_ddp_rx {
 	struct siw_ddp_park park;
 };
 
+/* Reliable datagrams below. Under the progress lock. */
+struct siw_ddp_rd_rx {
+	const uint8_t *data; /* the segment at the head, or NULL */
+	uint32_t len;
+	bool skip;   /* segments of the message that was refused: */
+	bool blamed; /* ... which had taken the buffer: */
+	struct siw_ddp_seg skipped;
+	uint64_t cookie;
+	struct siw_link held; /* in its endpoint's, while it waits */
+};
+
 /* A message wholly framed: the FPDUs framed by then, and the STag it read from (or 0). */
 struct siw_ddp_framed {
 	uint64_t fpdus;
@@ -163,9 +196,13 @@ struct siw_ddp_tx {
 
 struct siw_ddp_stream {
 	struct siw_ddp_port *port;
-	struct siw_mpa_stream *mpa;
+	struct siw_mpa_stream *mpa; /* one of these two */
+	struct siw_llp_rd_peer *rd;
 	uint32_t pd;
-	const void *identity;		   /* set before it carries anything */
+	const void *identity; /* set before it carries anything */
+	void *user;	      /* over rd */
+	struct siw_ddp_rd *endpoint;
+	struct siw_ddp_rd_rx rd_rx;
 	struct siw_ddp_rx rx;		   /* under the progress lock */
 	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
 };
@@ -203,6 +240,13 @@ bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
 /* A segment lies in its buffer: 1 it was its message's last (*delivery), 2. */
 int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
+
+/* ---- ddp_rd.c, for ddp_rx.c ---- */
+
+/* The segment at the head is refused, for rx's reason: that. */
+int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
+/* Whether it belongs to a message that was refused before: then it is gone. */
+bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
 /* ---- ddp_park.c, for ddp_rx.c ---- */
 

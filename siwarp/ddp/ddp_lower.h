@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments, whichever that
- * is. Segments come whole and in order from all of them.
+ * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments: mpa, or a peer of
+ * reliable datagrams. Segments come whole and in order from either.
  *
  * What it does NOT do: anything else. Start-up and teardown are the business of who made the stream.
  */
@@ -11,11 +11,30 @@
 #include "ddp/ddp_impl.h"
 #include "mpa/mpa.h"
 
+static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
+{
+	return __builtin_expect(stream->rd != NULL, 0);
+}
+
+/* ddp_rd.c: each as the one below that it stands for. */
+size_t siw_ddp_rd_mulpdu(const struct siw_ddp_stream *stream);
+int siw_ddp_rd_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
+		  const struct iovec *iov, int n);
+int siw_ddp_rd_flush(struct siw_ddp_stream *stream);
+bool siw_ddp_rd_blocked(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_rd_framed(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_rd_accepted(const struct siw_ddp_stream *stream);
+int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
+		  size_t *seg_len, bool *whole);
+int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
+
 /* ---- out: send lock -------------------------------------------------------------------------- */
 
 /* Octets of the next segment at most, header included. */
 static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_mulpdu(stream);
 	return siw_mpa_mulpdu(stream->mpa);
 }
 
@@ -23,27 +42,38 @@ static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
 static inline int siw_ddp_lower_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
 				   const struct iovec *iov, int n)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_tx(stream, head, head_len, iov, n);
 	return siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
 }
 
+/* As siw_mpa_tx_flush. */
 static inline int siw_ddp_lower_flush(struct siw_ddp_stream *stream)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_flush(stream);
 	return siw_mpa_tx_flush(stream->mpa);
 }
 
 static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_blocked(stream);
 	return siw_mpa_tx_blocked(stream->mpa);
 }
 
-/* Segments taken, and those whose octets are wanted no more. */
+/* Segments taken, and those that TCP took, or that the peer has. */
 static inline uint64_t siw_ddp_lower_framed(const struct siw_ddp_stream *stream)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_framed(stream);
 	return siw_mpa_tx_framed(stream->mpa);
 }
 
 static inline uint64_t siw_ddp_lower_accepted(const struct siw_ddp_stream *stream)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_accepted(stream);
 	return siw_mpa_tx_accepted(stream->mpa);
 }
 
@@ -53,6 +83,8 @@ static inline uint64_t siw_ddp_lower_accepted(const struct siw_ddp_stream *strea
 static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t **head,
 				   size_t *head_len, size_t *seg_len, bool *whole)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_rx(stream, head, head_len, seg_len, whole);
 	return siw_mpa_rx_fpdu(stream->mpa, head, head_len, seg_len, whole);
 }
 
@@ -60,6 +92,8 @@ static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t 
 static inline int siw_ddp_lower_payload(struct siw_ddp_stream *stream, size_t skip,
 					const struct iovec *iov, int n)
 {
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_payload(stream, skip, iov, n);
 	return siw_mpa_rx_payload(stream->mpa, skip, iov, n);
 }
 

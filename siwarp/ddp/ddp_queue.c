@@ -38,6 +38,8 @@ int siw_ddp_queue_create(struct siw_ddp_port *port, const struct siw_ddp_queue_a
 
 void siw_ddp_queue_destroy(struct siw_ddp_queue *queue)
 {
+	while (queue->returned)
+		siw_ddp_queue_pop_returned(queue);
 	free(queue);
 }
 
@@ -69,11 +71,38 @@ int siw_ddp_queue_post(struct siw_ddp_queue *queue, uint64_t cookie, const struc
 	return 0;
 }
 
+int siw_ddp_queue_return(struct siw_ddp_queue *queue, const struct siw_ddp_rxq *q)
+{
+	size_t sgl = (size_t)q->nsge * sizeof(q->sgl[0]);
+	struct siw_ddp_returned *returned = malloc(sizeof(*returned) + sgl);
+
+	if (!returned)
+		return -ENOMEM;
+	returned->next = queue->returned;
+	returned->buf.cookie = q->cookie;
+	returned->buf.length = q->length;
+	returned->buf.nsge = q->nsge;
+	memcpy(returned->buf.sgl, q->sgl, sgl);
+	queue->returned = returned;
+	atomic_fetch_add(&queue->n_returned, 1);
+	return 0;
+}
+
+__attribute__((cold, noinline)) void siw_ddp_queue_pop_returned(struct siw_ddp_queue *queue)
+{
+	struct siw_ddp_returned *returned = queue->returned;
+
+	queue->returned = returned->next;
+	atomic_fetch_sub(&queue->n_returned, 1);
+	free(returned);
+}
+
 uint32_t siw_ddp_queue_used(const struct siw_ddp_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
 
-	return atomic_load_explicit(&queue->tail, memory_order_acquire) - head;
+	return atomic_load_explicit(&queue->tail, memory_order_acquire) - head +
+	       atomic_load_explicit(&queue->n_returned, memory_order_relaxed);
 }
 
 int siw_ddp_queue_take(struct siw_ddp_queue *queue, uint64_t *cookie)

@@ -13,6 +13,8 @@
 static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 							0 };
 
+static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
+
 /* What comes from below, as this layer says it; an error is the stream's last word. */
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 {
@@ -20,6 +22,8 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 
 	if (r >= 0)
 		return r;
+	if (siw_ddp_over_rd(stream)) /* -EFAULT, the only one */
+		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
 	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
 		rx->err = siw_ddp_lower_error(stream);
 	} else if (r == -EFAULT) { /* the place is gone: no fault of the peer's, who is told so */
@@ -37,6 +41,8 @@ static int refusal(struct siw_ddp_stream *stream)
 	struct siw_ddp_rx *rx = &stream->rx;
 	int r = 1;
 
+	if (siw_ddp_over_rd(stream))
+		return siw_ddp_rd_refusal(stream);
 	if (!rx->whole)
 		r = siw_ddp_lower_payload(stream, rx->seg.head_len, NULL, 0);
 	if (r < 1)
@@ -65,7 +71,9 @@ void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
 	rx->refusing = true;
 	rx->why = -EPROTO;
 	rx->why_err = err;
-	if (!rx->have) { /* it was placed already, so it came as it was sent */
+	if (siw_ddp_over_rd(stream) && !rx->have) {
+		rx->refusing = false;
+	} else if (!rx->have) { /* it was placed already, so it came as it was sent */
 		rx->err = err;
 		rx->dead = -EPROTO;
 	}
@@ -135,6 +143,8 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 	if (seg_len < siw_ddp_head_len(head[0]))
 		return refuse(stream, -EPROTO, TOO_SHORT);
 	siw_ddp_parse(head, (uint32_t)seg_len, seg);
+	if (siw_ddp_over_rd(stream) && siw_ddp_rd_skips(stream))
+		return 0;
 	if ((head[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
 		if (!seg->tagged)
 			return refuse_untagged(stream, SIW_DDP_UNTAGGED_VERSION);
@@ -144,6 +154,10 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 	}
 	if (!seg->tagged) {
 		code = judge_untagged(rx, seg);
+		if (code == SIW_DDP_NO_BUFFER && !seg->qn && siw_ddp_over_rd(stream)) {
+			siw_ddp_rd_hold(stream);
+			return 0;
+		}
 		if (code)
 			return refuse_untagged(stream, code);
 	}

@@ -173,6 +173,8 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 			flushed = false;
 			continue;
 		}
+		if (siw_ddp_over_rd(stream)) /* the peer is to take something first */
+			return 0;
 		if (flushed) /* cannot be: an empty batch takes any segment */
 			return -EIO;
 		r = siw_ddp_lower_flush(stream);
@@ -238,7 +240,8 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 	/* Behind it accepted stands still; make room for it if there is none. */
 	if (ring_full(stream))
 		tx->framed--;
-	message_framed(stream, tx->msg.from_stag ? tx->msg.src_stag : 0, UINT64_MAX);
+	message_framed(stream, tx->msg.from_stag ? tx->msg.src_stag : 0,
+		       siw_ddp_over_rd(stream) ? siw_ddp_lower_framed(stream) : UINT64_MAX);
 	return tx->offset;
 }
 
@@ -250,6 +253,11 @@ int siw_ddp_tx_flush(struct siw_ddp_stream *stream)
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
 {
 	return siw_ddp_lower_blocked(stream);
+}
+
+uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn)
+{
+	return stream->tx.msn[qn] - 1;
 }
 
 uint64_t siw_ddp_tx_begun(const struct siw_ddp_stream *stream)
@@ -268,6 +276,8 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 	struct siw_ddp_tx *tx = &stream->tx;
 	uint64_t i;
 
+	if (siw_ddp_over_rd(stream)) /* what is framed was copied */
+		return 0;
 	refresh_accepted(stream);
 	for (i = tx->accepted; i != tx->framed; i++) {
 		if (tx->ring[i & tx->ring_mask].stag == stag)

@@ -29,6 +29,7 @@ ALSO: dict[str, set[str]] = {
     "ddp/ddp_datagram.c": {"llp"},
     "ddp/ddp_dgram_impl.h": {"llp"},
     "ddp/ddp_record.c": {"llp"},
+    "ddp/ddp_rd.c": {"llp"},
     "ddp/ddp_uc.c": {"llp"},
     "ddp/ddp_uc_impl.h": {"llp"},
     "ddp/ddp_uc_tx.c": {"llp"},

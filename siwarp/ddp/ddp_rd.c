@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_rd.c - the lower edge on reliable datagrams: llp brings the segments of each peer whole,
+ * once and in order, and keeps the message sequence numbers of peers with whom nothing goes on.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/guard.h"
+#include "ddp/ddp_lower.h"
+#include "llp/llp_rd.h"
+
+/* Messages to one peer that it does not have yet, at first: the ring grows. */
+#define INFLIGHT 16
+
+struct siw_ddp_rd {
+	struct siw_ddp_port *port;
+	struct siw_llp_rd *llp;
+	struct siw_link held; /* streams whose peers wait: progress lock */
+};
+
+/* ---- endpoints ------------------------------------------------------------------------------- */
+
+int siw_ddp_rd_open(struct siw_ddp_port *port, const struct siw_ddp_rd_attr *attr,
+		    struct siw_ddp_rd **out)
+{
+	struct siw_llp_rd_attr below = {
+		.local = attr->local,
+		.fd = attr->fd,
+		.token = attr->token,
+		.no_crc = attr->no_crc,
+		.ird = attr->ird,
+		.qkey = attr->qkey,
+		.max_peers = attr->max_peers,
+		.peer_timeout_ns = attr->peer_timeout_ns,
+	};
+	struct siw_ddp_rd *rd = calloc(1, sizeof(*rd));
+	int r;
+
+	if (!rd)
+		return -ENOMEM;
+	rd->port = port;
+	siw_link_init(&rd->held);
+	r = siw_llp_rd_open(port->llp, &below, &rd->llp);
+	if (r) {
+		free(rd);
+		return r;
+	}
+	*out = rd;
+	return 0;
+}
+
+void siw_ddp_rd_close(struct siw_ddp_rd *rd)
+{
+	siw_llp_rd_close(rd->llp);
+	free(rd);
+}
+
+int siw_ddp_rd_addr(struct siw_ddp_rd *rd, struct siw_addr *out)
+{
+	return siw_llp_rd_local(rd->llp, out);
+}
+
+void siw_ddp_rd_again(struct siw_ddp_rd *rd)
+{
+	siw_llp_rd_again(rd->llp);
+}
+
+void siw_ddp_rd_qkey(struct siw_ddp_rd *rd, uint32_t qkey)
+{
+	siw_llp_rd_set_qkey(rd->llp, qkey);
+}
+
+void siw_ddp_rd_ird(struct siw_ddp_rd *rd, uint8_t ird)
+{
+	siw_llp_rd_set_ird(rd->llp, ird);
+}
+
+/* ---- peers and their streams ----------------------------------------------------------------- */
+
+/* A siw_ddp_rd_peer is llp's, under another type. */
+static struct siw_llp_rd_peer *below(const struct siw_ddp_rd_peer *peer)
+{
+	return (struct siw_llp_rd_peer *)(uintptr_t)peer;
+}
+
+int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
+		    struct siw_ddp_rd_peer **out)
+{
+	return siw_llp_rd_peer(rd->llp, addr, (struct siw_llp_rd_peer **)out);
+}
+
+void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
+{
+	const struct siw_ddp_stream *stream = siw_llp_rd_upper(below(peer));
+
+	return stream ? stream->user : NULL;
+}
+
+/* What stays of a stream: how far each queue's numbers are, 0 for a peer that is new. */
+struct numbers {
+	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
+};
+_Static_assert(sizeof(struct numbers) <= SIW_LLP_RD_ROOM, "llp's room for us");
+
+int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
+		      struct siw_ddp_stream **out)
+{
+	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->port, INFLIGHT);
+	const struct numbers *kept = siw_llp_rd_room(below(peer));
+
+	if (!stream)
+		return -ENOMEM;
+	stream->rd = below(peer);
+	stream->endpoint = rd;
+	stream->user = user;
+	siw_link_init(&stream->rd_rx.held);
+	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++) {
+		stream->tx.msn[qn] = kept->sent[qn] + 1;
+		stream->rx.q[qn].msn = kept->received[qn] + 1;
+	}
+	*out = stream;
+	siw_llp_rd_set_upper(below(peer), stream);
+	return 0;
+}
+
+/* A message that will not be finished has no claim on its buffer. */
+static void return_buffers(struct siw_ddp_rx *rx)
+{
+	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
+		if (rx->q[qn].begun && !siw_ddp_queue_return(rx->q[qn].queue, &rx->q[qn]))
+			rx->q[qn].begun = false;
+}
+
+void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
+{
+	struct numbers *kept = siw_llp_rd_room(stream->rd);
+
+	return_buffers(&stream->rx);
+	for (int qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
+		kept->sent[qn] = stream->tx.msn[qn] - 1;
+		kept->received[qn] = stream->rx.q[qn].msn - 1;
+	}
+	siw_link_del(&stream->rd_rx.held);
+	siw_llp_rd_set_upper(stream->rd, NULL);
+	if (how == SIW_DDP_RD_RESET)
+		siw_llp_rd_reset(stream->rd);
+	siw_ddp_stream_free(stream);
+}
+
+bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
+{
+	if (stream->tx.active || siw_ddp_tx_accepted(stream) != stream->tx.framed ||
+	    stream->rd_rx.data || stream->rd_rx.skip || !siw_link_alone(&stream->rd_rx.held))
+		return false;
+	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
+		if (stream->rx.q[qn].begun)
+			return false;
+	return true;
+}
+
+const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_peer_addr(stream->rd);
+}
+
+uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_peer_ird(stream->rd);
+}
+
+void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected)
+{
+	siw_llp_rd_expect(stream->rd, expected);
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+size_t siw_ddp_rd_mulpdu(const struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_mulpdu(stream->rd);
+}
+
+int siw_ddp_rd_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
+		  const struct iovec *iov, int n)
+{
+	return siw_llp_rd_tx(stream->rd, head, head_len, iov, n);
+}
+
+int siw_ddp_rd_flush(struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_flush(stream->rd);
+}
+
+bool siw_ddp_rd_blocked(const struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_blocked(stream->rd);
+}
+
+uint64_t siw_ddp_rd_framed(const struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_framed(stream->rd);
+}
+
+uint64_t siw_ddp_rd_accepted(const struct siw_ddp_stream *stream)
+{
+	return siw_llp_rd_accepted(stream->rd);
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
+{
+	struct siw_llp_rd_event news;
+
+	while (siw_llp_rd_recv(rd->llp, &news) == 1) {
+		struct siw_ddp_stream *stream = siw_llp_rd_upper(news.peer);
+
+		event->peer = (struct siw_ddp_rd_peer *)news.peer;
+		event->user = stream ? stream->user : NULL;
+		event->status = 0;
+		if (news.kind == SIW_LLP_RD_SEGMENT) {
+			event->kind = SIW_DDP_RD_SEGMENT;
+			if (stream) {
+				stream->rd_rx.data = news.data;
+				stream->rd_rx.len = news.len;
+			}
+			return 1;
+		}
+		if (!stream) /* nobody waits for it */
+			continue;
+		if (news.kind == SIW_LLP_RD_ACKED) {
+			event->kind = SIW_DDP_RD_ACKED;
+			return 1;
+		}
+		if (news.kind == SIW_LLP_RD_RESTARTED || news.kind == SIW_LLP_RD_GONE) {
+			event->kind = SIW_DDP_RD_LOST;
+			event->status = news.kind == SIW_LLP_RD_GONE ? -ETIMEDOUT : -ECONNRESET;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
+		  size_t *seg_len, bool *whole)
+{
+	if (!stream->rd_rx.data)
+		return 0;
+	*head = stream->rd_rx.data;
+	*head_len = *seg_len = stream->rd_rx.len;
+	*whole = true;
+	return 1;
+}
+
+int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n)
+{
+	const uint8_t *from = stream->rd_rx.data + skip;
+
+	for (int i = 0; i < n; from += iov[i++].iov_len)
+		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
+			return -EFAULT;
+	stream->rd_rx.data = NULL;
+	siw_llp_rd_taken(stream->rd);
+	return 1;
+}
+
+void siw_ddp_rd_hold(struct siw_ddp_stream *stream)
+{
+	stream->rd_rx.data = NULL;
+	siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
+	siw_llp_rd_hold(stream->rd);
+}
+
+bool siw_ddp_rd_held(const struct siw_ddp_stream *stream)
+{
+	return !siw_link_alone(&stream->rd_rx.held);
+}
+
+void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
+{
+	while (!siw_link_alone(&rd->held)) {
+		struct siw_ddp_stream *stream =
+			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
+
+		siw_link_del(&stream->rd_rx.held);
+		siw_llp_rd_resume(stream->rd);
+	}
+}
+
+void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
+{
+	siw_llp_rd_taken(below(peer));
+	siw_llp_rd_reset(below(peer));
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+/* The queue whose next message this segment is of, or NULL. */
+static struct siw_ddp_rxq *queue_of(struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+{
+	if (seg->tagged || seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue ||
+	    rx->q[seg->qn].msn != seg->msn)
+		return NULL;
+	return &rx->q[seg->qn];
+}
+
+/* What was told of a message's buffer, and whether the message has one by right. */
+static bool spoils_buffer(const struct siw_wire_err *err)
+{
+	return err->layer == SIW_LAYER_DDP &&
+	       (err->type == SIW_DDP_LOCAL_CATASTROPHIC ||
+		(err->type == SIW_DDP_UNTAGGED_BUFFER && err->code == SIW_DDP_TOO_LONG));
+}
+
+/* The message ends here as far as its queue goes. One of the user's buffers is used up by it. */
+static void give_up(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32_t qn)
+{
+	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
+
+	if (!q->begun && !qn && spoils_buffer(&stream->rx.err))
+		siw_ddp_take_buffer(q);
+	if (q->begun && (!qn || siw_ddp_queue_return(q->queue, q))) {
+		rd->blamed = !qn;
+		rd->cookie = q->cookie;
+	}
+	q->begun = false;
+	q->placed = 0;
+}
+
+int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
+	struct siw_ddp_rxq *q;
+
+	rx->refusing = rx->have = false;
+	rx->err = rx->why_err;
+	rd->blamed = false;
+	siw_ddp_rd_payload(stream, 0, NULL, 0);
+	if (!rx->seg.head_len)
+		return rx->why;
+	q = queue_of(rx, &rx->seg);
+	if (q)
+		give_up(stream, q, rx->seg.qn);
+	if (q && rx->seg.last)
+		q->msn++;
+	rd->skip = !rx->seg.last;
+	rd->skipped = rx->seg;
+	return rx->why;
+}
+
+bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
+	const struct siw_ddp_seg *seg = &rx->seg, *last = &rd->skipped;
+	struct siw_ddp_rxq *q;
+
+	if (!rd->skip)
+		return false;
+	rd->skip = false;
+	if (seg->tagged != last->tagged || seg->ulp_octet != last->ulp_octet)
+		return false;
+	if (seg->tagged ? seg->stag != last->stag || seg->to != last->to + last->payload
+			: seg->qn != last->qn || seg->msn != last->msn ||
+				  seg->mo != last->mo + last->payload)
+		return false;
+	rd->skip = !seg->last;
+	q = queue_of(rx, seg);
+	if (q && seg->last)
+		q->msn++;
+	rd->skipped = *seg;
+	siw_ddp_rd_payload(stream, 0, NULL, 0);
+	return true;
+}
+
+int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *cookie)
+{
+	if (!stream->rd_rx.blamed)
+		return 0;
+	stream->rd_rx.blamed = false;
+	*cookie = stream->rd_rx.cookie;
+	return 1;
+}
