@@ -29,6 +29,7 @@ struct siw_rdmap_port;
 struct siw_rdmap_listener;
 struct siw_rdmap_stream;
 struct siw_rdmap_dgram;
+struct siw_rdmap_rd;
 struct siw_rdmap_queue; /* receives: the untagged buffers of queue 0 */
 
 #define SIW_RDMAP_MAX_SGE   16
@@ -286,6 +287,12 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_BAD_MSG, /* datagram: whoever has the Q_Key broke a rule: err, the header quoted */
 	SIW_RDMAP_RECORD, /* datagram: a segment of a Write-Record came: siw_rdmap_record_next is due */
 	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message: siw_rdmap_dgram_sent tells if it counts */
+	/* Reliable datagrams; the stream goes on but for LOST, and so it does after TERMINATED: */
+	SIW_RDMAP_REFUSED, /* a message of the peer's was refused for err, flush is due; of_response: the
+			      oldest Read or atomic is over, cookie; blamed: a receive is, cookie */
+	SIW_RDMAP_ACKED, /* siw_rdmap_accepted moved, or there is room: flush is due */
+	SIW_RDMAP_HELD,	 /* as PARKED: siw_rdmap_rd_resume is due when a receive is posted */
+	SIW_RDMAP_LOST,	 /* the peer is gone or lives anew: siw_rdmap_rd_end is due: status */
 };
 
 struct siw_rdmap_event {
@@ -319,6 +326,7 @@ struct siw_rdmap_event {
 	uint8_t quoted_head_len;
 	uint16_t quoted_seg_len; /* datagram: octets of the segment that it headed */
 	bool of_response; /* ERROR: the segment is of a response, that to the oldest Read or atomic */
+	bool blamed;
 	struct siw_addr source; /* datagram */
 };
 /*
@@ -471,6 +479,75 @@ int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap
  */
 bool siw_rdmap_group_next(struct siw_rdmap_group *group);
 int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *event);
+
+/* ---- reliable datagrams (RD) --------------------------------------------------------------------
+ *
+ * An endpoint, and a stream for each peer with whom something goes on: siw_rdmap_send, _flush, _begun,
+ * _accepted and so on are as above. A refusal ends no stream: the peer is told in an error message of a
+ * Terminate's form, and what it names comes to its end there.
+ */
+struct siw_rdmap_rd_attr {
+	struct siw_addr local;
+	int fd; /* -1, or the user's socket */
+	bool no_crc;
+	uint16_t ird; /* Reads and atomics that each peer may have outstanding here */
+	uint32_t qkey;
+	uint32_t max_peers;	  /* 0: the setting */
+	uint64_t peer_timeout_ns; /* 0: the setting */
+	uint32_t user_octets;	  /* of siw_rdmap_rd_user */
+	void *token;
+};
+int siw_rdmap_rd_open(struct siw_rdmap_port *port, const struct siw_rdmap_rd_attr *attr,
+		      struct siw_rdmap_rd **out);
+/* Both locks. Peers that still owe something are told. */
+void siw_rdmap_rd_close(struct siw_rdmap_rd *rd);
+int siw_rdmap_rd_addr(struct siw_rdmap_rd *rd, struct siw_addr *out);
+void siw_rdmap_rd_again(struct siw_rdmap_rd *rd);
+
+enum siw_rdmap_rd_mode {
+	SIW_RDMAP_RD_WAIT,   /* what comes waits */
+	SIW_RDMAP_RD_ON,     /* it is received */
+	SIW_RDMAP_RD_REJECT, /* its sender is told that nobody will */
+};
+/* Into which receives, with which rights and depths (they hold for streams made later). Both locks. */
+void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
+			const struct siw_rdmap_start *start, uint32_t qkey);
+
+/*
+ * The stream to the peer at an address, made if there is none, and given up only under both locks: 0;
+ * -ENOBUFS there are as many peers as there may be; -ENOMEM. Send lock, or progress lock.
+ */
+int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
+			struct siw_rdmap_stream **out);
+/* user_octets of the layer above's, zero at first. */
+void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream);
+const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
+/* Reads and atomics that may be outstanding to this peer now. Send lock. */
+uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
+/* MSN of the last Send begun. Send lock. */
+uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
+/* A message broke off in its middle, by this end's fault: siw_rdmap_rd_end(reset) is due. Send lock. */
+bool siw_rdmap_rd_torn(const struct siw_rdmap_stream *stream);
+/*
+ * Gives the stream up, whatever is in the works; reset: unless it is lost, the peer must be told. A receive
+ * that was half filled is the first of its queue again. Both locks.
+ */
+void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset);
+/* Gives up, as that with reset, each stream with whom something goes on; the users' part is over. */
+void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd);
+/* Next event and whose: 1, or 0. event->source is filled. */
+int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
+		      struct siw_rdmap_event *event);
+/* Receives were posted: those held come up again. */
+void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd);
+/* Whether there are any. */
+bool siw_rdmap_rd_waits(const struct siw_rdmap_rd *rd);
+/*
+ * Gives up streams with whom nothing goes on now and since the last time; busy says of a user whether
+ * something does. How many are left. Both locks.
+ */
+uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
+uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd);
 
 /* cffi: end */
 

@@ -36,7 +36,7 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 	read->stag = 0;
 	read->length = (uint32_t)op->length;
 	read->placed = 0;
-	read->silent = read->confirm = false;
+	read->silent = read->confirm = read->refused = false;
 	read->atomic = true;
 	read->sgl = op->sgl;
 	read->nsge = op->nsge;

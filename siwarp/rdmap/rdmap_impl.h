@@ -7,6 +7,8 @@
 #include <stdatomic.h>
 
 #include "base/counters.h"
+#include "base/list.h"
+#include "base/lock.h"
 #include "ddp/ddp.h"
 #include "rdmap/rdmap.h"
 #include "rdmap/rdmap_wire.h"
@@ -219,6 +221,7 @@ struct siw_rdmap_read {
 	uint32_t placed; /* octets of the response; of the receiving side alone */
 	bool silent;	 /* nobody above waits for it: the RTR, and: */
 	bool confirm;	 /* of siw_rdmap_confirm */
+	bool refused;	 /* an error message named it; of the receiving side alone */
 	bool atomic;	 /* and this is where its result goes: */
 	int nsge;
 	const struct siw_sge *sgl;
@@ -234,8 +237,10 @@ struct siw_rdmap_request {
 	struct siw_sge answer_sge;
 	struct siw_ddp_seg seg; /* for a Terminate to quote */
 	uint64_t buffer;	/* of queue 1 */
-	bool held;		/* it is not answered before a Send was received: */
-	uint32_t behind;	/* the MSN */
+	bool refused;		/* over reliable datagrams; the answer is that: */
+	struct siw_wire_err err;
+	bool held;	 /* it is not answered before a Send was received: */
+	uint32_t behind; /* the MSN */
 };
 
 /* The first error that this end found, as a Terminate will tell it. */
@@ -286,10 +291,26 @@ struct siw_rdmap_tx {
 	uint64_t begun, accepted;
 	uint64_t *ring;	    /* operation -> number of its ddp message */
 	uint32_t ring_mask; /* it grows, up to SIW_RDMAP_INFLIGHT */
+	bool torn;	    /* over reliable datagrams: siw_rdmap_rd_torn */
 	uint32_t term_len;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
+};
+
+/* An error to tell the peer of. */
+struct siw_rdmap_report {
+	struct siw_link link;
+	struct siw_rdmap_fault fault;
+};
+
+/* What a stream has over reliable datagrams besides. */
+struct siw_rdmap_of_rd {
+	struct siw_rdmap_rd *rd; /* NULL: it is a connection */
+	struct siw_link in_rd;	 /* of its endpoint: its lock */
+	_Atomic bool used;	 /* since the last sweep */
+	struct siw_link reports; /* of struct siw_rdmap_report: the endpoint's lock */
+	_Atomic uint32_t n_reports;
 };
 
 struct siw_rdmap_stream {
@@ -321,13 +342,20 @@ struct siw_rdmap_stream {
 
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
+	struct siw_rdmap_of_rd of_rd;
+	_Alignas(16) char user[]; /* siw_rdmap_rd_user */
 };
+
+static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
+{
+	return __builtin_expect(stream->of_rd.rd != NULL, 0);
+}
 
 /*
  * rdmap_stream.c: with nothing below it. inflight: room for so many operations that are not accepted, at
- * first; a power of two.
+ * first; a power of two. user_octets: of siw_rdmap_rd_user.
  */
-struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight);
+struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight, uint32_t user_octets);
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
 
 /* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
@@ -402,7 +430,29 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 /* Octets of it. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
-/* It broke off: sets the fault. */
-void siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
+/* It broke off: sets the fault, -EACCES; over reliable datagrams the answer is an error message now: 1. */
+int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
+
+/* rdmap_rd.c. Any lock: the peer is to be told, if there is a place for it. */
+void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+			 const struct siw_ddp_seg *seg);
+/* Send lock: begins the oldest error message, if there is one (1: there is none). As siw_ddp_tx. */
+int siw_rdmap_rd_tell(struct siw_rdmap_stream *stream);
+/* Send lock: the answer to a request that was refused. As siw_ddp_tx. */
+int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
+			      const struct siw_rdmap_request *request, struct siw_wire_err *err);
+/* Progress lock: a message of the peer's was refused; *event says so: 1. */
+int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
+/* Progress lock: the request that came last may have been refused: then *event says that. */
+void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+/* Progress lock: an error message of the peer's is in term_in; *event is filled. */
+int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+/* Progress lock: one more of our requests was answered. */
+void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream);
+/* rdmap_read.c, progress lock: the request of that MSN will have no answer. */
+void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
+/* Ends the oldest one: true and its cookie, or false. */
+bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *cookie);
 
 #endif

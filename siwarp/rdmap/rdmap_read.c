@@ -81,6 +81,8 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	 * later flush, so no response is here before.
 	 */
 	atomic_store_explicit(&stream->issued, siw_rdmap_reads(stream) + 1, memory_order_release);
+	if (siw_rdmap_is_rd(stream))
+		siw_ddp_rd_expect(stream->ddp, true);
 	return r;
 }
 
@@ -106,6 +108,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	read->stag = stag;
 	read->length = (uint32_t)op->length;
 	read->placed = 0;
+	read->refused = false;
 	read->silent = kind != SIW_RDMAP_READ_USERS;
 	read->confirm = kind == SIW_RDMAP_READ_CONFIRM;
 	read->atomic = false;
@@ -135,6 +138,37 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 
 	free_sink(stream, read);
 	atomic_store_explicit(&stream->answered, answered + 1, memory_order_release);
+	if (siw_rdmap_is_rd(stream))
+		siw_rdmap_rd_answered(stream);
+	read = siw_rdmap_read_oldest(stream);
+	/* Over reliable datagrams: answered before its turn, by an error message. */
+	if (__builtin_expect(read && read->refused, 0))
+		siw_rdmap_read_pop(stream, read);
+}
+
+void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
+{
+	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
+	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
+
+	/* Their numbers are the MSNs, from 1 on. */
+	if (msn - 1 - answered >=
+	    atomic_load_explicit(&stream->issued, memory_order_acquire) - answered)
+		return;
+	stream->reads[(msn - 1) & stream->read_mask].refused = true;
+	if (oldest->refused)
+		siw_rdmap_read_pop(stream, oldest);
+}
+
+bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *cookie)
+{
+	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+
+	if (!read)
+		return false;
+	*cookie = read->cookie;
+	siw_rdmap_read_pop(stream, read);
+	return true;
 }
 
 /*
@@ -274,6 +308,26 @@ static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request
 	return request->atomic ? NULL : &request->wire.read;
 }
 
+/*
+ * The request that came last is wrong. Over reliable datagrams an error message answers it when it is its
+ * turn; else it ends the stream.
+ */
+static __attribute__((cold, noinline)) bool not_answered(struct siw_rdmap_stream *stream,
+							 struct siw_rdmap_request *request,
+							 struct siw_wire_err err,
+							 const struct siw_rdmap_wire_read *wire)
+{
+	if (!siw_rdmap_is_rd(stream)) {
+		siw_rdmap_fault_set(stream, err, &request->seg, wire);
+		return false;
+	}
+	request->refused = true;
+	request->held = false;
+	request->err = err;
+	stream->rx.asked++;
+	return true;
+}
+
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery)
 {
@@ -283,20 +337,18 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 				    SIW_RDMAP_UNSPECIFIED };
 	bool atomic = siw_rdmap_opcode_of(seg) == SIW_RDMAP_ATOMIC_REQUEST;
 
-	/* The RFCs have no name for another length. */
-	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN)) {
-		siw_rdmap_fault_set(stream, err, seg, NULL);
-		return false;
-	}
 	request->wire = stream->read_bufs[delivery->cookie];
 	request->atomic = atomic;
 	request->seg = *seg;
 	request->buffer = delivery->cookie;
+	request->refused = false;
+	/* The RFCs have no name for another length. */
+	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
+		return not_answered(stream, request, err, NULL);
 	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
-		   : !source_ok(stream, &request->wire.read, &err)) {
-		siw_rdmap_fault_set(stream, siw_rdmap_request_error(err), seg, quotable(request));
-		return false;
-	}
+		   : !source_ok(stream, &request->wire.read, &err))
+		return not_answered(stream, request, siw_rdmap_request_error(err),
+				    quotable(request));
 	/* RFC 7306 section 7: an atomic is answered when what was sent before it was received. */
 	request->held = rx->parked && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
@@ -370,6 +422,8 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 {
 	struct siw_rdmap_request *request = oldest_request(stream);
 
+	if (__builtin_expect(request->refused, 0))
+		return siw_rdmap_rd_tell_request(stream, request, err);
 	return request->atomic ? siw_rdmap_atomic_respond(stream, request, err)
 			       : read_respond(stream, &request->wire.read, err);
 }
@@ -391,20 +445,31 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	siw_ddp_queue_post(stream->q_read, buffer, &sge, 1);
 }
 
-void siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
+int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
 {
 	struct siw_rdmap_request *request = oldest_request(stream);
 	struct siw_rdmap_wire_read wire = request->wire.read;
 	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
 
 	err = siw_rdmap_request_error(err);
-	if (request->atomic) {
+	if (request->atomic && !siw_rdmap_is_rd(stream)) {
 		siw_rdmap_fault_set(stream, err, &request->seg, NULL);
-		return;
+		return -EACCES;
 	}
+	if (siw_rdmap_is_rd(stream)) {
+		request->err = err;
+		request->refused = true;
+	}
+	if (request->atomic)
+		return 1;
 	/* RFC 5040 section 4.8: the request as it would be for what is left. */
 	wire.sink_to = htobe64(be64toh(wire.sink_to) + sent);
 	wire.src_to = htobe64(be64toh(wire.src_to) + sent);
 	wire.rdmardsz = htobe32(be32toh(wire.rdmardsz) - (uint32_t)sent);
+	if (siw_rdmap_is_rd(stream)) {
+		request->wire.read = wire;
+		return 1;
+	}
 	siw_rdmap_fault_set(stream, err, &request->seg, &wire);
+	return -EACCES;
 }

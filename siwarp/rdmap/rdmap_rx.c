@@ -138,6 +138,8 @@ static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 		 struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
+	if (siw_rdmap_is_rd(stream))
+		return siw_rdmap_rd_refused(stream, event, err, seg);
 	siw_rdmap_fault_set(stream, err, seg, NULL);
 	/* The sending side may be about to say another: then that is the first. */
 	return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
@@ -153,6 +155,8 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 		return over(stream, event, SIW_RDMAP_CLOSED);
 	}
 	err = siw_ddp_error(stream->ddp);
+	if (siw_rdmap_is_rd(stream))
+		stream->rx.have = false;
 	/* An LLP error is about no segment that could be named (figure 10). */
 	return fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
 }
@@ -287,6 +291,8 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 	if (siw_rdmap_request_release(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
+	if (siw_rdmap_is_rd(stream))
+		siw_rdmap_rd_request_event(stream, event);
 	event->length = atomic ? sizeof(uint64_t) : size;
 	return 1;
 }
@@ -332,6 +338,10 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	case SIW_RDMAP_TERMINATE:
 		if (done) {
 			siw_count(SIW_COUNTER_terminate_rx, 1);
+			if (siw_rdmap_is_rd(stream)) {
+				siw_rdmap_terminate_parse(stream->term_in, delivery->length, event);
+				return siw_rdmap_rd_told(stream, event);
+			}
 			siw_rdmap_terminate_parse(stream->term_in, delivery->length, event);
 			atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
 			return over(stream, event, SIW_RDMAP_TERMINATED);

@@ -36,13 +36,13 @@ void siw_rdmap_listener_close(struct siw_rdmap_listener *listener)
 	siw_ddp_listener_close(below(listener));
 }
 
-struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight)
+struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight, uint32_t user_octets)
 {
 	struct siw_rdmap_stream *stream;
 
-	if (posix_memalign((void **)&stream, 64, sizeof(*stream)))
+	if (posix_memalign((void **)&stream, 64, sizeof(*stream) + user_octets))
 		return NULL;
-	memset(stream, 0, sizeof(*stream));
+	memset(stream, 0, sizeof(*stream) + user_octets);
 	stream->tx.ring_mask = inflight - 1;
 	stream->tx.ring = malloc(inflight * sizeof(*stream->tx.ring));
 	if (!stream->tx.ring) {
@@ -70,7 +70,7 @@ void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 int siw_rdmap_accept(struct siw_rdmap_listener *listener, void *token,
 		     struct siw_rdmap_stream **out)
 {
-	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT);
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT, 0);
 	int r;
 
 	if (!stream)
@@ -89,7 +89,7 @@ int siw_rdmap_connect(struct siw_rdmap_port *port, const struct siw_addr *dest,
 		      const struct siw_addr *source, const struct siw_mpa_params *params,
 		      void *token, struct siw_rdmap_stream **out)
 {
-	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT);
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT, 0);
 	int r;
 
 	if (!stream)

@@ -14,6 +14,10 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	uint32_t none = SIW_RDMAP_FAULT_NONE;
 	struct siw_rdmap_fault *fault = &stream->fault;
 
+	if (siw_rdmap_is_rd(stream)) {
+		siw_rdmap_rd_report(stream, err, seg);
+		return;
+	}
 	/* Either side may be first; the first error is the one that is told (RFC5040-7.1-03). */
 	if (!atomic_compare_exchange_strong(&stream->fault_state, &none, SIW_RDMAP_FAULT_WRITING))
 		return;

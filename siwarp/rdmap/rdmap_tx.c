@@ -52,6 +52,10 @@ static int broken(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
 	stream->tx.active = stream->tx.imm_due = false;
+	if (siw_rdmap_is_rd(stream)) {
+		stream->tx.torn = true;
+		return -EACCES;
+	}
 	siw_rdmap_fault_set(
 		stream, (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 },
 		NULL, NULL);
@@ -238,9 +242,8 @@ static int go_on(struct siw_rdmap_stream *stream)
 	if (r == -EACCES || r == -EMSGSIZE) {
 		if (!tx->response)
 			return broken(stream);
-		siw_rdmap_response_failed(stream, err);
 		tx->active = false;
-		return -EACCES;
+		return siw_rdmap_response_failed(stream, err);
 	}
 	if (r == 1) {
 		tx->active = false;
@@ -258,10 +261,8 @@ static int answer(struct siw_rdmap_stream *stream)
 	struct siw_wire_err err;
 	int r = siw_rdmap_response_begin(stream, &err);
 
-	if (r == -EACCES) {
-		siw_rdmap_response_failed(stream, err);
-		return r;
-	}
+	if (r == -EACCES)
+		return siw_rdmap_response_failed(stream, err);
 	tx->response = true;
 	tx->active = r == 0;
 	if (r == 1)
@@ -280,6 +281,11 @@ static int frame(struct siw_rdmap_stream *stream)
 
 		if (r != 1)
 			return r;
+		if (siw_rdmap_is_rd(stream)) {
+			r = siw_rdmap_rd_tell(stream);
+			if (r != 1)
+				return r;
+		}
 		if (!siw_rdmap_owes(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
@@ -300,6 +306,8 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream)
 
 	if (!stream->started || stream->tx.term)
 		return -EPIPE;
+	if (siw_rdmap_is_rd(stream) && stream->tx.torn)
+		return -EACCES;
 	if (siw_rdmap_fault_is_set(stream))
 		return -EACCES;
 	framed = frame(stream);

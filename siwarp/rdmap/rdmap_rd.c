@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, a stream per peer while something goes
+ * on, and errors that end a message and not the stream. A peer is told of one in a Terminate Message
+ * (RFC 5040 section 4.8) on queue 2, which here is an error message and no end.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "rdmap/rdmap_impl.h"
+
+/* Operations to one peer that it does not have yet, at first: the ring grows. */
+#define INFLIGHT 16
+/* Errors that a peer was not told of yet; further ones it is not told of at all. Requests have their own. */
+#define MAX_REPORTS 8
+
+struct siw_rdmap_rd {
+	struct siw_rdmap_port *port;
+	struct siw_ddp_rd *ddp;
+	uint32_t user_octets;
+	enum siw_rdmap_rd_mode mode;
+	struct siw_rdmap_start start;	 /* both locks to write */
+	bool waits;			 /* a segment is held: progress */
+	struct siw_rdmap_stream *served; /* by the last event: progress */
+	siw_lock_t lock; /* a leaf: streams that are made, and what they are to tell */
+	struct siw_link streams;
+	_Atomic uint32_t n_streams;
+	/* Where the last stream asked for is: send lock. */
+	struct siw_addr last_addr;
+	struct siw_rdmap_stream *last;
+};
+
+/* ---- endpoints ------------------------------------------------------------------------------- */
+
+int siw_rdmap_rd_open(struct siw_rdmap_port *port, const struct siw_rdmap_rd_attr *attr,
+		      struct siw_rdmap_rd **out)
+{
+	struct siw_ddp_rd_attr below = {
+		.local = attr->local,
+		.fd = attr->fd,
+		.no_crc = attr->no_crc,
+		.ird = (uint8_t)attr->ird,
+		.qkey = attr->qkey,
+		.max_peers = attr->max_peers,
+		.peer_timeout_ns = attr->peer_timeout_ns,
+		.token = attr->token,
+	};
+	struct siw_rdmap_rd *rd;
+	int r;
+
+	rd = calloc(1, sizeof(*rd));
+	if (!rd)
+		return -ENOMEM;
+	rd->port = port;
+	rd->user_octets = attr->user_octets;
+	siw_lock_init(&rd->lock);
+	siw_link_init(&rd->streams);
+	r = siw_ddp_rd_open(ddp_port(port), &below, &rd->ddp);
+	if (r) {
+		siw_lock_destroy(&rd->lock);
+		free(rd);
+		return r;
+	}
+	*out = rd;
+	return 0;
+}
+
+void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
+{
+	while (!siw_link_alone(&rd->streams))
+		siw_rdmap_rd_end(siw_container(rd->streams.next, struct siw_rdmap_stream,
+					       of_rd.in_rd),
+				 true);
+	siw_ddp_rd_close(rd->ddp);
+	siw_lock_destroy(&rd->lock);
+	free(rd);
+}
+
+int siw_rdmap_rd_addr(struct siw_rdmap_rd *rd, struct siw_addr *out)
+{
+	return siw_ddp_rd_addr(rd->ddp, out);
+}
+
+void siw_rdmap_rd_again(struct siw_rdmap_rd *rd)
+{
+	siw_ddp_rd_again(rd->ddp);
+}
+
+void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
+			const struct siw_rdmap_start *start, uint32_t qkey)
+{
+	siw_lock(&rd->lock);
+	rd->mode = mode;
+	rd->start = *start;
+	rd->start.initiator = true; /* nobody waits for anybody here */
+	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
+		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
+			       start->denied);
+	siw_unlock(&rd->lock);
+	siw_ddp_rd_qkey(rd->ddp, qkey);
+	siw_ddp_rd_ird(rd->ddp, (uint8_t)start->ird);
+	siw_rdmap_rd_resume(rd);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static void free_reports(struct siw_rdmap_stream *stream)
+{
+	while (!siw_link_alone(&stream->of_rd.reports)) {
+		struct siw_link *l = stream->of_rd.reports.next;
+
+		siw_link_del(l);
+		free(siw_container(l, struct siw_rdmap_report, link));
+	}
+}
+
+static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
+		struct siw_rdmap_stream **out)
+{
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(INFLIGHT, rd->user_octets);
+	int r;
+
+	if (!stream)
+		return -ENOMEM;
+	stream->port = rd->port;
+	siw_link_init(&stream->of_rd.reports);
+	siw_link_init(&stream->of_rd.in_rd);
+	r = siw_ddp_rd_stream(rd->ddp, peer, stream, &stream->ddp);
+	if (r) {
+		siw_rdmap_stream_free(stream);
+		return r;
+	}
+	r = siw_rdmap_start(stream, &rd->start);
+	if (r) {
+		siw_ddp_rd_end(stream->ddp, SIW_DDP_RD_KEEP);
+		siw_rdmap_stream_free(stream);
+		return r;
+	}
+	/* A Read's number is its MSN, as on a connection. */
+	atomic_store_explicit(&stream->issued, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
+			      memory_order_relaxed);
+	atomic_store_explicit(&stream->answered, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
+			      memory_order_relaxed);
+	stream->of_rd.rd = rd;
+	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
+	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
+	atomic_fetch_add(&rd->n_streams, 1);
+	*out = stream;
+	return 0;
+}
+
+/* The peer's stream, made if there is none: the other side may be making it just now. */
+static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
+		     struct siw_rdmap_stream **out)
+{
+	int r = 0;
+
+	siw_lock(&rd->lock);
+	*out = siw_ddp_rd_user(peer);
+	if (!*out)
+		r = make(rd, peer, out);
+	siw_unlock(&rd->lock);
+	return r;
+}
+
+int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
+			struct siw_rdmap_stream **out)
+{
+	struct siw_ddp_rd_peer *peer;
+	int r;
+
+	if (rd->last && siw_addr_same(&rd->last_addr, addr)) {
+		*out = rd->last;
+		atomic_store_explicit(&rd->last->of_rd.used, true, memory_order_relaxed);
+		return 0;
+	}
+	r = siw_ddp_rd_peer(rd->ddp, addr, &peer);
+	if (r)
+		return r;
+	r = stream_of(rd, peer, out);
+	if (r)
+		return r;
+	atomic_store_explicit(&(*out)->of_rd.used, true, memory_order_relaxed);
+	rd->last = *out;
+	rd->last_addr = *addr;
+	return 0;
+}
+
+void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream)
+{
+	return stream->user;
+}
+
+const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_rd_peer_addr(stream->ddp);
+}
+
+uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
+{
+	uint32_t told = siw_ddp_rd_peer_ird(stream->ddp);
+
+	/* A peer that was never spoken to has not said yet: one finds out. */
+	if (!told)
+		told = 1;
+	return told < stream->ord ? told : stream->ord;
+}
+
+uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
+{
+	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND);
+}
+
+bool siw_rdmap_rd_torn(const struct siw_rdmap_stream *stream)
+{
+	return stream->tx.torn;
+}
+
+static void end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
+{
+	struct siw_rdmap_rd *rd = stream->of_rd.rd;
+
+	siw_rdmap_traffic_report(&stream->traffic);
+	siw_lock(&rd->lock);
+	siw_link_del(&stream->of_rd.in_rd);
+	atomic_fetch_sub(&rd->n_streams, 1);
+	free_reports(stream);
+	siw_unlock(&rd->lock);
+	if (rd->last == stream)
+		rd->last = NULL;
+	if (rd->served == stream)
+		rd->served = NULL;
+	siw_rdmap_read_free_all(stream);
+	siw_ddp_rd_end(stream->ddp, how);
+	siw_rdmap_stream_free(stream);
+}
+
+void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset)
+{
+	end(stream, reset ? SIW_DDP_RD_RESET : SIW_DDP_RD_LOST_PEER);
+}
+
+static bool is_idle(struct siw_rdmap_stream *stream)
+{
+	return !stream->tx.active && !stream->rx.have && !stream->tx.torn &&
+	       stream->rx.asked == atomic_load_explicit(&stream->served, memory_order_relaxed) &&
+	       atomic_load_explicit(&stream->issued, memory_order_relaxed) ==
+		       atomic_load_explicit(&stream->answered, memory_order_relaxed) &&
+	       !atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed) &&
+	       siw_ddp_rd_idle(stream->ddp);
+}
+
+uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
+{
+	struct siw_link *l = rd->streams.next, *next;
+
+	/* Both locks keep everybody else from making one. */
+	for (; l != &rd->streams; l = next) {
+		struct siw_rdmap_stream *stream =
+			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
+
+		next = l->next;
+		if (atomic_exchange_explicit(&stream->of_rd.used, false, memory_order_relaxed))
+			continue;
+		if (!busy(stream->user) && is_idle(stream))
+			end(stream, SIW_DDP_RD_KEEP);
+	}
+	return siw_rdmap_rd_streams(rd);
+}
+
+void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd)
+{
+	struct siw_link *l = rd->streams.next, *next;
+
+	for (; l != &rd->streams; l = next) {
+		struct siw_rdmap_stream *stream =
+			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
+
+		next = l->next;
+		end(stream, is_idle(stream) ? SIW_DDP_RD_KEEP : SIW_DDP_RD_RESET);
+	}
+}
+
+uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd)
+{
+	return atomic_load_explicit(&rd->n_streams, memory_order_relaxed);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
+{
+	if (!rd->waits)
+		return;
+	rd->waits = false;
+	siw_ddp_rd_resume(rd->ddp);
+	siw_ddp_rd_again(rd->ddp);
+}
+
+bool siw_rdmap_rd_waits(const struct siw_rdmap_rd *rd)
+{
+	return rd->waits;
+}
+
+static void report_traffic(struct siw_rdmap_rd *rd)
+{
+	siw_lock(&rd->lock);
+	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
+		siw_rdmap_traffic_report(
+			&siw_container(l, struct siw_rdmap_stream, of_rd.in_rd)->traffic);
+	siw_unlock(&rd->lock);
+}
+
+static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
+{
+	rd->waits = true;
+	event->kind = SIW_RDMAP_HELD;
+	return 1;
+}
+
+/* A segment came: 1 *event; 0 it was that, and there is nothing to tell. */
+static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
+		   struct siw_rdmap_event *event)
+{
+	event->kind = SIW_RDMAP_NONE;
+	if (__builtin_expect(rd->mode != SIW_RDMAP_RD_ON, 0)) {
+		siw_ddp_rd_hold(stream->ddp);
+		return held(rd, event);
+	}
+	if (siw_rdmap_recv(stream, event) == 1)
+		return 1;
+	return siw_ddp_rd_held(stream->ddp) ? held(rd, event) : 0;
+}
+
+/* The stream that news is about; NULL: it needs none, and is dealt with. */
+static struct siw_rdmap_stream *whose(struct siw_rdmap_rd *rd, const struct siw_ddp_rd_event *news)
+{
+	struct siw_rdmap_stream *stream = news->user;
+
+	if (stream)
+		return stream;
+	if (rd->mode == SIW_RDMAP_RD_REJECT || stream_of(rd, news->peer, &stream))
+		siw_ddp_rd_reject(news->peer);
+	return NULL; /* it comes up again, for the stream there is now */
+}
+
+int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
+		      struct siw_rdmap_event *event)
+{
+	struct siw_ddp_rd_event news;
+
+	for (int tries = 0; tries < 64; tries++) {
+		struct siw_rdmap_stream *stream;
+		int r = 1;
+
+		if (!siw_ddp_rd_recv(rd->ddp, &news)) {
+			if (rd->served)
+				report_traffic(rd);
+			rd->served = NULL;
+			return 0;
+		}
+		stream = whose(rd, &news);
+		if (!stream)
+			continue;
+		rd->served = stream;
+		*out = stream;
+		event->status = news.status;
+		event->source = *siw_ddp_rd_peer_addr(stream->ddp);
+		event->src_qpn = siw_addr_port(&event->source);
+		if (news.kind == SIW_DDP_RD_SEGMENT)
+			r = segment(rd, stream, event);
+		else
+			event->kind = news.kind == SIW_DDP_RD_ACKED ? SIW_RDMAP_ACKED
+								    : SIW_RDMAP_LOST;
+		if (r)
+			return 1;
+	}
+	/* What brings no event must not keep the others waiting. */
+	siw_ddp_rd_again(rd->ddp);
+	return 0;
+}
+
+static bool awaits(struct siw_rdmap_stream *stream)
+{
+	return atomic_load(&stream->issued) !=
+	       atomic_load_explicit(&stream->answered, memory_order_relaxed);
+}
+
+void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream)
+{
+	if (awaits(stream))
+		return;
+	siw_ddp_rd_expect(stream->ddp, false);
+	/* One may have been asked meanwhile, and have said so before this. */
+	if (awaits(stream))
+		siw_ddp_rd_expect(stream->ddp, true);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static bool is_response(const struct siw_ddp_seg *seg)
+{
+	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
+
+	return opcode == SIW_RDMAP_READ_RESPONSE || opcode == SIW_RDMAP_ATOMIC_RESPONSE;
+}
+
+void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+			 const struct siw_ddp_seg *seg)
+{
+	struct siw_rdmap_of_rd *of = &stream->of_rd;
+	struct siw_rdmap_report *report = NULL;
+
+	siw_lock(&of->rd->lock);
+	if (atomic_load_explicit(&of->n_reports, memory_order_relaxed) < MAX_REPORTS)
+		report = calloc(1, sizeof(*report));
+	if (report) {
+		report->fault.err = err;
+		report->fault.has_seg = seg && seg->head_len;
+		if (report->fault.has_seg)
+			report->fault.seg = *seg;
+		siw_link_add(&of->reports, &report->link);
+		atomic_fetch_add(&of->n_reports, 1);
+	}
+	siw_unlock(&of->rd->lock);
+}
+
+/* Sends what a fault says; its octets stay until they are framed, and so copied. */
+static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
+		      struct siw_wire_err *err)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_ddp_msg msg = {
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
+		.qn = SIW_RDMAP_QN_TERMINATE,
+		.sgl = &tx->term_sge,
+		.nsge = 1,
+	};
+
+	tx->term_len = siw_rdmap_terminate_build(fault, tx->term_out);
+	tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
+	msg.length = tx->term_len;
+	siw_count(SIW_COUNTER_terminate_tx, 1);
+	return siw_ddp_tx(stream->ddp, &msg, err);
+}
+
+static struct siw_rdmap_report *next_report(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_of_rd *of = &stream->of_rd;
+	struct siw_rdmap_report *report;
+
+	siw_lock(&of->rd->lock);
+	report = siw_container(of->reports.next, struct siw_rdmap_report, link);
+	siw_link_del(&report->link);
+	atomic_fetch_sub(&of->n_reports, 1);
+	siw_unlock(&of->rd->lock);
+	return report;
+}
+
+int siw_rdmap_rd_tell(struct siw_rdmap_stream *stream)
+{
+	struct siw_wire_err err;
+	int r = 1;
+
+	while (r == 1 && atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed)) {
+		struct siw_rdmap_report *report = next_report(stream);
+
+		r = send_error(stream, &report->fault, &err);
+		free(report);
+		stream->tx.active = r == 0;
+		stream->tx.response = false;
+	}
+	return r;
+}
+
+int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
+			      const struct siw_rdmap_request *request, struct siw_wire_err *err)
+{
+	struct siw_rdmap_fault fault = {
+		.err = request->err,
+		.has_seg = true,
+		.has_read = !request->atomic,
+		.seg = request->seg,
+		.wire = request->wire.read,
+	};
+
+	return send_error(stream, &fault, err);
+}
+
+static int refused(struct siw_rdmap_event *event, struct siw_wire_err err,
+		   const struct siw_ddp_seg *seg)
+{
+	event->kind = SIW_RDMAP_REFUSED;
+	event->err = err;
+	event->of_response = event->blamed = false;
+	event->quoted = seg && seg->head_len;
+	event->quoted_msn = event->quoted_head_len = event->quoted_seg_len = 0;
+	if (event->quoted) {
+		event->quoted_tagged = seg->tagged;
+		event->quoted_qn = seg->tagged ? 0 : seg->qn;
+		event->quoted_msn = seg->tagged ? 0 : seg->msn;
+		event->quoted_stag = seg->tagged ? seg->stag : 0;
+		event->quoted_to = seg->tagged ? seg->to : 0;
+		event->quoted_seg_len = (uint16_t)seg->seg_len;
+		event->quoted_head_len = seg->head_len;
+		memcpy(event->quoted_head, seg->head, seg->head_len);
+	}
+	return 1;
+}
+
+void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	const struct siw_rdmap_request *request =
+		&stream->requests[(stream->rx.asked - 1) & stream->request_mask];
+
+	if (request->refused)
+		refused(event, request->err, &request->seg);
+}
+
+int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			 struct siw_wire_err err, const struct siw_ddp_seg *seg)
+{
+	refused(event, err, seg);
+	event->with_imm = event->of_write = false;
+	if (seg && seg->head_len && is_response(seg)) {
+		/* Whoever answered did what was asked: there is nothing to tell. */
+		event->of_response = siw_rdmap_read_cancel(stream, &event->cookie);
+		return 1;
+	}
+	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->cookie) == 1;
+	/* Never about an error message. */
+	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
+		siw_rdmap_rd_report(stream, err, seg);
+	return 1;
+}
+
+int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_sge sge = { (uintptr_t)stream->term_in, sizeof(stream->term_in), 0 };
+
+	event->quoted_head_len = 0;
+	event->quoted_seg_len = 0;
+	if (event->quoted) { /* so there are as many octets */
+		const struct siw_rdmap_wire_terminate *wire = (const void *)stream->term_in;
+		const uint8_t *len = stream->term_in + sizeof(*wire), *head = len + 2;
+
+		event->quoted_seg_len = (uint16_t)(len[0] << 8 | len[1]);
+		event->quoted_head_len = event->quoted_tagged ? 14 : SIW_DDP_MAX_HEAD;
+		memcpy(event->quoted_head, head, event->quoted_head_len);
+	}
+	/* One buffer is enough: what it held was read. */
+	siw_ddp_queue_post(stream->q_term, 0, &sge, 1);
+	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
+		siw_rdmap_read_refused(stream, event->quoted_msn);
+	return 1;
+}
