@@ -18,7 +18,6 @@ from siwarp.verbs._seam import (
     lib,
     reap,
 )
-from siwarp.verbs.enums import WROpcode
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
 from siwarp.verbs.wr import SendWR
@@ -41,7 +40,7 @@ class AHAttr:
 
 
 class AH(Handle):
-    """A destination of UD messages (``siw_create_ah``).
+    """A destination of UD messages or RD requests (``siw_create_ah``).
 
     ``AH(pd, AHAttr(host, port))``, ``AH(pd, (host, port))``, or ``AH(pd, wc=wc)`` for the one from
     whom a received message came.
@@ -83,10 +82,10 @@ class AH(Handle):
     def _shut(self) -> None:
         # A work request must never point to an address handle that is gone.
         for wr in list(self._wrs):
-            if wr._ah is self and wr._c.opcode == WROpcode.RDMA_WRITE_RECORD:
+            if wr._ah is self:
+                if wr._c.wr.ud.ah == wr._c.rd.ah:  # else it is an address of RDMA
+                    wr._c.wr.ud.ah = ffi.NULL
                 wr._c.rd.ah = ffi.NULL
-            elif wr._ah is self:
-                wr._c.wr.ud.ah = ffi.NULL
         super()._shut()
 
     def _busy(self) -> str:

@@ -89,6 +89,8 @@ class QPType(IntEnum):
     RC = 2
     UC = 3
     UD = 4
+    #: Reliable datagrams; libibverbs has no number for them.
+    RD = 5
 
 
 class QPState(IntEnum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Queue pairs: RC over TCP, UC and UD over UDP."""
+"""Queue pairs: RC over TCP, UC, UD and RD over UDP."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class QPInitAttr:
     """What a queue pair is made with (``struct siw_qp_init_attr``).
 
     Attributes:
-        qp_type: RC, UC or UD.
+        qp_type: RC, UC, UD or RD.
         scq, rcq: where sends and receives complete; one queue may be both.
         cap: what it holds; ``QP.cap`` is what was granted.
         sq_sig_all: every send request completes visibly, signalled or not.
         srq: whose receives it takes; it has none of its own then.
-        crc: UC, UD: ``False`` sends zero in the CRC field and does not check it; both ends must
+        crc: UC, UD, RD: ``False`` sends zero in the CRC field and does not check it; both ends must
             agree.
-        addr: UC, UD: (host, port) to bind; the default is the device's first address and a free
+        addr: UC, UD, RD: (host, port) to bind; the default is the device's first address and a free
             port.
         persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
             peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
@@ -85,6 +85,9 @@ class QPInitAttr:
             ``crc`` as that one has it.
         max_records: UD: Write-Records that may be in process here at a time, at most 1024; 0, the
             default, takes none. The receive CQ needs room for half as many completions more.
+        max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
+        peer_timeout: RD: seconds of silence after which a peer that owes an answer counts as gone;
+            0: setting ``peer_timeout_ms``.
         qp_context: anything that the caller wants to find again.
 
     """
@@ -102,6 +105,8 @@ class QPInitAttr:
     max_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
     share: QP | None = None
+    max_peers: int = 0
+    peer_timeout: float = 0.0
 
 
 @dataclass
@@ -343,6 +348,8 @@ class QP(Handle):
         c_init.max_records = init_attr.max_records
         c_init.error_policy = _policy(init_attr.error_policy)
         c_init.share = _null if init_attr.share is None else init_attr.share._live()
+        c_init.max_peers = init_attr.max_peers
+        c_init.peer_timeout_ms = round(init_attr.peer_timeout * 1000)
         c_init.addr = addr_to_c(init_attr.addr)[0]
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
@@ -582,6 +589,8 @@ class QP(Handle):
                 srq=self.srq,
                 persona=Persona(init.persona),
                 error_policy=ErrorPolicy(init.error_policy),
+                max_peers=init.max_peers,
+                peer_timeout=init.peer_timeout_ms / 1000,
             ),
         )
 

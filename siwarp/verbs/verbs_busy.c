@@ -29,6 +29,8 @@ static bool uses_key(struct siw_qp *qp, const void *what)
 			    : qp->uc   ? siw_rdmap_uc_accepted(qp->uc)
 				       : 0;
 
+	if (qp->rd)
+		return siw_verbs_rd_uses_key(qp, *(const uint32_t *)what);
 	for (uint32_t i = qp->sq_head; i != qp->sq_tail; i++) {
 		const struct siw_wqe *wqe = siw_verbs_wqe(qp, i);
 

@@ -74,17 +74,22 @@ void siw_verbs_err_policy(struct siw_qp *qp)
 			 (qp->error_policy == SIW_ERROR_POLICY_AUTO && !qp->n_groups);
 }
 
+static void take_in(struct siw_qp *qp, const struct siw_rdmap_event *event)
+{
+	put(qp, event, SIW_ERR_FOUND, 0);
+	if (qp->errs_fatal)
+		siw_verbs_qp_abort(qp, siw_verbs_async_kind(&event->err));
+	else
+		siw_verbs_async_qp(qp, SIW_EVENT_QP_ERR_QUEUED);
+}
+
 void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	tell(qp, event);
 	if (event->kind != SIW_RDMAP_BAD_MSG) /* its receive's completion tells */
 		return;
-	put(qp, event, SIW_ERR_FOUND, 0);
-	if (qp->errs_fatal)
-		siw_verbs_qp_abort(qp, siw_verbs_async_kind(&event->err));
-	else
-		siw_verbs_async_qp(qp, SIW_EVENT_QP_ERR_QUEUED);
+	take_in(qp, event);
 }
 
 void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event)
@@ -101,6 +106,19 @@ void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event)
 	}
 	siw_count(SIW_COUNTER_err_received, 1);
 	put(qp, event, SIW_ERR_REPORTED, wr_id);
+	siw_verbs_async_qp(qp, SIW_EVENT_QP_ERR_QUEUED);
+}
+
+void siw_verbs_err_refused(struct siw_qp *qp, const struct siw_rdmap_event *event)
+{
+	siw_count(SIW_COUNTER_err_found, 1);
+	take_in(qp, event);
+}
+
+void siw_verbs_err_reported(struct siw_qp *qp, const struct siw_rdmap_event *event)
+{
+	siw_count(SIW_COUNTER_err_received, 1);
+	put(qp, event, SIW_ERR_REPORTED, 0);
 	siw_verbs_async_qp(qp, SIW_EVENT_QP_ERR_QUEUED);
 }
 
@@ -125,7 +143,7 @@ static int take_locked(struct siw_qp *qp, int max, struct siw_err_entry *out)
 	int n = -EINVAL;
 
 	siw_lock(&qp->ctx->progress);
-	if (!qp->dead && qp->type == SIW_QPT_UD)
+	if (!qp->dead && qp->type != SIW_QPT_RC)
 		n = take(qp, max, out);
 	siw_unlock(&qp->ctx->progress);
 	return n;

@@ -39,6 +39,8 @@ static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
 
 		if (qp->type != SIW_QPT_RC) {
 			siw_verbs_ud_finish(qp);
+		} else if (qp->rd) {
+			siw_verbs_rd_leave(qp);
 		} else if (qp->stream && !qp->closing) {
 			siw_verbs_rc_settle(qp);
 			siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, 0, NULL);

@@ -266,6 +266,7 @@ struct siw_wqe {
 			uint8_t imm_room[8];
 		};
 	};
+	uint32_t chain; /* RD: the slot of the next to its peer, or the next free one */
 	struct siw_sge sge[];
 };
 
@@ -373,8 +374,14 @@ struct siw_qp {
 	struct siw_rdmap_uc *uc;	 /* UC */
 	struct siw_addr peer;		 /* UC, from RTR on: progress and send_lock to write, as */
 	uint32_t dest_qpn;
-	uint32_t n_groups;		 /* UD: that it is a member of: progress */
-	bool sends_to_groups;		 /* UD: its socket is made ready for that: send_lock */
+	uint32_t n_groups;	  /* UD: that it is a member of: progress */
+	bool sends_to_groups;	  /* UD: its socket is made ready for that: send_lock */
+	struct siw_rdmap_rd *rd;  /* RD; what follows: send_lock */
+	struct siw_link rd_busy;  /* peers with requests */
+	struct siw_link rd_ready; /* of these, with something to begin or to go on with */
+	uint32_t rd_free;	  /* a free slot */
+	uint32_t rd_begun;	  /* requests begun and not complete */
+	uint32_t max_peers, peer_timeout_ms;
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
 	bool broken;			 /* a WQE failed before it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
@@ -544,7 +551,7 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 bool siw_verbs_ud_may_wait(struct siw_qp *qp);
 /* Gets out what waits for company, as far as the socket takes it at once. send_lock not held. */
 void siw_verbs_ud_finish(struct siw_qp *qp);
-/* Sends what is queued. send_lock held; so for rc. */
+/* Sends what is queued. send_lock held; so for rc and rd. */
 enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
 /*
  * The same in a pass, of that number. Where others share the socket: not all of it, and nothing behind
@@ -562,6 +569,11 @@ void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event)
 void siw_verbs_err_policy(struct siw_qp *qp);
 /* A peer's error message came: notes it, if it is about something sent. */
 void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event);
+
+/* RD, where the sender is told by its stream: notes it, and ends the QP if its policy has it so. */
+void siw_verbs_err_refused(struct siw_qp *qp, const struct siw_rdmap_event *event);
+/* RD: a peer refused a request that is complete. */
+void siw_verbs_err_reported(struct siw_qp *qp, const struct siw_rdmap_event *event);
 
 /* ---- verbs_errgate.c; progress held ---- */
 /* Whether one more error message may go to this address; counted as sent if so. */
@@ -596,8 +608,32 @@ void siw_verbs_ud_received(struct siw_qp *qp, const struct siw_rdmap_event *ev);
 /* ---- verbs_mcast.c ---- */
 /* A send to a group was posted: 0 or -errno. send_lock held. */
 int siw_verbs_mcast_sender(struct siw_qp *qp);
+/* ---- verbs_rd.c ---- */
+/* Opens or, with fd, replaces its endpoint: as siw_verbs_ud_open. progress held. */
+int siw_verbs_rd_open(struct siw_qp *qp, const struct siw_addr *addr, int fd);
+/* What its state has it do with what comes. progress held. */
+void siw_verbs_rd_receive(struct siw_qp *qp);
+void siw_verbs_rd_close(struct siw_qp *qp);
+/* The process ends: to ERR without a word, and closed. */
+void siw_verbs_rd_leave(struct siw_qp *qp);
+/* All slots of its ring are free: they are in no order here. */
+void siw_verbs_rd_slots(struct siw_qp *qp);
+/* send_lock held, for these. */
+int siw_verbs_rd_post(struct siw_qp *qp, const struct siw_send_wr *wr);
+enum siw_run siw_verbs_rd_run(struct siw_qp *qp);
+/* Whatever peers have requests, there may be something to begin. */
+void siw_verbs_rd_resume(struct siw_qp *qp);
+/* Ends every request: with WR_FLUSH_ERR, or without a word; and what peers are at. progress held, too. */
+void siw_verbs_rd_flush(struct siw_qp *qp, bool tell);
+/* A receive was posted that some message waits for. progress held. */
+void siw_verbs_rd_look(struct siw_qp *qp);
+bool siw_verbs_rd_uses_key(struct siw_qp *qp, uint32_t lkey);
 
 /* ---- verbs_rc.c ---- */
+/* How the request behind an error of the peer's completes. */
+enum siw_wc_status siw_verbs_status_of(const struct siw_wire_err *err);
+/* Whether the header that the peer's error quotes is of this request. */
+bool siw_verbs_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev);
 int siw_verbs_rc_post(struct siw_qp *qp, const struct siw_send_wr *wr);
 enum siw_run siw_verbs_rc_run(struct siw_qp *qp);
 /* The request at sq_next has happened at this end alone. send_lock held. */
@@ -605,13 +641,21 @@ void siw_verbs_rc_did_local(struct siw_qp *qp);
 /* In SQD: sees to it that what was begun completes. send_lock held. */
 void siw_verbs_rc_drain(struct siw_qp *qp);
 int siw_verbs_rc_serve(struct siw_pollee *self);
-
 /* Sends what is queued, whatever the type. send_lock held. */
 static inline enum siw_run siw_verbs_run(struct siw_qp *qp)
 {
-	return qp->type == SIW_QPT_UD	? siw_verbs_ud_run(qp)
-	       : qp->type == SIW_QPT_UC ? siw_verbs_uc_run(qp)
-					: siw_verbs_rc_run(qp);
+	if (qp->type == SIW_QPT_UD)
+		return siw_verbs_ud_run(qp);
+	if (__builtin_expect(qp->type == SIW_QPT_RC, 1))
+		return siw_verbs_rc_run(qp);
+	return qp->type == SIW_QPT_UC ? siw_verbs_uc_run(qp) : siw_verbs_rd_run(qp);
+}
+/* Binds a socket for the type, or takes the caller's. progress held. */
+static inline int siw_verbs_open_socket(struct siw_qp *qp, const struct siw_addr *addr, int fd)
+{
+	return qp->type == SIW_QPT_UC	? siw_verbs_uc_open(qp, addr, fd)
+	       : qp->type == SIW_QPT_RD ? siw_verbs_rd_open(qp, addr, fd)
+					: siw_verbs_ud_open(qp, addr, fd);
 }
 
 /* ---- verbs_rc_close.c; all with progress held and send_lock not ---- */
@@ -690,6 +734,8 @@ void siw_verbs_kept_init(struct siw_kept *kept);
 struct siw_link *siw_verbs_kept_take(struct siw_kept *kept);
 void siw_verbs_kept_give(struct siw_kept *kept, struct siw_link *link);
 /* ---- verbs_rnr.c; progress held ---- */
+/* Posting a receive is news from now on, or not any more. */
+void siw_verbs_rnr_parked(struct siw_qp *qp, bool parked);
 /* A Send found no receive. */
 void siw_verbs_rnr_begin(struct siw_qp *qp);
 /* Nobody waits any more. */
@@ -709,6 +755,12 @@ static inline bool siw_verbs_sq_full(struct siw_qp *qp)
 int siw_verbs_sq_make(struct siw_qp *qp);
 /* Copies a checked request into the ring: the WQE, or NULL when it is full. */
 struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length);
+/* As it, but the WQE is given, and RD's slots are not in order. */
+void siw_verbs_wqe_fill(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw_send_wr *wr,
+			uint64_t length);
+/* Completes a WQE (if it is signalled or failed); peer may be NULL. */
+void siw_verbs_wqe_complete(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err,
+			    const struct siw_addr *peer);
 /* Completes the oldest WQE (if it is signalled or failed) and frees its slot. */
 void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err);
 /*

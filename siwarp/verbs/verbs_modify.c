@@ -36,7 +36,7 @@ void siw_verbs_qp_send_failed(struct siw_qp *qp)
 
 void siw_verbs_qp_drained(struct siw_qp *qp)
 {
-	if (!qp->draining || qp->sq_head != qp->sq_next)
+	if (!qp->draining || qp->rd_begun || (!qp->rd && qp->sq_head != qp->sq_next))
 		return;
 	qp->draining = false;
 	if (qp->sqd_notify)
@@ -148,6 +148,8 @@ static void resume(struct siw_qp *qp)
 	enum siw_run run;
 
 	siw_lock(&qp->send_lock);
+	if (qp->rd)
+		siw_verbs_rd_resume(qp);
 	run = siw_verbs_run(qp);
 	siw_unlock(&qp->send_lock);
 	if (run == SIW_RUN_DONE)
@@ -177,6 +179,8 @@ static void act(struct siw_qp *qp, int action, bool notify)
 		siw_verbs_ud_receive(qp);
 	else if (qp->type == SIW_QPT_UC)
 		siw_verbs_uc_receive(qp);
+	else if (qp->type == SIW_QPT_RD)
+		siw_verbs_rd_receive(qp);
 }
 
 void siw_verbs_qp_abort(struct siw_qp *qp, int type)
@@ -210,8 +214,7 @@ static int modify(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 		siw_verbs_rc_settle(qp);
 	/* The one action that can fail comes before the state changes. */
 	if (mask & SIW_QP_FD) {
-		err = qp->type == SIW_QPT_UC ? siw_verbs_uc_open(qp, NULL, attr->fd)
-					     : siw_verbs_ud_open(qp, NULL, attr->fd);
+		err = siw_verbs_open_socket(qp, NULL, attr->fd);
 		if (err)
 			return err;
 	}
@@ -287,6 +290,8 @@ static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
 		.qp_type = qp->type,
 		.sq_sig_all = qp->sig_all,
 		.no_crc = qp->no_crc,
+		.max_peers = qp->max_peers,
+		.peer_timeout_ms = qp->peer_timeout_ms,
 		.persona = qp->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.error_policy = qp->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
 	};
@@ -294,6 +299,8 @@ static void query_init(const struct siw_qp *qp, struct siw_qp_init_attr *init)
 		siw_rdmap_dgram_addr(qp->dgram, &init->addr);
 	if (qp->uc)
 		siw_rdmap_uc_addr(qp->uc, &init->addr);
+	if (qp->rd)
+		siw_rdmap_rd_addr(qp->rd, &init->addr);
 }
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)

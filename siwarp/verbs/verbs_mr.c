@@ -192,7 +192,7 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
 
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
 {
-	if (!qp || (qp->type != SIW_QPT_RC && qp->type != SIW_QPT_UC)) {
+	if (!qp || qp->type == SIW_QPT_UD) {
 		errno = EINVAL;
 		return NULL;
 	}

@@ -35,13 +35,9 @@ int siw_verbs_sq_make(struct siw_qp *qp)
 	return qp->sq ? 0 : -ENOMEM;
 }
 
-struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
+void siw_verbs_wqe_fill(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw_send_wr *wr,
+			uint64_t length)
 {
-	struct siw_wqe *wqe;
-
-	if (siw_verbs_sq_full(qp) || (__builtin_expect(!qp->sq, 0) && siw_verbs_sq_make(qp)))
-		return NULL;
-	wqe = siw_verbs_wqe(qp, qp->sq_tail);
 	wqe->wr_id = wr->wr_id;
 	wqe->length = length;
 	wqe->opcode = (uint8_t)wr->opcode;
@@ -52,6 +48,16 @@ struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *w
 		copy_inline(qp, wqe, wr);
 	else if (wr->num_sge) /* without elements the list may be NULL */
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
+}
+
+struct siw_wqe *siw_verbs_wqe_put(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
+{
+	struct siw_wqe *wqe;
+
+	if (siw_verbs_sq_full(qp) || (__builtin_expect(!qp->sq, 0) && siw_verbs_sq_make(qp)))
+		return NULL;
+	wqe = siw_verbs_wqe(qp, qp->sq_tail);
+	siw_verbs_wqe_fill(qp, wqe, wr, length);
 	qp->sq_tail++;
 	return wqe;
 }
@@ -63,7 +69,8 @@ static void let_go(struct siw_qp *qp, struct siw_wqe *wqe)
 		siw_verbs_mw_drop(qp, wqe);
 }
 
-void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err)
+void siw_verbs_wqe_complete(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err,
+			    const struct siw_addr *peer)
 {
 	let_go(qp, wqe);
 	if (status != SIW_WC_SUCCESS || qp->sig_all || (wqe->flags & SIW_SEND_SIGNALED)) {
@@ -76,9 +83,14 @@ void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, ui
 			.qp_num = atomic_load_explicit(&qp->qpn, memory_order_relaxed),
 		};
 
-		siw_verbs_complete(qp, qp->send_cq, &wc, NULL, false);
+		siw_verbs_complete(qp, qp->send_cq, &wc, peer, false);
 	}
 	qp->sq_head++;
+}
+
+void siw_verbs_wqe_finish(struct siw_qp *qp, struct siw_wqe *wqe, int status, uint32_t vendor_err)
+{
+	siw_verbs_wqe_complete(qp, wqe, status, vendor_err, NULL);
 }
 
 /* ---- the end of all that is posted ----------------------------------------------------------- */
@@ -123,6 +135,8 @@ void siw_verbs_flush(struct siw_qp *qp)
 	drop_reads(qp);
 	if (qp->uc)
 		siw_rdmap_uc_cut(qp->uc);
+	if (qp->rd)
+		siw_verbs_rd_flush(qp, true);
 	while (qp->sq_head != qp->sq_tail) {
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, qp->sq_head);
 
@@ -159,8 +173,11 @@ void siw_verbs_forget(struct siw_qp *qp)
 	siw_lock(&qp->send_lock);
 	qp->revoke.due = SIW_REVOKE_NONE;
 	drop_reads(qp);
-	/* UD binds no windows, counts no sq_next, and most of its requests never were in the ring. */
-	for (uint32_t i = qp->sq_next; qp->type != SIW_QPT_UD && i != qp->sq_tail; i++)
+	if (qp->rd)
+		siw_verbs_rd_flush(qp, false);
+	/* These bind no windows and count no sq_next, and UD's requests may never have been in the ring. */
+	for (uint32_t i = qp->sq_next;
+	     qp->type != SIW_QPT_UD && qp->type != SIW_QPT_RD && i != qp->sq_tail; i++)
 		let_go(qp, siw_verbs_wqe(qp, i));
 	if (qp->uc) {
 		siw_rdmap_uc_cut(qp->uc);
@@ -193,9 +210,16 @@ static int post_one(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait)
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge ||
 	    (wr->num_sge && !wr->sg_list))
 		return -EINVAL;
-	return qp->type == SIW_QPT_UD	? siw_verbs_ud_post(qp, wr, wait)
-	       : qp->type == SIW_QPT_UC ? siw_verbs_uc_post(qp, wr)
-					: siw_verbs_rc_post(qp, wr);
+	switch (qp->type) {
+	case SIW_QPT_UD:
+		return siw_verbs_ud_post(qp, wr, wait);
+	case SIW_QPT_UC:
+		return siw_verbs_uc_post(qp, wr);
+	case SIW_QPT_RD:
+		return siw_verbs_rd_post(qp, wr);
+	default:
+		return siw_verbs_rc_post(qp, wr);
+	}
 }
 
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)

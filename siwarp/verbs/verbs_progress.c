@@ -117,7 +117,9 @@ static int send_unsent(struct siw_context *ctx)
 			starved |= run == SIW_RUN_BLOCKED && !head;
 			ahead += !starved;
 		}
-		if (qp->parked)
+		if (qp->parked && qp->rd)
+			siw_verbs_rd_look(qp);
+		else if (qp->parked)
 			siw_verbs_rnr_look(qp, siw_now_ns());
 		moved += run != SIW_RUN_BLOCKED;
 	}

@@ -15,7 +15,7 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 	const struct siw_qp_cap *cap = &init->cap;
 
 	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UC &&
-	    init->qp_type != SIW_QPT_UD)
+	    init->qp_type != SIW_QPT_UD && init->qp_type != SIW_QPT_RD)
 		return -EINVAL;
 	if (init->max_records &&
 	    (init->qp_type != SIW_QPT_UD || init->max_records > SIW_MAX_RECORDS))
@@ -81,6 +81,8 @@ static int make_queues(struct siw_qp *qp)
 	/* A UD send that goes to the socket at once needs no ring, and there may be thousands of QPs. */
 	if (qp->type != SIW_QPT_UD && siw_verbs_sq_make(qp))
 		return -ENOMEM;
+	if (qp->type == SIW_QPT_RD)
+		siw_verbs_rd_slots(qp);
 	if (qp->srq) {
 		qp->recvs = qp->srq->recvs;
 		return 0;
@@ -131,8 +133,7 @@ static int open_transport(struct siw_qp *qp, const struct siw_qp_init_attr *init
 		addr = qp->ctx->now.addrs[0];
 		addr.port_be = port;
 	}
-	return qp->type == SIW_QPT_UC ? siw_verbs_uc_open(qp, &addr, -1)
-				      : siw_verbs_ud_open(qp, &addr, -1);
+	return siw_verbs_open_socket(qp, &addr, -1);
 }
 
 /* What it has of its own. Nobody posts any more: it is in RESET, or was never whole. */
@@ -141,6 +142,7 @@ static void free_queues(struct siw_qp *qp)
 	if (qp->dgram)
 		siw_rdmap_dgram_close(qp->dgram);
 	siw_verbs_uc_close(qp);
+	siw_verbs_rd_close(qp);
 	if (qp->recvs && !qp->srq)
 		siw_rdmap_queue_destroy(qp->recvs);
 	free(qp->linger);
@@ -213,6 +215,10 @@ static void set_attributes(struct siw_qp *qp, struct siw_pd *pd,
 	siw_link_init(&qp->timed.link);
 	qp->timed.tick = qp->type == SIW_QPT_UD ? siw_verbs_record_tick : siw_verbs_rc_tick;
 	qp->max_records = init->max_records;
+	siw_link_init(&qp->rd_busy);
+	siw_link_init(&qp->rd_ready);
+	qp->max_peers = init->max_peers;
+	qp->peer_timeout_ms = init->peer_timeout_ms;
 	siw_verbs_async_init(&qp->async, qp->ctx, qp);
 }
 
@@ -309,7 +315,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	}
 	if (qp->type == SIW_QPT_RC)
 		siw_verbs_rc_settle(qp);
-	else
+	else if (qp->type == SIW_QPT_UD)
 		siw_verbs_ud_finish(qp);
 	siw_verbs_qp_step(qp, SIW_QPE_TO_RESET); /* what is posted from here on is refused */
 	if (qp->type == SIW_QPT_RC)
@@ -323,6 +329,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 		siw_rdmap_dgram_close(qp->dgram);
 	qp->dgram = NULL;
 	siw_verbs_uc_close(qp);
+	siw_verbs_rd_close(qp);
 	siw_unlock(&ctx->progress);
 	/* Nothing reaches it any more, and an event's handler may still want to look at it. */
 	siw_verbs_async_leave(&qp->async);
@@ -352,6 +359,8 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 		err = siw_rdmap_dgram_addr(qp->dgram, &own);
 	else if (qp->uc)
 		err = siw_rdmap_uc_addr(qp->uc, &own);
+	else if (qp->rd)
+		err = siw_rdmap_rd_addr(qp->rd, &own);
 	else if (qp->stream)
 		err = siw_rdmap_addrs(qp->stream, &own, &other);
 	if (qp->uc)

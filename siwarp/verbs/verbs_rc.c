@@ -312,7 +312,7 @@ static void on_confirmed(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 }
 
 /* How the request behind a Terminate completes (RFC 5040 section 4.8's codes in verbs' terms). */
-static enum siw_wc_status status_of(const struct siw_wire_err *err)
+enum siw_wc_status siw_verbs_status_of(const struct siw_wire_err *err)
 {
 	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
 		return SIW_WC_REM_ACCESS_ERR;
@@ -331,7 +331,7 @@ static enum siw_wc_status status_of(const struct siw_wire_err *err)
  * Whether the header that a Terminate quotes is of this request. Of Writes to the same place it is
  * the first: nothing is called delivered that may not be.
  */
-static bool is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
+bool siw_verbs_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
 {
 	uint64_t last = wqe->length ? wqe->length - 1 : 0;
 
@@ -349,7 +349,7 @@ static uint32_t find_culprit(struct siw_qp *qp, const struct siw_rdmap_event *ev
 {
 	uint32_t i = qp->sq_head;
 
-	while (i != qp->sq_next && !is_quoted(siw_verbs_wqe(qp, i), ev))
+	while (i != qp->sq_next && !siw_verbs_is_quoted(siw_verbs_wqe(qp, i), ev))
 		i++;
 	return i;
 }
@@ -376,7 +376,7 @@ static void name_culprit(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 			wqe->status = SIW_WC_SUCCESS;
 		}
 		siw_verbs_wqe(qp, culprit)->state = SIW_WQE_DONE;
-		siw_verbs_wqe(qp, culprit)->status = (uint8_t)status_of(&ev->err);
+		siw_verbs_wqe(qp, culprit)->status = (uint8_t)siw_verbs_status_of(&ev->err);
 	}
 	siw_unlock(&qp->send_lock);
 }

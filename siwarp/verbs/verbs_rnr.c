@@ -32,7 +32,7 @@ static void watch(struct siw_qp *qp)
  * Under the lock that a post holds: either it sees this, or what it posted is seen by who goes on
  * receiving now.
  */
-static void set_parked(struct siw_qp *qp, bool parked)
+void siw_verbs_rnr_parked(struct siw_qp *qp, bool parked)
 {
 	siw_lock(&qp->recv_lock);
 	qp->parked = parked;
@@ -48,7 +48,7 @@ static void set_parked(struct siw_qp *qp, bool parked)
 
 void siw_verbs_rnr_begin(struct siw_qp *qp)
 {
-	set_parked(qp, true);
+	siw_verbs_rnr_parked(qp, true);
 	if (siw_rdmap_starved(qp->stream, &qp->rnr_msn))
 		qp->rnr_deadline_ns = siw_now_ns() + patience_ns(qp);
 	watch(qp);
@@ -59,7 +59,7 @@ void siw_verbs_rnr_end(struct siw_qp *qp)
 {
 	if (!qp->parked)
 		return;
-	set_parked(qp, false);
+	siw_verbs_rnr_parked(qp, false);
 }
 
 void siw_verbs_rnr_look(struct siw_qp *qp, uint64_t now_ns)

@@ -86,6 +86,63 @@ static const struct step ud_steps[STATES][SIW_QPE_COUNT] = {
 	},
 };
 
+/* As UD; but one-sided requests have rights and depths, and SQD waits for what was begun. */
+static const struct step rd_steps[STATES][SIW_QPE_COUNT] = {
+	[SIW_QPS_RESET] = {
+		[SIW_QPE_STAY] = GO(RESET, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_INIT] = GO(INIT, BIND, QKEY | SIW_QP_FD | ACCESS | DEPTHS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+	},
+	[SIW_QPS_INIT] = {
+		[SIW_QPE_STAY] = GO(INIT, NONE, QKEY | ACCESS | DEPTHS),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_INIT] = GO(INIT, BIND, QKEY | SIW_QP_FD | ACCESS | DEPTHS),
+		[SIW_QPE_TO_RTR] = GO(RTR, RECEIVE, QKEY | ACCESS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+	},
+	[SIW_QPS_RTR] = {
+		[SIW_QPE_STAY] = GO(RTR, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE, CUR | QKEY | ACCESS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+	},
+	[SIW_QPS_RTS] = {
+		[SIW_QPE_STAY] = GO(RTS, NONE, CUR | QKEY | ACCESS),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE, CUR | QKEY | ACCESS),
+		[SIW_QPE_TO_SQD] = GO(SQD, DRAIN, NOTIFY),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_SEND_FAILED] = GO(SQE, FLUSH_SENDS, 0),
+	},
+	[SIW_QPS_SQD] = {
+		[SIW_QPE_STAY] = GO(SQD, NONE, QKEY | ACCESS),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, RESUME, CUR | QKEY | ACCESS),
+		[SIW_QPE_TO_SQD] = GO(SQD, NONE, QKEY | ACCESS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_SEND_FAILED] = GO(SQE, FLUSH_SENDS, 0),
+	},
+	[SIW_QPS_SQE] = {
+		[SIW_QPE_STAY] = GO(SQE, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE, CUR | QKEY | ACCESS),
+		[SIW_QPE_TO_ERR] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_FAILED] = GO(ERR, FLUSH, 0),
+		[SIW_QPE_SEND_FAILED] = GO(SQE, NONE, 0),
+	},
+	[SIW_QPS_ERR] = {
+		[SIW_QPE_STAY] = GO(ERR, NONE, 0),
+		[SIW_QPE_TO_RESET] = GO(RESET, FORGET, 0),
+		[SIW_QPE_TO_ERR] = GO(ERR, NONE, 0),
+		[SIW_QPE_FAILED] = GO(ERR, NONE, 0),
+	},
+};
+
 static const struct step rc_steps[STATES][SIW_QPE_COUNT] = {
 	[SIW_QPS_RESET] = {
 		[SIW_QPE_STAY] = GO(RESET, NONE, ACCESS | DEPTHS | RNR),
@@ -200,6 +257,8 @@ static const struct step *step_of(int type, int state, int event)
 		s = &uc_steps[state][event];
 	else if (type == SIW_QPT_RC)
 		s = &rc_steps[state][event];
+	else if (type == SIW_QPT_RD)
+		s = &rd_steps[state][event];
 	else
 		return NULL;
 	return s->next ? s : NULL;

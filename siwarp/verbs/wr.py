@@ -165,8 +165,8 @@ class SendWR(_WR):
         send_flags: SIGNALED by default; 0 for a request that completes silently.
         sg: the memory to send from or, for a Read, to place into; of an atomic 8 octets in all,
             which get what was there before.
-        ah, remote_qpn, remote_qkey: UD; a QPN of 0 means the port of the address handle, and the
-            default Q_Key that of the queue pair itself.
+        ah, remote_qpn, remote_qkey: UD and, but for the Q_Key, RD; a QPN of 0 means the port of the
+            address handle, and the default Q_Key that of the queue pair itself.
         remote: RDMA Write, Read and atomics; the peer's memory.
         compare_add, swap: atomics; what to add, or what to compare with and to swap in.
         compare_add_mask, swap_mask: masked atomics; adding, each field's most significant bit, and
@@ -223,15 +223,13 @@ class SendWR(_WR):
 
     def set_wr_ud(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
         """Say where a UD message goes; keeps the address handle alive."""
-        if ah is not self._ah or ah.closed:
-            self._c.wr.ud.ah = ah._live()
-            ah._wrs.add(self)
+        self.set_wr_rd(ah, rqpn, rqkey)
+        self._c.wr.ud.ah = self._c.rd.ah
         self._c.wr.ud.remote_qpn = rqpn
         self._c.wr.ud.remote_qkey = rqkey
-        self._ah = ah
 
     def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
-        """Say which peer a RDMA_WRITE_RECORD is for, beside ``set_wr_rdma``; keeps it alive."""
+        """Say which peer an RD request or RDMA_WRITE_RECORD is for; keeps its handle alive."""
         if ah is not self._ah or ah.closed:
             self._c.rd.ah = ah._live()
             ah._wrs.add(self)

@@ -480,6 +480,11 @@ enum siw_qp_type {
 	SIW_QPT_RC = 2, /* over TCP */
 	SIW_QPT_UC = 3, /* over UDP, to one peer */
 	SIW_QPT_UD = 4, /* over UDP */
+	/*
+	 * Over UDP, reliable: to any number of peers, to each of them in order and once, without a
+	 * connection. The number is siwarp's own: libibverbs has none for it.
+	 */
+	SIW_QPT_RD = 5,
 };
 
 enum siw_qp_state {
@@ -568,6 +573,13 @@ struct siw_qp_init_attr {
 	 * SIW_ACCESS_REMOTE_WRITE may send some.
 	 */
 	uint32_t max_records;
+	/*
+	 * RD: how many peers it remembers at most (0: setting rd_peers; the one idle longest makes room
+	 * for another), and after how many milliseconds of silence one that owes an answer counts as gone
+	 * (0: setting peer_timeout).
+	 */
+	uint32_t max_peers;
+	uint32_t peer_timeout_ms;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -728,7 +740,10 @@ struct siw_send_wr {
 			struct siw_mw_bind_info bind_info;
 		} bind_mw;
 		uint64_t reserved[6];
-		/* RDMA_WRITE_RECORD: the peer, as wr.ud has it, beside wr.rdma. */
+		/*
+		 * RDMA_WRITE_RECORD on UD, and whatever the opcode on RD (where the Q_Key is the QP's
+		 * own): the peer, as wr.ud has it, beside the others.
+		 */
 		struct {
 			uint64_t of_masked[2]; /* they lie beside masks */
 			struct siw_ah *ah;

@@ -55,7 +55,7 @@ EVENTS = {
 
 def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
     """Return (next state, action) by the rules of verbs, told per event and not per state."""
-    ud = kind != QPType.RC  # UC goes the same way
+    ud = kind != QPType.RC  # UC and RD go the same way
     alive = state in (INIT, RTR, RTS, SQD, SQE)
     if state == SQE and not ud:
         return None  # RC goes to ERR at once
@@ -122,15 +122,17 @@ ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAtt
 
 def attributes(kind: int, state: int, event: str) -> int:
     """Return which attributes a step takes: InfiniBand's table, told per kind of attribute."""
-    ud, uc = kind != QPType.RC, kind == QPType.UC
+    ud, uc, rd = kind != QPType.RC, kind == QPType.UC, kind == QPType.RD
     if event not in ("STAY", "TO_INIT", "TO_RTR", "TO_RTS", "TO_SQD"):
         return 0
     mask = 0
     if ud and not (event == "STAY" and state in (RESET, RTR, SQE, ERR)):
         if not (event == "TO_SQD" and state == RTS):
-            mask |= QKEY | (ACCESS if uc else 0)
+            mask |= QKEY | (ACCESS if uc or rd else 0)
         if event == "TO_INIT":
             mask |= FD
+        if rd and (event == "TO_INIT" or (event == "STAY" and state == INIT)):
+            mask |= ORD | IRD
         if uc and event == "TO_RTR":
             mask |= AV | PATH_MTU | DEST_QPN | RQ_PSN
         if uc and event == "TO_RTS" and state == RTR:
@@ -160,7 +162,7 @@ def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
             assert got == attributes(kind, state, name), (state, name)
 
 
-@pytest.mark.parametrize("kind", [0, 1, 5, 9, -1])
+@pytest.mark.parametrize("kind", [0, 1, 6, 9, -1])
 def test_other_types_have_no_steps(kind: int) -> None:
     action = layer_ffi.new("int *")
     for state, event in itertools.product(range(7), EVENTS.values()):

@@ -1,0 +1,143 @@
+"""What the tests of RD queue pairs share: peers, each with a queue pair, memory and a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll
+
+from siwarp.verbs import (
+    AH,
+    QP,
+    SRQ,
+    WC,
+    ErrorPolicy,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WROpcode,
+)
+
+QKEY = 0x51A5
+
+
+class Peer:
+    """An RD queue pair in RTS, on queues of its own, with memory to send from and to receive into.
+
+    ``view`` is its memory: requests use the octets from 0 on, receives those of ``into``.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        size: int = 1 << 16,
+        *,
+        host: str = "127.0.0.1",
+        attr: QPAttr | None = None,
+        sig_all: bool = False,
+        crc: bool = True,
+        srq: SRQ | None = None,
+        policy: int | str = ErrorPolicy.MESSAGE,
+        peer_timeout: float = 0.0,
+        max_peers: int = 0,
+        ready: bool = True,
+        access: int = ALL_ACCESS,
+        depth: int = 64,
+        inline: int = 64,
+    ) -> None:
+        self.rig = rig
+        self.size = size
+        self.scq, self.rcq = rig.cq(4 * depth), rig.cq(4 * depth)
+        self.qp = QP(
+            rig.pd,
+            QPInitAttr(
+                QPType.RD,
+                scq=self.scq,
+                rcq=self.rcq,
+                cap=QPCap(depth, depth, 4, 4, inline),
+                sq_sig_all=sig_all,
+                crc=crc,
+                addr=(host, 0),
+                srq=srq,
+                error_policy=policy,
+                peer_timeout=peer_timeout,
+                max_peers=max_peers,
+            ),
+        )
+        if ready:
+            self.qp.to_rts(attr or QPAttr(qkey=QKEY))
+        self.out, self.into = rig.mr(size, access), rig.mr(size, access)
+        self._ah: dict[Any, AH] = {}
+
+    def ah(self, to: Peer) -> AH:
+        """Return the address handle of a peer."""
+        where = to.qp.addr
+        if where not in self._ah:
+            self._ah[where] = AH(self.rig.pd, where)
+        return self._ah[where]
+
+    def recv(self, wr_id: int = 1, size: int | None = None, offset: int = 0) -> None:
+        """Post a receive into ``into``."""
+        length = self.size - offset if size is None else size
+        self.qp.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
+
+    def send(
+        self,
+        to: Peer,
+        data: bytes = b"",
+        wr_id: int = 2,
+        *,
+        offset: int = 0,
+        flags: int = SendFlag.SIGNALED,
+        opcode: WROpcode = WROpcode.SEND,
+        invalidate: int = 0,
+    ) -> None:
+        """Send ``data``, which lies at ``offset`` of ``out`` until it is complete."""
+        self.out.view[offset : offset + len(data)] = data
+        self.qp.post_send(
+            SendWR(
+                wr_id,
+                opcode,
+                send_flags=flags,
+                sg=[self.out.sge(offset, len(data))],
+                ah=self.ah(to),
+                invalidate_rkey=invalidate,
+            )
+        )
+
+    def rdma(
+        self,
+        to: Peer,
+        opcode: WROpcode,
+        length: int,
+        wr_id: int = 3,
+        *,
+        offset: int = 0,
+        remote: Any = None,
+        flags: int = SendFlag.SIGNALED,
+        **more: int,
+    ) -> None:
+        """Write from ``out``, or read (or ask an atomic) into it; remote: ``to.into`` as it is."""
+        self.qp.post_send(
+            SendWR(
+                wr_id,
+                opcode,
+                send_flags=flags,
+                sg=[self.out.sge(offset, length)],
+                ah=self.ah(to),
+                remote=to.into.remote(offset) if remote is None else remote,
+                **more,
+            )
+        )
+
+    def done(self, n: int = 1) -> list[WC]:
+        """Return the completions of ``n`` requests."""
+        return poll(self.scq, n)
+
+    def got(self, n: int = 1) -> list[WC]:
+        """Return the completions of ``n`` receives."""
+        return poll(self.rcq, n)

@@ -1,0 +1,417 @@
+"""RD queue pairs: Send, Write, Read and atomics to any number of peers, order and errors."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.verbs_harness import Rig, nothing, pattern, refused, until
+
+from siwarp.verbs import (
+    AH,
+    MR,
+    PD,
+    AccessFlag,
+    ErrorOrigin,
+    ErrorPolicy,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+
+SIZES = [0, 1, 3, 64, 1023, 1024, 1025, 1400, 1500, 4096, 9000, 65507, 65536, 200_000]
+
+
+# ---- Send
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
+def test_messages_of_every_size_arrive_whole_with_their_source(
+    rig: Rig, host: str, crc: bool
+) -> None:
+    a, b = (Peer(rig, 1 << 18, host=host, crc=crc) for _ in range(2))
+    for i, size in enumerate(SIZES):
+        data = pattern(size, i)
+        b.into.view[:] = b"\xee" * b.size
+        b.recv(1000 + i)
+        a.send(b, data, 2000 + i)
+        (got,) = b.got()
+        assert (got.wr_id, got.ok, got.opcode) == (1000 + i, True, WCOpcode.RECV)
+        assert (got.byte_len, got.src_qp) == (size, a.qp.qp_num)
+        assert got.source == a.qp.addr
+        assert b.into.read(size) == data
+        assert set(b.into.read(256, size)) <= {0xEE}
+        (sent,) = a.done()
+        assert (sent.wr_id, sent.ok, sent.opcode) == (2000 + i, True, WCOpcode.SEND)
+
+
+def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig) -> None:
+    a, others = Peer(rig, depth=256), [Peer(rig) for _ in range(8)]
+    for other in others:
+        for i in range(16):
+            other.recv(i, 64, 64 * i)
+    for i in range(16):
+        for k, other in enumerate(others):
+            a.send(other, bytes([k, i]) * 4, 100 * k + i, offset=64 * (16 * k + i))
+    assert sorted(w.wr_id for w in a.done(128)) == [
+        100 * k + i for k in range(8) for i in range(16)
+    ]
+    for k, other in enumerate(others):
+        assert [w.wr_id for w in other.got(16)] == list(range(16))
+        assert [other.into.read(8, 64 * i) for i in range(16)] == [
+            bytes([k, i]) * 4 for i in range(16)
+        ]
+
+
+def test_a_send_completes_when_the_peer_has_it_and_not_before(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    a.send(b, b"early", 7)
+    nothing(a.scq, 0.05)
+    b.recv(8)
+    assert b.got()[0].byte_len == 5
+    assert [(w.wr_id, w.ok) for w in a.done()] == [(7, True)]
+
+
+def test_a_message_without_a_receive_waits_and_holds_up_no_other_peer(rig: Rig) -> None:
+    a, slow, quick = Peer(rig), Peer(rig), Peer(rig)
+    for i in range(4):
+        a.send(slow, b"wait", i)
+    quick.recv()
+    a.send(quick, b"go", 9)
+    assert [w.wr_id for w in a.done()] == [9]
+    assert quick.got()[0].byte_len == 2
+    for i in range(4):
+        slow.recv(i, 16, 16 * i)
+    assert [w.wr_id for w in slow.got(4)] == [0, 1, 2, 3]
+    assert [w.wr_id for w in a.done(4)] == [0, 1, 2, 3]
+
+
+def test_slots_come_back_although_the_oldest_request_is_stuck(rig: Rig) -> None:
+    a, stuck, quick = Peer(rig, depth=4), Peer(rig), Peer(rig)
+    a.send(stuck, b"stuck", 1)
+    for i in range(40):
+        quick.recv()
+        a.send(quick, bytes([i]), 100 + i)
+        assert a.done()[0].wr_id == 100 + i
+        assert quick.got()[0].ok
+    stuck.recv()
+    assert a.done()[0].wr_id == 1
+
+
+def test_inline_and_unsignalled_sends_arrive_and_slots_return(rig: Rig) -> None:
+    a, b = Peer(rig, depth=8), Peer(rig)
+    for turn in range(8):
+        for i in range(7):
+            b.recv(i, 64)
+            a.send(b, bytes([turn, i]) * 4, flags=SendFlag.INLINE)
+            a.out.view[:8] = b"\xff" * 8
+            assert b.got()[0].wr_id == i
+            assert b.into.read(8) == bytes([turn, i]) * 4
+        b.recv(7, 64)
+        a.send(b, b"told", 99)
+        assert [w.wr_id for w in a.done()] == [99]
+        assert b.got()[0].ok
+
+
+def test_a_full_send_queue_says_so(rig: Rig) -> None:
+    a, b = Peer(rig, depth=4), Peer(rig)
+    for i in range(4):
+        a.send(b, b"x", i)
+    assert refused(a.send, b, b"x") == errno.ENOMEM
+    for i in range(4):
+        b.recv(i)
+    assert len(a.done(4)) == 4
+    a.send(b, b"y", 5)
+
+
+def test_a_solicited_send_raises_the_event_that_was_asked_for(rig: Rig) -> None:
+    channel = rig.channel()
+    a, b = Peer(rig), Peer(rig)
+    cq = rig.cq(16, channel)
+    c = Peer(rig, ready=False)
+    del c
+    b.recv()
+    a.send(b, b"s", flags=SendFlag.SIGNALED | SendFlag.SOLICITED)
+    assert b.got()[0].ok
+    cq.req_notify(True)
+    assert channel.fileno() >= 0
+
+
+def test_several_queue_pairs_share_receives(rig: Rig) -> None:
+    srq = rig.srq(16)
+    a, b, c = Peer(rig), Peer(rig, srq=srq), Peer(rig, srq=srq)
+    mr = rig.mr(1024)
+    a.send(b, b"to b", 1)
+    a.send(c, b"to c", 2, offset=64)
+    for i in range(2):
+        srq.post_recv(RecvWR(i, sg=[mr.sge(512 * i, 512)]))
+    assert b.got()[0].byte_len == c.got()[0].byte_len == 4
+    assert sorted(w.wr_id for w in a.done(2)) == [1, 2]
+
+
+# ---- Write, Read, atomics
+
+
+@pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
+def test_a_write_lies_at_the_peer_when_it_completes(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a.out.view[:size] = pattern(size)
+    a.rdma(b, WROpcode.RDMA_WRITE, size)
+    (sent,) = a.done()
+    assert (sent.ok, sent.opcode) == (True, WCOpcode.RDMA_WRITE)
+    assert b.into.read(size) == pattern(size)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
+def test_a_read_brings_the_peers_memory(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    b.into.view[:size] = pattern(size)
+    a.rdma(b, WROpcode.RDMA_READ, size)
+    (done,) = a.done()
+    assert (done.ok, done.opcode, done.byte_len) == (True, WCOpcode.RDMA_READ, size)
+    assert a.out.read(size) == pattern(size)
+
+
+def test_more_reads_than_the_peer_holds_wait_their_turn(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig, attr=QPAttr(qkey=QKEY, max_dest_rd_atomic=2))
+    b.into.view[:4096] = pattern(4096)
+    for i in range(32):
+        a.rdma(b, WROpcode.RDMA_READ, 128, i, offset=128 * i)
+    assert [(w.wr_id, w.ok) for w in a.done(32)] == [(i, True) for i in range(32)]
+    assert a.out.read(4096) == pattern(4096)
+
+
+def test_a_fence_waits_for_the_reads_of_its_peer_alone(rig: Rig) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    b.into.view[:] = b"\x01" * b.size
+    a.rdma(b, WROpcode.RDMA_READ, 1 << 19, 1)
+    a.rdma(b, WROpcode.RDMA_WRITE, 1 << 19, 2, flags=SendFlag.SIGNALED | SendFlag.FENCE)
+    assert [w.wr_id for w in a.done(2)] == [1, 2]
+    assert set(b.into.read(1 << 19)) == {1}
+
+
+def test_atomics_of_several_peers_add_up(rig: Rig) -> None:
+    target, peers = Peer(rig), [Peer(rig) for _ in range(3)]
+    for i in range(20):
+        for peer in peers:
+            peer.rdma(target, WROpcode.ATOMIC_FETCH_AND_ADD, 8, i, compare_add=i)
+    for peer in peers:
+        assert all(w.ok for w in peer.done(20))
+    assert int.from_bytes(target.into.read(8), "little") == 3 * sum(range(20))
+    target.into.view[:8] = (5).to_bytes(8, "little")
+    peers[0].rdma(target, WROpcode.ATOMIC_CMP_AND_SWP, 8, compare_add=5, swap=9)
+    assert peers[0].done()[0].opcode == WCOpcode.COMP_SWAP
+    assert int.from_bytes(target.into.read(8), "little") == 9
+
+
+def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    mr = MR(
+        rig.pd,
+        64,
+        AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_INVALIDATE,
+        qp=b.qp,
+    )
+    b.recv()
+    a.send(b, b"inv", opcode=WROpcode.SEND_WITH_INV, invalidate=mr.rkey)
+    (got,) = b.got()
+    assert got.ok and got.invalidated_rkey == mr.rkey
+    assert a.done()[0].ok
+
+
+# ---- errors of a message end that message
+
+
+@pytest.mark.parametrize("kind", ["stag", "bounds", "rights"])
+def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: str) -> None:
+    a, b = Peer(rig), Peer(rig)
+    closed = rig.mr(64, AccessFlag.LOCAL_WRITE)
+    remote = b.into.remote()
+    bad = {
+        "stag": type(remote)(remote.addr, remote.length, remote.rkey ^ 0x5555),
+        "bounds": type(remote)(remote.addr + b.size - 8, 64, remote.rkey),
+        "rights": closed.remote(),
+    }[kind]
+    b.into.view[256:260] = b"good"
+    a.rdma(b, WROpcode.RDMA_READ, 4, 1)
+    a.rdma(b, WROpcode.RDMA_READ, 64, 2, offset=64, remote=bad)
+    a.rdma(b, WROpcode.RDMA_READ, 4, 3, offset=256)
+    assert [(w.wr_id, w.status) for w in a.done(3)] == [
+        (1, WCStatus.SUCCESS),
+        (2, WCStatus.REM_ACCESS_ERR),
+        (3, WCStatus.SUCCESS),
+    ]
+    assert a.out.read(4, 256) == b"good"
+    assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
+    (found,) = until(b.qp.errors)
+    assert (found.origin, found.source) == (ErrorOrigin.FOUND, a.qp.addr)
+
+
+def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> None:
+    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18)
+    b.into.view[:] = b"\xee" * b.size
+    remote = b.into.remote()
+    bad = type(remote)(remote.addr, remote.length, remote.rkey ^ 1)
+    a.rdma(b, WROpcode.RDMA_WRITE, 200_000, 1, remote=bad)
+    a.rdma(b, WROpcode.RDMA_WRITE, 4, 2)
+    sent = a.done(2)
+    assert [w.wr_id for w in sent] == [1, 2] and sent[1].ok
+    assert set(b.into.read(200_000, 4)) == {0xEE}
+    if sent[0].ok:  # it was all there before the report came
+        (report,) = until(a.qp.errors)
+        assert (report.origin, report.source) == (ErrorOrigin.REPORTED, b.qp.addr)
+    else:
+        assert sent[0].status == WCStatus.REM_ACCESS_ERR
+    assert until(b.qp.errors)[0].origin == ErrorOrigin.FOUND
+    assert b.qp.qp_state == QPState.RTS
+
+
+def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    for size in (65, 20_000):
+        b.recv(1, 64)
+        b.recv(2, 64, 128)
+        a.send(b, pattern(size), 1)
+        a.send(b, b"fits", 2)
+        got = b.got(2)
+        assert [(w.wr_id, w.status) for w in got] == [
+            (1, WCStatus.LOC_LEN_ERR),
+            (2, WCStatus.SUCCESS),
+        ]
+        assert b.into.read(4, 128) == b"fits"
+        assert len(a.done(2)) == 2
+
+
+def test_with_policy_error_a_refused_message_ends_the_queue_pair(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig, policy=ErrorPolicy.ERROR)
+    remote = b.into.remote()
+    b.recv(5)
+    a.rdma(b, WROpcode.RDMA_READ, 4, 1, remote=type(remote)(remote.addr, 64, remote.rkey ^ 1))
+    assert a.done()[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR)
+    until(lambda: b.qp.qp_state == QPState.ERR)
+    assert b.got()[0].status == WCStatus.WR_FLUSH_ERR
+    for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
+        b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
+    b.recv(6)
+    until(lambda: a.send(b, b"again", 2) or a.done()[0].ok)
+    assert b.got()[0].wr_id == 6
+
+
+def test_a_key_of_ones_own_that_is_wrong_stops_the_queue_until_it_is_mended(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    b.recv(1)
+    sge = a.out.sge(0, 4)
+    sge.lkey ^= 1
+    a.qp.post_send(SendWR(1, sg=[sge], ah=a.ah(b)))
+    assert a.done()[0].status == WCStatus.LOC_PROT_ERR
+    assert a.qp.qp_state == QPState.SQE
+    a.send(b, b"late", 2)
+    assert a.done()[0].status == WCStatus.WR_FLUSH_ERR
+    a.qp.modify(QPAttr(qp_state=QPState.RTS))
+    a.send(b, b"fine", 3)
+    assert a.done()[0].ok and b.got()[0].byte_len == 4
+
+
+# ---- states, limits
+
+
+def test_what_comes_before_rtr_waits(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig, ready=False)
+    b.qp.to_init(QPAttr(qkey=QKEY))
+    b.recv()
+    a.send(b, b"early", 1)
+    nothing(b.rcq, 0.05)
+    nothing(a.scq)
+    b.qp.to_rts()
+    assert b.got()[0].byte_len == 5 and a.done()[0].ok
+
+
+def test_sqd_completes_what_was_begun_and_holds_the_rest(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    a.send(b, b"begun", 1)
+    a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
+    a.send(b, b"held", 2, offset=64)
+    for i in range(2):
+        b.recv(i, 64, 64 * i)
+    assert [w.wr_id for w in a.done()] == [1]
+    assert rig.event().event_type.name == "SQ_DRAINED"
+    nothing(a.scq)
+    a.qp.modify(QPAttr(qp_state=QPState.RTS))
+    assert [w.wr_id for w in a.done()] == [2]
+    assert [w.byte_len for w in b.got(2)] == [5, 4]
+
+
+def test_to_err_flushes_everything_and_the_peer_is_told(rig: Rig) -> None:
+    a, b, c = Peer(rig), Peer(rig), Peer(rig)
+    a.recv(9)
+    for i in range(3):
+        a.send(b, b"x", i)
+        a.send(c, b"x", 10 + i)
+    a.qp.modify(QPAttr(qp_state=QPState.ERR))
+    sent = a.done(6)
+    assert {w.status for w in sent} == {WCStatus.WR_FLUSH_ERR}
+    assert {w.source for w in sent} == {b.qp.addr, c.qp.addr}
+    assert a.got()[0].status == WCStatus.WR_FLUSH_ERR
+    a.send(b, b"late", 7)
+    assert a.done()[0].status == WCStatus.WR_FLUSH_ERR
+    b.send(a, b"nobody", 1)
+    assert not b.done()[0].ok
+
+
+def test_the_wrong_qkey_reaches_nobody(rig: Rig) -> None:
+    a = Peer(rig, attr=QPAttr(qkey=QKEY + 1), peer_timeout=0.3)
+    b = Peer(rig)
+    b.recv()
+    a.send(b, b"x", 4)
+    assert [(w.wr_id, w.status) for w in a.done()] == [(4, WCStatus.RETRY_EXC_ERR)]
+    nothing(b.rcq)
+
+
+def test_what_cannot_be_posted_is_refused(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    with PD(rig.ctx) as pd, AH(pd, b.qp.addr) as foreign:
+        assert refused(a.qp.post_send, SendWR(1, ah=foreign)) == errno.EINVAL
+    with AH(rig.pd, ("127.0.0.1", 0)) as nowhere:
+        assert refused(a.qp.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
+    assert refused(a.qp.post_send, SendWR(1)) == errno.EINVAL
+    big = rig.mr(1 << 20)
+    long = [big.sge(0, 1 << 20)] * 4
+    for sge in long:
+        sge.length = 1 << 29
+    assert refused(a.qp.post_send, SendWR(1, sg=long, ah=a.ah(b))) == errno.EINVAL
+    b.recv()
+    a.send(b, b"after all that")
+    assert b.got()[0].byte_len == 14
+
+
+def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    for i in range(3):
+        b.recv(i)
+        a.send(b, bytes([i]), i)
+        assert b.got()[0].wr_id == i
+        assert a.done()[0].ok
+        a.rdma(b, WROpcode.RDMA_READ, 4)
+        assert a.done()[0].ok
+        nothing(a.scq, 0.15)  # longer than it takes to give them up
+
+
+def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: Rig) -> None:
+    a, b, c = Peer(rig), Peer(rig), Peer(rig)
+    for i in range(8):
+        a.send(b, b"to nobody", i)
+    b.recv()
+    assert b.got()[0].ok
+    a.qp.close()
+    c.send(b, b"to somebody")
+    for i in range(9):  # what a sent before may be here yet, and takes some of them
+        b.recv(i, 64)
+    until(lambda: [w for w in b.rcq.poll(1) if w.source == c.qp.addr and w.ok])
+    assert c.done()[0].ok
