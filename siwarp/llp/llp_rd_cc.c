@@ -112,13 +112,13 @@ static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to, uint32_t mss
 	cc->rest = REST_ROUNDS;
 	/* K = cbrt(W_max (1 - beta) / C) seconds; in milliseconds, 10^9 more under the root. */
 	datagrams = (cc->w_max > cc->cwnd ? cc->w_max - cc->cwnd : 0) / mss;
-	cc->k = cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10) * MS;
+	cc->k_ms = (uint32_t)cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10);
 }
 
 /* Where CUBIC has the window at this time: octets. */
 static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 {
-	double t = ((double)(now - cc->epoch + cc->srtt) - (double)cc->k) / (double)SECOND;
+	double t = ((double)(now - cc->epoch + cc->srtt) - (double)cc->k_ms * MS) / (double)SECOND;
 	double grown = (double)C_10 / 10 * t * t * t * mss + (double)cc->w_max;
 
 	return grown > 0 ? (uint64_t)grown : 0;
@@ -143,7 +143,7 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t m
 	if (!cc->epoch) {
 		cc->epoch = now;
 		cc->w_max = cc->cwnd;
-		cc->k = 0;
+		cc->k_ms = 0;
 	}
 	target = greater(cubic_at(cc, now, mss), reno_at(cc, now, mss));
 	if (target > cc->cwnd)

@@ -22,8 +22,7 @@ struct siw_rd_cc {
 	uint64_t srtt, rttvar, rto;
 	uint64_t min_rtt, last_rtt; /* 0: none yet */
 	uint64_t cwnd, ssthresh;
-	uint64_t w_max,
-		k; /* CUBIC: the window before the last reduction, and when it is there again */
+	uint64_t w_max; /* CUBIC: the window before the last reduction */
 	uint64_t epoch; /* when the last reduction was; 0: none, or long idle */
 	/* A round: from a delivery to the delivery of what was sent right after it. */
 	uint64_t delivered, lost; /* in all */
@@ -32,6 +31,7 @@ struct siw_rd_cc {
 	uint64_t round_rtt; /* least of this round */
 	uint64_t noise;	    /* smoothed share of losses, in 1/65536 */
 	uint64_t rate;	    /* delivered a second, the greatest of late */
+	uint32_t k_ms;	    /* CUBIC: how long after a reduction it is there again */
 	uint8_t rest;	    /* rounds until a reduction may follow the last */
 	uint8_t slow_rounds;
 };
