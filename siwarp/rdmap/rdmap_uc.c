@@ -18,6 +18,7 @@ enum uc_op {
 	UC_NOTHING,
 	UC_SEND,
 	UC_WRITE,
+	UC_IMMEDIATE, /* by itself, or behind a Write that is wholly here */
 };
 
 struct siw_rdmap_uc {
@@ -29,6 +30,14 @@ struct siw_rdmap_uc {
 	/* Progress lock. */
 	enum uc_op op;
 	uint8_t ulp_octet;
+	bool ended;  /* its message is whole; Immediate Data may follow */
+	bool headed; /* it is a Send with Immediate: */
+	bool solicited;
+	uint32_t imm;
+	uint32_t octets; /* of a Write so far */
+	/* Send lock: a Write's Immediate Data is due when the Write is framed. */
+	uint8_t due; /* opcode, 0: none */
+	uint32_t due_imm;
 };
 
 int siw_rdmap_uc_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
@@ -104,6 +113,37 @@ uint32_t siw_rdmap_uc_payload(const struct siw_rdmap_uc *uc)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *msg)
+{
+	struct siw_rdmap_wire_send_imm wire = {
+		.subcode = op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE ? SIW_RDMAP_SEND_IMM_SE
+								    : SIW_RDMAP_SEND_IMM,
+		.data = op->imm,
+	};
+
+	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
+	msg->head_len = sizeof(wire);
+	memcpy(msg->head, &wire, sizeof(wire));
+}
+
+/* The Immediate Data behind a Write that is framed: as siw_ddp_uc_tx. */
+static int send_due(struct siw_rdmap_uc *uc)
+{
+	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
+	struct siw_ddp_uc_msg msg = {
+		.ulp_octet = siw_rdmap_ctrl(uc->due),
+		.qn = SIW_RDMAP_QN_SEND,
+		.head_len = sizeof(wire),
+	};
+	int r;
+
+	memcpy(msg.head, &wire, sizeof(wire));
+	r = siw_ddp_uc_tx(uc->ddp, &msg);
+	if (r >= 0)
+		uc->due = 0;
+	return r;
+}
+
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 {
 	struct siw_ddp_uc_msg msg = {
@@ -118,10 +158,21 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 		.nsge = op->nsge,
 		.length = op->length,
 	};
-	int r = siw_ddp_uc_tx(uc->ddp, &msg);
+	int r;
 
+	if (uc->due)
+		return -EAGAIN;
+	if (__builtin_expect(op->imm_opcode && !msg.tagged, 0))
+		put_send_imm(op, &msg);
+	r = siw_ddp_uc_tx(uc->ddp, &msg);
 	if (r == -EBUSY)
 		return -EAGAIN;
+	if (r >= 0 && op->imm_opcode && msg.tagged) {
+		uc->due = op->imm_opcode;
+		uc->due_imm = op->imm;
+		if (r == 1)
+			send_due(uc); /* else siw_rdmap_uc_flush does */
+	}
 	if (r >= 0)
 		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
 	return r < 0 ? r : 0;
@@ -131,6 +182,10 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 {
 	int r = siw_ddp_uc_tx_more(uc->ddp), flushed;
 
+	if (r < 0)
+		uc->due = 0;
+	if (r == 1 && uc->due)
+		r = send_due(uc) == 1;
 	/* After a turn's end too: what is gathered must not wait for the next. */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
@@ -143,7 +198,7 @@ bool siw_rdmap_uc_blocked(const struct siw_rdmap_uc *uc)
 
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc)
 {
-	return siw_ddp_uc_begun(uc->ddp);
+	return siw_ddp_uc_begun(uc->ddp) + (uc->due != 0);
 }
 
 uint64_t siw_rdmap_uc_accepted(const struct siw_rdmap_uc *uc)
@@ -153,11 +208,18 @@ uint64_t siw_rdmap_uc_accepted(const struct siw_rdmap_uc *uc)
 
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
 {
-	return siw_ddp_uc_refused(uc->ddp, first, last);
+	int r = siw_ddp_uc_refused(uc->ddp, first, last);
+
+	if (r && uc->due) { /* of the same operation */
+		uc->due = 0;
+		++*last;
+	}
+	return r;
 }
 
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 {
+	uc->due = 0;
 	siw_ddp_uc_cut(uc->ddp);
 }
 
@@ -184,8 +246,11 @@ static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg
 		drop(uc, SIW_COUNTER_drop_qn);
 		return UC_NOTHING;
 	}
-	if (!seg->tagged && (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE))
+	if (!seg->tagged && (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE ||
+			     opcode == SIW_RDMAP_PRIVATE))
 		return UC_SEND;
+	if (!seg->tagged && (opcode == SIW_RDMAP_IMMEDIATE || opcode == SIW_RDMAP_IMMEDIATE_SE))
+		return UC_IMMEDIATE;
 	drop(uc, SIW_COUNTER_drop_opcode);
 	return UC_NOTHING;
 }
@@ -193,10 +258,15 @@ static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg
 /* Whether the segment goes on with what the one before it began, or begins something. */
 static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enum uc_op kind)
 {
-	bool good = s->first || (uc->op == kind && uc->ulp_octet == s->seg.ulp_octet);
+	bool good = s->first ||
+		    (uc->op == kind && !uc->ended && uc->ulp_octet == s->seg.ulp_octet) ||
+		    (uc->op == UC_WRITE && uc->ended && kind == UC_IMMEDIATE);
 
+	if (s->first)
+		uc->octets = 0;
 	uc->op = kind;
 	uc->ulp_octet = s->seg.ulp_octet;
+	uc->ended = s->seg.last;
 	return good;
 }
 
@@ -211,6 +281,7 @@ static void write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s)
 		drop(uc, SIW_COUNTER_drop_access);
 		return;
 	}
+	uc->octets += s->seg.payload;
 	if (r == 1 && s->whole)
 		siw_rdmap_traffic_count(&uc->traffic.received, 1, s->seg.payload);
 	else
@@ -226,7 +297,10 @@ static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	event->status = status;
 	event->cookie = delivery->cookie;
 	event->length = delivery->length;
-	event->solicited = (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_SEND_SE;
+	event->solicited = uc->headed ? uc->solicited
+				      : (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_SEND_SE;
+	event->with_imm = uc->headed;
+	event->imm = uc->imm;
 	event->msn = seg->msn;
 	if (status)
 		siw_ddp_uc_spoil(uc->ddp);
@@ -235,13 +309,64 @@ static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	return 1;
 }
 
+/* What a Send begins with, if it is a private message: false, it is dropped. */
+static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
+{
+	struct siw_rdmap_wire_send_imm wire;
+
+	if (seg->mo)
+		return true;
+	uc->headed = (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE;
+	if (__builtin_expect(!uc->headed, 1))
+		return true;
+	if (siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire)) != sizeof(wire) ||
+	    (wire.subcode != SIW_RDMAP_SEND_IMM && wire.subcode != SIW_RDMAP_SEND_IMM_SE)) {
+		drop(uc, SIW_COUNTER_drop_opcode);
+		return false;
+	}
+	uc->solicited = wire.subcode == SIW_RDMAP_SEND_IMM_SE;
+	uc->imm = wire.data;
+	return true;
+}
+
+/* 1 *event; 0. */
+static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+			struct siw_rdmap_event *event)
+{
+	struct siw_ddp_delivery delivery;
+	struct siw_rdmap_wire_imm wire;
+
+	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo) {
+		drop(uc, SIW_COUNTER_drop_header);
+		return 0;
+	}
+	siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire));
+	if (siw_ddp_uc_take(uc->ddp, uc->recvs, &delivery) < 0) {
+		drop(uc, SIW_COUNTER_drop_no_buffer);
+		return 0;
+	}
+	memset(event, 0, sizeof(*event));
+	event->kind = SIW_RDMAP_RECV;
+	event->cookie = delivery.cookie;
+	event->length = uc->octets;
+	event->with_imm = event->of_write = true;
+	event->imm = wire.data;
+	event->solicited = (s->seg.ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_IMMEDIATE_SE;
+	event->msn = s->seg.msn;
+	siw_rdmap_traffic_count(&uc->traffic.received, 1, 0);
+	return 1;
+}
+
 /* 1 *event; 0. */
 static int send_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 		   struct siw_rdmap_event *event)
 {
 	struct siw_ddp_delivery delivery;
-	int r = siw_ddp_uc_place(uc->ddp, uc->recvs, 0, &delivery);
+	int r;
 
+	if (!read_head(uc, &s->seg))
+		return 0;
+	r = siw_ddp_uc_place(uc->ddp, uc->recvs, uc->headed ? SIW_RDMAP_IMM_LEN : 0, &delivery);
 	switch (r) {
 	case 2:
 		return 0;
@@ -280,7 +405,7 @@ static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 		return 0;
 	}
 	if (s->whole)
-		return send_in(uc, s, event);
+		return kind == UC_SEND ? send_in(uc, s, event) : immediate_in(uc, s, event);
 	siw_drop(SIW_COUNTER_drop_partial);
 	return 0;
 }

@@ -43,7 +43,7 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
 uint32_t siw_rdmap_uc_payload(const struct siw_rdmap_uc *uc);
 
 /*
- * Begins an operation (SEND, SEND_SE, WRITE): 0, it has number siw_rdmap_uc_begun after the call; -EAGAIN
+ * Begins an operation (SEND, SEND_SE, WRITE, each with immediate data or without): 0, it has number siw_rdmap_uc_begun after the call; -EAGAIN
  * not now; -EACCES, -EFAULT a local key or memory is bad, and it has a number too; -ENOMEM. Send lock, as below.
  */
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);

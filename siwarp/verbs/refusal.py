@@ -252,7 +252,12 @@ def _send(qp: QP, wr: SendWR) -> str:
         return _ud_send(qp, wr)
     if opcode in (WROpcode.BIND_MW, WROpcode.LOCAL_INV):
         return _local(qp, wr, flags)
-    uc_has = (WROpcode.SEND, WROpcode.RDMA_WRITE)
+    uc_has = (
+        WROpcode.SEND,
+        WROpcode.SEND_WITH_IMM,
+        WROpcode.RDMA_WRITE,
+        WROpcode.RDMA_WRITE_WITH_IMM,
+    )
     if qp.qp_type == QPType.UC and opcode not in uc_has:
         return "a UC QP can SEND and RDMA_WRITE: connect an RC QP for the rest"
     return _rc_send(qp, opcode, octets, flags)

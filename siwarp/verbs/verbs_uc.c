@@ -121,6 +121,16 @@ void siw_verbs_uc_query(const struct siw_qp *qp, struct siw_qp_attr *attr)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+static bool with_imm(int opcode)
+{
+	return opcode == SIW_WR_SEND_WITH_IMM || opcode == SIW_WR_RDMA_WRITE_WITH_IMM;
+}
+
+static bool writes(int opcode)
+{
+	return opcode == SIW_WR_RDMA_WRITE || opcode == SIW_WR_RDMA_WRITE_WITH_IMM;
+}
+
 static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
@@ -129,7 +139,7 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 
 	if (wr->send_flags & ~known)
 		return -EINVAL;
-	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_RDMA_WRITE)
+	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_RDMA_WRITE && !with_imm(wr->opcode))
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
@@ -167,6 +177,7 @@ int siw_verbs_uc_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 		return -ENOMEM;
 	wqe->remote = wr->wr.rdma.remote_addr;
 	wqe->rkey = wr->wr.rdma.rkey;
+	wqe->imm = wr->imm_data;
 	if (__builtin_expect(qp->state == SIW_QPS_SQE, 0))
 		flush_sends(qp);
 	else if (__builtin_expect(qp->state == SIW_QPS_ERR, 0))
@@ -203,7 +214,7 @@ static __attribute__((cold, noinline)) int begin_local(struct siw_qp *qp, struct
 static int begin_sent(struct siw_qp *qp, struct siw_wqe *wqe)
 {
 	struct siw_rdmap_op op = {
-		.opcode = wqe->opcode == SIW_WR_RDMA_WRITE  ? SIW_RDMAP_WRITE
+		.opcode = writes(wqe->opcode)		    ? SIW_RDMAP_WRITE
 			  : wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_SEND_SE
 							    : SIW_RDMAP_SEND,
 		.internal = wqe->flags & SIW_SEND_INLINE,
@@ -213,8 +224,14 @@ static int begin_sent(struct siw_qp *qp, struct siw_wqe *wqe)
 		.rkey = wqe->rkey,
 		.remote_to = wqe->remote,
 	};
-	int err = siw_rdmap_uc_send(qp->uc, &op);
+	int err;
 
+	if (__builtin_expect(with_imm(wqe->opcode), 0)) {
+		op.imm_opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_IMMEDIATE_SE
+								: SIW_RDMAP_IMMEDIATE;
+		op.imm = wqe->imm;
+	}
+	err = siw_rdmap_uc_send(qp->uc, &op);
 	if (err == -EAGAIN)
 		return err;
 	qp->sq_next++;
@@ -342,6 +359,11 @@ static void complete_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
+	if (__builtin_expect(ev->with_imm, 0) && ev->kind == SIW_RDMAP_RECV) {
+		wc.opcode = ev->of_write ? SIW_WC_RECV_RDMA_WITH_IMM : SIW_WC_RECV;
+		wc.wc_flags = SIW_WC_WITH_IMM;
+		wc.imm_data = ev->imm;
+	}
 	siw_verbs_complete(qp, qp->recv_cq, &wc, NULL, ev->solicited);
 	siw_verbs_heard(qp);
 }

@@ -90,7 +90,7 @@ class Target:
 
     def told(self, n: int = 1) -> list[tuple[WC, Record]]:
         found = []
-        for wc in poll(self.cq, n):
+        for wc in poll(self.cq, n) if n else ():
             assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
             found.append((wc, self.qp.record(wc)))
         return found
