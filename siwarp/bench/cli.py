@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from siwarp.bench import memory, personas
+from siwarp.bench import memory, personas, wan
 from siwarp.bench import table as figures
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
@@ -357,6 +357,51 @@ def _show_memory(found: dict[str, Any]) -> None:
             )
     if any(point["kernel_objects"] is None for points in found.values() for point in points):
         print("without the kernel's own objects for sockets: /proc/slabinfo is root's to read")
+
+
+@app.command("wan")
+def over_wan(
+    flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
+    seconds: float = typer.Option(60.0, "--seconds", min=1, max=600, help="How long they run."),
+    faults: str = typer.Option(
+        "rate=50Mbit,delay=20ms", "--faults", metavar="PLAN", help="Of the line; see siwarp wan."
+    ),
+    congestion: str = typer.Option(
+        "", "--tcp", metavar="NAME", help="TCP's congestion control; else the kernel's choice."
+    ),
+    as_json: bool = _JSON,
+) -> None:
+    """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it."""
+    kinds = tuple(flows.split(","))
+    if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
+        raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
+    try:
+        found = wan.measure(kinds, seconds, faults, congestion)
+    except BenchError as e:
+        print(f"siwarp bench: {e}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
+    for kind, flow in found["flows"].items():
+        print(
+            f"  {kind}  {flow['mbit_s']:8.2f} Mbit/s   {flow['share']:.2f} of both   "
+            f"{_spark(flow['steps'])}"
+        )
+
+
+#: Bars of eight heights, for a line that shows how a flow went.
+_BARS = " ▁▂▃▄▅▆▇█"
+_SPARK = 60
+
+
+def _spark(steps: list[int]) -> str:
+    """Draw numbers as a line of bars, at most so many; the highest one is full."""
+    width = -(-len(steps) // _SPARK)
+    sums = [sum(steps[i : i + width]) for i in range(0, len(steps) - width + 1, width)]
+    most = max([*sums, 1])
+    return "".join(_BARS[-(-value * (len(_BARS) - 1) // most)] for value in sums)
 
 
 @app.command("personas")

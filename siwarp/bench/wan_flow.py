@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""One end of one flow over `siwarp wan`: a TCP connection of the kernel's, or an RD of ours.
+
+A source says ``ready`` when the other end has answered, begins when it reads a line, and then
+prints what the other end has of it, octets, a number for each tenth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["PORTS"]
+
+#: Where the sinks are.
+PORTS = {"tcp": 7001, "rd": 7002}
+MESSAGE = 65536
+DEPTH = 64
+STEP_S = 0.1
+#: Where struct tcp_info has tcpi_bytes_acked, and how much of it is asked for.
+_BYTES_ACKED, _TCP_INFO = 120, 232
+
+
+# ---- sinks
+
+
+def _tcp_sink(host: str) -> None:
+    with socket.create_server((host, PORTS["tcp"])) as listener:
+        conn, _ = listener.accept()
+        while conn.recv(1 << 18):
+            pass
+
+
+def _rd_sink(host: str) -> None:
+    from siwarp.verbs import CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, RecvWR
+
+    with (
+        Context(host) as context,
+        PD(context) as pd,
+        CQ(context, 2 * DEPTH, channel=CompChannel(context)) as cq,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=(host, PORTS["rd"]))) as qp,
+        MR(pd, DEPTH * MESSAGE) as mr,
+    ):
+        recvs = [RecvWR(i, sg=[mr.sge(i * MESSAGE, MESSAGE)]) for i in range(DEPTH)]
+        qp.to_rts()
+        qp.post_recv(recvs)
+        while True:
+            for wc in cq.wait(3600, DEPTH):
+                qp.post_recv(recvs[wc.check().wr_id])
+
+
+# ---- sources
+
+
+def _report(seconds: float, octets: Callable[[], int]) -> None:
+    """Wait for the word to begin, then print the flow's octets, step by step."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began, before, steps = time.monotonic(), octets(), []
+    while time.monotonic() - began < seconds:
+        time.sleep(STEP_S)
+        now = octets()
+        steps.append(now - before)
+        before = now
+    print(json.dumps({"octets": sum(steps), "seconds": time.monotonic() - began, "steps": steps}))
+
+
+def _tcp_source(host: str, seconds: float, congestion: str) -> None:
+    def acked() -> int:
+        info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
+        return int(struct.unpack_from("=Q", info, _BYTES_ACKED)[0])
+
+    def pour() -> None:
+        while True:
+            conn.sendall(bytes(MESSAGE))
+
+    conn = _until_there(lambda: socket.create_connection((host, PORTS["tcp"])))
+    if congestion:
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+    threading.Thread(target=pour, daemon=True).start()
+    _report(seconds, acked)
+
+
+def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
+    """Connect as soon as the other end listens, within ten seconds."""
+    for _ in range(500):
+        try:
+            return connect()
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    raise ConnectionRefusedError("nobody listens at the other end")
+
+
+def _rd_source(host: str, seconds: float) -> None:
+    from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, SendWR
+
+    there = (host, PORTS["rd"])
+    with (
+        Context.toward(there) as context,
+        PD(context) as pd,
+        CQ(context, 2 * DEPTH, channel=CompChannel(context)) as cq,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq)) as qp,
+        MR(pd, MESSAGE) as mr,
+        AH(pd, there) as ah,
+    ):
+        qp.to_rts()
+        wr = SendWR(sg=[mr.sge(0, MESSAGE)], ah=ah)
+        stop = threading.Event()
+        done = 0
+
+        def pour() -> None:
+            nonlocal done
+            for _ in range(DEPTH - 1):
+                qp.post_send(wr)
+            while not stop.is_set():
+                for wc in cq.wait(0.05, DEPTH):
+                    wc.check()
+                    done += 1
+                    qp.post_send(wr)
+
+        qp.post_send(wr)
+        if not cq.wait(10, 1):
+            raise TimeoutError("nobody answers at the other end")
+        flow = threading.Thread(target=pour)
+        flow.start()
+        _report(seconds, lambda: done * MESSAGE)
+        stop.set()
+        flow.join()
+
+
+def main() -> None:
+    """Run as ``sink KIND HOST`` or ``source KIND HOST SECONDS [CONGESTION_CONTROL]``."""
+    role, kind, host, *more = sys.argv[1:]
+    if role == "sink":
+        {"tcp": _tcp_sink, "rd": _rd_sink}[kind](host)
+    elif kind == "tcp":
+        _tcp_source(host, float(more[0]), more[1])
+    else:
+        _rd_source(host, float(more[0]))
+
+
+if __name__ == "__main__":
+    main()
