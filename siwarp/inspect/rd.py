@@ -89,7 +89,7 @@ class RDDatagram(Packet):
         return crc32c(bytes(self)[:-CRC_LEN])
 
     def received(self) -> set[int]:
-        """The PSNs that an ACK's bitmap has: bit i, from an octet's lowest on, is acknowledged + i."""
+        """The PSNs in an ACK's bitmap: bit i, from an octet's lowest on, is acknowledged + i."""
         return {
             (self.acknowledged + i) & 0xFFFFFFFF
             for i in range(8 * len(self.body))
