@@ -23,7 +23,7 @@ from scapy.fields import (
     XIntField,
     XLongField,
 )
-from scapy.packet import Packet, bind_bottom_up, bind_top_down
+from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
 from siwarp.inspect.ddp import (
     TAGGED_HDR_LEN,
@@ -146,6 +146,12 @@ def _quoted_ddp(octets: bytes) -> Packet:
     return QuotedTagged(octets) if tagged else QuotedUntagged(octets)
 
 
+def _quoted_rdma(octets: bytes) -> Packet:
+    """The quoted Read Request's header; Raw when it is cut short."""
+    whole = len(octets) >= len(QuotedReadRequest())
+    return QuotedReadRequest(octets) if whole else Raw(octets)
+
+
 class Terminate(Packet):
     """Terminate header (RFC 5040 figures 7 and 8).
 
@@ -168,7 +174,7 @@ class Terminate(Packet):
             PacketField("quoted_ddp", QuotedUntagged(), _quoted_ddp), lambda p: bool(p.d)
         ),
         ConditionalField(
-            PacketField("quoted_rdma", QuotedReadRequest(), QuotedReadRequest),
+            PacketField("quoted_rdma", QuotedReadRequest(), _quoted_rdma),
             lambda p: bool(p.r),
         ),
     ]

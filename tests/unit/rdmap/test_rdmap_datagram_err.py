@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scapy.packet import Raw
 from unit.rdmap.rdmap_harness import Dgram, RdmapWorld, UDDatagram, checked, counter, rdmap_world
@@ -53,6 +53,7 @@ def well_laid_out(octets: bytes) -> bool:
         ),
     )
 )
+@example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced and cut short
 def test_any_octets_are_an_error_message_or_dropped(octets: bytes) -> None:
     with rdmap_world() as w:
         d = w.dgram(qkey=QKEY)
