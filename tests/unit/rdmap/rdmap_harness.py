@@ -439,6 +439,7 @@ class RdmapWorld:
         checked(lib.siw_rdmap_port_open(out))
         self.port = out[0]
         self._closers: list[Callable[[], object]] = []
+        self._memories: list[Memory] = []
         self._listener = ffi.NULL
 
     # memory
@@ -461,6 +462,7 @@ class RdmapWorld:
     def memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
         memory = Memory(size, content)
         self.stag(memory, **how)
+        self._memories.append(memory)  # what ours may write to stays as long as ours does
         return memory
 
     def free(self, stag: int) -> int:
