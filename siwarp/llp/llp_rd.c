@@ -250,6 +250,9 @@ static void opened(struct siw_llp_rd_peer *peer, uint64_t now)
 	if (!peer->rtos)
 		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
 	peer->state = SIW_RD_OPEN;
+	/* An ECHO of the peer's own beginning, begun before it met ours, begins nothing any more. */
+	peer->cookie_made = (uint32_t)((now - peer->rd->began) / SIW_RD_MS);
+	peer->has_cookie = true;
 	peer->backoff = peer->rtos = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 }

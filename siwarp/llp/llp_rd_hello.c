@@ -181,6 +181,12 @@ void siw_llp_rd_got_echo(struct siw_llp_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
+	/* Both began at once, and each met the other's beginning: the greater epoch's is the one. */
+	if (peer && (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) &&
+	    peer->epoch > its_epoch) {
+		siw_drop(SIW_COUNTER_drop_rd_epoch);
+		return;
+	}
 	if (!peer && siw_llp_rd_make(rd, from, &peer) < 0) {
 		siw_drop(SIW_COUNTER_drop_rd_peers);
 		return;
