@@ -6,7 +6,7 @@ PY := .venv/bin/python
 # Arguments for pytest, e.g. make test ARGS="-k mpa -x"
 ARGS ?=
 
-.PHONY: help build demo test test-all wheel wheel-check lint format asan tsan strict fuzz interop tshark bench spec clean
+.PHONY: help build demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz interop tshark bench spec clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -48,6 +48,11 @@ tsan: ## Run the suite with ThreadSanitizer
 strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test
 	@SIWARP_STRICT=1 $(PY) -m pytest $(ARGS)
+
+stress: ## A million reliable datagrams through a bad network; SEED=n
+	@tools/setup --extra test
+	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
+		$(PY) -m pytest -q tests/stress $(ARGS)
 
 fuzz: ## Fuzz each receive parser for 30 seconds
 	@tools/setup --extra test

@@ -424,6 +424,7 @@ struct siw_llp_rd_peer {
 };
 
 static struct siw_llp_rd_peer rd_peer;
+static uint32_t rd_room[SIW_LLP_RD_ROOM / sizeof(uint32_t)];
 static uint8_t rd_segment[65536];
 static bool rd_offered;
 static uint32_t rd_len;
@@ -588,4 +589,15 @@ uint32_t siw_llp_rd_n_peers(struct siw_llp_rd *rd)
 size_t siw_llp_rd_peer_size(void)
 {
 	return sizeof(rd_peer);
+}
+
+void *siw_llp_rd_room(struct siw_llp_rd_peer *peer)
+{
+	(void)peer;
+	return rd_room;
+}
+
+void siw_llp_rd_set_ird(struct siw_llp_rd *rd, uint8_t ird)
+{
+	(void)rd, (void)ird;
 }

@@ -1,0 +1,191 @@
+"""Many RD messages through a bad network, each looked at: content, once, in order.
+
+Two queue pairs on loopback, both ways at once, under a seeded plan of faults. Prints one line of
+JSON: messages, lost, doubled, misordered, corrupt, and what the run cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import struct
+import sys
+import time
+import zlib
+from dataclasses import dataclass, field
+
+from siwarp.base.counters import read
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    AccessFlag,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    WCOpcode,
+    WROpcode,
+    faults,
+)
+
+PLAN = "loss=10%,dup=5%,reorder=10%,corrupt=0.1%"
+DEPTH, ROOM = 256, 512
+HEAD = struct.Struct("<QII")  # number, octets behind it, CRC32 of these
+
+
+def body(number: int) -> bytes:
+    """Return what message number has behind its head: 0 to 400 octets that depend on it."""
+    seed = (number * 2654435761) & 0xFFFFFFFF
+    return seed.to_bytes(4, "little") * (seed % 101)
+
+
+@dataclass
+class Found:
+    """What a receiver saw."""
+
+    messages: int = 0
+    lost: int = 0
+    doubled: int = 0
+    misordered: int = 0
+    corrupt: int = 0
+    next: int = 0
+    missing: set[int] = field(default_factory=set)
+
+    def take(self, data: bytes) -> None:
+        """Look at a message."""
+        number, length, crc = HEAD.unpack_from(data)
+        rest = data[HEAD.size :]
+        if len(rest) != length or zlib.crc32(rest) != crc or rest != body(number):
+            self.corrupt += 1
+            return
+        self.messages += 1
+        if number == self.next:
+            self.next += 1
+        elif number > self.next:
+            self.missing.update(range(self.next, number))
+            self.next = number + 1
+        elif number in self.missing:
+            self.missing.discard(number)
+            self.misordered += 1
+        else:
+            self.doubled += 1
+
+
+class End:
+    """A queue pair that sends ``count`` messages to its peer, and looks at the peer's."""
+
+    def __init__(self, ctx: Context, count: int) -> None:
+        self.pd = PD(ctx)
+        self.scq, self.rcq = CQ(ctx, 2 * DEPTH), CQ(ctx, 2 * DEPTH)
+        cap = QPCap(DEPTH, DEPTH, 1, 1)
+        self.qp = QP(self.pd, QPInitAttr(QPType.RD, scq=self.scq, rcq=self.rcq, cap=cap))
+        self.qp.to_rts(QPAttr(qkey=0x57E55))
+        access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_ATOMIC
+        self.out, self.into = (MR(self.pd, DEPTH * ROOM, access) for _ in range(2))
+        self.sums, self.old = MR(self.pd, 8, access), MR(self.pd, 8, access)
+        self.count = count
+        self.begun = self.done = self.adds = 0
+        self.found = Found()
+        self.recvs = [RecvWR(i, sg=[self.into.sge(i * ROOM, ROOM)]) for i in range(DEPTH)]
+        self.qp.post_recv(self.recvs)
+
+    def meet(self, peer: End) -> None:
+        """Say who the peer is."""
+        ah = AH(self.pd, peer.qp.addr)
+        self.sends = [SendWR(i, sg=[self.out.sge(i * ROOM, ROOM)], ah=ah) for i in range(DEPTH)]
+        self.add = SendWR(
+            DEPTH,
+            WROpcode.ATOMIC_FETCH_AND_ADD,
+            sg=[self.old.sge(0, 8)],
+            ah=ah,
+            remote=peer.sums.remote(),
+            compare_add=1,
+        )
+        self.free = list(range(DEPTH - 1))
+        self.adding = False
+
+    def send(self) -> None:
+        """Post what there is room for; an atomic beside every 64th message."""
+        while self.free and self.begun < self.count:
+            slot = self.free.pop()
+            rest = body(self.begun)
+            data = HEAD.pack(self.begun, len(rest), zlib.crc32(rest)) + rest
+            self.out.view[slot * ROOM : slot * ROOM + len(data)] = data
+            self.sends[slot].sg[0].length = len(data)
+            self.qp.post_send(self.sends[slot])
+            self.begun += 1
+            if self.begun % 64 == 0 and not self.adding:
+                self.adding = True
+                self.qp.post_send(self.add)
+
+    def poll(self) -> None:
+        """Take what has completed."""
+        for wc in self.scq.poll(64):
+            assert wc.ok, wc
+            if wc.opcode == WCOpcode.SEND:
+                self.free.append(wc.wr_id)
+                self.done += 1
+            else:
+                self.adding = False
+                self.adds += 1
+        for wc in self.rcq.poll(64):
+            assert wc.ok, wc
+            at = wc.wr_id * ROOM
+            self.found.take(bytes(self.into.view[at : at + wc.byte_len]))
+            self.qp.post_recv(self.recvs[wc.wr_id])
+
+    def over(self) -> bool:
+        """Whether all of its messages are with the peer."""
+        return self.done == self.count and not self.adding
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run; 0 if all came once, in order and whole, and the atomics' sums are exact."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plan", default=PLAN)
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds")
+    args = parser.parse_args(argv)
+    ctx = Context("siw_lo")
+    half = args.messages // 2
+    ends = [End(ctx, args.messages - half), End(ctx, half)]
+    ends[0].meet(ends[1])
+    ends[1].meet(ends[0])
+    started = time.monotonic()
+    with faults(f"{args.plan},seed={args.seed}"):
+        while not all(end.over() for end in ends):
+            for end in ends:
+                end.send()
+                end.poll()
+            if time.monotonic() - started > args.limit:
+                break
+    found = [end.found for end in ends]
+    counts = [ends[1].count, ends[0].count]
+    for f, count in zip(found, counts, strict=True):
+        f.lost = count - f.next + len(f.missing)
+    sums = [int.from_bytes(end.sums.read(8), sys.byteorder) for end in ends]
+    exact = sums == [ends[1].adds, ends[0].adds]
+    result = {
+        name: sum(getattr(f, name) for f in found)
+        for name in ("messages", "lost", "doubled", "misordered", "corrupt")
+    } | {
+        "atomics": sum(sums),
+        "atomics_exact": exact,
+        "sent_again": read(os.getpid())["rd_retransmits"],
+    }
+    result["seconds"] = round(time.monotonic() - started, 1)
+    print(json.dumps(result))
+    bad = any(result[n] for n in ("lost", "doubled", "misordered", "corrupt"))
+    return int(bad or not exact or result["messages"] != args.messages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Reliable datagrams under loss, duplication, reordering and corruption: `make stress` for long."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: In the suite a little; `make stress` sets a million.
+MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
+SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
+
+
+def test_every_message_arrives_once_in_order_and_atomics_add_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    messages = MESSAGES or (1000 if "SANITIZER" in os.environ else 10_000)
+    ran = subprocess.run(
+        [
+            sys.executable,
+            str(Path(__file__).with_name("rd_stress.py")),
+            f"--messages={messages}",
+            f"--seed={SEED}",
+            "--limit=840" if MESSAGES else "--limit=60",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert ran.stdout, ran.stderr
+    found = json.loads(ran.stdout)
+    if MESSAGES:
+        with capsys.disabled():
+            print(", ".join(f"{name}: {value}" for name, value in found.items()))
+    assert ran.returncode == 0, (found, ran.stderr)
+    assert found["messages"] == messages
+    assert [found[name] for name in ("lost", "doubled", "misordered", "corrupt")] == [0, 0, 0, 0]
+    assert found["sent_again"] > messages // 20  # the plan was in force
+    assert found["atomics_exact"] and found["atomics"] > 0

@@ -1,0 +1,135 @@
+"""RD queue pairs whose peers go, start anew or fall silent; and a bad network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+
+import pytest
+from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.verbs_harness import Rig, nothing, pattern, until
+
+from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode, faults
+
+OTHER = """
+    import sys
+    sys.path.insert(0, "tests")
+    from unit.verbs.rd_harness import Peer
+    from unit.verbs.verbs_harness import Rig
+    rig = Rig()
+    peer = Peer(rig)
+    for i in range(int(sys.argv[1])):
+        peer.recv(i, 64)
+    print(peer.qp.addr[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that are killed at the end."""
+    made: list[subprocess.Popen[str]] = []
+    yield made
+    for p in made:
+        p.kill()
+        p.wait()
+        assert p.stdin is not None and p.stdout is not None
+        p.stdin.close()
+        p.stdout.close()
+
+
+def start(made: list[subprocess.Popen[str]], receives: int) -> tuple[subprocess.Popen[str], int]:
+    """Start a peer in a process of its own: it and its port."""
+    p = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OTHER), str(receives)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    made.append(p)
+    assert p.stdout is not None
+    return p, int(p.stdout.readline())
+
+
+def test_a_killed_peer_is_found_and_another_goes_on(
+    rig: Rig, other: list[subprocess.Popen[str]]
+) -> None:
+    p, port = start(other, 1)
+    a, b = Peer(rig, peer_timeout=1.0), Peer(rig)
+    with AH(rig.pd, ("127.0.0.1", port)) as ah:
+        a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=ah))
+        assert a.done()[0].ok
+        p.kill()
+        p.wait()
+        began = time.monotonic()
+        for i in range(3):
+            a.qp.post_send(SendWR(10 + i, sg=[a.out.sge(0, 4)], ah=ah))
+        for i in range(20):
+            b.recv(i, 64)
+            a.send(b, b"on", 100 + i, offset=64)
+        found = {w.wr_id: w for w in a.done(23)}
+    took = time.monotonic() - began
+    assert all(found[100 + i].ok for i in range(20))
+    assert [found[10 + i].status for i in range(3)] == [
+        WCStatus.RETRY_EXC_ERR,
+        WCStatus.WR_FLUSH_ERR,
+        WCStatus.WR_FLUSH_ERR,
+    ]
+    assert {found[10 + i].source for i in range(3)} == {("127.0.0.1", port)}
+    assert took < (1.2 if "SANITIZER" not in os.environ else 10) + 1.0
+    assert len(b.got(20)) == 20
+    assert a.qp.qp_state == QPState.RTS
+
+
+def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    b.recv()
+    a.send(b, b"one")
+    assert a.done()[0].ok and b.got()[0].ok
+    a.send(b, b"in doubt", 7)  # no receive is posted: it waits there
+    nothing(a.scq, 0.02)
+    for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
+        b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
+    (lost,) = a.done()
+    assert (lost.wr_id, lost.ok, lost.source) == (7, False, b.qp.addr)
+    b.recv(2)
+    a.send(b, b"two", 8)
+    assert a.done()[0].ok
+    assert b.got()[0].byte_len == 3
+
+
+def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
+    a, b, c = Peer(rig, 1 << 22), Peer(rig, 1 << 22), Peer(rig)
+    b.recv(1)
+    b.recv(2)
+    with faults("rate=20Mbit"):  # slow enough to stop in the middle
+        a.send(b, pattern(1 << 22))
+        until(lambda: any(b.into.view[:1024]))
+        a.qp.modify(QPAttr(qp_state=QPState.ERR))
+        assert not a.done()[0].ok
+    c.send(b, b"whole")
+    got = b.got()[0]
+    assert (got.wr_id, got.byte_len, got.source) == (1, 5, c.qp.addr)
+    assert b.into.read(5) == b"whole"
+
+
+def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    with faults("loss=10%,dup=5%,reorder=10%,corrupt=0.1%,seed=5"):
+        for i in range(40):
+            b.recv(i, 20_000, 20_000 * i)
+            a.send(b, pattern(500 * i, i), i, offset=20_000 * i)
+        assert [w.wr_id for w in a.done(40)] == list(range(40))
+        assert [(w.wr_id, w.byte_len) for w in b.got(40)] == [(i, 500 * i) for i in range(40)]
+        a.out.view[:] = pattern(1 << 20, 3)
+        a.rdma(b, WROpcode.RDMA_WRITE, 1 << 20)
+        assert a.done()[0].ok
+        assert b.into.read(1 << 20) == pattern(1 << 20, 3)
+        b.into.view[:] = pattern(1 << 20, 4)
+        a.rdma(b, WROpcode.RDMA_READ, 1 << 20)
+        assert a.done()[0].ok
+        assert a.out.read(1 << 20) == pattern(1 << 20, 4)
