@@ -38,6 +38,7 @@ def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(end, where):
     assert a.told("acked") >= 1
 
 
+@pytest.mark.clause("DGRAM-RD-12")
 def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
     a, b = end(), end()
     peer = a.peer(b.local)
@@ -50,6 +51,7 @@ def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
     assert lib.siw_llp_rd_framed(peer) == len(segments)
 
 
+@pytest.mark.clause("DGRAM-RD-27")
 def test_both_directions_at_once_and_both_beginning(end):
     a, b = end(), end()
     to_b, to_a = a.peer(b.local), b.peer(a.local)
@@ -66,6 +68,7 @@ def test_both_directions_at_once_and_both_beginning(end):
     assert a.told("restarted") == b.told("restarted") == 0
 
 
+@pytest.mark.clause("DGRAM-RD-13")
 def test_a_held_peer_keeps_its_order_and_others_go_on(end):
     a, b, c = end(), end(), end()
     to_b, other = a.peer(b.local), c.peer(b.local)
@@ -83,6 +86,7 @@ def test_a_held_peer_keeps_its_order_and_others_go_on(end):
     assert [b"a%d" % i for i in range(50)] in b.got.values()
 
 
+@pytest.mark.clause("DGRAM-RD-24")
 def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
     a, b = end(), Endpoint()
     peer = a.peer(b.local)

@@ -35,6 +35,7 @@ def segments(n: int, seed: int, most: int) -> list[bytes]:
     return [b"%08d" % i + rng.randbytes(rng.choice([0, 7, 100, most])) for i in range(n)]
 
 
+@pytest.mark.clause("DGRAM-RD-12")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_content_and_order_survive_loss_doubling_reordering_and_damage(end, seed):
     a, b = end(), end()
@@ -52,6 +53,7 @@ def test_content_and_order_survive_loss_doubling_reordering_and_damage(end, seed
     assert not a.told("gone") and not a.told("restarted")
 
 
+@pytest.mark.clause("DGRAM-RD-12")
 def test_large_segments_survive_bursts_of_loss(end):
     a, b = end(), end()
     plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
@@ -63,6 +65,7 @@ def test_large_segments_survive_bursts_of_loss(end):
     assert counters["rd_retransmits"] >= 1
 
 
+@pytest.mark.clause("DGRAM-RD-12")
 def test_a_blackout_shorter_than_the_time_out_harms_nothing(end):
     a, b = end(), end()
     peer = a.peer(b.local)
@@ -73,6 +76,7 @@ def test_a_blackout_shorter_than_the_time_out_harms_nothing(end):
     assert not a.told("gone")
 
 
+@pytest.mark.clause("DGRAM-RD-22", "DGRAM-RD-24")
 def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
     import time
 
@@ -97,6 +101,7 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
     assert sent > 10 and next(d for d in c.got.values())[-1] == b"z"
 
 
+@pytest.mark.clause("DGRAM-RD-22")
 def test_a_peer_that_something_is_expected_of_is_found_gone_too(end):
     a, b = end(peer_timeout_ns=300_000_000), end()
     peer = a.peer(b.local)
@@ -108,6 +113,7 @@ def test_a_peer_that_something_is_expected_of_is_found_gone_too(end):
     run(lambda: a.told("gone"), a)
 
 
+@pytest.mark.clause("DGRAM-RD-23")
 def test_a_peer_of_which_nothing_is_expected_may_be_silent(end):
     import time
 

@@ -52,6 +52,7 @@ def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]
 # ---- meeting
 
 
+@pytest.mark.clause("DGRAM-RD-1", "DGRAM-RD-4", "DGRAM-RD-6")
 def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than_the_hello(
     strange,
 ):
@@ -70,6 +71,7 @@ def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than
     assert lib.siw_llp_rd_n_peers(e.c) == 1 and e.told("new") == 1
 
 
+@pytest.mark.clause("DGRAM-RD-4")
 def test_a_hello_shorter_than_its_answer_gets_none(strange):
     _, s = strange
     counters = Counters()
@@ -77,6 +79,7 @@ def test_a_hello_shorter_than_its_answer_gets_none(strange):
     assert s.silence() and counters["drop_rd_hello"] == 1
 
 
+@pytest.mark.clause("DGRAM-RD-6")
 def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(strange):
     e, s = strange
     c = s.challenge()
@@ -87,6 +90,7 @@ def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(strange):
     assert s.silence() and lib.siw_llp_rd_n_peers(e.c) == 0
 
 
+@pytest.mark.clause("DGRAM-RD-6")
 def test_a_cookie_is_good_for_its_address_and_epochs_only(strange):
     e, s = strange
     c = s.challenge()
@@ -101,6 +105,7 @@ def test_a_cookie_is_good_for_its_address_and_epochs_only(strange):
     assert s.silence() and lib.siw_llp_rd_n_peers(e.c) == 0
 
 
+@pytest.mark.clause("DGRAM-RD-8")
 def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
     e, s = met
     s.say(RDType.DATA, body=b"one")
@@ -112,6 +117,7 @@ def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
     assert not e.told("restarted") and e.data() == [b"one"]
 
 
+@pytest.mark.clause("DGRAM-RD-7")
 def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     e, s = strange
     old = s.challenge()
@@ -131,6 +137,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     assert e.told("restarted") == 1
 
 
+@pytest.mark.clause("DGRAM-RD-5")
 def test_spoofed_first_datagrams_make_no_state(strange):
     e, s = strange
     n = 4000 if "SANITIZER" in os.environ else 20000
@@ -152,6 +159,7 @@ def test_spoofed_first_datagrams_make_no_state(strange):
     assert lib.siw_llp_rd_n_peers(e.c) == 1
 
 
+@pytest.mark.clause("DGRAM-RD-2")
 def test_a_hello_that_is_lost_is_said_again(strange):
     e, s = strange
     assert e.send(e.peer(s.address), b"x") == 1
@@ -163,6 +171,7 @@ def test_a_hello_that_is_lost_is_said_again(strange):
 # ---- parting
 
 
+@pytest.mark.clause("DGRAM-RD-9")
 def test_one_of_an_unknown_life_is_told_so_and_no_longer_than_it_asked(strange):
     e, s = strange
     for kind in (RDType.DATA, RDType.ACK, RDType.PROBE):
@@ -175,6 +184,7 @@ def test_one_of_an_unknown_life_is_told_so_and_no_longer_than_it_asked(strange):
     assert s.silence() and lib.siw_llp_rd_n_peers(e.c) == 0
 
 
+@pytest.mark.clause("DGRAM-RD-2", "DGRAM-RD-10")
 @pytest.mark.parametrize("flags", [0, "UNKNOWN"])
 def test_a_bye_counts_with_both_epochs_right_only(met, flags):
     e, s = met
@@ -184,8 +194,11 @@ def test_a_bye_counts_with_both_epochs_right_only(met, flags):
     assert not e.told("gone") and not e.told("restarted")
     s.say(RDType.BYE, rd_flags=flags)
     run(lambda: e.told("gone" if flags == 0 else "restarted") == 1, e)
+    assert e.send(e.peer(s.address), b"anew") == 1
+    assert s.hear(RDType.HELLO).source_epoch not in (0, s.other)
 
 
+@pytest.mark.clause("DGRAM-RD-11")
 def test_a_wrong_q_key_gets_no_answer_at_all(met):
     _, s = met
     for kind in RDType:
@@ -196,6 +209,7 @@ def test_a_wrong_q_key_gets_no_answer_at_all(met):
 # ---- data
 
 
+@pytest.mark.clause("DGRAM-RD-12", "DGRAM-RD-14")
 def test_data_out_of_order_is_told_by_the_bitmap_and_comes_up_in_order(met):
     e, s = met
     for i in (3, 1, 2):
@@ -210,6 +224,7 @@ def test_data_out_of_order_is_told_by_the_bitmap_and_comes_up_in_order(met):
     run(lambda: s.hear(RDType.ACK).acknowledged == s.epoch + 4, e)
 
 
+@pytest.mark.clause("DGRAM-RD-3")
 def test_psns_go_on_past_the_end_of_their_numbers(end):
     e = end()
     s = Stranger(e, epoch=0xFFFFFFFE)
@@ -221,6 +236,7 @@ def test_psns_go_on_past_the_end_of_their_numbers(end):
     s.close()
 
 
+@pytest.mark.clause("DGRAM-RD-16")
 def test_a_datagram_that_comes_twice_comes_up_once(met):
     e, s = met
     counters = Counters()
@@ -231,6 +247,7 @@ def test_a_datagram_that_comes_twice_comes_up_once(met):
     assert counters["rd_duplicates"] == 2
 
 
+@pytest.mark.clause("DGRAM-RD-17")
 def test_one_past_the_window_is_dropped(met):
     e, s = met
     counters = Counters()
@@ -239,6 +256,7 @@ def test_one_past_the_window_is_dropped(met):
     run(lambda: counters["drop_rd_window"] == 2, e)
 
 
+@pytest.mark.clause("DGRAM-RD-17")
 def test_memory_for_what_came_early_is_bounded_by_the_window(end):
     with setting("rd_window", 65536):
         e = end()
@@ -251,6 +269,7 @@ def test_memory_for_what_came_early_is_bounded_by_the_window(end):
     s.close()
 
 
+@pytest.mark.clause("DGRAM-RD-15")
 def test_an_acknowledgement_is_not_sent_by_itself_where_data_goes_back_at_once(met):
     e, s = met
     s.say(RDType.DATA, body=b"ping")
@@ -273,6 +292,7 @@ def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RD
     return peer, [s.hear(RDType.DATA) for _ in range(n if fields.get("credit", 1) else 0)]
 
 
+@pytest.mark.clause("DGRAM-RD-3", "DGRAM-RD-18")
 def test_what_was_never_sent_is_not_acknowledged(strange):
     e, s = strange
     peer, sent = begun(e, s, 4)
@@ -286,6 +306,7 @@ def test_what_was_never_sent_is_not_acknowledged(strange):
     run(lambda: lib.siw_llp_rd_accepted(peer) == 4, e)
 
 
+@pytest.mark.clause("DGRAM-RD-18")
 def test_a_bitmap_of_what_was_never_sent_harms_nothing(strange):
     e, s = strange
     peer, _ = begun(e, s, 4)
@@ -297,6 +318,7 @@ def test_a_bitmap_of_what_was_never_sent_harms_nothing(strange):
     run(lambda: lib.siw_llp_rd_accepted(peer) == 5, e)
 
 
+@pytest.mark.clause("DGRAM-RD-19")
 def test_what_later_ones_have_passed_by_is_sent_again_at_once(strange):
     e, s = strange
     begun(e, s, 8)
@@ -308,6 +330,7 @@ def test_what_later_ones_have_passed_by_is_sent_again_at_once(strange):
     assert counters["rd_retransmits"] >= 1
 
 
+@pytest.mark.clause("DGRAM-RD-20")
 def test_without_credit_nothing_is_sent_and_the_peer_is_asked(strange):
     e, s = strange
     peer, _ = begun(e, s, 3, credit=0)
@@ -319,6 +342,7 @@ def test_without_credit_nothing_is_sent_and_the_peer_is_asked(strange):
     assert s.hear(RDType.DATA).body == b"0002"
 
 
+@pytest.mark.clause("DGRAM-RD-21")
 def test_a_probe_is_answered_by_its_number(met):
     _, s = met
     s.say(RDType.PROBE, psn=4711, body=bytes(1000))
@@ -329,6 +353,7 @@ def test_a_probe_is_answered_by_its_number(met):
 # ---- every field
 
 
+@pytest.mark.clause("DGRAM-RD-28")
 @settings(
     max_examples=60 if "SANITIZER" in os.environ else 250,
     deadline=None,
@@ -376,6 +401,7 @@ def test_an_idle_peer_costs_less_than_512_octets():
     assert lib.siw_llp_rd_peer_size() + ffi.sizeof("void *") < 512
 
 
+@pytest.mark.clause("DGRAM-RD-25")
 def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     with setting("rd_idle_ms", 50):
         e = end(max_peers=2)
@@ -404,6 +430,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
         s.close()
 
 
+@pytest.mark.clause("DGRAM-RD-26")
 def test_who_was_long_silent_is_asked_before_something_is_sent(end):
     with setting("rd_idle_ms", 90):
         a, b = end(), end(max_peers=1)
