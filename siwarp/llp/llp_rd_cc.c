@@ -4,18 +4,19 @@
 
 #include <string.h>
 
-#define MS	    1000000ull
-#define SECOND	    1000000000ull
-#define LEAST_RTO   (20 * MS)
-#define LONGEST_RTO SECOND
-#define FIRST_RTO   (200 * MS)
-#define LOCAL_RTT   MS /* below it nothing is paced */
-#define LEAST_CWND  4  /* datagrams */
-#define LOCAL_CWND  (128u << 10)
-#define NOISE_SHARE 2600 /* of 65536: 4% */
-#define BETA_10	    7	 /* what a reduction leaves, in tenths */
-#define REST_ROUNDS 4	 /* after a reduction, before the next: that long it takes to show */
-#define C_10	    4	 /* CUBIC's C, in tenths of datagrams per second cubed */
+#define MS	       1000000ull
+#define SECOND	       1000000000ull
+#define LEAST_RTO      (20 * MS)
+#define LONGEST_RTO    SECOND
+#define FIRST_RTO      (200 * MS)
+#define LOCAL_RTT      MS /* below it nothing is paced */
+#define LEAST_CWND     4  /* datagrams */
+#define LOCAL_CWND     (128u << 10)
+#define NOISE_SHARE    2600 /* of 65536: 4% */
+#define BETA_10	       7    /* what a reduction leaves, in tenths */
+#define REST_ROUNDS    4    /* after a reduction, before the next: that long it takes to show */
+#define COMPETE_ROUNDS 100
+#define C_10	       4 /* CUBIC's C, in tenths of datagrams per second cubed */
 
 static uint64_t greater(uint64_t a, uint64_t b)
 {
@@ -75,6 +76,12 @@ static bool is_queueing(const struct siw_rd_cc *cc)
 	uint64_t rtt = cc->round_rtt ? cc->round_rtt : cc->last_rtt;
 
 	return rtt > cc->min_rtt + cc->min_rtt / 4 + MS / 5;
+}
+
+/* ... one that is longer than anybody needs. */
+static bool is_standing(const struct siw_rd_cc *cc)
+{
+	return !is_local(cc) && cc->last_rtt > 3 * cc->min_rtt + 2 * MS;
 }
 
 /* What the path holds without a queue, by what it delivered. */
@@ -154,6 +161,19 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t m
 		cc->cwnd += octets * mss / cc->cwnd / 100;
 }
 
+/* A thirtieth each round; growth begins anew from there. */
+static void yield(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t mss)
+{
+	uint64_t least = least_window(cc, mss);
+
+	cc->cwnd -= octets / 30;
+	if (cc->cwnd < least)
+		cc->cwnd = least;
+	cc->ssthresh = cc->w_max = cc->cwnd;
+	cc->epoch = now;
+	cc->k_ms = 0;
+}
+
 /* ---- what happens --------------------------------------------------------------------------------- */
 
 /* A round is over: how much was delivered and lost in it. */
@@ -186,6 +206,8 @@ static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 	cc->round_start = now;
 	if (cc->rest)
 		cc->rest--;
+	if (cc->compete)
+		cc->compete--;
 }
 
 void siw_rd_cc_ack(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint64_t in_flight,
@@ -194,7 +216,9 @@ void siw_rd_cc_ack(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint64_t
 	cc->delivered += octets;
 	if (cc->delivered + cc->lost >= cc->round_end)
 		end_round(cc, now, in_flight);
-	if (full)
+	if (is_standing(cc) && !cc->compete)
+		yield(cc, now, octets, mss);
+	else if (full)
 		grow(cc, now, octets, mss);
 }
 
@@ -203,6 +227,8 @@ void siw_rd_cc_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_
 	uint64_t share = cc->cwnd * BETA_10 / 10;
 
 	cc->lost += octets;
+	if (is_standing(cc))
+		cc->compete = COMPETE_ROUNDS;
 	if (cc->rest)
 		return;
 	if (cc->noise > NOISE_SHARE)

@@ -7,6 +7,10 @@
  * is near its least is taken for the path's own noise and changes nothing, up to a share of SIW_RD_CC_NOISE;
  * one while a queue stands, or of more than that share, is congestion.
  *
+ * A round trip of more than three times the least stands for a queue that is longer than anybody needs, so the
+ * window shrinks, as BBR's has its bound; but where losses say that somebody else fills the buffer
+ * regardless it competes for it.
+ *
  * What it does NOT do: send, or know of datagrams.
  */
 #ifndef SIW_LLP_RD_CC_H
@@ -34,6 +38,7 @@ struct siw_rd_cc {
 	uint32_t k_ms;	    /* CUBIC: how long after a reduction it is there again */
 	uint8_t rest;	    /* rounds until a reduction may follow the last */
 	uint8_t slow_rounds;
+	uint8_t compete; /* rounds in which a standing queue is no reason to yield */
 };
 
 void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss);
