@@ -84,10 +84,10 @@ static bool is_standing(const struct siw_rd_cc *cc)
 	return !is_local(cc) && cc->last_rtt > 3 * cc->min_rtt + 2 * MS;
 }
 
-/* What the path holds without a queue, by what it delivered. */
+/* What the path holds without a queue, by what it delivered, and a quarter to find out whether it is more. */
 static uint64_t path_holds(const struct siw_rd_cc *cc)
 {
-	return (uint64_t)((double)cc->rate * (double)cc->min_rtt / (double)SECOND);
+	return (uint64_t)((double)cc->rate * (double)cc->min_rtt / (double)SECOND * 1.25);
 }
 
 /* ---- CUBIC --------------------------------------------------------------------------------------- */
@@ -147,6 +147,11 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t m
 		cc->cwnd += octets;
 		return;
 	}
+	/* Less than the path was seen to hold: a reduction for noise, which is made good at once. */
+	if (!is_local(cc) && cc->cwnd < path_holds(cc)) {
+		cc->cwnd += octets / 4;
+		return;
+	}
 	if (!cc->epoch) {
 		cc->epoch = now;
 		cc->w_max = cc->cwnd;
@@ -185,8 +190,8 @@ static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 	if (cc->round_start && took) {
 		rate = (uint64_t)((double)(cc->delivered - cc->round_delivered) * (double)SECOND /
 				  (double)took);
-		/* The greatest of late: it sinks by a sixteenth each round. */
-		cc->rate = greater(rate, cc->rate - cc->rate / 16);
+		/* The greatest of late: it sinks by a 64th each round. */
+		cc->rate = greater(rate, cc->rate - cc->rate / 64);
 	}
 	if (sum) {
 		cc->noise -= cc->noise / 8;
@@ -235,8 +240,6 @@ void siw_rd_cc_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_
 		reduce(cc, now, share, mss);
 	else if (is_queueing(cc))
 		reduce(cc, now, greater(share, lesser(path_holds(cc), cc->cwnd)), mss);
-	else if (cc->cwnd < cc->ssthresh)
-		cc->ssthresh = cc->cwnd;
 }
 
 void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
