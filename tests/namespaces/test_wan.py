@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import COMMAND, siwarp, unsanitized
+from namespaces import wan_harness
 
 ECHO = """
 import socket
@@ -78,15 +78,8 @@ print(json.dumps(octets * 8 / (time.monotonic() - began) / 1e6))
 
 @pytest.fixture(autouse=True)
 def tun() -> None:
-    """Fail with what to do where the line cannot be made; some kernels have no such device."""
-    if os.environ.get("SANITIZER") == "tsan":
-        pytest.skip("the relay has one thread, and a shell under ThreadSanitizer's library crashes")
-    if os.geteuid() != 0:
-        pytest.fail("this needs root: run `sudo make test`", pytrace=False)
-    try:
-        os.close(os.open("/dev/net/tun", os.O_RDWR))
-    except OSError as e:
-        pytest.skip(f"no line between namespaces without /dev/net/tun: {e}")
+    """Only where the line can be made."""
+    wan_harness.need_line()
 
 
 def python(code: str) -> str:
