@@ -166,7 +166,9 @@ static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 	struct siw_qp_init_attr init = {
 		.send_cq = e->cq,
 		.recv_cq = e->cq,
-		.qp_type = e->o->rc ? SIW_QPT_RC : SIW_QPT_UD,
+		.qp_type = e->o->rc   ? SIW_QPT_RC
+			   : e->o->uc ? SIW_QPT_UC
+				      : SIW_QPT_UD,
 		.cap = { .max_send_wr = sends,
 			 .max_recv_wr = e->buf.slots,
 			 .max_send_sge = 1,
@@ -198,6 +200,26 @@ static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
 	a->port_be = htons(e->peer.port);
 	e->ah = made(siw_create_ah(e->pd, a), "an address handle");
+}
+
+/* As UD, and to RTR each end tells its queue pair who the other is; neither sends before both are there. */
+static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
+{
+	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
+
+	make_qp(e, a);
+	check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	post_all(e);
+	check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
+	mine->port = ntohs(a->port_be);
+	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
+	attr.ah_addr = *a;
+	attr.ah_addr.port_be = htons(e->peer.port);
+	attr.qp_state = SIW_QPS_RTR;
+	check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV), "connecting the queue pair");
+	attr.qp_state = SIW_QPS_RTS;
+	check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	siw_bench_swap(e->o->ctl, 0);
 }
 
 static void expect(struct siw_bench_end *e, struct siw_cm_event *event, int type)
@@ -292,6 +314,8 @@ void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o,
 			open_rc_server(e, &mine, &a);
 		else
 			open_rc_client(e, &mine, &a);
+	} else if (o->uc) {
+		open_uc(e, &mine, &a);
 	} else {
 		open_ud(e, &mine, &a);
 	}
@@ -307,7 +331,7 @@ void siw_bench_end_close(struct siw_bench_end *e)
 		check(siw_cm_destroy_id(e->id), "destroying the CM id");
 		if (e->listener)
 			check(siw_cm_destroy_id(e->listener), "destroying the listener");
-	} else {
+	} else if (e->ah) {
 		check(siw_destroy_ah(e->ah), "destroying the address handle");
 	}
 	check(siw_destroy_qp(e->qp), "destroying the queue pair");

@@ -88,7 +88,8 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 		o->server = is_second(text, "client", "server");
 		break;
 	case OPT_QP:
-		o->rc = is_second(text, "ud", "rc");
+		o->uc = !strcmp(text, "uc");
+		o->rc = !o->uc && is_second(text, "ud", "rc");
 		break;
 	case OPT_OP:
 		o->op = op_of(text);

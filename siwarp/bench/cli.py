@@ -27,7 +27,7 @@ app = typer.Typer(
     help="Latency, bandwidth, message rate, registration: beside the raw socket, round by round.",
 )
 
-_QP = typer.Option("ud", "--qp", help="ud or rc.")
+_QP = typer.Option("ud", "--qp", help="ud, uc or rc.")
 _OP = typer.Option("send", "--op", help="send; on rc write or read, too.")
 _SIZE = typer.Option(None, "-s", "--size", min=1, help="Octets of a message.")
 _ITERS = typer.Option(
@@ -102,7 +102,7 @@ def floor_words(name: str, qp: str) -> str:
     if name in _FLOORS:
         return _FLOORS[name]
     words = {"single": "one send a message", "polling": "polling", "blocking": "blocking"}[name]
-    return f"raw {'UDP' if qp == 'ud' else 'TCP'}, {words}"
+    return f"raw {'TCP' if qp == 'rc' else 'UDP'}, {words}"
 
 
 def show(result: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ __all__ = ["KINDS", "PERSONAS", "Floors", "Plan", "UsageError", "floors_of", "ma
 
 #: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
 UD_MOST = 65507 - 18 - 4
+#: The same of a segment on UC, behind the LLP header too: what one raw datagram is compared with.
+UC_MOST = UD_MOST - 12
 #: Octets of one RC message.
 RC_MOST = 1 << 30
 #: As the library asks for: setting rcvbuf.
@@ -43,7 +45,7 @@ class Plan:
         kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; fair:
             round trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
             idle QPs.
-        qp: ud or rc.
+        qp: ud, uc or rc; the floors of uc are those of ud.
         op: send, write or read.
         size: octets of a message, or of the region for reg.
         iters: messages of one run's measured part; 0: found out so that a run is short.
@@ -117,7 +119,7 @@ def floors_of(plan: Plan) -> Floors:
         return Floors("c" if plan.api == "python" else None)
     if plan.kind in ("fair", "crowd"):
         return Floors("quiet" if plan.kind == "fair" else "alone")
-    raw = _FLOORS[plan.kind, plan.qp, plan.wait]
+    raw = _FLOORS[plan.kind, "ud" if plan.qp == "uc" else plan.qp, plan.wait]
     assert raw.floor is not None
     # A GSO train needs two segments at least.
     others = tuple(name for name in raw.others if name != "gso" or plan.size * 2 <= 65507)
@@ -150,13 +152,13 @@ def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
     if op != "send":
         return 16
     depth = 16 if size >= 16384 else 128
-    return max(1, min(depth, _datagrams(size))) if qp == "ud" else depth
+    return max(1, min(depth, _datagrams(size))) if qp != "rc" else depth
 
 
 def _check(plan: Plan) -> None:
     choices = {
         "kind": tuple(KINDS),
-        "qp": ("ud", "rc"),
+        "qp": ("ud", "uc", "rc"),
         "op": ("send", "write", "read"),
         "wait": ("poll", "event"),
         "api": ("c", "python"),
@@ -173,9 +175,13 @@ def _check(plan: Plan) -> None:
         raise UsageError("rounds and size are at least 1")
     if plan.kind in ("reg", "onesided"):
         return
+    if plan.qp == "uc" and (plan.kind not in ("lat", "bw", "rate") or plan.api != "c"):
+        raise UsageError("of UC, lat, bw and rate are measured, and in C: leave --api out")
+    if plan.qp == "uc" and plan.op != "send":
+        raise UsageError("a Write on UC says nothing where it arrives: --op send")
     if plan.qp == "ud" and plan.op != "send":
         raise UsageError(f"UD can only send: --op {plan.op} needs --qp rc")
-    most = UD_MOST if plan.qp == "ud" else RC_MOST
+    most = UC_MOST if plan.qp == "uc" else UD_MOST if plan.qp == "ud" else RC_MOST
     if plan.size > most:
         raise UsageError(f"a message over {plan.qp} has at most {most} octets")
     if plan.kind == "lat" and plan.op == "write" and plan.wait == "event":
@@ -185,7 +191,7 @@ def _check(plan: Plan) -> None:
     if not 1 <= plan.post_list <= 32:
         raise UsageError("post_list is from 1 to 32")
     if (
-        plan.qp == "ud"
+        plan.qp != "rc"
         and plan.kind not in ("lat", "crowd")
         and plan.depth > (room := _datagrams(plan.size))
     ):
@@ -226,7 +232,7 @@ def make_plan(
         op, wait, api = "send", "poll", "c"
     if size is None:
         size = {"lat": 64, "rate": 64, "done": 64, "crowd": 64, "fair": 4096, "reg": 1 << 30}.get(
-            kind, 60000 if qp == "ud" else 1 << 20
+            kind, 60000 if qp != "rc" else 1 << 20
         )
     if depth is None:
         depth = _default_depth(kind, qp, op, size)

@@ -30,6 +30,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "rc bw read event": {"kind": "bw", "qp": "rc", "op": "read", "size": 9000, "wait": "event"},
     "rc rate": {"kind": "rate", "qp": "rc", "size": 64},
     "rc rate event": {"kind": "rate", "qp": "rc", "size": 1, "wait": "event", "post_list": 32},
+    "uc lat": {"kind": "lat", "qp": "uc"},
+    "uc bw": {"kind": "bw", "qp": "uc", "size": 60000},
+    "uc rate": {"kind": "rate", "qp": "uc", "size": 64, "wait": "event"},
     "ud lat python": {"kind": "lat", "qp": "ud", "api": "python"},
     "ud lat python event": {"kind": "lat", "qp": "ud", "api": "python", "wait": "event"},
     "ud rate python": {"kind": "rate", "qp": "ud", "api": "python", "post_list": 4},
@@ -62,7 +65,8 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
 
     for name, value in asked.items():
         assert result[name] == value
-    floor, others = FLOORS[asked["kind"], asked["qp"], asked.get("wait", "poll")]
+    over = "rc" if asked["qp"] == "rc" else "ud"  # UC is a matter of UDP too
+    floor, others = FLOORS[asked["kind"], over, asked.get("wait", "poll")]
     if asked.get("api") == "python":
         floor, others = "c", {floor}
     if asked.get("size") == 60000:
@@ -139,7 +143,7 @@ def test_progress_is_told_from_nothing_to_everything() -> None:
         ({"kind": "lat", "qp": "rc", "op": "write", "wait": "event"}, "no event"),
         ({"kind": "bw", "qp": "ud", "size": 65507}, "at most 65485"),
         ({"kind": "bw", "qp": "ud", "size": 60000, "depth": 4096}, "receive buffer"),
-        ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, rc"),
+        ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, uc, rc"),
         ({"kind": "bw", "post_list": 33}, "from 1 to 32"),
         ({"kind": "lat", "rounds": 0}, "at least 1"),
     ],

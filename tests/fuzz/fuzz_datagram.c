@@ -4,7 +4,7 @@
  * those reported compared with what was sent to the one peer that there is.
  */
 #include "fuzz.h"
-#include "rdmap/rdmap.h"
+#include "rdmap/rdmap_record.h"
 
 static struct siw_rdmap_port *port;
 static uint8_t *buffers;
@@ -12,7 +12,7 @@ static uint32_t buffers_key;
 
 static void set_up(void)
 {
-	struct siw_rdmap_region r = { .length = 200, .pd = 1, .rights = 1 };
+	struct siw_rdmap_region r = { .length = 200, .pd = 1, .rights = 1 | 2 };
 
 	buffers = malloc(200);
 	CHECK(buffers && siw_rdmap_port_open(&port) == 0);
@@ -41,6 +41,30 @@ static void send_some(struct siw_rdmap_dgram *dgram)
 		siw_rdmap_dgram_send(dgram, &op);
 }
 
+/* Of every Write-Record that may be over: ranges in order that do not touch, in the message and the memory. */
+static void check_records(struct siw_rdmap_dgram *dgram)
+{
+	const struct siw_rdmap_record *rec;
+	uint64_t due;
+
+	while ((rec = siw_rdmap_record_next(dgram, UINT64_MAX, &due))) {
+		uint32_t valid = 0, at = 0;
+
+		for (uint32_t i = 0; i < rec->n; i++) {
+			CHECK(rec->ranges[i].start < rec->ranges[i].end);
+			CHECK(!i || rec->ranges[i].start > at);
+			CHECK(rec->stag == buffers_key &&
+			      rec->to + rec->ranges[i].start >= (uintptr_t)buffers &&
+			      rec->to + rec->ranges[i].end <= (uintptr_t)buffers + 200);
+			at = rec->ranges[i].end;
+			valid += at - rec->ranges[i].start;
+		}
+		CHECK(valid == rec->valid && at <= rec->length &&
+		      rec->n <= SIW_RDMAP_RECORD_RANGES);
+		CHECK(siw_rdmap_record_find(dgram, rec->number) == rec);
+	}
+}
+
 static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
 {
 	uint64_t cookie = 0;
@@ -49,6 +73,10 @@ static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *e
 	switch (event->kind) {
 	case SIW_RDMAP_RECV:
 		CHECK(event->cookie < 8 && event->length <= 200);
+		return;
+	case SIW_RDMAP_RECORD:
+		if (event->length & 1)
+			check_records(dgram);
 		return;
 	case SIW_RDMAP_PEER_ERR:
 		CHECK(event->quoted_head_len == (event->quoted_tagged ? 14 : 18));
@@ -82,11 +110,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	attr.no_crc = !(in.flags & FUZZ_CRC);
 	CHECK(siw_rdmap_dgram_open(port, &attr, &dgram) == 0);
+	fuzz_patch(&in, "STAG", buffers_key);
+	fuzz_patch(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
+	fuzz_patch(&in, "TOLO", (uint32_t)(uintptr_t)buffers);
+	CHECK(siw_rdmap_record_open(dgram, 4) == 0);
 	q = queue_new();
 	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
 	send_some(dgram);
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
 		check(dgram, &event);
+	check_records(dgram);
 	CHECK(siw_rdmap_dgram_drops(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
 	siw_rdmap_queue_destroy(q);

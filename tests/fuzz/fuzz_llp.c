@@ -163,6 +163,25 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return 0;
 }
 
+int siw_llp_udp_whole(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return 0;
+}
+
+int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
+{
+	(void)sock;
+	(void)dest;
+	return 1472;
+}
+
+int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			 const struct iovec *iov, int n)
+{
+	return siw_llp_udp_send(sock, dest, iov, n);
+}
+
 int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg)
 {

@@ -21,7 +21,10 @@ from siwarp.inspect import (
     QuotedReadRequest,
     QuotedUntagged,
     ReadRequest,
+    RecordDatagram,
+    RecordHeader,
     Terminate,
+    UCDatagram,
     UDDatagram,
     split_stream,
     tcp_streams,
@@ -165,9 +168,40 @@ def datagrams() -> list[bytes]:
         octets = bytes(UDDatagram(segment=head / Raw(body)))
         return len(octets).to_bytes(2, "big") + octets
 
+    def record(number: int, n: int, length: int, last: int) -> bytes:
+        to = int.from_bytes(b"TOHITOLO", "big")
+        head = RecordHeader(message_id=number, to=to, length=length)
+        segment = bytes(DDPTagged(opcode=15, stag=STAG, to=to, l=last) / head) + bytes(n)
+        octets = bytes(RecordDatagram(q_key=0x11223344, segment=segment))
+        return len(octets).to_bytes(2, "big") + octets
+
+    records = record(1, 9, 9, 1) + record(2, 50, 100, 0) + record(3, 20, 90, 0) + record(2, 1, 9, 0)
     errors = error(1) + error(3) + error(3) + error(9) + one(4, Opcode.SEND_INVALIDATE)
-    sets = [errors, one(0) + one(20) + one(200), one(201), one(3, Opcode.SEND_SE) * 10]
+    sets = [errors, records, one(0) + one(20) + one(200), one(201), one(3, Opcode.SEND_SE) * 10]
     return [bytes([f, 0]) + s for s in sets for f in (0, CRC, REFUSE)]
+
+
+def unreliable() -> list[bytes]:
+    def one(psn: int, segment: bytes, flags: int = 0) -> bytes:
+        octets = bytes(UCDatagram(psn=psn, q_key=0x11223344, flags=flags, segment=segment))
+        return len(octets).to_bytes(2, "big") + octets
+
+    def send(psn: int, mo: int, n: int, last: int, opcode: int = 3) -> bytes:
+        head = DDPUntagged(opcode=opcode, msn=1, mo=mo, l=last)
+        return one(psn, bytes(head) + bytes([1]) + bytes(n - 1), int(mo == 0))
+
+    def write(psn: int, n: int, last: int, flags: int) -> bytes:
+        head = DDPTagged(opcode=0, stag=STAG, to=int.from_bytes(b"TOHITOLO", "big"), l=last)
+        return one(psn, bytes(head) + bytes(n), flags)
+
+    imm = one(2, bytes(DDPUntagged(opcode=8)) + bytes(8))
+    sets = [
+        send(0, 0, 50, 0) + send(1, 50, 50, 0) + send(2, 100, 50, 1),
+        send(0, 0, 50, 1, 15) + send(1, 0, 250, 1),
+        write(0, 50, 0, 1) + write(1, 50, 1, 0) + imm,
+        send(0, 0, 9, 0) + send(0, 0, 9, 1) + send(5, 9, 9, 1),
+    ]
+    return [bytes([f, 0]) + s for s in sets for f in (0, CRC)]
 
 
 def netlink() -> list[bytes]:
@@ -187,6 +221,7 @@ def main() -> None:
         "fuzz_ddp_stream": streams(BASE),
         "fuzz_rdmap": streams(REGION) + responses(),
         "fuzz_datagram": datagrams(),
+        "fuzz_uc": unreliable(),
         "fuzz_terminate": [
             bytes(told()),
             bytes(told(m=1)),
