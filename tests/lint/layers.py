@@ -37,6 +37,7 @@ ALSO: dict[str, set[str]] = {
 # A folder's contract is the header of its name, and these parts of it.
 PARTS: set[str] = {
     "llp/dgram_wire.h",
+    "llp/llp_rd.h",
     "ddp/ddp_uc.h",
     "rdmap/rdmap_uc.h",
     "rdmap/rdmap_record.h",
