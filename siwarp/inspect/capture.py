@@ -20,6 +20,8 @@ from typing import Any
 from scapy.packet import Packet as ScapyPacket
 
 from siwarp.inspect.crc import crc32c
+from siwarp.inspect.ddp import TAGGED_HDR_LEN
+from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK
 from siwarp.inspect.messages import (
     BROKEN,
     DROP_CLAUSES,
@@ -202,9 +204,57 @@ def _match_startup(stream: Stream, requests: list[Message], replies: list[Messag
 # ---- UDP --------------------------------------------------------------------------------------
 
 
+def _crc_fits(octets: bytes) -> bool:
+    return int.from_bytes(octets[-CRC_LEN:], "little") == crc32c(octets[:-CRC_LEN])
+
+
+def _llp_type(octets: bytes) -> str | None:
+    """Return "uc" or "record" for a datagram that has the LLP header of that type."""
+    if len(octets) < LLP_HDR_LEN + TAGGED_HDR_LEN + CRC_LEN or octets[0] & 0xF != LLP_MARK:
+        return None
+    return {1: "uc", 2: "record"}.get(octets[0] >> 4)
+
+
+def _segment(packet: Packet, kind: str, sound: bool) -> Message:
+    """A datagram behind the LLP header: one segment, which may be a part of its message."""
+    octets = packet.payload
+    header = parse_header(octets[LLP_HDR_LEN:-CRC_LEN])
+    size = LLP_HDR_LEN + (header.size if header is not None else 0) + CRC_LEN
+    message = Message(
+        when_ns=packet.when,
+        began_ns=packet.when,
+        frame=packet.frame,
+        first_frame=packet.frame,
+        transport="uc" if kind == "uc" else "ud",
+        source=name_of(packet.source, packet.source_port),
+        dest=name_of(packet.dest, packet.dest_port),
+        kind="WRITE_RECORD" if kind == "record" else kind_of(header),
+        length=max(len(octets) - size, 0),
+        fields={
+            "psn": int.from_bytes(octets[8:12], "big"),
+            "q_key": int.from_bytes(octets[4:8], "big"),
+        },
+    )
+    if header is not None:
+        message.fields |= fields_of(header, b"") | {"last": int(header.last)}
+        if not header.tagged:
+            message.fields["mo"] = header.mo
+    if packet.missing:
+        message.whole = False
+        message.note = f"the capture cut {packet.missing} octets off it"
+    if packet.comment is not None:
+        message.dropped = packet.comment
+        message.blame(f"dropped by the receiver: {packet.comment}", None)
+    elif not packet.missing and not sound:
+        message.blame("wrong CRC", "RFC5041-3-07")
+    return message
+
+
 def _sound(packet: Packet) -> bool:
     """Whether a payload is a datagram of ours beyond doubt: by its CRC, or its whole header."""
     octets = packet.payload
+    if _llp_type(octets) is not None:
+        return not packet.missing and _crc_fits(octets)
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
     if header is None or header.tagged or header.dv != 1 or packet.missing:
         return False
@@ -219,6 +269,8 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Any]:
     """A datagram as a message, and the header that it quotes if it is an error message."""
     quoted = None
     octets = packet.payload
+    if (kind := _llp_type(octets)) is not None:
+        return _segment(packet, kind, sound), None
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
     if header is not None and header.tagged:
         header = None
@@ -298,7 +350,7 @@ def _ud(packets: list[Packet]) -> list[_Found]:
         if found is None:
             found = flows[frozenset(ends)] = _Found(
                 Stream(
-                    transport="ud",
+                    transport=message.transport,
                     source=message.source,
                     dest=message.dest,
                     first_frame=message.frame,
