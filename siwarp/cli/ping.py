@@ -24,13 +24,14 @@ from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, REQUEST, Hello, number, patte
 #: The default port, as of perftest.
 PORT = 18515
 #: Seconds without an answer after which a UD ping is lost and an RC connection given up.
-PATIENCE = {"ud": 1.0, "rc": 10.0}
+PATIENCE = {"ud": 1.0, "rd": 15.0, "rc": 10.0}
 
 
 class QPKind(str, Enum):
     """What ``--qp`` takes."""
 
     ud = "ud"
+    rd = "rd"
     rc = "rc"
 
 
@@ -87,7 +88,7 @@ def _summary(times: list[int]) -> dict[str, float] | None:
 
 #: How many pings in a row may be lost before the run ends: after that nobody is there. An RC
 #: connection does not lose one and deliver the next.
-_HOPE = {"ud": 5, "rc": 1}
+_HOPE = {"ud": 5, "rd": 1, "rc": 1}
 
 #: Seconds of polling after which another process may need the core more, the peer perhaps.
 _POLITE = 0.0002
@@ -106,8 +107,10 @@ def _over(deadline: tuple[float, float]) -> bool:
     return now > deadline[1]
 
 
-class _UDPinger:
-    def __init__(self, dest: tuple[str, int], size: int, device: str | None) -> None:
+class _DatagramPinger:
+    """Of UD and RD: one queue pair, on which the answers come back."""
+
+    def __init__(self, dest: tuple[str, int], kind: str, size: int, device: str | None) -> None:
         from siwarp.verbs import (
             AH,
             CQ,
@@ -124,6 +127,7 @@ class _UDPinger:
             source_toward,
         )
 
+        self._kind = kind
         self._size = size
         self._parts = contextlib.ExitStack()
         part = self._parts.enter_context
@@ -134,10 +138,13 @@ class _UDPinger:
             cq = part(CQ(context, 64))
             most = context.query_device().max_ud_msg
             if not 1 <= size <= most:
-                raise typer.BadParameter(f"a UD ping has 1 to {most} octets", param_hint="--size")
+                raise typer.BadParameter(
+                    f"a {kind.upper()} ping has 1 to {most} octets", param_hint="--size"
+                )
             addr = None if device else (source, 0)
             policy = ErrorPolicy.MESSAGE
-            qp = part(QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=addr, error_policy=policy)))
+            kind_of = QPType[kind.upper()]
+            qp = part(QP(pd, QPInitAttr(kind_of, scq=cq, addr=addr, error_policy=policy)))
             qp.to_rts()
             slots = 8
             self._mr = part(MR(pd, size * (slots + 1)))
@@ -162,7 +169,7 @@ class _UDPinger:
         want = bytes([ANSWER]) + bytes(view[1:size])
         poll = self._cq.poll
         self._qp.post_send(self._wr)
-        deadline = _deadline("ud")
+        deadline = _deadline(self._kind)
         while True:
             for wc in poll():
                 wc.check()
@@ -328,7 +335,9 @@ def _client(
     host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> Result:
     dest = (host, port)
-    pinger: Any = _UDPinger(dest, size, device) if qp == "ud" else _RCPinger(dest, op, size, device)
+    pinger: Any = (
+        _RCPinger(dest, op, size, device) if qp == "rc" else _DatagramPinger(dest, qp, size, device)
+    )
     try:
         sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
     finally:
@@ -366,8 +375,8 @@ def _report(result: Result) -> None:
 def _serve(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
-    from siwarp.cli.ping_server import RCServer, UDServer
-    from siwarp.verbs import Context
+    from siwarp.cli.ping_server import DatagramServer, RCServer
+    from siwarp.verbs import Context, QPType
 
     stop = until_starter_is_gone() if until_eof else threading.Event()
 
@@ -377,13 +386,18 @@ def _serve(
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     with Context(device or addr) as context:
-        server = UDServer(context, (addr, port)) if qp == "ud" else RCServer(context, (addr, port))
+        where = (addr, port)
+        server = (
+            RCServer(context, where)
+            if qp == "rc"
+            else DatagramServer(context, where, QPType[qp.upper()])
+        )
         try:
             host, bound = server.address
             if as_json:
                 print(f'{{"qp": "{qp}", "addr": "{host}", "port": {bound}}}', flush=True)
             else:
-                transport = "UDP" if qp == "ud" else "TCP"
+                transport = "TCP" if qp == "rc" else "UDP"
                 everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
                 print(
                     f"{qp.upper()} ping server on {host} {transport} port {bound}{everyone}; "
@@ -417,7 +431,7 @@ def ping(
         PORT, "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one (server)."
     ),
     qp: Annotated[QPKind, typer.Option("--qp", help="The kind of queue pair.")] = QPKind.ud,
-    op: Annotated[Op, typer.Option("--op", help="What a ping is; UD: send only.")] = Op.send,
+    op: Annotated[Op, typer.Option("--op", help="What a ping is; UD, RD: send only.")] = Op.send,
     size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
     iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
     persona: Annotated[
@@ -438,7 +452,7 @@ def ping(
     The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
     """
     if persona is not PersonaKind.auto:
-        if qp is QPKind.ud:
+        if qp is not QPKind.rc:
             raise typer.BadParameter("is RC's: use --qp rc", param_hint="--persona")
         from siwarp.cli.main import take_settings
 
@@ -456,6 +470,8 @@ def ping(
         raise typer.BadParameter(
             f"UD has no RDMA {op.value.title()}: use --qp rc", param_hint="--op"
         )
+    if qp is QPKind.rd and op is not Op.send:
+        raise typer.BadParameter("an RD ping is a send: use --qp rc", param_hint="--op")
     if addr is None:
         with Peer(
             "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",

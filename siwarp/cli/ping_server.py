@@ -39,7 +39,7 @@ from siwarp.verbs import (
     WCStatus,
 )
 
-__all__ = ["RCServer", "UDServer"]
+__all__ = ["DatagramServer", "RCServer"]
 
 #: Seconds that a server polls after the last message before it sleeps.
 BUSY = 0.002
@@ -49,14 +49,14 @@ NAP = 0.2
 _SEND_ID = 1 << 32
 
 
-class UDServer:
-    """Answers UD pings on one queue pair."""
+class DatagramServer:
+    """Answers UD or RD pings on one queue pair."""
 
     SLOTS = 64
     #: Clients whose address handle is kept.
     CLIENTS = 256
 
-    def __init__(self, context: Context, address: Address) -> None:
+    def __init__(self, context: Context, address: Address, kind: QPType = QPType.UD) -> None:
         self._context = context
         self.dropped = 0
         parts = contextlib.ExitStack()
@@ -72,7 +72,7 @@ class UDServer:
                 QP(
                     self._pd,
                     QPInitAttr(
-                        QPType.UD,
+                        kind,
                         scq=self._cq,
                         cap=QPCap(max_send_wr=self.SLOTS, max_recv_wr=self.SLOTS),
                         addr=address,
@@ -113,7 +113,8 @@ class UDServer:
 
     def _serve(self, wcs: list[WC]) -> None:
         for wc in wcs:
-            if wc.status == WCStatus.WR_FLUSH_ERR:
+            # RD: a client that is gone flushes what was for it alone.
+            if wc.status == WCStatus.WR_FLUSH_ERR and self._qp.qp_state == QPState.ERR:
                 self._restart()
                 return
             if wc.wr_id & _SEND_ID:

@@ -72,7 +72,7 @@ def creation(number: int, pd: PD, init: QPInitAttr) -> str | None:
 
 def _impossible(pd: PD, init: QPInitAttr) -> str:
     if init.qp_type not in list(QPType):
-        return f"qp_type is QPType.RC, UC or UD, not {init.qp_type!r}"
+        return f"qp_type is QPType.RC, UC, UD or RD, not {init.qp_type!r}"
     if init.max_records and (init.qp_type != QPType.UD or not 0 <= init.max_records <= 1024):
         return f"max_records={init.max_records}: it is a UD QP's, from 0 to 1024"
     if init.persona not in list(Persona):
@@ -250,6 +250,10 @@ def _send(qp: QP, wr: SendWR) -> str:
         )
     if qp.qp_type == QPType.UD:
         return _ud_send(qp, wr)
+    if qp.qp_type == QPType.RD and opcode in (WROpcode.BIND_MW, WROpcode.LOCAL_INV):
+        return "an RD QP binds and invalidates nothing of its own: use an RC QP for that"
+    if qp.qp_type == QPType.RD and (why := _rd_handle(qp, wr)):
+        return why
     if opcode in (WROpcode.BIND_MW, WROpcode.LOCAL_INV):
         return _local(qp, wr, flags)
     uc_has = (
@@ -261,6 +265,17 @@ def _send(qp: QP, wr: SendWR) -> str:
     if qp.qp_type == QPType.UC and opcode not in uc_has:
         return "a UC QP can SEND and RDMA_WRITE: connect an RC QP for the rest"
     return _rc_send(qp, opcode, octets, flags)
+
+
+def _rd_handle(qp: QP, wr: SendWR) -> str | None:
+    ah = wr._ah
+    if ah is None or ah.closed:
+        return "an RD request needs an open address handle: SendWR(ah=AH(pd, (host, port)))"
+    if ah.pd is not qp.pd:
+        return "its address handle is of another PD: make one with AH(qp.pd, ...)"
+    if not wr._c.rd.remote_qpn and not ah.dest[1]:
+        return "neither remote_qpn nor the address handle has a port: give one of them"
+    return None
 
 
 def _ud_send(qp: QP, wr: SendWR) -> str:

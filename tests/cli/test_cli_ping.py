@@ -97,13 +97,13 @@ def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
             assert siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp)["received"] == 3
 
 
-@pytest.mark.parametrize("qp", ["ud", "rc"])
+@pytest.mark.parametrize("qp", ["ud", "rd", "rc"])
 def test_ping_goes_over_ipv6(qp: str) -> None:
     with server("--qp", qp, "--addr", "::1") as (port, _):
         assert siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp)["received"] == 3
 
 
-@pytest.mark.parametrize("qp", ["ud", "rc"])
+@pytest.mark.parametrize("qp", ["ud", "rd", "rc"])
 def test_several_clients_are_served_at_once(qp: str) -> None:
     with server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
         runs = [
@@ -273,7 +273,8 @@ def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
         (["--size", "70000"], "65485"),
         (["--addr", "::1"], "server"),
         (["--server", "127.0.0.1"], "--addr"),
-        (["--qp", "rd"], "--qp"),
+        (["--qp", "xx"], "--qp"),
+        (["--qp", "rd", "--op", "read"], "RD ping is a send"),
         (["--port", "70000"], "65535"),
     ],
 )
