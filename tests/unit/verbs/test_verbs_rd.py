@@ -52,6 +52,7 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
         assert (sent.wr_id, sent.ok, sent.opcode) == (2000 + i, True, WCOpcode.SEND)
 
 
+@pytest.mark.clause("DGRAM-RDV-1")
 def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig) -> None:
     a, others = Peer(rig, depth=256), [Peer(rig) for _ in range(8)]
     for other in others:
@@ -70,6 +71,7 @@ def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig)
         ]
 
 
+@pytest.mark.clause("DGRAM-RDV-3", "DGRAM-RDV-5")
 def test_a_send_completes_when_the_peer_has_it_and_not_before(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     a.send(b, b"early", 7)
@@ -79,6 +81,7 @@ def test_a_send_completes_when_the_peer_has_it_and_not_before(rig: Rig) -> None:
     assert [(w.wr_id, w.ok) for w in a.done()] == [(7, True)]
 
 
+@pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-5")
 def test_a_message_without_a_receive_waits_and_holds_up_no_other_peer(rig: Rig) -> None:
     a, slow, quick = Peer(rig), Peer(rig), Peer(rig)
     for i in range(4):
@@ -179,6 +182,7 @@ def test_a_read_brings_the_peers_memory(rig: Rig, size: int) -> None:
     assert a.out.read(size) == pattern(size)
 
 
+@pytest.mark.clause("DGRAM-RDV-9")
 def test_more_reads_than_the_peer_holds_wait_their_turn(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, attr=QPAttr(qkey=QKEY, max_dest_rd_atomic=2))
     b.into.view[:4096] = pattern(4096)
@@ -229,6 +233,7 @@ def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
 # ---- errors of a message end that message
 
 
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("kind", ["stag", "bounds", "rights"])
 def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: str) -> None:
     a, b = Peer(rig), Peer(rig)
@@ -254,6 +259,7 @@ def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: s
     assert (found.origin, found.source) == (ErrorOrigin.FOUND, a.qp.addr)
 
 
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18)
     b.into.view[:] = b"\xee" * b.size
@@ -273,6 +279,7 @@ def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> No
     assert b.qp.qp_state == QPState.RTS
 
 
+@pytest.mark.clause("DGRAM-RDV-12")
 def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for size in (65, 20_000):
@@ -391,6 +398,7 @@ def test_what_cannot_be_posted_is_refused(rig: Rig) -> None:
     assert b.got()[0].byte_len == 14
 
 
+@pytest.mark.clause("DGRAM-RDV-4")
 def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for i in range(3):

@@ -55,6 +55,7 @@ def start(made: list[subprocess.Popen[str]], receives: int) -> tuple[subprocess.
     return p, int(p.stdout.readline())
 
 
+@pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-10")
 def test_a_killed_peer_is_found_and_another_goes_on(
     rig: Rig, other: list[subprocess.Popen[str]]
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_killed_peer_is_found_and_another_goes_on(
     assert a.qp.qp_state == QPState.RTS
 
 
+@pytest.mark.clause("DGRAM-RDV-11")
 def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     b.recv()
@@ -102,6 +104,7 @@ def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> Non
     assert b.got()[0].byte_len == 3
 
 
+@pytest.mark.clause("DGRAM-RDV-6")
 def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
     a, b, c = Peer(rig, 1 << 22), Peer(rig, 1 << 22), Peer(rig)
     b.recv(1)
