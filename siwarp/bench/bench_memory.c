@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <linux/sock_diag.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@
 #define CM_WAIT_MS 10000
 #define LIMIT_S	   120
 #define BACKLOG	   4096
+#define SETTLE_US  1500000
 
 struct end {
 	const char *qp;
@@ -65,6 +67,11 @@ static void *made(void *object, const char *what)
 static bool connected(const struct end *e)
 {
 	return !strcmp(e->qp, "rc");
+}
+
+static bool reliable(const struct end *e)
+{
+	return !strcmp(e->qp, "rd");
 }
 
 /* Whether a request completes without the peer's doing: UD. (RC, too, but each has a queue of its own.) */
@@ -145,13 +152,15 @@ static void open_end(struct end *e, uint32_t cqe)
 		e->cm = made(siw_cm_create_channel(e->context), "a channel");
 }
 
-static struct siw_qp *make_qp(struct end *e)
+static struct siw_qp *make_qp(struct end *e, uint32_t sends)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = e->cq,
 		.recv_cq = e->cq,
-		.qp_type = connected(e) ? SIW_QPT_RC : SIW_QPT_UD,
-		.cap = { RING, RING, 1, 1, 0 },
+		.qp_type = connected(e)	 ? SIW_QPT_RC
+			   : reliable(e) ? SIW_QPT_RD
+					 : SIW_QPT_UD,
+		.cap = { sends, RING, 1, 1, 0 },
 	};
 	struct siw_qp *qp;
 
@@ -184,7 +193,7 @@ static uint16_t port_of(struct siw_qp *qp)
 static void have_datagram_peers(struct end *e)
 {
 	for (uint32_t i = 0; i < e->peers; i++) {
-		struct siw_qp *qp = make_qp(e);
+		struct siw_qp *qp = make_qp(e, RING);
 
 		post_recv(e, qp);
 		siw_bench_swap(e->ctl, port_of(qp));
@@ -193,7 +202,7 @@ static void have_datagram_peers(struct end *e)
 
 static void accept_one(struct end *e, struct siw_cm_id *id)
 {
-	struct siw_qp *qp = make_qp(e);
+	struct siw_qp *qp = make_qp(e, RING);
 
 	check(siw_cm_bind_qp(id, qp), "binding");
 	post_recv(e, qp);
@@ -238,7 +247,8 @@ static void meet_datagram_peers(struct end *e)
 {
 	struct siw_addr a;
 
-	e->qps[0] = make_qp(e);
+	/* A reliable request has its place until the peer has it. */
+	e->qps[0] = make_qp(e, reliable(e) && e->peers > RING ? e->peers : RING);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
 		e->ahs[i] = made(siw_create_ah(e->pd, &a), "an address handle");
@@ -255,7 +265,7 @@ static void meet_connected_peers(struct end *e)
 		struct siw_cm_event event;
 
 		e->ids[i] = made(siw_cm_create_id(e->cm, NULL), "an id");
-		e->qps[i] = make_qp(e);
+		e->qps[i] = make_qp(e, RING);
 		check(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
 		check(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
 		check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS), "waiting for the connection");
@@ -271,7 +281,9 @@ static void send_to(struct end *e, uint32_t peer, int flags)
 	struct siw_send_wr *bad,
 		wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND, .send_flags = flags };
 
-	if (!connected(e)) {
+	if (reliable(e)) {
+		wr.rd.ah = e->ahs[peer];
+	} else if (!connected(e)) {
 		wr.wr.ud.ah = e->ahs[peer];
 		wr.wr.ud.remote_qkey = OWN_QKEY;
 	}
@@ -293,6 +305,13 @@ static void await_completion(struct end *e)
 			      siw_wc_status_str(wc.status));
 }
 
+/* What is kept for a while in case more comes is let go, and what was let go is given back. */
+static void settle(void)
+{
+	usleep(SETTLE_US);
+	malloc_trim(0);
+}
+
 static void be_measured(struct end *e)
 {
 	uint64_t idle, idle_kernel, loaded, loaded_kernel;
@@ -309,6 +328,8 @@ static void be_measured(struct end *e)
 		send_to(e, i, SIW_SEND_SIGNALED);
 		await_completion(e);
 	}
+	if (reliable(e))
+		settle();
 	idle = own_pss();
 	idle_kernel = of_sockets(e, &sockets);
 	/* Room for all, but not before: what has been used of a queue once is memory, too. */

@@ -19,7 +19,7 @@ from siwarp.bench.runner import BenchError, Progress, program
 __all__ = ["PEERS", "QPS", "measure"]
 
 PEERS = (1, 10, 100, 1_000, 10_000)
-QPS = ("ud", "rc")
+QPS = ("ud", "rd", "rc")
 
 #: Seconds after which an end ends itself, and some.
 _LIMIT_S = 130

@@ -128,6 +128,8 @@ struct siw_llp_rd_peer {
 	struct siw_rd_cookie cookie; /* to bring back, while state is ECHOED */
 };
 
+struct siw_rd_slab;
+
 struct siw_rd_bucket {
 	uint64_t at; /* ns: nothing was taken since */
 };
@@ -157,6 +159,8 @@ struct siw_llp_rd {
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
 	struct siw_llp_rd_peer **table;
+	struct siw_rd_slab *slabs;     /* what records lie in */
+	struct siw_llp_rd_peer *spare; /* records of nobody, by chain */
 	struct siw_link lru, active, news, ready, acks;
 	struct siw_rd_bucket hello, bye;
 	uint64_t epochs; /* made so far */

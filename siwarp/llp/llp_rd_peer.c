@@ -32,6 +32,48 @@ void siw_llp_rd_buf_free(struct siw_llp_rd *rd, void *buf, uint8_t class)
 		rd->pool[class].free[rd->pool[class].n++] = buf;
 }
 
+/* ---- records ------------------------------------------------------------------------------------------
+ *
+ * They lie together, as they live long: between other things each would keep a page of its own.
+ */
+
+#define MOST_OF_SLAB 64u
+
+struct siw_rd_slab {
+	struct siw_rd_slab *next;
+	struct siw_llp_rd_peer peer[];
+};
+
+/* One that is all zero, or NULL. */
+static struct siw_llp_rd_peer *take_record(struct siw_llp_rd *rd)
+{
+	uint32_t n = rd->n_peers + 1 < MOST_OF_SLAB ? rd->n_peers + 1 : MOST_OF_SLAB;
+	struct siw_llp_rd_peer *peer;
+	struct siw_rd_slab *slab;
+
+	if (!rd->spare) {
+		slab = malloc(sizeof(*slab) + n * sizeof(slab->peer[0]));
+		if (!slab)
+			return NULL;
+		slab->next = rd->slabs;
+		rd->slabs = slab;
+		for (uint32_t i = 0; i < n; i++) {
+			slab->peer[i].chain = rd->spare;
+			rd->spare = &slab->peer[i];
+		}
+	}
+	peer = rd->spare;
+	rd->spare = peer->chain;
+	memset(peer, 0, sizeof(*peer));
+	return peer;
+}
+
+static void give_record(struct siw_llp_rd *rd, struct siw_llp_rd_peer *peer)
+{
+	peer->chain = rd->spare;
+	rd->spare = peer;
+}
+
 /* ---- the table ------------------------------------------------------------------------------------ */
 
 int siw_llp_rd_table_init(struct siw_llp_rd *rd)
@@ -75,13 +117,19 @@ static void forget(struct siw_llp_rd_peer *peer)
 	if (rd->settle == peer)
 		rd->settle = NULL;
 	rd->n_peers--;
-	free(peer);
+	give_record(rd, peer);
 }
 
 void siw_llp_rd_table_fini(struct siw_llp_rd *rd)
 {
 	while (!siw_link_alone(&rd->lru))
 		forget(siw_container(rd->lru.next, struct siw_llp_rd_peer, lru));
+	while (rd->slabs) {
+		struct siw_rd_slab *slab = rd->slabs;
+
+		rd->slabs = slab->next;
+		free(slab);
+	}
 	free(rd->table);
 	for (int c = 0; c < SIW_RD_CLASSES; c++)
 		while (rd->pool[c].n)
@@ -196,7 +244,7 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 		nudge(rd, now);
 	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
 		return -ENOBUFS;
-	peer = calloc(1, sizeof(*peer));
+	peer = take_record(rd);
 	if (!peer)
 		return -ENOMEM;
 	peer->rd = rd;

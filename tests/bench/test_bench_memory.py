@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,13 @@ def test_each_number_of_peers_is_a_point_and_the_second_tells_of_a_further_peer(
 def test_a_connection_costs_more_than_an_address_handle() -> None:
     found = memory.measure(peers=(10, 200))
     assert found["rc"][1]["idle_per_peer"] > 10 * found["ud"][1]["idle_per_peer"]
+
+
+def test_an_idle_reliable_peer_costs_less_than_a_kilobyte() -> None:
+    if "SANITIZER" in os.environ:
+        pytest.skip("a sanitizer's allocator has memory of its own beside each piece")
+    found = memory.measure(qps=("rd",), peers=(1_000, 4_000))
+    assert 500 < found["rd"][1]["idle_per_peer"] < 1_000
 
 
 def test_the_table_has_a_line_for_each_point() -> None:
