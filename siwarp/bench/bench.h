@@ -33,9 +33,9 @@ struct siw_bench_opts {
 	const char *kind; /* lat, bw, rate, reg, onesided, done */
 	const char *run;  /* ours, or a floor's name */
 	enum siw_bench_op op;
-	bool server, rc, uc, event; /* neither rc nor uc: UD */
-	uint64_t size;		    /* octets of a message; reg: of the region */
-	uint32_t iters;		    /* messages of the measured part; a multiple of the credit */
+	bool server, rc, uc, rd, event; /* none of rc, uc and rd: UD */
+	uint64_t size;			/* octets of a message; reg: of the region */
+	uint32_t iters; /* messages of the measured part; a multiple of the credit */
 	uint32_t warmup;
 	uint32_t depth; /* messages outstanding; sends: the window */
 	uint32_t batch; /* requests posted as one list */

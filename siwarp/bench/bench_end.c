@@ -44,6 +44,16 @@ static void post(struct siw_bench_end *e, struct siw_send_wr *wr)
 	check(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
 
+void siw_bench_address(const struct siw_bench_end *e, struct siw_send_wr *wr)
+{
+	if (e->o->rd) {
+		wr->rd.ah = e->ah;
+	} else if (e->ah) {
+		wr->wr.ud.ah = e->ah;
+		wr->wr.ud.remote_qkey = OWN_QKEY;
+	}
+}
+
 void siw_bench_post_send(struct siw_bench_end *e, uint32_t size)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)e->buf.base,
@@ -51,10 +61,7 @@ void siw_bench_post_send(struct siw_bench_end *e, uint32_t size)
 			       .lkey = e->mr->lkey };
 	struct siw_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND };
 
-	if (e->ah) {
-		wr.wr.ud.ah = e->ah;
-		wr.wr.ud.remote_qkey = OWN_QKEY;
-	}
+	siw_bench_address(e, &wr);
 	post(e, &wr);
 }
 
@@ -70,6 +77,8 @@ void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, cha
 				  .send_flags = SIW_SEND_SIGNALED,
 				  .wr.rdma = { .remote_addr = remote, .rkey = e->peer.rkey } };
 
+	if (e->o->rd)
+		siw_bench_address(e, &wr);
 	post(e, &wr);
 }
 
@@ -168,6 +177,7 @@ static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 		.recv_cq = e->cq,
 		.qp_type = e->o->rc   ? SIW_QPT_RC
 			   : e->o->uc ? SIW_QPT_UC
+			   : e->o->rd ? SIW_QPT_RD
 				      : SIW_QPT_UD,
 		.cap = { .max_send_wr = sends,
 			 .max_recv_wr = e->buf.slots,
@@ -186,6 +196,7 @@ static void post_all(struct siw_bench_end *e)
 		siw_bench_post_recv(e, i);
 }
 
+/* UD, and RD, whose peers need no more to be told than that. */
 static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
 {
 	make_qp(e, a);

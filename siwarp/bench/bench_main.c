@@ -89,7 +89,8 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 		break;
 	case OPT_QP:
 		o->uc = !strcmp(text, "uc");
-		o->rc = !o->uc && is_second(text, "ud", "rc");
+		o->rd = !strcmp(text, "rd");
+		o->rc = !o->uc && !o->rd && is_second(text, "ud", "rc");
 		break;
 	case OPT_OP:
 		o->op = op_of(text);

@@ -21,7 +21,7 @@ struct siw_bench_end {
 	struct siw_cq *cq;
 	struct siw_qp *qp;
 	struct siw_mr *mr;
-	struct siw_ah *ah;		 /* UD */
+	struct siw_ah *ah;		 /* UD, RD */
 	struct siw_cm_channel *cm;	 /* RC */
 	struct siw_cm_id *listener, *id; /* RC */
 	struct siw_bench_buf buf;
@@ -58,6 +58,8 @@ void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o,
 void siw_bench_end_close(struct siw_bench_end *e);
 /* Posts the receive of this slot (again); its number comes back as wr_id. */
 void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot);
+/* Fills in the peer, which UD and RD want with every request; a Write has one on RD alone. */
+void siw_bench_address(const struct siw_bench_end *e, struct siw_send_wr *wr);
 /* Sends size octets from the buffer's start. */
 void siw_bench_post_send(struct siw_bench_end *e, uint32_t size);
 /* One RDMA Write or Read of size octets; of a Write they are the buffer's first. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Bandwidth and message rate through the verbs. Sends are windowed: the receiver gives a credit, a
- * small message, for each half window, because neither UD nor iWARP's RC holds a sender back. Writes
- * count when the receiver has answered the Send behind them, Reads when the data is there.
+ * small message, for each half window, because neither UD nor iWARP's RC holds a sender back. RD does:
+ * there the window is what the peer has not confirmed. Writes count when the receiver has answered the
+ * Send behind them, Reads when the data is there.
  */
 #include <string.h>
 
 #include "bench/bench_ours.h"
 
-#define OWN_QKEY      0x80000000u
 #define CREDIT_OCTETS 4
 
 /* ---- windowed sends ------------------------------------------------------------------------------- */
@@ -28,19 +28,14 @@ static void list_make(struct siw_bench_end *e, struct list *l)
 		l->wr[i].sg_list = &l->sge;
 		l->wr[i].num_sge = 1;
 		l->wr[i].opcode = SIW_WR_SEND;
-		if (e->ah) {
-			l->wr[i].wr.ud.ah = e->ah;
-			l->wr[i].wr.ud.remote_qkey = OWN_QKEY;
-		}
+		siw_bench_address(e, &l->wr[i]);
 	}
 }
 
-/* One list; it reports its last request now and then, so that errors and room come back. */
-static void list_post(struct siw_bench_end *e, struct list *l, uint32_t k)
+/* One list; its last request is to be reported now and then, so that errors and room come back. */
+static void list_post(struct siw_bench_end *e, struct list *l, uint32_t k, bool report)
 {
 	struct siw_send_wr *bad;
-	bool report = e->posted / SIW_BENCH_SIGNAL_EVERY !=
-		      (e->posted + k) / SIW_BENCH_SIGNAL_EVERY;
 	int r;
 
 	for (uint32_t i = 0; i < k; i++)
@@ -73,7 +68,9 @@ static uint32_t source(struct siw_bench_end *e, uint32_t n)
 		if (room) {
 			uint32_t k = least(room, e->o->batch);
 
-			list_post(e, &list, k);
+			list_post(e, &list, k,
+				  e->posted / SIW_BENCH_SIGNAL_EVERY !=
+					  (e->posted + k) / SIW_BENCH_SIGNAL_EVERY);
 			sent += k;
 			continue;
 		}
@@ -92,7 +89,7 @@ static uint32_t source(struct siw_bench_end *e, uint32_t n)
 
 static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 {
-	uint32_t seen = 0, credited = 0, half = siw_bench_half(e->o);
+	uint32_t seen = 0, credited = 0, half = e->o->rd ? n : siw_bench_half(e->o);
 	struct siw_wc wc[SIW_BENCH_BATCH];
 
 	while (seen < n) {
@@ -117,10 +114,49 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 	return seen;
 }
 
+/*
+ * RD: its own completions are the credit, those of the last request of every half window, and wr_id tells
+ * how many are complete with it. Only at the end there is a message back: the peer has seen them all.
+ */
+static uint32_t rd_source(struct siw_bench_end *e, uint32_t n)
+{
+	uint32_t sent = 0, done = 0, half = siw_bench_half(e->o);
+	struct siw_wc wc[SIW_BENCH_BATCH];
+	bool answered = false;
+	struct list list;
+
+	list_make(e, &list);
+	while (!answered || done < n) {
+		uint32_t room = least(e->o->depth - (sent - done), n - sent);
+		int got;
+
+		if (room) {
+			uint32_t k = least(room, e->o->batch);
+
+			list.wr[k - 1].wr_id = sent + k;
+			list_post(e, &list, k, sent / half != (sent + k) / half || sent + k == n);
+			sent += k;
+			continue;
+		}
+		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
+		if (!got)
+			break;
+		for (int i = 0; i < got; i++) {
+			if (wc[i].opcode == SIW_WC_RECV) {
+				siw_bench_post_recv(e, wc[i].wr_id);
+				answered = true;
+			} else {
+				done = (uint32_t)wc[i].wr_id;
+			}
+		}
+	}
+	return done;
+}
+
 static uint64_t by_send(struct siw_bench_end *e, uint32_t n)
 {
 	uint64_t start = siw_bench_now(), ns;
-	uint32_t done = e->o->server ? sink(e, n) : source(e, n);
+	uint32_t done = e->o->server ? sink(e, n) : e->o->rd ? rd_source(e, n) : source(e, n);
 
 	ns = siw_bench_now() - start;
 	siw_bench_account(e->o, done, n);

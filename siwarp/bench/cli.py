@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from siwarp.bench import memory, personas, wan
 from siwarp.bench import table as figures
-from siwarp.bench.plan import UsageError
+from siwarp.bench.plan import RD_FLOOR, UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.table import figure
@@ -27,8 +27,8 @@ app = typer.Typer(
     help="Latency, bandwidth, message rate, registration: beside the raw socket, round by round.",
 )
 
-_QP = typer.Option("ud", "--qp", help="ud, uc or rc.")
-_OP = typer.Option("send", "--op", help="send; on rc write or read, too.")
+_QP = typer.Option("ud", "--qp", help="ud, uc, rd or rc.")
+_OP = typer.Option("send", "--op", help="send; on rc write or read, too; bw on rd: write.")
 _SIZE = typer.Option(None, "-s", "--size", min=1, help="Octets of a message.")
 _ITERS = typer.Option(
     None, "-n", "--iters", min=1, help="Messages of one run; without it, a sixth of a second's."
@@ -92,6 +92,7 @@ _FLOORS = {
     "gso": "raw UDP, trains by GSO and GRO",
     "coalesced": "raw TCP, 64 KiB a send",
     "c": "the same in C",
+    "ud": "siwarp, UD",
     "quiet": "the same without the flood",
     "alone": "the same with one QP",
 }
@@ -112,6 +113,8 @@ def show(result: dict[str, Any]) -> None:
     print(f"  {'siwarp':<42} {figure(result['ours'], unit):>16}")
     if result["floor"] is not None:
         words = floor_words(result["floor_name"], result["qp"])
+        if (result["qp"], result["kind"]) == ("rd", "bw"):
+            words += f", {RD_FLOOR // 1000} KB"
         good = "less" if result["less_is_better"] else "more"
         print(
             f"  {words:<42} {figure(result['floor'], unit):>16}   "

@@ -3,17 +3,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["KINDS", "PERSONAS", "Floors", "Plan", "UsageError", "floors_of", "make_plan"]
+__all__ = [
+    "KINDS",
+    "PERSONAS",
+    "RD_FLOOR",
+    "Floors",
+    "Plan",
+    "UsageError",
+    "floor_plan",
+    "floors_of",
+    "make_plan",
+]
 
 #: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
 UD_MOST = 65507 - 18 - 4
 #: The same of a segment on UC, behind the LLP header too: what one raw datagram is compared with.
 UC_MOST = UD_MOST - 12
-#: Octets of one RC message.
+#: Octets of one RC message, and of one RD message.
 RC_MOST = 1 << 30
+#: Octets of the datagrams that RD's bandwidth stands beside.
+RD_FLOOR = 60000
 #: As the library asks for: setting rcvbuf.
 RECEIVE_BUFFER = 8 << 20
 
@@ -45,7 +57,7 @@ class Plan:
         kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; fair:
             round trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
             idle QPs.
-        qp: ud, uc or rc; the floors of uc are those of ud.
+        qp: ud, uc, rd or rc; the floors of uc are those of ud, those of rd: see floor_plan.
         op: send, write or read.
         size: octets of a message, or of the region for reg.
         iters: messages of one run's measured part; 0: found out so that a run is short.
@@ -114,18 +126,38 @@ _FLOORS = {
 
 
 def floors_of(plan: Plan) -> Floors:
-    """Return the raw runs of a plan; with ``api="python"`` the floor is ours in C instead."""
+    """Return the raw runs of a plan.
+
+    With ``api="python"`` the floor is ours in C instead, for latency and rate of RD ours with UD.
+    """
     if plan.kind in ("reg", "onesided", "done"):
         return Floors("c" if plan.api == "python" else None)
     if plan.kind in ("fair", "crowd"):
         return Floors("quiet" if plan.kind == "fair" else "alone")
-    raw = _FLOORS[plan.kind, "ud" if plan.qp == "uc" else plan.qp, plan.wait]
+    raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
     assert raw.floor is not None
+    if plan.qp == "rd":
+        return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
     # A GSO train needs two segments at least.
     others = tuple(name for name in raw.others if name != "gso" or plan.size * 2 <= 65507)
     if plan.api == "python":
         return Floors("c", (raw.floor,))
     return Floors(raw.floor, others)
+
+
+def floor_plan(plan: Plan) -> Plan:
+    """Return what the floors run: the same, but beside RD it is UD, bandwidth in large datagrams.
+
+    The octets of a run are as many then.
+    """
+    if plan.qp != "rd":
+        return plan
+    if plan.kind != "bw":
+        return replace(plan, qp="ud")
+    depth = _default_depth("bw", "ud", "send", RD_FLOOR)
+    beside = replace(plan, qp="ud", op="send", size=RD_FLOOR, depth=depth)
+    iters = max(1, plan.iters * plan.size // RD_FLOOR)
+    return replace(beside, iters=iters + -iters % beside.credit)
 
 
 def _receive_buffer() -> int:
@@ -152,13 +184,18 @@ def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
     if op != "send":
         return 16
     depth = 16 if size >= 16384 else 128
-    return max(1, min(depth, _datagrams(size))) if qp != "rc" else depth
+    return depth if _controls_flow(kind, qp) else max(1, min(depth, _datagrams(size)))
+
+
+def _controls_flow(kind: str, qp: str) -> bool:
+    """Whether a window may be more than a receive buffer; RD's floor has the same rate's window."""
+    return qp == "rc" or (qp == "rd" and kind == "bw")
 
 
 def _check(plan: Plan) -> None:
     choices = {
         "kind": tuple(KINDS),
-        "qp": ("ud", "uc", "rc"),
+        "qp": ("ud", "uc", "rd", "rc"),
         "op": ("send", "write", "read"),
         "wait": ("poll", "event"),
         "api": ("c", "python"),
@@ -175,13 +212,19 @@ def _check(plan: Plan) -> None:
         raise UsageError("rounds and size are at least 1")
     if plan.kind in ("reg", "onesided"):
         return
-    if plan.qp == "uc" and (plan.kind not in ("lat", "bw", "rate") or plan.api != "c"):
-        raise UsageError("of UC, lat, bw and rate are measured, and in C: leave --api out")
+    if plan.qp in ("uc", "rd") and (plan.kind not in ("lat", "bw", "rate") or plan.api != "c"):
+        name = plan.qp.upper()
+        raise UsageError(f"of {name}, lat, bw and rate are measured, and in C: leave --api out")
     if plan.qp == "uc" and plan.op != "send":
         raise UsageError("a Write on UC says nothing where it arrives: --op send")
     if plan.qp == "ud" and plan.op != "send":
         raise UsageError(f"UD can only send: --op {plan.op} needs --qp rc")
-    most = UC_MOST if plan.qp == "uc" else UD_MOST if plan.qp == "ud" else RC_MOST
+    if plan.qp == "rd" and plan.op not in (("send", "write") if plan.kind == "bw" else ("send",)):
+        raise UsageError("of RD, Sends are measured, and for bw RDMA Writes, too")
+    most = RC_MOST if _controls_flow(plan.kind, plan.qp) else UD_MOST
+    if plan.qp == "rd" and plan.size > most:
+        raise UsageError(f"beside RD stands UD here, whose messages have at most {most} octets")
+    most = UC_MOST if plan.qp == "uc" else most
     if plan.size > most:
         raise UsageError(f"a message over {plan.qp} has at most {most} octets")
     if plan.kind == "lat" and plan.op == "write" and plan.wait == "event":
@@ -191,7 +234,7 @@ def _check(plan: Plan) -> None:
     if not 1 <= plan.post_list <= 32:
         raise UsageError("post_list is from 1 to 32")
     if (
-        plan.qp != "rc"
+        not _controls_flow(plan.kind, plan.qp)
         and plan.kind not in ("lat", "crowd")
         and plan.depth > (room := _datagrams(plan.size))
     ):
@@ -232,7 +275,7 @@ def make_plan(
         op, wait, api = "send", "poll", "c"
     if size is None:
         size = {"lat": 64, "rate": 64, "done": 64, "crowd": 64, "fair": 4096, "reg": 1 << 30}.get(
-            kind, 60000 if qp != "rc" else 1 << 20
+            kind, 1 << 20 if qp in ("rc", "rd") else 60000
         )
     if depth is None:
         depth = _default_depth(kind, qp, op, size)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from siwarp.bench.plan import Floors, Plan, floors_of, make_plan
+from siwarp.bench.plan import Floors, Plan, floor_plan, floors_of, make_plan
 
 __all__ = ["BenchError", "LostError", "program", "run"]
 
@@ -56,10 +56,14 @@ class LostError(BenchError):
 
 @dataclass(frozen=True)
 class _Run:
-    """One way to move the messages: its name in the result, and who does it."""
+    """One way to move the messages: its name in the result, who does it, whether it is beside ours.
+
+    What is beside has the floors' plan, and no plan of faults.
+    """
 
     name: str
     what: str
+    beside: bool = False
     python: bool = False
     markers: bool = False
     persona: str = "auto"
@@ -140,16 +144,18 @@ def _settings(run: _Run) -> dict[str, str]:
     return settings if run.persona == "auto" else {**settings, "SIWARP_PERSONA": run.persona}
 
 
-def _environment(env: Mapping[str, str], side: str) -> dict[str, str]:
-    """Return an end's environment: a plan of faults is for the client, whose line it is."""
+def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]:
+    """Return an end's environment: a plan of faults is for our client, whose line it is."""
     everything = {**os.environ, **env}
-    if side == "server":
+    if side == "server" or run.beside:
         everything.pop("SIWARP_FAULTS", None)
     return everything
 
 
 def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
     """Do one run and return what its client printed."""
+    if run.beside:
+        plan = floor_plan(plan)
     sides = ["client"] if plan.kind == "reg" else ["server", "client"]
     cpus = dict(zip(("client", "server"), _cpus(), strict=True))
     started: list[subprocess.Popen[str]] = []
@@ -168,7 +174,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                     stderr=subprocess.PIPE,
                     text=True,
                     pass_fds=[number] if number >= 0 else [],
-                    env={**_environment(env, side), **_settings(run)},
+                    env={**_environment(env, side, run), **_settings(run)},
                 )
                 started.append(process)
             # Only the ends hold theirs now: when one leaves, the other sees it.
@@ -202,13 +208,14 @@ def _runs(plan: Plan, floors: Floors) -> list[_Run]:
         return [_Run("not polling", "ours"), _Run("polling", "polling"), _Run("idle", "idle")]
     runs = [ours]
     if floors.floor is not None:
-        floor = "ours" if floors.floor == "c" else floors.floor
-        runs.insert(0, _Run("floor", floor, persona=persona))
+        floor = "ours" if floors.floor in ("c", "ud") else floors.floor
+        beside = floors.floor != "c"
+        runs.insert(0, _Run("floor", floor, beside=beside, persona=persona))
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))
     if plan.persona == "both":
         runs.append(replace(ours, name="roce", persona="roce"))
-    return runs + [_Run(name, name) for name in floors.others]
+    return runs + [_Run(name, name, beside=True) for name in floors.others]
 
 
 def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
@@ -278,7 +285,8 @@ def run(
             (messages a second), ``reg`` (register and deregister, us), ``onesided`` (how much
             later a Write shows in a process that does not poll, us), ``done`` (from posting a
             Write to its completion, us).
-        qp, op: ``ud`` or ``rc``; ``send``, ``write`` or ``read``.
+        qp, op: ``ud``, ``uc``, ``rd`` or ``rc``; ``send``, ``write`` or ``read``. The floor of rd's
+            latency and rate is ud, of its bandwidth raw UDP in large datagrams.
         size: octets of a message, or of the region.
         iters: messages of a run; without it a run takes a sixth of a second or so.
         depth: messages outstanding.
@@ -289,7 +297,7 @@ def run(
         markers: measure ours with Markers both ways, too (RC).
         persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
         others: measure the other raw runs too, not only the floor.
-        env: more environment for the processes that measure; SIWARP_FAULTS for the client.
+        env: more environment for the processes that measure; SIWARP_FAULTS for our client.
         progress: called with the runs that are done and their number.
 
     Returns:

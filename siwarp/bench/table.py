@@ -92,6 +92,22 @@ ROWS: tuple[Row, ...] = (
         False,
         {"kind": "rate", "qp": "ud", "size": 64},
     ),
+    Row(
+        "RD 64 B latency beside UD",
+        "siwarp, UD",
+        1.15,
+        1.03,
+        True,
+        {"kind": "lat", "qp": "rd", "size": 64},
+    ),
+    Row(
+        "RD 1 MiB bandwidth beside raw UDP 60 KB",
+        "raw UDP, windowed",
+        0.60,
+        0.85,
+        False,
+        {"kind": "bw", "qp": "rd", "size": MIB},
+    ),
     # Without the spinning that a wait begins with by default: then it would not sleep at all.
     Row(
         "UD 64 B, asleep on a completion channel",

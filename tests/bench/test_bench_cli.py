@@ -48,6 +48,23 @@ def test_a_plan_of_faults_delays_ours_and_not_the_floor() -> None:
     assert done.exit_code == 2
 
 
+def test_a_plan_of_faults_is_not_for_the_ud_beside_rd() -> None:
+    asked = ["lat", "--qp", "rd", "-n", "20", "--rounds", "1", "--json"]
+    done = CliRunner().invoke(app, [*asked, "--faults", "delay=2ms,loss=5%"])
+    result = json.loads(done.stdout)
+    assert result["ours"] >= 2000
+    assert result["floor"] < 2000
+    assert result["floor_name"] == "ud"
+
+
+def test_a_stream_of_rd_loses_nothing_on_a_line_that_does() -> None:
+    asked = ["bw", "--qp", "rd", "-s", "100000", *SHORT, "--faults", "loss=2%"]
+    done = CliRunner().invoke(app, [*asked, "--json"])
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["ours"] > 0
+    assert "raw UDP, unconnected, polling, 60 KB" in CliRunner().invoke(app, asked).stdout
+
+
 def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
     done = CliRunner().invoke(app, ["rate", *SHORT, "--depth", "10"])
 

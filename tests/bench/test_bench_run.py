@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from cli.cli_harness import unsanitized
 
 from siwarp import bench
 from siwarp.bench import runner
+from siwarp.bench.plan import floor_plan, make_plan
 
 SMALL: dict[str, dict[str, Any]] = {
     "ud lat": {"kind": "lat", "qp": "ud"},
@@ -33,6 +35,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "uc lat": {"kind": "lat", "qp": "uc"},
     "uc bw": {"kind": "bw", "qp": "uc", "size": 60000},
     "uc rate": {"kind": "rate", "qp": "uc", "size": 64, "wait": "event"},
+    "rd lat": {"kind": "lat", "qp": "rd"},
+    "rd lat event": {"kind": "lat", "qp": "rd", "wait": "event"},
+    "rd bw": {"kind": "bw", "qp": "rd", "size": 100_000},
+    "rd bw write": {"kind": "bw", "qp": "rd", "op": "write", "size": 100_000, "wait": "event"},
+    "rd rate": {"kind": "rate", "qp": "rd", "size": 64, "post_list": 3},
     "ud lat python": {"kind": "lat", "qp": "ud", "api": "python"},
     "ud lat python event": {"kind": "lat", "qp": "ud", "api": "python", "wait": "event"},
     "ud rate python": {"kind": "rate", "qp": "ud", "api": "python", "post_list": 4},
@@ -65,10 +72,12 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
 
     for name, value in asked.items():
         assert result[name] == value
-    over = "rc" if asked["qp"] == "rc" else "ud"  # UC is a matter of UDP too
+    over = "rc" if asked["qp"] == "rc" else "ud"  # UC and RD are a matter of UDP too
     floor, others = FLOORS[asked["kind"], over, asked.get("wait", "poll")]
     if asked.get("api") == "python":
         floor, others = "c", {floor}
+    elif asked["qp"] == "rd":
+        floor, others = (floor, set()) if asked["kind"] == "bw" else ("ud", {floor})
     if asked.get("size") == 60000:
         others = others - {"gso"}  # two such segments are more than a datagram holds
     assert result["floor_name"] == floor
@@ -78,6 +87,23 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
         assert set(each) - {"p99"} == {"floor", "ours", "ratio", *others}
         assert all(each[name] > 0 for name in each if name != "p99")
         assert each["ratio"] == pytest.approx(each["ours"] / each["floor"])
+
+
+def test_bandwidth_of_rd_stands_beside_as_many_octets_in_datagrams_of_60_kb() -> None:
+    plan = make_plan("bw", "rd", iters=120)
+    assert (plan.size, plan.depth) == (1 << 20, 16)
+    beside = floor_plan(plan)
+    assert (beside.qp, beside.op, beside.size) == ("ud", "send", 60000)
+    assert beside.depth == make_plan("bw", "ud").depth
+    assert beside.iters % beside.credit == 0
+    assert 0 <= beside.iters - (120 << 20) // 60000 < beside.credit
+
+
+def test_latency_and_rate_of_rd_stand_beside_the_same_with_ud() -> None:
+    for kind in ("lat", "rate"):
+        plan = make_plan(kind, "rd", iters=120)
+        assert floor_plan(plan) == replace(plan, qp="ud")
+        assert plan == replace(make_plan(kind, "ud", iters=120), qp="rd")
 
 
 @pytest.mark.parametrize("api", ["c", "python"])
@@ -143,8 +169,12 @@ def test_progress_is_told_from_nothing_to_everything() -> None:
         ({"kind": "lat", "qp": "rc", "op": "write", "wait": "event"}, "no event"),
         ({"kind": "bw", "qp": "ud", "size": 65507}, "at most 65485"),
         ({"kind": "bw", "qp": "ud", "size": 60000, "depth": 4096}, "receive buffer"),
-        ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, uc, rc"),
+        ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, uc, rd, rc"),
         ({"kind": "bw", "post_list": 33}, "from 1 to 32"),
+        ({"kind": "fair", "qp": "rd"}, "of RD, lat, bw and rate are measured"),
+        ({"kind": "bw", "qp": "rd", "op": "read"}, "Sends are measured"),
+        ({"kind": "lat", "qp": "rd", "op": "write"}, "Sends are measured"),
+        ({"kind": "lat", "qp": "rd", "size": 65507}, "at most 65485"),
         ({"kind": "lat", "rounds": 0}, "at least 1"),
     ],
 )
