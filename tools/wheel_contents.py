@@ -22,6 +22,7 @@ def expected() -> set[str]:
         "siwarp/_siwarp.abi3.so",
         "siwarp/lib/libsiwarp.so.0",
         "siwarp/lib/pkgconfig/siwarp.pc",
+        "siwarp/cli/datagram-iwarp.md",  # from spec/, for `siwarp spec`
     }
 
 
@@ -30,7 +31,14 @@ def main() -> int:
     wheel = zipfile.ZipFile(sys.argv[1])
     names = {n for n in wheel.namelist() if ".dist-info/" not in n}
     # Programs are compiled, so the tree does not have them as files.
-    programs = {f"siwarp/{folder}/bin/siwarp-{folder}" for folder in ("bench", "wan")}
+    programs = {
+        f"siwarp/{name}"
+        for name in (
+            "bench/bin/siwarp-bench",
+            "bench/bin/siwarp-bench-memory",
+            "wan/bin/siwarp-wan",
+        )
+    }
     missing = (expected() | programs) - names
     extra = names - expected() - programs
     for name in sorted(missing):

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from siwarp.cli import show
+from siwarp.cli import demo_datagrams, show
 from siwarp.cli.demo_peer import mapped
 from siwarp.cli.peer import Peer
 
@@ -118,53 +118,6 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         peer.say("done")
 
 
-def _datagrams(peer: Peer) -> None:
-    from siwarp.verbs import (
-        AH,
-        CQ,
-        MR,
-        PD,
-        QP,
-        CompChannel,
-        Context,
-        QPInitAttr,
-        QPType,
-        RecvWR,
-        SendWR,
-    )
-
-    show.heading("Datagrams over UD (iWARP on UDP), both ways through address handles")
-    told = peer.hear()
-    largest = told["size"]
-    sizes = [1 << n for n in range(largest.bit_length()) if 1 << n < largest] + [largest]
-    with (
-        Context() as context,
-        PD(context) as pd,
-        CQ(context, channel=CompChannel(context)) as cq,
-        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
-        MR(pd, 2 * largest) as mr,
-        AH(pd, ("127.0.0.1", told["port"])) as ah,
-    ):
-        qp.to_rts()
-        show.tick(f"QP {qp.qp_num} here, QP {told['port']} there: their UDP ports; no connection")
-        octets = 0
-        for size in sizes:
-            out = os.urandom(size)
-            mr.write(out)
-            qp.post_recv(RecvWR(1, sg=[mr.sge(largest, largest)]))
-            qp.post_send(SendWR(sg=[mr.sge(0, size)], ah=ah, send_flags=0))
-            answer = cq.wait(10, 1)
-            if not answer:
-                raise _Failed(f"a datagram of {size} octets did not come back")
-            wc = answer[0].check()
-            if mr.read(wc.byte_len, largest) != out or wc.source != ah.dest:
-                raise _Failed(f"a datagram of {size} octets came back as another")
-            octets += size
-        _sure(True, f"{len(sizes)} sizes from 1 to {largest} octets, each equal when it came back")
-        qp.post_send(SendWR(ah=ah))
-        cq.wait(10, 1)
-
-
 def _bad_key(peer: Peer) -> None:
     import siwarp
     from siwarp.verbs import ProtocolError, terminate_reason
@@ -204,6 +157,16 @@ def _bad_key(peer: Peer) -> None:
                 raise _Failed(f"{name} with a bad STag was not refused")
 
 
+def _plan(text: str) -> None:
+    """Have things go wrong at this end: what it sends and what it receives."""
+    from siwarp.verbs import Error, set_faults
+
+    try:
+        set_faults(text)
+    except Error as e:
+        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+
+
 #: What the table at the end compares: words, arguments of siwarp.bench.run, unit.
 _COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("UD Send 64 B, one way", {"kind": "lat", "qp": "ud", "op": "send", "size": 64}),
@@ -219,10 +182,15 @@ def demo(
         256, "--size", min=1, help="MiB of the file that goes there and back."
     ),
     bench: bool = typer.Option(True, help="Measure latency and bandwidth at the end."),
+    faults: str | None = typer.Option(
+        None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
+    ),
 ) -> None:
     """Show in under a minute what siwarp does: two processes, real data, no hardware, no root."""
     began = time.monotonic()
     octets = size * _MIB
+    if faults is not None:
+        _plan(faults)
     with tempfile.TemporaryDirectory(prefix="siwarp-demo-") as name:
         folder = Path(name)
         free = shutil.disk_usage(folder).free
@@ -238,11 +206,12 @@ def demo(
             with Peer("siwarp.cli.demo_peer", str(there)) as peer:
                 show.line(f"this is process {os.getpid()}, the peer is {peer.pid}")
                 _file_there_and_back(peer, folder, octets)
-                _datagrams(peer)
+                demo_datagrams.unreliable(peer, lossy=faults is not None)
+                demo_datagrams.reliable(peer)
                 _bad_key(peer)
             if bench:
                 _compare()
-        except _Failed as e:
+        except (_Failed, demo_datagrams.Lost) as e:
             typer.echo(f"siwarp demo: {e}", err=True)
             raise typer.Exit(1) from None
     show.line()

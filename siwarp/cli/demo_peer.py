@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import mmap
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +27,18 @@ from siwarp.verbs import (
     CompChannel,
     Context,
     Error,
+    QPCap,
     QPInitAttr,
     QPType,
     RecvWR,
     SendWR,
     WCOpcode,
 )
+
+#: Receives of an echo, and what each queue has room for.
+_SLOTS = 32
+_CAP = QPCap(max_send_wr=64, max_recv_wr=64)
+_RELIABLE_OCTETS = 4096
 
 
 def _say(value: Any) -> None:
@@ -67,33 +74,41 @@ def hold_file(path: Path) -> None:
             _say({"sha256": hashlib.sha256(memory).hexdigest()})
 
 
-def echo_datagrams() -> None:
-    """Send every datagram back to where it came from, until told to stop by an empty one."""
+def _enough() -> bool:
+    """Whether the demo said something meanwhile."""
+    return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_hear())
+
+
+def echo_datagrams(kind: QPType) -> None:
+    """Send every datagram back to where it came from, until the demo says that it has enough."""
     with (
         Context() as context,
         PD(context) as pd,
-        CQ(context, channel=CompChannel(context)) as cq,
-        QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", 0))) as qp,
+        CQ(context, 256, channel=CompChannel(context)) as cq,
     ):
-        size = context.query_device().max_ud_msg
-        qp.to_rts()
-        # Two receives: while one message is on its way back, the next finds a place.
-        with MR(pd, 2 * size) as mr:
-            recvs = [RecvWR(i, sg=[mr.sge(i * size, size)]) for i in range(2)]
+        size = context.query_device().max_ud_msg if kind == QPType.UD else _RELIABLE_OCTETS
+        init = QPInitAttr(kind, scq=cq, cap=_CAP, addr=("127.0.0.1", 0))
+        ways: dict[Any, AH] = {}
+        with MR(pd, _SLOTS * size) as mr, QP(pd, init) as qp:
+            qp.to_rts()
+            recvs = [RecvWR(i, sg=[mr.sge(i * size, size)]) for i in range(_SLOTS)]
             qp.post_recv(recvs)
             _say({"port": qp.qp_num, "size": size})
-            while wcs := cq.wait(30, 1):
-                wc = wcs[0].check()
-                if wc.opcode == WCOpcode.SEND:
-                    continue
-                if wc.byte_len == 0:
-                    return
-                # Where it goes is where it came from: the completion says so.
-                ah = AH(pd, wc=wc)
-                back = SendWR(sg=[mr.sge(wc.wr_id * size, wc.byte_len)], ah=ah)
-                qp.post_send(back)
-                qp.post_recv(recvs[wc.wr_id])
-                ah.close()
+            while not _enough():
+                for wc in cq.wait(0.2, _SLOTS):
+                    if wc.check().opcode == WCOpcode.SEND:
+                        # It has left, or is there: its memory may be filled again.
+                        qp.post_recv(recvs[wc.wr_id])
+                        continue
+                    # Where it goes is where it came from: the completion says so.
+                    if wc.source not in ways:
+                        ways[wc.source] = AH(pd, wc=wc)
+                    ah = ways[wc.source]
+                    back = [mr.sge(wc.wr_id * size, wc.byte_len)]
+                    qp.post_send(SendWR(wc.wr_id, sg=back, ah=ah))
+        for ah in ways.values():
+            ah.close()
+    _say("closed")
 
 
 def refuse() -> None:
@@ -114,7 +129,8 @@ def refuse() -> None:
 def main() -> int:
     """Play the parts one after another."""
     hold_file(Path(sys.argv[1]))
-    echo_datagrams()
+    echo_datagrams(QPType.UD)
+    echo_datagrams(QPType.RD)
     refuse()
     return 0
 

@@ -203,10 +203,26 @@ def test_the_demo_keeps_its_promises() -> None:
     assert any("RDMA Write:" in line and "SHA-256" in line for line in good)
     assert any("RDMA Read:" in line for line in good)
     assert any("1 to 65485 octets" in line for line in good)
+    assert any("500 messages" in line and "came back in order" in line for line in good)
     assert any("Terminate, DDP, Tagged Buffer Error: invalid STag" in line for line in good)
     assert any("Terminate, RDMAP, Remote Protection Error: invalid" in line for line in good)
     assert "RFC5041-7.2-01" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
+    done = siwarp("demo", "--size", "1", "--no-bench", "--faults", "loss=20%,dup=2%,seed=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    came = re.search(r"ok: (\d+) of 17 came back", done.stdout)
+    assert came is not None and 0 < int(came[1]) < 17
+    again = re.search(r"500 messages of 4096 octets came back in order; (\d+)", done.stdout)
+    assert again is not None and int(again[1]) > 0
+
+
+def test_the_demo_refuses_a_plan_that_is_none() -> None:
+    done = siwarp("demo", "--faults", "loss=lots")
+    assert done.returncode == 2
+    assert "--faults" in done.stderr
 
 
 def test_the_demo_says_where_to_go_when_the_disk_is_too_small() -> None:

@@ -61,7 +61,7 @@ def _is_exception(name: str) -> bool:
     found = getattr(builtins, name, None)
     if isinstance(found, type) and issubclass(found, BaseException):
         return True
-    others = ("PeerGone", "Timeout", "BadParameter", "_Failed", "error", "kind")
+    others = ("PeerGone", "Timeout", "BadParameter", "_Failed", "Lost", "error", "kind")
     return name in others or name.endswith("Error")
 
 

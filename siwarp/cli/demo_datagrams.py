@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The part of ``siwarp demo`` that is about datagrams: what comes back of them, and what has to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from siwarp.cli import show
+
+if TYPE_CHECKING:
+    from siwarp.cli.peer import Peer
+    from siwarp.verbs import AH, CQ, MR, QP
+
+__all__ = ["Lost", "reliable", "unreliable"]
+
+#: Seconds until a datagram counts as lost: where nothing may be, and where a plan says so.
+_PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
+#: Of the reliable part: messages, octets of each, and how many are under way at once.
+_MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
+
+
+class Lost(Exception):
+    """A datagram did not come back where it had to; the text says which."""
+
+
+@contextmanager
+def _end(kind: str, octets: int, port: int) -> Iterator[tuple[QP, CQ, MR, AH]]:
+    """Open a queue pair of this kind ("UD", "RD") with memory, and the way to the peer's."""
+    from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPCap, QPInitAttr, QPType
+
+    with ExitStack() as stack:
+        context = stack.enter_context(Context())
+        pd = stack.enter_context(PD(context))
+        cq = stack.enter_context(CQ(context, 256, channel=CompChannel(context)))
+        cap = QPCap(max_send_wr=4 * _DEPTH, max_recv_wr=4 * _DEPTH)
+        mr = stack.enter_context(MR(pd, octets))
+        qp = stack.enter_context(QP(pd, QPInitAttr(QPType[kind], scq=cq, cap=cap)))
+        ah = stack.enter_context(AH(pd, ("127.0.0.1", port)))
+        qp.to_rts()
+        yield qp, cq, mr, ah
+
+
+def unreliable(peer: Peer, lossy: bool) -> None:
+    """Send a UD datagram of each size there; where ``lossy``, some need not come back.
+
+    Raises:
+        Lost: one did not come back, and had to.
+
+    """
+    from siwarp.verbs import RecvWR, SendWR
+
+    show.heading("Datagrams over UD (iWARP on UDP), both ways through address handles")
+    told = peer.hear()
+    largest = told["size"]
+    sizes = [1 << n for n in range(largest.bit_length()) if 1 << n < largest] + [largest]
+    with _end("UD", 2 * largest, told["port"]) as (qp, cq, mr, ah):
+        show.tick(f"QP {qp.qp_num} here, QP {told['port']} there: their UDP ports; no connection")
+        into = RecvWR(1, sg=[mr.sge(largest, largest)])
+        qp.post_recv(into)
+        back = 0
+        for size in sizes:
+            out = os.urandom(size)
+            mr.write(out)
+            qp.post_send(SendWR(sg=[mr.sge(0, size)], ah=ah, send_flags=0))
+            if _answered(qp, cq, mr, into, out, ah.dest, _SHORT_PATIENCE if lossy else _PATIENCE):
+                back += 1
+            elif not lossy:
+                raise Lost(f"a datagram of {size} octets did not come back")
+        if lossy:
+            show.tick(f"{back} of {len(sizes)} came back, each equal; UD does not ask for the rest")
+        else:
+            show.tick(
+                f"{len(sizes)} sizes from 1 to {largest} octets, each equal when it came back"
+            )
+        _part(peer)
+
+
+def _answered(qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patience: float) -> bool:
+    """Whether this very message comes back in time; what comes late or twice is passed over."""
+    deadline = time.monotonic() + patience
+    while (left := deadline - time.monotonic()) > 0:
+        for wc in cq.wait(left, 1):
+            same = wc.ok and wc.source == source and mr.read(wc.byte_len, mr.length // 2) == out
+            qp.post_recv(into)
+            if same:
+                return True
+    return False
+
+
+def reliable(peer: Peer) -> None:
+    """Send RD messages there, many under way: all come back, once and in order.
+
+    Raises:
+        Lost: one did not, or another came in its place.
+
+    """
+    from siwarp.base import counters
+    from siwarp.verbs import RecvWR, SendWR, WCOpcode
+
+    show.heading("Reliable datagrams (RD): the same socket, but every message, once and in order")
+    port = peer.hear()["port"]
+    with _end("RD", 2 * _DEPTH * _OCTETS, port) as (qp, cq, mr, ah):
+        slots = range(0, _DEPTH * _OCTETS, _OCTETS)
+        far = _DEPTH * _OCTETS
+        recvs = [RecvWR(i, sg=[mr.sge(far + at, _OCTETS)]) for i, at in enumerate(slots)]
+        sends = [
+            SendWR(sg=[mr.sge(at, _OCTETS)], ah=ah, send_flags=2 if not at else 0) for at in slots
+        ]
+        qp.post_recv(recvs)
+        sent: list[bytes] = []
+        back = 0
+        with show.bar("messages", _MESSAGES) as step:
+            while back < _MESSAGES:
+                while len(sent) - back < _DEPTH and len(sent) < _MESSAGES:
+                    sent.append(os.urandom(_OCTETS))
+                    mr.write(sent[-1], offset=slots[(len(sent) - 1) % _DEPTH])
+                    qp.post_send(sends[(len(sent) - 1) % _DEPTH])
+                wcs = cq.wait(_PATIENCE, _DEPTH)
+                if not wcs:
+                    raise Lost(f"message {back} did not come back")
+                for wc in wcs:
+                    if wc.check().opcode != WCOpcode.RECV:
+                        continue
+                    if mr.read(wc.byte_len, far + slots[wc.wr_id]) != sent[back]:
+                        raise Lost(f"another message came back in the place of message {back}")
+                    qp.post_recv(recvs[wc.wr_id])
+                    back += 1
+                    step(1)
+        again = counters.read(os.getpid())["rd_retransmits"]
+        show.tick(
+            f"{_MESSAGES} messages of {_OCTETS} octets came back in order; "
+            f"{again} datagrams were sent again for that"
+        )
+        _part(peer)
+
+
+def _part(peer: Peer) -> None:
+    """Have the peer close first: what it has not heard acknowledged would fail there."""
+    peer.say("enough")
+    peer.hear()
