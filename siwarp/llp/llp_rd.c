@@ -382,6 +382,9 @@ static int next_event(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 {
 	struct siw_llp_rd_peer *peer;
 
+	/* A segment is waited for; what it acknowledged is told behind it. */
+	if (rd->offered && !(rd->offered->tell & ~SIW_RD_TELL_ACKED))
+		return offer(rd, event);
 	if (!siw_link_alone(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_llp_rd_peer, news);
 		*event = (struct siw_llp_rd_event){ .kind = news_of(peer), .peer = peer };
@@ -400,9 +403,14 @@ static int next_event(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 /* Nothing came: what is owed, and what is due. */
 static void when_empty(struct siw_llp_rd *rd)
 {
+	bool owed = !siw_link_alone(&rd->acks) &&
+		    siw_container(rd->acks.next, struct siw_llp_rd_peer, acks)->due_acks > 1;
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
+		return;
+	/* Each poll looks at the clock for the sockets: here it is read when there is something to do. */
+	if (!rd->blocked && !owed && siw_llp_sock_awaits_due(rd->sock))
 		return;
 	now = siw_now_ns();
 	while (!siw_link_alone(&rd->acks)) {

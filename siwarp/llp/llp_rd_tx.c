@@ -329,13 +329,24 @@ int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_le
 	return r;
 }
 
+/* Nothing to send, and the timer runs: pumping would change nothing. */
+static bool all_sent(const struct siw_llp_rd_peer *peer)
+{
+	const struct siw_rd_tx *tx = peer->tx;
+
+	return !tx || peer->una == peer->nxt ||
+	       (peer->state == SIW_RD_OPEN && tx->sent == peer->nxt && !tx->n_lost &&
+		peer->timer_ns != SIW_RD_NEVER);
+}
+
 int siw_llp_rd_flush(struct siw_llp_rd_peer *peer)
 {
 	struct siw_llp_rd *rd = peer->rd;
-	bool all;
+	bool all = true;
 
 	siw_lock(&rd->lock);
-	all = siw_llp_rd_pump(peer, siw_now_ns());
+	if (!all_sent(peer))
+		all = siw_llp_rd_pump(peer, siw_now_ns());
 	siw_unlock(&rd->lock);
 	return all;
 }

@@ -114,6 +114,11 @@ int siw_llp_sock_register(struct siw_llp_sock *sock);
 void siw_llp_sock_ready(struct siw_llp_sock *sock);
 /* Any thread: it is handed out at this time (base/clock.h) at the latest. Needs siw_llp_sock_timed(). */
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
+/* Such a time was set, and no poll has found it past. */
+static inline bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+{
+	return __atomic_load_n(&sock->due_ns, __ATOMIC_RELAXED) != UINT64_MAX;
+}
 void siw_llp_sock_timed(struct siw_llp_sock *sock);
 /* It has nothing: EAGAIN. */
 void siw_llp_sock_drained(struct siw_llp_sock *sock);

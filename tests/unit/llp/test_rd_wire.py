@@ -13,7 +13,7 @@ from _siwarp_layers import ffi, lib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.llp.conftest import Counters, setting
-from unit.llp.rd_kit import QKEY, Endpoint, Stranger, pump, run
+from unit.llp.rd_kit import ACKED, QKEY, SEGMENT, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType, bitmap
@@ -279,6 +279,24 @@ def test_an_acknowledgement_is_not_sent_by_itself_where_data_goes_back_at_once(m
     pong = s.hear(RDType.DATA)
     assert pong.body == b"pong" and pong.acknowledged == s.epoch + 1
     assert counters["rd_acks"] == 0
+
+
+def test_a_segment_comes_up_before_what_its_datagram_acknowledges(met):
+    e, s = met
+    peer = e.peer(s.address)
+    assert e.send(peer, b"ping") == 1
+    sent = s.hear(RDType.DATA)
+    s.say(RDType.DATA, acknowledged=(sent.psn + 1) & 0xFFFFFFFF, body=b"pong")
+    kinds: list[int] = []
+
+    def look() -> None:
+        if lib.siw_llp_port_poll(e.port, e.tokens, 4):
+            while e.recv():
+                kinds.append(e.event.kind)
+
+    run(lambda: len(kinds) == 2, also=look)
+    assert kinds == [SEGMENT, ACKED]
+    assert e.data() == [b"pong"] and lib.siw_llp_rd_accepted(peer) == 1
 
 
 # ---- acknowledgements that lie
