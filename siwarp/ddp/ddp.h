@@ -55,6 +55,7 @@ struct siw_ddp_waitset {
 	uint64_t due_ns;
 };
 int siw_ddp_port_poll(struct siw_ddp_port *port, void **tokens, int n);
+uint64_t siw_ddp_port_clock(const struct siw_ddp_port *port);
 int siw_ddp_port_arm(struct siw_ddp_port *port);
 void siw_ddp_port_disarm(struct siw_ddp_port *port);
 bool siw_ddp_port_armed(const struct siw_ddp_port *port);

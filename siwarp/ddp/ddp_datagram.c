@@ -74,6 +74,11 @@ int siw_ddp_port_poll(struct siw_ddp_port *port, void **tokens, int n)
 	return siw_llp_port_poll(port->llp, tokens, n);
 }
 
+uint64_t siw_ddp_port_clock(const struct siw_ddp_port *port)
+{
+	return siw_llp_port_clock(port->llp);
+}
+
 int siw_ddp_port_arm(struct siw_ddp_port *port)
 {
 	return siw_llp_port_arm(port->llp);

@@ -45,6 +45,8 @@ void siw_llp_port_close(struct siw_llp_port *port);
 
 /* Hands out up to n tokens of sockets that may have something: their count. Never waits. */
 int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n);
+/* The time (base/clock.h), as of the last poll if that read the clock: for what need not be exact. */
+uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
 
 /*
  * To sleep: arm (hot sockets go back into epoll; those that want to write are watched for that),

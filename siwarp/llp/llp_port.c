@@ -279,6 +279,8 @@ static void release_timed(struct siw_llp_port *port)
 {
 	uint64_t now = siw_now_ns(), due;
 
+	port->clock_ns = now;
+	port->clock_poll = port->polls;
 	if (now < __atomic_load_n(&port->timed_due, __ATOMIC_RELAXED))
 		return;
 	__atomic_store_n(&port->timed_due, UINT64_MAX, __ATOMIC_SEQ_CST);
@@ -439,6 +441,11 @@ int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
 	return done + hand_out_ring(port, tokens + done, n - done);
 }
 
+uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
+{
+	return port->clock_poll == port->polls ? port->clock_ns : siw_now_ns();
+}
+
 /* ---- arm, disarm ----------------------------------------------------------------------------- */
 
 int siw_llp_port_arm(struct siw_llp_port *port)
@@ -493,7 +500,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	siw_lock_init(&port->wish_lock);
 	port->fault_due = UINT64_MAX;
 	siw_link_init(&port->timed);
-	port->timed_due = UINT64_MAX;
+	port->timed_due = port->clock_poll = UINT64_MAX;
 	port->max_hot = (int)siw_settings()->hot_sockets;
 	port->owner = getpid();
 	port->wake_fd = siw_llp_event_open();

@@ -77,6 +77,8 @@ struct siw_llp_port {
 	uint32_t n_data;       /* sockets of data; those that are not hot are cold */
 	struct siw_link ring;
 	uint64_t asked_ns; /* when epoll was asked last, while cold ones want to know */
+	uint64_t clock_ns; /* when the poll of number clock_poll looked at the clock */
+	uint64_t clock_poll;
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
 	/* A leaf: a socket's want_write and what epoll watches for change together. */
 	siw_lock_t wish_lock;

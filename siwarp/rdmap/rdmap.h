@@ -48,6 +48,8 @@ struct siw_rdmap_waitset {
 int siw_rdmap_port_open(struct siw_rdmap_port **out);
 void siw_rdmap_port_close(struct siw_rdmap_port *port);
 int siw_rdmap_port_poll(struct siw_rdmap_port *port, void **tokens, int n);
+/* The time, as of the last poll if that read the clock. */
+uint64_t siw_rdmap_port_clock(const struct siw_rdmap_port *port);
 int siw_rdmap_port_arm(struct siw_rdmap_port *port);
 void siw_rdmap_port_disarm(struct siw_rdmap_port *port);
 bool siw_rdmap_port_armed(const struct siw_rdmap_port *port);

@@ -22,6 +22,11 @@ int siw_rdmap_port_poll(struct siw_rdmap_port *port, void **tokens, int n)
 	return siw_ddp_port_poll(ddp_port(port), tokens, n);
 }
 
+uint64_t siw_rdmap_port_clock(const struct siw_rdmap_port *port)
+{
+	return siw_ddp_port_clock((const struct siw_ddp_port *)port);
+}
+
 int siw_rdmap_port_arm(struct siw_rdmap_port *port)
 {
 	return siw_ddp_port_arm(ddp_port(port));

@@ -181,7 +181,7 @@ static void plan(struct siw_timed *timed, uint64_t now)
 
 static void tick(struct siw_context *ctx)
 {
-	uint64_t now = siw_now_ns(), next = UINT64_MAX;
+	uint64_t now = siw_rdmap_port_clock(ctx->port), next = UINT64_MAX;
 	struct siw_link turn;
 
 	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
