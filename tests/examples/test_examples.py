@@ -118,6 +118,12 @@ def test_ud_hello_is_answered(root: Path) -> None:
     assert client.startswith("'hello yourself' from ('127.0.0.1', ")
 
 
+def test_rd_many_counts_a_hundred_peers_on_one_queue_pair(root: Path) -> None:
+    server, client = two(python(root, "rd_many.py"))
+    assert client == "100 queue pairs added one each\n"
+    assert server == "100 were counted\n"
+
+
 def test_rc_write_read_reads_what_was_there_and_what_it_wrote(root: Path) -> None:
     server, client = two(python(root, "rc_write_read.py"))
     assert client == "read: what was here before\nread: what is here now\n"
