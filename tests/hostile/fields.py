@@ -10,8 +10,10 @@ from typing import Any
 from scapy.fields import (
     BitEnumField,
     BitField,
+    ByteEnumField,
     ByteField,
     ConditionalField,
+    FlagsField,
     IntField,
     LongField,
     PacketField,
@@ -19,6 +21,7 @@ from scapy.fields import (
     ShortField,
     StrFixedLenField,
     StrLenField,
+    X3BytesField,
 )
 from scapy.packet import Packet
 
@@ -51,13 +54,21 @@ def plain(field: Any) -> Any:
 def width(field: Any) -> int | None:
     """Bits of a number; ``None`` for a field that holds something else."""
     field = plain(field)
-    if isinstance(field, (BitField, BitEnumField)):
+    if isinstance(field, (BitField, BitEnumField, FlagsField)):
         return abs(int(field.size))
-    for kind, bits in ((ByteField, 8), (ShortField, 16), (IntField, 32), (LongField, 64)):
+    for kind, bits in (
+        (ByteField, 8),
+        (ByteEnumField, 8),
+        (ShortField, 16),
+        (IntField, 32),
+        (LongField, 64),
+    ):
         if isinstance(field, kind):
             return bits
     if type(field).__name__ == "XLEIntField":
         return 32
+    if isinstance(field, X3BytesField):
+        return 24
     assert isinstance(field, (PacketField, PacketLenField, StrFixedLenField, StrLenField)), (
         f"{field.name}: what values has a {type(field).__name__}?"
     )

@@ -1,4 +1,4 @@
-"""What RFC 5040 and 5041 say becomes of a segment, from its octets alone: written here once more.
+"""What RFC 5040, 5041 and 7306 say becomes of a segment, from its octets alone: written once more.
 
 A connection whose responder is ours; nothing was said on it yet but the initiator's first FPDU.
 """
@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from siwarp.inspect import DDP, DDPTagged, DDPUntagged, Opcode, ReadRequest
+from siwarp.inspect import (
+    DDP,
+    AtomicRequest,
+    AtomicResponse,
+    DDPTagged,
+    DDPUntagged,
+    Opcode,
+    ReadRequest,
+)
+from siwarp.inspect.names import AtomicCode
 
 Numbers = tuple[int, int, int]  # layer, type, code of a Terminate
 SEND_OPS = (Opcode.SEND, Opcode.SEND_SE)
+IMMEDIATES = (Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE)
 INVALIDATES = (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE)
 QUEUE = {
     Opcode.RDMA_READ_REQUEST: 1,
@@ -19,6 +29,11 @@ QUEUE = {
     Opcode.SEND_SE: 0,
     Opcode.SEND_SE_INVALIDATE: 0,
     Opcode.TERMINATE: 2,
+    # The private one is not spoken with a peer that is not known to be siwarp.
+    Opcode.IMMEDIATE: 0,
+    Opcode.IMMEDIATE_SE: 0,
+    Opcode.ATOMIC_REQUEST: 1,
+    Opcode.ATOMIC_RESPONSE: 3,
 }
 TAGGED = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
@@ -38,8 +53,9 @@ class State:
     stag: int
     start: int
     length: int
-    buffers: dict[int, int] = field(default_factory=lambda: {0: 200, 1: 28, 2: 256})
+    buffers: dict[int, int] = field(default_factory=lambda: {0: 200, 1: 52, 2: 256, 3: 12})
     reading: Reading | None = None
+    asking: int | None = None  # the number of an atomic of ours that the peer has not answered
 
 
 def in_region(state: State, to: int, length: int) -> int | None:
@@ -82,9 +98,59 @@ def judge(octets: bytes, state: State) -> Numbers | None:
         return judge_tagged(seg, payload, state)
     if seg.opcode in INVALIDATES:
         return 0, 1, 9  # no STag is bound to this stream
+    return judge_untagged(seg, payload, state)
+
+
+def judge_untagged(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
+    if seg.opcode in IMMEDIATES:
+        wrong = len(payload) != 8 if seg.l else len(payload) > 8
+        return (0, 2, 0xFF) if wrong else None
+    if seg.opcode == Opcode.ATOMIC_RESPONSE:
+        return judge_answer(seg, payload, state)
+    # The buffer was made for the longer of the two requests.
+    if seg.opcode == Opcode.RDMA_READ_REQUEST and len(payload) > 28:
+        return 1, 2, 5
     if seg.opcode == Opcode.RDMA_READ_REQUEST and seg.l:
         return judge_read(payload, state)
+    if seg.opcode == Opcode.ATOMIC_REQUEST and seg.l:
+        return judge_atomic(payload, state)
     return None
+
+
+def judge_answer(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
+    if state.asking is None:
+        return 0, 2, 6
+    if seg.l and (len(payload) != 12 or AtomicResponse(payload).request != state.asking):
+        return 0, 2, 0xFF
+    return None
+
+
+def judge_atomic(payload: bytes, state: State) -> Numbers | None:
+    if len(payload) != 52:
+        return 0, 2, 0xFF
+    asked = AtomicRequest(payload)
+    if asked.code not in (AtomicCode.FETCH_ADD, AtomicCode.CMP_SWAP):
+        return 0, 2, 6
+    if asked.stag != state.stag:
+        return 0, 1, 0
+    code = in_region(state, asked.to, 8)
+    if code is not None:
+        return 0, 1, AS_RDMAP[code]
+    return (0, 2, 7) if asked.to % 8 else None
+
+
+def after(word: int, asked: AtomicRequest) -> int:
+    """What an atomic leaves of a word (RFC 7306 section 5.1)."""
+    if asked.code == AtomicCode.CMP_SWAP:
+        if (asked.compare ^ word) & asked.compare_mask:
+            return word
+        return int(word & ~asked.mask | asked.data & asked.mask)
+    total, carry = 0, 0
+    for bit in range(64):  # a one in the mask ends a field: its carry goes nowhere
+        digit = (word >> bit & 1) + (asked.data >> bit & 1) + carry
+        total |= (digit & 1) << bit
+        carry = 0 if asked.mask >> bit & 1 else digit >> 1
+    return total
 
 
 def judge_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None:

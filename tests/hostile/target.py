@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from pathlib import Path
 
-from hostile.oracle import Numbers, Reading, State, judge
+from hostile.oracle import IMMEDIATES, Numbers, Reading, State, after, judge
 from hostile.peer import HELLO, RawPeer, accept_raw_with
 from scapy.packet import Packet, Raw
 from unit.verbs.rc_harness import READ, SEND, End, Wire
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
 
 from siwarp.cm import ConnParam
-from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, Opcode, ReadRequest, mark_stream
-from siwarp.verbs import MR, QPState, RecvWR, SendWR, WCStatus
+from siwarp.inspect import (
+    FPDU,
+    AtomicRequest,
+    AtomicResponse,
+    DDPTagged,
+    DDPUntagged,
+    Opcode,
+    ReadRequest,
+    mark_stream,
+)
+from siwarp.verbs import MR, QPState, RecvWR, SendWR, WCOpcode, WCStatus, WROpcode
 
 PAGE = 4096
 CANARY = 0xC7
@@ -177,8 +187,27 @@ class Session:
         if opcode == Opcode.RDMA_READ_REQUEST:
             self.answers(ReadRequest(payload))
             return self.alive(1)
+        if opcode == Opcode.ATOMIC_REQUEST:
+            self.does(AtomicRequest(payload))
+            return self.alive(1)
+        if opcode in IMMEDIATES:
+            (wc,) = poll(self.end.rcq)
+            assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, 0)
+            assert wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
+            self.taken += 1
+            return self.alive(2)
         self.received(payload)
         return self.alive(2)
+
+    def does(self, asked: AtomicRequest) -> None:
+        """The word is changed as it was asked for, and what was there comes back."""
+        at = PAGE + int(asked.to) - self.target.mr.addr
+        word = int.from_bytes(self.target.image[at : at + 8], sys.byteorder)
+        self.target.image[at : at + 8] = after(word, asked).to_bytes(8, sys.byteorder)
+        fpdu = self.peer.next_fpdu()
+        answer = fpdu.ulpdu[AtomicResponse]
+        assert fpdu.crc == fpdu.crc_expected()
+        assert (answer.request, answer.old) == (asked.request, word)
 
     def answers(self, read: ReadRequest) -> None:
         """The Read Response holds what was asked for, and goes where it was asked for."""
@@ -207,6 +236,36 @@ class Session:
         state = self.target.state()
         state.reading = Reading(int(request.sink_stag), length)
         return state
+
+    def atomic(self) -> State:
+        """Post a FetchAdd, take the request: what the oracle must know of it."""
+        sink = self.target.mr.sge(SINK, 8)
+        remote = self.target.mr.remote(0, 8)
+        add = WROpcode.ATOMIC_FETCH_AND_ADD
+        self.end.qp.post_send(SendWR(77, add, sg=[sink], remote=remote, compare_add=5))
+        request = self.peer.next_fpdu().ulpdu[AtomicRequest]
+        assert request.data == 5
+        state = self.target.state()
+        state.asking = int(request.request)
+        return state
+
+    def answer(self, segment: Packet, state: State, what: object) -> None:
+        """Send one segment as the answer to our atomic, and hold what follows to the oracle."""
+        octets = bytes(segment)
+        verdict = judge(octets, state)
+        try:
+            self.peer.send(FPDU(ulpdu=Raw(octets)))
+            (wc,) = poll(self.end.scq)
+            assert (wc.wr_id, wc.ok) == (77, verdict is None)
+            if verdict is not None:
+                self.terminated(verdict)
+            else:
+                old = int(AtomicResponse(octets[18:]).old)
+                self.target.expect(SINK, old.to_bytes(8, sys.byteorder))
+                self.alive(1)
+        except AssertionError as e:
+            raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
+        self.close()
 
     def respond(self, segment: Packet, state: State, what: object) -> None:
         """Send one segment as the answer to our Read, and hold what follows against the oracle."""

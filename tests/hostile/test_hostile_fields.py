@@ -9,20 +9,25 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 from hostile.fields import cases, field_of, layers, values, width
-from hostile.target import SINK, SOURCE, WRITES, Session, Target
+from hostile.target import PAGE, SINK, SOURCE, WRITES, Session, Target
 from scapy.packet import Packet, Raw
 from unit.verbs.verbs_harness import pattern
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import (
     FPDU,
+    AtomicRequest,
+    AtomicResponse,
     DDPTagged,
     DDPUntagged,
+    ImmediateData,
     Opcode,
+    PrivateHead,
     QuotedReadRequest,
     QuotedTagged,
     QuotedUntagged,
@@ -31,14 +36,19 @@ from siwarp.inspect import (
     crc32c,
 )
 from siwarp.inspect.mpa import Marker, mark_stream, pad_len
+from siwarp.inspect.names import AtomicCode
 
 #: Where each layer is tried.
 HERE = {
     "DDPUntagged", "DDPTagged", "ReadRequest", "Terminate", "QuotedTagged", "QuotedUntagged",
-    "QuotedReadRequest", "FPDU", "Marker",
+    "QuotedReadRequest", "FPDU", "Marker", "AtomicRequest", "AtomicResponse", "ImmediateData",
+    "PrivateHead",
 }  # fmt: skip
 IN_STARTUP = {"MPARequest", "MPAReply"}  # test_hostile_frames.py
 ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # test_hostile_datagrams.py
+ON_RD = {"RDDatagram"}  # tests/unit/llp/test_rd_wire.py
+ON_UC = {"LLPDatagram", "UCDatagram"}  # tests/unit/verbs/test_verbs_uc.py
+IN_RECORDS = {"RecordDatagram", "RecordHeader"}  # tests/unit/verbs/test_verbs_record.py
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +79,22 @@ def read(target: Target) -> Packet:
     )  # fmt: skip
 
 
+def atomic(target: Target, code: AtomicCode = AtomicCode.FETCH_ADD) -> Packet:
+    return DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / AtomicRequest(
+        code=code, request=7, stag=target.mr.rkey, to=target.mr.addr + SOURCE,
+        data=0x0102030405060708, mask=0xFF00FF00FF00FF00, compare_mask=0xFF,
+        compare=int.from_bytes(target.image[PAGE + SOURCE : PAGE + SOURCE + 8], sys.byteorder),
+    )  # fmt: skip
+
+
+def immediate() -> Packet:
+    return DDPUntagged(opcode=Opcode.IMMEDIATE, msn=1) / ImmediateData(data=0x01020304)
+
+
+def private() -> Packet:
+    return DDPUntagged(opcode=Opcode.PRIVATE, msn=1) / PrivateHead(data=7) / Raw(pattern(20))
+
+
 def terminate(**quoted: Packet) -> Packet:
     quoted = quoted or {"quoted_ddp": QuotedUntagged(opcode=1, qn=1, msn=1)}
     return DDPUntagged(opcode=Opcode.TERMINATE, qn=2, msn=1) / Terminate(
@@ -78,7 +104,7 @@ def terminate(**quoted: Packet) -> Packet:
 
 
 def test_no_layer_and_no_field_is_forgotten() -> None:
-    assert set(layers()) == HERE | IN_STARTUP | ON_DATAGRAMS
+    assert set(layers()) == HERE | IN_STARTUP | ON_DATAGRAMS | ON_RD | ON_UC | IN_RECORDS
     for layer in layers().values():
         for field in layer.fields_desc:
             width(field)  # fails for a kind of field that has no values here
@@ -136,6 +162,45 @@ def test_read_request(target: Target, layer: str, name: str) -> None:
         target.session().say(packet, f"read: {name}={value:#x}")
 
 
+@pytest.mark.parametrize("code", list(AtomicCode))
+@pytest.mark.parametrize(("layer", "name"), cases("AtomicRequest"))
+def test_atomic_request(target: Target, layer: str, name: str, code: AtomicCode) -> None:
+    for value, packet in changed(atomic(target, code), layer, name):
+        target.session().say(packet, f"atomic: {name}={value:#x}")
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("AtomicResponse"))
+def test_atomic_response(target: Target, layer: str, name: str) -> None:
+    session = target.session()
+    asking = session.atomic().asking
+    session.peer.close()
+    session.close()
+    base = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=3, msn=1) / AtomicResponse(request=asking)
+    for value, packet in changed(base, layer, name):
+        session = target.session()
+        session.answer(packet, session.atomic(), f"answer: {name}={value:#x}")
+
+
+@pytest.mark.parametrize("of", ["atomic", "immediate"])
+@pytest.mark.parametrize(("layer", "name"), cases("DDPUntagged"))
+def test_untagged_header_of_rfc_7306(target: Target, layer: str, name: str, of: str) -> None:
+    base = atomic(target) if of == "atomic" else immediate()
+    for value, packet in changed(base, layer, name):
+        target.session().say(packet, f"{of}: {name}={value:#x}")
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("ImmediateData"))
+def test_immediate_data(target: Target, layer: str, name: str) -> None:
+    for value, packet in changed(immediate(), layer, name):
+        target.session().say(packet, f"immediate: {name}={value:#x}")
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("PrivateHead"))
+def test_a_private_message_is_nobodys_here(target: Target, layer: str, name: str) -> None:
+    for value, packet in changed(private(), layer, name):
+        target.session().say(packet, f"private: {name}={value:#x}")
+
+
 @pytest.mark.parametrize(
     ("layer", "name"), cases("Terminate", "QuotedUntagged", "QuotedTagged", "QuotedReadRequest")
 )
@@ -157,7 +222,7 @@ def test_terminate_and_what_it_quotes(target: Target, layer: str, name: str) -> 
 # ---- lengths
 
 
-@pytest.mark.parametrize("of", ["send", "write", "read", "terminate"])
+@pytest.mark.parametrize("of", ["send", "write", "read", "terminate", "atomic", "immediate"])
 def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
     """The FPDU is sound; what it holds ends too early."""
     whole = bytes(
@@ -166,6 +231,8 @@ def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
             "write": write(target, 6),
             "read": read(target),
             "terminate": terminate(),
+            "atomic": atomic(target),
+            "immediate": immediate(),
         }[of]
     )
     for n in range(1, len(whole) + 1):
