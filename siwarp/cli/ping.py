@@ -144,13 +144,14 @@ class _DatagramPinger:
             addr = None if device else (source, 0)
             policy = ErrorPolicy.MESSAGE
             kind_of = QPType[kind.upper()]
+            slots = 8
+            # Before the queue pair, so that they are closed after it: it may be using them still.
+            self._mr = part(MR(pd, size * (slots + 1)))
+            ah = part(AH(pd, dest))
             qp = part(QP(pd, QPInitAttr(kind_of, scq=cq, addr=addr, error_policy=policy)))
             qp.to_rts()
-            slots = 8
-            self._mr = part(MR(pd, size * (slots + 1)))
             recvs = [RecvWR(i, sg=[self._mr.sge((i + 1) * size, size)]) for i in range(slots)]
             qp.post_recv(recvs)
-            ah = part(AH(pd, dest))
         except BaseException:
             self._parts.close()
             raise

@@ -395,7 +395,7 @@ MAKING: list[Row] = [
         lambda w: QP(w.pd, QPInitAttr(9, scq=w.cq)),
         Plain,
         EINVAL,
-        "QPType.RC, UC or UD",
+        "QPType.RC, UC, UD or RD",
     ),
     (
         "a QP on a CQ of another device",
