@@ -220,9 +220,9 @@ def test_misuse_of_windows_is_told_by_errno_and_class_and_with_what_to_do(
 
 
 def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(world: World) -> None:
-    end = world.connected()
-    MW(world.pd).bind(end.qp, world.rig.mr(64))
-    wc = poll(end.scq)[0]
+    both = ends(world)
+    MW(world.pd).bind(both[0].qp, world.rig.mr(64))
+    wc = poll(both[0].scq)[0]
     assert wc.status == WCStatus.MW_BIND_ERR
     with pytest.raises(Plain, match=r"MW_BIND_ERR.*AccessFlag\.MW_BIND") as caught:
         wc.check()
