@@ -8,6 +8,7 @@ import contextlib
 import errno
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -208,14 +209,14 @@ async def _numeric(host: str, port: int) -> str:
 U = TypeVar("U", bound="User")
 
 
-class User:
+class User(ABC):
     """What stands on a source: ``async with`` closes it."""
 
     _source: Source
 
+    @abstractmethod
     def abandon(self) -> None:
         """Close at once, without waiting for the device if this was its last user."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         """Close as ``abandon`` does, and wait for the device if this was its last user."""

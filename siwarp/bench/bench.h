@@ -71,6 +71,9 @@ struct siw_bench_buf {
 /* ---- bench_util.c */
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+/* Die, saying what failed, on a negative errno value and on NULL (errno says why): else that object. */
+void siw_bench_check(int r, const char *what);
+void *siw_bench_made(void *object, const char *what);
 uint64_t siw_bench_now(void); /* ns */
 void siw_bench_pin(int cpu);
 /* Raises the soft limit of descriptors to the hard one, and dies if that is too low for n sockets. */

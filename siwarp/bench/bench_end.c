@@ -10,19 +10,6 @@
 #define OWN_QKEY   0x80000000u
 #define CM_WAIT_MS 5000
 
-static void check(int r, const char *what)
-{
-	if (r < 0)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
-}
-
-static void *made(void *object, const char *what)
-{
-	if (!object)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
-	return object;
-}
-
 /* ---- posting and waiting -------------------------------------------------------------------------- */
 
 void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot)
@@ -32,7 +19,7 @@ void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot)
 			       .lkey = e->mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	check(siw_post_recv(e->qp, &wr, &bad), "posting a receive");
+	siw_bench_check(siw_post_recv(e->qp, &wr, &bad), "posting a receive");
 }
 
 static void post(struct siw_bench_end *e, struct siw_send_wr *wr)
@@ -41,7 +28,7 @@ static void post(struct siw_bench_end *e, struct siw_send_wr *wr)
 
 	if (++e->posted % SIW_BENCH_SIGNAL_EVERY == 0)
 		wr->send_flags |= SIW_SEND_SIGNALED;
-	check(siw_post_send(e->qp, wr, &bad), "posting a send");
+	siw_bench_check(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
 
 void siw_bench_address(const struct siw_bench_end *e, struct siw_send_wr *wr)
@@ -86,7 +73,7 @@ int siw_bench_poll(struct siw_bench_end *e, struct siw_wc *wc, int max)
 {
 	int n = siw_poll_cq(e->cq, max, wc);
 
-	check(n, "polling");
+	siw_bench_check(n, "polling");
 	for (int i = 0; i < n; i++)
 		if (wc[i].status != SIW_WC_SUCCESS)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s (0x%06x)",
@@ -102,7 +89,7 @@ static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max
 	struct siw_cq *cq;
 	int r;
 
-	check(siw_req_notify_cq(e->cq, 0), "arming the queue");
+	siw_bench_check(siw_req_notify_cq(e->cq, 0), "arming the queue");
 	*n = siw_bench_poll(e, wc, max);
 	if (*n)
 		return true;
@@ -111,7 +98,7 @@ static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max
 	while (r == -EINTR);
 	if (r == -EAGAIN)
 		return false;
-	check(r, "waiting for an event");
+	siw_bench_check(r, "waiting for an event");
 	siw_ack_cq_events(cq, 1);
 	return true;
 }
@@ -187,7 +174,7 @@ static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 
 	if (!e->o->rc)
 		init.addr = *loopback;
-	e->qp = made(siw_create_qp(e->pd, &init), "a queue pair");
+	e->qp = siw_bench_made(siw_create_qp(e->pd, &init), "a queue pair");
 }
 
 static void post_all(struct siw_bench_end *e)
@@ -203,14 +190,14 @@ static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
-		check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+		siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
 	}
 	post_all(e);
-	check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
+	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
 	a->port_be = htons(e->peer.port);
-	e->ah = made(siw_create_ah(e->pd, a), "an address handle");
+	e->ah = siw_bench_made(siw_create_ah(e->pd, a), "an address handle");
 }
 
 /* As UD, and to RTR each end tells its queue pair who the other is; neither sends before both are there. */
@@ -219,23 +206,24 @@ static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 
 	make_qp(e, a);
-	check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
 	post_all(e);
-	check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
+	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
 	attr.ah_addr = *a;
 	attr.ah_addr.port_be = htons(e->peer.port);
 	attr.qp_state = SIW_QPS_RTR;
-	check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV), "connecting the queue pair");
+	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
+			"connecting the queue pair");
 	attr.qp_state = SIW_QPS_RTS;
-	check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
 	siw_bench_swap(e->o->ctl, 0);
 }
 
 static void expect(struct siw_bench_end *e, struct siw_cm_event *event, int type)
 {
-	check(siw_cm_get_event(e->cm, event, CM_WAIT_MS), "waiting for the connection");
+	siw_bench_check(siw_cm_get_event(e->cm, event, CM_WAIT_MS), "waiting for the connection");
 	if (event->event != type)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s (%s)",
 			      siw_cm_event_str(event->event), strerror(-event->status));
@@ -246,17 +234,17 @@ static void open_rc_server(struct siw_bench_end *e, struct siw_bench_hello *mine
 {
 	struct siw_cm_event event;
 
-	e->listener = made(siw_cm_create_id(e->cm, NULL), "a CM id");
-	check(siw_cm_listen(e->listener, a, 1), "listening");
-	check(siw_cm_addr(e->listener, a, NULL), "the listener's address");
+	e->listener = siw_bench_made(siw_cm_create_id(e->cm, NULL), "a CM id");
+	siw_bench_check(siw_cm_listen(e->listener, a, 1), "listening");
+	siw_bench_check(siw_cm_addr(e->listener, a, NULL), "the listener's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
 	expect(e, &event, SIW_CM_CONNECT_REQUEST);
 	e->id = event.id;
 	make_qp(e, a);
-	check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
+	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
 	post_all(e);
-	check(siw_cm_accept(e->id, NULL), "accepting");
+	siw_bench_check(siw_cm_accept(e->id, NULL), "accepting");
 	expect(e, &event, SIW_CM_ESTABLISHED);
 }
 
@@ -267,12 +255,12 @@ static void open_rc_client(struct siw_bench_end *e, struct siw_bench_hello *mine
 	struct siw_cm_event event;
 
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	e->id = made(siw_cm_create_id(e->cm, NULL), "a CM id");
+	e->id = siw_bench_made(siw_cm_create_id(e->cm, NULL), "a CM id");
 	make_qp(e, a);
-	check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
+	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
 	post_all(e);
 	a->port_be = htons(e->peer.port);
-	check(siw_cm_connect(e->id, a, NULL, &param), "connecting");
+	siw_bench_check(siw_cm_connect(e->id, a, NULL, &param), "connecting");
 	expect(e, &event, SIW_CM_ESTABLISHED);
 }
 
@@ -282,15 +270,16 @@ static void open_idle(struct siw_bench_end *e)
 	struct siw_qp *own = e->qp;
 	struct siw_addr a;
 
-	e->idle = made(calloc(e->o->idle, sizeof(*e->idle)), "the idle queue pairs");
-	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	e->idle = siw_bench_made(calloc(e->o->idle, sizeof(*e->idle)), "the idle queue pairs");
+	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
 	for (uint32_t i = 0; i < e->o->idle; i++) {
 		make_qp(e, &a);
 		e->idle[i] = e->qp;
 		for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 			struct siw_qp_attr attr = { .qp_state = s };
 
-			check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+			siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+					"moving the queue pair");
 		}
 		siw_bench_post_recv(e, 0);
 	}
@@ -306,21 +295,23 @@ void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o,
 
 	memset(e, 0, sizeof(*e));
 	e->o = o;
-	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
 	siw_bench_buf_make(&e->buf, o->size, slots);
-	e->context = made(siw_open_device_by_addr(&a), "opening the device");
-	e->pd = made(siw_alloc_pd(e->context), "a protection domain");
+	e->context = siw_bench_made(siw_open_device_by_addr(&a), "opening the device");
+	e->pd = siw_bench_made(siw_alloc_pd(e->context), "a protection domain");
 	if (o->event)
-		e->channel = made(siw_create_comp_channel(e->context), "a completion channel");
-	e->cq = made(siw_create_cq(e->context, (int)(2 * slots + 2 * o->depth + 128), NULL,
-				   e->channel, 0),
-		     "a completion queue");
-	e->mr = made(siw_reg_mr(e->pd, e->buf.base, e->buf.length, access), "registering");
+		e->channel =
+			siw_bench_made(siw_create_comp_channel(e->context), "a completion channel");
+	e->cq = siw_bench_made(siw_create_cq(e->context, (int)(2 * slots + 2 * o->depth + 128),
+					     NULL, e->channel, 0),
+			       "a completion queue");
+	e->mr = siw_bench_made(siw_reg_mr(e->pd, e->buf.base, e->buf.length, access),
+			       "registering");
 	mine.rkey = e->mr->rkey;
 	mine.addr = (uintptr_t)e->buf.base;
 	mine.length = e->buf.length;
 	if (o->rc) {
-		e->cm = made(siw_cm_create_channel(e->context), "a CM channel");
+		e->cm = siw_bench_made(siw_cm_create_channel(e->context), "a CM channel");
 		if (o->server)
 			open_rc_server(e, &mine, &a);
 		else
@@ -339,23 +330,23 @@ void siw_bench_end_close(struct siw_bench_end *e)
 {
 	if (e->o->rc) {
 		siw_cm_disconnect(e->id);
-		check(siw_cm_destroy_id(e->id), "destroying the CM id");
+		siw_bench_check(siw_cm_destroy_id(e->id), "destroying the CM id");
 		if (e->listener)
-			check(siw_cm_destroy_id(e->listener), "destroying the listener");
+			siw_bench_check(siw_cm_destroy_id(e->listener), "destroying the listener");
 	} else if (e->ah) {
-		check(siw_destroy_ah(e->ah), "destroying the address handle");
+		siw_bench_check(siw_destroy_ah(e->ah), "destroying the address handle");
 	}
-	check(siw_destroy_qp(e->qp), "destroying the queue pair");
+	siw_bench_check(siw_destroy_qp(e->qp), "destroying the queue pair");
 	for (uint32_t i = 0; i < e->o->idle; i++)
-		check(siw_destroy_qp(e->idle[i]), "destroying an idle queue pair");
+		siw_bench_check(siw_destroy_qp(e->idle[i]), "destroying an idle queue pair");
 	free(e->idle);
-	check(siw_dereg_mr(e->mr), "deregistering");
-	check(siw_destroy_cq(e->cq), "destroying the completion queue");
+	siw_bench_check(siw_dereg_mr(e->mr), "deregistering");
+	siw_bench_check(siw_destroy_cq(e->cq), "destroying the completion queue");
 	if (e->channel)
-		check(siw_destroy_comp_channel(e->channel), "destroying the channel");
+		siw_bench_check(siw_destroy_comp_channel(e->channel), "destroying the channel");
 	if (e->cm)
-		check(siw_cm_destroy_channel(e->cm), "destroying the CM channel");
-	check(siw_dealloc_pd(e->pd), "freeing the protection domain");
-	check(siw_close_device(e->context), "closing the device");
+		siw_bench_check(siw_cm_destroy_channel(e->cm), "destroying the CM channel");
+	siw_bench_check(siw_dealloc_pd(e->pd), "freeing the protection domain");
+	siw_bench_check(siw_close_device(e->context), "closing the device");
 	siw_bench_buf_free(&e->buf);
 }

@@ -5,7 +5,6 @@
  * an end, one CQ for all. The program's figure is the whole round trip of a quiet QP.
  */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,19 +43,6 @@ struct crowd {
 	uint32_t served;	  /* server: quiet messages answered */
 };
 
-static void check(int r, const char *what)
-{
-	if (r < 0)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
-}
-
-static void *made(void *object, const char *what)
-{
-	if (!object)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
-	return object;
-}
-
 /* ---- requests: wr_id is the QP's number, then the slot ------------------------------------------- */
 
 static void post_recv(struct crowd *c, uint32_t number, uint32_t slot)
@@ -68,7 +54,7 @@ static void post_recv(struct crowd *c, uint32_t number, uint32_t slot)
 	struct siw_recv_wr *bad,
 		wr = { .wr_id = (uint64_t)number << 32 | slot, .sg_list = &sge, .num_sge = 1 };
 
-	check(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
+	siw_bench_check(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
 }
 
 static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool signalled)
@@ -86,7 +72,7 @@ static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool sign
 		wr.wr.ud.ah = one->ah;
 		wr.wr.ud.remote_qkey = OWN_QKEY;
 	}
-	check(siw_post_send(one->qp, &wr, &bad), "posting a send");
+	siw_bench_check(siw_post_send(one->qp, &wr, &bad), "posting a send");
 }
 
 /* ---- the flood ------------------------------------------------------------------------------------ */
@@ -142,7 +128,7 @@ static void look(struct crowd *c)
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	int n = siw_poll_cq(c->cq, SIW_BENCH_BATCH, wc);
 
-	check(n, "polling");
+	siw_bench_check(n, "polling");
 	for (int i = 0; i < n; i++)
 		take(c, &wc[i]);
 	if (n)
@@ -197,8 +183,8 @@ static void make_qp(struct crowd *c, uint32_t number)
 				     : siw_bench_slot(&c->buf, flood_slots(c->o)) +
 					       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
 	if (!c->o->rc)
-		check(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
-	one->qp = made(siw_create_qp(c->pd, &init), "a queue pair");
+		siw_bench_check(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
+	one->qp = siw_bench_made(siw_create_qp(c->pd, &init), "a queue pair");
 }
 
 static void post_all(struct crowd *c, uint32_t number)
@@ -218,19 +204,20 @@ static void open_ud(struct crowd *c, uint32_t number)
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
-		check(siw_modify_qp(one->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+		siw_bench_check(siw_modify_qp(one->qp, &attr, SIW_QP_STATE),
+				"moving the queue pair");
 	}
 	post_all(c, number);
-	check(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
+	siw_bench_check(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
 	a.port_be = htons((uint16_t)siw_bench_swap(c->o->ctl, ntohs(a.port_be)));
-	one->ah = made(siw_create_ah(c->pd, &a), "an address handle");
+	one->ah = siw_bench_made(siw_create_ah(c->pd, &a), "an address handle");
 }
 
 static struct siw_cm_id *expect(struct crowd *c, int type)
 {
 	struct siw_cm_event event;
 
-	check(siw_cm_get_event(c->cm, &event, CM_WAIT_MS), "waiting for the connection");
+	siw_bench_check(siw_cm_get_event(c->cm, &event, CM_WAIT_MS), "waiting for the connection");
 	if (event.event != type)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s (%s)",
 			      siw_cm_event_str(event.event), strerror(-event.status));
@@ -241,10 +228,10 @@ static uint16_t listen_rc(struct crowd *c)
 {
 	struct siw_addr a;
 
-	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
-	c->listener = made(siw_cm_create_id(c->cm, NULL), "a CM id");
-	check(siw_cm_listen(c->listener, &a, 1), "listening");
-	check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
+	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	c->listener = siw_bench_made(siw_cm_create_id(c->cm, NULL), "a CM id");
+	siw_bench_check(siw_cm_listen(c->listener, &a, 1), "listening");
+	siw_bench_check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
 	return ntohs(a.port_be);
 }
 
@@ -254,15 +241,15 @@ static void open_rc(struct crowd *c, uint32_t number, uint16_t port)
 	struct siw_addr a;
 
 	one->id = c->o->server ? expect(c, SIW_CM_CONNECT_REQUEST)
-			       : made(siw_cm_create_id(c->cm, NULL), "a CM id");
+			       : siw_bench_made(siw_cm_create_id(c->cm, NULL), "a CM id");
 	make_qp(c, number);
-	check(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
+	siw_bench_check(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
 	post_all(c, number);
-	check(siw_addr_parse("127.0.0.1", port, &a), "the address");
+	siw_bench_check(siw_addr_parse("127.0.0.1", port, &a), "the address");
 	if (c->o->server)
-		check(siw_cm_accept(one->id, NULL), "accepting");
+		siw_bench_check(siw_cm_accept(one->id, NULL), "accepting");
 	else
-		check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
+		siw_bench_check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
 	expect(c, SIW_CM_ESTABLISHED);
 	/* The next one's request could come before the word that this one is established. */
 	siw_bench_swap(c->o->ctl, 0);
@@ -277,15 +264,17 @@ static void open_all(struct crowd *c)
 
 	siw_bench_need_fds(QUIET + 1);
 	siw_bench_buf_make(&c->buf, c->o->size, slots + (uint32_t)quiet);
-	check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
-	c->context = made(siw_open_device_by_addr(&a), "opening the device");
-	c->pd = made(siw_alloc_pd(c->context), "a protection domain");
-	c->cq = made(siw_create_cq(c->context, (int)(4 * slots + 16 * QUIET + 256), NULL, NULL, 0),
-		     "a completion queue");
-	c->mr = made(siw_reg_mr(c->pd, c->buf.base, c->buf.length, SIW_ACCESS_LOCAL_WRITE),
-		     "registering");
+	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	c->context = siw_bench_made(siw_open_device_by_addr(&a), "opening the device");
+	c->pd = siw_bench_made(siw_alloc_pd(c->context), "a protection domain");
+	c->cq = siw_bench_made(siw_create_cq(c->context, (int)(4 * slots + 16 * QUIET + 256), NULL,
+					     NULL, 0),
+			       "a completion queue");
+	c->mr = siw_bench_made(siw_reg_mr(c->pd, c->buf.base, c->buf.length,
+					  SIW_ACCESS_LOCAL_WRITE),
+			       "registering");
 	if (c->o->rc) {
-		c->cm = made(siw_cm_create_channel(c->context), "a CM channel");
+		c->cm = siw_bench_made(siw_cm_create_channel(c->context), "a CM channel");
 		port = (uint16_t)siw_bench_swap(c->o->ctl, c->o->server ? listen_rc(c) : 0);
 	}
 	for (uint32_t i = 0; i <= QUIET; i++) {
@@ -303,26 +292,26 @@ static void close_all(struct crowd *c)
 		struct one *one = &c->all[i];
 
 		if (one->id)
-			check(siw_cm_destroy_id(one->id), "destroying the CM id");
+			siw_bench_check(siw_cm_destroy_id(one->id), "destroying the CM id");
 		if (one->ah)
-			check(siw_destroy_ah(one->ah), "destroying the address handle");
-		check(siw_destroy_qp(one->qp), "destroying the queue pair");
+			siw_bench_check(siw_destroy_ah(one->ah), "destroying the address handle");
+		siw_bench_check(siw_destroy_qp(one->qp), "destroying the queue pair");
 	}
 	if (c->listener)
-		check(siw_cm_destroy_id(c->listener), "destroying the listener");
+		siw_bench_check(siw_cm_destroy_id(c->listener), "destroying the listener");
 	if (c->cm)
-		check(siw_cm_destroy_channel(c->cm), "destroying the CM channel");
-	check(siw_dereg_mr(c->mr), "deregistering");
-	check(siw_destroy_cq(c->cq), "destroying the completion queue");
-	check(siw_dealloc_pd(c->pd), "freeing the protection domain");
-	check(siw_close_device(c->context), "closing the device");
+		siw_bench_check(siw_cm_destroy_channel(c->cm), "destroying the CM channel");
+	siw_bench_check(siw_dereg_mr(c->mr), "deregistering");
+	siw_bench_check(siw_destroy_cq(c->cq), "destroying the completion queue");
+	siw_bench_check(siw_dealloc_pd(c->pd), "freeing the protection domain");
+	siw_bench_check(siw_close_device(c->context), "closing the device");
 	siw_bench_buf_free(&c->buf);
 }
 
 void siw_bench_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	struct crowd *c = made(calloc(1, sizeof(*c)), "the queue pairs");
-	uint64_t *ns = made(calloc(o->iters, sizeof(*ns)), "the samples");
+	struct crowd *c = siw_bench_made(calloc(1, sizeof(*c)), "the queue pairs");
+	uint64_t *ns = siw_bench_made(calloc(o->iters, sizeof(*ns)), "the samples");
 
 	c->o = o;
 	open_all(c);

@@ -10,7 +10,6 @@
  */
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <linux/sock_diag.h>
 #include <malloc.h>
 #include <signal.h>
@@ -51,19 +50,6 @@ struct end {
 	struct siw_cm_id **ids;
 };
 
-static void check(int r, const char *what)
-{
-	if (r < 0)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
-}
-
-static void *made(void *object, const char *what)
-{
-	if (!object)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
-	return object;
-}
-
 static bool connected(const struct end *e)
 {
 	return !strcmp(e->qp, "rc");
@@ -85,7 +71,8 @@ static bool at_once(const struct end *e)
 /* Octets of this process: its own, and its share of what it has in common with others. */
 static uint64_t own_pss(void)
 {
-	FILE *file = made(fopen("/proc/self/smaps_rollup", "r"), "/proc/self/smaps_rollup");
+	FILE *file =
+		siw_bench_made(fopen("/proc/self/smaps_rollup", "r"), "/proc/self/smaps_rollup");
 	unsigned long long kib = 0;
 	char line[256];
 
@@ -116,7 +103,7 @@ static int64_t of_socket(int fd)
 /* The same for all of this process's, and how many sockets it has. */
 static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
 {
-	DIR *fds = made(opendir("/proc/self/fd"), "/proc/self/fd");
+	DIR *fds = siw_bench_made(opendir("/proc/self/fd"), "/proc/self/fd");
 	struct dirent *entry;
 	uint64_t octets = 0;
 
@@ -142,14 +129,15 @@ static void open_end(struct end *e, uint32_t cqe)
 	struct siw_addr loopback;
 
 	siw_addr_parse("127.0.0.1", 0, &loopback);
-	e->context = made(siw_open_device_by_addr(&loopback), "the loopback device");
-	e->pd = made(siw_alloc_pd(e->context), "a protection domain");
-	e->cq = made(siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0),
-		     "a completion queue");
-	e->memory = made(calloc(1, MESSAGE), "memory");
-	e->mr = made(siw_reg_mr(e->pd, e->memory, MESSAGE, SIW_ACCESS_LOCAL_WRITE), "a region");
+	e->context = siw_bench_made(siw_open_device_by_addr(&loopback), "the loopback device");
+	e->pd = siw_bench_made(siw_alloc_pd(e->context), "a protection domain");
+	e->cq = siw_bench_made(siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0),
+			       "a completion queue");
+	e->memory = siw_bench_made(calloc(1, MESSAGE), "memory");
+	e->mr = siw_bench_made(siw_reg_mr(e->pd, e->memory, MESSAGE, SIW_ACCESS_LOCAL_WRITE),
+			       "a region");
 	if (connected(e))
-		e->cm = made(siw_cm_create_channel(e->context), "a channel");
+		e->cm = siw_bench_made(siw_cm_create_channel(e->context), "a channel");
 }
 
 static struct siw_qp *make_qp(struct end *e, uint32_t sends)
@@ -165,10 +153,11 @@ static struct siw_qp *make_qp(struct end *e, uint32_t sends)
 	struct siw_qp *qp;
 
 	siw_addr_parse("127.0.0.1", 0, &init.addr);
-	qp = made(siw_create_qp(e->pd, &init), "a queue pair");
+	qp = siw_bench_made(siw_create_qp(e->pd, &init), "a queue pair");
 	for (int s = SIW_QPS_INIT; !connected(e) && s <= SIW_QPS_RTS; s++)
-		check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s }, SIW_QP_STATE),
-		      "moving the queue pair");
+		siw_bench_check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s },
+					      SIW_QP_STATE),
+				"moving the queue pair");
 	return qp;
 }
 
@@ -177,14 +166,14 @@ static void post_recv(struct end *e, struct siw_qp *qp)
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
 
-	check(siw_post_recv(qp, &wr, &bad), "posting a receive");
+	siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
 }
 
 static uint16_t port_of(struct siw_qp *qp)
 {
 	struct siw_addr a;
 
-	check(siw_qp_addr(qp, &a, NULL), "the queue pair's address");
+	siw_bench_check(siw_qp_addr(qp, &a, NULL), "the queue pair's address");
 	return ntohs(a.port_be);
 }
 
@@ -204,25 +193,26 @@ static void accept_one(struct end *e, struct siw_cm_id *id)
 {
 	struct siw_qp *qp = make_qp(e, RING);
 
-	check(siw_cm_bind_qp(id, qp), "binding");
+	siw_bench_check(siw_cm_bind_qp(id, qp), "binding");
 	post_recv(e, qp);
-	check(siw_cm_accept(id, NULL), "accepting");
+	siw_bench_check(siw_cm_accept(id, NULL), "accepting");
 }
 
 static void have_connected_peers(struct end *e)
 {
-	struct siw_cm_id *listener = made(siw_cm_create_id(e->cm, NULL), "an id");
+	struct siw_cm_id *listener = siw_bench_made(siw_cm_create_id(e->cm, NULL), "an id");
 	struct siw_addr a;
 	uint32_t there = 0;
 
 	siw_addr_parse("127.0.0.1", 0, &a);
-	check(siw_cm_listen(listener, &a, BACKLOG), "listening");
-	check(siw_cm_addr(listener, &a, NULL), "the listener's address");
+	siw_bench_check(siw_cm_listen(listener, &a, BACKLOG), "listening");
+	siw_bench_check(siw_cm_addr(listener, &a, NULL), "the listener's address");
 	siw_bench_swap(e->ctl, ntohs(a.port_be));
 	while (there < e->peers) {
 		struct siw_cm_event event;
 
-		check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS), "waiting for a connection");
+		siw_bench_check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
+				"waiting for a connection");
 		if (event.event == SIW_CM_CONNECT_REQUEST)
 			accept_one(e, event.id);
 		else if (event.event == SIW_CM_ESTABLISHED)
@@ -251,7 +241,7 @@ static void meet_datagram_peers(struct end *e)
 	e->qps[0] = make_qp(e, reliable(e) && e->peers > RING ? e->peers : RING);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
-		e->ahs[i] = made(siw_create_ah(e->pd, &a), "an address handle");
+		e->ahs[i] = siw_bench_made(siw_create_ah(e->pd, &a), "an address handle");
 	}
 }
 
@@ -264,11 +254,12 @@ static void meet_connected_peers(struct end *e)
 	for (uint32_t i = 0; i < e->peers; i++) {
 		struct siw_cm_event event;
 
-		e->ids[i] = made(siw_cm_create_id(e->cm, NULL), "an id");
+		e->ids[i] = siw_bench_made(siw_cm_create_id(e->cm, NULL), "an id");
 		e->qps[i] = make_qp(e, RING);
-		check(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
-		check(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
-		check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS), "waiting for the connection");
+		siw_bench_check(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
+		siw_bench_check(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
+		siw_bench_check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
+				"waiting for the connection");
 		if (event.event != SIW_CM_ESTABLISHED)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "connection %u: %s", i,
 				      siw_cm_event_str(event.event));
@@ -287,7 +278,8 @@ static void send_to(struct end *e, uint32_t peer, int flags)
 		wr.wr.ud.ah = e->ahs[peer];
 		wr.wr.ud.remote_qkey = OWN_QKEY;
 	}
-	check(siw_post_send(connected(e) ? e->qps[peer] : e->qps[0], &wr, &bad), "posting a send");
+	siw_bench_check(siw_post_send(connected(e) ? e->qps[peer] : e->qps[0], &wr, &bad),
+			"posting a send");
 }
 
 static void await_completion(struct end *e)
@@ -299,7 +291,7 @@ static void await_completion(struct end *e)
 	while (!(n = siw_poll_cq(e->cq, 1, &wc)))
 		if (siw_bench_idle(&guard))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a request does not complete");
-	check(n, "polling");
+	siw_bench_check(n, "polling");
 	if (wc.status != SIW_WC_SUCCESS)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s",
 			      siw_wc_status_str(wc.status));
@@ -334,7 +326,8 @@ static void be_measured(struct end *e)
 	idle_kernel = of_sockets(e, &sockets);
 	/* Room for all, but not before: what has been used of a queue once is memory, too. */
 	if (!at_once(e))
-		check(siw_resize_cq(e->cq, (int)e->peers + RING), "a larger completion queue");
+		siw_bench_check(siw_resize_cq(e->cq, (int)e->peers + RING),
+				"a larger completion queue");
 	kill(e->other, SIGSTOP);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		send_to(e, i, SIW_SEND_SIGNALED);
@@ -366,9 +359,9 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(LIMIT_S);
 	siw_bench_need_fds(e.peers);
-	e.qps = made(calloc(e.peers, sizeof(*e.qps)), "memory");
-	e.ahs = made(calloc(e.peers, sizeof(*e.ahs)), "memory");
-	e.ids = made(calloc(e.peers, sizeof(*e.ids)), "memory");
+	e.qps = siw_bench_made(calloc(e.peers, sizeof(*e.qps)), "memory");
+	e.ahs = siw_bench_made(calloc(e.peers, sizeof(*e.ahs)), "memory");
+	e.ids = siw_bench_made(calloc(e.peers, sizeof(*e.ids)), "memory");
 	open_end(&e, measured ? 0 : e.peers);
 	if (measured)
 		be_measured(&e);

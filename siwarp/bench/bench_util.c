@@ -25,6 +25,19 @@ void siw_bench_die(int code, const char *format, ...)
 	exit(code);
 }
 
+void siw_bench_check(int r, const char *what)
+{
+	if (r < 0)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
+}
+
+void *siw_bench_made(void *object, const char *what)
+{
+	if (!object)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
+	return object;
+}
+
 uint64_t siw_bench_now(void)
 {
 	struct timespec t;

@@ -2,8 +2,8 @@
 /*
  * How many error messages leave: so many a second in all, and of those so many to one source (settings
  * err_rate and err_source_rate), and so many at once. Whoever forges a victim's address brings no more
- * than that upon it. Sources are IPv4 addresses and IPv6 /64 prefixes, in a table of fixed size under
- * a secret hash: two that share a place share its limit, and nobody can know who shares with whom.
+ * than that upon it. Sources are counted in a table of fixed size, by place as listeners count theirs
+ * (verbs_gate.h): two that share a place share its limit.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -11,9 +11,9 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "verbs/verbs_gate.h"
 #include "verbs/verbs_impl.h"
 
-#define BITS   10
 #define SECOND 1000000000u
 
 /*
@@ -23,7 +23,7 @@
 struct siw_errgate {
 	uint64_t key;
 	uint64_t all_ns;
-	uint64_t source_ns[1 << BITS];
+	uint64_t source_ns[1 << SIW_GATE_BITS];
 };
 
 static struct siw_errgate *make(void)
@@ -37,19 +37,6 @@ static struct siw_errgate *make(void)
 		gate->key = (uintptr_t)gate;
 	gate->key |= 1;
 	return gate;
-}
-
-static uint32_t place_of(const struct siw_errgate *gate, const struct siw_addr *addr)
-{
-	uint64_t who = 0;
-
-	if (addr->family == AF_INET)
-		memcpy(&who, addr->v4, sizeof(addr->v4));
-	else
-		memcpy(&who, addr->v6, sizeof(who));
-	who = (who ^ who >> 32) * gate->key;
-	who = (who ^ who >> 29) * gate->key;
-	return (uint32_t)(who >> (64 - BITS));
 }
 
 /* When the bucket would be empty again after one more, or 0: it is full. */
@@ -72,7 +59,7 @@ bool siw_verbs_errgate_pass(struct siw_context *ctx, const struct siw_addr *to)
 		ctx->errgate = make();
 	if (!ctx->errgate)
 		return false;
-	place = &ctx->errgate->source_ns[place_of(ctx->errgate, to)];
+	place = &ctx->errgate->source_ns[siw_verbs_gate_place(ctx->errgate->key, to)];
 	all = fill(ctx->errgate->all_ns, now, set->err_rate);
 	one = fill(*place, now, set->err_source_rate);
 	if (!all || !one)

@@ -43,7 +43,7 @@ bool siw_verbs_gate_has_room(const struct siw_gate *gate)
 	return below(&gate->all, &gate->max);
 }
 
-uint32_t siw_verbs_gate_source(const struct siw_gate *gate, const struct siw_addr *addr)
+uint32_t siw_verbs_gate_place(uint64_t key, const struct siw_addr *addr)
 {
 	uint64_t who = 0;
 
@@ -51,9 +51,14 @@ uint32_t siw_verbs_gate_source(const struct siw_gate *gate, const struct siw_add
 		memcpy(&who, addr->v4, sizeof(addr->v4));
 	else
 		memcpy(&who, addr->v6, sizeof(who));
-	who = (who ^ who >> 32) * gate->key;
-	who = (who ^ who >> 29) * gate->key;
+	who = (who ^ who >> 32) * key;
+	who = (who ^ who >> 29) * key;
 	return (uint32_t)(who >> (64 - SIW_GATE_BITS));
+}
+
+uint32_t siw_verbs_gate_source(const struct siw_gate *gate, const struct siw_addr *addr)
+{
+	return siw_verbs_gate_place(gate->key, addr);
 }
 
 bool siw_verbs_gate_fair(const struct siw_gate *gate, uint32_t source)

@@ -39,6 +39,11 @@ enum siw_gate_place {
 struct siw_gate *siw_verbs_gate_new(void);
 /* Whether one more may be accepted. */
 bool siw_verbs_gate_has_room(const struct siw_gate *gate);
+/*
+ * The place of an IPv4 address or an IPv6 /64 in a table of 1 << SIW_GATE_BITS, by a secret odd key: two
+ * may share one, and nobody can know who does with whom.
+ */
+uint32_t siw_verbs_gate_place(uint64_t key, const struct siw_addr *addr);
 /* Where a source is counted. */
 uint32_t siw_verbs_gate_source(const struct siw_gate *gate, const struct siw_addr *addr);
 /* Whether this source's share has room for one more. */
