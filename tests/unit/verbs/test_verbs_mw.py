@@ -50,9 +50,7 @@ def ends(two: Wire) -> Iterator[tuple[End, End]]:
 
 def opened(two: Wire, **kw: object) -> tuple[End, End]:
     a, b = two.connect(**kw)
-    b.recv(9)
-    a.post(SEND, 9, length=1)
-    assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
+    behind(a, b)
     return a, b
 
 
@@ -82,6 +80,13 @@ def write(a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2) -> None:
     a.mem.write(data)
     a.post(WRITE, wr_id, length=len(data), remote=remote)
     assert poll(a.scq)[0].ok
+
+
+def behind(a: End, b: End) -> None:
+    """Send, so that what was written before it is in the other end's memory."""
+    b.recv(9)
+    a.post(SEND, 9, length=1)
+    assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
 
 
 def read(a: End, remote: RemoteBuffer, length: int) -> bytes:
@@ -199,7 +204,8 @@ def test_a_bind_posted_before_a_send_is_made_when_the_send_arrives(ends: tuple[E
         assert poll(a.rcq)[0].ok
         write(a, RemoteBuffer.unpack(a.mem.read(20)), bytes([turn]) * 8)
         assert [w.wr_id for w in poll(b.scq)] == [2]  # the bind said nothing
-        until(lambda t=turn: b.rcq.poll() == [] and mr.read(8, t) == bytes([t]) * 8)
+        behind(a, b)
+        assert mr.read(8, turn) == bytes([turn]) * 8
         ended(mw, b)
     mw.close()
 
@@ -394,9 +400,12 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     mw = MW(rig.pd, kind)
     remote = mw.bind(ends.b, mr, 8, 16, access=AccessFlag.REMOTE_WRITE)
     assert poll(ends.idle)[0].check().opcode == WCOpcode.BIND_MW
+    ends.recv(1)
     ends.send(b"through", opcode=WROpcode.RDMA_WRITE, remote=remote)
-    assert ends.sent()[0].ok
-    until(lambda: ends.rcq.poll() == [] and mr.read(7, 8) == b"through")
+    ends.send(b"behind")
+    assert [wc.ok for wc in ends.sent(2)] == [True, True]
+    assert ends.received()[0].ok  # behind the Write, which is in memory then
+    assert mr.read(7, 8) == b"through"
     mw.invalidate(ends.b)
     assert poll(ends.idle)[0].ok
     ends.recv(1)
