@@ -52,7 +52,9 @@ from siwarp.verbs.fault_plan import faults, set_faults
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from siwarp.verbs.pd import PD
-from siwarp.verbs.qp import QP, ErrorReport, QPAttr, QPCap, QPInitAttr, Record, SourceDrops
+from siwarp.verbs.qp import QP
+from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
+from siwarp.verbs.reports import ErrorReport, Record, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from siwarp.verbs.tap import capture
 from siwarp.verbs.wr import SGE, RecvWR, SendWR

@@ -7,8 +7,8 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import fields
+from typing import Any
 
 from siwarp.verbs import refusal
 from siwarp.verbs._seam import (
@@ -25,277 +25,28 @@ from siwarp.verbs.ah import AHAttr
 from siwarp.verbs.cq import CQ, WC
 from siwarp.verbs.enums import (
     AccessFlag,
-    ErrorOrigin,
     ErrorPolicy,
     Persona,
     QPAttrMask,
     QPState,
     QPType,
 )
-from siwarp.verbs.errors import (
-    Error,
-    LimitError,
-    from_errno,
-    terminate_clause,
-    terminate_reason,
-)
+from siwarp.verbs.errors import Error, LimitError, from_errno
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
+from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
+from siwarp.verbs.reports import ErrorReport, Record, SourceDrops, report_of
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
 
-__all__ = ["QP", "ErrorReport", "QPAttr", "QPCap", "QPInitAttr", "Record"]
+__all__ = ["QP"]
 
 
-@dataclass
-class QPCap:
-    """How much a queue pair holds: requests, elements of one request, octets sent inline."""
-
-    max_send_wr: int = 128
-    max_recv_wr: int = 128
-    max_send_sge: int = 1
-    max_recv_sge: int = 1
-    max_inline_data: int = 0
-
-
-@dataclass
-class QPInitAttr:
-    """What a queue pair is made with (``struct siw_qp_init_attr``).
-
-    Attributes:
-        qp_type: RC, UC, UD or RD.
-        scq, rcq: where sends and receives complete; one queue may be both.
-        cap: what it holds; ``QP.cap`` is what was granted.
-        sq_sig_all: every send request completes visibly, signalled or not.
-        srq: whose receives it takes; it has none of its own then.
-        crc: UC, UD, RD: ``False`` sends zero in the CRC field and does not check it; both ends must
-            agree.
-        addr: UC, UD, RD: (host, port) to bind; the default is the device's first address and a free
-            port.
-        persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
-            peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
-        error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
-            ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
-            it; ``AUTO`` is what setting ``error_policy`` says, or else ``MESSAGE`` for members of
-            multicast groups and ``ERROR`` for others. The Q_Key is all that keeps strangers from
-            that: take a random one. ``errors()`` tells who it was.
-        share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
-            each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
-            ``crc`` as that one has it.
-        max_records: UD: Write-Records that may be in process here at a time, at most 1024; 0, the
-            default, takes none. The receive CQ needs room for half as many completions more.
-        max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
-        peer_timeout: RD: seconds of silence after which a peer that owes an answer counts as gone;
-            0: setting ``peer_timeout_ms``.
-        qp_context: anything that the caller wants to find again.
-
-    """
-
-    qp_type: int = QPType.UD
-    qp_context: Any = None
-    cap: QPCap = field(default_factory=QPCap)
-    scq: CQ | None = None
-    rcq: CQ | None = None
-    sq_sig_all: bool = False
-    crc: bool = True
-    addr: Address | None = None
-    srq: SRQ | None = None
-    persona: int = Persona.AUTO
-    max_records: int = 0
-    error_policy: int | str = ErrorPolicy.AUTO
-    share: QP | None = None
-    max_peers: int = 0
-    peer_timeout: float = 0.0
-
-
-@dataclass
-class QPAttr:
-    """Attributes of a queue pair to modify: ``None`` leaves one as it is (``struct siw_qp_attr``).
-
-    Attributes:
-        qp_state: the state to go to.
-        cur_qp_state: take the step only from this state.
-        en_sqd_async_notify: with state SQD: an event tells when the send queue is drained.
-        qkey: UD, UC: the Q_Key that incoming messages must have; of UC those sent have it too.
-        qp_access_flags: RC, UC: what the peer may do.
-        max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
-        max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
-        rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
-            receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
-            InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
-        ah_attr: UC, with state RTR, which needs it: where the peer is, an ``AHAttr`` or
-            (host, port).
-        dest_qp_num: UC, with state RTR: the peer's number, whose low 16 bits are its UDP port; the
-            default is the port in ``ah_attr``.
-        path_mtu: UC, with state RTR: octets of payload in one datagram at the most, 256 or more,
-            or 1 to 5 for libibverbs' 256 to 4096; the default and the most is what the route
-            carries.
-        rq_psn, sq_psn: UC, with state RTR and RTS: the number of the first datagram that comes, and
-            that is sent; 0 by default. The other end has them the other way round.
-        fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
-            takes over and closes; its port becomes the QPN.
-        sq_draining: of a query: in SQD, requests that were begun are not complete yet.
-
-    """
-
-    qp_state: int | None = None
-    cur_qp_state: int | None = None
-    en_sqd_async_notify: bool | None = None
-    qkey: int | None = None
-    qp_access_flags: int | None = None
-    max_rd_atomic: int | None = None
-    max_dest_rd_atomic: int | None = None
-    rnr_retry: int | None = None
-    min_rnr_timer: int | None = None
-    fd: socket.socket | int | None = None
-    ah_attr: AHAttr | Address | None = None
-    dest_qp_num: int | None = None
-    path_mtu: int | None = None
-    rq_psn: int | None = None
-    sq_psn: int | None = None
-    sq_draining: bool | None = None
-
-    _MASKS: ClassVar[dict[str, QPAttrMask]] = {
-        "qp_state": QPAttrMask.STATE,
-        "cur_qp_state": QPAttrMask.CUR_STATE,
-        "en_sqd_async_notify": QPAttrMask.EN_SQD_ASYNC_NOTIFY,
-        "qkey": QPAttrMask.QKEY,
-        "qp_access_flags": QPAttrMask.ACCESS_FLAGS,
-        "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
-        "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
-        "rnr_retry": QPAttrMask.RNR_RETRY,
-        "min_rnr_timer": QPAttrMask.MIN_RNR_TIMER,
-        "fd": QPAttrMask.FD,
-        "ah_attr": QPAttrMask.AV,
-        "dest_qp_num": QPAttrMask.DEST_QPN,
-        "path_mtu": QPAttrMask.PATH_MTU,
-        "rq_psn": QPAttrMask.RQ_PSN,
-        "sq_psn": QPAttrMask.SQ_PSN,
-    }
-
-    @property
-    def mask(self) -> QPAttrMask:
-        """The attributes that are not ``None``."""
-        mask = QPAttrMask(0)
-        for name, bit in self._MASKS.items():
-            if getattr(self, name) is not None:
-                mask |= bit
-        return mask
-
-
+_null = ffi.NULL
 _NO_GROUPS: frozenset[str] = frozenset()
 _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
-_null = ffi.NULL
-
-
-@dataclass(frozen=True)
-class SourceDrops:
-    """What one source sent to a UD queue pair that had no receive for it.
-
-    Attributes:
-        source: its IP address.
-        drops: datagrams dropped.
-        over: so many of them at the most may be another's, where there were too many sources.
-
-    """
-
-    source: str
-    drops: int
-    over: int
-
-
-@dataclass(frozen=True)
-class ErrorReport:
-    """An error of a datagram queue pair (``struct siw_err_entry``).
-
-    Attributes:
-        origin: ``FOUND``: in a message that ``source`` sent; ``REPORTED``: ``source`` found it in
-            a message that this queue pair sent there.
-        source: the peer's IP address and port.
-        qpn: its queue pair's number.
-        layer, type, code: the three numbers of a Terminate (RFC 5040 section 4.8).
-        msn: the number of the message that is complained of.
-        wr_id: ``REPORTED``: of the send request; else ``None``.
-        header: the message's DDP header, as it was on the wire.
-        seg_len: octets of its segment, the header included.
-
-    """
-
-    origin: ErrorOrigin
-    source: Address
-    qpn: int
-    layer: int
-    type: int
-    code: int
-    msn: int
-    wr_id: int | None
-    header: bytes
-    seg_len: int
-
-    @property
-    def reason(self) -> str:
-        """The three numbers in words."""
-        return terminate_reason(self.layer, self.type, self.code)
-
-    @property
-    def clause(self) -> str:
-        """The id of the clause that lists them."""
-        return terminate_clause(self.layer, self.type, self.code)
-
-
-def _policy(value: int | str) -> int:
-    """Return an error policy's number; -1, which C refuses, for what is none."""
-    if isinstance(value, str):
-        return ErrorPolicy.__members__.get(value.upper(), -1)
-    return value
-
-
-def _report(e: Any) -> ErrorReport:
-    origin = ErrorOrigin(e.origin)
-    return ErrorReport(
-        origin=origin,
-        source=addr_from_c(e.source) or ("", 0),
-        qpn=e.src_qpn,
-        layer=e.layer,
-        type=e.type,
-        code=e.code,
-        msn=e.msn,
-        wr_id=e.wr_id if origin == ErrorOrigin.REPORTED else None,
-        header=bytes(e.header)[: e.header_len],
-        seg_len=e.seg_len,
-    )
-
-
-@dataclass(frozen=True)
-class Record:
-    """What came of a Write-Record, as ``QP.record`` tells it.
-
-    Attributes:
-        source, src_qp: who wrote: address and port, and QPN.
-        message_id: the source's own number of it.
-        addr, rkey: where it was written: the address of its first octet, and under which key.
-        length: octets of the whole message.
-        valid: octets that came.
-        ranges: which: (start, end) pairs, counted from the message's first octet, in order; no two
-            touch. Outside of them, too, octets of the message may have been written.
-
-    """
-
-    source: Address
-    src_qp: int
-    message_id: int
-    addr: int
-    rkey: int
-    length: int
-    valid: int
-    ranges: tuple[tuple[int, int], ...]
-
-    @property
-    def whole(self) -> bool:
-        """Whether every octet came."""
-        return self.valid == self.length
 
 
 class QP(Handle):
@@ -472,7 +223,7 @@ class QP(Handle):
         """
         out = ffi.new("struct siw_err_entry[]", max(n, 1))
         got = check(lib.siw_poll_err(self._live(), n, out), f"asking {self!r} for its errors")
-        return [_report(e) for e in out[0:got]]
+        return [report_of(e) for e in out[0:got]]
 
     def errors(self) -> list[ErrorReport]:
         """Take all errors that there are now, as ``poll_errors``."""
@@ -733,6 +484,13 @@ class QP(Handle):
 
     def _name(self) -> str:
         return f"{self.qp_type.name} {self.qp_num}"
+
+
+def _policy(value: int | str) -> int:
+    """Return an error policy's number; -1, which C refuses, for what is none."""
+    if isinstance(value, str):
+        return ErrorPolicy.__members__.get(value.upper(), -1)
+    return value
 
 
 def _where(value: AHAttr | Address) -> Address:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from siwarp.verbs.mr import MR
     from siwarp.verbs.mw import MW, MWBind
     from siwarp.verbs.pd import PD
-    from siwarp.verbs.qp import QP, QPAttr, QPInitAttr
+    from siwarp.verbs.qp import QP
+    from siwarp.verbs.qpattr import QPAttr, QPInitAttr
 
 _CAPS = {
     "max_send_wr": "max_qp_wr",

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a queue pair is made with, and what of it can be changed."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from siwarp.verbs._seam import Address
+from siwarp.verbs.ah import AHAttr
+from siwarp.verbs.cq import CQ
+from siwarp.verbs.enums import ErrorPolicy, Persona, QPAttrMask, QPType
+from siwarp.verbs.srq import SRQ
+
+if TYPE_CHECKING:
+    from siwarp.verbs.qp import QP
+
+__all__ = ["QPAttr", "QPCap", "QPInitAttr"]
+
+
+@dataclass
+class QPCap:
+    """How much a queue pair holds: requests, elements of one request, octets sent inline."""
+
+    max_send_wr: int = 128
+    max_recv_wr: int = 128
+    max_send_sge: int = 1
+    max_recv_sge: int = 1
+    max_inline_data: int = 0
+
+
+@dataclass
+class QPInitAttr:
+    """What a queue pair is made with (``struct siw_qp_init_attr``).
+
+    Attributes:
+        qp_type: RC, UC, UD or RD.
+        scq, rcq: where sends and receives complete; one queue may be both.
+        cap: what it holds; ``QP.cap`` is what was granted.
+        sq_sig_all: every send request completes visibly, signalled or not.
+        srq: whose receives it takes; it has none of its own then.
+        crc: UC, UD, RD: ``False`` sends zero in the CRC field and does not check it; both ends must
+            agree.
+        addr: UC, UD, RD: (host, port) to bind; the default is the device's first address and a free
+            port.
+        persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
+            peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
+        error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
+            ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
+            it; ``AUTO`` is what setting ``error_policy`` says, or else ``MESSAGE`` for members of
+            multicast groups and ``ERROR`` for others. The Q_Key is all that keeps strangers from
+            that: take a random one. ``errors()`` tells who it was.
+        share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
+            each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
+            ``crc`` as that one has it.
+        max_records: UD: Write-Records that may be in process here at a time, at most 1024; 0, the
+            default, takes none. The receive CQ needs room for half as many completions more.
+        max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
+        peer_timeout: RD: seconds of silence after which a peer that owes an answer counts as gone;
+            0: setting ``peer_timeout_ms``.
+        qp_context: anything that the caller wants to find again.
+
+    """
+
+    qp_type: int = QPType.UD
+    qp_context: Any = None
+    cap: QPCap = field(default_factory=QPCap)
+    scq: CQ | None = None
+    rcq: CQ | None = None
+    sq_sig_all: bool = False
+    crc: bool = True
+    addr: Address | None = None
+    srq: SRQ | None = None
+    persona: int = Persona.AUTO
+    max_records: int = 0
+    error_policy: int | str = ErrorPolicy.AUTO
+    share: QP | None = None
+    max_peers: int = 0
+    peer_timeout: float = 0.0
+
+
+@dataclass
+class QPAttr:
+    """Attributes of a queue pair to modify: ``None`` leaves one as it is (``struct siw_qp_attr``).
+
+    Attributes:
+        qp_state: the state to go to.
+        cur_qp_state: take the step only from this state.
+        en_sqd_async_notify: with state SQD: an event tells when the send queue is drained.
+        qkey: UD, UC: the Q_Key that incoming messages must have; of UC those sent have it too.
+        qp_access_flags: RC, UC: what the peer may do.
+        max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
+        max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
+        rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
+            receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
+            InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
+        ah_attr: UC, with state RTR, which needs it: where the peer is, an ``AHAttr`` or
+            (host, port).
+        dest_qp_num: UC, with state RTR: the peer's number, whose low 16 bits are its UDP port; the
+            default is the port in ``ah_attr``.
+        path_mtu: UC, with state RTR: octets of payload in one datagram at the most, 256 or more,
+            or 1 to 5 for libibverbs' 256 to 4096; the default and the most is what the route
+            carries.
+        rq_psn, sq_psn: UC, with state RTR and RTS: the number of the first datagram that comes, and
+            that is sent; 0 by default. The other end has them the other way round.
+        fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
+            takes over and closes; its port becomes the QPN.
+        sq_draining: of a query: in SQD, requests that were begun are not complete yet.
+
+    """
+
+    qp_state: int | None = None
+    cur_qp_state: int | None = None
+    en_sqd_async_notify: bool | None = None
+    qkey: int | None = None
+    qp_access_flags: int | None = None
+    max_rd_atomic: int | None = None
+    max_dest_rd_atomic: int | None = None
+    rnr_retry: int | None = None
+    min_rnr_timer: int | None = None
+    fd: socket.socket | int | None = None
+    ah_attr: AHAttr | Address | None = None
+    dest_qp_num: int | None = None
+    path_mtu: int | None = None
+    rq_psn: int | None = None
+    sq_psn: int | None = None
+    sq_draining: bool | None = None
+
+    _MASKS: ClassVar[dict[str, QPAttrMask]] = {
+        "qp_state": QPAttrMask.STATE,
+        "cur_qp_state": QPAttrMask.CUR_STATE,
+        "en_sqd_async_notify": QPAttrMask.EN_SQD_ASYNC_NOTIFY,
+        "qkey": QPAttrMask.QKEY,
+        "qp_access_flags": QPAttrMask.ACCESS_FLAGS,
+        "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
+        "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
+        "rnr_retry": QPAttrMask.RNR_RETRY,
+        "min_rnr_timer": QPAttrMask.MIN_RNR_TIMER,
+        "fd": QPAttrMask.FD,
+        "ah_attr": QPAttrMask.AV,
+        "dest_qp_num": QPAttrMask.DEST_QPN,
+        "path_mtu": QPAttrMask.PATH_MTU,
+        "rq_psn": QPAttrMask.RQ_PSN,
+        "sq_psn": QPAttrMask.SQ_PSN,
+    }
+
+    @property
+    def mask(self) -> QPAttrMask:
+        """The attributes that are not ``None``."""
+        mask = QPAttrMask(0)
+        for name, bit in self._MASKS.items():
+            if getattr(self, name) is not None:
+                mask |= bit
+        return mask

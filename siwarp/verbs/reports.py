@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a datagram queue pair tells of others: errors, what found no receive, Write-Records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from siwarp.verbs._seam import Address, addr_from_c
+from siwarp.verbs.enums import ErrorOrigin
+from siwarp.verbs.errors import terminate_clause, terminate_reason
+
+__all__ = ["ErrorReport", "Record", "SourceDrops", "report_of"]
+
+
+@dataclass(frozen=True)
+class SourceDrops:
+    """What one source sent to a UD queue pair that had no receive for it.
+
+    Attributes:
+        source: its IP address.
+        drops: datagrams dropped.
+        over: so many of them at the most may be another's, where there were too many sources.
+
+    """
+
+    source: str
+    drops: int
+    over: int
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """An error of a datagram queue pair (``struct siw_err_entry``).
+
+    Attributes:
+        origin: ``FOUND``: in a message that ``source`` sent; ``REPORTED``: ``source`` found it in
+            a message that this queue pair sent there.
+        source: the peer's IP address and port.
+        qpn: its queue pair's number.
+        layer, type, code: the three numbers of a Terminate (RFC 5040 section 4.8).
+        msn: the number of the message that is complained of.
+        wr_id: ``REPORTED``: of the send request; else ``None``.
+        header: the message's DDP header, as it was on the wire.
+        seg_len: octets of its segment, the header included.
+
+    """
+
+    origin: ErrorOrigin
+    source: Address
+    qpn: int
+    layer: int
+    type: int
+    code: int
+    msn: int
+    wr_id: int | None
+    header: bytes
+    seg_len: int
+
+    @property
+    def reason(self) -> str:
+        """The three numbers in words."""
+        return terminate_reason(self.layer, self.type, self.code)
+
+    @property
+    def clause(self) -> str:
+        """The id of the clause that lists them."""
+        return terminate_clause(self.layer, self.type, self.code)
+
+
+def report_of(e: Any) -> ErrorReport:
+    """Return what a ``struct siw_err_entry`` says."""
+    origin = ErrorOrigin(e.origin)
+    return ErrorReport(
+        origin=origin,
+        source=addr_from_c(e.source) or ("", 0),
+        qpn=e.src_qpn,
+        layer=e.layer,
+        type=e.type,
+        code=e.code,
+        msn=e.msn,
+        wr_id=e.wr_id if origin == ErrorOrigin.REPORTED else None,
+        header=bytes(e.header)[: e.header_len],
+        seg_len=e.seg_len,
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What came of a Write-Record, as ``QP.record`` tells it.
+
+    Attributes:
+        source, src_qp: who wrote: address and port, and QPN.
+        message_id: the source's own number of it.
+        addr, rkey: where it was written: the address of its first octet, and under which key.
+        length: octets of the whole message.
+        valid: octets that came.
+        ranges: which: (start, end) pairs, counted from the message's first octet, in order; no two
+            touch. Outside of them, too, octets of the message may have been written.
+
+    """
+
+    source: Address
+    src_qp: int
+    message_id: int
+    addr: int
+    rkey: int
+    length: int
+    valid: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every octet came."""
+        return self.valid == self.length
