@@ -130,6 +130,11 @@ def show(result: dict[str, Any]) -> None:
             f"  {'siwarp, persona roce':<42} {figure(result['as_roce'], unit):>16}   "
             f"{result['roce_ratio']:.3f} of iwarp"
         )
+    if result["lossless"] is not None:
+        print(
+            f"  {'siwarp, without the losses':<42} {figure(result['lossless'], unit):>16}   "
+            f"{result['lossless_ratio']:.3f} of it with them"
+        )
     for name, value in result["floors"].items():
         print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
 

@@ -16,6 +16,7 @@ __all__ = [
     "floor_plan",
     "floors_of",
     "make_plan",
+    "without_losses",
 ]
 
 #: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
@@ -40,6 +41,9 @@ KINDS = {
     "fair": ("us", True),
     "crowd": ("us", True),
 }
+
+#: What of a plan of faults RD has to send again.
+_LOSSES = ("loss", "burst", "corrupt")
 
 #: What ``persona`` may be; "both": ours as iwarp, and as roce beside it.
 PERSONAS = ("auto", "iwarp", "roce", "both")
@@ -158,6 +162,24 @@ def floor_plan(plan: Plan) -> Plan:
     beside = replace(plan, qp="ud", op="send", size=RD_FLOOR, depth=depth)
     iters = max(1, plan.iters * plan.size // RD_FLOOR)
     return replace(beside, iters=iters + -iters % beside.credit)
+
+
+def without_losses(faults: str) -> str | None:
+    """Return a plan of faults without what RD has to send again; None: it has nothing of that."""
+    clauses = []
+    lossy = False
+    for clause in map(str.strip, faults.split(";")):
+        way = clause[: clause.find("x:") + 2] if clause.startswith(("tx:", "rx:")) else ""
+        words = clause[len(way) :].split(",")
+        kept = [word for word in words if _name(word) not in _LOSSES]
+        lossy |= len(kept) < len(words)
+        if any(_name(word) not in ("peer", "seed") for word in kept):
+            clauses.append(way + ",".join(kept))
+    return ";".join(clauses) if lossy else None
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0].strip()
 
 
 def _receive_buffer() -> int:

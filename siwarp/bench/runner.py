@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from siwarp.bench.plan import Floors, Plan, floor_plan, floors_of, make_plan
+from siwarp.bench.plan import Floors, Plan, floor_plan, floors_of, make_plan, without_losses
 
 __all__ = ["BenchError", "LostError", "program", "run"]
 
@@ -58,7 +58,8 @@ class LostError(BenchError):
 class _Run:
     """One way to move the messages: its name in the result, who does it, whether it is beside ours.
 
-    What is beside has the floors' plan, and no plan of faults.
+    What is beside has the floors' plan, and no plan of faults. faults: one instead of the plan that
+    the environment has; None: that one.
     """
 
     name: str
@@ -67,6 +68,7 @@ class _Run:
     python: bool = False
     markers: bool = False
     persona: str = "auto"
+    faults: str | None = None
 
 
 def program() -> Path:
@@ -149,6 +151,8 @@ def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]
     everything = {**os.environ, **env}
     if side == "server" or run.beside:
         everything.pop("SIWARP_FAULTS", None)
+    elif run.faults is not None:
+        everything["SIWARP_FAULTS"] = run.faults
     return everything
 
 
@@ -200,8 +204,8 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
 # ---- rounds
 
 
-def _runs(plan: Plan, floors: Floors) -> list[_Run]:
-    """Return what each round consists of: the floor, ours, the others."""
+def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
+    """Return what each round consists of: the floor, ours, what ours is beside, the others."""
     persona = "iwarp" if plan.persona == "both" else plan.persona
     ours = _Run("ours", "ours", python=plan.api == "python", persona=persona)
     if plan.kind == "onesided":
@@ -215,18 +219,24 @@ def _runs(plan: Plan, floors: Floors) -> list[_Run]:
         runs.append(replace(ours, name="markers", markers=True))
     if plan.persona == "both":
         runs.append(replace(ours, name="roce", persona="roce"))
+    if plan.qp == "rd" and (lossless := without_losses(faults)) is not None:
+        runs.append(replace(ours, name="lossless", faults=lossless))
     return runs + [_Run(name, name, beside=True) for name in floors.others]
 
 
 def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
-    """Return the plan with a number of iterations, by a short run of the floor if need be."""
+    """Return the plan with a number of iterations, by a short run of the floor if need be.
+
+    On a line with faults ours takes by far the longest.
+    """
+    slowest = next(run for run in runs if run.name == "ours") if "SIWARP_FAULTS" in env else runs[0]
     short, least, most = _ITERS[plan.kind]
     if plan.iters or least == most:
         iters = plan.iters or least
     else:
         probe = replace(plan, iters=short + -short % plan.credit)
         # Of three, the best: another process may have had the CPU meanwhile.
-        values = [_measure(probe, runs[0], env)["value"] for _ in range(3)]
+        values = [_measure(probe, slowest, env)["value"] for _ in range(3)]
         value = min(values) if plan.less_is_better else max(values)
         seconds = {
             "us": 2e-6 * value,
@@ -297,7 +307,8 @@ def run(
         markers: measure ours with Markers both ways, too (RC).
         persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
         others: measure the other raw runs too, not only the floor.
-        env: more environment for the processes that measure; SIWARP_FAULTS for our client.
+        env: more environment for the processes that measure; SIWARP_FAULTS for our client. If that
+            plan has losses, RD is measured without them, too: what of its rate it keeps.
         progress: called with the runs that are done and their number.
 
     Returns:
@@ -305,7 +316,9 @@ def run(
         floor), ``ratio_median`` (the median of the rounds' ratios), ``floor_name``, ``floors``
         (medians of the others by name), ``with_markers`` (ours with Markers, its median),
         ``markers_ratio`` (the median of the rounds' ratios to ours without), ``as_roce`` and
-        ``roce_ratio`` (the same of persona roce), ``rounds`` (every round's values by name).
+        ``roce_ratio`` (the same of persona roce), ``lossless`` (RD without the plan's losses, its
+        median) and ``lossless_ratio`` (the median of the rounds' ratios of ours to that),
+        ``rounds`` (every round's values by name).
 
     Raises:
         UsageError: there is no such measurement.
@@ -329,8 +342,8 @@ def run(
     floors = floors_of(plan)
     if not others:
         floors = Floors(floors.floor)
-    runs = _runs(plan, floors)
     env = env or {}
+    runs = _runs(plan, floors, env.get("SIWARP_FAULTS", ""))
     total = plan.rounds * len(runs)
     done = 0
 
@@ -355,7 +368,8 @@ def _summary(
 
     ours = median("ours")
     floor = median("floor") if floors.floor is not None else None
-    no_floors = ("ours", "floor", "markers", "roce")
+    no_floors = ("ours", "floor", "markers", "roce", "lossless")
+    has_lossless = any(one.name == "lossless" for one in runs)
     asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
     return {
         **asked,
@@ -375,6 +389,10 @@ def _summary(
         "as_roce": median("roce") if plan.persona == "both" else None,
         "roce_ratio": statistics.median(each["roce"] / each["ours"] for each in rounds)
         if plan.persona == "both"
+        else None,
+        "lossless": median("lossless") if has_lossless else None,
+        "lossless_ratio": statistics.median(each["ours"] / each["lossless"] for each in rounds)
+        if has_lossless
         else None,
         "rounds": rounds,
     }

@@ -18,13 +18,17 @@ __all__ = ["ROWS", "Row", "figure", "judge", "measure", "show", "write"]
 
 MIB = 1 << 20
 
+#: What a figure may stand beside, and the ratio to it: keys of a result of ``run``.
+_RATIOS = {"floor": "ratio_median", "lossless": "lossless_ratio"}
+
 
 @dataclass(frozen=True)
 class Row:
     """One figure.
 
     ``must`` and ``aim`` are ratios to the floor (the median of the rounds' ratios is compared), or
-    where there is no floor microseconds.
+    where there is no floor microseconds. ``beside`` is what the ratio is to: the floor, or
+    ``lossless``, RD on the same line without its losses.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Row:
     aim: float
     less_is_better: bool
     arguments: dict[str, Any] = field(default_factory=dict)
+    beside: str = "floor"
 
 
 ROWS: tuple[Row, ...] = (
@@ -107,6 +112,20 @@ ROWS: tuple[Row, ...] = (
         0.85,
         False,
         {"kind": "bw", "qp": "rd", "size": MIB},
+    ),
+    Row(
+        "RD at 1% loss of 1,500-octet packets, 0.1 ms",
+        "the same without loss",
+        0.70,
+        0.90,
+        False,
+        {
+            "kind": "bw",
+            "qp": "rd",
+            "size": MIB,
+            "env": {"SIWARP_RD_DATAGRAM": "1472", "SIWARP_FAULTS": "loss=1%,delay=0.1ms"},
+        },
+        "lossless",
     ),
     # Without the spinning that a wait begins with by default: then it would not sleep at all.
     Row(
@@ -194,13 +213,14 @@ def measure(
             "floor_words": row.floor,
             "must": row.must,
             "aim": row.aim,
+            "beside": row.beside,
         }
         try:
             measured = run(**row.arguments, rounds=rounds, progress=step)
         except BenchError as e:
             result.update(verdict="missed", error=str(e), measured=None)
         else:
-            ratio = measured["ratio_median"]
+            ratio = measured[_RATIOS[row.beside]]
             verdict = judge(row, measured["ours"] if ratio is None else ratio)
             result.update(verdict=verdict, error=None, measured=measured)
         results.append(result)
@@ -219,12 +239,13 @@ def _cells(result: dict[str, Any]) -> list[str]:
         return [result["name"], result["floor_words"], "", "", "", *limits, result["verdict"]]
     unit = measured["unit"]
     ours = figure(measured["ours"], unit)
-    if measured["floor"] is None:
+    floor = measured[result["beside"]]
+    if floor is None:
         limits = [f"{limit} {unit}" for limit in limits]
         return [result["name"], "-", "", ours, "", *limits, result["verdict"]]
-    floor = figure(measured["floor"], unit)
-    ratio = f"{measured['ratio_median']:.2f}"
-    return [result["name"], result["floor_words"], floor, ours, ratio, *limits, result["verdict"]]
+    ratio = f"{measured[_RATIOS[result['beside']]]:.2f}"
+    words = [result["name"], result["floor_words"], figure(floor, unit)]
+    return [*words, ours, ratio, *limits, result["verdict"]]
 
 
 def _others(result: dict[str, Any]) -> str:

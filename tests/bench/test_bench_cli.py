@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from siwarp.bench import personas, table
 from siwarp.bench.cli import app
-from siwarp.bench.plan import make_plan
+from siwarp.bench.plan import make_plan, without_losses
 from siwarp.bench.runner import BenchError
 
 SHORT = ["-n", "50", "--rounds", "1"]
@@ -61,8 +61,22 @@ def test_a_stream_of_rd_loses_nothing_on_a_line_that_does() -> None:
     asked = ["bw", "--qp", "rd", "-s", "100000", *SHORT, "--faults", "loss=2%"]
     done = CliRunner().invoke(app, [*asked, "--json"])
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["ours"] > 0
-    assert "raw UDP, unconnected, polling, 60 KB" in CliRunner().invoke(app, asked).stdout
+    result = json.loads(done.stdout)
+    (one,) = result["rounds"]
+    assert result["ours"] > 0
+    assert result["lossless"] == one["lossless"] > 0
+    assert result["lossless_ratio"] == pytest.approx(one["ours"] / one["lossless"])
+    said = CliRunner().invoke(app, asked).stdout
+    assert "raw UDP, unconnected, polling, 60 KB" in said
+    assert "siwarp, without the losses" in said
+
+
+def test_without_losses_a_plan_of_faults_is_what_delays_and_limits_alone() -> None:
+    assert without_losses("loss=1%,delay=0.1ms") == "delay=0.1ms"
+    assert without_losses("tx: loss=1%, burst=3; rx:rate=1Mbit,corrupt=1%") == "rx:rate=1Mbit"
+    assert without_losses("rx:loss=1%,peer=[::1]:20;delay=1ms") == "delay=1ms"
+    assert without_losses("loss=1%") == ""
+    assert without_losses("delay=1ms,reorder=1%") is None
 
 
 def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
