@@ -434,16 +434,19 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
  * Sends one untagged segment (L=1, MO=0) as one datagram: 0; -EAGAIN the socket is full; -EACCES a
  * key is bad; -errno. pd and internal as for siw_ddp_sgl_resolve. The MSN counts up per endpoint.
  */
+#define SIW_DDP_DGRAM_HEAD 8
 struct siw_ddp_dgram_msg {
 	const struct siw_addr *dest;
 	uint8_t ulp_octet;
+	uint8_t head_len;  /* octets of head, which the payload begins with */
 	uint32_t ulp_word; /* the Q_Key */
 	uint32_t qn;
 	const struct siw_sge *sgl;
 	int nsge;
 	bool internal;
 	uint32_t pd;
-	uint64_t length;
+	uint64_t length; /* of sgl */
+	uint8_t head[SIW_DDP_DGRAM_HEAD];
 };
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg);
 /* The MSN that the next of these messages will have. Send lock. */
@@ -517,12 +520,13 @@ struct siw_ddp_dgram_tagged {
 };
 int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg);
 /*
- * Takes the oldest buffer of the queue and fills it: 1 delivered; -ENOBUFS no buffer (dropped and
+ * Takes the oldest buffer of the queue and fills it with the payload but for its first head octets, which it
+ * has: 1 delivered; -ENOBUFS no buffer (dropped and
  * counted); -EMSGSIZE message longer than the buffer (buffer taken: *delivery holds its cookie and
  * the message's length, nothing written); -EACCES a key of the buffer is bad, or its memory is not
  * there any more (buffer taken).
  */
-int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue, uint32_t head,
 			struct siw_ddp_delivery *delivery);
 
 /* ---- reliable datagrams ------------------------------------------------------------------------

@@ -274,7 +274,7 @@ static int send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct s
 static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struct siw_addr *dest,
 			 const struct iovec *iov, int n)
 {
-	struct iovec all[SIW_DDP_MAX_SGE + 2];
+	struct iovec all[SIW_DDP_MAX_SGE + 3];
 	uint8_t tail[CRC_LEN];
 	uint32_t crc = 0;
 
@@ -291,22 +291,40 @@ static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struc
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
 
+static inline uint64_t payload_of(const struct siw_ddp_dgram_msg *msg)
+{
+	return msg->head_len + msg->length;
+}
+
+/* Where the payload is: how many pieces, or -EACCES. */
+static inline int resolve(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg,
+			  struct iovec iov[SIW_DDP_MAX_SGE + 1])
+{
+	int n, head = msg->head_len != 0;
+
+	if (__builtin_expect(head, 0))
+		iov[0] = (struct iovec){ (void *)msg->head, msg->head_len };
+	n = siw_ddp_sgl_resolve(dgram->port, msg->sgl, msg->nsge, msg->internal, msg->pd, false, 0,
+				msg->length, iov + head, SIW_DDP_MAX_SGE);
+	return n < 0 ? n : head + n;
+}
+
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg)
 {
 	/* Not the endpoint's: there may be thousands. */
 	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_DDP_MAX_SGE + 1];
+	uint64_t payload = payload_of(msg);
 	int n, r;
 
-	if (msg->length > dgram->max)
+	if (payload > dgram->max)
 		return -EMSGSIZE;
-	n = siw_ddp_sgl_resolve(dgram->port, msg->sgl, msg->nsge, msg->internal, msg->pd, false, 0,
-				msg->length, iov, SIW_DDP_MAX_SGE);
+	n = resolve(dgram, msg, iov);
 	if (n < 0)
 		return n;
 	siw_ddp_put_untagged(buf, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn, 0);
-	r = msg->length <= COPY_MAX ? send_copied(dgram, buf, msg->dest, iov, n)
-				    : send_gathered(dgram, buf, msg->dest, iov, n);
+	r = payload <= COPY_MAX ? send_copied(dgram, buf, msg->dest, iov, n)
+				: send_gathered(dgram, buf, msg->dest, iov, n);
 	if (r)
 		return r;
 	dgram->msn++; /* RFC5041-4.3-08, here per endpoint and not per stream */
@@ -340,13 +358,13 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 static int train_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs,
 			int n)
 {
-	uint64_t size = msgs[0].length + OVERHEAD, sum = size;
+	uint64_t size = payload_of(&msgs[0]) + OVERHEAD, sum = size;
 	int i;
 
 	if (size > dgram->train_max)
 		return 1;
 	for (i = 1; i < n && i < TRAIN_CARS; i++) {
-		uint64_t next = msgs[i].length + OVERHEAD;
+		uint64_t next = payload_of(&msgs[i]) + OVERHEAD;
 
 		sum += next;
 		if (next > size || sum > TRAIN_OCTETS || !siw_addr_same(msgs[0].dest, msgs[i].dest))
@@ -361,14 +379,13 @@ static int train_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_
 static int build_train(struct siw_ddp_dgram *dgram, uint8_t *train,
 		       const struct siw_ddp_dgram_msg *msgs, int n, size_t *octets)
 {
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_DDP_MAX_SGE + 1];
 	uint8_t *at = train;
 	int i;
 
 	for (i = 0; i < n; i++) {
 		const struct siw_ddp_dgram_msg *m = &msgs[i];
-		int pieces = siw_ddp_sgl_resolve(dgram->port, m->sgl, m->nsge, m->internal, m->pd,
-						 false, 0, m->length, iov, SIW_DDP_MAX_SGE);
+		int pieces = resolve(dgram, m, iov);
 		size_t size;
 
 		if (pieces < 0)
@@ -388,7 +405,7 @@ static int build_train(struct siw_ddp_dgram *dgram, uint8_t *train,
 static int send_train(struct siw_ddp_dgram *dgram, uint8_t *train,
 		      const struct siw_ddp_dgram_msg *msgs, int n)
 {
-	uint32_t size = (uint32_t)msgs[0].length + OVERHEAD;
+	uint32_t size = (uint32_t)payload_of(&msgs[0]) + OVERHEAD;
 	size_t octets;
 	int r;
 
@@ -534,11 +551,12 @@ const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
 	return buf + (siw_dgram_is(buf[0]) ? SIW_DGRAM_LEN + SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 }
 
-int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue,
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue, uint32_t head,
 			struct siw_ddp_delivery *delivery)
 {
 	const struct siw_ddp_buffer *buf = siw_ddp_queue_peek(queue);
-	const uint8_t *from = dgram->port->dgram_buf + SIW_DDP_UNTAGGED;
+	const uint8_t *from = dgram->port->dgram_buf + SIW_DDP_UNTAGGED + head;
+	uint32_t length = dgram->rx_payload - head;
 	struct iovec iov[SIW_DDP_MAX_SGE];
 	int i, n, r = 1;
 
@@ -547,14 +565,14 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_ddp_queue *queue
 		return -ENOBUFS;
 	}
 	delivery->cookie = buf->cookie;
-	delivery->length = dgram->rx_payload;
-	if (dgram->rx_payload > buf->length) {
+	delivery->length = length;
+	if (length > buf->length) {
 		siw_drop(SIW_COUNTER_drop_too_long);
 		r = -EMSGSIZE;
 		goto out;
 	}
 	n = siw_ddp_sgl_resolve(dgram->port, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
-				0, dgram->rx_payload, iov, SIW_DDP_MAX_SGE);
+				0, length, iov, SIW_DDP_MAX_SGE);
 	if (n < 0) {
 		r = -EACCES;
 		goto out;

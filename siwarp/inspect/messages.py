@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from siwarp.inspect.names import OPCODES, Opcode, Queue, TermLayer
+from siwarp.inspect.names import OPCODES, PRIVATE_CODES, Opcode, Queue, TermLayer
 from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged, Terminate
 
 #: The clause that lists the errors of the layer that a Terminate blames.
@@ -231,7 +231,8 @@ def judge_header(message: Message, header: Header | None) -> None:
 
 def judge_plain(message: Message, header: Header) -> None:
     """Note what a plain segment on UD has that none may have."""
-    if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE):
+    private = header.opcode == Opcode.PRIVATE and message.fields.get("subcode") in PRIVATE_CODES
+    if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE) and not private:
         message.blame(f"{kind_of(header)} on UD", "DGRAM-UD-2")
     elif not header.last or header.mo:
         message.blame("a part of a message on UD", "DGRAM-UD-1")

@@ -424,6 +424,8 @@ struct siw_rdmap_dgram_op {
 	uint32_t qkey;
 	bool solicited;
 	bool internal;
+	bool with_imm; /* it is a private message then, and may be 8 octets less: */
+	uint32_t imm;  /* as it lies in memory */
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* octets */

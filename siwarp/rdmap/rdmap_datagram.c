@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram.c - UD: the Send and the Send with Solicited Event of datagram-iWARP, each
- * one datagram. The four octets that RFC 5040 has for an STag to invalidate carry the Q_Key.
+ * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with Solicited Event or immediate data or
+ * without, each one datagram. The four octets that RFC 5040 has for an STag to invalidate carry the Q_Key.
  *
  * What is not for us is dropped and counted, and changes nothing: no receive is used, nobody is
  * told. What is, and breaks a rule, comes up (SIW_RDMAP_BAD_MSG): rdmap_datagram_err.c.
@@ -170,10 +170,19 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue
 	dgram->qkey = qkey;
 }
 
+/* A Send becomes a private message. */
+static __attribute__((cold, noinline)) void put_head(const struct siw_rdmap_dgram_op *op,
+						     struct siw_ddp_dgram_msg *msg)
+{
+	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
+	msg->head_len = SIW_RDMAP_IMM_LEN;
+	siw_rdmap_put_send_imm(msg->head, op->solicited, op->imm);
+}
+
 static inline struct siw_ddp_dgram_msg message(const struct siw_rdmap_dgram *dgram,
 					       const struct siw_rdmap_dgram_op *op)
 {
-	return (struct siw_ddp_dgram_msg){
+	struct siw_ddp_dgram_msg msg = {
 		.dest = op->dest,
 		.ulp_octet = siw_rdmap_ctrl(op->solicited ? SIW_RDMAP_SEND_SE : SIW_RDMAP_SEND),
 		.ulp_word = op->qkey,
@@ -185,6 +194,10 @@ static inline struct siw_ddp_dgram_msg message(const struct siw_rdmap_dgram *dgr
 		.pd = dgram->pd,
 		.length = op->length,
 	};
+
+	if (__builtin_expect(op->with_imm, 0))
+		put_head(op, &msg);
+	return msg;
 }
 
 static inline void count_sent(struct siw_rdmap_dgram *dgram, uint64_t octets)
@@ -230,6 +243,18 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	return taken;
 }
 
+/* Whether the private message that came is one that we know. */
+static __attribute__((cold, noinline)) bool is_send_imm(const struct siw_rdmap_dgram *dgram,
+							const struct siw_ddp_seg *seg)
+{
+	struct siw_rdmap_wire_send_imm head;
+
+	if (seg->payload < sizeof(head))
+		return false;
+	memcpy(&head, siw_ddp_dgram_payload(dgram->ddp), sizeof(head));
+	return siw_rdmap_is_send_imm(&head);
+}
+
 enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err)
@@ -254,43 +279,76 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 					      SIW_DDP_INVALID_MO };
 		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_WRONG;
-	} else if (opcode != SIW_RDMAP_SEND && opcode != SIW_RDMAP_SEND_SE) {
+	} else if (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE) {
+		return SIW_RDMAP_TAKE;
+	} else if (opcode == SIW_RDMAP_PRIVATE && is_send_imm(dgram, seg)) {
+		return SIW_RDMAP_TAKE_HEADED;
+	} else {
 		siw_drop(SIW_COUNTER_drop_opcode);
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_OPCODE };
 		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_WRONG;
-	} else {
-		return SIW_RDMAP_TAKE;
 	}
 	siw_drop(why);
 	return SIW_RDMAP_DROP;
 }
 
-void siw_rdmap_dgram_fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
-			  const struct siw_ddp_delivery *delivery)
+static __attribute__((cold, noinline)) void read_head(const struct siw_rdmap_dgram *dgram,
+						      struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_wire_send_imm head;
+
+	memcpy(&head, siw_ddp_dgram_payload(dgram->ddp), sizeof(head));
+	event->with_imm = true;
+	event->imm = head.data;
+	event->solicited = head.subcode == SIW_RDMAP_SEND_IMM_SE;
+}
+
+/* A RECV. */
+static inline void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
+			const struct siw_ddp_delivery *delivery)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->status = 0;
 	event->cookie = delivery->cookie;
 	event->length = delivery->length;
 	event->solicited = (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_SEND_SE;
-	event->invalidated = false;
+	event->invalidated = event->with_imm = false;
 	event->inv_stag = 0;
 	event->ulp_word = seg->ulp_word;
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	event->msn = seg->msn;
 }
 
+int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
+			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
+			 struct siw_rdmap_event *event)
+{
+	bool headed = __builtin_expect(verdict == SIW_RDMAP_TAKE_HEADED, 0);
+	struct siw_ddp_delivery delivery;
+	int r = siw_ddp_dgram_place(lower, dgram->recvs, headed ? SIW_RDMAP_IMM_LEN : 0, &delivery);
+
+	if (r == -ENOBUFS)
+		return r;
+	fill(event, seg, &delivery);
+	if (__builtin_expect(headed, 0))
+		read_head(dgram, event);
+	return r;
+}
+
 /* A receive was used up for nothing. Whose message was too long is told so; a bad key is our own. */
 static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
 						     struct siw_rdmap_event *event)
 {
+	uint32_t length = event->length; /* the user's: a head is none of it */
+
 	siw_rdmap_dgram_found(seg,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 						     SIW_DDP_TOO_LONG },
 			      event);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = status;
+	event->length = length;
 }
 
 /* Whose a datagram is, on a socket that several share or for an index that one alone has not. */
@@ -304,7 +362,6 @@ static __attribute__((noinline)) struct siw_rdmap_dgram *find(struct siw_rdmap_d
 
 int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *event)
 {
-	struct siw_ddp_delivery delivery;
 	struct siw_wire_err err;
 	struct siw_ddp_seg seg;
 	enum siw_rdmap_verdict verdict;
@@ -337,7 +394,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			continue;
 		}
 		verdict = siw_rdmap_dgram_judge(dgram, &seg, &err);
-		if (__builtin_expect(verdict != SIW_RDMAP_TAKE, 0)) {
+		if (__builtin_expect(verdict > SIW_RDMAP_TAKE_HEADED, 0)) {
 			if (verdict == SIW_RDMAP_WRONG)
 				siw_rdmap_dgram_found(&seg, err, event);
 			if (verdict == SIW_RDMAP_WRONG ||
@@ -346,17 +403,16 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 				return 1;
 			continue;
 		}
-		r = siw_ddp_dgram_place(any->ddp, dgram->recvs, &delivery);
+		r = siw_rdmap_dgram_take(dgram, any->ddp, &seg, verdict, event);
 		if (r == -ENOBUFS) {
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
 		}
-		siw_rdmap_dgram_fill(event, &seg, &delivery);
 		if (__builtin_expect(r < 0, 0)) {
 			bad_recv(&seg, r, event);
 			return 1;
 		}
-		siw_rdmap_traffic_count(&any->traffic.received, 1, delivery.length);
+		siw_rdmap_traffic_count(&any->traffic.received, 1, event->length);
 		return 1;
 	}
 	/* A flood of what is not for us must not keep the others waiting. */

@@ -95,49 +95,51 @@ bool siw_rdmap_group_next(struct siw_rdmap_group *group)
 	return siw_ddp_dgram_rx(group->ddp, &group->seg, &group->source);
 }
 
-/* Whether it is a Send for this member; counted if not. A broken rule is dropped like a wrong key. */
-static bool wanted(const struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
+/* What it is to this member; a broken rule is dropped like a wrong key. */
+static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
+				    const struct siw_rdmap_dgram *dgram)
 {
 	struct siw_wire_err unused;
 	enum siw_rdmap_verdict verdict;
 
 	if (!siw_ddp_dgram_sound(group->ddp, dgram->ddp))
-		return false;
+		return SIW_RDMAP_DROP;
 	if (group->seg.tagged) { /* a Write-Record is for one */
 		siw_drop(SIW_COUNTER_drop_header);
-		return false;
+		return SIW_RDMAP_DROP;
 	}
 	/* Members are told apart by nothing, and nobody tells a group of errors. */
 	if (SIW_RDMAP_DQN_DEST(group->seg.qn)) {
 		siw_drop(SIW_COUNTER_drop_qn);
-		return false;
+		return SIW_RDMAP_DROP;
 	}
 	verdict = siw_rdmap_dgram_judge(dgram, &group->seg, &unused);
 	if (verdict == SIW_RDMAP_ERROR_MESSAGE)
 		siw_drop(SIW_COUNTER_drop_qn);
-	return verdict == SIW_RDMAP_TAKE;
+	return verdict > SIW_RDMAP_TAKE_HEADED ? SIW_RDMAP_DROP : verdict;
 }
 
 /* As siw_rdmap_group_copy, for this member. */
 static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
 		struct siw_rdmap_event *event)
 {
-	struct siw_ddp_delivery delivery;
+	enum siw_rdmap_verdict verdict;
 	int r = -ENOBUFS;
 
-	if (!dgram->recvs) /* before RTR, or in error */
+	event->source = group->source;
+	event->token = dgram->token;
+	if (!dgram->recvs) { /* before RTR, or in error */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
-	else if (!wanted(group, dgram))
-		return 0;
-	else
-		r = siw_ddp_dgram_place(group->ddp, dgram->recvs, &delivery);
+	} else {
+		verdict = judge(group, dgram);
+		if (verdict == SIW_RDMAP_DROP)
+			return 0;
+		r = siw_rdmap_dgram_take(dgram, group->ddp, &group->seg, verdict, event);
+	}
 	if (r == -ENOBUFS) {
 		siw_rdmap_sources_blame(&dgram->dropped, &group->source);
 		return 0;
 	}
-	event->source = group->source;
-	event->token = dgram->token;
-	siw_rdmap_dgram_fill(event, &group->seg, &delivery);
 	if (r < 0) {
 		event->kind = SIW_RDMAP_BAD_RECV;
 		event->status = r;
@@ -145,7 +147,7 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 	}
 	/* Not among the member's own, which are told when its own socket has nothing more. */
 	siw_count(SIW_COUNTER_rx_msgs, 1);
-	siw_count(SIW_COUNTER_rx_octets, delivery.length);
+	siw_count(SIW_COUNTER_rx_octets, event->length);
 	return 1;
 }
 

@@ -167,7 +167,8 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 /* What a segment is to this endpoint. */
 enum siw_rdmap_verdict {
 	SIW_RDMAP_TAKE,
-	SIW_RDMAP_DROP, /* counted */
+	SIW_RDMAP_TAKE_HEADED, /* it begins with a head of SIW_RDMAP_IMM_LEN octets */
+	SIW_RDMAP_DROP,	       /* counted */
 	SIW_RDMAP_ERROR_MESSAGE,
 	SIW_RDMAP_WRONG,
 };
@@ -178,9 +179,13 @@ enum siw_rdmap_verdict {
 enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
-/* A RECV; source and token are there already. */
-void siw_rdmap_dgram_fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
-			  const struct siw_ddp_delivery *delivery);
+/*
+ * Fills the next receive of an endpoint with what came to lower (its own, or its group's) and is taken: as
+ * siw_ddp_dgram_place, and but for -ENOBUFS *event is a RECV; source and token are there already.
+ */
+int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
+			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
+			 struct siw_rdmap_event *event);
 
 /* rdmap_datagram_err.c: makes dgram->sents or, before this MSN, doubles it, if there is memory. */
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);

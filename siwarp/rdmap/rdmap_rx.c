@@ -241,7 +241,7 @@ static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delive
 	memcpy(&wire, delivery->head, sizeof(wire));
 	event->imm = wire.data;
 	event->solicited = wire.subcode == SIW_RDMAP_SEND_IMM_SE;
-	return event->solicited || wire.subcode == SIW_RDMAP_SEND_IMM;
+	return siw_rdmap_is_send_imm(&wire);
 }
 
 static __attribute__((cold, noinline)) void headed(struct siw_rdmap_stream *stream,

@@ -68,13 +68,7 @@ static int broken(struct siw_rdmap_stream *stream)
 static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_op *op,
 							 struct siw_ddp_msg *msg)
 {
-	struct siw_rdmap_wire_send_imm wire = {
-		.subcode = op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE ? SIW_RDMAP_SEND_IMM_SE
-								    : SIW_RDMAP_SEND_IMM,
-		.data = op->imm,
-	};
-
-	memcpy(op->imm_room, &wire, sizeof(wire));
+	siw_rdmap_put_send_imm(op->imm_room, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
 	msg->head = op->imm_room;
 }

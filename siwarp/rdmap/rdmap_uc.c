@@ -115,15 +115,9 @@ uint32_t siw_rdmap_uc_payload(const struct siw_rdmap_uc *uc)
 
 static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *msg)
 {
-	struct siw_rdmap_wire_send_imm wire = {
-		.subcode = op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE ? SIW_RDMAP_SEND_IMM_SE
-								    : SIW_RDMAP_SEND_IMM,
-		.data = op->imm,
-	};
-
 	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
-	msg->head_len = sizeof(wire);
-	memcpy(msg->head, &wire, sizeof(wire));
+	msg->head_len = SIW_RDMAP_IMM_LEN;
+	siw_rdmap_put_send_imm(msg->head, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 }
 
 /* The Immediate Data behind a Write that is framed: as siw_ddp_uc_tx. */
@@ -320,7 +314,7 @@ static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 	if (__builtin_expect(!uc->headed, 1))
 		return true;
 	if (siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire)) != sizeof(wire) ||
-	    (wire.subcode != SIW_RDMAP_SEND_IMM && wire.subcode != SIW_RDMAP_SEND_IMM_SE)) {
+	    !siw_rdmap_is_send_imm(&wire)) {
 		drop(uc, SIW_COUNTER_drop_opcode);
 		return false;
 	}

@@ -109,6 +109,22 @@ struct siw_rdmap_wire_send_imm {
 _Static_assert(sizeof(struct siw_rdmap_wire_imm) == SIW_RDMAP_IMM_LEN, "RFC 7306 figure 7");
 _Static_assert(sizeof(struct siw_rdmap_wire_send_imm) == SIW_RDMAP_IMM_LEN, "one size for both");
 
+/* The head of a Send with immediate data. */
+static inline void siw_rdmap_put_send_imm(void *at, bool solicited, uint32_t data)
+{
+	struct siw_rdmap_wire_send_imm head = {
+		.subcode = solicited ? SIW_RDMAP_SEND_IMM_SE : SIW_RDMAP_SEND_IMM,
+		.data = data,
+	};
+
+	memcpy(at, &head, sizeof(head));
+}
+
+static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *head)
+{
+	return head->subcode == SIW_RDMAP_SEND_IMM || head->subcode == SIW_RDMAP_SEND_IMM_SE;
+}
+
 /* What queue 1 carries; a message's opcode says which. */
 union siw_rdmap_wire_ask {
 	struct siw_rdmap_wire_read read;

@@ -280,8 +280,11 @@ def _rd_handle(qp: QP, wr: SendWR) -> str | None:
 
 
 def _ud_send(qp: QP, wr: SendWR) -> str:
-    if wr._c.opcode != WROpcode.SEND:
-        return "a UD QP can only SEND: connect an RC QP for the rest"
+    if wr._c.opcode not in (WROpcode.SEND, WROpcode.SEND_WITH_IMM):
+        return (
+            "a UD QP can only SEND, SEND_WITH_IMM and RDMA_WRITE_RECORD: connect an RC QP for the "
+            "rest"
+        )
     ah = wr._ah
     if ah is None or ah.closed:
         return "a UD message needs an open address handle: SendWR(ah=AH(pd, (host, port)))"

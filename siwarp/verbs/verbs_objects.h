@@ -248,6 +248,7 @@ struct siw_wqe {
 	union {
 		struct { /* UD */
 			struct siw_addr dest;
+			uint32_t send_imm;	 /* SEND_WITH_IMM */
 			const struct siw_ah *ah; /* dest is of; only compared */
 			struct { /* RDMA_WRITE_RECORD: the peer's; seq: octets sent */
 				uint64_t addr;

@@ -187,7 +187,8 @@ static int64_t check(const struct siw_qp *qp, const struct siw_send_wr *wr)
 	const struct siw_ah *ah = wr->wr.ud.ah;
 	uint64_t length = 0, over;
 
-	if (wr->opcode != SIW_WR_SEND || (wr->send_flags & ~KNOWN_FLAGS))
+	if ((wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_SEND_WITH_IMM) ||
+	    (wr->send_flags & ~KNOWN_FLAGS))
 		return -EINVAL;
 	if (!ah || ah->pd != qp->pd)
 		return -EINVAL;
@@ -257,6 +258,7 @@ static int queue(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t lengt
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
 	wqe->rkey = qkey_of(qp, wr);
 	wqe->remote = index_of(wr);
+	wqe->send_imm = wr->imm_data;
 	return 0;
 }
 
@@ -304,6 +306,8 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 					   .qkey = qkey_of(qp, wr),
 					   .solicited = wr->send_flags & SIW_SEND_SOLICITED,
 					   .internal = wr->send_flags & SIW_SEND_INLINE,
+					   .with_imm = wr->opcode == SIW_WR_SEND_WITH_IMM,
+					   .imm = wr->imm_data,
 					   .sgl = wr->sg_list,
 					   .nsge = wr->num_sge,
 					   .length = (uint64_t)length,
@@ -336,6 +340,8 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 			.qkey = wqe->rkey,
 			.solicited = wqe->flags & SIW_SEND_SOLICITED,
 			.internal = wqe->flags & SIW_SEND_INLINE,
+			.with_imm = wqe->opcode == SIW_WR_SEND_WITH_IMM,
+			.imm = wqe->send_imm,
 			.sgl = wqe->sge,
 			.nsge = wqe->nsge,
 			.length = wqe->length,
@@ -449,8 +455,12 @@ void siw_verbs_ud_received(struct siw_qp *qp, const struct siw_rdmap_event *ev)
 		.src_qp = ev->src_qpn,
 	};
 
-	if (ev->kind == SIW_RDMAP_BAD_RECV)
+	if (__builtin_expect(ev->kind == SIW_RDMAP_BAD_RECV, 0)) {
 		wc.status = ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR : SIW_WC_LOC_PROT_ERR;
+	} else if (__builtin_expect(ev->with_imm, 0)) {
+		wc.wc_flags = SIW_WC_WITH_IMM;
+		wc.imm_data = ev->imm;
+	}
 	siw_verbs_complete(qp, qp->recv_cq, &wc, &ev->source, ev->solicited);
 	siw_verbs_heard(qp);
 }

@@ -18,6 +18,7 @@ from siwarp.inspect import (
     MPAReply,
     MPARequest,
     Opcode,
+    PrivateHead,
     QuotedReadRequest,
     QuotedUntagged,
     ReadRequest,
@@ -161,6 +162,11 @@ def datagrams() -> list[bytes]:
         octets = bytes(UDDatagram(segment=DDPDatagram(q_key=0x11223344, opcode=op) / Raw(bytes(n))))
         return len(octets).to_bytes(2, "big") + octets
 
+    def private(n: int, subcode: int) -> bytes:
+        head = DDPDatagram(q_key=0x11223344, opcode=Opcode.PRIVATE) / PrivateHead(subcode=subcode)
+        octets = bytes(UDDatagram(segment=head / Raw(bytes(n))))
+        return len(octets).to_bytes(2, "big") + octets
+
     def error(msn: int) -> bytes:
         quoted = QuotedUntagged(msn=msn, inv_stag=0x11223344)
         body = bytes(Terminate(layer=1, etype=2, code=5, m=1, d=1, quoted_ddp=quoted))
@@ -177,7 +183,15 @@ def datagrams() -> list[bytes]:
 
     records = record(1, 9, 9, 1) + record(2, 50, 100, 0) + record(3, 20, 90, 0) + record(2, 1, 9, 0)
     errors = error(1) + error(3) + error(3) + error(9) + one(4, Opcode.SEND_INVALIDATE)
-    sets = [errors, records, one(0) + one(20) + one(200), one(201), one(3, Opcode.SEND_SE) * 10]
+    private_ones = private(0, 1) + private(200, 2) + private(201, 1) + private(9, 3)
+    sets = [
+        errors,
+        records,
+        private_ones,
+        one(0) + one(20) + one(200),
+        one(201),
+        one(3, Opcode.SEND_SE) * 10,
+    ]
     return [bytes([f, 0]) + s for s in sets for f in (0, CRC, REFUSE)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +12,8 @@ from hostile.target import CANARY, PAGE, open_files
 from scapy.packet import Packet, Raw
 from unit.verbs.verbs_harness import Rig, counter, pattern, poll, until
 
-from siwarp.inspect import DDPDatagram, Opcode, UDDatagram, crc32c
-from siwarp.verbs import ErrorPolicy, RecvWR, SendWR, WCStatus
+from siwarp.inspect import DDPDatagram, Opcode, PrivateCode, PrivateHead, UDDatagram, crc32c
+from siwarp.verbs import ErrorPolicy, RecvWR, SendWR, WCFlag, WCStatus
 
 QKEY = 0x11223344
 RECV = 200
@@ -48,9 +49,22 @@ def verdict(octets: bytes) -> str:
         return "drop_qkey"
     if not whole:
         return "drop_header"
-    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE):
+    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE) and not head_len(octets):
         return "drop_opcode"
-    return "too long" if len(octets) - 22 > RECV else "delivered"
+    return "too long" if users(octets)[1] > RECV else "delivered"
+
+
+def head_len(octets: bytes) -> int:
+    """Octets before the user's: of a private message that is a Send with Immediate."""
+    if octets[1] & 15 != Opcode.PRIVATE or len(octets) < 18 + 8 + 4:
+        return 0
+    return 8 if octets[18] in list(PrivateCode) else 0
+
+
+def users(octets: bytes) -> tuple[bytes, int]:
+    """The user's octets, and how many they are."""
+    own = octets[18 + head_len(octets) : -4]
+    return own, len(own)
 
 
 def is_error(octets: bytes) -> bool:
@@ -91,9 +105,14 @@ class Ud:
                 self.posted = False
                 good = want == "delivered"
                 assert wc.status == (WCStatus.SUCCESS if good else WCStatus.LOC_LEN_ERR)
-                assert (wc.wr_id, wc.byte_len) == (5, len(octets) - 22)
+                own, n = users(octets)
+                assert (wc.wr_id, wc.byte_len) == (5, n)
+                with_imm = good and head_len(octets) > 0
+                assert wc.wc_flags == (WCFlag.WITH_IMM if with_imm else 0)
+                if with_imm:
+                    assert struct.pack("=I", wc.imm_data) == octets[22:26]
                 if good:
-                    image[PAGE + 100 : PAGE + 100 + len(octets) - 22] = octets[18:-4]
+                    image[PAGE + 100 : PAGE + 100 + n] = own
             else:
                 until(lambda: self.qp.rcq.poll(1) == [] and counter(want) == before[want] + 1)
             grown = {n for n in DROPS if counter(n) != before[n]}
@@ -136,6 +155,22 @@ def test_datagram(ud: Ud, layer: str, name: str) -> None:
         packet = datagram()
         (packet.segment if layer == "DDPDatagram" else packet).setfieldval(name, value)
         ud.say(bytes(packet), f"{layer}.{name}={value:#x}")
+
+
+@pytest.mark.parametrize(("layer", "name"), cases("PrivateHead", "DDPDatagram"))
+def test_a_private_message(ud: Ud, layer: str, name: str) -> None:
+    head = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / PrivateHead(data=7) / Raw(pattern(50))
+    for value in values(field_of(layer, name), int(head[layers()[layer]].getfieldval(name))):
+        segment = head.copy()
+        segment[layers()[layer]].setfieldval(name, value)
+        ud.say(bytes(UDDatagram(segment=segment)), f"private message: {name}={value:#x}")
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 8 + RECV, 8 + RECV + 1, 65_485])
+def test_private_messages_of_every_kind_of_length(ud: Ud, n: int) -> None:
+    payload = (bytes(PrivateHead(data=7)) + pattern(n))[:n]
+    segment = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / Raw(payload)
+    ud.say(bytes(UDDatagram(segment=segment)), f"a private message of {n} octets")
 
 
 def test_what_is_no_number_in_a_datagram_is_tried_by_its_length() -> None:

@@ -657,8 +657,9 @@ enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE_WITH_IMM = 1,
 	SIW_WR_SEND = 2,
 	/*
-	 * RC. A message of siwarp's own, since no RFC has such: posting it is EINVAL unless setting
-	 * private_messages (SIWARP_PRIVATE_MESSAGES=1, at both ends) says that every peer is siwarp.
+	 * A message of siwarp's own, since no RFC has such; 8 octets less than a Send may have on UD. RC:
+	 * posting it is EINVAL unless setting private_messages (SIWARP_PRIVATE_MESSAGES=1, at both ends)
+	 * says that every peer is siwarp.
 	 */
 	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,

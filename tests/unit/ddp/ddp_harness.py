@@ -312,10 +312,10 @@ class Dgram:
         assert got is not None
         return got  # type: ignore[no-any-return]
 
-    def place(self, queue: Queue) -> tuple[int, int, int]:
+    def place(self, queue: Queue, head: int = 0) -> tuple[int, int, int]:
         """Return the code, the cookie and the length."""
         delivery = ffi.new("struct siw_ddp_delivery *")
-        rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, delivery)
+        rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, head, delivery)
         return rv, int(delivery.cookie), int(delivery.length)
 
     def transmit(self, elements: Sequence[Sge], **fields: Any) -> None:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 from _siwarp_layers import lib
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
@@ -58,14 +58,18 @@ def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: i
 @given(
     sizes=st.lists(st.integers(0, 1500), max_size=16),
     no_crc=st.booleans(),
+    head=st.sampled_from([b"", b"the head"]),
 )
-def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool) -> None:
+@example([300] * 16, False, b"the head")
+@example([1] * 16, True, b"the head")
+def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool, head: bytes) -> None:
     with ddp_world() as w:
         d = w.dgram(no_crc=no_crc)
         memories = [w.memory(n, pattern(n, n)) for n in sizes]
-        d.transmit([m.sge() for m in memories], ulp_octet=0x43)
+        elements = [m.sge() for m in memories]
+        d.transmit(elements, ulp_octet=0x43, head=head, head_len=len(head))
         got = d.sent()
-        assert got[18:-4] == b"".join(m.octets() for m in memories)
+        assert got[18:-4] == head + b"".join(m.octets() for m in memories)
         assert got[-4:] == (bytes(4) if no_crc else crc32c(got[:-4]).to_bytes(4, "little"))
 
 
