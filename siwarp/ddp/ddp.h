@@ -570,6 +570,9 @@ enum siw_ddp_rd_ending {
 };
 /* Gives it up; both locks. The receive of a half message goes back to the head of its queue. */
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
+/* A number of the layer above's that is kept as the MSNs are: 0 at first, and with each life of the pair. */
+void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note);
+uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream);
 /* Whether nothing is in the works in either direction. Both locks. */
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream);
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream);
@@ -600,6 +603,8 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
  */
 void siw_ddp_rd_hold(struct siw_ddp_stream *stream);
 bool siw_ddp_rd_held(const struct siw_ddp_stream *stream);
+/* The payload of the segment that siw_ddp_rx_head gave, all of it, until it is placed or refused. */
+const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 /* All that wait come up again. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 /* The segment of a peer without a stream is thrown away, and the peer told so. */

@@ -97,17 +97,18 @@ void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 	return stream ? stream->user : NULL;
 }
 
-/* What stays of a stream: how far each queue's numbers are, 0 for a peer that is new. */
-struct numbers {
+/* What stays of a stream, 0 for a peer that is new: how far each queue's numbers are, and the note. */
+struct kept {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
+	uint32_t note;
 };
-_Static_assert(sizeof(struct numbers) <= SIW_LLP_RD_ROOM, "llp's room for us");
+_Static_assert(sizeof(struct kept) <= SIW_LLP_RD_ROOM, "llp's room for us");
 
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out)
 {
 	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->port, INFLIGHT);
-	const struct numbers *kept = siw_llp_rd_room(below(peer));
+	const struct kept *kept = siw_llp_rd_room(below(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -134,7 +135,7 @@ static void return_buffers(struct siw_ddp_rx *rx)
 
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
-	struct numbers *kept = siw_llp_rd_room(stream->rd);
+	struct kept *kept = siw_llp_rd_room(stream->rd);
 
 	return_buffers(&stream->rx);
 	for (int qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
@@ -146,6 +147,16 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 	if (how == SIW_DDP_RD_RESET)
 		siw_llp_rd_reset(stream->rd);
 	siw_ddp_stream_free(stream);
+}
+
+void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note)
+{
+	((struct kept *)siw_llp_rd_room(stream->rd))->note = note;
+}
+
+uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream)
+{
+	return ((const struct kept *)siw_llp_rd_room(stream->rd))->note;
 }
 
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
@@ -263,6 +274,11 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 	stream->rd_rx.data = NULL;
 	siw_llp_rd_taken(stream->rd);
 	return 1;
+}
+
+const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
+{
+	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
 
 void siw_ddp_rd_hold(struct siw_ddp_stream *stream)

@@ -67,7 +67,7 @@ void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer);
  * Room of the layer above's in the record, all zero when the record is made and whenever a life of either
  * end is over. Either lock.
  */
-#define SIW_LLP_RD_ROOM 32
+#define SIW_LLP_RD_ROOM 36
 void *siw_llp_rd_room(struct siw_llp_rd_peer *peer);
 /* The IRD the peer told, 0 before it did: what this end's ORD to it may be. */
 uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer);

@@ -82,7 +82,6 @@ struct siw_llp_rd_peer {
 	struct siw_addr addr;
 	uint32_t hash;
 	void *upper;
-	uint32_t room[SIW_LLP_RD_ROOM / sizeof(uint32_t)]; /* the layer above's */
 	struct siw_link lru;	/* the one heard or spoken to least lately first */
 	struct siw_link active; /* it has a timer */
 	struct siw_link news;	/* it has something to tell */
@@ -126,6 +125,7 @@ struct siw_llp_rd_peer {
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
 	struct siw_rd_cookie cookie; /* to bring back, while state is ECHOED */
+	uint32_t room[SIW_LLP_RD_ROOM / sizeof(uint32_t)]; /* the layer above's */
 };
 
 struct siw_rd_slab;

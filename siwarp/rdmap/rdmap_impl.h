@@ -269,6 +269,9 @@ enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_SENT = 3,   /* TCP has it */
 };
 
+/* No Write has as many octets. */
+#define SIW_RDMAP_SPOILT UINT32_MAX
+
 /* Under the progress lock. */
 struct siw_rdmap_rx {
 	bool over;	/* TERMINATED, ERROR or CLOSED was said */
@@ -279,8 +282,9 @@ struct siw_rdmap_rx {
 	bool parked;	/* Sends wait for receives, or requests for Sends */
 	uint32_t asked; /* requests taken in; those behind stream->asked are held */
 	uint8_t want_rtr;
-	bool writing;	  /* a Write's last segment has not come */
-	uint32_t written; /* octets of the last Write, if nothing came for queue 0 since it began */
+	bool writing; /* a Write's last segment has not come */
+	/* Octets of the last Write, if nothing came for queue 0 since it began; or it was refused: */
+	uint32_t written;
 	struct siw_ddp_seg seg;
 };
 
@@ -389,6 +393,11 @@ static inline uint8_t siw_rdmap_opcode_of(const struct siw_ddp_seg *seg)
 	return seg->ulp_octet & SIW_RDMAP_OP_MASK;
 }
 
+static inline bool siw_rdmap_is_immediate(uint8_t opcode)
+{
+	return opcode == SIW_RDMAP_IMMEDIATE || opcode == SIW_RDMAP_IMMEDIATE_SE;
+}
+
 /* rdmap_read.c: our Reads. Requester, send lock: */
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
@@ -449,6 +458,12 @@ int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
 /* Progress lock: a message of the peer's was refused; *event says so: 1. */
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
+/*
+ * Progress lock: a message that was whole could not be delivered: *event, a BAD_RECV, says why, and the
+ * peer is told.
+ */
+void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /* Progress lock: the request that came last may have been refused: then *event says that. */
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: an error message of the peer's is in term_in; *event is filled. */

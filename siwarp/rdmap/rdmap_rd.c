@@ -94,6 +94,7 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 	rd->mode = mode;
 	rd->start = *start;
 	rd->start.initiator = true; /* nobody waits for anybody here */
+	rd->start.private = true;   /* who speaks this protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
 		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
 			       start->denied);
@@ -143,6 +144,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	atomic_store_explicit(&stream->answered, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
 			      memory_order_relaxed);
 	stream->of_rd.rd = rd;
+	stream->rx.written = siw_ddp_rd_note(stream->ddp);
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
@@ -209,7 +211,8 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
 {
-	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND);
+	/* The Immediate Data behind a Write that is in the works is the next one. */
+	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
 bool siw_rdmap_rd_torn(const struct siw_rdmap_stream *stream)
@@ -232,6 +235,8 @@ static void end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
 	if (rd->served == stream)
 		rd->served = NULL;
 	siw_rdmap_read_free_all(stream);
+	if (how == SIW_DDP_RD_KEEP)
+		siw_ddp_rd_set_note(stream->ddp, stream->rx.written);
 	siw_ddp_rd_end(stream->ddp, how);
 	siw_rdmap_stream_free(stream);
 }
@@ -243,7 +248,7 @@ void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset)
 
 static bool is_idle(struct siw_rdmap_stream *stream)
 {
-	return !stream->tx.active && !stream->rx.have && !stream->tx.torn &&
+	return !stream->tx.active && !stream->rx.have && !stream->rx.writing && !stream->tx.torn &&
 	       stream->rx.asked == atomic_load_explicit(&stream->served, memory_order_relaxed) &&
 	       atomic_load_explicit(&stream->issued, memory_order_relaxed) ==
 		       atomic_load_explicit(&stream->answered, memory_order_relaxed) &&
@@ -519,9 +524,38 @@ void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdma
 		refused(event, request->err, &request->seg);
 }
 
+void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			      struct siw_wire_err err, const struct siw_ddp_seg *seg)
+{
+	refused(event, err, seg);
+	event->kind = SIW_RDMAP_BAD_RECV;
+	siw_rdmap_rd_report(stream, err, seg);
+}
+
+/* A Write with Immediate is one operation: what becomes of the Immediate Data when its Write is refused. */
+static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+{
+	uint32_t before = rx->written;
+
+	if (!seg || !seg->head_len)
+		return false;
+	if (seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_WRITE) {
+		rx->written = SIW_RDMAP_SPOILT;
+		rx->writing = false;
+	} else if (!seg->tagged && !seg->qn) {
+		rx->written = 0;
+	}
+	return !seg->tagged && siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg)) &&
+	       before == SIW_RDMAP_SPOILT;
+}
+
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
+	if (spoils(&stream->rx, seg)) { /* the peer was told of the Write */
+		event->kind = SIW_RDMAP_PROGRESS;
+		return 1;
+	}
 	refused(event, err, seg);
 	event->with_imm = event->of_write = false;
 	if (seg && seg->head_len && is_response(seg)) {

@@ -47,9 +47,17 @@ static const struct siw_wire_err TOO_LONG = { SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BU
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
-static bool is_immediate(uint8_t op)
+/* Over reliable datagrams a segment is all there when it is judged, and so is a message's head. */
+static bool knows_private(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg)
 {
-	return op == SIW_RDMAP_IMMEDIATE || op == SIW_RDMAP_IMMEDIATE_SE;
+	struct siw_rdmap_wire_send_imm wire;
+
+	if (!siw_rdmap_is_rd(stream) || seg->mo)
+		return true;
+	if (seg->payload < sizeof(wire))
+		return false;
+	memcpy(&wire, siw_ddp_rd_octets(stream->ddp), sizeof(wire));
+	return wire.subcode == SIW_RDMAP_SEND_IMM || wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
 /* What comes with the opcodes of RFC 7306, and the private one. */
@@ -61,10 +69,15 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 
 	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
 		return siw_rdmap_atomic_expects(stream, seg, err);
-	if (op == SIW_RDMAP_PRIVATE && !stream->private) /* somebody else's experiment */
-		return op_error(err, SIW_RDMAP_OPCODE);
+	if (op == SIW_RDMAP_PRIVATE && (!stream->private || !knows_private(stream, seg)))
+		return op_error(err, SIW_RDMAP_OPCODE); /* somebody else's experiment */
+	/* Over reliable datagrams: its Write was refused, and it is half of one operation. */
+	if (siw_rdmap_is_immediate(op) && stream->rx.written == SIW_RDMAP_SPOILT &&
+	    siw_rdmap_is_rd(stream))
+		return op_error(err, SIW_RDMAP_UNSPECIFIED);
 	/* RFC7306-6.3-08; which error it is no RFC says. */
-	if (is_immediate(op) && (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
+	if (siw_rdmap_is_immediate(op) &&
+	    (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
 		return op_error(err, SIW_RDMAP_UNSPECIFIED);
 	seg->note = stream->rx.written;
 	if (seg->last && !seg->qn)
@@ -215,9 +228,12 @@ static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *
 		event->inv_stag = seg->ulp_word;
 		return;
 	}
-	siw_rdmap_fault_set(stream, CANNOT_INVALIDATE, seg, NULL);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = -EACCES;
+	if (siw_rdmap_is_rd(stream))
+		siw_rdmap_rd_undelivered(stream, event, CANNOT_INVALIDATE, seg);
+	else
+		siw_rdmap_fault_set(stream, CANNOT_INVALIDATE, seg, NULL);
 }
 
 /* The message has a head: what is in it; false: nothing that could be. */
@@ -230,7 +246,7 @@ static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delive
 	if (!delivery->head)
 		return false;
 	event->with_imm = true;
-	if (is_immediate(siw_rdmap_opcode_of(seg))) {
+	if (siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg))) {
 		memcpy(&imm, delivery->head, sizeof(imm));
 		event->imm = imm.data;
 		event->of_write = true;

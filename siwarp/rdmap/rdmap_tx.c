@@ -185,7 +185,8 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
 		last = (last + 1) | TWO;
 		r = follow_write(stream, op, r);
-		if (r < 0)
+		/* Over reliable datagrams only a peer that is lost fails it; the Write is begun. */
+		if (r < 0 && !siw_rdmap_is_rd(stream))
 			return r;
 	}
 	tx->ring[tx->begun++ & tx->ring_mask] = last;

@@ -68,6 +68,7 @@ int siw_verbs_rd_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
 	qp->timed.tick = tick;
 	siw_lock(&qp->send_lock);
 	qp->rd = rd;
+	qp->private = true;
 	/* As UD's: the UDP port. */
 	atomic_store(&qp->qpn, siw_addr_port(&bound));
 	siw_unlock(&qp->send_lock);
@@ -171,6 +172,14 @@ static void append(struct siw_qp *qp, struct siw_rd_flow *flow, uint32_t slot)
 		flow->next = slot;
 }
 
+/* How a request completes: as a peer said, or else as is said here. */
+static int outcome(const struct siw_wqe *wqe, int otherwise)
+{
+	bool told = wqe->state == SIW_WQE_DONE || (wqe->state == SIW_WQE_BEGUN && wqe->status);
+
+	return told ? wqe->status : otherwise;
+}
+
 /* The oldest request to a peer is over. */
 static void finish(struct siw_qp *qp, struct siw_rd_flow *flow, int status)
 {
@@ -194,13 +203,11 @@ void siw_verbs_rd_finish_all(struct siw_qp *qp, struct siw_rd_flow *flow, int fi
 {
 	while (flow->n) {
 		const struct siw_wqe *wqe = siw_verbs_wqe(qp, flow->first);
+		bool told = outcome(wqe, -1) != -1;
 
-		if (wqe->state == SIW_WQE_DONE) {
-			finish(qp, flow, wqe->status);
-			continue;
-		}
-		finish(qp, flow, first);
-		first = SIW_WC_WR_FLUSH_ERR;
+		finish(qp, flow, outcome(wqe, first));
+		if (!told)
+			first = SIW_WC_WR_FLUSH_ERR;
 	}
 	flow->reads_out = 0;
 	siw_link_del(&flow->ready);
@@ -295,6 +302,7 @@ static int begin(const struct siw_rd_flow *flow, struct siw_wqe *wqe, uint32_t s
 static void begun(struct siw_qp *qp, struct siw_rd_flow *flow, struct siw_wqe *wqe)
 {
 	wqe->state = SIW_WQE_BEGUN;
+	wqe->status = SIW_WC_SUCCESS;
 	wqe->seq = siw_rdmap_begun(flow->stream);
 	qp->rd_begun++;
 	if (siw_verbs_asks(wqe)) {
@@ -371,7 +379,7 @@ void siw_verbs_rd_reap(struct siw_qp *qp, struct siw_rd_flow *flow)
 			return;
 		if (wqe->state == SIW_WQE_BEGUN && (siw_verbs_asks(wqe) || wqe->seq > accepted))
 			return;
-		finish(qp, flow, wqe->state == SIW_WQE_DONE ? wqe->status : SIW_WC_SUCCESS);
+		finish(qp, flow, outcome(wqe, SIW_WC_SUCCESS));
 	}
 }
 

@@ -53,6 +53,19 @@ static void on_read_done(struct siw_qp *qp, struct siw_rdmap_stream *stream, uin
 	run_and_mark(qp, stream);
 }
 
+/*
+ * What asks has its answer with that. Anything else may be in the middle of being sent, from the user's
+ * memory, and is over when the peer has thrown all of it away.
+ */
+static void blame(struct siw_rd_flow *flow, struct siw_wqe *wqe, uint8_t status)
+{
+	wqe->status = status;
+	if (!siw_verbs_asks(wqe))
+		return;
+	flow->reads_out--;
+	wqe->state = SIW_WQE_DONE;
+}
+
 /* The peer refused something: the request that it names says so; one that was complete, the error queue. */
 static void on_error(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		     const struct siw_rdmap_event *ev)
@@ -68,11 +81,8 @@ static void on_error(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		struct siw_wqe *wqe = siw_verbs_wqe(qp, slot);
 
 		found = siw_verbs_is_quoted(wqe, ev);
-		if (found) {
-			flow->reads_out -= siw_verbs_asks(wqe);
-			wqe->state = SIW_WQE_DONE;
-			wqe->status = (uint8_t)siw_verbs_status_of(&ev->err);
-		}
+		if (found)
+			blame(flow, wqe, (uint8_t)siw_verbs_status_of(&ev->err));
 		slot = wqe->chain;
 	}
 	siw_unlock(&qp->send_lock);
@@ -168,8 +178,9 @@ static void handle(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		on_recv(qp, ev, SIW_WC_SUCCESS);
 		break;
 	case SIW_RDMAP_BAD_RECV:
-		on_recv(qp, ev,
-			ev->status == -EPROTO ? SIW_WC_REM_INV_REQ_ERR : SIW_WC_LOC_PROT_ERR);
+		on_recv(qp, ev, SIW_WC_LOC_PROT_ERR);
+		run_and_mark(qp, stream); /* the peer hears of it */
+		siw_verbs_err_refused(qp, ev);
 		break;
 	case SIW_RDMAP_READ_DONE:
 		on_read_done(qp, stream, ev->cookie, SIW_WC_SUCCESS);

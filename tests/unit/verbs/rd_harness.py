@@ -11,6 +11,7 @@ from siwarp.verbs import (
     QP,
     SRQ,
     WC,
+    CompChannel,
     ErrorPolicy,
     QPAttr,
     QPCap,
@@ -48,10 +49,11 @@ class Peer:
         access: int = ALL_ACCESS,
         depth: int = 64,
         inline: int = 64,
+        channel: CompChannel | None = None,
     ) -> None:
         self.rig = rig
         self.size = size
-        self.scq, self.rcq = rig.cq(4 * depth), rig.cq(4 * depth)
+        self.scq, self.rcq = rig.cq(4 * depth), rig.cq(4 * depth, channel)
         self.qp = QP(
             rig.pd,
             QPInitAttr(
@@ -95,6 +97,7 @@ class Peer:
         flags: int = SendFlag.SIGNALED,
         opcode: WROpcode = WROpcode.SEND,
         invalidate: int = 0,
+        imm_data: int = 0,
     ) -> None:
         """Send ``data``, which lies at ``offset`` of ``out`` until it is complete."""
         self.out.view[offset : offset + len(data)] = data
@@ -106,6 +109,7 @@ class Peer:
                 sg=[self.out.sge(offset, len(data))],
                 ah=self.ah(to),
                 invalidate_rkey=invalidate,
+                imm_data=imm_data,
             )
         )
 

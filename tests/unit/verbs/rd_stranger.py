@@ -1,0 +1,168 @@
+"""A peer of RD queue pairs made of a plain socket and scapy: it says what a test has it say."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.verbs_harness import LIMIT
+
+from siwarp.inspect import (
+    DDP,
+    DDPTagged,
+    DDPUntagged,
+    Opcode,
+    Queue,
+    QuotedTagged,
+    QuotedUntagged,
+    Terminate,
+)
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
+
+EPOCH = 0xABCD0001
+
+
+class Stranger:
+    """It has met the queue pair of ``end`` when it is made, or is met when that sends first.
+
+    What it gets it acknowledges at once, but for what ``keeps`` is true of; ``got`` is all of it:
+    the segments, in order, each once.
+    """
+
+    def __init__(self, end: Peer) -> None:
+        self.end = end
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind(("127.0.0.1", 0))
+        self.sock.settimeout(LIMIT)
+        self.other = 0  # the queue pair's epoch
+        self.psn = EPOCH  # of the next segment that goes
+        self.next = 0  # PSN of the next one that comes
+        self.msn = dict.fromkeys(Queue, 0)
+        self.got: list[bytes] = []
+        self.keeps: Callable[[DDP], bool] = lambda _head: False
+        self.last = 0  # PSN of the last one in got, + 1
+
+    @property
+    def addr(self) -> tuple[str, int]:
+        """Where it is."""
+        host, port = self.sock.getsockname()
+        return str(host), int(port)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def say(self, kind: RDType, **fields: Any) -> None:
+        head = {
+            "q_key": QKEY,
+            "psn": self.psn,
+            "source_epoch": EPOCH,
+            "dest_epoch": self.other,
+            "acknowledged": self.next,
+            "credit": 4096,
+            "ird": 16,
+        } | fields
+        self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.end.qp.addr)
+
+    def take(self) -> RDDatagram:
+        """Wait for the next datagram and do with it what a peer does."""
+        d = RDDatagram(self.sock.recv(1 << 16))
+        assert (d.crc, d.q_key) == (d.crc_expected(), QKEY)
+        if d.type == RDType.HELLO:
+            self.other = self.next = self.last = d.source_epoch
+            self.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+        elif d.type == RDType.CHALLENGE:
+            self.other = self.next = self.last = d.source_epoch
+            self.say(RDType.ECHO, body=d.body)
+        elif d.type == RDType.DATA:
+            self.data(d)
+        elif d.type == RDType.ECHO:
+            self.say(RDType.ACK)
+        return d
+
+    def data(self, d: RDDatagram) -> None:
+        if d.psn == self.last:
+            self.got.append(bytes(d.body))
+            self.last += 1
+        if d.psn == self.next and not self.keeps(DDP(bytes(d.body))):
+            self.next += 1
+        self.say(RDType.ACK)
+
+    def release(self) -> None:
+        """Acknowledge what was kept."""
+        self.keeps = lambda _head: False
+        self.next = self.last
+        self.say(RDType.ACK)
+
+    def meet(self) -> None:
+        """Begin."""
+        self.say(RDType.HELLO, dest_epoch=0, acknowledged=0, body=bytes(COOKIE_LEN))
+        while self.take().type != RDType.ACK:
+            pass
+
+    def pull(self) -> tuple[DDP, bytes]:
+        """Wait for a segment: its header, and what is behind it."""
+        deadline = time.monotonic() + LIMIT
+        while not self.got:
+            assert time.monotonic() < deadline
+            self.take()
+        octets = self.got.pop(0)
+        head = DDP(octets)
+        return head, octets[14 if head.t else 18 :]
+
+    def told(self) -> Terminate:
+        """Wait for an error message."""
+        head, octets = self.pull()
+        assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
+        return Terminate(octets)
+
+    def complain(self, head: DDP, code: tuple[int, int, int]) -> None:
+        """Tell the queue pair that the message of a segment is wrong."""
+        quoted = (QuotedTagged if head.t else QuotedUntagged)(bytes(head)[: 14 if head.t else 18])
+        layer, etype, number = code
+        what = Terminate(layer=layer, etype=etype, code=number, m=1, d=1, quoted_ddp=quoted)
+        self.put(self.untagged(Opcode.TERMINATE, bytes(what), qn=Queue.TERMINATE))
+
+    def put(self, *segments: bytes) -> None:
+        """Send segments, each once, and wait until the queue pair has taken them."""
+        for octets in segments:
+            self.say(RDType.DATA, body=octets)
+            self.psn += 1
+        self.taken()
+
+    def taken(self) -> None:
+        """Wait until all that was put is acknowledged."""
+        while True:
+            self.say(RDType.PROBE)
+            d = self.take()
+            if d.type == RDType.ACK and d.acknowledged == self.psn:
+                return
+
+    def untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
+        """Return a segment of the next message of its queue."""
+        queue = Queue(fields.get("qn", Queue.SEND))
+        if not fields.get("mo"):
+            self.msn[queue] += 1
+        head = {"opcode": opcode, "qn": queue, "msn": self.msn[queue], **fields}
+        return bytes(DDPUntagged(**head)) + octets
+
+    def write(self, octets: bytes, offset: int = 0, **fields: Any) -> bytes:
+        """Return a segment of a Write to ``end.into``."""
+        there = self.end.into
+        head = {"opcode": Opcode.RDMA_WRITE, "stag": there.rkey, "to": there.addr + offset}
+        return bytes(DDPTagged(**(head | fields))) + octets
+
+
+@contextlib.contextmanager
+def stranger(end: Peer, *, meet: bool = True) -> Iterator[Stranger]:
+    """Make one for the block."""
+    made = Stranger(end)
+    try:
+        if meet:
+            made.meet()
+        yield made
+    finally:
+        made.close()
