@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from siwarp.bench import memory, personas, wan
 from siwarp.bench import table as figures
@@ -58,6 +56,9 @@ def bar(text: str) -> Iterator[Step | None]:
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.table import figure
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["ROWS", "Row", "measure", "show"]
 
@@ -87,6 +87,9 @@ def _cells(result: dict[str, Any]) -> list[str]:
 
 def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     """Print the table, and what failed."""
+    from rich.console import Console
+    from rich.table import Table
+
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120, file=console.file)

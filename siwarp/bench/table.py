@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, run
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["ROWS", "Row", "figure", "judge", "measure", "show", "write"]
 
@@ -259,6 +259,9 @@ def _others(result: dict[str, Any]) -> str:
 
 def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     """Print the table, the other floors and what failed."""
+    from rich.console import Console
+    from rich.table import Table
+
     console = console or Console(highlight=False, width=None)
     if not console.is_terminal:
         console = Console(highlight=False, width=160, file=console.file)

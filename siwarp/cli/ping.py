@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import statistics
 import sys
 import threading
 import time
@@ -76,6 +75,8 @@ class _Pinger(Protocol):
 def _summary(times: list[int]) -> dict[str, float] | None:
     if not times:
         return None
+    import statistics
+
     ordered = sorted(times)
     return {
         "min": ordered[0] / 1000,

@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How the commands print: tables and bars in a terminal, plain lines in a pipe."""
+"""How the commands print: tables and bars in a terminal, plain lines in a pipe.
+
+rich is imported for a terminal alone: into a pipe a command should not take longer than it must.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from rich.rule import Rule
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
-__all__ = ["bar", "console", "data", "fancy", "heading", "line", "note", "table", "tick"]
-
-console = Console(highlight=False, soft_wrap=True)
+__all__ = ["bar", "data", "fancy", "heading", "line", "note", "table", "tick"]
 
 
 def fancy() -> bool:
-    """Whether a person looks at a terminal."""
-    return console.is_terminal
+    """Whether a person looks at a terminal, or wants what is printed there."""
+    return sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
+
+
+@functools.cache
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
 
 
 def data(value: Any) -> None:
@@ -31,30 +39,40 @@ def data(value: Any) -> None:
 
 def line(text: str = "", style: str = "") -> None:
     """Print one line as it is."""
-    console.print(Text(text, style=style))
+    if not fancy():
+        print(text)
+        return
+    from rich.text import Text
+
+    _console().print(Text(text, style=style))
 
 
 def heading(text: str) -> None:
     """Print what comes next."""
-    if fancy():
-        console.print()
-        console.print(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
-    else:
+    if not fancy():
         print(f"\n== {text}")
+        return
+    from rich.rule import Rule
+    from rich.text import Text
+
+    _console().print()
+    _console().print(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
 
 
 def tick(text: str, good: bool = True) -> None:
     """Print something that was found to be so, or not."""
-    mark = "✓" if good else "✗"
-    if fancy():
-        console.print(Text.assemble((f"  {mark} ", "bold green" if good else "bold red"), text))
-    else:
+    if not fancy():
         print(f"{'ok' if good else 'FAILED'}: {text}")
+        return
+    from rich.text import Text
+
+    mark = "✓" if good else "✗"
+    _console().print(Text.assemble((f"  {mark} ", "bold green" if good else "bold red"), text))
 
 
 def note(text: str) -> None:
     """Print an explanation beside the matter."""
-    console.print(Text(f"    {text}", style="dim"))
+    line(f"    {text}", style="dim")
 
 
 def table(
@@ -68,6 +86,10 @@ def table(
     ``styles``: one for each row, on a terminal.
     """
     if fancy():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         shown = Table(header_style="bold", border_style="dim")
         for i, column in enumerate(columns):
             shown.add_column(column, justify="right" if i in right else "left", overflow="fold")
@@ -91,11 +113,13 @@ def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     if not fancy():
         yield lambda _steps: None
         return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
     with Progress(
         TextColumn("    {task.description}"),
         BarColumn(bar_width=40),
         TaskProgressColumn(),
-        console=console,
+        console=_console(),
         transient=True,
     ) as progress:
         task = progress.add_task(text, total=total)

@@ -39,6 +39,20 @@ def test_the_version_is_the_librarys() -> None:
     assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)
 
 
+def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
+    done = subprocess.run(
+        [COMMAND[0], "-X", "importtime", *COMMAND[1:], "ping", "-n", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+        check=True,
+    )
+    imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
+    assert "siwarp.verbs" in imported
+    assert not imported & {"rich", "pydantic", "scapy", "numpy", "asyncio", "siwarp.inspect"}
+
+
 def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
     found = {device["name"]: device for device in siwarp_json("devices")}
     assert set(found) == {device.name for device in get_device_list()}
