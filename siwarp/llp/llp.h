@@ -171,12 +171,24 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
  */
 int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg);
+/* The same of datagrams that lie apart, one an iovec. */
+int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			  const struct iovec *iov, int n, uint16_t seg);
 /*
  * One datagram into buf: its length (the true one, so > size means it was cut), -EAGAIN, or -errno.
  * recvfrom: one system call.
  */
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			 size_t size);
+/*
+ * From now on datagrams of one flow may come together, as the trains they were sent in (UDP_GRO), and
+ * siw_llp_udp_recv_train is to be used; what lies there when it ends may still be a train. 0, or -errno: the
+ * kernel does not know how.
+ */
+int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on);
+/* As siw_llp_udp_recv; *seg: octets of each datagram but the last, 0: it is one. Under a plan of faults it is. */
+ssize_t siw_llp_udp_recv_train(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint16_t *seg);
 
 /*
  * From now on no datagram of this socket is cut into fragments: one that is too long for its path is

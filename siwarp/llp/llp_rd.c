@@ -6,10 +6,13 @@
 
 #include "base/capture.h"
 #include "base/crc32c.h"
+#include "base/faults.h"
 #include "base/settings.h"
 #include "llp/llp_rd_impl.h"
 
-#define TRIES 64 /* datagrams that one call looks at */
+#define TRIES  64 /* times that one call receives */
+#define DENSE  32 /* short datagrams in a row: from then on the kernel is asked for trains */
+#define SPARSE 64 /* times in a row that two or fewer came: no longer */
 
 /* ---- opened, closed ------------------------------------------------------------------------------ */
 
@@ -42,6 +45,7 @@ static void set_up(struct siw_llp_rd *rd, struct siw_llp_port *port,
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
 	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
 	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
+	rd->train_max = SIW_RD_TRAIN / 2;
 	rd->due = SIW_RD_NEVER;
 	rd->began = rd->now = siw_now_ns();
 	siw_siphash_key(&rd->key);
@@ -214,18 +218,18 @@ size_t siw_llp_rd_peer_size(void)
 
 /* ---- what comes ------------------------------------------------------------------------------------ */
 
-/* Whether the datagram in rx_buf may be acted upon at all; counts it if not. */
-static bool credible(struct siw_llp_rd *rd, size_t len)
+/* Whether a datagram may be acted upon at all; counts it if not. */
+static bool credible(struct siw_llp_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
-	const struct siw_rd_wire *wire = (const struct siw_rd_wire *)rd->rx_buf;
+	const uint8_t *octets = (const uint8_t *)wire;
 	uint32_t crc;
 
-	if (len < SIW_RD_OVERHEAD || len > SIW_RD_BUF) {
+	if (len < SIW_RD_OVERHEAD) {
 		siw_drop(SIW_COUNTER_drop_short);
 		return false;
 	}
-	memcpy(&crc, rd->rx_buf + len - SIW_DGRAM_CRC_LEN, sizeof(crc));
-	if (rd->crc && siw_crc32c(0, rd->rx_buf, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
+	memcpy(&crc, octets + len - SIW_DGRAM_CRC_LEN, sizeof(crc));
+	if (rd->crc && siw_crc32c(0, octets, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
 		siw_drop(SIW_COUNTER_drop_crc);
 		return false;
 	}
@@ -258,7 +262,7 @@ static void opened(struct siw_llp_rd_peer *peer, uint64_t now)
 }
 
 /* Of this peer, in this life: DATA, ACK, PROBE, BYE. */
-static void of_pair(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wire, uint32_t len,
+static void of_pair(struct siw_llp_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
 		    uint64_t now)
 {
 	uint32_t body = len - SIW_RD_OVERHEAD;
@@ -300,11 +304,11 @@ static bool is_pair(const struct siw_llp_rd_peer *peer, const struct siw_rd_wire
 	       ntohl(wire->source_epoch) == peer->peer_epoch;
 }
 
-static void datagram(struct siw_llp_rd *rd, const struct siw_addr *from, uint32_t len)
+static void datagram(struct siw_llp_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 {
-	const struct siw_rd_wire *wire = (const struct siw_rd_wire *)rd->rx_buf;
-	uint64_t now = rd->now = siw_now_ns();
+	const struct siw_addr *from = &rd->from;
 	struct siw_llp_rd_peer *peer;
+	uint64_t now = rd->now;
 
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
@@ -360,10 +364,10 @@ static int news_of(struct siw_llp_rd_peer *peer)
 static int offer(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 {
 	struct siw_llp_rd_peer *peer = rd->offered;
-	const uint8_t *datagram = rd->rx_buf;
+	const uint8_t *datagram = rd->direct;
 	uint32_t len = rd->direct_len;
 
-	if (!rd->direct) {
+	if (!datagram) {
 		const struct siw_rd_held *held = &peer->rx->slot[peer->rcv & peer->rx->mask];
 
 		datagram = held->buf;
@@ -394,17 +398,23 @@ static int next_event(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 	}
 	if (!rd->offered && !siw_link_alone(&rd->ready)) {
 		rd->offered = siw_container(rd->ready.next, struct siw_llp_rd_peer, ready);
-		rd->direct = false;
+		rd->direct = NULL;
 		siw_link_del(&rd->offered->ready);
 	}
 	return rd->offered ? offer(rd, event) : 0;
 }
 
+/* There is one. */
+static struct siw_llp_rd_peer *first_owed(struct siw_llp_rd *rd)
+{
+	return siw_container(rd->acks.next, struct siw_llp_rd_peer, acks);
+}
+
 /* Nothing came: what is owed, and what is due. */
 static void when_empty(struct siw_llp_rd *rd)
 {
-	bool owed = !siw_link_alone(&rd->acks) &&
-		    siw_container(rd->acks.next, struct siw_llp_rd_peer, acks)->due_acks > 1;
+	/* The time of the last datagram: those that wait for company only are not found so. */
+	bool owed = !siw_link_alone(&rd->acks) && siw_llp_rd_ack_now(first_owed(rd), rd->now);
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
@@ -414,10 +424,9 @@ static void when_empty(struct siw_llp_rd *rd)
 		return;
 	now = siw_now_ns();
 	while (!siw_link_alone(&rd->acks)) {
-		struct siw_llp_rd_peer *peer =
-			siw_container(rd->acks.next, struct siw_llp_rd_peer, acks);
+		struct siw_llp_rd_peer *peer = first_owed(rd);
 
-		if (peer->due_acks < 2 && now - peer->ack_ns < SIW_RD_ACK_NS)
+		if (!siw_llp_rd_ack_now(peer, now))
 			break;
 		siw_llp_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
 	}
@@ -430,32 +439,100 @@ static void when_empty(struct siw_llp_rd *rd)
 	}
 }
 
+/* ---- receiving --------------------------------------------------------------------------------------- */
+
+/*
+ * Together they cost a part of what they do one by one, but a lone one a little more: so while many short
+ * ones come. A plan of faults has a fate for each, and so has a capture a place.
+ */
+static void ask_for_trains(struct siw_llp_rd *rd, bool on)
+{
+	rd->no_trains = siw_llp_udp_gro(rd->sock, on) < 0;
+	rd->trains = on && !rd->no_trains;
+	rd->lulls = 0;
+}
+
+static void took_in(struct siw_llp_rd *rd, uint32_t len, uint32_t seg)
+{
+	rd->at = 0;
+	rd->end = len;
+	rd->seg = seg;
+	rd->now = siw_now_ns();
+	if (seg > SIW_RD_TRAIN / 2)
+		return;
+	rd->streak += len / seg;
+	if (__builtin_expect(rd->streak >= DENSE && !rd->trains, 0) && !rd->no_trains &&
+	    !siw_faults_on() && !siw_capture_on())
+		ask_for_trains(rd, true);
+}
+
+/* The socket is empty: what came since it was so the last time? */
+static void ran_dry(struct siw_llp_rd *rd)
+{
+	rd->lulls = rd->streak > 2 ? 0 : rd->lulls + 1;
+	rd->streak = 0;
+	if (rd->trains && rd->lulls >= SPARSE)
+		ask_for_trains(rd, false);
+}
+
+/* What the socket has next: false when it is empty. */
+static bool receive(struct siw_llp_rd *rd)
+{
+	ssize_t len;
+	uint16_t seg = 0;
+
+	if (__builtin_expect(rd->trains && siw_faults_on(), 0))
+		ask_for_trains(rd, false);
+	siw_unlock(&rd->lock);
+	if (__builtin_expect(rd->trains, 0))
+		len = siw_llp_udp_recv_train(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &seg);
+	else
+		len = siw_llp_udp_recv(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF);
+	siw_lock(&rd->lock);
+	if (len > 0 && len <= (ssize_t)SIW_RD_BUF)
+		took_in(rd, (uint32_t)len, seg ? seg : (uint32_t)len);
+	else if (len >= 0)
+		siw_drop(SIW_COUNTER_drop_short);
+	else if (rd->streak)
+		ran_dry(rd);
+	return len >= 0;
+}
+
+/* The datagrams that lie in rx_buf, up to one that there is something to tell of. */
+static int look_at(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
+{
+	int r = next_event(rd, event);
+
+	while (!r && rd->at < rd->end) {
+		struct siw_rd_wire *wire = (struct siw_rd_wire *)(rd->rx_buf + rd->at);
+		uint32_t len = rd->end - rd->at < rd->seg ? rd->end - rd->at : rd->seg;
+
+		rd->at += len;
+		if (credible(rd, wire, len))
+			datagram(rd, wire, len);
+		r = next_event(rd, event);
+	}
+	return r;
+}
+
 int siw_llp_rd_recv(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 {
-	struct siw_addr from;
-	int r = 0;
+	int r;
 
 	siw_lock(&rd->lock);
 	settle(rd);
-	for (int i = 0; i < TRIES; i++) {
-		ssize_t len;
-
-		r = next_event(rd, event);
-		if (r)
-			goto out;
-		siw_unlock(&rd->lock);
-		len = siw_llp_udp_recv(rd->sock, &from, rd->rx_buf, SIW_RD_BUF);
-		siw_lock(&rd->lock);
-		if (len < 0) {
+	r = look_at(rd, event);
+	for (int i = 0; !r && i < TRIES; i++) {
+		if (!receive(rd)) {
 			when_empty(rd);
 			r = next_event(rd, event);
 			goto out;
 		}
-		if (credible(rd, (size_t)len))
-			datagram(rd, &from, (uint32_t)len);
+		r = look_at(rd, event);
 	}
 	/* A flood of rubbish must not keep the others waiting. */
-	siw_llp_again(rd->sock);
+	if (!r)
+		siw_llp_again(rd->sock);
 out:
 	siw_unlock(&rd->lock);
 	return r;

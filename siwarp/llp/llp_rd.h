@@ -86,7 +86,8 @@ void siw_llp_rd_reset(struct siw_llp_rd_peer *peer);
 uint32_t siw_llp_rd_mulpdu(const struct siw_llp_rd_peer *peer);
 /*
  * Takes a segment: head_len octets at head, then the iovecs; at most mulpdu in all. It is copied, with
- * its CRC, in one pass, and sent as soon as window, credit and pace allow. 1 taken; 0 no room now
+ * its CRC, in one pass, and sent as soon as window, credit and pace allow; a short one behind others
+ * with the next siw_llp_rd_flush, as several go down together. 1 taken; 0 no room now
  * (siw_llp_rd_blocked); -EFAULT memory is not there; -EPIPE the peer is gone or starting anew
  * (siw_llp_rd_recv says so too).
  */

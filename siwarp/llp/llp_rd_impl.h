@@ -17,7 +17,8 @@
 #define SIW_RD_CLASS_LEAST 9 /* a buffer has 1 << class octets, from here */
 #define SIW_RD_CLASSES	   8 /* ... to 64 KiB */
 #define SIW_RD_NEVER	   UINT64_MAX
-#define SIW_RD_ACK_NS	   20000 /* an acknowledgement may wait so long for company */
+#define SIW_RD_TRAIN	   65507u /* octets of a train, and of what comes as one */
+#define SIW_RD_ACK_NS	   20000  /* an acknowledgement may wait so long for company */
 #define SIW_RD_MS	   1000000ull
 #define SIW_RD_S	   1000000000ull
 
@@ -130,6 +131,11 @@ struct siw_llp_rd_peer {
 
 struct siw_rd_slab;
 
+/* A buffer that nobody uses. */
+struct siw_rd_free {
+	struct siw_rd_free *next;
+};
+
 struct siw_rd_bucket {
 	uint64_t at; /* ns: nothing was taken since */
 };
@@ -144,6 +150,7 @@ struct siw_llp_rd {
 	uint8_t ird;
 	bool blocked; /* the socket took no more */
 	uint32_t qkey;
+	uint32_t train_max;    /* octets of a datagram that a train may be made of; 0: none */
 	uint32_t window_units; /* of credit for one peer */
 	uint64_t rx_octets, rx_limit, tx_octets, tx_limit;
 	uint64_t timeout;
@@ -168,13 +175,20 @@ struct siw_llp_rd {
 	/* Under the caller's progress lock. */
 	struct siw_llp_rd_peer *offered; /* its segment is with the layer above */
 	struct siw_llp_rd_peer *settle;
-	bool direct;	     /* the offered one lies in rx_buf, not in the peer's rx */
+	uint8_t *direct;     /* the offered one, in rx_buf; NULL: it lies in the peer's rx */
 	uint32_t direct_len; /* of the datagram there */
 	uint8_t *rx_buf;     /* SIW_RD_BUF octets */
+	/* What lies there: datagrams of one source, each of seg octets but the last. at: of the next one. */
+	struct siw_addr from;
+	uint32_t at, end, seg;
+	bool trains;	 /* the kernel gives them together (UDP_GRO) */
+	bool no_trains;	 /* it does not know how */
+	uint8_t lulls;	 /* times in a row that hardly anything was there */
+	uint32_t streak; /* short ones since the socket was empty */
 
 	struct {
-		void *free[64];
-		int n;
+		struct siw_rd_free *free;
+		uint32_t n;
 	} pool[SIW_RD_CLASSES];
 };
 
@@ -222,10 +236,13 @@ void siw_llp_rd_rearm(struct siw_llp_rd_peer *peer, uint64_t now);
 
 /* ---- llp_rd_rx.c -------------------------------------------------------------------------------- */
 
-void siw_llp_rd_data(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wire, uint32_t len,
+/* A datagram that lies in rx_buf. */
+void siw_llp_rd_data(struct siw_llp_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
 		     uint64_t now);
 void siw_llp_rd_rx_free(struct siw_llp_rd_peer *peer);
 void siw_llp_rd_send_ack(struct siw_llp_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now);
+/* The socket is empty, and the acknowledgement that is owed has waited long enough for company. */
+bool siw_llp_rd_ack_now(const struct siw_llp_rd_peer *peer, uint64_t now);
 /* An acknowledgement is owed: now, or soon. */
 void siw_llp_rd_ack_due(struct siw_llp_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_llp_rd_credit(const struct siw_llp_rd_peer *peer);

@@ -12,24 +12,37 @@
  * Of sizes by powers of two; what is given back is used again at once, while it is in the cache.
  */
 
+#define POOL_OCTETS (4u << 20) /* of a size that are kept */
+#define POOL_MOST   256u       /* buffers of a size that are kept */
+
 void *siw_llp_rd_buf(struct siw_llp_rd *rd, uint32_t octets, uint8_t *class)
 {
+	struct siw_rd_free *buf;
 	uint8_t c = 0;
 
 	while ((1u << (c + SIW_RD_CLASS_LEAST)) < octets)
 		c++;
 	*class = c;
-	if (rd->pool[c].n)
-		return rd->pool[c].free[--rd->pool[c].n];
-	return malloc((size_t)1 << (c + SIW_RD_CLASS_LEAST));
+	if (!rd->pool[c].free)
+		return malloc((size_t)1 << (c + SIW_RD_CLASS_LEAST));
+	buf = rd->pool[c].free;
+	rd->pool[c].free = buf->next;
+	rd->pool[c].n--;
+	return buf;
 }
 
 void siw_llp_rd_buf_free(struct siw_llp_rd *rd, void *buf, uint8_t class)
 {
-	if (rd->pool[class].n == (int)(sizeof(rd->pool[0].free) / sizeof(rd->pool[0].free[0])))
+	struct siw_rd_free *unused = buf;
+	uint32_t most = POOL_OCTETS >> (class + SIW_RD_CLASS_LEAST);
+
+	if (rd->pool[class].n >= (most < POOL_MOST ? most : POOL_MOST)) {
 		free(buf);
-	else
-		rd->pool[class].free[rd->pool[class].n++] = buf;
+		return;
+	}
+	unused->next = rd->pool[class].free;
+	rd->pool[class].free = unused;
+	rd->pool[class].n++;
 }
 
 /* ---- records ------------------------------------------------------------------------------------------
@@ -132,8 +145,12 @@ void siw_llp_rd_table_fini(struct siw_llp_rd *rd)
 	}
 	free(rd->table);
 	for (int c = 0; c < SIW_RD_CLASSES; c++)
-		while (rd->pool[c].n)
-			free(rd->pool[c].free[--rd->pool[c].n]);
+		while (rd->pool[c].free) {
+			struct siw_rd_free *buf = rd->pool[c].free;
+
+			rd->pool[c].free = buf->next;
+			free(buf);
+		}
 }
 
 static uint32_t hash_of(const struct siw_llp_rd *rd, const struct siw_addr *addr)

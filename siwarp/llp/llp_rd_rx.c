@@ -8,7 +8,9 @@
 #include "llp/llp_rd_impl.h"
 
 #define FIRST_SLOTS 16
-#define MANY_ACKS   16 /* so many datagrams are acknowledged at once, whatever comes */
+#define MANY_ACKS   64 /* so many datagrams are acknowledged at once, whatever comes ... */
+#define LONG_ACKS   16 /* ... or, if they are long, so many */
+#define GAP_ACKS    8  /* ... or, behind a gap, so many */
 
 uint16_t siw_llp_rd_credit(const struct siw_llp_rd_peer *peer)
 {
@@ -75,13 +77,14 @@ static bool reach(struct siw_llp_rd_peer *peer, uint64_t index)
 	return true;
 }
 
-/* The datagram in rx_buf goes into the ring: large ones with their buffer, small ones copied. */
-static bool keep(struct siw_llp_rd_peer *peer, uint64_t index, uint32_t len)
+/* A datagram in rx_buf goes into the ring: a large one with that buffer, others copied. */
+static bool keep(struct siw_llp_rd_peer *peer, uint64_t index, uint8_t *datagram, uint32_t len)
 {
 	struct siw_llp_rd *rd = peer->rd;
+	bool whole = len > SIW_RD_BUF / 2 && len == rd->end;
 	struct siw_rd_held *held;
 	uint8_t class;
-	void *buf = siw_llp_rd_buf(rd, len > SIW_RD_BUF / 2 ? SIW_RD_BUF : len, &class);
+	void *buf = siw_llp_rd_buf(rd, whole ? SIW_RD_BUF : len, &class);
 
 	if (!buf)
 		return false;
@@ -90,11 +93,11 @@ static bool keep(struct siw_llp_rd_peer *peer, uint64_t index, uint32_t len)
 		return false;
 	}
 	held = slot_of(peer->rx, index);
-	if (len > SIW_RD_BUF / 2) {
+	if (whole) {
 		held->buf = rd->rx_buf;
 		rd->rx_buf = buf;
 	} else {
-		memcpy(buf, rd->rx_buf, len);
+		memcpy(buf, datagram, len);
 		held->buf = buf;
 	}
 	held->len = len;
@@ -128,12 +131,13 @@ static bool fits(const struct siw_llp_rd_peer *peer, uint64_t index, uint32_t le
 	       (rd->rx_octets + len <= rd->rx_limit || index == peer->rcv);
 }
 
-void siw_llp_rd_data(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wire, uint32_t len,
+void siw_llp_rd_data(struct siw_llp_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
 		     uint64_t now)
 {
 	struct siw_llp_rd *rd = peer->rd;
 	int32_t ahead = (int32_t)(ntohl(wire->llp.psn) - peer->peer_epoch - (uint32_t)peer->rcv);
 	uint64_t index = peer->rcv + (uint64_t)ahead;
+	bool opens;
 
 	if (ahead < 0 ||
 	    (peer->rx && index - peer->rcv <= peer->rx->mask && slot_of(peer->rx, index)->buf)) {
@@ -143,19 +147,23 @@ void siw_llp_rd_data(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wir
 	}
 	if (ahead == 0 && !peer->rx && !peer->held && !rd->offered) {
 		rd->offered = peer;
-		rd->direct = true;
+		rd->direct = (uint8_t *)wire;
 		rd->direct_len = len;
 		return;
 	}
-	if (!fits(peer, index, len) || !keep(peer, index, len)) {
+	opens = !peer->rx || index > peer->rx->high;
+	if (!fits(peer, index, len) || !keep(peer, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_llp_rd_ack_due(peer, true, now);
 		return;
 	}
 	if (ahead == 0)
 		siw_llp_rd_offer_next(peer);
-	/* A gap, or one that fills it: the sender is to know at once. */
-	siw_llp_rd_ack_due(peer, !peer->held, now);
+	/* The sender is to know at once; where many come without a pause, of those behind a gap together. */
+	siw_llp_rd_ack_due(peer,
+			   !peer->held && (opens || rd->streak < GAP_ACKS ||
+					   peer->due_acks + 1 >= GAP_ACKS),
+			   now);
 }
 
 /* ---- what the layer above does with it ---------------------------------------------------------------- */
@@ -167,7 +175,9 @@ static void accept_next(struct siw_llp_rd_peer *peer)
 	rd->offered = NULL;
 	if (rd->direct) {
 		peer->rcv++;
-		siw_llp_rd_ack_due(peer, false, rd->now);
+		siw_llp_rd_ack_due(
+			peer, rd->direct_len > SIW_RD_TRAIN / 2 && peer->due_acks + 1 >= LONG_ACKS,
+			rd->now);
 		return;
 	}
 	drop_held(peer, slot_of(peer->rx, peer->rcv));
@@ -200,7 +210,7 @@ void siw_llp_rd_hold(struct siw_llp_rd_peer *peer)
 	if (rd->offered == peer) {
 		rd->offered = NULL;
 		/* Where there is no memory it is lost, and comes again. */
-		if (rd->direct && !keep(peer, peer->rcv, rd->direct_len))
+		if (rd->direct && !keep(peer, peer->rcv, rd->direct, rd->direct_len))
 			siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_llp_rd_ack_due(peer, false, rd->now);
 	}
@@ -246,6 +256,12 @@ void siw_llp_rd_send_ack(struct siw_llp_rd_peer *peer, uint8_t flags, uint32_t p
 	siw_count(SIW_COUNTER_rd_acks, 1);
 	/* Lost is lost: what it acknowledges comes again, and is acknowledged again. */
 	siw_llp_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
+}
+
+bool siw_llp_rd_ack_now(const struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	return peer->due_acks > 1 || (peer->rx && !peer->held) ||
+	       now - peer->ack_ns >= SIW_RD_ACK_NS;
 }
 
 void siw_llp_rd_ack_due(struct siw_llp_rd_peer *peer, bool at_once, uint64_t now)

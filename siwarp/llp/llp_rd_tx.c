@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/faults.h"
 #include "base/guard.h"
 #include "llp/llp_rd_impl.h"
 
 #define FIRST_SLOTS   16
 #define LEAST_QUEUE   (256u << 10) /* octets that may always wait here */
 #define PACE_BURST_NS SIW_RD_MS	   /* what may go at once is what is due within it */
+#define TRAIN_CARS    64	   /* datagrams of a train (UDP_MAX_SEGMENTS of older kernels) */
 #define IDLE_TX_NS    (100 * SIW_RD_MS)
 #define LONGEST_RTO   SIW_RD_S
 
@@ -151,18 +153,23 @@ static int send_built(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot, ui
 	return 1;
 }
 
-static int send_slot(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t now)
+/* Each time anew: what it acknowledges is of now. */
+static struct siw_rd_slot *build(struct siw_llp_rd_peer *peer, uint64_t index)
 {
 	struct siw_rd_slot *slot = slot_of(peer->tx, index);
 	uint32_t crc = 0;
 
-	/* Each time anew: what it acknowledges is of now. */
 	siw_llp_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, 0,
 			  (struct siw_rd_wire *)slot->buf);
 	if (peer->rd->crc)
 		crc = htole32(siw_crc32c(0, slot->buf, slot->len - SIW_DGRAM_CRC_LEN));
 	memcpy(slot->buf + slot->len - SIW_DGRAM_CRC_LEN, &crc, sizeof(crc));
-	if (!send_built(peer, slot, now))
+	return slot;
+}
+
+static int send_slot(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t now)
+{
+	if (!send_built(peer, build(peer, index), now))
 		return 0;
 	account_sent(peer, index, now);
 	return 1;
@@ -191,6 +198,93 @@ static bool has_credit(const struct siw_llp_rd_peer *peer, uint32_t len)
 	return tx->units + siw_rd_units(len) <= peer->credit || (!tx->units && peer->credit);
 }
 
+/* Octets that may go now for the pace's sake, and one datagram more. */
+static uint64_t due_octets(const struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	uint64_t pace = siw_rd_cc_pace(&peer->cc), since = now - peer->pace_ns;
+
+	if (!pace)
+		return UINT64_MAX;
+	if (since > PACE_BURST_NS)
+		since = PACE_BURST_NS;
+	return (uint64_t)((double)since * (double)pace / (double)SIW_RD_S);
+}
+
+static bool may_be_car(const struct siw_llp_rd_peer *peer, uint32_t len)
+{
+	return len <= peer->rd->train_max && len <= peer->datagram && !siw_faults_on();
+}
+
+/*
+ * How many of those that were never sent could go in one train, the first of which may go: they are as long
+ * as that one but for the last, which may be shorter.
+ */
+static uint32_t train_length(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	struct siw_rd_tx *tx = peer->tx;
+	uint32_t car = slot_of(tx, tx->sent)->len, units = tx->units, n = 0, len = car;
+	uint64_t octets = 0, due;
+
+	if (!may_be_car(peer, car))
+		return 1;
+	due = due_octets(peer, now);
+	for (uint64_t i = tx->sent; i < peer->nxt && n < TRAIN_CARS && len == car; i++, n++) {
+		len = slot_of(tx, i)->len;
+		units += siw_rd_units(len);
+		if (len > car || octets + len > SIW_RD_TRAIN)
+			break;
+		if (n && (octets > due || units > peer->credit ||
+			  tx->in_flight + octets + len > peer->cc.cwnd))
+			break;
+		octets += len;
+	}
+	return n;
+}
+
+/* The next n as one train: 1; 0 the socket is full. */
+static int send_train(struct siw_llp_rd_peer *peer, uint32_t n, uint64_t now)
+{
+	struct siw_rd_tx *tx = peer->tx;
+	struct iovec iov[TRAIN_CARS];
+	int r;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct siw_rd_slot *slot = build(peer, tx->sent + i);
+
+		iov[i] = (struct iovec){ slot->buf, slot->len };
+	}
+	r = siw_llp_udp_send_cars(peer->rd->sock, &peer->addr, iov, (int)n,
+				  (uint16_t)iov[0].iov_len);
+	if (r == -EAGAIN) {
+		peer->rd->blocked = true;
+		return 0;
+	}
+	if (r == -EOPNOTSUPP)
+		peer->rd->train_max = (uint32_t)iov[0].iov_len - 1;
+	if (r == -EOPNOTSUPP || r == -ECONNREFUSED)
+		return send_slot(peer, tx->sent, now);
+	/* Any other error is a loss on the way, as a single one's is. */
+	for (; n; n--)
+		account_sent(peer, tx->sent, now);
+	return 1;
+}
+
+/* Those that were never sent, as far as all allow it. */
+static void send_new(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	struct siw_rd_tx *tx = peer->tx;
+
+	while (tx->sent < peer->nxt) {
+		uint32_t len = slot_of(tx, tx->sent)->len, n;
+
+		if (!has_credit(peer, len) || !may_send(peer, len, now))
+			return;
+		n = train_length(peer, now);
+		if (!(n > 1 ? send_train(peer, n, now) : send_slot(peer, tx->sent, now)))
+			return;
+	}
+}
+
 static bool resend_lost(struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_tx *tx = peer->tx;
@@ -214,15 +308,8 @@ bool siw_llp_rd_pump(struct siw_llp_rd_peer *peer, uint64_t now)
 	if (peer->state != SIW_RD_OPEN)
 		return false;
 	before = tx->sent;
-	if (resend_lost(peer, now)) {
-		while (tx->sent < peer->nxt) {
-			uint32_t len = slot_of(tx, tx->sent)->len;
-
-			if (!has_credit(peer, len) || !may_send(peer, len, now) ||
-			    !send_slot(peer, tx->sent, now))
-				break;
-		}
-	}
+	if (resend_lost(peer, now))
+		send_new(peer, now);
 	if (tx->sent != before || peer->timer_ns == SIW_RD_NEVER)
 		siw_llp_rd_rearm(peer, now);
 	return tx->sent == peer->nxt && !tx->n_lost;
@@ -256,11 +343,15 @@ void siw_llp_rd_resend(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t no
 	send_slot(peer, index, now);
 }
 
-/* Nothing waits before it, and all allow it: it may go as it is built. */
+/*
+ * Nothing waits before it, and all allow it: it may go as it is built. A short one behind others that are on
+ * their way waits for the flush, and for company.
+ */
 static bool goes_at_once(struct siw_llp_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	return peer->state == SIW_RD_OPEN && peer->tx->sent == peer->nxt && !peer->tx->n_lost &&
-	       has_credit(peer, len) && may_send(peer, len, now);
+	       (!peer->tx->in_flight || !may_be_car(peer, len)) && has_credit(peer, len) &&
+	       may_send(peer, len, now);
 }
 
 static int take_in(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,

@@ -169,6 +169,15 @@ static inline ssize_t siw_llp_sendmsg(int fd, const struct msghdr *msg, int flag
 #endif
 }
 
+static inline ssize_t siw_llp_recvmsg(int fd, struct msghdr *msg, int flags)
+{
+#if defined(__SANITIZE_THREAD__)
+	return syscall(SYS_recvmsg, fd, msg, flags);
+#else
+	return recvmsg(fd, msg, flags);
+#endif
+}
+
 static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 {
 #if defined(__SANITIZE_THREAD__)

@@ -247,19 +247,30 @@ static bool is_train_error(int error)
 	       error == ENOPROTOOPT;
 }
 
-static ssize_t send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
-			  size_t len, uint16_t seg)
+/* The datagrams of a train of so many octets, one by one; none if it failed. */
+static void tap_train(struct siw_llp_sock *sock, uint64_t when, bool out,
+		      const struct siw_addr *peer, const struct iovec *iov, ssize_t octets,
+		      size_t seg)
+{
+	size_t len = octets > 0 ? (size_t)octets : 0;
+
+	for (size_t at = 0; at < len; at += seg)
+		siw_llp_tap_datagram(sock, when, out, peer, iov, at,
+				     len - at < seg ? len - at : seg, 0);
+}
+
+static ssize_t send_train(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			  const struct iovec *iov, int n, uint16_t seg)
 {
 	union {
 		char octets[CMSG_SPACE(sizeof(uint16_t))];
 		struct cmsghdr aligned;
 	} control = { 0 };
-	struct iovec iov = { (void *)buf, len };
 	struct msghdr msg = {
 		.msg_name = (void *)dest,
 		.msg_namelen = siw_addr_len(dest),
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
+		.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = (size_t)n,
 		.msg_control = control.octets,
 		.msg_controllen = sizeof(control.octets),
 	};
@@ -279,30 +290,26 @@ static ssize_t send_train(struct siw_llp_sock *sock, const struct siw_addr *dest
 
 static __attribute__((cold, noinline)) ssize_t train_tapped(struct siw_llp_sock *sock,
 							    const struct siw_addr *dest,
-							    const void *buf, size_t len,
+							    const struct iovec *iov, int n,
 							    uint16_t seg)
 {
-	struct iovec iov = { (void *)buf, len };
 	uint64_t when = siw_capture_lock();
-	ssize_t sent = send_train(sock, dest, buf, len, seg);
-	size_t at;
+	ssize_t sent = send_train(sock, dest, iov, n, seg);
 
-	for (at = 0; sent >= 0 && at < len; at += seg)
-		siw_llp_tap_datagram(sock, when, true, dest, &iov, at,
-				     len - at < seg ? len - at : seg, 0);
+	tap_train(sock, when, true, dest, iov, sent, seg);
 	siw_capture_unlock();
 	return sent;
 }
 
-int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
-			   size_t len, uint16_t seg)
+int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			  const struct iovec *iov, int n, uint16_t seg)
 {
 	ssize_t sent;
 
 	if (siw_faults_on())
 		return -ECONNREFUSED; /* one by one: each has its own fate */
-	sent = siw_capture_on() ? train_tapped(sock, dest, buf, len, seg)
-				: send_train(sock, dest, buf, len, seg);
+	sent = siw_capture_on() ? train_tapped(sock, dest, iov, n, seg)
+				: send_train(sock, dest, iov, n, seg);
 	if (sent >= 0) {
 		siw_llp_want_write(sock, false);
 		return 0;
@@ -317,12 +324,55 @@ int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *des
 	return siw_llp_send_failed(sock, errno);
 }
 
+int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+			   size_t len, uint16_t seg)
+{
+	struct iovec iov = { (void *)buf, len };
+
+	return siw_llp_udp_send_cars(sock, dest, &iov, 1, seg);
+}
+
+/* ---- in ------------------------------------------------------------------------------------- */
+
+/* As recvfrom(2), and, if seg is given, how long the datagrams of a train are; 0: it is none. */
+static __attribute__((always_inline)) inline ssize_t
+recv_plain(int fd, struct siw_addr *source, void *buf, size_t size, socklen_t *len, uint16_t *seg)
+{
+	union {
+		char octets[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr aligned;
+	} control;
+	struct iovec iov = { buf, size };
+	struct msghdr msg = {
+		.msg_name = source,
+		.msg_namelen = *len,
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.octets,
+		.msg_controllen = sizeof(control.octets),
+	};
+	ssize_t got;
+	int octets;
+
+	if (!seg)
+		return siw_llp_recvfrom(fd, buf, size, MSG_TRUNC, source, len);
+	got = siw_llp_recvmsg(fd, &msg, MSG_TRUNC);
+	*len = msg.msg_namelen;
+	*seg = 0;
+	if (got >= 0 && msg.msg_controllen >= CMSG_LEN(sizeof(octets)) &&
+	    control.aligned.cmsg_level == IPPROTO_UDP && control.aligned.cmsg_type == UDP_GRO) {
+		memcpy(&octets, CMSG_DATA(&control.aligned), sizeof(octets));
+		*seg = (uint16_t)octets;
+	}
+	return got;
+}
+
 /* Also makes the address whole that a sockaddr_in does not fill. */
 static __attribute__((always_inline)) inline ssize_t
-recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
 {
 	socklen_t len = sizeof(*source);
-	ssize_t got = siw_llp_recvfrom(sock->fd, buf, size, MSG_TRUNC, source, &len);
+	ssize_t got = recv_plain(sock->fd, source, buf, size, &len, seg);
 
 	if (__builtin_expect(got >= 0, 1) && source->family == AF_INET) {
 		memset(source->v6, 0, sizeof(source->v6));
@@ -331,15 +381,18 @@ recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t 
 	return got;
 }
 
-static __attribute__((cold, noinline)) ssize_t
-recv_tapped(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *sock,
+							   struct siw_addr *source, void *buf,
+							   size_t size, uint16_t *seg)
 {
 	struct iovec iov = { buf, size };
 	ssize_t got;
 
 	siw_capture_lock();
-	got = recv_once(sock, source, buf, size);
-	if (got >= 0) {
+	got = recv_once(sock, source, buf, size, seg);
+	if (got >= 0 && seg && *seg && (size_t)got <= size) {
+		tap_train(sock, siw_capture_now(), false, source, &iov, got, *seg);
+	} else if (got >= 0) {
 		size_t here = (size_t)got < size ? (size_t)got : size;
 
 		siw_llp_tap_datagram(sock, siw_capture_now(), false, source, &iov, 0, here,
@@ -350,13 +403,13 @@ recv_tapped(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_
 }
 
 static __attribute__((always_inline)) inline ssize_t
-recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
 {
 	bool again = false;
 
 	for (;;) {
-		ssize_t got = siw_capture_on() ? recv_tapped(sock, source, buf, size)
-					       : recv_once(sock, source, buf, size);
+		ssize_t got = siw_capture_on() ? recv_tapped(sock, source, buf, size, seg)
+					       : recv_once(sock, source, buf, size, seg);
 
 		if (__builtin_expect(got >= 0, 1)) {
 			siw_llp_order_received(sock->fd, source);
@@ -381,11 +434,24 @@ recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t s
 ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			     size_t size)
 {
-	return recv_now(sock, source, buf, size);
+	return recv_now(sock, source, buf, size, NULL);
 }
 
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
-			       : recv_now(sock, source, buf, size);
+			       : recv_now(sock, source, buf, size, NULL);
+}
+
+int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
+{
+	return siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, on);
+}
+
+ssize_t siw_llp_udp_recv_train(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint16_t *seg)
+{
+	*seg = 0;
+	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
+			       : recv_now(sock, source, buf, size, seg);
 }

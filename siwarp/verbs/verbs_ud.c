@@ -433,7 +433,7 @@ bool siw_verbs_ud_may_wait(struct siw_qp *qp)
 	}
 	return ctx->has_thread && !siw_rdmap_port_armed(ctx->port) &&
 	       !atomic_load_explicit(&ctx->waiters, memory_order_relaxed) &&
-	       qp->sq_tail - qp->sq_head < SIW_RDMAP_MAX_SOME - 1;
+	       qp->sq_tail - qp->sq_head - qp->rd_begun < SIW_RDMAP_MAX_SOME - 1;
 }
 
 void siw_verbs_ud_finish(struct siw_qp *qp)
