@@ -287,6 +287,7 @@ enum siw_rdmap_event_kind {
 	 */
 	SIW_RDMAP_BAD_RECV,
 	SIW_RDMAP_BAD_MSG, /* datagram: whoever has the Q_Key broke a rule: err, the header quoted */
+	SIW_RDMAP_BAD_ACCESS, /* datagram: likewise, but the peer must not be told: it reached for memory */
 	SIW_RDMAP_RECORD, /* datagram: a segment of a Write-Record came: siw_rdmap_record_next is due */
 	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message: siw_rdmap_dgram_sent tells if it counts */
 	/* Reliable datagrams; the stream goes on but for LOST, and so it does after TERMINATED: */
@@ -327,6 +328,9 @@ struct siw_rdmap_event {
 	uint8_t quoted_head[18]; /* datagram: the header itself */
 	uint8_t quoted_head_len;
 	uint16_t quoted_seg_len; /* datagram: octets of the segment that it headed */
+	/* datagram: RDMAP's header of a Write-Record behind it, whose id is quoted_msn; or 0 octets */
+	uint8_t quoted_more[20];
+	uint8_t quoted_more_len;
 	bool of_response; /* ERROR: the segment is of a response, that to the oldest Read or atomic */
 	bool blamed;
 	struct siw_addr source; /* datagram */

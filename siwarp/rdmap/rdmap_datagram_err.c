@@ -9,10 +9,12 @@
  *  | QN 2            | M=1 D=1 R=0      |             | is complained of|        |
  *  +-----------------+------------------+-------------+-----------------+--------+
  *
- * The quoted header has the MSN. One that came counts only if it is about a message that this end sent
+ * The quoted header has the MSN; behind that of a Write-Record is RDMAP's, which has the message's id, and R
+ * is 1. One that came counts only if it is about a message that this end sent
  * there lately.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "base/addr.h"
@@ -21,6 +23,7 @@
 #include "rdmap/rdmap_impl.h"
 
 #define FEWEST_SENTS 16
+#define HDRCT	     offsetof(struct siw_rdmap_wire_terminate, hdrct)
 
 _Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "an error message fits");
 
@@ -36,6 +39,7 @@ static void quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
 	event->quoted_to = seg->tagged ? seg->to : 0;
 	event->quoted_head_len = seg->head_len;
 	event->quoted_seg_len = (uint16_t)seg->seg_len;
+	event->quoted_more_len = 0;
 	memcpy(event->quoted_head, seg->head, sizeof(event->quoted_head));
 }
 
@@ -51,6 +55,7 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 	event->msn = seg->msn;
 	event->err = err;
 	quote(event, seg);
+	event->quoted_qn = seg->qn; /* of a tagged one the LLP header has the indexes */
 }
 
 /* Never to a group, and never where nothing can listen. */
@@ -83,6 +88,11 @@ int siw_rdmap_dgram_answer(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 	memcpy(fault.seg.head, event->quoted_head, sizeof(fault.seg.head));
 	message.payload = payload;
 	message.length = siw_rdmap_terminate_build(&fault, payload);
+	if (event->quoted_more_len) {
+		payload[HDRCT] |= SIW_RDMAP_TERM_R;
+		memcpy(payload + message.length, event->quoted_more, event->quoted_more_len);
+		message.length += event->quoted_more_len;
+	}
 	return siw_ddp_dgram_tx_error(dgram->ddp, &message);
 }
 
@@ -110,6 +120,8 @@ static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
 	seg.seg_len = be16toh(seg_len);
 	quote(event, &seg);
+	if (seg.tagged && head.hdrct & SIW_RDMAP_TERM_R)
+		siw_rdmap_record_quote(buf + seg.head_len, len - seg.head_len, event);
 	return true;
 }
 
@@ -158,7 +170,9 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	struct siw_rdmap_sent *sent;
 	struct siw_ddp_seg seg;
 
-	if (!s || event->quoted_tagged || ago - 1 > s->mask)
+	if (event->quoted_tagged)
+		return siw_rdmap_record_sent(dgram, event, cookie);
+	if (!s || ago - 1 > s->mask)
 		return false;
 	siw_ddp_head_parse(event->quoted_head, event->quoted_head_len, &seg);
 	sent = &s->sent[event->quoted_msn & s->mask];

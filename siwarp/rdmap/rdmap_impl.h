@@ -127,8 +127,9 @@ struct siw_rdmap_dgram {
 	struct siw_rdmap_sources *dropped; /* progress lock */
 	struct siw_rdmap_records *records; /* NULL: it takes none; progress lock */
 	/* Write-Records sent: send lock. */
-	uint32_t record_id;   /* the next one's */
-	uint32_t path_octets; /* of a datagram to: */
+	struct siw_rdmap_record_sents *record_sents; /* made with the first */
+	uint32_t record_id;			     /* the next one's */
+	uint32_t path_octets;			     /* of a datagram to: */
 	struct siw_addr path;
 	uint64_t path_ns; /* when that was asked about */
 };
@@ -136,6 +137,11 @@ struct siw_rdmap_dgram {
 /* rdmap_record.c: a tagged segment came to this endpoint: false: it is dropped; else *event. */
 bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			 struct siw_rdmap_event *event);
+/* A message's RDMAP header (or what there is of it) is quoted in *event too, with its id as quoted_msn. */
+void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event);
+/* As siw_rdmap_dgram_sent, of an error message that quotes a tagged header. */
+bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
+			   uint64_t *cookie);
 
 /*
  * Who a message went to, with the Q_Key and queue number it had. Who does not know the Q_Key cannot

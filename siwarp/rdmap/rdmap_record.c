@@ -35,6 +35,7 @@ struct record_wire {
 } __attribute__((packed));
 #define HEAD 20
 _Static_assert(sizeof(struct record_wire) == HEAD && HEAD <= SIW_DDP_TAGGED_HEAD, "figure 8.1");
+_Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == HEAD, "all of it is quoted");
 
 /* Octets that one call sends: others want their turn, a receiver in this process too. */
 #define TURN 65536u
@@ -233,6 +234,18 @@ static bool read_head(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_
 	return wire->subcode == SUBCODE;
 }
 
+void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event)
+{
+	struct record_wire wire;
+
+	if (len < HEAD)
+		return;
+	memcpy(&wire, head, sizeof(wire));
+	memcpy(event->quoted_more, head, HEAD);
+	event->quoted_more_len = HEAD;
+	event->quoted_msn = be32toh(wire.id);
+}
+
 /* Whether the segment lies in its message, and is its last if it says so. */
 static bool fits(const struct siw_ddp_seg *seg, const struct record_wire *wire)
 {
@@ -255,6 +268,39 @@ static bool drop(enum siw_counter why)
 	return false;
 }
 
+/* *event quotes the segment, and which message of its sender's it is of. */
+static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+		  struct siw_wire_err err, struct siw_rdmap_event *event)
+{
+	siw_rdmap_dgram_found(seg, err, event);
+	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == OPCODE)
+		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
+}
+
+/* Whoever has the Q_Key broke a rule: *event says so. */
+static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+		  enum siw_counter why, uint8_t code, struct siw_rdmap_event *event)
+{
+	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
+
+	siw_drop(why);
+	found(dgram, seg, err, event);
+	return true;
+}
+
+/*
+ * They reached for memory. This end's user may know; they may not, as by asking and asking again they would
+ * learn which STags there are. And it may be a datagram of long ago, and the region is not there any more.
+ */
+static bool no_access(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+		      struct siw_wire_err err, struct siw_rdmap_event *event)
+{
+	siw_drop(SIW_COUNTER_drop_access);
+	found(dgram, seg, err, event);
+	event->kind = SIW_RDMAP_BAD_ACCESS;
+	return true;
+}
+
 bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			 struct siw_rdmap_event *event)
 {
@@ -269,19 +315,19 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	if (seg->ulp_word != dgram->qkey)
 		return drop(SIW_COUNTER_drop_qkey);
 	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != OPCODE || !read_head(dgram, seg, &wire))
-		return drop(SIW_COUNTER_drop_opcode);
+		return wrong(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE, event);
 	if (!fits(seg, &wire))
-		return drop(SIW_COUNTER_drop_header);
+		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	s = find(r, event, wire.id);
-	if (s && !agrees(s, seg, &wire))
-		return drop(SIW_COUNTER_drop_header);
 	if (s && s->state != OPEN) /* told, or as good as */
 		return drop(SIW_COUNTER_drop_late);
+	if (s && !agrees(s, seg, &wire))
+		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	/* Whoever may not write here does not take up a slot either. */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, HEAD, SIW_DDP_REMOTE_WRITE,
 				       &err))
-		return drop(SIW_COUNTER_drop_access);
+		return no_access(dgram, seg, err, event);
 	if (!s)
 		s = begin(r, event, seg, &wire);
 	if (!s)
@@ -356,6 +402,67 @@ const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgr
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* One that was sent lately: what an error message about it says, and who may say it. */
+struct sent {
+	uint64_t cookie, to;
+	uint32_t tag; /* siw_rdmap_sent_tag's; 0: none */
+	uint32_t id, stag, length;
+};
+
+/* The last ones, each at its id modulo n. Send lock. */
+struct siw_rdmap_record_sents {
+	uint32_t n;
+	struct sent sent[];
+};
+
+static struct siw_rdmap_record_sents *sents_make(void)
+{
+	uint32_t n = (uint32_t)siw_settings()->err_window;
+	struct siw_rdmap_record_sents *s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
+
+	if (s)
+		s->n = n;
+	return s;
+}
+
+/* Its first datagram went out. Without memory for it, reports about it will be stale. */
+static void sent_note(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
+{
+	struct siw_rdmap_record_sents *s = dgram->record_sents;
+
+	if (!s)
+		s = dgram->record_sents = sents_make();
+	if (!s)
+		return;
+	s->sent[dgram->record_id % s->n] = (struct sent){
+		.cookie = op->cookie,
+		.to = op->to,
+		.tag = siw_rdmap_sent_tag(op->dest, op->qkey, op->dest_index),
+		.id = dgram->record_id,
+		.stag = op->stag,
+		.length = (uint32_t)op->length,
+	};
+}
+
+bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
+			   uint64_t *cookie)
+{
+	struct siw_rdmap_record_sents *s = dgram->record_sents;
+	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;
+	struct sent *sent;
+
+	if (!s || !event->quoted_more_len)
+		return false;
+	sent = &s->sent[event->quoted_msn % s->n];
+	if (sent->tag != siw_rdmap_sent_tag(&event->source, event->ulp_word, index) ||
+	    sent->id != event->quoted_msn || sent->stag != event->quoted_stag ||
+	    event->quoted_to - sent->to > sent->length)
+		return false;
+	*cookie = sent->cookie;
+	sent->tag = 0; /* one report of each */
+	return true;
+}
+
 /* Octets of the user's in one datagram to dest, or -errno. */
 static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
 {
@@ -424,6 +531,8 @@ int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 		r = send_segment(dgram, op, *offset, octets);
 		if (r)
 			return r;
+		if (!*offset)
+			sent_note(dgram, op);
 		*offset += octets;
 		turn += octets;
 	} while (*offset < op->length);

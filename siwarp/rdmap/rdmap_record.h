@@ -58,6 +58,7 @@ const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgr
 						     uint64_t number);
 
 struct siw_rdmap_record_op {
+	uint64_t cookie; /* comes back from siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
 	uint8_t dest_index;
 	uint32_t qkey;
@@ -70,7 +71,7 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends on from octet *offset, which is 0 and *begun false at first: 1 all is out; 0 a turn is over
+ * Sends on from octet *offset, which is 0 at first: 1 all is out; 0 a turn is over
  * (64 KiB); -EAGAIN the socket is full; -errno as siw_ddp_dgram_tx, of this message.
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,

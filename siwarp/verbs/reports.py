@@ -39,7 +39,7 @@ class ErrorReport:
         source: the peer's IP address and port.
         qpn: its queue pair's number.
         layer, type, code: the three numbers of a Terminate (RFC 5040 section 4.8).
-        msn: the number of the message that is complained of.
+        msn: the number of the message that is complained of; of a Write-Record its message_id.
         wr_id: ``REPORTED``: of the send request; else ``None``.
         header: the message's DDP header, as it was on the wire.
         seg_len: octets of its segment, the header included.

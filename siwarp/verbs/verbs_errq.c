@@ -92,6 +92,13 @@ void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event)
 	take_in(qp, event);
 }
 
+void siw_verbs_err_access(struct siw_qp *qp, const struct siw_rdmap_event *event)
+{
+	siw_count(SIW_COUNTER_err_found, 1);
+	put(qp, event, SIW_ERR_FOUND, 0);
+	siw_verbs_async_qp(qp, SIW_EVENT_QP_ERR_QUEUED);
+}
+
 void siw_verbs_err_told(struct siw_qp *qp, const struct siw_rdmap_event *event)
 {
 	uint64_t wr_id;

@@ -160,6 +160,8 @@ enum siw_run siw_verbs_ud_turn(struct siw_qp *qp, uint64_t turn);
  * the limits, and ends the QP if its policy has it so.
  */
 void siw_verbs_err_found(struct siw_qp *qp, const struct siw_rdmap_event *event);
+/* A peer reached for memory that it may not (BAD_ACCESS): notes it, whatever the policy, and nothing else. */
+void siw_verbs_err_access(struct siw_qp *qp, const struct siw_rdmap_event *event);
 /* What the policy comes to may have changed: the QP is new, or the first or last group's member. */
 void siw_verbs_err_policy(struct siw_qp *qp);
 /* A peer's error message came: notes it, if it is about something sent. */

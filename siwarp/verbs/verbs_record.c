@@ -18,6 +18,7 @@ _Static_assert(sizeof(struct siw_record_range) == sizeof(struct siw_rdmap_range)
 int siw_verbs_record_send(struct siw_qp *qp, struct siw_wqe *wqe)
 {
 	struct siw_rdmap_record_op op = {
+		.cookie = wqe->wr_id,
 		.dest = &wqe->dest,
 		.dest_index = (uint8_t)wqe->remote,
 		.qkey = wqe->rkey,

@@ -473,6 +473,10 @@ static __attribute__((cold, noinline)) void trouble(struct siw_qp *qp,
 		siw_verbs_record_look(qp, siw_now_ns());
 		return;
 	}
+	if (ev->kind == SIW_RDMAP_BAD_ACCESS) {
+		siw_verbs_err_access(qp, ev);
+		return;
+	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		siw_verbs_ud_received(qp, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)

@@ -36,9 +36,12 @@ static struct siw_rdmap_queue *queue_new(void)
 static void send_some(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_dgram_op op = { .dest = &fuzz_addr, .qkey = 0x11223344 };
+	struct siw_rdmap_record_op record = { .cookie = 5, .dest = &fuzz_addr, .qkey = 0x11223344 };
+	uint64_t offset = 0;
 
 	for (op.cookie = 1; op.cookie <= 4; op.cookie++)
 		siw_rdmap_dgram_send(dgram, &op);
+	siw_rdmap_record_send(dgram, &record, &offset);
 }
 
 /* Of every Write-Record that may be over: ranges in order that do not touch, in the message and the memory. */
@@ -81,16 +84,21 @@ static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *e
 	case SIW_RDMAP_PEER_ERR:
 		CHECK(event->quoted_head_len == (event->quoted_tagged ? 14 : 18));
 		if (siw_rdmap_dgram_sent(dgram, event, &cookie))
-			CHECK(cookie >= 1 && cookie <= 4 && cookie == event->quoted_msn &&
+			CHECK((event->quoted_tagged ? cookie == 5
+						    : cookie <= 4 && cookie == event->quoted_msn) &&
 			      !siw_rdmap_dgram_sent(dgram, event, &cookie));
 		return;
 	case SIW_RDMAP_BAD_RECV:
 		CHECK(event->cookie < 8 && event->status == -EMSGSIZE);
 		break;
+	case SIW_RDMAP_BAD_ACCESS: /* nobody is told */
+		CHECK(event->quoted_tagged && event->quoted_head_len == 14);
+		return;
 	default:
 		CHECK(event->kind == SIW_RDMAP_BAD_MSG);
 	}
-	CHECK(event->quoted && event->quoted_head_len == 18 && event->err.type == 2);
+	CHECK(event->quoted && event->quoted_head_len == (event->quoted_tagged ? 14 : 18) &&
+	      event->err.type == 2);
 	r = siw_rdmap_dgram_answer(dgram, event);
 	CHECK(r == 0 || r == -EAGAIN || r == -EPERM);
 }

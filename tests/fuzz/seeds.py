@@ -20,6 +20,7 @@ from siwarp.inspect import (
     Opcode,
     PrivateHead,
     QuotedReadRequest,
+    QuotedTagged,
     QuotedUntagged,
     ReadRequest,
     RecordDatagram,
@@ -181,8 +182,17 @@ def datagrams() -> list[bytes]:
         octets = bytes(RecordDatagram(q_key=0x11223344, segment=segment))
         return len(octets).to_bytes(2, "big") + octets
 
+    def record_error(more: int) -> bytes:
+        quoted = QuotedTagged(opcode=15, stag=STAG)
+        body = Terminate(layer=0, etype=2, code=6, m=1, d=1, r=1, quoted_ddp=quoted)
+        octets = bytes(body)[: 6 + 14] + bytes(RecordHeader())[:more]
+        segment = DDPDatagram(q_key=0x11223344, opcode=Opcode.TERMINATE, qn=2) / Raw(octets)
+        datagram = bytes(UDDatagram(segment=segment))
+        return len(datagram).to_bytes(2, "big") + datagram
+
     records = record(1, 9, 9, 1) + record(2, 50, 100, 0) + record(3, 20, 90, 0) + record(2, 1, 9, 0)
     errors = error(1) + error(3) + error(3) + error(9) + one(4, Opcode.SEND_INVALIDATE)
+    records += record(4, 9, 8, 1) + record_error(20) + record_error(19)
     private_ones = private(0, 1) + private(200, 2) + private(201, 1) + private(9, 3)
     sets = [
         errors,

@@ -842,7 +842,7 @@ struct siw_err_entry {
 	uint32_t src_qpn; /* source's QPN */
 	struct siw_addr source;
 	uint64_t wr_id;	  /* REPORTED: of the send request */
-	uint32_t msn;	  /* of the message that is complained of */
+	uint32_t msn;	  /* of the message that is complained of; of a Write-Record its id */
 	uint32_t seg_len; /* octets of its segment, header included */
 	uint8_t layer;	  /* the three numbers of a Terminate (RFC 5040 section 4.8) */
 	uint8_t type;
@@ -857,8 +857,11 @@ struct siw_err_entry {
  * A QP keeps err_queue (a setting) of them, half for each origin; what comes when that half is full is
  * lost (counter err_lost): the first error is mostly the cause of the others.
  *
+ * What is found in a message ends a QP of policy ERROR, but for this: a Write-Record that reaches for memory
+ * it may not is not even told to its sender, whom that would teach which keys there are.
+ *
  * What a peer reports changes no state, and counts only if it is about one of the last err_window (a
- * setting) messages sent, which went there with the Q_Key that the report has; once for each message.
+ * setting) messages, or Write-Records, sent, which went there with the Q_Key that the report has; once for each message.
  */
 int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries);
 

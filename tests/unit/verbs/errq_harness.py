@@ -17,7 +17,7 @@ from siwarp.inspect import DDPDatagram, Opcode, QuotedUntagged, Terminate, UDDat
 from siwarp.verbs import QP, QPAttr, QPState
 
 QKEY = 0x51C0FFEE
-_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
 #: What the Q_Key's holder can do wrong: fields of the header, and the error that it is.
@@ -62,7 +62,7 @@ def error_message(
 
 def read_error(octets: bytes) -> tuple[Any, Any]:
     """The header and the Terminate of an error message, every field of it judged."""
-    assert _crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
+    assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
     assert (head.t, head.l, head.ddp_rsvd, head.dv, head.mo) == (0, 1, 0, 1, 0)
     assert (head.rv, head.rdmap_rsvd, head.opcode, head.queue) == (1, 0, Opcode.TERMINATE, 2)

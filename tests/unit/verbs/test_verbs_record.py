@@ -5,24 +5,22 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import crcmod.predefined
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from unit.verbs.record_harness import CUT, GRANTED, PRIVATE, QKEY, Target
 from unit.verbs.verbs_harness import LIMIT, Pair, Rig, counted, counter, nothing, pattern, poll
 
 from siwarp._siwarp import lib
 from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
 from siwarp.verbs import (
-    WC,
     AccessFlag,
     Error,
     QPAttr,
     QPState,
     QPType,
-    Record,
     RecvWR,
     SendWR,
     WCOpcode,
@@ -30,11 +28,7 @@ from siwarp.verbs import (
 )
 
 crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
-QKEY = 0x2345
 SLOT = 1024
-CUT = 50
-GRANTED = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
-PRIVATE = 15
 
 
 @pytest.fixture
@@ -46,58 +40,6 @@ def patience(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     lib.siw_setting_set(b"rec_window_us", 2000)
     lib.siw_setting_set(b"rec_timeout_ms", 100)
-
-
-class Target:
-    """A UD queue pair that takes Write-Records, and plain sockets that send them."""
-
-    def __init__(self, rig: Rig, max_records: int = 16, size: int = 1 << 16) -> None:
-        self.rig = rig
-        self.cq = rig.cq(1024)
-        self.memory = rig.mr(bytearray(size), GRANTED)
-        self.qp = rig.qp(self.cq, max_records=max_records, addr=("127.0.0.1", 0))
-        self.qp.to_rts(QPAttr(qkey=QKEY))
-        self.socks: list[socket.socket] = []
-
-    def sock(self) -> socket.socket:
-        """Make a socket that sends to it."""
-        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        one.bind(("127.0.0.1", 0))
-        one.connect(self.qp.addr)
-        self.socks.append(one)
-        return one
-
-    def segments(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
-        """Return a message's datagrams, with so many octets of it each."""
-        return [
-            self.segment(data[i : i + size], at, number, len(data), i)
-            for i in range(0, max(len(data), 1), size)
-        ]
-
-    def segment(
-        self, data: bytes, at: int, number: int, length: int, i: int, **fields: Any
-    ) -> bytes:
-        base = self.memory.addr + at
-        last = int(i + len(data) == length)
-        ddp: dict[str, Any] = {"l": last, "stag": self.memory.rkey, "to": base + i}
-        head: dict[str, Any] = {"message_id": number, "to": base, "length": length}
-        llp: dict[str, Any] = {"q_key": QKEY}
-        for name, value in fields.items():
-            kind, _, field = name.partition("_")
-            {"ddp": ddp, "head": head, "llp": llp}[kind][field] = value
-        segment = bytes(DDPTagged(opcode=ddp.pop("opcode", PRIVATE), **ddp))
-        return bytes(RecordDatagram(segment=segment + bytes(RecordHeader(**head)) + data, **llp))
-
-    def told(self, n: int = 1) -> list[tuple[WC, Record]]:
-        found = []
-        for wc in poll(self.cq, n) if n else ():
-            assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
-            found.append((wc, self.qp.record(wc)))
-        return found
-
-    def close(self) -> None:
-        for one in self.socks:
-            one.close()
 
 
 @pytest.fixture
@@ -123,7 +65,8 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
         s.bind(("127.0.0.1", 0))
         s.settimeout(LIMIT)
         to = rig.ah(s.getsockname())
-        for number in (1, 2):
+        numbers: set[int] = set()
+        for _ in range(2):
             opcode = WROpcode.RDMA_WRITE_RECORD
             qp.post_send(SendWR(7, opcode, sg=[out.sge(0, size)], ah=to, remote=remote))
             got = b""
@@ -139,8 +82,8 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
                 assert head.to == remote.addr + len(got)
                 record = RecordHeader(octets[26:46])
                 assert (record.subcode, record.flags, record.reserved) == (3, 0, 0)
-                assert (record.message_id, record.length) == (number, size)
-                assert record.to == remote.addr
+                assert (record.length, record.to) == (size, remote.addr)
+                numbers.add(record.message_id)
                 got += octets[46:-4]
                 assert head.l == (len(got) == size)
                 assert len(octets) - 50 == most or head.l
@@ -149,6 +92,26 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
             assert got == data
             (wc,) = poll(cq)
             assert (wc.wr_id, wc.ok, wc.opcode) == (7, True, WCOpcode.RDMA_WRITE)
+    assert len(numbers) == 2 and (max(numbers) - min(numbers)) % (1 << 32) in (1, (1 << 32) - 1)
+
+
+@pytest.mark.clause("DGRAM-REC-2")
+def test_each_life_of_a_queue_pair_counts_from_a_number_of_its_own(rig: Rig) -> None:
+    target = Target(rig)
+    out = rig.mr(bytearray(b"again"))
+    ids = set()
+    for _ in range(3):
+        with rig.ud() as qp:
+            wr = SendWR(
+                1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.ah(target.qp),
+                remote=target.memory.remote(), remote_qkey=QKEY,
+            )  # fmt: skip
+            qp.post_send(wr)
+            ((_, record),) = target.told()
+            ids.add(record.message_id)
+            assert poll(qp.scq)[0].ok
+    assert len(ids) == 3
+    target.close()
 
 
 def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: Rig) -> None:
@@ -158,7 +121,8 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
     target = Target(rig, size=size)
     target.qp.post_recv([RecvWR(i) for i in range(target.qp.cap.max_recv_wr)])
     out = rig.mr(bytearray(data))
-    for i in range(3):
+    ids = []
+    for _ in range(3):
         target.memory.view[:] = bytes(size)
         wr = SendWR(
             1,
@@ -172,10 +136,12 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
         assert poll(pair.scq)[0].ok
         ((wc, record),) = target.told()
         assert (wc.byte_len, wc.src_qp, wc.source) == (size, pair.a.qp_num, pair.a.addr)
-        assert (record.source, record.message_id) == (pair.a.addr, i + 1)
+        assert record.source == pair.a.addr
+        ids.append(record.message_id)
         assert (record.addr, record.rkey) == (target.memory.addr, target.memory.rkey)
         assert (record.length, record.ranges, record.whole) == (size, ((0, size),), True)
         assert target.memory.read() == data
+    assert [(n - ids[0]) % (1 << 32) for n in ids] == [0, 1, 2]
     target.qp.modify(QPAttr(qp_state=QPState.ERR))
     assert len(poll(target.cq, target.qp.cap.max_recv_wr)) == target.qp.cap.max_recv_wr
 

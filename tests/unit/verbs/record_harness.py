@@ -1,0 +1,76 @@
+"""What the tests of Write-Record share: a target, and its senders' datagrams by siwarp.inspect."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from unit.verbs.verbs_harness import Rig, poll
+
+from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
+from siwarp.verbs import WC, AccessFlag, ErrorPolicy, QPAttr, Record, WCOpcode
+
+QKEY = 0x2345
+CUT = 50
+GRANTED = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
+PRIVATE = 15
+
+
+class Target:
+    """A UD queue pair that takes Write-Records, and plain sockets that send them."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        max_records: int = 16,
+        size: int = 1 << 16,
+        error_policy: ErrorPolicy = ErrorPolicy.MESSAGE,
+    ) -> None:
+        self.rig = rig
+        self.cq = rig.cq(1024)
+        self.memory = rig.mr(bytearray(size), GRANTED)
+        self.qp = rig.qp(
+            self.cq, max_records=max_records, addr=("127.0.0.1", 0), error_policy=error_policy
+        )
+        self.qp.to_rts(QPAttr(qkey=QKEY))
+        self.socks: list[socket.socket] = []
+
+    def sock(self) -> socket.socket:
+        """Make a socket that sends to it."""
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.bind(("127.0.0.1", 0))
+        one.connect(self.qp.addr)
+        self.socks.append(one)
+        return one
+
+    def segments(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
+        """Return a message's datagrams, with so many octets of it each."""
+        return [
+            self.segment(data[i : i + size], at, number, len(data), i)
+            for i in range(0, max(len(data), 1), size)
+        ]
+
+    def segment(
+        self, data: bytes, at: int, number: int, length: int, i: int, **fields: Any
+    ) -> bytes:
+        base = self.memory.addr + at
+        last = int(i + len(data) == length)
+        ddp: dict[str, Any] = {"l": last, "stag": self.memory.rkey, "to": base + i}
+        head: dict[str, Any] = {"message_id": number, "to": base, "length": length}
+        llp: dict[str, Any] = {"q_key": QKEY}
+        for name, value in fields.items():
+            kind, _, field = name.partition("_")
+            {"ddp": ddp, "head": head, "llp": llp}[kind][field] = value
+        segment = bytes(DDPTagged(opcode=ddp.pop("opcode", PRIVATE), **ddp))
+        return bytes(RecordDatagram(segment=segment + bytes(RecordHeader(**head)) + data, **llp))
+
+    def told(self, n: int = 1) -> list[tuple[WC, Record]]:
+        found = []
+        for wc in poll(self.cq, n) if n else ():
+            assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
+            found.append((wc, self.qp.record(wc)))
+        return found
+
+    def close(self) -> None:
+        for one in self.socks:
+            one.close()
