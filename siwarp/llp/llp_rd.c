@@ -10,9 +10,10 @@
 #include "base/settings.h"
 #include "llp/llp_rd_impl.h"
 
-#define TRIES  64 /* times that one call receives */
-#define DENSE  32 /* short datagrams in a row: from then on the kernel is asked for trains */
-#define SPARSE 64 /* times in a row that two or fewer came: no longer */
+#define TRIES	  64   /* times that one call receives */
+#define DENSE	  32   /* short datagrams in a row: from then on the kernel is asked for trains */
+#define SPARSE	  64   /* times in a row that two or fewer came: no longer */
+#define COOKIE_MS 5000 /* a cookie's life, where a record lives longer without traffic */
 
 /* ---- opened, closed ------------------------------------------------------------------------------ */
 
@@ -45,6 +46,7 @@ static void set_up(struct siw_llp_rd *rd, struct siw_llp_port *port,
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
 	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
 	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
+	rd->cookie_ms = set->rd_idle_ms < COOKIE_MS ? (uint32_t)set->rd_idle_ms : COOKIE_MS;
 	rd->train_max = SIW_RD_TRAIN / 2;
 	rd->due = SIW_RD_NEVER;
 	rd->began = rd->now = siw_now_ns();
@@ -255,8 +257,7 @@ static void opened(struct siw_llp_rd_peer *peer, uint64_t now)
 		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
 	peer->state = SIW_RD_OPEN;
 	/* An ECHO of the peer's own beginning, begun before it met ours, begins nothing any more. */
-	peer->cookie_made = (uint32_t)((now - peer->rd->began) / SIW_RD_MS);
-	peer->has_cookie = true;
+	peer->cookie_made = siw_llp_rd_ms(peer->rd, now);
 	peer->backoff = peer->rtos = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 }

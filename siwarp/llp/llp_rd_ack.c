@@ -55,7 +55,7 @@ static void accept_to(struct siw_llp_rd_peer *peer, uint64_t to, struct gain *ga
 			delivered(peer, peer->una, gain);
 		tx->units -= siw_rd_units(slot->len);
 		tx->octets -= slot->len;
-		peer->rd->tx_octets -= slot->len;
+		peer->rd->tx_octets -= siw_rd_class_octets(slot->class);
 		siw_llp_rd_buf_free(peer->rd, slot->buf, slot->class);
 		slot->buf = NULL;
 	}
@@ -128,7 +128,7 @@ void siw_llp_rd_acked(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wi
 	if (gain.lost)
 		siw_rd_cc_loss(&peer->cc, now, gain.lost, peer->datagram);
 	if (peer->una == peer->nxt)
-		peer->since_ns = peer->expect ? now : 0;
+		peer->since_ns = siw_rd_owes(peer) ? now : 0;
 	if (gain.octets)
 		siw_llp_rd_rearm(peer, now);
 	siw_llp_rd_pump(peer, now);

@@ -13,7 +13,6 @@
 #define HELLO_NS       (20 * SIW_RD_MS) /* then twice as long, and so on */
 #define HELLO_MOST     (500 * SIW_RD_MS)
 #define ECHOES	       3		  /* before another cookie is asked for */
-#define COOKIE_MS      5000		  /* a cookie's life */
 #define CHALLENGE_EACH (SIW_RD_S / 50000) /* so many a second, and so many at once */
 #define CHALLENGE_MOST 5000
 #define BYE_EACH       (SIW_RD_S / 1000)
@@ -84,20 +83,19 @@ void siw_llp_rd_got_challenge(struct siw_llp_rd *rd, const struct siw_addr *from
 
 /* ---- the end that is met ------------------------------------------------------------------------------ */
 
-static uint32_t milliseconds(const struct siw_llp_rd *rd, uint64_t now)
-{
-	return (uint32_t)((now - rd->began) / SIW_RD_MS);
-}
-
+/*
+ * The wire has the lower half of a cookie's time, the hash all of it: so one that was overheard is good
+ * for its few seconds and never again, when the lower half comes round.
+ */
 static uint64_t cookie_hash(const struct siw_llp_rd *rd, const struct siw_addr *from,
-			    uint32_t its_epoch, uint32_t epoch, uint32_t made)
+			    uint32_t its_epoch, uint32_t epoch, uint64_t made)
 {
 	struct {
 		struct siw_addr from;
-		uint32_t its_epoch, epoch, made;
-	} in = { *from, its_epoch, epoch, made };
+		uint32_t its_epoch, epoch, made, made_high;
+	} in = { *from, its_epoch, epoch, (uint32_t)made, (uint32_t)(made >> 32) };
 
-	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 12, "no octet that is not set");
+	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 16, "no octet that is not set");
 	return siw_siphash(&rd->key, &in, sizeof(in));
 }
 
@@ -115,7 +113,7 @@ void siw_llp_rd_got_hello(struct siw_llp_rd *rd, const struct siw_addr *from,
 {
 	struct datagram out = { .wire = { .llp = wire->llp } };
 	uint32_t its_epoch = ntohl(wire->source_epoch);
-	uint64_t now = rd->now;
+	uint64_t now = rd->now, made = siw_llp_rd_ms(rd, now);
 
 	/* No longer an answer than the question; no more of them than is sensible. */
 	if (len < sizeof(out) || !its_epoch ||
@@ -127,9 +125,8 @@ void siw_llp_rd_got_hello(struct siw_llp_rd *rd, const struct siw_addr *from,
 	out.wire.llp.psn = 0;
 	out.wire.dest_epoch = wire->source_epoch;
 	out.wire.source_epoch = epoch_for(rd, siw_llp_rd_find(rd, from), its_epoch);
-	out.cookie.made = milliseconds(rd, now);
-	out.cookie.hash = cookie_hash(rd, from, its_epoch, out.wire.source_epoch, out.cookie.made);
-	out.cookie.made = htonl(out.cookie.made);
+	out.cookie.made = htonl((uint32_t)made);
+	out.cookie.hash = cookie_hash(rd, from, its_epoch, out.wire.source_epoch, made);
 	out.wire.source_epoch = htonl(out.wire.source_epoch);
 	out.wire.ird = rd->ird;
 	siw_llp_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + SIW_RD_COOKIE_LEN);
@@ -137,13 +134,16 @@ void siw_llp_rd_got_hello(struct siw_llp_rd *rd, const struct siw_addr *from,
 
 /* The cookie is ours, for this source and these epochs, and fresh: when it was made. */
 static bool is_our_cookie(const struct siw_llp_rd *rd, const struct siw_addr *from,
-			  const struct siw_rd_wire *wire, uint64_t now, uint32_t *made)
+			  const struct siw_rd_wire *wire, uint64_t now, uint64_t *made)
 {
+	uint64_t ms = siw_llp_rd_ms(rd, now);
 	struct siw_rd_cookie cookie;
+	uint32_t age;
 
 	memcpy(&cookie, (const uint8_t *)wire + SIW_RD_LEN, sizeof(cookie));
-	*made = ntohl(cookie.made);
-	return milliseconds(rd, now) - *made <= COOKIE_MS &&
+	age = (uint32_t)ms - ntohl(cookie.made);
+	*made = ms - age;
+	return age <= rd->cookie_ms && age < ms &&
 	       cookie.hash == cookie_hash(rd, from, ntohl(wire->source_epoch),
 					  ntohl(wire->dest_epoch), *made);
 }
@@ -166,7 +166,8 @@ void siw_llp_rd_got_echo(struct siw_llp_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
 	struct siw_llp_rd_peer *peer = siw_llp_rd_find(rd, from);
-	uint32_t its_epoch = ntohl(wire->source_epoch), epoch = ntohl(wire->dest_epoch), made;
+	uint32_t its_epoch = ntohl(wire->source_epoch), epoch = ntohl(wire->dest_epoch);
+	uint64_t made;
 	bool same;
 
 	if (len != sizeof(struct datagram) || !its_epoch || !epoch ||
@@ -177,7 +178,7 @@ void siw_llp_rd_got_echo(struct siw_llp_rd *rd, const struct siw_addr *from,
 	same = peer && peer->state == SIW_RD_OPEN && peer->epoch == epoch &&
 	       peer->peer_epoch == its_epoch;
 	/* One that made the life which is, or an earlier one, makes none again. */
-	if (peer && peer->has_cookie && (int32_t)(made - peer->cookie_made) <= 0 && !same) {
+	if (peer && made <= peer->cookie_made && !same) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
@@ -198,7 +199,6 @@ void siw_llp_rd_got_echo(struct siw_llp_rd *rd, const struct siw_addr *from,
 		if (!peer->upper)
 			siw_llp_rd_tell(peer, SIW_RD_TELL_NEW);
 		peer->cookie_made = made;
-		peer->has_cookie = true;
 	}
 	siw_llp_rd_touch(peer, now);
 	siw_llp_rd_acked(peer, wire, NULL, 0, now);

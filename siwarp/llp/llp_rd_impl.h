@@ -16,6 +16,7 @@
 #define SIW_RD_BUF	   65536u
 #define SIW_RD_CLASS_LEAST 9 /* a buffer has 1 << class octets, from here */
 #define SIW_RD_CLASSES	   8 /* ... to 64 KiB */
+#define SIW_RD_SHARE	   4 /* of the memory left for all, one peer may have this part */
 #define SIW_RD_NEVER	   UINT64_MAX
 #define SIW_RD_TRAIN	   65507u /* octets of a train, and of what comes as one */
 #define SIW_RD_ACK_NS	   20000  /* an acknowledgement may wait so long for company */
@@ -90,7 +91,7 @@ struct siw_llp_rd_peer {
 	struct siw_link acks;	/* it is owed an acknowledgement */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
-	uint32_t cookie_made;	    /* of the ECHO that made this life */
+	uint64_t cookie_made;	    /* siw_llp_rd_ms of the ECHO that made this life; 0: none */
 	uint8_t state;		    /* enum siw_rd_state */
 	uint8_t ird;
 	uint8_t tell;
@@ -99,7 +100,6 @@ struct siw_llp_rd_peer {
 	bool held;
 	bool claimed; /* by who asked for it, until siw_llp_rd_set_upper */
 	bool expect;
-	bool has_cookie;
 	bool verify; /* long idle: asked whether it still knows this life */
 	bool full;   /* the window held something back since the last acknowledgement */
 	uint8_t backoff;
@@ -152,7 +152,8 @@ struct siw_llp_rd {
 	uint32_t qkey;
 	uint32_t train_max;    /* octets of a datagram that a train may be made of; 0: none */
 	uint32_t window_units; /* of credit for one peer */
-	uint64_t rx_octets, rx_limit, tx_octets, tx_limit;
+	uint64_t rx_octets, rx_limit; /* of buffers and rings, of all peers */
+	uint64_t tx_octets, tx_limit; /* of buffers, of all peers */
 	uint64_t timeout;
 	/*
 	 * Longer than a datagram can be on its way: who was idle so long may be forgotten. Who was silent
@@ -160,8 +161,9 @@ struct siw_llp_rd {
 	 */
 	uint64_t idle;
 	uint64_t began;
-	uint64_t due; /* the earliest of the active ones */
-	uint64_t now; /* when the last datagram came */
+	uint32_t cookie_ms; /* a cookie's life */
+	uint64_t due;	    /* the earliest of the active ones */
+	uint64_t now;	    /* when the last datagram came */
 	struct siw_sipkey key;
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
@@ -215,6 +217,19 @@ void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind);
 void siw_llp_rd_offer_next(struct siw_llp_rd_peer *peer);
 void siw_llp_rd_touch(struct siw_llp_rd_peer *peer, uint64_t now);
 
+static inline uint32_t siw_rd_class_octets(uint8_t class)
+{
+	return 1u << (class + SIW_RD_CLASS_LEAST);
+}
+/* The class of buffers that have room for so many octets. */
+static inline uint8_t siw_rd_class(uint32_t octets)
+{
+	uint8_t class = 0;
+
+	while (siw_rd_class_octets(class) < octets)
+		class ++;
+	return class;
+}
 void *siw_llp_rd_buf(struct siw_llp_rd *rd, uint32_t octets, uint8_t *class);
 void siw_llp_rd_buf_free(struct siw_llp_rd *rd, void *buf, uint8_t class);
 
@@ -292,8 +307,26 @@ void siw_llp_rd_due(struct siw_llp_rd_peer *peer, uint64_t at);
 void siw_llp_rd_ask(struct siw_llp_rd_peer *peer, uint64_t now);
 /* Whether it still knows this life, before something is sent after a long silence: 0. */
 int siw_llp_rd_verify(struct siw_llp_rd_peer *peer, uint64_t now);
+/* It owes an answer from now on: what is found out if it is silent. */
+void siw_llp_rd_await(struct siw_llp_rd_peer *peer, uint64_t now);
 /* All that is due. */
 void siw_llp_rd_tick(struct siw_llp_rd *rd, uint64_t now);
+
+/* The clock that cookies are made by: milliseconds of this endpoint's life, from 1. */
+static inline uint64_t siw_llp_rd_ms(const struct siw_llp_rd *rd, uint64_t now)
+{
+	return (now - rd->began) / SIW_RD_MS + 1;
+}
+
+/*
+ * The peer has to go on though it was sent nothing: the layer above waits for it, or a gap in what came.
+ */
+static inline bool siw_rd_owes(const struct siw_llp_rd_peer *peer)
+{
+	const struct siw_rd_rx *rx = peer->rx;
+
+	return peer->expect || (rx && !peer->held && !rx->slot[peer->rcv & rx->mask].buf);
+}
 
 static inline uint32_t siw_rd_units(uint32_t datagram)
 {

@@ -6,6 +6,7 @@
 #include "llp/llp_rd_impl.h"
 
 #define TOUCH_MS 100
+#define LOOK_AT	 16 /* records that one call looks at, to make room */
 
 /* ---- buffers --------------------------------------------------------------------------------------
  *
@@ -17,14 +18,12 @@
 
 void *siw_llp_rd_buf(struct siw_llp_rd *rd, uint32_t octets, uint8_t *class)
 {
+	uint8_t c = siw_rd_class(octets);
 	struct siw_rd_free *buf;
-	uint8_t c = 0;
 
-	while ((1u << (c + SIW_RD_CLASS_LEAST)) < octets)
-		c++;
 	*class = c;
 	if (!rd->pool[c].free)
-		return malloc((size_t)1 << (c + SIW_RD_CLASS_LEAST));
+		return malloc(siw_rd_class_octets(c));
 	buf = rd->pool[c].free;
 	rd->pool[c].free = buf->next;
 	rd->pool[c].n--;
@@ -34,7 +33,7 @@ void *siw_llp_rd_buf(struct siw_llp_rd *rd, uint32_t octets, uint8_t *class)
 void siw_llp_rd_buf_free(struct siw_llp_rd *rd, void *buf, uint8_t class)
 {
 	struct siw_rd_free *unused = buf;
-	uint32_t most = POOL_OCTETS >> (class + SIW_RD_CLASS_LEAST);
+	uint32_t most = POOL_OCTETS / siw_rd_class_octets(class);
 
 	if (rd->pool[class].n >= (most < POOL_MOST ? most : POOL_MOST)) {
 		free(buf);
@@ -194,29 +193,45 @@ static void widen(struct siw_llp_rd *rd)
 	rd->buckets = n;
 }
 
-/* Nothing of it is in progress here, and no datagram of it can still be on its way. */
-static bool is_idle(const struct siw_llp_rd_peer *peer, uint64_t now)
+/* Something of it is in progress here. */
+static bool in_use(const struct siw_llp_rd_peer *peer)
 {
-	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
-
-	return !peer->claimed && !peer->tx && !peer->rx && !peer->tell && !peer->settling &&
-	       !peer->expect && siw_link_alone(&peer->ready) && peer->rd->offered != peer &&
-	       (peer->state == SIW_RD_CLOSED || now - last >= peer->rd->idle);
+	return peer->claimed || peer->tx || peer->rx || peer->tell || peer->settling ||
+	       peer->expect || !siw_link_alone(&peer->ready) || peer->rd->offered == peer;
 }
 
-/* A few of the oldest are looked at: the rest are younger, or in use. */
+/*
+ * No datagram of it can still be on its way; nor can an ECHO that once made a life of it make that life
+ * again, of which this end would then have forgotten how far it was.
+ */
+static bool is_past(const struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	const struct siw_llp_rd *rd = peer->rd;
+	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
+
+	return siw_llp_rd_ms(rd, now) > peer->cookie_made + rd->cookie_ms &&
+	       (peer->state == SIW_RD_CLOSED || now - last >= rd->idle);
+}
+
+/*
+ * The oldest makes room. Those in use that are met go behind all others: a few that are for ever must not
+ * hide the rest. Of each call's work there is a bound.
+ */
 static bool make_room(struct siw_llp_rd *rd, uint64_t now)
 {
-	struct siw_link *l = rd->lru.next;
+	for (int i = 0; i < LOOK_AT; i++) {
+		struct siw_llp_rd_peer *peer =
+			siw_container(rd->lru.next, struct siw_llp_rd_peer, lru);
 
-	for (int i = 0; i < 16 && l != &rd->lru; i++, l = l->next) {
-		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
-
-		if (!peer->upper && is_idle(peer, now)) {
+		if (!peer->upper && !in_use(peer)) {
+			if (!is_past(peer, now))
+				return false;
 			siw_count(SIW_COUNTER_rd_evicted, 1);
 			forget(peer);
 			return true;
 		}
+		siw_link_del(&peer->lru);
+		siw_link_add(&rd->lru, &peer->lru);
 	}
 	return false;
 }
@@ -226,10 +241,10 @@ static void nudge(struct siw_llp_rd *rd, uint64_t now)
 {
 	struct siw_link *l = rd->lru.next;
 
-	for (int i = 0; i < 16 && l != &rd->lru; i++, l = l->next) {
+	for (int i = 0; i < LOOK_AT && l != &rd->lru; i++, l = l->next) {
 		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
 
-		if (!peer->upper || !is_idle(peer, now))
+		if (!peer->upper || in_use(peer) || !is_past(peer, now))
 			continue;
 		siw_llp_rd_tell(peer, SIW_RD_TELL_IDLE);
 		siw_llp_rd_due(peer, now);

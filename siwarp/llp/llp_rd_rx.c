@@ -12,12 +12,19 @@
 #define LONG_ACKS   16 /* ... or, if they are long, so many */
 #define GAP_ACKS    8  /* ... or, behind a gap, so many */
 
+/*
+ * A peer may have a quarter kept here of what is left for all: so those who fill their share leave one to
+ * whoever comes next. What comes in order needs no room, so one datagram is always welcome.
+ */
 uint16_t siw_llp_rd_credit(const struct siw_llp_rd_peer *peer)
 {
 	const struct siw_llp_rd *rd = peer->rd;
 	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
-	uint64_t units = left / SIW_RD_UNIT + (peer->rx ? peer->rx->units : 0);
+	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT,
+		 own = peer->rx ? peer->rx->units : !peer->held;
 
+	if (units < own)
+		units = own;
 	return (uint16_t)(units < rd->window_units ? units : rd->window_units);
 }
 
@@ -28,13 +35,25 @@ static struct siw_rd_held *slot_of(struct siw_rd_rx *rx, uint64_t index)
 	return &rx->slot[index & rx->mask];
 }
 
+static uint64_t ring_octets(uint32_t slots)
+{
+	return sizeof(struct siw_rd_rx) + slots * sizeof(struct siw_rd_held);
+}
+
 static void drop_held(struct siw_llp_rd_peer *peer, struct siw_rd_held *held)
 {
 	siw_llp_rd_buf_free(peer->rd, held->buf, held->class);
-	peer->rd->rx_octets -= held->len;
+	peer->rd->rx_octets -= siw_rd_class_octets(held->class);
 	peer->rx->units -= siw_rd_units(held->len);
 	peer->rx->n--;
 	held->buf = NULL;
+}
+
+static void free_ring(struct siw_llp_rd_peer *peer)
+{
+	peer->rd->rx_octets -= ring_octets(peer->rx->mask + 1);
+	free(peer->rx);
+	peer->rx = NULL;
 }
 
 void siw_llp_rd_rx_free(struct siw_llp_rd_peer *peer)
@@ -46,24 +65,31 @@ void siw_llp_rd_rx_free(struct siw_llp_rd_peer *peer)
 	for (uint32_t i = 0; i <= rx->mask; i++)
 		if (rx->slot[i].buf)
 			drop_held(peer, &rx->slot[i]);
-	free(rx);
-	peer->rx = NULL;
+	free_ring(peer);
 }
 
-/* A ring that has this index: of a power of two of slots. */
+/* Slots of a ring that has this index: a power of two. */
+static uint32_t slots_for(const struct siw_llp_rd_peer *peer, uint64_t index)
+{
+	uint32_t n = peer->rx ? peer->rx->mask + 1 : FIRST_SLOTS;
+
+	while (index - peer->rcv >= n)
+		n *= 2;
+	return n;
+}
+
 static bool reach(struct siw_llp_rd_peer *peer, uint64_t index)
 {
 	struct siw_rd_rx *old = peer->rx, *rx;
-	uint32_t n = old ? old->mask + 1 : FIRST_SLOTS;
+	uint32_t n = slots_for(peer, index);
 
-	if (old && index - peer->rcv <= old->mask)
+	if (old && n == old->mask + 1)
 		return true;
-	while (index - peer->rcv >= n)
-		n *= 2;
-	rx = calloc(1, sizeof(*rx) + n * sizeof(rx->slot[0]));
+	rx = calloc(1, ring_octets(n));
 	if (!rx)
 		return false;
 	rx->mask = n - 1;
+	peer->rd->rx_octets += ring_octets(n);
 	rx->high = peer->rcv;
 	if (old) {
 		rx->n = old->n;
@@ -71,10 +97,27 @@ static bool reach(struct siw_llp_rd_peer *peer, uint64_t index)
 		rx->high = old->high;
 		for (uint64_t i = peer->rcv; i < old->high; i++)
 			*slot_of(rx, i) = *slot_of(old, i);
+		free_ring(peer);
 	}
-	free(old);
 	peer->rx = rx;
 	return true;
+}
+
+/*
+ * Whether a buffer of so many octets may be kept, for a datagram of len: within the window of datagrams, the
+ * peer's share of octets, what there is for all.
+ */
+static bool fits(const struct siw_llp_rd_peer *peer, uint64_t index, uint32_t len, uint32_t octets)
+{
+	const struct siw_llp_rd *rd = peer->rd;
+	uint32_t units = peer->rx ? peer->rx->units : 0;
+	uint64_t more;
+
+	if (index - peer->rcv >= SIW_RD_WINDOW_MAX ||
+	    units + siw_rd_units(len) > siw_llp_rd_credit(peer))
+		return false;
+	more = ring_octets(slots_for(peer, index)) + siw_rd_class_octets(siw_rd_class(octets));
+	return rd->rx_octets + more <= rd->rx_limit;
 }
 
 /* A datagram in rx_buf goes into the ring: a large one with that buffer, others copied. */
@@ -84,8 +127,12 @@ static bool keep(struct siw_llp_rd_peer *peer, uint64_t index, uint8_t *datagram
 	bool whole = len > SIW_RD_BUF / 2 && len == rd->end;
 	struct siw_rd_held *held;
 	uint8_t class;
-	void *buf = siw_llp_rd_buf(rd, whole ? SIW_RD_BUF : len, &class);
+	uint32_t octets = whole ? SIW_RD_BUF : len;
+	void *buf;
 
+	if (!fits(peer, index, len, octets))
+		return false;
+	buf = siw_llp_rd_buf(rd, octets, &class);
 	if (!buf)
 		return false;
 	if (!reach(peer, index)) {
@@ -102,7 +149,7 @@ static bool keep(struct siw_llp_rd_peer *peer, uint64_t index, uint8_t *datagram
 	}
 	held->len = len;
 	held->class = class;
-	rd->rx_octets += len;
+	rd->rx_octets += siw_rd_class_octets(class);
 	peer->rx->n++;
 	peer->rx->units += siw_rd_units(len);
 	if (index >= peer->rx->high)
@@ -120,17 +167,6 @@ void siw_llp_rd_offer_next(struct siw_llp_rd_peer *peer)
 
 /* ---- DATA ------------------------------------------------------------------------------------------- */
 
-/* Whether it may be kept: within the window of datagrams, of octets, of memory. */
-static bool fits(const struct siw_llp_rd_peer *peer, uint64_t index, uint32_t len)
-{
-	const struct siw_llp_rd *rd = peer->rd;
-	uint32_t units = peer->rx ? peer->rx->units : 0;
-
-	return index - peer->rcv < SIW_RD_WINDOW_MAX &&
-	       units + siw_rd_units(len) <= rd->window_units &&
-	       (rd->rx_octets + len <= rd->rx_limit || index == peer->rcv);
-}
-
 void siw_llp_rd_data(struct siw_llp_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
 		     uint64_t now)
 {
@@ -145,20 +181,22 @@ void siw_llp_rd_data(struct siw_llp_rd_peer *peer, struct siw_rd_wire *wire, uin
 		siw_llp_rd_ack_due(peer, true, now);
 		return;
 	}
-	if (ahead == 0 && !peer->rx && !peer->held && !rd->offered) {
+	if (ahead == 0 && !peer->held && !rd->offered) {
 		rd->offered = peer;
 		rd->direct = (uint8_t *)wire;
 		rd->direct_len = len;
 		return;
 	}
 	opens = !peer->rx || index > peer->rx->high;
-	if (!fits(peer, index, len) || !keep(peer, index, (uint8_t *)wire, len)) {
+	if (!keep(peer, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_llp_rd_ack_due(peer, true, now);
 		return;
 	}
 	if (ahead == 0)
 		siw_llp_rd_offer_next(peer);
+	else if (siw_rd_owes(peer))
+		siw_llp_rd_await(peer, now);
 	/* The sender is to know at once; where many come without a pause, of those behind a gap together. */
 	siw_llp_rd_ack_due(peer,
 			   !peer->held && (opens || rd->streak < GAP_ACKS ||
@@ -173,19 +211,18 @@ static void accept_next(struct siw_llp_rd_peer *peer)
 	struct siw_llp_rd *rd = peer->rd;
 
 	rd->offered = NULL;
-	if (rd->direct) {
+	if (rd->direct && !peer->rx) {
 		peer->rcv++;
 		siw_llp_rd_ack_due(
 			peer, rd->direct_len > SIW_RD_TRAIN / 2 && peer->due_acks + 1 >= LONG_ACKS,
 			rd->now);
 		return;
 	}
-	drop_held(peer, slot_of(peer->rx, peer->rcv));
+	if (!rd->direct)
+		drop_held(peer, slot_of(peer->rx, peer->rcv));
 	peer->rcv++;
-	if (!peer->rx->n) {
-		free(peer->rx);
-		peer->rx = NULL;
-	}
+	if (!peer->rx->n)
+		free_ring(peer);
 	siw_llp_rd_offer_next(peer);
 	siw_llp_rd_ack_due(peer, !peer->rx, rd->now);
 }
@@ -224,6 +261,8 @@ void siw_llp_rd_resume(struct siw_llp_rd_peer *peer)
 	siw_lock(&rd->lock);
 	peer->held = false;
 	siw_llp_rd_offer_next(peer);
+	if (siw_rd_owes(peer))
+		siw_llp_rd_await(peer, siw_now_ns());
 	siw_unlock(&rd->lock);
 	siw_llp_sock_ready(rd->sock);
 }

@@ -59,11 +59,12 @@ static void rest(struct siw_llp_rd_peer *peer, uint64_t now)
 	if (peer->verify) {
 		siw_llp_rd_ask(peer, now);
 		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
-	} else if (peer->expect && peer->state == SIW_RD_OPEN) {
+	} else if (siw_rd_owes(peer) && peer->state == SIW_RD_OPEN) {
 		if (now - peer->heard_ns >= every)
 			siw_llp_rd_ask(peer, now);
 		peer->timer_ns = now + every;
 	} else {
+		peer->since_ns = 0;
 		peer->timer_ns = peer->tx ? now + 100 * SIW_RD_MS : SIW_RD_NEVER;
 	}
 }
@@ -128,6 +129,18 @@ void siw_llp_rd_tick(struct siw_llp_rd *rd, uint64_t now)
 		siw_llp_sock_due(rd->sock, due);
 }
 
+void siw_llp_rd_await(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	if (peer->state != SIW_RD_OPEN)
+		return;
+	if (!peer->since_ns)
+		peer->since_ns = now;
+	if (peer->timer_ns <= now + peer->rd->timeout / 8)
+		return;
+	peer->timer_ns = now + peer->rd->timeout / 8;
+	siw_llp_rd_due(peer, peer->timer_ns);
+}
+
 void siw_llp_rd_expect(struct siw_llp_rd_peer *peer, bool expected)
 {
 	struct siw_llp_rd *rd = peer->rd;
@@ -135,13 +148,9 @@ void siw_llp_rd_expect(struct siw_llp_rd_peer *peer, bool expected)
 
 	siw_lock(&rd->lock);
 	peer->expect = expected;
-	if (expected && !peer->since_ns && peer->state == SIW_RD_OPEN) {
-		peer->since_ns = now;
-		if (peer->timer_ns > now + rd->timeout / 8)
-			peer->timer_ns = now + rd->timeout / 8;
-		siw_llp_rd_due(peer, peer->timer_ns);
-	} else if (!expected && peer->una == peer->nxt && !peer->verify) {
+	if (expected)
+		siw_llp_rd_await(peer, now);
+	else if (peer->una == peer->nxt && !peer->verify && !siw_rd_owes(peer))
 		peer->since_ns = 0;
-	}
 	siw_unlock(&rd->lock);
 }

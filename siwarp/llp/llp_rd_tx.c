@@ -45,7 +45,7 @@ static bool widen(struct siw_llp_rd_peer *peer)
 static void free_slot(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot)
 {
 	peer->tx->octets -= slot->len;
-	peer->rd->tx_octets -= slot->len;
+	peer->rd->tx_octets -= siw_rd_class_octets(slot->class);
 	siw_llp_rd_buf_free(peer->rd, slot->buf, slot->class);
 	slot->buf = NULL;
 }
@@ -65,6 +65,7 @@ static bool has_room(const struct siw_llp_rd_peer *peer, uint32_t len)
 {
 	const struct siw_llp_rd *rd = peer->rd;
 	uint64_t limit = peer->cc.cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
+	uint64_t left = rd->tx_limit > rd->tx_octets ? rd->tx_limit - rd->tx_octets : 0;
 
 	if (peer->nxt == peer->una)
 		return true;
@@ -72,8 +73,10 @@ static bool has_room(const struct siw_llp_rd_peer *peer, uint32_t len)
 		limit = LEAST_QUEUE;
 	if (limit > most)
 		limit = most;
-	return peer->tx->octets + len <= limit && peer->nxt - peer->una < SIW_RD_WINDOW_MAX &&
-	       rd->tx_octets + len <= rd->tx_limit;
+	/* Peers that acknowledge nothing leave a share to the others. */
+	if (limit > left / SIW_RD_SHARE)
+		limit = left / SIW_RD_SHARE;
+	return peer->tx->octets + len <= limit && peer->nxt - peer->una < SIW_RD_WINDOW_MAX;
 }
 
 static inline bool is_over(const struct siw_llp_rd_peer *peer)
@@ -376,7 +379,7 @@ static int take_in(struct siw_llp_rd_peer *peer, const void *head, size_t head_l
 		return -EFAULT;
 	}
 	peer->tx->octets += len;
-	peer->rd->tx_octets += len;
+	peer->rd->tx_octets += siw_rd_class_octets(slot->class);
 	peer->nxt++;
 	if (at_once && send_built(peer, slot, now)) {
 		bool first = peer->tx->in_flight == 0;
