@@ -575,6 +575,8 @@ void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note);
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream);
 /* Whether nothing is in the works in either direction. Both locks. */
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream);
+/* Whether a message has begun to come and its rest has not. Both locks. */
+bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream);
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream);
 /* How many Read Requests and atomics the peer holds, 0 before it said. */
 uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);

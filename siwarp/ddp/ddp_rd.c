@@ -159,15 +159,19 @@ uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream)
 	return ((const struct kept *)siw_llp_rd_room(stream->rd))->note;
 }
 
-bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
+bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
 {
-	if (stream->tx.active || siw_ddp_tx_accepted(stream) != stream->tx.framed ||
-	    stream->rd_rx.data || stream->rd_rx.skip || !siw_link_alone(&stream->rd_rx.held))
-		return false;
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
 		if (stream->rx.q[qn].begun)
-			return false;
-	return true;
+			return true;
+	return stream->rd_rx.skip;
+}
+
+bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
+{
+	return !stream->tx.active && siw_ddp_tx_accepted(stream) == stream->tx.framed &&
+	       !stream->rd_rx.data && siw_link_alone(&stream->rd_rx.held) &&
+	       !siw_ddp_rd_receiving(stream);
 }
 
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream)
@@ -224,9 +228,13 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 {
 	struct siw_llp_rd_event news;
 
-	while (siw_llp_rd_recv(rd->llp, &news) == 1) {
-		struct siw_ddp_stream *stream = siw_llp_rd_upper(news.peer);
+	/* Who comes and goes without a message brings nothing: others must not wait for an end of it. */
+	for (int tries = 0; tries < 64; tries++) {
+		struct siw_ddp_stream *stream;
 
+		if (siw_llp_rd_recv(rd->llp, &news) != 1)
+			return 0;
+		stream = siw_llp_rd_upper(news.peer);
 		event->peer = (struct siw_ddp_rd_peer *)news.peer;
 		event->user = stream ? stream->user : NULL;
 		event->status = 0;
@@ -250,6 +258,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 			return 1;
 		}
 	}
+	siw_llp_rd_again(rd->llp);
 	return 0;
 }
 

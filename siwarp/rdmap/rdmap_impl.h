@@ -324,6 +324,7 @@ struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: it is a connection */
 	struct siw_link in_rd;	 /* of its endpoint: its lock */
 	_Atomic bool used;	 /* since the last sweep */
+	bool half;		 /* at the last sweep: a message has come by half */
 	struct siw_link reports; /* of struct siw_rdmap_report: the endpoint's lock */
 	_Atomic uint32_t n_reports;
 };

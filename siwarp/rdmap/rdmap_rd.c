@@ -256,6 +256,26 @@ static bool is_idle(struct siw_rdmap_stream *stream)
 	       siw_ddp_rd_idle(stream->ddp);
 }
 
+static bool awaits(struct siw_rdmap_stream *stream)
+{
+	return atomic_load(&stream->issued) !=
+	       atomic_load_explicit(&stream->answered, memory_order_relaxed);
+}
+
+/*
+ * Who was heard of by half of a message owes the rest, and is found gone without it: else its death would
+ * keep the receive for ever.
+ */
+static void watch(struct siw_rdmap_stream *stream)
+{
+	bool half = siw_ddp_rd_receiving(stream->ddp);
+
+	if (half == stream->of_rd.half)
+		return;
+	stream->of_rd.half = half;
+	siw_ddp_rd_expect(stream->ddp, half || awaits(stream));
+}
+
 uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 {
 	struct siw_link *l = rd->streams.next, *next;
@@ -266,6 +286,7 @@ uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
 
 		next = l->next;
+		watch(stream);
 		if (atomic_exchange_explicit(&stream->of_rd.used, false, memory_order_relaxed))
 			continue;
 		if (!busy(stream->user) && is_idle(stream))
@@ -386,15 +407,9 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 	return 0;
 }
 
-static bool awaits(struct siw_rdmap_stream *stream)
-{
-	return atomic_load(&stream->issued) !=
-	       atomic_load_explicit(&stream->answered, memory_order_relaxed);
-}
-
 void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream)
 {
-	if (awaits(stream))
+	if (awaits(stream) || stream->of_rd.half)
 		return;
 	siw_ddp_rd_expect(stream->ddp, false);
 	/* One may have been asked meanwhile, and have said so before this. */

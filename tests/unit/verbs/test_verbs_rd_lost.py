@@ -13,6 +13,7 @@ import pytest
 from unit.verbs.rd_harness import QKEY, Peer
 from unit.verbs.verbs_harness import Rig, nothing, pattern, until
 
+from siwarp.base.counters import read
 from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode, faults
 
 OTHER = """
@@ -42,10 +43,12 @@ def other() -> Iterator[list[subprocess.Popen[str]]]:
         p.stdout.close()
 
 
-def start(made: list[subprocess.Popen[str]], receives: int) -> tuple[subprocess.Popen[str], int]:
-    """Start a peer in a process of its own: it and its port."""
+def start(
+    made: list[subprocess.Popen[str]], number: int, code: str = OTHER
+) -> tuple[subprocess.Popen[str], int]:
+    """Start a peer in a process of its own, with that many receives: it and its port."""
     p = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OTHER), str(receives)],
+        [sys.executable, "-c", textwrap.dedent(code), str(number)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -118,6 +121,49 @@ def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
     got = b.got()[0]
     assert (got.wr_id, got.byte_len, got.source) == (1, 5, c.qp.addr)
     assert b.into.read(5) == b"whole"
+
+
+HALF = """
+    import sys, time
+    sys.path.insert(0, "tests")
+    from unit.verbs.rd_harness import Peer
+    from unit.verbs.verbs_harness import Rig
+    from siwarp.verbs import AH, SendWR, faults
+    rig = Rig()
+    peer = Peer(rig, 1 << 22)
+    peer.out.view[:] = bytes([1]) * (1 << 22)
+    ah = AH(rig.pd, ("127.0.0.1", int(sys.argv[1])))
+    with faults("rate=40Mbit"):
+        peer.qp.post_send(SendWR(1, sg=[peer.out.sge(0, 1 << 22)], ah=ah))
+        print(peer.qp.addr[1], flush=True)
+        while True:
+            peer.scq.poll(1)
+            time.sleep(0.0005)
+"""
+
+
+@pytest.mark.clause("DGRAM-RD-34", "DGRAM-RDV-6")
+def test_the_receive_of_a_message_whose_sender_was_killed_in_its_middle_serves_the_next(
+    rig: Rig, other: list[subprocess.Popen[str]]
+) -> None:
+    limit = 1.0
+    b, c = Peer(rig, 1 << 22, peer_timeout=limit), Peer(rig)
+    b.recv(1)
+    b.recv(2)
+    gone = read(os.getpid())["rd_gone"]
+    p, _ = start(other, b.qp.addr[1], HALF)
+    until(lambda: any(b.into.view[:1024]))
+    p.kill()
+    p.wait()
+    began = time.monotonic()
+    c.send(b, b"whole")
+    assert b.got()[0].wr_id == 2
+    # Nothing is sent to the dead one: that it is gone is found out by what it owes.
+    until(lambda: nothing(b.rcq, 0.005) or read(os.getpid())["rd_gone"] > gone)
+    took = time.monotonic() - began
+    assert 0.8 * limit <= took <= 1.2 * limit + (2.0 if "SANITIZER" in os.environ else 0.5)
+    c.send(b, b"again")
+    assert b.got()[0].wr_id == 1
 
 
 def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
