@@ -344,6 +344,8 @@ def test_what_later_ones_have_passed_by_is_sent_again_at_once(strange):
     counters = Counters()
     s.say(RDType.ACK, body=bitmap(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3, 4)]))
     again = s.hear(RDType.DATA)
+    while again.psn == (first + 7) & 0xFFFFFFFF:  # a slow machine: the last one, by its timer
+        again = s.hear(RDType.DATA)
     assert again.psn == first and again.body == b"0000"
     assert counters["rd_retransmits"] >= 1
 
