@@ -1,0 +1,246 @@
+"""Spoofed first datagrams at an RD queue pair that meanwhile serves an honest peer.
+
+A process of its own says them: each from another address of 127.0.0.0/8, with the Q_Key and a sound
+CRC, of every type, and goes on until the queue pair has judged as many as asked. Prints one line of
+JSON: how many, what was answered, what the memory grew by, the honest peer's messages meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from siwarp.base.counters import read
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+)
+
+QKEY = 0xF100D
+DEPTH, OCTETS = 16, 64
+SOCKETS = 32
+BLOCK = 2000
+#: What each datagram of a stranger ends as, but a HELLO that was answered.
+JUDGED = ("drop_rd_epoch", "drop_rd_hello", "drop_rd_cookie", "drop_rd_peers")
+IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # linux/in.h
+
+
+# ---- who floods
+
+
+def templates() -> list[tuple[bytearray, bool]]:
+    """Return a datagram of each type, and whether it has a cookie."""
+    bodies = {RDType.HELLO: COOKIE_LEN, RDType.CHALLENGE: COOKIE_LEN, RDType.ECHO: COOKIE_LEN}
+    found = []
+    for kind in [*RDType, RDType.HELLO, RDType.ECHO]:
+        body = bytes(bodies.get(kind, 20 if kind == RDType.DATA else 0))
+        d = RDDatagram(type=int(kind), q_key=QKEY, credit=64, source_epoch=1, body=body)
+        if kind != RDType.HELLO:
+            d.dest_epoch = 1
+        found.append((bytearray(bytes(d)), kind == RDType.ECHO))
+    return found
+
+
+class Flood:
+    """Datagrams from as many addresses as there are datagrams, and the answers."""
+
+    def __init__(self, port: int) -> None:
+        self.dest = ("127.0.0.1", port)
+        self.socks = []
+        for _ in range(SOCKETS):
+            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+            s.bind(("", 0))
+            s.setblocking(False)
+            self.socks.append(s)
+        self.kinds = templates()
+        self.rng = random.Random(1)
+        self.sent = self.sent_octets = self.answers = self.answer_octets = 0
+        self.challenges = self.longest = self.too_long = 0
+
+    def block(self) -> None:
+        """Say some, each from an address of its own."""
+        for _ in range(BLOCK):
+            octets, cookie = self.kinds[self.sent % len(self.kinds)]
+            octets[12:16] = self.rng.randbytes(4)
+            if octets[16:20] != bytes(4):
+                octets[16:20] = self.rng.randbytes(4)
+            if cookie:
+                octets[28:48] = self.rng.randbytes(COOKIE_LEN)
+            octets[-4:] = crc32c(memoryview(octets)[:-4]).to_bytes(4, "little")
+            where = (self.sent + 2).to_bytes(3, "big")
+            info = IN_PKTINFO.pack(0, b"\x7f" + where, bytes(4))
+            s = self.socks[self.sent % SOCKETS]
+            s.sendmsg([octets], [(socket.IPPROTO_IP, IP_PKTINFO, info)], 0, self.dest)
+            self.sent += 1
+            self.sent_octets += len(octets)
+
+    def hear(self) -> None:
+        """Take the answers that there are."""
+        for s in self.socks:
+            for _ in range(10 * BLOCK):
+                try:
+                    got = s.recv(65536)
+                except BlockingIOError:
+                    break
+                challenge = got[0] >> 4 == RDType.CHALLENGE
+                self.challenges += challenge
+                self.answers += 1
+                self.answer_octets += len(got)
+                self.longest = max(self.longest, len(got))
+                # A CHALLENGE answers a HELLO of 52 octets; anything else one of 32 at the least.
+                self.too_long += len(got) > (52 if challenge else 32)
+
+
+def flood(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:
+    """Say them until so many were judged."""
+    f = Flood(port)
+
+    def judged() -> int:
+        counters = read(pid)
+        return sum(counters[name] for name in JUDGED)
+
+    before, stop = judged(), time.monotonic() + limit
+    while judged() - before + f.challenges < goal and time.monotonic() < stop:
+        f.block()
+        f.hear()
+    return {
+        "spoofed": f.sent,
+        "judged": judged() - before + f.challenges,
+        "answers": f.answers,
+        "longest_answer": f.longest,
+        "longer_than_asked": f.too_long,
+        "octets_spoofed": f.sent_octets,
+        "octets_answered": f.answer_octets,
+    }
+
+
+# ---- who is flooded
+
+
+class End:
+    """An RD queue pair with receives posted."""
+
+    def __init__(self, ctx: Context, max_peers: int = 0) -> None:
+        self.pd = PD(ctx)
+        self.scq, self.rcq = CQ(ctx, 2 * DEPTH), CQ(ctx, 2 * DEPTH)
+        cap = QPCap(DEPTH, DEPTH, 1, 1)
+        attr = QPInitAttr(QPType.RD, scq=self.scq, rcq=self.rcq, cap=cap, max_peers=max_peers)
+        self.qp = QP(self.pd, attr)
+        self.qp.to_rts(QPAttr(qkey=QKEY))
+        self.mr = MR(self.pd, 2 * OCTETS)
+        self.recvs = [RecvWR(i, sg=[self.mr.sge(OCTETS, OCTETS)]) for i in range(DEPTH)]
+        self.qp.post_recv(self.recvs)
+
+    def to(self, other: End) -> None:
+        """Say whom it sends to."""
+        self.wr = SendWR(1, sg=[self.mr.sge(0, OCTETS)], ah=AH(self.pd, other.qp.addr))
+
+    def take(self) -> int:
+        """Return how many messages came."""
+        for wc in self.scq.poll(DEPTH):
+            assert wc.ok, wc
+        got = self.rcq.poll(DEPTH)
+        for wc in got:
+            assert wc.ok, wc
+            self.qp.post_recv(self.recvs[wc.wr_id])
+        return len(got)
+
+
+def ping(a: End, b: End, limit: float = 30.0) -> float:
+    """Send one there and one back; the seconds it took."""
+    began = time.monotonic()
+    for end, other in ((a, b), (b, a)):
+        end.qp.post_send(end.wr)
+        while not other.take():
+            end.take()
+            if time.monotonic() - began > limit:
+                raise SystemExit(f"an honest message took more than {limit} s")
+    return time.monotonic() - began
+
+
+def rss() -> int:
+    """Return the octets of memory of this process."""
+    statm = Path("/proc/self/statm").read_text(encoding="ascii")
+    return int(statm.split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def run(count: int, limit: float) -> dict[str, Any]:
+    """Serve an honest peer while strangers flood; what was found."""
+    ctx = Context("siw_lo")
+    # Room for the honest one and one more: any record that a stranger got would take that.
+    victim, honest, late = End(ctx, max_peers=2), End(ctx), End(ctx)
+    for a, b in ((victim, honest), (honest, victim), (late, victim)):
+        a.to(b)
+    times = deque((ping(honest, victim) for _ in range(2000)), maxlen=2000)
+    before = list(times)
+    memory = rss()
+    code = [sys.executable, __file__, "--port", str(victim.qp.addr[1]), "--pid", str(os.getpid())]
+    child = subprocess.Popen(
+        [*code, f"--count={count}", f"--limit={limit}"], stdout=subprocess.PIPE, text=True
+    )
+    messages, began = 0, time.monotonic()
+    while child.poll() is None:
+        for _ in range(20):
+            times.append(ping(honest, victim))
+            messages += 1
+    took = time.monotonic() - began
+    grown = rss() - memory
+    late.qp.post_send(late.wr)
+    stop = time.monotonic() + 30
+    while not victim.take() and time.monotonic() < stop:
+        late.take()
+    assert child.stdout is not None
+    result: dict[str, Any] = json.loads(child.stdout.read())
+    result |= {
+        "memory_grew": grown,
+        "honest_messages": 2 * messages,
+        "honest_us_before": round(1e6 * statistics.median(before), 1),
+        "honest_us_during": round(1e6 * statistics.median(times), 1),
+        "newcomer_served": time.monotonic() < stop,
+        "seconds": round(took, 1),
+    }
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run either part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds")
+    parser.add_argument("--port", type=int, help="flood this port; without, be flooded")
+    parser.add_argument("--pid", type=int, help="of whoever has that port")
+    args = parser.parse_args(argv)
+    if args.port:
+        result = flood(args.port, args.pid, args.count, args.limit)
+    else:
+        result = run(args.count, args.limit)
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
