@@ -37,7 +37,7 @@ static void check(int result, const char *what)
 }
 
 /* Polls until something completes; source may be NULL. */
-static uint64_t complete(struct siw_cq *cq, struct siw_addr *source)
+static struct siw_wc complete(struct siw_cq *cq, struct siw_addr *source)
 {
 	struct siw_wc wc;
 	int n;
@@ -50,7 +50,7 @@ static uint64_t complete(struct siw_cq *cq, struct siw_addr *source)
 		fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc.status));
 		exit(1);
 	}
-	return wc.wr_id;
+	return wc;
 }
 
 static void post_recv(uint64_t slot)
@@ -61,7 +61,8 @@ static void post_recv(uint64_t slot)
 	check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
 }
 
-static void post_send(struct siw_ah *ah)
+/* qpn 0: the port of the address handle. */
+static void post_send(struct siw_ah *ah, uint32_t qpn)
 {
 	struct siw_sge sge = { (uintptr_t)memory[SLOTS], SIZE, mr->lkey };
 	struct siw_send_wr wr = {
@@ -69,8 +70,8 @@ static void post_send(struct siw_ah *ah)
 		.num_sge = 1,
 		.opcode = SIW_WR_SEND,
 		.send_flags = SIW_SEND_SIGNALED,
-		/* remote_qpn 0: the port of the address handle; the top bit: our own Q_Key */
-		.wr.ud = { .ah = ah, .remote_qkey = 0x80000000 },
+		/* the top bit: our own Q_Key */
+		.wr.ud = { .ah = ah, .remote_qpn = qpn, .remote_qkey = 0x80000000 },
 	};
 	struct siw_send_wr *bad;
 
@@ -87,13 +88,14 @@ static void answer(struct siw_pd *pd)
 	struct siw_addr source;
 
 	for (;;) {
-		uint64_t slot = complete(receives, &source);
+		struct siw_wc wc = complete(receives, &source);
 		struct siw_ah *ah = siw_create_ah(pd, &source);
 
 		must(ah != NULL, "siw_create_ah");
-		memcpy(memory[SLOTS], memory[slot], SIZE);
-		post_recv(slot);
-		post_send(ah);
+		memcpy(memory[SLOTS], memory[wc.wr_id], SIZE);
+		post_recv(wc.wr_id);
+		/* To whoever sent it, also if several queue pairs share a socket there. */
+		post_send(ah, wc.src_qp);
 		siw_destroy_ah(ah);
 		if (!strncmp(memory[SLOTS], "bye", 3))
 			return;
@@ -112,8 +114,8 @@ static void ask(struct siw_pd *pd, const struct siw_addr *dest, int count)
 		uint64_t slot;
 
 		snprintf(memory[SLOTS], SIZE, i < count ? "ping %d" : "bye %d", i);
-		post_send(ah);
-		slot = complete(receives, &source);
+		post_send(ah, 0);
+		slot = complete(receives, &source).wr_id;
 		if (memcmp(memory[slot], memory[SLOTS], SIZE)) {
 			fprintf(stderr, "message %d came back as another\n", i);
 			exit(1);

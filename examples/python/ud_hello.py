@@ -46,7 +46,7 @@ def main() -> None:
         text = mr.read(wc.check().byte_len, 128).decode()
         print(f"{text!r} from {wc.source}")
         if len(sys.argv) != 3:
-            send(f"{text} yourself", AH(pd, wc=wc))
+            send(f"{text} yourself", AH(pd, wc=wc))  # to the queue pair that sent it
 
 
 if __name__ == "__main__":

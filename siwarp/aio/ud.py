@@ -113,7 +113,8 @@ class UDEndpoint(User):
     async def send(self, data: Any, to: Address) -> None:
         """Send one message to (host, port); returns when UDP has taken it.
 
-        The host is numeric. Cancelling leaves the message sent or not sent.
+        The host is numeric; of several queue pairs on a socket the first one gets it. Cancelling
+        leaves the message sent or not sent.
 
         Raises:
             LimitError: it is longer than a datagram.

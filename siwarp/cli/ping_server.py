@@ -84,7 +84,7 @@ class DatagramServer:
             parts.close()
             raise
         self.address = self._qp.addr
-        self._ahs: OrderedDict[Address, AH] = OrderedDict()
+        self._ahs: OrderedDict[tuple[Address | None, int], AH] = OrderedDict()
         self._recvs = []
         self._sends = []
         for slot in range(self.SLOTS):
@@ -130,27 +130,27 @@ class DatagramServer:
 
     def _answer(self, wc: WC) -> bool:
         at = wc.wr_id * self._size
-        source = wc.source
-        if source is None or wc.byte_len == 0 or self._mr.view[at] != REQUEST:
+        if wc.source is None or wc.byte_len == 0 or self._mr.view[at] != REQUEST:
             return False
         self._mr.view[at] = ANSWER
         wr = self._sends[wc.wr_id]
         wr.sg[0].length = wc.byte_len
         try:
-            wr.set_wr_ud(self._to(source))
+            wr.set_wr_ud(self._to(wc))
             self._qp.post_send(wr)
         except Error:  # that client's answer is lost, as datagrams are; the others' are not
             return False
         return True
 
-    def _to(self, source: Address) -> AH:
-        ah = self._ahs.get(source)
+    def _to(self, wc: WC) -> AH:
+        who = (wc.source, wc.src_qp)  # several may share a socket
+        ah = self._ahs.get(who)
         if ah is None:
             while len(self._ahs) >= self.CLIENTS:
                 self._ahs.popitem(last=False)[1].close()
-            ah = self._ahs[source] = AH(self._pd, source)
+            ah = self._ahs[who] = AH(self._pd, wc=wc)
         else:
-            self._ahs.move_to_end(source)
+            self._ahs.move_to_end(who)
         return ah
 
     def _restart(self) -> None:

@@ -43,7 +43,8 @@ class AH(Handle):
     """A destination of UD messages or RD requests (``siw_create_ah``).
 
     ``AH(pd, AHAttr(host, port))``, ``AH(pd, (host, port))``, or ``AH(pd, wc=wc)`` for the one from
-    whom a received message came.
+    whom a received message came. With that one, a request whose ``remote_qpn`` is 0 goes to the
+    queue pair that sent the message; with the others to the first of a socket that several share.
 
     Raises:
         Error: no such host, or the completion is not of a UD receive (EINVAL).
@@ -51,21 +52,24 @@ class AH(Handle):
 
     """
 
-    __slots__ = ("_wrs", "dest", "pd")
+    __slots__ = ("_wrs", "dest", "pd", "qpn")
     _what = "AH"
     _destroy = lib.siw_destroy_ah
 
     pd: PD
     #: The numeric address and the port.
     dest: Address
+    #: What requests with ``remote_qpn`` 0 have: that of the completion, or 0.
+    qpn: int
 
     def __init__(
         self, pd: PD, attr: AHAttr | Address | None = None, *, wc: WC | None = None
     ) -> None:
         reap()
         dest = (attr.host, attr.port) if isinstance(attr, AHAttr) else attr
+        self.qpn = 0
         if dest is None and wc is not None:
-            dest = wc.source
+            dest, self.qpn = wc.source, wc.src_qp
         if dest is None:
             raise Error(
                 errno.EINVAL,

@@ -166,7 +166,8 @@ class SendWR(_WR):
         sg: the memory to send from or, for a Read, to place into; of an atomic 8 octets in all,
             which get what was there before.
         ah, remote_qpn, remote_qkey: UD and, but for the Q_Key, RD; a QPN of 0 means the port of the
-            address handle, and the default Q_Key that of the queue pair itself.
+            address handle, or the sender that it was made of, and the default Q_Key that of the
+            queue pair itself. To answer: ``ah=AH(pd, wc=wc), remote_qpn=wc.src_qp``.
         remote: RDMA Write, Read and atomics; the peer's memory.
         compare_add, swap: atomics; what to add, or what to compare with and to swap in.
         compare_add_mask, swap_mask: masked atomics; adding, each field's most significant bit, and
@@ -225,7 +226,7 @@ class SendWR(_WR):
         """Say where a UD message goes; keeps the address handle alive."""
         self.set_wr_rd(ah, rqpn, rqkey)
         self._c.wr.ud.ah = self._c.rd.ah
-        self._c.wr.ud.remote_qpn = rqpn
+        self._c.wr.ud.remote_qpn = rqpn or ah.qpn
         self._c.wr.ud.remote_qkey = rqkey
 
     def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
@@ -233,7 +234,7 @@ class SendWR(_WR):
         if ah is not self._ah or ah.closed:
             self._c.rd.ah = ah._live()
             ah._wrs.add(self)
-        self._c.rd.remote_qpn = rqpn
+        self._c.rd.remote_qpn = rqpn or ah.qpn
         self._c.rd.remote_qkey = rqkey
         self._ah = ah
 

@@ -464,7 +464,9 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
 
 /*
  * Where a UD message goes: an IP address, and a UDP port that is used when the low 16 bits of the work
- * request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index there.
+ * request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index there. So an
+ * answer to a message goes to the source that siw_poll_cq_from gave with remote_qpn = wc.src_qp, as verbs
+ * programs have it; with remote_qpn 0 it would reach the first QP of a socket that several share.
  * The address may be a multicast group's: the port is then SIW_MCAST_PORT (setting mcast_port), whatever the
  * handle or remote_qpn says. A message to a group leaves by the QP's device, not beyond the network
  * there unless setting mcast_ttl says more.

@@ -16,6 +16,7 @@ from siwarp.verbs import (
     CQ,
     PD,
     QP,
+    AccessFlag,
     Error,
     LimitError,
     QPAttr,
@@ -26,6 +27,7 @@ from siwarp.verbs import (
     SendFlag,
     SendWR,
     WCStatus,
+    WROpcode,
 )
 
 QKEY = 0x1234
@@ -365,3 +367,46 @@ def test_no_file_descriptor_is_taken_by_one_that_shares(rig: Rig) -> None:
     for qp in more:
         qp.close()
     until(lambda: first.qp_state == QPState.RESET)
+
+
+@pytest.mark.clause("DGRAM-SHARE-5")
+@pytest.mark.parametrize("told", [False, True], ids=["by the handle", "by remote_qpn"])
+@pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.SEND_WITH_IMM])
+def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
+    rig: Rig, opcode: WROpcode, told: bool
+) -> None:
+    a, b = Shared(rig, 3), Shared(rig, 2)
+    for i, qp in enumerate(a.qps):
+        b.recv(1)
+        say(rig, qp, b.qps[1], b"who is it", QKEY + 1)
+        (asked,) = poll(b.cqs[1])
+        assert (asked.src_qp, asked.source) == (qp.qp_num, a.qps[0].addr)
+        a.recv(i, 50 + i)
+        # As programs of the verbs do. By the port alone the first queue pair there would get it.
+        with AH(rig.pd, wc=asked) as back:
+            wr = SendWR(
+                9, opcode, send_flags=SendFlag(0), ah=back, remote_qkey=QKEY + i,
+                remote_qpn=asked.src_qp if told else 0,
+            )  # fmt: skip
+            b.qps[1].post_send(wr)
+            (got,) = poll(a.cqs[i])
+            assert (got.wr_id, got.qp_num, got.src_qp) == (50 + i, qp.qp_num, b.qps[1].qp_num)
+    assert all(cq.poll(1) == [] for cq in a.cqs)
+
+
+def test_a_write_record_by_the_completion_goes_to_the_queue_pair_that_asked(rig: Rig) -> None:
+    cq = rig.cq()
+    first = rig.ud(cq, qkey=QKEY, max_records=4)
+    second = rig.ud(cq, qkey=QKEY, share=first, max_records=4)
+    mr = rig.mr(bytearray(8), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+    other = Shared(rig, 1)
+    other.recv(0)
+    say(rig, second, other.qps[0], b"write to me", QKEY)
+    (asked,) = poll(other.cqs[0])
+    out = rig.mr(bytearray(b"written"))
+    wr = SendWR(
+        1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=AH(rig.pd, wc=asked), remote=mr.remote()
+    )
+    other.qps[0].post_send(wr)
+    (wc,) = poll(cq)
+    assert (wc.qp_num, mr.read(7)) == (second.qp_num, b"written")
