@@ -118,6 +118,35 @@ def test_ud_hello_is_answered(root: Path) -> None:
     assert client.startswith("'hello yourself' from ('127.0.0.1', ")
 
 
+def check_errors(printed: str, event: str, flushed: str, told: str, error: str) -> None:
+    """Both ends have an event, in either order, and what follows from it."""
+    lines = printed.splitlines()
+    target = [f"event: {event}", f"refused what a peer sent: {error}", f"receive 1: {flushed}"]
+    sender = [f"event: {told}", f"the peer refused request 17: {error}"]
+    assert lines[:-1] in (target + sender, sender + target)
+    assert lines[-1] == "received: after the error"
+
+
+def test_ud_errors_in_c_reads_of_an_error_at_both_ends_and_goes_on(built) -> None:
+    done = subprocess.run(built("ud_errors"), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    check_errors(
+        done.stdout, "invalid request local work queue error", "work request flushed",
+        "error queued", "layer 0, type 2, code 0x6",
+    )  # fmt: skip
+
+
+def test_ud_errors_reads_of_an_error_at_both_ends_and_goes_on(root: Path) -> None:
+    done = subprocess.run(
+        python(root, "ud_errors.py"), capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    check_errors(
+        done.stdout, "QP_REQ_ERR", "WR_FLUSH_ERR", "QP_ERR_QUEUED",
+        "RDMAP, Remote Operation Error: unexpected opcode",
+    )  # fmt: skip
+
+
 def test_rd_many_counts_a_hundred_peers_on_one_queue_pair(root: Path) -> None:
     server, client = two(python(root, "rd_many.py"))
     assert client == "100 queue pairs added one each\n"

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ud_errors: what goes wrong on a UD queue pair, read from its error queue, and how it goes on.
+ *
+ *   cc ud_errors.c $(siwarp config --cflags --libs) -o ud_errors
+ *   ./ud_errors
+ *
+ * One queue pair sends another a message that this one does not take. The one that found the error goes to the
+ * Error state (policy ERROR) and tells the sender; both read of it, the first is reset, and traffic goes on.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <siwarp/siw.h>
+
+enum { PATIENCE_MS = 10000 };
+
+static char memory[2][64];
+static struct siw_context *context;
+static struct siw_cq *cq;
+static struct siw_mr *mr;
+
+static void must(int good, const char *what)
+{
+	if (good)
+		return;
+	perror(what);
+	exit(1);
+}
+
+/* For functions that return a negative errno value. */
+static void check(int result, const char *what)
+{
+	errno = -result;
+	must(result >= 0, what);
+}
+
+static struct siw_wc completion(void)
+{
+	struct siw_wc wc;
+	int n;
+
+	do
+		n = siw_poll_cq(cq, 1, &wc);
+	while (n == 0);
+	check(n, "siw_poll_cq");
+	return wc;
+}
+
+/* From RESET to RTS, with a receive posted on the way. */
+static void start(struct siw_qp *qp)
+{
+	struct siw_sge sge = { (uintptr_t)memory[1], sizeof(memory[1]), mr->lkey };
+	struct siw_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++) {
+		check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state }, SIW_QP_STATE),
+		      "siw_modify_qp");
+		if (state == SIW_QPS_INIT)
+			check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
+	}
+}
+
+/* What was posted comes back flushed; after a reset none of it would. */
+static void recover(struct siw_qp *qp)
+{
+	struct siw_wc wc = completion();
+
+	printf("receive %llu: %s\n", (unsigned long long)wc.wr_id, siw_wc_status_str(wc.status));
+	check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = SIW_QPS_RESET }, SIW_QP_STATE),
+	      "siw_modify_qp");
+	start(qp);
+}
+
+/* Waits for the next asynchronous event: whose it is. */
+static struct siw_qp *event(void)
+{
+	struct siw_async_event e;
+
+	check(siw_get_async_event(context, &e, PATIENCE_MS), "siw_get_async_event");
+	printf("event: %s\n", siw_event_type_str(e.event_type));
+	siw_ack_async_event(&e);
+	return e.element.qp;
+}
+
+/* Takes all there is in the error queue; an error may come in several. */
+static void drain(struct siw_qp *qp)
+{
+	struct siw_err_entry errors[4];
+	int n;
+
+	while ((n = siw_poll_err(qp, 4, errors)) > 0)
+		for (int i = 0; i < n; i++) {
+			if (errors[i].origin == SIW_ERR_REPORTED)
+				printf("the peer refused request %llu",
+				       (unsigned long long)errors[i].wr_id);
+			else
+				printf("refused what a peer sent");
+			printf(": layer %d, type %d, code %#x\n", errors[i].layer, errors[i].type,
+			       errors[i].code);
+		}
+	check(n, "siw_poll_err");
+}
+
+static void post(struct siw_qp *qp, struct siw_ah *to, int opcode, uint64_t wr_id)
+{
+	struct siw_sge sge = { (uintptr_t)memory[0], (uint32_t)strlen(memory[0]), mr->lkey };
+	struct siw_send_wr wr = {
+		.wr_id = wr_id,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+	};
+	struct siw_send_wr *bad;
+
+	/* Where a Write-Record has its peer, and where a Send has. */
+	if (opcode == SIW_WR_RDMA_WRITE_RECORD)
+		wr.rd.ah = to;
+	else
+		wr.wr.ud.ah = to;
+	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
+}
+
+int main(void)
+{
+	struct siw_qp_init_attr init = {
+		.qp_type = SIW_QPT_UD,
+		.error_policy = SIW_ERROR_POLICY_ERROR,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct siw_qp *sender, *target;
+	struct siw_addr at;
+	struct siw_ah *to;
+	struct siw_pd *pd;
+
+	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
+	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
+	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
+	must((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
+	     "siw_reg_mr");
+	must((cq = siw_create_cq(context, 16, NULL, NULL, 0)) != NULL, "siw_create_cq");
+	init.send_cq = init.recv_cq = cq;
+	must((sender = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	must((target = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	start(sender);
+	start(target);
+	check(siw_qp_addr(target, &at, NULL), "siw_qp_addr");
+	must((to = siw_create_ah(pd, &at)) != NULL, "siw_create_ah");
+
+	/* The target was made without max_records, so it takes no Write-Records. */
+	strcpy(memory[0], "after the error");
+	post(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
+	for (int i = 0; i < 2; i++) { /* each end has its event, in either order */
+		struct siw_qp *qp = event();
+
+		drain(qp);
+		if (qp == target)
+			recover(target);
+	}
+	post(sender, to, SIW_WR_SEND, 18);
+	check(completion().status ? -EIO : 0, "the message after the error");
+	printf("received: %s\n", memory[1]);
+
+	siw_destroy_ah(to);
+	siw_destroy_qp(sender);
+	siw_destroy_qp(target);
+	siw_destroy_cq(cq);
+	siw_dereg_mr(mr);
+	siw_dealloc_pd(pd);
+	siw_close_device(context);
+	return 0;
+}
