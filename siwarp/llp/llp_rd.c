@@ -432,7 +432,6 @@ static void when_empty(struct siw_llp_rd *rd)
 		siw_llp_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
 	}
 	if (now >= rd->due || rd->blocked) {
-		rd->blocked = false;
 		siw_llp_rd_tick(rd, now);
 	} else {
 		/* The time at which the socket came up may have been one that is past. */

@@ -67,7 +67,7 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 		cc->srtt += rtt / 8;
 		cc->srtt -= cc->srtt / 8;
 	}
-	cc->rto = lesser(greater(cc->srtt + 4 * cc->rttvar, LEAST_RTO), LONGEST_RTO);
+	cc->rto = (uint32_t)lesser(greater(cc->srtt + 4 * cc->rttvar, LEAST_RTO), LONGEST_RTO);
 }
 
 /* The round trip says that a queue stands somewhere. */
@@ -195,7 +195,7 @@ static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 	}
 	if (sum) {
 		cc->noise -= cc->noise / 8;
-		cc->noise += (cc->lost - cc->round_lost) * 65536 / sum / 8;
+		cc->noise += (uint32_t)((cc->lost - cc->round_lost) * 65536 / sum / 8);
 	}
 	/* A queue begins to stand: the window is large enough. */
 	if (cc->cwnd < cc->ssthresh && is_queueing(cc) && cc->cwnd > LOCAL_CWND) {

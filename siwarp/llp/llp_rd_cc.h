@@ -23,7 +23,7 @@
 
 struct siw_rd_cc {
 	/* RFC 6298, with a least RTO of its own. */
-	uint64_t srtt, rttvar, rto;
+	uint64_t srtt, rttvar;
 	uint64_t min_rtt, last_rtt; /* 0: none yet */
 	uint64_t cwnd, ssthresh;
 	uint64_t w_max; /* CUBIC: the window before the last reduction */
@@ -33,10 +33,11 @@ struct siw_rd_cc {
 	uint64_t round_end;	  /* delivered + in flight when it began */
 	uint64_t round_delivered, round_lost, round_start;
 	uint64_t round_rtt; /* least of this round */
-	uint64_t noise;	    /* smoothed share of losses, in 1/65536 */
 	uint64_t rate;	    /* delivered a second, the greatest of late */
-	uint32_t k_ms;	    /* CUBIC: how long after a reduction it is there again */
-	uint8_t rest;	    /* rounds until a reduction may follow the last */
+	uint32_t rto;
+	uint32_t noise; /* smoothed share of losses, in 1/65536 */
+	uint32_t k_ms;	/* CUBIC: how long after a reduction it is there again */
+	uint8_t rest;	/* rounds until a reduction may follow the last */
 	uint8_t slow_rounds;
 	uint8_t compete; /* rounds in which a standing queue is no reason to yield */
 };

@@ -84,11 +84,11 @@ struct siw_llp_rd_peer {
 	struct siw_addr addr;
 	uint32_t hash;
 	void *upper;
-	struct siw_link lru;	/* the one heard or spoken to least lately first */
-	struct siw_link active; /* it has a timer */
-	struct siw_link news;	/* it has something to tell */
-	struct siw_link ready;	/* its next segment lies in rx, and may come up */
-	struct siw_link acks;	/* it is owed an acknowledgement */
+	struct siw_link lru;	 /* the one heard or spoken to least lately first */
+	struct siw_link starved; /* the socket had no room for what it sends */
+	struct siw_link news;	 /* it has something to tell */
+	struct siw_link ready;	 /* its next segment lies in rx, and may come up */
+	struct siw_link acks;	 /* it is owed an acknowledgement */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
 	uint64_t cookie_made;	    /* siw_llp_rd_ms of the ECHO that made this life; 0: none */
@@ -126,6 +126,7 @@ struct siw_llp_rd_peer {
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
 	struct siw_rd_cookie cookie; /* to bring back, while state is ECHOED */
+	uint32_t heap_at; /* where it stands in the heap of timers, + 1; 0: it has none */
 	uint32_t room[SIW_LLP_RD_ROOM / sizeof(uint32_t)]; /* the layer above's */
 };
 
@@ -134,6 +135,12 @@ struct siw_rd_slab;
 /* A buffer that nobody uses. */
 struct siw_rd_free {
 	struct siw_rd_free *next;
+};
+
+/* A peer's next time, or one before it: what is put off moves when it is looked at. */
+struct siw_rd_timer {
+	uint64_t at;
+	struct siw_llp_rd_peer *peer;
 };
 
 struct siw_rd_bucket {
@@ -162,15 +169,18 @@ struct siw_llp_rd {
 	uint64_t idle;
 	uint64_t began;
 	uint32_t cookie_ms; /* a cookie's life */
-	uint64_t due;	    /* the earliest of the active ones */
-	uint64_t now;	    /* when the last datagram came */
+	/* Who has a timer, the earliest first: entry i before 2i + 1 and 2i + 2. Room for every record. */
+	struct siw_rd_timer *heap;
+	uint32_t heap_n, heap_max;
+	uint64_t due; /* of the first one, as the socket knows it */
+	uint64_t now; /* when the last datagram came */
 	struct siw_sipkey key;
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
 	struct siw_llp_rd_peer **table;
 	struct siw_rd_slab *slabs;     /* what records lie in */
 	struct siw_llp_rd_peer *spare; /* records of nobody, by chain */
-	struct siw_link lru, active, news, ready, acks;
+	struct siw_link lru, starved, news, ready, acks;
 	struct siw_rd_bucket hello, bye;
 	uint64_t epochs; /* made so far */
 
@@ -235,6 +245,8 @@ void siw_llp_rd_buf_free(struct siw_llp_rd *rd, void *buf, uint8_t class);
 
 /* ---- llp_rd_tx.c -------------------------------------------------------------------------------- */
 
+/* The socket took no more: pumped again when it may. */
+void siw_llp_rd_starve(struct siw_llp_rd_peer *peer);
 /* Sends what window, credit and pace allow: false when something waits. */
 bool siw_llp_rd_pump(struct siw_llp_rd_peer *peer, uint64_t now);
 /* That one again, whatever the window says. */
@@ -303,13 +315,17 @@ void siw_llp_rd_mtu_probed(struct siw_llp_rd_peer *peer, uint32_t psn);
 
 /* This peer has something due at that time: the endpoint is up then. */
 void siw_llp_rd_due(struct siw_llp_rd_peer *peer, uint64_t at);
+/* It has no timer any more. */
+void siw_llp_rd_no_timer(struct siw_llp_rd_peer *peer);
+/* There is room for the timers of so many peers: false without memory. */
+bool siw_llp_rd_timers(struct siw_llp_rd *rd, uint32_t peers);
 /* Has the peer answer: it is asked what it has. */
 void siw_llp_rd_ask(struct siw_llp_rd_peer *peer, uint64_t now);
 /* Whether it still knows this life, before something is sent after a long silence: 0. */
 int siw_llp_rd_verify(struct siw_llp_rd_peer *peer, uint64_t now);
 /* It owes an answer from now on: what is found out if it is silent. */
 void siw_llp_rd_await(struct siw_llp_rd_peer *peer, uint64_t now);
-/* All that is due. */
+/* All that is due, or waited for room in the socket. */
 void siw_llp_rd_tick(struct siw_llp_rd *rd, uint64_t now);
 
 /* The clock that cookies are made by: milliseconds of this endpoint's life, from 1. */

@@ -91,7 +91,7 @@ static void give_record(struct siw_llp_rd *rd, struct siw_llp_rd_peer *peer)
 int siw_llp_rd_table_init(struct siw_llp_rd *rd)
 {
 	siw_link_init(&rd->lru);
-	siw_link_init(&rd->active);
+	siw_link_init(&rd->starved);
 	siw_link_init(&rd->news);
 	siw_link_init(&rd->ready);
 	siw_link_init(&rd->acks);
@@ -118,7 +118,8 @@ static void forget(struct siw_llp_rd_peer *peer)
 	siw_llp_rd_rx_free(peer);
 	unhash(peer);
 	siw_link_del(&peer->lru);
-	siw_link_del(&peer->active);
+	siw_llp_rd_no_timer(peer);
+	siw_link_del(&peer->starved);
 	siw_link_del(&peer->news);
 	siw_link_del(&peer->ready);
 	siw_link_del(&peer->acks);
@@ -143,6 +144,7 @@ void siw_llp_rd_table_fini(struct siw_llp_rd *rd)
 		free(slab);
 	}
 	free(rd->table);
+	free(rd->heap);
 	for (int c = 0; c < SIW_RD_CLASSES; c++)
 		while (rd->pool[c].free) {
 			struct siw_rd_free *buf = rd->pool[c].free;
@@ -276,7 +278,7 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 		nudge(rd, now);
 	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
 		return -ENOBUFS;
-	peer = take_record(rd);
+	peer = siw_llp_rd_timers(rd, rd->n_peers + 1) ? take_record(rd) : NULL;
 	if (!peer)
 		return -ENOMEM;
 	peer->rd = rd;
@@ -285,7 +287,7 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 	peer->epoch = siw_llp_rd_new_epoch(rd);
 	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
 	peer->heard_ns = now;
-	siw_link_init(&peer->active);
+	siw_link_init(&peer->starved);
 	siw_link_init(&peer->news);
 	siw_link_init(&peer->ready);
 	siw_link_init(&peer->acks);
@@ -334,7 +336,8 @@ void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind)
 		rd->offered = NULL;
 	siw_link_del(&peer->ready);
 	siw_link_del(&peer->acks);
-	siw_link_del(&peer->active);
+	siw_link_del(&peer->starved);
+	siw_llp_rd_no_timer(peer);
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_llp_rd_new_epoch(rd);
 	peer->peer_epoch = 0;

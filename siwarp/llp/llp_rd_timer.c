@@ -4,17 +4,83 @@
 
 #include "llp/llp_rd_impl.h"
 
+/* ---- the heap ----------------------------------------------------------------------------------------- */
+
+bool siw_llp_rd_timers(struct siw_llp_rd *rd, uint32_t peers)
+{
+	uint32_t max = rd->heap_max ? rd->heap_max : 16;
+	struct siw_rd_timer *heap;
+
+	if (peers <= rd->heap_max)
+		return true;
+	while (max < peers)
+		max *= 2;
+	heap = realloc(rd->heap, max * sizeof(*heap));
+	if (!heap)
+		return false;
+	rd->heap = heap;
+	rd->heap_max = max;
+	return true;
+}
+
+static void put(struct siw_llp_rd *rd, uint32_t i, struct siw_rd_timer timer)
+{
+	rd->heap[i] = timer;
+	timer.peer->heap_at = i + 1;
+}
+
+/* From place i, which is free, to where it belongs, towards the first. */
+static void rise(struct siw_llp_rd *rd, uint32_t i, struct siw_rd_timer timer)
+{
+	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
+		put(rd, i, rd->heap[(i - 1) / 2]);
+		i = (i - 1) / 2;
+	}
+	put(rd, i, timer);
+}
+
+/* ... and towards the last ones, or the first. */
+static void settle(struct siw_llp_rd *rd, uint32_t i, struct siw_rd_timer timer)
+{
+	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
+		least = 2 * i + 1;
+		if (least + 1 < rd->heap_n && rd->heap[least + 1].at < rd->heap[least].at)
+			least++;
+		if (rd->heap[least].at >= timer.at)
+			break;
+		put(rd, i, rd->heap[least]);
+	}
+	rise(rd, i, timer);
+}
+
+void siw_llp_rd_no_timer(struct siw_llp_rd_peer *peer)
+{
+	struct siw_llp_rd *rd = peer->rd;
+	uint32_t i = peer->heap_at;
+
+	if (!i)
+		return;
+	peer->heap_at = 0;
+	if (i-- < rd->heap_n--)
+		settle(rd, i, rd->heap[rd->heap_n]);
+}
+
 void siw_llp_rd_due(struct siw_llp_rd_peer *peer, uint64_t at)
 {
 	struct siw_llp_rd *rd = peer->rd;
+	uint32_t i = peer->heap_at;
 
-	if (siw_link_alone(&peer->active))
-		siw_link_add(&rd->active, &peer->active);
+	if (!i)
+		rise(rd, rd->heap_n++, (struct siw_rd_timer){ at, peer });
+	else if (at < rd->heap[i - 1].at)
+		rise(rd, i - 1, (struct siw_rd_timer){ at, peer });
 	if (at >= rd->due)
 		return;
 	rd->due = at;
 	siw_llp_sock_due(rd->sock, at);
 }
+
+/* ---- what is due --------------------------------------------------------------------------------------- */
 
 void siw_llp_rd_ask(struct siw_llp_rd_peer *peer, uint64_t now)
 {
@@ -107,26 +173,37 @@ static void tick_peer(struct siw_llp_rd_peer *peer, uint64_t now)
 	siw_llp_rd_pump(peer, now);
 }
 
+/* What waited for room: as many as there is room for now. */
+static void feed_starved(struct siw_llp_rd *rd, uint64_t now)
+{
+	rd->blocked = false;
+	while (!siw_link_alone(&rd->starved) && !rd->blocked) {
+		struct siw_llp_rd_peer *peer =
+			siw_container(rd->starved.next, struct siw_llp_rd_peer, starved);
+
+		siw_link_del(&peer->starved);
+		siw_llp_rd_pump(peer, now);
+	}
+}
+
 void siw_llp_rd_tick(struct siw_llp_rd *rd, uint64_t now)
 {
-	struct siw_link *l = rd->active.next, *next;
-	uint64_t due = SIW_RD_NEVER, at;
-
+	if (rd->blocked)
+		feed_starved(rd, now);
 	rd->due = 0; /* nobody sets it meanwhile */
-	for (; l != &rd->active; l = next) {
-		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, active);
+	while (rd->heap_n && rd->heap[0].at <= now) {
+		struct siw_llp_rd_peer *peer = rd->heap[0].peer;
+		uint64_t at;
 
-		next = l->next;
 		tick_peer(peer, now);
 		at = next_of(peer, now);
-		if (at == SIW_RD_NEVER)
-			siw_link_del(&peer->active);
-		else if (at < due)
-			due = at;
+		siw_llp_rd_no_timer(peer);
+		if (at != SIW_RD_NEVER) /* never twice in one tick */
+			siw_llp_rd_due(peer, at > now ? at : now + 1);
 	}
-	rd->due = due;
-	if (due != SIW_RD_NEVER)
-		siw_llp_sock_due(rd->sock, due);
+	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;
+	if (rd->heap_n)
+		siw_llp_sock_due(rd->sock, rd->due);
 }
 
 void siw_llp_rd_await(struct siw_llp_rd_peer *peer, uint64_t now)

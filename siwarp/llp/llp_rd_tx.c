@@ -89,7 +89,7 @@ static inline bool is_over(const struct siw_llp_rd_peer *peer)
 void siw_llp_rd_rearm(struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = &peer->cc;
-	uint64_t rto = cc->rto << peer->backoff, pto = 2 * cc->srtt + SIW_RD_MS;
+	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = 2 * cc->srtt + SIW_RD_MS;
 
 	if (peer->una == peer->nxt) {
 		peer->timer_ns = now + IDLE_TX_NS;
@@ -135,6 +135,13 @@ static void account_sent(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t 
 		peer->since_ns = now;
 }
 
+void siw_llp_rd_starve(struct siw_llp_rd_peer *peer)
+{
+	peer->rd->blocked = true;
+	if (siw_link_alone(&peer->starved))
+		siw_link_add(&peer->rd->starved, &peer->starved);
+}
+
 /* 1 sent (or lost on the way), 0 the socket is full. */
 static int send_built(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
 {
@@ -150,7 +157,7 @@ static int send_built(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot, ui
 		r = siw_llp_rd_mtu_send(peer, slot->buf, slot->len);
 	}
 	if (r == -EAGAIN) {
-		peer->rd->blocked = true;
+		siw_llp_rd_starve(peer);
 		return 0;
 	}
 	return 1;
@@ -181,8 +188,10 @@ static int send_slot(struct siw_llp_rd_peer *peer, uint64_t index, uint64_t now)
 /* Window and pace let a datagram of so many octets out. */
 static bool may_send(struct siw_llp_rd_peer *peer, uint32_t len, uint64_t now)
 {
-	if (peer->rd->blocked)
+	if (peer->rd->blocked) {
+		siw_llp_rd_starve(peer);
 		return false;
+	}
 	if (peer->tx->in_flight && peer->tx->in_flight + len > peer->cc.cwnd) {
 		peer->full = true;
 		return false;
@@ -259,7 +268,7 @@ static int send_train(struct siw_llp_rd_peer *peer, uint32_t n, uint64_t now)
 	r = siw_llp_udp_send_cars(peer->rd->sock, &peer->addr, iov, (int)n,
 				  (uint16_t)iov[0].iov_len);
 	if (r == -EAGAIN) {
-		peer->rd->blocked = true;
+		siw_llp_rd_starve(peer);
 		return 0;
 	}
 	if (r == -EOPNOTSUPP)

@@ -329,13 +329,14 @@ bool siw_rdmap_rd_waits(const struct siw_rdmap_rd *rd)
 	return rd->waits;
 }
 
-static void report_traffic(struct siw_rdmap_rd *rd)
+/* The streams served take turns: each is reported when the next one's begins, the last when all are through. */
+static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {
-	siw_lock(&rd->lock);
-	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
-		siw_rdmap_traffic_report(
-			&siw_container(l, struct siw_rdmap_stream, of_rd.in_rd)->traffic);
-	siw_unlock(&rd->lock);
+	if (rd->served == stream)
+		return;
+	if (rd->served)
+		siw_rdmap_traffic_report(&rd->served->traffic);
+	rd->served = stream;
 }
 
 static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
@@ -381,15 +382,13 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 		int r = 1;
 
 		if (!siw_ddp_rd_recv(rd->ddp, &news)) {
-			if (rd->served)
-				report_traffic(rd);
-			rd->served = NULL;
+			turn_to(rd, NULL);
 			return 0;
 		}
 		stream = whose(rd, &news);
 		if (!stream)
 			continue;
-		rd->served = stream;
+		turn_to(rd, stream);
 		*out = stream;
 		event->status = news.status;
 		event->source = *siw_ddp_rd_peer_addr(stream->ddp);
