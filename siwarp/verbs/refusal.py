@@ -346,7 +346,7 @@ def binding(qp: QP, rc: int, mw: MW, bind: MWBind) -> Error:
         )
     if number != errno.EINVAL:
         return from_errno(number, what)
-    if qp.qp_type == QPType.UD:
+    if qp.qp_type in (QPType.UD, QPType.RD):
         return Error(number, f"{what}: windows are for the peers of RC and UC queue pairs")
     if state < QPState.RTS:
         return StateError(number, f"{what}: {_send_state(qp, state)}")

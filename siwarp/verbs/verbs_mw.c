@@ -292,7 +292,7 @@ static int bind_type_1(struct siw_qp *qp, const struct siw_send_wr *wr)
 	int err;
 
 	siw_lock(&qp->send_lock);
-	if (qp->type == SIW_QPT_UD || qp->state < SIW_QPS_RTS) {
+	if (qp->type == SIW_QPT_UD || qp->type == SIW_QPT_RD || qp->state < SIW_QPS_RTS) {
 		siw_unlock(&qp->send_lock);
 		return -EINVAL;
 	}
