@@ -5,6 +5,9 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 # Arguments for pytest, e.g. make test ARGS="-k mpa -x"
 ARGS ?=
+# The suite waits more than it computes: processes share it, a file of tests at a time. One process,
+# as a debugger wants it: ARGS="-n 0".
+SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help build demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz interop tshark bench spec clean
 
@@ -20,10 +23,10 @@ demo: ## Two processes on this machine move real data through siwarp; under a mi
 
 test: ## Run the test suite
 	@tools/setup --extra test
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(SHARED) $(ARGS)
 
 test-all: ## Run the test suite on every Python 3.10 or newer that this machine has
-	@tools/test-all $(ARGS)
+	@tools/test-all $(SHARED) $(ARGS)
 
 wheel: ## Make the abi3 wheel in dist/
 	@tools/wheel
@@ -40,14 +43,14 @@ format: ## Write C and Python the way that lint wants them
 	@tests/lint/run --format
 
 asan: ## Run the suite with AddressSanitizer and UndefinedBehaviorSanitizer
-	@tools/sanitize asan $(ARGS)
+	@tools/sanitize asan $(SHARED) $(ARGS)
 
 tsan: ## Run the suite with ThreadSanitizer
-	@tools/sanitize tsan $(ARGS)
+	@tools/sanitize tsan $(SHARED) $(ARGS)
 
 strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test
-	@SIWARP_STRICT=1 $(PY) -m pytest $(ARGS)
+	@SIWARP_STRICT=1 $(PY) -m pytest $(SHARED) $(ARGS)
 
 stress: ## A million reliable datagrams through a bad network; SEED=n
 	@tools/setup --extra test

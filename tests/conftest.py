@@ -75,9 +75,25 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("siwarp")
 
-if os.environ.get("SANITIZER") == "asan":
-    # pytest captures stderr, and what a process that UBSan ends has written there is lost.
-    ctypes.CDLL("libubsan.so.1").__sanitizer_set_report_path(os.environ["SANITIZER_LOG"].encode())
+
+def _report_to(log: str) -> None:
+    """Have sanitizers report to files of that name, and those of children, too."""
+    ctypes.CDLL(None).__sanitizer_set_report_path(log.encode())
+    if os.environ["SANITIZER"] == "asan":
+        # pytest captures stderr, and what a process that UBSan ends has written there is lost.
+        ctypes.CDLL("libubsan.so.1").__sanitizer_set_report_path(log.encode())
+    options = f"{os.environ['SANITIZER'].upper()}_OPTIONS"
+    os.environ[options] = os.environ[options].replace(
+        f'"{os.environ["SANITIZER_LOG"]}"', f'"{log}"'
+    )
+    os.environ["SANITIZER_LOG"] = log
+
+
+# Of several processes that share the tests each has its own reports: it knows during which of its
+# tests they grew.
+_worker = os.environ.get("PYTEST_XDIST_WORKER")
+if "SANITIZER" in os.environ:
+    _report_to(os.environ["SANITIZER_LOG"] + (f".{_worker}" if _worker else ""))
 
 
 @pytest.fixture(autouse=True)
@@ -114,8 +130,11 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    _threads_before.update(_threads())
 
 
+#: Threads from before the first test: numpy's, and that which talks with pytest's own process.
+_threads_before: set[int] = set()
 _reports: dict[str, int] = {}
 
 
@@ -126,8 +145,9 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     """
     if "SANITIZER_LOG" not in os.environ:
         return
-    folder = Path(os.environ["SANITIZER_LOG"]).parent
-    for file in folder.glob("report.*"):
+    log = Path(os.environ["SANITIZER_LOG"])
+    folder = log.parent
+    for file in folder.glob(f"{log.name}.[0-9]*"):  # not those of other processes
         size, before = file.stat().st_size, _reports.get(file.name, 0)
         if size > before:
             with (folder / "tests").open("a") as notes:
@@ -135,13 +155,19 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
             _reports[file.name] = size
 
 
-def let_threads_end(limit: float = 2) -> None:
+def _threads() -> set[int]:
+    """Return the ids of this process's threads, but those that Python's threading knows."""
+    tasks = {int(task.name) for task in Path("/proc/self/task").iterdir()}
+    return tasks - {thread.native_id for thread in threading.enumerate()}
+
+
+def let_threads_end(limit: float = 10) -> None:
     """Wait a while for threads that Python knows nothing of, of devices that were just closed.
 
     LeakSanitizer may look at the stack of one that is gone meanwhile, and crashes then.
     """
     deadline = time.monotonic() + limit
-    while len(list(Path("/proc/self/task").iterdir())) > threading.active_count():
+    while _threads() - _threads_before:
         if time.monotonic() > deadline:
             break  # of a device that a test left open
         time.sleep(0.005)
