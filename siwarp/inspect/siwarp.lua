@@ -4,14 +4,16 @@
 --
 --   tshark -X lua_script:$(siwarp dissect --lua-path) -r FILE
 --
---   * datagram-iWARP on UDP: found by its CRC, or by Decode As (UDP port, SIWARP); each field, the
---     CRC judged, then the stock dissector for DDP and RDMAP
+--   * datagram-iWARP on UDP: found by its CRC, or by Decode As (UDP port, SIWARP): UD, UC, Write-Record
+--     and RD with its hello, challenge, echo, acknowledgements, probes; each field, the CRC judged, then
+--     the stock dissector for DDP and RDMAP
 --   * MPA connections whose Request asks for Markers, or with -o siwarp_mpa.all:TRUE all of them:
 --     CRC and Markers judged
 --   * beside the stock dissectors: IRD, ORD and the bits of revision 2 in start-up frames, and the
 --     Read Request that a Terminate quotes
 --
--- Filters begin with siwarp. and siwarp_mpa.: siwarp.crc.status == "Bad", siwarp.msn == 7, ...
+-- Filters begin with siwarp. and siwarp_mpa.: siwarp.crc.status == "Bad", siwarp.msn == 7,
+-- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.unknown == 1, ...
 -- On a port that another protocol has: -o udp.try_heuristic_first:TRUE, or Decode As.
 
 local bits = bit32 or bit
@@ -56,6 +58,11 @@ local opcodes = {
 }
 local queues = { [0] = "Send", "Read Request", "Terminate", "Atomic Response" }
 local layers = { [0] = "RDMAP", "DDP", "MPA" }
+local privates = { "Send with Immediate", "Send with Immediate and Solicited Event", "Write-Record" }
+local llp_types = {
+	"UC", "Record", [4] = "RD DATA", [5] = "RD ACK", [6] = "RD HELLO", [7] = "RD CHALLENGE",
+	[8] = "RD ECHO", [9] = "RD PROBE", [10] = "RD BYE",
+}
 local reasons = {
 	["0.1.0"] = "invalid STag", ["0.1.1"] = "base or bounds violation",
 	["0.1.2"] = "access rights violation", ["0.1.3"] = "STag not associated with the stream",
@@ -195,6 +202,35 @@ f.source_index = ProtoField.uint32("siwarp.source_index", "Source index", base.D
 f.msn = ProtoField.uint32("siwarp.msn", "MSN")
 f.mo = ProtoField.uint32("siwarp.mo", "MO")
 f.length = ProtoField.uint32("siwarp.length", "Message length")
+f.stag = ProtoField.uint32("siwarp.stag", "STag", base.HEX)
+f.to = ProtoField.uint64("siwarp.to", "TO", base.HEX)
+f.private = ProtoField.uint8("siwarp.private", "Private message", base.DEC, privates)
+f.imm = ProtoField.uint32("siwarp.imm_data", "Immediate data", base.HEX)
+f.llp_type = ProtoField.uint8("siwarp.llp.type", "Type", base.DEC, llp_types, 0xf0)
+f.llp_version = ProtoField.uint8("siwarp.llp.version", "LLP version", base.DEC, nil, 0x0c)
+f.llp_flags = ProtoField.uint8("siwarp.llp.flags", "Flags", base.HEX)
+f.llp_first = ProtoField.bool("siwarp.llp.first", "First datagram of an operation", 8, nil, 0x01)
+f.llp_dest = ProtoField.uint8("siwarp.llp.dest_index", "Destination index")
+f.llp_source = ProtoField.uint8("siwarp.llp.source_index", "Source index")
+f.psn = ProtoField.uint32("siwarp.psn", "PSN")
+f.first_seen = ProtoField.framenum("siwarp.first_seen", "First seen in")
+f.rd_source = ProtoField.uint32("siwarp.rd.source_epoch", "Source epoch", base.HEX)
+f.rd_dest = ProtoField.uint32("siwarp.rd.dest_epoch", "Destination epoch", base.HEX)
+f.rd_acked = ProtoField.uint32("siwarp.rd.acknowledged", "Acknowledged: all before")
+f.rd_credit = ProtoField.uint16("siwarp.rd.credit", "Credit in KiB")
+f.rd_ird = ProtoField.uint8("siwarp.rd.ird", "IRD")
+f.rd_flags = ProtoField.uint8("siwarp.rd.flags", "RD flags", base.HEX)
+f.rd_probed = ProtoField.bool("siwarp.rd.probed", "Answers the probe of this PSN", 8, nil, 0x01)
+f.rd_unknown = ProtoField.bool("siwarp.rd.unknown", "The pair of epochs is not known", 8, nil, 0x02)
+f.rd_bitmap = ProtoField.bytes("siwarp.rd.bitmap", "Datagrams that came beyond")
+f.rd_early = ProtoField.uint32("siwarp.rd.early", "Datagrams beyond a gap")
+f.rd_cookie = ProtoField.bytes("siwarp.rd.cookie", "Cookie")
+f.rd_padding = ProtoField.uint32("siwarp.rd.padding", "Octets of padding")
+f.rec_solicited = ProtoField.bool("siwarp.record.solicited", "Solicited", 8, nil, 0x01)
+f.rec_id = ProtoField.uint32("siwarp.record.id", "Message id")
+f.rec_to = ProtoField.uint64("siwarp.record.to", "TO of the message", base.HEX)
+f.rec_length = ProtoField.uint32("siwarp.record.length", "Octets of the message")
+f.about_id = ProtoField.uint32("siwarp.about.record_id", "About the Write-Record with id")
 f.about_q_key = ProtoField.uint32("siwarp.about.q_key", "About the message with Q_Key", base.HEX)
 f.about_qn = ProtoField.uint32("siwarp.about.qn", "About the message with QN", base.HEX)
 f.about_msn = ProtoField.uint32("siwarp.about.msn", "About the message with MSN")
@@ -206,10 +242,31 @@ local bad_header = ProtoExpert.new("siwarp.bad_header", "A header that no receiv
 	expert.group.MALFORMED, expert.severity.WARN)
 local too_short = ProtoExpert.new("siwarp.short", "Shorter than the headers and the CRC",
 	expert.group.MALFORMED, expert.severity.ERROR)
-siwarp.experts = { bad_crc, bad_header, too_short }
+local bad_llp = ProtoExpert.new("siwarp.bad_llp", "An LLP header that no receiver accepts",
+	expert.group.MALFORMED, expert.severity.WARN)
+local no_answer = ProtoExpert.new("siwarp.no_answer", "Shorter than what answers it, so nothing does",
+	expert.group.PROTOCOL, expert.severity.WARN)
+local bad_cookie = ProtoExpert.new("siwarp.bad_cookie", "No cookie is so long",
+	expert.group.MALFORMED, expert.severity.WARN)
+local unknown = ProtoExpert.new("siwarp.unknown_pair",
+	"The sender knows nothing of this pair of epochs: it has started anew, or forgotten it",
+	expert.group.SEQUENCE, expert.severity.NOTE)
+local again = ProtoExpert.new("siwarp.again", "This PSN was seen before",
+	expert.group.SEQUENCE, expert.severity.NOTE)
+local bad_private = ProtoExpert.new("siwarp.bad_private", "A private message that nobody knows",
+	expert.group.PROTOCOL, expert.severity.WARN)
+local bad_record = ProtoExpert.new("siwarp.bad_record", "It does not lie in its message as it says",
+	expert.group.PROTOCOL, expert.severity.WARN)
+siwarp.experts = {
+	bad_crc, bad_header, too_short, bad_llp, no_answer, bad_cookie, unknown, again, bad_private,
+	bad_record,
+}
 siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", true)
 
-local HEADER, CRC = 18, 4
+local HEADER, TAGGED, CRC = 18, 14, 4
+local LLP, RD, COOKIE, RECORD, BITMAP = 12, 28, 20, 20, 512
+local UC_TYPE, RECORD_TYPE, DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE = 1, 2, 4, 5, 6, 7, 8, 9, 10
+local PRIVATE = 15
 
 local function is_sound(octets)
 	return crc32c(octets:sub(1, -5)) == Struct.unpack("<I4", octets, #octets - 3)
@@ -234,15 +291,53 @@ local function train_size(octets)
 	return nil
 end
 
+-- Whether the first octet is that of an LLP header.
+local function is_llp(tvb)
+	return tvb:len() > 0 and bits.band(tvb(0, 1):uint(), 0x03) == 2
+end
+
+-- Octets of the LLP header, that of RD with it; nil: there is no such type.
+local function llp_header(kind)
+	return llp_types[kind] and (kind < DATA and LLP or RD)
+end
+
+-- A whole header of a queue pair with a socket of its own: where no CRC tells.
+local function plausible_llp(tvb)
+	local kind = math.floor(tvb(0, 1):uint() / 16)
+	local head = llp_header(kind)
+	if head == nil or tvb:len() < head + CRC or bits.band(tvb(0, 1):uint(), 0x0f) ~= 2
+		or tvb(1, 1):uint() > 1 or tvb(2, 2):uint() ~= 0 then
+		return false
+	end
+	if kind >= DATA and (tvb(12, 4):uint() == 0 or tvb(27, 1):uint() > 3) then
+		return false
+	end
+	return kind > DATA or tvb:len() >= head + TAGGED + CRC
+		and bits.band(tvb(head, 1):uint(), 0x3f) == 1 and bits.band(tvb(head + 1, 1):uint(), 0xf0) == 0x40
+end
+
 local function plausible(tvb)
+	if is_llp(tvb) then
+		return plausible_llp(tvb)
+	end
 	return tvb:len() >= HEADER + CRC and bits.band(tvb(0, 1):uint(), 0xc3) == 0x41
 		and bits.band(tvb(1, 1):uint(), 0xf8) == 0x40 and tvb(14, 4):uint() == 0
 end
 
 -- The header that an error message quotes: of the message which it is about.
 local function add_quoted_header(tree, range)
-	if range:len() < 24 or bits.band(range(2, 1):uint(), 0x40) == 0
-		or bits.band(range(6, 1):uint(), 0x80) ~= 0 then
+	if range:len() < 7 or bits.band(range(2, 1):uint(), 0x40) == 0 then
+		return ""
+	end
+	if bits.band(range(6, 1):uint(), 0x80) ~= 0 then
+		local whole = bits.band(range(2, 1):uint(), 0x20) ~= 0 and range:len() == 6 + TAGGED + RECORD
+		if not whole or range(6 + TAGGED, 1):uint() ~= 3 then
+			return ""
+		end
+		tree:add(f.about_id, range(6 + TAGGED + 4, 4))
+		return string.format(", about Write-Record %d", range(6 + TAGGED + 4, 4):uint())
+	end
+	if range:len() < 24 then
 		return ""
 	end
 	tree:add(f.about_q_key, range(8, 4))
@@ -251,70 +346,271 @@ local function add_quoted_header(tree, range)
 	return string.format(", about MSN %d", range(16, 4):uint())
 end
 
+-- What a private message, or Immediate Data, begins with: the name of it, or nil.
+local function add_head(tree, range, opcode)
+	if opcode ~= PRIVATE then
+		if range:len() == 8 then
+			tree:add(f.imm, range(0, 4))
+		end
+		return nil
+	end
+	local name = range:len() >= 8 and range(0, 1):uint() < 3 and privates[range(0, 1):uint()]
+	if range:len() > 0 then
+		tree:add(f.private, range(0, 1))
+	end
+	if not name then
+		tree:add_proto_expert_info(bad_private)
+		return nil
+	end
+	tree:add(f.imm, range(4, 4))
+	return string.format("%s 0x%08x", name, range(4, 4):uint())
+end
+
+-- RDMAP's header of a Write-Record, behind a tagged DDP header: the whole segment.
+local function add_record(tree, range)
+	local head = range:len() >= TAGGED + RECORD and range(TAGGED, RECORD)
+	if not head or head(0, 1):uint() ~= 3 then
+		tree:add_proto_expert_info(bad_private)
+		return "no Write-Record"
+	end
+	tree:add(f.private, head(0, 1))
+	tree:add(f.rec_solicited, head(1, 1))
+	tree:add(f.rec_id, head(4, 4))
+	tree:add(f.rec_to, head(8, 8))
+	tree:add(f.rec_length, head(16, 4))
+	local from = range(6, 8):uint64() - head(8, 8):uint64()
+	local start, octets, length = from:lower(), range:len() - TAGGED - RECORD, head(16, 4):uint()
+	local last = bits.band(range(0, 1):uint(), 0x40) ~= 0
+	if from:higher() ~= 0 or start + octets > length or last ~= (start + octets == length) then
+		tree:add_proto_expert_info(bad_record)
+	end
+	return string.format("Write-Record %d, octets %d to %d of %d", head(4, 4):uint(), start,
+		start + octets, length)
+end
+
+local function add_terminate_of(tree, range)
+	if range:len() < 4 then
+		return ""
+	end
+	add_quoted_request(tree, f, range)
+	return ", " .. add_terminate(tree, f, range) .. add_quoted_header(tree, range)
+end
+
+-- A DDP segment: what it is in words, nil if it is too short for its header. `q_key`: the header's word behind the control octets is one.
+local function add_segment(tree, range, q_key)
+	local tagged = range:len() > 0 and bits.band(range(0, 1):uint(), 0x80) ~= 0
+	local head = tagged and TAGGED or HEADER
+	if range:len() < head then
+		tree:add_proto_expert_info(too_short)
+		return nil
+	end
+	local opcode, length = range(1, 1):uint() % 16, range:len() - head
+	tree:add(f.last, range(0, 1))
+	tree:add(f.dv, range(0, 1))
+	tree:add(f.rv, range(1, 1))
+	tree:add(f.opcode, range(1, 1))
+	if bits.band(range(0, 1):uint(), 0x03) ~= 1 or opcodes[opcode] == nil then
+		tree:add_proto_expert_info(bad_header)
+	end
+	local name = opcodes[opcode] or "opcode " .. opcode
+	if tagged then
+		tree:add(f.stag, range(2, 4))
+		tree:add(f.to, range(6, 8))
+		tree:add(f.length, length):set_generated()
+		return opcode == PRIVATE and add_record(tree, range) or string.format("%s, %d octets", name, length)
+	end
+	if q_key then
+		tree:add(f.q_key, range(2, 4))
+	end
+	local qn = tree:add(f.qn, range(6, 4))
+	qn:add(f.queue, range(6, 4))
+	if q_key then
+		qn:add(f.dest_index, range(6, 4))
+		qn:add(f.source_index, range(6, 4))
+	end
+	tree:add(f.msn, range(10, 4))
+	tree:add(f.mo, range(14, 4))
+	tree:add(f.length, length):set_generated()
+	local mo, more = range(14, 4):uint(), ""
+	if mo == 0 and (opcode == 8 or opcode == 9 or opcode == PRIVATE) and length > 0 then
+		name = add_head(tree, range(head, length), opcode) or name
+	elseif opcode == PRIVATE and mo == 0 then
+		tree:add_proto_expert_info(bad_private)
+	end
+	if opcode == 7 and length > 0 then
+		more = add_terminate_of(tree, range(head, length))
+	end
+	local place = mo > 0 and string.format(" MO=%d", mo) or ""
+	return string.format("%s MSN=%d%s, %d octets%s", name, range(10, 4):uint(), place, length, more)
+end
+
+-- The CRC, and the segment once more by the stock dissector: how the column ends.
+local function add_rest(tvb, pinfo, root, tree, from)
+	local status = add_crc(tree, f, tvb(), bad_crc, "perhaps")
+	local octets = tvb:len() - CRC - (from or 0)
+	if status == "Bad" then
+		return " [Bad CRC32]"
+	end
+	if from and octets > 0 and siwarp.prefs.chain then
+		chain(tvb(from, octets):tvb(), pinfo, root, tree, bad_header)
+		pinfo.cols.protocol = "SIWARP"
+	end
+	return ""
+end
+
 local function add_datagram(tvb, pinfo, root)
 	pinfo.cols.protocol = "SIWARP"
 	local tree = root:add(siwarp, tvb())
 	if tvb:len() < HEADER + CRC then
 		tree:add_proto_expert_info(too_short)
 		pinfo.cols.info = "too short"
-		return tvb:len()
+		return
 	end
-	if tvb:reported_len() > tvb:len() then
-		pinfo.cols.info = "cut by the capture"
-	end
-	local opcode, length = tvb(1, 1):uint() % 16, tvb:len() - HEADER - CRC
-	tree:add(f.last, tvb(0, 1))
-	tree:add(f.dv, tvb(0, 1))
-	tree:add(f.rv, tvb(1, 1))
-	tree:add(f.opcode, tvb(1, 1))
-	tree:add(f.q_key, tvb(2, 4))
-	local qn = tree:add(f.qn, tvb(6, 4))
-	qn:add(f.queue, tvb(6, 4))
-	qn:add(f.dest_index, tvb(6, 4))
-	qn:add(f.source_index, tvb(6, 4))
-	tree:add(f.msn, tvb(10, 4))
-	tree:add(f.mo, tvb(14, 4))
-	tree:add(f.length, length):set_generated()
-	if bits.band(tvb(0, 1):uint(), 0xc3) ~= 0x41 or opcodes[opcode] == nil then
+	if bits.band(tvb(0, 1):uint(), 0xc0) ~= 0x40 then
 		tree:add_proto_expert_info(bad_header)
 	end
-	local status = add_crc(tree, f, tvb(), bad_crc, "perhaps")
-	local info = string.format("%s MSN=%d, %d octets", opcodes[opcode] or "opcode " .. opcode,
-		tvb(10, 4):uint(), length)
-	if opcode == 7 then
-		info = info .. ", " .. add_terminate(tree, f, tvb(HEADER, length))
-			.. add_quoted_header(tree, tvb(HEADER, length))
-		if length >= 4 then
-			add_quoted_request(tree, f, tvb(HEADER, length))
+	local info = bits.band(tvb(0, 1):uint(), 0x80) == 0 and add_segment(tree, tvb(0, tvb:len() - CRC), true)
+		or "tagged"
+	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, 0)
+end
+
+-- ---- behind the LLP header ---------------------------------------------------------------------
+
+-- flow, type and epoch -> PSN -> the frame that had it first. A capture of both ends has it as sent and as
+-- received, and says which.
+local seen = {}
+local direction = Field.new("frame.packet_flags_direction")
+
+local function add_again(tree, tvb, pinfo, kind)
+	local epoch = kind == DATA and tvb(12, 4):uint() or 0
+	local flow = table.concat({ tostring(pinfo.src), pinfo.src_port, tostring(pinfo.dst), pinfo.dst_port,
+		kind, epoch, tvb(4, 4):uint(), tostring(direction() or "") }, " ")
+	local psn = tvb(8, 4):uint()
+	seen[flow] = seen[flow] or {}
+	seen[flow][psn] = seen[flow][psn] or pinfo.number
+	if seen[flow][psn] ~= pinfo.number then
+		tree:add(f.first_seen, seen[flow][psn]):set_generated()
+		tree:add_proto_expert_info(again)
+	end
+end
+
+local function ones(octets)
+	local n = 0
+	for i = 1, #octets do
+		local octet = octets:byte(i)
+		while octet > 0 do
+			n, octet = n + octet % 2, math.floor(octet / 2)
 		end
 	end
-	if status == "Bad" then
-		info = info .. " [Bad CRC32]"
-	elseif siwarp.prefs.chain then
-		chain(tvb(0, HEADER + length):tvb(), pinfo, root, tree, bad_header)
-		pinfo.cols.protocol = "SIWARP"
+	return n
+end
+
+-- What RD's types have behind its header: how the column goes on.
+local function add_of_rd(tree, tvb, kind)
+	local length = tvb:len() - RD - CRC
+	local range = length > 0 and tvb(RD, length)
+	if kind == ACK then
+		if length > BITMAP then
+			tree:add_proto_expert_info(bad_llp)
+		end
+		local early = range and ones(range:raw()) or 0
+		if range then
+			tree:add(f.rd_bitmap, range)
+			tree:add(f.rd_early, early):set_generated()
+		end
+		return early > 0 and string.format(", and %d beyond", early) or ""
+	elseif kind == CHALLENGE or kind == ECHO then
+		if length ~= COOKIE then
+			tree:add_proto_expert_info(bad_cookie)
+		elseif range then
+			tree:add(f.rd_cookie, range)
+		end
+		return ""
+	elseif kind == HELLO and length < COOKIE then
+		tree:add_proto_expert_info(no_answer)
+	elseif kind == BYE and length ~= 0 then
+		tree:add_proto_expert_info(bad_llp)
 	end
-	pinfo.cols.info = info
-	return tvb:len()
+	tree:add(f.rd_padding, length):set_generated()
+	return ""
+end
+
+local function add_rd_header(tree, tvb, kind)
+	tree:add(f.rd_source, tvb(12, 4))
+	tree:add(f.rd_dest, tvb(16, 4))
+	tree:add(f.rd_acked, tvb(20, 4))
+	tree:add(f.rd_credit, tvb(24, 2))
+	tree:add(f.rd_ird, tvb(26, 1))
+	local flags = tree:add(f.rd_flags, tvb(27, 1))
+	flags:add(f.rd_probed, tvb(27, 1))
+	flags:add(f.rd_unknown, tvb(27, 1))
+	if tvb(12, 4):uint() == 0 and kind ~= BYE then
+		tree:add_proto_expert_info(bad_llp)
+	end
+	if kind == BYE and bits.band(tvb(27, 1):uint(), 0x02) ~= 0 then
+		tree:add_proto_expert_info(unknown)
+	end
+	return string.format(" Ack=%d", tvb(20, 4):uint())
+end
+
+local function add_llp(tvb, pinfo, root)
+	pinfo.cols.protocol = "SIWARP"
+	local tree = root:add(siwarp, tvb())
+	local kind = math.floor(tvb(0, 1):uint() / 16)
+	local head = llp_header(kind)
+	if tvb:len() < (head or LLP) + CRC then
+		tree:add_proto_expert_info(too_short)
+		pinfo.cols.info = "too short"
+		return
+	end
+	tree:add(f.llp_type, tvb(0, 1))
+	tree:add(f.llp_version, tvb(0, 1))
+	local flags = tree:add(f.llp_flags, tvb(1, 1))
+	tree:add(f.llp_dest, tvb(2, 1))
+	tree:add(f.llp_source, tvb(3, 1))
+	tree:add(f.q_key, tvb(4, 4))
+	tree:add(f.psn, tvb(8, 4))
+	if head == nil or bits.band(tvb(0, 1):uint(), 0x0c) ~= 0 then
+		tree:add_proto_expert_info(bad_llp)
+	end
+	local info = string.format("%s PSN=%d", llp_types[kind] or "type " .. kind, tvb(8, 4):uint())
+	if kind == UC_TYPE then
+		flags:add(f.llp_first, tvb(1, 1))
+	end
+	if kind >= DATA and head then
+		info = info .. add_rd_header(tree, tvb, kind)
+	end
+	if kind == UC_TYPE or kind == DATA then
+		add_again(tree, tvb, pinfo, kind)
+	end
+	local from = (kind == UC_TYPE or kind == RECORD_TYPE or kind == DATA) and head or nil
+	if from then
+		local words = add_segment(tree, tvb(from, tvb:len() - from - CRC), false)
+		info = info .. " " .. (words or "too short")
+		from = words and from -- else there is nothing for the stock dissector
+	elseif head then
+		info = info .. add_of_rd(tree, tvb, kind)
+	end
+	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, from)
 end
 
 function siwarp.dissector(tvb, pinfo, root)
-	local size = nil
-	if plausible(tvb) and not is_sound(tvb:raw()) then
+	local one, size = is_llp(tvb) and add_llp or add_datagram, nil
+	if tvb:len() > HEADER + CRC and plausible(tvb) and not is_sound(tvb:raw()) then
 		size = train_size(tvb:raw())
 	end
-	if size == nil then
-		return add_datagram(tvb, pinfo, root)
+	for at = 0, tvb:len() - 1, size or tvb:len() do
+		one(tvb(at, math.min(size or tvb:len(), tvb:len() - at)):tvb(), pinfo, root)
 	end
-	for at = 0, tvb:len() - 1, size do
-		add_datagram(tvb(at, math.min(size, tvb:len() - at)):tvb(), pinfo, root)
+	if tvb:reported_len() > tvb:len() then
+		pinfo.cols.info:append(" [cut by the capture]")
 	end
 	return tvb:len()
 end
 
 local function is_datagram(tvb)
 	if tvb:len() < HEADER + CRC or tvb:reported_len() > tvb:len()
-		or bits.band(tvb(0, 1):uint(), 0x83) ~= 1 then
+		or bits.band(tvb(0, 1):uint(), 0x83) ~= 1 and not is_llp(tvb) then
 		return false
 	end
 	local octets = tvb:raw()

@@ -1,4 +1,4 @@
-"""Atomics and immediate data through memory windows: what is granted, and how others are refused."""
+"""Atomics and immediate data through memory windows: what is granted, and how the rest ends."""
 
 from __future__ import annotations
 

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What tshark shows, with the script, of datagrams with the LLP header: RD, UC, Write-Record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scapy.packet import Packet, Raw
+from tshark.tshark_harness import check_packets, fields, lua, tshark
+from unit.inspect.inspect_harness import datagram, written
+from unit.verbs.rd_harness import Peer
+from unit.verbs.record_harness import Target
+from unit.verbs.uc_harness import Ends
+from unit.verbs.verbs_harness import Pair, Rig, pattern, poll
+
+import siwarp as package
+from siwarp.inspect import (
+    UC_FIRST,
+    DDPDatagram,
+    DDPTagged,
+    DDPUntagged,
+    Opcode,
+    PrivateHead,
+    QuotedTagged,
+    RecordDatagram,
+    RecordHeader,
+    Terminate,
+    UCDatagram,
+    UDDatagram,
+)
+from siwarp.inspect.packets import packets_of
+from siwarp.inspect.pcap import open_capture
+from siwarp.inspect.rd import RDDatagram, RDType, bitmap
+from siwarp.verbs import SendWR, WROpcode
+
+#: What the script complains of: none of it is in what our own queue pairs say.
+COMPLAINTS = (
+    "siwarp.bad_crc", "siwarp.bad_header", "siwarp.short", "siwarp.bad_llp", "siwarp.no_answer",
+    "siwarp.bad_cookie", "siwarp.bad_private", "siwarp.bad_record",
+)  # fmt: skip
+EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22}
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def payloads(file: Path) -> list[bytes]:
+    """The UDP payloads of a capture, in their order."""
+    with open_capture(file) as capture:
+        return [bytes(p.payload) for p in packets_of(capture) if not p.tcp]
+
+
+def check(file: Path) -> list[bytes]:
+    """Every datagram is shown, with a good CRC and nothing to complain of."""
+    octets = payloads(file)
+    words = tshark(file, *lua(), "-V")
+    check_packets(words)
+    assert words.count("(Good CRC32)") == len(octets) > 0
+    for name in COMPLAINTS:
+        assert fields(file, name, "frame.number", options=lua()) == []
+    return octets
+
+
+def shown(file: Path, chosen: str, *names: str) -> list[list[str]]:
+    return fields(file, chosen, *names, options=lua())
+
+
+def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
+    rig: Rig, tmp_path: Path
+) -> None:
+    file = tmp_path / "rd.pcapng"
+    with package.capture(file):
+        a, b = Peer(rig), Peer(rig)
+        for n in (1, 5000):
+            b.recv()
+            a.send(b, pattern(n))
+            assert b.got()[0].ok and a.done()[0].ok
+        a.rdma(b, WROpcode.RDMA_READ, 100)
+        a.rdma(b, WROpcode.RDMA_WRITE, 100)
+        assert all(w.ok for w in a.done(2))
+        for peer in (a, b):
+            peer.qp.close()
+    found = [RDDatagram(octets) for octets in check(file)]
+    types = Counter(int(p.type) for p in found)
+    assert all(types[t] for t in (RDType.DATA, RDType.HELLO, RDType.CHALLENGE, RDType.ECHO))
+    rows = shown(
+        file, "siwarp", "siwarp.llp.type", "siwarp.psn", "siwarp.q_key", "siwarp.rd.source_epoch",
+        "siwarp.rd.dest_epoch", "siwarp.rd.acknowledged", "siwarp.rd.credit", "siwarp.rd.ird",
+    )  # fmt: skip
+    assert [[int(x, 0) for x in row] for row in rows] == [
+        [p.type, p.psn, p.q_key, p.source_epoch, p.dest_epoch, p.acknowledged, p.credit, p.ird]
+        for p in found
+    ]
+    opcodes = Counter(row[0] for row in shown(file, "siwarp.llp.type == 4", "siwarp.opcode"))
+    assert {"0", "1", "2", "3"} == set(opcodes)
+    stock = shown(file, "siwarp.llp.type == 4 && iwarp_ddp", "frame.number")
+    assert len(stock) == types[RDType.DATA]
+    cookies = shown(file, "siwarp.rd.cookie", "siwarp.rd.cookie")
+    assert [bytes.fromhex(c.replace(":", "")) for (c,) in cookies] == [
+        p.body for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
+    ]
+
+
+def test_uc_and_write_record_and_immediate_data_show_their_fields(rig: Rig, tmp_path: Path) -> None:
+    file = tmp_path / "both.pcapng"
+    with package.capture(file):
+        uc = Ends(rig, attrs={"path_mtu": 256})
+        uc.recv()
+        uc.send(pattern(600), opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
+        assert uc.sent()[0].ok and uc.received()[0].ok
+        ud, target = Pair(rig), Target(rig)
+        ud.recv()
+        ud.send(b"with data", opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
+        assert poll(ud.scq)[0].ok and poll(ud.rcq)[0].ok
+        wr = SendWR(
+            1, WROpcode.RDMA_WRITE_RECORD, sg=[ud.out.sge(0, 70_000)], ah=rig.ah(target.qp),
+            remote=target.memory.remote(), remote_qkey=0x2345,
+        )  # fmt: skip
+        target.memory = rig.mr(bytearray(70_000), 7)
+        wr.set_wr_rdma(target.memory.rkey, target.memory.addr)
+        ud.a.post_send(wr)
+        assert poll(ud.scq)[0].ok
+        ((_, record),) = target.told()
+    check(file)
+    first = shown(file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo")
+    # Each as it was sent and as it was received, which is no repetition.
+    assert first == [["0", "1", "0"], ["1", "0", "256"], ["2", "0", "512"]] * 2
+    assert shown(file, "siwarp.again", "frame.number") == []
+    assert len({row[0] for row in shown(file, "siwarp.imm_data", "siwarp.imm_data")}) == 1
+    assert [row[0] for row in shown(file, "siwarp.private == 1", "siwarp.opcode")] == ["15"] * 4
+    rows = shown(
+        file, "siwarp.llp.type == 2", "siwarp.record.id", "siwarp.record.length", "siwarp.stag",
+        "siwarp.record.to", "siwarp.last",
+    )  # fmt: skip
+    assert [[int(x, 0) for x in row] for row in rows] == [
+        [record.message_id, 70_000, record.rkey, record.addr, last] for last in (0, 1)
+    ] + [[record.message_id, 70_000, record.rkey, record.addr, last] for last in (0, 1)]
+    assert "Write-Record" in tshark(file, *lua())
+
+
+def rd(kind: RDType, body: bytes | Packet = b"", **more: int) -> bytes:
+    return bytes(RDDatagram(type=kind, body=bytes(body), **{**EPOCHS, **more}))
+
+
+def record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
+    segment = DDPTagged(opcode=15, l=last, to=0x1000 + to) / RecordHeader(
+        **{"message_id": 9, "to": 0x1000, "length": 4, **head}
+    )
+    return bytes(RecordDatagram(segment=bytes(segment) + bytes(octets)))
+
+
+SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
+SOUND = {
+    "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
+    "ACK": (
+        rd(RDType.ACK, bitmap(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
+        "RD ACK PSN=0 Ack=5, and 3 beyond",
+    ),
+    "HELLO": (rd(RDType.HELLO, bytes(20), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
+    "CHALLENGE": (rd(RDType.CHALLENGE, bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
+    "ECHO": (rd(RDType.ECHO, bytes(20)), "RD ECHO PSN=0 Ack=0"),
+    "PROBE": (rd(RDType.PROBE, bytes(99), psn=4), "RD PROBE PSN=4 Ack=0"),
+    "BYE": (rd(RDType.BYE), "RD BYE PSN=0 Ack=0"),
+    "UC": (
+        bytes(UCDatagram(psn=2, flags=UC_FIRST, segment=DDPTagged(opcode=0) / Raw(b"four"))),
+        "UC PSN=2 Write, 4 octets",
+    ),
+    "Record": (record(), "Record PSN=0 Write-Record 9, octets 0 to 4 of 4"),
+}
+
+
+def test_each_type_has_a_line_of_its_own_and_no_complaint(tmp_path: Path) -> None:
+    file = written([datagram(octets) for octets, _ in SOUND.values()], tmp_path / "x.pcapng")
+    lines = fields(file, "siwarp", "_ws.col.Info", options=lua())
+    assert [row[0] for row in lines] == [info for _, info in SOUND.values()]
+    check(file)
+
+
+WRONG = {
+    "a type that is none": (rd(RDType.BYE)[:0] + b"\xf2" + rd(RDType.BYE)[1:-4], "bad_llp"),
+    "another version": (b"\x56" + rd(RDType.ACK)[1:-4], "bad_llp"),
+    "no source epoch": (rd(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
+    "a bitmap beyond the window": (rd(RDType.ACK, bytes(513))[:-4], "bad_llp"),
+    "a bye with something behind it": (rd(RDType.BYE, b"more")[:-4], "bad_llp"),
+    "a hello that nothing answers": (rd(RDType.HELLO, bytes(19), dest_epoch=0)[:-4], "no_answer"),
+    "a cookie that is cut": (rd(RDType.ECHO, bytes(19))[:-4], "bad_cookie"),
+    "a life that is not known": (rd(RDType.BYE, rd_flags=2)[:-4], "unknown_pair"),
+    "a segment that is cut": (rd(RDType.DATA, SEGMENT[:17])[:-4], "short"),
+    "a segment of another DDP": (rd(RDType.DATA, b"\x42" + SEGMENT[1:])[:-4], "bad_header"),
+    "a record beyond its message": (record(5)[:-4], "bad_record"),
+    "a record before its message": (record(to=-1)[:-4], "bad_record"),
+    "a record's last, not marked": (record(last=0)[:-4], "bad_record"),
+    "a record of another kind": (record(subcode=4)[:-4], "bad_private"),
+    "a private message of no kind": (
+        bytes(UDDatagram(segment=DDPDatagram(opcode=15) / PrivateHead(subcode=3)))[:-4],
+        "bad_private",
+    ),
+    "a private message cut short": (
+        bytes(UDDatagram(segment=DDPDatagram(opcode=15) / Raw(b"\1cut")))[:-4],
+        "bad_private",
+    ),
+}  # fmt: skip
+
+
+def sound(octets: bytes) -> bytes:
+    """Octets with a CRC of their own."""
+    return bytes(UDDatagram(segment=Raw(octets)))
+
+
+def test_what_no_receiver_takes_is_told(tmp_path: Path) -> None:
+    packets = [datagram(sound(octets)) for octets, _ in WRONG.values()]
+    file = written(packets, tmp_path / "x.pcapng")
+    of: dict[str, list[int]] = {}
+    for number, (_, name) in enumerate(WRONG.values(), 1):
+        of.setdefault(name, []).append(number)
+    for name, frames in of.items():
+        rows = fields(file, f"siwarp.{name}", "frame.number", options=lua())
+        assert [int(row[0]) for row in rows] == frames, name
+
+
+def test_a_datagram_that_is_seen_twice_names_the_frame_that_had_it_first(tmp_path: Path) -> None:
+    data = [rd(RDType.DATA, SEGMENT, psn=n) for n in (7, 8, 7, 9, 8)]
+    other = rd(RDType.DATA, SEGMENT, psn=7, source_epoch=0x33)
+    file = written([datagram(octets) for octets in (*data, other)], tmp_path / "x.pcapng")
+    rows = fields(
+        file, "siwarp.again", "frame.number", "siwarp.first_seen", options=(*lua(), "-2")
+    )  # fmt: skip
+    assert rows == [["3", "1"], ["5", "2"]]
+
+
+def test_a_train_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -> None:
+    train = b"".join(rd(RDType.DATA, SEGMENT, psn=n) for n in range(20))
+    file = written([datagram(train + rd(RDType.DATA, SEGMENT[:20], psn=20))], tmp_path / "x.pcapng")
+    words = tshark(file, *lua(), "-V")
+    assert words.count("(Good CRC32)") == 21
+    assert words.count("    Type: RD DATA (4)") + words.count("= Type: RD DATA (4)") == 21
+
+
+@pytest.mark.parametrize("kind", ["DATA", "UC", "Record", "HELLO"])
+def test_without_crc_they_are_known_by_their_header(tmp_path: Path, kind: str) -> None:
+    octets = SOUND[kind][0][:-4] + bytes(4)
+    file = written([datagram(octets)], tmp_path / "x.pcapng")
+    assert shown(file, "siwarp", "siwarp.crc.status") == [["Unused"]]
+
+
+def test_an_error_message_about_a_write_record_names_it(tmp_path: Path) -> None:
+    told = bytes(Terminate(layer=0, etype=2, code=6, m=1, d=1, quoted_ddp=QuotedTagged(opcode=15)))
+    octets = bytearray(told) + bytes(RecordHeader(message_id=4711))
+    octets[2] |= 0x20
+    segment = DDPDatagram(opcode=Opcode.TERMINATE, qn=2) / Raw(bytes(octets))
+    file = written([datagram(bytes(UDDatagram(segment=segment)))], tmp_path / "x.pcapng")
+    assert shown(file, "siwarp", "siwarp.about.record_id") == [["4711"]]
+    assert "about Write-Record 4711" in tshark(file, *lua())
+
+
+def test_cut_and_mutated_octets_raise_no_error_in_the_script(tmp_path: Path) -> None:
+    packets = []
+    for octets, _ in SOUND.values():
+        for size in range(0, len(octets) + 1, 1 if len(octets) < 60 else 7):
+            packets += [datagram(octets[:size]), datagram(sound(octets[:size]))]
+        for at in range(min(len(octets) - 4, 50)):
+            changed = bytearray(octets[:-4])
+            changed[at] ^= 0xFF
+            packets.append(datagram(sound(bytes(changed))))
+    words = tshark(written(packets, tmp_path / "x.pcapng"), *lua(), "-V")
+    assert words.count("\nFrame ") + 1 == len(packets)
