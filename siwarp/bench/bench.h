@@ -7,7 +7,7 @@
  * when to start. The client prints what it measured as one line of JSON. Rounds, medians and ratios
  * are not its business; Python (runner.py) has them.
  *
- * Every loop is bounded: by its iterations, by SIW_BENCH_IDLE_MS without news from the peer, and by
+ * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer, and by
  * alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have to wait for a CPU.
  * Who serves RDMA and sees no completion while the peer works waits until the peer is done or gone.
  */
@@ -23,8 +23,7 @@
 #define SIW_BENCH_EXIT_USAGE 2
 #define SIW_BENCH_EXIT_LOST  3 /* messages were lost: the figure would mean nothing */
 
-#define SIW_BENCH_IDLE_MS  3000
-#define SIW_BENCH_SLEEP_MS 10000 /* the same for who sleeps */
+#define SIW_BENCH_SLEEP_MS 10000 /* without news; for who spins: siw_bench_patience_ms */
 #define SIW_BENCH_BATCH	   32 /* messages of one sendmmsg or recvmmsg, and the most of one list */
 
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
@@ -103,8 +102,10 @@ static inline void siw_bench_busy(struct siw_bench_guard *guard)
 {
 	guard->spins = 0;
 }
+/* CPU time that who spins spends without news; --patience. */
+extern unsigned int siw_bench_patience_ms;
 bool siw_bench_idle_slow(struct siw_bench_guard *guard);
-/* True when there was no news for SIW_BENCH_IDLE_MS; looks at its clock once in 4096 calls. */
+/* True when there was no news for that long; looks at its clock once in 4096 calls. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
 	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);

@@ -26,6 +26,7 @@ enum {
 	OPT_CPU,
 	OPT_CTL,
 	OPT_LIMIT,
+	OPT_PATIENCE,
 };
 
 static const struct option options[] = {
@@ -43,6 +44,7 @@ static const struct option options[] = {
 	{ "cpu", required_argument, NULL, OPT_CPU },
 	{ "ctl", required_argument, NULL, OPT_CTL },
 	{ "limit", required_argument, NULL, OPT_LIMIT },
+	{ "patience", required_argument, NULL, OPT_PATIENCE },
 	{ 0 },
 };
 
@@ -121,6 +123,9 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 		break;
 	case OPT_LIMIT:
 		o->limit_s = (unsigned int)number(text, 600);
+		break;
+	case OPT_PATIENCE:
+		siw_bench_patience_ms = (unsigned int)number(text, 60000);
 		break;
 	default:
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");

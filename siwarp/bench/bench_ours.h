@@ -67,7 +67,7 @@ void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, cha
 			 uint64_t remote);
 /*
  * Takes 1 to max completions, polling or, with --wait event, sleeping on the channel; dies on one in
- * error. 0 when nothing came for SIW_BENCH_IDLE_MS, or asleep for SIW_BENCH_SLEEP_MS.
+ * error. 0 when nothing came for siw_bench_patience_ms, or asleep for SIW_BENCH_SLEEP_MS.
  */
 int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max);
 /* The same without waiting. */

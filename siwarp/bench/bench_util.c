@@ -164,6 +164,8 @@ static uint64_t cpu_time(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+unsigned int siw_bench_patience_ms = 3000;
+
 bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 {
 	uint64_t now = cpu_time();
@@ -174,7 +176,7 @@ bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 	}
 	if (guard->spins > (1u << 31))
 		guard->spins = 8192;
-	return now - guard->since > SIW_BENCH_IDLE_MS * 1000000ull;
+	return now - guard->since > siw_bench_patience_ms * 1000000ull;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------- */

@@ -18,6 +18,8 @@ from siwarp.bench import runner
 
 HELLO = struct.Struct("=HHIQQ")
 NUMBER = struct.Struct("=Q")
+#: Of CPU time without news, after which an end that spins gives up; by itself it takes 3 s.
+PATIENCE_MS = 500
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def ctl() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def start(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
     options = f"--kind rate --run {run} --side {side} --qp ud --size 64 --iters 4 --warmup 4"
-    options += f" --depth 2 --limit 30 --ctl {theirs.fileno()}"
+    options += f" --depth 2 --limit 30 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
     process = subprocess.Popen(
         [str(runner.program()), *options.split()],
         stdout=subprocess.PIPE,
@@ -164,7 +166,7 @@ def test_an_end_that_is_read_from_waits_for_a_slow_reader(
     ends, processes = (ctl[0], other[0]), []
     for side, theirs in (("server", ctl[1]), ("client", other[1])):
         options = f"--kind lat --run ours --side {side} --qp rc --op read --size 64 --iters 4"
-        options += f" --warmup 4 --limit 50 --ctl {theirs.fileno()}"
+        options += f" --warmup 4 --limit 50 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
         processes.append(
             subprocess.Popen(
                 [str(runner.program()), *options.split()],
@@ -186,7 +188,7 @@ def test_an_end_that_is_read_from_waits_for_a_slow_reader(
     def until_the_server_has_spun_for_longer_than_the_limit() -> None:
         deadline = time.monotonic() + 40
         start = cpu_seconds(server.pid)
-        while cpu_seconds(server.pid) - start < 3.3 and server.poll() is None:
+        while cpu_seconds(server.pid) - start < PATIENCE_MS / 1000 + 0.3 and server.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
