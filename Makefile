@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# Bytecode is kept, also where the environment says otherwise: tests start hundreds of processes,
+# and each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Arguments for pytest, e.g. make test ARGS="-k mpa -x"
 ARGS ?=
 # The suite waits more than it computes: processes share it, a file of tests at a time. One process,
