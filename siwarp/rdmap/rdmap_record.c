@@ -425,20 +425,24 @@ static struct siw_rdmap_record_sents *sents_make(void)
 	return s;
 }
 
-/* Its first datagram went out. Without memory for it, reports about it will be stale. */
-static void sent_note(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
+/*
+ * Its first datagram went out: it has used up its id, even if the rest never goes. Without memory for it, reports
+ * about it will be stale.
+ */
+static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
+	uint32_t id = dgram->record_id++;
 
 	if (!s)
 		s = dgram->record_sents = sents_make();
 	if (!s)
 		return;
-	s->sent[dgram->record_id % s->n] = (struct sent){
+	s->sent[id % s->n] = (struct sent){
 		.cookie = op->cookie,
 		.to = op->to,
 		.tag = siw_rdmap_sent_tag(op->dest, op->qkey, op->dest_index),
-		.id = dgram->record_id,
+		.id = id,
 		.stag = op->stag,
 		.length = (uint32_t)op->length,
 	};
@@ -488,7 +492,7 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 	struct record_wire wire = {
 		.subcode = SUBCODE,
 		.flags = op->solicited ? SOLICITED : 0,
-		.id = htobe32(dgram->record_id),
+		.id = htobe32(dgram->record_id - (offset != 0)), /* begun() counts */
 		.to = htobe64(op->to),
 		.length = htobe32((uint32_t)op->length),
 	};
@@ -532,11 +536,10 @@ int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 		if (r)
 			return r;
 		if (!*offset)
-			sent_note(dgram, op);
+			begun(dgram, op);
 		*offset += octets;
 		turn += octets;
 	} while (*offset < op->length);
-	dgram->record_id++;
 	siw_count(SIW_COUNTER_tx_msgs, 1);
 	siw_count(SIW_COUNTER_tx_octets, op->length);
 	return 1;

@@ -100,7 +100,7 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
 
 /* ---- asynchronous events --------------------------------------------------------------------- */
 
-/* As enum ibv_event_type. Those without a comment are never raised. */
+/* As enum ibv_event_type. Those without a comment are of what IP has not: paths, partitions, a subnet manager. */
 enum siw_event_type {
 	SIW_EVENT_CQ_ERR = 0,	     /* cq: it overflowed; its QPs are in ERR */
 	SIW_EVENT_QP_FATAL = 1,	     /* qp: to ERR: its stream or its CQ failed */
@@ -110,12 +110,17 @@ enum siw_event_type {
 	SIW_EVENT_SQ_DRAINED = 5,    /* qp: in SQD, and what was begun is complete */
 	SIW_EVENT_PATH_MIG = 6,
 	SIW_EVENT_PATH_MIG_ERR = 7,
+	/*
+	 * Never: nothing of a device in software fails for good. Its interface may go, which PORT_ERR says, and
+	 * come back; what a call cannot do for want of memory or descriptors it says itself.
+	 */
 	SIW_EVENT_DEVICE_FATAL = 8,
 	SIW_EVENT_PORT_ACTIVE = 9, /* port_num: the interface is up and running */
 	SIW_EVENT_PORT_ERR = 10,   /* port_num: it is so no longer */
 	SIW_EVENT_LID_CHANGE = 11,
 	SIW_EVENT_PKEY_CHANGE = 12,
 	SIW_EVENT_SM_CHANGE = 13,
+	/* Never: taking a receive is a step in a ring; what is wrong with one its completion says. */
 	SIW_EVENT_SRQ_ERR = 14,
 	SIW_EVENT_SRQ_LIMIT_REACHED = 15,   /* srq: fewer receives are left than its limit */
 	SIW_EVENT_QP_LAST_WQE_REACHED = 16, /* qp: in ERR, it takes nothing of its SRQ any more */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import socket
 from collections.abc import Iterator
@@ -365,3 +366,30 @@ def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
     ((_, record),) = target.told()
     assert record.ranges == ((4, 8),)
     target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-2")
+def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
+    """Else the next one would contradict what its target has of that one."""
+    size = 256 << 20  # not out within the post
+    out = rig.mr(mmap.mmap(-1, size))
+    cq = rig.cq()
+    qp = rig.ud(cq, qkey=QKEY)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.settimeout(LIMIT)
+        to, remote = rig.ah(s.getsockname()), rig.mr(bytearray(1)).remote()
+        ids = []
+        for length in (size, 1, size, 2):
+            wr = SendWR(
+                1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge(0, length)], ah=to, remote=remote
+            )
+            qp.post_send([wr])
+            head = RecordHeader()
+            while head.length != length:
+                head = RecordHeader(s.recv(1 << 16)[26:46])
+            ids.append(head.message_id)
+            qp.modify(QPAttr(qp_state=QPState.RESET))
+            qp.to_rts(QPAttr(qkey=QKEY))
+            cq.poll(8)
+    assert [(n - ids[0]) % (1 << 32) for n in ids] == [0, 1, 2, 3]
