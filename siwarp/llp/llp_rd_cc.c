@@ -9,8 +9,10 @@
 #define LEAST_RTO      (20 * MS)
 #define LONGEST_RTO    SECOND
 #define FIRST_RTO      (200 * MS)
+#define LONGEST_RTT    (2 * SECOND)
 #define LOCAL_RTT      MS /* below it nothing is paced */
-#define LEAST_CWND     4  /* datagrams */
+#define MOST_CWND      (1ull << 40)
+#define LEAST_CWND     4 /* datagrams */
 #define LOCAL_CWND     (128u << 10)
 #define NOISE_SHARE    2600 /* of 65536: 4% */
 #define BETA_10	       7    /* what a reduction leaves, in tenths */
@@ -52,6 +54,9 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 
 	if (!rtt)
 		rtt = 1;
+	/* What was outstanding for so long was sent again, unless this process stood still and not the path. */
+	if (rtt > LONGEST_RTT)
+		rtt = LONGEST_RTT;
 	cc->last_rtt = rtt;
 	if (!cc->round_rtt || rtt < cc->round_rtt)
 		cc->round_rtt = rtt;
@@ -122,13 +127,19 @@ static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to, uint32_t mss
 	cc->k_ms = (uint32_t)cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10);
 }
 
+/* As an integer, however long ago the last loss was. */
+static uint64_t octets_of(double octets)
+{
+	return octets < MOST_CWND ? (uint64_t)octets : MOST_CWND;
+}
+
 /* Where CUBIC has the window at this time: octets. */
 static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 {
 	double t = ((double)(now - cc->epoch + cc->srtt) - (double)cc->k_ms * MS) / (double)SECOND;
 	double grown = (double)C_10 / 10 * t * t * t * mss + (double)cc->w_max;
 
-	return grown > 0 ? (uint64_t)grown : 0;
+	return grown > 0 ? octets_of(grown) : 0;
 }
 
 /* Where Reno would have it, with this beta: RFC 9438 section 4.3. */
@@ -136,7 +147,7 @@ static uint64_t reno_at(const struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 {
 	double rounds = (double)(now - cc->epoch) / (double)(cc->srtt ? cc->srtt : 1);
 
-	return (uint64_t)((double)cc->w_max * BETA_10 / 10 + 0.53 * rounds * mss);
+	return octets_of((double)cc->w_max * BETA_10 / 10 + 0.53 * rounds * mss);
 }
 
 static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t mss)

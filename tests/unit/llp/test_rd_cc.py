@@ -1,0 +1,43 @@
+"""The window of reliable datagrams as values: what a clock that jumps, or years, may not do to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+
+MS, SECOND, MSS = 10**6, 10**9, 1400
+
+
+@pytest.fixture
+def cc() -> Any:
+    made = ffi.new("struct siw_rd_cc *")
+    lib.siw_rd_cc_init(made, MSS)
+    return made
+
+
+def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(cc):
+    for _ in range(20):
+        lib.siw_rd_cc_rtt(cc, 20 * MS)
+    before = lib.siw_rd_cc_pace(cc)
+    lib.siw_rd_cc_rtt(cc, 600 * SECOND)  # stopped, with something outstanding
+    # Even the slowest pace has two datagrams a second, and a few round trips mend it.
+    assert lib.siw_rd_cc_pace(cc) >= 2 * MSS
+    assert cc.rto <= SECOND
+    for _ in range(40):
+        lib.siw_rd_cc_rtt(cc, 20 * MS)
+    assert lib.siw_rd_cc_pace(cc) >= before // 2
+
+
+@pytest.mark.parametrize("later", [10 * SECOND, 86400 * SECOND, 3650 * 86400 * SECOND])
+def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_was(cc, later):
+    now = 5 * SECOND
+    for _ in range(4):
+        lib.siw_rd_cc_rtt(cc, 20 * MS)
+    cc.noise = 65536  # so that a loss counts
+    lib.siw_rd_cc_loss(cc, now, MSS, MSS)
+    window = cc.cwnd
+    assert window < 10 * MSS
+    lib.siw_rd_cc_ack(cc, now + later, 2 * MSS, 2 * MSS, MSS, True)
+    assert window < cc.cwnd <= window + 2 * MSS
