@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import sys
 from pathlib import Path
@@ -228,6 +229,51 @@ def unreliable() -> list[bytes]:
     return [bytes([f, 0]) + s for s in sets for f in (0, CRC)]
 
 
+def reliable() -> list[bytes]:
+    """Steps of fuzz_rd.c: some told by hand, and some by chance."""
+    short, wrap, calm, no_cars = 1, 2, 4, 8
+    send, arrive, drop, again, wait, turn, hold, restart, speak = 0, 2, 4, 5, 6, 7, 8, 9, 10
+    damage, reset, run, full = 12, 13, 14, 15
+    first = 4  # the type DATA
+    everybody = bytes([run, 0])
+
+    def segments(a: int, b: int, n: int = 4, size: int = 99) -> bytes:
+        return bytes([send, (4 - n) << 6 | pairs[a, b], *[size] * n])
+
+    def said(who: int, to: int, kind: int, *rest: int) -> bytes:
+        return bytes([speak, 0, who | to << 2, kind - first, *rest])
+
+    pairs = {(h % 3, (h % 3 + 1 + (h >> 2) % 2) % 3): h for h in range(64)}
+    met = said(1, 0, 6, 0, 0, 9, 0) + everybody + said(1, 0, 8, 0, 0, 9, 0) + everybody
+    early = b"".join(said(1, 0, 4, n, 0, 9, 0, 200) for n in range(1, 8)) + everybody
+    out = [
+        segments(0, 1) + everybody + segments(1, 0) + everybody,
+        segments(0, 1) + segments(1, 0) + everybody * 2,
+        segments(0, 1) + everybody + segments(0, 1) + bytes([drop, 0, drop, 1]) + everybody * 3,
+        segments(0, 1) + everybody + bytes([again, 0, again, 5, again, 9]) + everybody,
+        bytes([hold, 0x81]) + segments(0, 1) * 3 + everybody + bytes([hold, 1]) + everybody,
+        segments(0, 1) * 9 + everybody + bytes([damage, 0, 7, damage, 2, 40]) + everybody * 2,
+        segments(0, 1) + everybody + bytes([restart, 0x81]) + segments(0, 1) + everybody * 2,
+        segments(0, 1) + everybody + bytes([restart, 1]) + everybody + bytes([again, 60] * 9),
+        segments(0, 1) + bytes([wait, 34]) + everybody + bytes([reset, 203]) + everybody,
+        bytes([full, 0x80]) + segments(0, 1) + everybody + bytes([full, 0]) + everybody,
+        segments(0, 1) + bytes([arrive, 0, turn, 1, arrive, 0, turn, 0] * 4) + everybody,
+        met + early + said(1, 0, 4, 0, 0, 9, 0, 200) + everybody + said(1, 0, 10, 0, 0, 9, 0),
+        met + segments(0, 1) + said(1, 0, 5, 0, 3, 255, 0, 255, 255) + everybody,
+        met + said(1, 0, 9, 0, 0, 9, 0, 250) + everybody + said(0x31, 1, 6, 0, 0, 9, 0) + everybody,
+    ]
+    rng = random.Random(1)
+    often = [send, send, arrive, arrive, drop, again, wait, turn, hold, run, run, speak, speak]
+    for n in range(24):
+        steps = b"".join(
+            bytes([rng.choice([*often, restart, damage, reset, full])])
+            + rng.randbytes(rng.randrange(2, 9))
+            for _ in range(40 * (1 + n % 5))
+        )
+        out.append(steps)
+    return [bytes([f]) + s for s in out for f in (0, calm, wrap | no_cars, short, wrap | calm)]
+
+
 def netlink() -> list[bytes]:
     def message(kind: int, body: bytes) -> bytes:
         return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
@@ -253,6 +299,7 @@ def main() -> None:
             b"\x10\x01\x03\0",
         ],
         "fuzz_netlink": netlink(),
+        "fuzz_rd": reliable(),
     }
     for name, seeds in corpora.items():
         folder = Path(sys.argv[1]) / name

@@ -1,4 +1,4 @@
-"""The window of reliable datagrams as values: what a clock that jumps, or years, may not do to it."""
+"""The window of reliable datagrams as values: what a clock that jumps may not do to it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,571 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Reliable datagrams: three endpoints of the true code, a network that does what the input says, and four
+ * strangers who say what the input says, also in the name of an endpoint.
+ *
+ *   octet 0  SHORT 1: little memory, few records, cookies and idle time of 50 ms; WRAP 2: PSNs
+ *            begin near the end of their numbers; CALM 4: no strangers, no restarts, no resets;
+ *            NO_CARS 8
+ *   then     steps, of an octet that says what and one or more that say how
+ *
+ * What holds, whatever comes: of each endpoint's segments the others take each once at the most, in order,
+ * without a gap in one life of the pair; what is said to be accepted was taken; memory and records are within
+ * their bounds and the books are right; nobody who was not met is sent more than he said. In the end all
+ * that still counts arrives.
+ */
+#include <arpa/inet.h>
+
+#include "base/crc32c.h"
+#include "fuzz_rd.h"
+
+enum { SHORT = 1, WRAP = 2, CALM = 4, NO_CARS = 8 };
+enum { QKEY = 0x11223344, STEPS = 500, HEAD = 8, LIVES = 16 };
+#define MS 1000000ull
+
+struct input {
+	const uint8_t *at, *end;
+	uint8_t flags;
+};
+
+/* What one endpoint has to do with another. */
+struct pair {
+	uint32_t next;	/* the number of the next segment to send */
+	uint32_t taken; /* the greatest number taken of the other's, + 1 */
+	bool fresh;	/* nothing was taken yet in this life of the pair */
+};
+
+static struct {
+	struct siw_llp_rd *rd;
+	struct siw_llp_port port;
+	struct pair with[ENDS];
+	bool holds;
+	uint8_t life;
+} ends[ENDS];
+
+static uint8_t flags;
+static bool upset; /* somebody's life may have ended by right */
+static uint32_t foreign_taken;
+
+static uint32_t byte(struct input *in)
+{
+	return in->at < in->end ? *in->at++ : 0;
+}
+
+static uint32_t word(struct input *in)
+{
+	uint32_t n = 0;
+
+	for (int i = 0; i < 4; i++)
+		n = n << 8 | byte(in);
+	return n;
+}
+
+static struct siw_llp_rd_peer *record(int end, int place)
+{
+	struct siw_addr addr = fuzz_addr_of(place);
+
+	return siw_llp_rd_find(ends[end].rd, &addr);
+}
+
+static bool knows(int end, int place)
+{
+	return record(end, place) != NULL;
+}
+
+/* ---- the endpoints ----------------------------------------------------------------------------- */
+
+static void open_end(int i)
+{
+	struct siw_llp_rd_attr attr = {
+		.local = fuzz_addr_of(i),
+		.fd = -1,
+		.ird = 7,
+		.qkey = QKEY,
+		.max_peers = flags & SHORT ? 5 : 0,
+	};
+
+	ends[i].port.owner = getpid();
+	CHECK(!siw_llp_rd_open(&ends[i].port, &attr, &ends[i].rd));
+	/* The same at each run; another at each life. */
+	ends[i].rd->key = (struct siw_sipkey){ { (uint64_t)i + 1, ends[i].life++ } };
+}
+
+static struct siw_llp_rd_peer *peer_of(int a, int b)
+{
+	struct siw_llp_rd_peer *peer = record(a, b);
+	struct siw_addr addr = fuzz_addr_of(b);
+
+	if (peer) {
+		siw_llp_rd_set_upper(peer, &ends[b]);
+		return peer;
+	}
+	if (siw_llp_rd_peer(ends[a].rd, &addr, &peer))
+		return NULL;
+	siw_llp_rd_set_upper(peer, &ends[b]);
+	if (flags & WRAP)
+		peer->epoch = UINT32_MAX - (uint32_t)(ends[a].life * ENDS + a);
+	return peer;
+}
+
+static void over(int a, int b)
+{
+	ends[a].with[b].fresh = true;
+}
+
+static void send_segment(int a, int b, uint32_t len)
+{
+	struct siw_llp_rd_peer *peer = peer_of(a, b);
+	uint32_t number = htonl(ends[a].with[b].next);
+	uint8_t head[HEAD] = { 'S', (uint8_t)a, (uint8_t)b, (uint8_t)len };
+	static uint8_t body[1024];
+	struct iovec iov = { body, len };
+	int r;
+
+	if (!peer)
+		return;
+	memcpy(head + 4, &number, 4);
+	memset(body, (int)(ends[a].with[b].next * 7), len);
+	r = siw_llp_rd_tx(peer, head, sizeof(head), &iov, 1);
+	CHECK(r == 0 || r == 1 || r == -EPIPE);
+	if (r == 1)
+		ends[a].with[b].next++;
+	siw_llp_rd_flush(peer);
+}
+
+/* A segment came to a from b: as it was sent, after the one before it. */
+static void take(int a, int b, const uint8_t *data, uint32_t len)
+{
+	struct pair *pair = &ends[a].with[b];
+	uint32_t number;
+
+	CHECK(len >= HEAD && data[0] == 'S' && data[1] == b && data[2] == a);
+	memcpy(&number, data + 4, 4);
+	number = ntohl(number);
+	for (uint32_t i = HEAD; i < len; i++)
+		CHECK(data[i] == (uint8_t)(number * 7));
+	CHECK((uint8_t)(len - HEAD) == data[3]);
+	CHECK(number < ends[b].with[a].next);
+	CHECK(number >= pair->taken); /* at most once, in order */
+	CHECK(pair->fresh || number == pair->taken);
+	pair->taken = number + 1;
+	pair->fresh = false;
+}
+
+static void happened(int a, const struct siw_llp_rd_event *event)
+{
+	int b = fuzz_place_of(siw_llp_rd_peer_addr(event->peer));
+
+	switch (event->kind) {
+	case SIW_LLP_RD_SEGMENT:
+		if (ends[a].holds) {
+			siw_llp_rd_hold(event->peer);
+			return;
+		}
+		if (b < ENDS) {
+			siw_llp_rd_set_upper(event->peer, &ends[b]);
+			take(a, b, event->data, event->len);
+		} else {
+			for (uint32_t i = 0; i < event->len; i++)
+				foreign_taken += event->data[i];
+		}
+		siw_llp_rd_taken(event->peer);
+		return;
+	case SIW_LLP_RD_RESTARTED:
+	case SIW_LLP_RD_GONE:
+		CHECK(b >= ENDS || upset);
+		siw_llp_rd_set_upper(event->peer, NULL);
+		/* fall through */
+	case SIW_LLP_RD_NEW_PEER:
+		if (b < ENDS)
+			over(a, b);
+		return;
+	default:
+		CHECK(event->kind == SIW_LLP_RD_ACKED || event->kind == SIW_LLP_RD_IDLE);
+		siw_llp_rd_flush(event->peer);
+	}
+}
+
+/* What the crank does: an endpoint is looked at when its socket came up, or its time. */
+static void turn(int i)
+{
+	struct siw_llp_rd *rd = ends[i].rd;
+	struct siw_llp_rd_event event;
+
+	if (!net.end[i].up && rd->sock->due_ns > net.now)
+		return;
+	net.end[i].up = false;
+	if (rd->sock->due_ns <= net.now)
+		rd->sock->due_ns = UINT64_MAX;
+	for (int n = 0; siw_llp_rd_recv(rd, &event) == 1; n++) {
+		CHECK(n < 100000);
+		happened(i, &event);
+	}
+}
+
+static void hold(int i, bool on)
+{
+	ends[i].holds = on;
+	for (int place = 0; !on && place < PLACES; place++) {
+		struct siw_llp_rd_peer *peer = record(i, place);
+
+		if (peer && peer->held)
+			siw_llp_rd_resume(peer);
+	}
+}
+
+/* With what it had in its socket, and what it had sent on its way, or not. */
+static void restart(int i, bool quietly)
+{
+	bool was_full = net.full;
+
+	if (ends[i].life >= LIVES)
+		return;
+	upset = true;
+	net.full = quietly || was_full;
+	siw_llp_rd_close(ends[i].rd);
+	net.full = was_full;
+	net.end[i].n = net.end[i].at = 0;
+	open_end(i);
+	ends[i].holds = false;
+	for (int b = 0; b < ENDS; b++)
+		over(i, b);
+}
+
+/* ---- the books ----------------------------------------------------------------------------------- */
+
+static uint64_t check_tx(const struct siw_llp_rd_peer *peer)
+{
+	const struct siw_rd_tx *tx = peer->tx;
+	uint64_t in_flight = 0, octets = 0, room = 0;
+	uint32_t lost = 0, units = 0;
+
+	CHECK(tx || peer->una == peer->nxt);
+	if (!tx)
+		return 0;
+	CHECK(peer->nxt - peer->una <= SIW_RD_WINDOW_MAX && peer->nxt - peer->una <= tx->mask + 1);
+	CHECK(tx->sent >= peer->una && tx->sent <= peer->nxt && tx->high <= tx->sent);
+	for (uint64_t i = peer->una; i < peer->nxt; i++) {
+		const struct siw_rd_slot *slot = &tx->slot[i & tx->mask];
+
+		CHECK(slot->buf && !(slot->sacked && slot->lost));
+		CHECK(i < tx->sent || !(slot->sacked || slot->lost));
+		if (i < tx->sent && !slot->sacked && !slot->lost)
+			in_flight += slot->len;
+		if (i < tx->sent)
+			units += siw_rd_units(slot->len);
+		lost += slot->lost;
+		octets += slot->len;
+		room += siw_rd_class_octets(slot->class);
+	}
+	CHECK(lost == tx->n_lost && units == tx->units);
+	CHECK(in_flight == tx->in_flight && octets == tx->octets);
+	return room;
+}
+
+static uint64_t check_rx(const struct siw_llp_rd_peer *peer)
+{
+	const struct siw_rd_rx *rx = peer->rx;
+	uint64_t room = 0;
+	uint32_t n = 0, units = 0;
+
+	if (!rx)
+		return 0;
+	for (uint32_t i = 0; i <= rx->mask; i++) {
+		const struct siw_rd_held *held = &rx->slot[i];
+
+		if (!held->buf)
+			continue;
+		n++;
+		units += siw_rd_units(held->len);
+		room += siw_rd_class_octets(held->class);
+	}
+	CHECK(n && n == rx->n && units == rx->units && units <= peer->rd->window_units);
+	CHECK(rx->high > peer->rcv && rx->high - peer->rcv <= SIW_RD_WINDOW_MAX);
+	CHECK(rx->high - peer->rcv <= rx->mask + 1);
+	return room + sizeof(*rx) + (rx->mask + 1) * sizeof(rx->slot[0]);
+}
+
+static void check_end(int i)
+{
+	struct siw_llp_rd *rd = ends[i].rd;
+	uint64_t tx = 0, rx = 0;
+	uint32_t n = 0;
+
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
+
+		tx += check_tx(peer);
+		rx += check_rx(peer);
+		n++;
+	}
+	CHECK(n == rd->n_peers && n <= rd->max_peers);
+	CHECK(tx == rd->tx_octets && tx <= rd->tx_limit + n * 2048);
+	CHECK(rx == rd->rx_octets && rx <= rd->rx_limit);
+	for (int b = 0; b < ENDS; b++) {
+		struct siw_llp_rd_peer *peer = b == i ? NULL : record(i, b);
+		uint64_t framed = peer ? siw_llp_rd_framed(peer) : 0;
+		uint64_t accepted = framed ? siw_llp_rd_accepted(peer) : 0;
+
+		/* Of the segments of this life as many were taken there as count as accepted. */
+		if (accepted)
+			CHECK(ends[i].with[b].next - framed + accepted <= ends[b].with[i].taken);
+	}
+}
+
+/* ---- strangers ------------------------------------------------------------------------------------- */
+
+static uint32_t near_(uint32_t base, uint32_t by)
+{
+	static const int32_t far[8] = { 0, 1, 15, 16, 300, 4095, 4096, -1 };
+
+	return base + (by & 0x80 ? (uint32_t)(int8_t)by : (uint32_t)far[by & 7] + (by >> 3));
+}
+
+/* Its words are those of nobody who knows the epochs, so they may change nothing. */
+static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
+{
+	const struct siw_llp_rd_peer *peer = record(to, from);
+
+	return wire->llp.type >> 4 == SIW_DGRAM_RD_ECHO ||
+	       (peer && (ntohl(wire->dest_epoch) == peer->epoch ||
+			 (peer->peer_epoch && ntohl(wire->source_epoch) == peer->peer_epoch)));
+}
+
+static void speak(struct input *in)
+{
+	uint32_t how = byte(in), what = byte(in), who = how % STRANGERS, len = 0, crc;
+	int to = (int)(how >> 2) % ENDS, from = ENDS + (int)who;
+	bool lies = (how >> 4) % 4 == 3;
+	struct {
+		struct siw_rd_wire wire;
+		uint8_t rest[1024];
+	} d = { 0 };
+
+	d.wire.llp.type = siw_dgram_first(SIW_DGRAM_RD_DATA + what % 8);
+	d.wire.llp.qkey = htonl(QKEY + (what == 255));
+	d.wire.source_epoch = htonl(0xf0000000 + who);
+	d.wire.dest_epoch = htonl(net.heard[who].epoch);
+	if (what & 0x10)
+		d.wire.source_epoch = htonl(word(in));
+	if (what & 0x20)
+		d.wire.dest_epoch = htonl(word(in));
+	d.wire.llp.psn = htonl(near_(ntohl(d.wire.source_epoch), byte(in)));
+	d.wire.acknowledged = htonl(near_(ntohl(d.wire.dest_epoch), byte(in)));
+	d.wire.credit = htons((uint16_t)(byte(in) * 257));
+	d.wire.flags = (uint8_t)byte(in);
+	switch (what % 8 + SIW_DGRAM_RD_DATA) {
+	case SIW_DGRAM_RD_ECHO:
+		memcpy(d.rest, net.heard[who].cookie, SIW_RD_COOKIE_LEN);
+		len = SIW_RD_COOKIE_LEN;
+		break;
+	case SIW_DGRAM_RD_HELLO:
+	case SIW_DGRAM_RD_CHALLENGE:
+		len = SIW_RD_COOKIE_LEN;
+		break;
+	case SIW_DGRAM_RD_ACK:
+		len = byte(in) * 4;
+		memset(d.rest, (int)byte(in), len);
+		break;
+	default:
+		len = byte(in) * 4;
+	}
+	if (what & 0x40)
+		len = byte(in);
+	if (lies) {
+		from = (to + 1 + (int)who % (ENDS - 1)) % ENDS;
+		if (knows_too_much(from, to, &d.wire))
+			return;
+	}
+	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
+	memcpy((uint8_t *)&d + SIW_RD_LEN + len, &crc, sizeof(crc));
+	fuzz_net_send(from, to, &d, SIW_RD_OVERHEAD + len);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------- */
+
+static void deliver_all(void)
+{
+	while (fuzz_net_arrive(0))
+		;
+	for (int i = 0; i < ENDS; i++)
+		turn(i);
+}
+
+static void wait_for(uint64_t ns)
+{
+	net.now += ns;
+	/* Who is not looked at for so long cannot know that others spoke meanwhile. */
+	if (ns > 1000 * MS)
+		upset = true;
+}
+
+static void say_again(uint32_t which)
+{
+	uint32_t n = net.kept < PAST ? net.kept : PAST;
+	struct fuzz_datagram d;
+
+	if (!n)
+		return;
+	d = net.past[(net.kept - 1 - which % n) % PAST];
+	if (d.to < ENDS)
+		fuzz_net_send(d.from, d.to, d.octets, d.len);
+}
+
+static void damage(uint32_t which, uint32_t at)
+{
+	if (which < net.flying && net.air[which].len)
+		net.air[which].octets[at % net.air[which].len] ^= (uint8_t)(1u << at % 8);
+}
+
+static void reset(int a, int b)
+{
+	struct siw_llp_rd_peer *peer = record(a, b);
+
+	if (!peer)
+		return;
+	upset = true;
+	siw_llp_rd_reset(peer);
+	over(a, b);
+}
+
+/* Sockets take nothing; and when they do again, whoever asked for that is looked at. */
+static void clog(bool full)
+{
+	for (int i = 0; net.full && !full && i < ENDS; i++)
+		net.end[i].up = true;
+	net.full = full;
+}
+
+static void step(struct input *in)
+{
+	uint32_t what = byte(in) % 16, how = byte(in);
+	int a = (int)how % ENDS, b = (a + 1 + (int)(how >> 2) % (ENDS - 1)) % ENDS;
+	bool calm = flags & CALM;
+
+	switch (what) {
+	case 0:
+	case 1:
+		for (uint32_t n = how >> 6; n < 4; n++)
+			send_segment(a, b, byte(in));
+		break;
+	case 2:
+	case 3:
+		fuzz_net_arrive(how < 128 ? 0 : how % 16);
+		break;
+	case 4:
+		fuzz_net_drop(how % 16);
+		break;
+	case 5:
+		say_again(how);
+		break;
+	case 6:
+		wait_for(calm && how % 36 > 29 ? MS : 1ull << how % 36);
+		break;
+	case 7:
+		turn(a);
+		break;
+	case 8:
+		hold(a, how & 0x80);
+		break;
+	case 9:
+		if (!calm)
+			restart(a, how & 0x80);
+		break;
+	case 10:
+	case 11:
+		if (calm)
+			send_segment(a, b, how);
+		else
+			speak(in);
+		break;
+	case 12:
+		damage(how % 16, byte(in));
+		break;
+	case 13:
+		if (!calm && how > 200)
+			reset(a, b);
+		else if (record(a, b))
+			siw_llp_rd_expect(record(a, b), how & 1);
+		break;
+	case 14:
+		for (uint32_t n = how % 8; n < 8; n++) {
+			deliver_all();
+			net.now += 100000;
+		}
+		break;
+	default:
+		clog(how & 0x80);
+		siw_llp_rd_set_ird(ends[a].rd, (uint8_t)how);
+	}
+}
+
+/* Whether all that was taken in and is of a life that goes on has arrived. */
+static bool all_there(void)
+{
+	for (int a = 0; a < ENDS; a++)
+		for (int b = 0; b < ENDS; b++) {
+			struct siw_llp_rd_peer *peer = a == b ? NULL : record(a, b);
+
+			if (peer && siw_llp_rd_framed(peer) != siw_llp_rd_accepted(peer))
+				return false;
+		}
+	return true;
+}
+
+/* Nobody means harm any more, and nothing is lost: what was begun is finished. */
+static void finish(void)
+{
+	clog(false);
+	for (int i = 0; i < ENDS; i++)
+		hold(i, false);
+	for (int n = 0; n < 6000 && (n < 20 || !all_there()); n++) {
+		deliver_all();
+		net.now += 5 * MS;
+	}
+	CHECK(all_there());
+}
+
+static void begin(void)
+{
+	static bool once;
+
+	if (!once) {
+		CHECK(!siw_setting_set("rd_datagram", 1400) &&
+		      !siw_setting_set("rd_window", 65536));
+		once = true;
+	}
+	CHECK(!siw_setting_set("rd_octets", flags & SHORT ? 1 << 20 : 64 << 20));
+	CHECK(!siw_setting_set("rd_idle_ms", flags & SHORT ? 50 : 30000));
+	fuzz_net_reset();
+	net.no_cars = flags & NO_CARS;
+	net.knows = knows;
+	memset(ends, 0, sizeof(ends));
+	/* A life ends by right where a record may be forgotten before its peer was heard again. */
+	upset = flags & SHORT;
+	for (int i = 0; i < ENDS; i++) {
+		open_end(i);
+		for (int b = 0; b < ENDS; b++)
+			over(i, b);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = { data + 1, data + size, 0 };
+
+	if (size < 2)
+		return 0;
+	flags = data[0];
+	begin();
+	for (int n = 0; n < STEPS && in.at < in.end; n++) {
+		step(&in);
+		for (int i = 0; i < ENDS; i++)
+			check_end(i);
+	}
+	finish();
+	for (int i = 0; i < ENDS; i++) {
+		check_end(i);
+		siw_llp_rd_close(ends[i].rd);
+	}
+	return 0;
+}

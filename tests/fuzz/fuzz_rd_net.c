@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The functions of llp that reliable datagrams stand on, over the network of fuzz_rd.h. */
+#include <arpa/inet.h>
+#include <time.h>
+
+#include "fuzz_rd.h"
+
+struct fuzz_net net;
+
+static struct fuzz_datagram air[AIR], past[PAST], inboxes[ENDS][INBOX];
+
+void fuzz_net_reset(void)
+{
+	memset(&net, 0, sizeof(net));
+	net.now = 1000000000;
+	net.air = air;
+	net.past = past;
+	for (int i = 0; i < ENDS; i++)
+		net.end[i].inbox = inboxes[i];
+}
+
+/* The files of llp_rd are compiled so that they call this one. */
+int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
+int fuzz_clock_gettime(clockid_t clock, struct timespec *t)
+{
+	(void)clock;
+	t->tv_sec = (time_t)(net.now / 1000000000);
+	t->tv_nsec = (long)(net.now % 1000000000);
+	return 0;
+}
+
+struct siw_addr fuzz_addr_of(int place)
+{
+	return (struct siw_addr){
+		.family = AF_INET,
+		.port_be = htons((uint16_t)(1000 + place)),
+		.v4 = { 10, 0, place < ENDS ? 0 : 1, (uint8_t)place },
+	};
+}
+
+int fuzz_place_of(const struct siw_addr *addr)
+{
+	CHECK(addr->v4[3] < PLACES);
+	return addr->v4[3];
+}
+
+/* ---- what flies ------------------------------------------------------------------------------ */
+
+static void overheard(int stranger, const uint8_t *octets, uint32_t len)
+{
+	const struct siw_rd_wire *wire = (const void *)octets;
+
+	CHECK(len >= SIW_RD_OVERHEAD);
+	net.heard[stranger].epoch = ntohl(wire->source_epoch);
+	if (len == SIW_RD_OVERHEAD + SIW_RD_COOKIE_LEN)
+		memcpy(net.heard[stranger].cookie, octets + SIW_RD_LEN, SIW_RD_COOKIE_LEN);
+}
+
+void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
+{
+	struct fuzz_datagram *d = &past[net.kept++ % PAST];
+
+	CHECK(len <= sizeof(d->octets));
+	d->from = (uint8_t)from;
+	d->to = (uint8_t)to;
+	d->len = len;
+	memcpy(d->octets, octets, len);
+	if (to >= ENDS)
+		overheard(to - ENDS, octets, len);
+	else if (net.flying < AIR)
+		air[net.flying++] = *d;
+}
+
+void fuzz_net_drop(uint32_t i)
+{
+	if (i >= net.flying)
+		return;
+	memmove(air + i, air + i + 1, (net.flying - i - 1) * sizeof(air[0]));
+	net.flying--;
+}
+
+bool fuzz_net_arrive(uint32_t i)
+{
+	int to;
+
+	if (i >= net.flying)
+		return false;
+	to = air[i].to;
+	if (net.end[to].at == net.end[to].n)
+		net.end[to].at = net.end[to].n = 0;
+	if (net.end[to].n == INBOX)
+		return false;
+	inboxes[to][net.end[to].n++] = air[i];
+	net.end[to].up = true;
+	fuzz_net_drop(i);
+	return true;
+}
+
+void fuzz_net_forget(int place)
+{
+	for (uint32_t i = net.flying; i-- > 0;)
+		if (air[i].to == place || air[i].from == place)
+			fuzz_net_drop(i);
+	net.end[place].n = net.end[place].at = 0;
+}
+
+/* ---- sockets: their descriptor is the place ---------------------------------------------------- */
+
+enum { FIRST_FD = 1000000 };
+
+static int place_of_sock(const struct siw_llp_sock *sock)
+{
+	return sock->fd - FIRST_FD;
+}
+
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
+		     struct siw_llp_sock **out)
+{
+	(void)token;
+	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_sock), sizeof(**out)));
+	memset(*out, 0, sizeof(**out));
+	(*out)->fd = FIRST_FD + fuzz_place_of(local);
+	(*out)->port = port;
+	(*out)->due_ns = UINT64_MAX;
+	return 0;
+}
+
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
+{
+	(void)port, (void)fd, (void)token, (void)out;
+	return -ENOTSOCK;
+}
+
+void siw_llp_close(struct siw_llp_sock *sock)
+{
+	free(sock);
+}
+
+int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+{
+	*out = fuzz_addr_of(place_of_sock(sock));
+	return 0;
+}
+
+static int send_one(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
+		    int n)
+{
+	int from = place_of_sock(sock), to = fuzz_place_of(dest);
+	uint8_t octets[1536];
+	uint32_t len = 0;
+
+	for (int i = 0; i < n; i++) {
+		CHECK(len + iov[i].iov_len <= sizeof(octets));
+		memcpy(octets + len, iov[i].iov_base, iov[i].iov_len);
+		len += (uint32_t)iov[i].iov_len;
+	}
+	/* Nobody gets more than he said, unless he was met, or is being met. */
+	CHECK(net.knows(from, to) || len <= net.end[from].asked);
+	fuzz_net_send(from, to, octets, len);
+	return 0;
+}
+
+int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		     const struct iovec *iov, int n)
+{
+	return net.full ? -EAGAIN : send_one(sock, dest, iov, n);
+}
+
+int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			  const struct iovec *iov, int n, uint16_t seg)
+{
+	if (net.full)
+		return -EAGAIN;
+	if (net.no_cars)
+		return -EOPNOTSUPP;
+	for (int i = 0; i < n; i++) {
+		CHECK(i == n - 1 ? iov[i].iov_len <= seg : iov[i].iov_len == seg);
+		send_one(sock, dest, iov + i, 1);
+	}
+	return 0;
+}
+
+static const struct fuzz_datagram *next_of(int place)
+{
+	return net.end[place].at < net.end[place].n ? &inboxes[place][net.end[place].at] : NULL;
+}
+
+ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	int place = place_of_sock(sock);
+	const struct fuzz_datagram *d = next_of(place);
+
+	if (!d)
+		return -EAGAIN;
+	CHECK(d->len <= size);
+	memcpy(buf, d->octets, d->len);
+	*source = fuzz_addr_of(d->from);
+	net.end[place].asked = d->len;
+	net.end[place].at++;
+	return (ssize_t)d->len;
+}
+
+/* As the kernel does: those of one sender and one length, and a shorter one, come together. */
+ssize_t siw_llp_udp_recv_train(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint16_t *seg)
+{
+	int place = place_of_sock(sock);
+	ssize_t len = siw_llp_udp_recv(sock, source, buf, size), more;
+	const struct fuzz_datagram *d;
+
+	*seg = 0;
+	if (len <= 0)
+		return len;
+	for (uint32_t last = (uint32_t)len, first = last; last == first; last = d->len) {
+		d = next_of(place);
+		if (!d || d->from != fuzz_place_of(source) || d->len > first || !d->len ||
+		    (size_t)len + d->len > size)
+			break;
+		*seg = (uint16_t)first;
+		more = siw_llp_udp_recv(sock, source, (uint8_t *)buf + len, size - (size_t)len);
+		len += more;
+		net.end[place].asked = first;
+	}
+	return len;
+}
+
+int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
+{
+	(void)sock, (void)on;
+	return 0;
+}
+
+int siw_llp_socket(uint16_t family, int type)
+{
+	(void)family, (void)type;
+	return -EMFILE;
+}
+
+int siw_llp_option(int fd, int level, int name, int value)
+{
+	(void)fd, (void)level, (void)name, (void)value;
+	return 0;
+}
+
+void siw_llp_fd_close(int fd)
+{
+	(void)fd;
+}
+
+/* ---- the poller ---------------------------------------------------------------------------------- */
+
+void siw_llp_sock_timed(struct siw_llp_sock *sock)
+{
+	sock->due_ns = UINT64_MAX;
+}
+
+void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+{
+	if (at < sock->due_ns)
+		sock->due_ns = at;
+}
+
+void siw_llp_sock_ready(struct siw_llp_sock *sock)
+{
+	net.end[place_of_sock(sock)].up = true;
+}
+
+void siw_llp_again(struct siw_llp_sock *sock)
+{
+	siw_llp_sock_ready(sock);
+}
