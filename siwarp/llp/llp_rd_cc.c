@@ -89,10 +89,14 @@ static bool is_standing(const struct siw_rd_cc *cc)
 	return !is_local(cc) && cc->last_rtt > 3 * cc->min_rtt + 2 * MS;
 }
 
-/* What the path holds without a queue, by what it delivered, and a quarter to find out whether it is more. */
+/*
+ * What the path holds without a queue, by what it delivered, and a quarter to find out whether it is more. Where
+ * round trips are short most of one is the ends' own work, done by turns: several times as much keeps both busy.
+ */
 static uint64_t path_holds(const struct siw_rd_cc *cc)
 {
-	return (uint64_t)((double)cc->rate * (double)cc->min_rtt / (double)SECOND * 1.25);
+	return (uint64_t)((double)cc->rate * (double)cc->min_rtt / (double)SECOND *
+			  (is_local(cc) ? 4.0 : 1.25));
 }
 
 /* ---- CUBIC --------------------------------------------------------------------------------------- */
