@@ -106,6 +106,14 @@ ROWS: tuple[Row, ...] = (
         {"kind": "lat", "qp": "rd", "size": 64},
     ),
     Row(
+        "RD 64 B posted one by one, beside UD",
+        "siwarp, UD",
+        0.60,
+        1.00,
+        False,
+        {"kind": "rate", "qp": "rd", "size": 64},
+    ),
+    Row(
         "RD 1 MiB bandwidth beside raw UDP 60 KB",
         "raw UDP, windowed",
         0.60,
