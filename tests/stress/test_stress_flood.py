@@ -15,6 +15,7 @@ COUNT = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SLOW = "SANITIZER" in os.environ
 
 
+@pytest.mark.timeout(900 if COUNT else 120)  # as long as it may take; else as any test
 @pytest.mark.clause("DGRAM-RD-5", "DGRAM-RD-4", "DGRAM-RD-9")
 def test_spoofed_first_datagrams_make_no_state_get_no_more_than_they_say_and_harm_nobody(
     capsys: pytest.CaptureFixture[str],

@@ -15,6 +15,7 @@ MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
 
 
+@pytest.mark.timeout(900 if MESSAGES else 120)  # as long as it may take; else as any test
 def test_every_message_arrives_once_in_order_and_atomics_add_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
