@@ -21,7 +21,7 @@ from scapy.packet import Packet as ScapyPacket
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import TAGGED_HDR_LEN
-from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK
+from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK, LLP_TYPES
 from siwarp.inspect.messages import (
     BROKEN,
     DROP_CLAUSES,
@@ -30,6 +30,7 @@ from siwarp.inspect.messages import (
     RDMAP_VERSION_CLAUSE,
     REPLY,
     REQUEST,
+    Header,
     Message,
     Stream,
     fields_of,
@@ -46,6 +47,7 @@ from siwarp.inspect.names import OPCODES, Opcode
 from siwarp.inspect.packets import Packet, packets_of, packets_of_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
 from siwarp.inspect.rc import HalfReader, startup_of
+from siwarp.inspect.rd import RD_HEADER_LEN, RDDatagram, RDType
 from siwarp.inspect.stream import Connection, Connections
 
 UD_HEADER_LEN = 18
@@ -209,32 +211,51 @@ def _crc_fits(octets: bytes) -> bool:
 
 
 def _llp_type(octets: bytes) -> str | None:
-    """Return "uc" or "record" for a datagram that has the LLP header of that type."""
-    if len(octets) < LLP_HDR_LEN + TAGGED_HDR_LEN + CRC_LEN or octets[0] & 0xF != LLP_MARK:
+    """Return the name of its type for a datagram that has the LLP header."""
+    if not octets or octets[0] & 0xF != LLP_MARK:
         return None
-    return {1: "uc", 2: "record"}.get(octets[0] >> 4)
+    kind = LLP_TYPES.get(octets[0] >> 4)
+    reliable = kind is not None and kind.startswith("RD_")
+    least = RD_HEADER_LEN if reliable else LLP_HDR_LEN + TAGGED_HDR_LEN
+    return kind if len(octets) >= least + CRC_LEN else None
+
+
+def _rd_fields(octets: bytes) -> dict[str, int | str]:
+    """What RD's header says, and how many datagrams an ACK's bitmap has."""
+    datagram = RDDatagram(octets)
+    names = ("source_epoch", "dest_epoch", "acknowledged", "credit", "ird")
+    fields: dict[str, int | str] = {name: int(getattr(datagram, name)) for name in names}
+    fields["rd_flags"] = int(datagram.rd_flags)
+    if datagram.type == RDType.ACK:
+        fields["beyond"] = len(datagram.received())
+    return fields
 
 
 def _segment(packet: Packet, kind: str, sound: bool) -> Message:
-    """A datagram behind the LLP header: one segment, which may be a part of its message."""
+    """A datagram with the LLP header: a segment, perhaps a part of its message, or RD's own."""
     octets = packet.payload
-    header = parse_header(octets[LLP_HDR_LEN:-CRC_LEN])
-    size = LLP_HDR_LEN + (header.size if header is not None else 0) + CRC_LEN
+    reliable = kind.startswith("RD_")
+    begin = RD_HEADER_LEN if reliable else LLP_HDR_LEN
+    segment = octets[begin:-CRC_LEN] if kind in ("UC", "RECORD", "RD_DATA") else b""
+    header = parse_header(segment)
+    size = begin + (header.size if header is not None else 0) + CRC_LEN
     message = Message(
         when_ns=packet.when,
         began_ns=packet.when,
         frame=packet.frame,
         first_frame=packet.frame,
-        transport="uc" if kind == "uc" else "ud",
+        transport="rd" if reliable else "uc" if kind == "UC" else "ud",
         source=name_of(packet.source, packet.source_port),
         dest=name_of(packet.dest, packet.dest_port),
-        kind="WRITE_RECORD" if kind == "record" else kind_of(header),
+        kind=_kind_behind(kind, header),
         length=max(len(octets) - size, 0),
         fields={
             "psn": int.from_bytes(octets[8:12], "big"),
             "q_key": int.from_bytes(octets[4:8], "big"),
         },
     )
+    if reliable:
+        message.fields |= _rd_fields(octets)
     if header is not None:
         message.fields |= fields_of(header, b"") | {"last": int(header.last)}
         if not header.tagged:
@@ -248,6 +269,15 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
     elif not packet.missing and not sound:
         message.blame("wrong CRC", "RFC5041-3-07")
     return message
+
+
+def _kind_behind(kind: str, header: Header | None) -> str:
+    """The kind of a datagram with the LLP header: its segment's, or its own."""
+    if kind == "RECORD":
+        return "WRITE_RECORD"
+    if kind not in ("UC", "RD_DATA"):
+        return kind
+    return kind_of(header)
 
 
 def _sound(packet: Packet) -> bool:
@@ -316,7 +346,10 @@ def _train(packet: Packet) -> list[Packet]:
     """
     octets = packet.payload
     header = parse_header(octets) if len(octets) >= 2 * (UD_HEADER_LEN + CRC_LEN) else None
-    if header is None or header.tagged or (header.dv, header.rv, header.mo) != (1, 1, 0):
+    if header is None:
+        return [packet]
+    plain = not header.tagged and (header.dv, header.rv, header.mo) == (1, 1, 0)
+    if not plain and _llp_type(octets) is None:
         return [packet]
     crc = crc32c(octets[:UD_HEADER_LEN])
     for end in range(UD_HEADER_LEN, len(octets) - CRC_LEN - UD_HEADER_LEN):

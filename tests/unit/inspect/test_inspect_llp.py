@@ -13,13 +13,16 @@ from siwarp.inspect import (
     RecordDatagram,
     RecordHeader,
     UCDatagram,
+    crc32c,
     dissect_packets,
 )
+from siwarp.inspect.rd import RDDatagram, RDType, bitmap
 
 
 def one(datagram: Packet, spoil: bool = False) -> list[Message]:
     octets = bytearray(bytes(datagram))
-    octets[-6] ^= spoil
+    if spoil:
+        octets[-6] ^= 1
     packet = IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1111, dport=2222) / Raw(bytes(octets))
     return dissect_packets([IP(bytes(packet))])
 
@@ -48,3 +51,47 @@ def test_a_segment_of_a_write_record_is_shown_as_one() -> None:
 def test_what_has_no_sound_crc_is_not_taken_for_one(spoil: bool) -> None:
     segment = bytes(DDPUntagged(opcode=3)) + bytes(50)
     assert len(one(UCDatagram(segment=segment), spoil)) == (0 if spoil else 1)
+
+
+EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22, "acknowledged": 5, "credit": 60, "ird": 16}
+
+
+def test_a_segment_on_rd_tells_its_numbers_and_those_of_rd() -> None:
+    segment = bytes(DDPUntagged(opcode=3, msn=7)) + bytes(50)
+    (found,) = one(RDDatagram(psn=9, q_key=4, body=segment, **EPOCHS))
+    assert (found.transport, found.kind, found.length, found.error) == ("rd", "SEND", 50, None)
+    told = {name: found.fields[name] for name in ("psn", "q_key", "msn", "last", *EPOCHS)}
+    assert told == {"psn": 9, "q_key": 4, "msn": 7, "last": 1, **EPOCHS}
+
+
+@pytest.mark.parametrize("kind", [t for t in RDType if t != RDType.DATA])
+def test_what_reliable_datagrams_say_of_themselves_is_shown_too(kind: RDType) -> None:
+    body = bitmap(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
+    (found,) = one(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
+    assert (found.transport, found.kind, found.error) == ("rd", f"RD_{kind.name}", None)
+    assert (found.length, found.fields["rd_flags"]) == (len(body), 2)
+    assert {name: found.fields[name] for name in EPOCHS} == EPOCHS
+    assert found.fields.get("beyond") == (3 if kind == RDType.ACK else None)
+
+
+@pytest.mark.parametrize("spoil", [False, True])
+def test_a_datagram_of_rd_is_known_by_its_crc(spoil: bool) -> None:
+    assert len(one(RDDatagram(type=RDType.ACK, **EPOCHS), spoil)) == (0 if spoil else 1)
+
+
+@pytest.mark.parametrize("cut", range(33))
+def test_a_datagram_of_rd_that_is_cut_short_harms_nothing(cut: int) -> None:
+    octets = bytes(RDDatagram(body=bytes(DDPUntagged()), **EPOCHS))[:cut]
+    whole = octets + crc32c(octets).to_bytes(4, "little")
+    found = one(Raw(whole))
+    assert len(found) == (cut >= 28)
+    assert [m.kind for m in found] == ["BROKEN"][: len(found)]
+
+
+def test_a_train_that_a_capture_took_before_it_was_cut_is_shown_one_by_one() -> None:
+    segment = bytes(DDPUntagged(opcode=3)) + bytes(64)
+    train = b"".join(bytes(RDDatagram(psn=n, body=segment, **EPOCHS)) for n in range(20))
+    last = bytes(RDDatagram(psn=20, body=segment[:30], **EPOCHS))
+    found = one(Raw(train + last))
+    assert [m.fields["psn"] for m in found] == list(range(21))
+    assert {m.kind for m in found} == {"SEND"}
