@@ -9,7 +9,6 @@
 
 #define PASSED_BY 3 /* so many later ones delivered: it is lost (RFC 6675) */
 #define LEAST_REO (50 * 1000ull)
-#define PATH_RTOS 2 /* in a row: long datagrams may not pass */
 #define MOST_RTOS 6
 
 static inline struct siw_rd_slot *slot_of(struct siw_rd_tx *tx, uint64_t index)
@@ -20,6 +19,8 @@ static inline struct siw_rd_slot *slot_of(struct siw_rd_tx *tx, uint64_t index)
 /* What one acknowledgement brought. */
 struct gain {
 	uint64_t octets, lost;
+	uint32_t longest; /* delivered */
+	uint32_t relost;  /* the longest lost for a second time */
 	uint64_t sent_ns; /* the latest that was sent once: 0 none */
 };
 
@@ -36,6 +37,8 @@ static void delivered(struct siw_llp_rd_peer *peer, uint64_t index, struct gain 
 	}
 	slot->sacked = true;
 	gain->octets += slot->len;
+	if (slot->len > gain->longest)
+		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
 		gain->sent_ns = slot->sent_ns;
 	if (slot->sent_ns > tx->newest_ns)
@@ -91,6 +94,8 @@ static void find_lost(struct siw_llp_rd_peer *peer, struct gain *gain)
 		tx->n_lost++;
 		tx->in_flight -= slot->len;
 		gain->lost += slot->len;
+		if (slot->again && slot->len > gain->relost)
+			gain->relost = slot->len;
 	}
 }
 
@@ -127,6 +132,8 @@ void siw_llp_rd_acked(struct siw_llp_rd_peer *peer, const struct siw_rd_wire *wi
 	}
 	if (gain.lost)
 		siw_rd_cc_loss(&peer->cc, now, gain.lost, peer->datagram);
+	if (__builtin_expect(gain.relost || peer->suspect, 0))
+		siw_llp_rd_mtu_suspect(peer, gain.relost, gain.longest, now);
 	if (peer->una == peer->nxt)
 		peer->since_ns = siw_rd_owes(peer) ? now : 0;
 	if (gain.octets)
@@ -145,6 +152,17 @@ static int64_t last_unsure(struct siw_llp_rd_peer *peer)
 		if (!slot_of(tx, i)->sacked)
 			return (int64_t)i;
 	return -1;
+}
+
+static uint32_t longest_unsure(struct siw_llp_rd_peer *peer)
+{
+	struct siw_rd_tx *tx = peer->tx;
+	uint32_t most = 0;
+
+	for (uint64_t i = peer->una; i < tx->sent; i++)
+		if (!slot_of(tx, i)->sacked && slot_of(tx, i)->len > most)
+			most = slot_of(tx, i)->len;
+	return most;
 }
 
 static void all_lost(struct siw_llp_rd_peer *peer)
@@ -185,8 +203,7 @@ void siw_llp_rd_timeout(struct siw_llp_rd_peer *peer, uint64_t now)
 		}
 		siw_llp_rd_resend(peer, (uint64_t)last, now);
 	} else {
-		if (peer->rtos > PATH_RTOS)
-			siw_llp_rd_mtu_lower(peer, slot_of(tx, (uint64_t)last)->len, now);
+		siw_llp_rd_mtu_silence(peer, longest_unsure(peer), now);
 		all_lost(peer);
 		siw_rd_cc_timeout(&peer->cc, now, peer->datagram);
 		siw_llp_rd_pump(peer, now);

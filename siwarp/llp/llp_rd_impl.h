@@ -105,7 +105,10 @@ struct siw_llp_rd_peer {
 	uint8_t backoff;
 	uint8_t rtos; /* in a row */
 	uint8_t due_acks;
-	uint16_t credit; /* what the peer gives, in units, from una on */
+	uint8_t probe_tries;
+	uint8_t suspect;      /* long datagrams lost again since one passed */
+	uint16_t credit;      /* what the peer gives, in units, from una on */
+	uint16_t probe_limit; /* octets: so many were tried, and do not pass */
 
 	uint64_t una, nxt, rcv; /* indices: of PSN epoch + index */
 	uint64_t over_una;	/* of the life that is over, until that is dealt with */
@@ -118,11 +121,13 @@ struct siw_llp_rd_peer {
 	uint64_t timer_ns; /* what is due next of: handshake, PTO, RTO, asking */
 	uint64_t pace_ns;  /* not before */
 
-	uint32_t datagram; /* octets of the longest one now */
-	uint16_t mtu_max;  /* what the route says */
-	uint16_t probe;	   /* octets that are being tried; 0: none */
-	uint32_t probe_psn;
+	uint16_t datagram;   /* octets of the longest one now */
+	uint16_t whole;	     /* what is longer goes in fragments; the same, or 0 */
+	uint16_t search_at;  /* a datagram so long asks for longer ones */
+	uint16_t probe;	     /* octets that are being tried; 0: none */
+	uint32_t probe_psn;  /* of the one that is being tried */
 	uint32_t touched_ms; /* of the clock, cut: when it went to the end of lru last */
+	/* Until when the probe's answer is waited for; with none, longer ones are not tried before. */
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
 	struct siw_rd_cookie cookie; /* to bring back, while state is ECHOED */
@@ -306,9 +311,16 @@ void siw_llp_rd_mtu_socket(struct siw_llp_rd *rd);
 void siw_llp_rd_mtu_start(struct siw_llp_rd_peer *peer);
 /* A datagram of so many octets does not pass. */
 void siw_llp_rd_mtu_lower(struct siw_llp_rd_peer *peer, uint32_t octets, uint64_t now);
+/* Nothing came back of datagrams of up to so many octets: another of peer->rtos in a row. */
+void siw_llp_rd_mtu_silence(struct siw_llp_rd_peer *peer, uint32_t octets, uint64_t now);
+/* The longest one lost for a second time, and the longest delivered, of one acknowledgement. */
+void siw_llp_rd_mtu_suspect(struct siw_llp_rd_peer *peer, uint32_t lost, uint32_t passed,
+			    uint64_t now);
 /* One longer than the path takes now: in fragments. */
 int siw_llp_rd_mtu_send(struct siw_llp_rd_peer *peer, uint8_t *datagram, size_t len);
-void siw_llp_rd_mtu_probe(struct siw_llp_rd_peer *peer, uint64_t now);
+/* Longer ones would be of use: tries them, unless it did so lately. */
+void siw_llp_rd_mtu_search(struct siw_llp_rd_peer *peer, uint64_t now);
+void siw_llp_rd_mtu_unanswered(struct siw_llp_rd_peer *peer, uint64_t now);
 void siw_llp_rd_mtu_probed(struct siw_llp_rd_peer *peer, uint32_t psn);
 
 /* ---- llp_rd_timer.c ------------------------------------------------------------------------------ */

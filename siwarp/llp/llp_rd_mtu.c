@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_rd_mtu.c - how long a datagram may be. Datagrams are not fragmented (DF): the route's MTU is where
- * it starts, what does not pass lowers it, and probes find out when more passes again.
+ * llp/llp_rd_mtu.c - how long a datagram may be. Datagrams are not fragmented (DF), and none is longer than
+ * what is known to pass: what every path carries, until a probe of a longer one was answered (RFC 8899). So
+ * no segment is in a datagram that a path without a word throws away.
+ *
+ * What routers say (ICMP) the kernel keeps by address, and forged reports too. It is asked what it
+ * knows when something that long is missing, and not believed when it is not.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -11,8 +15,14 @@
 #include "base/settings.h"
 #include "llp/llp_rd_impl.h"
 
-#define PROBE_AFTER (10 * SIW_RD_S) /* a longer one is tried so long after it was lowered */
-#define PROBE_TRIES 3
+#define SEARCH_SOON  (1 * SIW_RD_S)  /* longer ones are tried so long after they did not pass */
+#define SEARCH_AGAIN (10 * SIW_RD_S) /* and so long after they were tried */
+#define PROBE_TRIES  3
+#define PATH_RTOS    2	 /* in a row: long datagrams may not pass */
+#define RELOST	     3	 /* long ones lost again while short ones pass */
+#define SMALLEST     548 /* octets that pass where anything does: 576 less headers */
+/* What the kernel says of the loopback interface: on the way there nothing is in between. */
+#define LOCAL_MTU 65535
 
 /* Octets of MTU that paths have. */
 static const uint32_t common[] = { 65536, 32768, 16384, 9000, 4352, 1500, 1492, 1400, 1280 };
@@ -39,14 +49,17 @@ static uint32_t datagram_of(const struct siw_llp_rd *rd, uint32_t mtu)
 	return n < SIW_RD_LEAST_DATAGRAM ? SIW_RD_LEAST_DATAGRAM : n;
 }
 
+/* PROBE: with DF, and whatever ICMP said. DONT: routers cut IPv4, of IPv6 the kernel cuts what ICMP says. */
 static void fragments(const struct siw_llp_rd *rd, bool may)
 {
+	int fd = rd->sock->fd;
+
 	if (rd->ipv6)
-		siw_llp_option(rd->sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
-			       may ? IPV6_PMTUDISC_DONT : IPV6_PMTUDISC_DO);
+		siw_llp_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+			       may ? IPV6_PMTUDISC_DONT : IPV6_PMTUDISC_PROBE);
 	else
-		siw_llp_option(rd->sock->fd, IPPROTO_IP, IP_MTU_DISCOVER,
-			       may ? IP_PMTUDISC_DONT : IP_PMTUDISC_DO);
+		siw_llp_option(fd, IPPROTO_IP, IP_MTU_DISCOVER,
+			       may ? IP_PMTUDISC_DONT : IP_PMTUDISC_PROBE);
 }
 
 void siw_llp_rd_mtu_socket(struct siw_llp_rd *rd)
@@ -70,23 +83,28 @@ static uint32_t route_mtu(const struct siw_llp_rd *rd, const struct siw_addr *to
 	return mtu > 0 ? (uint32_t)mtu : 0;
 }
 
+static uint32_t route(const struct siw_llp_rd_peer *peer)
+{
+	return datagram_of(peer->rd, route_mtu(peer->rd, &peer->addr));
+}
+
+static void settle(struct siw_llp_rd_peer *peer, uint32_t octets)
+{
+	uint16_t n = (uint16_t)octets;
+
+	__atomic_store_n(&peer->datagram, n, __ATOMIC_RELAXED);
+	peer->whole = n;
+	peer->search_at = n < longest(peer->rd) ? n : UINT16_MAX;
+}
+
 void siw_llp_rd_mtu_start(struct siw_llp_rd_peer *peer)
 {
 	uint32_t mtu = route_mtu(peer->rd, &peer->addr);
 
-	peer->mtu_max = datagram_of(peer->rd, mtu ? mtu : 1500);
-	peer->datagram = peer->mtu_max;
+	settle(peer, mtu >= LOCAL_MTU ? datagram_of(peer->rd, mtu) : SIW_RD_LEAST_DATAGRAM);
 }
 
-/* The next common size below this one, above it: 0 none. */
-static uint32_t below(const struct siw_llp_rd *rd, uint32_t octets)
-{
-	for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++)
-		if (datagram_of(rd, common[i]) < octets)
-			return datagram_of(rd, common[i]);
-	return 0;
-}
-
+/* The next common size above this one: 0 none. */
 static uint32_t above(const struct siw_llp_rd *rd, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
@@ -95,20 +113,41 @@ static uint32_t above(const struct siw_llp_rd *rd, uint32_t octets)
 	return 0;
 }
 
+/* ---- downward --------------------------------------------------------------------------------------- */
+
 void siw_llp_rd_mtu_lower(struct siw_llp_rd_peer *peer, uint32_t octets, uint64_t now)
 {
-	uint32_t to;
+	uint32_t to = SIW_RD_LEAST_DATAGRAM, known;
 
-	if (octets > peer->datagram)
+	if (octets > peer->whole)
 		return; /* known, and it goes in fragments */
-	to = below(peer->rd, peer->datagram);
-	if (!to)
-		return;
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
-	__atomic_store_n(&peer->datagram, to, __ATOMIC_RELAXED);
-	peer->probe = 0;
-	peer->probe_ns = now + PROBE_AFTER;
-	siw_llp_rd_due(peer, peer->probe_ns);
+	if (octets > SIW_RD_LEAST_DATAGRAM) {
+		known = route(peer);
+		settle(peer, known < octets ? known : to);
+	} else {
+		peer->whole = 0;
+		peer->search_at = 0;
+	}
+	peer->probe = peer->suspect = 0;
+	peer->probe_ns = now + SEARCH_SOON;
+}
+
+void siw_llp_rd_mtu_silence(struct siw_llp_rd_peer *peer, uint32_t octets, uint64_t now)
+{
+	if (octets > peer->whole || octets <= SMALLEST)
+		return;
+	if (peer->rtos > PATH_RTOS || (octets > SIW_RD_LEAST_DATAGRAM && route(peer) < octets))
+		siw_llp_rd_mtu_lower(peer, octets, now);
+}
+
+void siw_llp_rd_mtu_suspect(struct siw_llp_rd_peer *peer, uint32_t lost, uint32_t passed,
+			    uint64_t now)
+{
+	if (passed > SIW_RD_LEAST_DATAGRAM)
+		peer->suspect = 0;
+	else if (lost > SIW_RD_LEAST_DATAGRAM && lost <= peer->whole && ++peer->suspect >= RELOST)
+		siw_llp_rd_mtu_lower(peer, lost, now);
 }
 
 int siw_llp_rd_mtu_send(struct siw_llp_rd_peer *peer, uint8_t *datagram, size_t len)
@@ -122,41 +161,80 @@ int siw_llp_rd_mtu_send(struct siw_llp_rd_peer *peer, uint8_t *datagram, size_t 
 	return r;
 }
 
-/* ---- probes ----------------------------------------------------------------------------------------- */
+/* ---- upward ------------------------------------------------------------------------------------------ */
 
-void siw_llp_rd_mtu_probe(struct siw_llp_rd_peer *peer, uint64_t now)
+/* What to try: what the route is said to carry, else the next common size. 0: nothing is left. */
+static uint32_t next_size(const struct siw_llp_rd_peer *peer)
+{
+	uint32_t size = peer->whole ? route(peer) : SIW_RD_LEAST_DATAGRAM;
+
+	if (size <= peer->whole || size >= peer->probe_limit)
+		size = above(peer->rd, peer->whole);
+	return size < peer->probe_limit ? size : 0;
+}
+
+/* 0, or -EMSGSIZE: it does not even leave. */
+static int probe(struct siw_llp_rd_peer *peer, uint32_t size, uint64_t now)
 {
 	struct siw_llp_rd *rd = peer->rd;
-	uint8_t class, *out;
-	uint32_t size = above(rd, peer->datagram);
+	uint8_t class, *out = siw_llp_rd_buf(rd, size, &class);
+	int r;
 
-	peer->probe_ns = SIW_RD_NEVER;
-	if (size > peer->mtu_max)
-		size = peer->mtu_max;
-	if (peer->state != SIW_RD_OPEN || size <= peer->datagram)
-		return;
-	peer->probe_ns = now + PROBE_AFTER;
-	out = siw_llp_rd_buf(rd, size, &class);
+	peer->probe = (uint16_t)size;
+	peer->probe_psn++;
+	peer->probe_ns = now + 2 * peer->cc.rto;
+	siw_llp_rd_due(peer, peer->probe_ns);
 	if (!out)
-		return;
+		return 0; /* as if it were lost */
 	memset(out, 0, size);
-	peer->probe = size;
-	siw_llp_rd_header(peer, SIW_DGRAM_RD_PROBE, ++peer->probe_psn, 0,
-			  (struct siw_rd_wire *)out);
+	siw_llp_rd_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
-	siw_llp_rd_send(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
+	r = siw_llp_rd_send(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
 	siw_llp_rd_buf_free(rd, out, class);
+	return r == -EMSGSIZE ? r : 0;
+}
+
+static void go_on(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	uint32_t size;
+
+	peer->probe_tries = 0;
+	while ((size = next_size(peer))) {
+		if (!probe(peer, size, now))
+			return;
+		peer->probe_limit = (uint16_t)size;
+	}
+	peer->probe = 0;
+	peer->probe_ns = now + SEARCH_AGAIN;
+}
+
+void siw_llp_rd_mtu_search(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	if (peer->state != SIW_RD_OPEN || peer->probe || now < peer->probe_ns)
+		return;
+	peer->probe_limit = UINT16_MAX;
+	go_on(peer, now);
+}
+
+void siw_llp_rd_mtu_unanswered(struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	if (++peer->probe_tries < PROBE_TRIES && route(peer) >= peer->probe) {
+		probe(peer, peer->probe, now);
+		return;
+	}
+	peer->probe_limit = peer->probe;
+	go_on(peer, now);
 }
 
 void siw_llp_rd_mtu_probed(struct siw_llp_rd_peer *peer, uint32_t psn)
 {
-	if (psn != peer->probe_psn || !peer->probe)
+	struct siw_rd_cc *cc = &peer->cc;
+
+	if (!peer->probe || psn != peer->probe_psn)
 		return;
-	__atomic_store_n(&peer->datagram, peer->probe, __ATOMIC_RELAXED);
-	peer->probe = 0;
-	peer->probe_ns = SIW_RD_NEVER;
-	if (peer->datagram == peer->mtu_max)
-		return;
-	peer->probe_ns = peer->rd->now + SIW_RD_S / 10;
-	siw_llp_rd_due(peer, peer->probe_ns);
+	settle(peer, peer->probe);
+	/* A window that nothing was lost of yet is counted in datagrams. */
+	if (cc->ssthresh == UINT64_MAX && cc->cwnd < 10ull * peer->datagram)
+		cc->cwnd = 10ull * peer->datagram;
+	go_on(peer, peer->rd->now);
 }

@@ -285,7 +285,7 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 	peer->addr = *addr;
 	peer->hash = hash_of(rd, addr);
 	peer->epoch = siw_llp_rd_new_epoch(rd);
-	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
+	peer->timer_ns = SIW_RD_NEVER;
 	peer->heard_ns = now;
 	siw_link_init(&peer->starved);
 	siw_link_init(&peer->news);
@@ -344,13 +344,14 @@ void siw_llp_rd_over(struct siw_llp_rd_peer *peer, int kind)
 	peer->una = peer->nxt = peer->rcv = 0;
 	memset(peer->room, 0, sizeof(peer->room));
 	peer->since_ns = 0;
-	peer->timer_ns = peer->probe_ns = SIW_RD_NEVER;
+	peer->timer_ns = SIW_RD_NEVER;
 	peer->backoff = peer->rtos = peer->due_acks = 0;
 	peer->held = peer->verify = peer->full = false;
 	peer->expect = false;
 	peer->credit = 0;
 	peer->ird = 0;
-	peer->probe = 0;
+	peer->probe = peer->suspect = 0;
+	peer->probe_ns = 0;
 	peer->tell &= (uint8_t)~SIW_RD_TELL_ACKED;
 	siw_rd_cc_init(&peer->cc, peer->datagram);
 	if (!kind || !was)

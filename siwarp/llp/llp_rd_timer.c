@@ -86,9 +86,8 @@ void siw_llp_rd_ask(struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	siw_llp_rd_header(peer, SIW_DGRAM_RD_PROBE, ++peer->probe_psn, 0,
-			  (struct siw_rd_wire *)out);
-	peer->probe = 0; /* its answer is not that of a longer one */
+	/* Not the number of a longer one that is on its way. */
+	siw_llp_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	siw_llp_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 	peer->sent_ns = now;
@@ -159,7 +158,7 @@ static uint64_t next_of(const struct siw_llp_rd_peer *peer, uint64_t now)
 	if (peer->tx && peer->pace_ns > now && peer->pace_ns < next &&
 	    (peer->tx->n_lost || peer->tx->sent < peer->nxt))
 		next = peer->pace_ns;
-	return next < peer->probe_ns ? next : peer->probe_ns;
+	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
 }
 
 static void tick_peer(struct siw_llp_rd_peer *peer, uint64_t now)
@@ -168,8 +167,8 @@ static void tick_peer(struct siw_llp_rd_peer *peer, uint64_t now)
 		fire(peer, now);
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS <= now)
 		siw_llp_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
-	if (peer->probe_ns <= now)
-		siw_llp_rd_mtu_probe(peer, now);
+	if (peer->probe && peer->probe_ns <= now)
+		siw_llp_rd_mtu_unanswered(peer, now);
 	siw_llp_rd_pump(peer, now);
 }
 

@@ -148,7 +148,7 @@ static int send_built(struct siw_llp_rd_peer *peer, struct siw_rd_slot *slot, ui
 	struct iovec iov = { slot->buf, slot->len };
 	int r;
 
-	if (__builtin_expect(slot->len > peer->datagram, 0))
+	if (__builtin_expect(slot->len > peer->whole, 0))
 		r = siw_llp_rd_mtu_send(peer, slot->buf, slot->len);
 	else
 		r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
@@ -397,6 +397,8 @@ static int take_in(struct siw_llp_rd_peer *peer, const void *head, size_t head_l
 		if (first)
 			siw_llp_rd_rearm(peer, now);
 	}
+	if (__builtin_expect(len >= peer->search_at, 0))
+		siw_llp_rd_mtu_search(peer, now);
 	if (!peer->since_ns)
 		peer->since_ns = now;
 	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from namespaces.ns_harness import V4, V6, Namespace, ip
+from namespaces.path_harness import Path3
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,18 @@ def cable() -> Iterator[tuple[Namespace, Namespace]]:
     finally:
         for name in made:
             ip("netns", "del", name)
+
+
+@pytest.fixture(scope="session")
+def line() -> Iterator[Path3]:
+    """Two namespaces with a router between them."""
+    made = Path3()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def path(line: Path3) -> Path3:
+    """The same, as new."""
+    line.reset()
+    return line

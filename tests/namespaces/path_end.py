@@ -1,0 +1,210 @@
+"""One end of a path: a queue pair that does what lines of JSON on standard input say."""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from siwarp.base.counters import read
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    AHAttr,
+    Context,
+    Error,
+    ErrorPolicy,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
+
+SIZE = 1 << 20
+ALL = (
+    AccessFlag.LOCAL_WRITE
+    | AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+)
+
+
+class World:
+    """What the functions below work with: ``out`` is sent from, ``into`` is the peer's to use."""
+
+    def __init__(self, kind: str, host: str, timeout: float = 0.0, whole: bool = False) -> None:
+        self.context = Context(host)
+        self.pd = PD(self.context)
+        self.scq, self.rcq = CQ(self.context, 512), CQ(self.context, 512)
+        self.out, self.into = (MR(self.pd, bytearray(SIZE), ALL) for _ in range(2))
+        self.kind = kind
+        init = QPInitAttr(
+            QPType[kind],
+            scq=self.scq,
+            rcq=self.rcq,
+            cap=QPCap(256, 256),
+            addr=(host, 0),
+            error_policy=ErrorPolicy.MESSAGE,
+            peer_timeout=timeout if kind == "RD" else 0.0,
+        )
+        self.qp = QP(self.pd, init)
+        if whole:  # a socket of the user's that sends nothing in fragments
+            self.own = socket.socket(
+                socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+            )
+            if ":" in host:
+                self.own.setsockopt(socket.IPPROTO_IPV6, 23, 2)  # IPV6_MTU_DISCOVER, DO
+            else:
+                self.own.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO
+            self.own.bind((host, 0))
+            self.qp.to_init(QPAttr(fd=self.own, qkey=7))
+        else:
+            self.qp.to_init(QPAttr(qkey=7))
+        self.ah: AH | None = None
+        self.there: RemoteBuffer | None = None
+        self.slots: list[int] = []
+
+
+world: World
+
+
+def start(kind: str, host: str, *more: Any) -> list[Any]:
+    """Make the queue pair: its address, and where its memory is."""
+    global world
+    world = World(kind, host, *more)
+    remote = world.into.remote()
+    return [world.qp.addr[0], world.qp.addr[1], remote.rkey, remote.addr]
+
+
+def meet(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
+    """Say who the peer is."""
+    world.there = RemoteBuffer(addr, SIZE, rkey)
+    if world.kind == "UC":
+        world.qp.to_rts(QPAttr(ah_attr=AHAttr(host, port), path_mtu=path_mtu or None))
+    else:
+        world.qp.to_rts()
+        world.ah = AH(world.pd, (host, port))
+
+
+def recv(sizes: list[int]) -> None:
+    """Post a receive for each of these messages, one behind the other in memory."""
+    world.slots = []
+    for i, size in enumerate(sizes):
+        at = sum(sizes[:i])
+        world.slots.append(at)
+        world.qp.post_recv(RecvWR(i, sg=[world.into.sge(at, size)]))
+
+
+def _wait(cq: CQ, n: int, seconds: float) -> list[WC]:
+    got: list[WC] = []
+    end = time.monotonic() + seconds
+    while len(got) < n and time.monotonic() < end:
+        some = cq.poll(n - len(got))
+        got += some
+        if not some:
+            time.sleep(0.0002)
+    return got
+
+
+def send(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND") -> list[str]:
+    """Post messages one behind the other: the statuses that they complete with."""
+    for i, size in enumerate(sizes):
+        at = sum(sizes[:i])
+        world.out.view[at : at + size] = bytes([size % 251]) * size
+        more: dict[str, Any] = {} if world.ah is None else {"ah": world.ah}
+        if opcode != "SEND":
+            more["remote"] = world.there
+        if opcode == "ATOMIC_FETCH_AND_ADD":
+            more["compare_add"] = 1
+        world.qp.post_send(SendWR(i, WROpcode[opcode], sg=[world.out.sge(at, size)], **more))
+    got = _wait(world.scq, len(sizes), seconds)
+    return [WCStatus(wc.status).name for wc in got]
+
+
+def received(n: int, seconds: float = 20.0) -> list[int]:
+    """Wait for messages: their octets, -1 for one whose octets are not right."""
+    return [
+        wc.byte_len
+        if wc.ok
+        and world.into.read(wc.byte_len, world.slots[wc.wr_id])
+        == bytes([wc.byte_len % 251]) * wc.byte_len
+        else -1
+        for wc in _wait(world.rcq, n, seconds)
+    ]
+
+
+def memory(first: int, n: int) -> list[int]:
+    """Return octets of the memory that the peer may use."""
+    return list(world.into.read(n, first))
+
+
+def sent(first: int, n: int) -> list[int]:
+    """Return octets of what is sent from, where a Read's answer goes too."""
+    return list(world.out.read(n, first))
+
+
+def address() -> list[Any]:
+    return list(world.qp.addr)
+
+
+def fill(octet: int, n: int) -> None:
+    """Set the first octets of it."""
+    world.into.write(bytes([octet]) * n)
+
+
+def state() -> str:
+    return world.qp.qp_state.name
+
+
+def rts() -> None:
+    """Bring the queue pair back from SQE."""
+    world.qp.to_rts()
+
+
+def turn(seconds: float) -> None:
+    """Let the queue pair work without anything being asked of it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        world.rcq.poll(1)
+        time.sleep(0.001)
+
+
+def count(*names: str) -> list[int]:
+    values = read(os.getpid())
+    return [values[name] for name in names]
+
+
+def connect_error(host: str) -> str:
+    """Return what the step to RTR with a peer there fails with."""
+    try:
+        world.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))
+    except Error as e:
+        return errno.errorcode[e.errno or 0]
+    return "nothing"
+
+
+def main() -> None:
+    for line in sys.stdin:
+        faulthandler.dump_traceback_later(90, exit=True)  # nothing takes so long
+        function, *args = json.loads(line)
+        print(json.dumps(globals()[function](*args)), flush=True)
+        faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Three network namespaces in a row, a - r - b, and a queue pair at either end that does as told.
+
+They lie in a user namespace of their own where the user is not root, as those of `siwarp wan` do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Of the documentation's ranges (RFC 5737, 3849).
+V4 = {"a": "198.51.100.1", "b": "203.0.113.1"}
+V6 = {"a": "2001:db8:a::1", "b": "2001:db8:b::1"}
+
+ROUTER = """
+set -e
+ip link set lo up
+ip addr add 198.51.100.254/24 dev ra; ip addr add 203.0.113.254/24 dev rb
+ip addr add 2001:db8:a::ff/64 dev ra nodad; ip addr add 2001:db8:b::ff/64 dev rb nodad
+ip link set ra up; ip link set rb up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+"""
+
+END = """
+set -e
+ip link set lo up
+ip addr add {v4}/24 dev {me}0; ip addr add {v6}/64 dev {me}0 nodad
+ip link set {me}0 up
+ip route add default via {gateway4}; ip route add default via {gateway6}
+"""
+
+
+class Path3:
+    """The three namespaces; ``ip`` and ``sh`` work in one of them, ``end`` starts an end in it."""
+
+    def __init__(self) -> None:
+        root = os.geteuid() == 0
+        self._enter = [] if root else ["-U", "--preserve-credentials"]
+        script = "for i in a r b; do unshare -n sh -c 'echo $$; exec sleep 3600' & done; wait"
+        unshare = ["unshare", "-n"] if root else ["unshare", "-r", "-n"]
+        self._holder = subprocess.Popen(
+            [*unshare, "sh", "-c", script], stdout=subprocess.PIPE, text=True, env=_plain()
+        )
+        assert self._holder.stdout is not None
+        lines = [self._holder.stdout.readline().strip() for _ in range(3)]
+        if not all(lines):
+            pytest.fail(
+                "network namespaces need root, or a system that lets everybody make user "
+                "namespaces (and unshare of util-linux)",
+                pytrace=False,
+            )
+        self.pids = dict(zip("arb", lines, strict=True))
+        for me in "ab":
+            peer = ["peer", "name", f"r{me}", "netns", self.pids["r"]]
+            self.sh(me, f"ip link add {me}0 type veth {' '.join(peer)}")
+        self.sh("r", ROUTER)
+        for me, other in (("a", "198.51.100"), ("b", "203.0.113")):
+            gateways = {"gateway4": f"{other}.254", "gateway6": f"2001:db8:{me}::ff"}
+            self.sh(me, END.format(me=me, v4=V4[me], v6=V6[me], **gateways))
+
+    def _in(self, where: str) -> list[str]:
+        return ["nsenter", "-t", self.pids[where], *self._enter, "-n"]
+
+    def sh(self, where: str, script: str) -> str:
+        """Run shell commands in a, r or b, and return what they print."""
+        done = subprocess.run(
+            [*self._in(where), "sh", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=_plain(),
+        )
+        assert done.returncode == 0, f"{script}: {done.stderr}"
+        return done.stdout
+
+    def middle(self, mtu: int, *, routers_tell: bool = True) -> None:
+        """Set the MTU between r and b; or else r drops what is longer in silence."""
+        self.sh("r", f"ip link set rb mtu {mtu}")
+        self.sh("b", f"ip link set b0 mtu {mtu}")
+        for family, protocol in (("-4", "icmp"), ("-6", "ipv6-icmp")):
+            self.sh("r", f"ip {family} rule del prio 10 2>/dev/null || true")
+            if not routers_tell:
+                rule = f"ip {family} rule add prio 10 iif lo ipproto {protocol} blackhole"
+                self.sh("r", rule)
+
+    def reset(self) -> None:
+        """As it was at first, and without what the kernels know of paths."""
+        self.middle(1500)
+        self.sh("a", "ip link set a0 mtu 1500")
+        self.up()
+        for where in "arb":
+            self.sh(where, "ip route flush cache; ip -6 route flush cache")
+
+    def down(self) -> None:
+        """Take a's interface away: its routes go with it, and its IPv6 address."""
+        self.sh("a", "ip link set a0 down")
+
+    def up(self) -> None:
+        """Bring it back."""
+        self.sh(
+            "a",
+            "ip link set a0 up; ip -6 addr replace 2001:db8:a::1/64 dev a0 nodad;"
+            "ip route replace default via 198.51.100.254;"
+            "ip -6 route replace default via 2001:db8:a::ff",
+        )
+
+    def crossed(self) -> tuple[int, int]:
+        """Return how many packets, and octets of IP, r has sent to b."""
+        (link,) = json.loads(self.sh("r", "ip -j -s link show rb"))
+        tx = link["stats64"]["tx"]
+        return tx["packets"], tx["bytes"] - 14 * tx["packets"]
+
+    def forge(self, mtu: int, quoted: bytes) -> None:
+        """Have r tell a, falsely, that such a packet did not fit."""
+        code = (
+            "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 1);"
+            f"s.sendto(bytes.fromhex(sys.argv[1]), ('{V4['a']}', 0))"
+        )
+        body = struct.pack("!BBHHH", 3, 4, 0, 0, mtu) + quoted
+        total = sum(struct.unpack(f"!{len(body) // 2}H", body))
+        total = (total & 0xFFFF) + (total >> 16)
+        total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+        told = body[:2] + struct.pack("!H", total) + body[4:]
+        self.sh("r", shlex.join([sys.executable, "-c", code, told.hex()]))
+
+    def end(self, where: str, **env: str) -> End:
+        return End(self._in(where), env)
+
+    def close(self) -> None:
+        for pid in self.pids.values():
+            os.kill(int(pid), 9)
+        self._holder.wait(timeout=20)
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+
+
+def _plain() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+class End:
+    """A process in a namespace that runs the functions of path_end.py by name."""
+
+    def __init__(self, enter: list[str], env: dict[str, str]) -> None:
+        preload = os.environ.get("LD_PRELOAD", "")
+        self._process = subprocess.Popen(
+            [*enter, "sh", "-c", 'LD_PRELOAD="$KEPT_PRELOAD" exec "$0" "$@"',
+             sys.executable, str(Path(__file__).with_name("path_end.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**_plain(), "KEPT_PRELOAD": preload, **env},
+        )  # fmt: skip
+
+    def ask(self, function: str, *args: Any) -> None:
+        """Start a function; ``answer`` has what it returned."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([function, *args]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the end is gone; its message is on standard error"
+        return json.loads(line)
+
+    def do(self, function: str, *args: Any) -> Any:
+        self.ask(function, *args)
+        return self.answer()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=20)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            assert self._process.wait(timeout=30) in (0, -9)
+        finally:
+            self._process.kill()
+            self._process.stdout.close()
