@@ -224,7 +224,7 @@ static uint64_t due_octets(const struct siw_llp_rd_peer *peer, uint64_t now)
 
 static bool may_be_car(const struct siw_llp_rd_peer *peer, uint32_t len)
 {
-	return len <= peer->rd->train_max && len <= peer->datagram && !siw_faults_on();
+	return len <= peer->rd->train_max && len <= peer->whole && !siw_faults_on();
 }
 
 /*
@@ -258,7 +258,8 @@ static int send_train(struct siw_llp_rd_peer *peer, uint32_t n, uint64_t now)
 {
 	struct siw_rd_tx *tx = peer->tx;
 	struct iovec iov[TRAIN_CARS];
-	int r;
+	uint16_t whole = peer->whole;
+	int r, sent;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct siw_rd_slot *slot = build(peer, tx->sent + i);
@@ -271,10 +272,13 @@ static int send_train(struct siw_llp_rd_peer *peer, uint32_t n, uint64_t now)
 		siw_llp_rd_starve(peer);
 		return 0;
 	}
-	if (r == -EOPNOTSUPP)
-		peer->rd->train_max = (uint32_t)iov[0].iov_len - 1;
-	if (r == -EOPNOTSUPP || r == -ECONNREFUSED)
-		return send_slot(peer, tx->sent, now);
+	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
+		sent = send_slot(peer, tx->sent, now);
+		/* Where it does not fit alone either, that was not the train's fault. */
+		if (r == -EOPNOTSUPP && peer->whole == whole)
+			peer->rd->train_max = (uint32_t)iov[0].iov_len - 1;
+		return sent;
+	}
 	/* Any other error is a loss on the way, as a single one's is. */
 	for (; n; n--)
 		account_sent(peer, tx->sent, now);

@@ -12,7 +12,7 @@ import pytest
 from namespaces.path_harness import V4, V6, End, Path3
 
 WAIT = 60.0 if "SANITIZER" in os.environ else 20.0
-TIMEOUT = 3.0
+TIMEOUT = 2.0
 
 
 @pytest.fixture
