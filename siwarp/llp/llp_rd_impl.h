@@ -96,17 +96,17 @@ struct siw_llp_rd_peer {
 	uint8_t ird;
 	uint8_t tell;
 	uint8_t over_kind; /* RESTARTED or GONE */
-	bool settling;	   /* that was told, and the layer above is at it */
+	bool settling : 1; /* that was told, and the layer above is at it */
+	bool claimed : 1;  /* by who asked for it, until siw_llp_rd_set_upper */
+	bool verify : 1;   /* long idle: asked whether it still knows this life */
 	bool held;
-	bool claimed; /* by who asked for it, until siw_llp_rd_set_upper */
 	bool expect;
-	bool verify; /* long idle: asked whether it still knows this life */
-	bool full;   /* the window held something back since the last acknowledgement */
+	bool full; /* the window held something back since the last acknowledgement */
 	uint8_t backoff;
 	uint8_t rtos; /* in a row */
 	uint8_t due_acks;
-	uint8_t probe_tries;
-	uint8_t suspect;      /* long datagrams lost again since one passed */
+	uint8_t probe_tries : 4;
+	uint8_t suspect : 4;  /* long datagrams lost again since one passed */
 	uint16_t credit;      /* what the peer gives, in units, from una on */
 	uint16_t probe_limit; /* octets: so many were tried, and do not pass */
 
