@@ -180,6 +180,20 @@ static void all_lost(struct siw_llp_rd_peer *peer)
 	tx->in_flight = 0;
 }
 
+/*
+ * What goes in fragments does not come there, as a live peer's acknowledgements say: after as many time-outs as fit
+ * the time that a peer may be silent there is no hope for it.
+ */
+static bool is_hopeless(struct siw_llp_rd_peer *peer)
+{
+	uint64_t fit = peer->rd->timeout / SIW_RD_S;
+
+	if (fit < 8)
+		fit = 8; /* a time-out is an eighth of it at the most, and a second */
+	return peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
+	       longest_unsure(peer) > peer->whole;
+}
+
 void siw_llp_rd_timeout(struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	int64_t last = last_unsure(peer);
@@ -189,6 +203,11 @@ void siw_llp_rd_timeout(struct siw_llp_rd_peer *peer, uint64_t now)
 		peer->backoff++;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
+	if (last >= 0 && is_hopeless(peer)) {
+		siw_count(SIW_COUNTER_rd_gone, 1);
+		siw_llp_rd_over(peer, SIW_LLP_RD_GONE);
+		return;
+	}
 	if (last < 0) {
 		/* The peer has all, or gives no credit: ask it. */
 		siw_llp_rd_ask(peer, now);
