@@ -24,7 +24,7 @@ struct fuzz_net {
 	bool full;	 /* sockets take nothing */
 	bool no_cars;	 /* the kernel has no UDP_SEGMENT */
 	uint32_t flying; /* datagrams in flight, in the order of sending */
-	struct fuzz_datagram *air;
+	struct fuzz_datagram **air;
 	uint32_t kept; /* datagrams ever sent: the last ones are kept, for who says them again */
 	struct fuzz_datagram *past;
 	struct {
@@ -54,7 +54,5 @@ bool fuzz_net_arrive(uint32_t i);
 void fuzz_net_drop(uint32_t i);
 /* One more in flight. */
 void fuzz_net_send(int from, int to, const void *octets, uint32_t len);
-/* What is in flight from or to a place is no more. */
-void fuzz_net_forget(int place);
 
 #endif

@@ -7,13 +7,16 @@
 
 struct fuzz_net net;
 
-static struct fuzz_datagram air[AIR], past[PAST], inboxes[ENDS][INBOX];
+static struct fuzz_datagram pool[AIR], past[PAST], inboxes[ENDS][INBOX];
+static struct fuzz_datagram *air[AIR]; /* those that fly, then those that nobody uses */
 
 void fuzz_net_reset(void)
 {
 	memset(&net, 0, sizeof(net));
 	net.now = 1000000000;
 	net.air = air;
+	for (int i = 0; i < AIR; i++)
+		air[i] = &pool[i];
 	net.past = past;
 	for (int i = 0; i < ENDS; i++)
 		net.end[i].inbox = inboxes[i];
@@ -46,6 +49,11 @@ int fuzz_place_of(const struct siw_addr *addr)
 
 /* ---- what flies ------------------------------------------------------------------------------ */
 
+static void copy(struct fuzz_datagram *to, const struct fuzz_datagram *from)
+{
+	memcpy(to, from, offsetof(struct fuzz_datagram, octets) + from->len);
+}
+
 static void overheard(int stranger, const uint8_t *octets, uint32_t len)
 {
 	const struct siw_rd_wire *wire = (const void *)octets;
@@ -68,15 +76,18 @@ void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
 	if (to >= ENDS)
 		overheard(to - ENDS, octets, len);
 	else if (net.flying < AIR)
-		air[net.flying++] = *d;
+		copy(air[net.flying++], d);
 }
 
 void fuzz_net_drop(uint32_t i)
 {
+	struct fuzz_datagram *unused;
+
 	if (i >= net.flying)
 		return;
+	unused = air[i];
 	memmove(air + i, air + i + 1, (net.flying - i - 1) * sizeof(air[0]));
-	net.flying--;
+	air[--net.flying] = unused;
 }
 
 bool fuzz_net_arrive(uint32_t i)
@@ -85,23 +96,15 @@ bool fuzz_net_arrive(uint32_t i)
 
 	if (i >= net.flying)
 		return false;
-	to = air[i].to;
+	to = air[i]->to;
 	if (net.end[to].at == net.end[to].n)
 		net.end[to].at = net.end[to].n = 0;
 	if (net.end[to].n == INBOX)
 		return false;
-	inboxes[to][net.end[to].n++] = air[i];
+	copy(&inboxes[to][net.end[to].n++], air[i]);
 	net.end[to].up = true;
 	fuzz_net_drop(i);
 	return true;
-}
-
-void fuzz_net_forget(int place)
-{
-	for (uint32_t i = net.flying; i-- > 0;)
-		if (air[i].to == place || air[i].from == place)
-			fuzz_net_drop(i);
-	net.end[place].n = net.end[place].at = 0;
 }
 
 /* ---- sockets: their descriptor is the place ---------------------------------------------------- */
