@@ -609,6 +609,8 @@ bool siw_ddp_rd_held(const struct siw_ddp_stream *stream);
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 /* All that wait come up again. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
+/* The peer that was asked for gets no stream. */
+void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer);
 /* The segment of a peer without a stream is thrown away, and the peer told so. */
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
 /* The buffer that the message refused last had taken: 1 and its cookie, or 0. */

@@ -313,6 +313,11 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 	}
 }
 
+void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
+{
+	siw_llp_rd_set_upper(below(peer), NULL);
+}
+
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
 	siw_llp_rd_taken(below(peer));

@@ -162,6 +162,8 @@ static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	*out = siw_ddp_rd_user(peer);
 	if (!*out)
 		r = make(rd, peer, out);
+	if (r)
+		siw_ddp_rd_unclaim(peer); /* else it could never make room for another */
 	siw_unlock(&rd->lock);
 	return r;
 }
