@@ -106,12 +106,17 @@ int siw_llp_rd_verify(struct siw_llp_rd_peer *peer, uint64_t now)
 	return 0;
 }
 
-/* It owes an answer and was silent for too long. */
+/*
+ * It owes an answer and was silent for too long. Where this timer comes far too late it was this process that
+ * stood still: the peer was not asked meanwhile, and is, before it is judged.
+ */
 static bool is_gone(const struct siw_llp_rd_peer *peer, uint64_t now)
 {
 	uint64_t last = peer->heard_ns > peer->since_ns ? peer->heard_ns : peer->since_ns;
+	uint64_t timeout = peer->rd->timeout;
 
-	return peer->since_ns && now > last && now - last >= peer->rd->timeout;
+	return peer->since_ns && now > last && now - last >= timeout &&
+	       now - peer->timer_ns < timeout / 4;
 }
 
 /* Nothing is outstanding: what the window took may go; a peer that something is expected of is asked. */

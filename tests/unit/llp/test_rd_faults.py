@@ -102,6 +102,22 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
 
 
 @pytest.mark.clause("DGRAM-RD-22")
+def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(end):
+    import time
+
+    a, b = end(peer_timeout_ns=1_000_000_000), end()
+    peer = a.peer(b.local)
+    pump(a, peer, [b"x"], a, b)
+    plan("loss=100%")
+    assert a.send(peer, b"y") == 1
+    lib.siw_llp_rd_flush(peer)
+    lib.siw_faults_install(b"")
+    time.sleep(1.35)
+    run(lambda: lib.siw_llp_rd_accepted(peer) == 2, a, b)
+    assert b.data() == [b"x", b"y"] and not a.told("gone")
+
+
+@pytest.mark.clause("DGRAM-RD-22")
 def test_a_peer_that_something_is_expected_of_is_found_gone_too(end):
     a, b = end(peer_timeout_ns=300_000_000), end()
     peer = a.peer(b.local)

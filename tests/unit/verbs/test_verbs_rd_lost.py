@@ -182,3 +182,29 @@ def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
         a.rdma(b, WROpcode.RDMA_READ, 1 << 20)
         assert a.done()[0].ok
         assert a.out.read(1 << 20) == pattern(1 << 20, 4)
+
+
+@pytest.mark.clause("DGRAM-RDV-10")
+@pytest.mark.parametrize("amid", ["held", "send", "write", "read"])
+def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes_on(
+    rig: Rig, amid: str
+) -> None:
+    size = 1 << 22
+    a, b, c = Peer(rig, size, peer_timeout=0.5), Peer(rig, size), Peer(rig)
+    where = b.qp.addr
+    with faults("rate=100Mbit"):  # so that it takes a third of a second, and the BYE as long
+        if amid == "held":
+            a.send(b, b"nobody posts a receive")
+        elif amid == "send":
+            b.recv()
+            a.send(b, bytes(size))
+        else:
+            a.rdma(b, WROpcode.RDMA_WRITE if amid == "write" else WROpcode.RDMA_READ, size)
+        nothing(a.scq, 0.05)
+        b.qp.close()
+        (lost,) = a.done()
+    assert (lost.status, lost.source) == (WCStatus.RETRY_EXC_ERR, where)
+    c.recv()
+    a.send(c, b"on")
+    assert a.done()[0].ok and c.got()[0].byte_len == 2
+    assert a.qp.qp_state == QPState.RTS
