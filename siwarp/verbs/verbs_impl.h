@@ -146,6 +146,8 @@ int siw_verbs_ud_post(struct siw_qp *qp, const struct siw_send_wr *wr, bool wait
 bool siw_verbs_ud_may_wait(struct siw_qp *qp);
 /* Gets out what waits for company, as far as the socket takes it at once. send_lock not held. */
 void siw_verbs_ud_finish(struct siw_qp *qp);
+/* Whether some of the oldest request's datagrams are out and some are not. send_lock held. */
+bool siw_verbs_ud_half_out(struct siw_qp *qp);
 /* Sends what is queued. send_lock held; so for rc and rd. */
 enum siw_run siw_verbs_ud_run(struct siw_qp *qp);
 /*

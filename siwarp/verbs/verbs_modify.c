@@ -133,7 +133,7 @@ static void drain(struct siw_qp *qp, bool notify)
 	qp->draining = true;
 	qp->sqd_notify = notify;
 	if (qp->type == SIW_QPT_UD)
-		qp->sq_next = qp->sq_head; /* nothing of a datagram is ever half out */
+		qp->sq_next = qp->sq_head + siw_verbs_ud_half_out(qp);
 	else if (qp->type == SIW_QPT_RC)
 		siw_verbs_rc_drain(qp);
 	siw_verbs_qp_drained(qp);

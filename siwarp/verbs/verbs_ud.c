@@ -350,6 +350,17 @@ static int gather(struct siw_qp *qp, struct siw_rdmap_dgram_op *ops, int max)
 	return n;
 }
 
+/* A datagram is out or it is not; of a Write-Record some may be. */
+bool siw_verbs_ud_half_out(struct siw_qp *qp)
+{
+	const struct siw_wqe *wqe;
+
+	if (qp->sq_head == qp->sq_tail)
+		return false;
+	wqe = siw_verbs_wqe(qp, qp->sq_head);
+	return wqe->opcode == SIW_WR_RDMA_WRITE_RECORD && wqe->seq;
+}
+
 /* The oldest request is a Write-Record: 0 it is over; -EAGAIN; 1 a turn is over. */
 static __attribute__((cold, noinline)) int run_record(struct siw_qp *qp)
 {
@@ -360,12 +371,19 @@ static __attribute__((cold, noinline)) int run_record(struct siw_qp *qp)
 		return r;
 	if (!r)
 		return 1;
-	if (r < 0) {
+	if (r < 0)
 		fail(qp, wqe->wr_id, r);
-	} else {
+	else
 		siw_verbs_wqe_finish(qp, wqe, SIW_WC_SUCCESS, 0);
-	}
+	siw_verbs_qp_drained(qp);
 	return 0;
+}
+
+/* In SQD what is begun goes on; what else waits there goes out after it. In ERR and RESET, others clear the ring. */
+static inline bool may_run(struct siw_qp *qp)
+{
+	return __builtin_expect(qp->state == SIW_QPS_RTS, 1) ||
+	       (qp->state == SIW_QPS_SQD && siw_verbs_ud_half_out(qp));
 }
 
 /* Sends what is queued, max datagrams or a few more. */
@@ -374,8 +392,7 @@ static enum siw_run run(struct siw_qp *qp, int max)
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	/* What waits in SQD goes out after it; in ERR and RESET, others clear the ring. */
-	while (qp->sq_head != qp->sq_tail && qp->state == SIW_QPS_RTS) {
+	while (qp->sq_head != qp->sq_tail && may_run(qp)) {
 		int n = gather(qp, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 

@@ -19,6 +19,7 @@ from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
 from siwarp.verbs import (
     AccessFlag,
     Error,
+    EventType,
     QPAttr,
     QPState,
     QPType,
@@ -371,7 +372,7 @@ def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
 @pytest.mark.clause("DGRAM-REC-2")
 def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
     """Else the next one would contradict what its target has of that one."""
-    size = 256 << 20  # not out within the post
+    size = 64 << 20  # not out within the post
     out = rig.mr(mmap.mmap(-1, size))
     cq = rig.cq()
     qp = rig.ud(cq, qkey=QKEY)
@@ -393,3 +394,27 @@ def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
             qp.to_rts(QPAttr(qkey=QKEY))
             cq.poll(8)
     assert [(n - ids[0]) % (1 << 32) for n in ids] == [0, 1, 2, 3]
+
+
+def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
+    size = 64 << 20
+    out = rig.mr(mmap.mmap(-1, size))
+    target = Target(rig, size=8)
+    cq = rig.cq()
+    qp = rig.ud(cq, qkey=QKEY)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        to, there = rig.ah(s.getsockname()), rig.ah(target.qp)
+        remote = target.memory.remote()
+        record = WROpcode.RDMA_WRITE_RECORD
+        held = SendWR(2, record, sg=[out.sge(0, 8)], ah=there, remote=remote)
+        qp.post_send([SendWR(1, record, sg=[out.sge()], ah=to, remote=remote), held])
+        qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
+        assert qp.query()[0].sq_draining
+        with rig.event() as event:
+            assert (event.event_type, event.element) == (EventType.SQ_DRAINED, qp)
+        assert [(wc.wr_id, wc.ok) for wc in cq.poll(8)] == [(1, True)]
+        nothing(target.cq)
+        qp.to_rts()
+        target.told()
+        assert poll(cq)[0].wr_id == 2
