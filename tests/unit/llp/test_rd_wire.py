@@ -331,7 +331,10 @@ def test_a_bitmap_of_what_was_never_sent_harms_nothing(strange):
     s.say(RDType.ACK, body=b"\xff" * 512, credit=65535)
     s.say(RDType.ACK, body=b"\xff" * 9000, credit=65535)
     assert e.send(peer, b"more") == 1
-    assert s.hear(RDType.DATA).body == b"more"
+    new = s.hear(RDType.DATA)
+    while new.body == b"0003":  # a slow machine: the last one, by its timer
+        new = s.hear(RDType.DATA)
+    assert new.body == b"more"
     s.say(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
     run(lambda: lib.siw_llp_rd_accepted(peer) == 5, e)
 
