@@ -103,6 +103,9 @@ void siw_llp_rd_close(struct siw_llp_rd *rd)
 			siw_llp_rd_bye(peer);
 	}
 	siw_llp_rd_table_fini(rd);
+	/* Whoever gave the socket may have kept a descriptor of it. */
+	if (rd->trains && getpid() == rd->port->owner)
+		siw_llp_udp_gro(rd->sock, false);
 	siw_llp_close(rd->sock);
 	free(rd->rx_buf);
 	free(rd);

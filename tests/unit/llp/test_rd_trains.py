@@ -168,6 +168,22 @@ def test_when_hardly_anything_comes_trains_are_not_asked_for_any_more(watched):
     assert not is_asked_for(sock)
 
 
+def test_a_socket_that_was_ours_before_gives_no_trains_after_the_endpoint_is_closed():
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    e = Endpoint(fd=sock.dup().detach())
+    s = Stranger(e)
+    s.meet()
+    for i in range(DENSE):
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"x")
+    run(lambda: len(e.data()) == DENSE, e)
+    assert is_asked_for(sock)
+    e.close()
+    assert not is_asked_for(sock)
+    s.close()
+    sock.close()
+
+
 def test_a_plan_of_faults_that_begins_amid_trains_costs_no_segment(end):
     a, b = end(), end()
     peer = a.peer(b.local)
