@@ -532,6 +532,8 @@ void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream);
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
 /* Reads and atomics that may be outstanding to this peer now. Send lock. */
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
+/* Of the operations begun, how many, in order, are wholly framed: their memory is not read again. Send lock. */
+uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream);
 /* MSN of the last Send begun. Send lock. */
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
 /* A message broke off in its middle, by this end's fault: siw_rdmap_rd_end(reset) is due. Send lock. */

@@ -217,6 +217,11 @@ uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
+uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream)
+{
+	return stream->tx.begun - (stream->tx.active && !stream->tx.response);
+}
+
 bool siw_rdmap_rd_torn(const struct siw_rdmap_stream *stream)
 {
 	return stream->tx.torn;

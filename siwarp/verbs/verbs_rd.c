@@ -485,6 +485,15 @@ void siw_verbs_rd_flush(struct siw_qp *qp, bool tell)
 	siw_rdmap_rd_abandon(qp->rd);
 }
 
+/* What was framed was copied, whether or not the peer has it yet. */
+static bool needs_memory(const struct siw_rd_flow *flow, const struct siw_wqe *wqe)
+{
+	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
+		return false;
+	return wqe->state == SIW_WQE_POSTED || siw_verbs_asks(wqe) ||
+	       wqe->seq > siw_rdmap_rd_framed(flow->stream);
+}
+
 bool siw_verbs_rd_uses_key(struct siw_qp *qp, uint32_t lkey)
 {
 	for (struct siw_link *l = qp->rd_busy.next; l != &qp->rd_busy; l = l->next) {
@@ -493,7 +502,7 @@ bool siw_verbs_rd_uses_key(struct siw_qp *qp, uint32_t lkey)
 		for (uint32_t n = flow->n, slot = flow->first; n; n--) {
 			const struct siw_wqe *wqe = siw_verbs_wqe(qp, slot);
 
-			if (wqe->state != SIW_WQE_DONE && !(wqe->flags & SIW_SEND_INLINE))
+			if (needs_memory(flow, wqe))
 				for (int i = 0; i < wqe->nsge; i++)
 					if (wqe->sge[i].lkey == lkey)
 						return true;

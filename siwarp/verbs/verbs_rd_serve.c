@@ -5,7 +5,19 @@
 #include "base/addr.h"
 #include "verbs/verbs_rd.h"
 
-static void on_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev, int status)
+/*
+ * What the peer had taken when it sent this is complete, and its completion comes first: who has the answer
+ * has the request back.
+ */
+static void reap(struct siw_qp *qp, struct siw_rdmap_stream *stream)
+{
+	siw_lock(&qp->send_lock);
+	siw_verbs_rd_reap(qp, siw_verbs_rd_flow(stream));
+	siw_unlock(&qp->send_lock);
+}
+
+static void on_recv(struct siw_qp *qp, struct siw_rdmap_stream *stream,
+		    const struct siw_rdmap_event *ev, int status)
 {
 	struct siw_wc wc = {
 		.wr_id = ev->cookie,
@@ -25,6 +37,7 @@ static void on_recv(struct siw_qp *qp, const struct siw_rdmap_event *ev, int sta
 		wc.wc_flags = SIW_WC_WITH_IMM;
 		wc.imm_data = ev->imm;
 	}
+	reap(qp, stream);
 	siw_verbs_complete(qp, qp->recv_cq, &wc, &ev->source, ev->solicited);
 	siw_verbs_heard(qp);
 }
@@ -103,7 +116,7 @@ static void on_refused(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		return;
 	}
 	if (ev->blamed)
-		on_recv(qp, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
+		on_recv(qp, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
 	run_and_mark(qp, stream); /* the peer hears of it */
 	if (!ev->blamed)
 		siw_verbs_err_refused(qp, ev);
@@ -175,10 +188,10 @@ static void handle(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 {
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
-		on_recv(qp, ev, SIW_WC_SUCCESS);
+		on_recv(qp, stream, ev, SIW_WC_SUCCESS);
 		break;
 	case SIW_RDMAP_BAD_RECV:
-		on_recv(qp, ev, SIW_WC_LOC_PROT_ERR);
+		on_recv(qp, stream, ev, SIW_WC_LOC_PROT_ERR);
 		run_and_mark(qp, stream); /* the peer hears of it */
 		siw_verbs_err_refused(qp, ev);
 		break;

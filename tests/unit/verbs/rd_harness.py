@@ -8,6 +8,7 @@ from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll
 
 from siwarp.verbs import (
     AH,
+    CQ,
     QP,
     SRQ,
     WC,
@@ -50,10 +51,12 @@ class Peer:
         depth: int = 64,
         inline: int = 64,
         channel: CompChannel | None = None,
+        cq: CQ | None = None,
     ) -> None:
         self.rig = rig
         self.size = size
-        self.scq, self.rcq = rig.cq(4 * depth), rig.cq(4 * depth, channel)
+        self.scq = cq or rig.cq(4 * depth)
+        self.rcq = cq or rig.cq(4 * depth, channel)
         self.qp = QP(
             rig.pd,
             QPInitAttr(

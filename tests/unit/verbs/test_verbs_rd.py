@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.verbs_harness import Rig, nothing, pattern, refused, until
+from unit.verbs.verbs_harness import Rig, nothing, pattern, poll, refused, until
 
 from siwarp.verbs import (
     AH,
@@ -423,3 +423,29 @@ def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: R
         b.recv(i, 64)
     until(lambda: [w for w in b.rcq.poll(1) if w.source == c.qp.addr and w.ok])
     assert c.done()[0].ok
+
+
+@pytest.mark.clause("DGRAM-RDV-15")
+@pytest.mark.parametrize("size", [8, 100_000])
+def test_a_request_completes_before_the_receive_of_what_answers_it(rig: Rig, size: int) -> None:
+    b, both = Peer(rig, 1 << 18), rig.cq(64)
+    a = Peer(rig, 1 << 18, cq=both)
+    for i in range(30):
+        a.recv(1000 + i)
+        b.recv(1)
+        a.rdma(b, WROpcode.RDMA_WRITE, size, 10 + i)
+        a.send(b, pattern(size, i), 100 + i)
+        assert b.got()[0].ok
+        b.send(a, b"answer", i)
+        assert [w.wr_id for w in poll(both, 3)] == [10 + i, 100 + i, 1000 + i]
+        assert b.done()[0].ok
+
+
+def test_memory_that_was_sent_from_may_go_before_its_queue_pair(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    mr = rig.mr(bytearray(b"sent, and not taken"))
+    a.qp.post_send(SendWR(1, sg=[mr.sge()], ah=a.ah(b)))
+    mr.close()
+    b.recv()
+    assert b.got()[0].byte_len == 19 and a.done()[0].ok
+    assert b.into.read(19) == b"sent, and not taken"
