@@ -35,9 +35,10 @@ struct siw_ddp_rd;
 struct siw_ddp_rd_peer;
 struct siw_llp_port;
 
-#define SIW_DDP_MAX_SGE	 16
-#define SIW_DDP_MAX_HEAD 18 /* the untagged header, the longer one */
-#define SIW_DDP_ULP_HEAD 8  /* octets of siw_ddp_stream_headed */
+#define SIW_DDP_MAX_SGE	   16
+#define SIW_DDP_MAX_HEAD   18 /* the untagged header, the longer one */
+#define SIW_DDP_ULP_HEAD   8  /* octets of siw_ddp_stream_headed */
+#define SIW_DDP_ULP_TAGGED 20 /* ... and of siw_ddp_rd_headed */
 
 /* ---- port ------------------------------------------------------------------------------------ */
 
@@ -325,7 +326,10 @@ struct siw_ddp_msg {
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* octets of sgl to send, from its start */
-	/* untagged: NULL, or SIW_DDP_ULP_HEAD octets of the library's to send before those; stays as sgl. */
+	/*
+	 * NULL, or octets of the library's to send before those; stays as sgl. untagged: SIW_DDP_ULP_HEAD of
+	 * them, once. tagged: SIW_DDP_ULP_TAGGED of them, in every segment, outside of its range of offsets.
+	 */
 	const uint8_t *head;
 	/*
 	 * Source region of an RDMA Read Response instead of sgl: local STag, checked for
@@ -607,6 +611,14 @@ void siw_ddp_rd_hold(struct siw_ddp_stream *stream);
 bool siw_ddp_rd_held(const struct siw_ddp_stream *stream);
 /* The payload of the segment that siw_ddp_rx_head gave, all of it, until it is placed or refused. */
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
+/*
+ * Tagged segments whose ulp_octet's low four bits are in the set (1 << bits) begin with SIW_DDP_ULP_TAGGED octets
+ * for the layer above, which are not placed; their TO is of the first octet behind. One of fewer octets
+ * must be refused.
+ */
+void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
+/* Whether the segment that siw_ddp_rx_head would give is such a one. */
+bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream);
 /* All that wait come up again. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 /* The peer that was asked for gets no stream. */

@@ -174,6 +174,7 @@ struct siw_ddp_rd_rx {
 	bool blamed; /* ... which had taken the buffer: */
 	struct siw_ddp_seg skipped;
 	uint64_t cookie;
+	uint16_t headed;      /* siw_ddp_rd_headed */
 	struct siw_link held; /* in its endpoint's, while it waits */
 };
 
@@ -242,6 +243,13 @@ int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
 
 /* ---- ddp_rd.c, for ddp_rx.c ---- */
+
+/* Octets that this tagged segment begins with and that are not to be placed. */
+static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
+					     const struct siw_ddp_seg *seg)
+{
+	return rd->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_TAGGED : 0;
+}
 
 /* The segment at the head is refused, for rx's reason: that. */
 int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);

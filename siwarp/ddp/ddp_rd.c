@@ -285,6 +285,19 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 	return 1;
 }
 
+void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set)
+{
+	stream->rd_rx.headed = set;
+}
+
+bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream)
+{
+	const struct siw_ddp_rd_rx *rd = &stream->rd_rx;
+
+	return rd->data && rd->len > 1 && siw_ddp_head_len(rd->data[0]) == SIW_DDP_TAGGED &&
+	       rd->headed >> (rd->data[1] & 15) & 1;
+}
+
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 {
 	return stream->rd_rx.data + stream->rx.seg.head_len;
@@ -385,6 +398,7 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
 	const struct siw_ddp_seg *seg = &rx->seg, *last = &rd->skipped;
+	uint32_t head = siw_ddp_tagged_octets(rd, last);
 	struct siw_ddp_rxq *q;
 
 	if (!rd->skip)
@@ -392,7 +406,7 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 	rd->skip = false;
 	if (seg->tagged != last->tagged || seg->ulp_octet != last->ulp_octet)
 		return false;
-	if (seg->tagged ? seg->stag != last->stag || seg->to != last->to + last->payload
+	if (seg->tagged ? seg->stag != last->stag || seg->to + head != last->to + last->payload
 			: seg->qn != last->qn || seg->msn != last->msn ||
 				  seg->mo != last->mo + last->payload)
 		return false;

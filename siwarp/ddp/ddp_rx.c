@@ -317,6 +317,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	const struct siw_ddp_seg *seg = &rx->seg;
+	uint32_t head = siw_ddp_tagged_octets(&stream->rd_rx, seg);
 	struct siw_wire_err err;
 	struct iovec iov[SIW_DDP_MAX_SGE];
 	int n, r;
@@ -330,10 +331,10 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	n = 0;
 	if (right)
 		n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream->identity, right,
-				     seg->to, seg->payload, iov, SIW_DDP_MAX_SGE, &err);
+				     seg->to, seg->payload - head, iov, SIW_DDP_MAX_SGE, &err);
 	if (n < 0)
 		return refuse(stream, -EACCES, err);
-	r = siw_ddp_lower_payload(stream, seg->head_len, n ? iov : NULL, n);
+	r = siw_ddp_lower_payload(stream, seg->head_len + head, n ? iov : NULL, n);
 	/*
 	 * Held only while placing: between two calls the peer may be silent for ever, and whoever
 	 * frees the STag does not wait for that.
@@ -346,7 +347,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	if (!seg->last)
 		return 2;
 	delivery->cookie = 0;
-	delivery->length = seg->payload;
+	delivery->length = seg->payload - head;
 	return 1;
 }
 

@@ -66,7 +66,11 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
 	uint64_t at = tx->offset, end = at + len;
 	int n = 0, r;
 
-	if (at < SIW_DDP_ULP_HEAD) {
+	if (msg->tagged) {
+		iov[n++] = (struct iovec){ (void *)msg->head, SIW_DDP_ULP_TAGGED };
+		at += SIW_DDP_ULP_HEAD; /* which is no part of the message, as: */
+		end += SIW_DDP_ULP_HEAD;
+	} else if (at < SIW_DDP_ULP_HEAD) {
 		uint64_t part = (end < SIW_DDP_ULP_HEAD ? end : SIW_DDP_ULP_HEAD) - at;
 
 		iov[n++] = (struct iovec){ (void *)(msg->head + at), part };
@@ -123,12 +127,15 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	/* Asked anew each time: it may change between segments (RFC5041-3-02). */
 	uint64_t len =
 		siw_ddp_lower_mulpdu(stream) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
-	bool last = left <= len; /* RFC5041-4.1-03, -04 */
+	bool last;
 	struct iovec iov[SIW_DDP_MAX_SGE + 1];
 	uint8_t head[SIW_DDP_MAX_HEAD];
 	size_t head_len;
 	int n, r;
 
+	if (__builtin_expect(tx->msg.head && tx->msg.tagged, 0))
+		len -= SIW_DDP_ULP_TAGGED;
+	last = left <= len; /* RFC5041-4.1-03, -04 */
 	if (last) {
 		len = left;
 		if (ring_full(stream))
@@ -193,12 +200,13 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 
 	if (tx->active)
 		return -EBUSY;
-	if (msg->length + (msg->head ? SIW_DDP_ULP_HEAD : 0) > UINT32_MAX) /* RFC5041-5.2-02 */
+	if (msg->length + (msg->head && !msg->tagged ? SIW_DDP_ULP_HEAD : 0) >
+	    UINT32_MAX) /* RFC5041-5.2-02 */
 		return -EMSGSIZE;
 	if (!msg->tagged && msg->qn >= SIW_DDP_QUEUES)
 		return -EINVAL;
 	tx->msg = *msg;
-	if (__builtin_expect(msg->head != NULL, 0))
+	if (__builtin_expect(msg->head && !msg->tagged, 0))
 		tx->msg.length += SIW_DDP_ULP_HEAD;
 	tx->offset = 0;
 	tx->active = true;

@@ -215,7 +215,8 @@ struct siw_rdmap_atomic {
 };
 
 struct siw_rdmap_op {
-	uint8_t opcode;	 /* SEND..., WRITE, READ_REQUEST or ATOMIC_REQUEST */
+	uint8_t opcode; /* SEND..., WRITE, READ_REQUEST, ATOMIC_REQUEST; RD: PRIVATE, a Write-Record */
+	bool solicited;	 /* PRIVATE */
 	bool internal;	 /* sgl is library memory (inline data) */
 	uint64_t cookie; /* READ_REQUEST, ATOMIC_REQUEST: comes back in SIW_RDMAP_READ_DONE */
 	const struct siw_sge *sgl; /* source; of these two, the sink. Must stay until done. */
@@ -294,8 +295,9 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_REFUSED, /* a message of the peer's was refused for err, flush is due; of_response: the
 			      oldest Read or atomic is over, cookie; blamed: a receive is, cookie */
 	SIW_RDMAP_ACKED, /* siw_rdmap_accepted moved, or there is room: flush is due */
-	SIW_RDMAP_HELD,	 /* as PARKED: siw_rdmap_rd_resume is due when a receive is posted */
-	SIW_RDMAP_LOST,	 /* the peer is gone or lives anew: siw_rdmap_rd_end is due: status */
+	SIW_RDMAP_HELD, /* as PARKED: siw_rdmap_rd_resume is due when a receive is posted; or, status
+			    -EBUSY, when one who was told of Write-Records has polled some */
+	SIW_RDMAP_LOST, /* the peer is gone or lives anew: siw_rdmap_rd_end is due: status */
 };
 
 struct siw_rdmap_event {

@@ -8,11 +8,9 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 #include "base/addr.h"
 #include "base/capture.h"
-#include "base/clock.h"
 #include "rdmap/rdmap_impl.h"
 
 /* Those that share a socket, by index. Made with the second one, gone with the last. */
@@ -107,9 +105,7 @@ int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgr
 	if (!dgram)
 		return r;
 	dgram->token = attr->token;
-	/* Not what an earlier life at this port had. An early boot's failure is no matter. */
-	if (getrandom(&dgram->record_id, sizeof(dgram->record_id), GRND_NONBLOCK) < 0)
-		dgram->record_id = (uint32_t)siw_now_ns();
+	dgram->record_id = siw_rdmap_record_first_id();
 	if (attr->share) {
 		r = join(attr->share, dgram);
 		if (r)

@@ -11,6 +11,7 @@
 #include "base/lock.h"
 #include "ddp/ddp.h"
 #include "rdmap/rdmap.h"
+#include "rdmap/rdmap_record.h"
 #include "rdmap/rdmap_wire.h"
 
 static inline struct siw_ddp_port *ddp_port(struct siw_rdmap_port *port)
@@ -319,6 +320,34 @@ struct siw_rdmap_report {
 	struct siw_rdmap_fault fault;
 };
 
+/* An endpoint of reliable datagrams. */
+struct siw_rdmap_rd {
+	struct siw_rdmap_port *port;
+	struct siw_ddp_rd *ddp;
+	uint32_t user_octets;
+	struct siw_rdmap_records *records; /* NULL: it takes no Write-Records; progress, as: */
+	uint32_t records_polled;	   /* of those told */
+	uint32_t record_id;		   /* of the next one sent: send lock */
+	enum siw_rdmap_rd_mode mode;
+	struct siw_rdmap_start start;	 /* both locks to write */
+	bool waits;			 /* a segment is held: progress */
+	struct siw_rdmap_stream *served; /* by the last event: progress */
+	siw_lock_t lock; /* a leaf: streams that are made, and what they are to tell */
+	struct siw_link streams;
+	_Atomic uint32_t n_streams;
+	/* Where the last stream asked for is: send lock. */
+	struct siw_addr last_addr;
+	struct siw_rdmap_stream *last;
+};
+
+/* A Write-Record on its way in over reliable datagrams: progress lock. */
+struct siw_rdmap_recording {
+	bool on; /* it is not whole */
+	bool solicited;
+	uint32_t id, length, stag;
+	uint64_t to, next; /* of its first octet, and of the next that must come */
+};
+
 /* What a stream has over reliable datagrams besides. */
 struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: it is a connection */
@@ -327,6 +356,8 @@ struct siw_rdmap_of_rd {
 	bool half;		 /* at the last sweep: a message has come by half */
 	struct siw_link reports; /* of struct siw_rdmap_report: the endpoint's lock */
 	_Atomic uint32_t n_reports;
+	struct siw_rdmap_recording recording;
+	uint8_t record_head[SIW_DDP_ULP_TAGGED]; /* of the one on its way out: send lock */
 };
 
 struct siw_rdmap_stream {
@@ -477,6 +508,37 @@ void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdma
 int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: one more of our requests was answered. */
 void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream);
+/* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
+int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+/* Progress lock, for these: judges a segment of one (false: *err); it is placed: done, all of it. */
+bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_wire_err *err);
+void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
+				struct siw_rdmap_event *event);
+/* Whether the segment that is next is of one, and so many are told and not polled that it must wait. */
+bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream);
+
+/* rdmap_record.c: what an endpoint counts its Write-Records from (DGRAM-REC-2). */
+uint32_t siw_rdmap_record_first_id(void);
+/* Room for those that were told; and one more of them: its number. */
+struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max);
+uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec);
+/* Whether as many were told, beyond so many, as are kept. */
+bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
+const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
+						      uint64_t number);
+/* What all segments of a message begin with, on the wire and read from there (false: it is none). */
+struct siw_rdmap_record_head {
+	uint32_t id, length;
+	uint64_t to;
+	bool solicited;
+};
+void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t *out);
+bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
+			       struct siw_rdmap_record_head *head);
+/* Whether a segment lies in its message, and is its last if it says so. */
+bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head);
+
 /* rdmap_read.c, progress lock: the request of that MSN will have no answer. */
 void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
 /* Ends the oldest one: true and its cookie, or false. */

@@ -15,22 +15,6 @@
 /* Errors that a peer was not told of yet; further ones it is not told of at all. Requests have their own. */
 #define MAX_REPORTS 8
 
-struct siw_rdmap_rd {
-	struct siw_rdmap_port *port;
-	struct siw_ddp_rd *ddp;
-	uint32_t user_octets;
-	enum siw_rdmap_rd_mode mode;
-	struct siw_rdmap_start start;	 /* both locks to write */
-	bool waits;			 /* a segment is held: progress */
-	struct siw_rdmap_stream *served; /* by the last event: progress */
-	siw_lock_t lock; /* a leaf: streams that are made, and what they are to tell */
-	struct siw_link streams;
-	_Atomic uint32_t n_streams;
-	/* Where the last stream asked for is: send lock. */
-	struct siw_addr last_addr;
-	struct siw_rdmap_stream *last;
-};
-
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
 int siw_rdmap_rd_open(struct siw_rdmap_port *port, const struct siw_rdmap_rd_attr *attr,
@@ -54,6 +38,7 @@ int siw_rdmap_rd_open(struct siw_rdmap_port *port, const struct siw_rdmap_rd_att
 		return -ENOMEM;
 	rd->port = port;
 	rd->user_octets = attr->user_octets;
+	rd->record_id = siw_rdmap_record_first_id();
 	siw_lock_init(&rd->lock);
 	siw_link_init(&rd->streams);
 	r = siw_ddp_rd_open(ddp_port(port), &below, &rd->ddp);
@@ -74,6 +59,7 @@ void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 				 true);
 	siw_ddp_rd_close(rd->ddp);
 	siw_lock_destroy(&rd->lock);
+	free(rd->records);
 	free(rd);
 }
 
@@ -145,6 +131,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 			      memory_order_relaxed);
 	stream->of_rd.rd = rd;
 	stream->rx.written = siw_ddp_rd_note(stream->ddp);
+	siw_ddp_rd_headed(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
@@ -260,7 +247,7 @@ static bool is_idle(struct siw_rdmap_stream *stream)
 	       atomic_load_explicit(&stream->issued, memory_order_relaxed) ==
 		       atomic_load_explicit(&stream->answered, memory_order_relaxed) &&
 	       !atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed) &&
-	       siw_ddp_rd_idle(stream->ddp);
+	       !stream->of_rd.recording.on && siw_ddp_rd_idle(stream->ddp);
 }
 
 static bool awaits(struct siw_rdmap_stream *stream)
@@ -360,6 +347,11 @@ static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 	event->kind = SIW_RDMAP_NONE;
 	if (__builtin_expect(rd->mode != SIW_RDMAP_RD_ON, 0)) {
 		siw_ddp_rd_hold(stream->ddp);
+		return held(rd, event);
+	}
+	if (__builtin_expect(rd->records != NULL, 0) && siw_rdmap_rd_record_waits(stream)) {
+		siw_ddp_rd_hold(stream->ddp);
+		event->status = -EBUSY;
 		return held(rd, event);
 	}
 	if (siw_rdmap_recv(stream, event) == 1)
@@ -573,6 +565,8 @@ static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
+	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
+		stream->of_rd.recording.on = false;
 	if (spoils(&stream->rx, seg)) { /* the peer was told of the Write */
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;

@@ -13,6 +13,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "base/addr.h"
 #include "base/capture.h"
@@ -34,7 +35,9 @@ struct record_wire {
 	uint32_t length;
 } __attribute__((packed));
 #define HEAD 20
-_Static_assert(sizeof(struct record_wire) == HEAD && HEAD <= SIW_DDP_TAGGED_HEAD, "figure 8.1");
+_Static_assert(sizeof(struct record_wire) == HEAD && HEAD <= SIW_DDP_TAGGED_HEAD &&
+		       HEAD == SIW_DDP_ULP_TAGGED,
+	       "figure 8.1");
 _Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == HEAD, "all of it is quoted");
 
 /* Octets that one call sends: others want their turn, a receiver in this process too. */
@@ -62,20 +65,35 @@ struct siw_rdmap_records {
 	struct slot slots[]; /* twice max */
 };
 
-int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max)
+uint32_t siw_rdmap_record_first_id(void)
+{
+	uint32_t id;
+
+	/* Not what an earlier life at this port had. An early boot's failure is no matter. */
+	if (getrandom(&id, sizeof(id), GRND_NONBLOCK) < 0)
+		id = (uint32_t)siw_now_ns();
+	return id;
+}
+
+struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max)
 {
 	struct siw_rdmap_records *r;
 
-	if (!max)
-		return 0;
 	r = calloc(1, sizeof(*r) + 2 * (size_t)max * sizeof(r->slots[0]));
 	if (!r)
-		return -ENOMEM;
+		return NULL;
 	r->max = max;
 	r->window_ns = (uint64_t)siw_settings()->rec_window_us * 1000;
 	r->timeout_ns = (uint64_t)siw_settings()->rec_timeout_ms * 1000000;
-	dgram->records = r;
-	return 0;
+	return r;
+}
+
+int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max)
+{
+	if (!max)
+		return 0;
+	dgram->records = siw_rdmap_records_new(max);
+	return dgram->records ? 0 : -ENOMEM;
 }
 
 void siw_rdmap_record_close(struct siw_rdmap_dgram *dgram)
@@ -195,7 +213,7 @@ end:
 }
 
 static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
-			  const struct siw_ddp_seg *seg, const struct record_wire *wire)
+			  const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *wire)
 {
 	struct slot *s;
 	uint32_t n;
@@ -214,25 +232,54 @@ static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_ev
 	s->rec.stag = seg->stag;
 	s->rec.to = wire->to;
 	s->rec.length = wire->length;
-	s->rec.solicited = wire->flags & SOLICITED;
+	s->rec.solicited = wire->solicited;
 	r->open++;
 	r->hint = (uint32_t)(s - r->slots);
 	return s;
 }
 
-/* ---- what comes ------------------------------------------------------------------------------ */
+/* ---- heads ----------------------------------------------------------------------------------- */
 
-static bool read_head(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-		      struct record_wire *wire)
+void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t *out)
 {
-	if (seg->payload < HEAD)
-		return false;
-	memcpy(wire, siw_ddp_dgram_payload(dgram->ddp), sizeof(*wire));
-	wire->id = be32toh(wire->id);
-	wire->to = be64toh(wire->to);
-	wire->length = be32toh(wire->length);
-	return wire->subcode == SUBCODE;
+	struct record_wire wire = {
+		.subcode = SUBCODE,
+		.flags = head->solicited ? SOLICITED : 0,
+		.id = htobe32(head->id),
+		.to = htobe64(head->to),
+		.length = htobe32(head->length),
+	};
+
+	memcpy(out, &wire, sizeof(wire));
 }
+
+bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
+			       struct siw_rdmap_record_head *head)
+{
+	struct record_wire wire;
+
+	if (n < HEAD)
+		return false;
+	memcpy(&wire, octets, sizeof(wire));
+	*head = (struct siw_rdmap_record_head){
+		.id = be32toh(wire.id),
+		.length = be32toh(wire.length),
+		.to = be64toh(wire.to),
+		.solicited = wire.flags & SOLICITED,
+	};
+	return wire.subcode == SUBCODE;
+}
+
+bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head)
+{
+	uint64_t start = seg->to - head->to, octets = seg->payload - HEAD;
+
+	return seg->to >= head->to && head->to + head->length >= head->to &&
+	       start <= head->length && octets <= head->length - start &&
+	       seg->last == (start + octets == head->length) && (octets || !head->length);
+}
+
+/* ---- what comes ------------------------------------------------------------------------------ */
 
 void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event)
 {
@@ -246,18 +293,8 @@ void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_ev
 	event->quoted_msn = be32toh(wire.id);
 }
 
-/* Whether the segment lies in its message, and is its last if it says so. */
-static bool fits(const struct siw_ddp_seg *seg, const struct record_wire *wire)
-{
-	uint64_t start = seg->to - wire->to, octets = seg->payload - HEAD;
-
-	return seg->to >= wire->to && wire->to + wire->length >= wire->to &&
-	       start <= wire->length && octets <= wire->length - start &&
-	       seg->last == (start + octets == wire->length) && (octets || !wire->length);
-}
-
 static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
-		   const struct record_wire *wire)
+		   const struct siw_rdmap_record_head *wire)
 {
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
@@ -306,7 +343,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 {
 	struct siw_rdmap_records *r = dgram->records;
 	struct siw_wire_err err;
-	struct record_wire wire;
+	struct siw_rdmap_record_head wire;
 	struct slot *s;
 	uint32_t start;
 
@@ -314,9 +351,10 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return drop(SIW_COUNTER_drop_version);
 	if (seg->ulp_word != dgram->qkey)
 		return drop(SIW_COUNTER_drop_qkey);
-	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != OPCODE || !read_head(dgram, seg, &wire))
+	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != OPCODE ||
+	    !siw_rdmap_record_get_head(siw_ddp_dgram_payload(dgram->ddp), seg->payload, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE, event);
-	if (!fits(seg, &wire))
+	if (!siw_rdmap_record_fits(seg, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	s = find(r, event, wire.id);
@@ -390,14 +428,32 @@ const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgr
 	return &first->rec;
 }
 
-const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram, uint64_t number)
+const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
+						      uint64_t number)
 {
-	struct siw_rdmap_records *r = dgram->records;
-
 	for (uint32_t i = 0; r && i < 2 * r->max; i++)
 		if (r->slots[i].state == TOLD && r->slots[i].rec.number == number)
 			return &r->slots[i].rec;
 	return NULL;
+}
+
+const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram, uint64_t number)
+{
+	return siw_rdmap_records_find(dgram->records, number);
+}
+
+uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec)
+{
+	struct slot *s = &r->slots[r->told % (2 * r->max)];
+
+	*s = (struct slot){ .state = TOLD, .rec = *rec };
+	s->rec.number = ++r->told;
+	return r->told;
+}
+
+bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled)
+{
+	return (int32_t)((uint32_t)r->told - polled) >= (int32_t)siw_rdmap_record_kept(r->max);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -489,13 +545,13 @@ static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest
 static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			uint64_t offset, uint64_t octets)
 {
-	struct record_wire wire = {
-		.subcode = SUBCODE,
-		.flags = op->solicited ? SOLICITED : 0,
-		.id = htobe32(dgram->record_id - (offset != 0)), /* begun() counts */
-		.to = htobe64(op->to),
-		.length = htobe32((uint32_t)op->length),
+	struct siw_rdmap_record_head head = {
+		.id = dgram->record_id - (offset != 0), /* begun() counts */
+		.length = (uint32_t)op->length,
+		.to = op->to,
+		.solicited = op->solicited,
 	};
+	uint8_t wire[HEAD];
 	struct siw_ddp_dgram_tagged msg = {
 		.dest = op->dest,
 		.dest_index = op->dest_index,
@@ -505,7 +561,7 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 		.ulp_octet = siw_rdmap_ctrl(OPCODE),
 		.stag = op->stag,
 		.to = op->to + offset,
-		.head = &wire,
+		.head = wire,
 		.head_len = HEAD,
 		.sgl = op->sgl,
 		.nsge = op->nsge,
@@ -515,6 +571,7 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 		.length = octets,
 	};
 
+	siw_rdmap_record_put_head(&head, wire);
 	return siw_ddp_dgram_tx_tagged(dgram->ddp, &msg);
 }
 

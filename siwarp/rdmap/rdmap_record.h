@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD. Each datagram of a
+ * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each datagram of a
  * message is placed by itself; the target notes which octets came, and tells so when all are there or
  * nothing more is to be expected.
  *
@@ -76,6 +76,16 @@ struct siw_rdmap_record_op {
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset);
+
+/*
+ * Over reliable datagrams (siw_rdmap_send of an op PRIVATE sends one): whole, in order and once; the event RECORD
+ * tells of each, its cookie the number. When as many were told beyond those polled as are kept, what comes
+ * waits: HELD.
+ */
+int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
+void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
+const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
+							uint64_t number);
 
 /* cffi: end */
 

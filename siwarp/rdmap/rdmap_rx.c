@@ -94,8 +94,11 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT > SIW_RDMAP_RV) /* RFC5040-4.1-08: 0 or 1 */
 		return op_error(err, SIW_RDMAP_VERSION);
 	if (!shape[op].known || shape[op].tagged != seg->tagged ||
-	    (!seg->tagged && shape[op].qn != seg->qn))
+	    (!seg->tagged && shape[op].qn != seg->qn)) {
+		if (op == SIW_RDMAP_PRIVATE && seg->tagged && siw_rdmap_is_rd(stream))
+			return siw_rdmap_rd_record_expects(stream, seg, err);
 		return op_error(err, SIW_RDMAP_OPCODE);
+	}
 	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_DDP_REMOTE_WRITE) {
 		*err = NO_RIGHT;
 		return false;
@@ -364,7 +367,9 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		}
 		break;
 	default:
-		if (done && !rx->rtr) /* an RTR takes no receive */
+		if (rx->seg.tagged)
+			siw_rdmap_rd_record_placed(stream, done, event);
+		else if (done && !rx->rtr) /* an RTR takes no receive */
 			received(stream, &rx->seg, delivery, event);
 	}
 	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {

@@ -136,6 +136,8 @@ static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 		msg.stag = op->rkey;
 		msg.to = op->remote_to;
 		break;
+	case SIW_RDMAP_PRIVATE:
+		return siw_rdmap_is_rd(stream) ? siw_rdmap_rd_record_begin(stream, op) : -EINVAL;
 	case SIW_RDMAP_READ_REQUEST:
 		return siw_rdmap_read_begin(stream, op, SIW_RDMAP_READ_USERS);
 	case SIW_RDMAP_ATOMIC_REQUEST:

@@ -54,8 +54,9 @@ class QPInitAttr:
         share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
             each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
             ``crc`` as that one has it.
-        max_records: UD: Write-Records that may be in process here at a time, at most 1024; 0, the
-            default, takes none. The receive CQ needs room for half as many completions more.
+        max_records: UD, RD: Write-Records that may be in process here at a time, at most 1024; 0,
+            the default, takes none. The receive CQ needs room for half as many completions more. On
+            RD, where they come whole, half as many wait to be polled; then their senders wait.
         max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
         peer_timeout: RD: seconds of silence after which a peer that owes an answer counts as gone;
             0: setting ``peer_timeout_ms``.

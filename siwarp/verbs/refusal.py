@@ -74,8 +74,9 @@ def creation(number: int, pd: PD, init: QPInitAttr) -> str | None:
 def _impossible(pd: PD, init: QPInitAttr) -> str:
     if init.qp_type not in list(QPType):
         return f"qp_type is QPType.RC, UC, UD or RD, not {init.qp_type!r}"
-    if init.max_records and (init.qp_type != QPType.UD or not 0 <= init.max_records <= 1024):
-        return f"max_records={init.max_records}: it is a UD QP's, from 0 to 1024"
+    datagrams = init.qp_type in (QPType.UD, QPType.RD)
+    if init.max_records and not (datagrams and 0 <= init.max_records <= 1024):
+        return f"max_records={init.max_records}: it is a UD or RD QP's, from 0 to 1024"
     if init.persona not in list(Persona):
         return f"persona is one of Persona, not {init.persona!r}"
     if init.error_policy not in [*ErrorPolicy, *(p.name.lower() for p in ErrorPolicy)]:

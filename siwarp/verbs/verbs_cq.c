@@ -441,7 +441,7 @@ static void free_slots(const struct siw_cqe *cqe)
 	atomic_store_explicit(cqe->wc.opcode & SIW_WC_RECV ? &qp->rq_freed : &qp->sq_freed,
 			      cqe->slot, memory_order_relaxed);
 	if (__builtin_expect(cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD, 0))
-		atomic_fetch_add_explicit(&qp->records_polled, 1, memory_order_relaxed);
+		siw_verbs_record_polled(qp);
 }
 
 static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources)

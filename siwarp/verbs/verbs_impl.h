@@ -183,6 +183,10 @@ int siw_verbs_record_send(struct siw_qp *qp, struct siw_wqe *wqe);
 /* Tells of those that are over, and sees to it that the others are looked at in time. progress held. */
 void siw_verbs_record_look(struct siw_qp *qp, uint64_t now_ns);
 void siw_verbs_record_tick(struct siw_timed *timed, uint64_t now_ns);
+/* RD: one came, of that number. progress held. */
+void siw_verbs_record_came(struct siw_qp *qp, uint64_t number);
+/* A completion of one was polled. */
+void siw_verbs_record_polled(struct siw_qp *qp);
 /* Forgets those in process. progress held. */
 void siw_verbs_record_clear(struct siw_qp *qp);
 
@@ -383,6 +387,7 @@ enum siw_op_flags {
 	SIW_OP_WRITES = 16, /* to the peer's memory: a Terminate may quote STag and offset */
 	SIW_OP_IMM = 32,
 	SIW_OP_PRIVATE = 64, /* a message of siwarp's own */
+	SIW_OP_RECORD = 128, /* Write-Record, of UD and RD */
 };
 /* Of an opcode (enum siw_wr_opcode): set of enum siw_op_flags, 0: there is no such. */
 uint8_t siw_verbs_op_flags(int wr_opcode);
@@ -394,7 +399,7 @@ static inline bool siw_verbs_asks(const struct siw_wqe *wqe)
 			      1u << SIW_WR_MASKED_ATOMIC_CMP_AND_SWP |
 			      1u << SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
 
-	return asks >> wqe->opcode & 1;
+	return asks >> (wqe->opcode & 31) & 1; /* RDMA_WRITE_RECORD counts as RDMA_WRITE */
 }
 /* enum siw_wc_opcode of a known one. */
 int siw_verbs_op_wc(int wr_opcode);
@@ -402,7 +407,9 @@ int siw_verbs_op_wc(int wr_opcode);
 int64_t siw_verbs_op_check(const struct siw_qp *qp, const struct siw_send_wr *wr);
 /* What a checked request says of the peer's memory, into its WQE. */
 void siw_verbs_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr);
-/* The WQE as RDMAP's operation; index is its cookie. */
+/* The WQE of a Write-Record as RDMAP's operation. */
+void siw_verbs_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op);
+/* Any other; index is its cookie. */
 void siw_verbs_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op);
 
 /* ---- verbs_qp.c ---- */

@@ -369,11 +369,13 @@ struct siw_qp {
 
 	struct siw_rdmap_dgram *dgram;	 /* UD */
 	struct siw_errq *errq;		 /* errors to be read, made with the first: progress */
-	uint32_t max_records;		 /* UD: Write-Records in process, at the most */
+	uint32_t max_records;		 /* UD, RD: Write-Records in process, at the most */
 	uint32_t records_told;		 /* progress */
 	_Atomic uint32_t records_polled; /* of these */
-	struct siw_rdmap_uc *uc;	 /* UC */
-	struct siw_addr peer;		 /* UC, from RTR on: progress and send_lock to write, as */
+	uint32_t records_seen;	   /* RD: records_polled, when what comes was looked at: progress */
+	_Atomic bool records_wait; /* RD: one is to come up when one was polled */
+	struct siw_rdmap_uc *uc;   /* UC */
+	struct siw_addr peer;	   /* UC, from RTR on: progress and send_lock to write, as */
 	uint32_t dest_qpn;
 	uint32_t n_groups;	  /* UD: that it is a member of: progress */
 	bool sends_to_groups;	  /* UD: its socket is made ready for that: send_lock */

@@ -44,7 +44,10 @@ static const struct {
 
 uint8_t siw_verbs_op_flags(int wr_opcode)
 {
-	return (unsigned int)wr_opcode < sizeof(ops) / sizeof(ops[0]) ? ops[wr_opcode].flags : 0;
+	if ((unsigned int)wr_opcode < sizeof(ops) / sizeof(ops[0]))
+		return ops[wr_opcode].flags;
+	return wr_opcode == SIW_WR_RDMA_WRITE_RECORD ? SIW_OP_KNOWN | SIW_OP_WRITES | SIW_OP_RECORD
+						     : 0;
 }
 
 int siw_verbs_op_wc(int wr_opcode)
@@ -66,6 +69,8 @@ int64_t siw_verbs_op_check(const struct siw_qp *qp, const struct siw_send_wr *wr
 	if ((flags & SIW_OP_ASKS) && (!qp->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
 		return -EINVAL;
 	if ((flags & SIW_OP_PRIVATE) && !qp->private)
+		return -EINVAL;
+	if ((flags & SIW_OP_RECORD) && qp->type != SIW_QPT_RD)
 		return -EINVAL;
 	for (int i = 0; i < wr->num_sge; i++)
 		length += wr->sg_list[i].length;
@@ -104,14 +109,30 @@ static void put_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 
 void siw_verbs_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
-	if (ops[wr->opcode].flags & SIW_OP_ATOMIC) {
+	uint8_t flags = siw_verbs_op_flags(wr->opcode);
+
+	if (flags & SIW_OP_ATOMIC) {
 		put_atomic(wqe, wr);
 		return;
 	}
-	if (ops[wr->opcode].flags & SIW_OP_IMM)
+	if (flags & SIW_OP_IMM)
 		wqe->imm = wr->imm_data;
 	wqe->remote = wr->wr.rdma.remote_addr;
 	wqe->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
+}
+
+void siw_verbs_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op)
+{
+	*op = (struct siw_rdmap_op){
+		.opcode = SIW_RDMAP_PRIVATE,
+		.solicited = wqe->flags & SIW_SEND_SOLICITED,
+		.internal = wqe->flags & SIW_SEND_INLINE,
+		.sgl = wqe->sge,
+		.nsge = wqe->nsge,
+		.length = wqe->length,
+		.rkey = wqe->rkey,
+		.remote_to = wqe->remote,
+	};
 }
 
 void siw_verbs_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op)

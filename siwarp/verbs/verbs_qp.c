@@ -17,8 +17,8 @@ static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *in
 	if (init->qp_type != SIW_QPT_RC && init->qp_type != SIW_QPT_UC &&
 	    init->qp_type != SIW_QPT_UD && init->qp_type != SIW_QPT_RD)
 		return -EINVAL;
-	if (init->max_records &&
-	    (init->qp_type != SIW_QPT_UD || init->max_records > SIW_MAX_RECORDS))
+	if (init->max_records && ((init->qp_type != SIW_QPT_UD && init->qp_type != SIW_QPT_RD) ||
+				  init->max_records > SIW_MAX_RECORDS))
 		return -EINVAL;
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
 		return -EINVAL;

@@ -340,8 +340,8 @@ bool siw_verbs_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event
 	if (ev->quoted_tagged)
 		return (siw_verbs_op_flags(wqe->opcode) & SIW_OP_WRITES) &&
 		       ev->quoted_stag == wqe->rkey && ev->quoted_to - wqe->remote <= last;
-	return wqe->opcode != SIW_WR_RDMA_WRITE && ev->quoted_msn == wqe->msn &&
-	       ev->quoted_qn == siw_verbs_asks(wqe);
+	return (siw_verbs_op_flags(wqe->opcode) & (SIW_OP_SENDS | SIW_OP_ASKS)) &&
+	       ev->quoted_msn == wqe->msn && ev->quoted_qn == siw_verbs_asks(wqe);
 }
 
 /* The request that the Terminate is about, if it is still here; else sq_next. */

@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "base/addr.h"
+#include "rdmap/rdmap_record.h"
 #include "verbs/verbs_rd.h"
 
 #define NONE UINT32_MAX
@@ -62,6 +63,12 @@ int siw_verbs_rd_open(struct siw_qp *qp, const struct siw_addr *addr, int fd)
 	err = siw_rdmap_rd_open(qp->ctx->port, &attr, &rd);
 	if (err)
 		return err;
+	err = siw_rdmap_rd_record_open(rd, qp->max_records);
+	if (err) {
+		siw_rdmap_rd_close(rd);
+		return err;
+	}
+	atomic_store(&qp->records_polled, 0);
 	siw_rdmap_rd_addr(rd, &bound);
 	siw_verbs_rd_close(qp);
 	qp->pollee.serve = siw_verbs_rd_serve;
@@ -295,7 +302,10 @@ static int begin(const struct siw_rd_flow *flow, struct siw_wqe *wqe, uint32_t s
 {
 	struct siw_rdmap_op op;
 
-	siw_verbs_op_make(wqe, slot, &op);
+	if (__builtin_expect(wqe->opcode == SIW_WR_RDMA_WRITE_RECORD, 0))
+		siw_verbs_op_record(wqe, &op);
+	else
+		siw_verbs_op_make(wqe, slot, &op);
 	return siw_rdmap_send(flow->stream, &op);
 }
 

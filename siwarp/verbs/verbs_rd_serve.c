@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/addr.h"
+#include "rdmap/rdmap_record.h"
 #include "verbs/verbs_rd.h"
 
 /*
@@ -168,6 +169,24 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_qp *qp,
 	siw_verbs_mark_unsent(qp);
 }
 
+/* How many completions of Write-Records were polled: as many more may be told. */
+static void count_polled(struct siw_qp *qp)
+{
+	qp->records_seen = atomic_load(&qp->records_polled);
+	siw_rdmap_rd_record_polled(qp->rd, qp->records_seen);
+}
+
+/* A Write-Record waits for one who polls; he may have done so just now. */
+static __attribute__((cold, noinline)) void on_held_record(struct siw_qp *qp)
+{
+	siw_verbs_rnr_parked(qp, true);
+	atomic_store(&qp->records_wait, true);
+	if (qp->records_seen == atomic_load(&qp->records_polled))
+		return;
+	count_polled(qp);
+	siw_rdmap_rd_resume(qp->rd);
+}
+
 /* A message waits for a receive; one may have been posted just now. */
 static void on_held(struct siw_qp *qp)
 {
@@ -178,6 +197,7 @@ static void on_held(struct siw_qp *qp)
 
 void siw_verbs_rd_look(struct siw_qp *qp)
 {
+	atomic_store(&qp->records_wait, false);
 	siw_verbs_rnr_parked(qp, false);
 	siw_rdmap_rd_resume(qp->rd);
 	siw_verbs_rd_serve(&qp->pollee);
@@ -195,6 +215,10 @@ static void handle(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		run_and_mark(qp, stream); /* the peer hears of it */
 		siw_verbs_err_refused(qp, ev);
 		break;
+	case SIW_RDMAP_RECORD:
+		reap(qp, stream);
+		siw_verbs_record_came(qp, ev->cookie);
+		break;
 	case SIW_RDMAP_READ_DONE:
 		on_read_done(qp, stream, ev->cookie, SIW_WC_SUCCESS);
 		break;
@@ -209,7 +233,10 @@ static void handle(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		on_refused(qp, stream, ev);
 		break;
 	case SIW_RDMAP_HELD:
-		on_held(qp);
+		if (ev->status == -EBUSY)
+			on_held_record(qp);
+		else
+			on_held(qp);
 		break;
 	case SIW_RDMAP_LOST:
 		on_lost(qp, stream, ev->status);
@@ -227,6 +254,8 @@ int siw_verbs_rd_serve(struct siw_pollee *self)
 	uint32_t octets = 0;
 	int n = 0;
 
+	if (__builtin_expect(qp->max_records, 0))
+		count_polled(qp);
 	while (n < qp->burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_rd_recv(qp->rd, &stream, &ev) == 1) {
 		n++;

@@ -55,6 +55,21 @@ static void complete(struct siw_qp *qp, const struct siw_rdmap_record *rec)
 	siw_verbs_heard(qp);
 }
 
+void siw_verbs_record_came(struct siw_qp *qp, uint64_t number)
+{
+	complete(qp, siw_rdmap_rd_record_find(qp->rd, number));
+}
+
+void siw_verbs_record_polled(struct siw_qp *qp)
+{
+	atomic_fetch_add(&qp->records_polled, 1);
+	/* Pairs with who holds a peer: it looks at the number behind the store of this. */
+	if (atomic_load(&qp->records_wait)) {
+		siw_verbs_mark_unsent(qp);
+		siw_verbs_nudge(qp->ctx);
+	}
+}
+
 /* Tells of those that are over: when to look again, 0 if there is nothing to look for. */
 static uint64_t tell(struct siw_qp *qp, uint64_t now_ns)
 {
@@ -104,6 +119,7 @@ static int query(const struct siw_qp *qp, uint64_t wr_id, struct siw_record *rec
 		 struct siw_record_range *ranges, int max)
 {
 	const struct siw_rdmap_record *rec = qp->dgram ? siw_rdmap_record_find(qp->dgram, wr_id)
+					     : qp->rd  ? siw_rdmap_rd_record_find(qp->rd, wr_id)
 						       : NULL;
 
 	if (!rec)
@@ -132,7 +148,7 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
 		return -EINVAL;
 	if (siw_verbs_inherited(qp->ctx))
 		return -ESTALE;
-	if (qp->type != SIW_QPT_UD || !wr_id || (max > 0 && !ranges))
+	if ((qp->type != SIW_QPT_UD && qp->type != SIW_QPT_RD) || !wr_id || (max > 0 && !ranges))
 		return -EINVAL;
 	siw_lock(&qp->ctx->progress);
 	n = query(qp, wr_id, record, ranges, max);

@@ -374,7 +374,7 @@ enum siw_wc_opcode {
 	SIW_WC_RECV = 128,
 	SIW_WC_RECV_RDMA_WITH_IMM = 129,
 	/*
-	 * UD, at the target of a Write-Record, siwarp's own: wr_id is for siw_query_record, byte_len the octets
+	 * UD and RD, at the target of a Write-Record, siwarp's own: wr_id is for siw_query_record, byte_len the octets
 	 * of the whole message, whether or not all came. No receive is used.
 	 */
 	SIW_WC_RECV_WRITE_RECORD = 640,
@@ -574,7 +574,7 @@ struct siw_qp_init_attr {
 	 */
 	struct siw_qp *share;
 	/*
-	 * UD: Write-Records that may be in process here at a time, at most 1024; 0: none is taken. The receive CQ
+	 * UD, RD: Write-Records that may be in process here at a time, at most 1024; 0: none is taken. The receive CQ
 	 * needs room for half as many completions more, which is also how many wait there at the most:
 	 * further ones wait until these are polled. Any peer with the Q_Key and the key of a region with
 	 * SIW_ACCESS_REMOTE_WRITE may send some.
@@ -691,8 +691,8 @@ enum siw_wr_opcode {
 	SIW_WR_MASKED_ATOMIC_CMP_AND_SWP = 12,
 	SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD = 13,
 	/*
-	 * UD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma, at the peer in rd, in as many
-	 * datagrams as it takes. Some may be lost; the peer's queue pair, which must have been made with
+	 * UD and RD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma, at the peer in rd, in as
+	 * many datagrams as it takes. On UD some may be lost; the peer's queue pair, which must have been made with
 	 * max_records, completes a SIW_WC_RECV_WRITE_RECORD that tells which octets came.
 	 */
 	SIW_WR_RDMA_WRITE_RECORD = 128,
@@ -890,7 +890,7 @@ struct siw_record_range {
 /*
  * Of the Write-Record whose completion had this wr_id: how many ranges of it came (32 at the most: what
  * would be one more is left out), of which max are put into ranges, in order; no two touch. record may be
- * NULL. -ENOENT: it is not kept any more: max_records / 2 came after it. -EINVAL: it is no UD QP.
+ * NULL. -ENOENT: it is not kept any more: max_records / 2 came after it. -EINVAL: it is no UD or RD QP.
  * Outside of the ranges, too, octets of the message may have been written.
  */
 int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,

@@ -52,6 +52,7 @@ class Peer:
         inline: int = 64,
         channel: CompChannel | None = None,
         cq: CQ | None = None,
+        max_records: int = 0,
     ) -> None:
         self.rig = rig
         self.size = size
@@ -71,6 +72,7 @@ class Peer:
                 error_policy=policy,
                 peer_timeout=peer_timeout,
                 max_peers=max_peers,
+                max_records=max_records,
             ),
         )
         if ready:

@@ -135,11 +135,13 @@ class Stranger:
 
     def taken(self) -> None:
         """Wait until all that was put is acknowledged."""
-        while True:
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
             self.say(RDType.PROBE)
             d = self.take()
             if d.type == RDType.ACK and d.acknowledged == self.psn:
                 return
+        raise AssertionError(f"what was put is not taken within {LIMIT} s")
 
     def untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
         """Return a segment of the next message of its queue."""

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_record_rd.c - Write-Record over reliable datagrams: the segments of UD's, which come whole and
+ * in order here, so that a message has one range and is told of once, in its turn.
+ */
+#include <errno.h>
+
+#include "rdmap/rdmap_impl.h"
+
+int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max)
+{
+	if (!max)
+		return 0;
+	rd->records = siw_rdmap_records_new(max);
+	return rd->records ? 0 : -ENOMEM;
+}
+
+void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled)
+{
+	rd->records_polled = polled;
+}
+
+const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
+							uint64_t number)
+{
+	return siw_rdmap_records_find(rd->records, number);
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+{
+	struct siw_rdmap_rd *rd = stream->of_rd.rd;
+	struct siw_rdmap_record_head head = {
+		.id = rd->record_id,
+		.length = (uint32_t)op->length,
+		.to = op->remote_to,
+		.solicited = op->solicited,
+	};
+	struct siw_ddp_msg msg = {
+		.internal = op->internal,
+		.tagged = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE),
+		.stag = op->rkey,
+		.to = op->remote_to,
+		.sgl = op->sgl,
+		.nsge = op->nsge,
+		.length = op->length,
+		.head = stream->of_rd.record_head,
+	};
+	uint64_t before = siw_ddp_tx_begun(stream->ddp);
+	struct siw_wire_err err;
+	int r;
+
+	siw_rdmap_record_put_head(&head, stream->of_rd.record_head);
+	r = siw_ddp_tx(stream->ddp, &msg, &err);
+	/* One that broke off has used up its number. */
+	rd->record_id += siw_ddp_tx_begun(stream->ddp) != before;
+	return r;
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+static bool refuse(struct siw_wire_err *err, uint8_t code)
+{
+	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
+	return false;
+}
+
+/* Whether a segment is the next of the message that is on its way in, or the first of one. */
+static bool is_next(const struct siw_rdmap_recording *rec, const struct siw_ddp_seg *seg,
+		    const struct siw_rdmap_record_head *head)
+{
+	if (!rec->on)
+		return seg->to == head->to;
+	return seg->to == rec->next && seg->stag == rec->stag && head->id == rec->id &&
+	       head->to == rec->to && head->length == rec->length;
+}
+
+bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_wire_err *err)
+{
+	struct siw_rdmap_recording *rec = &stream->of_rd.recording;
+	struct siw_rdmap_record_head head;
+
+	if (!stream->of_rd.rd->records ||
+	    !siw_rdmap_record_get_head(siw_ddp_rd_octets(stream->ddp), seg->payload, &head))
+		return refuse(err, SIW_RDMAP_OPCODE);
+	if (!siw_rdmap_record_fits(seg, &head) || !is_next(rec, seg, &head))
+		return refuse(err, SIW_RDMAP_UNSPECIFIED);
+	if (head.length && stream->denied & SIW_DDP_REMOTE_WRITE) {
+		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					      SIW_RDMAP_ACCESS };
+		return false;
+	}
+	*rec = (struct siw_rdmap_recording){
+		.on = true,
+		.solicited = head.solicited,
+		.id = head.id,
+		.length = head.length,
+		.stag = seg->stag,
+		.to = head.to,
+		.next = seg->to + seg->payload - SIW_DDP_ULP_TAGGED,
+	};
+	return true;
+}
+
+void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
+				struct siw_rdmap_event *event)
+{
+	struct siw_rdmap_recording *in = &stream->of_rd.recording;
+	struct siw_rdmap_record rec = {
+		.source = event->source,
+		.src_qpn = event->src_qpn,
+		.id = in->id,
+		.stag = in->stag,
+		.to = in->to,
+		.length = in->length,
+		.valid = in->length,
+		.solicited = in->solicited,
+		.n = in->length > 0,
+		.ranges = { { 0, in->length } },
+	};
+
+	if (!done)
+		return;
+	in->on = false;
+	event->kind = SIW_RDMAP_RECORD;
+	event->cookie = siw_rdmap_records_add(stream->of_rd.rd->records, &rec);
+	siw_rdmap_traffic_count(&stream->traffic.received, 1, in->length);
+}
+
+bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream)
+{
+	const struct siw_rdmap_rd *rd = stream->of_rd.rd;
+
+	return siw_rdmap_records_full(rd->records, rd->records_polled) &&
+	       siw_ddp_rd_is_headed(stream->ddp);
+}
