@@ -446,7 +446,7 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
 			      int n);
 /*
- * Next message of the socket: 1 and *event (RECV, BAD_RECV, BAD_MSG or PEER_ERR), whose token is that of
+ * Next message of the socket: 1 and *event (RECV, RECORD, BAD_RECV, BAD_MSG, BAD_ACCESS or PEER_ERR), whose token is that of
  * the endpoint it is for, any of those that share the socket; 0 nothing. What is not credible is
  * dropped and counted inside; nobody is told of that.
  */

@@ -400,14 +400,16 @@ const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgr
 {
 	struct siw_rdmap_records *r = dgram->records;
 	struct slot *first = NULL;
+	uint32_t left = r ? r->open + r->due : 0;
 
 	*due_ns = 0;
-	for (uint32_t i = 0; r && r->open + r->due && i < 2 * r->max; i++) {
+	for (uint32_t i = 0; left && i < 2 * r->max; i++) {
 		struct slot *s = &r->slots[i];
 		uint64_t at;
 
 		if (s->state != OPEN && s->state != DUE)
 			continue;
+		left--;
 		at = over_at(r, s);
 		if (at <= now_ns && (!first || s->order < first->order))
 			first = s;
