@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from namespaces.ns_harness import Namespace, finish
 
-#: Each has all it wants to send in its ring; how far the others are when one is through.
+#: Each has all it wants to send in its ring; how far the others are when one is through. On a busy
+#: machine the first may be far before the last has posted anything: then all begin anew.
 SENDERS = """
 import json, sys, time
 from siwarp.verbs import *
@@ -20,18 +21,22 @@ with Context(own) as ctx, PD(ctx) as pd, MR(pd, bytearray(1000)) as mr:
     ah = AH(pd, (other, 9))
     for qp in qps:
         qp.to_rts(QPAttr(qkey=7))
-    for qp in qps:
-        qp.post_send([SendWR(k, sg=[mr.sge()], ah=ah) for k in range(each)])
-    done, end = [0] * n, time.monotonic() + 25
-    while max(done) < each:
-        assert time.monotonic() < end, done
-        for i, cq in enumerate(cqs):
-            done[i] += len(cq.poll(64))
-    at_first = list(done)
-    while sum(done) < n * each:
-        assert time.monotonic() < end, done
-        for i, cq in enumerate(cqs):
-            done[i] += len(cq.poll(64))
+    requests = [SendWR(k, sg=[mr.sge()], ah=ah) for k in range(each)]
+    end = time.monotonic() + 25
+    for _ in range(20):
+        for qp in qps:
+            qp.post_send(requests)
+        head = done = [len(cq.poll(each)) for cq in cqs]
+        at_first = None
+        while sum(done) < n * each:
+            assert time.monotonic() < end, done
+            done = [d + len(cq.poll(64)) for d, cq in zip(done, cqs)]
+            if at_first is None and max(done) == each:
+                at_first = done
+        if max(head) <= each // 4:
+            break
+    else:
+        raise AssertionError("never did all begin together")
     print(json.dumps(at_first))
 """
 
