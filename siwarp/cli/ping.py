@@ -12,13 +12,16 @@ import time
 from dataclasses import asdict, dataclass
 from enum import Enum
 from types import FrameType
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from siwarp.cli import show
 from siwarp.cli.peer import Peer, until_starter_is_gone
-from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, REQUEST, Hello, number, pattern
+from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, pattern
+
+if TYPE_CHECKING:
+    from siwarp.verbs import AH, CQ, MR, PD, QP, RemoteBuffer, SendWR, WCOpcode
 
 #: The default port, as of perftest.
 PORT = 18515
@@ -108,10 +111,75 @@ def _over(deadline: tuple[float, float]) -> bool:
     return now > deadline[1]
 
 
-class _DatagramPinger:
+class _OneSided:
+    """Writes and Reads of the peer's memory; what comes back lies behind what goes."""
+
+    _size: int
+    _mr: MR
+    _qp: QP
+    _cq: CQ
+    _wr: SendWR
+    #: Completions of this kind end no round trip.
+    _sent: WCOpcode
+    #: Of queue pair, as ``--qp`` has it.
+    _kind: str
+
+    def _aim(self, there: RemoteBuffer, op: str, ah: AH | None = None) -> None:
+        from siwarp.verbs import SendWR, WROpcode
+
+        size = self._size
+        self._wr = SendWR(
+            opcode=WROpcode.RDMA_WRITE,
+            sg=[self._mr.sge(0, size)],
+            remote=there,
+            send_flags=0,
+            ah=ah,
+        )
+        # A Read behind the Write brings its last octet back: then the peer has it all.
+        last = 1 if op == "write" else size
+        self._fetch = SendWR(
+            2,
+            opcode=WROpcode.RDMA_READ,
+            sg=[self._mr.sge(size, last)],
+            remote=there.part(size - last, last),
+            ah=ah,
+        )
+        self._both = [self._wr, self._fetch]
+        self._want = pattern(size)
+
+    def _completion(self) -> bool:
+        poll = self._cq.poll
+        deadline = _deadline(self._kind)
+        while True:
+            for wc in poll():
+                if wc.check().opcode != self._sent:
+                    return True
+            if _over(deadline):
+                return False
+
+    def _write(self, count: int) -> bool | None:
+        size = self._size
+        view = self._mr.view
+        view[size - 1 : size] = number(count, 1)
+        view[size] = ~view[size - 1] & 0xFF
+        self._qp.post_send(self._both)
+        if not self._completion():
+            return None
+        return view[size] == view[size - 1]
+
+    def _read(self, count: int) -> bool | None:
+        self._qp.post_send(self._fetch)
+        if not self._completion():
+            return None
+        return self._mr.view[self._size : 2 * self._size] == self._want
+
+
+class _DatagramPinger(_OneSided):
     """Of UD and RD: one queue pair, on which the answers come back."""
 
-    def __init__(self, dest: tuple[str, int], kind: str, size: int, device: str | None) -> None:
+    def __init__(
+        self, dest: tuple[str, int], kind: str, op: str, size: int, device: str | None
+    ) -> None:
         from siwarp.verbs import (
             AH,
             CQ,
@@ -137,7 +205,7 @@ class _DatagramPinger:
             context = part(Context(device or source))
             pd = part(PD(context))
             cq = part(CQ(context, 64))
-            most = context.query_device().max_ud_msg
+            most = context.query_device().max_ud_msg if op == "send" else MAX_SIZE
             if not 1 <= size <= most:
                 raise typer.BadParameter(
                     f"a {kind.upper()} ping has 1 to {most} octets", param_hint="--size"
@@ -145,14 +213,15 @@ class _DatagramPinger:
             addr = None if device else (source, 0)
             policy = ErrorPolicy.MESSAGE
             kind_of = QPType[kind.upper()]
-            slots = 8
+            slots = 8 if op == "send" else 1  # what is read lies behind what is written
             # Before the queue pair, so that they are closed after it: it may be using them still.
             self._mr = part(MR(pd, size * (slots + 1)))
             ah = part(AH(pd, dest))
             qp = part(QP(pd, QPInitAttr(kind_of, scq=cq, addr=addr, error_policy=policy)))
             qp.to_rts()
             recvs = [RecvWR(i, sg=[self._mr.sge((i + 1) * size, size)]) for i in range(slots)]
-            qp.post_recv(recvs)
+            if op == "send":
+                qp.post_recv(recvs)
         except BaseException:
             self._parts.close()
             raise
@@ -162,8 +231,38 @@ class _DatagramPinger:
         self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
         self._sent = WCOpcode.SEND
         self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
+        self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
+        if op != "send":
+            try:
+                self._aim(self._ask(dest, Hello(op, size), pd, ah), op, ah)
+            except BaseException:
+                self._parts.close()
+                raise
 
-    def ping(self, count: int) -> bool | None:
+    def _ask(self, dest: tuple[str, int], hello: Hello, pd: PD, ah: AH) -> RemoteBuffer:
+        """Have the server lend memory."""
+        from siwarp.verbs import MR, RecvWR, RemoteBuffer, SendWR, Timeout
+
+        asked = bytes([MEMORY]) + hello.pack()
+        mr = self._parts.enter_context(MR(pd, 128))
+        mr.write(asked)
+        self._qp.post_recv(RecvWR(sg=[mr.sge(64, 64)]))
+        self._qp.post_send(SendWR(sg=[mr.sge(0, len(asked))], ah=ah))
+        deadline = _deadline(self._kind)
+        while not _over(deadline):
+            for wc in self._cq.poll():
+                wc.check()
+                if wc.opcode == self._sent:
+                    continue
+                try:
+                    return RemoteBuffer.unpack(mr.read(max(wc.byte_len - 1, 0), 65))
+                except ValueError:
+                    raise OSError(
+                        "the ping server has no memory to lend: try again later"
+                    ) from None
+        raise Timeout(110, f"asking {dest[0]} port {dest[1]} for memory: no answer")
+
+    def _send(self, count: int) -> bool | None:
         size = self._size
         tag = number(count, size - 1)
         view = self._mr.view
@@ -192,7 +291,9 @@ class _DatagramPinger:
         self._parts.close()
 
 
-class _RCPinger:
+class _RCPinger(_OneSided):
+    _kind = "rc"
+
     def __init__(self, dest: tuple[str, int], op: str, size: int, device: str | None) -> None:
         from siwarp.cm import CMID, CMEventChannel, ConnParam
         from siwarp.verbs import (
@@ -239,35 +340,10 @@ class _RCPinger:
             self._parts.close()
             raise
         self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
-        if op == "send":
-            self._wr = SendWR(sg=[self._mr.sge(0, size)])
-        else:
-            from siwarp.verbs import WROpcode
-
-            self._wr = SendWR(
-                opcode=WROpcode.RDMA_WRITE, sg=[self._mr.sge(0, size)], remote=there, send_flags=0
-            )
-            # A Read behind the Write brings its last octet back: then the peer has it all.
-            last = 1 if op == "write" else size
-            self._fetch = SendWR(
-                2,
-                opcode=WROpcode.RDMA_READ,
-                sg=[self._mr.sge(size, last)],
-                remote=there.part(size - last, last),
-            )
-            self._both = [self._wr, self._fetch]
-        self._want = pattern(size)
+        self._wr = SendWR(sg=[self._mr.sge(0, size)])
+        if op != "send":
+            self._aim(there, op)
         self._sent = WCOpcode.SEND
-
-    def _completion(self) -> bool:
-        poll = self._cq.poll
-        deadline = _deadline("rc")
-        while True:
-            for wc in poll():
-                if wc.check().opcode != self._sent:
-                    return True
-            if _over(deadline):
-                return False
 
     def _send(self, count: int) -> bool | None:
         size = self._size
@@ -280,22 +356,6 @@ class _RCPinger:
         good = view[size:] == view[:size]
         self._qp.post_recv(self._recv)
         return good
-
-    def _write(self, count: int) -> bool | None:
-        size = self._size
-        view = self._mr.view
-        view[size - 1 : size] = number(count, 1)
-        view[size] = ~view[size - 1] & 0xFF
-        self._qp.post_send(self._both)
-        if not self._completion():
-            return None
-        return view[size] == view[size - 1]
-
-    def _read(self, count: int) -> bool | None:
-        self._qp.post_send(self._fetch)
-        if not self._completion():
-            return None
-        return self._mr.view[self._size :] == self._want
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -338,7 +398,9 @@ def _client(
 ) -> Result:
     dest = (host, port)
     pinger: Any = (
-        _RCPinger(dest, op, size, device) if qp == "rc" else _DatagramPinger(dest, qp, size, device)
+        _RCPinger(dest, op, size, device)
+        if qp == "rc"
+        else _DatagramPinger(dest, qp, op, size, device)
     )
     try:
         sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
@@ -433,7 +495,7 @@ def ping(
         PORT, "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one (server)."
     ),
     qp: Annotated[QPKind, typer.Option("--qp", help="The kind of queue pair.")] = QPKind.ud,
-    op: Annotated[Op, typer.Option("--op", help="What a ping is; UD, RD: send only.")] = Op.send,
+    op: Annotated[Op, typer.Option("--op", help="What a ping is; UD: send only.")] = Op.send,
     size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
     iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
     persona: Annotated[
@@ -470,10 +532,8 @@ def ping(
         raise typer.BadParameter("is for a server; a client's is ADDR", param_hint="--addr")
     if qp is QPKind.ud and op is not Op.send:
         raise typer.BadParameter(
-            f"UD has no RDMA {op.value.title()}: use --qp rc", param_hint="--op"
+            f"UD has no RDMA {op.value.title()}: use --qp rd or rc", param_hint="--op"
         )
-    if qp is QPKind.rd and op is not Op.send:
-        raise typer.BadParameter("an RD ping is a send: use --qp rc", param_hint="--op")
     if addr is None:
         with Peer(
             "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",

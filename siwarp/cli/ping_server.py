@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, REQUEST, Hello, pattern
+from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
     AH,
@@ -49,12 +49,26 @@ NAP = 0.2
 _SEND_ID = 1 << 32
 
 
+def _memory(pd: PD, hello: Hello) -> MR:
+    """Register what a client will write to, or read."""
+    access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ
+    if hello.op == "write":
+        access |= AccessFlag.REMOTE_WRITE
+    mr = MR(pd, hello.size, access)
+    if hello.op == "read":
+        mr.write(pattern(hello.size))
+    return mr
+
+
 class DatagramServer:
     """Answers UD or RD pings on one queue pair."""
 
     SLOTS = 64
     #: Clients whose address handle is kept.
     CLIENTS = 256
+    #: RD: octets of memory for all clients together that write and read; who has asked least lately
+    #: makes room.
+    MEMORY = 4 * MAX_SIZE
 
     def __init__(self, context: Context, address: Address, kind: QPType = QPType.UD) -> None:
         self._context = context
@@ -85,6 +99,8 @@ class DatagramServer:
             raise
         self.address = self._qp.addr
         self._ahs: OrderedDict[tuple[Address | None, int], AH] = OrderedDict()
+        self._lent: OrderedDict[Address, MR] = OrderedDict()
+        self._kind = kind
         self._recvs = []
         self._sends = []
         for slot in range(self.SLOTS):
@@ -130,17 +146,39 @@ class DatagramServer:
 
     def _answer(self, wc: WC) -> bool:
         at = wc.wr_id * self._size
-        if wc.source is None or wc.byte_len == 0 or self._mr.view[at] != REQUEST:
+        if wc.source is None or wc.byte_len == 0:
             return False
-        self._mr.view[at] = ANSWER
         wr = self._sends[wc.wr_id]
         wr.sg[0].length = wc.byte_len
+        if self._kind == QPType.RD and self._mr.view[at] == MEMORY:
+            granted = self._lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
+            self._mr.write(granted, offset=at + 1)
+            wr.sg[0].length = 1 + len(granted)
+        elif self._mr.view[at] != REQUEST:
+            return False
+        self._mr.view[at] = ANSWER
         try:
             wr.set_wr_ud(self._to(wc))
             self._qp.post_send(wr)
         except Error:  # that client's answer is lost, as datagrams are; the others' are not
             return False
         return True
+
+    def _lend(self, source: Address, asked: bytes) -> bytes:
+        """Return the address and key of a client's memory, or nothing: it gets none."""
+        try:
+            hello = Hello.unpack(asked)
+            if source in self._lent:
+                self._lent.pop(source).close()
+            while self._lent and (
+                len(self._lent) >= self.CLIENTS
+                or sum(mr.length for mr in self._lent.values()) + hello.size > self.MEMORY
+            ):
+                self._lent.popitem(last=False)[1].close()
+            mr = self._lent[source] = _memory(self._pd, hello)
+        except (ValueError, Error):
+            return b""
+        return mr.remote().pack()
 
     def _to(self, wc: WC) -> AH:
         who = (wc.source, wc.src_qp)  # several may share a socket
@@ -164,6 +202,8 @@ class DatagramServer:
         """Free everything."""
         for ah in self._ahs.values():
             ah.close()
+        for mr in self._lent.values():
+            mr.close()
         self._parts.close()
 
 
@@ -185,15 +225,9 @@ class _Client:
             )
             cm_id.bind_qp(self.qp)
             part(cm_id)
-            access = AccessFlag.LOCAL_WRITE
-            if hello.op == "write":
-                access |= AccessFlag.REMOTE_WRITE
-            if hello.op != "send":
-                access |= AccessFlag.REMOTE_READ
-            self.octets = 2 * hello.size if hello.op == "send" else hello.size
-            self.mr = part(MR(server.pd, self.octets, access))
-            if hello.op == "read":
-                self.mr.write(pattern(hello.size))
+            sends = hello.op == "send"
+            self.octets = 2 * hello.size if sends else hello.size
+            self.mr = part(MR(server.pd, self.octets) if sends else _memory(server.pd, hello))
             self.recvs: list[RecvWR] = []
             self.sends: list[SendWR] = []
             if hello.op == "send":

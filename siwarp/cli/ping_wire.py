@@ -2,9 +2,10 @@
 """What ``siwarp ping`` and its server say to each other.
 
 UD: a request is a datagram that begins with ``Q``; the server sends it back with an ``A`` in that
-place, and answers nothing else, so that two servers can never keep each other busy. RC: the
-client's private data (a Hello) says what it will do; the server's is a RemoteBuffer of the memory
-that Writes and Reads go to. Sends come back as they were.
+place, and answers nothing else, so that two servers can never keep each other busy. RD: the same,
+and an ``M`` with a Hello behind it asks for memory, which an ``A`` with a RemoteBuffer gives. RC:
+the client's private data (a Hello) says what it will do; the server's is a RemoteBuffer of the
+memory that Writes and Reads go to. Sends come back as they were.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-REQUEST, ANSWER = ord("Q"), ord("A")
+REQUEST, ANSWER, MEMORY = ord("Q"), ord("A"), ord("M")
 
 OPS = ("send", "write", "read")
 #: Octets of one RC ping: what a server gives a client memory for.

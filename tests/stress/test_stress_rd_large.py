@@ -1,0 +1,106 @@
+"""The longest messages of RD: of 1 GiB with `make stress`, and shorter ones in the suite."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from unit.verbs.verbs_harness import ALL_ACCESS, refused
+
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    WROpcode,
+)
+
+GIB = 1 << 30
+SIZE = (
+    GIB
+    if "SIWARP_STRESS_MESSAGES" in os.environ
+    else (1 << 20)
+    if "SANITIZER" in os.environ
+    else (16 << 20)
+)
+LIMIT = 240.0  # seconds for one message
+
+
+class Two:
+    """Two queue pairs, and memory of ``SIZE`` octets at either; that of ``there`` is empty."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.pd = PD(ctx)
+        self.cq = CQ(ctx, 16)
+        cap = QPCap(max_send_sge=2)
+        init = QPInitAttr(QPType.RD, scq=self.cq, cap=cap)
+        self.a, self.b = (QP(self.pd, init) for _ in range(2))
+        for qp in (self.a, self.b):
+            qp.to_rts(QPAttr(qkey=0x1A26E))
+        self.ah = AH(self.pd, self.b.addr)
+        self.maps = [mmap.mmap(-1, SIZE) for _ in range(2)]
+        self.here, self.there = (MR(self.pd, one, ALL_ACCESS) for one in self.maps)
+
+    def octets(self, which: int) -> np.ndarray:
+        """Return memory as numbers of 64 bits."""
+        return np.frombuffer(self.maps[which], np.uint64)
+
+    def post(self, opcode: WROpcode) -> None:
+        sg = [self.here.sge()]
+        self.a.post_send(SendWR(1, opcode, sg=sg, ah=self.ah, remote=self.there.remote()))
+
+    def done(self, n: int) -> list[WC]:
+        found: list[WC] = []
+        deadline = time.monotonic() + LIMIT
+        while len(found) < n:
+            found += self.cq.poll(n)
+            assert time.monotonic() < deadline, f"{n - len(found)} missing after {LIMIT} s"
+        return found
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with Context() as ctx:
+        yield Two(ctx)
+
+
+def fill(numbers: np.ndarray, seed: int) -> None:
+    """Write numbers of which no two are the same."""
+    numbers[:] = np.arange(seed, seed + len(numbers), dtype=np.uint64)
+    numbers *= np.uint64(0x9E3779B97F4A7C15)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
+def test_a_message_of_the_greatest_length_arrives_whole(two: Two, opcode: WROpcode) -> None:
+    if opcode == WROpcode.SEND:
+        two.b.post_recv(RecvWR(2, sg=[two.there.sge()]))
+    fill(two.octets(int(opcode == WROpcode.RDMA_READ)), int(opcode))
+    two.post(opcode)
+    found = two.done(2 if opcode == WROpcode.SEND else 1)
+    assert all(wc.ok and wc.byte_len == SIZE for wc in found), found
+    assert np.array_equal(two.octets(0), two.octets(1))
+    assert two.octets(0)[-1] != 0
+
+
+def test_one_octet_more_than_a_gibibyte_is_refused(two: Two) -> None:
+    for opcode in (WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ):
+        sg = [two.here.sge(0, 1), two.here.sge(0, 1)]
+        wr = SendWR(1, opcode, sg=sg, ah=two.ah, remote=two.there.remote())
+        wr.sg[0].length = GIB
+        assert refused(two.a.post_send, wr) == errno.EINVAL
+    assert two.cq.poll(1) == []
