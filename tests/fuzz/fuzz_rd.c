@@ -429,7 +429,7 @@ static void reset(int a, int b)
 }
 
 /* Sockets take nothing; and when they do again, whoever asked for that is looked at. */
-static void clog(bool full)
+static void stuff(bool full)
 {
 	for (int i = 0; net.full && !full && i < ENDS; i++)
 		net.end[i].up = true;
@@ -494,7 +494,7 @@ static void step(struct input *in)
 		}
 		break;
 	default:
-		clog(how & 0x80);
+		stuff(how & 0x80);
 		siw_llp_rd_set_ird(ends[a].rd, (uint8_t)how);
 	}
 }
@@ -515,7 +515,7 @@ static bool all_there(void)
 /* Nobody means harm any more, and nothing is lost: what was begun is finished. */
 static void finish(void)
 {
-	clog(false);
+	stuff(false);
 	for (int i = 0; i < ENDS; i++)
 		hold(i, false);
 	for (int n = 0; n < 6000 && (n < 20 || !all_there()); n++) {
