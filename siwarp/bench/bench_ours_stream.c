@@ -29,6 +29,12 @@ static void list_make(struct siw_bench_end *e, struct list *l)
 		l->wr[i].num_sge = 1;
 		l->wr[i].opcode = SIW_WR_SEND;
 		siw_bench_address(e, &l->wr[i]);
+		if (e->o->uc && e->o->op == SIW_BENCH_WRITE) {
+			/* The immediate data says that it is there, and is what credits count. */
+			l->wr[i].opcode = SIW_WR_RDMA_WRITE_WITH_IMM;
+			l->wr[i].wr.rdma.remote_addr = e->peer.addr + e->buf.stride;
+			l->wr[i].wr.rdma.rkey = e->peer.rkey;
+		}
 	}
 }
 
@@ -87,6 +93,11 @@ static uint32_t source(struct siw_bench_end *e, uint32_t n)
 	return sent;
 }
 
+static bool is_message(const struct siw_wc *wc)
+{
+	return wc->opcode == SIW_WC_RECV || wc->opcode == SIW_WC_RECV_RDMA_WITH_IMM;
+}
+
 static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 {
 	uint32_t seen = 0, credited = 0, half = e->o->rd ? n : siw_bench_half(e->o);
@@ -98,12 +109,13 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 		if (!got)
 			break;
 		for (int i = 0; i < got; i++) {
-			if (wc[i].opcode != SIW_WC_RECV)
+			if (!is_message(&wc[i]))
 				continue;
 			if (wc[i].byte_len != e->o->size)
 				siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message of %u octets",
 					      wc[i].byte_len);
-			if (seen++ == 0)
+			/* What is written over and over is not looked at while it is. */
+			if (seen++ == 0 && wc[i].opcode == SIW_WC_RECV)
 				siw_bench_buf_check(siw_bench_slot(&e->buf, (uint32_t)wc[i].wr_id),
 						    e->o->size);
 			siw_bench_post_recv(e, wc[i].wr_id);
@@ -232,17 +244,19 @@ void siw_bench_ours_stream(const struct siw_bench_opts *o, struct siw_bench_resu
 		[SIW_BENCH_WRITE] = by_write,
 		[SIW_BENCH_READ] = by_read,
 	};
+	/* Nothing holds a UC Write back either. */
+	bool windowed = o->op == SIW_BENCH_SEND || o->uc;
 	uint32_t parts[] = { o->warmup, o->iters };
 	struct siw_bench_end e;
 
 	if (o->depth > 4096)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a depth of more than 4096");
-	siw_bench_end_open(&e, o, o->op == SIW_BENCH_SEND ? 2 * o->depth + 2 : 4, 0);
+	siw_bench_end_open(&e, o, windowed ? 2 * o->depth + 2 : 4, 0);
 	for (int i = 0; i < 2; i++) {
 		uint64_t ns;
 
 		siw_bench_swap(o->ctl, 0);
-		ns = by[o->op](&e, parts[i]);
+		ns = (windowed ? by_send : by[o->op])(&e, parts[i]);
 		siw_bench_volume(o, parts[i], ns, result);
 	}
 	siw_bench_swap(o->ctl, 0);

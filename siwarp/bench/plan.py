@@ -150,12 +150,14 @@ def floors_of(plan: Plan) -> Floors:
 
 
 def floor_plan(plan: Plan) -> Plan:
-    """Return what the floors run: the same, but beside RD it is UD, bandwidth in large datagrams.
+    """Return what the floors run: the same, a Write on UC beside a raw datagram.
+
+    Beside RD it is UD, bandwidth in large datagrams.
 
     The octets of a run are as many then.
     """
     if plan.qp != "rd":
-        return plan
+        return replace(plan, op="send") if plan.qp == "uc" else plan
     if plan.kind != "bw":
         return replace(plan, qp="ud")
     depth = _default_depth("bw", "ud", "send", RD_FLOOR)
@@ -203,7 +205,7 @@ def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
         return 1
     if kind == "fair":
         return max(1, min(64, _datagrams(size))) if qp == "ud" else 64
-    if op != "send":
+    if op != "send" and qp != "uc":
         return 16
     depth = 16 if size >= 16384 else 128
     return depth if _controls_flow(kind, qp) else max(1, min(depth, _datagrams(size)))
@@ -237,8 +239,8 @@ def _check(plan: Plan) -> None:
     if plan.qp in ("uc", "rd") and (plan.kind not in ("lat", "bw", "rate") or plan.api != "c"):
         name = plan.qp.upper()
         raise UsageError(f"of {name}, lat, bw and rate are measured, and in C: leave --api out")
-    if plan.qp == "uc" and plan.op != "send":
-        raise UsageError("a Write on UC says nothing where it arrives: --op send")
+    if plan.qp == "uc" and plan.op == "read":
+        raise UsageError("UC has no RDMA Read: --op send, --op write, or --qp rc")
     if plan.qp == "ud" and plan.op != "send":
         raise UsageError(f"UD can only send: --op {plan.op} needs --qp rc")
     if plan.qp == "rd" and plan.op not in (("send", "write") if plan.kind == "bw" else ("send",)):
