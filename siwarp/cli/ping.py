@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 #: The default port, as of perftest.
 PORT = 18515
 #: Seconds without an answer after which a UD ping is lost and an RC connection given up.
-PATIENCE = {"ud": 1.0, "rd": 15.0, "rc": 10.0}
+PATIENCE = {"ud": 1.0, "uc": 1.0, "rd": 15.0, "rc": 10.0}
 
 
 class QPKind(str, Enum):
     """What ``--qp`` takes."""
 
     ud = "ud"
+    uc = "uc"
     rd = "rd"
     rc = "rc"
 
@@ -92,7 +93,7 @@ def _summary(times: list[int]) -> dict[str, float] | None:
 
 #: How many pings in a row may be lost before the run ends: after that nobody is there. An RC
 #: connection does not lose one and deliver the next.
-_HOPE = {"ud": 5, "rd": 1, "rc": 1}
+_HOPE = {"ud": 5, "uc": 5, "rd": 1, "rc": 1}
 
 #: Seconds of polling after which another process may need the core more, the peer perhaps.
 _POLITE = 0.0002
@@ -397,11 +398,15 @@ def _client(
     host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> Result:
     dest = (host, port)
-    pinger: Any = (
-        _RCPinger(dest, op, size, device)
-        if qp == "rc"
-        else _DatagramPinger(dest, qp, op, size, device)
-    )
+    pinger: Any
+    if qp == "uc":
+        from siwarp.cli.ping_uc import UCPinger
+
+        pinger = UCPinger(dest, op, size, device, PATIENCE[qp])
+    elif qp == "rc":
+        pinger = _RCPinger(dest, op, size, device)
+    else:
+        pinger = _DatagramPinger(dest, qp, op, size, device)
     try:
         sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
     finally:
@@ -425,6 +430,8 @@ def _report(result: Result) -> None:
         "write": "RDMA Write, its last octet fetched by RDMA Read",
         "read": "RDMA Read",
     }[result.op]
+    if (result.qp, result.op) == ("uc", "write"):
+        what = "RDMA Write with immediate data, and one back"
     octets = f"{result.size} octet{'s' if result.size > 1 else ''}"
     show.line(f"{result.qp.upper()} {result.op} {result.peer}: {octets}, {what}")
     lost = f", {result.wrong} wrong" if result.wrong else ""
@@ -440,6 +447,7 @@ def _serve(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
     from siwarp.cli.ping_server import DatagramServer, RCServer
+    from siwarp.cli.ping_uc import UCServer
     from siwarp.verbs import Context, QPType
 
     stop = until_starter_is_gone() if until_eof else threading.Event()
@@ -451,11 +459,13 @@ def _serve(
     signal.signal(signal.SIGINT, end)
     with Context(device or addr) as context:
         where = (addr, port)
-        server = (
-            RCServer(context, where)
-            if qp == "rc"
-            else DatagramServer(context, where, QPType[qp.upper()])
-        )
+        server: Any
+        if qp == "rc":
+            server = RCServer(context, where)
+        elif qp == "uc":
+            server = UCServer(context, where)
+        else:
+            server = DatagramServer(context, where, QPType[qp.upper()])
         try:
             host, bound = server.address
             if as_json:
@@ -495,7 +505,9 @@ def ping(
         PORT, "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one (server)."
     ),
     qp: Annotated[QPKind, typer.Option("--qp", help="The kind of queue pair.")] = QPKind.ud,
-    op: Annotated[Op, typer.Option("--op", help="What a ping is; UD: send only.")] = Op.send,
+    op: Annotated[
+        Op, typer.Option("--op", help="What a ping is; UD: send only; UC: no read.")
+    ] = Op.send,
     size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
     iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
     persona: Annotated[
@@ -534,6 +546,8 @@ def ping(
         raise typer.BadParameter(
             f"UD has no RDMA {op.value.title()}: use --qp rd or rc", param_hint="--op"
         )
+    if qp is QPKind.uc and op is Op.read:
+        raise typer.BadParameter("UC has no RDMA Read: use --qp rd or rc", param_hint="--op")
     if addr is None:
         with Peer(
             "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",

@@ -57,6 +57,32 @@ def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
 
+@pytest.mark.parametrize(
+    ("op", "size"), [("send", 1), ("send", 70000), ("write", 1), ("write", 70000)]
+)
+def test_uc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
+    result = siwarp_json("ping", "--qp", "uc", "--op", op, "-n", 20, "-s", size)
+    assert (result["qp"], result["op"], result["size"]) == ("uc", op, size)
+    assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
+
+
+def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
+    with server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            for i in range(50):
+                s.sendto(os.urandom(3 * i), ("127.0.0.1", port))
+        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "uc")
+        assert result["received"] == 5
+
+
+def test_a_uc_ping_that_nobody_meets_says_so() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        done = siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "uc")
+    assert done.returncode == 1
+    assert "--server --qp uc" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("op", ["send", "write", "read"])
 def test_rc_ping_of_either_persona_comes_back_whole(op: str) -> None:
     for persona in ("iwarp", "roce"):
@@ -100,20 +126,20 @@ def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> No
         assert result["peer"] == f"127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("qp", ["ud", "rc"])
+@pytest.mark.parametrize("qp", ["ud", "uc", "rc"])
 def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
     with server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
             assert siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp)["received"] == 3
 
 
-@pytest.mark.parametrize("qp", ["ud", "rd", "rc"])
+@pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_ping_goes_over_ipv6(qp: str) -> None:
     with server("--qp", qp, "--addr", "::1") as (port, _):
         assert siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp)["received"] == 3
 
 
-@pytest.mark.parametrize("qp", ["ud", "rd", "rc"])
+@pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_several_clients_are_served_at_once(qp: str) -> None:
     with server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
         runs = [
@@ -284,6 +310,8 @@ def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
         (["--addr", "::1"], "server"),
         (["--server", "127.0.0.1"], "--addr"),
         (["--qp", "xx"], "--qp"),
+        (["--qp", "uc", "--op", "read"], "UC has no RDMA Read"),
+        (["--qp", "uc", "-s", "0"], "UC ping has 1 to"),
         (["--port", "70000"], "65535"),
     ],
 )

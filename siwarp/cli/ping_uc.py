@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp ping --qp uc``: the client's end and the server's.
+
+A UC queue pair has one peer, so the two meet over UD first: the client asks for a queue pair of the
+server's and says what its own is; the server makes one for it alone. A Send is sent back. A Write
+comes with immediate data, which tells that it is there, and is written back likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+import time
+
+import typer
+
+from siwarp.cli.ping_wire import OPS, number, pattern
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    Address,
+    CompChannel,
+    Context,
+    Error,
+    ErrorPolicy,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    Timeout,
+    WCOpcode,
+    WROpcode,
+    source_toward,
+)
+
+__all__ = ["MOST", "UCPinger", "UCServer"]
+
+#: Octets of a UC ping: a server gives memory to whoever asks.
+MOST = 1 << 20
+#: How often a client asks to be met, and how long it waits for each answer.
+TRIES, EACH = 20, 0.25
+
+_MAGIC = b"siwucpg1"
+#: Operation, port of the client's queue pair, octets of a ping; then its memory, and zeros: who
+#: asks sends no less than the answer has.
+_ASK = struct.Struct("!8sBxHQ20s24x")
+#: 1 and the port of the server's queue pair, then its memory; or 0.
+_ANSWER = struct.Struct("!8sBxH20s")
+_MEET_ID = 1 << 40
+_RECVS = 4
+
+
+class _Half:
+    """One UC queue pair with its memory: ``size`` octets to send, then what the peer sends."""
+
+    def __init__(self, pd: PD, cq: CQ, host: str, op: str, size: int, wr_id: int) -> None:
+        self.op, self.size, self._wr_id = op, size, wr_id
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        try:
+            access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
+            self.mr = part(MR(pd, 2 * size, access))
+            cap = QPCap(max_send_wr=16, max_recv_wr=2 * _RECVS)
+            self.qp = part(QP(pd, QPInitAttr(QPType.UC, scq=cq, cap=cap, addr=(host, 0))))
+            self.qp.to_init()
+            for _ in range(_RECVS):
+                self.recv()
+        except BaseException:
+            self._parts.close()
+            raise
+
+    def recv(self) -> None:
+        """Post a receive: all into the same place, since one ping is under way at a time."""
+        sg = [self.mr.sge(self.size, self.size)] if self.op == "send" else []
+        self.qp.post_recv(RecvWR(self._wr_id, sg=sg))
+
+    def meet(self, peer: Address, memory: RemoteBuffer) -> None:
+        """Say who the peer is."""
+        self.qp.to_rts(QPAttr(ah_attr=peer))
+        write = self.op == "write"
+        self._wr = SendWR(
+            self._wr_id,
+            WROpcode.RDMA_WRITE_WITH_IMM if write else WROpcode.SEND,
+            sg=[self.mr.sge(0, self.size)],
+            remote=memory.part(self.size, self.size) if write else None,
+        )
+
+    def send(self) -> None:
+        """Send, or write, what is in the first half of the memory."""
+        self.qp.post_send(self._wr)
+
+    def back(self) -> None:
+        """Send what came."""
+        self.mr.view[: self.size] = self.mr.view[self.size :]
+        self.send()
+
+    def close(self) -> None:
+        self._parts.close()
+
+
+def is_message(wc: WC) -> bool:
+    """Whether a peer's message came, as against one's own that went."""
+    return wc.opcode in (WCOpcode.RECV, WCOpcode.RECV_RDMA_WITH_IMM)
+
+
+class UCPinger:
+    """The client."""
+
+    def __init__(self, dest: Address, op: str, size: int, device: str | None, wait: float) -> None:
+        if not 1 <= size <= MOST:
+            raise typer.BadParameter(f"a UC ping has 1 to {MOST} octets", param_hint="--size")
+        self._wait, self._size = wait, size
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        try:
+            source = source_toward(dest)
+            context = part(Context(device or source))
+            pd = part(PD(context))
+            self._cq = part(CQ(context, 64))
+            self._half = half = _Half(pd, self._cq, source, op, size, 0)
+            self._parts.callback(half.close)
+            half.mr.view[:size] = pattern(size)
+            half.meet(*self._meet(pd, dest, source, half))
+        except BaseException:
+            self._parts.close()
+            raise
+
+    def _meet(
+        self, pd: PD, dest: Address, source: str, half: _Half
+    ) -> tuple[Address, RemoteBuffer]:
+        """Ask until the server answers: where its queue pair is, and its memory."""
+        ask = _ASK.pack(
+            _MAGIC, OPS.index(half.op), half.qp.addr[1], half.size, half.mr.remote().pack()
+        )
+        with contextlib.ExitStack() as stack:
+            part = stack.enter_context
+            mr = part(MR(pd, bytearray(ask) + bytearray(_ASK.size)))
+            ah = part(AH(pd, dest))
+            init = QPInitAttr(
+                QPType.UD, scq=self._cq, addr=(source, 0), error_policy=ErrorPolicy.MESSAGE
+            )
+            qp = part(QP(pd, init))
+            qp.to_rts()
+            for _ in range(TRIES):
+                qp.post_recv(RecvWR(_MEET_ID, sg=[mr.sge(_ASK.size, _ASK.size)]))
+                qp.post_send(SendWR(sg=[mr.sge(0, _ASK.size)], ah=ah))
+                wc = self._completion(EACH)
+                if wc is None or wc.source is None or wc.byte_len != _ANSWER.size:
+                    continue
+                magic, good, port, memory = _ANSWER.unpack(mr.read(_ANSWER.size, _ASK.size))
+                if magic != _MAGIC:
+                    continue
+                if not good:
+                    raise OSError(
+                        f"the server at {dest[0]} port {dest[1]} is full: try again later"
+                    )
+                return (wc.source[0], port), RemoteBuffer.unpack(memory)
+        raise Timeout(
+            110,
+            f"meeting {dest[0]} port {dest[1]}: no answer; "
+            "is `siwarp ping --server --qp uc` there?",
+        )
+
+    def _completion(self, seconds: float) -> WC | None:
+        end = time.monotonic() + seconds
+        polite = time.monotonic() + 0.0002
+        while True:
+            for wc in self._cq.poll():
+                if is_message(wc.check()):
+                    return wc
+            now = time.monotonic()
+            if now > polite:
+                os.sched_yield()  # another process may need the core more, the peer perhaps
+            if now > end:
+                return None
+
+    def ping(self, count: int) -> bool | None:
+        """Do one round trip: True, False if wrong octets came back, None if nothing did."""
+        half, size = self._half, self._size
+        tag = number(count, size)
+        view = half.mr.view
+        view[: len(tag)] = tag
+        half.send()
+        end = time.monotonic() + self._wait
+        while (left := end - time.monotonic()) > 0:
+            wc = self._completion(left)
+            if wc is None:
+                return None
+            same = view[size:] == view[:size]
+            late = view[size : size + len(tag)] != tag
+            half.recv()
+            if same or not late:
+                return bool(same) and wc.byte_len == size
+            # else it answers an earlier ping, which counts as lost
+        return None
+
+    def close(self) -> None:
+        """Free everything."""
+        self._parts.close()
+
+
+class UCServer:
+    """Meets clients on a UD queue pair and gives each a UC queue pair of its own."""
+
+    CLIENTS = 64
+    #: Seconds after which a silent client may lose its place to a new one.
+    SILENT = 30.0
+    SLOTS = 16
+
+    def __init__(self, context: Context, address: Address) -> None:
+        self._host = address[0]
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        self._clients: dict[Address, tuple[_Half, bytes]] = {}
+        self._by_id: dict[int, Address] = {}
+        self._seen: dict[Address, float] = {}
+        self._next = 1
+        try:
+            self._pd = part(PD(context))
+            entries = 32 * self.CLIENTS + 4 * self.SLOTS
+            self._cq = part(CQ(context, entries, channel=part(CompChannel(context))))
+            self._mr = part(MR(self._pd, _ASK.size * self.SLOTS + _ANSWER.size))
+            init = QPInitAttr(
+                QPType.UD,
+                scq=self._cq,
+                cap=QPCap(max_send_wr=self.SLOTS, max_recv_wr=self.SLOTS),
+                addr=address,
+                error_policy=ErrorPolicy.MESSAGE,
+            )
+            self._qp = part(QP(self._pd, init))
+            self.address = self._qp.addr
+            self._qp.to_rts()
+            for slot in range(self.SLOTS):
+                self._recv(slot)
+        except BaseException:
+            self._parts.close()
+            raise
+
+    def _recv(self, slot: int) -> None:
+        sg = [self._mr.sge(slot * _ASK.size, _ASK.size)]
+        self._qp.post_recv(RecvWR(_MEET_ID | slot, sg=sg))
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        from siwarp.cli.ping_server import BUSY, NAP
+
+        active = time.monotonic()
+        while not stop.is_set():
+            wcs = self._cq.poll(16)
+            if not wcs:
+                if time.monotonic() - active > BUSY:
+                    wcs = self._cq.wait(NAP, 16)
+                else:
+                    os.sched_yield()
+            if wcs:
+                active = time.monotonic()
+                for wc in wcs:
+                    self._serve(wc)
+
+    def _serve(self, wc: WC) -> None:
+        if wc.wr_id & _MEET_ID:
+            if wc.ok and wc.source is not None and wc.byte_len == _ASK.size:
+                self._meet(wc.source, self._mr.read(_ASK.size, (wc.wr_id & 0xFF) * _ASK.size))
+            self._recv(wc.wr_id & 0xFF)
+            return
+        who = self._by_id.get(wc.wr_id)
+        if who is None or not is_message(wc):
+            return
+        half = self._clients[who][0]
+        self._seen[who] = time.monotonic()
+        if wc.ok and wc.byte_len == half.size:
+            half.back()
+        half.recv()
+
+    def _meet(self, source: Address, asked: bytes) -> None:
+        magic, op, port, size, memory = _ASK.unpack(asked)
+        if magic != _MAGIC or OPS[op : op + 1] not in (("send",), ("write",)):
+            return
+        if not 1 <= size <= MOST or not port:
+            return
+        known = self._clients.get((source[0], port))
+        if known is None:
+            answer = self._welcome((source[0], port), OPS[op], size, RemoteBuffer.unpack(memory))
+        else:
+            answer = known[1]  # the first answer was lost
+        at = _ASK.size * self.SLOTS
+        self._mr.write(answer, offset=at)
+        # A mistake of the source's, such as an address that nobody can be at, ends nothing here.
+        with contextlib.suppress(Error), AH(self._pd, source) as ah:
+            self._qp.post_send(SendWR(sg=[self._mr.sge(at, _ANSWER.size)], ah=ah, send_flags=0))
+
+    def _welcome(self, who: Address, op: str, size: int, memory: RemoteBuffer) -> bytes:
+        full = _ANSWER.pack(_MAGIC, 0, 0, bytes(20))
+        if not self._make_room():
+            return full
+        try:
+            half = _Half(self._pd, self._cq, self._host, op, size, self._next)
+        except Error:
+            return full
+        try:
+            half.meet(who, memory)
+        except Error:
+            half.close()
+            return full
+        self._by_id[self._next] = who
+        self._next += 1
+        self._seen[who] = time.monotonic()
+        answer = _ANSWER.pack(_MAGIC, 1, half.qp.addr[1], half.mr.remote().pack())
+        self._clients[who] = half, answer
+        return answer
+
+    def _make_room(self) -> bool:
+        """Let go of the client that is silent longest, if there is no place for one more."""
+        if len(self._clients) < self.CLIENTS:
+            return True
+        who = min(self._seen, key=lambda one: self._seen[one])
+        if time.monotonic() - self._seen[who] < self.SILENT:
+            return False
+        self._drop(who)
+        return True
+
+    def _drop(self, who: Address) -> None:
+        half, _ = self._clients.pop(who)
+        del self._seen[who]
+        self._by_id = {i: other for i, other in self._by_id.items() if other != who}
+        half.close()
+
+    def close(self) -> None:
+        """Free everything."""
+        for who in list(self._clients):
+            self._drop(who)
+        self._parts.close()
