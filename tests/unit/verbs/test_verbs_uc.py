@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import socket
@@ -257,6 +258,22 @@ def test_a_segment_that_means_nothing_here_is_dropped_and_changes_nothing(
         (got,) = peer.received()
     assert (got.wr_id, got.byte_len) == (1, 4)
     assert peer.memory.read(4) == b"good"
+
+
+@pytest.mark.clause("DGRAM-UC-23")
+@pytest.mark.parametrize("policy", ["error", "message"])
+def test_who_breaks_a_rule_on_uc_is_not_told_and_nor_is_the_owner(rig: Rig, policy: str) -> None:
+    with contextlib.closing(Peer(rig, error_policy=policy)) as peer:
+        peer.recv(1)
+        for head in (DDPUntagged(opcode=Opcode.TERMINATE), DDPTagged(opcode=0, stag=1)):
+            peer.put(peer.datagram(bytes(head) + b"bad", first=True))
+        peer.put(*peer.message(b"good"))
+        assert peer.received()[0].byte_len == 4
+        peer.sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.sock.recv(100)
+        assert peer.qp.poll_errors() == []
+        assert peer.qp.qp_state == QPState.RTS
 
 
 @pytest.mark.parametrize("change", [{"mo": 101}, {"msn": 99}, {"opcode": Opcode.SEND_SE}])
