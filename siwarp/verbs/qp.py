@@ -56,6 +56,13 @@ class QP(Handle):
     ``to_rts(QPAttr(ah_attr=(host, port)))`` says who the peer is. RC: ``siwarp.cm``
     connects it.
 
+    RD: as UD, and each request names its peer by ``SendWR(ah=...)``: Send, Write (with immediate
+    data or recorded), Read and atomics, whole, once and in order for each peer. A Send or Write
+    completes when the peer has taken it, and before the receive of what the peer sent thereafter;
+    a Send that finds no receive waits for one. A peer that is gone fails its own requests alone,
+    with RETRY_EXC_ERR and WR_FLUSH_ERR, and ``WC.source`` says which peer it is. RD binds no memory
+    windows; those of type 1 that an RC or UC QP of the PD bound are open to its peers.
+
     Raises:
         Error: a capability above the device's, a CQ missing or of another device (EINVAL); the UD
             address is in use or not this machine's (EADDRINUSE, EADDRNOTAVAIL).

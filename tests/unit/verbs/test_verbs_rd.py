@@ -6,18 +6,25 @@ import errno
 
 import pytest
 from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.verbs_harness import Rig, nothing, pattern, poll, refused, until
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, pattern, poll, refused, until
 
 from siwarp.verbs import (
     AH,
     MR,
+    MW,
     PD,
     AccessFlag,
+    Error,
     ErrorOrigin,
     ErrorPolicy,
+    MWBind,
+    MWBindInfo,
+    MWType,
     QPAttr,
     QPState,
+    QPType,
     RecvWR,
+    RemoteBuffer,
     SendFlag,
     SendWR,
     WCOpcode,
@@ -449,3 +456,33 @@ def test_memory_that_was_sent_from_may_go_before_its_queue_pair(rig: Rig) -> Non
     b.recv()
     assert b.got()[0].byte_len == 19 and a.done()[0].ok
     assert b.into.read(19) == b"sent, and not taken"
+
+
+@pytest.mark.clause("DGRAM-RDV-16")
+def test_peers_reach_memory_through_windows_that_another_queue_pair_binds(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    region = rig.mr(128, ALL_ACCESS | AccessFlag.MW_BIND)
+    cq = rig.cq()
+    binder = rig.qp(cq, qp_type=QPType.UC)
+    binder.to_rts(QPAttr(ah_attr=("127.0.0.1", 9)))
+    window = MW(rig.pd, MWType.TYPE_1)
+    bind = MWBind(
+        MWBindInfo(region, region.addr, 64, ALL_ACCESS & ~AccessFlag.LOCAL_WRITE), wr_id=1
+    )
+    with pytest.raises(Error, match="windows are for the peers of RC and UC"):
+        b.qp.bind_mw(window, bind)
+    binder.bind_mw(window, bind)
+    assert poll(cq)[0].ok
+    there = RemoteBuffer(region.addr, 64, window.rkey)
+    a.out.view[:8] = (5).to_bytes(8, "little")
+    a.rdma(b, WROpcode.RDMA_WRITE, 8, 1, remote=there)
+    a.rdma(b, WROpcode.ATOMIC_FETCH_AND_ADD, 8, 2, offset=8, remote=there, compare_add=2)
+    a.rdma(b, WROpcode.RDMA_READ, 8, 3, offset=16, remote=there)
+    a.rdma(
+        b, WROpcode.RDMA_READ, 8, 4, offset=24, remote=RemoteBuffer(region.addr + 60, 8, there.rkey)
+    )
+    assert [w.status for w in a.done(4)] == [WCStatus.SUCCESS] * 3 + [WCStatus.REM_ACCESS_ERR]
+    assert [int.from_bytes(a.out.read(8, at), "little") for at in (8, 16)] == [5, 7]
+    window.close()
+    a.rdma(b, WROpcode.RDMA_READ, 8, 5, remote=there)
+    assert a.done()[0].status == WCStatus.REM_ACCESS_ERR
