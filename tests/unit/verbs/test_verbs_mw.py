@@ -541,7 +541,7 @@ def test_any_low_octet_makes_a_key_of_type_2(ends: tuple[End, End]) -> None:
 
 @pytest.mark.parametrize("why", ["never", "type 1", "region", "other queue pair", "twice"])
 def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(two: Wire, why: str) -> None:
-    _, b = opened(two)
+    _a, b = opened(two)
     mr = region(b)
     mws = []
     rkey = mr.rkey if why == "region" else 0x12345678
@@ -549,7 +549,7 @@ def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(two: Wire, why: st
         mw, remote = bound(b, mr, MWType.TYPE_1)
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
-        _, d = opened(two)
+        _c, d = opened(two)  # beside the first, whose end nobody must collect
         mw, remote = bound(d, mr)
         mws, rkey = [mw], remote.rkey
     elif why == "twice":
