@@ -56,6 +56,12 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 	return next_slot(stream, stream->ord);
 }
 
+/* Pairs with the load in siw_rdmap_read_oldest: from here on a response is expected. */
+static void publish(struct siw_rdmap_stream *stream)
+{
+	atomic_store_explicit(&stream->issued, siw_rdmap_reads(stream) + 1, memory_order_release);
+}
+
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 uint8_t opcode, uint32_t length)
 {
@@ -71,18 +77,20 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	int r;
 
 	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
-	r = siw_ddp_tx(stream->ddp, &msg, &err);
-	if (r < 0) {
-		free_sink(stream, read);
-		return r;
-	}
 	/*
-	 * Pairs with the load in siw_rdmap_read_oldest. Early enough: the request leaves with a
-	 * later flush, so no response is here before.
+	 * A reliable datagram leaves at once, and its answer may be here before this thread goes on. What
+	 * fails there is the peer, with everything that it was asked: nothing is taken back.
 	 */
-	atomic_store_explicit(&stream->issued, siw_rdmap_reads(stream) + 1, memory_order_release);
-	if (siw_rdmap_is_rd(stream))
+	if (siw_rdmap_is_rd(stream)) {
+		publish(stream);
 		siw_ddp_rd_expect(stream->ddp, true);
+		return siw_ddp_tx(stream->ddp, &msg, &err);
+	}
+	r = siw_ddp_tx(stream->ddp, &msg, &err);
+	if (r < 0)
+		free_sink(stream, read);
+	else /* early enough: over TCP the request leaves with a later flush */
+		publish(stream);
 	return r;
 }
 

@@ -59,10 +59,15 @@ static void run_and_mark(struct siw_qp *qp, struct siw_rdmap_stream *stream)
 static void on_read_done(struct siw_qp *qp, struct siw_rdmap_stream *stream, uint64_t cookie,
 			 int status)
 {
+	struct siw_wqe *wqe = siw_verbs_wqe(qp, (uint32_t)cookie);
+
 	siw_lock(&qp->send_lock);
-	siw_verbs_wqe(qp, (uint32_t)cookie)->state = SIW_WQE_DONE;
-	siw_verbs_wqe(qp, (uint32_t)cookie)->status = (uint8_t)status;
-	siw_verbs_rd_flow(stream)->reads_out--;
+	/* A peer that is over may have answered what did not get out to it any more. */
+	if (wqe->state == SIW_WQE_BEGUN) {
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = (uint8_t)status;
+		siw_verbs_rd_flow(stream)->reads_out--;
+	}
 	siw_unlock(&qp->send_lock);
 	run_and_mark(qp, stream);
 }
