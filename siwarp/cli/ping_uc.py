@@ -57,52 +57,71 @@ _ASK = struct.Struct("!8sBxHQ20s24x")
 #: 1 and the port of the server's queue pair, then its memory; or 0.
 _ANSWER = struct.Struct("!8sBxH20s")
 _MEET_ID = 1 << 40
-_RECVS = 4
+#: Where a message may lie: the next one does not come to where the last one is being read.
+_PLACES = 4
 
 
 class _Half:
-    """One UC queue pair with its memory: ``size`` octets to send, then what the peer sends."""
+    """One UC queue pair with its memory: ``size`` octets to send, then places for what comes."""
 
-    def __init__(self, pd: PD, cq: CQ, host: str, op: str, size: int, wr_id: int) -> None:
-        self.op, self.size, self._wr_id = op, size, wr_id
+    def __init__(self, pd: PD, cq: CQ, host: str, op: str, size: int, ident: int) -> None:
+        self.op, self.size, self._id = op, size, ident
         self._parts = contextlib.ExitStack()
         part = self._parts.enter_context
         try:
             access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
-            self.mr = part(MR(pd, 2 * size, access))
-            cap = QPCap(max_send_wr=16, max_recv_wr=2 * _RECVS)
+            self.mr = part(MR(pd, (1 + _PLACES) * size, access))
+            cap = QPCap(max_send_wr=16, max_recv_wr=2 * _PLACES)
             self.qp = part(QP(pd, QPInitAttr(QPType.UC, scq=cq, cap=cap, addr=(host, 0))))
             self.qp.to_init()
-            for _ in range(_RECVS):
-                self.recv()
+            for place in range(_PLACES):
+                self.recv(place)
         except BaseException:
             self._parts.close()
             raise
 
-    def recv(self) -> None:
-        """Post a receive: all into the same place, since one ping is under way at a time."""
-        sg = [self.mr.sge(self.size, self.size)] if self.op == "send" else []
-        self.qp.post_recv(RecvWR(self._wr_id, sg=sg))
+    def recv(self, place: int) -> None:
+        """Post a receive: each has a place of its own, and is posted again when that was read."""
+        sg = [self.mr.sge((1 + place) * self.size, self.size)] if self.op == "send" else []
+        self.qp.post_recv(RecvWR(self._id * _PLACES + place, sg=sg))
 
     def meet(self, peer: Address, memory: RemoteBuffer) -> None:
-        """Say who the peer is."""
+        """Say who the peer is.
+
+        Raises:
+            ValueError: its memory is too small to be written to.
+
+        """
         self.qp.to_rts(QPAttr(ah_attr=peer))
         write = self.op == "write"
-        self._wr = SendWR(
-            self._wr_id,
-            WROpcode.RDMA_WRITE_WITH_IMM if write else WROpcode.SEND,
-            sg=[self.mr.sge(0, self.size)],
-            remote=memory.part(self.size, self.size) if write else None,
-        )
+        self._wrs = [
+            SendWR(
+                self._id * _PLACES,
+                WROpcode.RDMA_WRITE_WITH_IMM if write else WROpcode.SEND,
+                sg=[self.mr.sge(0, self.size)],
+                remote=memory.part((1 + place) * self.size, self.size) if write else None,
+                imm_data=place if write else 0,
+            )
+            for place in range(_PLACES)
+        ]
 
-    def send(self) -> None:
-        """Send, or write, what is in the first half of the memory."""
-        self.qp.post_send(self._wr)
+    def send(self, place: int) -> None:
+        """Send, or write to that place, what is in the first part of the memory."""
+        self.qp.post_send(self._wrs[place % _PLACES])
 
-    def back(self) -> None:
+    def place(self, wc: WC) -> int:
+        """Return where a message came to: immediate data tell it of a Write."""
+        return (wc.imm_data if self.op == "write" else wc.wr_id) % _PLACES
+
+    def came(self, wc: WC) -> memoryview:
+        """Return the octets of the place that a message came to."""
+        at = (1 + self.place(wc)) * self.size
+        return self.mr.view[at : at + self.size]
+
+    def back(self, wc: WC) -> None:
         """Send what came."""
-        self.mr.view[: self.size] = self.mr.view[self.size :]
-        self.send()
+        self.mr.view[: self.size] = self.came(wc)
+        self.send(self.place(wc))
 
     def close(self) -> None:
         self._parts.close()
@@ -190,15 +209,16 @@ class UCPinger:
         tag = number(count, size)
         view = half.mr.view
         view[: len(tag)] = tag
-        half.send()
+        half.send(count)
         end = time.monotonic() + self._wait
         while (left := end - time.monotonic()) > 0:
             wc = self._completion(left)
             if wc is None:
                 return None
-            same = view[size:] == view[:size]
-            late = view[size : size + len(tag)] != tag
-            half.recv()
+            back = half.came(wc)
+            same = back == view[:size]
+            late = back[: len(tag)] != tag
+            half.recv(wc.wr_id % _PLACES)
             if same or not late:
                 return bool(same) and wc.byte_len == size
             # else it answers an earlier ping, which counts as lost
@@ -273,14 +293,14 @@ class UCServer:
                 self._meet(wc.source, self._mr.read(_ASK.size, (wc.wr_id & 0xFF) * _ASK.size))
             self._recv(wc.wr_id & 0xFF)
             return
-        who = self._by_id.get(wc.wr_id)
+        who = self._by_id.get(wc.wr_id // _PLACES)
         if who is None or not is_message(wc):
             return
         half = self._clients[who][0]
         self._seen[who] = time.monotonic()
         if wc.ok and wc.byte_len == half.size:
-            half.back()
-        half.recv()
+            half.back(wc)
+        half.recv(wc.wr_id % _PLACES)
 
     def _meet(self, source: Address, asked: bytes) -> None:
         magic, op, port, size, memory = _ASK.unpack(asked)
@@ -309,7 +329,7 @@ class UCServer:
             return full
         try:
             half.meet(who, memory)
-        except Error:
+        except (Error, ValueError):
             half.close()
             return full
         self._by_id[self._next] = who

@@ -150,6 +150,17 @@ def test_several_clients_are_served_at_once(qp: str) -> None:
             assert run.result()["received"] == 200
 
 
+def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> None:
+    ask = struct.pack("!8sBxHQ20s24x", b"siwucpg1", 1, 4791, 64, bytes(20))
+    with server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.settimeout(10)
+            s.sendto(bytes(UDDatagram(segment=DDPDatagram() / Raw(ask))), ("127.0.0.1", port))
+            assert b"siwucpg1" + bytes(4) in s.recv(100)  # it has no place for that
+        done = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write")
+        assert done["received"] == 3
+
+
 @pytest.mark.clause("DGRAM-ERR-15")
 def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
     with server("--addr", "127.0.0.1") as (port, _):
