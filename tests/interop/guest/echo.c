@@ -25,16 +25,23 @@
 #define DEPTH	4
 #define IRD	8
 
-static char *memory, *outgoing, *incoming;
+static char *memory, *outgoings, *incoming;
 
 struct advertisement {
 	uint64_t addr;
 	uint32_t rkey, size;
 } __attribute__((packed));
 
-/* Returns the reply's length, with *reply set to where it lies, or -1 for an unknown command. */
+/*
+ * Returns the reply's length, with *reply set to where it lies, or -1 for an unknown command.
+ *
+ * Each reply has another place than the last ones: siw answers a Read of nothing with octets of what it
+ * sent last, from where they lie, and its CRC is wrong if they change meanwhile.
+ */
 static int answer(struct ibv_mr *memory_mr, const char *message, uint32_t length, char **reply)
 {
+	static unsigned int turn;
+	char *outgoing = outgoings + (size_t)(turn++ % DEPTH) * MESSAGE;
 	struct advertisement adv;
 	uint32_t wanted;
 
@@ -72,7 +79,7 @@ static void serve(struct rdma_cm_id *id)
 	memory_mr = ibv_reg_mr(id->pd, memory, MEMORY,
 			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				       IBV_ACCESS_REMOTE_READ);
-	out_mr = rdma_reg_msgs(id, outgoing, MESSAGE);
+	out_mr = rdma_reg_msgs(id, outgoings, (size_t)MESSAGE * DEPTH);
 	in_mr = rdma_reg_msgs(id, incoming, (size_t)MESSAGE * DEPTH);
 	if (!memory_mr || !out_mr || !in_mr) {
 		perror("register");
@@ -128,9 +135,9 @@ int main(int argc, char **argv)
 
 	setlinebuf(stdout);
 	memory = calloc(1, MEMORY);
-	outgoing = calloc(1, MESSAGE);
+	outgoings = calloc(DEPTH, MESSAGE);
 	incoming = calloc(DEPTH, MESSAGE);
-	if (argc != 2 || !memory || !outgoing || !incoming) {
+	if (argc != 2 || !memory || !outgoings || !incoming) {
 		fprintf(stderr, "usage: interop-echo PORT\n");
 		return 1;
 	}
