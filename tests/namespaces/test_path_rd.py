@@ -39,6 +39,11 @@ def deliver(a: End, b: End, sizes: list[int]) -> None:
     assert a.answer() == ["SUCCESS"] * len(sizes)
 
 
+def behind(a: End, b: End) -> None:
+    """Send nothing: gives what both ends do with the memory before and behind it an order."""
+    deliver(a, b, [0])
+
+
 def packets_of(path: Path3, a: End, b: End) -> float:
     """Return the mean length of the packets of a large message on the middle link."""
     n, octets = path.crossed()
@@ -64,13 +69,19 @@ def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
     path.middle(1280, routers_tell=False)
     deliver(a, b, [100_000, 64, 5000])
     assert a.do("count", "rd_mtu_lowered") == [0]  # no segment was in one that did not pass
+    behind(a, b)
     assert a.do("send", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
+    behind(a, b)
     assert b.do("memory", 299_999, 2) == [300_000 % 251, 0]
     b.do("fill", 0x5A, 200_000)
+    behind(a, b)
     assert a.do("send", [200_000], WAIT, "RDMA_READ") == ["SUCCESS"]
     assert a.do("sent", 199_999, 1) == [0x5A]
+    behind(a, b)
     b.do("fill", 0, 8)
+    behind(a, b)
     assert a.do("send", [8], WAIT, "ATOMIC_FETCH_AND_ADD") == ["SUCCESS"]
+    behind(a, b)
     assert b.do("memory", 0, 1) == [1]
 
 

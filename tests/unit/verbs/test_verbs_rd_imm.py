@@ -106,14 +106,15 @@ def test_all_kinds_of_requests_of_several_peers_stay_in_their_order(rig: Rig) ->
     target.qp.post_recv([RecvWR(i, sg=[target.into.sge(1 << 19, 4096)]) for i in range(60)])
     kinds = [(SEND, 10), (WRITE_IMM, 200_000), (READ, 30), (WRITE_IMM, 0), (SEND_IMM, 20)]
     for turn in range(4):
-        for k, peer in enumerate(peers):
+        for peer in peers:
             for i, (opcode, length) in enumerate(kinds):
-                at = {"offset": 4096 * k} if opcode != WRITE_IMM else {}
+                # Nothing of the three is written, here, while it is read, or the other way round.
+                at = {SEND: 1 << 18, SEND_IMM: 1 << 18, READ: 1 << 19}.get(opcode, 0) + 64 * turn
                 if opcode in (SEND, SEND_IMM):
                     more = {} if opcode == SEND else {"imm_data": turn}
-                    peer.send(target, bytes(length), 5 * turn + i, opcode=opcode, **at, **more)
+                    peer.send(target, bytes(length), 5 * turn + i, opcode=opcode, offset=at, **more)
                 elif opcode == READ:
-                    peer.rdma(target, opcode, length, 5 * turn + i, **at)
+                    peer.rdma(target, opcode, length, 5 * turn + i, offset=at)
                 else:
                     write_imm(peer, target, length, 5 * turn + i, imm=turn)
     got = target.got(48)
