@@ -34,14 +34,20 @@ class Watcher:
     def __init__(self, ns: Namespace) -> None:
         self.ns = ns
         self.process = ns.python(WATCHER, ns.v4)
+        self._read = b""  # beyond the last line
         assert self.line() == "open"
 
     def line(self) -> object:
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], LIMIT)
-        assert ready, f"nothing told within {LIMIT} s"
-        text = self.process.stdout.readline()
-        assert text, self.process.communicate(timeout=LIMIT)[1]
+        fd = self.process.stdout.fileno()
+        # Not by the file's own buffer: two lines may come at once, and select sees no buffer.
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([fd], [], [], LIMIT)
+            assert ready, f"nothing told within {LIMIT} s"
+            more = os.read(fd, 4096)
+            assert more, self.process.communicate(timeout=LIMIT)[1]
+            self._read += more
+        text, _, self._read = self._read.partition(b"\n")
         return json.loads(text)
 
     def until(self, kind: str) -> tuple[bool, list[str]]:
