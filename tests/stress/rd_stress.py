@@ -37,6 +37,8 @@ from siwarp.verbs import (
 
 PLAN = "loss=10%,dup=5%,reorder=10%,corrupt=0.1%"
 DEPTH, ROOM = 256, 512
+#: Seconds without a message, after which none is still to be polled.
+LULL_S = 0.2
 HEAD = struct.Struct("<QII")  # number, octets behind it, CRC32 of these
 
 
@@ -125,8 +127,8 @@ class End:
                 self.adding = True
                 self.qp.post_send(self.add)
 
-    def poll(self) -> None:
-        """Take what has completed."""
+    def poll(self) -> int:
+        """Take what has completed: how many messages came."""
         for wc in self.scq.poll(64):
             assert wc.ok, wc
             if wc.opcode == WCOpcode.SEND:
@@ -135,11 +137,13 @@ class End:
             else:
                 self.adding = False
                 self.adds += 1
-        for wc in self.rcq.poll(64):
+        came = self.rcq.poll(64)
+        for wc in came:
             assert wc.ok, wc
             at = wc.wr_id * ROOM
             self.found.take(bytes(self.into.view[at : at + wc.byte_len]))
             self.qp.post_recv(self.recvs[wc.wr_id])
+        return len(came)
 
     def over(self) -> bool:
         """Whether all of its messages are with the peer."""
@@ -167,6 +171,11 @@ def main(argv: list[str] | None = None) -> int:
                 end.poll()
             if time.monotonic() - started > args.limit:
                 break
+        # The last ones are with the peer, and lie in its completion queue.
+        quiet = time.monotonic() + LULL_S
+        while time.monotonic() < quiet:
+            if sum(end.poll() for end in ends):
+                quiet = time.monotonic() + LULL_S
     found = [end.found for end in ends]
     counts = [ends[1].count, ends[0].count]
     for f, count in zip(found, counts, strict=True):
