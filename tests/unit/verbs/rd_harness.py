@@ -104,8 +104,12 @@ class Peer:
         invalidate: int = 0,
         imm_data: int = 0,
     ) -> None:
-        """Send ``data``, which lies at ``offset`` of ``out`` until it is complete."""
-        self.out.view[offset : offset + len(data)] = data
+        """Send ``data``, which lies at ``offset`` of ``out`` until it is complete.
+
+        What lies there already is left alone: it may be on its way, out of this very memory.
+        """
+        if self.out.view[offset : offset + len(data)] != data:
+            self.out.view[offset : offset + len(data)] = data
         self.qp.post_send(
             SendWR(
                 wr_id,

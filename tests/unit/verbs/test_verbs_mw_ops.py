@@ -337,7 +337,7 @@ def test_what_a_window_does_not_grant_to_rd_is_refused_alone(
     a.out.view[:8] = b"whatever"
     b.recv(7)
     a.rdma(b, opcode, 8, 3, remote=remote)
-    a.send(b, b"behind", 4)
+    a.send(b, b"behind", 4, offset=8)
     done = {wc.wr_id: wc.status for wc in a.done(2)}
     assert done[4] == WCStatus.SUCCESS and b.got()[0].ok
     found: list[ErrorReport] = until(b.qp.errors)

@@ -115,11 +115,11 @@ def test_twenty_mebibytes_go_each_way_in_one_message(wire: Wire) -> None:
 def test_both_ends_send_at_once(ends: tuple[End, End]) -> None:
     size = 512 << 10
     for end in ends:
+        end.mem.write(pattern(size))
         for i in range(4):
             end.recv(wr_id=i, offset=1 << 20, length=size)
     for i in range(4):
         for end in ends:
-            end.mem.write(pattern(1000, i))
             end.post(SEND, i, length=size)
     got: dict[End, list[int]] = {end: [] for end in ends}
 
@@ -207,9 +207,10 @@ def test_completions_come_in_the_order_of_posting_also_around_reads(ends: tuple[
         b.recv(wr_id=i, offset=1 << 20, length=4096)
     wrs = []
     for i, opcode in enumerate(kinds):
-        size = 60000 if opcode == READ else 40
-        remote = None if opcode == SEND else b.mem.remote(0, size)
-        wrs.append(SendWR(i, opcode, sg=[a.mem.sge(0, size)], remote=remote))
+        # What is read is not written at the same time, and what is sent is not read into.
+        at, size = (1 << 17, 60000) if opcode == READ else (0, 40)
+        remote = None if opcode == SEND else b.mem.remote(at, size)
+        wrs.append(SendWR(i, opcode, sg=[a.mem.sge(at, size)], remote=remote))
     a.qp.post_send(wrs)
     done = poll(a.scq, len(kinds))
     assert [w.wr_id for w in done] == list(range(len(kinds)))

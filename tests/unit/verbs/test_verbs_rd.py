@@ -94,7 +94,7 @@ def test_a_message_without_a_receive_waits_and_holds_up_no_other_peer(rig: Rig) 
     for i in range(4):
         a.send(slow, b"wait", i)
     quick.recv()
-    a.send(quick, b"go", 9)
+    a.send(quick, b"go", 9, offset=8)
     assert [w.wr_id for w in a.done()] == [9]
     assert quick.got()[0].byte_len == 2
     for i in range(4):
@@ -108,7 +108,7 @@ def test_slots_come_back_although_the_oldest_request_is_stuck(rig: Rig) -> None:
     a.send(stuck, b"stuck", 1)
     for i in range(40):
         quick.recv()
-        a.send(quick, bytes([i]), 100 + i)
+        a.send(quick, bytes([i]), 100 + i, offset=8)
         assert a.done()[0].wr_id == 100 + i
         assert quick.got()[0].ok
     stuck.recv()
@@ -293,7 +293,7 @@ def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(ri
         b.recv(1, 64)
         b.recv(2, 64, 128)
         a.send(b, pattern(size), 1)
-        a.send(b, b"fits", 2)
+        a.send(b, b"fits", 2, offset=size)
         got = b.got(2)
         assert [(w.wr_id, w.status) for w in got] == [
             (1, WCStatus.LOC_LEN_ERR),
@@ -373,7 +373,7 @@ def test_to_err_flushes_everything_and_the_peer_is_told(rig: Rig) -> None:
     assert {w.status for w in sent} == {WCStatus.WR_FLUSH_ERR}
     assert {w.source for w in sent} == {b.qp.addr, c.qp.addr}
     assert a.got()[0].status == WCStatus.WR_FLUSH_ERR
-    a.send(b, b"late", 7)
+    a.send(b, b"late", 7, offset=8)
     assert a.done()[0].status == WCStatus.WR_FLUSH_ERR
     b.send(a, b"nobody", 1)
     assert not b.done()[0].ok
@@ -441,7 +441,7 @@ def test_a_request_completes_before_the_receive_of_what_answers_it(rig: Rig, siz
         a.recv(1000 + i)
         b.recv(1)
         a.rdma(b, WROpcode.RDMA_WRITE, size, 10 + i)
-        a.send(b, pattern(size, i), 100 + i)
+        a.send(b, pattern(size, i), 100 + i, offset=size)
         assert b.got()[0].ok
         b.send(a, b"answer", i)
         assert [w.wr_id for w in poll(both, 3)] == [10 + i, 100 + i, 1000 + i]

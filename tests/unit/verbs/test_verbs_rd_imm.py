@@ -158,7 +158,7 @@ def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Ri
 def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     write_imm(a, b, 10, 1)
-    a.send(b, b"x", 2, opcode=SEND_IMM, imm_data=1)
+    a.send(b, b"x", 2, offset=64, opcode=SEND_IMM, imm_data=1)
     nothing(a.scq)
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
     flushed = WCStatus.WR_FLUSH_ERR

@@ -102,7 +102,7 @@ def test_they_keep_their_order_with_all_else_of_their_peer(rig: Rig) -> None:
     for turn in range(4):
         for peer in peers:
             peer.rdma(target, RECORD, 100_000, 10 * turn)
-            peer.send(target, bytes([turn]), 10 * turn + 1)
+            peer.send(target, bytes([turn]), 10 * turn + 1, offset=100_000 + turn)
     got = target.got(24)
     for peer in peers:
         mine = [w for w in got if w.source == peer.qp.addr]
@@ -177,7 +177,7 @@ def test_one_that_is_refused_is_not_told_of_and_changes_nothing(
     a.out.view[:size] = pattern(size)
     a.rdma(b, RECORD, size, 1, remote=to)
     b.recv(5, 8)
-    a.send(b, b"behind", 2)
+    a.send(b, b"behind", 2, offset=size)
     assert b.got()[0].wr_id == 5
     first, second = a.done(2)
     assert (first.wr_id, second.wr_id, second.ok) == (1, 2, True)

@@ -50,7 +50,7 @@ def test_a_ud_queue_in_sqd_holds_what_is_posted_and_sends_it_afterwards(pair: Pa
         pair.recv(wr_id=i)
     pair.send(b"before", wr_id=1)
     pair.a.modify(QPAttr(qp_state=SQD))
-    pair.send(b"later", wr_id=2)
+    pair.send(b"befor", wr_id=2)
     pair.a.post_send([SendWR(i, sg=[pair.out.sge(0, 5)], ah=pair.to_b) for i in (3, 4)])
     assert poll(pair.scq)[0].wr_id == 1
     assert poll(pair.rcq)[0].byte_len == 6
