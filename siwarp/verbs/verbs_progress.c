@@ -17,6 +17,7 @@
 #define TICK_NS		5000000ull
 #define LONGEST_TICK_NS (64 * TICK_NS)
 #define NAPS_TO_PARK	100 /* naps beside a sleeping waiter until the thread sleeps for long */
+#define SHORT_NAPS	3   /* an eighth, a quarter and a half of nap_us */
 #define PARK_US		250000
 
 /* ---- what was posted and did not fit --------------------------------------------------------- */
@@ -319,12 +320,22 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void nap(struct siw_context *ctx, unsigned int naps)
+/*
+ * The first naps after this thread has served the device are shorter, since a program that polls for a
+ * moment and computes again is not worth a long one.
+ */
+static int64_t nap_us(unsigned int naps)
+{
+	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
+}
+
+/* The naps so far, and how many of them passed beside a sleeping waiter without a poll. */
+static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
 	static const struct siw_rdmap_waitset nothing;
-	int64_t us = siw_settings()->nap_us;
+	int64_t us = nap_us(naps);
 
-	if (naps > NAPS_TO_PARK && atomic_load(&ctx->waiters)) {
+	if (waits > NAPS_TO_PARK && atomic_load(&ctx->waiters)) {
 		/* The waiter sleeps on the sockets; it says when it stops. */
 		atomic_store(&ctx->parked, true);
 		if (atomic_load(&ctx->waiters))
@@ -377,19 +388,20 @@ static void *run(void *arg)
 	struct siw_context *ctx = arg;
 	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 	uint64_t spin_ns = (uint64_t)siw_settings()->spin_us * 1000, awake_until = 0;
-	unsigned int naps = 0;
+	unsigned int naps = 0, waits = 0;
 
 	while (!atomic_load(&ctx->stop)) {
 		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 		int moved;
 
 		if (polls != seen || atomic_load(&ctx->waiters)) {
-			naps = polls == seen ? naps + 1 : 0;
+			waits = polls == seen ? waits + 1 : 0;
 			seen = polls;
 			step_aside(ctx);
-			nap(ctx, naps);
+			nap(ctx, naps++, waits);
 			continue;
 		}
+		naps = 0;
 		siw_lock(&ctx->progress);
 		moved = siw_verbs_pass(ctx);
 		siw_unlock(&ctx->progress);
