@@ -1,0 +1,18 @@
+"""RDMAP over reliable datagrams, where what is asked for leaves in the call that asks."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.clause("DGRAM-RDV-3")
+def test_an_answer_that_comes_before_the_call_that_asked_returns_is_expected(
+    build_dir: Path,
+) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-early"], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")
