@@ -11,9 +11,10 @@
         await conn.send(b"hello")
         print(await conn.recv())
 
-``connect``, ``listen`` and ``open_ud`` are the short way; ``completions``, ``wait`` and
-``cm_event`` await what happens to objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are those
-of the blocking interface, and deadlines are asyncio's (``asyncio.timeout``, ``asyncio.wait_for``).
+``connect``, ``listen``, ``open_ud`` and ``open_rd`` are the short way; ``completions``, ``wait``
+and ``cm_event`` await what happens to objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are
+those of the blocking interface, and deadlines are asyncio's (``asyncio.timeout``,
+``asyncio.wait_for``).
 
 All that one event loop does over one device shares one open device: two descriptors in the loop,
 one thread of the library. A connection has its socket and nothing else. The device closes with
@@ -32,6 +33,7 @@ What cancelling does:
 
 from siwarp.aio.conn import Connection, connect
 from siwarp.aio.listener import Listener, Request, listen
+from siwarp.aio.rd import RDEndpoint, open_rd
 from siwarp.aio.ud import Datagram, UDEndpoint, open_ud
 from siwarp.aio.wait import cm_event, completions, wait
 
@@ -39,12 +41,14 @@ __all__ = [
     "Connection",
     "Datagram",
     "Listener",
+    "RDEndpoint",
     "Request",
     "UDEndpoint",
     "cm_event",
     "completions",
     "connect",
     "listen",
+    "open_rd",
     "open_ud",
     "wait",
 ]

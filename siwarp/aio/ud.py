@@ -46,26 +46,36 @@ TRIES = 16
 DESTINATIONS = 1024
 
 
-class Datagram(NamedTuple):
-    """A message that came, and from whom: (ip, port)."""
-
+class _Message(NamedTuple):
     data: bytes
     source: Address
 
 
-class UDEndpoint(User):
-    """A UD queue pair with memory around it; made by ``open_ud``.
+class Datagram(_Message):
+    """A message that came, and from whom: (ip, port)."""
 
-    A message that finds no receive posted is dropped, as UD has it: ``recv_depth`` of them wait for
-    ``recv``. One longer than ``recv_size`` is dropped, too.
-    """
+    #: The number of the queue pair that sent it: of several on one socket, which to answer.
+    qpn: int = 0
+
+
+class Endpoint(User):
+    """A queue pair of UD or RD with memory around it."""
+
+    _type: QPType
 
     def __init__(
-        self, source: Source, address: Address, qkey: int, recv_size: int, recv_depth: int
+        self,
+        source: Source,
+        address: Address,
+        qkey: int,
+        recv_size: int,
+        recv_depth: int,
+        peer_timeout: float = 0.0,
     ) -> None:
         """Bind; takes over one use of the source."""
         self._source = source
         self._closed = False
+        self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
         self._inbox = Inbox()
         self._gate = Gate(SENDS)
@@ -87,12 +97,13 @@ class UDEndpoint(User):
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=depth)
         init = QPInitAttr(
-            QPType.UD,
+            self._type,
             scq=self._sq.cq,
             rcq=self._rq.cq,
             cap=cap,
             addr=address,
             error_policy=ErrorPolicy.MESSAGE,
+            peer_timeout=self._peer_timeout,
         )
         self.qp = QP(self.pd, init)
         self._address = self.qp.addr
@@ -110,30 +121,7 @@ class UDEndpoint(User):
         """Where it is bound: the port that was taken if 0 was asked for."""
         return self._address
 
-    async def send(self, data: Any, to: Address) -> None:
-        """Send one message to (host, port); returns when UDP has taken it.
-
-        The host is numeric; of several queue pairs on a socket the first one gets it. Cancelling
-        leaves the message sent or not sent.
-
-        Raises:
-            LimitError: it is longer than a datagram.
-            Error: the network refuses it (no route).
-
-        """
-        self._alive()
-        with memoryview(data) as whole, whole.cast("B") as octets:
-            if len(octets) > SEND_SIZE:
-                raise LimitError(errno.EMSGSIZE, f"{len(octets)} octets do not fit a datagram")
-            handle = self._handle(to)
-            for _ in range(TRIES):
-                wc = await self._post(octets, handle)
-                # Another one's message was refused, and this one was flushed behind it, unsent.
-                if wc.status != WCStatus.WR_FLUSH_ERR:
-                    break
-        wc.check()
-
-    async def _post(self, octets: memoryview, handle: AH) -> WC:
+    async def _post(self, octets: memoryview, handle: AH, qpn: int) -> WC:
         await self._gate.enter()
         slot = self._slots.pop()
         done = self._sent[slot] = self._source.loop.create_future()
@@ -143,7 +131,7 @@ class UDEndpoint(User):
             at = slot * SEND_SIZE
             self._staging.write(octets, offset=at)
             sg = [self._staging.sge(at, len(octets))]
-            self.qp.post_send(SendWR(self._sq_key | slot, sg=sg, ah=handle))
+            self.qp.post_send(SendWR(self._sq_key | slot, sg=sg, ah=handle, remote_qpn=qpn))
         except BaseException:
             self._forget(slot)
             raise
@@ -199,7 +187,9 @@ class UDEndpoint(User):
         slot, wc = await self._inbox.get()
         data = self._memory.read(wc.byte_len, slot * self._recv_size)
         self.qp.post_recv(self._recvs[slot])
-        return Datagram(data, wc.source)
+        datagram = Datagram(data, wc.source)
+        datagram.qpn = wc.src_qp
+        return datagram
 
     def __aiter__(self) -> AsyncIterator[Datagram]:
         return self._messages()
@@ -240,8 +230,42 @@ class UDEndpoint(User):
 
     def __repr__(self) -> str:
         if self._closed:
-            return "<aio.UDEndpoint closed>"
-        return "<aio.UDEndpoint at {} port {}>".format(*self._address)
+            return f"<aio.{type(self).__name__} closed>"
+        return "<aio.{} at {} port {}>".format(type(self).__name__, *self._address)
+
+
+class UDEndpoint(Endpoint):
+    """A UD queue pair with memory around it; made by ``open_ud``.
+
+    A message that finds no receive posted is dropped, as UD has it: ``recv_depth`` of them wait for
+    ``recv``. One longer than ``recv_size`` is dropped, too.
+    """
+
+    _type = QPType.UD
+
+    async def send(self, data: Any, to: Address, *, qpn: int = 0) -> None:
+        """Send one message to (host, port); returns when UD has taken it.
+
+        The host is numeric. Of several queue pairs on a socket the first one gets it, or the one
+        with this number: ``send(data, d.source, qpn=d.qpn)`` answers who sent ``d``. Cancelling
+        leaves the message sent or not sent.
+
+        Raises:
+            LimitError: it is longer than a datagram.
+            Error: the network refuses it (no route).
+
+        """
+        self._alive()
+        with memoryview(data) as whole, whole.cast("B") as octets:
+            if len(octets) > SEND_SIZE:
+                raise LimitError(errno.EMSGSIZE, f"{len(octets)} octets do not fit a datagram")
+            handle = self._handle(to)
+            for _ in range(TRIES):
+                wc = await self._post(octets, handle, qpn)
+                # Another one's message was refused, and this one was flushed behind it, unsent.
+                if wc.status != WCStatus.WR_FLUSH_ERR:
+                    break
+        wc.check()
 
 
 def open_ud(

@@ -7,10 +7,11 @@ import socket
 
 import pytest
 from scapy.packet import Raw
-from unit.aio.aio_harness import gone, run
+from unit.aio.aio_harness import gone, run, until
 
 from siwarp import Error, LimitError, StateError, aio
 from siwarp.inspect import DDPDatagram, UDDatagram
+from siwarp.verbs import AH, CQ, MR, QP, WC, QPAttr, QPInitAttr, QPType, RecvWR, SendWR
 
 
 def test_messages_tell_whom_to_answer() -> None:
@@ -53,6 +54,32 @@ def test_a_cancelled_recv_loses_no_message_and_one_too_long_is_dropped() -> None
                 await gone(receiving)
                 got = await a.recv() if receiving.cancelled() else receiving.result()
                 assert got.data == b"%d" % i
+
+    run(main)
+
+
+def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() -> None:
+    async def main() -> None:
+        async with aio.open_ud() as server, aio.open_ud() as first:
+            cq = CQ(first.pd.context, 16)
+            init = QPInitAttr(QPType.UD, scq=cq, share=first.qp)
+            second = QP(first.pd, init)
+            second.to_rts(QPAttr(qkey=0))
+            memory = MR(first.pd, 64)
+            second.post_recv(RecvWR(7, sg=[memory.sge()]))
+            second.post_send(SendWR(1, ah=AH(first.pd, server.address)))
+            asked = await server.recv()
+            assert (asked.source, asked.qpn) == (first.address, second.qp_num)
+            assert asked.qpn >> 16 == 1
+            await server.send(b"for whom it is", asked.source, qpn=asked.qpn)
+            got: list[WC] = []
+            await until(lambda: got.extend(cq.poll(2)) or len(got) == 2)
+            (wc,) = (wc for wc in got if wc.wr_id == 7)
+            assert memory.read(wc.byte_len) == b"for whom it is"
+            # Without the number it is for the first of them.
+            await server.send(b"for the first", asked.source)
+            assert (await first.recv()).data == b"for the first"
+            second.close()
 
     run(main)
 

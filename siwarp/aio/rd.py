@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""RD: messages to and from anybody, whole, once and in order for each peer, awaited."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from siwarp.aio.conn import Opening
+from siwarp.aio.source import Source
+from siwarp.aio.ud import SEND_SIZE, Endpoint
+from siwarp.verbs import Address, LimitError, PeerGone, QPType, WCStatus
+
+__all__ = ["RDEndpoint", "open_rd"]
+
+#: Octets of one posted receive, and how many are posted.
+RECV_SIZE = 64 * 1024
+RECV_DEPTH = 32
+
+#: What becomes of a message whose peer is gone, or lives anew.
+_LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
+
+
+class RDEndpoint(Endpoint):
+    """An RD queue pair with memory around it; made by ``open_rd``.
+
+    It talks to any number of peers that do so, too, and nothing is set up with them. ``recv_depth``
+    messages of all peers wait for ``recv``; further ones wait at their senders, and nothing is
+    lost. One longer than ``recv_size`` is dropped. Messages of one task to one peer arrive in their
+    order.
+    """
+
+    _type = QPType.RD
+
+    async def send(self, data: Any, to: Address) -> None:
+        """Send one message to (host, port); returns when the peer has it.
+
+        The host is numeric. Cancelling leaves the message sent. Up to 32 messages are under way at
+        a time, to all peers together: one that takes nothing can hold up the others.
+
+        Raises:
+            LimitError: it has more than 65535 octets.
+            PeerGone: the peer was silent for ``peer_timeout``, closed or began anew; nobody knows
+                whether it has the message.
+            Error: the message was refused.
+
+        """
+        self._alive()
+        with memoryview(data) as whole, whole.cast("B") as octets:
+            if len(octets) > SEND_SIZE:
+                raise LimitError(
+                    errno.EMSGSIZE,
+                    f"{len(octets)} octets are more than {SEND_SIZE}: send them in parts",
+                )
+            wc = await self._post(octets, self._handle(to), 0)
+        if wc.status in _LOST:
+            raise PeerGone(
+                errno.ECONNRESET,
+                f"the peer at {to[0]} port {to[1]} is gone or began anew: it may have the message "
+                "or not",
+            )
+        wc.check()
+
+
+def open_rd(
+    address: Address = ("127.0.0.1", 0),
+    *,
+    qkey: int = 0,
+    recv_size: int = RECV_SIZE,
+    recv_depth: int = RECV_DEPTH,
+    peer_timeout: float = 0.0,
+) -> Opening[RDEndpoint]:
+    """Bind an RD queue pair at (host, port) of this machine; port 0 takes a free one.
+
+    ``peer_timeout``: seconds of silence after which a peer that owes an answer counts as gone; 0:
+    setting ``peer_timeout_ms``. ``await`` it, or enter it by ``async with``.
+
+    Raises:
+        Error: the address is in use or not this machine's.
+
+    """
+
+    async def begin() -> RDEndpoint:
+        source, numeric = await Source.at(address[0])
+        where = numeric, address[1]
+        return RDEndpoint(source, where, qkey, recv_size, recv_depth, peer_timeout)
+
+    return Opening(begin)

@@ -1,0 +1,106 @@
+"""RD in asyncio: messages with their source, of which none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from unit.aio.aio_harness import gone, run
+
+from siwarp import LimitError, PeerGone, StateError, aio, faults
+
+OCTETS = (bytes(range(256)) * 256)[:65_535]
+
+
+def test_messages_of_several_peers_arrive_in_their_order_and_are_answered() -> None:
+    async def main() -> None:
+        async with aio.open_rd() as server, aio.open_rd() as a, aio.open_rd() as b:
+
+            async def serve() -> None:
+                async for data, source in server:
+                    await server.send(data[::-1], source)
+
+            serving = asyncio.create_task(serve())
+            for end in (a, b):
+                for size in (0, 1, 1000, 65_535):
+                    await end.send(OCTETS[:size], server.address)
+                for size in (0, 1, 1000, 65_535):
+                    assert await end.recv() == (OCTETS[:size][::-1], server.address)
+            await gone(serving)
+
+    run(main)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_more_than_there_are_receives_wait_at_their_senders_and_none_is_lost(host: str) -> None:
+    async def main() -> None:
+        async with aio.open_rd((host, 0), recv_depth=4) as end, aio.open_rd((host, 0)) as other:
+
+            async def talk() -> None:
+                for i in range(200):
+                    await other.send(b"%d" % i, end.address)
+
+            talking = asyncio.create_task(talk())
+            got = []
+            with faults("loss=5%,reorder=5%,seed=3"):
+                for _ in range(200):
+                    got.append(await end.recv())
+                await talking
+            assert [int(d.data) for d in got] == list(range(200))
+            assert {d.source for d in got} == {other.address}
+
+    run(main)
+
+
+def test_a_send_returns_when_the_peer_has_it_and_not_before() -> None:
+    async def main() -> None:
+        async with aio.open_rd(recv_depth=1) as end, aio.open_rd() as other:
+            await other.send(b"has the only receive", end.address)
+            sending = asyncio.create_task(other.send(b"waits", end.address))
+            await asyncio.sleep(0.05)
+            assert not sending.done()
+            assert (await end.recv()).data == b"has the only receive"
+            await sending
+            assert (await end.recv()).data == b"waits"
+
+    run(main)
+
+
+def test_a_peer_that_is_gone_fails_its_own_messages_and_others_go_on() -> None:
+    async def main() -> None:
+        async with aio.open_rd(peer_timeout=0.3) as end, aio.open_rd() as other:
+            with pytest.raises(PeerGone, match="port 9 is gone"):
+                await end.send(b"nobody is there", ("127.0.0.1", 9))
+            async with aio.open_rd(recv_depth=1) as leaves:
+                where = leaves.address
+                await end.send(b"is there", where)
+                sending = asyncio.create_task(end.send(b"no receive for it", where))
+                await asyncio.sleep(0)
+            with pytest.raises(PeerGone):
+                await sending
+            await end.send(b"on", other.address)
+            assert (await other.recv()).data == b"on"
+
+    run(main)
+
+
+def test_cancelling_loses_no_message_and_what_cannot_be_sent_says_why() -> None:
+    async def main() -> None:
+        async with aio.open_rd(recv_size=100) as end, aio.open_rd() as other:
+            with pytest.raises(LimitError, match="send them in parts"):
+                await other.send(bytes(65_536), end.address)
+            for i in range(20):
+                receiving = asyncio.create_task(end.recv())
+                await asyncio.sleep(0)
+                await other.send(b"%d" % i, end.address)
+                await gone(receiving)
+                got = await end.recv() if receiving.cancelled() else receiving.result()
+                assert got.data == b"%d" % i
+            assert "RDEndpoint at 127.0.0.1" in repr(end)
+        with pytest.raises(StateError):
+            await end.recv()
+        with pytest.raises(StateError):
+            await end.send(b"x", ("127.0.0.1", 1))
+        assert "closed" in repr(end)
+
+    run(main)
