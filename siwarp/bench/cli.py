@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -152,6 +153,17 @@ def _plan(faults: str | None) -> dict[str, str]:
             return {"SIWARP_FAULTS": faults}
     except Error as e:
         raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+
+
+def _of_packets(faults: str) -> None:
+    """Refuse here what a line cannot do: where a message about the command line belongs."""
+    _plan(faults)
+    if re.search(r"\b(reset|short)\s*=", faults):
+        raise typer.BadParameter(
+            "reset= and short= are of siwarp's own streams; a line has packets: say loss= or "
+            "blackout=",
+            param_hint="--faults",
+        )
 
 
 def _do(as_json: bool, kind: str, **options: Any) -> None:
@@ -384,6 +396,7 @@ def over_wan(
     kinds = tuple(flows.split(","))
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
+    _of_packets(faults)
     try:
         found = wan.measure(kinds, seconds, faults, congestion)
     except BenchError as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from enum import Enum
@@ -75,10 +76,16 @@ def _check(plan: str) -> None:
     from siwarp.verbs import Error, faults
 
     try:
-        with faults(plan):
+        with faults(plan) as written:
             pass
     except Error as e:
         raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+    if {"reset", "short"} & set(re.findall(r"(\w+)=", written)):
+        raise typer.BadParameter(
+            "reset= and short= are of siwarp's own streams; a line has packets: say loss= or "
+            "blackout=",
+            param_hint="--faults",
+        )
 
 
 def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:

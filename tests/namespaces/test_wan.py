@@ -174,6 +174,14 @@ def test_a_plan_that_is_none_names_the_place() -> None:
     assert "clause 2, character 16" in " ".join(done.stderr.replace("│", " ").split())
 
 
+@pytest.mark.parametrize("plan", ["tx:delay=1ms; reset=5s", "reset=1MB", "rx:short=10%"])
+def test_faults_of_streams_are_refused_where_there_are_packets(plan: str) -> None:
+    done = wan(plan, "true")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert "reset= and short= are of siwarp's own streams" in said
+
+
 def test_the_help_has_the_language_of_plans() -> None:
     done = siwarp("wan", "--help")
     assert done.returncode == 0, done.stderr

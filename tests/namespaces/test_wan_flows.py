@@ -52,3 +52,13 @@ def test_flows_that_there_are_not_are_refused(flows: str) -> None:
     done = siwarp("bench", "wan", "--flows", flows)
     assert done.returncode == 2
     assert "rd, tcp, or rd,tcp" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [("loss=lots", "clause 1, character 6"), ("reset=5s", "reset= and short= are of")],
+)
+def test_a_plan_that_a_line_cannot_follow_is_said_in_words(plan: str, words: str) -> None:
+    done = siwarp("bench", "wan", "--seconds", "1", "--faults", plan)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.replace("│", " ").split())
