@@ -61,6 +61,7 @@ class World:
             addr=(host, 0),
             error_policy=ErrorPolicy.MESSAGE,
             peer_timeout=timeout if kind == "RD" else 0.0,
+            max_records=8 if kind == "UD" else 0,
         )
         self.qp = QP(self.pd, init)
         if whole:  # a socket of the user's that sends nothing in fragments
@@ -146,6 +147,12 @@ def received(n: int, seconds: float = 20.0) -> list[int]:
         else -1
         for wc in _wait(world.rcq, n, seconds)
     ]
+
+
+def recorded(n: int, seconds: float = 20.0) -> list[list[int]]:
+    """Wait for Write-Records: of each how many octets came, and of how many."""
+    records = [world.qp.record(wc) for wc in _wait(world.rcq, n, seconds)]
+    return [[record.valid, record.length] for record in records]
 
 
 def memory(first: int, n: int) -> list[int]:

@@ -132,6 +132,32 @@ def test_messages_longer_than_the_mtu_cross_links_of_1500_and_of_1280(
         path.middle(1500)
 
 
+def fragments(path: Path3) -> int:
+    """Return how many IP fragments a has made, of both versions."""
+    names, values = (line.split() for line in path.sh("a", "grep ^Ip: /proc/net/snmp").splitlines())
+    of_v6 = path.sh("a", "grep ^Ip6FragCreates /proc/net/snmp6").split()[1]
+    return int(values[names.index("FragCreates")]) + int(of_v6)
+
+
+@pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
+@pytest.mark.clause("DGRAM-REC-3")
+def test_write_records_are_cut_to_the_mtu_of_their_link_and_none_goes_in_fragments(
+    path: Path3, meet: Meet, host: dict[str, str]
+) -> None:
+    for mtu in (1500, 1280):
+        path.sh("a", f"ip link set a0 mtu {mtu}")
+        a, b = meet("UD", host)
+        before, (packets, octets) = fragments(path), path.crossed()
+        assert a.do("send", [50_000], WAIT, "RDMA_WRITE_RECORD") == ["SUCCESS"]
+        assert b.do("recorded", 1, WAIT) == [[50_000, 50_000]]
+        assert fragments(path) == before
+        now = path.crossed()
+        assert (now[1] - octets) / (now[0] - packets) > mtu - 100
+        # What a cannot send whole goes in fragments: they are counted.
+        assert a.do("send", [3000], WAIT) == ["SUCCESS"]
+        assert fragments(path) > before
+
+
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 @pytest.mark.clause("DGRAM-UD-10", "DGRAM-UD-16", "DGRAM-UD-22")
 def test_a_users_socket_that_cuts_nothing_makes_too_long_a_message_a_length_error(

@@ -16,7 +16,7 @@ from unit.llp.conftest import Counters, setting
 from unit.llp.rd_kit import ACKED, QKEY, SEGMENT, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType, bitmap
+from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, bitmap
 
 
 @pytest.fixture
@@ -168,7 +168,164 @@ def test_a_hello_that_is_lost_is_said_again(strange):
     assert len(bytes(first)) == 52
 
 
+@pytest.mark.clause("DGRAM-RD-27")
+@pytest.mark.parametrize("by", [-1, 1])
+def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(end, by):
+    e = end()
+    s = Stranger(e)
+    peer = e.peer(s.address)
+    assert e.send(peer, b"begun here") == 1
+    own = s.hear(RDType.HELLO).source_epoch
+    s.epoch = own + by
+    c = s.challenge()
+    # Whichever it is, it is one pair of epochs.
+    assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
+    s.other = own
+    counters = Counters()
+    s.say(RDType.ECHO, body=c.body)
+    if by < 0:
+        run(lambda: counters["drop_rd_epoch"] == 1, e)
+        s.drain()
+        s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+        assert s.hear(RDType.ECHO).body == b"c" * COOKIE_LEN
+        s.say(RDType.ACK)
+    data = s.hear(RDType.DATA)
+    assert (data.body, data.psn) == (b"begun here", own)
+    assert (data.source_epoch, data.dest_epoch) == (own, s.epoch)
+    s.say(RDType.DATA, body=b"begun there", acknowledged=(own + 1) & 0xFFFFFFFF)
+    run(lambda: e.data() == [b"begun there"], e)
+    assert lib.siw_llp_rd_accepted(peer) == 1 and not e.told("restarted")
+    s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-27")
+def test_whatever_comes_of_the_pair_says_that_its_echo_came(end):
+    e = end()
+    s = Stranger(e)
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+    s.hear(RDType.ECHO)
+    s.say(RDType.DATA, body=b"the ACK was lost")
+    assert s.hear(RDType.DATA).body == b"x"
+    assert e.data() == [b"the ACK was lost"]
+    s.close()
+
+
+# ---- what may be acted upon
+
+
+@pytest.mark.clause("DGRAM-LLP-1", "DGRAM-LLP-7")
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("drop_version", {"mark": mark}) for mark in (0, 1, 3)),
+        *(("drop_version", {"version": version}) for version in (1, 2, 3)),
+        *(("drop_opcode", {"type": kind}) for kind in (0, 1, 2, 3, 11, 12, 13, 14, 15)),
+        ("drop_header", {"dest_index": 1}),
+    ],
+)
+def test_a_header_that_no_reliable_datagram_has_is_dropped_and_counted(met, name, change):
+    e, s = met
+    counters = Counters()
+    d = s.build(RDType.DATA, body=b"bad")
+    for field, value in change.items():
+        setattr(d, field, value)
+    s.sock.sendto(bytes(d), s.dest)
+    run(lambda: counters[name] == 1, e)
+    assert s.silence()
+    s.say(RDType.DATA, body=b"good")
+    run(lambda: e.data() == [b"good"], e)
+
+
+@pytest.mark.clause("DGRAM-LLP-8")
+def test_what_has_no_meaning_is_sent_as_zero_and_not_looked_at(met):
+    e, s = met
+    s.say(RDType.DATA, body=b"0", flags=0xFF, source_index=7, rd_flags=0xFC)
+    run(lambda: e.data() == [b"0"], e)
+    assert e.send(e.peer(s.address), b"x") == 1
+    d = s.hear(RDType.DATA)
+    assert (d.version, d.flags, d.dest_index, d.source_index, int(d.rd_flags)) == (0, 0, 0, 0, 0)
+
+
+@pytest.mark.clause("DGRAM-LLP-4")
+@pytest.mark.parametrize("bit", range(0, 8 * 36, 11))
+def test_a_reliable_datagram_with_a_flipped_bit_is_dropped(met, bit):
+    e, s = met
+    counters = Counters()
+    octets = bytearray(bytes(s.build(RDType.DATA, body=b"abcd")))
+    octets[bit // 8] ^= 1 << bit % 8
+    s.sock.sendto(octets, s.dest)
+    run(lambda: counters["drop_crc"] == 1, e)
+    assert s.silence() and not e.got
+
+
+@pytest.mark.clause("DGRAM-LLP-5")
+@pytest.mark.parametrize("length", [0, 1, 12, 28, 31])
+def test_a_reliable_datagram_without_room_for_header_and_crc_is_dropped(met, length):
+    e, s = met
+    counters = Counters()
+    s.sock.sendto(bytes(s.build(RDType.DATA))[:length], s.dest)
+    run(lambda: counters["drop_short"] == 1, e)
+    assert s.silence() and not e.got
+
+
+@pytest.mark.clause("DGRAM-LLP-3")
+def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
+    e = end(no_crc=True)
+    s = Stranger(e)
+    found: list[RDDatagram] = []
+
+    def hear(kind: RDType) -> RDDatagram:
+        def look() -> bool:
+            try:
+                found.append(RDDatagram(s.sock.recv(65536)))
+            except BlockingIOError:
+                return False
+            return bool(found[-1].type == kind)
+
+        run(look, e)
+        return found[-1]
+
+    s.say(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN), crc=0xDEAD)
+    c = hear(RDType.CHALLENGE)
+    s.other = c.source_epoch
+    s.say(RDType.ECHO, body=c.body, crc=1)
+    hear(RDType.ACK)
+    s.say(RDType.DATA, body=b"abcd", crc=2)
+    run(lambda: e.data() == [b"abcd"], e)
+    assert e.send(e.peer(s.address), b"x") == 1
+    assert hear(RDType.DATA).body == b"x"
+    assert {d.crc for d in found} == {0}
+    s.close()
+
+
 # ---- parting
+
+
+@pytest.mark.clause("DGRAM-RD-35")
+def test_who_says_much_of_unknown_lives_is_told_so_a_hundred_times_and_no_more(strange):
+    e, s = strange
+    said = 1000
+    octets = bytes(s.build(RDType.PROBE, dest_epoch=7))
+    counters = Counters()
+    began = time.monotonic()
+    for i in range(said):
+        s.sock.sendto(octets, s.dest)
+        if i % 50 == 0:
+            e.turn()
+    run(lambda: counters["drop_rd_epoch"] == said, e)
+    took = time.monotonic() - began
+    byes = 0
+    while True:
+        try:
+            byes += RDDatagram(s.sock.recv(65536)).type == RDType.BYE
+        except BlockingIOError:
+            break
+    assert 100 <= byes <= min(said, 100 + 1000 * took + 1)
+    time.sleep(0.02)  # and then there are some again
+    s.say(RDType.PROBE, dest_epoch=7)
+    assert s.hear().type == RDType.BYE
 
 
 @pytest.mark.clause("DGRAM-RD-9")
@@ -224,6 +381,26 @@ def test_data_out_of_order_is_told_by_the_bitmap_and_comes_up_in_order(met):
     run(lambda: s.hear(RDType.ACK).acknowledged == s.epoch + 4, e)
 
 
+@pytest.mark.clause("DGRAM-RD-14")
+def test_many_that_come_without_a_pause_behind_a_gap_are_told_of_eight_at_a_time(met):
+    e, s = met
+    counters = Counters()
+    ahead = range(1, 81)
+    for i in ahead:
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
+    told: set[int] = set()
+    acks = 0
+    while len(told) < len(ahead):
+        ack = s.hear(RDType.ACK)
+        assert ack.received() >= told and len(ack.received() - told) <= 8
+        told, acks = ack.received(), acks + 1
+    assert told == {s.epoch + i for i in ahead}
+    # Each of the first eight, for there might be no more; then one for eight.
+    assert len(ahead) // 8 <= acks <= counters["rd_acks"] <= 8 + len(ahead) // 8 + 1
+    s.say(RDType.DATA, body=b"0")
+    run(lambda: e.data() == [b"%d" % i for i in range(81)], e)
+
+
 @pytest.mark.clause("DGRAM-RD-3")
 def test_psns_go_on_past_the_end_of_their_numbers(end):
     e = end()
@@ -237,14 +414,20 @@ def test_psns_go_on_past_the_end_of_their_numbers(end):
 
 
 @pytest.mark.clause("DGRAM-RD-16")
-def test_a_datagram_that_comes_twice_comes_up_once(met):
+def test_a_datagram_that_comes_twice_comes_up_once_and_is_acknowledged_again(met):
     e, s = met
     counters = Counters()
-    for _ in range(3):
+    for n in range(3):
         s.say(RDType.DATA, body=b"once")
+        assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
+        assert counters["rd_duplicates"] == n
+    # So is one that is here ahead of a gap.
+    for n in range(3):
+        s.say(RDType.DATA, psn=s.epoch + 2, body=b"ahead")
+        assert s.hear(RDType.ACK).received() == {s.epoch + 2}
+        assert counters["rd_duplicates"] == 2 + n
     s.say(RDType.DATA, psn=s.epoch + 1, body=b"then")
-    run(lambda: e.data() == [b"once", b"then"], e)
-    assert counters["rd_duplicates"] == 2
+    run(lambda: e.data() == [b"once", b"then", b"ahead"], e)
 
 
 @pytest.mark.clause("DGRAM-RD-17")
@@ -345,7 +528,7 @@ def test_what_later_ones_have_passed_by_is_sent_again_at_once(strange):
     begun(e, s, 8)
     first = s.other
     counters = Counters()
-    s.say(RDType.ACK, body=bitmap(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3, 4)]))
+    s.say(RDType.ACK, body=bitmap(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
     again = s.hear(RDType.DATA)
     while again.psn == (first + 7) & 0xFFFFFFFF:  # a slow machine: the last one, by its timer
         again = s.hear(RDType.DATA)
@@ -451,6 +634,37 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     assert strangers[0].hear().type == RDType.ACK
     for s in strangers:
         s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-26")
+def test_a_third_of_the_idle_time_is_silence_enough_to_ask(end):
+    with setting("rd_idle_ms", 60_000):
+        e = end()
+    s = Stranger(e)
+    s.meet()
+    peer = e.peer(s.address)
+    assert e.send(peer, b"at once") == 1
+    sent = s.hear()
+    assert sent.type == RDType.DATA
+    s.say(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
+    run(lambda: lib.siw_llp_rd_accepted(peer) == 1, e)
+    s.close()
+    with setting("rd_idle_ms", 300):
+        e = end()
+    s = Stranger(e)
+    s.meet()
+    peer = e.peer(s.address)
+    time.sleep(0.11)
+    assert e.send(peer, b"when it is known") == 0 and lib.siw_llp_rd_blocked(peer)
+    first = s.hear()
+    while first.type == RDType.ACK:
+        first = s.hear()
+    assert first.type == RDType.PROBE
+    s.say(RDType.ACK, psn=first.psn, rd_flags="PROBED")
+    run(lambda: e.told("acked"), e)
+    assert e.send(peer, b"when it is known") == 1
+    assert s.hear(RDType.DATA).body == b"when it is known"
+    s.close()
 
 
 @pytest.mark.clause("DGRAM-RD-26")

@@ -13,12 +13,15 @@ from unit.verbs.verbs_harness import LIMIT
 
 from siwarp.inspect import (
     DDP,
+    AtomicRequest,
+    AtomicResponse,
     DDPTagged,
     DDPUntagged,
     Opcode,
     Queue,
     QuotedTagged,
     QuotedUntagged,
+    ReadRequest,
     Terminate,
 )
 from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
@@ -38,8 +41,10 @@ class Stranger:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sock.bind(("127.0.0.1", 0))
         self.sock.settimeout(LIMIT)
+        self.epoch = EPOCH
+        self.ird = 16
         self.other = 0  # the queue pair's epoch
-        self.psn = EPOCH  # of the next segment that goes
+        self.psn = self.epoch  # of the next segment that goes
         self.next = 0  # PSN of the next one that comes
         self.msn = dict.fromkeys(Queue, 0)
         self.got: list[bytes] = []
@@ -59,11 +64,11 @@ class Stranger:
         head = {
             "q_key": QKEY,
             "psn": self.psn,
-            "source_epoch": EPOCH,
+            "source_epoch": self.epoch,
             "dest_epoch": self.other,
             "acknowledged": self.next,
             "credit": 4096,
-            "ird": 16,
+            "ird": self.ird,
         } | fields
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.end.qp.addr)
 
@@ -77,7 +82,7 @@ class Stranger:
         elif d.type == RDType.CHALLENGE:
             self.other = self.next = self.last = d.source_epoch
             self.say(RDType.ECHO, body=d.body)
-        elif d.type == RDType.DATA:
+        elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
             self.data(d)
         elif d.type == RDType.ECHO:
             self.say(RDType.ACK)
@@ -100,8 +105,30 @@ class Stranger:
     def meet(self) -> None:
         """Begin."""
         self.say(RDType.HELLO, dest_epoch=0, acknowledged=0, body=bytes(COOKIE_LEN))
-        while self.take().type != RDType.ACK:
+        while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
+
+    def live_anew(self) -> None:
+        """Be back with another epoch, and know nothing of what was."""
+        time.sleep(0.002)  # a cookie's time is in milliseconds
+        self.epoch += 0x1000
+        self.psn, self.other = self.epoch, 0
+        self.msn = dict.fromkeys(Queue, 0)
+        self.got.clear()
+        self.keeps = lambda _head: False
+        self.meet()
+
+    def hears_more(self, seconds: float = 0.1) -> bool:
+        """Whether another segment comes within this time."""
+        deadline = time.monotonic() + seconds
+        try:
+            while not self.got and (left := deadline - time.monotonic()) > 0:
+                self.sock.settimeout(left)
+                with contextlib.suppress(TimeoutError):
+                    self.take()
+        finally:
+            self.sock.settimeout(LIMIT)
+        return bool(self.got)
 
     def pull(self) -> tuple[DDP, bytes]:
         """Wait for a segment: its header, and what is behind it."""
@@ -142,6 +169,24 @@ class Stranger:
             if d.type == RDType.ACK and d.acknowledged == self.psn:
                 return
         raise AssertionError(f"what was put is not taken within {LIMIT} s")
+
+    def answer(self, head: DDP, request: bytes, octets: bytes) -> None:
+        """Answer a Read or an Atomic Request: its header, what is behind that, and eight octets."""
+        if head.opcode == Opcode.ATOMIC_REQUEST:
+            old = int.from_bytes(octets, "big")
+            body = bytes(AtomicResponse(request=AtomicRequest(request).request, old=old))
+            self.put(self.untagged(Opcode.ATOMIC_RESPONSE, body, qn=Queue.ATOMIC_RESPONSE))
+            return
+        sink = ReadRequest(request)
+        where = {"stag": sink.sink_stag, "to": sink.sink_to}
+        self.put(bytes(DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, **where)) + octets)
+
+    def read(self, size: int, offset: int = 0, **fields: Any) -> bytes:
+        """Return a Read Request for octets of ``end.into``."""
+        there = self.end.into
+        asked = {"src_stag": there.rkey, "src_to": there.addr + offset, "sink_stag": 1} | fields
+        octets = bytes(ReadRequest(size=size, **asked))
+        return self.untagged(Opcode.RDMA_READ_REQUEST, octets, qn=Queue.READ_REQUEST)
 
     def untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
         """Return a segment of the next message of its queue."""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 import pytest
 from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.rd_stranger import stranger
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, pattern, poll, refused, until
 
+from siwarp.inspect import (
+    AtomicRequest,
+    AtomicResponse,
+    DDPUntagged,
+    Opcode,
+    Queue,
+    Terminate,
+)
 from siwarp.verbs import (
     AH,
     MR,
@@ -68,9 +78,9 @@ def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig)
     for i in range(16):
         for k, other in enumerate(others):
             a.send(other, bytes([k, i]) * 4, 100 * k + i, offset=64 * (16 * k + i))
-    assert sorted(w.wr_id for w in a.done(128)) == [
-        100 * k + i for k in range(8) for i in range(16)
-    ]
+    done = [w.wr_id for w in a.done(128)]
+    for k in range(8):
+        assert [i for i in done if i // 100 == k] == [100 * k + i for i in range(16)]
     for k, other in enumerate(others):
         assert [w.wr_id for w in other.got(16)] == list(range(16))
         assert [other.into.read(8, 64 * i) for i in range(16)] == [
@@ -143,15 +153,18 @@ def test_a_full_send_queue_says_so(rig: Rig) -> None:
 
 def test_a_solicited_send_raises_the_event_that_was_asked_for(rig: Rig) -> None:
     channel = rig.channel()
-    a, b = Peer(rig), Peer(rig)
-    cq = rig.cq(16, channel)
-    c = Peer(rig, ready=False)
-    del c
-    b.recv()
-    a.send(b, b"s", flags=SendFlag.SIGNALED | SendFlag.SOLICITED)
-    assert b.got()[0].ok
-    cq.req_notify(True)
-    assert channel.fileno() >= 0
+    a, b = Peer(rig), Peer(rig, channel=channel)
+    for _ in range(2):
+        b.recv()
+    b.rcq.req_notify(solicited_only=True)
+    a.send(b, b"plain")
+    assert b.got()[0].byte_len == 5
+    assert channel.get_cq_event(0.02) is None
+    a.send(b, b"solicited", offset=8, flags=SendFlag.SIGNALED | SendFlag.SOLICITED)
+    assert channel.get_cq_event(10) is b.rcq
+    b.rcq.ack_events(1)
+    assert b.got()[0].byte_len == 9
+    assert all(w.ok for w in a.done(2))
 
 
 def test_several_queue_pairs_share_receives(rig: Rig) -> None:
@@ -199,6 +212,37 @@ def test_more_reads_than_the_peer_holds_wait_their_turn(rig: Rig) -> None:
     assert a.out.read(4096) == pattern(4096)
 
 
+@pytest.mark.clause("DGRAM-RDV-9")
+@pytest.mark.parametrize(("tells", "most"), [(0, 1), (1, 1), (2, 2), (3, 3)])
+def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
+    rig: Rig, tells: int, most: int
+) -> None:
+    a = Peer(rig)
+    with stranger(a, meet=False) as s:
+        s.ird, ah = tells, AH(rig.pd, s.addr)
+        remote = RemoteBuffer(0x1000, 64, 0x123456)
+        kinds = [WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD] * 3
+        opcodes = [Opcode.RDMA_READ_REQUEST, Opcode.ATOMIC_REQUEST] * 3
+        for i in range(most + 2):
+            sg = [a.out.sge(64 * i, 8)]
+            a.qp.post_send(SendWR(i, kinds[i], sg=sg, ah=ah, remote=remote))
+        asked = [s.pull() for _ in range(most)]
+        assert [head.opcode for head, _ in asked] == opcodes[:most]
+        assert not s.hears_more()
+        for i in range(2):  # each answer makes room for one
+            s.answer(*asked[i], b"%08d" % i)
+            assert a.done()[0].wr_id == i
+            asked.append(s.pull())
+            assert asked[-1][0].opcode == opcodes[most + i]
+            assert asked[-1][0].msn == most + i + 1
+            assert not s.hears_more(0.02)
+        assert a.out.read(8) == b"00000000"
+        assert int.from_bytes(a.out.read(8, 64), sys.byteorder) == int.from_bytes(
+            b"00000001", "big"
+        )
+        a.qp.modify(QPAttr(qp_state=QPState.ERR))
+
+
 def test_a_fence_waits_for_the_reads_of_its_peer_alone(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     b.into.view[:] = b"\x01" * b.size
@@ -220,6 +264,46 @@ def test_atomics_of_several_peers_add_up(rig: Rig) -> None:
     peers[0].rdma(target, WROpcode.ATOMIC_CMP_AND_SWP, 8, compare_add=5, swap=9)
     assert peers[0].done()[0].opcode == WCOpcode.COMP_SWAP
     assert int.from_bytes(target.into.read(8), "little") == 9
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [("misaligned", (0, 2, 7)), ("stag", (0, 1, 0)), ("bounds", (0, 1, 1)), ("rights", (0, 1, 2))],
+)
+def test_an_atomic_that_is_refused_leaves_memory_as_it_is_and_the_next_is_done(
+    rig: Rig, why: str, code: tuple[int, int, int]
+) -> None:
+    b = Peer(rig, 1 << 12)
+    readable = rig.mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
+    b.into.view[:] = b"\x11" * b.size
+    at = {"misaligned": 4, "bounds": b.size}.get(why, 0)
+    stag = {"stag": b.into.rkey ^ 0x5555, "rights": readable.rkey}.get(why, b.into.rkey)
+    where = readable.addr if why == "rights" else b.into.addr + at
+    with stranger(b) as s:
+        bad, good = (
+            s.untagged(
+                Opcode.ATOMIC_REQUEST,
+                bytes(AtomicRequest(request=n, stag=key, to=to, data=1)),
+                qn=Queue.READ_REQUEST,
+            )
+            for n, key, to in ((7, stag, where), (8, b.into.rkey, b.into.addr + 16))
+        )
+        s.put(bad, good)
+        head, octets = s.pull()
+        told = Terminate(octets)
+        assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
+        assert (told.layer, told.etype, told.code) == code
+        assert (told.m, told.d, told.r, octets[6:]) == (1, 1, 0, bad[:18])
+        head, octets = s.pull()
+        answer = AtomicResponse(octets)
+        assert (head.opcode, answer.request) == (Opcode.ATOMIC_RESPONSE, 8)
+        assert answer.old == int.from_bytes(b"\x11" * 8, "big")
+    assert b.into.read(16) == b"\x11" * 16 and b.into.read(b.size - 24, 24) == b"\x11" * (
+        b.size - 24
+    )
+    assert b.into.read(8, 16) == (0x1111111111111111 + 1).to_bytes(8, sys.byteorder)
+    assert not any(readable.read())
 
 
 def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
@@ -286,10 +370,73 @@ def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> No
     assert b.qp.qp_state == QPState.RTS
 
 
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> None:
+    b = Peer(rig, 1 << 12)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        end = b.size
+        parts = [
+            s.write(b"good", end - 4, l=0),
+            s.write(b"evil", end, l=0),
+            s.write(b"more", end + 4),
+        ]
+        s.put(*parts, s.untagged(Opcode.SEND, b"behind"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 1, 1)
+        assert (told.quoted_ddp.stag, told.quoted_ddp.to) == (b.into.rkey, b.into.addr + end)
+        assert b.got()[0].byte_len == 6
+        assert b.into.read(6) == b"behind" and b.into.read(4, end - 4) == b"good"
+        assert not any(b.into.read(end - 68, 64))
+        assert not s.hears_more(0.02), "one error message for one message"
+
+
+@pytest.mark.clause("DGRAM-RDV-8")
+def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
+    b = Peer(rig)
+    with stranger(b) as s:
+        bad = s.read(8, 0), s.read(8, 0, src_stag=1), s.read(8, b.size - 4), s.read(8, 64)
+        s.put(*bad)
+        answers = [s.pull() for _ in range(4)]
+        assert [head.opcode for head, _ in answers] == [
+            Opcode.RDMA_READ_RESPONSE,
+            Opcode.TERMINATE,
+            Opcode.TERMINATE,
+            Opcode.RDMA_READ_RESPONSE,
+        ]
+        for i, code in ((1, 0), (2, 1)):
+            head, octets = answers[i]
+            told = Terminate(octets)
+            assert (head.qn, head.msn, head.mo, head.l) == (Queue.TERMINATE, i, 0, 1)
+            assert (told.layer, told.etype, told.code) == (0, 1, code)
+            assert (told.m, told.d, told.r, told.ddp_seg_len) == (1, 1, 1, 18 + 28)
+            assert octets[6:] == bad[i]  # header and Read Request, as they came
+
+
+@pytest.mark.clause("DGRAM-RDV-8")
+@pytest.mark.parametrize("body", [b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200), "sound"])
+def test_an_error_message_whatever_it_says_is_answered_with_none(
+    rig: Rig, body: bytes | str
+) -> None:
+    b = Peer(rig)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        if isinstance(body, str):  # of a message that was never sent
+            s.complain(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
+        else:
+            s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE))
+        s.put(s.untagged(Opcode.SEND, b"on"), s.read(8))
+        assert b.got()[0].byte_len == 2
+        assert s.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
+        assert not s.hears_more(0.02)
+    assert b.qp.qp_state == QPState.RTS
+
+
 @pytest.mark.clause("DGRAM-RDV-12")
 def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for size in (65, 20_000):
+        b.into.view[:] = b"\xee" * b.size
         b.recv(1, 64)
         b.recv(2, 64, 128)
         a.send(b, pattern(size), 1)
@@ -301,6 +448,7 @@ def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(ri
         ]
         assert b.into.read(4, 128) == b"fits"
         assert len(a.done(2)) == 2
+        assert set(b.into.read(64, 64)) == set(b.into.read(b.size - 132, 132)) == {0xEE}
 
 
 def test_with_policy_error_a_refused_message_ends_the_queue_pair(rig: Rig) -> None:
@@ -416,6 +564,27 @@ def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
         a.rdma(b, WROpcode.RDMA_READ, 4)
         assert a.done()[0].ok
         nothing(a.scq, 0.15)  # longer than it takes to give them up
+
+
+@pytest.mark.clause("DGRAM-RDV-4")
+def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: Rig) -> None:
+    a = Peer(rig)
+    with stranger(a) as s:
+        ah = AH(rig.pd, s.addr)
+
+        def numbers() -> None:
+            for msn in (1, 2, 3):
+                a.qp.post_send(SendWR(msn, sg=[a.out.sge(0, 4)], ah=ah))
+                head, _ = s.pull()
+                assert (head.qn, head.msn) == (Queue.SEND, msn)
+                a.recv(10 + msn, 64)
+                s.put(s.untagged(Opcode.SEND, b"and back"))
+                assert (a.done()[0].ok, a.got()[0].byte_len) == (True, 8)
+                nothing(a.scq, 0.15)  # longer than a stream without traffic is kept
+
+        numbers()
+        s.live_anew()
+        numbers()
 
 
 def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: Rig) -> None:

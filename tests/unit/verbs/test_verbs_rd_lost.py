@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.rd_stranger import stranger
 from unit.verbs.verbs_harness import Rig, nothing, pattern, until
 
 from siwarp.base.counters import read
@@ -90,6 +91,29 @@ def test_a_killed_peer_is_found_and_another_goes_on(
 
 
 @pytest.mark.clause("DGRAM-RDV-11")
+def test_what_a_peer_that_lives_anew_has_not_acknowledged_is_flushed_and_named(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    with stranger(a) as s:
+        ah = AH(rig.pd, s.addr)
+        s.keeps = lambda _head: True
+        for i in range(3):
+            a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4)], ah=ah))
+        for _ in range(3):
+            s.pull()
+        nothing(a.scq)
+        s.live_anew()
+        flushed = WCStatus.WR_FLUSH_ERR
+        assert [(w.wr_id, w.status, w.source) for w in a.done(3)] == [
+            (i, flushed, s.addr) for i in range(3)
+        ]
+        a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
+        assert s.pull()[0].msn == 1
+        b.recv()
+        a.send(b, b"another", 10, offset=64)
+        assert sorted(w.wr_id for w in a.done(2) if w.ok) == [9, 10]
+
+
+@pytest.mark.clause("DGRAM-RDV-10")
 def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     b.recv()
@@ -100,7 +124,8 @@ def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> Non
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     (lost,) = a.done()
-    assert (lost.wr_id, lost.ok, lost.source) == (7, False, b.qp.addr)
+    # It said that it ends: that is a peer that is gone.
+    assert (lost.wr_id, lost.status, lost.source) == (7, WCStatus.RETRY_EXC_ERR, b.qp.addr)
     b.recv(2)
     a.send(b, b"two", 8)
     assert a.done()[0].ok

@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.verbs.errq_harness import settings as set_to
 from unit.verbs.record_harness import CUT, GRANTED, PRIVATE, QKEY, Target
-from unit.verbs.verbs_harness import LIMIT, Pair, Rig, counted, counter, nothing, pattern, poll
+from unit.verbs.verbs_harness import (
+    LIMIT,
+    Pair,
+    Rig,
+    counted,
+    counter,
+    nothing,
+    pattern,
+    poll,
+    until,
+)
 
 from siwarp._siwarp import lib
 from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
@@ -96,6 +106,30 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
             (wc,) = poll(cq)
             assert (wc.wr_id, wc.ok, wc.opcode) == (7, True, WCOpcode.RDMA_WRITE)
     assert len(numbers) == 2 and (max(numbers) - min(numbers)) % (1 << 32) in (1, (1 << 32) - 1)
+
+
+@pytest.mark.clause("DGRAM-REC-20")
+def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> None:
+    first = rig.ud(qkey=QKEY)
+    qp = rig.ud(qkey=QKEY, share=first)
+    out = rig.mr(bytearray(70_000))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.settimeout(LIMIT)
+        for n, size in enumerate((70_000, 0, 1)):
+            wr = SendWR(
+                1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge(0, size)],
+                ah=rig.ah(s.getsockname()), remote=out.remote(),
+                remote_qpn=5 << 16 | s.getsockname()[1], remote_qkey=0x77,
+            )  # fmt: skip
+            qp.post_send(wr)
+            for psn in (0, 1) if n == 0 else (n + 1,):
+                found = RecordDatagram(s.recv(1 << 16))
+                assert (found.type, found.version, found.mark, found.flags) == (2, 0, 2, 0)
+                assert (found.dest_index, found.source_index) == (5, qp.qp_num >> 16)
+                assert (found.q_key, found.psn) == (0x77, psn)
+            assert poll(qp.scq)[0].ok
+    assert qp.qp_num >> 16
 
 
 @pytest.mark.clause("DGRAM-REC-2")
@@ -233,17 +267,61 @@ def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
     target.close()
 
 
+@pytest.mark.clause("DGRAM-REC-5")
+@pytest.mark.parametrize(
+    ("lost", "times"),
+    [
+        ("first", {"rec_window_us": 20_000, "rec_timeout_ms": 60_000}),
+        ("last", {"rec_window_us": 1_000_000, "rec_timeout_ms": 20}),
+        ("first", {"rec_window_us": 1_000_000, "rec_timeout_ms": 20}),
+    ],
+    ids=["behind the last segment", "without the last segment", "the one that is over first"],
+)
+def test_either_time_ends_a_message_by_itself(rig: Rig, lost: str, times: dict[str, int]) -> None:
+    with set_to(**times):
+        target = Target(rig)
+    cut = target.segments(pattern(200), 0, 9)
+    sock = target.sock()
+    for datagram in cut[1:] if lost == "first" else cut[:-1]:
+        sock.send(datagram)
+    ((_, record),) = target.told()
+    assert record.valid == 150
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-6")
+def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_process(
+    patience: None, rig: Rig
+) -> None:
+    target = Target(rig, max_records=8)
+    sock = target.sock()
+    sent = [target.segment(b"whole", 8 * n, n, 5, 0) for n in range(1, 41)]
+    for datagram in sent:
+        sock.send(datagram)
+        target.told()
+    for n in range(41, 45):  # others are in process meanwhile
+        sock.send(target.segment(b"half", 8 * n, n, 8, 0))
+    with counted("drop_late", 4):
+        for datagram in sent[-4:]:
+            sock.send(datagram)
+        assert [record.message_id for _, record in target.told(4)] == [41, 42, 43, 44]
+    target.close()
+
+
 # ---- what is not taken
 
 
-@pytest.mark.clause("DGRAM-REC-7", "DGRAM-REC-8")
+@pytest.mark.clause("DGRAM-REC-7", "DGRAM-REC-8", "DGRAM-LLP-7")
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
         ("drop_qkey", {"llp_q_key": QKEY + 1}),
         ("drop_qn", {"llp_dest_index": 3}),
-        ("drop_version", {"llp_type": 1}),
+        *(("drop_version", {"llp_type": kind}) for kind in range(16) if kind != 2),
         ("drop_version", {"llp_version": 1}),
+        ("drop_version", {"llp_mark": 0}),
+        ("drop_version", {"llp_mark": 3}),
+        ("drop_version", {"ddp_t": 0}),
         ("drop_version", {"ddp_rv": 0}),
         ("drop_version", {"ddp_dv": 2}),
         ("drop_opcode", {"ddp_opcode": 0}),
@@ -265,6 +343,17 @@ def test_a_segment_that_cannot_be_is_dropped_and_begins_nothing(
     assert (record.addr, record.whole) == (target.memory.addr + 100, True)
     assert target.memory.read(8) == bytes(8)
     assert target.memory.read(4, 100) == b"good"
+
+
+@pytest.mark.clause("DGRAM-LLP-8", "DGRAM-REC-20")
+def test_what_has_no_meaning_is_not_looked_at(target: Target) -> None:
+    nonsense = {"llp_flags": 0xFF, "llp_psn": 0xDEADBEEF, "ddp_ddp_rsvd": 15}
+    sock = target.sock()
+    sock.send(
+        target.segment(b"good", 0, 5, 4, 0, head_reserved=0xFFFF, head_flags=0xFE, **nonsense)
+    )
+    ((_, record),) = target.told()
+    assert record.whole and target.memory.read(4) == b"good"
 
 
 @pytest.mark.clause("DGRAM-REC-8")
@@ -331,9 +420,13 @@ def test_one_host_that_begins_many_ends_its_own(patience: None, rig: Rig) -> Non
 def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
     target = Target(rig, max_records=8)
     sock = target.sock()
+    behind = counter("drop_qkey")
     for number in range(1, 7):
         sock.send(target.segment(b"whole", 8 * number, number, 5, 0))
-    got = poll(target.cq, 4)
+    sock.send(target.segment(b"other", 8 * 7, 7, 5, 0, llp_q_key=QKEY + 1))
+    until(lambda: counter("drop_qkey") == behind + 1)  # so all of them are here
+    got = target.cq.poll(16)
+    assert len(got) == 4
     seen = [target.qp.record(wc).message_id for wc in got]
     seen += [record.message_id for _, record in target.told(2)]
     assert seen == [1, 2, 3, 4, 5, 6]

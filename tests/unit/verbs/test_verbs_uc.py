@@ -199,12 +199,19 @@ def test_numbers_wrap_round_in_the_middle_of_a_message(rig: Rig) -> None:
     peer.close()
 
 
-@pytest.mark.clause("DGRAM-UC-5", "DGRAM-UC-13")
+@pytest.mark.clause("DGRAM-LLP-8")
+def test_flags_that_have_no_meaning_are_not_looked_at(peer: Peer) -> None:
+    peer.recv(1)
+    peer.put(peer.datagram(bytes(DDPUntagged(opcode=Opcode.SEND, l=1)) + b"good", flags=0xFF))
+    assert peer.received()[0].byte_len == 4
+
+
+@pytest.mark.clause("DGRAM-UC-5", "DGRAM-UC-13", "DGRAM-LLP-7")
 @pytest.mark.parametrize(
     ("name", "change"),
     [
         ("drop_qkey", {"q_key": QKEY + 1}),
-        ("drop_version", {"type": 2}),
+        *(("drop_version", {"type": kind}) for kind in (0, 2, 3, 4, 10, 15)),
         ("drop_version", {"version": 1}),
         ("drop_version", {"mark": 1}),
         ("drop_qn", {"dest_index": 1}),
@@ -276,6 +283,7 @@ def test_who_breaks_a_rule_on_uc_is_not_told_and_nor_is_the_owner(rig: Rig, poli
         assert peer.qp.qp_state == QPState.RTS
 
 
+@pytest.mark.clause("DGRAM-UC-24")
 @pytest.mark.parametrize("change", [{"mo": 101}, {"msn": 99}, {"opcode": Opcode.SEND_SE}])
 def test_a_segment_that_does_not_go_on_with_its_message_ends_it(
     peer: Peer, change: dict[str, int]
@@ -289,6 +297,15 @@ def test_a_segment_that_does_not_go_on_with_its_message_ends_it(
         peer.put(*peer.message(b"good"))
         (got,) = peer.received()
     assert (got.wr_id, got.byte_len) == (1, 4)
+
+
+@pytest.mark.clause("DGRAM-UC-24")
+def test_a_message_may_have_any_number_if_all_of_its_segments_have_it(peer: Peer) -> None:
+    for i, msn in enumerate((7, 7, 0, 0xFFFFFFFF)):
+        peer.recv(i)
+        peer.put(*peer.message(pattern(300), 100, msn=msn))
+        (got,) = peer.received()
+        assert (got.wr_id, got.byte_len) == (i, 300)
 
 
 @pytest.mark.clause("DGRAM-UC-6")
