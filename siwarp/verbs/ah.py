@@ -85,12 +85,15 @@ class AH(Handle):
 
     def _shut(self) -> None:
         # A work request must never point to an address handle that is gone.
-        for wr in list(self._wrs):
-            if wr._ah is self:
-                if wr._c.wr.ud.ah == wr._c.rd.ah:  # else it is an address of RDMA
-                    wr._c.wr.ud.ah = ffi.NULL
-                wr._c.rd.ah = ffi.NULL
-        super()._shut()
+        c, wrs = self._c, [wr for wr in list(self._wrs) if wr._ah is self]
+        for wr in wrs:
+            wr._point(ffi.NULL)
+        try:
+            super()._shut()
+        except Error:  # it is in use, and so goes on
+            for wr in wrs:
+                wr._point(c)
+            raise
 
     def _busy(self) -> str:
         return (

@@ -29,6 +29,16 @@ ATOMICS = frozenset(
     )
 )
 
+#: The opcodes that say where in the peer's memory.
+RDMA = frozenset(
+    (
+        WROpcode.RDMA_WRITE,
+        WROpcode.RDMA_WRITE_WITH_IMM,
+        WROpcode.RDMA_READ,
+        WROpcode.RDMA_WRITE_RECORD,
+    )
+)
+
 _null = ffi.NULL
 
 
@@ -179,7 +189,17 @@ class SendWR(_WR):
 
     """
 
-    __slots__ = ("__weakref__", "_ah", "_mr", "_mw")
+    __slots__ = (
+        "__weakref__",
+        "_ah",
+        "_bind",
+        "_masks",
+        "_mr",
+        "_mw",
+        "_operands",
+        "_remote",
+        "_to",
+    )
 
     def __init__(
         self,
@@ -205,50 +225,72 @@ class SendWR(_WR):
         self._ah: AH | None = None
         self._mw: MW | None = None
         self._mr: MR | None = None
+        # What the C structure has in unions is kept here: see _place().
+        self._to: tuple[Any, int, int] = (_null, 0, 0)  # address handle, QPN, Q_Key
+        self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
+        self._operands = (compare_add, swap)
+        self._masks = (compare_add_mask, swap_mask)
+        self._bind: tuple[Any, int, Any, int, int, int] = (_null, 0, _null, 0, 0, 0)
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
         self._c.invalidate_rkey = invalidate_rkey or imm_data  # one place for both
         self._set_sg(sg, num_sge)
-        if ah is not None and opcode == WROpcode.RDMA_WRITE_RECORD:
+        if ah is None:
+            self._place()
+        else:
             self.set_wr_rd(ah, remote_qpn, remote_qkey)
-        elif ah is not None:
-            self.set_wr_ud(ah, remote_qpn, remote_qkey)
-        if opcode in ATOMICS:
-            rkey, addr = (0, 0) if remote is None else (remote.rkey, remote.addr)
-            self.set_wr_atomic(rkey, addr, compare_add, swap)
-            self._c.masked.compare_add_mask = compare_add_mask
-            self._c.masked.swap_mask = swap_mask
-        elif remote is not None:
-            self.set_wr_rdma(remote.rkey, remote.addr)
+
+    def _place(self) -> None:
+        """Put into the C structure's unions what the opcode looks for there, and nothing else.
+
+        An address in the peer's memory must never be taken for an address handle of ours, whatever
+        was said of this request, in whatever order.
+        """
+        c, opcode = self._c, self._c.opcode
+        if opcode == WROpcode.BIND_MW:
+            bind, info = c.bind_mw, c.bind_mw.bind_info
+            bind.mw, bind.rkey, info.mr, info.addr, info.length, info.mw_access_flags = self._bind
+        else:
+            c.masked.compare_add_mask, c.masked.swap_mask = self._masks
+            c.rd.ah, c.rd.remote_qpn, c.rd.remote_qkey = self._to
+        if opcode in RDMA:
+            c.wr.rdma.rkey, c.wr.rdma.remote_addr = self._remote
+        elif opcode in ATOMICS:
+            c.wr.atomic.rkey, c.wr.atomic.remote_addr = self._remote
+            c.wr.atomic.compare_add, c.wr.atomic.swap = self._operands
+        else:
+            c.wr.ud.ah, c.wr.ud.remote_qpn, c.wr.ud.remote_qkey = self._to
 
     def set_wr_ud(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
         """Say where a UD message goes; keeps the address handle alive."""
         self.set_wr_rd(ah, rqpn, rqkey)
-        self._c.wr.ud.ah = self._c.rd.ah
-        self._c.wr.ud.remote_qpn = rqpn or ah.qpn
-        self._c.wr.ud.remote_qkey = rqkey
 
     def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
         """Say which peer an RD request or RDMA_WRITE_RECORD is for; keeps its handle alive."""
-        if ah is not self._ah or ah.closed:
-            self._c.rd.ah = ah._live()
+        to = ah._live(), rqpn or ah.qpn, rqkey
+        if ah is not self._ah:
             ah._wrs.add(self)
-        self._c.rd.remote_qpn = rqpn or ah.qpn
-        self._c.rd.remote_qkey = rqkey
-        self._ah = ah
+            self._ah = ah
+        elif to == self._to:
+            return  # as for the request before
+        self._to = to
+        self._place()
+
+    def _point(self, handle: Any) -> None:
+        """Take this for the address handle's C object: NULL once that is gone."""
+        self._to = handle, *self._to[1:]
+        self._place()
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
         """Say which memory of the peer an RDMA Write or Read means."""
-        self._c.wr.rdma.remote_addr = addr
-        self._c.wr.rdma.rkey = rkey
+        self._remote = rkey, addr
+        self._place()
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
         """Say which 64 bits of the peer's memory an atomic means, and its operands."""
-        self._c.wr.atomic.remote_addr = addr
-        self._c.wr.atomic.rkey = rkey
-        self._c.wr.atomic.compare_add = compare_add
-        self._c.wr.atomic.swap = swap
+        self._remote, self._operands = (rkey, addr), (compare_add, swap)
+        self._place()
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo, rkey: int | None = None) -> None:
         """Say which window of type 2 a BIND_MW binds, and to what; keeps window and region alive.
@@ -256,28 +298,32 @@ class SendWR(_WR):
         ``rkey`` is the key that it shall have: its own with another low octet. The default is the
         next one after ``mw.rkey``.
         """
-        bind, info, mr = self._c.bind_mw, self._c.bind_mw.bind_info, bind_info.mr
-        bind.mw = mw._live()
-        bind.rkey = lib.siw_inc_rkey(mw.rkey) if rkey is None else rkey
-        info.mr = _null if mr is None else mr._live()
-        info.addr = bind_info.addr
-        info.length = bind_info.length
-        info.mw_access_flags = int(bind_info.mw_access_flags)
+        mr = bind_info.mr
+        self._bind = (
+            mw._live(),
+            lib.siw_inc_rkey(mw.rkey) if rkey is None else rkey,
+            _null if mr is None else mr._live(),
+            bind_info.addr,
+            bind_info.length,
+            int(bind_info.mw_access_flags),
+        )
         mw._wrs.add(self)
         if mr is not None:
             mr._wrs.add(self)
         self._mw, self._mr = mw, mr
+        self._place()
 
     def _forget_bind(self, gone: MW | MR) -> None:
-        if self._mw is gone:
-            self._c.bind_mw.mw = _null
-        if self._mr is gone:
-            self._c.bind_mw.bind_info.mr = _null
+        mw, rkey, mr, addr, length, flags = self._bind
+        mw = _null if self._mw is gone else mw
+        mr = _null if self._mr is gone else mr
+        self._bind = mw, rkey, mr, addr, length, flags
+        self._place()
 
     @property
     def rkey(self) -> int:
         """The key that a BIND_MW gives its window."""
-        return int(self._c.bind_mw.rkey)
+        return int(self._bind[1])
 
     @property
     def invalidate_rkey(self) -> int:
@@ -305,6 +351,7 @@ class SendWR(_WR):
     @opcode.setter
     def opcode(self, value: int) -> None:
         self._c.opcode = value
+        self._place()
 
     @property
     def send_flags(self) -> SendFlag:
