@@ -256,7 +256,9 @@ class CMID(Handle):
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
     def _shut(self) -> None:
-        self.channel._ids.pop(int(ffi.cast("uintptr_t", self._c)), None)
+        c = self._c
+        if c is not None:
+            self.channel._ids.pop(int(ffi.cast("uintptr_t", c)), None)
         super()._shut()
         self.qp = None
 

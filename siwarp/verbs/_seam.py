@@ -26,6 +26,8 @@ __all__ = [
     "addr_bytes_to_python",
     "addr_from_c",
     "addr_to_c",
+    "as_int",
+    "as_uint",
     "before_exit",
     "check",
     "check_pointer",
@@ -54,6 +56,16 @@ def check_pointer(pointer: Any, what: str, advice: Mapping[int, str] | None = No
         return pointer
     number = ffi.errno
     raise from_errno(number, what, (advice or {}).get(number))
+
+
+def as_int(number: int) -> int:
+    """Return ``number``, or where no int of C holds it one that is refused for the same reason."""
+    return max(-1, min(number, 0x7FFFFFFF))
+
+
+def as_uint(number: int) -> int:
+    """As ``as_int``, for what C has in 32 bits without a sign."""
+    return number if 0 <= number <= 0xFFFFFFFF else 0xFFFFFFFF
 
 
 # ---- addresses ----------------------------------------------------------------------------
@@ -124,6 +136,8 @@ _roots: weakref.WeakSet[Handle] = weakref.WeakSet()
 # any thread at any moment, perhaps inside a call of the library, so it only leaves a note here.
 _dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
 _reaping = threading.Lock()
+#: Whoever takes the C object out of a handle, to end it, is one thread alone.
+_ending = threading.Lock()
 
 
 def reap() -> None:
@@ -150,8 +164,8 @@ def reap() -> None:
 
 def _after_fork() -> None:
     """Let the child reap, which a thread that is not here may have begun; what waits is not its."""
-    global _reaping
-    _reaping = threading.Lock()
+    global _reaping, _ending
+    _reaping, _ending = threading.Lock(), threading.Lock()
     _dropped.clear()
 
 
@@ -229,7 +243,10 @@ class Handle:
         self._shut()
 
     def _shut(self) -> None:
-        c, self._c = self._c, None
+        with _ending:
+            c, self._c = self._c, None
+        if c is None:
+            return  # another thread closes it
         # In a forked child the object is the parent's, and a thread that is not here may hold its
         # locks for ever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
@@ -326,8 +343,8 @@ class Waitable(Handle):
             while True:
                 wait = SLICE_MS
                 if deadline is not None:
-                    left = max(0, int((deadline - time.monotonic()) * 1000 + 0.999))
-                    wait = min(wait, left)
+                    left = (deadline - time.monotonic()) * 1000  # it may be infinite
+                    wait = wait if left >= wait else max(0, int(left + 0.999))
                 rc = get(wait)
                 if rc == 0:
                     found = take()

@@ -15,6 +15,7 @@ from siwarp.verbs._seam import (
     Handle,
     Waitable,
     addr_bytes_to_python,
+    as_int,
     check,
     check_pointer,
     ffi,
@@ -154,6 +155,9 @@ _WC_FIELDS = "=QiiIIIIII"
 _ONE = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x{_ADDR_SIZE}s")
 _MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
 
+#: More than so many completions at once: only as many as the queue holds.
+_MANY_ENTRIES = 4096
+
 _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
@@ -263,7 +267,7 @@ class CQ(Handle):
         reap()
         c_channel = ffi.NULL if channel is None else channel._live()
         c = check_pointer(
-            lib.siw_create_cq(context._live(), cqe, ffi.NULL, c_channel, comp_vector),
+            lib.siw_create_cq(context._live(), as_int(cqe), ffi.NULL, c_channel, comp_vector),
             f"making a CQ for {cqe} completions",
             {
                 errno.EINVAL: "cqe is from 1 to the device's max_cqe, comp_vector 0, and the "
@@ -318,6 +322,8 @@ class CQ(Handle):
     def _poll_many(self, num_entries: int) -> list[WC]:
         if num_entries < 1:
             raise ValueError(f"cannot poll for {num_entries} completions")
+        if num_entries > _MANY_ENTRIES:  # memory for no more than there can be
+            num_entries = min(num_entries, self.capacity)
         free = self._pool
         try:
             buffer = free.pop()
@@ -393,7 +399,7 @@ class CQ(Handle):
 
         """
         check(
-            lib.siw_resize_cq(self._live(), cqe),
+            lib.siw_resize_cq(self._live(), as_int(cqe)),
             f"resizing {self!r} to {cqe}",
             {
                 errno.EINVAL: "cqe is from 1 to the device's max_cqe and not below what is in the "
@@ -423,7 +429,7 @@ class CQ(Handle):
         wait_until_acked(self)
         c = self._c
         super()._shut()
-        if self.channel is not None:
+        if self.channel is not None and c is not None:
             self.channel._cqs.pop(int(ffi.cast("uintptr_t", c)), None)
 
     def _destroyer(self) -> Callable[[Any], int]:

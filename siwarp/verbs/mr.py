@@ -255,7 +255,10 @@ class MR(Handle):
     ) -> None:
         """Copy ``length`` octets of ``data`` (default: all) into the memory at ``offset``."""
         self._live()
-        octets = memoryview(data).cast("B")[:length] if len(data) else memoryview(b"")
+        octets = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        if length is not None and not 0 <= length <= octets.nbytes:
+            raise ValueError(f"cannot write {length} octets: the data has {octets.nbytes}")
+        octets = octets[:length]
         offset, count = self._span(offset, octets.nbytes)
         self.view[offset : offset + count] = octets
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from siwarp.verbs._seam import Handle, check, check_pointer, ffi, lib, reap
+from siwarp.verbs._seam import Handle, as_uint, check, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import SrqAttrMask
 from siwarp.verbs.errors import Error, LimitError, from_errno
 from siwarp.verbs.events import wait_until_acked
@@ -73,9 +73,9 @@ class SRQ(Handle):
         if init_attr is None or isinstance(init_attr, SrqAttr):
             init_attr = SrqInitAttr(init_attr or SrqAttr())
         c_init = ffi.new("struct siw_srq_init_attr *")
-        c_init.attr.max_wr = init_attr.attr.max_wr
-        c_init.attr.max_sge = init_attr.attr.max_sge
-        c_init.attr.srq_limit = init_attr.attr.srq_limit
+        c_init.attr.max_wr = as_uint(init_attr.attr.max_wr)
+        c_init.attr.max_sge = as_uint(init_attr.attr.max_sge)
+        c_init.attr.srq_limit = as_uint(init_attr.attr.srq_limit)
         c = check_pointer(
             lib.siw_create_srq(pd._live(), c_init),
             f"making an SRQ for {init_attr.attr.max_wr} receives",
@@ -101,7 +101,8 @@ class SRQ(Handle):
 
         """
         c_attr = ffi.new("struct siw_srq_attr *")
-        c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit = attr.max_wr, attr.max_sge, attr.srq_limit
+        c_attr.max_wr, c_attr.max_sge = as_uint(attr.max_wr), as_uint(attr.max_sge)
+        c_attr.srq_limit = as_uint(attr.srq_limit)
         check(
             lib.siw_modify_srq(self._live(), c_attr, int(mask)),
             f"modifying {self!r}",
