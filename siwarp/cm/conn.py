@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import threading
 import time
 from collections import deque
@@ -49,6 +50,9 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
+#: Who waits looks so often, in seconds, whether another thread has closed what it waits on.
+_LOOK = 0.1
+
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
@@ -72,6 +76,12 @@ class _Home:
         if last:
             self.context.__exit__(None, None, None)
 
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
 
 class Connection:
     """A connected RC queue pair with memory around it; made by ``connect`` or ``Listener.accept``.
@@ -82,7 +92,7 @@ class Connection:
     then. With ``Persona.ROCE`` at this end one more waits for a ``recv``, and what is sent from
     here is with the peer when ``send`` or ``write`` returns.
 
-    One thread may send while another receives.
+    One thread may send while another receives; ``close`` in a third ends their calls.
     """
 
     def __init__(
@@ -97,8 +107,9 @@ class Connection:
         self._home = home
         self._closed = False
         self._parts = contextlib.ExitStack()
-        self._sending = threading.Lock()
-        self._receiving = threading.Lock()
+        # Who closes has both: reentrant, since a send that took too long closes, too.
+        self._sending = threading.RLock()
+        self._receiving = threading.RLock()
         self.private_data = b""
         self.id = cm_id
         try:
@@ -226,9 +237,17 @@ class Connection:
         if isinstance(data, MR):
             yield data
             return
-        self._alive()
-        with MR(self.pd, data, access) as mr:
-            yield mr
+        with self._sending:  # so that who closes the PD waits until this has closed, or failed to
+            self._alive()
+            mr = MR(self.pd, data, access)
+            try:
+                yield mr
+            finally:
+                try:
+                    mr.close()
+                except Error:
+                    if not self._closed:  # else it closes with the PD, once the QP lets go of it
+                        raise
 
     def _do(self, wr: SendWR, timeout: float | None) -> None:
         with self._sending:
@@ -240,8 +259,13 @@ class Connection:
         self._wait(self.scq, timeout, f"{wr.opcode.name} to {self._peer_name()}")
 
     def _wait(self, cq: CQ, timeout: float | None, what: str) -> WC:
-        self._alive()
-        wcs = cq.wait(timeout, 1)
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        wcs: list[WC] = []
+        while not wcs:
+            self._alive()  # another thread may have closed it
+            wcs = cq.wait(max(0.0, min(deadline - time.monotonic(), _LOOK)), 1)
+            if time.monotonic() >= deadline:
+                break
         if not wcs:
             if cq is self.scq:
                 # The request is still out and may yet use the memory: only closing is safe now.
@@ -249,6 +273,7 @@ class Connection:
             raise Timeout(errno.ETIMEDOUT, f"{what}: nothing happened within {timeout} s")
         wc = wcs[0]
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
+            self._alive()
             raise PeerGone(
                 errno.ECONNRESET, f"{what}: the connection is over; connect again for more"
             )
@@ -280,11 +305,12 @@ class Connection:
         self._closed = True
         with contextlib.suppress(Error):
             self.id.disconnect()
-        try:
-            self.id.close()
-            self._parts.close()
-        finally:
-            self._home.leave()
+        with self._sending, self._receiving:
+            try:
+                self.id.close()
+                self._parts.close()
+            finally:
+                self._home.leave()
 
     def __enter__(self) -> Connection:
         return self
@@ -379,8 +405,8 @@ class Listener:
             StateError: the listener is closed.
 
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._accepting:
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        with self._accepting, self._home:
             while True:
                 request = self._next_request(deadline, timeout)
                 conn = Connection(self._home, request.id, *self._recv)
@@ -396,15 +422,16 @@ class Listener:
                     raise
                 conn.close()
 
-    def _next_request(self, deadline: float | None, timeout: float | None) -> CMEvent:
-        while not self._waiting:
+    def _next_request(self, deadline: float, timeout: float | None) -> CMEvent:
+        while True:
             if self._closed:
                 raise StateError(errno.EBADF, "this listener is closed: listen again")
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            self._take(self._home.channel.get_event(left))
-            if deadline is not None and not self._waiting and time.monotonic() >= deadline:
+            with contextlib.suppress(IndexError):
+                return self._waiting.popleft()
+            left = deadline - time.monotonic()
+            self._take(self._home.channel.get_event(max(0.0, min(left, _LOOK))))
+            if not self._waiting and time.monotonic() >= deadline:
                 raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
-        return self._waiting.popleft()
 
     def _take(self, event: CMEvent | None) -> CMEvent | None:
         if event is not None and event.type == CMEventType.CONNECT_REQUEST:
@@ -421,11 +448,20 @@ class Listener:
                 return event.type == CMEventType.ESTABLISHED
 
     def __iter__(self) -> Iterator[Connection]:
-        while not self._closed:
-            yield self.accept()
+        while True:
+            try:
+                conn = self.accept()
+            except StateError:
+                if self._closed:
+                    return
+                raise
+            yield conn
 
     def close(self) -> None:
-        """Stop listening; connections that were accepted live on."""
+        """Stop listening; connections that were accepted live on.
+
+        A thread that waits in ``accept`` gets StateError, and one that iterates stops.
+        """
         if self._closed:
             return
         self._closed = True

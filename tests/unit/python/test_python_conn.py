@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from unit.verbs.verbs_harness import until
 
 import siwarp
 from siwarp.cm import Connection
@@ -189,8 +190,10 @@ def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
         assert not thread.is_alive()
 
 
-def roce_pair() -> tuple[Connection, Connection]:
-    with siwarp.listen(("127.0.0.1", 0), recv_depth=4, persona=Persona.ROCE) as listener:
+def roce_pair(recv_size: int = 1 << 16) -> tuple[Connection, Connection]:
+    with siwarp.listen(
+        ("127.0.0.1", 0), recv_size=recv_size, recv_depth=4, persona=Persona.ROCE
+    ) as listener:
         ends: list[Connection] = []
         thread = threading.Thread(target=lambda: ends.append(listener.accept(10)))
         thread.start()
@@ -227,3 +230,88 @@ def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
         wrong = RemoteBuffer(there.addr, 100, there.rkey ^ 0x100)
         with pytest.raises(ProtocolError):
             a.write(wrong, b"does not")
+
+
+# ---- closing what other threads wait in
+
+
+def ends_with(thread: threading.Thread, found: list[BaseException]) -> None:
+    thread.join(20)
+    assert not thread.is_alive(), "it still waits"
+    (error,) = found
+    assert isinstance(error, siwarp.StateError) and "closed" in str(error)
+
+
+def waiting_in(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    """Start a thread that calls something which waits; what it raises is in the list."""
+    found: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as e:
+            found.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(connected: Connect) -> None:
+    a, b = connected()
+    thread, found = waiting_in(a.recv)
+    until(lambda: a.rcq.channel is not None and a.rcq.channel._waiters)
+    a.close()
+    ends_with(thread, found)
+    assert a.qp.closed and a.pd.closed and a.rcq.channel is not None and a.rcq.channel.closed
+    with pytest.raises(siwarp.PeerGone):
+        b.recv(10)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000], ids=["copied", "lent"])
+def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) -> None:
+    a, b = roce_pair(100_000)
+    data = bytearray(size)
+    with b:
+
+        def send() -> None:
+            for _ in range(100):  # the peer takes none of them
+                a.send(data)
+
+        thread, found = waiting_in(send)
+        until(lambda: a.scq.channel is not None and a.scq.channel._waiters)
+        a.close()
+        ends_with(thread, found)
+        assert a.qp.closed and a.pd.closed
+    found.clear()
+    data.append(0)  # nothing uses the memory any more
+
+
+def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:
+    listener = siwarp.listen(("127.0.0.1", 0))
+    address = listener.address
+    thread, found = waiting_in(listener.accept)
+    until(lambda: listener._home.channel._waiters)
+    listener.close()
+    ends_with(thread, found)
+    assert listener._home.context.closed
+    with pytest.raises(siwarp.PeerGone):
+        siwarp.connect(address)
+
+
+def test_closing_a_listener_ends_the_loop_over_its_connections() -> None:
+    listener = siwarp.listen(("127.0.0.1", 0))
+    met: list[str] = []
+
+    def serve() -> None:
+        for conn in listener:
+            with conn:
+                met.append(conn.peer[0])
+
+    thread, found = waiting_in(serve)
+    with siwarp.connect(listener.address):
+        until(lambda: met)
+    until(lambda: listener._home.channel._waiters)
+    listener.close()
+    thread.join(20)
+    assert not thread.is_alive() and (found, met) == ([], ["127.0.0.1"])
