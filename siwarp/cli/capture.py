@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +58,8 @@ def capture(
     file = Path(output).absolute()
     if not file.parent.is_dir():
         raise OSError(f"{file.parent}: no such directory")
-    _make_room(file)
+    if shutil.which(command[0]):  # else an older capture would go for nothing
+        _make_room(file)
     _try(file)
     environment = {**os.environ, VARIABLE: str(file)}
     if max_mb:

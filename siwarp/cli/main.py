@@ -122,5 +122,6 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as e:  # siwarp.Error among them: its message says what to do
-        print(f"siwarp: {e.strerror or e}", file=sys.stderr)
+        where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
+        print(f"siwarp: {where}{e.strerror or e}", file=sys.stderr)
         return 1

@@ -48,6 +48,7 @@ from siwarp.inspect.packets import Packet, packets_of, packets_of_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
 from siwarp.inspect.rc import HalfReader, startup_of
 from siwarp.inspect.rd import RD_HEADER_LEN, RDDatagram, RDType
+from siwarp.inspect.rdmap import QuotedUntagged
 from siwarp.inspect.stream import Connection, Connections
 
 UD_HEADER_LEN = 18
@@ -120,8 +121,17 @@ def _match(found: _Found) -> None:
         for message, quoted in reader.quoted:
             blamed = [m.number for m in said if quoted is not None and quotes(quoted, m)]
             message.about = blamed[-1] if blamed else None
+    # The last of each name: there may be as many errors as messages.
+    named = {
+        (m.source, m.dest, m.fields.get("qn"), m.fields.get("msn")): m.number
+        for m in found.messages
+        if found.quoted
+    }
     for message, quoted in found.quoted:
         ends = (message.dest, message.source)
+        if isinstance(quoted, QuotedUntagged):
+            message.about = named.get((*ends, int(quoted.qn), int(quoted.msn)))
+            continue
         for cause in found.messages:
             if (cause.source, cause.dest) == ends and quotes(quoted, cause):
                 message.about = cause.number
@@ -170,10 +180,10 @@ def _match_reads(stream: Stream, requests: list[Message], responses: list[Messag
         if response.kind != Opcode.RDMA_READ_RESPONSE.name:
             continue
         if holes:
-            fitting = [i for i, asked in enumerate(waiting) if _fits(asked, response)][:1]
-            if not fitting:
+            fitting = next((i for i, asked in enumerate(waiting) if _fits(asked, response)), None)
+            if fitting is None:
                 continue
-            for _ in range(fitting[0]):
+            for _ in range(fitting):
                 waiting.popleft()
         asked = waiting.popleft() if waiting else None
         if asked is None:

@@ -71,6 +71,8 @@ class CaptureFile:
     name: str
     damage: str | None = None
     frames: int = 0
+    #: What `file` unpacks, to be closed behind it.
+    plain: BinaryIO | None = None
     _order: str = "<"
     _interfaces: list[_Interface] = field(default_factory=list)
 
@@ -90,6 +92,8 @@ class CaptureFile:
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
+        if self.plain is not None:
+            self.plain.close()
 
     def _read(self, size: int) -> bytes:
         try:
@@ -247,11 +251,12 @@ class CaptureFile:
 
 
 def open_capture(path: str | Path) -> CaptureFile:
-    """A pcap or pcapng file, also compressed by gzip, ready to be read.
+    """A pcap or pcapng file, also compressed by gzip or from a pipe, ready to be read.
 
     OSError when it cannot be opened.
     """
-    with Path(path).open("rb") as plain:
-        packed = plain.read(2) == GZIP
-    file = gzip.open(path) if packed else Path(path).open("rb")  # noqa: SIM115
-    return CaptureFile(cast(BinaryIO, file), str(path))
+    plain = Path(path).open("rb")  # noqa: SIM115
+    if plain.peek(2)[:2] != GZIP:  # a look that takes nothing out of a pipe
+        return CaptureFile(plain, str(path))
+    packed = cast(BinaryIO, gzip.GzipFile(fileobj=plain))
+    return CaptureFile(packed, str(path), plain=plain)

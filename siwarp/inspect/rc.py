@@ -219,8 +219,10 @@ class HalfReader:
             self._judge_untagged(message, header, fresh)
             self._next = header._replace(mo=header.mo + len(payload))
         if header.opcode == Opcode.TERMINATE and not header.tagged and fresh:
+            quoted = judge_terminate(message, payload)
+            if not self._over:  # what comes behind it is about nothing
+                self.quoted.append((message, quoted))
             self._over = True
-            self.quoted.append((message, judge_terminate(message, payload)))
 
     def _judge_untagged(self, message: Message, header: Header, fresh: bool) -> None:
         due = due_queue(header.opcode)

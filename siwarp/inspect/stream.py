@@ -291,8 +291,8 @@ def resume(
     at `offset` of the stream.
     """
     first = bisect.bisect_right(places, offset, key=lambda place: place.end)
-    for place in places[first:]:
-        at = place.start - offset
+    for i in range(first, len(places)):  # not a slice: there may be as many gaps as places
+        at = places[i].start - offset
         if at < 0:
             continue
         if at >= len(octets):

@@ -117,6 +117,42 @@ def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
     assert "no-such-command-of-siwarp" in done.stderr
 
 
+def test_an_older_capture_stays_when_the_command_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"an older one")
+    done = siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
+    assert done.returncode == 127
+    assert (tmp_path / "x").read_bytes() == b"an older one"
+
+
+KILLED = """
+import os, signal
+from siwarp.verbs import *
+ctx = Context(); pd = PD(ctx); cq = CQ(ctx, 64); mr = MR(pd, 64)
+qp = QP(pd, QPInitAttr(QPType.UD, scq=cq)); qp.to_rts()
+ah = AH(pd, qp.addr)
+for i in range(20):
+    qp.post_recv(RecvWR(i, sg=[mr.sge(0, 8)]))
+    qp.post_send(SendWR(i, sg=[mr.sge(8, 8)], ah=ah))
+    found = []
+    while len(found) < 2:
+        found += cq.poll(2)
+{fork}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=["alone", "beside a child"])
+def test_a_command_that_is_killed_leaves_a_whole_file(tmp_path: Path, fork: bool) -> None:
+    file = tmp_path / "x.pcapng"
+    # A child that opens no device, and ends as abruptly.
+    child = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)" if fork else ""
+    code = KILLED.format(fork=child)
+    done = siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(siwarp_json("dissect", file)) == 40  # each as it was sent and as it was received
+    assert [p.name for p in tmp_path.iterdir()] == ["x.pcapng"]
+
+
 def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_path: Path) -> None:
     touch = tmp_path / "touched"
     for place in (
@@ -270,7 +306,13 @@ def test_a_file_that_is_no_capture_costs_one_line(tmp_path: Path, octets: bytes)
 def test_a_file_that_is_not_there_costs_one_line(tmp_path: Path) -> None:
     done = siwarp("dissect", tmp_path / "x")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "No such file" in done.stderr
+    assert done.stderr == f"siwarp: {tmp_path}/x: No such file or directory\n"
+
+
+def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
+    done = siwarp("dissect", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"siwarp: {tmp_path}: Is a directory\n"
 
 
 def test_a_capture_without_iwarp_says_that(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import siwarp, siwarp_json
+from cli.cli_harness import COMMAND, siwarp, siwarp_json
 from unit.inspect.inspect_harness import (
     CAPTURES,
     Link,
@@ -72,6 +75,20 @@ def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
     assert "RDMA_READ_RESPONSE" in done.stdout
     assert done.stderr.startswith(f"siwarp: {cut} is damaged: the file ends within ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_capture_may_come_through_a_pipe(file: Path, packed: bool) -> None:
+    octets = file.read_bytes()
+    done = subprocess.run(
+        [*COMMAND, "dissect", "/dev/stdin", "--json"],
+        input=gzip.compress(octets) if packed else octets,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout) == siwarp_json("dissect", file)
 
 
 def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:

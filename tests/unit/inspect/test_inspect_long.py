@@ -1,0 +1,56 @@
+"""Captures that are long: nothing is looked for again and again."""
+
+from __future__ import annotations
+
+import pytest
+from scapy.packet import Raw
+from unit.inspect.inspect_harness import A, B, Link, datagram, read_request, startup, tagged
+
+from siwarp.inspect import (
+    DDPDatagram,
+    Opcode,
+    QuotedUntagged,
+    Terminate,
+    UDDatagram,
+    capture,
+)
+from siwarp.inspect.messages import Message
+from siwarp.inspect.packets import packets_of_scapy
+
+
+def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a long capture that lacks one segment takes hours."""
+    count, looks = 200, 0
+    link = startup(Link().open())
+    for n in range(1, count + 1):
+        link.send(0, read_request(n, n, 4)).send(
+            1, tagged(Opcode.RDMA_READ_RESPONSE, n, 0, b"1234")
+        )
+    del link.packets[len(link.packets) // 2]
+    fits = capture._fits
+
+    def counted(asked: Message, response: Message) -> bool:
+        nonlocal looks
+        looks += 1
+        return fits(asked, response)
+
+    monkeypatch.setattr(capture, "_fits", counted)
+    found = capture.examine_packets(packets_of_scapy(link.packets))
+    assert sum(m.answers is not None for m in found.messages) == count  # and the Reply
+    assert looks < 4 * count
+
+
+def test_each_error_message_of_a_long_exchange_is_about_the_last_message_of_its_name() -> None:
+    octets = [bytes(UDDatagram(segment=DDPDatagram(msn=n, q_key=5) / Raw(b"x"))) for n in (1, 2)]
+    errors = []
+    for n in (1, 2):
+        told = Terminate(
+            layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=19, quoted_ddp=QuotedUntagged(msn=n)
+        )
+        head = DDPDatagram(opcode=7, qn=2, q_key=5)
+        errors.append(datagram(bytes(UDDatagram(segment=head / told)), B, A))
+    packets = [datagram(o) for o in [*octets, *octets]] + errors
+    found = capture.examine_packets(packets_of_scapy(packets)).messages
+    assert [m.about for m in found] == [None] * 4 + [3, 4]
