@@ -239,6 +239,42 @@ def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
         target.session().say(Raw(whole[:n]), f"{of}: {n} of {len(whole)} octets")
 
 
+def test_a_read_response_cut_at_every_octet(target: Target) -> None:
+    for n in range(1, 14 + 6 + 1):
+        session = target.session()
+        state = session.read(6)
+        assert state.reading is not None
+        whole = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
+        segment = Raw(bytes(whole / Raw(pattern(6, 5)))[:n])
+        session.respond(segment, state, f"response: {n} of 20 octets")
+
+
+def test_an_atomic_response_cut_at_every_octet(target: Target) -> None:
+    for n in range(1, 18 + 12 + 1):
+        session = target.session()
+        state = session.atomic()
+        answer = AtomicResponse(request=state.asking, old=0x0102030405060708)
+        whole = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=3, msn=1) / answer
+        session.answer(Raw(bytes(whole)[:n]), state, f"answer: {n} of 30 octets")
+
+
+def test_each_bit_that_a_send_and_a_read_request_reserve_is_nobodys_business(
+    target: Target,
+) -> None:
+    """Where a Send with Invalidate has its STag."""
+    for half in (range(16), range(16, 32)):
+        session = target.session(receives=len(half))
+        for msn, bit in enumerate(half, 1):
+            segment = DDPUntagged(opcode=Opcode.SEND, msn=msn, inv_stag=1 << bit)
+            session.peer.fpdu(segment / Raw(b"bit %d" % bit))
+            session.received(b"bit %d" % bit)
+            asked = read(target)
+            asked.msn, asked.inv_stag = msn, 1 << bit
+            session.peer.fpdu(asked)
+            session.answers(asked[ReadRequest])
+        session.close()
+
+
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_payloads_one_octet_off(target: Target, more: int) -> None:
     target.session().say(send(200 + more), f"send: {more} beyond its receive")

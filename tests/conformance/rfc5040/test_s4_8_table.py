@@ -25,6 +25,7 @@ from unit.verbs.wire_peer import (
 
 from siwarp.cm import CMID, RTR, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import (
+    AtomicRequest,
     DDPTagged,
     DDPUntagged,
     MPAReply,
@@ -37,7 +38,7 @@ from siwarp.inspect import (
     Terminate,
     crc32c,
 )
-from siwarp.inspect.names import TERM_CODES
+from siwarp.inspect.names import TERM_CODES, AtomicCode
 from siwarp.verbs import (
     MR,
     PD,
@@ -168,6 +169,15 @@ def _read_request_of_a_wrong_length(peer: Peer, size: int) -> Packet:
     segment = read_request(size, there.rkey, there.addr)
     segment = DDPUntagged(bytes(segment)[:-1])
     return put(peer, segment)
+
+
+def _atomic_across_words(peer: Peer, size: int) -> Packet:
+    """What no CPU does: RFC 7306 has a number of RFC 5040 for it."""
+    there = memory(peer)
+    request = AtomicRequest(
+        code=AtomicCode.FETCH_ADD, request=7, stag=there.rkey, to=there.addr | 1, data=1
+    )
+    return put(peer, DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / request)
 
 
 def asked(peer: Peer, size: int) -> ReadRequest:
@@ -337,6 +347,7 @@ PROVOKED = [
     Row("RFC 5040 7.2", (0, 2, 6), _unknown_opcode, "segment"),
     Row("RFC 5040 7.2", (0, 2, 6), _opcode_on_the_wrong_queue, "segment"),
     Row("RFC 5040 7.2", (0, 2, 6), _read_response_unasked, "segment"),
+    Row("RFC 5040 4.8", (0, 2, 7), _atomic_across_words, "segment"),
     Row("RFC 5040 4.8", (0, 2, 0xFF), _read_response_too_short, "segment"),
     Row("RFC 5040 4.8", (0, 2, 0xFF), _read_request_of_a_wrong_length, "segment"),
     Row("RFC 5041 7.2", (1, 0, 0), _receive_whose_key_died, "nothing"),
@@ -370,7 +381,6 @@ STARTUP = {(2, 0, 4), (2, 0, 5), (2, 0, 6), (2, 0, 7)}
 #: Why no Terminate of ours has these numbers.
 REASONED = {
     (0, 1, 0xFF): "every protection error here is one of those that have a code of their own",
-    (0, 2, 7): "what fails inside this end for one stream is told as 0/0, Local Catastrophic",
     (0, 2, 8): "nothing in a process of user space fails for all its streams and leaves them alive",
     (0, 2, 9): "figure 9 has the error twice; figure 10 gives Sends with Invalidate to type 1",
     (2, 0, 1): "a lost connection carries no Terminate; the program is told by the event",

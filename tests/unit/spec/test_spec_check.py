@@ -337,6 +337,13 @@ def test_this_tree_has_the_clauses_of_all_four_rfcs_and_only_sound_citations() -
     assert counts == {5040: 165, 5041: 129, 5044: 123, 6581: 53}
 
 
+def test_far_more_than_120_musts_of_the_four_rfcs_are_shown_by_tests() -> None:
+    clauses, _ = check.load_clauses(ROOT / "spec")
+    found = check.scan(ROOT, clauses)
+    four = [c for c in clauses.values() if c.rfc in (5040, 5041, 5044, 6581) and c.level == "MUST"]
+    assert sum(check.state(c, found) == "shown" for c in four) > 250
+
+
 # ---- the requirements of datagram-iWARP
 
 

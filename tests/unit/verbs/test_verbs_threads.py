@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import subprocess
 import threading
 import time
@@ -253,3 +254,6 @@ def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    # Requests and messages on the shared connection, datagrams, what each did on its own, waits.
+    counts = [int(n) for n in re.findall(r"\d+", done.stdout)]
+    assert len(counts) == 6 and min(counts) > 10, done.stdout
