@@ -297,6 +297,19 @@ static void await_completion(struct end *e)
 			      siw_wc_status_str(wc.status));
 }
 
+/* What was measured was all of them only if all are still there. */
+static void expect_connected(struct end *e)
+{
+	struct siw_qp_attr attr;
+
+	for (uint32_t i = 0; i < e->peers; i++) {
+		siw_bench_check(siw_query_qp(e->qps[i], &attr, NULL), "asking for its state");
+		if (attr.qp_state != SIW_QPS_RTS)
+			siw_bench_die(SIW_BENCH_EXIT_LOST,
+				      "connection %u was lost while its memory was measured", i);
+	}
+}
+
 /* What is kept for a while in case more comes is let go, and what was let go is given back. */
 static void settle(void)
 {
@@ -337,6 +350,8 @@ static void be_measured(struct end *e)
 	loaded = own_pss();
 	loaded_kernel = of_sockets(e, &sockets);
 	kill(e->other, SIGCONT);
+	if (connected(e))
+		expect_connected(e);
 	printf("{\"peers\": %u, \"sockets\": %u, \"idle\": %llu, \"idle_kernel\": %llu, "
 	       "\"loaded\": %llu, \"loaded_kernel\": %llu}\n",
 	       e->peers, sockets, (unsigned long long)idle, (unsigned long long)idle_kernel,
