@@ -28,6 +28,7 @@
 
 #define RING	   4 /* requests and receives that a queue pair has room for */
 #define MESSAGE	   1024
+#define MESSAGES   2 /* that each peer is sent */
 #define OWN_QKEY   0x80000000u
 #define CM_WAIT_MS 10000
 #define LIMIT_S	   120
@@ -161,12 +162,14 @@ static struct siw_qp *make_qp(struct end *e, uint32_t sends)
 	return qp;
 }
 
-static void post_recv(struct end *e, struct siw_qp *qp)
+/* One for each message that comes: one more would end a connection. */
+static void post_recvs(struct end *e, struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
 
-	siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
+	for (int i = 0; i < MESSAGES; i++)
+		siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
 }
 
 static uint16_t port_of(struct siw_qp *qp)
@@ -184,7 +187,7 @@ static void have_datagram_peers(struct end *e)
 	for (uint32_t i = 0; i < e->peers; i++) {
 		struct siw_qp *qp = make_qp(e, RING);
 
-		post_recv(e, qp);
+		post_recvs(e, qp);
 		siw_bench_swap(e->ctl, port_of(qp));
 	}
 }
@@ -194,7 +197,7 @@ static void accept_one(struct end *e, struct siw_cm_id *id)
 	struct siw_qp *qp = make_qp(e, RING);
 
 	siw_bench_check(siw_cm_bind_qp(id, qp), "binding");
-	post_recv(e, qp);
+	post_recvs(e, qp);
 	siw_bench_check(siw_cm_accept(id, NULL), "accepting");
 }
 
@@ -377,7 +380,7 @@ int main(int argc, char **argv)
 	e.qps = siw_bench_made(calloc(e.peers, sizeof(*e.qps)), "memory");
 	e.ahs = siw_bench_made(calloc(e.peers, sizeof(*e.ahs)), "memory");
 	e.ids = siw_bench_made(calloc(e.peers, sizeof(*e.ids)), "memory");
-	open_end(&e, measured ? 0 : e.peers);
+	open_end(&e, measured ? 0 : MESSAGES * e.peers);
 	if (measured)
 		be_measured(&e);
 	else
