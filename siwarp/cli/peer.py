@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -87,7 +88,8 @@ def until_starter_is_gone() -> threading.Event:
 
     def watch() -> None:
         try:
-            while sys.stdin.buffer.read(4096):
+            # Not by sys.stdin: who holds its lock when the interpreter ends has it abort.
+            while os.read(sys.stdin.fileno(), 4096):
                 pass
         finally:
             gone.set()

@@ -356,3 +356,14 @@ def test_a_plan_of_faults_that_is_none_is_refused_with_its_place() -> None:
     # A box is drawn round it, which may break its lines.
     words = " ".join(done.stderr.replace("│", " ").split())
     assert "clause 2, character 15" in words
+
+
+def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SIWARP_FAULTS", "loss=lots")
+    done = siwarp("ping", "-n", "1")
+    assert done.returncode == 1
+    assert 'clause 1, character 6: "lots" where a share' in done.stderr
+    assert "the peer process ended with status 1" in done.stderr
+    assert "Fatal" not in done.stderr
