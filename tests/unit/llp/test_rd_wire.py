@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +19,8 @@ from unit.llp.rd_kit import ACKED, QKEY, SEGMENT, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, bitmap
+
+UDP_SEGMENT = 103  # linux/udp.h
 
 
 @pytest.fixture
@@ -326,6 +330,23 @@ def test_who_says_much_of_unknown_lives_is_told_so_a_hundred_times_and_no_more(s
     time.sleep(0.02)  # and then there are some again
     s.say(RDType.PROBE, dest_epoch=7)
     assert s.hear().type == RDType.BYE
+
+
+@pytest.mark.clause("DGRAM-RD-35")
+def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_often(strange):
+    e, s = strange
+    many, each = 20_000, 50
+    octets = bytes(s.build(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN)))
+    train = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(octets)))]
+    counters = Counters()
+    began = time.monotonic()
+    for _ in range(many // each):
+        s.sock.sendmsg([octets * each], train, 0, s.dest)
+        e.turn()
+    took = time.monotonic() - began
+    answered = many - counters["drop_rd_hello"]
+    assert 5000 <= answered <= min(many, 5000 + 50_000 * took + 1)
+    assert lib.siw_llp_rd_n_peers(e.c) == 0
 
 
 @pytest.mark.clause("DGRAM-RD-9")
