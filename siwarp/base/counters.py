@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["CountersError", "folders", "pids", "read"]
+__all__ = ["CountersError", "folders", "own", "pids", "read"]
 
 MAGIC = b"siwcntrs"
 VERSION = 1
@@ -103,6 +103,16 @@ def _load(path: Path) -> bytes:
         os.close(fd)
 
 
+def _why_none(pid: int) -> str:
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return "no such process runs: `siwarp counters` lists those that can be read"
+    if owner != os.geteuid():
+        return "it is another user's process, who alone can read them"
+    return "it has opened no siwarp device, or found no folder for its counters"
+
+
 def read(pid: int) -> dict[str, int]:
     """Return the counters of a running process by name, in the order of the C table.
 
@@ -120,7 +130,17 @@ def read(pid: int) -> dict[str, int]:
             error = e
     if isinstance(error, CountersError):
         raise error
-    raise CountersError(f"process {pid}: no counters; it has opened no siwarp device") from error
+    raise CountersError(f"process {pid}: no counters; {_why_none(pid)}") from error
+
+
+def own() -> dict[str, int]:
+    """Return this process's counters, which it has even where it found no folder for its page."""
+    from siwarp._siwarp import ffi, lib
+
+    return {
+        ffi.string(lib.siw_counter_name(i)).decode(): int(lib.siw_counter_get(i))
+        for i in range(lib.siw_counters_count())
+    }
 
 
 def pids() -> list[int]:

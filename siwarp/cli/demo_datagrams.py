@@ -130,7 +130,7 @@ def reliable(peer: Peer) -> None:
                     qp.post_recv(recvs[wc.wr_id])
                     back += 1
                     step(1)
-        again = counters.read(os.getpid())["rd_retransmits"]
+        again = counters.own()["rd_retransmits"]
         show.tick(
             f"{_MESSAGES} messages of {_OCTETS} octets came back in order; "
             f"{again} datagrams were sent again for that"

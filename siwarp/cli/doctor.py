@@ -19,6 +19,8 @@ from siwarp.cli import show
 PORT = 18515
 #: Option of a UDP socket: octets of one segment (linux/udp.h); Python has no name for it.
 UDP_SEGMENT = 103
+#: Options of a socket (asm/socket.h), likewise: buffers beyond the limit, for the privileged.
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ def _ports() -> Finding:
     taken = []
     for kind, name in ((socket.SOCK_DGRAM, "UDP"), (socket.SOCK_STREAM, "TCP")):
         with socket.socket(socket.AF_INET, kind) as s:
+            if kind == socket.SOCK_STREAM:  # as a listener of ours: old connections are no obstacle
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind(("127.0.0.1", PORT))
             except OSError:
@@ -58,21 +62,38 @@ def _ports() -> Finding:
     )
 
 
+def _granted(option: int, force: int, octets: int) -> int:
+    """Return how large a buffer a UDP socket gets that asks for so many octets, as ours do.
+
+    The socket is asked and not /proc, which does not have the limits in a container of older
+    kernels.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.setsockopt(socket.SOL_SOCKET, force, octets)
+        except PermissionError:
+            s.setsockopt(socket.SOL_SOCKET, option, octets)
+        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel tells the double
+
+
 def _buffers() -> Finding:
     from siwarp.cli.config import settings
 
     values = {setting.name: setting.value for setting in settings()}
     low = []
-    for name, limit in (("rcvbuf", "rmem_max"), ("sndbuf", "wmem_max")):
-        allowed = int(_proc(f"net/core/{limit}") or 0)
-        if allowed < values[name]:
+    for name, limit, option, force in (
+        ("rcvbuf", "rmem_max", socket.SO_RCVBUF, SO_RCVBUFFORCE),
+        ("sndbuf", "wmem_max", socket.SO_SNDBUF, SO_SNDBUFFORCE),
+    ):
+        if _granted(option, force, values[name]) < values[name]:
             low.append(f"net.core.{limit}={values[name]}")
     if low:
+        where = "" if _proc("net/core/rmem_max") else "; in a container: on its host"
         return Finding(
             "buffers",
             "fair",
             "the kernel allows less than siwarp asks for, and bursts of datagrams get lost: "
-            f"sudo sysctl -w {' '.join(low)}",
+            f"sudo sysctl -w {' '.join(low)}{where}",
         )
     return Finding("buffers", "good", f"sockets get the {values['rcvbuf']} octets asked for")
 
@@ -111,6 +132,19 @@ def _gso() -> Finding:
     return Finding("GSO", "good", "the kernel cuts one long send into datagrams")
 
 
+def _remedy() -> str:
+    """Return what lets this user make namespaces: which of several locks there are depends."""
+    if os.geteuid() == 0:
+        return "root needs CAP_SYS_ADMIN; give a container --privileged"
+    for name, value in (
+        ("kernel.unprivileged_userns_clone", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+    ):
+        if _proc(name.replace(".", "/")) not in (None, value):
+            return f"run as root, or sudo sysctl -w {name}={value}"
+    return "run as root"
+
+
 def _namespaces() -> Finding:
     tool = shutil.which("unshare")
     if tool is None:
@@ -128,8 +162,7 @@ def _namespaces() -> Finding:
     return Finding(
         "namespaces",
         "fair",
-        "network namespaces cannot be made (only tests need them): run as root, or "
-        "sudo sysctl -w kernel.unprivileged_userns_clone=1",
+        f"network namespaces cannot be made (only tests need them): {_remedy()}",
     )
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
 
+from siwarp.base import counters
+from siwarp.cli import doctor
 from siwarp.verbs import Context, get_device_list
 
 
@@ -170,6 +172,27 @@ def test_counters_of_a_process_without_a_device_says_so() -> None:
     assert "has opened no siwarp device" in done.stderr
 
 
+def test_counters_says_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(counters.CountersError, match="no such process runs"):
+        counters.read(1 << 22 | 1)  # beyond the largest PID
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: -1)
+        with pytest.raises(counters.CountersError, match="another user's process"):
+            counters.read(os.getppid())
+
+
+def test_a_process_has_its_own_counters_where_there_is_no_folder_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Context():
+        assert counters.own().keys() == counters.read(os.getpid()).keys()
+        with monkeypatch.context() as without:
+            without.setattr(counters, "folders", list)
+            assert counters.own()["epoll_waits"] >= 0
+            with pytest.raises(counters.CountersError, match="found no folder"):
+                counters.read(os.getpid())
+
+
 def test_doctor_has_one_line_of_advice_on_each_thing() -> None:
     findings = siwarp_json("doctor")
     assert {finding["what"] for finding in findings} >= {
@@ -195,6 +218,38 @@ def test_doctor_sees_that_the_default_port_is_taken() -> None:
         ports = next(f for f in siwarp_json("doctor") if f["what"] == "ports")
     assert ports["state"] == "fair"
     assert "UDP port 18515 is in use" in ports["advice"]
+
+
+def test_doctor_takes_a_port_for_free_that_old_connections_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ours
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = listener.accept()
+            accepted.close()  # first: its end of the connection stays for a minute
+            assert client.recv(1) == b""
+        monkeypatch.setattr(doctor, "PORT", port)
+        taken = doctor._ports()
+        assert taken.state == "fair" and f"TCP port {port} is in use" in taken.advice
+    assert f"TCP port {port} is in use" not in doctor._ports().advice
+
+
+def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "_proc", lambda _path: None)
+    assert doctor._granted(socket.SO_RCVBUF, doctor.SO_RCVBUFFORCE, 100_000) == 100_000
+    assert "None" not in doctor._buffers().advice
+    monkeypatch.setattr(doctor, "_granted", lambda *_: 1000)
+    finding = doctor._buffers()
+    assert finding.state == "fair"
+    assert (
+        "net.core.rmem_max=" in finding.advice and "in a container: on its host" in finding.advice
+    )
 
 
 def test_output_into_a_closed_pipe_is_no_error_message() -> None:
