@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import signal
 import sys
@@ -21,7 +22,8 @@ from siwarp.cli.peer import Peer, until_starter_is_gone
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, pattern
 
 if TYPE_CHECKING:
-    from siwarp.verbs import AH, CQ, MR, PD, QP, RemoteBuffer, SendWR, WCOpcode
+    from siwarp.cli.ping_doubt import Doubt
+    from siwarp.verbs import AH, CQ, MR, PD, QP, Context, RemoteBuffer, SendWR, WCOpcode
 
 #: The default port, as of perftest.
 PORT = 18515
@@ -181,6 +183,7 @@ class _DatagramPinger(_OneSided):
     def __init__(
         self, dest: tuple[str, int], kind: str, op: str, size: int, device: str | None
     ) -> None:
+        from siwarp.cli.ping_doubt import Doubt
         from siwarp.verbs import (
             AH,
             CQ,
@@ -229,6 +232,9 @@ class _DatagramPinger(_OneSided):
         self._recvs = recvs
         self._qp = qp
         self._cq = cq
+        #: Whether anybody is there; none once something came.
+        self._doubt: Doubt | None = Doubt(dest, kind)
+        self._parts.callback(self._doubt.close)
         self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
         self._sent = WCOpcode.SEND
         self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
@@ -251,6 +257,8 @@ class _DatagramPinger(_OneSided):
         self._qp.post_send(SendWR(sg=[mr.sge(0, len(asked))], ah=ah))
         deadline = _deadline(self._kind)
         while not _over(deadline):
+            if self._doubt is not None:
+                self._doubt.look()
             for wc in self._cq.poll():
                 wc.check()
                 if wc.opcode == self._sent:
@@ -279,12 +287,15 @@ class _DatagramPinger(_OneSided):
                     continue
                 at = (wc.wr_id + 1) * size
                 got = bytes(view[at : at + wc.byte_len])
+                self._doubt = None
                 self._qp.post_recv(self._recvs[wc.wr_id])
                 if got == want:
                     return True
                 if len(got) != size or got[1 : 1 + len(tag)] == tag:
                     return False
                 # else it answers an earlier ping, which counts as lost
+            if self._doubt is not None:
+                self._doubt.look()
             if _over(deadline):
                 return None
 
@@ -424,7 +435,7 @@ def _client(
     )
 
 
-def _report(result: Result) -> None:
+def _report(result: Result, own: bool) -> None:
     what = {
         "send": "sent and sent back",
         "write": "RDMA Write, its last octet fetched by RDMA Read",
@@ -433,14 +444,29 @@ def _report(result: Result) -> None:
     if (result.qp, result.op) == ("uc", "write"):
         what = "RDMA Write with immediate data, and one back"
     octets = f"{result.size} octet{'s' if result.size > 1 else ''}"
-    show.line(f"{result.qp.upper()} {result.op} {result.peer}: {octets}, {what}")
+    whose = "a peer process of its own, " if own else ""
+    show.line(f"{result.qp.upper()} {result.op} to {whose}{result.peer}: {octets}, {what}")
     lost = f", {result.wrong} wrong" if result.wrong else ""
     show.line(f"{result.sent} sent, {result.received} back, {result.lost} lost{lost}")
     if not result.received:
-        show.line("nobody answers: is `siwarp ping --server` running there, with the same --crc?")
+        show.line(
+            f"nobody answers: is `siwarp ping --server --qp {result.qp}` running there, with the "
+            "same --crc?"
+        )
     if result.rtt_us:
         times = "  ".join(f"{name} {value:.1f}" for name, value in result.rtt_us.items())
         show.line(f"round trip in us: {times}")
+
+
+def _context(addr: str) -> Context:
+    """Open the device that has an address, which may be given as a name."""
+    from siwarp.verbs import Context
+
+    try:
+        ipaddress.ip_address(addr)
+    except ValueError:
+        return Context.toward((addr, 0))
+    return Context(addr)
 
 
 def _serve(
@@ -457,7 +483,7 @@ def _serve(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with Context(device or addr) as context:
+    with Context(device) if device else _context(addr) as context:
         where = (addr, port)
         server: Any
         if qp == "rc":
@@ -473,6 +499,8 @@ def _serve(
             else:
                 transport = "TCP" if qp == "rc" else "UDP"
                 everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
+                if everyone and qp == "rd":  # its peers know it by address
+                    everyone += " (if it has several, name one by --addr)"
                 print(
                     f"{qp.upper()} ping server on {host} {transport} port {bound}{everyone}; "
                     "nothing is encrypted. Ctrl-C ends it",
@@ -560,6 +588,6 @@ def ping(
     if as_json:
         show.data(asdict(result))
     else:
-        _report(result)
+        _report(result, own=addr is None)
     if not result.received or result.wrong:
         sys.exit(1)

@@ -16,6 +16,7 @@ import time
 
 import typer
 
+from siwarp.cli.ping_doubt import Doubt
 from siwarp.cli.ping_wire import OPS, number, pattern
 from siwarp.verbs import (
     AH,
@@ -170,7 +171,10 @@ class UCPinger:
             )
             qp = part(QP(pd, init))
             qp.to_rts()
+            doubt = Doubt(dest, "uc")
+            stack.callback(doubt.close)
             for _ in range(TRIES):
+                doubt.look()
                 qp.post_recv(RecvWR(_MEET_ID, sg=[mr.sge(_ASK.size, _ASK.size)]))
                 qp.post_send(SendWR(sg=[mr.sge(0, _ASK.size)], ah=ah))
                 wc = self._completion(EACH)

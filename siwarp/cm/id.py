@@ -146,7 +146,9 @@ class CMEvent:
             number = errno.ECONNREFUSED
             said = f", saying {self.private_data!r}" if self.private_data else ""
             advice = f"the peer rejected the connection{said}"
-        raise from_errno(number, f"connecting: {self.type.name}", advice)
+        dest = self.id._dest
+        where = "" if dest is None else f" to {dest[0]} port {dest[1]}"
+        raise from_errno(number, f"connecting{where}: {self.type.name}", advice)
 
 
 _FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJECTED)
@@ -227,7 +229,7 @@ class CMID(Handle):
     An id that has a queue pair closes before the queue pair does.
     """
 
-    __slots__ = ("channel", "context", "qp")
+    __slots__ = ("_dest", "channel", "context", "qp")
     _what = "CM id"
     _destroy = lib.siw_cm_destroy_id
 
@@ -235,6 +237,8 @@ class CMID(Handle):
     qp: QP | None
     #: Anything that the caller wants to find again.
     context: Any
+    #: Where ``connect`` was to lead.
+    _dest: Address | None
 
     def __init__(self, channel: CMEventChannel, context: Any = None) -> None:
         reap()
@@ -252,6 +256,7 @@ class CMID(Handle):
     def _begin(self, channel: CMEventChannel, c: Any) -> None:
         self.channel = channel
         self.qp = None
+        self._dest = None
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
@@ -309,6 +314,7 @@ class CMID(Handle):
             f"connecting to {dest[0]} port {dest[1]}",
             {errno.EINVAL: "bind_qp() first; private data has at most 508 octets"},
         )
+        self._dest = dest
 
     def accept(self, param: ConnParam | None = None) -> None:
         """Accept a CONNECT_REQUEST with the bound queue pair; ESTABLISHED comes as an event."""

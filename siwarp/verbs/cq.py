@@ -24,7 +24,7 @@ from siwarp.verbs._seam import (
 )
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
-from siwarp.verbs.errors import Error, LimitError, ProtocolError, StateError
+from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
 from siwarp.verbs.events import wait_until_acked
 
 __all__ = ["CQ", "WC", "CompChannel"]
@@ -35,7 +35,8 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
     WCStatus.WR_FLUSH_ERR: (
         StateError,
         errno.ECANCELED,
-        "its QP is in the error state: reset or reconnect it; a UD QP in SQE goes on with to_rts()",
+        "its QP is in the error state: reset or reconnect it; a UD QP in SQE goes on with "
+        "to_rts(); an RD QP goes on by itself, but the peer is lost",
     ),
     WCStatus.LOC_LEN_ERR: (
         LimitError,
@@ -55,6 +56,12 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
         errno.EIO,
         "window, MR and QP must be of one PD, the MR made with AccessFlag.MW_BIND (and LOCAL_WRITE "
         "for remote writing), the octets inside of it, and a window of type 2 invalid before",
+    ),
+    WCStatus.RETRY_EXC_ERR: (
+        PeerGone,
+        errno.ETIMEDOUT,
+        "the peer left or did not answer in time: is it there, and is that the address it answers "
+        "from?",
     ),
     WCStatus.GENERAL_ERR: (
         Error,
@@ -118,6 +125,7 @@ class WC(NamedTuple):
             StateError: the request was flushed because its queue pair is in the error state
                 (ECANCELED).
             LimitError: a message is too long for UD, or for the receive that it met (EMSGSIZE).
+            PeerGone: the peer did not answer (ETIMEDOUT).
             Error: anything else (EIO).
 
         """

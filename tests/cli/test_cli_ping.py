@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import struct
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cli.cli_harness import server, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
 from scapy.packet import Raw
 
 import siwarp as library
@@ -108,6 +110,9 @@ def test_a_persona_is_an_rc_queue_pairs() -> None:
 def test_ping_prints_lines_for_people() -> None:
     done = siwarp("ping", "-n", 5)
     assert done.returncode == 0, done.stderr
+    assert re.match(
+        r"UD send to a peer process of its own, 127\.0\.0\.1:\d+: 64 octets", done.stdout
+    )
     assert "5 sent, 5 back, 0 lost" in done.stdout
     assert "median" in done.stdout
     assert "\x1b" not in done.stdout
@@ -131,6 +136,26 @@ def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
     with server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
             assert siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+
+
+@pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, name one")])
+def test_a_server_says_where_it_is_and_that_nothing_is_encrypted(qp: str, more: str) -> None:
+    words = [*COMMAND, "ping", "--server", "--port", "0", "--qp", qp]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+        finally:
+            process.terminate()
+    assert re.match(rf"{qp.upper()} ping server on 0\.0\.0\.0 UDP port \d+, every address", said)
+    assert f"of this machine{more}" in said
+    assert "nothing is encrypted" in said
+
+
+@pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
+def test_a_server_may_be_given_its_address_by_name(qp: str) -> None:
+    with server("--qp", qp, "--addr", "localhost") as (port, _):
+        assert siwarp_json("ping", "localhost", "-p", port, "-n", 3, "--qp", qp)["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
@@ -271,8 +296,6 @@ def test_a_client_that_is_killed_does_not_keep_the_server_from_others() -> None:
 
 
 def _ping_forever(port: int) -> tuple[str, list[str]]:
-    from cli.cli_harness import COMMAND
-
     words = [*COMMAND, "ping", "127.0.0.1", "-p", str(port), "--qp", "rc", "-n", "100000000"]
     return words[0], words
 
@@ -291,7 +314,19 @@ def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
             done = siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "-n", asked)
             assert done.returncode == 1
             assert f"{sent} sent, 0 back, {sent} lost" in done.stdout
-            assert "nobody answers" in done.stdout
+            assert "nobody answers: is `siwarp ping --server --qp ud` running" in done.stdout
+
+
+@pytest.mark.parametrize("qp", ["ud", "uc", "rd"])
+def test_a_ping_to_a_port_that_nobody_has_says_so(qp: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    done = siwarp("ping", "127.0.0.1", "-p", port, "--qp", qp)
+    assert done.returncode == 1
+    assert f"127.0.0.1 refuses UDP port {port}" in done.stderr
+    assert f"`siwarp ping --server --qp {qp}`" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_rc_ping_where_nobody_listens_says_so() -> None:

@@ -563,10 +563,12 @@ struct siw_qp_init_attr {
 	int qp_type;
 	int sq_sig_all;
 	int no_crc; /* UD, UC: 1 = send zero in the CRC field and do not check it */
-	struct siw_addr
-		addr; /* UD, UC: address and port to bind; family 0 = the device's first address,
-				 port 0 = any */
-	int persona;  /* RC: enum siw_persona */
+	/*
+	 * UD, UC, RD: address and port to bind; family 0 = the device's first address, port 0 = any. RD at a
+	 * wildcard address is reached at the one alone that its machine answers from.
+	 */
+	struct siw_addr addr;
+	int persona;	  /* RC: enum siw_persona */
 	int error_policy; /* UD: enum siw_error_policy */
 	/*
 	 * UD: NULL, or a UD QP of this device whose socket the new one uses too; addr stays 0 and

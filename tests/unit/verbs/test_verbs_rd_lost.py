@@ -15,7 +15,7 @@ from unit.verbs.rd_stranger import stranger
 from unit.verbs.verbs_harness import Rig, nothing, pattern, until
 
 from siwarp.base.counters import read
-from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode, faults
+from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode, faults
 
 OTHER = """
     import sys
@@ -229,6 +229,8 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
         b.qp.close()
         (lost,) = a.done()
     assert (lost.status, lost.source) == (WCStatus.RETRY_EXC_ERR, where)
+    with pytest.raises(PeerGone, match="left or did not answer in time"):
+        lost.check()
     c.recv()
     a.send(c, b"on")
     assert a.done()[0].ok and c.got()[0].byte_len == 2
