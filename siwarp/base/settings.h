@@ -48,13 +48,13 @@
 	X(linger_ms, "SIWARP_LINGER_MS", "--linger-ms", 2000, 0, 600000,                      \
 	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
 	X(persona, "SIWARP_PERSONA", "--persona", 0, 0, 2,                                    \
-	  "RC sends complete when TCP has them (iwarp) or the peer has them (roce); or auto") \
+	  "0 auto, 1 iwarp: RC sends complete when TCP has them, 2 roce: the peer has them")  \
 	X(linger_octets, "SIWARP_LINGER_OCTETS", "--linger-octets", 256 << 20, 0, 1ll << 40,  \
 	  "octets that closing a stream reads and drops meanwhile, at most")                  \
 	X(rnr_octets, "SIWARP_RNR_OCTETS", "--rnr-octets", 1 << 20, 128 << 10, 1 << 30,       \
 	  "octets a roce queue pair keeps of Sends that no receive is posted for")            \
 	X(error_policy, "SIWARP_ERROR_POLICY", "--error-policy", 0, 0, 2,                     \
-	  "wrong messages on datagrams: 1 end the queue pair, 2 are noted; 0: it depends")    \
+	  "0 auto, 1 error: wrong datagram messages end the QP, 2 message: they are noted")   \
 	X(err_queue, "SIWARP_ERR_QUEUE", "--err-queue", 32, 2, 65536,                         \
 	  "errors that a datagram queue pair keeps until they are read, at most")             \
 	X(err_window, "SIWARP_ERR_WINDOW", "--err-window", 256, 1, 65536,                     \
@@ -122,8 +122,9 @@ int64_t siw_setting_value(int i);
 int siw_setting_set(const char *name, int64_t value);
 
 /*
- * The same from text, as the environment and the command line have it: a decimal number,
- * for "log" also what siw_trace_parse() takes. -EINVAL: neither.
+ * The same from text, as the environment and the command line have it: a decimal number, for
+ * "persona" and "error_policy" also a value's name, for "log" also what siw_trace_parse() takes.
+ * -EINVAL: none of these.
  */
 int siw_setting_set_text(const char *name, const char *text);
 

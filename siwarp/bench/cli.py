@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 
 _QP = typer.Option("ud", "--qp", help="ud, uc, rd or rc.")
-_OP = typer.Option("send", "--op", help="send; on rc write or read, too; bw on rd: write.")
+_OP = typer.Option("send", "--op", help="send; rc: write, read, too; uc, bw on rd: write, too.")
 _SIZE = typer.Option(None, "-s", "--size", min=1, help="Octets of a message.")
 _ITERS = typer.Option(
     None, "-n", "--iters", min=1, help="Messages of one run; without it, a sixth of a second's."
@@ -77,13 +77,19 @@ def _describe(result: dict[str, Any]) -> str:
         what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
     elif result["kind"] == "crowd":
         what += " beside 1,000 idle QPs"
-    elif result["kind"] != "lat":
+    elif result["kind"] == "lat":
+        what += ", there and back" if result["op"] == "read" else ", one way"
+    else:
         what += f", {result['depth']} outstanding"
     if result["wait"] == "event":
         what += ", sleeping on a completion channel"
     if result["api"] == "python":
         what += ", Python API"
-    return f"{what}: {result['iters']} a run, {len(result['rounds'])} rounds, medians"
+    if result["faults"]:
+        what += f", siwarp's line under {result['faults']}"
+    rounds = len(result["rounds"])
+    times = f"{rounds} rounds, medians" if rounds > 1 else "1 round"
+    return f"{what}: {result['iters']} a run, {times}"
 
 
 _FLOORS = {
@@ -133,9 +139,10 @@ def show(result: dict[str, Any]) -> None:
             f"{result['roce_ratio']:.3f} of iwarp"
         )
     if result["lossless"] is not None:
+        words = "siwarp, the same without the losses"
         print(
-            f"  {'siwarp, without the losses':<42} {figure(result['lossless'], unit):>16}   "
-            f"{result['lossless_ratio']:.3f} of it with them"
+            f"  {words:<42} {figure(result['lossless'], unit):>16}   "
+            f"the losses leave {result['lossless_ratio']:.3f} of it"
         )
     for name, value in result["floors"].items():
         print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
@@ -175,6 +182,7 @@ def _do(as_json: bool, kind: str, **options: Any) -> None:
     except (BenchError, FileNotFoundError) as e:
         typer.echo(f"siwarp bench: {e}", err=True)
         raise typer.Exit(1) from None
+    result["faults"] = options.get("env", {}).get("SIWARP_FAULTS")
     if as_json:
         print(json.dumps(result, indent=2))
     else:
@@ -471,7 +479,8 @@ def table(
 
 def main() -> None:
     """``python -m siwarp.bench``: all figures, unless another command is named."""
-    commands = {"lat", "bw", "rate", "reg", "done", "fair", "crowd", "personas", "table"}
+    named = ((c.name, c.callback) for c in app.registered_commands)
+    commands = {name or (call.__name__ if call else "") for name, call in named}
     words = sys.argv[1:]
     if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
         words = ["table", *words]

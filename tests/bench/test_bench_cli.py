@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from siwarp.bench import personas, table
-from siwarp.bench.cli import app
+from siwarp.bench.cli import app, main
 from siwarp.bench.plan import make_plan, without_losses
 from siwarp.bench.runner import BenchError
 
@@ -68,7 +69,8 @@ def test_a_stream_of_rd_loses_nothing_on_a_line_that_does() -> None:
     assert result["lossless_ratio"] == pytest.approx(one["ours"] / one["lossless"])
     said = CliRunner().invoke(app, asked).stdout
     assert "raw UDP, unconnected, polling, 60 KB" in said
-    assert "siwarp, without the losses" in said
+    assert "siwarp's line under loss=2%" in said
+    assert re.search(r"siwarp, the same without the losses .* the losses leave \d\.\d+ of it", said)
 
 
 def test_without_losses_a_plan_of_faults_is_what_delays_and_limits_alone() -> None:
@@ -224,6 +226,17 @@ def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
     assert plan.less_is_better == promised.less_is_better
     assert table.judge(promised, promised.aim) == "aim"
     assert table.judge(promised, promised.must) == "must"
+
+
+@pytest.mark.parametrize("words", [["memory", "--help"], ["wan", "--help"], ["reg", "--help"]])
+def test_each_command_of_the_bench_is_one_of_the_module_s(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["siwarp.bench", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert f"siwarp bench {words[0]} [OPTIONS]" in capsys.readouterr().out
 
 
 COMMAND = [sys.executable, "-m", "siwarp.bench", "lat", "-n", "200", "--rounds", "2"]
