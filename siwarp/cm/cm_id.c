@@ -293,7 +293,8 @@ static uint8_t choose_rtr(uint8_t offered)
 		return SIW_MPA_RTR_WRITE;
 	if (offered & SIW_MPA_RTR_READ)
 		return SIW_MPA_RTR_READ;
-	return offered & SIW_MPA_RTR_FPDU;
+	/* RFC6581-9.2-08: a Reply names one all the same where the Request offers none. */
+	return offered & SIW_MPA_RTR_FPDU ? SIW_MPA_RTR_FPDU : SIW_MPA_RTR_WRITE;
 }
 
 static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
