@@ -13,7 +13,6 @@ import errno
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -49,6 +48,9 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 #: Octets of one posted receive, and how many are posted.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
+
+#: Connections that were answered and are not made yet; for one more the oldest is given up.
+MOST_STARTING = 128
 
 #: Who waits looks so often, in seconds, whether another thread has closed what it waits on.
 _LOOK = 0.1
@@ -383,8 +385,9 @@ class Listener:
         self._home.enter()
         self._closed = False
         self._recv = recv_size, recv_depth, persona
-        self._waiting: deque[CMEvent] = deque()
-        self._accepting = threading.Lock()
+        # Answered, and not made yet: an initiator may owe its first message for a while.
+        self._starting: dict[CMID, Connection] = {}
+        self._accepting = threading.RLock()
         try:
             self._id = CMID(self._home.channel)
             self._id.listen(address)
@@ -398,54 +401,54 @@ class Listener:
         return self._id.local_addr
 
     def accept(self, timeout: float | None = None, private_data: bytes = b"") -> Connection:
-        """Wait for the next connection, accept it and return it.
+        """Wait for the next connection and return it.
+
+        Whoever asks meanwhile is answered, so one that is slow to finish its start-up holds up no
+        other; those that are made later are there for the next call.
 
         Raises:
-            Timeout: none came within ``timeout`` seconds.
+            Timeout: none was made within ``timeout`` seconds.
             StateError: the listener is closed.
 
         """
         deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         with self._accepting, self._home:
             while True:
-                request = self._next_request(deadline, timeout)
-                conn = Connection(self._home, request.id, *self._recv)
-                try:
-                    conn.private_data = request.private_data
-                    conn.id.accept(ConnParam(private_data=private_data))
-                    if self._established(conn.id):
-                        return conn
-                except PeerGone:
-                    pass  # it left while we answered: the next one
-                except BaseException:
-                    conn.close()
-                    raise
-                conn.close()
+                if self._closed:
+                    raise StateError(errno.EBADF, "this listener is closed: listen again")
+                left = deadline - time.monotonic()
+                event = self._home.channel.get_event(max(0.0, min(left, _LOOK)))
+                conn = None if event is None else self._on_event(event, private_data)
+                if conn is not None:
+                    return conn
+                if time.monotonic() >= deadline:
+                    raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
 
-    def _next_request(self, deadline: float, timeout: float | None) -> CMEvent:
-        while True:
-            if self._closed:
-                raise StateError(errno.EBADF, "this listener is closed: listen again")
-            with contextlib.suppress(IndexError):
-                return self._waiting.popleft()
-            left = deadline - time.monotonic()
-            self._take(self._home.channel.get_event(max(0.0, min(left, _LOOK))))
-            if not self._waiting and time.monotonic() >= deadline:
-                raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
+    def _on_event(self, event: CMEvent, private_data: bytes) -> Connection | None:
+        """Answer a request; return a connection that is made now."""
+        if event.type == CMEventType.CONNECT_REQUEST:
+            self._answer(event, private_data)
+            return None
+        conn = self._starting.pop(event.id, None)
+        if conn is None or event.type == CMEventType.ESTABLISHED:
+            return conn
+        conn.close()
+        return None
 
-    def _take(self, event: CMEvent | None) -> CMEvent | None:
-        if event is not None and event.type == CMEventType.CONNECT_REQUEST:
-            self._waiting.append(event)
-        return event
-
-    def _established(self, which: CMID) -> bool:
-        """Wait until the accepted id is connected; what happens to others is kept or dropped."""
-        while True:
-            event = self._take(self._home.channel.get_event(30))
-            if event is None:
-                return False
-            if event.id is which:
-                return event.type == CMEventType.ESTABLISHED
+    def _answer(self, request: CMEvent, private_data: bytes) -> None:
+        if len(self._starting) >= MOST_STARTING:
+            self._starting.pop(next(iter(self._starting))).close()
+        conn = Connection(self._home, request.id, *self._recv)
+        try:
+            conn.private_data = request.private_data
+            conn.id.accept(ConnParam(private_data=private_data))
+        except PeerGone:
+            conn.close()  # it left while we answered
+        except BaseException:
+            conn.close()
+            raise
+        else:
+            self._starting[conn.id] = conn
 
     def __iter__(self) -> Iterator[Connection]:
         while True:
@@ -465,12 +468,13 @@ class Listener:
         if self._closed:
             return
         self._closed = True
-        for event in self._waiting:
-            event.id.close()
-        self._waiting.clear()
         try:
-            if hasattr(self, "_id"):
-                self._id.close()
+            with self._accepting:
+                for conn in self._starting.values():
+                    conn.close()
+                self._starting.clear()
+                if hasattr(self, "_id"):
+                    self._id.close()
         finally:
             self._home.leave()
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from unit.verbs.verbs_harness import until
 
 import siwarp
 from siwarp.cm import Connection
+from siwarp.cm import conn as conn_module
+from siwarp.inspect import MPARequest
 from siwarp.verbs import AccessFlag, Persona, ProtocolError, RemoteBuffer
 
 Connect = Callable[..., tuple[Connection, Connection]]
@@ -189,6 +193,27 @@ def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
         siwarp.connect(listener.address).close()
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_clients_that_stop_in_their_start_up_hold_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They owe the message that opens a peer-to-peer connection, for five seconds each."""
+    monkeypatch.setattr(conn_module, "MOST_STARTING", 4)
+    with (
+        siwarp.listen(("127.0.0.1", 0)) as listener,
+        contextlib.ExitStack() as silent,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        request = bytes(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
+        for _ in range(6):
+            s = silent.enter_context(socket.create_connection(listener.address))
+            s.sendall(request)
+        accepting = pool.submit(listener.accept, 20)
+        with siwarp.connect(listener.address, timeout=20) as a, accepting.result(20) as b:
+            a.send(b"served")
+            assert b.recv(10) == b"served"
+            assert len(listener._starting) <= 4
 
 
 def roce_pair(recv_size: int = 1 << 16) -> tuple[Connection, Connection]:
