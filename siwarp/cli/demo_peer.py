@@ -128,10 +128,14 @@ def refuse() -> None:
 
 def main() -> int:
     """Play the parts one after another."""
-    hold_file(Path(sys.argv[1]))
-    echo_datagrams(QPType.UD)
-    echo_datagrams(QPType.RD)
-    refuse()
+    try:
+        hold_file(Path(sys.argv[1]))
+        echo_datagrams(QPType.UD)
+        echo_datagrams(QPType.RD)
+        refuse()
+    except OSError as e:  # siwarp.Error among them: its message says what to do
+        print(f"siwarp demo's peer: {e.strerror or e}", file=sys.stderr)
+        return 1
     return 0
 
 

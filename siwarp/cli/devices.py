@@ -41,6 +41,8 @@ def devices(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
         ],
         right=(3,),
     )
+    if not found:
+        show.line("No interface has an address: `sudo ip link set lo up` gives loopback its own.")
     limits = next((entry["limits"] for entry in found if entry["limits"]), None)
     if limits:
         show.line("limits of each: " + ", ".join(f"{k} {v}" for k, v in limits.items()))

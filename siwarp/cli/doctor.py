@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -192,7 +193,8 @@ def _device() -> Finding:
         with Context() as context, PD(context) as pd, CQ(context) as cq:
             QP(pd, QPInitAttr(QPType.UD, scq=cq)).close()
     except Error as e:
-        return Finding("devices", "bad", f"loopback's device does not work: {e.strerror}")
+        up = "; is lo up? sudo ip link set lo up" if e.errno == errno.ENODEV else ""
+        return Finding("devices", "bad", f"loopback's device does not work: {e.strerror}{up}")
     return Finding("devices", "good", f"{names}; a queue pair opens on loopback")
 
 

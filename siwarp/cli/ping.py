@@ -260,7 +260,7 @@ class _DatagramPinger(_OneSided):
             if self._doubt is not None:
                 self._doubt.look()
             for wc in self._cq.poll():
-                wc.check()
+                wc.check() if self._doubt is None else self._doubt.check(wc)
                 if wc.opcode == self._sent:
                     continue
                 try:
@@ -282,7 +282,7 @@ class _DatagramPinger(_OneSided):
         deadline = _deadline(self._kind)
         while True:
             for wc in poll():
-                wc.check()
+                wc.check() if self._doubt is None else self._doubt.check(wc)
                 if wc.opcode == self._sent:
                     continue
                 at = (wc.wr_id + 1) * size
@@ -386,10 +386,10 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
     with contextlib.suppress(KeyboardInterrupt), show.bar(label, iters) as step:
         shown = clock()
         for i in range(iters):
-            sent += 1
             began = clock()
             answer = pinger.ping(i)
             ended = clock()
+            sent += 1  # not before: one that Ctrl-C broke off is not lost
             if answer:
                 times.append(ended - began)
             elif answer is not None:

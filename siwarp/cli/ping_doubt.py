@@ -10,7 +10,7 @@ import errno
 import socket
 import time
 
-from siwarp.verbs import PeerGone
+from siwarp.verbs import WC, PeerGone
 
 __all__ = ["Doubt"]
 
@@ -48,6 +48,18 @@ class Doubt:
             ) from None
         except OSError:
             return  # no answer, or no way to ask: that says nothing, and pings go on
+
+    def check(self, wc: WC) -> WC:
+        """Return a completion if it succeeded, as ``WC.check``; a lost peer never was there."""
+        try:
+            return wc.check()
+        except PeerGone as e:
+            host, port = self._dest
+            raise PeerGone(
+                e.errno,
+                f"{host} port {port}: no answer; is `siwarp ping --server --qp {self._qp}` running "
+                "there, with the same --crc?",
+            ) from None
 
     def _ask(self) -> None:
         family, kind, protocol, _, where = socket.getaddrinfo(*self._dest, type=socket.SOCK_DGRAM)[

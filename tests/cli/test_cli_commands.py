@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
 
+from siwarp import verbs
 from siwarp.base import counters
-from siwarp.cli import doctor
+from siwarp.cli import demo_peer, devices, doctor
 from siwarp.verbs import Context, get_device_list
 
 
@@ -66,6 +68,33 @@ def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
     table = siwarp("devices").stdout
     assert "siw_lo" in table
     assert "127.0.0.1" in table
+
+
+def test_devices_and_doctor_say_what_to_do_where_no_interface_has_an_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(_name: str | None = None) -> None:
+        raise verbs.Error(errno.ENODEV, "opening device '127.0.0.1': No such device")
+
+    monkeypatch.setattr(verbs, "get_device_list", list)
+    monkeypatch.setattr(verbs, "Context", none)
+    devices.devices(as_json=False)
+    assert "`sudo ip link set lo up`" in capsys.readouterr().out
+    finding = doctor._device()
+    assert finding.state == "bad"
+    assert finding.advice.endswith("is lo up? sudo ip link set lo up")
+
+
+def test_the_demos_peer_fails_with_a_message_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_path: Path) -> None:
+        raise verbs.Error(errno.ENODEV, "no device (see `siwarp devices`)")
+
+    monkeypatch.setattr(demo_peer, "hold_file", fails)
+    monkeypatch.setattr(sys, "argv", ["demo_peer", "file"])
+    assert demo_peer.main() == 1
+    assert capsys.readouterr().err == "siwarp demo's peer: no device (see `siwarp devices`)\n"
 
 
 def test_config_prints_every_setting_of_the_table() -> None:

@@ -15,6 +15,7 @@ from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
 from scapy.packet import Raw
 
 import siwarp as library
+from siwarp.cli import ping
 from siwarp.cli.ping_wire import MAX_SIZE, Hello
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
@@ -327,6 +328,28 @@ def test_a_ping_to_a_port_that_nobody_has_says_so(qp: str) -> None:
     assert f"127.0.0.1 refuses UDP port {port}" in done.stderr
     assert f"`siwarp ping --server --qp {qp}`" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_rd_ping_that_nobody_answers_says_so() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+        done = siwarp("--peer-timeout-ms", 300, "ping", "127.0.0.1", "-p", port, "--qp", "rd")
+    assert done.returncode == 1
+    assert f"127.0.0.1 port {port}: no answer; is `siwarp ping --server --qp rd`" in done.stderr
+
+
+def test_a_ping_that_is_broken_off_is_not_lost() -> None:
+    class Pinger:
+        def ping(self, count: int) -> bool | None:
+            if count == 2:
+                raise KeyboardInterrupt
+            return True
+
+        def close(self) -> None: ...
+
+    sent, times, wrong = ping._run(Pinger(), 10, "pings", 5)
+    assert (sent, len(times), wrong) == (2, 2, 0)
 
 
 def test_an_rc_ping_where_nobody_listens_says_so() -> None:
