@@ -414,9 +414,19 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
-@pytest.mark.parametrize("body", [b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200), "sound"])
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        *((body, {}) for body in (b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200))),
+        *((bytes(size), {}) for size in (257, 2000)),  # longer than any may be
+        (bytes(24), {"mo": 5, "msn": 1}),
+        (bytes(24), {"msn": 9}),
+        (bytes(24), {"rv": 3}),
+        ("sound", {}),
+    ],
+)
 def test_an_error_message_whatever_it_says_is_answered_with_none(
-    rig: Rig, body: bytes | str
+    rig: Rig, body: bytes | str, fields: dict[str, int]
 ) -> None:
     b = Peer(rig)
     b.recv(1, 64)
@@ -424,7 +434,7 @@ def test_an_error_message_whatever_it_says_is_answered_with_none(
         if isinstance(body, str):  # of a message that was never sent
             s.complain(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
         else:
-            s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE))
+            s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))
         s.put(s.untagged(Opcode.SEND, b"on"), s.read(8))
         assert b.got()[0].byte_len == 2
         assert s.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
