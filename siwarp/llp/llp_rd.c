@@ -357,10 +357,6 @@ static int news_of(struct siw_llp_rd_peer *peer)
 		peer->tell &= (uint8_t)~SIW_RD_TELL_NEW;
 		return SIW_LLP_RD_NEW_PEER;
 	}
-	if (peer->tell & SIW_RD_TELL_IDLE) {
-		peer->tell &= (uint8_t)~SIW_RD_TELL_IDLE;
-		return SIW_LLP_RD_IDLE;
-	}
 	peer->tell = 0;
 	return SIW_LLP_RD_ACKED;
 }

@@ -111,8 +111,6 @@ enum siw_llp_rd_news {
 				   and not accepted is in doubt, framed and accepted are 0 */
 	SIW_LLP_RD_GONE, /* silent for peer_timeout, or it said it closes: as RESTARTED; the next
 				   siw_llp_rd_tx tries anew */
-	SIW_LLP_RD_IDLE, /* room for other peers is scarce and this one was idle for long: the
-				   layer above may let go of it (siw_llp_rd_set_upper NULL) */
 };
 
 struct siw_llp_rd_event {

@@ -75,8 +75,7 @@ enum siw_rd_state {
 /* What is to be told, in this order. */
 #define SIW_RD_TELL_OVER  0x01 /* RESTARTED or GONE */
 #define SIW_RD_TELL_NEW	  0x02
-#define SIW_RD_TELL_IDLE  0x04
-#define SIW_RD_TELL_ACKED 0x08
+#define SIW_RD_TELL_ACKED 0x04
 
 struct siw_llp_rd_peer {
 	struct siw_llp_rd *rd;

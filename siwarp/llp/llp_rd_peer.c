@@ -238,21 +238,6 @@ static bool make_room(struct siw_llp_rd *rd, uint64_t now)
 	return false;
 }
 
-/* Room is scarce: the layer above is asked to let go of some that are idle. */
-static void nudge(struct siw_llp_rd *rd, uint64_t now)
-{
-	struct siw_link *l = rd->lru.next;
-
-	for (int i = 0; i < LOOK_AT && l != &rd->lru; i++, l = l->next) {
-		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
-
-		if (!peer->upper || in_use(peer) || !is_past(peer, now))
-			continue;
-		siw_llp_rd_tell(peer, SIW_RD_TELL_IDLE);
-		siw_llp_rd_due(peer, now);
-	}
-}
-
 uint32_t siw_llp_rd_new_epoch(struct siw_llp_rd *rd)
 {
 	uint32_t epoch;
@@ -274,8 +259,6 @@ int siw_llp_rd_make(struct siw_llp_rd *rd, const struct siw_addr *addr,
 	if (peer)
 		return 0;
 	now = siw_now_ns();
-	if (rd->n_peers >= rd->max_peers - rd->max_peers / 8)
-		nudge(rd, now);
 	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
 		return -ENOBUFS;
 	peer = siw_llp_rd_timers(rd, rd->n_peers + 1) ? take_record(rd) : NULL;

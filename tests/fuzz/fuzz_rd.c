@@ -180,7 +180,7 @@ static void happened(int a, const struct siw_llp_rd_event *event)
 			over(a, b);
 		return;
 	default:
-		CHECK(event->kind == SIW_LLP_RD_ACKED || event->kind == SIW_LLP_RD_IDLE);
+		CHECK(event->kind == SIW_LLP_RD_ACKED);
 		siw_llp_rd_flush(event->peer);
 	}
 }

@@ -21,7 +21,6 @@ SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
     lib.SIW_LLP_RD_GONE,
 )
 NAMES = {
-    lib.SIW_LLP_RD_IDLE: "idle",
     SEGMENT: "segment",
     ACKED: "acked",
     NEW_PEER: "new",
