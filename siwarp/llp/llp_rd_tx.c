@@ -389,6 +389,8 @@ static int take_in(struct siw_llp_rd_peer *peer, const void *head, size_t head_l
 				  (struct siw_rd_wire *)slot->buf);
 	if (fill(peer, slot, head, head_len, iov, n, at_once)) {
 		siw_llp_rd_buf_free(peer->rd, slot->buf, slot->class);
+		if (peer->una == peer->nxt) /* no timer would see to a window of nothing */
+			siw_llp_rd_tx_free(peer);
 		return -EFAULT;
 	}
 	peer->tx->octets += len;
@@ -410,6 +412,13 @@ static int take_in(struct siw_llp_rd_peer *peer, const void *head, size_t head_l
 	return 1;
 }
 
+/* It may have forgotten this end. (It may have been heard since that clock was read, too.) */
+static bool must_verify(const struct siw_llp_rd_peer *peer, uint64_t now)
+{
+	return peer->verify || (peer->state == SIW_RD_OPEN && peer->una == peer->nxt &&
+				now > peer->heard_ns + peer->rd->idle / 3);
+}
+
 int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
 		  const struct iovec *iov, int n)
 {
@@ -427,8 +436,7 @@ int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_le
 		r = -EPIPE;
 	else if (!has_room(peer, (uint32_t)len))
 		r = 0;
-	else if (peer->verify || (peer->state == SIW_RD_OPEN && peer->una == peer->nxt &&
-				  now - peer->heard_ns > rd->idle / 3))
+	else if (must_verify(peer, now))
 		r = siw_llp_rd_verify(peer, now);
 	else
 		r = take_in(peer, head, head_len, iov, n, (uint32_t)len, now);
