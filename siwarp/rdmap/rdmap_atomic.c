@@ -76,6 +76,11 @@ bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
 	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 	uint64_t original = be64toh(wire->original);
 
+	/*
+	 * One buffer is enough: responses come one by one, and each is done with here. It is free again whatever is
+	 * wrong with this one: over reliable datagrams others follow.
+	 */
+	siw_ddp_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;
 	if (length != SIW_RDMAP_ANSWER_LEN || wire->request != read->wire.atomic.request)
 		return false;
@@ -88,8 +93,6 @@ bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
 	event->length = read->length;
 	siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
 	siw_rdmap_read_pop(stream, read);
-	/* One buffer is enough: responses come one by one, and each is done with here. */
-	siw_ddp_queue_post(stream->q_atomic, 0, &sge, 1);
 	return true;
 }
 
