@@ -564,9 +564,11 @@ int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out);
 /* Its stream's user, or NULL: there is none. */
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
-/* Makes its stream; one caller at a time. Locks of the stream: none yet. */
+/* Makes its stream; one caller at a time. Locks of the stream: none before siw_ddp_rd_show. */
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out);
+/* It is whole, with all that the layer above adds: from here on siw_ddp_rd_user and _recv know it. */
+void siw_ddp_rd_show(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
 	SIW_DDP_RD_KEEP, /* it is idle: the numbers are kept */
 	SIW_DDP_RD_LOST_PEER,

@@ -121,8 +121,12 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		stream->rx.q[qn].msn = kept->received[qn] + 1;
 	}
 	*out = stream;
-	siw_llp_rd_set_upper(below(peer), stream);
 	return 0;
+}
+
+void siw_ddp_rd_show(struct siw_ddp_stream *stream)
+{
+	siw_llp_rd_set_upper(stream->rd, stream);
 }
 
 /* A message that will not be finished has no claim on its buffer. */

@@ -135,6 +135,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
+	siw_ddp_rd_show(stream->ddp);
 	*out = stream;
 	return 0;
 }
