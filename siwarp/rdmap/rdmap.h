@@ -538,8 +538,13 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
 uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream);
 /* MSN of the last Send begun. Send lock. */
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
-/* A message broke off in its middle, by this end's fault: siw_rdmap_rd_end(reset) is due. Send lock. */
-bool siw_rdmap_rd_torn(const struct siw_rdmap_stream *stream);
+/*
+ * A message of this end's broke off in its middle, by this end's fault: siw_rdmap_rd_end(reset) is due, siw_rdmap_send
+ * says -EPIPE and _flush -EACCES. Send lock.
+ */
+bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream);
+/* A stream of which that is true, or NULL. Both locks. */
+struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd);
 /*
  * Gives the stream up, whatever is in the works; reset: unless it is lost, the peer must be told. A receive
  * that was half filled is the first of its queue again. Both locks.

@@ -307,7 +307,7 @@ struct siw_rdmap_tx {
 	uint64_t begun, accepted;
 	uint64_t *ring;	    /* operation -> number of its ddp message */
 	uint32_t ring_mask; /* it grows, up to SIW_RDMAP_INFLIGHT */
-	bool torn;	    /* over reliable datagrams: siw_rdmap_rd_torn */
+	bool torn;	    /* over reliable datagrams: siw_rdmap_rd_is_torn */
 	uint32_t term_len;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;

@@ -210,9 +210,21 @@ uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream)
 	return stream->tx.begun - (stream->tx.active && !stream->tx.response);
 }
 
-bool siw_rdmap_rd_torn(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream)
 {
 	return stream->tx.torn;
+}
+
+struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd)
+{
+	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next) {
+		struct siw_rdmap_stream *stream =
+			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
+
+		if (stream->tx.torn)
+			return stream;
+	}
+	return NULL;
 }
 
 static void end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)

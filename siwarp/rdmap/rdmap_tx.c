@@ -54,6 +54,7 @@ static int broken(struct siw_rdmap_stream *stream)
 	stream->tx.active = stream->tx.imm_due = false;
 	if (siw_rdmap_is_rd(stream)) {
 		stream->tx.torn = true;
+		atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
 		return -EACCES;
 	}
 	siw_rdmap_fault_set(

@@ -230,6 +230,8 @@ void siw_verbs_rd_resume(struct siw_qp *qp);
 void siw_verbs_rd_flush(struct siw_qp *qp, bool tell);
 /* A receive was posted that some message waits for. progress held. */
 void siw_verbs_rd_look(struct siw_qp *qp);
+/* A message of this end's broke off in its middle: its peer is told, and both begin anew. progress held. */
+void siw_verbs_rd_broken(struct siw_qp *qp);
 bool siw_verbs_rd_uses_key(struct siw_qp *qp, uint32_t lkey);
 
 /* ---- verbs_rc.c ---- */

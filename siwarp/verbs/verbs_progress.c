@@ -111,7 +111,9 @@ static int send_unsent(struct siw_context *ctx)
 		siw_unlock(&qp->send_lock);
 		if (__builtin_expect(due, 0))
 			siw_verbs_mw_settle(qp, false);
-		if (broken)
+		if (broken && qp->rd)
+			siw_verbs_rd_broken(qp);
+		else if (broken)
 			siw_verbs_rc_broken(qp);
 		else if (run != SIW_RUN_DONE) {
 			siw_verbs_mark_unsent(qp);

@@ -372,6 +372,7 @@ static int begin_next(struct siw_qp *qp, struct siw_rd_flow *flow)
 	flow->next = slot == flow->last ? NONE : wqe->chain;
 	if (err) {
 		fail(qp, wqe);
+		flow->torn = siw_rdmap_rd_is_torn(flow->stream);
 		return -EAGAIN;
 	}
 	begun(qp, flow, wqe);
@@ -400,7 +401,7 @@ static bool may_begin(const struct siw_qp *qp, const struct siw_rd_flow *flow)
 
 /*
  * A message broke off in its middle, since its memory is not there any more: the peer cannot have the
- * rest, and so must not have what comes behind it.
+ * rest, and so must not have what comes behind it. The stream ends in the next pass: siw_verbs_rd_broken.
  */
 static __attribute__((cold, noinline)) void torn(struct siw_qp *qp, struct siw_rd_flow *flow)
 {
@@ -413,9 +414,9 @@ static __attribute__((cold, noinline)) void torn(struct siw_qp *qp, struct siw_r
 			newest = wqe;
 		slot = wqe->chain;
 	}
-	if (newest)
+	if (newest && !flow->torn)
 		fail(qp, newest);
-	siw_verbs_rd_finish_all(qp, flow, SIW_WC_WR_FLUSH_ERR);
+	flow->torn = qp->broken = true;
 }
 
 /* Sends to one peer what there is to send: whether there is more for the next turn. */
@@ -433,7 +434,7 @@ static bool run_flow(struct siw_qp *qp, struct siw_rd_flow *flow)
 	siw_verbs_rd_reap(qp, flow);
 	if (__builtin_expect(r == -EACCES, 0)) {
 		torn(qp, flow);
-		return false;
+		return true;
 	}
 	return r == 0 && !siw_rdmap_blocked(flow->stream);
 }

@@ -14,6 +14,7 @@ struct siw_rd_flow {
 	uint32_t first, last; /* slots of the oldest and the newest, if there are any */
 	uint32_t next;	      /* of the next to begin, or NONE */
 	uint32_t reads_out;
+	bool torn; /* siw_rdmap_rd_is_torn, and the request that broke off says so */
 };
 
 /* send_lock held, for all of these. */

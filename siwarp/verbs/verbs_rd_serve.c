@@ -128,15 +128,15 @@ static void on_refused(struct siw_qp *qp, struct siw_rdmap_stream *stream,
 		siw_verbs_err_refused(qp, ev);
 }
 
-/* Nothing was begun of them: they are for the peer's next life. */
-static void move_requests(struct siw_qp *qp, struct siw_rdmap_stream *stream)
+/* Nothing was begun of them: they are for the next life of the pair. */
+static void move_requests(struct siw_qp *qp, struct siw_rdmap_stream *stream, bool reset)
 {
 	struct siw_rd_flow old = *siw_verbs_rd_flow(stream), *flow;
 	struct siw_addr peer = *siw_rdmap_rd_peer_addr(stream);
 
 	siw_link_del(&siw_verbs_rd_flow(stream)->busy);
 	siw_link_del(&siw_verbs_rd_flow(stream)->ready);
-	siw_rdmap_rd_end(stream, false);
+	siw_rdmap_rd_end(stream, reset);
 	/* The record of the peer is there; without memory they are lost with its life. */
 	if (siw_rdmap_rd_stream(qp->rd, &peer, &stream)) {
 		siw_verbs_rd_flush_slots(qp, &old, &peer);
@@ -151,25 +151,44 @@ static void move_requests(struct siw_qp *qp, struct siw_rdmap_stream *stream)
 	siw_verbs_rd_ready(qp, flow);
 }
 
-/* The peer is gone, or lives anew: nobody knows what it has of all that was begun. */
-static __attribute__((cold, noinline)) void on_lost(struct siw_qp *qp,
-						    struct siw_rdmap_stream *stream, int status)
+/*
+ * A stream ends; first: how the first request ends that was begun and of which nobody knows whether the peer
+ * has it. Send lock.
+ */
+static void end_stream(struct siw_qp *qp, struct siw_rdmap_stream *stream, int first, bool reset)
 {
-	struct siw_rd_flow *flow;
+	struct siw_rd_flow *flow = siw_verbs_rd_flow(stream);
 
-	siw_lock(&qp->send_lock);
-	flow = siw_verbs_rd_flow(stream);
 	siw_verbs_rd_reap(qp, flow);
 	if (flow->n && siw_verbs_wqe(qp, flow->first)->state == SIW_WQE_POSTED) {
-		move_requests(qp, stream);
+		move_requests(qp, stream, reset);
 	} else {
-		siw_verbs_rd_finish_all(qp, flow,
-					status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
-							     : SIW_WC_WR_FLUSH_ERR);
-		siw_rdmap_rd_end(stream, false);
+		siw_verbs_rd_finish_all(qp, flow, first);
+		siw_rdmap_rd_end(stream, reset);
 	}
 	if (__builtin_expect(qp->draining, 0))
 		siw_verbs_qp_drained(qp);
+}
+
+/* The peer is gone, or lives anew. */
+static __attribute__((cold, noinline)) void on_lost(struct siw_qp *qp,
+						    struct siw_rdmap_stream *stream, int status)
+{
+	siw_lock(&qp->send_lock);
+	end_stream(qp, stream, status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR : SIW_WC_WR_FLUSH_ERR,
+		   false);
+	siw_unlock(&qp->send_lock);
+	siw_verbs_mark_unsent(qp);
+}
+
+void siw_verbs_rd_broken(struct siw_qp *qp)
+{
+	struct siw_rdmap_stream *stream;
+
+	siw_lock(&qp->send_lock);
+	qp->broken = false;
+	while ((stream = siw_rdmap_rd_torn(qp->rd)))
+		end_stream(qp, stream, SIW_WC_WR_FLUSH_ERR, true);
 	siw_unlock(&qp->send_lock);
 	siw_verbs_mark_unsent(qp);
 }
