@@ -521,6 +521,35 @@ def _plan(text: str) -> None:
         raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
 
 
+def _judge(
+    addr: str | None, server: bool, bind: str | None, qp: QPKind, op: Op, persona: PersonaKind
+) -> None:
+    """Refuse options that do not go together."""
+    if persona is not PersonaKind.auto and qp is not QPKind.rc:
+        raise typer.BadParameter("is RC's: use --qp rc", param_hint="--persona")
+    if server:
+        if addr is not None:
+            raise typer.BadParameter("a server's address is given by --addr", param_hint="ADDR")
+        return
+    if bind is not None:
+        raise typer.BadParameter("is for a server; a client's is ADDR", param_hint="--addr")
+    if qp is QPKind.ud and op is not Op.send:
+        raise typer.BadParameter(
+            f"UD has no RDMA {op.value.title()}: use --qp rd or rc", param_hint="--op"
+        )
+    if qp is QPKind.uc and op is Op.read:
+        raise typer.BadParameter("UC has no RDMA Read: use --qp rd or rc", param_hint="--op")
+
+
+def _with_own_peer(qp: str, op: str, size: int, iters: int, device: str | None) -> Result:
+    """Ping a server that is made for it."""
+    with Peer(
+        "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",
+        "--qp", qp, "--json", "--until-eof",
+    ) as peer:  # fmt: skip
+        return _client("127.0.0.1", peer.hear()["port"], qp, op, size, iters, device)
+
+
 def ping(
     addr: str | None = typer.Argument(
         None, metavar="ADDR", help="The server's address; without it, a peer process is made."
@@ -555,34 +584,18 @@ def ping(
 
     The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
     """
+    _judge(addr, server, bind, qp, op, persona)
     if persona is not PersonaKind.auto:
-        if qp is not QPKind.rc:
-            raise typer.BadParameter("is RC's: use --qp rc", param_hint="--persona")
         from siwarp.cli.main import take_settings
 
         take_settings(["--persona", persona.value])  # of the peer process, too
     if faults is not None:
         _plan(faults)
     if server:
-        if addr is not None:
-            raise typer.BadParameter("a server's address is given by --addr", param_hint="ADDR")
         _serve(bind or "0.0.0.0", port, qp.value, device, as_json, until_eof)
         return
-    if bind is not None:
-        raise typer.BadParameter("is for a server; a client's is ADDR", param_hint="--addr")
-    if qp is QPKind.ud and op is not Op.send:
-        raise typer.BadParameter(
-            f"UD has no RDMA {op.value.title()}: use --qp rd or rc", param_hint="--op"
-        )
-    if qp is QPKind.uc and op is Op.read:
-        raise typer.BadParameter("UC has no RDMA Read: use --qp rd or rc", param_hint="--op")
     if addr is None:
-        with Peer(
-            "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",
-            "--qp", qp.value, "--json", "--until-eof",
-        ) as peer:  # fmt: skip
-            there = peer.hear()
-            result = _client("127.0.0.1", there["port"], qp.value, op.value, size, iters, device)
+        result = _with_own_peer(qp.value, op.value, size, iters, device)
     else:
         result = _client(addr, port, qp.value, op.value, size, iters, device)
     if as_json:

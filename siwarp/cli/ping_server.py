@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from siwarp.cli.ping_loop import BUSY, NAP, serve
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -40,11 +41,6 @@ from siwarp.verbs import (
 )
 
 __all__ = ["DatagramServer", "RCServer"]
-
-#: Seconds that a server polls after the last message before it sleeps.
-BUSY = 0.002
-#: Seconds of one sleep: how late a server notices that it shall stop.
-NAP = 0.2
 
 _SEND_ID = 1 << 32
 
@@ -115,17 +111,7 @@ class DatagramServer:
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set."""
-        active = time.monotonic()
-        while not stop.is_set():
-            wcs = self._cq.poll(16)
-            if not wcs:
-                if time.monotonic() - active > BUSY:
-                    wcs = self._cq.wait(NAP, 16)
-                else:
-                    os.sched_yield()
-            if wcs:
-                active = time.monotonic()
-                self._serve(wcs)
+        serve(self._cq, self._serve, stop)
 
     def _serve(self, wcs: list[WC]) -> None:
         for wc in wcs:

@@ -17,6 +17,7 @@ import time
 import typer
 
 from siwarp.cli.ping_doubt import Doubt
+from siwarp.cli.ping_loop import serve
 from siwarp.cli.ping_wire import OPS, number, pattern
 from siwarp.verbs import (
     AH,
@@ -276,22 +277,13 @@ class UCServer:
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set."""
-        from siwarp.cli.ping_server import BUSY, NAP
+        serve(self._cq, self._serve, stop)
 
-        active = time.monotonic()
-        while not stop.is_set():
-            wcs = self._cq.poll(16)
-            if not wcs:
-                if time.monotonic() - active > BUSY:
-                    wcs = self._cq.wait(NAP, 16)
-                else:
-                    os.sched_yield()
-            if wcs:
-                active = time.monotonic()
-                for wc in wcs:
-                    self._serve(wc)
+    def _serve(self, wcs: list[WC]) -> None:
+        for wc in wcs:
+            self._serve_one(wc)
 
-    def _serve(self, wc: WC) -> None:
+    def _serve_one(self, wc: WC) -> None:
         if wc.wr_id & _MEET_ID:
             if wc.ok and wc.source is not None and wc.byte_len == _ASK.size:
                 self._meet(wc.source, self._mr.read(_ASK.size, (wc.wr_id & 0xFF) * _ASK.size))
