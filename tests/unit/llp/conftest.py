@@ -324,6 +324,22 @@ def port() -> Iterator[Port]:
     assert open_fds() == before
 
 
+@pytest.fixture
+def end() -> Iterator[Callable[..., Any]]:
+    """Make endpoints of reliable datagrams: what rd_kit's Endpoint takes."""
+    from unit.llp.rd_kit import Endpoint  # which is made of the helpers above
+
+    made: list[Endpoint] = []
+
+    def make(*args: Any, **attrs: Any) -> Endpoint:
+        made.append(Endpoint(*args, **attrs))
+        return made[-1]
+
+    yield make
+    for e in made:
+        e.close()
+
+
 CHILD_PRELUDE = """
 import os, sys, time, socket, signal, resource
 from _siwarp_layers import ffi, lib

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from _siwarp_layers import lib
 from unit.llp.rd_kit import Endpoint, pump, run
-
-
-@pytest.fixture
-def end() -> Iterator[Callable[..., Endpoint]]:
-    made: list[Endpoint] = []
-
-    def make(*args: Any, **attrs: Any) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
-    for e in made:
-        e.close()
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1", "::1"])

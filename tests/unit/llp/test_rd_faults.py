@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from _siwarp_layers import lib
@@ -13,17 +12,9 @@ from unit.llp.rd_kit import Endpoint, pump, run
 
 
 @pytest.fixture
-def end() -> Iterator[Callable[..., Endpoint]]:
-    made: list[Endpoint] = []
-
-    def make(*args: Any, **attrs: Any) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
+def end(end: Callable[..., Endpoint]) -> Iterator[Callable[..., Endpoint]]:
+    yield end
     lib.siw_faults_install(b"")
-    for e in made:
-        e.close()
 
 
 def plan(text: str) -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
@@ -16,19 +15,6 @@ from unit.llp.rd_kit import Endpoint, Stranger, pump, run
 from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
 
 SLOW = "SANITIZER" in os.environ
-
-
-@pytest.fixture
-def end() -> Iterator[Callable[..., Endpoint]]:
-    made: list[Endpoint] = []
-
-    def make(*args: Any, **attrs: Any) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
-    for e in made:
-        e.close()
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
 
-import pytest
 from _siwarp_layers import lib
 from unit.llp.conftest import addr
 from unit.llp.rd_kit import Endpoint, Stranger, run
@@ -15,19 +13,6 @@ from unit.llp.rd_kit import Endpoint, Stranger, run
 from siwarp.inspect.rd import RDType
 
 MANY = 3000
-
-
-@pytest.fixture
-def end() -> Iterator[Callable[..., Endpoint]]:
-    made: list[Endpoint] = []
-
-    def make(*args, **attrs) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
-    for e in made:
-        e.close()
 
 
 def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(end):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from _siwarp_layers import lib
@@ -15,19 +15,6 @@ from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType
 
 UDP_SEGMENT, UDP_GRO = 103, 104
 DENSE, SPARSE = 32, 64
-
-
-@pytest.fixture
-def end() -> Iterator[Callable[..., Endpoint]]:
-    made: list[Endpoint] = []
-
-    def make(*args, **attrs) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
-    for e in made:
-        e.close()
 
 
 @pytest.fixture

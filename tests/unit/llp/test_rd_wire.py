@@ -24,19 +24,6 @@ UDP_SEGMENT = 103  # linux/udp.h
 
 
 @pytest.fixture
-def end() -> Iterator[Callable[..., Endpoint]]:
-    made: list[Endpoint] = []
-
-    def make(*args: Any, **attrs: Any) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
-    for e in made:
-        e.close()
-
-
-@pytest.fixture
 def met(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
     e = end()
     s = Stranger(e)
