@@ -324,86 +324,96 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot)
         other.close()
 
 
-def test_threads_that_send_poll_sleep_and_wake_lose_nothing(kit):
-    """Two sleepers, a poller that now and then stops, senders, wishes to write, arming."""
-    with kit.setting("hot_sockets", 2):
-        port = kit.Port()
-    outside = kit.Port()
-    lock, total, senders = threading.Lock(), 1500, 3
-    socks = [port.udp() for _ in range(8)]
-    addrs = [s.local() for s in socks]
-    got = [0] * len(socks)
-    failed = []
-    done = threading.Event()
+class Crowd:
+    """Threads about one port's sockets: who polls and sleeps, who only wakes and wishes."""
 
-    def serve(most):
-        for s in port.poll(16):
+    def __init__(self, port, sockets):
+        self.port = port
+        self.lock = threading.Lock()
+        self.socks = [port.udp() for _ in range(sockets)]
+        self.addrs = [s.local() for s in self.socks]
+        self.got = [0] * sockets
+        self.failed = []
+        self.done = threading.Event()
+
+    def thread(self, what, *args):
+        def run():
+            try:
+                what(*args)
+            except BaseException as e:
+                self.failed.append(e)
+                raise
+
+        return threading.Thread(target=run)
+
+    def serve(self, most):
+        for s in self.port.poll(16):
             for _ in range(most):
                 rv = s.recvfrom(64)[0]
                 if rv < 0:
                     assert rv == -errno.EAGAIN
                     break
-                got[socks.index(s)] += 1
+                self.got[self.socks.index(s)] += 1
 
-    def guarded(what):
-        def run():
-            try:
-                what()
-            except BaseException as e:
-                failed.append(e)
-                raise
-
-        return threading.Thread(target=run)
-
-    def sleeper(armed):
-        while not done.is_set():
-            with lock:
-                (port.arm if armed else port.disarm)()
-                serve(3)
-                asleep = port.fill()
-            rv = port.lib.siw_llp_wait(asleep, -1, 5_000_000)
+    def sleep(self, armed):
+        while not self.done.is_set():
+            with self.lock:
+                (self.port.arm if armed else self.port.disarm)()
+                self.serve(3)
+                asleep = self.port.fill()
+            rv = self.port.lib.siw_llp_wait(asleep, -1, 5_000_000)
             assert rv == 1, "a sleep of 5 s while datagrams were under way"
 
-    def poller():
-        while not done.is_set():
+    def poll(self):
+        while not self.done.is_set():
             for _ in range(20):
-                with lock:
-                    serve(2)
+                with self.lock:
+                    self.serve(2)
             time.sleep(0.002)
 
-    def send(k, own):
+    def send(self, first, own, total, senders):
         # Never more under way than a socket's buffer holds.
         for i in range(total):
-            assert own.sendto(addrs[(i + k) % len(addrs)], b"x") == 0
-            while i * senders - sum(got) > 100:
+            assert own.sendto(self.addrs[(i + first) % len(self.addrs)], b"x") == 0
+            while i * senders - sum(self.got) > 100:
                 time.sleep(0.0005)
-                assert not failed
+                assert not self.failed
 
-    def wish():
-        while not done.is_set():
-            for s in socks:
+    def wish(self):
+        while not self.done.is_set():
+            for s in self.socks:
                 s.want(True)
                 s.want(False)
-            port.wake()
+            self.port.wake()
             time.sleep(0.001)
 
-    own = [outside.udp() for _ in range(senders)]
-    senders_ = [guarded(lambda k=k: send(k, own[k])) for k in range(senders)]
-    others = [guarded(lambda: sleeper(True)), guarded(lambda: sleeper(False))]
-    others += [guarded(poller), guarded(wish)]
-    for t in senders_ + others:
+    def end(self, threads):
+        self.done.set()
+        for t in threads:
+            while t.is_alive():
+                self.port.wake()
+                t.join(0.01)
+
+
+def test_threads_that_send_poll_sleep_and_wake_lose_nothing(kit):
+    """Two sleepers, a poller that now and then stops, senders, wishes to write, arming."""
+    with kit.setting("hot_sockets", 2):
+        port = kit.Port()
+    outside = kit.Port()
+    total, n = 1500, 3
+    crowd = Crowd(port, 8)
+    senders = [crowd.thread(crowd.send, k, outside.udp(), total, n) for k in range(n)]
+    others = [crowd.thread(crowd.sleep, armed) for armed in (True, False)]
+    others += [crowd.thread(crowd.poll), crowd.thread(crowd.wish)]
+    for t in senders + others:
         t.start()
-    for t in senders_:
+    for t in senders:
         t.join()
     try:
-        kit.until(lambda: sum(got) == total * senders or failed, 20)
+        kit.until(lambda: sum(crowd.got) == total * n or crowd.failed, 20)
     finally:
-        done.set()
-        for t in others:
-            while t.is_alive():
-                port.wake()
-                t.join(0.01)
-    assert not failed
-    assert sum(got) == total * senders
+        crowd.end(others)
+    assert not crowd.failed
+    assert sum(crowd.got) == total * n
     port.close()
     outside.close()

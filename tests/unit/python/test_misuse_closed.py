@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from unit.python.misuse_harness import World
+from unit.verbs.rc_harness import End
 from unit.verbs.verbs_harness import poll
 
 import siwarp
@@ -48,9 +49,11 @@ State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 # ---- every method of every handle, closed
 
 
-def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
-    """Return each kind of handle, with every call that can be made on it."""
-    end = w.connected()
+Handles = dict[str, tuple[Any, list[Callable[[Any], object]]]]
+
+
+def queues(w: World) -> Handles:
+    """Return queue pairs and what they complete to and receive from."""
     return {
         "QP": (
             w.ud(),
@@ -86,6 +89,28 @@ def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
                 lambda h: QP(w.pd, QPInitAttr(scq=h)),
             ],
         ),
+        "SRQ": (
+            SRQ(w.pd),
+            [
+                lambda h: h.post_recv(RecvWR()),
+                lambda h: h.query(),
+                lambda h: QP(w.pd, QPInitAttr(scq=w.cq, srq=h)),
+            ],
+        ),
+        "CompChannel": (
+            w.rig.channel(),
+            [
+                lambda h: h.fileno(),
+                lambda h: h.get_cq_event(0),
+                lambda h: CQ(w.ctx, channel=h),
+            ],
+        ),
+    }
+
+
+def memory(w: World, end: End) -> Handles:
+    """Return memory, and what it and addresses belong to."""
+    return {
         "MR": (
             w.rig.mr(8),
             [
@@ -120,22 +145,12 @@ def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
             ],
         ),
         "AH": (AH(w.pd, ("::1", 1)), [lambda h: SendWR(ah=h), lambda h: SendWR().set_wr_ud(h)]),
-        "SRQ": (
-            SRQ(w.pd),
-            [
-                lambda h: h.post_recv(RecvWR()),
-                lambda h: h.query(),
-                lambda h: QP(w.pd, QPInitAttr(scq=w.cq, srq=h)),
-            ],
-        ),
-        "CompChannel": (
-            w.rig.channel(),
-            [
-                lambda h: h.fileno(),
-                lambda h: h.get_cq_event(0),
-                lambda h: CQ(w.ctx, channel=h),
-            ],
-        ),
+    }
+
+
+def connections(w: World, end: End) -> Handles:
+    """Return devices and what connects."""
+    return {
         "Context": (
             Context(),
             [
@@ -165,6 +180,12 @@ def handles(w: World) -> dict[str, tuple[Any, list[Callable[[Any], object]]]]:
             ],
         ),
     }
+
+
+def handles(w: World) -> Handles:
+    """Return each kind of handle, with every call that can be made on it."""
+    end = w.connected()
+    return queues(w) | memory(w, end) | connections(w, end)
 
 
 @pytest.mark.parametrize(
