@@ -9,6 +9,7 @@
 #define SIW_DDP_LOWER_H
 
 #include "ddp/ddp_impl.h"
+#include "ddp/ddp_rd.h"
 #include "mpa/mpa.h"
 
 static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)

@@ -9,7 +9,7 @@
 #include "base/counters.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "ddp/ddp.h"
+#include "ddp/ddp_rd.h"
 #include "rdmap/rdmap.h"
 #include "rdmap/rdmap_record.h"
 #include "rdmap/rdmap_wire.h"
@@ -485,7 +485,7 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
 /* It broke off: sets the fault, -EACCES; over reliable datagrams the answer is an error message now: 1. */
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
 
-/* rdmap_rd.c. Any lock: the peer is to be told, if there is a place for it. */
+/* rdmap_rd_err.c. Any lock: the peer is to be told, if there is a place for it. */
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
 /* Send lock: begins the oldest error message, if there is one (1: there is none). As siw_ddp_tx. */
@@ -506,7 +506,7 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: an error message of the peer's is in term_in; *event is filled. */
 int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* Progress lock: one more of our requests was answered. */
+/* rdmap_rd.c. Progress lock: one more of our requests was answered. */
 void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
@@ -528,6 +528,7 @@ bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
 const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
 						      uint64_t number);
 /* What all segments of a message begin with, on the wire and read from there (false: it is none). */
+#define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {
 	uint32_t id, length;
 	uint64_t to;

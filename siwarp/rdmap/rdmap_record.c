@@ -22,7 +22,6 @@
 #include "rdmap/rdmap_impl.h"
 #include "rdmap/rdmap_record.h"
 
-#define OPCODE	  15 /* RFC 6580's experimental one */
 #define SUBCODE	  3
 #define SOLICITED 0x01
 
@@ -34,16 +33,10 @@ struct record_wire {
 	uint64_t to;
 	uint32_t length;
 } __attribute__((packed));
-#define HEAD 20
-_Static_assert(sizeof(struct record_wire) == HEAD && HEAD <= SIW_DDP_TAGGED_HEAD &&
-		       HEAD == SIW_DDP_ULP_TAGGED,
+_Static_assert(sizeof(struct record_wire) == SIW_RDMAP_RECORD_HEAD && SIW_RDMAP_RECORD_HEAD <= SIW_DDP_TAGGED_HEAD &&
+		       SIW_RDMAP_RECORD_HEAD == SIW_DDP_ULP_TAGGED,
 	       "figure 8.1");
-_Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == HEAD, "all of it is quoted");
-
-/* Octets that one call sends: others want their turn, a receiver in this process too. */
-#define TURN 65536u
-/* A path is asked about again after so long. */
-#define PATH_NS 1000000000ull
+_Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == SIW_RDMAP_RECORD_HEAD, "all of it is quoted");
 
 enum slot_state { FREE, OPEN, DUE, TOLD };
 
@@ -258,7 +251,7 @@ bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
 {
 	struct record_wire wire;
 
-	if (n < HEAD)
+	if (n < SIW_RDMAP_RECORD_HEAD)
 		return false;
 	memcpy(&wire, octets, sizeof(wire));
 	*head = (struct siw_rdmap_record_head){
@@ -272,7 +265,7 @@ bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
 
 bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head)
 {
-	uint64_t start = seg->to - head->to, octets = seg->payload - HEAD;
+	uint64_t start = seg->to - head->to, octets = seg->payload - SIW_RDMAP_RECORD_HEAD;
 
 	return seg->to >= head->to && head->to + head->length >= head->to &&
 	       start <= head->length && octets <= head->length - start &&
@@ -285,11 +278,11 @@ void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_ev
 {
 	struct record_wire wire;
 
-	if (len < HEAD)
+	if (len < SIW_RDMAP_RECORD_HEAD)
 		return;
 	memcpy(&wire, head, sizeof(wire));
-	memcpy(event->quoted_more, head, HEAD);
-	event->quoted_more_len = HEAD;
+	memcpy(event->quoted_more, head, SIW_RDMAP_RECORD_HEAD);
+	event->quoted_more_len = SIW_RDMAP_RECORD_HEAD;
 	event->quoted_msn = be32toh(wire.id);
 }
 
@@ -310,7 +303,7 @@ static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
 		  struct siw_wire_err err, struct siw_rdmap_event *event)
 {
 	siw_rdmap_dgram_found(seg, err, event);
-	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == OPCODE)
+	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE)
 		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
 }
 
@@ -351,7 +344,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return drop(SIW_COUNTER_drop_version);
 	if (seg->ulp_word != dgram->qkey)
 		return drop(SIW_COUNTER_drop_qkey);
-	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != OPCODE ||
+	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != SIW_RDMAP_PRIVATE ||
 	    !siw_rdmap_record_get_head(siw_ddp_dgram_payload(dgram->ddp), seg->payload, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE, event);
 	if (!siw_rdmap_record_fits(seg, &wire))
@@ -363,7 +356,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	if (s && !agrees(s, seg, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	/* Whoever may not write here does not take up a slot either. */
-	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, HEAD, SIW_DDP_REMOTE_WRITE,
+	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD, SIW_DDP_REMOTE_WRITE,
 				       &err))
 		return no_access(dgram, seg, err, event);
 	if (!s)
@@ -371,13 +364,13 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	if (!s)
 		return drop(SIW_COUNTER_record_full);
 	start = (uint32_t)(seg->to - wire.to);
-	if (seg->payload > HEAD && !note(&s->rec, start, start + seg->payload - HEAD))
+	if (seg->payload > SIW_RDMAP_RECORD_HEAD && !note(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
 		siw_count(SIW_COUNTER_record_ranges, 1);
 	s->last_ns = siw_now_ns();
 	if (seg->last && !s->final_ns)
 		s->final_ns = s->last_ns;
 	event->kind = SIW_RDMAP_RECORD;
-	event->length = seg->payload - HEAD;
+	event->length = seg->payload - SIW_RDMAP_RECORD_HEAD;
 	return true;
 }
 
@@ -456,150 +449,4 @@ uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdm
 bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled)
 {
 	return (int32_t)((uint32_t)r->told - polled) >= (int32_t)siw_rdmap_record_kept(r->max);
-}
-
-/* ---- sending --------------------------------------------------------------------------------- */
-
-/* One that was sent lately: what an error message about it says, and who may say it. */
-struct sent {
-	uint64_t cookie, to;
-	uint32_t tag; /* siw_rdmap_sent_tag's; 0: none */
-	uint32_t id, stag, length;
-};
-
-/* The last ones, each at its id modulo n. Send lock. */
-struct siw_rdmap_record_sents {
-	uint32_t n;
-	struct sent sent[];
-};
-
-static struct siw_rdmap_record_sents *sents_make(void)
-{
-	uint32_t n = (uint32_t)siw_settings()->err_window;
-	struct siw_rdmap_record_sents *s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
-
-	if (s)
-		s->n = n;
-	return s;
-}
-
-/*
- * Its first datagram went out: it has used up its id, even if the rest never goes. Without memory for it, reports
- * about it will be stale.
- */
-static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
-{
-	struct siw_rdmap_record_sents *s = dgram->record_sents;
-	uint32_t id = dgram->record_id++;
-
-	if (!s)
-		s = dgram->record_sents = sents_make();
-	if (!s)
-		return;
-	s->sent[id % s->n] = (struct sent){
-		.cookie = op->cookie,
-		.to = op->to,
-		.tag = siw_rdmap_sent_tag(op->dest, op->qkey, op->dest_index),
-		.id = id,
-		.stag = op->stag,
-		.length = (uint32_t)op->length,
-	};
-}
-
-bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			   uint64_t *cookie)
-{
-	struct siw_rdmap_record_sents *s = dgram->record_sents;
-	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;
-	struct sent *sent;
-
-	if (!s || !event->quoted_more_len)
-		return false;
-	sent = &s->sent[event->quoted_msn % s->n];
-	if (sent->tag != siw_rdmap_sent_tag(&event->source, event->ulp_word, index) ||
-	    sent->id != event->quoted_msn || sent->stag != event->quoted_stag ||
-	    event->quoted_to - sent->to > sent->length)
-		return false;
-	*cookie = sent->cookie;
-	sent->tag = 0; /* one report of each */
-	return true;
-}
-
-/* Octets of the user's in one datagram to dest, or -errno. */
-static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
-{
-	uint64_t now = siw_now_ns();
-	int octets;
-
-	if (dgram->path_ns && now - dgram->path_ns < PATH_NS && siw_addr_same(&dgram->path, dest))
-		return (int)dgram->path_octets;
-	octets = siw_ddp_dgram_tagged_max(dgram->ddp, dest);
-	if (octets < 0)
-		return octets;
-	if (octets <= HEAD)
-		return -EMSGSIZE;
-	dgram->path = *dest;
-	dgram->path_ns = now;
-	dgram->path_octets = (uint32_t)octets - HEAD;
-	return (int)dgram->path_octets;
-}
-
-static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
-			uint64_t offset, uint64_t octets)
-{
-	struct siw_rdmap_record_head head = {
-		.id = dgram->record_id - (offset != 0), /* begun() counts */
-		.length = (uint32_t)op->length,
-		.to = op->to,
-		.solicited = op->solicited,
-	};
-	uint8_t wire[HEAD];
-	struct siw_ddp_dgram_tagged msg = {
-		.dest = op->dest,
-		.dest_index = op->dest_index,
-		.source_index = (uint8_t)dgram->index,
-		.qkey = op->qkey,
-		.last = offset + octets == op->length,
-		.ulp_octet = siw_rdmap_ctrl(OPCODE),
-		.stag = op->stag,
-		.to = op->to + offset,
-		.head = wire,
-		.head_len = HEAD,
-		.sgl = op->sgl,
-		.nsge = op->nsge,
-		.internal = op->internal,
-		.pd = dgram->pd,
-		.offset = offset,
-		.length = octets,
-	};
-
-	siw_rdmap_record_put_head(&head, wire);
-	return siw_ddp_dgram_tx_tagged(dgram->ddp, &msg);
-}
-
-int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
-			  uint64_t *offset)
-{
-	int most = payload_to(dgram, op->dest), r;
-	uint64_t turn = 0;
-
-	if (most < 0)
-		return most;
-	do {
-		uint64_t left = op->length - *offset;
-		uint64_t octets = left < (uint64_t)most ? left : (uint64_t)most;
-
-		if (turn >= TURN)
-			return 0;
-		r = send_segment(dgram, op, *offset, octets);
-		if (r)
-			return r;
-		if (!*offset)
-			begun(dgram, op);
-		*offset += octets;
-		turn += octets;
-	} while (*offset < op->length);
-	siw_count(SIW_COUNTER_tx_msgs, 1);
-	siw_count(SIW_COUNTER_tx_octets, op->length);
-	return 1;
 }

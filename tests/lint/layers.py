@@ -38,6 +38,7 @@ ALSO: dict[str, set[str]] = {
 PARTS: set[str] = {
     "llp/dgram_wire.h",
     "llp/llp_rd.h",
+    "ddp/ddp_rd.h",
     "ddp/ddp_uc.h",
     "rdmap/rdmap_uc.h",
     "rdmap/rdmap_record.h",

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_rd_err.c - errors on reliable datagrams, which end a message and not the stream. A peer is told
+ * of one in a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an error message and
+ * no end.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "rdmap/rdmap_impl.h"
+
+/* Errors that a peer was not told of yet; further ones it is not told of at all. Requests have their own. */
+#define MAX_REPORTS 8
+
+static bool is_response(const struct siw_ddp_seg *seg)
+{
+	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
+
+	return opcode == SIW_RDMAP_READ_RESPONSE || opcode == SIW_RDMAP_ATOMIC_RESPONSE;
+}
+
+void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+			 const struct siw_ddp_seg *seg)
+{
+	struct siw_rdmap_of_rd *of = &stream->of_rd;
+	struct siw_rdmap_report *report = NULL;
+
+	siw_lock(&of->rd->lock);
+	if (atomic_load_explicit(&of->n_reports, memory_order_relaxed) < MAX_REPORTS)
+		report = calloc(1, sizeof(*report));
+	if (report) {
+		report->fault.err = err;
+		report->fault.has_seg = seg && seg->head_len;
+		if (report->fault.has_seg)
+			report->fault.seg = *seg;
+		siw_link_add(&of->reports, &report->link);
+		atomic_fetch_add(&of->n_reports, 1);
+	}
+	siw_unlock(&of->rd->lock);
+}
+
+/* Sends what a fault says; its octets stay until they are framed, and so copied. */
+static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
+		      struct siw_wire_err *err)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_ddp_msg msg = {
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
+		.qn = SIW_RDMAP_QN_TERMINATE,
+		.sgl = &tx->term_sge,
+		.nsge = 1,
+	};
+
+	tx->term_len = siw_rdmap_terminate_build(fault, tx->term_out);
+	tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
+	msg.length = tx->term_len;
+	siw_count(SIW_COUNTER_terminate_tx, 1);
+	return siw_ddp_tx(stream->ddp, &msg, err);
+}
+
+static struct siw_rdmap_report *next_report(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_of_rd *of = &stream->of_rd;
+	struct siw_rdmap_report *report;
+
+	siw_lock(&of->rd->lock);
+	report = siw_container(of->reports.next, struct siw_rdmap_report, link);
+	siw_link_del(&report->link);
+	atomic_fetch_sub(&of->n_reports, 1);
+	siw_unlock(&of->rd->lock);
+	return report;
+}
+
+int siw_rdmap_rd_tell(struct siw_rdmap_stream *stream)
+{
+	struct siw_wire_err err;
+	int r = 1;
+
+	while (r == 1 && atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed)) {
+		struct siw_rdmap_report *report = next_report(stream);
+
+		r = send_error(stream, &report->fault, &err);
+		free(report);
+		stream->tx.active = r == 0;
+		stream->tx.response = false;
+	}
+	return r;
+}
+
+int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
+			      const struct siw_rdmap_request *request, struct siw_wire_err *err)
+{
+	struct siw_rdmap_fault fault = {
+		.err = request->err,
+		.has_seg = true,
+		.has_read = !request->atomic,
+		.seg = request->seg,
+		.wire = request->wire.read,
+	};
+
+	return send_error(stream, &fault, err);
+}
+
+static int refused(struct siw_rdmap_event *event, struct siw_wire_err err,
+		   const struct siw_ddp_seg *seg)
+{
+	event->kind = SIW_RDMAP_REFUSED;
+	event->err = err;
+	event->of_response = event->blamed = false;
+	event->quoted = seg && seg->head_len;
+	event->quoted_msn = event->quoted_head_len = event->quoted_seg_len = 0;
+	if (event->quoted) {
+		event->quoted_tagged = seg->tagged;
+		event->quoted_qn = seg->tagged ? 0 : seg->qn;
+		event->quoted_msn = seg->tagged ? 0 : seg->msn;
+		event->quoted_stag = seg->tagged ? seg->stag : 0;
+		event->quoted_to = seg->tagged ? seg->to : 0;
+		event->quoted_seg_len = (uint16_t)seg->seg_len;
+		event->quoted_head_len = seg->head_len;
+		memcpy(event->quoted_head, seg->head, seg->head_len);
+	}
+	return 1;
+}
+
+void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	const struct siw_rdmap_request *request =
+		&stream->requests[(stream->rx.asked - 1) & stream->request_mask];
+
+	if (request->refused)
+		refused(event, request->err, &request->seg);
+}
+
+void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			      struct siw_wire_err err, const struct siw_ddp_seg *seg)
+{
+	refused(event, err, seg);
+	event->kind = SIW_RDMAP_BAD_RECV;
+	siw_rdmap_rd_report(stream, err, seg);
+}
+
+/* A Write with Immediate is one operation: what becomes of the Immediate Data when its Write is refused. */
+static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+{
+	uint32_t before = rx->written;
+
+	if (!seg || !seg->head_len)
+		return false;
+	if (seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_WRITE) {
+		rx->written = SIW_RDMAP_SPOILT;
+		rx->writing = false;
+	} else if (!seg->tagged && !seg->qn) {
+		rx->written = 0;
+	}
+	return !seg->tagged && siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg)) &&
+	       before == SIW_RDMAP_SPOILT;
+}
+
+int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			 struct siw_wire_err err, const struct siw_ddp_seg *seg)
+{
+	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
+		stream->of_rd.recording.on = false;
+	if (spoils(&stream->rx, seg)) { /* the peer was told of the Write */
+		event->kind = SIW_RDMAP_PROGRESS;
+		return 1;
+	}
+	refused(event, err, seg);
+	event->with_imm = event->of_write = false;
+	if (seg && seg->head_len && is_response(seg)) {
+		/* Whoever answered did what was asked: there is nothing to tell. */
+		event->of_response = siw_rdmap_read_cancel(stream, &event->cookie);
+		return 1;
+	}
+	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->cookie) == 1;
+	/* Never about an error message. */
+	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
+		siw_rdmap_rd_report(stream, err, seg);
+	return 1;
+}
+
+int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_sge sge = { (uintptr_t)stream->term_in, sizeof(stream->term_in), 0 };
+
+	event->quoted_head_len = 0;
+	event->quoted_seg_len = 0;
+	if (event->quoted) { /* so there are as many octets */
+		const struct siw_rdmap_wire_terminate *wire = (const void *)stream->term_in;
+		const uint8_t *len = stream->term_in + sizeof(*wire), *head = len + 2;
+
+		event->quoted_seg_len = (uint16_t)(len[0] << 8 | len[1]);
+		event->quoted_head_len = event->quoted_tagged ? 14 : SIW_DDP_MAX_HEAD;
+		memcpy(event->quoted_head, head, event->quoted_head_len);
+	}
+	/* One buffer is enough: what it held was read. */
+	siw_ddp_queue_post(stream->q_term, 0, &sge, 1);
+	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
+		siw_rdmap_read_refused(stream, event->quoted_msn);
+	return 1;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_record_tx.c - Write-Records out, segment by segment, and what was sent lately, for error messages to be
+ * about.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "base/settings.h"
+#include "rdmap/rdmap_impl.h"
+
+/* Octets that one call sends: others want their turn, a receiver in this process too. */
+#define TURN 65536u
+/* A path is asked about again after so long. */
+#define PATH_NS 1000000000ull
+
+/* One that was sent lately: what an error message about it says, and who may say it. */
+struct sent {
+	uint64_t cookie, to;
+	uint32_t tag; /* siw_rdmap_sent_tag's; 0: none */
+	uint32_t id, stag, length;
+};
+
+/* The last ones, each at its id modulo n. Send lock. */
+struct siw_rdmap_record_sents {
+	uint32_t n;
+	struct sent sent[];
+};
+
+static struct siw_rdmap_record_sents *sents_make(void)
+{
+	uint32_t n = (uint32_t)siw_settings()->err_window;
+	struct siw_rdmap_record_sents *s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
+
+	if (s)
+		s->n = n;
+	return s;
+}
+
+/*
+ * Its first datagram went out: it has used up its id, even if the rest never goes. Without memory for it, reports
+ * about it will be stale.
+ */
+static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
+{
+	struct siw_rdmap_record_sents *s = dgram->record_sents;
+	uint32_t id = dgram->record_id++;
+
+	if (!s)
+		s = dgram->record_sents = sents_make();
+	if (!s)
+		return;
+	s->sent[id % s->n] = (struct sent){
+		.cookie = op->cookie,
+		.to = op->to,
+		.tag = siw_rdmap_sent_tag(op->dest, op->qkey, op->dest_index),
+		.id = id,
+		.stag = op->stag,
+		.length = (uint32_t)op->length,
+	};
+}
+
+bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
+			   uint64_t *cookie)
+{
+	struct siw_rdmap_record_sents *s = dgram->record_sents;
+	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;
+	struct sent *sent;
+
+	if (!s || !event->quoted_more_len)
+		return false;
+	sent = &s->sent[event->quoted_msn % s->n];
+	if (sent->tag != siw_rdmap_sent_tag(&event->source, event->ulp_word, index) ||
+	    sent->id != event->quoted_msn || sent->stag != event->quoted_stag ||
+	    event->quoted_to - sent->to > sent->length)
+		return false;
+	*cookie = sent->cookie;
+	sent->tag = 0; /* one report of each */
+	return true;
+}
+
+/* Octets of the user's in one datagram to dest, or -errno. */
+static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
+{
+	uint64_t now = siw_now_ns();
+	int octets;
+
+	if (dgram->path_ns && now - dgram->path_ns < PATH_NS && siw_addr_same(&dgram->path, dest))
+		return (int)dgram->path_octets;
+	octets = siw_ddp_dgram_tagged_max(dgram->ddp, dest);
+	if (octets < 0)
+		return octets;
+	if (octets <= SIW_RDMAP_RECORD_HEAD)
+		return -EMSGSIZE;
+	dgram->path = *dest;
+	dgram->path_ns = now;
+	dgram->path_octets = (uint32_t)octets - SIW_RDMAP_RECORD_HEAD;
+	return (int)dgram->path_octets;
+}
+
+static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
+			uint64_t offset, uint64_t octets)
+{
+	struct siw_rdmap_record_head head = {
+		.id = dgram->record_id - (offset != 0), /* begun() counts */
+		.length = (uint32_t)op->length,
+		.to = op->to,
+		.solicited = op->solicited,
+	};
+	uint8_t wire[SIW_RDMAP_RECORD_HEAD];
+	struct siw_ddp_dgram_tagged msg = {
+		.dest = op->dest,
+		.dest_index = op->dest_index,
+		.source_index = (uint8_t)dgram->index,
+		.qkey = op->qkey,
+		.last = offset + octets == op->length,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE),
+		.stag = op->stag,
+		.to = op->to + offset,
+		.head = wire,
+		.head_len = SIW_RDMAP_RECORD_HEAD,
+		.sgl = op->sgl,
+		.nsge = op->nsge,
+		.internal = op->internal,
+		.pd = dgram->pd,
+		.offset = offset,
+		.length = octets,
+	};
+
+	siw_rdmap_record_put_head(&head, wire);
+	return siw_ddp_dgram_tx_tagged(dgram->ddp, &msg);
+}
+
+int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
+			  uint64_t *offset)
+{
+	int most = payload_to(dgram, op->dest), r;
+	uint64_t turn = 0;
+
+	if (most < 0)
+		return most;
+	do {
+		uint64_t left = op->length - *offset;
+		uint64_t octets = left < (uint64_t)most ? left : (uint64_t)most;
+
+		if (turn >= TURN)
+			return 0;
+		r = send_segment(dgram, op, *offset, octets);
+		if (r)
+			return r;
+		if (!*offset)
+			begun(dgram, op);
+		*offset += octets;
+		turn += octets;
+	} while (*offset < op->length);
+	siw_count(SIW_COUNTER_tx_msgs, 1);
+	siw_count(SIW_COUNTER_tx_octets, op->length);
+	return 1;
+}
