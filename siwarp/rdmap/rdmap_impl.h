@@ -259,6 +259,7 @@ struct siw_rdmap_request {
 struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
+	bool of_rd; /* it ends no more than the message that it names, so it names one whatever the error */
 	struct siw_ddp_seg seg;
 	struct siw_rdmap_wire_read wire;
 };

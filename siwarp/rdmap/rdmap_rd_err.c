@@ -30,6 +30,7 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 		report = calloc(1, sizeof(*report));
 	if (report) {
 		report->fault.err = err;
+		report->fault.of_rd = true;
 		report->fault.has_seg = seg && seg->head_len;
 		if (report->fault.has_seg)
 			report->fault.seg = *seg;
@@ -93,6 +94,7 @@ int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
 {
 	struct siw_rdmap_fault fault = {
 		.err = request->err,
+		.of_rd = true,
 		.has_seg = true,
 		.has_read = !request->atomic,
 		.seg = request->seg,

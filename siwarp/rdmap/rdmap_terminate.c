@@ -37,17 +37,19 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 
 /*
  * What goes along with an error (figure 10): the segment's length and header unless the error is
- * LLP's or local, the Read Request's header with a protection error alone.
+ * LLP's or local, the Read Request's header with a protection error alone. Over reliable datagrams local
+ * ones quote as much: who asked goes on, and must know what is not answered.
  */
 static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
 {
 	uint8_t hdrct = 0;
 
-	if (!fault->has_seg || fault->err.layer == SIW_LAYER_LLP || fault->err.type == 0)
+	if (!fault->has_seg || fault->err.layer == SIW_LAYER_LLP ||
+	    (fault->err.type == 0 && !fault->of_rd))
 		return 0;
 	hdrct = SIW_RDMAP_TERM_M | SIW_RDMAP_TERM_D;
 	if (fault->has_read && fault->err.layer == SIW_LAYER_RDMAP &&
-	    fault->err.type == SIW_RDMAP_REMOTE_PROTECTION)
+	    fault->err.type != SIW_RDMAP_REMOTE_OPERATION)
 		hdrct |= SIW_RDMAP_TERM_R;
 	return hdrct;
 }

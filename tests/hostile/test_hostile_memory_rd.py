@@ -1,0 +1,181 @@
+"""Registered memory that goes away, on RD: one request is lost by it, and no peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hostile.vanishing import PAGE, Vanishing
+from unit.verbs.rd_harness import Peer
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll, until
+
+from siwarp.verbs import (
+    MR,
+    ErrorOrigin,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
+
+GONE = ("unmapped", "protected", "truncated")
+PROT, FLUSHED = WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR
+SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
+ADD = WROpcode.ATOMIC_FETCH_AND_ADD
+SIZE = 1 << 21
+
+
+class Trio:
+    """Three queue pairs that have met, and memory of the first one's of which a page is left."""
+
+    def __init__(self, rig: Rig, how: str) -> None:
+        self.a, self.b, self.c = (Peer(rig, SIZE) for _ in range(3))
+        self.memory = Vanishing(SIZE, how)
+        self.gone: MR = rig.mr(self.memory.buffer, ALL_ACCESS)
+        self.memory.vanish(PAGE)
+        for one in (self.b, self.c):
+            self.talk(self.a, one)
+            self.talk(one, self.a)
+
+    def talk(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
+        """See that a message passes."""
+        other.recv(wr_id, 64, SIZE - 64)
+        one.send(other, b"still there", 51, offset=SIZE - 64)
+        assert one.done()[0].ok
+        assert [(w.wr_id, w.byte_len) for w in other.got()] == [(wr_id, 11)]
+
+    def all_talk(self) -> None:
+        for one, other in ((self.a, self.b), (self.b, self.a), (self.a, self.c), (self.c, self.a)):
+            self.talk(one, other)
+
+
+@pytest.fixture(params=GONE)
+def trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
+    rig = Rig()
+    made = Trio(rig, request.param)
+    yield made
+    rig.close()
+    made.memory.close()
+
+
+def post(one: Peer, to: Peer, wr_id: int, opcode: WROpcode, *sg: Any, **more: Any) -> None:
+    one.qp.post_send(SendWR(wr_id, opcode, sg=list(sg), ah=one.ah(to), **more))
+
+
+def mend(one: Peer) -> None:
+    until(lambda: one.qp.qp_state == QPState.SQE)
+    one.qp.modify(QPAttr(qp_state=QPState.RTS))
+
+
+# ---- what this end sends
+
+
+@pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
+def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it_is_sent(
+    trio: Trio, opcode: WROpcode
+) -> None:
+    a, b = trio.a, trio.b
+    b.recv(7, 64)
+    remote = None if opcode == SEND else b.into.remote()
+    post(a, b, 1, opcode, trio.gone.sge(PAGE, 100_000), remote=remote)
+    post(a, b, 2, SEND, a.out.sge(0, 4))
+    assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, FLUSHED)]
+    mend(a)
+    a.send(b, b"fine", 3)
+    assert a.done()[0].ok
+    assert [(w.wr_id, w.byte_len) for w in b.got()] == [(7, 4)]
+    trio.all_talk()
+
+
+@pytest.mark.parametrize("whole", [100_000, SIZE // 2], ids=["at once", "by and by"])
+def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_not(
+    trio: Trio, whole: int
+) -> None:
+    """What was sent before is not blamed for it; the receive that was half full serves the next."""
+    a, b = trio.a, trio.b
+    b.recv(7, 64)
+    b.recv(8)
+    post(a, b, 1, SEND, a.out.sge(SIZE - 64, 10))
+    post(a, b, 2, SEND, a.out.sge(0, whole), trio.gone.sge(0, SIZE // 4))
+    post(a, b, 3, SEND, a.out.sge(0, 10))
+    first, torn, last = a.done(3)
+    assert first.wr_id == 1 and first.status in (WCStatus.SUCCESS, FLUSHED)
+    assert [(w.wr_id, w.status) for w in (torn, last)] == [(2, PROT), (3, FLUSHED)]
+    mend(a)
+    trio.talk(a, trio.c)
+    b.recv(9, 64)
+    a.send(b, b"fine", 4, offset=SIZE - 32)
+    assert a.done()[0].ok
+    # The first message came, or was lost with that life of the pair.
+    came = [(w.wr_id, w.status, w.byte_len) for w in poll(b.rcq)]
+    if came[0][2] == 10:
+        came += [(w.wr_id, w.status, w.byte_len) for w in poll(b.rcq)]
+    assert came == [(7, WCStatus.SUCCESS, 10), (8, WCStatus.SUCCESS, 4)][-len(came) :] or came == [
+        (7, WCStatus.SUCCESS, 4)
+    ]
+
+
+@pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
+def test_who_asks_for_memory_that_is_gone_is_told_so(trio: Trio, opcode: WROpcode) -> None:
+    a, b = trio.a, trio.b
+    length = 8 if opcode == ADD else 100_000
+    post(b, a, 1, opcode, b.out.sge(0, length), remote=trio.gone.remote(PAGE, length))
+    (wc,) = b.done()
+    assert (wc.wr_id, wc.status) == (1, WCStatus.REM_OP_ERR)
+    assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
+    b.rdma(a, opcode, 8, 2)
+    assert b.done()[0].ok
+    trio.all_talk()
+
+
+# ---- what comes
+
+
+@pytest.mark.parametrize("size", [1, 5000, 300_000])
+def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_serves(
+    trio: Trio, size: int
+) -> None:
+    a, b = trio.a, trio.b
+    a.qp.post_recv(RecvWR(7, sg=[trio.gone.sge(PAGE, SIZE // 2)]))
+    a.recv(8)
+    b.send(a, bytes(size), 1)
+    b.send(a, b"fine", 2, offset=SIZE - 32)
+    got = [(w.wr_id, w.status) for w in a.got(2)]
+    assert got == [(7, PROT), (8, WCStatus.SUCCESS)]
+    first, second = b.done(2)
+    # The peer had it already, or hears of it; in either case it is told.
+    assert first.status in (WCStatus.SUCCESS, WCStatus.REM_OP_ERR) and second.ok
+    if first.ok:
+        assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
+    trio.all_talk()
+
+
+def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(trio: Trio) -> None:
+    a, b = trio.a, trio.b
+    post(b, a, 1, WRITE, b.out.sge(0, 100_000), remote=trio.gone.remote(PAGE, 100_000))
+    (wc,) = b.done()
+    if wc.ok:  # it was all there before the report came
+        assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
+    else:
+        assert wc.status == WCStatus.REM_OP_ERR
+    assert until(a.qp.errors)[0].origin == ErrorOrigin.FOUND
+    trio.all_talk()
+
+
+@pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
+def test_an_answer_whose_place_is_gone_is_a_protection_error_and_further_ones_come(
+    trio: Trio, opcode: WROpcode
+) -> None:
+    a, b = trio.a, trio.b
+    b.into.view[:8] = bytes(8)
+    length = 8 if opcode == ADD else 100_000
+    for turn in range(3):
+        there = b.into.remote(64, length)
+        post(a, b, 1, opcode, trio.gone.sge(PAGE, length), remote=there)
+        a.rdma(b, opcode, 8, 2, compare_add=1)
+        assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, WCStatus.SUCCESS)], turn
+    assert a.qp.qp_state == QPState.RTS
+    trio.all_talk()
