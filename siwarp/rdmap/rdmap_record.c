@@ -33,10 +33,12 @@ struct record_wire {
 	uint64_t to;
 	uint32_t length;
 } __attribute__((packed));
-_Static_assert(sizeof(struct record_wire) == SIW_RDMAP_RECORD_HEAD && SIW_RDMAP_RECORD_HEAD <= SIW_DDP_TAGGED_HEAD &&
+_Static_assert(sizeof(struct record_wire) == SIW_RDMAP_RECORD_HEAD &&
+		       SIW_RDMAP_RECORD_HEAD <= SIW_DDP_TAGGED_HEAD &&
 		       SIW_RDMAP_RECORD_HEAD == SIW_DDP_ULP_TAGGED,
 	       "figure 8.1");
-_Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == SIW_RDMAP_RECORD_HEAD, "all of it is quoted");
+_Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == SIW_RDMAP_RECORD_HEAD,
+	       "all of it is quoted");
 
 enum slot_state { FREE, OPEN, DUE, TOLD };
 
@@ -356,15 +358,16 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	if (s && !agrees(s, seg, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	/* Whoever may not write here does not take up a slot either. */
-	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD, SIW_DDP_REMOTE_WRITE,
-				       &err))
+	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
+				       SIW_DDP_REMOTE_WRITE, &err))
 		return no_access(dgram, seg, err, event);
 	if (!s)
 		s = begin(r, event, seg, &wire);
 	if (!s)
 		return drop(SIW_COUNTER_record_full);
 	start = (uint32_t)(seg->to - wire.to);
-	if (seg->payload > SIW_RDMAP_RECORD_HEAD && !note(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
+	if (seg->payload > SIW_RDMAP_RECORD_HEAD &&
+	    !note(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
 		siw_count(SIW_COUNTER_record_ranges, 1);
 	s->last_ns = siw_now_ns();
 	if (seg->last && !s->final_ns)

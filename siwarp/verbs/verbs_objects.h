@@ -386,7 +386,7 @@ struct siw_qp {
 	uint32_t rd_begun;	  /* requests begun and not complete */
 	uint32_t max_peers, peer_timeout_ms;
 	struct siw_rdmap_stream *stream; /* RC, while it lives: progress and send_lock to write */
-	bool broken; /* RC, RD: a WQE failed before all of it was sent: send_lock */
+	bool broken;  /* RC, RD: a WQE failed before all of it was sent: send_lock */
 	bool failing; /* the same, once those ahead of it are complete: send_lock */
 	bool cut; /* and the stream must be reset, as it refers to memory it may not: send_lock */
 	bool may_send; /* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */

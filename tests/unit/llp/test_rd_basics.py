@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
 import pytest
-from _siwarp_layers import lib
+from _siwarp_layers import ffi, lib
+from unit.llp.conftest import addr, setting, until
 from unit.llp.rd_kit import Endpoint, pump, run
 
 
@@ -88,18 +90,39 @@ def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
         again.close()
 
 
-def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(end):
-    from _siwarp_layers import ffi
-
-    a, b = end(), end()
-    peer = a.peer(b.local)
+def tx_nowhere(peer):
+    """Have a peer sent a segment from memory that is not there."""
     iov = ffi.new("struct iovec[]", 1)
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
     lib.siw_guard_install()
     try:
-        assert lib.siw_llp_rd_tx(peer, b"h", 1, iov, 1) == -14
+        return lib.siw_llp_rd_tx(peer, b"h", 1, iov, 1)
     finally:
         lib.siw_guard_remove()
+
+
+def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(end):
+    a, b = end(), end()
+    peer = a.peer(b.local)
+    assert tx_nowhere(peer) == -errno.EFAULT
     assert lib.siw_llp_rd_framed(peer) == 0
     pump(a, peer, [b"after"], a, b)
     assert b.data() == [b"after"]
+
+
+def test_a_peer_whose_only_segment_could_not_be_read_makes_room_for_another(end):
+    with setting("rd_idle_ms", 20):
+        a = end(max_peers=1)
+    peer = a.peer(addr("127.0.0.1", 1))
+    assert tx_nowhere(peer) == -errno.EFAULT
+    lib.siw_llp_rd_set_upper(peer, ffi.NULL)
+
+    def other():
+        try:
+            return a.peer(addr("127.0.0.1", 2))
+        except OSError as e:
+            assert e.errno == errno.ENOBUFS
+            return None
+
+    until(other)
+    assert lib.siw_llp_rd_n_peers(a.c) == 1

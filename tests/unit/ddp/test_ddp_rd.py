@@ -1,0 +1,93 @@
+"""Streams on reliable datagrams: when the two sides of an endpoint know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.ddp.ddp_harness import DdpWorld, checked, until
+from unit.llp.conftest import addr
+
+QKEY = 0x51A5
+
+
+class RDEnd:
+    """An endpoint of reliable datagrams."""
+
+    def __init__(self, w: DdpWorld) -> None:
+        self.port = w.port
+        attr = ffi.new("struct siw_ddp_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
+        attr.local = addr("127.0.0.1")[0]
+        attr.token = ffi.cast("void *", 1)
+        out = ffi.new("struct siw_ddp_rd **")
+        checked(lib.siw_ddp_rd_open(w.port, attr, out))
+        self.c = out[0]
+        self.streams: list[Any] = []
+        self.tokens = ffi.new("void *[]", 4)
+
+    @property
+    def addr(self) -> Any:
+        made = ffi.new("struct siw_addr *")
+        checked(lib.siw_ddp_rd_addr(self.c, made))
+        return made
+
+    def peer(self, where: Any) -> Any:
+        out = ffi.new("struct siw_ddp_rd_peer **")
+        checked(lib.siw_ddp_rd_peer(self.c, where, out))
+        return out[0]
+
+    def stream(self, peer: Any, user: Any) -> Any:
+        out = ffi.new("struct siw_ddp_stream **")
+        checked(lib.siw_ddp_rd_stream(self.c, peer, user, out))
+        self.streams.append(out[0])
+        return out[0]
+
+    def news(self) -> Any:
+        """Return the next news, or nothing."""
+        lib.siw_ddp_port_poll(self.port, self.tokens, 4)
+        event = ffi.new("struct siw_ddp_rd_event *")
+        return event if lib.siw_ddp_rd_recv(self.c, event) == 1 else None
+
+    def close(self) -> None:
+        for stream in self.streams:
+            lib.siw_ddp_rd_end(stream, lib.SIW_DDP_RD_KEEP)
+        lib.siw_ddp_rd_close(self.c)
+
+
+@pytest.fixture
+def end(w: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
+    made: list[RDEnd] = []
+
+    def make() -> RDEnd:
+        made.append(RDEnd(w))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_stream_is_nobodys_before_it_is_shown(end: Callable[[], RDEnd]) -> None:
+    """Who receives must not meet one that the other side is still making."""
+    a, b = end(), end()
+    out = a.stream(a.peer(b.addr), ffi.cast("void *", 1))
+    lib.siw_ddp_rd_show(out)
+    msg = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})
+    assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
+
+    def came() -> Any:
+        a.news()
+        event = b.news()
+        return event if event and event.kind == lib.SIW_DDP_RD_SEGMENT else None
+
+    event = until(came)
+    assert event.user == ffi.NULL
+    user = ffi.cast("void *", 2)
+    stream = b.stream(event.peer, user)
+    assert lib.siw_ddp_rd_user(event.peer) == ffi.NULL
+    assert until(came).user == ffi.NULL
+    lib.siw_ddp_rd_show(stream)
+    assert lib.siw_ddp_rd_user(event.peer) == user
+    assert until(came).user == user
