@@ -1,6 +1,6 @@
 """siwarp: a software RNIC in user space.
 
-It speaks iWARP over TCP (RC) and over UDP (UD). ``siwarp.verbs`` has the OF verbs,
+It speaks iWARP over TCP (RC) and over UDP (UD, UC, RD). ``siwarp.verbs`` has the OF verbs,
 ``siwarp.cm`` the connection manager, ``siwarp.inspect`` scapy layers for the wire formats.
 ``siwarp.connect`` and ``siwarp.listen`` are the short way to a connection, ``siwarp.aio`` that of
 asyncio.
@@ -57,7 +57,7 @@ if importlib.util.find_spec("siwarp._siwarp") is None:
         )
     raise ImportError(
         "siwarp's C module is missing from this installation. "
-        "Run: pip install --force-reinstall siwarp"
+        "Install it again: pip install --force-reinstall WHEEL, one that `make wheel` made"
     )
 
 
