@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -150,27 +149,12 @@ def show(result: dict[str, Any]) -> None:
 
 def _plan(faults: str | None) -> dict[str, str]:
     """Return the environment that sets a plan of faults at the client."""
-    from siwarp.verbs import Error
-    from siwarp.verbs import faults as planned
-
     if faults is None:
         return {}
-    try:
-        with planned(faults):
-            return {"SIWARP_FAULTS": faults}
-    except Error as e:
-        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
+    from siwarp.bench.plan_option import check_plan
 
-
-def _of_packets(faults: str) -> None:
-    """Refuse here what a line cannot do: where a message about the command line belongs."""
-    _plan(faults)
-    if re.search(r"\b(reset|short)\s*=", faults):
-        raise typer.BadParameter(
-            "reset= and short= are of siwarp's own streams; a line has packets: say loss= or "
-            "blackout=",
-            param_hint="--faults",
-        )
+    check_plan(faults)
+    return {"SIWARP_FAULTS": faults}
 
 
 def _do(as_json: bool, kind: str, **options: Any) -> None:
@@ -401,10 +385,12 @@ def over_wan(
     as_json: bool = _JSON,
 ) -> None:
     """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it."""
+    from siwarp.bench.plan_option import check_plan_of_line
+
     kinds = tuple(flows.split(","))
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
-    _of_packets(faults)
+    check_plan_of_line(faults)
     try:
         found = wan.measure(kinds, seconds, faults, congestion)
     except BenchError as e:

@@ -157,16 +157,6 @@ def _bad_key(peer: Peer) -> None:
                 raise _Failed(f"{name} with a bad STag was not refused")
 
 
-def _plan(text: str) -> None:
-    """Have things go wrong at this end: what it sends and what it receives."""
-    from siwarp.verbs import Error, set_faults
-
-    try:
-        set_faults(text)
-    except Error as e:
-        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
-
-
 #: What the table at the end compares: words, arguments of siwarp.bench.run, unit.
 _COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("UD Send 64 B, one way", {"kind": "lat", "qp": "ud", "op": "send", "size": 64}),
@@ -190,7 +180,9 @@ def demo(
     began = time.monotonic()
     octets = size * _MIB
     if faults is not None:
-        _plan(faults)
+        from siwarp.bench.plan_option import set_plan
+
+        set_plan(faults)
     with tempfile.TemporaryDirectory(prefix="siwarp-demo-") as name:
         folder = Path(name)
         free = shutil.disk_usage(folder).free

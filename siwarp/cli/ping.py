@@ -511,16 +511,6 @@ def _serve(
             server.close()
 
 
-def _plan(text: str) -> None:
-    """Have things go wrong at this end alone: tx: is what it sends, rx: what it receives."""
-    from siwarp.verbs import Error, set_faults
-
-    try:
-        set_faults(text)
-    except Error as e:
-        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
-
-
 def _judge(
     addr: str | None, server: bool, bind: str | None, qp: QPKind, op: Op, persona: PersonaKind
 ) -> None:
@@ -590,7 +580,9 @@ def ping(
 
         take_settings(["--persona", persona.value])  # of the peer process, too
     if faults is not None:
-        _plan(faults)
+        from siwarp.bench.plan_option import set_plan
+
+        set_plan(faults)
     if server:
         _serve(bind or "0.0.0.0", port, qp.value, device, as_json, until_eof)
         return

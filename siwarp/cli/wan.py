@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from enum import Enum
@@ -71,23 +70,6 @@ def _tell(statistics: dict[str, dict[str, int]]) -> None:
         print(f"siwarp wan: {name}: {', '.join(parts)}", file=sys.stderr)
 
 
-def _check(plan: str) -> None:
-    """Refuse a plan here, where a message about the command line belongs."""
-    from siwarp.verbs import Error, faults
-
-    try:
-        with faults(plan) as written:
-            pass
-    except Error as e:
-        raise typer.BadParameter(str(e.strerror or e), param_hint="--faults") from None
-    if {"reset", "short"} & set(re.findall(r"(\w+)=", written)):
-        raise typer.BadParameter(
-            "reset= and short= are of siwarp's own streams; a line has packets: say loss= or "
-            "blackout=",
-            param_hint="--faults",
-        )
-
-
 def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
     """Return the exit status and the statistics; None if there are none."""
     mine, its = os.pipe()
@@ -145,11 +127,13 @@ def wan(
     `siwarp ping --faults`, SIWARP_FAULTS and siwarp.faults(); tx: is then what this end sends.
     There streams know reset=1MB, reset=5s and short=10% too.
     """
+    from siwarp.bench.plan_option import check_plan_of_line
+
     if enter is not None:
         _enter(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
     if in_a is not None and command:
         raise typer.BadParameter("it is given twice, by --in-a too", param_hint="COMMAND")
-    _check(faults)
+    check_plan_of_line(faults)
     words = ["/bin/sh", "-c", in_a] if in_a is not None else command
     status, statistics = _run(
         faults, mtu, in_b or "", words or [os.environ.get("SHELL", "/bin/sh")]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The option ``--faults`` of every command: a plan, or a message about the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import typer
+
+from siwarp.verbs import Error, faults, set_faults
+
+__all__ = ["check_plan", "check_plan_of_line", "set_plan"]
+
+_OPTION = "--faults"
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Error as e:
+        raise typer.BadParameter(str(e.strerror or e), param_hint=_OPTION) from None
+
+
+def set_plan(plan: str) -> None:
+    """Have things go wrong at this end: what it sends (tx:) and what it receives (rx:)."""
+    with _refusals():
+        set_faults(plan)
+
+
+def check_plan(plan: str) -> str:
+    """Return the plan as siwarp writes it, for another process."""
+    with _refusals(), faults(plan) as written:
+        return written
+
+
+def check_plan_of_line(plan: str) -> str:
+    """Return it likewise, if a line can do that: it has packets, and knows nothing of streams."""
+    written = check_plan(plan)
+    if re.search(r"\b(reset|short)=", written):
+        raise typer.BadParameter(
+            "reset= and short= are of siwarp's own streams; a line has packets: say loss= or "
+            "blackout=",
+            param_hint=_OPTION,
+        )
+    return written
