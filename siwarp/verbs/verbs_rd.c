@@ -256,13 +256,46 @@ static struct siw_addr destination(const struct siw_send_wr *wr)
 	return dest;
 }
 
+/* The requests to this peer that are not complete; NULL: there are none. */
+static struct siw_rd_flow *flow_to(struct siw_qp *qp, const struct siw_addr *dest)
+{
+	for (struct siw_link *l = qp->rd_busy.next; l != &qp->rd_busy; l = l->next) {
+		struct siw_rd_flow *flow = siw_container(l, struct siw_rd_flow, busy);
+
+		if (siw_addr_same(siw_rdmap_rd_peer_addr(flow->stream), dest))
+			return flow;
+	}
+	return NULL;
+}
+
+/* It completes behind those to its peer that were begun. */
+static void put_flushed(struct siw_qp *qp, struct siw_rd_flow *flow, const struct siw_send_wr *wr,
+			uint64_t length)
+{
+	uint32_t slot = take_slot(qp);
+	struct siw_wqe *wqe = siw_verbs_wqe(qp, slot);
+
+	siw_verbs_wqe_fill(qp, wqe, wr, length);
+	wqe->state = SIW_WQE_DONE;
+	wqe->status = SIW_WC_WR_FLUSH_ERR;
+	qp->rd_begun++;
+	append(qp, flow, slot);
+	flow->next = NONE;
+	siw_verbs_rd_ready(qp, flow);
+}
+
 /* Nothing is sent any more: the request is over as soon as it is posted. */
-static __attribute__((cold, noinline)) int post_flushed(struct siw_qp *qp,
-							const struct siw_send_wr *wr)
+static __attribute__((cold, noinline)) int
+post_flushed(struct siw_qp *qp, const struct siw_send_wr *wr, uint64_t length)
 {
 	struct siw_addr dest = destination(wr);
+	struct siw_rd_flow *flow = qp->flushed ? NULL : flow_to(qp, &dest);
 	struct siw_wqe wqe = { .wr_id = wr->wr_id, .opcode = (uint8_t)wr->opcode };
 
+	if (flow) {
+		put_flushed(qp, flow, wr, length);
+		return 0;
+	}
 	qp->sq_tail++;
 	siw_verbs_wqe_complete(qp, &wqe, SIW_WC_WR_FLUSH_ERR, qp->wire_err, &dest);
 	return 0;
@@ -282,7 +315,7 @@ int siw_verbs_rd_post(struct siw_qp *qp, const struct siw_send_wr *wr)
 	if (siw_verbs_sq_full(qp))
 		return -ENOMEM;
 	if (__builtin_expect(qp->state == SIW_QPS_SQE || qp->flushed, 0))
-		return post_flushed(qp, wr);
+		return post_flushed(qp, wr, (uint64_t)length);
 	dest = destination(wr);
 	if (siw_rdmap_rd_stream(qp->rd, &dest, &stream))
 		return -ENOMEM; /* of peers, too, there are as many as there may be */
