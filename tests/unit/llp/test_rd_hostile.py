@@ -198,8 +198,11 @@ def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(
     for s in hogs:
         s.meet()
         early(s, 400, 30)
+        n = len(last_ack(s).received())
+        # A unit of 1024 octets each, of the quarter of what the others left.
+        assert n <= ((1 << 20) - kept) // 4 // 1024
         # The least buffer has 512 octets, and one more datagram a place of 16 in the ring.
-        kept += len(last_ack(s).received()) * (512 + 16)
+        kept += n * (512 + 16)
     assert kept <= 1 << 20
     # They took what they could, and yet one who comes now has room for more than a datagram.
     peer = honest.peer(e.local)
