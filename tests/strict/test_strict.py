@@ -1,0 +1,41 @@
+"""SIWARP_STRICT=1, nothing placed before its CRC is known: what is about the wire passes too.
+
+`make strict` runs the whole suite so; this is the part of it that no change goes in without.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Where segments are cut, checked, placed, refused, and completed.
+ABOUT_THE_WIRE = (
+    "tests/unit/mpa/test_mpa_rx.py",
+    "tests/unit/mpa/test_mpa_markers.py",
+    "tests/conformance/rfc5040",
+    "tests/conformance/rfc5041",
+    "tests/conformance/rfc5044",
+    "tests/unit/verbs/test_verbs_rc.py",
+    "tests/unit/verbs/test_verbs_invalidate.py",
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif("SANITIZER" in os.environ, reason="make test shows it, in a twentieth the time")
+@pytest.mark.skipif("SIWARP_STRICT" in os.environ, reason="everything runs so already")
+def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: Path) -> None:
+    env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
+         *ABOUT_THE_WIRE],
+        cwd=root, env={**env, "SIWARP_STRICT": "1"}, capture_output=True, text=True, timeout=280,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None and int(passed[1]) > 1000, done.stdout[-200:]
