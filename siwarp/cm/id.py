@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import threading
 import weakref
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -229,7 +232,7 @@ class CMID(Handle):
     An id that has a queue pair closes before the queue pair does.
     """
 
-    __slots__ = ("_dest", "channel", "context", "qp")
+    __slots__ = ("_dest", "_using", "channel", "context", "qp")
     _what = "CM id"
     _destroy = lib.siw_cm_destroy_id
 
@@ -257,6 +260,7 @@ class CMID(Handle):
         self.channel = channel
         self.qp = None
         self._dest = None
+        self._using = threading.Lock()
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
@@ -264,8 +268,18 @@ class CMID(Handle):
         c = self._c
         if c is not None:
             self.channel._ids.pop(int(ffi.cast("uintptr_t", c)), None)
-        super()._shut()
+        with self._alone():
+            super()._shut()
         self.qp = None
+
+    def _alone(self) -> contextlib.AbstractContextManager[object]:
+        """Keep other threads from ending it meanwhile: an id's memory goes with it."""
+        # In a forked child a thread that is not here may hold the lock, and nothing is called.
+        return self._using if self._pid == os.getpid() else contextlib.nullcontext()
+
+    def _call(self, call: Any, *args: Any) -> int:
+        with self._alone():
+            return int(call(self._live(), *args))
 
     def bind_qp(self, qp: QP) -> None:
         """Give it an RC queue pair and move that to INIT, so that receives can be posted.
@@ -274,7 +288,7 @@ class CMID(Handle):
             StateError: it has a queue pair, or that one is no RC in RESET of this device (EINVAL).
 
         """
-        rc = lib.siw_cm_bind_qp(self._live(), qp._live())
+        rc = self._call(lib.siw_cm_bind_qp, qp._live())
         if rc == -errno.EINVAL:
             raise StateError(
                 errno.EINVAL,
@@ -294,7 +308,7 @@ class CMID(Handle):
 
         """
         check(
-            lib.siw_cm_listen(self._live(), addr_to_c(address), backlog),
+            self._call(lib.siw_cm_listen, addr_to_c(address), backlog),
             f"listening at {address[0] or '*'} port {address[1]}",
         )
 
@@ -310,7 +324,7 @@ class CMID(Handle):
         c_param, _data = (param or ConnParam())._to_c()
         c_source = ffi.NULL if source is None else addr_to_c(source)
         check(
-            lib.siw_cm_connect(self._live(), addr_to_c(dest), c_source, c_param),
+            self._call(lib.siw_cm_connect, addr_to_c(dest), c_source, c_param),
             f"connecting to {dest[0]} port {dest[1]}",
             {errno.EINVAL: "bind_qp() first; private data has at most 508 octets"},
         )
@@ -320,7 +334,7 @@ class CMID(Handle):
         """Accept a CONNECT_REQUEST with the bound queue pair; ESTABLISHED comes as an event."""
         c_param, _data = (param or ConnParam())._to_c()
         check(
-            lib.siw_cm_accept(self._live(), c_param),
+            self._call(lib.siw_cm_accept, c_param),
             f"accepting {self!r}",
             {errno.EINVAL: "bind_qp() first, and only for a CONNECT_REQUEST"},
         )
@@ -328,7 +342,7 @@ class CMID(Handle):
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse a CONNECT_REQUEST; afterwards the id is only good for closing."""
         check(
-            lib.siw_cm_reject(self._live(), bytes(private_data), len(private_data)),
+            self._call(lib.siw_cm_reject, bytes(private_data), len(private_data)),
             f"rejecting {self!r}",
             {
                 errno.EINVAL: "only a CONNECT_REQUEST that was not answered can be rejected, with "
@@ -338,7 +352,7 @@ class CMID(Handle):
 
     def disconnect(self) -> None:
         """End the connection; what completed still reaches the peer. DISCONNECTED comes."""
-        check(lib.siw_cm_disconnect(self._live()), f"disconnecting {self!r}")
+        check(self._call(lib.siw_cm_disconnect), f"disconnecting {self!r}")
 
     @property
     def local_addr(self) -> Address:
@@ -352,7 +366,7 @@ class CMID(Handle):
 
     def _addr(self, which: int) -> Address:
         both = ffi.new("struct siw_addr[2]")
-        check(lib.siw_cm_addr(self._live(), both, both + 1), f"asking {self!r} for its address")
+        check(self._call(lib.siw_cm_addr, both, both + 1), f"asking {self!r} for its address")
         found = addr_from_c(both[which])
         if found is None:
             raise Error(errno.ENOTCONN, f"{self!r} has no such address: it is not connected")

@@ -244,9 +244,11 @@ class Handle:
 
     def _shut(self) -> None:
         with _ending:
+            self._may_end()
             c, self._c = self._c, None
         if c is None:
             return  # another thread closes it
+        self._taken(c)
         # In a forked child the object is the parent's, and a thread that is not here may hold its
         # locks for ever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
@@ -262,6 +264,12 @@ class Handle:
     def _busy(self) -> str:
         """Return who uses it and what to do, where the C library says EBUSY."""
         return ""
+
+    def _may_end(self) -> None:
+        """Raise if it cannot close now."""
+
+    def _taken(self, c: Any) -> None:
+        """Do what is due between the moment it is closed for all threads and the C object's end."""
 
     def _release(self) -> None:
         """Let go of the memory that the C object used."""
@@ -338,7 +346,9 @@ class Waitable(Handle):
         ``None`` when ``timeout`` seconds are over. In slices, so that Ctrl-C interrupts.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._waiters += 1
+        with _ending:  # the C object must not go between the look and the count
+            self._live()
+            self._waiters += 1
         try:
             while True:
                 wait = SLICE_MS
@@ -357,12 +367,11 @@ class Waitable(Handle):
         finally:
             self._waiters -= 1
 
-    def _shut(self) -> None:
+    def _may_end(self) -> None:
         if self._waiters:
             raise StateError(
                 errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
             )
-        super()._shut()
 
 
 _before_exit: list[Callable[[], None]] = []

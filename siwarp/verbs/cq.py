@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 import time
 import weakref
@@ -239,8 +240,12 @@ class CompChannel(Waitable):
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
             if cq is None:  # dropped meanwhile: its events are nobody's
                 lib.siw_ack_cq_events(which[0], 1)
-            else:
-                cq._unacked += 1
+                return None
+            cq._unacked += 1
+            # Who closes it acknowledges what is counted, and waits for what is not.
+            if cq.closed:
+                cq._taken(which[0])
+                return None
             return cq
 
         return self._wait(lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)), take, timeout)
@@ -367,8 +372,9 @@ class CQ(Handle):
         """Acknowledge events taken from the channel; more than were taken are ignored."""
         count = min(num_events, self._unacked)
         if count > 0:
+            c = self._live()
             self._unacked -= count
-            lib.siw_ack_cq_events(self._live(), count)
+            lib.siw_ack_cq_events(c, count)
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
         """Poll, and if there is nothing, wait on the channel for something to complete.
@@ -439,6 +445,11 @@ class CQ(Handle):
         super()._shut()
         if self.channel is not None and c is not None:
             self.channel._cqs.pop(int(ffi.cast("uintptr_t", c)), None)
+
+    def _taken(self, c: Any) -> None:
+        unacked, self._unacked = self._unacked, 0
+        if unacked and self._pid == os.getpid():
+            lib.siw_ack_cq_events(c, unacked)
 
     def _destroyer(self) -> Callable[[Any], int]:
         unacked = self._unacked

@@ -494,20 +494,22 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 {
+	int err = 0;
+
 	if (!cq)
 		return -EINVAL;
 	if (siw_verbs_inherited(cq->ctx))
 		return -ESTALE;
+	siw_lock(&cq->lock); /* another thread may be destroying it */
 	if (!cq->channel)
-		return -EINVAL;
-	if (atomic_load(&cq->overrun))
-		return -EOVERFLOW;
-	siw_lock(&cq->lock);
+		err = -EINVAL;
+	else if (atomic_load(&cq->overrun))
+		err = -EOVERFLOW;
 	/* A wish for any completion is not narrowed by a later one for solicited ones. */
-	if (cq->armed != 1)
+	else if (cq->armed != 1)
 		cq->armed = solicited_only ? 2 : 1;
 	siw_unlock(&cq->lock);
-	return 0;
+	return err;
 }
 
 /* A destroyed QP's completions go with it; the others keep their order. */

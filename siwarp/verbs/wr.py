@@ -280,7 +280,11 @@ class SendWR(_WR):
     def _point(self, handle: Any) -> None:
         """Take this for the address handle's C object: NULL once that is gone."""
         self._to = handle, *self._to[1:]
-        self._place()
+        opcode = self._c.opcode
+        if opcode != WROpcode.BIND_MW:
+            self._c.rd.ah = handle
+        if opcode not in RDMA and opcode not in ATOMICS:
+            self._c.wr.ud.ah = handle
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
         """Say which memory of the peer an RDMA Write or Read means."""

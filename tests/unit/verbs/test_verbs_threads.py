@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import random
 import re
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from unit.verbs.rc_harness import WRITE, Wire
 from unit.verbs.verbs_harness import Rig, poll, until
 
 from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEventChannel
 from siwarp.verbs import (
     AH,
     CQ,
@@ -25,6 +27,7 @@ from siwarp.verbs import (
     PD,
     QP,
     SGE,
+    CompChannel,
     Context,
     QPAttr,
     QPInitAttr,
@@ -34,6 +37,7 @@ from siwarp.verbs import (
     SendWR,
     StateError,
 )
+from siwarp.verbs._seam import Handle
 
 #: What a call may say on an object that another thread is just ending.
 LATE = {errno.EINVAL, errno.EBADF, errno.ENOMEM}
@@ -200,6 +204,64 @@ def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
     def replace() -> None:
         old, current[0] = current[0], World()
         old.ctx.__exit__(None, None, None)
+
+    team.during(1.0, 5, replace)
+
+
+def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_them() -> None:
+    """Whoever waits for an event of what is being closed neither keeps it nor falls with it."""
+    rng = random.Random(7)
+
+    class World:
+        def __init__(self) -> None:
+            self.ctx = Context()
+            self.pd = PD(self.ctx)
+            self.channel = CompChannel(self.ctx)
+            self.cq = CQ(self.ctx, 256, channel=self.channel)
+            self.out, self.into = MR(self.pd, 64), MR(self.pd, 64)
+            self.qp = QP(self.pd, QPInitAttr(QPType.UD, scq=self.cq))
+            self.qp.to_rts()
+            self.ah = AH(self.pd, self.qp.addr)
+            self.events = CMEventChannel(self.ctx)
+            self.id = CMID(self.events)
+            self.id.listen(("127.0.0.1", 0))
+
+        def parts(self) -> list[Handle]:
+            return [self.pd, self.channel, self.cq, self.out, self.into, self.qp, self.ah,
+                    self.events, self.id]  # fmt: skip
+
+    current = [World()]
+
+    def look() -> None:
+        w = current[0]
+        w.qp.query()
+        assert w.id.local_addr[0] == "127.0.0.1" and w.cq.capacity >= 256
+
+    def await_events() -> None:
+        current[0].ctx.get_async_event(0.002)
+        current[0].events.get_event(0.002)
+
+    team = Team()
+    for call in (look, await_events, lambda: current[0].cq.wait(0.01)):
+        team.add(call)
+
+    def replace() -> None:
+        w = current[0]
+        for _ in range(5):  # somebody waits for these
+            w.qp.post_recv(RecvWR(1, sg=[w.into.sge()]))
+            w.qp.post_send(SendWR(2, sg=[w.out.sge(0, 8)], ah=w.ah))
+        old, current[0] = w, World()
+        parts = old.parts()
+        rng.shuffle(parts)
+        for part in parts:
+            with contextlib.suppress(StateError):  # in use, or waited for
+                part.close()
+        until(lambda: closed(old.ctx))
+
+    def closed(ctx: Context) -> bool:
+        with contextlib.suppress(StateError):
+            ctx.__exit__(None, None, None)
+        return ctx.closed
 
     team.during(1.0, 5, replace)
 
