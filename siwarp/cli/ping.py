@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import signal
 import sys
@@ -19,11 +18,11 @@ import typer
 
 from siwarp.cli import show
 from siwarp.cli.peer import Peer, until_starter_is_gone
-from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, pattern
+from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, numeric, pattern
 
 if TYPE_CHECKING:
     from siwarp.cli.ping_doubt import Doubt
-    from siwarp.verbs import AH, CQ, MR, PD, QP, Context, RemoteBuffer, SendWR, WCOpcode
+    from siwarp.verbs import AH, CQ, MR, PD, QP, RemoteBuffer, SendWR, WCOpcode
 
 #: The default port, as of perftest.
 PORT = 18515
@@ -408,7 +407,7 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
 def _client(
     host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> Result:
-    dest = (host, port)
+    dest = (numeric(host), port)
     pinger: Any
     if qp == "uc":
         from siwarp.cli.ping_uc import UCPinger
@@ -458,17 +457,6 @@ def _report(result: Result, own: bool) -> None:
         show.line(f"round trip in us: {times}")
 
 
-def _context(addr: str) -> Context:
-    """Open the device that has an address, which may be given as a name."""
-    from siwarp.verbs import Context
-
-    try:
-        ipaddress.ip_address(addr)
-    except ValueError:
-        return Context.toward((addr, 0))
-    return Context(addr)
-
-
 def _serve(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
@@ -483,7 +471,7 @@ def _serve(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with Context(device) if device else _context(addr) as context:
+    with Context(device or addr) as context:
         where = (addr, port)
         server: Any
         if qp == "rc":
@@ -584,7 +572,7 @@ def ping(
 
         set_plan(faults)
     if server:
-        _serve(bind or "0.0.0.0", port, qp.value, device, as_json, until_eof)
+        _serve(numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof)
         return
     if addr is None:
         result = _with_own_peer(qp.value, op.value, size, iters, device)

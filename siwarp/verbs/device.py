@@ -117,7 +117,9 @@ def source_toward(peer: Address) -> str:
         family, kind, proto, _, sockaddr = infos[0]
         with socket.socket(family, kind, proto) as probe:
             probe.connect(sockaddr)
-            return str(probe.getsockname()[0])
+            host, _, *more = probe.getsockname()
+            scoped = len(more) == 2 and more[1] and "%" not in host
+            return f"{host}%{socket.if_indextoname(more[1])}" if scoped else str(host)
     except OSError as e:
         number = errno.EHOSTUNREACH if isinstance(e, socket.gaierror) else e.errno
         raise Error(

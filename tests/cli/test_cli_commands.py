@@ -219,7 +219,7 @@ def test_a_process_has_its_own_counters_where_there_is_no_folder_for_them(
         counters.read(os.getpid())
     before = counters.own()
     lib.siw_counters_test_count(list(before).index("rd_retransmits"), 3)
-    assert counters.own() == {**before, "rd_retransmits": before["rd_retransmits"] + 3}
+    assert counters.own()["rd_retransmits"] == before["rd_retransmits"] + 3
 
 
 def test_doctor_has_one_line_of_advice_on_each_thing() -> None:

@@ -16,7 +16,7 @@ from scapy.packet import Raw
 
 import siwarp as library
 from siwarp.cli import ping
-from siwarp.cli.ping_wire import MAX_SIZE, Hello
+from siwarp.cli.ping_wire import MAX_SIZE, Hello, numeric
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
@@ -137,6 +137,18 @@ def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
     with server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
             assert siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+
+
+def test_of_a_names_addresses_ping_takes_ipv4s_where_servers_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    four = (socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", 0))
+    six = (socket.AF_INET6, socket.SOCK_DGRAM, 17, "", ("::1", 0, 0, 0))
+    for found, taken in (([six, four], "127.0.0.1"), ([six], "::1")):
+        with monkeypatch.context() as names:
+            names.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: found)
+            assert numeric("localhost") == taken
+            assert numeric("fe80::1%eth0") == "fe80::1%eth0"
 
 
 @pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, name one")])

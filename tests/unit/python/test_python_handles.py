@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from siwarp.verbs import (
     QPType,
     RecvWR,
     SendWR,
+    source_toward,
     _seam,
 )
 
@@ -219,3 +221,16 @@ def test_a_context_opens_by_device_name_interface_name_and_address() -> None:
         with Context(name) as ctx:
             assert ctx.name == "siw_lo"
             assert "127.0.0.1" in ctx.device.addresses
+
+
+def test_the_way_to_a_link_local_peer_keeps_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = socket.if_nametoindex("lo")
+    for bound, told in (
+        (("fe80::1", 9, 0, index), "fe80::1%lo"),
+        (("fe80::1%lo", 9, 0, index), "fe80::1%lo"),
+        (("::1", 9, 0, 0), "::1"),
+        (("127.0.0.1", 9), "127.0.0.1"),
+    ):
+        with monkeypatch.context() as kernel:
+            kernel.setattr(socket.socket, "getsockname", lambda _self, bound=bound: bound, False)
+            assert source_toward(("127.0.0.1", 9)) == told
