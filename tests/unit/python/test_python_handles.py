@@ -24,8 +24,8 @@ from siwarp.verbs import (
     QPType,
     RecvWR,
     SendWR,
-    source_toward,
     _seam,
+    source_toward,
 )
 
 
