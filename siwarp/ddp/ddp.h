@@ -32,7 +32,6 @@ struct siw_ddp_listener;
 struct siw_ddp_stream;
 struct siw_ddp_dgram;
 struct siw_ddp_queue;
-struct siw_llp_port;
 
 #define SIW_DDP_MAX_SGE	   16
 #define SIW_DDP_MAX_HEAD   18 /* the untagged header, the longer one */
@@ -43,7 +42,6 @@ struct siw_llp_port;
 
 int siw_ddp_port_open(struct siw_ddp_port **out);
 void siw_ddp_port_close(struct siw_ddp_port *port);
-struct siw_llp_port *siw_ddp_port_llp(struct siw_ddp_port *port);
 
 /* The crank, handed down to llp: as the functions of the same name in llp.h. */
 struct siw_ddp_waitset {

@@ -64,11 +64,6 @@ void siw_ddp_port_close(struct siw_ddp_port *port)
 	free(port);
 }
 
-struct siw_llp_port *siw_ddp_port_llp(struct siw_ddp_port *port)
-{
-	return port->llp;
-}
-
 int siw_ddp_port_poll(struct siw_ddp_port *port, void **tokens, int n)
 {
 	return siw_llp_port_poll(port->llp, tokens, n);

@@ -415,7 +415,6 @@ uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* octets of 
 /* What was dropped for want of a receive, by source, the worst first: as siw_query_drops. */
 int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
 			  int max);
-void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram);
 /* Which receives to fill, and the Q_Key a message must carry. */
 void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue *recvs,
 			   uint32_t pd, uint32_t qkey);
@@ -557,8 +556,6 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
 		      struct siw_rdmap_event *event);
 /* Receives were posted: those held come up again. */
 void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd);
-/* Whether there are any. */
-bool siw_rdmap_rd_waits(const struct siw_rdmap_rd *rd);
 /*
  * Gives up streams with whom nothing goes on now and since the last time; busy says of a user whether
  * something does. How many are left. Both locks.

@@ -158,11 +158,6 @@ int siw_rdmap_dgram_group_sender(struct siw_rdmap_dgram *dgram, const char *netd
 	return siw_ddp_dgram_group_sender(dgram->ddp, netdev, ttl);
 }
 
-void siw_rdmap_dgram_again(struct siw_rdmap_dgram *dgram)
-{
-	siw_ddp_dgram_again(dgram->ddp);
-}
-
 void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue *recvs,
 			   uint32_t pd, uint32_t qkey)
 {

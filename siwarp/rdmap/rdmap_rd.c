@@ -328,11 +328,6 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 	siw_ddp_rd_again(rd->ddp);
 }
 
-bool siw_rdmap_rd_waits(const struct siw_rdmap_rd *rd)
-{
-	return rd->waits;
-}
-
 /* The streams served take turns: each is reported when the next one's begins, the last when all are through. */
 static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {

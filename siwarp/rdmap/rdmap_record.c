@@ -91,12 +91,6 @@ int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max)
 	return dgram->records ? 0 : -ENOMEM;
 }
 
-void siw_rdmap_record_close(struct siw_rdmap_dgram *dgram)
-{
-	free(dgram->records);
-	dgram->records = NULL;
-}
-
 void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_records *r = dgram->records;

@@ -44,7 +44,6 @@ struct siw_rdmap_record {
  * The endpoint takes Write-Records from now on: so many in process at a time. -ENOMEM. max 0: none.
  */
 int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
-void siw_rdmap_record_close(struct siw_rdmap_dgram *dgram);
 /* Forgets what is in process and what is kept. */
 void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram);
 /*

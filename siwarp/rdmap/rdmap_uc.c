@@ -75,11 +75,6 @@ int siw_rdmap_uc_addr(struct siw_rdmap_uc *uc, struct siw_addr *out)
 	return siw_ddp_uc_addr(uc->ddp, out);
 }
 
-void siw_rdmap_uc_again(struct siw_rdmap_uc *uc)
-{
-	siw_ddp_uc_again(uc->ddp);
-}
-
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload)
 {

@@ -19,7 +19,6 @@ int siw_rdmap_uc_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_
 		      struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 int siw_rdmap_uc_addr(struct siw_rdmap_uc *uc, struct siw_addr *out);
-void siw_rdmap_uc_again(struct siw_rdmap_uc *uc);
 /*
  * psn: of the datagram of the peer's that comes next. payload: octets of a segment's payload at the
  * most, 0: what the route carries. Errors as siw_ddp_uc_connect. Both locks, as the next three.

@@ -51,7 +51,6 @@ int siw_verbs_evq_open(struct siw_context *context, struct siw_verbs_evq **out);
 /* Every conn of it must be destroyed. */
 void siw_verbs_evq_close(struct siw_verbs_evq *evq);
 int siw_verbs_evq_fd(struct siw_verbs_evq *evq);
-struct siw_context *siw_verbs_evq_context(struct siw_verbs_evq *evq);
 /* Waits as siw_get_cq_event does until there is an event, and leaves it there. */
 int siw_verbs_evq_wait(struct siw_verbs_evq *evq, int timeout_ms);
 /* Takes the oldest event: 1, or 0 when there is none. */

@@ -47,11 +47,6 @@ int siw_verbs_evq_fd(struct siw_verbs_evq *q)
 	return q->fd;
 }
 
-struct siw_context *siw_verbs_evq_context(struct siw_verbs_evq *q)
-{
-	return q->ctx;
-}
-
 static void set_fd(struct siw_verbs_evq *q)
 {
 	bool any = !siw_link_alone(&q->events);
