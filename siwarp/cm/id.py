@@ -260,7 +260,7 @@ class CMID(Handle):
         self.channel = channel
         self.qp = None
         self._dest = None
-        self._using = threading.Lock()
+        self._using = threading.RLock()  # as a handler of a signal may close it, too
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 

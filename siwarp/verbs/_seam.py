@@ -136,8 +136,9 @@ _roots: weakref.WeakSet[Handle] = weakref.WeakSet()
 # any thread at any moment, perhaps inside a call of the library, so it only leaves a note here.
 _dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
 _reaping = threading.Lock()
-#: Whoever takes the C object out of a handle, to end it, is one thread alone.
-_ending = threading.Lock()
+#: Whoever takes the C object out of a handle, to end it, is one thread alone. Reentrant, as a
+#: handler of a signal may close something in the middle of it.
+_ending = threading.RLock()
 
 
 def reap() -> None:
@@ -165,7 +166,7 @@ def reap() -> None:
 def _after_fork() -> None:
     """Let the child reap, which a thread that is not here may have begun; what waits is not its."""
     global _reaping, _ending
-    _reaping, _ending = threading.Lock(), threading.Lock()
+    _reaping, _ending = threading.Lock(), threading.RLock()
     _dropped.clear()
 
 
