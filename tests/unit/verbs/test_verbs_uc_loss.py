@@ -116,7 +116,6 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
     size, count = 2000, 400
     ends = Ends(rig, attrs={"path_mtu": 512}, max_recv_wr=64, max_send_wr=64)
     before = counter(shown)
-    nothing_lost = plan == "rx:dup=10%"
     done = -1
     delivered: list[int] = []
 
@@ -142,10 +141,11 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
             ends.send(i.to_bytes(4, "big") + octets_of(i), i)
             assert ends.sent()[0].wr_id == i
             # Not further ahead than there are receives: what finds none is lost, without any plan.
-            until(lambda i=i: take() or not nothing_lost or i - done < 32)
+            # No plan loses so many in a row.
+            until(lambda i=i: take() or i - done < 40)
     # The plan is over, and what it held has come out: this gets through, behind all else.
     ends.send(count.to_bytes(4, "big"))
     until(lambda: take() or done == count)
     assert counter(shown) > before
     assert len(delivered) > count // 4
-    assert (len(delivered) == count + 1) == nothing_lost
+    assert (len(delivered) == count + 1) == (plan == "rx:dup=10%")
