@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import Wire
-from unit.verbs.verbs_harness import Pair, Rig
+from unit.verbs.verbs_harness import MCAST_PORT, Pair, Rig
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_mcast_port() -> Iterator[None]:
+    """Let groups have a port of this process's."""
+    with settings(mcast_port=MCAST_PORT):
+        yield
 
 
 @pytest.fixture

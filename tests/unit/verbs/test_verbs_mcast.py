@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.verbs.verbs_harness import Rig, counted, counter, nothing, pattern, poll, refused, until
+from unit.verbs.verbs_harness import (
+    MCAST_PORT,
+    Rig,
+    counted,
+    counter,
+    nothing,
+    pattern,
+    poll,
+    refused,
+    until,
+)
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
@@ -34,7 +44,6 @@ from siwarp.verbs import (
 )
 
 QKEY = 0x77
-PORT = 62607
 
 
 @pytest.fixture
@@ -69,7 +78,7 @@ class Member:
         return self.mr.read(wc.byte_len)
 
 
-def raw(group: str, payload: bytes, port: int = PORT) -> None:
+def raw(group: str, payload: bytes, port: int = MCAST_PORT) -> None:
     """Send a datagram to a group on loopback by a socket of the test's own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
@@ -97,7 +106,7 @@ def test_every_member_gets_a_copy_with_its_own_receive(rig: Rig, group: str) -> 
 @pytest.mark.clause("DGRAM-MCAST-2")
 def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(rig: Rig, group: str) -> None:
     sender, member = Member(rig), Member(rig, group)
-    assert lib.SIW_MCAST_PORT == PORT
+    assert lib.SIW_MCAST_PORT == 62607  # unless the setting says another one
     for where, remote_qpn in (((group, 0), 0), ((group, 9), 0), ((group, 9), 0xFFFFFF)):
         member.recv()
         ah = rig.ah(where)
@@ -105,7 +114,7 @@ def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(rig: Rig, g
         assert member.got() == b"abc"
     at = ffi.new("struct siw_addr *")
     assert lib.siw_query_ah(ah._c, at) == 0
-    assert socket.ntohs(at.port_be) == PORT
+    assert socket.ntohs(at.port_be) == MCAST_PORT
 
 
 @pytest.mark.clause("DGRAM-MCAST-5")
@@ -172,7 +181,7 @@ def test_groups_are_apart_from_each_other_and_from_unicast(rig: Rig, group: str)
     assert a.got() == b"alone"
     # The group's socket is bound to the group: what goes to the port at an address is nobody's.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.connect(("127.0.0.1", PORT))
+        s.connect(("127.0.0.1", MCAST_PORT))
         s.send(datagram(b"x"))
         assert refused(s.recv, 1) == errno.ECONNREFUSED
 
@@ -346,7 +355,7 @@ def test_a_socket_of_another_program_on_every_address_is_told_in_words(
     rig: Rig, group: str
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        other.bind(("", PORT))
+        other.bind(("", MCAST_PORT))
         with pytest.raises(Error, match="another program has the port of all groups") as e:
             rig.qp().attach_mcast(group)
         assert e.value.errno == errno.EADDRINUSE
@@ -399,7 +408,7 @@ def test_a_capture_has_the_groups_addresses(rig: Rig, group: str, tmp_path: Path
         assert socket.inet_ntoa(frame[26:30]) == "127.0.0.1"
         assert socket.inet_ntoa(frame[30:34]) == group
         source, dest = struct.unpack("!HH", frame[34:38])
-        assert (source, dest) == (sender.qp.qp_num, PORT)
+        assert (source, dest) == (sender.qp.qp_num, MCAST_PORT)
         head = UDDatagram(frame[42:]).segment
         assert (head.q_key, head.queue, head.dest_index, head.source_index) == (QKEY, 0, 0, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +40,9 @@ ALL_ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 OWN_QKEY = 0x80000000
+#: The port of all multicast groups here: not that of another run of the suite beside this one, as
+#: both are members of the groups of one host. Below those that are given out.
+MCAST_PORT = 20_000 + os.getpid() % 12_000
 LIMIT = 10.0  # seconds: whatever is waited for comes long before
 
 
