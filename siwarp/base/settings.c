@@ -23,7 +23,7 @@ static struct siw_settings values = {
 static const struct setting {
 	const char *name, *env, *option, *help;
 	int64_t def, min, max;
-	int64_t *value;
+	_Atomic int64_t *value;
 } table[] = {
 #define X(field, env, option, def, min, max, help) \
 	{ #field, env, option, help, def, min, max, &values.field },
@@ -54,7 +54,7 @@ static int store(const struct setting *s, int64_t value);
 
 /* Settings of 0..2 whose values have names. */
 static const struct named {
-	const int64_t *value;
+	const _Atomic int64_t *value;
 	const char *names[3];
 } named[] = {
 	{ &values.persona, { "auto", "iwarp", "roce" } },
@@ -85,7 +85,7 @@ static int store(const struct setting *s, int64_t value)
 {
 	if (value < s->min || value > s->max)
 		return -ERANGE;
-	__atomic_store_n(s->value, value, __ATOMIC_RELAXED);
+	atomic_store_explicit(s->value, value, memory_order_relaxed);
 	return 0;
 }
 
@@ -232,7 +232,7 @@ int64_t siw_setting_max(int i)
 int64_t siw_setting_value(int i)
 {
 	init();
-	return at(i) ? __atomic_load_n(at(i)->value, __ATOMIC_RELAXED) : -1;
+	return at(i) ? atomic_load_explicit(at(i)->value, memory_order_relaxed) : -1;
 }
 
 int siw_setting_set(const char *name, int64_t value)

@@ -11,6 +11,7 @@
 #ifndef SIW_BASE_SETTINGS_H
 #define SIW_BASE_SETTINGS_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 /* X(field, environment, option, default, min, max, help) */
@@ -91,14 +92,14 @@
 	  "0 off, 1 error, 2 warn, 3 info, 4 debug; by name too, and per layer: warn,mpa=debug")
 
 struct siw_settings {
-#define X(field, ...) int64_t field;
+#define X(field, ...) _Atomic int64_t field;
 	SIW_SETTINGS(X)
 #undef X
 };
 
 /*
- * The values. Fields are plain loads: read them when an object is made, and call
- * siw_setting_set() before there are objects.
+ * The values. Most are read when an object is made, so call siw_setting_set() before; some are looked at again
+ * by a device's thread, so a field may change under its reader.
  */
 const struct siw_settings *siw_settings(void);
 
