@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hostile.vanishing import PAGE, Vanishing
 from unit.python.misuse_harness import World
 from unit.verbs.rc_harness import End
 from unit.verbs.verbs_harness import poll
@@ -317,11 +317,10 @@ def test_steps_and_their_attributes_can_be_asked_for() -> None:
 
 def test_memory_that_goes_away_is_no_misuse_that_crashes(world: World) -> None:
     """The program unmaps what it registered: sending from there is an error, and all goes on."""
-    memory = mmap.mmap(-1, mmap.PAGESIZE)
-    address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
-    mr = lib.siw_reg_mr(world.pd._live(), ffi.cast("void *", address), mmap.PAGESIZE, 0)
-    memory.close()
+    memory = Vanishing(PAGE, "unmapped")
+    mr = lib.siw_reg_mr(world.pd._live(), ffi.cast("void *", memory.addr), PAGE, 0)
+    memory.vanish()
     qp = world.ud()
-    qp.post_send(world.send(sg=[SGE(address, 64, mr.lkey)]))
+    qp.post_send(world.send(sg=[SGE(memory.addr, 64, mr.lkey)]))
     assert poll(world.cq)[0].status == WCStatus.LOC_PROT_ERR
     assert lib.siw_dereg_mr(mr) == 0
