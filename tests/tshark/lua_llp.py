@@ -131,7 +131,7 @@ def test_uc_and_write_record_and_immediate_data_show_their_fields(rig: Rig, tmp_
     check(file)
     first = shown(file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo")
     # Each as it was sent and as it was received, which is no repetition.
-    assert first == [["0", "1", "0"], ["1", "0", "256"], ["2", "0", "512"]] * 2
+    assert sorted(first) == sorted([["0", "1", "0"], ["1", "0", "256"], ["2", "0", "512"]] * 2)
     assert shown(file, "siwarp.again", "frame.number") == []
     assert len({row[0] for row in shown(file, "siwarp.imm_data", "siwarp.imm_data")}) == 1
     assert [row[0] for row in shown(file, "siwarp.private == 1", "siwarp.opcode")] == ["15"] * 4
@@ -139,9 +139,9 @@ def test_uc_and_write_record_and_immediate_data_show_their_fields(rig: Rig, tmp_
         file, "siwarp.llp.type == 2", "siwarp.record.id", "siwarp.record.length", "siwarp.stag",
         "siwarp.record.to", "siwarp.last",
     )  # fmt: skip
-    assert [[int(x, 0) for x in row] for row in rows] == [
-        [record.message_id, 70_000, record.rkey, record.addr, last] for last in (0, 1)
-    ] + [[record.message_id, 70_000, record.rkey, record.addr, last] for last in (0, 1)]
+    assert sorted([int(x, 0) for x in row] for row in rows) == [
+        [record.message_id, 70_000, record.rkey, record.addr, last] for last in (0, 0, 1, 1)
+    ]
     assert "Write-Record" in tshark(file, *lua())
 
 
