@@ -43,6 +43,9 @@ from siwarp.verbs import (
 __all__ = ["DatagramServer", "RCServer"]
 
 _SEND_ID = 1 << 32
+#: Messages of an RC client that have a place: one that is answered, the next, and one more, as the
+#: completion of an answer may come behind the message that follows it.
+_SLOTS = 3
 
 
 def _memory(pd: PD, hello: Hello) -> MR:
@@ -212,12 +215,12 @@ class _Client:
             cm_id.bind_qp(self.qp)
             part(cm_id)
             sends = hello.op == "send"
-            self.octets = 2 * hello.size if sends else hello.size
+            self.octets = _SLOTS * hello.size if sends else hello.size
             self.mr = part(MR(server.pd, self.octets) if sends else _memory(server.pd, hello))
             self.recvs: list[RecvWR] = []
             self.sends: list[SendWR] = []
             if hello.op == "send":
-                for slot in range(2):
+                for slot in range(_SLOTS):
                     sge = self.mr.sge(slot * hello.size, hello.size)
                     self.recvs.append(RecvWR(slot, sg=[sge]))
                     self.sends.append(SendWR(_SEND_ID | slot, sg=[sge]))
@@ -249,7 +252,7 @@ class RCServer:
 
     CLIENTS = 64
     #: Octets of memory for all clients together.
-    MEMORY = 4 * MAX_SIZE
+    MEMORY = 2 * _SLOTS * MAX_SIZE
     #: Seconds after which a silent client may lose its place to a new one.
     SILENT = 30.0
 
@@ -339,7 +342,7 @@ class RCServer:
         client = None
         try:
             hello = Hello.unpack(event.private_data)
-            self._make_room(2 * hello.size)
+            self._make_room(_SLOTS * hello.size)
             client = _Client(self, event.id, hello)
             answer = client.mr.remote().pack()
             event.id.accept(ConnParam(private_data=answer))
