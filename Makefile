@@ -12,7 +12,7 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz interop tshark bench spec clean
+.PHONY: help build coverage demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz mutate interop tshark bench spec fresh clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -64,6 +64,10 @@ fuzz: ## Fuzz each receive parser for 30 seconds
 	@tools/setup --extra test
 	@tests/fuzz/run
 
+mutate: ## Break the C code with one mutant at a time: do the tests notice? N=how many SEED=which
+	@tools/setup --extra test
+	@PYTHONPATH=tests $(PY) -m mutants.run $(if $(N),-n $(N)) --seed $(or $(SEED),1) $(ARGS)
+
 interop: ## Talk to Linux's own iWARP stack in a small VM
 	@tools/setup --extra test
 	@tests/interop/run
@@ -76,9 +80,15 @@ bench: ## Print latency and bandwidth beside the raw sockets; fails on a missed 
 	@tools/setup
 	@$(PY) -m siwarp.bench
 
-spec: ## Check the clauses of the RFCs that code and tests cite
+coverage: ## Branches of the C code that the suite takes, by layer; fails below 90%
+	@tools/coverage $(SHARED) $(ARGS)
+
+spec: ## Count the clauses of the RFCs that the last make test showed; fails on an open MUST
 	@tools/setup --extra test
 	@$(PY) spec/check.py
+
+fresh: ## Run the two commands of README.md in a Debian that has nothing yet, as root and as a user
+	@tools/fresh
 
 clean: ## Remove everything that the other targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

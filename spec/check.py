@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Check the clauses that code and tests cite against spec/, and count what is shown.
+"""Check the clauses that code and tests cite against spec/, and count what the last run showed.
 
 Clauses are the RFCs', and the requirements of datagram-iwarp.md. spec/README.md says how the
-files are laid out and how a test cites a clause. Exit status 1 when anything is wrong, each problem
-a line on stderr; the last line on stdout is `shown N, reasoned N, open N`, of the RFCs' clauses.
+files are laid out, how a test cites a clause, and what counts as shown. Exit status 1 when anything
+is wrong, each problem a line on stderr; the last line on stdout is `shown N, reasoned N, open N`,
+of the RFCs' clauses.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import clause_record
+
 from siwarp.cli import requirements
 from siwarp.cli.requirements import Requirement
 
@@ -30,10 +33,13 @@ else:
 
 #: Any clause id, known or not: the RFC, the section or appendix, a number of its own.
 CLAUSE_ID = re.compile(r"RFC\d{4}-(?:\d+|App[A-Z]|[A-Z])(?:\.\d+)*-\d+")
-CITED = re.compile(f"{CLAUSE_ID.pattern}|{requirements.REQUIREMENT_ID.pattern}")
+CITED = re.compile(f"(?:{CLAUSE_ID.pattern}|{requirements.REQUIREMENT_ID.pattern})(?:#[a-z])?")
 MAX_IDS_PER_TEST = 3
 LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
+#: Of these none may be open.
+DUTIES = {"MUST", "MUST NOT"}
 FIELDS = {"id", "level", "hash", "summary"}
+OPTIONAL = {"reason", "items", "exceptions"}
 DGRAM = Path("spec") / "datagram-iwarp.md"
 HASH = re.compile(r"[0-9a-f]{10}")
 CODE_SUFFIXES = {".c", ".h", ".py"}
@@ -41,7 +47,11 @@ CODE_SUFFIXES = {".c", ".h", ".py"}
 
 @dataclass(frozen=True)
 class Clause:
-    """One normative sentence: `summary` is ours, `hash` stands for the RFC's words."""
+    """One normative sentence: `summary` is ours, `hash` stands for the RFC's words.
+
+    `items` are the ids of what it lists, each of which a test must provoke; `exceptions` says of
+    some of them why none does.
+    """
 
     id: str
     rfc: int
@@ -49,12 +59,14 @@ class Clause:
     level: str
     hash: str
     summary: str
-    reason: str | None
+    reason: str | None = None
+    items: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
 
 
 @dataclass
 class Citations:
-    """Who cites what: `tests` from tests that run, `code` from the stack's sources."""
+    """Who cites what: `tests` from test functions, `code` from the stack's sources."""
 
     tests: dict[str, list[str]] = field(default_factory=dict)
     code: dict[str, list[str]] = field(default_factory=dict)
@@ -75,13 +87,21 @@ def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
                 wrong.append(f"{entry['id']} stands twice")
             problems += [f"{where}: {text}" for text in wrong]
             if not wrong:
+                listed = item_ids(entry["id"], len(entry.get("items", [])))
                 clauses[entry["id"]] = Clause(
                     rfc=content["rfc"],
                     section=content["section"],
                     reason=entry.get("reason"),
+                    items=listed,
+                    exceptions=tuple(f"{entry['id']}#{i}" for i in entry.get("exceptions", {})),
                     **{name: entry[name] for name in FIELDS},
                 )
     return clauses, problems
+
+
+def item_ids(clause_id: str, count: int) -> tuple[str, ...]:
+    """The ids of a clause's items: the clause's own with #a, #b, ... behind it."""
+    return tuple(f"{clause_id}#{chr(ord('a') + i)}" for i in range(count))
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -93,7 +113,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
     name = entry.get("id", "a clause without an id")
     missing = sorted(FIELDS - entry.keys())
-    unknown = sorted(entry.keys() - FIELDS - {"reason"})
+    unknown = sorted(entry.keys() - FIELDS - OPTIONAL)
     if missing or unknown:
         yield f"{name}: missing {missing}, unknown {unknown}"
         return
@@ -106,10 +126,19 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
         yield f"{name}: the hash is not 10 hexadecimal digits"
     if not entry["summary"].strip() or not entry.get("reason", "-").strip():
         yield f"{name}: an empty summary or reason"
+    letters = {i[-1] for i in item_ids(name, len(entry.get("items", [])))}
+    exceptions = entry.get("exceptions", {})
+    if "items" in entry and (len(letters) < 2 or not all(i.strip() for i in entry["items"])):
+        yield f"{name}: items are two or more, none of them empty"
+    if not exceptions.keys() <= letters or not all(r.strip() for r in exceptions.values()):
+        yield f"{name}: an exception is a reason for one of the items"
 
 
-def scan(root: Path, known: Iterable[str]) -> Citations:
-    """Citations in siwarp/ and tests/ below `root`, with unknown ids among the problems."""
+def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citations:
+    """Citations in siwarp/ and tests/ below `root`, with unknown ids among the problems.
+
+    A test that cites one of `listing`, clauses that list items, must say which item.
+    """
     found = Citations()
     known = set(known)
     for path in _sources(root):
@@ -123,6 +152,9 @@ def scan(root: Path, known: Iterable[str]) -> Citations:
                     found.code.setdefault(clause_id, []).append(f"{name}:{number}")
         if name.startswith("tests/") and path.suffix == ".py":
             _scan_tests(ast.parse(text, filename=name), name, found)
+    for clause_id in sorted(set(listing) & found.tests.keys()):
+        for test in found.tests.pop(clause_id):
+            found.problems.append(f"{test}: cites {clause_id} without its item ({clause_id}#a)")
     return found
 
 
@@ -157,9 +189,10 @@ def _scan_test(
     own = [i for mark in own_marks for i in _ids(mark, where, found)]
     by_param = [own + _ids(mark, where, found) for mark in marks if mark not in own_marks]
     for ids in [own, *by_param]:
-        if len(set(ids)) > MAX_IDS_PER_TEST:
+        cited = {i.partition("#")[0] for i in ids}
+        if len(cited) > MAX_IDS_PER_TEST:
             found.problems.append(
-                f"{where}: cites {len(set(ids))} clauses, at most {MAX_IDS_PER_TEST}"
+                f"{where}: cites {len(cited)} clauses, at most {MAX_IDS_PER_TEST}"
             )
     if not _never_shows(test):
         for clause_id in sorted({i for ids in [own, *by_param] for i in ids}):
@@ -225,19 +258,88 @@ def compare(clauses: dict[str, Clause], extracted: list[dict[str, Any]]) -> list
     return problems
 
 
-def state(clause: Clause, found: Citations) -> str:
-    """`shown` by a test, else `reasoned`, else `open`."""
-    if clause.id in found.tests:
+class Ran:
+    """How the tests that cite clauses ended, by the record of the last run of the suite."""
+
+    def __init__(self, record: dict[str, Any] | None, tree: str) -> None:
+        self.problem = ""
+        if record is None:
+            self.problem = "no run of the suite is recorded here: make test, then make spec"
+        elif record["tree"] != tree:
+            self.problem = "the sources have changed since the suite ran: make test, then make spec"
+        tests = {} if self.problem or record is None else record["tests"]
+        ids = [name.partition("[")[0].split("::") for name in tests]
+        self.tests = {f"{parts[0]}::{parts[-1]}" for parts in ids}
+        self._outcomes: dict[str, dict[str, str]] = {}
+        for name, test in tests.items():
+            for clause_id in test["clauses"]:
+                self._outcomes.setdefault(clause_id, {})[name] = test["outcome"]
+
+    def left_out(self, found: Citations) -> str:
+        """What to do where the run was of a part of the suite; nothing where it was of all."""
+        citing = {test for tests in found.tests.values() for test in tests}
+        missed = sorted(citing - self.tests)
+        if self.problem or not missed:
+            return self.problem
+        return (
+            f"{len(missed)} of {len(citing)} tests that cite clauses did not run, {missed[0]} "
+            "among them: make test (without ARGS), then make spec"
+        )
+
+    def shows(self, clause_id: str) -> bool:
+        """Whether a test that cites this passed, and none failed."""
+        outcomes = self._outcomes.get(clause_id, {}).values()
+        return "passed" in outcomes and "failed" not in outcomes
+
+    def failed(self, clause_id: str) -> list[str]:
+        """The tests that cite this and failed."""
+        outcomes = self._outcomes.get(clause_id, {})
+        return [name for name, outcome in outcomes.items() if outcome == "failed"]
+
+    def why_not(self, clause_id: str, tests: list[str]) -> str:
+        """Why this, which `tests` cite, is not shown."""
+        if not tests:
+            return "no test cites it"
+        outcomes = self._outcomes.get(clause_id)
+        if not outcomes:
+            return f"{tests[0]} did not run"
+        name, outcome = min(outcomes.items(), key=lambda row: row[1])
+        return f"{name}: {outcome}"
+
+
+def missing(clause: Clause, ran: Ran) -> list[str]:
+    """What of a clause no test showed: the clause itself, or those of its items."""
+    return [i for i in clause.items or (clause.id,) if not ran.shows(i)]
+
+
+def state(clause: Clause, ran: Ran) -> str:
+    """`shown` by tests that passed, else `reasoned`, else `open`."""
+    lacking = missing(clause, ran)
+    left = set(lacking) - set(clause.exceptions)
+    if not left and len(lacking) < len(clause.items or (clause.id,)):
         return "shown"
-    return "reasoned" if clause.reason else "open"
+    return "reasoned" if clause.reason or not left else "open"
 
 
-def table(clauses: dict[str, Clause], found: Citations) -> str:
+def open_clauses(clauses: dict[str, Clause], found: Citations, ran: Ran) -> dict[str, str]:
+    """The open clauses, each with what is missing."""
+    return {
+        clause.id: "; ".join(
+            f"{i}: {ran.why_not(i, found.tests.get(i, []))}"
+            for i in missing(clause, ran)
+            if i not in clause.exceptions
+        )
+        for clause in clauses.values()
+        if state(clause, ran) == "open"
+    }
+
+
+def table(clauses: dict[str, Clause], found: Citations, ran: Ran) -> str:
     """A line per section: clauses, how many are shown, reasoned, open, and cited by code."""
     rows: dict[tuple[int, str], Counter[str]] = {}
     for clause in clauses.values():
         row = rows.setdefault((clause.rfc, clause.section), Counter())
-        row.update(["clauses", state(clause, found)])
+        row.update(["clauses", state(clause, ran)])
         row["in code"] += clause.id in found.code
     columns = ["clauses", "shown", "reasoned", "open", "in code"]
     lines = [f"{'section':<20}" + "".join(f"{column:>10}" for column in columns)]
@@ -253,11 +355,17 @@ def specification(root: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
+    """What tests have to cite of a requirement: its items, if it lists any."""
+    return item_ids(requirement.id, requirement.items) or (requirement.id,)
+
+
 def judge(
-    wanted: list[Requirement], markdown: str, known: Iterable[str], found: Citations
+    wanted: list[Requirement], markdown: str, known: Iterable[str], found: Citations, ran: Ran
 ) -> list[str]:
     """What is wrong with the requirements of datagram-iWARP: each is shown by a test."""
     problems = []
+    partial = ran.left_out(found)
     last: dict[str, int] = {}
     for requirement in wanted:
         topic, _, number = requirement.id.rpartition("-")
@@ -266,17 +374,26 @@ def judge(
         last[topic] = int(number)
         if requirement.level not in LEVELS:
             problems.append(f"{requirement.id}: no such level as {requirement.level!r}")
-        if requirement.id not in found.tests:
-            problems.append(f"{requirement.id}: no test shows it")
+        for cited in requirement_ids(requirement):
+            tests = found.tests.get(cited, [])
+            if not tests or not (partial or ran.shows(cited)):
+                problems.append(f"{cited}: not shown: {ran.why_not(cited, tests)}")
     unknown = sorted(set(CLAUSE_ID.findall(markdown)) - set(known))
     return problems + [f"{DGRAM.name}: no such clause as {clause_id}" for clause_id in unknown]
+
+
+def citable(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
+    """All ids that may be cited: clauses, requirements, and the items of either."""
+    of_clauses = [i for clause in clauses.values() for i in (clause.id, *clause.items)]
+    return of_clauses + [i for r in wanted for i in (r.id, *item_ids(r.id, r.items))]
 
 
 def shown_by(wanted: list[Requirement], found: Citations) -> str:
     """The table at the end of the specification."""
     lines = ["| requirement | shown by |", "|---|---|"]
     for requirement in wanted:
-        tests = ", ".join(f"`{test}`" for test in found.tests.get(requirement.id, []))
+        citing = [t for i in requirement_ids(requirement) for t in found.tests.get(i, [])]
+        tests = ", ".join(f"`{test}`" for test in dict.fromkeys(citing))
         lines.append(f"| {requirement.id} | {tests} |")
     return "\n".join(lines)
 
@@ -296,7 +413,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--clauses", type=Path, help="clauses.json (default: ../shared/rfc/ beside the tree)"
     )
-    parser.add_argument("--open", action="store_true", help="list the open clauses too")
+    parser.add_argument(
+        "--open", action="store_true", help="list all open clauses, not the MUSTs alone"
+    )
     parser.add_argument(
         "--write", action="store_true", help=f"write the table of tests into {DGRAM.name}"
     )
@@ -305,8 +424,12 @@ def main(argv: list[str] | None = None) -> int:
     clauses, problems = load_clauses(args.root / "spec")
     markdown = specification(args.root)
     wanted = requirements.parse(markdown)
-    found = scan(args.root, [*clauses, *(requirement.id for requirement in wanted)])
-    problems += found.problems + judge(wanted, markdown, clauses, found)
+    itemised = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.items]
+    found = scan(args.root, citable(clauses, wanted), itemised)
+    ran = Ran(clause_record.load(args.root), clause_record.fingerprint(args.root))
+    partial = ran.left_out(found)
+    problems += [partial] if partial else []
+    problems += found.problems + judge(wanted, markdown, clauses, found, ran)
     fresh = with_table(markdown, shown_by(wanted, found))
     if args.write:
         (args.root / DGRAM).write_text(fresh, encoding="utf-8")
@@ -319,18 +442,21 @@ def main(argv: list[str] | None = None) -> int:
     else:
         note = "no clauses.json beside the tree: hashes not compared"
 
-    states = {clause.id: state(clause, found) for clause in clauses.values()}
-    if args.open:
-        for clause in clauses.values():
-            if states[clause.id] == "open":
-                print(f"{clause.id} {clause.level}: {clause.summary}")
-    print(table(clauses, found))
-    shown = sum(requirement.id in found.tests for requirement in wanted)
+    opened = open_clauses(clauses, found, ran)
+    for name, why in opened.items():
+        if args.open:
+            print(f"{name} {clauses[name].level}: {clauses[name].summary} ({why})")
+        cited = all(i in found.tests for i in missing(clauses[name], ran))
+        if clauses[name].level in DUTIES and not (partial and cited):
+            problems.append(f"{name}: an open {clauses[name].level}: {why}")
+    problems += [f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed(i)]
+    print(table(clauses, found, ran))
+    shown = sum(all(map(ran.shows, requirement_ids(requirement))) for requirement in wanted)
     print(f"datagram-iWARP: {len(wanted)} requirements, {shown} shown by a test")
     print(note)
     for problem in problems:
         print(problem, file=sys.stderr)
-    counts = Counter(states.values())
+    counts = Counter(state(clause, ran) for clause in clauses.values())
     sys.stderr.flush()
     print(", ".join(f"{name} {counts[name]}" for name in ("shown", "reasoned", "open")))
     return 1 if problems or not clauses else 0

@@ -43,7 +43,7 @@ need_packages() {
 		return 2
 	fi
 	if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
-		say "missing system packages; type: sudo apt-get install -y ${missing[*]}"
+		say "missing system packages; as root, type: apt-get install -y --no-install-recommends ${missing[*]}"
 		return 2
 	fi
 	# One at a time: apt does not wait for another's update of its lists.
@@ -54,8 +54,8 @@ need_packages() {
 install_packages() {
 	local missing=("$@") p
 	say "installing with apt: ${missing[*]}"
-	# Without package lists, or with old ones, the first attempt fails; update and try again.
-	apt_install "${missing[@]}" && return 0
+	# Without package lists, or with old ones, this fails, and nobody need hear of it.
+	apt_install "${missing[@]}" 2>/dev/null && return 0
 	retry "apt-get update" apt_update || { say "apt-get update failed three times"; return 1; }
 	retry "apt-get install ${missing[*]}" apt_install "${missing[@]}" && return 0
 	for p in "${missing[@]}"; do
@@ -80,9 +80,11 @@ find_python() {
 	return 1
 }
 
-# The system packages that building takes, if this machine lacks what they bring.
-need_build_tools() {
+# need_tools PYTHON [EXTRA...]: the system packages that building takes, and those that an extra of
+# pyproject.toml needs beside its Python packages, if this machine lacks what they bring.
+need_tools() {
 	local py=$1 want=() probe version
+	shift
 	probe=$(mktemp) || return 1
 	if ! printf '#include <stdio.h>\nint main(void) { return puts("") < 0; }\n' |
 		"${CC:-cc}" -x c - -o "$probe" 2>/dev/null; then
@@ -95,7 +97,16 @@ need_build_tools() {
 	"$py" -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' ||
 		want+=(python3-dev "libpython$version-dev")
 	"$py" -c 'import ensurepip, venv' 2>/dev/null || want+=(python3-venv "python$version-venv")
+	[[ " $* " != *" test "* ]] || mapfile -t -O ${#want[@]} want < <(missing_for_tests)
 	[ ${#want[@]} -eq 0 ] || need_packages "${want[@]}"
+}
+
+# The packages of what the tests run: ip and tc make network namespaces (a user's PATH may not lead to
+# them), and C++ programs include the headers.
+missing_for_tests() {
+	local PATH=$PATH:/usr/sbin:/sbin
+	{ command -v ip && command -v tc; } >/dev/null || echo iproute2
+	command -v g++ >/dev/null || echo g++
 }
 
 # with_tools VENV COMMAND...: run with the venv's meson and ninja first on PATH.

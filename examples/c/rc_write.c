@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include <siwarp/cm.h>
+#include <siwarp/siw_ext.h>
 
 enum { SIZE = 4096 };
 
@@ -38,7 +39,8 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	perror(what);
+	/* siw_reason() says which rule a call broke, and what to do. */
+	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <siwarp/siw.h>
+#include <siwarp/siw_ext.h>
 
 enum { PATIENCE_MS = 10000 };
 
@@ -26,7 +26,8 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	perror(what);
+	/* siw_reason() says which rule a call broke, and what to do. */
+	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 
@@ -149,7 +150,7 @@ int main(void)
 	check(siw_qp_addr(target, &at, NULL), "siw_qp_addr");
 	must((to = siw_create_ah(pd, &at)) != NULL, "siw_create_ah");
 
-	/* The target was made without max_records, so it takes no Write-Records. */
+	/* The target was made without max_write_records, so it takes no Write-Records. */
 	strcpy(memory[0], "after the error");
 	post(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
 	for (int i = 0; i < 2; i++) { /* each end has its event, in either order */

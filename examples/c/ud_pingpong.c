@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <siwarp/siw.h>
+#include <siwarp/siw_ext.h>
 
 enum { SIZE = 64, SLOTS = 8 };
 
@@ -25,7 +25,8 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	perror(what);
+	/* siw_reason() says which rule a call broke, and what to do. */
+	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 

@@ -63,7 +63,7 @@ def main() -> None:
             qp.to_rts()
         target.post_recv(receive)
 
-        # The target was made without max_records, so it takes no Write-Records.
+        # The target was made without max_write_records, so it takes no Write-Records.
         sender.post_send(SendWR(17, WROpcode.RDMA_WRITE_RECORD, sg=text, ah=to, send_flags=0))
         for _ in range(2):  # each end has its event, in either order
             event = ctx.get_async_event(timeout=10)

@@ -7,11 +7,11 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from siwarp.aio.source import Gate, Inbox, Source, User
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
+from siwarp.cm.conn import within
 from siwarp.verbs import (
     MR,
     PD,
@@ -21,6 +21,7 @@ from siwarp.verbs import (
     Address,
     Error,
     PeerGone,
+    ProtocolError,
     QPCap,
     QPInitAttr,
     QPType,
@@ -64,19 +65,23 @@ class _Op:
 class Connection(User):
     """A connected RC queue pair with memory around it; made by ``connect`` or a ``Listener``.
 
-    Messages arrive in receives posted in advance: the peer may have ``recv_depth`` messages of up
-    to ``recv_size`` octets under way that ``recv`` has not taken yet. One more, or a longer one,
-    breaks the connection (iWARP has no flow control of its own), so let the peer answer now and
-    then.
+    Messages have up to ``recv_size`` octets; a longer one breaks the connection. They arrive in
+    ``recv_depth`` receives posted in advance. More of them wait for ``recv``: up to setting
+    ``rnr_octets`` here, the rest at the peer, whose ``send`` takes longer then. So do its Writes
+    and this end's Reads, which are behind them. A peer that is not made by siwarp's ``connect`` or
+    ``listen`` may end the connection at a message that it has no receive for: let it answer now
+    and then.
 
     Any number of tasks may use it; the messages of one task go out in its order. Iterating gives
-    those that come until the peer leaves.
+    those that come until the peer closes the connection; where it breaks, iterating raises what
+    ``recv`` does.
     """
 
     def __init__(self, source: Source, cm_id: CMID, recv_size: int, recv_depth: int) -> None:
         """Make the queue pair; takes over one use of the source."""
         self._source = source
         self._closed = False
+        self._left_in_order = False
         self._ops: dict[int, _Op] = {}
         self._slots = list(range(SENDS))
         self._slot_gate = Gate(SENDS)
@@ -104,7 +109,9 @@ class Connection(User):
     def _make(self, recv_depth: int) -> None:
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=recv_depth, max_inline_data=INLINE)
-        init = QPInitAttr(QPType.RC, scq=self._sq.cq, rcq=self._rq.cq, cap=cap)
+        init = QPInitAttr(
+            QPType.RC, scq=self._sq.cq, rcq=self._rq.cq, cap=cap, keep_unexpected=True
+        )
         self.qp = QP(self.pd, init)
         self.id.bind_qp(self.qp)
         size = self._recv_size
@@ -154,6 +161,8 @@ class Connection(User):
             try:
                 data = await self.recv()
             except PeerGone:
+                if not self._left_in_order:
+                    raise
                 return
             yield data
 
@@ -173,11 +182,14 @@ class Connection(User):
         It returns when the connection has taken the data (RFC 5040 says no more); the peer
         sees all of it before any message that is sent afterwards.
         """
+        size = data.length if isinstance(data, MR) else memoryview(data).nbytes
+        within(remote, offset, size, "writing")
         await self._out(WROpcode.RDMA_WRITE, data, _at(remote, offset))
 
     async def read(self, remote: RemoteBuffer, length: int | None = None, offset: int = 0) -> bytes:
         """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
         size = remote.length - offset if length is None else length
+        within(remote, offset, size, "reading")
         if size > STAGED:
             into = bytearray(size)
             await self.read_into(remote, into, offset)
@@ -203,6 +215,8 @@ class Connection(User):
         connection.
         """
         self._alive()
+        wanted = into.length if isinstance(into, MR) else memoryview(into).nbytes
+        within(remote, offset, wanted, "reading")
         with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
             await self._pieces(WROpcode.RDMA_READ, mr, _at(remote, offset))
 
@@ -325,8 +339,9 @@ class Connection(User):
     def _on_received(self, slot: int, wc: WC) -> None:
         if wc.status == 0:
             self._inbox.put((slot, wc.byte_len))
-        else:
+        elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
             self._inbox.end(lambda: self._error(wc, "receiving"))
+        # else it is over, and the event that follows says why
 
     def _error(self, wc: WC, what: str) -> BaseException:
         try:
@@ -339,6 +354,18 @@ class Connection(User):
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             raise self._gone(f"{what} to {self._peer_name()}")
         wc.check()
+
+    def _end(self, event: CMEvent) -> BaseException:
+        """Return what ``recv`` raises after the connection's end."""
+        what = f"receiving from {self._peer_name()}"
+        if event.wire_error:
+            return ProtocolError.from_vendor_err(event.wire_error, what)
+        if self._left_in_order:
+            return self._gone(what)
+        return PeerGone(
+            errno.ECONNRESET,
+            f"{what}: the connection broke, and what the peer sent last may be lost; connect again",
+        )
 
     def _gone(self, what: str) -> PeerGone:
         return PeerGone(errno.ECONNRESET, f"{what}: the connection is over; connect again for more")
@@ -360,7 +387,8 @@ class Connection(User):
             # What came before the end is in the queues by now.
             self._rq.drain()
             self._sq.drain()
-            self._inbox.end(lambda: self._gone(f"receiving from {self._peer_name()}"))
+            self._left_in_order = event.status == 0 and not event.wire_error
+            self._inbox.end(lambda: self._end(event))
         if not self._established.done():
             self._established.set_result(event)
 
@@ -446,12 +474,7 @@ class Opening(Generic[T]):
         opened: T = self._opened
         return opened
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._opened.close()
 
 

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a loop has of a device: one open context, whose events it turns into wake-ups."""
+"""What a loop has of a device: one open context, whose events it turns into wake-ups.
+
+There is one open device per loop and device, with a completion channel and a CM channel: two
+descriptors in the loop. Queue pairs share completion queues, each with room reserved; wr_id's high
+half says whose a completion is. The loop asks how many completions wait and polls only those,
+since an empty poll would have the device's thread nap. A device closes in a thread of its own,
+as streams may linger.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +18,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
-from siwarp.aio.wait import readable_now, running_loop
+from siwarp.aio.wait import EVENTS_A_TURN, readable_now, running_loop
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import CQ, WC, CompChannel, Context, Error, source_toward
 
@@ -23,8 +29,6 @@ __all__ = ["Gate", "Inbox", "Queue", "Source", "User"]
 #: Completions that one shared queue holds, and how many are taken at a time.
 QUEUE_SIZE = 4096
 BATCH = 256
-#: Events handled before the loop's other work has its turn.
-EVENTS_A_TURN = 64
 
 #: What is told of a completion: a function of its slot (wr_id's low 32 bits) and the completion.
 Handler = Callable[[int, WC], None]
@@ -56,7 +60,7 @@ class Queue:
 
     def drain(self) -> None:
         """Hand out what has completed, and leave the traffic to the device's thread."""
-        while self.cq.waiting:
+        while self.cq.pending:
             for wc in self.cq.poll(BATCH):
                 handler = self.handlers.get(wc.wr_id >> 32)
                 if handler is not None:
@@ -226,12 +230,7 @@ class User(ABC):
     async def __aenter__(self: U) -> U:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

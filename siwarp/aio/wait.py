@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import select
 import weakref
 from collections.abc import AsyncIterator
 
 from siwarp.cm import CMEvent, CMEventChannel
-from siwarp.verbs import CQ, WC, StateError
+from siwarp.verbs import CQ, WC, CompChannel, StateError
+from siwarp.verbs._ffi import Waitable
 
-__all__ = ["cm_event", "completions", "readable_now", "running_loop", "wait"]
+__all__ = ["EVENTS_A_TURN", "cm_event", "completions", "readable_now", "running_loop", "wait"]
 
-# Of each loop: who waits for which descriptor.
-_waiting: weakref.WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[int, set[asyncio.Future[None]]]
-] = weakref.WeakKeyDictionary()
+#: Events handled before the loop's other work has its turn.
+EVENTS_A_TURN = 64
+
+# Of each loop: the channels that it watches, and who waits there.
+_watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Waitable, set[_Wait]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def readable_now(fd: int) -> bool:
@@ -27,38 +32,77 @@ def readable_now(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _wake(waiters: set[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
+class _Wait:
+    """One task's wait on a channel, registered from the moment it is made: then it may arm.
+
+    The loop watches the channel's descriptor while anybody waits there. It is the loop that takes
+    the events of completion queues and tells the tasks that each is for, so that no task takes one
+    that another waits for.
+    """
+
+    def __init__(self, channel: Waitable, about: CQ | None = None) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
+        self._here = _watched.setdefault(self._loop, {})
+        self._fd = channel.fileno()
+        others = self._here.get(channel)
+        if others is None:
+            others = self._here[channel] = set()
+            if isinstance(channel, CompChannel):
+                self._loop.add_reader(self._fd, _take_events, channel)
+            else:
+                self._loop.add_reader(self._fd, channel._wake)
+        others.add(self)
+        channel._watch(self._call, about)
+
+    def _call(self) -> None:
+        """Wake the task; this is called in whatever thread took the event."""
+        if asyncio._get_running_loop() is self._loop:
+            self._end()
+        else:
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self.leave()
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def woken(self) -> None:
+        """Wait until there is something to look for."""
+        await self._woken
+
+    def leave(self) -> None:
+        """Wait no more; the loop forgets the channel when the last who waits there has left."""
+        self._channel._unwatch(self._call)
+        others = self._here.get(self._channel)
+        if others is None or self not in others:
+            return
+        others.discard(self)
+        if not others:
+            del self._here[self._channel]
+            self._loop.remove_reader(self._fd)
 
 
-async def _readable(fd: int) -> None:
-    """Wait until a descriptor is readable; the loop forgets it when the last who waits is gone."""
-    loop = asyncio.get_running_loop()
-    here = _waiting.setdefault(loop, {})
-    waiters = here.get(fd)
-    if waiters is None:
-        waiters = here[fd] = set()
-        loop.add_reader(fd, _wake, waiters)
-    mine = loop.create_future()
-    waiters.add(mine)
-    try:
-        await mine
-    finally:
-        waiters.discard(mine)
-        if not waiters and here.get(fd) is waiters:
-            del here[fd]
-            loop.remove_reader(fd)
+def _take_events(channel: CompChannel) -> None:
+    """Take what is there; whom it is for is told by that."""
+    for _ in range(EVENTS_A_TURN):
+        if channel.closed or not readable_now(channel.fileno()):
+            return
+        which = channel.get_cq_event(0)
+        if which is not None:
+            which.ack_events(1)
 
 
 async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
     """Wait for completions and take up to ``num_entries``; at least one.
 
-    The queue needs a channel. Cancelling takes nothing.
+    The queue needs a channel, which any number of queues and tasks may share. Cancelling takes
+    nothing.
 
     Raises:
-        StateError: the queue has no channel, or is closed.
+        StateError: the queue has no channel, or is closed, perhaps meanwhile.
 
     """
     channel = cq.channel
@@ -67,18 +111,15 @@ async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
             errno.EINVAL, f"{cq!r} has no channel: make it with channel=CompChannel(context)"
         )
     while True:
-        if cq.waiting and (wcs := cq.poll(num_entries)):
+        if cq.pending and (wcs := cq.poll(num_entries)):
             return wcs
-        cq.req_notify()
-        if cq.waiting:
-            continue
-        await _readable(channel.fileno())
-        # Another task that waits on the channel may have taken the event; all of them look again.
-        while readable_now(channel.fileno()):
-            which = channel.get_cq_event(0)
-            if which is None:
-                break
-            which.ack_events(1)
+        mine = _Wait(channel, cq)
+        try:
+            cq.req_notify()
+            if not cq.pending:
+                await mine.woken()
+        finally:
+            mine.leave()
 
 
 async def completions(cq: CQ, num_entries: int = 16) -> AsyncIterator[list[WC]]:
@@ -88,14 +129,22 @@ async def completions(cq: CQ, num_entries: int = 16) -> AsyncIterator[list[WC]]:
 
 
 async def cm_event(channel: CMEventChannel) -> CMEvent:
-    """Wait for the next event of connections. Cancelling takes nothing."""
+    """Wait for the next event of connections. Cancelling takes nothing.
+
+    Raises:
+        StateError: the channel is closed, perhaps meanwhile.
+
+    """
     while True:
         if readable_now(channel.fileno()):
             event = channel.get_event(0)
             if event is not None:
                 return event
-            continue
-        await _readable(channel.fileno())
+        mine = _Wait(channel)
+        try:
+            await mine.woken()
+        finally:
+            mine.leave()
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

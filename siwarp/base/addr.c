@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/addr.h"
+#include "base/reason.h"
 
 /* An interface's name or its index, as a number; 0: neither. */
 static uint32_t scope_of(const char *text)
@@ -29,11 +30,11 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 	size_t len;
 
 	if (!text || !out)
-		return -EINVAL;
+		return siw_refuse_null(text ? "out" : "text");
 	percent = strchr(text, '%');
 	len = percent ? (size_t)(percent - text) : strlen(text);
 	if (len >= sizeof(number))
-		return -EINVAL;
+		return siw_refuse(ADDRESS_TEXT);
 	memcpy(number, text, len);
 	number[len] = '\0';
 	if (!percent && inet_pton(AF_INET, number, addr.v4) == 1) {
@@ -43,10 +44,10 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 		if (percent) {
 			addr.scope = scope_of(percent + 1);
 			if (!addr.scope)
-				return -EINVAL;
+				return siw_refuse(ADDRESS_TEXT);
 		}
 	} else {
-		return -EINVAL;
+		return siw_refuse(ADDRESS_TEXT);
 	}
 	*out = addr;
 	return 0;

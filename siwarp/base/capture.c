@@ -254,7 +254,7 @@ static int start(const char *path, bool shared)
 		strcpy(cap.path, path);
 		rv = open_file(false, shared ? O_EXCL : O_TRUNC);
 		if (rv == -EEXIST)
-			rv = open_file(true, O_TRUNC | O_NOFOLLOW);
+			rv = open_file(true, O_EXCL);
 		__atomic_store_n(&siw_capture_active, rv == 0, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(&lock);
@@ -282,7 +282,11 @@ static void from_environment(void)
 	const char *path = siw_setting_capture();
 	int rv = path ? start(path, true) : 0;
 
-	if (rv < 0 && rv != -EBUSY)
+	if (rv == -EEXIST)
+		siw_trace_warn_user(
+			"no capture to %s, nor to %s: both exist; remove them, or write %%p for the PID",
+			path, cap.file);
+	else if (rv < 0 && rv != -EBUSY)
 		siw_trace_warn_user("no capture to %s: %s", path, strerror(-rv));
 }
 
@@ -323,7 +327,7 @@ uint32_t siw_capture_generation(void)
 	close(cap.fd);
 	cap.forked = false;
 	cap.generation = 0;
-	rv = open_file(!strstr(cap.path, "%p"), O_TRUNC | O_NOFOLLOW);
+	rv = open_file(!strstr(cap.path, "%p"), O_EXCL);
 	if (rv < 0) {
 		siw_trace_warn_user("no capture of this child to %s: %s", cap.file, strerror(-rv));
 		__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);

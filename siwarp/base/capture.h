@@ -93,7 +93,7 @@ static inline void siw_drop(enum siw_counter why)
 /* ---- the file ---------------------------------------------------------------------------------
  *
  * In path each %p stands for the process's PID. A forked child goes on in a file of its own: the
- * same name with its PID for %p, or with -PID before the suffix. It must be a regular file. When it
+ * same name with its PID for %p, or with -PID before the suffix, which must not exist yet. It must be a regular file. When it
  * cannot grow, the disk being full or SIWARP_CAPTURE_MB reached, the capture ends with a line on stderr,
  * its file whole up to there; traffic goes on.
  */
@@ -104,7 +104,8 @@ int siw_capture_open(const char *path);
 void siw_capture_close(void);
 /*
  * Once per process: starts what SIWARP_CAPTURE asks for. A file that is there already is another
- * process's (they share the variable): then -PID is put before the suffix.
+ * process's (they share the variable): then -PID is put before the suffix. No file is overwritten, and no
+ * symbolic link followed.
  */
 void siw_capture_init(void);
 

@@ -22,6 +22,7 @@
 
 #include "base/counters.h"
 #include "base/lock.h"
+#include "base/settings.h"
 
 static struct siw_counters_page private_page;
 struct siw_counters_page *siw_counters_page = &private_page;
@@ -219,7 +220,7 @@ static void fork_child(void)
 void siw_counters_init(void)
 {
 	static bool watching_fork;
-	const char *run = secure_getenv("XDG_RUNTIME_DIR");
+	const char *run = siw_setting_variable("XDG_RUNTIME_DIR");
 	char folder[4000];
 
 	siw_lock(&lock);

@@ -27,7 +27,7 @@ struct siw_mpa_params {
 	uint8_t rejected;   /* R, in a Reply */
 	uint8_t enhanced;   /* S: ird, ord and the RTR bits below are on the wire (rev 2) */
 	uint8_t p2p;	    /* A: peer-to-peer; the initiator sends an RTR */
-	uint8_t rtr;	    /* set of enum siw_mpa_rtr: offered in a Request, chosen in a Reply */
+	uint8_t rtr;	    /* set of enum siw_mpa_rtr: offered in a Request, taken in a Reply */
 	uint16_t ird;	    /* inbound RDMA Reads this end allows; 0x3fff: not negotiated */
 	uint16_t ord;	    /* outbound RDMA Reads this end wants; 0x3fff: not negotiated */
 	uint16_t pdata_len; /* octets of the ULP's private data below */

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "base/settings.h"
 #include "base/trace.h"
@@ -152,9 +153,23 @@ static void take_variable(const char *var)
 				    (long long)s->min, (long long)s->max, (long long)s->def);
 }
 
+/*
+ * A program that runs with more rights than who started it (setuid, setgid, capabilities of its file) must not
+ * do with them what that one's environment says, as writing a capture to any place.
+ */
+static char **environment(void)
+{
+	return getauxval(AT_SECURE) ? NULL : environ;
+}
+
+const char *siw_setting_variable(const char *name)
+{
+	return environment() ? getenv(name) : NULL;
+}
+
 static void read_environment(void)
 {
-	for (char **e = environ; e && *e; e++)
+	for (char **e = environment(); e && *e; e++)
 		if (strncmp(*e, ENV_PREFIX, strlen(ENV_PREFIX)) == 0)
 			take_variable(*e);
 }

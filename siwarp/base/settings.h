@@ -4,7 +4,8 @@
  * environment a SIWARP_ variable, on the command line an option.
  *
  * A call (siw_setting_set) beats an option (which makes that call) beats the environment
- * beats the default. The environment is read once, at the first use of any setting. A value
+ * beats the default. The environment is read once, at the first use of any setting, and not at all in a program
+ * that is setuid, setgid or has capabilities of its file. A value
  * that is no number or out of bounds, or a SIWARP_ variable that is not in the table, is
  * worth one line on stderr and changes nothing.
  */
@@ -102,6 +103,12 @@ struct siw_settings {
  * by a device's thread, so a field may change under its reader.
  */
 const struct siw_settings *siw_settings(void);
+
+/*
+ * The variable of that name, which need not be a setting. All of C reads the environment here: NULL also where
+ * the kernel says (AT_SECURE) that this program runs with more rights than who started it.
+ */
+const char *siw_setting_variable(const char *name);
 
 /* The package reads these too, so they leave the library. */
 #pragma GCC visibility push(default)

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include <siwarp/cm.h>
-#include <siwarp/siw.h>
+#include <siwarp/siw_ext.h>
 
 #include "bench/bench.h"
 

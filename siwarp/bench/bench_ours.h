@@ -7,7 +7,7 @@
 #define SIW_BENCH_OURS_H
 
 #include <siwarp/cm.h>
-#include <siwarp/siw.h>
+#include <siwarp/siw_ext.h>
 
 #include "bench/bench.h"
 

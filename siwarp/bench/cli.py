@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -25,29 +26,115 @@ app = typer.Typer(
     help="Latency, bandwidth, message rate, registration: beside the raw socket, round by round.",
 )
 
-_QP = typer.Option("ud", "--qp", help="ud, uc, rd or rc.")
-_OP = typer.Option("send", "--op", help="send; rc: write, read, too; uc, bw on rd: write, too.")
-_SIZE = typer.Option(None, "-s", "--size", min=1, help="Octets of a message.")
-_ITERS = typer.Option(
-    None, "-n", "--iters", min=1, help="Messages of one run; without it, a sixth of a second's."
-)
-_DEPTH = typer.Option(
-    None, "-t", "--depth", "--tx-depth", min=1, help="Messages outstanding; of sends, the window."
-)
-_LIST = typer.Option(1, "-l", "--post-list", min=1, max=32, help="Requests posted as one list.")
-_WAIT = typer.Option("poll", "--wait", help="poll, or event: sleep on a completion channel.")
-_API = typer.Option("c", "--api", help="c, or python: then the floor is the same run in C.")
-_ROUNDS = typer.Option(7, "--rounds", min=1, help="How often floor and ours take turns.")
-_MARKERS = typer.Option(
-    False, "--markers", help="RC: ours with MPA's Markers both ways, too, beside without."
-)
-_PERSONA = typer.Option(
-    "auto", "--persona", help="RC: iwarp, roce, or both: ours as iwarp, and as roce beside it."
-)
-_FAULTS = typer.Option(
-    None, "--faults", metavar="PLAN", help="What goes wrong on ours' way; see siwarp wan --help."
-)
-_JSON = typer.Option(False, "--json", help="Print everything, each round too, as JSON.")
+#: The options of measurements, each once: its type, and what typer is to know of it.
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "qp": (str, typer.Option("ud", "--qp", help="ud, uc, rd or rc.")),
+    "op": (
+        str,
+        typer.Option("send", "--op", help="send; rc: write, read, too; uc, bw on rd: write, too."),
+    ),
+    "size": (
+        int | None,
+        typer.Option(None, "-s", "--size", min=1, help="Octets of a message; reg: of the region."),
+    ),
+    "iters": (
+        int | None,
+        typer.Option(
+            None,
+            "-n",
+            "--iters",
+            min=1,
+            help="Messages of one run; without it, a sixth of a second's.",
+        ),
+    ),
+    "depth": (
+        int | None,
+        typer.Option(
+            None,
+            "-t",
+            "--depth",
+            "--tx-depth",
+            min=1,
+            help="Messages outstanding; of sends, the window.",
+        ),
+    ),
+    "post_list": (
+        int,
+        typer.Option(1, "-l", "--post-list", min=1, max=32, help="Requests posted as one list."),
+    ),
+    "wait": (
+        str,
+        typer.Option("poll", "--wait", help="poll, or event: sleep on a completion channel."),
+    ),
+    "api": (
+        str,
+        typer.Option("c", "--api", help="c, or python: then the floor is the same run in C."),
+    ),
+    "rounds": (
+        int,
+        typer.Option(7, "--rounds", min=1, help="How often floor and ours take turns."),
+    ),
+    "markers": (
+        bool,
+        typer.Option(
+            False, "--markers", help="RC: ours with MPA's Markers both ways, too, beside without."
+        ),
+    ),
+    "persona": (
+        str,
+        typer.Option(
+            "auto",
+            "--persona",
+            help="RC: iwarp, roce, or both: ours as iwarp, and as roce beside it.",
+        ),
+    ),
+    "faults": (
+        str | None,
+        typer.Option(
+            None,
+            "--faults",
+            metavar="PLAN",
+            help="What goes wrong on ours' way; see siwarp wan --help.",
+        ),
+    ),
+    "only": (str, typer.Option("", "--only", help="Rows whose name has these words.")),
+    "output": (
+        str,
+        typer.Option("", "-o", "--output", help="Also write everything to this file."),
+    ),
+    "as_json": (
+        bool,
+        typer.Option(False, "--json", help="Print everything, each round too, as JSON."),
+    ),
+}
+
+#: Those of a stream of messages.
+_STREAM = "qp op size iters depth post_list wait api rounds markers persona faults"
+
+Command = Callable[..., None]
+
+
+def _takes(names: str) -> Callable[[Command], Command]:
+    """Give a command these of the options, and --json, behind those that it declares itself."""
+
+    def give(command: Command) -> Command:
+        taken = (*names.split(), "as_json")
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        given = [p for p in own if p.name not in taken and p.kind != p.VAR_KEYWORD]
+        given += [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=_OPTIONS[name][0],
+                default=_OPTIONS[name][1],
+            )
+            for name in taken
+        ]
+        command.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in given}
+        return command
+
+    return give
 
 
 @contextlib.contextmanager
@@ -157,16 +244,17 @@ def _plan(faults: str | None) -> dict[str, str]:
     return {"SIWARP_FAULTS": faults}
 
 
-def _do(as_json: bool, kind: str, **options: Any) -> None:
+def _do(kind: str, *, as_json: bool, faults: str | None = None, **options: Any) -> None:
+    """Measure and print it; the options are those of ``siwarp.bench.run``, by their names there."""
     try:
         with bar(f"bench {kind}") as progress:
-            result = run(kind, progress=progress, **options)
+            result = run(kind, progress=progress, env=_plan(faults), **options)
     except UsageError as e:
         raise typer.BadParameter(str(e)) from None
     except (BenchError, FileNotFoundError) as e:
         typer.echo(f"siwarp bench: {e}", err=True)
         raise typer.Exit(1) from None
-    result["faults"] = options.get("env", {}).get("SIWARP_FAULTS")
+    result["faults"] = faults
     if as_json:
         print(json.dumps(result, indent=2))
     else:
@@ -174,167 +262,65 @@ def _do(as_json: bool, kind: str, **options: Any) -> None:
 
 
 @app.command()
-def lat(
-    qp: str = _QP,
-    op: str = _OP,
-    size: int | None = _SIZE,
-    iters: int | None = _ITERS,
-    wait: str = _WAIT,
-    api: str = _API,
-    depth: int | None = _DEPTH,
-    rounds: int = _ROUNDS,
-    markers: bool = _MARKERS,
-    persona: str = _PERSONA,
-    faults: str | None = _FAULTS,
-    as_json: bool = _JSON,
-) -> None:
+@_takes("qp op size iters wait api depth rounds markers persona faults")
+def lat(**options: Any) -> None:
     """One-way latency, half a round trip; of Read there and back. One message at a time."""
-    if depth not in (None, 1):
+    if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message under way: --depth 1")
-    _do(
-        as_json,
-        "lat",
-        qp=qp,
-        op=op,
-        size=size,
-        iters=iters,
-        wait=wait,
-        api=api,
-        rounds=rounds,
-        markers=markers,
-        persona=persona,
-        env=_plan(faults),
-    )
+    _do("lat", **options)
 
 
 @app.command()
-def bw(
-    qp: str = _QP,
-    op: str = _OP,
-    size: int | None = _SIZE,
-    iters: int | None = _ITERS,
-    depth: int | None = _DEPTH,
-    post_list: int = _LIST,
-    wait: str = _WAIT,
-    api: str = _API,
-    rounds: int = _ROUNDS,
-    markers: bool = _MARKERS,
-    persona: str = _PERSONA,
-    faults: str | None = _FAULTS,
-    as_json: bool = _JSON,
-) -> None:
+@_takes(_STREAM)
+def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    more = {"markers": markers, "persona": persona, "env": _plan(faults)}
-    _stream("bw", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json, **more)
+    _do("bw", **options)
 
 
 @app.command()
-def rate(
-    qp: str = _QP,
-    op: str = _OP,
-    size: int | None = _SIZE,
-    iters: int | None = _ITERS,
-    depth: int | None = _DEPTH,
-    post_list: int = _LIST,
-    wait: str = _WAIT,
-    api: str = _API,
-    rounds: int = _ROUNDS,
-    markers: bool = _MARKERS,
-    persona: str = _PERSONA,
-    faults: str | None = _FAULTS,
-    as_json: bool = _JSON,
-) -> None:
+@_takes(_STREAM)
+def rate(**options: Any) -> None:
     """Messages a second."""
-    more = {"markers": markers, "persona": persona, "env": _plan(faults)}
-    _stream("rate", qp, op, size, iters, depth, post_list, wait, api, rounds, as_json, **more)
-
-
-def _stream(
-    kind: str,
-    qp: str,
-    op: str,
-    size: int | None,
-    iters: int | None,
-    depth: int | None,
-    post_list: int,
-    wait: str,
-    api: str,
-    rounds: int,
-    as_json: bool,
-    **more: Any,
-) -> None:
-    _do(
-        as_json,
-        kind,
-        qp=qp,
-        op=op,
-        size=size,
-        iters=iters,
-        depth=depth,
-        post_list=post_list,
-        wait=wait,
-        api=api,
-        rounds=rounds,
-        **more,
-    )
+    _do("rate", **options)
 
 
 @app.command()
-def reg(
-    size: int | None = typer.Option(None, "-s", "--size", min=1, help="Octets of the region."),
-    iters: int | None = _ITERS,
-    api: str = _API,
-    rounds: int = _ROUNDS,
-    as_json: bool = _JSON,
-) -> None:
+@_takes("size iters api rounds")
+def reg(**options: Any) -> None:
     """Register and deregister memory, 1 GiB by default, the probe of its pages included."""
-    _do(as_json, "reg", size=size, iters=iters, api=api, rounds=rounds)
+    _do("reg", **options)
 
 
 @app.command()
-def done(
-    size: int | None = _SIZE,
-    iters: int | None = _ITERS,
-    wait: str = _WAIT,
-    rounds: int = _ROUNDS,
-    persona: str = _PERSONA,
-    as_json: bool = _JSON,
-) -> None:
+@_takes("size iters wait rounds persona")
+def done(**options: Any) -> None:
     """From posting an RDMA Write to its completion here: roce awaits the peer, iwarp does not."""
-    _do(as_json, "done", size=size, iters=iters, wait=wait, rounds=rounds, persona=persona)
+    _do("done", **options)
 
 
 @app.command()
-def fair(
-    qp: str = _QP,
-    size: int | None = _SIZE,
-    iters: int | None = _ITERS,
-    depth: int | None = _DEPTH,
-    rounds: int = _ROUNDS,
-    as_json: bool = _JSON,
-) -> None:
+@_takes("qp size iters depth rounds")
+def fair(**options: Any) -> None:
     """Round trips on 200 quiet QPs while one more floods; the size is that of the flood."""
-    _do(as_json, "fair", qp=qp, size=size, iters=iters, depth=depth, rounds=rounds)
+    _do("fair", **options)
 
 
 @app.command()
-def crowd(
-    size: int | None = _SIZE,
-    iters: int | None = _ITERS,
-    rounds: int = _ROUNDS,
-    as_json: bool = _JSON,
-) -> None:
+@_takes("size iters rounds")
+def crowd(**options: Any) -> None:
     """One-way latency of UD beside 1,000 idle QPs."""
-    _do(as_json, "crowd", size=size, iters=iters, rounds=rounds)
+    _do("crowd", **options)
 
 
 @app.command("memory")
+@_takes("")
 def of_peers(
     qp: str = typer.Option(",".join(memory.QPS), "--qp", help="Kinds of queue pairs, with commas."),
     peers: str = typer.Option(
         ",".join(map(str, memory.PEERS)), "--peers", help="Numbers of peers, with commas."
     ),
-    as_json: bool = _JSON,
+    *,
+    as_json: bool,
 ) -> None:
     """Memory of a process, and the kernel's for its sockets, by the number of its peers."""
     qps = tuple(qp.split(","))
@@ -373,6 +359,7 @@ def _show_memory(found: dict[str, Any]) -> None:
 
 
 @app.command("wan")
+@_takes("")
 def over_wan(
     flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
     seconds: float = typer.Option(60.0, "--seconds", min=1, max=600, help="How long they run."),
@@ -382,7 +369,8 @@ def over_wan(
     congestion: str = typer.Option(
         "", "--tcp", metavar="NAME", help="TCP's congestion control; else the kernel's choice."
     ),
-    as_json: bool = _JSON,
+    *,
+    as_json: bool,
 ) -> None:
     """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it."""
     from siwarp.bench.plan_option import check_plan_of_line
@@ -421,13 +409,8 @@ def _spark(steps: list[int]) -> str:
 
 
 @app.command("personas")
-def both_personas(
-    rounds: int = _ROUNDS,
-    iters: int | None = _ITERS,
-    only: str = typer.Option("", "--only", help="Rows whose name has these words."),
-    output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of the table."),
-) -> None:
+@_takes("rounds iters only output")
+def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_json: bool) -> None:
     """Latency and bandwidth of RC with both personas; exit status 1 if a row failed."""
     rows = [row for row in personas.ROWS if only.lower() in row.name.lower()]
     if not rows:
@@ -443,12 +426,8 @@ def both_personas(
 
 
 @app.command()
-def table(
-    rounds: int = _ROUNDS,
-    only: str = typer.Option("", "--only", help="Rows whose name has these words."),
-    output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of the table."),
-) -> None:
+@_takes("rounds only output")
+def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """All figures that siwarp promises, with what each must be; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:

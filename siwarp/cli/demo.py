@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -71,7 +72,9 @@ def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
         for i, at in enumerate(pieces)
     ]
     began = time.perf_counter()
-    with show.bar(text, mr.length) as step:
+    # Cut short, requests on their way would still use the memory: they end first, with the QP.
+    with contextlib.ExitStack() as cut_short, show.bar(text, mr.length) as step:
+        cut_short.callback(conn.close)
         posted = done = 0
         while done < len(requests):
             room = _DEPTH - (posted - done)
@@ -85,6 +88,7 @@ def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
                 wc.check()
             done += len(wcs)
             step(len(wcs) * _CHUNK)
+        cut_short.pop_all()
     return time.perf_counter() - began
 
 

@@ -162,6 +162,13 @@ def dissect(
     errors: bool = typer.Option(False, "--errors", help="Only messages with something wrong."),
     summary: bool = typer.Option(False, "--summary", help="The streams instead of the messages."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    max_messages: int = typer.Option(
+        100_000, min=0, help="Read no file with more; frames: five times as many. 0: any."
+    ),
+    max_unpacked: int = typer.Option(
+        256, min=0, metavar="MIB", help="What a compressed file may unpack to. 0: anything."
+    ),
+    max_seconds: float = typer.Option(120, min=0, help="What reading may take. 0: any time."),
     lua_path: bool = typer.Option(
         False,
         "--lua-path",
@@ -174,10 +181,10 @@ def dissect(
     if importlib.util.find_spec("scapy") is None or importlib.util.find_spec("crc32c") is None:
         typer.echo("siwarp: dissecting needs scapy: pip install 'siwarp[inspect]'", err=True)
         raise typer.Exit(1)
-    from siwarp.inspect import examine
+    from siwarp.inspect import Limits, examine
 
     try:
-        found = examine(file)
+        found = examine(file, Limits(max_messages, max_unpacked << 20, max_seconds))
     except ValueError as e:
         typer.echo(f"siwarp: {_plain(str(e))}", err=True)
         raise typer.Exit(1) from None

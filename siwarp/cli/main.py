@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -105,8 +105,35 @@ def take_settings(arguments: list[str]) -> list[str]:
     return rest
 
 
+def _flushed(stream: TextIO) -> bool:
+    """Return whether whoever reads what we wrote there took it all.
+
+    What they did not take is thrown away; the interpreter would try again at exit and complain.
+    """
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        stream.flush()
+        return False
+    return True
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Run the command and return its exit status: 141 where nobody reads its output to the end."""
+    output, complaints = sys.stdout, sys.stderr
+    try:
+        status = _run(arguments)
+    except SystemExit as e:
+        # typer puts something else in place of the output that a broken pipe was.
+        broken = sys.stdout is not output
+        if _flushed(output) and _flushed(complaints) and not broken:
+            raise
+        raise SystemExit(141) from e
+    return status if _flushed(output) and _flushed(complaints) else 141
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         rest = take_settings(sys.argv[1:] if arguments is None else arguments)
         wanted = next((word for word in rest if not word.startswith("-")), None)
@@ -118,8 +145,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Who read our output has enough; Python must not complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as e:  # siwarp.Error among them: its message says what to do
         where = f"{e.filename}: " if e.filename is not None and e.strerror else ""

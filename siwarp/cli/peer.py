@@ -9,16 +9,17 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import siwarp
+from siwarp.base.closing import Closing
 
-__all__ = ["Peer", "until_starter_is_gone"]
+__all__ = ["Peer", "when_starter_is_gone"]
 
 
-class Peer:
+class Peer(Closing):
     """A Python module of the package in a process of its own.
 
     It prints JSON values, one a line; ``say`` and ``hear`` talk with it. It ends when its standard
@@ -31,6 +32,8 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # Ctrl-C at the terminal is for the starter alone, which ends this process then.
+            start_new_session=True,
             # -m looks in the current folder first: there must be this very package.
             cwd=Path(siwarp.__file__).parent.parent,
         )
@@ -70,21 +73,14 @@ class Peer:
         self._process.stdout.close()
         return self._process.returncode
 
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
+        if isinstance(raised[1], KeyboardInterrupt):
+            self._process.terminate()  # it may be waiting for what does not come now
         self.close()
 
 
-def until_starter_is_gone() -> threading.Event:
-    """Return an event that is set when standard input ends."""
-    gone = threading.Event()
+def when_starter_is_gone(call: Callable[[], None]) -> None:
+    """Have ``call`` called, in a thread, when standard input ends."""
 
     def watch() -> None:
         try:
@@ -92,7 +88,6 @@ def until_starter_is_gone() -> threading.Event:
             while os.read(sys.stdin.fileno(), 4096):
                 pass
         finally:
-            gone.set()
+            call()
 
     threading.Thread(target=watch, name="siwarp-stdin", daemon=True).start()
-    return gone

@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from siwarp.cli import show
-from siwarp.cli.peer import Peer, until_starter_is_gone
+from siwarp.cli.peer import Peer, when_starter_is_gone
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, numeric, pattern
 
 if TYPE_CHECKING:
-    from siwarp.cli.ping_doubt import Doubt
+    from siwarp.cli.ping_probe import PortProbe
     from siwarp.verbs import AH, CQ, MR, PD, QP, RemoteBuffer, SendWR, WCOpcode
 
 #: The default port, as of perftest.
@@ -182,7 +181,7 @@ class _DatagramPinger(_OneSided):
     def __init__(
         self, dest: tuple[str, int], kind: str, op: str, size: int, device: str | None
     ) -> None:
-        from siwarp.cli.ping_doubt import Doubt
+        from siwarp.cli.ping_probe import PortProbe
         from siwarp.verbs import (
             AH,
             CQ,
@@ -232,8 +231,8 @@ class _DatagramPinger(_OneSided):
         self._qp = qp
         self._cq = cq
         #: Whether anybody is there; none once something came.
-        self._doubt: Doubt | None = Doubt(dest, kind)
-        self._parts.callback(self._doubt.close)
+        self._probe: PortProbe | None = PortProbe(dest, kind)
+        self._parts.callback(self._probe.close)
         self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
         self._sent = WCOpcode.SEND
         self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
@@ -256,10 +255,10 @@ class _DatagramPinger(_OneSided):
         self._qp.post_send(SendWR(sg=[mr.sge(0, len(asked))], ah=ah))
         deadline = _deadline(self._kind)
         while not _over(deadline):
-            if self._doubt is not None:
-                self._doubt.look()
+            if self._probe is not None:
+                self._probe.look()
             for wc in self._cq.poll():
-                wc.check() if self._doubt is None else self._doubt.check(wc)
+                wc.check() if self._probe is None else self._probe.check(wc)
                 if wc.opcode == self._sent:
                     continue
                 try:
@@ -281,20 +280,20 @@ class _DatagramPinger(_OneSided):
         deadline = _deadline(self._kind)
         while True:
             for wc in poll():
-                wc.check() if self._doubt is None else self._doubt.check(wc)
+                wc.check() if self._probe is None else self._probe.check(wc)
                 if wc.opcode == self._sent:
                     continue
                 at = (wc.wr_id + 1) * size
                 got = bytes(view[at : at + wc.byte_len])
-                self._doubt = None
+                self._probe = None
                 self._qp.post_recv(self._recvs[wc.wr_id])
                 if got == want:
                     return True
                 if len(got) != size or got[1 : 1 + len(tag)] == tag:
                     return False
                 # else it answers an earlier ping, which counts as lost
-            if self._doubt is not None:
-                self._doubt.look()
+            if self._probe is not None:
+                self._probe.look()
             if _over(deadline):
                 return None
 
@@ -460,11 +459,14 @@ def _report(result: Result, own: bool) -> None:
 def _serve(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
+    from siwarp.cli.ping_loop import Stop
     from siwarp.cli.ping_server import DatagramServer, RCServer
     from siwarp.cli.ping_uc import UCServer
     from siwarp.verbs import Context, QPType
 
-    stop = until_starter_is_gone() if until_eof else threading.Event()
+    stop = Stop()
+    if until_eof:
+        when_starter_is_gone(stop.set)
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         stop.set()

@@ -4,28 +4,69 @@
 from __future__ import annotations
 
 import os
-import threading
+import select
 import time
 from collections.abc import Callable
 
 from siwarp.verbs import CQ, WC
 
-__all__ = ["BUSY", "NAP", "serve"]
+__all__ = ["BUSY", "Sleeper", "Stop", "serve"]
 
 #: Seconds that a server polls after the last message before it sleeps.
 BUSY = 0.002
-#: Seconds of one sleep: how late a server notices that it shall stop.
-NAP = 0.2
 
 
-def serve(cq: CQ, handle: Callable[[list[WC]], None], stop: threading.Event) -> None:
+class Stop:
+    """Whether a server shall stop; a signal handler or another thread says so by ``set``."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._set = False
+
+    def is_set(self) -> bool:
+        """Whether ``set`` was called."""
+        return self._set
+
+    def set(self) -> None:
+        """Say so; whoever sleeps on the descriptor wakes."""
+        self._set = True
+        os.eventfd_write(self._fd, 1)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable from then on."""
+        return self._fd
+
+
+class Sleeper:
+    """Sleeps until something completes, something else is readable, or the server shall stop."""
+
+    def __init__(self, cq: CQ, stop: Stop, *others: int) -> None:
+        assert cq.channel is not None
+        self._cq, self._channel = cq, cq.channel
+        self._poll = select.poll()
+        for fd in (self._channel.fileno(), stop.fileno(), *others):
+            self._poll.register(fd, select.POLLIN)
+
+    def sleep(self) -> list[WC]:
+        """Sleep, without a limit, and return what completed, if anything did."""
+        self._cq.req_notify()
+        if wcs := self._cq.poll(16):
+            return wcs
+        self._poll.poll()
+        while (cq := self._channel.get_cq_event(0)) is not None:
+            cq.ack_events(1)
+        return self._cq.poll(16)
+
+
+def serve(cq: CQ, handle: Callable[[list[WC]], None], stop: Stop) -> None:
     """Hand over what completes until ``stop`` is set. The queue has a completion channel."""
+    sleeper = Sleeper(cq, stop)
     active = time.monotonic()
     while not stop.is_set():
         wcs = cq.poll(16)
         if not wcs:
             if time.monotonic() - active > BUSY:
-                wcs = cq.wait(NAP, 16)
+                wcs = sleeper.sleep()
             else:
                 os.sched_yield()
         if wcs:

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from siwarp.cli.ping_loop import BUSY, NAP, serve
+from siwarp.cli.ping_loop import BUSY, Sleeper, Stop, serve
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -112,7 +110,7 @@ class DatagramServer:
         self._qp.to_rts()
         self._qp.post_recv(self._recvs)
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: Stop) -> None:
         """Serve until ``stop`` is set."""
         serve(self._cq, self._serve, stop)
 
@@ -262,8 +260,7 @@ class RCServer:
         self._clients: dict[CMID, _Client] = {}
         try:
             self.pd = part(PD(context))
-            self._completions = part(CompChannel(context))
-            self.cq = part(CQ(context, 16 * self.CLIENTS, channel=self._completions))
+            self.cq = part(CQ(context, 16 * self.CLIENTS, channel=part(CompChannel(context))))
             self._events = part(CMEventChannel(context))
             self._listener = part(CMID(self._events))
             self._listener.listen(address)
@@ -271,12 +268,10 @@ class RCServer:
         except BaseException:
             self._parts.close()
             raise
-        self._poll = select.poll()
-        self._poll.register(self._completions.fileno(), select.POLLIN)
-        self._poll.register(self._events.fileno(), select.POLLIN)
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: Stop) -> None:
         """Serve until ``stop`` is set."""
+        sleeper = Sleeper(self.cq, stop, self._events.fileno())
         active = time.monotonic()
         turn = 0
         while not stop.is_set():
@@ -284,7 +279,7 @@ class RCServer:
             wcs = self.cq.poll(16)
             if not wcs:
                 if time.monotonic() - active > BUSY:
-                    wcs = self._sleep()
+                    wcs = sleeper.sleep()
                     turn = 0
                 else:
                     os.sched_yield()
@@ -295,15 +290,6 @@ class RCServer:
                 for event in self._pending():
                     active = time.monotonic()
                     self._happened(event)
-
-    def _sleep(self) -> list[WC]:
-        self.cq.req_notify()
-        if wcs := self.cq.poll(16):
-            return wcs
-        self._poll.poll(NAP * 1000)
-        while (cq := self._completions.get_cq_event(0)) is not None:
-            cq.ack_events(1)
-        return self.cq.poll(16)
 
     def _pending(self) -> Iterator[CMEvent]:
         for _ in range(64):

@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import threading
 import time
 
 import typer
 
-from siwarp.cli.ping_doubt import Doubt
-from siwarp.cli.ping_loop import serve
+from siwarp.cli.ping_loop import Stop, serve
+from siwarp.cli.ping_probe import PortProbe
 from siwarp.cli.ping_wire import OPS, number, pattern
 from siwarp.verbs import (
     AH,
@@ -172,7 +171,7 @@ class UCPinger:
             )
             qp = part(QP(pd, init))
             qp.to_rts()
-            doubt = Doubt(dest, "uc")
+            doubt = PortProbe(dest, "uc")
             stack.callback(doubt.close)
             for _ in range(TRIES):
                 doubt.look()
@@ -275,7 +274,7 @@ class UCServer:
         sg = [self._mr.sge(slot * _ASK.size, _ASK.size)]
         self._qp.post_recv(RecvWR(_MEET_ID | slot, sg=sg))
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: Stop) -> None:
         """Serve until ``stop`` is set."""
         serve(self._cq, self._serve, stop)
 

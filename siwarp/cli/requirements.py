@@ -5,8 +5,9 @@ A requirement is a list item that starts with its id and its level::
 
     - **DGRAM-UD-1** (MUST) A message is one datagram.
 
-and goes on to the next item or empty line. The table between the two marks below says which
-tests show it; ``spec/check.py --write`` writes that table.
+and goes on to the next item or empty line. One that must hold in several cases numbers them in its
+text, ``(a)``, ``(b)`` and so on; tests then cite each, by the id with ``#a`` behind it. The table
+between the two marks below says which tests show it; ``spec/check.py --write`` writes that table.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ class Requirement:
     text: str
     tests: tuple[str, ...]
 
+    @property
+    def items(self) -> int:
+        """How many cases the text lists: it has (a), (b), ... in this order. 0 if it lists none."""
+        count = 0
+        for letter in re.findall(r"\(([a-z])\)", self.text):
+            count += letter == chr(ord("a") + count)
+        return count if count > 1 else 0
+
 
 def text() -> str:
     """The specification as it came with the package, or as it is in the source tree."""
@@ -54,7 +63,11 @@ def parse(markdown: str) -> list[Requirement]:
     tests = {row[1]: row[2] for row in map(_ROW.fullmatch, table.splitlines()) if row}
     return [
         Requirement(
-            name, level, section, words, tuple(re.findall(r"`([^`]+)`", tests.get(name, "")))
+            name,
+            level,
+            section,
+            words,
+            tuple(re.findall(r"`([^`]+)`", tests.get(name, ""))),
         )
         for name, level, section, words in _items(body)
     ]

@@ -11,9 +11,12 @@
 
 #include <siwarp/cm.h>
 
+#include "base/addr.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/reason.h"
 #include "base/settings.h"
+#include "qp/qp.h"
 #include "verbs/verbs.h"
 
 #define NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
@@ -22,7 +25,7 @@
 
 struct siw_cm_channel {
 	struct siw_context *context;
-	struct siw_verbs_evq *evq;
+	struct siw_qp_evq *evq;
 	/* An id does not go away between the taking of its event and the telling. */
 	siw_lock_t lock;
 	_Atomic uint32_t n_ids;
@@ -31,7 +34,7 @@ struct siw_cm_channel {
 struct siw_cm_id {
 	struct siw_cm_channel *channel;
 	void *user;
-	struct siw_verbs_conn *conn;
+	struct siw_qp_conn *conn;
 	struct siw_qp *qp;
 	bool passive, listening;
 	struct siw_mpa_params request; /* active: what was asked; passive: what the peer asked */
@@ -41,13 +44,19 @@ struct siw_cm_id {
 
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 {
-	struct siw_cm_channel *ch = context ? calloc(1, sizeof(*ch)) : NULL;
-	int err = ch ? siw_verbs_evq_open(context, &ch->evq) : context ? -ENOMEM : -EINVAL;
+	struct siw_cm_channel *ch;
+	int err;
 
+	siw_reason_begin();
+	if (!context)
+		return siw_refused_null(siw_refuse_null("context"));
+	if (siw_verbs_stale(context))
+		return siw_refused_null(-ESTALE);
+	ch = calloc(1, sizeof(*ch));
+	err = ch ? siw_qp_evq_open(context, &ch->evq) : -ENOMEM;
 	if (err) {
 		free(ch);
-		errno = -err;
-		return NULL;
+		return siw_refused_null(err);
 	}
 	siw_lock_init(&ch->lock);
 	ch->context = context;
@@ -56,13 +65,14 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 
 int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 {
+	siw_reason_begin();
 	if (!ch)
-		return -EINVAL;
+		return siw_refuse_null("channel");
 	if (siw_verbs_stale(ch->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (atomic_load(&ch->n_ids))
-		return -EBUSY;
-	siw_verbs_evq_close(ch->evq);
+		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
+	siw_qp_evq_close(ch->evq);
 	siw_lock_destroy(&ch->lock);
 	free(ch);
 	return 0;
@@ -70,30 +80,26 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 
 int siw_cm_channel_fd(struct siw_cm_channel *ch)
 {
+	siw_reason_begin();
 	if (!ch)
-		return -EINVAL;
+		return siw_refuse_null("channel");
 	if (siw_verbs_stale(ch->context))
-		return -ESTALE;
-	return siw_verbs_evq_fd(ch->evq);
+		return siw_refuse(STALE);
+	return siw_qp_evq_fd(ch->evq);
 }
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 {
 	struct siw_cm_id *id;
 
-	if (!ch) {
-		errno = EINVAL;
-		return NULL;
-	}
-	if (siw_verbs_stale(ch->context)) {
-		errno = ESTALE;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!ch)
+		return siw_refused_null(siw_refuse_null("channel"));
+	if (siw_verbs_stale(ch->context))
+		return siw_refused_null(-ESTALE);
 	id = calloc(1, sizeof(*id));
-	if (!id) {
-		errno = ENOMEM;
-		return NULL;
-	}
+	if (!id)
+		return siw_refused_null(-ENOMEM);
 	id->channel = ch;
 	id->user = context;
 	atomic_fetch_add(&ch->n_ids, 1);
@@ -104,16 +110,17 @@ int siw_cm_destroy_id(struct siw_cm_id *id)
 {
 	struct siw_cm_channel *ch;
 
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	ch = id->channel;
 	if (siw_verbs_stale(ch->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	siw_lock(&ch->lock);
 	if (id->conn)
-		siw_verbs_conn_destroy(id->conn);
+		siw_qp_conn_destroy(id->conn);
 	if (id->qp)
-		siw_verbs_qp_drop(id->qp);
+		siw_qp_unref(id->qp);
 	free(id);
 	siw_unlock(&ch->lock);
 	atomic_fetch_sub(&ch->n_ids, 1);
@@ -129,12 +136,16 @@ void siw_cm_set_context(struct siw_cm_id *id, void *context)
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr l, p;
-	int err = id ? siw_verbs_stale(id->channel->context) : -EINVAL;
+	int err;
 
-	if (!err)
-		err = id->conn ? siw_verbs_conn_addrs(id->conn, &l, &p) : -ENOTCONN;
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (siw_verbs_stale(id->channel->context))
+		return siw_refuse(STALE);
+	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : siw_refuse(NOT_CONNECTED);
 	if (err)
-		return err;
+		return siw_refused(err);
 	if (local)
 		*local = l;
 	if (peer)
@@ -142,24 +153,36 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 	return 0;
 }
 
+static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
+{
+	if (id->qp)
+		return siw_refuse(CM_HAS_QP);
+	if (id->listening)
+		return siw_refuse(CM_LISTENS);
+	if (siw_qp_type(qp) != SIW_QPT_RC)
+		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
+	return siw_qp_context(qp) == id->channel->context ? 0 : siw_refuse(CM_QP_CONTEXT);
+}
+
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 	int err;
 
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!qp)
-		return -EINVAL;
-	if (id->qp || id->listening || siw_verbs_qp_type(qp) != SIW_QPT_RC ||
-	    siw_verbs_qp_context(qp) != id->channel->context)
-		return -EINVAL;
-	err = siw_modify_qp(qp, &attr, SIW_QP_STATE);
+		return siw_refuse_null("qp");
+	err = check_bind(id, qp);
 	if (err)
 		return err;
-	siw_verbs_qp_hold(qp);
+	err = siw_modify_qp(qp, &attr, SIW_QP_STATE);
+	if (err)
+		return siw_refused(err);
+	siw_qp_ref(qp);
 	id->qp = qp;
 	return 0;
 }
@@ -168,34 +191,42 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 {
 	int err;
 
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!addr)
-		return -EINVAL;
+		return siw_refuse_null("addr");
 	if (id->conn || id->qp)
-		return -EINVAL;
-	err = siw_verbs_listen(id->channel->evq, addr, backlog, id, &id->conn);
+		return siw_refuse(CM_USED);
+	if (!siw_addr_len(addr))
+		return siw_refuse(ADDRESS_FAMILY, addr->family);
+	err = siw_qp_listen(id->channel->evq, addr, backlog, id, &id->conn);
 	id->listening = !err;
-	return err;
+	return siw_refused(err);
 }
 
 /* ---- what the user asks, as parameters ------------------------------------------------------- */
 
 /* A depth asked for: 0 the device's limit, -1 none. */
-static int depth(int asked, uint32_t limit, uint16_t *out)
+static int depth(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
-		return -EINVAL;
+		return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, (uint64_t)-1,
+				  limit);
 	*out = asked < 0 ? 0 : asked ? (uint16_t)asked : (uint16_t)limit;
 	return 0;
 }
 
 static int copy_pdata(struct siw_mpa_params *p, const void *data, uint32_t len)
 {
-	if (len > (p->rev == 2 ? MAX_PDATA_REV2 : MAX_PDATA_REV1) || (len && !data))
-		return -EINVAL;
+	uint32_t most = p->rev == 2 ? MAX_PDATA_REV2 : MAX_PDATA_REV1;
+
+	if (len > most)
+		return siw_refuse(CM_PRIVATE_DATA, len, most, p->rev);
+	if (len && !data)
+		return siw_refuse_null("private_data");
 	p->pdata_len = (uint16_t)len;
 	if (len)
 		memcpy(p->pdata, data, len);
@@ -214,32 +245,46 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	int qp_ord, qp_ird;
 
 	siw_query_device(id->channel->context, &dev);
-	siw_verbs_qp_depths(id->qp, &qp_ord, &qp_ird);
+	siw_qp_depths(id->qp, &qp_ord, &qp_ird);
 	if (qp_ord >= 0)
 		dev.max_qp_init_rd_atom = (uint32_t)qp_ord;
 	if (qp_ird >= 0)
 		dev.max_qp_rd_atom = (uint32_t)qp_ird;
-	if (depth(param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
-	    depth(param->responder_resources, dev.max_qp_rd_atom, ird))
+	if (depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
+	    depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp_ord > 0;
 	/* One Read each way tells whether the peer has what was sent. */
-	if (siw_verbs_qp_roce(id->qp)) {
+	if (siw_qp_roce(id->qp)) {
 		*ord = *ord ? *ord : 1;
 		*ird = *ird ? *ird : 1;
 	}
 	return 0;
 }
 
+static int check_request(const struct siw_cm_param *param)
+{
+	const int kinds = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE | SIW_CM_RTR_READ;
+
+	if (param->rev < 0 || param->rev > 2)
+		return siw_refuse(RANGE, siw_reason_text("rev"), (uint64_t)param->rev, 0, 2);
+	if (param->rev == 1 && param->peer_to_peer)
+		return siw_refuse(CM_RTR_REVISION, 1);
+	if (param->peer_to_peer & ~kinds)
+		return siw_refuse(CM_RTR, (uint64_t)param->peer_to_peer);
+	return 0;
+}
+
 static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 		      struct siw_mpa_params *p)
 {
+	int err;
+
 	memset(p, 0, sizeof(*p));
 	p->rev = param->rev ? (uint8_t)param->rev : 2;
-	if (param->rev < 0 || param->rev > 2 || (p->rev != 2 && param->peer_to_peer))
-		return -EINVAL;
-	if (param->peer_to_peer & ~(SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE | SIW_CM_RTR_READ))
-		return -EINVAL;
+	err = check_request(param);
+	if (err)
+		return err;
 	p->crc = !param->no_crc && siw_settings()->crc;
 	p->markers = wants_markers(param);
 	p->enhanced = p->rev == 2;
@@ -256,21 +301,26 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	static const struct siw_cm_param defaults;
 	int err;
 
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!dest)
-		return -EINVAL;
-	if (id->conn || !id->qp)
-		return -EINVAL;
+		return siw_refuse_null("dest");
+	if (id->conn)
+		return siw_refuse(CM_USED);
+	if (!id->qp)
+		return siw_refuse(CM_NO_QP);
+	if (!siw_addr_len(dest))
+		return siw_refuse(ADDRESS_FAMILY, dest->family);
 	if (!param)
 		param = &defaults;
 	err = request_of(id, param, &id->request);
 	if (err)
 		return err;
-	return siw_verbs_connect(id->channel->evq, dest, source, &id->request, param->timeout_ms,
-				 id, &id->conn);
+	return siw_refused(siw_qp_connect(id->channel->evq, dest, source, &id->request,
+					  param->timeout_ms, id, &id->conn));
 }
 
 /* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
@@ -285,15 +335,26 @@ static uint16_t at_most(uint16_t own, uint16_t peer)
 }
 
 /*
- * The responder takes the first it can of the kinds offered; siw's own order is Write, then Read.
+ * RFC6581-9.2-05: the Reply names all kinds offered that can open the connection, and the initiator
+ * chooses. A Read needs a place among those that the peer may have outstanding.
  */
+static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
+{
+	uint8_t rtr = ird ? offered : offered & ~SIW_MPA_RTR_READ;
+
+	if (rtr)
+		return rtr;
+	/* RFC6581-9.2-08: a Reply names one all the same where the Request offers none. */
+	return offered ? offered : SIW_MPA_RTR_WRITE;
+}
+
+/* Which of the kinds offered an initiator of ours sends: Write, then Read, as Linux's siw. */
 static uint8_t choose_rtr(uint8_t offered)
 {
 	if (offered & SIW_MPA_RTR_WRITE)
 		return SIW_MPA_RTR_WRITE;
 	if (offered & SIW_MPA_RTR_READ)
 		return SIW_MPA_RTR_READ;
-	/* RFC6581-9.2-08: a Reply names one all the same where the Request offers none. */
 	return offered & SIW_MPA_RTR_FPDU ? SIW_MPA_RTR_FPDU : SIW_MPA_RTR_WRITE;
 }
 
@@ -312,48 +373,56 @@ static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	if (req->enhanced) {
 		id->ord = at_most(id->ord, req->ird);
 		p->p2p = req->p2p;
-		p->rtr = req->p2p ? choose_rtr(req->rtr) : 0;
+		p->rtr = req->p2p ? reply_rtr(req->rtr, id->ird) : 0;
 	}
 	p->ird = id->ird;
 	p->ord = id->ord;
 	return copy_pdata(p, param->private_data, param->private_data_len);
 }
 
-static bool in_init(struct siw_qp *qp)
+static int check_accept(struct siw_cm_id *id)
 {
-	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;
+	int err;
 
-	return siw_query_qp(qp, &attr, &init) == 0 && attr.qp_state == SIW_QPS_INIT;
+	if (!id->passive || !id->conn)
+		return siw_refuse(CM_NO_REQUEST);
+	if (!id->qp)
+		return siw_refuse(CM_NO_QP);
+	err = siw_query_qp(id->qp, &attr, NULL);
+	if (err)
+		return err;
+	return attr.qp_state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)attr.qp_state);
 }
 
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 {
 	static const struct siw_cm_param defaults;
-	struct siw_verbs_attach at = { 0 };
+	struct siw_qp_attach at = { 0 };
 	struct siw_mpa_params reply;
 	int err;
 
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	/* A Reply that says yes cannot be taken back: look at the QP before. */
-	if (!id->passive || !id->conn || !id->qp || !in_init(id->qp))
-		return -EINVAL;
-	err = reply_of(id, param ? param : &defaults, &reply);
+	err = check_accept(id);
 	if (!err)
-		err = siw_verbs_reply(id->conn, &reply);
+		err = reply_of(id, param ? param : &defaults, &reply);
+	if (!err)
+		err = siw_qp_reply(id->conn, &reply);
 	if (err)
-		return err;
+		return siw_refused(err);
 	at.ird = id->ird;
 	at.ord = id->ord;
 	at.rtr = reply.rtr;
-	at.ord_told = reply.enhanced || id->ord_asked;
-	err = siw_verbs_attach(id->conn, id->qp, &at);
+	at.ord_known = reply.enhanced || id->ord_asked;
+	err = siw_qp_attach(id->conn, id->qp, &at);
 	if (err)
-		siw_verbs_refuse(id->conn, &LOCAL_ERROR);
-	return err;
+		siw_qp_refuse(id->conn, &LOCAL_ERROR);
+	return siw_refused(err);
 }
 
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len)
@@ -361,28 +430,31 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 	struct siw_mpa_params p = { .rejected = 1 };
 	int err;
 
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!id->passive || !id->conn)
-		return -EINVAL;
+		return siw_refuse(CM_NO_REQUEST);
 	p.rev = id->request.rev;
 	p.crc = id->request.crc;
 	p.enhanced = id->request.enhanced;
 	p.p2p = id->request.p2p;
-	p.rtr = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
 	err = copy_pdata(&p, private_data, private_data_len);
-	return err ? err : siw_verbs_reply(id->conn, &p);
+	return siw_refused(err ? err : siw_qp_reply(id->conn, &p));
 }
 
 int siw_cm_disconnect(struct siw_cm_id *id)
 {
+	siw_reason_begin();
 	if (!id)
-		return -EINVAL;
+		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
-		return -ESTALE;
-	return id->conn && !id->listening ? siw_verbs_disconnect(id->conn) : -ENOTCONN;
+		return siw_refuse(STALE);
+	if (!id->conn || id->listening)
+		return siw_refuse(NOT_CONNECTED);
+	return siw_refused(siw_qp_disconnect(id->conn));
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -401,20 +473,20 @@ static void tell_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
 }
 
 /* The new id is the user's from here on. */
-static int on_request(struct siw_cm_channel *ch, const struct siw_verbs_conn_event *e,
+static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		      struct siw_cm_event *ev)
 {
-	struct siw_cm_id *listener = e->cookie;
+	struct siw_cm_id *listener = e->user_data;
 	struct siw_cm_id *id = siw_cm_create_id(ch, listener->user);
 
 	if (!id) {
-		siw_verbs_conn_destroy(e->conn);
+		siw_qp_conn_destroy(e->conn);
 		return -ENOMEM;
 	}
 	id->conn = e->conn;
 	id->passive = true;
 	id->request = e->params;
-	siw_verbs_conn_cookie(e->conn, id);
+	siw_qp_conn_user_data(e->conn, id);
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
@@ -444,10 +516,10 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 	return 0;
 }
 
-static void on_reply(struct siw_cm_id *id, const struct siw_verbs_conn_event *e,
+static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
 		     struct siw_cm_event *ev)
 {
-	struct siw_verbs_attach at = { .initiator = true };
+	struct siw_qp_attach at = { .initiator = true };
 	struct siw_wire_err why = LOCAL_ERROR;
 	int err = 0;
 
@@ -462,11 +534,11 @@ static void on_reply(struct siw_cm_id *id, const struct siw_verbs_conn_event *e,
 	}
 	at.ird = id->ird;
 	at.ord = id->ord;
-	at.ord_told = e->params.enhanced || id->ord_asked;
+	at.ord_known = e->params.enhanced || id->ord_asked;
 	if (!err)
-		err = siw_verbs_attach(id->conn, id->qp, &at);
+		err = siw_qp_attach(id->conn, id->qp, &at);
 	if (err) {
-		siw_verbs_refuse(id->conn, &why);
+		siw_qp_refuse(id->conn, &why);
 		ev->event = SIW_CM_CONNECT_ERROR;
 		ev->status = err;
 		tell_error(ev, &why);
@@ -489,7 +561,7 @@ static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 		ev->markers = id->request.markers;
 		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
 	}
-	ev->crc = siw_verbs_conn_crc(id->conn);
+	ev->crc = siw_qp_conn_crc(id->conn);
 }
 
 static int failure_kind(int status)
@@ -500,10 +572,10 @@ static int failure_kind(int status)
 }
 
 /* One event of the RNIC's as the user's: 0, or 1 if there is nothing to tell. */
-static int translate(struct siw_cm_channel *ch, const struct siw_verbs_conn_event *e,
+static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		     struct siw_cm_event *ev)
 {
-	struct siw_cm_id *id = e->cookie;
+	struct siw_cm_id *id = e->user_data;
 
 	memset(ev, 0, sizeof(*ev));
 	ev->status = e->status;
@@ -547,28 +619,29 @@ static int ms_left(uint64_t deadline)
 int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int timeout_ms)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
-	struct siw_verbs_conn_event e;
+	struct siw_qp_conn_event e;
 
+	siw_reason_begin();
 	if (!ch)
-		return -EINVAL;
+		return siw_refuse_null("channel");
 	if (siw_verbs_stale(ch->context))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!event)
-		return -EINVAL;
+		return siw_refuse_null("event");
 	/*
 	 * Until there is something to tell: another thread may be faster, and of a Reply the user
 	 * hears by the ESTABLISHED that follows at once.
 	 */
 	for (;;) {
-		int r = siw_verbs_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
+		int r = siw_qp_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
 
 		if (r)
-			return r;
+			return siw_refused(r);
 		siw_lock(&ch->lock);
-		r = siw_verbs_evq_take(ch->evq, &e) && !translate(ch, &e, event);
+		r = siw_qp_evq_take(ch->evq, &e) && !translate(ch, &e, event);
 		siw_unlock(&ch->lock);
 		if (r)
-			return 0;
+			return siw_refused(0); /* what befell the id is the event's to say */
 	}
 }
 

@@ -14,9 +14,9 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
+from siwarp.base.closing import Closing
 from siwarp.cm.id import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
     CQ,
@@ -29,6 +29,7 @@ from siwarp.verbs import (
     CompChannel,
     Context,
     Error,
+    LimitError,
     PeerGone,
     Persona,
     QPCap,
@@ -51,9 +52,6 @@ RECV_DEPTH = 16
 
 #: Connections that were answered and are not made yet; for one more the oldest is given up.
 MOST_STARTING = 128
-
-#: Who waits looks so often, in seconds, whether another thread has closed what it waits on.
-_LOOK = 0.1
 
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
@@ -85,14 +83,16 @@ class _Home:
         self.leave()
 
 
-class Connection:
+class Connection(Closing):
     """A connected RC queue pair with memory around it; made by ``connect`` or ``Listener.accept``.
 
-    Messages arrive in receives posted in advance: the peer may have ``recv_depth`` messages of up
-    to ``recv_size`` octets under way that ``recv`` has not taken yet. One more, or a longer one,
-    breaks the connection (iWARP has no flow control of its own), so let the peer answer now and
-    then. With ``Persona.ROCE`` at this end one more waits for a ``recv``, and what is sent from
-    here is with the peer when ``send`` or ``write`` returns.
+    Messages have up to ``recv_size`` octets; a longer one breaks the connection. They arrive in
+    ``recv_depth`` receives posted in advance. More of them wait for ``recv``: up to setting
+    ``rnr_octets`` here, the rest at the peer, whose ``send`` takes longer then and may be given a
+    ``timeout``. So do its Writes and this end's Reads, which are behind them. A peer that is not
+    made by this module may end the connection at a message that it has no receive for: let it
+    answer now and then. With ``Persona.ROCE`` at this end what is sent from here is with the peer
+    when ``send`` or ``write`` returns.
 
     One thread may send while another receives; ``close`` in a third ends their calls.
     """
@@ -114,6 +114,7 @@ class Connection:
         self._receiving = threading.RLock()
         self.private_data = b""
         self.id = cm_id
+        self._channels: list[CompChannel] = []
         try:
             self._make(home.context, recv_size, recv_depth, persona)
         except BaseException:
@@ -123,10 +124,18 @@ class Connection:
     def _make(self, context: Context, recv_size: int, recv_depth: int, persona: int) -> None:
         part = self._parts.enter_context
         self.pd = part(PD(context))
-        self.scq = part(CQ(context, 64, channel=part(CompChannel(context))))
-        self.rcq = part(CQ(context, recv_depth + 1, channel=part(CompChannel(context))))
+        self._channels += [part(CompChannel(context)) for _ in range(2)]
+        self.scq = part(CQ(context, 64, channel=self._channels[0]))
+        self.rcq = part(CQ(context, recv_depth + 1, channel=self._channels[1]))
         cap = QPCap(max_send_wr=32, max_recv_wr=recv_depth)
-        init = QPInitAttr(QPType.RC, scq=self.scq, rcq=self.rcq, cap=cap, persona=persona)
+        init = QPInitAttr(
+            QPType.RC,
+            scq=self.scq,
+            rcq=self.rcq,
+            cap=cap,
+            persona=persona,
+            keep_unexpected=True,
+        )
         self.qp = part(QP(self.pd, init))
         self.id.bind_qp(self.qp)
         part(self.id)
@@ -195,7 +204,13 @@ class Connection:
 
         It returns when the connection has taken the data (RFC 5040 says no more); the peer
         sees all of it before any message that is sent afterwards.
+
+        Raises:
+            LimitError: ``remote`` has not so many octets; nothing is written.
+
         """
+        size = data.length if isinstance(data, MR) else memoryview(data).nbytes
+        within(remote, offset, size, "writing")
         with self._lent(data, AccessFlag(0)) as mr:
             for at, length in _pieces(mr.length, self._max_message):
                 there = RemoteBuffer(remote.addr + offset + at, length, remote.rkey)
@@ -209,8 +224,15 @@ class Connection:
         offset: int = 0,
         timeout: float | None = None,
     ) -> bytes:
-        """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
-        into = bytearray(remote.length - offset if length is None else length)
+        """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``.
+
+        Raises:
+            LimitError: ``remote`` has not so many octets.
+
+        """
+        size = remote.length - offset if length is None else length
+        within(remote, offset, size, "reading")
+        into = bytearray(size)
         self.read_into(remote, into, offset, timeout)
         return bytes(into)
 
@@ -221,6 +243,8 @@ class Connection:
 
         ``into`` is a writable buffer, or an MR with local writing.
         """
+        wanted = into.length if isinstance(into, MR) else memoryview(into).nbytes
+        within(remote, offset, wanted, "reading")
         with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
             for at, size in _pieces(mr.length, self._max_message):
                 there = RemoteBuffer(remote.addr + offset + at, size, remote.rkey)
@@ -265,14 +289,21 @@ class Connection:
         wcs: list[WC] = []
         while not wcs:
             self._alive()  # another thread may have closed it
-            wcs = cq.wait(max(0.0, min(deadline - time.monotonic(), _LOOK)), 1)
+            left = None if timeout is None else max(0.0, deadline - time.monotonic())
+            wcs = cq._wait_unless(lambda: self._closed, left, 1)
             if time.monotonic() >= deadline:
                 break
         if not wcs:
-            if cq is self.scq:
-                # The request is still out and may yet use the memory: only closing is safe now.
-                self.close()
-            raise Timeout(errno.ETIMEDOUT, f"{what}: nothing happened within {timeout} s")
+            if cq is self.rcq:
+                raise Timeout(errno.ETIMEDOUT, f"{what}: nothing came within {timeout} s")
+            # The request is still out and may yet use the memory: only closing is safe now.
+            self.close()
+            raise Timeout(
+                errno.ETIMEDOUT,
+                f"{what}: nothing happened within {timeout} s; perhaps the peer takes nothing: "
+                "have it receive, or give more time. This end is closed, as the request would "
+                "still use its memory",
+            )
         wc = wcs[0]
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             self._alive()
@@ -305,28 +336,37 @@ class Connection:
         if self._closed:
             return
         self._closed = True
+        for channel in self._channels:  # who waits in another thread finds it closed
+            channel._wake()
         with contextlib.suppress(Error):
             self.id.disconnect()
         with self._sending, self._receiving:
             try:
                 self.id.close()
+                if hasattr(self, "qp"):
+                    self.qp.close()  # before memory that a request on its way uses
                 self._parts.close()
             finally:
                 self._home.leave()
 
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
+
+
+def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
+    """Refuse what the peer would refuse, and end the connection for.
+
+    Raises:
+        LimitError: the octets are not all in the peer's memory (EINVAL).
+
+    """
+    if offset >= 0 and 0 <= length <= remote.length - offset:
+        return
+    raise LimitError(
+        errno.EINVAL,
+        f"{what} {length} octets at offset {offset}: the peer's memory, as its RemoteBuffer says, "
+        f"has {remote.length} octets; stay within them, or have the peer register more",
+    )
 
 
 def _pieces(length: int, most: int) -> Iterator[tuple[int, int]]:
@@ -374,7 +414,7 @@ def connect(
     return conn
 
 
-class Listener:
+class Listener(Closing):
     """A listening address; iterate over it, or call ``accept``, for connections."""
 
     def __init__(
@@ -417,7 +457,9 @@ class Listener:
                 if self._closed:
                     raise StateError(errno.EBADF, "this listener is closed: listen again")
                 left = deadline - time.monotonic()
-                event = self._home.channel.get_event(max(0.0, min(left, _LOOK)))
+                event = self._home.channel._get_event(
+                    None if timeout is None else max(0.0, left), lambda: self._closed
+                )
                 conn = None if event is None else self._on_event(event, private_data)
                 if conn is not None:
                     return conn
@@ -468,6 +510,7 @@ class Listener:
         if self._closed:
             return
         self._closed = True
+        self._home.channel._wake()  # who accepts in another thread finds it closed
         try:
             with self._accepting:
                 for conn in self._starting.values():
@@ -477,17 +520,6 @@ class Listener:
                     self._id.close()
         finally:
             self._home.leave()
-
-    def __enter__(self) -> Listener:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._closed:

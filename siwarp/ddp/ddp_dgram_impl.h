@@ -5,7 +5,7 @@
 
 #include "base/list.h"
 #include "ddp/ddp_impl.h"
-#include "llp/dgram_wire.h"
+#include "base/dgram_wire.h"
 #include "llp/llp.h"
 
 #define SIW_DDP_DGRAM_CRC 4
@@ -13,17 +13,18 @@
 #define SIW_DDP_RECORD_OVERHEAD (SIW_DGRAM_LEN + SIW_DDP_TAGGED + SIW_DDP_DGRAM_CRC)
 
 struct siw_ddp_dgram {
-	struct siw_ddp_port *port;
+	struct siw_mem *mem;
+	struct siw_llp_port *port;
+	uint8_t *room; /* where a datagram is received: the port's */
 	struct siw_llp_sock *sock;
 	bool crc; /* of all that share the socket: it is checked before one knows who is meant */
 	uint32_t max;
-	uint32_t rx_payload;	 /* of the datagram in the port's buffer */
-	struct siw_link sharers; /* of the socket, itself among them; progress lock */
+	uint32_t rx_payload; /* of the datagram in room */
 	/* Sending, under the QP's send lock: a cache line of its own. */
 	_Alignas(64) uint32_t msn;
 	uint32_t error_msn;  /* of queue 2 */
 	uint32_t record_psn; /* of datagrams of Write-Records */
-	uint32_t train_max;  /* octets of a datagram that a train may be made of; 0: none */
+	uint32_t batch_max;  /* octets of a datagram that a batch may be made of; 0: none */
 };
 
 static inline void siw_ddp_put_crc(uint8_t *at, uint32_t crc)

@@ -9,161 +9,60 @@
 #include "base/lock.h"
 #include "ddp/ddp.h"
 #include "ddp/ddp_wire.h"
-
-/* ---- STag table (ddp_stag.c) ----------------------------------------------------------------- */
-
-#define SIW_STAG_INDEX_BITS 20
-#define SIW_STAG_CHUNK_BITS 10
-#define SIW_STAG_CHUNKS	    (1u << (SIW_STAG_INDEX_BITS - SIW_STAG_CHUNK_BITS))
-
-struct siw_stag_entry;
-
-/* Of a permutation (index, generation) -> what of an STag is not fixed. */
-struct siw_stag_key {
-	uint32_t add[3];
-	uint32_t mul[3];
-	uint32_t inverse[3];
-};
-
-/* Grown chunk by chunk; a chunk never moves, so that look-ups need no lock. */
-struct siw_stag_table {
-	struct siw_stag_entry *_Atomic chunks[SIW_STAG_CHUNKS];
-	struct siw_stag_key key, window_key; /* set once, when the port is made */
-	siw_lock_t lock;		     /* guards all below; not taken by look-ups */
-	uint32_t n_chunks;
-	uint32_t n_free, free_first, free_last; /* indexes in a queue: the oldest is reused first */
-};
-
-int siw_stag_table_init(struct siw_stag_table *table);
-void siw_stag_table_fini(struct siw_stag_table *table);
-
-/* ---- port ------------------------------------------------------------------------------------ */
-
-/* The longest UDP payload there is (IPv6), rounded up. */
-#define SIW_DDP_DGRAM_BUF 65536
-
-struct siw_ddp_port {
-	struct siw_llp_port *llp; /* opaque here: only ddp_datagram.c knows what it is */
-	struct siw_stag_table stags;
-	/*
-	 * Where datagrams are received: one for all endpoints, since a datagram lies here only from
-	 * siw_ddp_dgram_rx to the siw_ddp_dgram_place right behind it, under the progress lock.
-	 */
-	uint8_t *dgram_buf;
-	uint8_t *_Atomic train; /* where datagrams that go down together are put; NULL: in use */
-};
-
-/* ---- untagged queues (ddp_queue.c) ----------------------------------------------------------- */
-
-struct siw_ddp_buffer {
-	uint64_t cookie;
-	uint64_t length; /* octets of all elements */
-	int nsge;
-	struct siw_sge sgl[]; /* max_sge of them */
-};
-
-/* One that was taken and given back. */
-struct siw_ddp_returned {
-	struct siw_ddp_returned *next;
-	struct siw_ddp_buffer buf;
-};
-
-struct siw_ddp_queue {
-	uint32_t mask;
-	uint32_t max_sge;
-	uint32_t pd;
-	uint32_t stride; /* octets from buffer to buffer */
-	bool internal;
-	_Alignas(64) _Atomic uint32_t tail; /* posted; stored by the poster with release */
-	_Alignas(64) _Atomic uint32_t head; /* taken; stored under the progress lock with release */
-	_Atomic uint32_t n_returned;	    /* progress lock to write, as for: */
-	struct siw_ddp_returned *returned;  /* they come before the ring's */
-	_Alignas(64) uint8_t ring[];
-};
-
-/* The oldest buffer, or NULL; it stays until popped. Progress lock. */
-static inline const struct siw_ddp_buffer *siw_ddp_queue_peek(const struct siw_ddp_queue *queue)
-{
-	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
-
-	if (__builtin_expect(queue->returned != NULL, 0))
-		return &queue->returned->buf;
-	/* Pairs with the store of tail in siw_ddp_queue_post. */
-	if (head == atomic_load_explicit(&queue->tail, memory_order_acquire))
-		return NULL;
-	return (const void *)(queue->ring + (size_t)(head & queue->mask) * queue->stride);
-}
-
-void siw_ddp_queue_pop_returned(struct siw_ddp_queue *queue);
-
-static inline void siw_ddp_queue_pop(struct siw_ddp_queue *queue)
-{
-	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
-
-	if (__builtin_expect(queue->returned != NULL, 0)) {
-		siw_ddp_queue_pop_returned(queue);
-		return;
-	}
-	/* Pairs with the load of head in siw_ddp_queue_post: the slot may be written again. */
-	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
-}
+#include "mem/mem_queue.h"
 
 /* ---- streams -------------------------------------------------------------------------------- */
-
-/* ddp_queue.c: the next taker has it again. -ENOMEM. Progress lock. */
-struct siw_ddp_rxq;
-int siw_ddp_queue_return(struct siw_ddp_queue *queue, const struct siw_ddp_rxq *q);
 
 #define SIW_DDP_QUEUES 4
 /* Messages framed and not yet accepted below, at most. A power of two. */
 #define SIW_DDP_INFLIGHT 2048u
 
 struct siw_mpa_stream;
-struct siw_llp_rd_peer;
+struct siw_rd_peer;
 
 /* The receiving side of one queue number. */
 struct siw_ddp_rxq {
-	struct siw_ddp_queue *queue;
-	uint32_t msn;	 /* of the message that is next or in the works */
-	uint32_t placed; /* octets of it: the MO that must come next */
-	bool spare;	 /* siw_ddp_stream_spare */
-	bool begun;	 /* a buffer was taken for it: */
+	struct siw_mem_queue *queue;
+	uint32_t msn;	       /* of the message that is next or in the works */
+	uint32_t placed;       /* octets of it: the MO that must come next */
+	bool accept_empty_rtr; /* siw_ddp_stream_accept_empty_rtr */
+	bool begun;	       /* a buffer was taken for it: */
 	int nsge;
-	uint64_t cookie;
+	uint64_t user_data;
 	uint64_t length;
-	struct siw_sge sgl[SIW_DDP_MAX_SGE];
+	struct siw_sge sgl[SIW_MEM_MAX_SGE];
 	uint8_t head[SIW_DDP_ULP_HEAD]; /* siw_ddp_stream_headed: what does not go there */
 };
 
 /* A segment of queue 0 that came before its buffer. */
-struct siw_ddp_parked {
-	struct siw_ddp_parked *next;
+struct siw_ddp_unexpected_seg {
+	struct siw_ddp_unexpected_seg *next;
 	struct siw_ddp_seg seg;
 	uint8_t data[]; /* its payload */
 };
 
-struct siw_ddp_park {
-	uint64_t limit; /* octets, with what it costs to keep them; 0: nothing is parked */
+struct siw_ddp_unexpected {
+	uint64_t limit; /* octets, with what it costs to keep them; 0: none is kept */
 	uint64_t used;
-	struct siw_ddp_parked *first, *last;
-	struct siw_ddp_parked *coming; /* its payload is not wholly here: rx's seg */
-	uint32_t msn, mo;	       /* what must come next, if anything is parked */
-	bool full;		       /* rx's seg waits for room, and the stream behind it */
+	struct siw_ddp_unexpected_seg *first, *last;
+	struct siw_ddp_unexpected_seg *coming; /* its payload is not wholly here: rx's seg */
+	uint32_t msn, mo;		       /* what must come next, if any is kept */
+	bool full; /* rx's seg waits for room, and the stream behind it */
 };
 
 struct siw_ddp_rx {
-	int dead;	 /* -errno, once no segment will be looked at any more */
-	bool have;	 /* seg is the segment at the head of the stream */
-	bool parked;	 /* something of queue 0 is */
-	bool whole;	 /* ... and all of it is here, CRC checked */
-	bool refusing;	 /* ... and is thrown away, for: */
-	uint16_t headed; /* siw_ddp_stream_headed */
+	int dead;	     /* -errno, once no segment will be looked at any more */
+	bool have;	     /* seg is the segment at the head of the stream */
+	bool any_unexpected; /* segments of queue 0 are kept that came before their buffer */
+	bool whole;	     /* ... and all of it is here, CRC checked */
+	bool refusing;	     /* ... and is thrown away, for: */
+	uint16_t headed;     /* siw_ddp_stream_headed */
 	int why;
 	struct siw_wire_err why_err;
 	struct siw_wire_err err;
 	struct siw_ddp_seg seg;
 	struct siw_ddp_rxq q[SIW_DDP_QUEUES];
-	struct siw_ddp_park park;
+	struct siw_ddp_unexpected unexpected;
 };
 
 /* Reliable datagrams below. Under the progress lock. */
@@ -173,7 +72,7 @@ struct siw_ddp_rd_rx {
 	bool skip;   /* segments of the message that was refused: */
 	bool blamed; /* ... which had taken the buffer: */
 	struct siw_ddp_seg skipped;
-	uint64_t cookie;
+	uint64_t user_data;
 	uint16_t headed;      /* siw_ddp_rd_headed */
 	struct siw_link held; /* in its endpoint's, while it waits */
 };
@@ -196,9 +95,9 @@ struct siw_ddp_tx {
 };
 
 struct siw_ddp_stream {
-	struct siw_ddp_port *port;
+	struct siw_mem *mem;
 	struct siw_mpa_stream *mpa; /* one of these two */
-	struct siw_llp_rd_peer *rd;
+	struct siw_rd_peer *rd;
 	uint32_t pd;
 	const void *identity; /* set before it carries anything */
 	void *user;	      /* over rd */
@@ -211,10 +110,9 @@ struct siw_ddp_stream {
 /* ---- ddp_stream.c ---- */
 
 /* With nothing below it. inflight: room for so many messages that are not accepted, at first; 2^n. */
-struct siw_ddp_stream *siw_ddp_stream_new(struct siw_ddp_port *port, uint32_t inflight);
-void siw_ddp_stream_free(struct siw_ddp_stream *stream);
+struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight);
 
-/* ---- ddp_rx.c, for ddp_park.c ---- */
+/* ---- ddp_rx.c, for ddp_unexpected.c ---- */
 
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
 /* Octets that this segment's message begins with and that are not for its buffer. */
@@ -233,7 +131,7 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 		return end > head ? end - head : 0;
 	return end;
 }
-/* Where an untagged segment goes: SIW_DDP_MAX_SGE + 1 iovecs at most, their count, or -errno. */
+/* Where an untagged segment goes: SIW_MEM_MAX_SGE + 1 iovecs at most, their count, or -errno. */
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
 /* The next message's buffer leaves the queue: false if there is none. */
@@ -256,13 +154,13 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
 /* Whether it belongs to a message that was refused before: then it is gone. */
 bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
-/* ---- ddp_park.c, for ddp_rx.c ---- */
+/* ---- ddp_unexpected.c, for ddp_rx.c ---- */
 
-/* The checks of a segment while something is parked: a code of enum siw_ddp_untagged_ecode, or 0. */
-uint8_t siw_ddp_park_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
-/* Parks the segment at the head: 3; 0 it is not wholly here, or there is no room now; -errno. */
-int siw_ddp_park(struct siw_ddp_stream *stream);
-void siw_ddp_park_free(struct siw_ddp_stream *stream);
+/* The checks of a segment while unexpected ones are kept: a code of enum siw_ddp_untagged_ecode, or 0. */
+uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
+/* Keeps the segment at the head: 3; 0 it is not wholly here, or there is no room now; -errno. */
+int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
+void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 
 /* cffi: begin */
 

@@ -11,6 +11,7 @@
 #include "ddp/ddp_impl.h"
 #include "ddp/ddp_rd.h"
 #include "mpa/mpa.h"
+#include "rd/rd.h"
 
 static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
 {
@@ -18,13 +19,6 @@ static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
 }
 
 /* ddp_rd.c: each as the one below that it stands for. */
-size_t siw_ddp_rd_mulpdu(const struct siw_ddp_stream *stream);
-int siw_ddp_rd_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
-		  const struct iovec *iov, int n);
-int siw_ddp_rd_flush(struct siw_ddp_stream *stream);
-bool siw_ddp_rd_blocked(const struct siw_ddp_stream *stream);
-uint64_t siw_ddp_rd_framed(const struct siw_ddp_stream *stream);
-uint64_t siw_ddp_rd_accepted(const struct siw_ddp_stream *stream);
 int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
 		  size_t *seg_len, bool *whole);
 int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
@@ -35,7 +29,7 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_mulpdu(stream);
+		return siw_rd_mulpdu(stream->rd);
 	return siw_mpa_mulpdu(stream->mpa);
 }
 
@@ -44,7 +38,7 @@ static inline int siw_ddp_lower_tx(struct siw_ddp_stream *stream, const void *he
 				   const struct iovec *iov, int n)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_tx(stream, head, head_len, iov, n);
+		return siw_rd_tx(stream->rd, head, head_len, iov, n);
 	return siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
 }
 
@@ -52,14 +46,14 @@ static inline int siw_ddp_lower_tx(struct siw_ddp_stream *stream, const void *he
 static inline int siw_ddp_lower_flush(struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_flush(stream);
+		return siw_rd_flush(stream->rd);
 	return siw_mpa_tx_flush(stream->mpa);
 }
 
 static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_blocked(stream);
+		return siw_rd_blocked(stream->rd);
 	return siw_mpa_tx_blocked(stream->mpa);
 }
 
@@ -67,14 +61,14 @@ static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
 static inline uint64_t siw_ddp_lower_framed(const struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_framed(stream);
+		return siw_rd_framed(stream->rd);
 	return siw_mpa_tx_framed(stream->mpa);
 }
 
 static inline uint64_t siw_ddp_lower_accepted(const struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_accepted(stream);
+		return siw_rd_accepted(stream->rd);
 	return siw_mpa_tx_accepted(stream->mpa);
 }
 
@@ -96,12 +90,6 @@ static inline int siw_ddp_lower_payload(struct siw_ddp_stream *stream, size_t sk
 	if (siw_ddp_over_rd(stream))
 		return siw_ddp_rd_payload(stream, skip, iov, n);
 	return siw_mpa_rx_payload(stream->mpa, skip, iov, n);
-}
-
-/* The error behind the last -EPROTO or -EBADMSG of these two. */
-static inline struct siw_wire_err siw_ddp_lower_error(const struct siw_ddp_stream *stream)
-{
-	return siw_mpa_error(stream->mpa);
 }
 
 #endif

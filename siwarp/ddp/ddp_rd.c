@@ -8,91 +8,60 @@
 
 #include "base/guard.h"
 #include "ddp/ddp_lower.h"
-#include "llp/llp_rd.h"
+#include "llp/llp.h"
+#include "rd/rd.h"
 
 /* Messages to one peer that it does not have yet, at first: the ring grows. */
 #define INFLIGHT 16
 
 struct siw_ddp_rd {
-	struct siw_ddp_port *port;
-	struct siw_llp_rd *llp;
+	struct siw_mem *mem;
+	struct siw_rd *lower;
 	struct siw_link held; /* streams whose peers wait: progress lock */
 };
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-int siw_ddp_rd_open(struct siw_ddp_port *port, const struct siw_ddp_rd_attr *attr,
-		    struct siw_ddp_rd **out)
+int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd **out)
 {
-	struct siw_llp_rd_attr below = {
-		.local = attr->local,
-		.fd = attr->fd,
-		.token = attr->token,
-		.no_crc = attr->no_crc,
-		.ird = attr->ird,
-		.qkey = attr->qkey,
-		.max_peers = attr->max_peers,
-		.peer_timeout_ns = attr->peer_timeout_ns,
-	};
 	struct siw_ddp_rd *rd = calloc(1, sizeof(*rd));
-	int r;
 
 	if (!rd)
 		return -ENOMEM;
-	rd->port = port;
+	rd->mem = mem;
+	rd->lower = lower;
 	siw_link_init(&rd->held);
-	r = siw_llp_rd_open(port->llp, &below, &rd->llp);
-	if (r) {
-		free(rd);
-		return r;
-	}
 	*out = rd;
 	return 0;
 }
 
 void siw_ddp_rd_close(struct siw_ddp_rd *rd)
 {
-	siw_llp_rd_close(rd->llp);
 	free(rd);
 }
 
-int siw_ddp_rd_addr(struct siw_ddp_rd *rd, struct siw_addr *out)
+void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd)
 {
-	return siw_llp_rd_local(rd->llp, out);
-}
-
-void siw_ddp_rd_again(struct siw_ddp_rd *rd)
-{
-	siw_llp_rd_again(rd->llp);
-}
-
-void siw_ddp_rd_qkey(struct siw_ddp_rd *rd, uint32_t qkey)
-{
-	siw_llp_rd_set_qkey(rd->llp, qkey);
-}
-
-void siw_ddp_rd_ird(struct siw_ddp_rd *rd, uint8_t ird)
-{
-	siw_llp_rd_set_ird(rd->llp, ird);
+	siw_llp_resume(siw_rd_sock(rd->lower));
 }
 
 /* ---- peers and their streams ----------------------------------------------------------------- */
 
 /* A siw_ddp_rd_peer is llp's, under another type. */
-static struct siw_llp_rd_peer *below(const struct siw_ddp_rd_peer *peer)
+static struct siw_rd_peer *below(const struct siw_ddp_rd_peer *peer)
 {
-	return (struct siw_llp_rd_peer *)(uintptr_t)peer;
+	return (struct siw_rd_peer *)(uintptr_t)peer;
 }
 
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out)
 {
-	return siw_llp_rd_peer(rd->llp, addr, (struct siw_llp_rd_peer **)out);
+	return siw_rd_peer(rd->lower, addr, (struct siw_rd_peer **)out);
 }
 
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 {
-	const struct siw_ddp_stream *stream = siw_llp_rd_upper(below(peer));
+	const struct siw_ddp_stream *stream = siw_rd_upper(below(peer));
 
 	return stream ? stream->user : NULL;
 }
@@ -102,13 +71,13 @@ struct kept {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
 	uint32_t note;
 };
-_Static_assert(sizeof(struct kept) <= SIW_LLP_RD_ROOM, "llp's room for us");
+_Static_assert(sizeof(struct kept) <= SIW_RD_ROOM, "llp's room for us");
 
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out)
 {
-	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->port, INFLIGHT);
-	const struct kept *kept = siw_llp_rd_room(below(peer));
+	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem, INFLIGHT);
+	const struct kept *kept = siw_rd_room(below(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -126,20 +95,21 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 
 void siw_ddp_rd_show(struct siw_ddp_stream *stream)
 {
-	siw_llp_rd_set_upper(stream->rd, stream);
+	siw_rd_set_upper(stream->rd, stream);
 }
 
 /* A message that will not be finished has no claim on its buffer. */
 static void return_buffers(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
-		if (rx->q[qn].begun && !siw_ddp_queue_return(rx->q[qn].queue, &rx->q[qn]))
+		if (rx->q[qn].begun && !siw_mem_queue_return(rx->q[qn].queue, rx->q[qn].user_data,
+							     rx->q[qn].sgl, rx->q[qn].nsge))
 			rx->q[qn].begun = false;
 }
 
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
-	struct kept *kept = siw_llp_rd_room(stream->rd);
+	struct kept *kept = siw_rd_room(stream->rd);
 
 	return_buffers(&stream->rx);
 	for (int qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
@@ -147,20 +117,20 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 		kept->received[qn] = stream->rx.q[qn].msn - 1;
 	}
 	siw_link_del(&stream->rd_rx.held);
-	siw_llp_rd_set_upper(stream->rd, NULL);
+	siw_rd_set_upper(stream->rd, NULL);
 	if (how == SIW_DDP_RD_RESET)
-		siw_llp_rd_reset(stream->rd);
-	siw_ddp_stream_free(stream);
+		siw_rd_reset(stream->rd);
+	siw_ddp_stream_close(stream);
 }
 
 void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note)
 {
-	((struct kept *)siw_llp_rd_room(stream->rd))->note = note;
+	((struct kept *)siw_rd_room(stream->rd))->note = note;
 }
 
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream)
 {
-	return ((const struct kept *)siw_llp_rd_room(stream->rd))->note;
+	return ((const struct kept *)siw_rd_room(stream->rd))->note;
 }
 
 bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
@@ -180,69 +150,36 @@ bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
 
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream)
 {
-	return siw_llp_rd_peer_addr(stream->rd);
+	return siw_rd_peer_addr(stream->rd);
 }
 
 uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream)
 {
-	return siw_llp_rd_peer_ird(stream->rd);
+	return siw_rd_peer_ird(stream->rd);
 }
 
 void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected)
 {
-	siw_llp_rd_expect(stream->rd, expected);
-}
-
-/* ---- out ------------------------------------------------------------------------------------- */
-
-size_t siw_ddp_rd_mulpdu(const struct siw_ddp_stream *stream)
-{
-	return siw_llp_rd_mulpdu(stream->rd);
-}
-
-int siw_ddp_rd_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
-		  const struct iovec *iov, int n)
-{
-	return siw_llp_rd_tx(stream->rd, head, head_len, iov, n);
-}
-
-int siw_ddp_rd_flush(struct siw_ddp_stream *stream)
-{
-	return siw_llp_rd_flush(stream->rd);
-}
-
-bool siw_ddp_rd_blocked(const struct siw_ddp_stream *stream)
-{
-	return siw_llp_rd_blocked(stream->rd);
-}
-
-uint64_t siw_ddp_rd_framed(const struct siw_ddp_stream *stream)
-{
-	return siw_llp_rd_framed(stream->rd);
-}
-
-uint64_t siw_ddp_rd_accepted(const struct siw_ddp_stream *stream)
-{
-	return siw_llp_rd_accepted(stream->rd);
+	siw_rd_expect(stream->rd, expected);
 }
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
 int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 {
-	struct siw_llp_rd_event news;
+	struct siw_rd_event news;
 
 	/* Who comes and goes without a message brings nothing: others must not wait for an end of it. */
 	for (int tries = 0; tries < 64; tries++) {
 		struct siw_ddp_stream *stream;
 
-		if (siw_llp_rd_recv(rd->llp, &news) != 1)
+		if (siw_rd_recv(rd->lower, &news) != 1)
 			return 0;
-		stream = siw_llp_rd_upper(news.peer);
+		stream = siw_rd_upper(news.peer);
 		event->peer = (struct siw_ddp_rd_peer *)news.peer;
 		event->user = stream ? stream->user : NULL;
 		event->status = 0;
-		if (news.kind == SIW_LLP_RD_SEGMENT) {
+		if (news.kind == SIW_RD_SEGMENT) {
 			event->kind = SIW_DDP_RD_SEGMENT;
 			if (stream) {
 				stream->rd_rx.data = news.data;
@@ -252,17 +189,17 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 		}
 		if (!stream) /* nobody waits for it */
 			continue;
-		if (news.kind == SIW_LLP_RD_ACKED) {
+		if (news.kind == SIW_RD_ACKED) {
 			event->kind = SIW_DDP_RD_ACKED;
 			return 1;
 		}
-		if (news.kind == SIW_LLP_RD_RESTARTED || news.kind == SIW_LLP_RD_GONE) {
+		if (news.kind == SIW_RD_RESTARTED || news.kind == SIW_RD_GONE) {
 			event->kind = SIW_DDP_RD_LOST;
-			event->status = news.kind == SIW_LLP_RD_GONE ? -ETIMEDOUT : -ECONNRESET;
+			event->status = news.kind == SIW_RD_GONE ? -ETIMEDOUT : -ECONNRESET;
 			return 1;
 		}
 	}
-	siw_llp_rd_again(rd->llp);
+	siw_llp_resume(siw_rd_sock(rd->lower));
 	return 0;
 }
 
@@ -285,7 +222,7 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
 			return -EFAULT;
 	stream->rd_rx.data = NULL;
-	siw_llp_rd_taken(stream->rd);
+	siw_rd_taken(stream->rd);
 	return 1;
 }
 
@@ -307,14 +244,14 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
 
-void siw_ddp_rd_hold(struct siw_ddp_stream *stream)
+void siw_ddp_rd_pause(struct siw_ddp_stream *stream)
 {
 	stream->rd_rx.data = NULL;
 	siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
-	siw_llp_rd_hold(stream->rd);
+	siw_rd_pause(stream->rd);
 }
 
-bool siw_ddp_rd_held(const struct siw_ddp_stream *stream)
+bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream)
 {
 	return !siw_link_alone(&stream->rd_rx.held);
 }
@@ -326,19 +263,19 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
 
 		siw_link_del(&stream->rd_rx.held);
-		siw_llp_rd_resume(stream->rd);
+		siw_rd_resume(stream->rd);
 	}
 }
 
 void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
 {
-	siw_llp_rd_set_upper(below(peer), NULL);
+	siw_rd_set_upper(below(peer), NULL);
 }
 
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
-	siw_llp_rd_taken(below(peer));
-	siw_llp_rd_reset(below(peer));
+	siw_rd_taken(below(peer));
+	siw_rd_reset(below(peer));
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -367,9 +304,9 @@ static void give_up(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32
 
 	if (!q->begun && !qn && spoils_buffer(&stream->rx.err))
 		siw_ddp_take_buffer(q);
-	if (q->begun && (!qn || siw_ddp_queue_return(q->queue, q))) {
+	if (q->begun && (!qn || siw_mem_queue_return(q->queue, q->user_data, q->sgl, q->nsge))) {
 		rd->blamed = !qn;
-		rd->cookie = q->cookie;
+		rd->user_data = q->user_data;
 	}
 	q->begun = false;
 	q->placed = 0;
@@ -423,11 +360,11 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 	return true;
 }
 
-int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *cookie)
+int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *user_data)
 {
 	if (!stream->rd_rx.blamed)
 		return 0;
 	stream->rd_rx.blamed = false;
-	*cookie = stream->rd_rx.cookie;
+	*user_data = stream->rd_rx.user_data;
 	return 1;
 }

@@ -6,7 +6,7 @@
  * is refused is thrown away with the rest of its message, siw_ddp_rx_head or _place says so once, and
  * the next message is as good as any.
  *
- * What this does NOT do: order, repeat or acknowledge segments; llp_rd.h does.
+ * What this does NOT do: order, repeat or acknowledge segments; rd.h does.
  *
  * Locks: as ddp.h; functions of an endpoint under the progress lock unless they say otherwise.
  */
@@ -17,27 +17,16 @@
 
 /* cffi: begin */
 
+struct siw_rd;
 struct siw_ddp_rd;
 struct siw_ddp_rd_peer;
 
-struct siw_ddp_rd_attr {
-	struct siw_addr local; /* as siw_ddp_dgram_attr */
-	int fd;
-	bool no_crc;
-	uint8_t ird;
-	uint32_t qkey;
-	uint32_t max_peers;	  /* 0: the setting */
-	uint64_t peer_timeout_ns; /* 0: the setting */
-	void *token;
-};
-int siw_ddp_rd_open(struct siw_ddp_port *port, const struct siw_ddp_rd_attr *attr,
-		    struct siw_ddp_rd **out);
+/* On an endpoint of rd, which stays the caller's and is closed after this. -ENOMEM. */
+int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd **out);
 /* Its streams are gone already. */
 void siw_ddp_rd_close(struct siw_ddp_rd *rd);
-int siw_ddp_rd_addr(struct siw_ddp_rd *rd, struct siw_addr *out);
-void siw_ddp_rd_again(struct siw_ddp_rd *rd);
-void siw_ddp_rd_qkey(struct siw_ddp_rd *rd, uint32_t qkey);
-void siw_ddp_rd_ird(struct siw_ddp_rd *rd, uint8_t ird);
+/* Who calls siw_ddp_rd_recv stopped short of 0. */
+void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd);
 
 /* The peer at an address: 0; -ENOBUFS no room for another one; -ENOMEM. Either lock. */
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
@@ -87,8 +76,8 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
  * The segment at the head waits for siw_ddp_rd_resume, and all that this peer sends behind it; also
  * done by siw_ddp_rx_head, which then says 0, for one of queue 0 that finds no buffer.
  */
-void siw_ddp_rd_hold(struct siw_ddp_stream *stream);
-bool siw_ddp_rd_held(const struct siw_ddp_stream *stream);
+void siw_ddp_rd_pause(struct siw_ddp_stream *stream);
+bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream);
 /* The payload of the segment that siw_ddp_rx_head gave, all of it, until it is placed or refused. */
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 /*
@@ -105,8 +94,8 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer);
 /* The segment of a peer without a stream is thrown away, and the peer told so. */
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
-/* The buffer that the message refused last had taken: 1 and its cookie, or 0. */
-int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *cookie);
+/* The buffer that the message refused last had taken: 1 and its user_data, or 0. */
+int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *user_data);
 
 /* cffi: end */
 

@@ -30,12 +30,12 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 		.qkey = htobe32(msg->qkey),
 		.psn = htobe32(dgram->record_psn),
 	};
-	struct iovec iov[SIW_DDP_MAX_SGE + 2];
+	struct iovec iov[SIW_MEM_MAX_SGE + 2];
 	uint32_t crc = 0;
 	int n, r;
 
-	n = siw_ddp_sgl_resolve(dgram->port, msg->sgl, msg->nsge, msg->internal, msg->pd, false,
-				msg->offset, msg->length, iov + 1, SIW_DDP_MAX_SGE);
+	n = siw_mem_sgl_resolve(dgram->mem, msg->sgl, msg->nsge, msg->internal, msg->pd, false,
+				msg->offset, msg->length, iov + 1, SIW_MEM_MAX_SGE);
 	if (n < 0)
 		return n;
 	memcpy(head, &llp, sizeof(llp));
@@ -58,18 +58,18 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
 			       uint32_t pd, uint32_t head, uint32_t right, struct siw_wire_err *err)
 {
-	const uint8_t *from = dgram->port->dgram_buf + SIW_DGRAM_LEN + SIW_DDP_TAGGED + head;
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	const uint8_t *from = dgram->room + SIW_DGRAM_LEN + SIW_DDP_TAGGED + head;
+	struct iovec iov[SIW_MEM_MAX_SGE];
 	int i, n, r = 0;
 
-	n = siw_ddp_stag_get(dgram->port, seg->stag, pd, NULL, right, seg->to, seg->payload - head,
-			     iov, SIW_DDP_MAX_SGE, err);
+	n = siw_mem_stag_get(dgram->mem, seg->stag, pd, NULL, right, seg->to, seg->payload - head,
+			     iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
 	for (i = 0; i < n && !r; from += iov[i++].iov_len)
 		r = siw_guard_write(iov[i].iov_base, from, iov[i].iov_len);
 	if (n)
-		siw_ddp_stag_put(dgram->port, seg->stag);
+		siw_mem_stag_put(dgram->mem, seg->stag);
 	if (r)
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 	return r ? -EACCES : 0;

@@ -25,7 +25,7 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 	if (siw_ddp_over_rd(stream)) /* -EFAULT, the only one */
 		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
 	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
-		rx->err = siw_ddp_lower_error(stream);
+		rx->err = siw_mpa_error(stream->mpa);
 	} else if (r == -EFAULT) { /* the place is gone: no fault of the peer's, who is told so */
 		rx->err = LOCAL_CATASTROPHIC;
 		r = -EACCES;
@@ -93,35 +93,35 @@ static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 		      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER, code });
 }
 
-/* A message that takes no buffer: siw_ddp_stream_spare. */
-static bool is_spare(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
+/* A message that takes no buffer: siw_ddp_stream_accept_empty_rtr. */
+static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
 {
-	return __builtin_expect(q->spare, 0) && !q->begun && seg->last && !seg->payload;
+	return __builtin_expect(q->accept_empty_rtr, 0) && !q->begun && seg->last && !seg->payload;
 }
 
 /* The checks of RFC5041-7.1-01: a code of enum siw_ddp_untagged_ecode, or 0. */
 static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rxq *q;
-	const struct siw_ddp_buffer *buf;
+	const struct siw_mem_buffer *buf;
 	uint64_t length;
 
 	if (seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue)
 		return SIW_DDP_INVALID_QN;
 	q = &rx->q[seg->qn];
-	if (__builtin_expect(rx->parked, 0) && !seg->qn)
-		return siw_ddp_park_judge(rx, seg);
+	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
+		return siw_ddp_unexpected_judge(rx, seg);
 	if (seg->msn != q->msn) /* in order, so the range is this one */
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
 		length = q->length;
-	} else if (is_spare(q, seg)) {
+	} else if (is_empty_rtr(q, seg)) {
 		length = 0;
 	} else {
-		buf = siw_ddp_queue_peek(q->queue);
-		if (!buf && (seg->qn || !rx->park.limit))
+		buf = siw_mem_queue_peek(q->queue);
+		if (!buf && (seg->qn || !rx->unexpected.limit))
 			return SIW_DDP_NO_BUFFER;
-		length = buf ? buf->length : UINT64_MAX; /* parked: judged later */
+		length = buf ? buf->length : UINT64_MAX; /* judged when there is one */
 	}
 	if (seg->mo != (q->begun ? q->placed : 0))
 		return SIW_DDP_INVALID_MO;
@@ -155,7 +155,7 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 	if (!seg->tagged) {
 		code = judge_untagged(rx, seg);
 		if (code == SIW_DDP_NO_BUFFER && !seg->qn && siw_ddp_over_rd(stream)) {
-			siw_ddp_rd_hold(stream);
+			siw_ddp_rd_pause(stream);
 			return 0;
 		}
 		if (code)
@@ -201,17 +201,17 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 /* The message's buffer leaves the queue with its first segment. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q)
 {
-	const struct siw_ddp_buffer *buf = siw_ddp_queue_peek(q->queue);
+	const struct siw_mem_buffer *buf = siw_mem_queue_peek(q->queue);
 
 	if (!buf)
 		return false;
 	q->begun = true;
 	q->placed = 0;
-	q->cookie = buf->cookie;
+	q->user_data = buf->user_data;
 	q->length = buf->length;
 	q->nsge = buf->nsge;
 	memcpy(q->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
-	siw_ddp_queue_pop(q->queue);
+	siw_mem_queue_pop(q->queue);
 	return true;
 }
 
@@ -224,7 +224,7 @@ int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 	q->placed += seg->payload;
 	if (!seg->last)
 		return 2;
-	delivery->cookie = q->cookie;
+	delivery->user_data = q->user_data;
 	delivery->length = q->placed; /* RFC5041-5.4-02 */
 	head = siw_ddp_head_octets(&stream->rx, seg);
 	if (__builtin_expect(head, 0)) {
@@ -252,8 +252,8 @@ headed_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, struct 
 	}
 	if (at == end)
 		return n;
-	r = siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				true, at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_DDP_MAX_SGE);
+	r = siw_mem_sgl_resolve(stream->mem, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
+				true, at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_MEM_MAX_SGE);
 	return r < 0 ? r : n + r;
 }
 
@@ -264,19 +264,19 @@ int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg
 
 	if (__builtin_expect(siw_ddp_head_octets(&stream->rx, seg), 0))
 		return headed_iov(stream, seg, iov);
-	return siw_ddp_sgl_resolve(stream->port, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				   true, seg->mo, seg->payload, iov, SIW_DDP_MAX_SGE);
+	return siw_mem_sgl_resolve(stream->mem, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
+				   true, seg->mo, seg->payload, iov, SIW_MEM_MAX_SGE);
 }
 
-static int place_spare(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
-		       struct siw_ddp_delivery *delivery)
+static int place_empty_rtr(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
+			   struct siw_ddp_delivery *delivery)
 {
 	int r = siw_ddp_lower_payload(stream, stream->rx.seg.head_len, NULL, 0);
 
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
 	stream->rx.have = false;
-	q->spare = false;
+	q->accept_empty_rtr = false;
 	q->msn++;
 	*delivery = (struct siw_ddp_delivery){ 0 };
 	return 1;
@@ -287,17 +287,17 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	struct siw_ddp_rx *rx = &stream->rx;
 	const struct siw_ddp_seg *seg = &rx->seg;
 	struct siw_ddp_rxq *q = &rx->q[seg->qn];
-	struct iovec iov[SIW_DDP_MAX_SGE + 1];
+	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	int n, r;
 
-	if (is_spare(q, seg))
-		return place_spare(stream, q, delivery);
-	if (__builtin_expect(rx->parked, 0) && !seg->qn)
-		return siw_ddp_park(stream);
+	if (is_empty_rtr(q, seg))
+		return place_empty_rtr(stream, q, delivery);
+	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
+		return siw_ddp_keep_unexpected(stream);
 	/* Another stream of the same queue may have been faster since siw_ddp_rx_head. */
 	if (!q->begun && !siw_ddp_take_buffer(q)) {
-		if (!seg->qn && rx->park.limit)
-			return siw_ddp_park(stream);
+		if (!seg->qn && rx->unexpected.limit)
+			return siw_ddp_keep_unexpected(stream);
 		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
 	}
 	if (siw_ddp_octets_to(rx, seg) > q->length)
@@ -319,19 +319,19 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	const struct siw_ddp_seg *seg = &rx->seg;
 	uint32_t head = siw_ddp_tagged_octets(&stream->rd_rx, seg);
 	struct siw_wire_err err;
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
 	/*
 	 * What the program did with its memory before it posted a receive comes before what the
-	 * peer writes there from now on: pairs with the store of tail in siw_ddp_queue_post.
+	 * peer writes there from now on: pairs with the store of tail in siw_mem_queue_post.
 	 */
 	if (rx->q[0].queue)
-		(void)siw_ddp_queue_peek(rx->q[0].queue);
+		(void)siw_mem_queue_peek(rx->q[0].queue);
 	n = 0;
 	if (right)
-		n = siw_ddp_stag_get(stream->port, seg->stag, stream->pd, stream->identity, right,
-				     seg->to, seg->payload - head, iov, SIW_DDP_MAX_SGE, &err);
+		n = siw_mem_stag_get(stream->mem, seg->stag, stream->pd, stream->identity, right,
+				     seg->to, seg->payload - head, iov, SIW_MEM_MAX_SGE, &err);
 	if (n < 0)
 		return refuse(stream, -EACCES, err);
 	r = siw_ddp_lower_payload(stream, seg->head_len + head, n ? iov : NULL, n);
@@ -340,13 +340,13 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	 * frees the STag does not wait for that.
 	 */
 	if (n)
-		siw_ddp_stag_put(stream->port, seg->stag);
+		siw_mem_stag_put(stream->mem, seg->stag);
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
 	if (!seg->last)
 		return 2;
-	delivery->cookie = 0;
+	delivery->user_data = 0;
 	delivery->length = seg->payload - head;
 	return 1;
 }
@@ -362,7 +362,7 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
 		return refusal(stream);
 	if (!rx->have)
 		return -EINVAL;
-	if (__builtin_expect(rx->park.limit, 0))
+	if (__builtin_expect(rx->unexpected.limit, 0))
 		rx->seg.note = seg->note;
 	return seg->tagged ? place_tagged(stream, right, delivery)
 			   : place_untagged(stream, delivery);

@@ -78,8 +78,8 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
 	}
 	if (at == end)
 		return n;
-	r = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal, stream->pd, false,
-				at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_DDP_MAX_SGE);
+	r = siw_mem_sgl_resolve(stream->mem, msg->sgl, msg->nsge, msg->internal, stream->pd, false,
+				at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_MEM_MAX_SGE);
 	return r < 0 ? r : n + r;
 }
 
@@ -92,14 +92,14 @@ static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *io
 	int n;
 
 	if (msg->from_stag)
-		return siw_ddp_stag_get(stream->port, msg->src_stag, stream->pd, stream->identity,
-					SIW_DDP_REMOTE_READ, msg->src_to + tx->offset, len, iov,
-					SIW_DDP_MAX_SGE, err);
+		return siw_mem_stag_get(stream->mem, msg->src_stag, stream->pd, stream->identity,
+					SIW_MEM_REMOTE_READ, msg->src_to + tx->offset, len, iov,
+					SIW_MEM_MAX_SGE, err);
 	if (__builtin_expect(msg->head != NULL, 0))
 		n = headed_payload(stream, len, iov);
 	else
-		n = siw_ddp_sgl_resolve(stream->port, msg->sgl, msg->nsge, msg->internal,
-					stream->pd, false, tx->offset, len, iov, SIW_DDP_MAX_SGE);
+		n = siw_mem_sgl_resolve(stream->mem, msg->sgl, msg->nsge, msg->internal, stream->pd,
+					false, tx->offset, len, iov, SIW_MEM_MAX_SGE);
 	if (n < 0)
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 	return n;
@@ -128,7 +128,7 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	uint64_t len =
 		siw_ddp_lower_mulpdu(stream) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 	bool last;
-	struct iovec iov[SIW_DDP_MAX_SGE + 1];
+	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	uint8_t head[SIW_DDP_MAX_HEAD];
 	size_t head_len;
 	int n, r;
@@ -147,7 +147,7 @@ static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_w
 	head_len = put_head(tx, last, head);
 	r = siw_ddp_lower_tx(stream, head, head_len, iov, n);
 	if (tx->msg.from_stag && n)
-		siw_ddp_stag_put(stream->port, tx->msg.src_stag);
+		siw_mem_stag_put(stream->mem, tx->msg.src_stag);
 	if (__builtin_expect(r == -EFAULT, 0)) {
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 		return -EACCES;

@@ -20,53 +20,36 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-int siw_ddp_uc_open(struct siw_ddp_port *port, const struct siw_ddp_uc_attr *attr,
-		    struct siw_ddp_uc **out)
+int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
+		    bool crc, struct siw_ddp_uc **out)
 {
 	struct siw_ddp_uc *uc;
-	int r;
+	int r = siw_llp_udp_whole(sock);
 
+	if (r)
+		return r;
 	if (posix_memalign((void **)&uc, 64, sizeof(*uc)))
 		return -ENOMEM;
 	memset(uc, 0, sizeof(*uc));
-	uc->port = port;
-	uc->crc = !attr->no_crc;
+	uc->mem = mem;
+	uc->room = siw_llp_port_room(port);
+	uc->sock = sock;
+	uc->crc = crc;
 	siw_ddp_uc_cut(uc);
 	uc->tx.car_max = UINT32_MAX;
-	if (attr->fd >= 0)
-		r = siw_llp_udp_adopt(port->llp, attr->fd, attr->token, &uc->sock);
-	else
-		r = siw_llp_udp_open(port->llp, &attr->local, attr->token, &uc->sock);
-	if (r)
-		goto free_uc;
-	r = siw_llp_udp_whole(uc->sock);
-	if (r)
-		goto close_sock;
 	*out = uc;
 	return 0;
-
-close_sock:
-	siw_llp_close(uc->sock);
-free_uc:
-	free(uc);
-	return r;
 }
 
 void siw_ddp_uc_close(struct siw_ddp_uc *uc)
 {
-	siw_llp_close(uc->sock);
-	free(uc->tx.train);
+	free(uc->tx.batch);
 	free(uc);
 }
 
-int siw_ddp_uc_addr(struct siw_ddp_uc *uc, struct siw_addr *out)
+void siw_ddp_uc_resume(struct siw_ddp_uc *uc)
 {
-	return siw_llp_local(uc->sock, out);
-}
-
-void siw_ddp_uc_again(struct siw_ddp_uc *uc)
-{
-	siw_llp_again(uc->sock);
+	siw_llp_resume(uc->sock);
 }
 
 int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path)
@@ -111,7 +94,7 @@ static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 {
 	uint32_t crc;
 
-	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_DDP_DGRAM_BUF) {
+	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_LLP_ROOM) {
 		siw_drop(SIW_COUNTER_drop_short);
 		return false;
 	}
@@ -170,13 +153,13 @@ static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 {
-	uint8_t *buf = uc->port->dgram_buf;
+	uint8_t *buf = uc->room;
 	struct siw_dgram_wire head;
 	struct siw_addr source;
 	int tries;
 
 	for (tries = 0; tries < 64; tries++) {
-		ssize_t len = siw_llp_udp_recv(uc->sock, &source, buf, SIW_DDP_DGRAM_BUF);
+		ssize_t len = siw_llp_udp_recv(uc->sock, &source, buf, SIW_LLP_ROOM);
 
 		if (len < 0)
 			return 0;
@@ -198,7 +181,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 		return 1;
 	}
 	/* A flood of rubbish must not keep the others waiting. */
-	siw_llp_again(uc->sock);
+	siw_llp_resume(uc->sock);
 	return 0;
 }
 
@@ -218,28 +201,28 @@ uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
 /* ---- placing --------------------------------------------------------------------------------- */
 
 /* A buffer, of this queue or left by a message that was not finished. */
-static bool hold_buffer(struct siw_uc_rx *rx, struct siw_ddp_queue *queue)
+static bool hold_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 {
-	const struct siw_ddp_buffer *buf;
+	const struct siw_mem_buffer *buf;
 
 	if (rx->held)
 		return true;
-	buf = siw_ddp_queue_peek(queue);
+	buf = siw_mem_queue_peek(queue);
 	if (!buf)
 		return false;
 	rx->held = true;
-	rx->cookie = buf->cookie;
+	rx->user_data = buf->user_data;
 	rx->length = buf->length;
 	rx->nsge = buf->nsge;
 	memcpy(rx->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
-	siw_ddp_queue_pop(queue);
+	siw_mem_queue_pop(queue);
 	return true;
 }
 
 static int used_up(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
 {
 	rx->begun = rx->held = false;
-	delivery->cookie = rx->cookie;
+	delivery->user_data = rx->user_data;
 	delivery->length = rx->placed;
 	return r;
 }
@@ -254,13 +237,13 @@ static int copy(const struct iovec *iov, int n, const uint8_t *from)
 	return 0;
 }
 
-int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_t head,
+int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery)
 {
 	struct siw_uc_rx *rx = &uc->rx;
 	const struct siw_ddp_seg *seg = &rx->seg;
 	uint32_t skip = seg->mo ? 0 : head, octets = seg->payload - skip;
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n;
 
 	if (seg->payload < skip || seg->mo != (rx->begun ? rx->placed + head : 0) ||
@@ -275,15 +258,15 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_
 	}
 	if ((uint64_t)rx->placed + octets > rx->length)
 		return used_up(rx, delivery, -EMSGSIZE);
-	n = siw_ddp_sgl_resolve(uc->port, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
-				rx->placed, octets, iov, SIW_DDP_MAX_SGE);
+	n = siw_mem_sgl_resolve(uc->mem, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
+				rx->placed, octets, iov, SIW_MEM_MAX_SGE);
 	if (n < 0 || copy(iov, n, rx->payload + skip))
 		return used_up(rx, delivery, -EACCES);
 	rx->placed += octets;
 	return seg->last ? used_up(rx, delivery, 1) : 2;
 }
 
-int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue,
+int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
 		    struct siw_ddp_delivery *delivery)
 {
 	struct siw_uc_rx *rx = &uc->rx;
@@ -294,23 +277,23 @@ int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue,
 	return used_up(rx, delivery, 1);
 }
 
-int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_t right,
+int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
 			    struct siw_wire_err *err)
 {
 	const struct siw_ddp_seg *seg = &uc->rx.seg;
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
 	/* As in ddp_rx.c: what the program did before it posted a receive comes before this. */
 	if (queue)
-		(void)siw_ddp_queue_peek(queue);
-	n = siw_ddp_stag_get(uc->port, seg->stag, uc->pd, uc->identity, right, seg->to,
-			     seg->payload, iov, SIW_DDP_MAX_SGE, err);
+		(void)siw_mem_queue_peek(queue);
+	n = siw_mem_stag_get(uc->mem, seg->stag, uc->pd, uc->identity, right, seg->to, seg->payload,
+			     iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
 	r = copy(iov, n, uc->rx.payload);
 	if (n)
-		siw_ddp_stag_put(uc->port, seg->stag);
+		siw_mem_stag_put(uc->mem, seg->stag);
 	if (r) {
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 		return r;
@@ -318,11 +301,11 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, 
 	return seg->last ? 1 : 2;
 }
 
-int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *cookie)
+int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *user_data)
 {
 	if (!uc->rx.held)
 		return 0;
-	*cookie = uc->rx.cookie;
+	*user_data = uc->rx.user_data;
 	uc->rx.begun = uc->rx.held = false;
 	return 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_uc.h - part of ddp/ddp.h: endpoints of unreliable connections (datagram-iWARP, "UC"). A
- * message is cut into segments, each of which is one datagram: LLP header (llp/dgram_wire.h, type UC),
+ * message is cut into segments, each of which is one datagram: LLP header (base/dgram_wire.h, type UC),
  * DDP segment, CRC32C. Datagrams are numbered (PSN), so that a receiver sees what did not come.
  *
  * An operation is a message, or several that mean something together; its first datagram is marked.
@@ -21,17 +21,15 @@
 
 struct siw_ddp_uc;
 
-struct siw_ddp_uc_attr {
-	struct siw_addr local; /* used when fd is -1; its family must be given */
-	int fd;		       /* a bound UDP socket of the user's, or -1 */
-	bool no_crc;
-	void *token;
-};
-int siw_ddp_uc_open(struct siw_ddp_port *port, const struct siw_ddp_uc_attr *attr,
-		    struct siw_ddp_uc **out);
+/*
+ * On a UDP socket, whose datagrams are not cut from here on; it stays the caller's, and is closed after this. crc:
+ * whether CRCs are made and looked at. -ENOMEM, -errno.
+ */
+int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
+		    bool crc, struct siw_ddp_uc **out);
 void siw_ddp_uc_close(struct siw_ddp_uc *uc);
-int siw_ddp_uc_addr(struct siw_ddp_uc *uc, struct siw_addr *out);
-void siw_ddp_uc_again(struct siw_ddp_uc *uc);
+/* Who calls siw_ddp_uc_rx stopped short of 0. */
+void siw_ddp_uc_resume(struct siw_ddp_uc *uc);
 
 struct siw_ddp_uc_path {
 	struct siw_addr peer;
@@ -119,19 +117,19 @@ uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len);
  * memory is bad: the buffer is used up (*delivery). The buffer of a message that is not finished serves the
  * next one.
  */
-int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_t head,
+int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery);
-/* A message without octets for a buffer: 1 and a buffer's cookie, -ENOBUFS. */
-int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue,
+/* A message without octets for a buffer: 1 and a buffer's user_data, -ENOBUFS. */
+int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
 		    struct siw_ddp_delivery *delivery);
 /*
  * Places a tagged segment, by itself: 1 it is its message's last; 2; -EACCES (*err says why), nothing was
  * written.
  */
-int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_ddp_queue *queue, uint32_t right,
+int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
 			    struct siw_wire_err *err);
-/* Takes away a buffer that waits for the rest of its message, for a flush: 1 and its cookie, or 0. */
-int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *cookie);
+/* Takes away a buffer that waits for the rest of its message, for a flush: 1 and its user_data, or 0. */
+int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *user_data);
 
 /* cffi: end */
 

@@ -5,7 +5,7 @@
 
 #include "ddp/ddp_impl.h"
 #include "ddp/ddp_uc.h"
-#include "llp/dgram_wire.h"
+#include "base/dgram_wire.h"
 #include "llp/llp.h"
 
 #define SIW_UC_TAGGED	(SIW_DGRAM_LEN + SIW_DDP_TAGGED)
@@ -26,10 +26,10 @@ struct siw_uc_rx {
 	bool held; /* there is such a buffer */
 	uint32_t msn;
 	uint32_t placed; /* octets of the message: the MO that comes next */
-	uint64_t cookie;
+	uint64_t user_data;
 	uint64_t length;
 	int nsge;
-	struct siw_sge sgl[SIW_DDP_MAX_SGE];
+	struct siw_sge sgl[SIW_MEM_MAX_SGE];
 };
 
 /* Send lock. */
@@ -48,15 +48,16 @@ struct siw_uc_tx {
 	 * Datagrams of one size that wait to go together, one behind the other; the last one may be shorter, and
 	 * then none follows.
 	 */
-	uint8_t *train;
-	uint32_t used, car, cars;
+	uint8_t *batch;
+	uint32_t used, datagram, datagrams;
 	uint32_t gone; /* octets of it that are out, where they go one by one */
 	bool full;
-	uint32_t car_max; /* octets of a datagram that a train may be made of */
+	uint32_t car_max; /* octets of a datagram that a batch may be made of */
 };
 
 struct siw_ddp_uc {
-	struct siw_ddp_port *port;
+	struct siw_mem *mem;
+	uint8_t *room; /* where a datagram is received: the port's */
 	struct siw_llp_sock *sock;
 	bool crc;
 	/* Both locks to write. */

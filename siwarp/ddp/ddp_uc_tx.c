@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_uc_tx.c - unreliable connections: messages cut into segments, numbered datagrams. What is small is
- * copied, with its CRC in one pass, into a train: datagrams of one size that a single system call carries. What
+ * copied, with its CRC in one pass, into a batch: datagrams of one size that a single system call carries. What
  * is large goes from where it lies.
  */
 #include <errno.h>
@@ -13,8 +13,8 @@
 
 /* A payload up to here is copied. */
 #define COPY_MAX     4096
-#define TRAIN_CARS   64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
-#define TRAIN_OCTETS 65507
+#define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_OCTETS 65507
 /* Octets that one call frames at most: others want their turn, a receiver in this process too. */
 #define TURN 65536u
 /* Where the kernel says "too long" and knows no better path: what every IPv6 path carries. */
@@ -30,7 +30,7 @@ void siw_ddp_uc_cut(struct siw_ddp_uc *uc)
 	struct siw_uc_tx *tx = &uc->tx;
 
 	tx->active = tx->blocked = tx->full = false;
-	tx->used = tx->cars = tx->gone = 0;
+	tx->used = tx->datagrams = tx->gone = 0;
 	tx->begun = tx->accepted = 0;
 	tx->refused_first = tx->refused_last = 0;
 	for (int i = 0; i < 4; i++)
@@ -106,14 +106,15 @@ static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
 }
 
 /* One system call for all: 1, 0 the socket is full, -EOPNOTSUPP one by one. */
-static int send_train(struct siw_ddp_uc *uc)
+static int send_batch(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	int r;
 
-	if (tx->gone || tx->cars < 2 || tx->car > tx->car_max)
+	if (tx->gone || tx->datagrams < 2 || tx->datagram > tx->car_max)
 		return -EOPNOTSUPP;
-	r = siw_llp_udp_send_train(uc->sock, &uc->peer, tx->train, tx->used, (uint16_t)tx->car);
+	r = siw_llp_udp_send_batch(uc->sock, &uc->peer, tx->batch, tx->used,
+				   (uint16_t)tx->datagram);
 	if (r == 0)
 		return 1;
 	if (r == -EAGAIN) {
@@ -121,7 +122,7 @@ static int send_train(struct siw_ddp_uc *uc)
 		return 0;
 	}
 	if (r == -EOPNOTSUPP)
-		tx->car_max = tx->car - 1;
+		tx->car_max = tx->datagram - 1;
 	else if (r != -ECONNREFUSED)
 		refuse(tx);
 	return r == -EOPNOTSUPP || r == -ECONNREFUSED ? -EOPNOTSUPP : 1;
@@ -130,11 +131,12 @@ static int send_train(struct siw_ddp_uc *uc)
 static int send_gathered(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
-	int r = send_train(uc);
+	int r = send_batch(uc);
 
 	while (r == -EOPNOTSUPP && tx->gone < tx->used) {
 		uint32_t left = tx->used - tx->gone;
-		struct iovec one = { tx->train + tx->gone, left < tx->car ? left : tx->car };
+		struct iovec one = { tx->batch + tx->gone,
+				     left < tx->datagram ? left : tx->datagram };
 
 		if (!send_one(uc, &one, 1))
 			return 0;
@@ -142,7 +144,7 @@ static int send_gathered(struct siw_ddp_uc *uc)
 	}
 	if (!r)
 		return 0;
-	tx->used = tx->cars = tx->gone = 0;
+	tx->used = tx->datagrams = tx->gone = 0;
 	tx->full = false;
 	return 1;
 }
@@ -197,15 +199,16 @@ static void put_crc(uint8_t *at, uint32_t crc)
 /* Whether a datagram of so many octets can join what is gathered. */
 static bool joins(const struct siw_uc_tx *tx, uint32_t size)
 {
-	return !tx->used || (!tx->full && !tx->gone && tx->cars < TRAIN_CARS && size <= tx->car &&
-			     tx->car <= tx->car_max && tx->used + size <= TRAIN_OCTETS);
+	return !tx->used ||
+	       (!tx->full && !tx->gone && tx->datagrams < BATCH_MAX && size <= tx->datagram &&
+		tx->datagram <= tx->car_max && tx->used + size <= BATCH_OCTETS);
 }
 
-/* Into the train: 1, -EFAULT. */
+/* Into the batch: 1, -EFAULT. */
 static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	struct siw_uc_tx *tx = &uc->tx;
-	uint8_t *start = tx->train + tx->used, *at = put_heads(tx, uc->qkey, last, start);
+	uint8_t *start = tx->batch + tx->used, *at = put_heads(tx, uc->qkey, last, start);
 	uint32_t crc = 0, size;
 	int i;
 
@@ -218,10 +221,10 @@ static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int
 	put_crc(at, crc);
 	size = (uint32_t)(at - start) + SIW_DGRAM_CRC_LEN;
 	if (!tx->used)
-		tx->car = size;
-	tx->full = size < tx->car;
+		tx->datagram = size;
+	tx->full = size < tx->datagram;
 	tx->used += size;
-	tx->cars++;
+	tx->datagrams++;
 	return 1;
 }
 
@@ -229,7 +232,7 @@ static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int
 static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
-	struct iovec all[SIW_DDP_MAX_SGE + 2];
+	struct iovec all[SIW_MEM_MAX_SGE + 2];
 	uint8_t *end = put_heads(&uc->tx, uc->qkey, last, head);
 	uint32_t crc = 0;
 	int i;
@@ -263,12 +266,12 @@ static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	uint32_t fixed = (msg->tagged ? SIW_UC_TAGGED : SIW_UC_UNTAGGED) + SIW_DGRAM_CRC_LEN;
 	bool last = left <= tx->payload;
 	uint32_t len = last ? (uint32_t)left : tx->payload;
-	struct iovec iov[SIW_DDP_MAX_SGE];
+	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
-	n = siw_ddp_sgl_resolve(uc->port, msg->sgl, msg->nsge, msg->internal, uc->pd, false,
+	n = siw_mem_sgl_resolve(uc->mem, msg->sgl, msg->nsge, msg->internal, uc->pd, false,
 				tx->offset ? tx->offset - msg->head_len : 0, len - head, iov,
-				SIW_DDP_MAX_SGE);
+				SIW_MEM_MAX_SGE);
 	if (n < 0)
 		return -EACCES;
 	if (len <= COPY_MAX) {
@@ -318,9 +321,9 @@ int siw_ddp_uc_tx(struct siw_ddp_uc *uc, const struct siw_ddp_uc_msg *msg)
 		return -EBUSY;
 	if (__builtin_expect(tx->refused_last != 0, 0))
 		return -EAGAIN;
-	if (__builtin_expect(!tx->train, 0)) {
-		tx->train = malloc(TRAIN_OCTETS);
-		if (!tx->train)
+	if (__builtin_expect(!tx->batch, 0)) {
+		tx->batch = malloc(BATCH_OCTETS);
+		if (!tx->batch)
 			return -ENOMEM;
 	}
 	tx->msg = *msg;

@@ -9,6 +9,11 @@ octets with this package.
     cut_streams(tcp_streams(rdpcap("file.pcap")))[direction].fpdus        # from a capture
     sniff(offline="file.pcap", session=FPDUSession)                       # the same, by packet
     examine("file.pcap").messages                                         # as siwarp dissect
+
+Captures are read without scapy's readers, which take a millisecond for an FPDU: ``pcap`` (files) ->
+``packets`` (segments, datagrams, fragments) -> ``stream`` (connections, octets in order, gaps as
+values) -> ``framing`` (FPDUs, Markers) -> ``rc``, ``capture`` (messages, responses, errors with
+their clause). Every length is checked against what there is: a hostile file costs a ValueError.
 """
 
 from siwarp.inspect.capture import Dissection, dissect, dissect_packets, examine
@@ -25,6 +30,7 @@ from siwarp.inspect.dgram import (
     ud_qn,
 )
 from siwarp.inspect.framing import FoundMarker
+from siwarp.inspect.limits import Limits, TooMuch
 from siwarp.inspect.messages import Message, Stream
 from siwarp.inspect.mpa import (
     FPDU,
@@ -72,6 +78,7 @@ __all__ = [
     "Frames",
     "ImmediateData",
     "LLPDatagram",
+    "Limits",
     "MPAReply",
     "MPARequest",
     "MPAStartup",
@@ -90,6 +97,7 @@ __all__ = [
     "Stream",
     "TermLayer",
     "Terminate",
+    "TooMuch",
     "UCDatagram",
     "UDDatagram",
     "bind_mpa",

@@ -22,6 +22,7 @@ from scapy.packet import Packet as ScapyPacket
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import TAGGED_HDR_LEN
 from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK, LLP_TYPES
+from siwarp.inspect.limits import Limits, TooMuch, limited, spend
 from siwarp.inspect.messages import (
     BROKEN,
     DROP_CLAUSES,
@@ -381,6 +382,7 @@ def _ud(packets: list[Packet]) -> list[_Found]:
         sound = _sound(packet)
         whole = sound or packet.missing or packet.comment is not None
         for one in [packet] if whole else _train(packet):
+            spend(messages=1)
             judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
     flows: dict[frozenset[tuple[str, int]], _Found] = {}
@@ -447,14 +449,18 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
     return Dissection(messages, [found.stream for found in everything])
 
 
-def examine(path: str | Path) -> Dissection:
+def examine(path: str | Path, limits: Limits | None = None) -> Dissection:
     """Messages and streams of a pcapng or pcap file, also compressed by gzip.
 
     A file that is damaged or ends too early gives what stands before that, and `damage`. OSError
-    when it cannot be read; ValueError when it is no capture.
+    when it cannot be read; ValueError when it is no capture; TooMuch, which is a ValueError, when
+    it is larger than `limits` (by default `Limits()`).
     """
-    with open_capture(path) as file:
-        found = examine_packets(packets_of(file))
+    with open_capture(path) as file, limited(Limits() if limits is None else limits):
+        try:
+            found = examine_packets(packets_of(file))
+        except TooMuch as e:
+            raise TooMuch(f"{path}: {e}") from None
         found.damage = file.damage
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from siwarp.inspect.names import OPCODES, PRIVATE_CODES, Opcode, Queue, TermLayer
@@ -71,7 +72,7 @@ _QUEUES: dict[int, int] = {
 _TAGGED_OPCODES = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
 
-@dataclass
+@dataclass(slots=True)
 class Message:
     """One message, whole or what there is of it. Times are seconds since 1970, lengths octets.
 
@@ -268,6 +269,7 @@ def quotes(quoted: Any, message: Message) -> bool:
     return int(first) <= int(quoted.to) <= int(first) + message.length
 
 
+@lru_cache(maxsize=4096)
 def name_of(host: str, port: int) -> str:
     """An address as people write it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

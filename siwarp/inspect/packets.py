@@ -14,6 +14,7 @@ from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet as ScapyPacket
 
+from siwarp.inspect.limits import spend
 from siwarp.inspect.pcap import SECOND, Frame
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
@@ -33,7 +34,7 @@ FRAGMENTS_MAX = 256
 DATAGRAM_MAX = 2 * 65_536
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Packet:
     """A TCP segment or a UDP datagram. `missing`: octets that the capture cut off its payload."""
 
@@ -233,6 +234,7 @@ def packets_of(frames: Iterable[Frame]) -> Iterator[Packet]:
     """The TCP segments and UDP datagrams in frames, in their order."""
     fragments = Fragments()
     for frame in frames:
+        spend()
         found = _packet(frame, _ip_of(frame.link, frame.octets), fragments)
         if found is not None:
             yield found

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from siwarp.inspect.limits import spend
+
 PCAPNG = b"\x0a\x0d\x0d\x0a"
 #: Magic of a pcap file -> octet order and parts of a second.
 PCAP = {
@@ -36,7 +38,7 @@ SECOND = 1_000_000_000
 NO_LINK = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One captured frame; `number` counts from 1 on, as packet tools do.
 
@@ -97,7 +99,10 @@ class CaptureFile:
 
     def _read(self, size: int) -> bytes:
         try:
-            return self.file.read(size)
+            octets = self.file.read(size)
+            if self.plain is not None:
+                spend(unpacked=len(octets))
+            return octets
         except (EOFError, gzip.BadGzipFile, zlib.error) as e:
             self.damage = f"its compressed octets are damaged ({e})"
             return b""
@@ -130,6 +135,7 @@ class CaptureFile:
                 self._cut("the file ends within a frame")
                 return
             when = seconds * SECOND + fraction * SECOND // parts
+            spend(frames=1)
             yield Frame(self._next_number(), when, link, octets, length)
 
     # ---- pcapng ----------------------------------------------------------------------------
@@ -187,6 +193,7 @@ class CaptureFile:
         if len(body) < size - 8 - already:
             self._cut("the file ends within a block")
             return None
+        spend(frames=1)
         if body[-4:] != head[:4]:
             self._cut("a block whose two lengths differ")
             return None

@@ -7,6 +7,7 @@ import bisect
 from typing import Any
 
 from siwarp.inspect.framing import CRC_LEN, LENGTH_LEN, Span, fpdus_of, startup_end
+from siwarp.inspect.limits import spend
 from siwarp.inspect.messages import (
     EXTENSION_CLAUSE,
     GAP,
@@ -103,6 +104,7 @@ class HalfReader:
     def _run(self, offset: int, octets: bytes, at: int, origin: int | None) -> None:
         within = origin - offset if origin is not None else None
         for span in fpdus_of(octets, at, within):
+            spend()
             self._fpdu(span, offset)
             at = span.end
         if at == len(octets):
@@ -129,6 +131,7 @@ class HalfReader:
         )
 
     def _put(self, message: Message, end: int) -> None:
+        spend(messages=1)
         self.messages.append(message)
         self.ends.append(end)
 

@@ -26,6 +26,14 @@
 struct siw_llp_port;
 struct siw_llp_sock;
 
+/*
+ * Who serves a socket: part of whatever has one, so that serve finds its object by siw_container. A poll hands
+ * out the handlers of sockets that may have something. serve does the work: the number of messages it moved.
+ */
+struct siw_io_handler {
+	int (*serve)(struct siw_io_handler *self);
+};
+
 /* ---- port: the poller ---------------------------------------------------------------------------
  *
  * Every socket is in one of two places. HOT (at most settings.hot_sockets of them): the ones that
@@ -42,9 +50,11 @@ struct siw_llp_sock;
 int siw_llp_port_open(struct siw_llp_port **out);
 /* Every socket of it must be closed before. */
 void siw_llp_port_close(struct siw_llp_port *port);
+/* This process opened it; a forked child has a copy. */
+bool siw_llp_port_is_ours(const struct siw_llp_port *port);
 
-/* Hands out up to n tokens of sockets that may have something: their count. Never waits. */
-int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n);
+/* Hands out up to n handlers of sockets that may have something: their count. Never waits. */
+int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
 /* The time (base/clock.h), as of the last poll if that read the clock: for what need not be exact. */
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
 
@@ -81,6 +91,19 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
  */
 void siw_llp_port_wake(struct siw_llp_port *port);
 
+/*
+ * SIW_LLP_ROOM octets, as many as any datagram has: whoever receives one on a socket of this port may have it there
+ * until somebody else receives. Under the lock of the receiving side.
+ */
+#define SIW_LLP_ROOM 65536
+uint8_t *siw_llp_port_room(struct siw_llp_port *port);
+/*
+ * Room of SIW_LLP_ROOM octets to put datagrams that are sent together; NULL: no memory. Any thread. Whoever took it
+ * gives it back: one is kept for the port, since there may be thousands of sockets.
+ */
+uint8_t *siw_llp_batch_take(struct siw_llp_port *port);
+void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch);
+
 /* ---- an event descriptor, for those above who must not know how one is made ------------------ */
 
 int siw_llp_event_open(void); /* an eventfd: non-blocking, close-on-exec */
@@ -101,7 +124,7 @@ struct siw_llp_interface {
 int siw_llp_interfaces(struct siw_llp_interface *out, int max);
 
 /*
- * Watching one of them, by its name. The token comes up when there is news. siw_llp_watch_read gives
+ * Watching one of them, by its name. The handler comes up when there is news. siw_llp_watch_read gives
  * the oldest: one of the below, or 0 when there is no more. UP: up and running, as of now or still;
  * DOWN: not, or gone; ADDRS: addresses came or went; LOST: news was lost: look by
  * siw_llp_interfaces.
@@ -113,7 +136,7 @@ enum siw_llp_watch_news {
 	SIW_LLP_WATCH_ADDRS,
 	SIW_LLP_WATCH_LOST,
 };
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
 		       struct siw_llp_watch **out);
 int siw_llp_watch_read(struct siw_llp_watch *watch);
 void siw_llp_watch_close(struct siw_llp_watch *watch);
@@ -126,14 +149,15 @@ void siw_llp_watch_close(struct siw_llp_watch *watch);
  * icmp_errors; the call that met one tries again once). What the kernel drops for want of room is
  * counted in drop_rxq_overflow, at the latest when the socket is closed.
  */
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
-		     struct siw_llp_sock **out);
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Takes over a bound UDP socket of the caller's: made non-blocking, close-on-exec, its error queue
  * and UDP_GRO off; siw_llp_close() closes it. -ENOTSOCK, -EINVAL (not UDP, or without a port): it
  * stays the caller's.
  */
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out);
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
+		      struct siw_llp_sock **out);
 
 /*
  * A socket of a multicast group on one interface, bound to group and port, so that it is handed nothing
@@ -143,7 +167,7 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw
  * are in the group comes up too.)
  */
 int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
-		     void *token, struct siw_llp_sock **out);
+		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * What this socket sends to groups leaves by that interface, may pass ttl - 1 routers, and comes to the members on this
  * machine too. 0 or -errno. Any thread.
@@ -164,16 +188,16 @@ void siw_llp_shared(struct siw_llp_sock *sock);
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n);
 /*
- * A train: datagrams of seg octets each (the last one may be shorter) that lie one behind the other
+ * A batch: datagrams of seg octets each (the last one may be shorter) that lie one behind the other
  * in buf, len octets in all, to one destination in one call (UDP_SEGMENT). 0; -EAGAIN as above;
  * -EOPNOTSUPP if kernel, device or path cannot do it for this size, -ECONNREFUSED if an error of an
  * earlier datagram's came up or a plan of faults is on: send them one by one; -errno.
  */
-int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg);
 /* The same of datagrams that lie apart, one an iovec. */
-int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			  const struct iovec *iov, int n, uint16_t seg);
+int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			    const struct iovec *iov, int n, uint16_t seg);
 /*
  * One datagram into buf: its length (the true one, so > size means it was cut), -EAGAIN, or -errno.
  * recvfrom: one system call.
@@ -181,13 +205,13 @@ int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			 size_t size);
 /*
- * From now on datagrams of one flow may come together, as the trains they were sent in (UDP_GRO), and
- * siw_llp_udp_recv_train is to be used; what lies there when it ends may still be a train. 0, or -errno: the
+ * From now on datagrams of one flow may come together, as the batches they were sent in (UDP_GRO), and
+ * siw_llp_udp_recv_batch is to be used; what lies there when it ends may still be a batch. 0, or -errno: the
  * kernel does not know how.
  */
 int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on);
 /* As siw_llp_udp_recv; *seg: octets of each datagram but the last, 0: it is one. Under a plan of faults it is. */
-ssize_t siw_llp_udp_recv_train(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg);
 
 /*
@@ -200,6 +224,15 @@ int siw_llp_udp_whole(struct siw_llp_sock *sock);
  * knows the path now; -ENETUNREACH and its like. A few system calls.
  */
 int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
+/*
+ * may: datagrams of this socket may be cut into fragments; not may: none is, whatever the kernel believes of
+ * the path's MTU (one that is too long for the interface is -EMSGSIZE). 0 or -errno.
+ */
+int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may);
+/* Octets of the longest IP packet on the way to dest, as far as the kernel knows; 0: it knows nothing. */
+uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest);
+/* Octets of payload that the kernel holds for this socket until they are read; 0: unknown. */
+uint32_t siw_llp_udp_room(struct siw_llp_sock *sock);
 /* As siw_llp_udp_send after siw_llp_udp_whole, for this one datagram: cut if need be. */
 int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			 const struct iovec *iov, int n);
@@ -207,15 +240,17 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
-		       void *token, struct siw_llp_sock **out);
+		       struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * A connection that waits: 0 and *out, -EAGAIN, or -errno. -EMFILE, -ENFILE, -ENOBUFS and -ENOMEM
  * leave the connection queued; the poller hands the listener out again 100 ms later.
  */
-int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_llp_sock **out);
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+		       struct siw_llp_sock **out);
 /* Starts to connect, from source if it is not NULL; siw_llp_tcp_connected tells the outcome. */
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
-			const struct siw_addr *source, void *token, struct siw_llp_sock **out);
+			const struct siw_addr *source, struct siw_io_handler *handler,
+			struct siw_llp_sock **out);
 /* 0 connected, -EAGAIN not yet, or -errno (ECONNREFUSED, ...). */
 int siw_llp_tcp_connected(struct siw_llp_sock *sock);
 
@@ -245,16 +280,25 @@ void siw_llp_tcp_abort(struct siw_llp_sock *sock);
 /* ---- any socket ------------------------------------------------------------------------------ */
 
 void siw_llp_close(struct siw_llp_sock *sock);
-void siw_llp_set_token(struct siw_llp_sock *sock, void *token);
+void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /* There is something to send that did not fit: a sleep must end when there is room. Any thread. */
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want);
 /* The upper layer stopped short of EAGAIN (its budget, a full queue): hand the socket out again. */
-void siw_llp_again(struct siw_llp_sock *sock);
+void siw_llp_resume(struct siw_llp_sock *sock);
 /*
- * Until siw_llp_again the upper layer will not read (or accept): what comes waits in the kernel, and
+ * Until siw_llp_resume the upper layer will not read (or accept): what comes waits in the kernel, and
  * the socket comes up for its end, an error or room to write alone, so that nobody is kept awake.
  */
-void siw_llp_hold(struct siw_llp_sock *sock);
+void siw_llp_pause(struct siw_llp_sock *sock);
+/* It may have something: the poller hands it out. */
+void siw_llp_sock_ready(struct siw_llp_sock *sock);
+/*
+ * A socket with timers of its own, once and before the next two: siw_llp_sock_due, in any thread, has it handed
+ * out at this time (base/clock.h) at the latest; awaits_due: such a time is set, and no poll has found it past.
+ */
+void siw_llp_sock_timed(struct siw_llp_sock *sock);
+void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
+bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock);
 int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out);
 int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out);
 

@@ -88,7 +88,7 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	struct siw_fault_queue *rx = &f->way[SIW_FAULT_RX].queue;
 
 	if (sock->held)
-		return UINT64_MAX; /* nobody reads; siw_llp_again() hands it out */
+		return UINT64_MAX; /* nobody reads; siw_llp_resume() hands it out */
 	/* The end is not told before what goes the other way is gone: who hears of it closes. */
 	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_alone(&rx->order) &&
 	    siw_container(rx->order.next, struct siw_fault_held, link)->end)

@@ -4,30 +4,20 @@
  * once: while it held them, a port would stay taken and a connection open that its parent closed.
  * The child closes and does no more; the epoll set behind a copy is the parent's.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/lock.h"
+#include "base/fork.h"
 #include "llp/llp_sock.h"
 
 #define BITS 64
 
-static siw_lock_t lock = SIW_LOCK_INIT;
+static void in_child(void);
+
+static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
 /* Under the lock: a bit for each descriptor. */
 static uint64_t *ours;
 static size_t n_words;
-static bool watching;
-
-static void before_fork(void)
-{
-	siw_lock(&lock);
-}
-
-static void in_parent(void)
-{
-	siw_unlock(&lock);
-}
 
 static void in_child(void)
 {
@@ -36,13 +26,6 @@ static void in_child(void)
 			close((int)(i * BITS) + __builtin_ctzll(word));
 		ours[i] = 0;
 	}
-	/* Anew: threads that are not here may have waited for it. */
-	siw_lock_init(&lock);
-}
-
-static void watch(void)
-{
-	watching = pthread_atfork(before_fork, in_parent, in_child) == 0;
 }
 
 static int grow(size_t words)
@@ -63,17 +46,15 @@ static int grow(size_t words)
 
 void siw_llp_fd_begin(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, watch);
-	siw_lock(&lock);
+	siw_fork_watch(&fork_lock);
+	siw_lock(&fork_lock.lock);
 }
 
 static int note(int fd)
 {
 	size_t word = (size_t)fd / BITS;
 
-	if (!watching || (word >= n_words && grow(word + 1)))
+	if (!fork_lock.watched || (word >= n_words && grow(word + 1)))
 		return -ENOMEM;
 	ours[word] |= 1ull << fd % BITS;
 	return 0;
@@ -89,7 +70,7 @@ int siw_llp_fd_end(int fd)
 		close(fd);
 		fd = -ENOMEM;
 	}
-	siw_unlock(&lock);
+	siw_unlock(&fork_lock.lock);
 	return fd;
 }
 
@@ -99,7 +80,7 @@ int siw_llp_fd_take(int fd)
 
 	siw_llp_fd_begin();
 	rv = note(fd);
-	siw_unlock(&lock);
+	siw_unlock(&fork_lock.lock);
 	return rv;
 }
 
@@ -108,11 +89,11 @@ bool siw_llp_fd_give(int fd)
 	size_t word = (size_t)fd / BITS;
 	bool was;
 
-	siw_lock(&lock);
+	siw_lock(&fork_lock.lock);
 	was = word < n_words && ours[word] >> fd % BITS & 1;
 	if (was)
 		ours[word] &= ~(1ull << fd % BITS);
-	siw_unlock(&lock);
+	siw_unlock(&fork_lock.lock);
 	return was;
 }
 

@@ -73,7 +73,7 @@ static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
 }
 
 int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
-		     void *token, struct siw_llp_sock **out)
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	uint32_t ifindex = 0;
 	int rv, fd;
@@ -87,7 +87,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	if (rv == 0)
 		rv = become_member(fd, group, ifindex);
 	if (rv == 0)
-		rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
+		rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		(*out)->ifindex = ifindex;
 	else

@@ -192,7 +192,7 @@ void siw_llp_sock_ended(struct siw_llp_sock *sock)
 		cool(sock);
 }
 
-void siw_llp_hold(struct siw_llp_sock *sock)
+void siw_llp_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
 	/* Hot, it would end each sleep: those are watched for what they have, not for what is new. */
@@ -382,7 +382,7 @@ static inline bool must_ask(struct siw_llp_port *port)
 }
 
 /* Up to room of the hot ones: all, or those whose turn it is. */
-static int hand_out_hot(struct siw_llp_port *port, void **tokens, int room)
+static int hand_out_hot(struct siw_llp_port *port, struct siw_io_handler **handlers, int room)
 {
 	int n = port->n_hot < room ? port->n_hot : room;
 	unsigned int next = 0;
@@ -397,12 +397,12 @@ static int hand_out_hot(struct siw_llp_port *port, void **tokens, int room)
 
 		if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED))
 			sock->active = port->polls;
-		tokens[i] = sock->token;
+		handlers[i] = sock->handler;
 	}
 	return n;
 }
 
-static int hand_out_ring(struct siw_llp_port *port, void **tokens, int room)
+static int hand_out_ring(struct siw_llp_port *port, struct siw_io_handler **handlers, int room)
 {
 	int n = port->n_ring < room ? port->n_ring : room;
 
@@ -411,12 +411,12 @@ static int hand_out_ring(struct siw_llp_port *port, void **tokens, int room)
 
 		siw_link_del(l);
 		siw_link_add(&port->ring, l);
-		tokens[i] = SIW_LLP_OF(l, ring)->token;
+		handlers[i] = SIW_LLP_OF(l, ring)->handler;
 	}
 	return n;
 }
 
-int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
+int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
 {
 	int share, done;
 
@@ -432,13 +432,13 @@ int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
 	if (must_ask(port))
 		ask_epoll(port);
 	if (port->n_ring == 0)
-		return hand_out_hot(port, tokens, n);
+		return hand_out_hot(port, handlers, n);
 	/* The ring gets half of the room if it needs it; of a room of one, every other poll. */
 	share = n > 1 ? n / 2 : (int)(port->polls & 1);
 	if (share > port->n_ring)
 		share = port->n_ring;
-	done = hand_out_hot(port, tokens, n - share);
-	return done + hand_out_ring(port, tokens + done, n - done);
+	done = hand_out_hot(port, handlers, n - share);
+	return done + hand_out_ring(port, handlers + done, n - done);
 }
 
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
@@ -503,6 +503,9 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	port->timed_due = port->clock_poll = UINT64_MAX;
 	port->max_hot = (int)siw_settings()->hot_sockets;
 	port->owner = getpid();
+	port->room = malloc(SIW_LLP_ROOM);
+	if (!port->room)
+		goto free;
 	port->wake_fd = siw_llp_event_open();
 	rv = port->wake_fd;
 	if (rv < 0)
@@ -522,8 +525,19 @@ close_epoll:
 close_wake:
 	siw_llp_fd_close(port->wake_fd);
 free:
+	free(port->room);
 	free(port);
 	return rv;
+}
+
+bool siw_llp_port_is_ours(const struct siw_llp_port *port)
+{
+	return getpid() == port->owner;
+}
+
+bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+{
+	return __atomic_load_n(&sock->due_ns, __ATOMIC_RELAXED) != UINT64_MAX;
 }
 
 void siw_llp_port_close(struct siw_llp_port *port)
@@ -532,5 +546,25 @@ void siw_llp_port_close(struct siw_llp_port *port)
 		return;
 	siw_llp_fd_close(port->epfd);
 	siw_llp_fd_close(port->wake_fd);
+	free(port->batch);
+	free(port->room);
 	free(port);
+}
+
+uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+{
+	return port->room;
+}
+
+/* Pairs with siw_llp_batch_give(): what was written there is. */
+uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+{
+	uint8_t *batch = __atomic_exchange_n(&port->batch, NULL, __ATOMIC_ACQUIRE);
+
+	return batch ? batch : malloc(SIW_LLP_ROOM);
+}
+
+void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+{
+	free(__atomic_exchange_n(&port->batch, batch, __ATOMIC_ACQ_REL));
 }

@@ -9,7 +9,7 @@
 #include "base/counters.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
-#include "llp/llp_tap.h"
+#include "llp/llp_capture.h"
 
 int siw_llp_socket(uint16_t family, int type)
 {
@@ -30,8 +30,8 @@ static bool is_data(enum siw_llp_kind kind)
 	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
 }
 
-int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
-		     struct siw_llp_sock **out)
+int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_llp_sock *sock = aligned_alloc(SIW_LLP_LINE, sizeof(*sock));
 	int rv;
@@ -43,7 +43,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, 
 	sock->kind = kind;
 	sock->udp = kind == SIW_LLP_UDP;
 	sock->hot = -1;
-	sock->token = token;
+	sock->handler = handler;
 	sock->port = port;
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->timed);
@@ -67,7 +67,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	if (sock->udp && getpid() == sock->port->owner)
 		siw_llp_udp_count_drops(sock);
 	siw_llp_fault_close(sock);
-	siw_llp_tap_close(sock);
+	siw_llp_capture_close(sock);
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
 	siw_link_del(&sock->timed);
@@ -77,12 +77,12 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	free(sock);
 }
 
-void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
+void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler)
 {
-	sock->token = token;
+	sock->handler = handler;
 }
 
-void siw_llp_again(struct siw_llp_sock *sock)
+void siw_llp_resume(struct siw_llp_sock *sock)
 {
 	sock->held = false;
 	siw_llp_sock_ready(sock);

@@ -38,7 +38,7 @@ struct siw_llp_sock {
 	bool held;    /* what can be read there is of no interest now */
 	bool stopped; /* a plan of faults holds as much of its stream as it may */
 	bool stalled; /* a listener without a descriptor for the connection that waits */
-	void *token;
+	struct siw_io_handler *handler;
 	struct siw_llp_port *port;
 	uint64_t active; /* number of the poll that last had data or a wish to write here */
 	struct siw_link ring;
@@ -58,8 +58,9 @@ struct siw_llp_sock {
 	uint32_t ifindex;   /* of a group's socket: the interface; 0: any other */
 	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
 	struct siw_link all;
-	struct siw_link timed;	 /* it has timers */
-	struct siw_llp_tap *tap; /* of llp_tap.c, under its lock; NULL until a capture met it */
+	struct siw_link timed; /* it has timers */
+	struct siw_llp_capture
+		*capture; /* of llp_capture.c, under its lock; NULL until a capture met it */
 	struct siw_llp_faulty *faulty; /* of llp_fault.c; NULL until a plan of faults met it */
 };
 
@@ -100,6 +101,8 @@ struct siw_llp_port {
 
 	int epfd, wake_fd;
 	pid_t owner;
+	uint8_t *room;	/* siw_llp_port_room */
+	uint8_t *batch; /* siw_llp_batch_take: any thread; NULL: somebody has it */
 	int n_stalled;
 	uint64_t stalled_until; /* ns: when they are tried again */
 	uint64_t quiet_rounds;	/* askings of epoll that brought nothing */
@@ -112,16 +115,6 @@ struct siw_llp_port {
 /* ---- llp_port.c: what the sockets tell the poller -------------------------------------------- */
 
 int siw_llp_sock_register(struct siw_llp_sock *sock);
-/* It may have something: onto the ready ring, or marked if it is hot. */
-void siw_llp_sock_ready(struct siw_llp_sock *sock);
-/* Any thread: it is handed out at this time (base/clock.h) at the latest. Needs siw_llp_sock_timed(). */
-void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
-/* Such a time was set, and no poll has found it past. */
-static inline bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
-{
-	return __atomic_load_n(&sock->due_ns, __ATOMIC_RELAXED) != UINT64_MAX;
-}
-void siw_llp_sock_timed(struct siw_llp_sock *sock);
 /* It has nothing: EAGAIN. */
 void siw_llp_sock_drained(struct siw_llp_sock *sock);
 /* Its end: EOF or an error, told once; it leaves the hot set, where it would be told for ever. */
@@ -222,8 +215,8 @@ static inline void siw_llp_order_received(int fd, const struct siw_addr *source)
 #endif
 
 /* Makes a socket of fd and registers it; fd stays the caller's on an error. */
-int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
-		     struct siw_llp_sock **out);
+int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * It wants to write. always: also if it already did, for where no event is sure to come
  * (a full device queue, ENOBUFS, has room again without telling the socket).

@@ -11,7 +11,7 @@
 #include "base/trace.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
-#include "llp/llp_tap.h"
+#include "llp/llp_capture.h"
 
 #define ACCEPT_TRIES 16
 
@@ -45,7 +45,7 @@ static int open_bound(const struct siw_addr *local, uint16_t family, bool listen
 }
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
-		       void *token, struct siw_llp_sock **out)
+		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv, fd = open_bound(local, local->family, true);
 
@@ -53,7 +53,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 		return fd;
 	rv = listen(fd, backlog) ? -errno : 0;
 	if (rv == 0)
-		rv = siw_llp_sock_new(port, fd, SIW_LLP_LISTENER, token, out);
+		rv = siw_llp_sock_new(port, fd, SIW_LLP_LISTENER, handler, out);
 	if (rv < 0)
 		siw_llp_fd_close(fd);
 	return rv;
@@ -90,7 +90,8 @@ static int accept_failed(struct siw_llp_sock *listener, int error)
 	return -error;
 }
 
-int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_llp_sock **out)
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+		       struct siw_llp_sock **out)
 {
 	int rv, fd, tries = 0;
 
@@ -103,20 +104,21 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_ll
 		return accept_failed(listener, -fd);
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0)
-		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, token, out);
+		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, handler, out);
 	if (rv < 0) {
 		siw_llp_fd_close(fd);
 		return rv;
 	}
 	if (siw_capture_on())
-		siw_llp_tap_connected_now(*out, false);
+		siw_llp_capture_connected_now(*out, false);
 	if (siw_faults_on())
 		siw_llp_fault_met(*out);
 	return 0;
 }
 
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
-			const struct siw_addr *source, void *token, struct siw_llp_sock **out)
+			const struct siw_addr *source, struct siw_io_handler *handler,
+			struct siw_llp_sock **out)
 {
 	int rv, fd = open_bound(source, dest->family, false);
 
@@ -125,7 +127,7 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
 	/* An interrupted connect goes on by itself, like one that would block. */
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
-		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, token, out);
+		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, handler, out);
 	if (rv < 0)
 		siw_llp_fd_close(fd);
 	return rv;
@@ -148,7 +150,7 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 			/* It stays ready: data may have come with the event that told of this. */
 			sock->kind = SIW_LLP_STREAM;
 			if (siw_capture_on())
-				siw_llp_tap_connected_now(sock, true);
+				siw_llp_capture_connected_now(sock, true);
 			if (siw_faults_on())
 				siw_llp_fault_met(sock);
 			return 0;
@@ -189,14 +191,14 @@ static __attribute__((always_inline)) inline ssize_t send_once(struct siw_llp_so
 	return sent;
 }
 
-static __attribute__((cold, noinline)) ssize_t send_tapped(struct siw_llp_sock *sock,
-							   const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock *sock,
+							     const struct iovec *iov, int n)
 {
 	uint64_t when = siw_capture_lock();
 	ssize_t sent = send_once(sock, iov, n);
 
 	if (sent > 0)
-		siw_llp_tap_octets(sock, when, true, iov, (size_t)sent);
+		siw_llp_capture_octets(sock, when, true, iov, (size_t)sent);
 	siw_capture_unlock();
 	return sent;
 }
@@ -204,7 +206,7 @@ static __attribute__((cold, noinline)) ssize_t send_tapped(struct siw_llp_sock *
 static __attribute__((always_inline)) inline ssize_t sendv_now(struct siw_llp_sock *sock,
 							       const struct iovec *iov, int n)
 {
-	ssize_t sent = siw_capture_on() ? send_tapped(sock, iov, n) : send_once(sock, iov, n);
+	ssize_t sent = siw_capture_on() ? send_captured(sock, iov, n) : send_once(sock, iov, n);
 
 	if (__builtin_expect(sent < 0, 0))
 		return siw_llp_send_failed(sock, errno);
@@ -239,17 +241,17 @@ static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_so
 }
 
 /* The receive is done under the lock too: the order of the octets is that of the file. */
-static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *sock,
-							   const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock *sock,
+							     const struct iovec *iov, int n)
 {
 	ssize_t got;
 
 	siw_capture_lock();
 	got = recv_once(sock, iov, n);
 	if (got > 0)
-		siw_llp_tap_octets(sock, siw_capture_now(), false, iov, (size_t)got);
+		siw_llp_capture_octets(sock, siw_capture_now(), false, iov, (size_t)got);
 	else if (got == 0 || errno == ECONNRESET)
-		siw_llp_tap_end(sock, siw_capture_now(), false, got < 0);
+		siw_llp_capture_end(sock, siw_capture_now(), false, got < 0);
 	siw_capture_unlock();
 	return got;
 }
@@ -257,7 +259,7 @@ static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *
 static __attribute__((always_inline)) inline ssize_t recvv_now(struct siw_llp_sock *sock,
 							       const struct iovec *iov, int n)
 {
-	ssize_t got = siw_capture_on() ? recv_tapped(sock, iov, n) : recv_once(sock, iov, n);
+	ssize_t got = siw_capture_on() ? recv_captured(sock, iov, n) : recv_once(sock, iov, n);
 
 	if (__builtin_expect(got > 0, 1)) {
 		siw_llp_order_received(sock->fd, NULL);
@@ -307,13 +309,13 @@ bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
 
 int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock)
 {
-	bool tapped = siw_capture_on();
-	uint64_t when = tapped ? siw_capture_lock() : 0;
+	bool captured = siw_capture_on();
+	uint64_t when = captured ? siw_capture_lock() : 0;
 	int rv = shutdown(sock->fd, SHUT_WR) ? -errno : 0;
 
-	if (tapped && rv == 0)
-		siw_llp_tap_end(sock, when, true, false);
-	if (tapped)
+	if (captured && rv == 0)
+		siw_llp_capture_end(sock, when, true, false);
+	if (captured)
 		siw_capture_unlock();
 	return rv;
 }
@@ -330,7 +332,7 @@ void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 
 	siw_llp_tcp_abort(sock);
 	if (siw_capture_on())
-		siw_llp_tap_end_now(sock, true, true);
+		siw_llp_capture_end_now(sock, true, true);
 	if (connect(sock->fd, &nobody, sizeof(nobody)))
 		siw_log(llp, warn, "a connection could not be reset: %s", strerror(errno));
 }

@@ -12,7 +12,7 @@
 #include "base/settings.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
-#include "llp/llp_tap.h"
+#include "llp/llp_capture.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -58,8 +58,8 @@ void siw_llp_udp_buffers(int fd)
 	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
 }
 
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
-		     struct siw_llp_sock **out)
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv, fd = siw_llp_socket(local->family, SOCK_DGRAM);
 
@@ -75,7 +75,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
 		rv = -errno;
 		goto fail;
 	}
-	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
+	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		return 0;
 fail:
@@ -111,7 +111,8 @@ static int check_bound_udp(int fd)
 	return 0;
 }
 
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
+		      struct siw_llp_sock **out)
 {
 	int flags, rv = check_bound_udp(fd);
 
@@ -130,7 +131,7 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw
 	rv = siw_llp_fd_take(fd);
 	if (rv < 0)
 		return rv;
-	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, token, out);
+	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		(*out)->drops = drops(fd);
 	else
@@ -177,14 +178,15 @@ static __attribute__((always_inline)) inline ssize_t send_plain(int fd, const st
 	return sent;
 }
 
-static __attribute__((cold, noinline)) ssize_t
-send_tapped(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock *sock,
+							     const struct siw_addr *dest,
+							     const struct iovec *iov, int n)
 {
 	uint64_t when = siw_capture_lock();
 	ssize_t sent = send_plain(sock->fd, dest, iov, n);
 
 	if (sent >= 0)
-		siw_llp_tap_datagram(sock, when, true, dest, iov, 0, (size_t)sent, 0);
+		siw_llp_capture_datagram(sock, when, true, dest, iov, 0, (size_t)sent, 0);
 	siw_capture_unlock();
 	return sent;
 }
@@ -192,7 +194,7 @@ send_tapped(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct
 static inline ssize_t send_once(struct siw_llp_sock *sock, const struct siw_addr *dest,
 				const struct iovec *iov, int n)
 {
-	return siw_capture_on() ? send_tapped(sock, dest, iov, n)
+	return siw_capture_on() ? send_captured(sock, dest, iov, n)
 				: send_plain(sock->fd, dest, iov, n);
 }
 
@@ -240,26 +242,26 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			       : send_now(sock, dest, iov, n);
 }
 
-/* What a train is refused with that single datagrams would not be. */
-static bool is_train_error(int error)
+/* What a batch is refused with that single datagrams would not be. */
+static bool is_batch_error(int error)
 {
 	return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP ||
 	       error == ENOPROTOOPT;
 }
 
-/* The datagrams of a train of so many octets, one by one; none if it failed. */
-static void tap_train(struct siw_llp_sock *sock, uint64_t when, bool out,
-		      const struct siw_addr *peer, const struct iovec *iov, ssize_t octets,
-		      size_t seg)
+/* The datagrams of a batch of so many octets, one by one; none if it failed. */
+static void capture_batch(struct siw_llp_sock *sock, uint64_t when, bool out,
+			  const struct siw_addr *peer, const struct iovec *iov, ssize_t octets,
+			  size_t seg)
 {
 	size_t len = octets > 0 ? (size_t)octets : 0;
 
 	for (size_t at = 0; at < len; at += seg)
-		siw_llp_tap_datagram(sock, when, out, peer, iov, at,
-				     len - at < seg ? len - at : seg, 0);
+		siw_llp_capture_datagram(sock, when, out, peer, iov, at,
+					 len - at < seg ? len - at : seg, 0);
 }
 
-static ssize_t send_train(struct siw_llp_sock *sock, const struct siw_addr *dest,
+static ssize_t send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			  const struct iovec *iov, int n, uint16_t seg)
 {
 	union {
@@ -288,33 +290,33 @@ static ssize_t send_train(struct siw_llp_sock *sock, const struct siw_addr *dest
 	return sent;
 }
 
-static __attribute__((cold, noinline)) ssize_t train_tapped(struct siw_llp_sock *sock,
-							    const struct siw_addr *dest,
-							    const struct iovec *iov, int n,
-							    uint16_t seg)
+static __attribute__((cold, noinline)) ssize_t batch_captured(struct siw_llp_sock *sock,
+							      const struct siw_addr *dest,
+							      const struct iovec *iov, int n,
+							      uint16_t seg)
 {
 	uint64_t when = siw_capture_lock();
-	ssize_t sent = send_train(sock, dest, iov, n, seg);
+	ssize_t sent = send_batch(sock, dest, iov, n, seg);
 
-	tap_train(sock, when, true, dest, iov, sent, seg);
+	capture_batch(sock, when, true, dest, iov, sent, seg);
 	siw_capture_unlock();
 	return sent;
 }
 
-int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			  const struct iovec *iov, int n, uint16_t seg)
+int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			    const struct iovec *iov, int n, uint16_t seg)
 {
 	ssize_t sent;
 
 	if (siw_faults_on())
 		return -ECONNREFUSED; /* one by one: each has its own fate */
-	sent = siw_capture_on() ? train_tapped(sock, dest, iov, n, seg)
-				: send_train(sock, dest, iov, n, seg);
+	sent = siw_capture_on() ? batch_captured(sock, dest, iov, n, seg)
+				: send_batch(sock, dest, iov, n, seg);
 	if (sent >= 0) {
 		siw_llp_want_write(sock, false);
 		return 0;
 	}
-	if (is_train_error(errno))
+	if (is_batch_error(errno))
 		return -EOPNOTSUPP;
 	/* An error that ICMP left belongs to an earlier datagram: one by one finds out whose. */
 	if (is_pending_error(errno)) {
@@ -324,17 +326,17 @@ int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest
 	return siw_llp_send_failed(sock, errno);
 }
 
-int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg)
 {
 	struct iovec iov = { (void *)buf, len };
 
-	return siw_llp_udp_send_cars(sock, dest, &iov, 1, seg);
+	return siw_llp_udp_send_batchv(sock, dest, &iov, 1, seg);
 }
 
 /* ---- in ------------------------------------------------------------------------------------- */
 
-/* As recvfrom(2), and, if seg is given, how long the datagrams of a train are; 0: it is none. */
+/* As recvfrom(2), and, if seg is given, how long the datagrams of a batch are; 0: it is none. */
 static __attribute__((always_inline)) inline ssize_t
 recv_plain(int fd, struct siw_addr *source, void *buf, size_t size, socklen_t *len, uint16_t *seg)
 {
@@ -381,9 +383,9 @@ recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t 
 	return got;
 }
 
-static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *sock,
-							   struct siw_addr *source, void *buf,
-							   size_t size, uint16_t *seg)
+static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock *sock,
+							     struct siw_addr *source, void *buf,
+							     size_t size, uint16_t *seg)
 {
 	struct iovec iov = { buf, size };
 	ssize_t got;
@@ -391,12 +393,12 @@ static __attribute__((cold, noinline)) ssize_t recv_tapped(struct siw_llp_sock *
 	siw_capture_lock();
 	got = recv_once(sock, source, buf, size, seg);
 	if (got >= 0 && seg && *seg && (size_t)got <= size) {
-		tap_train(sock, siw_capture_now(), false, source, &iov, got, *seg);
+		capture_batch(sock, siw_capture_now(), false, source, &iov, got, *seg);
 	} else if (got >= 0) {
 		size_t here = (size_t)got < size ? (size_t)got : size;
 
-		siw_llp_tap_datagram(sock, siw_capture_now(), false, source, &iov, 0, here,
-				     (size_t)got - here);
+		siw_llp_capture_datagram(sock, siw_capture_now(), false, source, &iov, 0, here,
+					 (size_t)got - here);
 	}
 	siw_capture_unlock();
 	return got;
@@ -408,7 +410,7 @@ recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t s
 	bool again = false;
 
 	for (;;) {
-		ssize_t got = siw_capture_on() ? recv_tapped(sock, source, buf, size, seg)
+		ssize_t got = siw_capture_on() ? recv_captured(sock, source, buf, size, seg)
 					       : recv_once(sock, source, buf, size, seg);
 
 		if (__builtin_expect(got >= 0, 1)) {
@@ -448,7 +450,7 @@ int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
 	return siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, on);
 }
 
-ssize_t siw_llp_udp_recv_train(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg)
 {
 	*seg = 0;

@@ -26,6 +26,14 @@ int siw_llp_udp_whole(struct siw_llp_sock *sock)
 	return r ? r : discover(sock, local.family, IP_PMTUDISC_DO);
 }
 
+int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
+{
+	struct siw_addr local;
+	int r = siw_llp_local(sock, &local);
+
+	return r ? r : discover(sock, local.family, may ? IP_PMTUDISC_DONT : IP_PMTUDISC_PROBE);
+}
+
 int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			 const struct iovec *iov, int n)
 {
@@ -38,22 +46,51 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return r;
 }
 
-/* What the kernel knows of the path that a socket connected to dest would take. */
-static int path_mtu(int fd, const struct siw_addr *local, const struct siw_addr *dest)
+/* What the kernel knows of the path that a socket connected to dest takes. */
+static int connected_mtu(int fd, const struct siw_addr *dest)
 {
-	struct siw_addr from = *local;
 	socklen_t len = sizeof(int);
 	int mtu, r;
 
-	from.port_be = 0;
-	if (bind(fd, (const struct sockaddr *)&from, siw_addr_len(&from)) ||
-	    connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)))
+	if (connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)))
 		return -errno;
 	if (dest->family == AF_INET6)
 		r = getsockopt(fd, IPPROTO_IPV6, IPV6_MTU, &mtu, &len);
 	else
 		r = getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &len);
 	return r ? -errno : mtu;
+}
+
+static int path_mtu(int fd, const struct siw_addr *local, const struct siw_addr *dest)
+{
+	struct siw_addr from = *local;
+
+	from.port_be = 0;
+	if (bind(fd, (const struct sockaddr *)&from, siw_addr_len(&from)))
+		return -errno;
+	return connected_mtu(fd, dest);
+}
+
+uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
+{
+	int fd = siw_llp_socket(dest->family, SOCK_DGRAM), mtu;
+
+	if (fd < 0)
+		return 0;
+	mtu = connected_mtu(fd, dest);
+	siw_llp_fd_close(fd);
+	return mtu > 0 ? (uint32_t)mtu : 0;
+}
+
+uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
+{
+	int rcvbuf = 0;
+	socklen_t len = sizeof(rcvbuf);
+
+	/* The kernel counts its own headers too: half of what it says is payload (socket(7)). */
+	if (getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len) || rcvbuf < 0)
+		return 0;
+	return (uint32_t)rcvbuf / 2;
 }
 
 int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)

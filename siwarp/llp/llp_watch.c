@@ -34,7 +34,7 @@ static int open_netlink(void)
 	return err;
 }
 
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
 		       struct siw_llp_watch **out)
 {
 	struct siw_llp_watch *watch = calloc(1, sizeof(*watch));
@@ -47,7 +47,7 @@ int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
 		free(watch);
 		return fd;
 	}
-	err = siw_llp_sock_new(port, fd, SIW_LLP_WATCHER, token, &watch->sock);
+	err = siw_llp_sock_new(port, fd, SIW_LLP_WATCHER, handler, &watch->sock);
 	if (err) {
 		siw_llp_fd_close(fd);
 		free(watch);
@@ -159,6 +159,6 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 				return news;
 		}
 	}
-	siw_llp_again(watch->sock);
+	siw_llp_resume(watch->sock);
 	return 0;
 }

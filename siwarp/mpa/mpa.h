@@ -25,35 +25,30 @@
 
 struct siw_llp_port;
 struct siw_llp_waitset;
-struct siw_mpa_listener;
+struct siw_io_handler;
 struct siw_mpa_stream;
 
 /* cffi: begin */
 
 struct siw_llp_port;
-struct siw_mpa_listener;
+struct siw_llp_sock;
 struct siw_mpa_stream;
 
 /* ---- start-up --------------------------------------------------------------------- */
 
-int siw_mpa_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
-		   void *token, struct siw_mpa_listener **out);
-int siw_mpa_listener_addr(struct siw_mpa_listener *listener, struct siw_addr *out);
-/* hold: it accepts no more until called without. As siw_llp_hold and siw_llp_again. */
-void siw_mpa_listener_hold(struct siw_mpa_listener *listener, bool hold);
-void siw_mpa_listener_close(struct siw_mpa_listener *listener);
-/* A new TCP connection as a stream in start-up, responder mode: 0, -EAGAIN, -errno. */
-int siw_mpa_accept(struct siw_mpa_listener *listener, void *token, struct siw_mpa_stream **out);
+/* A TCP connection that waits at a listener of llp's, as a stream in start-up, responder mode: 0, -EAGAIN, -errno. */
+int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+		   struct siw_mpa_stream **out);
 /*
  * A stream in start-up, initiator mode; params are this end's Request. -EINVAL: params
  * illegal.
  */
 int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
-		    const struct siw_addr *source, const struct siw_mpa_params *params, void *token,
-		    struct siw_mpa_stream **out);
+		    const struct siw_addr *source, const struct siw_mpa_params *params,
+		    struct siw_io_handler *handler, struct siw_mpa_stream **out);
 
 enum siw_mpa_startup {
-	SIW_MPA_STARTING = 0, /* nothing new: call again when the token comes up */
+	SIW_MPA_STARTING = 0, /* nothing new: call again when the handler comes up */
 	SIW_MPA_REQUEST = 1,  /* responder: the peer's Request is in *peer; answer it */
 	SIW_MPA_REPLY = 2,    /* initiator: accepted; *peer is the Reply; FPDUs may flow */
 	SIW_MPA_REJECTED = 3, /* initiator: Reply with R=1, private data in *peer */
@@ -133,7 +128,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
  * Consumes that FPDU: its ULPDU octets from skip on go to dest (which holds exactly
  * ulpdu_len - skip octets; n = 0 with a NULL dest throws them away). 1: all placed, CRC
  * good (or off). 0: the rest has not come yet; call again with the same arguments when
- * the token comes up (what was placed stays placed). -EBADMSG: CRC wrong; -errno as
+ * the handler comes up (what was placed stays placed). -EBADMSG: CRC wrong; -errno as
  * siw_mpa_rx_fpdu; -EFAULT: dest cannot be written (any more). -EINVAL: dest is not exactly as long, or skip
  * not in the head. With setting strict, dest is not touched before the CRC was checked.
  */
@@ -144,15 +139,10 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 /* The error behind the last -EPROTO or -EBADMSG. */
 struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream);
 int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct siw_addr *peer);
-void siw_mpa_set_token(struct siw_mpa_stream *stream, void *token);
-/* The upper layer stopped short of "nothing yet": hand the token out again. */
-void siw_mpa_again(struct siw_mpa_stream *stream);
+/* Its socket, for what is llp's business: whose handler it has, whether it is read. */
+struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream);
 /* Octets came that were not looked at yet: the next siw_mpa_rx_fpdu may need no system call. */
 bool siw_mpa_staged(const struct siw_mpa_stream *stream);
-/* As siw_llp_tcp_gone. */
-bool siw_mpa_gone(struct siw_mpa_stream *stream);
-/* Nobody will read it before that: as siw_llp_hold. */
-void siw_mpa_hold(struct siw_mpa_stream *stream);
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
 /* No more will be sent; receiving goes on. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);

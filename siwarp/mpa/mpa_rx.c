@@ -124,7 +124,7 @@ static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
 
 /*
  * The last read took everything there was, so another now would only learn that: 0 is
- * returned without it. The socket did not say EAGAIN, so its token comes up again.
+ * returned without it. The socket did not say EAGAIN, so its handler comes up again.
  */
 static bool was_dry(struct siw_mpa_rx *rx)
 {

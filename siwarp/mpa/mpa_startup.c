@@ -367,7 +367,7 @@ static int see_lost(struct siw_mpa_stream *stream)
 	int rv = siw_mpa_rx_early(stream);
 
 	if (rv == -ENOBUFS) /* it has said more than it may: its end is all that counts now */
-		siw_llp_hold(stream->sock);
+		siw_llp_pause(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
 	return lost(stream, rv == -ENOTCONN ? -ECONNRESET : rv);

@@ -1,53 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* mpa/mpa_stream.c - listeners and streams: made, asked, closed. */
+/* mpa/mpa_stream.c - streams: made, asked, closed. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/settings.h"
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
-
-struct siw_mpa_listener {
-	struct siw_llp_sock *sock;
-};
-
-int siw_mpa_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
-		   void *token, struct siw_mpa_listener **out)
-{
-	struct siw_mpa_listener *listener = calloc(1, sizeof(*listener));
-	int rv;
-
-	if (!listener)
-		return -ENOMEM;
-	rv = siw_llp_tcp_listen(port, local, backlog, token, &listener->sock);
-	if (rv < 0) {
-		free(listener);
-		return rv;
-	}
-	*out = listener;
-	return 0;
-}
-
-int siw_mpa_listener_addr(struct siw_mpa_listener *listener, struct siw_addr *out)
-{
-	return siw_llp_local(listener->sock, out);
-}
-
-void siw_mpa_listener_hold(struct siw_mpa_listener *listener, bool hold)
-{
-	if (hold)
-		siw_llp_hold(listener->sock);
-	else
-		siw_llp_again(listener->sock);
-}
-
-void siw_mpa_listener_close(struct siw_mpa_listener *listener)
-{
-	if (!listener)
-		return;
-	siw_llp_close(listener->sock);
-	free(listener);
-}
 
 static struct siw_mpa_stream *stream_new(enum siw_mpa_state state)
 {
@@ -73,14 +31,15 @@ static void stream_free(struct siw_mpa_stream *stream)
 	free(stream);
 }
 
-int siw_mpa_accept(struct siw_mpa_listener *listener, void *token, struct siw_mpa_stream **out)
+int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+		   struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream = stream_new(SIW_MPA_ST_AWAIT_REQUEST);
 	int rv;
 
 	if (!stream)
 		return -ENOMEM;
-	rv = siw_llp_tcp_accept(listener->sock, token, &stream->sock);
+	rv = siw_llp_tcp_accept(listener, handler, &stream->sock);
 	if (rv < 0) {
 		stream_free(stream);
 		return rv;
@@ -90,8 +49,8 @@ int siw_mpa_accept(struct siw_mpa_listener *listener, void *token, struct siw_mp
 }
 
 int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
-		    const struct siw_addr *source, const struct siw_mpa_params *params, void *token,
-		    struct siw_mpa_stream **out)
+		    const struct siw_addr *source, const struct siw_mpa_params *params,
+		    struct siw_io_handler *handler, struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream;
 	int rv;
@@ -102,7 +61,7 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	if (!stream)
 		return -ENOMEM;
 	stream->start->mine = *params;
-	rv = siw_llp_tcp_connect(port, dest, source, token, &stream->sock);
+	rv = siw_llp_tcp_connect(port, dest, source, handler, &stream->sock);
 	if (rv < 0) {
 		stream_free(stream);
 		return rv;
@@ -129,29 +88,14 @@ int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct 
 	return rv < 0 || !peer ? rv : siw_llp_peer(stream->sock, peer);
 }
 
-void siw_mpa_set_token(struct siw_mpa_stream *stream, void *token)
+struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream)
 {
-	siw_llp_set_token(stream->sock, token);
-}
-
-void siw_mpa_again(struct siw_mpa_stream *stream)
-{
-	siw_llp_again(stream->sock);
-}
-
-bool siw_mpa_gone(struct siw_mpa_stream *stream)
-{
-	return siw_llp_tcp_gone(stream->sock);
+	return stream->sock;
 }
 
 bool siw_mpa_staged(const struct siw_mpa_stream *stream)
 {
 	return stream->rx.pos != stream->rx.end;
-}
-
-void siw_mpa_hold(struct siw_mpa_stream *stream)
-{
-	siw_llp_hold(stream->sock);
 }
 
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream)

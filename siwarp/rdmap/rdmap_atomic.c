@@ -21,18 +21,18 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 {
 	const struct siw_rdmap_atomic *atomic = op->atomic;
 	struct siw_rdmap_read *read = siw_rdmap_read_slot(stream);
-	struct iovec iov[SIW_RDMAP_MAX_SGE];
+	struct iovec iov[SIW_MEM_MAX_SGE];
 	int r;
 
 	if (!read)
 		return -EAGAIN;
-	if (op->length != sizeof(stream->answer_in.original))
+	if (op->length != sizeof(stream->atomic_response_in.original))
 		return -EINVAL;
-	r = siw_ddp_sgl_resolve(ddp_port(stream->port), op->sgl, op->nsge, false, stream->pd, true,
-				0, op->length, iov, SIW_RDMAP_MAX_SGE);
+	r = siw_mem_sgl_resolve(stream->mem, op->sgl, op->nsge, false, stream->pd, true, 0,
+				op->length, iov, SIW_MEM_MAX_SGE);
 	if (r < 0)
 		return r;
-	read->cookie = op->cookie;
+	read->user_data = op->user_data;
 	read->stag = 0;
 	read->length = (uint32_t)op->length;
 	read->placed = 0;
@@ -65,14 +65,14 @@ bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_
 		return false;
 	/* RFC 7306 has no number for one that is too short. */
 	*err = UNSPECIFIED;
-	return !seg->last || seg->mo + seg->payload == SIW_RDMAP_ANSWER_LEN;
+	return !seg->last || seg->mo + seg->payload == SIW_RDMAP_ATOMIC_RESPONSE_LEN;
 }
 
-bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
-			       struct siw_rdmap_event *event, struct siw_wire_err *err)
+bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
+			   struct siw_rdmap_event *event, struct siw_wire_err *err)
 {
-	const struct siw_rdmap_wire_answer *wire = &stream->answer_in;
-	struct siw_sge sge = { (uintptr_t)wire, SIW_RDMAP_ANSWER_LEN, 0 };
+	const struct siw_rdmap_wire_atomic_response *wire = &stream->atomic_response_in;
+	struct siw_sge sge = { (uintptr_t)wire, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
 	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 	uint64_t original = be64toh(wire->original);
 
@@ -80,16 +80,16 @@ bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
 	 * One buffer is enough: responses come one by one, and each is done with here. It is free again whatever is
 	 * wrong with this one: over reliable datagrams others follow.
 	 */
-	siw_ddp_queue_post(stream->q_atomic, 0, &sge, 1);
+	siw_mem_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;
-	if (length != SIW_RDMAP_ANSWER_LEN || wire->request != read->wire.atomic.request)
+	if (length != SIW_RDMAP_ATOMIC_RESPONSE_LEN || wire->request != read->wire.atomic.request)
 		return false;
 	*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
-	if (siw_ddp_sgl_write(ddp_port(stream->port), read->sgl, read->nsge, stream->pd, &original,
+	if (siw_mem_sgl_write(stream->mem, read->sgl, read->nsge, stream->pd, &original,
 			      sizeof(original)))
 		return false;
 	event->kind = SIW_RDMAP_READ_DONE;
-	event->cookie = read->cookie;
+	event->user_data = read->user_data;
 	event->length = read->length;
 	siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
 	siw_rdmap_read_pop(stream, read);
@@ -107,12 +107,12 @@ bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap
 		*err = UNEXPECTED;
 		return false;
 	}
-	if (stream->denied & SIW_DDP_REMOTE_ATOMIC) {
+	if (stream->denied & SIW_MEM_REMOTE_ATOMIC) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 		return false;
 	}
-	return siw_ddp_atomic(ddp_port(stream->port), be32toh(wire->stag), stream->pd,
+	return siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
 			      siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), NULL, NULL,
 			      err) == 0;
 }
@@ -121,7 +121,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 			     struct siw_wire_err *err)
 {
 	const struct siw_rdmap_wire_atomic *wire = &request->wire.atomic;
-	struct siw_ddp_atomic op = {
+	struct siw_mem_atomic op = {
 		.kind = be32toh(wire->aop) & SIW_RDMAP_AOP_MASK,
 		.data = be64toh(wire->data),
 		.mask = be64toh(wire->mask),
@@ -134,18 +134,19 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		.qn = SIW_RDMAP_QN_ATOMIC, /* RFC7306-5.2-02 */
 		.sgl = &request->answer_sge,
 		.nsge = 1,
-		.length = SIW_RDMAP_ANSWER_LEN,
+		.length = SIW_RDMAP_ATOMIC_RESPONSE_LEN,
 	};
 	uint64_t original;
 	int r;
 
-	r = siw_ddp_atomic(ddp_port(stream->port), be32toh(wire->stag), stream->pd,
+	r = siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
 			   siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), &op, &original,
 			   err);
 	if (r)
 		return r;
-	request->answer = (struct siw_rdmap_wire_answer){ wire->request, htobe64(original) };
+	request->answer =
+		(struct siw_rdmap_wire_atomic_response){ wire->request, htobe64(original) };
 	request->answer_sge =
-		(struct siw_sge){ (uintptr_t)&request->answer, SIW_RDMAP_ANSWER_LEN, 0 };
+		(struct siw_sge){ (uintptr_t)&request->answer, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }

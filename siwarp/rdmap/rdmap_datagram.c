@@ -16,9 +16,8 @@
 /* Those that share a socket, by index. Made with the second one, gone with the last. */
 struct siw_rdmap_sharers {
 	uint32_t n;
-	uint32_t next;			/* the index to try first */
-	uint64_t full;			/* siw_rdmap_dgram_set_full */
-	struct siw_rdmap_dgram *leader; /* whose token the socket has */
+	uint32_t next; /* the index to try first */
+	uint64_t full; /* siw_rdmap_dgram_set_full */
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
 
@@ -33,7 +32,7 @@ static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 		if (!s)
 			return -ENOMEM;
 		s->n = s->next = 1;
-		s->leader = s->at[0] = first;
+		s->at[0] = first;
 		first->sharers = s;
 	}
 	if (s->n == SIW_RDMAP_MAX_SHARERS)
@@ -49,8 +48,8 @@ static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 	return 0;
 }
 
-/* Another one's token comes up for the socket from now on, if there is another one. */
-static void leave(struct siw_rdmap_dgram *dgram)
+/* Another one that is left, or NULL. */
+static struct siw_rdmap_dgram *leave(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_sharers *s = dgram->sharers;
 
@@ -58,13 +57,11 @@ static void leave(struct siw_rdmap_dgram *dgram)
 	s->at[dgram->index] = NULL;
 	if (--s->n == 0) {
 		free(s);
-		return;
+		return NULL;
 	}
-	if (s->leader != dgram)
-		return;
-	for (uint32_t i = 0; s->leader == dgram || !s->leader; i++)
-		s->leader = s->at[i];
-	siw_ddp_dgram_set_token(s->leader->ddp, s->leader->token);
+	for (uint32_t i = 0;; i++)
+		if (s->at[i])
+			return s->at[i];
 }
 
 uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram)
@@ -89,62 +86,45 @@ uint64_t siw_rdmap_dgram_full(const struct siw_rdmap_dgram *dgram)
 
 /* ---- an endpoint ----------------------------------------------------------------------------- */
 
-int siw_rdmap_dgram_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
+int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *share, void *user,
 			 struct siw_rdmap_dgram **out)
 {
-	struct siw_ddp_dgram_attr below = {
-		.local = attr->local,
-		.fd = attr->fd,
-		.no_crc = attr->no_crc,
-		.share = attr->share ? attr->share->ddp : NULL,
-		.token = attr->token,
-	};
 	struct siw_rdmap_dgram *dgram = calloc(1, sizeof(*dgram));
-	int r = -ENOMEM;
+	int r;
 
 	if (!dgram)
-		return r;
-	dgram->token = attr->token;
+		return -ENOMEM;
+	dgram->ddp = ddp;
+	dgram->user = user;
+	dgram->max = siw_ddp_dgram_max(ddp);
 	dgram->record_id = siw_rdmap_record_first_id();
-	if (attr->share) {
-		r = join(attr->share, dgram);
-		if (r)
-			goto free_dgram;
+	r = share ? join(share, dgram) : 0;
+	if (r) {
+		free(dgram);
+		return r;
 	}
-	r = siw_ddp_dgram_open(ddp_port(port), &below, &dgram->ddp);
-	if (r)
-		goto leave;
 	*out = dgram;
 	return 0;
-leave:
-	if (dgram->sharers)
-		leave(dgram);
-free_dgram:
-	free(dgram);
-	return r;
 }
 
-void siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
+void *siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
 {
+	struct siw_rdmap_dgram *other = dgram->sharers ? leave(dgram) : NULL;
+	void *user = other ? other->user : NULL;
+
 	siw_rdmap_traffic_report(&dgram->traffic);
-	if (dgram->sharers)
-		leave(dgram);
 	siw_ddp_dgram_close(dgram->ddp);
 	free(dgram->sents);
 	free(dgram->dropped);
 	free(dgram->records);
 	free(dgram->record_sents);
 	free(dgram);
-}
-
-int siw_rdmap_dgram_addr(struct siw_rdmap_dgram *dgram, struct siw_addr *out)
-{
-	return siw_ddp_dgram_addr(dgram->ddp, out);
+	return user;
 }
 
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram)
 {
-	return siw_ddp_dgram_max(dgram->ddp);
+	return dgram->max;
 }
 
 int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
@@ -153,15 +133,10 @@ int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source
 	return siw_rdmap_sources_query(dgram->dropped, out, max);
 }
 
-int siw_rdmap_dgram_group_sender(struct siw_rdmap_dgram *dgram, const char *netdev, int ttl)
+void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs, uint32_t pd,
+			   uint32_t qkey)
 {
-	return siw_ddp_dgram_group_sender(dgram->ddp, netdev, ttl);
-}
-
-void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_rdmap_queue *recvs,
-			   uint32_t pd, uint32_t qkey)
-{
-	dgram->recvs = ddp_queue(recvs);
+	dgram->recvs = recvs;
 	dgram->pd = pd;
 	dgram->qkey = qkey;
 }
@@ -214,7 +189,7 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 	if (r)
 		return r;
 	siw_rdmap_sent_note(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
-			    siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->cookie);
+			    siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->user_data);
 	count_sent(dgram, op->length);
 	return 0;
 }
@@ -233,7 +208,7 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	for (i = 0; i < taken; i++) {
 		siw_rdmap_sent_note(dgram, msn + (uint32_t)i,
 				    siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
-				    ops[i].cookie);
+				    ops[i].user_data);
 		count_sent(dgram, ops[i].length);
 	}
 	return taken;
@@ -306,7 +281,7 @@ static inline void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg 
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->status = 0;
-	event->cookie = delivery->cookie;
+	event->user_data = delivery->user_data;
 	event->length = delivery->length;
 	event->solicited = (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_SEND_SE;
 	event->invalidated = event->with_imm = false;
@@ -378,7 +353,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 				continue;
 			}
 		}
-		event->token = dgram->token;
+		event->user = dgram->user;
 		if (!dgram->recvs) { /* before RTR, or in error */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
@@ -412,6 +387,6 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		return 1;
 	}
 	/* A flood of what is not for us must not keep the others waiting. */
-	siw_ddp_dgram_again(any->ddp);
+	siw_ddp_dgram_resume(any->ddp);
 	return 0;
 }

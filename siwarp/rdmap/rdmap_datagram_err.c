@@ -68,7 +68,7 @@ static bool may_tell(const struct siw_addr *to)
 	return to->family == AF_INET6 && to->v6[0] != 0xff;
 }
 
-int siw_rdmap_dgram_answer(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
+int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_fault fault = { .err = event->err, .has_seg = true };
 	struct siw_ddp_dgram_error message = {
@@ -163,7 +163,7 @@ void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn)
 }
 
 bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			  uint64_t *cookie)
+			  uint64_t *user_data)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 	uint32_t ago = siw_ddp_dgram_next_msn(dgram->ddp) - event->quoted_msn;
@@ -171,7 +171,7 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	struct siw_ddp_seg seg;
 
 	if (event->quoted_tagged)
-		return siw_rdmap_record_sent(dgram, event, cookie);
+		return siw_rdmap_record_sent(dgram, event, user_data);
 	if (!s || ago - 1 > s->mask)
 		return false;
 	siw_ddp_head_parse(event->quoted_head, event->quoted_head_len, &seg);
@@ -179,7 +179,7 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	if (seg.ulp_word != event->ulp_word || !sent->tag ||
 	    sent->tag != siw_rdmap_sent_tag(&event->source, seg.ulp_word, seg.qn))
 		return false;
-	*cookie = sent->cookie;
+	*user_data = sent->user_data;
 	sent->tag = 0; /* one report of each: the same said again is stale */
 	return true;
 }

@@ -24,27 +24,14 @@ struct siw_rdmap_group {
 
 #define MEMBER(l) siw_container(l, struct member, link)
 
-int siw_rdmap_group_open(struct siw_rdmap_port *port, const struct siw_addr *addr,
-			 const char *netdev, void *token, struct siw_rdmap_group **out)
+int siw_rdmap_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out)
 {
-	struct siw_ddp_dgram_attr below = {
-		.local = *addr,
-		.fd = -1,
-		.no_crc = true,
-		.token = token,
-		.group_netdev = netdev,
-	};
 	struct siw_rdmap_group *group = calloc(1, sizeof(*group));
-	int r;
 
 	if (!group)
 		return -ENOMEM;
+	group->ddp = ddp;
 	siw_link_init(&group->members);
-	r = siw_ddp_dgram_open(ddp_port(port), &below, &group->ddp);
-	if (r) {
-		free(group);
-		return r;
-	}
 	*out = group;
 	return 0;
 }
@@ -127,7 +114,7 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 	int r = -ENOBUFS;
 
 	event->source = group->source;
-	event->token = dgram->token;
+	event->user = dgram->user;
 	if (!dgram->recvs) { /* before RTR, or in error */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {

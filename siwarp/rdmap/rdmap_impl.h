@@ -14,16 +14,6 @@
 #include "rdmap/rdmap_record.h"
 #include "rdmap/rdmap_wire.h"
 
-static inline struct siw_ddp_port *ddp_port(struct siw_rdmap_port *port)
-{
-	return (struct siw_ddp_port *)port;
-}
-
-static inline struct siw_ddp_queue *ddp_queue(struct siw_rdmap_queue *queue)
-{
-	return (struct siw_ddp_queue *)queue;
-}
-
 /* ---- traffic --------------------------------------------------------------------------------- */
 
 /*
@@ -53,8 +43,8 @@ static inline void siw_rdmap_traffic_count(struct siw_rdmap_flow *flow, uint64_t
 	siw_rdmap_traffic_add(&flow->octets, octets);
 }
 
-static inline void siw_rdmap_traffic_tell(_Atomic uint64_t *now, _Atomic uint64_t *told,
-					  enum siw_counter counter)
+static inline void siw_rdmap_traffic_publish(_Atomic uint64_t *now, _Atomic uint64_t *told,
+					     enum siw_counter counter)
 {
 	uint64_t n = atomic_load_explicit(now, memory_order_relaxed);
 	uint64_t before = atomic_load_explicit(told, memory_order_relaxed);
@@ -67,11 +57,11 @@ static inline void siw_rdmap_traffic_tell(_Atomic uint64_t *now, _Atomic uint64_
 
 static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 {
-	siw_rdmap_traffic_tell(&t->sent.msgs, &t->sent_told.msgs, SIW_COUNTER_tx_msgs);
-	siw_rdmap_traffic_tell(&t->sent.octets, &t->sent_told.octets, SIW_COUNTER_tx_octets);
-	siw_rdmap_traffic_tell(&t->received.msgs, &t->received_told.msgs, SIW_COUNTER_rx_msgs);
-	siw_rdmap_traffic_tell(&t->received.octets, &t->received_told.octets,
-			       SIW_COUNTER_rx_octets);
+	siw_rdmap_traffic_publish(&t->sent.msgs, &t->sent_told.msgs, SIW_COUNTER_tx_msgs);
+	siw_rdmap_traffic_publish(&t->sent.octets, &t->sent_told.octets, SIW_COUNTER_tx_octets);
+	siw_rdmap_traffic_publish(&t->received.msgs, &t->received_told.msgs, SIW_COUNTER_rx_msgs);
+	siw_rdmap_traffic_publish(&t->received.octets, &t->received_told.octets,
+				  SIW_COUNTER_rx_octets);
 }
 
 /* ---- rdmap_sources.c: who was dropped for want of a receive ------------------------------------ */
@@ -100,7 +90,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 
 /* A message that was sent lately: where to, as a hash, and what the layer above calls it. */
 struct siw_rdmap_sent {
-	uint64_t cookie;
+	uint64_t user_data;
 	uint32_t tag; /* 0: none */
 };
 
@@ -116,12 +106,13 @@ struct siw_rdmap_sharers;
 struct siw_rdmap_dgram {
 	struct siw_ddp_dgram *ddp;
 	struct siw_rdmap_sharers *sharers; /* NULL: it is alone; progress lock */
-	void *token;
+	void *user;
+	uint32_t max; /* octets of a message */
 	uint32_t index;
 	bool joined; /* the socket was another's: who receives there tells only of his own traffic */
 	struct siw_rdmap_traffic traffic;
 	/* Written by start: under the QP's send lock and the progress lock. */
-	struct siw_ddp_queue *recvs;
+	struct siw_mem_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
 	struct siw_rdmap_sents *sents;	   /* send lock; made with the first message */
@@ -142,7 +133,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event);
 /* As siw_rdmap_dgram_sent, of an error message that quotes a tagged header. */
 bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			   uint64_t *cookie);
+			   uint64_t *user_data);
 
 /*
  * Who a message went to, with the Q_Key and queue number it had. Who does not know the Q_Key cannot
@@ -188,7 +179,7 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 					     struct siw_wire_err *err);
 /*
  * Fills the next receive of an endpoint with what came to lower (its own, or its group's) and is taken: as
- * siw_ddp_dgram_place, and but for -ENOBUFS *event is a RECV; source and token are there already.
+ * siw_ddp_dgram_place, and but for -ENOBUFS *event is a RECV; source and user are there already.
  */
 int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
 			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
@@ -198,7 +189,7 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
 /* A message of this MSN went out. */
 static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
-				       uint64_t cookie)
+				       uint64_t user_data)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 
@@ -209,7 +200,7 @@ static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t m
 		if (!s) /* no memory: reports about it will be stale */
 			return;
 	}
-	s->sent[msn & s->mask] = (struct siw_rdmap_sent){ cookie, tag };
+	s->sent[msn & s->mask] = (struct siw_rdmap_sent){ user_data, tag };
 }
 /* An error message came: 1 and *event, which the sending side has not confirmed yet; 0: dropped. */
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
@@ -227,7 +218,7 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 
 /* An RDMA Read or an atomic of ours, from its request to its response. */
 struct siw_rdmap_read {
-	uint64_t cookie;
+	uint64_t user_data;
 	uint32_t stag;	 /* the sink's, or 0 */
 	uint32_t length; /* octets */
 	uint32_t placed; /* octets of the response; of the receiving side alone */
@@ -237,15 +228,15 @@ struct siw_rdmap_read {
 	bool atomic;	 /* and this is where its result goes: */
 	int nsge;
 	const struct siw_sge *sgl;
-	union siw_rdmap_wire_ask wire; /* the request, referred to until TCP has it */
+	union siw_rdmap_wire_atomic_request wire; /* the request, referred to until TCP has it */
 	struct siw_sge wire_sge;
 };
 
 /* An RDMA Read or an atomic of the peer's, from its request until its response is framed. */
 struct siw_rdmap_request {
-	union siw_rdmap_wire_ask wire;
+	union siw_rdmap_wire_atomic_request wire;
 	bool atomic;
-	struct siw_rdmap_wire_answer answer; /* to an atomic, once it is done */
+	struct siw_rdmap_wire_atomic_response answer; /* to an atomic, once it is done */
 	struct siw_sge answer_sge;
 	struct siw_ddp_seg seg; /* for a Terminate to quote */
 	uint64_t buffer;	/* of queue 1 */
@@ -282,12 +273,13 @@ enum siw_rdmap_term_state {
 
 /* Under the progress lock. */
 struct siw_rdmap_rx {
-	bool over;	/* TERMINATED, ERROR or CLOSED was said */
-	bool heard;	/* the peer's first FPDU was seen, or need not be awaited */
-	bool have;	/* seg is judged and not wholly placed */
-	bool rtr;	/* ... and it is the peer's RTR */
-	bool discard;	/* seg's payload, which was not asked for, is thrown away */
-	bool parked;	/* Sends wait for receives, or requests for Sends */
+	bool over;	 /* TERMINATED, ERROR or CLOSED was said */
+	bool heard;	 /* the peer's first FPDU was seen, or need not be awaited */
+	bool have;	 /* seg is judged and not wholly placed */
+	bool rtr;	 /* ... and it is the peer's RTR */
+	bool discard;	 /* seg's payload, which was not asked for, is thrown away */
+	bool unexpected; /* Sends wait for receives, or requests for Sends */
+	bool deliver_before_end;
 	uint32_t asked; /* requests taken in; those behind stream->asked are held */
 	uint8_t want_rtr;
 	bool writing; /* a Write's last segment has not come */
@@ -301,8 +293,7 @@ struct siw_rdmap_tx {
 	bool active;   /* ddp has a message in the works */
 	bool response; /* ... which is the oldest request's response */
 	bool waiting;  /* the user found a response in the works and waits for a turn */
-	bool shut;
-	bool imm_due; /* the message in the works is a Write, and what is behind it is this: */
+	bool imm_due;  /* the message in the works is a Write, and what is behind it is this: */
 	uint8_t imm_opcode; /* with imm_sge for its octets */
 	uint8_t term;	    /* enum siw_rdmap_term_state */
 	uint64_t begun, accepted;
@@ -323,7 +314,7 @@ struct siw_rdmap_report {
 
 /* An endpoint of reliable datagrams. */
 struct siw_rdmap_rd {
-	struct siw_rdmap_port *port;
+	struct siw_mem *mem;
 	struct siw_ddp_rd *ddp;
 	uint32_t user_octets;
 	struct siw_rdmap_records *records; /* NULL: it takes no Write-Records; progress, as: */
@@ -352,6 +343,7 @@ struct siw_rdmap_recording {
 /* What a stream has over reliable datagrams besides. */
 struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: it is a connection */
+	const struct siw_addr *peer;
 	struct siw_link in_rd;	 /* of its endpoint: its lock */
 	_Atomic bool used;	 /* since the last sweep */
 	bool half;		 /* at the last sweep: a message has come by half */
@@ -362,7 +354,7 @@ struct siw_rdmap_of_rd {
 };
 
 struct siw_rdmap_stream {
-	struct siw_rdmap_port *port;
+	struct siw_mem *mem;
 	struct siw_ddp_stream *ddp;
 	struct siw_rdmap_traffic traffic;
 	uint32_t pd;
@@ -373,10 +365,10 @@ struct siw_rdmap_stream {
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;
 	struct siw_rdmap_request *requests;
-	struct siw_ddp_queue *q_read, *q_term, *q_atomic;
-	union siw_rdmap_wire_ask *read_bufs;	/* queue 1's buffers */
-	uint8_t term_in[SIW_RDMAP_TERM_BUF];	/* queue 2's */
-	struct siw_rdmap_wire_answer answer_in; /* queue 3's */
+	struct siw_mem_queue *q_read, *q_term, *q_atomic;
+	union siw_rdmap_wire_atomic_request *read_bufs;		  /* queue 1's buffers */
+	uint8_t term_in[SIW_RDMAP_TERM_BUF];			  /* queue 2's */
+	struct siw_rdmap_wire_atomic_response atomic_response_in; /* queue 3's */
 	struct siw_rdmap_fault fault;
 	_Atomic uint32_t fault_state;
 	/* Nothing more is to be sent but a Terminate. Set by rx, read by tx. */
@@ -463,9 +455,9 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 /* Progress lock: judges a segment of a response (false: *err). */
 bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
-/* A response of so many octets lies in answer_in: ends the oldest request, or false: *err. */
-bool siw_rdmap_atomic_answered(struct siw_rdmap_stream *stream, uint32_t length,
-			       struct siw_rdmap_event *event, struct siw_wire_err *err);
+/* A response of so many octets lies in atomic_response_in: ends the oldest request, or false: *err. */
+bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
+			   struct siw_rdmap_event *event, struct siw_wire_err *err);
 /* The peer's: whether it may be done (progress lock; false: *err). */
 bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
 			 struct siw_wire_err *err);
@@ -490,10 +482,10 @@ int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_e
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
 /* Send lock: begins the oldest error message, if there is one (1: there is none). As siw_ddp_tx. */
-int siw_rdmap_rd_tell(struct siw_rdmap_stream *stream);
+int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream);
 /* Send lock: the answer to a request that was refused. As siw_ddp_tx. */
-int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
-			      const struct siw_rdmap_request *request, struct siw_wire_err *err);
+int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
+				const struct siw_rdmap_request *request, struct siw_wire_err *err);
 /* Progress lock: a message of the peer's was refused; *event says so: 1. */
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
@@ -506,9 +498,9 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
 /* Progress lock: the request that came last may have been refused: then *event says that. */
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: an error message of the peer's is in term_in; *event is filled. */
-int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* rdmap_rd.c. Progress lock: one more of our requests was answered. */
-void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream);
+void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /* Progress lock, for these: judges a segment of one (false: *err); it is placed: done, all of it. */
@@ -543,7 +535,7 @@ bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap
 
 /* rdmap_read.c, progress lock: the request of that MSN will have no answer. */
 void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
-/* Ends the oldest one: true and its cookie, or false. */
-bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *cookie);
+/* Ends the oldest one: true and its user_data, or false. */
+bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data);
 
 #endif

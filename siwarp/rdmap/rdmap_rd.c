@@ -14,36 +14,19 @@
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-int siw_rdmap_rd_open(struct siw_rdmap_port *port, const struct siw_rdmap_rd_attr *attr,
+int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
 		      struct siw_rdmap_rd **out)
 {
-	struct siw_ddp_rd_attr below = {
-		.local = attr->local,
-		.fd = attr->fd,
-		.no_crc = attr->no_crc,
-		.ird = (uint8_t)attr->ird,
-		.qkey = attr->qkey,
-		.max_peers = attr->max_peers,
-		.peer_timeout_ns = attr->peer_timeout_ns,
-		.token = attr->token,
-	};
-	struct siw_rdmap_rd *rd;
-	int r;
+	struct siw_rdmap_rd *rd = calloc(1, sizeof(*rd));
 
-	rd = calloc(1, sizeof(*rd));
 	if (!rd)
 		return -ENOMEM;
-	rd->port = port;
-	rd->user_octets = attr->user_octets;
+	rd->mem = mem;
+	rd->ddp = ddp;
+	rd->user_octets = user_octets;
 	rd->record_id = siw_rdmap_record_first_id();
 	siw_lock_init(&rd->lock);
 	siw_link_init(&rd->streams);
-	r = siw_ddp_rd_open(ddp_port(port), &below, &rd->ddp);
-	if (r) {
-		siw_lock_destroy(&rd->lock);
-		free(rd);
-		return r;
-	}
 	*out = rd;
 	return 0;
 }
@@ -60,18 +43,8 @@ void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 	free(rd);
 }
 
-int siw_rdmap_rd_addr(struct siw_rdmap_rd *rd, struct siw_addr *out)
-{
-	return siw_ddp_rd_addr(rd->ddp, out);
-}
-
-void siw_rdmap_rd_again(struct siw_rdmap_rd *rd)
-{
-	siw_ddp_rd_again(rd->ddp);
-}
-
 void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
-			const struct siw_rdmap_start *start, uint32_t qkey)
+			const struct siw_rdmap_start *start)
 {
 	siw_lock(&rd->lock);
 	rd->mode = mode;
@@ -82,8 +55,6 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
 			       start->denied);
 	siw_unlock(&rd->lock);
-	siw_ddp_rd_qkey(rd->ddp, qkey);
-	siw_ddp_rd_ird(rd->ddp, (uint8_t)start->ird);
 	siw_rdmap_rd_resume(rd);
 }
 
@@ -107,7 +78,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 
 	if (!stream)
 		return -ENOMEM;
-	stream->port = rd->port;
+	stream->mem = rd->mem;
 	siw_link_init(&stream->of_rd.reports);
 	siw_link_init(&stream->of_rd.in_rd);
 	r = siw_ddp_rd_stream(rd->ddp, peer, stream, &stream->ddp);
@@ -127,6 +98,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	atomic_store_explicit(&stream->answered, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
 			      memory_order_relaxed);
 	stream->of_rd.rd = rd;
+	stream->of_rd.peer = siw_ddp_rd_peer_addr(stream->ddp);
 	stream->rx.written = siw_ddp_rd_note(stream->ddp);
 	siw_ddp_rd_headed(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
@@ -183,7 +155,7 @@ void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream)
 
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream)
 {
-	return siw_ddp_rd_peer_addr(stream->ddp);
+	return stream->of_rd.peer;
 }
 
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
@@ -325,7 +297,7 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 		return;
 	rd->waits = false;
 	siw_ddp_rd_resume(rd->ddp);
-	siw_ddp_rd_again(rd->ddp);
+	siw_ddp_rd_serve_again(rd->ddp);
 }
 
 /* The streams served take turns: each is reported when the next one's begins, the last when all are through. */
@@ -341,7 +313,7 @@ static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
 {
 	rd->waits = true;
-	event->kind = SIW_RDMAP_HELD;
+	event->kind = SIW_RDMAP_PAUSED;
 	return 1;
 }
 
@@ -351,17 +323,17 @@ static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 {
 	event->kind = SIW_RDMAP_NONE;
 	if (__builtin_expect(rd->mode != SIW_RDMAP_RD_ON, 0)) {
-		siw_ddp_rd_hold(stream->ddp);
+		siw_ddp_rd_pause(stream->ddp);
 		return held(rd, event);
 	}
 	if (__builtin_expect(rd->records != NULL, 0) && siw_rdmap_rd_record_waits(stream)) {
-		siw_ddp_rd_hold(stream->ddp);
+		siw_ddp_rd_pause(stream->ddp);
 		event->status = -EBUSY;
 		return held(rd, event);
 	}
 	if (siw_rdmap_recv(stream, event) == 1)
 		return 1;
-	return siw_ddp_rd_held(stream->ddp) ? held(rd, event) : 0;
+	return siw_ddp_rd_paused(stream->ddp) ? held(rd, event) : 0;
 }
 
 /* The stream that news is about; NULL: it needs none, and is dealt with. */
@@ -395,7 +367,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 		turn_to(rd, stream);
 		*out = stream;
 		event->status = news.status;
-		event->source = *siw_ddp_rd_peer_addr(stream->ddp);
+		event->source = *stream->of_rd.peer;
 		event->src_qpn = siw_addr_port(&event->source);
 		if (news.kind == SIW_DDP_RD_SEGMENT)
 			r = segment(rd, stream, event);
@@ -406,11 +378,11 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 			return 1;
 	}
 	/* What brings no event must not keep the others waiting. */
-	siw_ddp_rd_again(rd->ddp);
+	siw_ddp_rd_serve_again(rd->ddp);
 	return 0;
 }
 
-void siw_rdmap_rd_answered(struct siw_rdmap_stream *stream)
+void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
 {
 	if (awaits(stream) || stream->of_rd.half)
 		return;

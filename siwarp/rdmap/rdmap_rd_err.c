@@ -73,7 +73,7 @@ static struct siw_rdmap_report *next_report(struct siw_rdmap_stream *stream)
 	return report;
 }
 
-int siw_rdmap_rd_tell(struct siw_rdmap_stream *stream)
+int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
 	int r = 1;
@@ -89,8 +89,8 @@ int siw_rdmap_rd_tell(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-int siw_rdmap_rd_tell_request(struct siw_rdmap_stream *stream,
-			      const struct siw_rdmap_request *request, struct siw_wire_err *err)
+int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
+				const struct siw_rdmap_request *request, struct siw_wire_err *err)
 {
 	struct siw_rdmap_fault fault = {
 		.err = request->err,
@@ -172,17 +172,17 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 	event->with_imm = event->of_write = false;
 	if (seg && seg->head_len && is_response(seg)) {
 		/* Whoever answered did what was asked: there is nothing to tell. */
-		event->of_response = siw_rdmap_read_cancel(stream, &event->cookie);
+		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}
-	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->cookie) == 1;
+	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->user_data) == 1;
 	/* Never about an error message. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_report(stream, err, seg);
 	return 1;
 }
 
-int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_sge sge = { (uintptr_t)stream->term_in, sizeof(stream->term_in), 0 };
 
@@ -197,7 +197,7 @@ int siw_rdmap_rd_told(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 		memcpy(event->quoted_head, head, event->quoted_head_len);
 	}
 	/* One buffer is enough: what it held was read. */
-	siw_ddp_queue_post(stream->q_term, 0, &sge, 1);
+	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
 		siw_rdmap_read_refused(stream, event->quoted_msn);
 	return 1;

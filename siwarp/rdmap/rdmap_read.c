@@ -16,27 +16,27 @@
 /* An STag that grants one response its place, to this stream alone. Freed with the response. */
 static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, uint32_t *stag)
 {
-	struct siw_ddp_region region = {
+	struct siw_mem_region region = {
 		.length = op->length,
 		.sgl = op->sgl,
 		.nsge = op->nsge,
-		.rights = SIW_DDP_READ_SINK,
+		.rights = SIW_MEM_READ_SINK,
 		.pd = stream->pd,
 		.stream = siw_ddp_stream_identity(stream->ddp),
 	};
-	struct iovec iov[SIW_RDMAP_MAX_SGE];
-	int n = siw_ddp_sgl_resolve(ddp_port(stream->port), op->sgl, op->nsge, false, stream->pd,
-				    true, 0, op->length, iov, SIW_RDMAP_MAX_SGE);
+	struct iovec iov[SIW_MEM_MAX_SGE];
+	int n = siw_mem_sgl_resolve(stream->mem, op->sgl, op->nsge, false, stream->pd, true, 0,
+				    op->length, iov, SIW_MEM_MAX_SGE);
 
 	if (n < 0)
 		return n;
-	return siw_ddp_stag_alloc(ddp_port(stream->port), &region, stag);
+	return siw_mem_stag_alloc(stream->mem, &region, stag);
 }
 
 static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
 	if (read->stag)
-		siw_ddp_stag_free(ddp_port(stream->port), read->stag);
+		siw_mem_stag_free(stream->mem, read->stag);
 	read->stag = 0;
 }
 
@@ -112,7 +112,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 		if (r)
 			return r;
 	}
-	read->cookie = op->cookie;
+	read->user_data = op->user_data;
 	read->stag = stag;
 	read->length = (uint32_t)op->length;
 	read->placed = 0;
@@ -147,7 +147,7 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 	free_sink(stream, read);
 	atomic_store_explicit(&stream->answered, answered + 1, memory_order_release);
 	if (siw_rdmap_is_rd(stream))
-		siw_rdmap_rd_answered(stream);
+		siw_rdmap_rd_response_done(stream);
 	read = siw_rdmap_read_oldest(stream);
 	/* Over reliable datagrams: answered before its turn, by an error message. */
 	if (__builtin_expect(read && read->refused, 0))
@@ -168,13 +168,13 @@ void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 		siw_rdmap_read_pop(stream, oldest);
 }
 
-bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *cookie)
+bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
 {
 	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 
 	if (!read)
 		return false;
-	*cookie = read->cookie;
+	*user_data = read->user_data;
 	siw_rdmap_read_pop(stream, read);
 	return true;
 }
@@ -202,11 +202,11 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 	if (stream->rx.discard && seg->stag == be32toh(read->wire.read.sink_stag))
 		return true;
 	if (seg->payload && seg->stag != read->stag) {
-		if (siw_ddp_stag_get(ddp_port(stream->port), seg->stag, stream->pd,
-				     siw_ddp_stream_identity(stream->ddp), SIW_DDP_READ_SINK,
+		if (siw_mem_stag_get(stream->mem, seg->stag, stream->pd,
+				     siw_ddp_stream_identity(stream->ddp), SIW_MEM_READ_SINK,
 				     seg->to, seg->payload, NULL, 0, err) < 0)
 			return false;
-		siw_ddp_stag_put(ddp_port(stream->port), seg->stag);
+		siw_mem_stag_put(stream->mem, seg->stag);
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
 					      SIW_DDP_INVALID_STAG };
 		return false;
@@ -238,24 +238,24 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 		return;
 	if (!read->silent) {
 		event->kind = SIW_RDMAP_READ_DONE;
-		event->cookie = read->cookie;
+		event->user_data = read->user_data;
 		event->length = read->length;
 		siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
 	} else if (read->confirm) {
 		event->kind = SIW_RDMAP_CONFIRMED;
-		event->cookie = read->cookie;
+		event->user_data = read->user_data;
 	}
 	siw_rdmap_read_pop(stream, read);
 }
 
-int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *cookie)
+int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *user_data)
 {
 	struct siw_rdmap_read *read;
 
 	while ((read = siw_rdmap_read_oldest(stream))) {
 		bool silent = read->silent;
 
-		*cookie = read->cookie;
+		*user_data = read->user_data;
 		siw_rdmap_read_pop(stream, read);
 		if (!silent)
 			return 1;
@@ -265,9 +265,9 @@ int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *cookie)
 
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
 {
-	uint64_t cookie;
+	uint64_t user_data;
 
-	while (siw_rdmap_take_read(stream, &cookie))
+	while (siw_rdmap_take_read(stream, &user_data))
 		;
 }
 
@@ -297,16 +297,15 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 	uint32_t stag = be32toh(wire->src_stag), size = be32toh(wire->rdmardsz);
 	int r;
 
-	if (size && stream->denied & SIW_DDP_REMOTE_READ) {
+	if (size && stream->denied & SIW_MEM_REMOTE_READ) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 		return false;
 	}
-	r = siw_ddp_stag_get(ddp_port(stream->port), stag, stream->pd,
-			     siw_ddp_stream_identity(stream->ddp), SIW_DDP_REMOTE_READ,
-			     be64toh(wire->src_to), size, NULL, 0, err);
+	r = siw_mem_stag_get(stream->mem, stag, stream->pd, siw_ddp_stream_identity(stream->ddp),
+			     SIW_MEM_REMOTE_READ, be64toh(wire->src_to), size, NULL, 0, err);
 	if (r > 0)
-		siw_ddp_stag_put(ddp_port(stream->port), stag);
+		siw_mem_stag_put(stream->mem, stag);
 	return r >= 0;
 }
 
@@ -345,10 +344,10 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 				    SIW_RDMAP_UNSPECIFIED };
 	bool atomic = siw_rdmap_opcode_of(seg) == SIW_RDMAP_ATOMIC_REQUEST;
 
-	request->wire = stream->read_bufs[delivery->cookie];
+	request->wire = stream->read_bufs[delivery->user_data];
 	request->atomic = atomic;
 	request->seg = *seg;
-	request->buffer = delivery->cookie;
+	request->buffer = delivery->user_data;
 	request->refused = false;
 	/* The RFCs have no name for another length. */
 	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
@@ -358,7 +357,7 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 		return not_answered(stream, request, siw_rdmap_request_error(err),
 				    quotable(request));
 	/* RFC 7306 section 7: an atomic is answered when what was sent before it was received. */
-	request->held = rx->parked && (atomic || !request->wire.read.rdmardsz);
+	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
 		request->behind = siw_ddp_rx_arrived(stream->ddp);
 	rx->asked++;
@@ -379,12 +378,12 @@ bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
 	}
 	if (asked == before)
 		return false;
-	/* Pairs with the load in siw_rdmap_owes. */
+	/* Pairs with the load in siw_rdmap_responses_pending. */
 	atomic_store_explicit(&stream->asked, asked, memory_order_release);
 	return true;
 }
 
-bool siw_rdmap_owes(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->asked, memory_order_acquire) !=
 	       atomic_load_explicit(&stream->served, memory_order_relaxed);
@@ -431,7 +430,7 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 	struct siw_rdmap_request *request = oldest_request(stream);
 
 	if (__builtin_expect(request->refused, 0))
-		return siw_rdmap_rd_tell_request(stream, request, err);
+		return siw_rdmap_rd_report_request(stream, request, err);
 	return request->atomic ? siw_rdmap_atomic_respond(stream, request, err)
 			       : read_respond(stream, &request->wire.read, err);
 }
@@ -448,9 +447,9 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	atomic_store_explicit(&stream->served, served + 1, memory_order_release);
 	/*
 	 * Last: with the buffer the peer's next request may come in, to the slot just left. The
-	 * ring is as large as the queue, so there is room. Pairs with siw_ddp_queue_peek.
+	 * ring is as large as the queue, so there is room. Pairs with siw_mem_queue_peek.
 	 */
-	siw_ddp_queue_post(stream->q_read, buffer, &sge, 1);
+	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);
 }
 
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)

@@ -353,7 +353,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	/* Whoever may not write here does not take up a slot either. */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
-				       SIW_DDP_REMOTE_WRITE, &err))
+				       SIW_MEM_REMOTE_WRITE, &err))
 		return no_access(dgram, seg, err, event);
 	if (!s)
 		s = begin(r, event, seg, &wire);

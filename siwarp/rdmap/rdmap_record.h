@@ -57,7 +57,7 @@ const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgr
 						     uint64_t number);
 
 struct siw_rdmap_record_op {
-	uint64_t cookie; /* comes back from siw_rdmap_dgram_sent */
+	uint64_t user_data; /* comes back from siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
 	uint8_t dest_index;
 	uint32_t qkey;
@@ -78,11 +78,13 @@ int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 
 /*
  * Over reliable datagrams (siw_rdmap_send of an op PRIVATE sends one): whole, in order and once; the event RECORD
- * tells of each, its cookie the number. When as many were told beyond those polled as are kept, what comes
+ * tells of each, its user_data the number. When as many were told beyond those polled as are kept, what comes
  * waits: HELD.
  */
 int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
+/* Whether one that waits could be told now. */
+bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd);
 const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
 							uint64_t number);
 

@@ -20,6 +20,11 @@ void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled)
 	rd->records_polled = polled;
 }
 
+bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd)
+{
+	return rd->records && !siw_rdmap_records_full(rd->records, rd->records_polled);
+}
+
 const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
 							uint64_t number)
 {
@@ -88,7 +93,7 @@ bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct s
 		return refuse(err, SIW_RDMAP_OPCODE);
 	if (!siw_rdmap_record_fits(seg, &head) || !is_next(rec, seg, &head))
 		return refuse(err, SIW_RDMAP_UNSPECIFIED);
-	if (head.length && stream->denied & SIW_DDP_REMOTE_WRITE) {
+	if (head.length && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 		return false;
@@ -126,7 +131,7 @@ void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 		return;
 	in->on = false;
 	event->kind = SIW_RDMAP_RECORD;
-	event->cookie = siw_rdmap_records_add(stream->of_rd.rd->records, &rec);
+	event->user_data = siw_rdmap_records_add(stream->of_rd.rd->records, &rec);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, in->length);
 }
 

@@ -18,7 +18,7 @@
 
 /* One that was sent lately: what an error message about it says, and who may say it. */
 struct sent {
-	uint64_t cookie, to;
+	uint64_t user_data, to;
 	uint32_t tag; /* siw_rdmap_sent_tag's; 0: none */
 	uint32_t id, stag, length;
 };
@@ -53,7 +53,7 @@ static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_o
 	if (!s)
 		return;
 	s->sent[id % s->n] = (struct sent){
-		.cookie = op->cookie,
+		.user_data = op->user_data,
 		.to = op->to,
 		.tag = siw_rdmap_sent_tag(op->dest, op->qkey, op->dest_index),
 		.id = id,
@@ -63,7 +63,7 @@ static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_o
 }
 
 bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			   uint64_t *cookie)
+			   uint64_t *user_data)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;
@@ -76,7 +76,7 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 	    sent->id != event->quoted_msn || sent->stag != event->quoted_stag ||
 	    event->quoted_to - sent->to > sent->length)
 		return false;
-	*cookie = sent->cookie;
+	*user_data = sent->user_data;
 	sent->tag = 0; /* one report of each */
 	return true;
 }

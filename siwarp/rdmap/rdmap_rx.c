@@ -99,7 +99,7 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 			return siw_rdmap_rd_record_expects(stream, seg, err);
 		return op_error(err, SIW_RDMAP_OPCODE);
 	}
-	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_DDP_REMOTE_WRITE) {
+	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = NO_RIGHT;
 		return false;
 	}
@@ -115,7 +115,7 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	if (!seg->tagged && !seg->qn)
 		stream->rx.written = 0; /* what comes next is not right behind a Write */
 	/* RFC5040-7.2-04, -05: before anything is placed; done with the last segment. */
-	if (invalidates(op) && !siw_ddp_stag_may_invalidate(ddp_port(stream->port), seg->ulp_word,
+	if (invalidates(op) && !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
 							    siw_ddp_stream_identity(stream->ddp))) {
 		*err = CANNOT_INVALIDATE;
 		return false;
@@ -161,11 +161,23 @@ static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 	return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 }
 
-/* ddp has nothing more to give. */
+/* Nothing now: time to report. */
+static int idle(struct siw_rdmap_stream *stream)
+{
+	siw_rdmap_traffic_report(&stream->traffic);
+	return 0;
+}
+
+/* ddp has nothing more to give; 0: it has, once receives are posted. */
 static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
 {
 	struct siw_wire_err err;
 
+	if (r == -ENOTCONN && stream->rx.deliver_before_end && siw_ddp_rx_unexpected(stream->ddp))
+		return idle(stream);
+	/* An orderly end is between messages: who died in the middle of one did not end it. */
+	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_unfinished(stream->ddp)))
+		r = -ECONNRESET;
 	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
 		event->status = r == -ENOTCONN ? 0 : r;
 		return over(stream, event, SIW_RDMAP_CLOSED);
@@ -187,14 +199,14 @@ static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_R
  */
 static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
-	if (rx->want_rtr == SIW_MPA_RTR_FPDU)
-		return !seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND && seg->last &&
-		       !seg->payload;
-	if (rx->want_rtr == SIW_MPA_RTR_WRITE)
-		return seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_WRITE && seg->last &&
-		       !seg->payload;
-	return rx->want_rtr == SIW_MPA_RTR_READ && !seg->tagged &&
-	       siw_rdmap_opcode_of(seg) == SIW_RDMAP_READ_REQUEST;
+	uint8_t op = siw_rdmap_opcode_of(seg);
+	bool empty = seg->last && !seg->payload;
+
+	if (seg->tagged)
+		return rx->want_rtr & SIW_MPA_RTR_WRITE && op == SIW_RDMAP_WRITE && empty;
+	if (op == SIW_RDMAP_SEND)
+		return rx->want_rtr & SIW_MPA_RTR_FPDU && empty;
+	return rx->want_rtr & SIW_MPA_RTR_READ && op == SIW_RDMAP_READ_REQUEST;
 }
 
 /*
@@ -207,10 +219,10 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 	event->kind = SIW_RDMAP_PROGRESS;
 	if (rx->heard)
 		return 1;
-	if (rx->want_rtr && rx->want_rtr != SIW_MPA_RTR_FPDU)
+	if (rx->want_rtr && !(rx->want_rtr & SIW_MPA_RTR_FPDU))
 		return fault(stream, event, NO_RTR_MATCH, NULL);
 	rx->heard = true;
-	siw_ddp_stream_spare(stream->ddp, SIW_RDMAP_QN_SEND, false);
+	siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	event->kind = SIW_RDMAP_STARTED;
 	return 1;
 }
@@ -225,7 +237,7 @@ static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *
 						       const struct siw_ddp_seg *seg,
 						       struct siw_rdmap_event *event)
 {
-	if (siw_ddp_stag_invalidate(ddp_port(stream->port), seg->ulp_word,
+	if (siw_mem_stag_invalidate(stream->mem, seg->ulp_word,
 				    siw_ddp_stream_identity(stream->ddp)) == 0) {
 		event->invalidated = true;
 		event->inv_stag = seg->ulp_word;
@@ -283,7 +295,7 @@ static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_RECV;
-	event->cookie = delivery->cookie;
+	event->user_data = delivery->user_data;
 	event->length = delivery->length;
 	event->solicited = siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE ||
 			   siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE_INV;
@@ -301,7 +313,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 	struct siw_rdmap_rx *rx = &stream->rx;
 
 	bool atomic = siw_rdmap_opcode_of(&rx->seg) == SIW_RDMAP_ATOMIC_REQUEST;
-	uint32_t size = be32toh(stream->read_bufs[delivery->cookie].read.rdmardsz);
+	uint32_t size = be32toh(stream->read_bufs[delivery->user_data].read.rdmardsz);
 
 	/* As RTR it must be a Read of nothing. */
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
@@ -321,7 +333,7 @@ static int answered(struct siw_rdmap_stream *stream, uint32_t length, struct siw
 {
 	struct siw_wire_err err;
 
-	if (siw_rdmap_atomic_answered(stream, length, event, &err))
+	if (siw_rdmap_atomic_done(stream, length, event, &err))
 		return 1;
 	return fault(stream, event, err, &stream->rx.seg);
 }
@@ -359,7 +371,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 			siw_count(SIW_COUNTER_terminate_rx, 1);
 			if (siw_rdmap_is_rd(stream)) {
 				siw_rdmap_terminate_parse(stream->term_in, delivery->length, event);
-				return siw_rdmap_rd_told(stream, event);
+				return siw_rdmap_rd_reported(stream, event);
 			}
 			siw_rdmap_terminate_parse(stream->term_in, delivery->length, event);
 			atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
@@ -396,6 +408,9 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 			return siw_ddp_rx_head(stream->ddp, &rx->seg);
 		}
 		rx->heard = rx->rtr = true;
+		/* No empty Send that comes later is an RTR. */
+		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
+			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
 	if (!judge(stream, &rx->seg, &err)) {
 		siw_ddp_rx_refuse(stream->ddp, err);
@@ -411,20 +426,20 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 
 /* ---- Sends that came before their receives --------------------------------------------------- */
 
-/* The segment was parked. */
-static int parked(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+/* The segment was unexpected. */
+static int unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
 	rx->have = false;
-	event->kind = rx->parked ? SIW_RDMAP_PROGRESS : SIW_RDMAP_PARKED;
-	rx->parked = true;
+	event->kind = rx->unexpected ? SIW_RDMAP_PROGRESS : SIW_RDMAP_UNEXPECTED;
+	rx->unexpected = true;
 	return 1;
 }
 
-/* Goes on with what is parked: 1 *event; 0 it still waits. */
-static __attribute__((cold, noinline)) int unpark(struct siw_rdmap_stream *stream,
-						  struct siw_rdmap_event *event)
+/* Goes on with what is unexpected: 1 *event; 0 it still waits. */
+static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_stream *stream,
+							    struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_ddp_delivery delivery;
@@ -435,11 +450,11 @@ static __attribute__((cold, noinline)) int unpark(struct siw_rdmap_stream *strea
 		event->kind = SIW_RDMAP_REQUESTED;
 		return 1;
 	}
-	r = siw_ddp_rx_unpark(stream->ddp, &seg, &delivery);
+	r = siw_ddp_rx_place_unexpected(stream->ddp, &seg, &delivery);
 	if (r < 0)
 		return fault(stream, event, siw_ddp_error(stream->ddp), &seg);
-	rx->parked = siw_ddp_rx_parked(stream->ddp) ||
-		     rx->asked != atomic_load_explicit(&stream->asked, memory_order_relaxed);
+	rx->unexpected = siw_ddp_rx_unexpected(stream->ddp) ||
+			 rx->asked != atomic_load_explicit(&stream->asked, memory_order_relaxed);
 	if (r == 0)
 		return 0;
 	event->kind = SIW_RDMAP_PROGRESS;
@@ -448,14 +463,9 @@ static __attribute__((cold, noinline)) int unpark(struct siw_rdmap_stream *strea
 	return 1;
 }
 
-bool siw_rdmap_parked(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_unexpected(const struct siw_rdmap_stream *stream)
 {
-	return stream->rx.parked;
-}
-
-uint64_t siw_rdmap_parked_octets(const struct siw_rdmap_stream *stream)
-{
-	return siw_ddp_rx_parked(stream->ddp);
+	return stream->rx.unexpected;
 }
 
 bool siw_rdmap_starved(const struct siw_rdmap_stream *stream, uint32_t *msn)
@@ -484,18 +494,11 @@ static void clear(struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_NONE;
 	event->status = 0;
-	event->cookie = 0;
+	event->user_data = 0;
 	event->length = event->placed = 0;
 	event->solicited = event->invalidated = event->quoted = false;
 	event->with_imm = event->of_write = false;
 	event->err = (struct siw_wire_err){ 0 };
-}
-
-/* Nothing now: time to report. */
-static int idle(struct siw_rdmap_stream *stream)
-{
-	siw_rdmap_traffic_report(&stream->traffic);
-	return 0;
 }
 
 int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
@@ -510,7 +513,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	clear(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side's */
 		return error_event(stream, event);
-	if (__builtin_expect(rx->parked, 0) && unpark(stream, event))
+	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
 		return 1;
 	if (!rx->have) {
 		r = next(stream, event);
@@ -519,13 +522,13 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		if (r <= 0)
 			return r < 0 ? ended(stream, event, r) : idle(stream);
 	}
-	right = siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_READ_RESPONSE ? SIW_DDP_REMOTE_WRITE
+	right = siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_READ_RESPONSE ? SIW_MEM_REMOTE_WRITE
 		: rx->discard						 ? 0
-									 : SIW_DDP_READ_SINK;
+									 : SIW_MEM_READ_SINK;
 	r = siw_ddp_rx_place(stream->ddp, &rx->seg, right, &delivery);
 	if (r <= 0)
 		return r < 0 ? ended(stream, event, r) : 0;
 	if (__builtin_expect(r == 3, 0))
-		return parked(stream, event);
+		return unexpected(stream, event);
 	return placed(stream, r == 1, &delivery, event);
 }

@@ -1,40 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_stream.c - RDMAP streams as objects: start-up and teardown handed down, and what
- * makes a connection an RDMAP stream (RFC 5040 section 6.1).
+ * rdmap/rdmap_stream.c - RDMAP streams as objects, and what makes a connection an RDMAP stream
+ * (RFC 5040 section 6.1).
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "rdmap/rdmap_impl.h"
-
-/* A listener has nothing of this layer: the ddp listener, under another type. */
-static struct siw_ddp_listener *below(struct siw_rdmap_listener *listener)
-{
-	return (struct siw_ddp_listener *)listener;
-}
-
-int siw_rdmap_listen(struct siw_rdmap_port *port, const struct siw_addr *local, int backlog,
-		     void *token, struct siw_rdmap_listener **out)
-{
-	return siw_ddp_listen(ddp_port(port), local, backlog, token,
-			      (struct siw_ddp_listener **)out);
-}
-
-int siw_rdmap_listener_addr(struct siw_rdmap_listener *listener, struct siw_addr *out)
-{
-	return siw_ddp_listener_addr(below(listener), out);
-}
-
-void siw_rdmap_listener_hold(struct siw_rdmap_listener *listener, bool hold)
-{
-	siw_ddp_listener_hold(below(listener), hold);
-}
-
-void siw_rdmap_listener_close(struct siw_rdmap_listener *listener)
-{
-	siw_ddp_listener_close(below(listener));
-}
 
 struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight, uint32_t user_octets)
 {
@@ -55,11 +27,11 @@ struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight, uint32_t user_o
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 {
 	if (stream->q_read)
-		siw_ddp_queue_destroy(stream->q_read);
+		siw_mem_queue_destroy(stream->q_read);
 	if (stream->q_term)
-		siw_ddp_queue_destroy(stream->q_term);
+		siw_mem_queue_destroy(stream->q_term);
 	if (stream->q_atomic)
-		siw_ddp_queue_destroy(stream->q_atomic);
+		siw_mem_queue_destroy(stream->q_atomic);
 	free(stream->reads);
 	free(stream->requests);
 	free(stream->read_bufs);
@@ -67,56 +39,16 @@ void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 	free(stream);
 }
 
-int siw_rdmap_accept(struct siw_rdmap_listener *listener, void *token,
-		     struct siw_rdmap_stream **out)
+int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_rdmap_stream **out)
 {
 	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT, 0);
-	int r;
 
 	if (!stream)
 		return -ENOMEM;
-	r = siw_ddp_accept(below(listener), token, &stream->ddp);
-	if (r) {
-		siw_rdmap_stream_free(stream);
-		return r;
-	}
-	stream->port = (struct siw_rdmap_port *)siw_ddp_stream_port(stream->ddp);
+	stream->mem = mem;
+	stream->ddp = ddp;
 	*out = stream;
 	return 0;
-}
-
-int siw_rdmap_connect(struct siw_rdmap_port *port, const struct siw_addr *dest,
-		      const struct siw_addr *source, const struct siw_mpa_params *params,
-		      void *token, struct siw_rdmap_stream **out)
-{
-	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT, 0);
-	int r;
-
-	if (!stream)
-		return -ENOMEM;
-	r = siw_ddp_connect(ddp_port(port), dest, source, params, token, &stream->ddp);
-	if (r) {
-		siw_rdmap_stream_free(stream);
-		return r;
-	}
-	stream->port = port;
-	*out = stream;
-	return 0;
-}
-
-int siw_rdmap_startup(struct siw_rdmap_stream *stream, struct siw_mpa_params *peer)
-{
-	return siw_ddp_startup(stream->ddp, peer);
-}
-
-int siw_rdmap_reply(struct siw_rdmap_stream *stream, const struct siw_mpa_params *params)
-{
-	return siw_ddp_reply(stream->ddp, params);
-}
-
-struct siw_wire_err siw_rdmap_startup_error(const struct siw_rdmap_stream *stream)
-{
-	return siw_ddp_error(stream->ddp);
 }
 
 int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err)
@@ -126,36 +58,6 @@ int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err 
 	stream->started = true;
 	siw_rdmap_fault_set(stream, *err, NULL, NULL);
 	return siw_rdmap_terminate(stream);
-}
-
-int siw_rdmap_addrs(struct siw_rdmap_stream *stream, struct siw_addr *local, struct siw_addr *peer)
-{
-	return siw_ddp_addrs(stream->ddp, local, peer);
-}
-
-void siw_rdmap_set_token(struct siw_rdmap_stream *stream, void *token)
-{
-	siw_ddp_set_token(stream->ddp, token);
-}
-
-void siw_rdmap_again(struct siw_rdmap_stream *stream)
-{
-	siw_ddp_again(stream->ddp);
-}
-
-bool siw_rdmap_staged(const struct siw_rdmap_stream *stream)
-{
-	return siw_ddp_staged(stream->ddp);
-}
-
-void siw_rdmap_hold(struct siw_rdmap_stream *stream)
-{
-	siw_ddp_hold(stream->ddp);
-}
-
-bool siw_rdmap_crc_on(const struct siw_rdmap_stream *stream)
-{
-	return siw_ddp_crc_on(stream->ddp);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
@@ -175,7 +77,7 @@ static uint32_t power_of_two(uint32_t n)
  */
 static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 {
-	struct siw_ddp_queue_attr attr = { .depth = n, .max_sge = 1, .internal = true };
+	struct siw_mem_queue_attr attr = { .depth = n, .max_sge = 1, .internal = true };
 	uint32_t i;
 	int r;
 
@@ -184,14 +86,14 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	stream->read_bufs = calloc(n ? n : 1, sizeof(*stream->read_bufs));
 	if (!stream->requests || !stream->read_bufs)
 		return -ENOMEM;
-	r = siw_ddp_queue_create(ddp_port(stream->port), &attr, &stream->q_read);
+	r = siw_mem_queue_create(&attr, &stream->q_read);
 	if (r)
 		return r;
 	for (i = 0; i < n; i++) {
 		struct siw_sge sge = { (uintptr_t)&stream->read_bufs[i], sizeof(*stream->read_bufs),
 				       0 };
 
-		siw_ddp_queue_post(stream->q_read, i, &sge, 1);
+		siw_mem_queue_post(stream->q_read, i, &sge, 1);
 	}
 	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_READ, stream->q_read);
 	return 0;
@@ -199,15 +101,15 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 
 /* A queue of one buffer of the stream's own. */
 static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer, size_t size,
-		      struct siw_ddp_queue **out)
+		      struct siw_mem_queue **out)
 {
-	struct siw_ddp_queue_attr attr = { .depth = 1, .max_sge = 1, .internal = true };
+	struct siw_mem_queue_attr attr = { .depth = 1, .max_sge = 1, .internal = true };
 	struct siw_sge sge = { (uintptr_t)buffer, (uint32_t)size, 0 };
-	int r = siw_ddp_queue_create(ddp_port(stream->port), &attr, out);
+	int r = siw_mem_queue_create(&attr, out);
 
 	if (r)
 		return r;
-	siw_ddp_queue_post(*out, 0, &sge, 1);
+	siw_mem_queue_post(*out, 0, &sge, 1);
 	siw_ddp_stream_queue(stream->ddp, qn, *out);
 	return 0;
 }
@@ -222,8 +124,8 @@ static int make_own_queues(struct siw_rdmap_stream *stream)
 			   &stream->q_term);
 
 	return r ? r
-		 : make_queue(stream, SIW_RDMAP_QN_ATOMIC, &stream->answer_in,
-			      sizeof(stream->answer_in), &stream->q_atomic);
+		 : make_queue(stream, SIW_RDMAP_QN_ATOMIC, &stream->atomic_response_in,
+			      sizeof(stream->atomic_response_in), &stream->q_atomic);
 }
 
 /*
@@ -262,8 +164,8 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	int r;
 
 	if (stream->started || start->ird > SIW_RDMAP_MAX_READS ||
-	    start->ord > SIW_RDMAP_MAX_READS || start->rtr & (start->rtr - 1) ||
-	    start->rtr > SIW_MPA_RTR_READ)
+	    start->ord > SIW_RDMAP_MAX_READS || start->rtr >= SIW_MPA_RTR_READ << 1 ||
+	    (start->initiator && start->rtr & (start->rtr - 1)))
 		return -EINVAL;
 	stream->pd = start->pd;
 	stream->ord = start->ord;
@@ -284,13 +186,14 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	stream->private = start->private;
 	siw_ddp_stream_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE |
 						   1 << SIW_RDMAP_PRIVATE);
-	siw_ddp_stream_park(stream->ddp, start->park);
-	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, ddp_queue(start->recvs));
+	siw_ddp_stream_keep_unexpected(stream->ddp, start->unexpected_octets);
+	stream->rx.deliver_before_end = start->deliver_before_end;
+	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
 	stream->started = true;
 	if (!start->initiator) {
 		stream->rx.want_rtr = start->rtr;
-		siw_ddp_stream_spare(stream->ddp, SIW_RDMAP_QN_SEND,
-				     start->rtr == SIW_MPA_RTR_FPDU);
+		siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND,
+						start->rtr & SIW_MPA_RTR_FPDU);
 		return 0;
 	}
 	stream->rx.heard = true;
@@ -304,52 +207,10 @@ void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied)
 	stream->denied = denied;
 }
 
-int siw_rdmap_shutdown(struct siw_rdmap_stream *stream)
-{
-	int r;
-
-	if (stream->tx.shut)
-		return 1;
-	r = stream->started ? siw_rdmap_flush(stream) : 1;
-	if (r != 1)
-		return r;
-	r = siw_ddp_shutdown(stream->ddp);
-	if (r < 0)
-		return r;
-	stream->tx.shut = true;
-	return 1;
-}
-
-int siw_rdmap_cut(struct siw_rdmap_stream *stream)
-{
-	int r;
-
-	if (stream->tx.shut)
-		return 1;
-	stream->tx.shut = true;
-	r = siw_ddp_shutdown(stream->ddp);
-	return r < 0 ? r : 1;
-}
-
-int siw_rdmap_drain(struct siw_rdmap_stream *stream)
-{
-	return siw_ddp_drain(stream->ddp);
-}
-
-int siw_rdmap_revoke(struct siw_rdmap_stream *stream, uint32_t stag)
-{
-	return siw_ddp_tx_revoke(stream->ddp, stag);
-}
-
-int siw_rdmap_take_recv(struct siw_rdmap_stream *stream, uint64_t *cookie)
-{
-	return siw_ddp_stream_take(stream->ddp, SIW_RDMAP_QN_SEND, cookie);
-}
-
-void siw_rdmap_close(struct siw_rdmap_stream *stream, bool abort)
+void siw_rdmap_close(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
 	siw_rdmap_read_free_all(stream);
-	siw_ddp_close(stream->ddp, abort);
+	siw_ddp_stream_close(stream->ddp);
 	siw_rdmap_stream_free(stream);
 }

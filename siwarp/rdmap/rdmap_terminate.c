@@ -105,7 +105,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 	int r;
 
 	if (tx->term == SIW_RDMAP_TERM_NONE) {
-		if (!stream->started || tx->shut || !siw_rdmap_fault_is_set(stream))
+		if (!stream->started || !siw_rdmap_fault_is_set(stream))
 			return -EINVAL;
 		siw_ddp_tx_abandon(stream->ddp);
 		tx->active = tx->imm_due = false;
@@ -128,10 +128,6 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 			return r;
 		siw_count(SIW_COUNTER_terminate_tx, 1);
 		tx->term = SIW_RDMAP_TERM_SENT;
-		tx->shut = true;
-		r = siw_ddp_shutdown(stream->ddp); /* RFC5040-6.2.1-04: gracefully */
-		if (r < 0)
-			return r;
 	}
 	return 1;
 }

@@ -161,7 +161,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	uint64_t before, last;
 	int r;
 
-	if (!stream->started || tx->shut || tx->term ||
+	if (!stream->started || tx->term ||
 	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 		return -EPIPE;
 	if (tx->active) {
@@ -203,12 +203,12 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream)
 	/* An STag that names nothing, as the RTR's: nobody looks at it (RFC5040-5.2.1-16). */
 	struct siw_rdmap_op read = {
 		.opcode = SIW_RDMAP_READ_REQUEST,
-		.cookie = tx->begun,
+		.user_data = tx->begun,
 		.rkey = 1,
 	};
 	int r;
 
-	if (!stream->started || tx->shut || tx->term ||
+	if (!stream->started || tx->term ||
 	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 		return -EPIPE;
 	if (tx->active) {
@@ -280,11 +280,11 @@ static int frame(struct siw_rdmap_stream *stream)
 		if (r != 1)
 			return r;
 		if (siw_rdmap_is_rd(stream)) {
-			r = siw_rdmap_rd_tell(stream);
+			r = siw_rdmap_rd_send_report(stream);
 			if (r != 1)
 				return r;
 		}
-		if (!siw_rdmap_owes(stream) ||
+		if (!siw_rdmap_responses_pending(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
 		if (tx->waiting || turn >= TURN) { /* a response was last: the user's turn */
@@ -312,6 +312,12 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream)
 	if (framed < 0)
 		return framed;
 	r = siw_ddp_tx_flush(stream->ddp);
+	/*
+	 * What waits there for credit, window or pace goes by itself when it may: to flush it again before
+	 * that would change nothing.
+	 */
+	if (siw_rdmap_is_rd(stream) && r >= 0)
+		return framed;
 	return r < 0 ? r : r && framed;
 }
 

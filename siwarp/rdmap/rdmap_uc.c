@@ -25,7 +25,7 @@ struct siw_rdmap_uc {
 	struct siw_ddp_uc *ddp;
 	struct siw_rdmap_traffic traffic;
 	/* Both locks to write. */
-	struct siw_ddp_queue *recvs;
+	struct siw_mem_queue *recvs;
 	uint32_t denied;
 	/* Progress lock. */
 	enum uc_op op;
@@ -40,25 +40,13 @@ struct siw_rdmap_uc {
 	uint32_t due_imm;
 };
 
-int siw_rdmap_uc_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
-		      struct siw_rdmap_uc **out)
+int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out)
 {
-	struct siw_ddp_uc_attr below = {
-		.local = attr->local,
-		.fd = attr->fd,
-		.no_crc = attr->no_crc,
-		.token = attr->token,
-	};
 	struct siw_rdmap_uc *uc = calloc(1, sizeof(*uc));
-	int r;
 
 	if (!uc)
 		return -ENOMEM;
-	r = siw_ddp_uc_open(ddp_port(port), &below, &uc->ddp);
-	if (r) {
-		free(uc);
-		return r;
-	}
+	uc->ddp = ddp;
 	*out = uc;
 	return 0;
 }
@@ -70,11 +58,6 @@ void siw_rdmap_uc_close(struct siw_rdmap_uc *uc)
 	free(uc);
 }
 
-int siw_rdmap_uc_addr(struct siw_rdmap_uc *uc, struct siw_addr *out)
-{
-	return siw_ddp_uc_addr(uc->ddp, out);
-}
-
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload)
 {
@@ -84,26 +67,11 @@ int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, u
 	return siw_ddp_uc_connect(uc->ddp, &path);
 }
 
-void siw_rdmap_uc_number(struct siw_rdmap_uc *uc, uint32_t psn)
-{
-	siw_ddp_uc_number(uc->ddp, psn);
-}
-
-void siw_rdmap_uc_numbers(const struct siw_rdmap_uc *uc, uint32_t *in, uint32_t *out)
-{
-	siw_ddp_uc_numbers(uc->ddp, in, out);
-}
-
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start)
 {
-	uc->recvs = ddp_queue(start->recvs);
+	uc->recvs = start->recvs;
 	uc->denied = start->denied;
 	siw_ddp_uc_keys(uc->ddp, start->qkey, start->pd, start->owner);
-}
-
-uint32_t siw_rdmap_uc_payload(const struct siw_rdmap_uc *uc)
-{
-	return siw_ddp_uc_payload(uc->ddp);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -180,19 +148,9 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 	return r < 0 ? r : r && flushed;
 }
 
-bool siw_rdmap_uc_blocked(const struct siw_rdmap_uc *uc)
-{
-	return siw_ddp_uc_tx_blocked(uc->ddp);
-}
-
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc)
 {
 	return siw_ddp_uc_begun(uc->ddp) + (uc->due != 0);
-}
-
-uint64_t siw_rdmap_uc_accepted(const struct siw_rdmap_uc *uc)
-{
-	return siw_ddp_uc_accepted(uc->ddp);
 }
 
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
@@ -264,8 +222,8 @@ static void write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s)
 	struct siw_wire_err err;
 	int r = -EACCES;
 
-	if (!(uc->denied & SIW_DDP_REMOTE_WRITE))
-		r = siw_ddp_uc_place_tagged(uc->ddp, uc->recvs, SIW_DDP_REMOTE_WRITE, &err);
+	if (!(uc->denied & SIW_MEM_REMOTE_WRITE))
+		r = siw_ddp_uc_place_tagged(uc->ddp, uc->recvs, SIW_MEM_REMOTE_WRITE, &err);
 	if (r < 0) {
 		drop(uc, SIW_COUNTER_drop_access);
 		return;
@@ -284,7 +242,7 @@ static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	memset(event, 0, sizeof(*event));
 	event->kind = status ? SIW_RDMAP_BAD_RECV : SIW_RDMAP_RECV;
 	event->status = status;
-	event->cookie = delivery->cookie;
+	event->user_data = delivery->user_data;
 	event->length = delivery->length;
 	event->solicited = uc->headed ? uc->solicited
 				      : (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_SEND_SE;
@@ -336,7 +294,7 @@ static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	}
 	memset(event, 0, sizeof(*event));
 	event->kind = SIW_RDMAP_RECV;
-	event->cookie = delivery.cookie;
+	event->user_data = delivery.user_data;
 	event->length = uc->octets;
 	event->with_imm = event->of_write = true;
 	event->imm = wire.data;
@@ -417,11 +375,6 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 			break;
 	}
 	/* A long message, or a flood of what is not for us, must not keep the others waiting. */
-	siw_ddp_uc_again(uc->ddp);
+	siw_ddp_uc_resume(uc->ddp);
 	return 0;
-}
-
-int siw_rdmap_uc_take_recv(struct siw_rdmap_uc *uc, uint64_t *cookie)
-{
-	return siw_ddp_uc_give(uc->ddp, cookie);
 }

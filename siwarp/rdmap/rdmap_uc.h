@@ -12,34 +12,27 @@
 
 /* cffi: begin */
 
+struct siw_ddp_uc;
 struct siw_rdmap_uc;
 
-/* Errors as siw_ddp_uc_open. */
-int siw_rdmap_uc_open(struct siw_rdmap_port *port, const struct siw_rdmap_dgram_attr *attr,
-		      struct siw_rdmap_uc **out);
+/* On that of ddp, which goes with it. -ENOMEM: it stays the caller's. */
+int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
-int siw_rdmap_uc_addr(struct siw_rdmap_uc *uc, struct siw_addr *out);
 /*
  * psn: of the datagram of the peer's that comes next. payload: octets of a segment's payload at the
- * most, 0: what the route carries. Errors as siw_ddp_uc_connect. Both locks, as the next three.
+ * most, 0: what the route carries. Errors as siw_ddp_uc_connect. Both locks, as the next.
  */
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
-/* The number of the datagram that is sent next. */
-void siw_rdmap_uc_number(struct siw_rdmap_uc *uc, uint32_t psn);
-/* The numbers that come next, in both directions. */
-void siw_rdmap_uc_numbers(const struct siw_rdmap_uc *uc, uint32_t *in, uint32_t *out);
 /* Which receives to fill (NULL: what comes is dropped), and what datagrams must carry. */
 struct siw_rdmap_uc_start {
-	struct siw_rdmap_queue *recvs;
+	struct siw_mem_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
 	uint32_t denied;   /* rights (enum siw_access_flags) that the peer has under no STag */
 	const void *owner; /* as in struct siw_rdmap_start */
 };
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
-/* Octets of a segment's payload now. */
-uint32_t siw_rdmap_uc_payload(const struct siw_rdmap_uc *uc);
 
 /*
  * Begins an operation (SEND, SEND_SE, WRITE, each with immediate data or without): 0, it has number siw_rdmap_uc_begun after the call; -EAGAIN
@@ -51,9 +44,7 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);
  * operation begun ends here.
  */
 int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc);
-bool siw_rdmap_uc_blocked(const struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc);
-uint64_t siw_rdmap_uc_accepted(const struct siw_rdmap_uc *uc);
 /* As siw_ddp_uc_refused. */
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
 /* Forgets what is not out. */
@@ -64,8 +55,6 @@ void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc);
  * Writes too.
  */
 int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets);
-/* As siw_rdmap_take_recv. */
-int siw_rdmap_uc_take_recv(struct siw_rdmap_uc *uc, uint64_t *cookie);
 
 /* cffi: end */
 

@@ -25,7 +25,6 @@
 #define SIW_RDMAP_OP_MASK  0x0f
 
 /* The untagged queues (figure 4, and RFC 7306 figure 2). */
-#define SIW_RDMAP_QN_SEND      0
 #define SIW_RDMAP_QN_READ      1
 #define SIW_RDMAP_QN_TERMINATE 2
 #define SIW_RDMAP_QN_ATOMIC    3
@@ -79,12 +78,13 @@ _Static_assert(sizeof(struct siw_rdmap_wire_atomic) == SIW_RDMAP_ATOMIC_LEN, "RF
  *  | Original Request Identifier  | Original Remote Data Value |   RFC 7306 figure 6
  *  +------------------------------+----------------------------+
  */
-struct siw_rdmap_wire_answer {
+struct siw_rdmap_wire_atomic_response {
 	uint32_t request;
 	uint64_t original;
 } __attribute__((packed));
-#define SIW_RDMAP_ANSWER_LEN 12
-_Static_assert(sizeof(struct siw_rdmap_wire_answer) == SIW_RDMAP_ANSWER_LEN, "RFC 7306 figure 6");
+#define SIW_RDMAP_ATOMIC_RESPONSE_LEN 12
+_Static_assert(sizeof(struct siw_rdmap_wire_atomic_response) == SIW_RDMAP_ATOMIC_RESPONSE_LEN,
+	       "RFC 7306 figure 6");
 
 /*
  *   0                4                            7
@@ -126,7 +126,7 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
 }
 
 /* What queue 1 carries; a message's opcode says which. */
-union siw_rdmap_wire_ask {
+union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;
 	struct siw_rdmap_wire_atomic atomic;
 };

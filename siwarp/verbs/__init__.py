@@ -16,8 +16,9 @@ Every handle is a context manager, closes once, and keeps alive what it stands o
 posting are safe from several threads; one work request belongs to one thread at a time.
 """
 
-from siwarp.verbs._seam import Address
+from siwarp.verbs._ffi import Address
 from siwarp.verbs.ah import AH, AHAttr
+from siwarp.verbs.capture import capture
 from siwarp.verbs.cq import CQ, WC, CompChannel
 from siwarp.verbs.device import Context, Device, DeviceAttr, get_device_list, source_toward
 from siwarp.verbs.enums import (
@@ -56,7 +57,6 @@ from siwarp.verbs.qp import QP
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
 from siwarp.verbs.reports import ErrorReport, Record, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
-from siwarp.verbs.tap import capture
 from siwarp.verbs.wr import SGE, RecvWR, SendWR
 
 __all__ = [

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from siwarp.verbs._seam import (
+from siwarp.verbs._ffi import (
     Address,
     Handle,
     addr_from_c,

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from siwarp.verbs._seam import (
+from siwarp.verbs._ffi import (
     Address,
     Handle,
     Waitable,
@@ -171,6 +171,7 @@ _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
 _poll_cq_from = lib.siw_poll_cq_from
+_null = ffi.NULL
 
 
 class _PollBuffer:
@@ -225,13 +226,23 @@ class CompChannel(Waitable):
         """Return the descriptor; read it only through ``get_cq_event``."""
         return check(lib.siw_comp_channel_fd(self._live()), "asking for the channel's descriptor")
 
+    def _has_thread(self) -> bool:
+        return self.context._threaded
+
     def get_cq_event(self, timeout: float | None = None) -> CQ | None:
         """Wait for an event and return its completion queue; ``None`` when the time is over.
 
         ``timeout`` is in seconds, ``None`` waits without limit, 0 does not wait. Other threads run
         meanwhile, and Ctrl-C interrupts within 100 ms. Events are acknowledged by
-        ``CQ.ack_events``, or all at once when the queue closes.
+        ``CQ.ack_events``, or all at once when the queue closes. Who waits for that very queue
+        (``CQ.wait``, ``siwarp.aio.wait``) looks again, whoever takes its event.
         """
+        return self._get_cq_event(timeout, None, None)
+
+    def _get_cq_event(
+        self, timeout: float | None, over: Callable[[], bool] | None, about: CQ | None
+    ) -> CQ | None:
+        """As ``get_cq_event``; ``None`` also when ``over`` says so, asked after each ``_wake``."""
         c = self._live()
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
@@ -240,15 +251,30 @@ class CompChannel(Waitable):
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
             if cq is None:  # dropped meanwhile: its events are nobody's
                 lib.siw_ack_cq_events(which[0], 1)
+                which[0] = _null
                 return None
             cq._unacked += 1
+            of, which[0] = which[0], _null  # counted: no signal is looked at in between
+            cq._events += 1
+            self._wake(cq)
             # Who closes it acknowledges what is counted, and waits for what is not.
             if cq.closed:
-                cq._taken(which[0])
+                cq._taken(of)
                 return None
             return cq
 
-        return self._wait(lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)), take, timeout)
+        def drop() -> None:
+            if which[0] != _null:
+                take()
+
+        return self._wait(
+            lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)),
+            take,
+            timeout,
+            over,
+            about,
+            drop,
+        )
 
 
 class CQ(Handle):
@@ -260,7 +286,7 @@ class CQ(Handle):
 
     """
 
-    __slots__ = ("_one", "_pool", "_unacked", "channel", "context", "cq_context")
+    __slots__ = ("_events", "_one", "_pool", "_unacked", "channel", "context", "cq_context")
     _what = "CQ"
     _destroy = lib.siw_destroy_cq
 
@@ -282,15 +308,12 @@ class CQ(Handle):
         c = check_pointer(
             lib.siw_create_cq(context._live(), as_int(cqe), ffi.NULL, c_channel, comp_vector),
             f"making a CQ for {cqe} completions",
-            {
-                errno.EINVAL: "cqe is from 1 to the device's max_cqe, comp_vector 0, and the "
-                "channel of the same context"
-            },
         )
         self.context = context
         self.channel = channel
         self.cq_context = cq_context
         self._unacked = 0
+        self._events = 0  # taken from the channel so far
         # Buffers that no thread uses at the moment: taking and giving back are single steps.
         self._one = [_PollBuffer(1)]
         self._pool: list[_PollBuffer] = []
@@ -362,11 +385,8 @@ class CQ(Handle):
 
         Poll once more afterwards: what completed before this call makes no event.
         """
-        check(
-            lib.siw_req_notify_cq(self._live(), int(solicited_only)),
-            f"asking {self!r} for an event",
-            {errno.EINVAL: "it has no channel: make it with channel=CompChannel(context)"},
-        )
+        rc = lib.siw_req_notify_cq(self._live(), int(solicited_only))
+        check(rc, f"asking {self!r} for an event")
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge events taken from the channel; more than were taken are ignored."""
@@ -385,6 +405,12 @@ class CQ(Handle):
             StateError: the queue has no channel.
 
         """
+        return self._wait_unless(None, timeout, num_entries)
+
+    def _wait_unless(
+        self, over: Callable[[], bool] | None, timeout: float | None, num_entries: int
+    ) -> list[WC]:
+        """As ``wait``; an empty list also when ``over``, asked after ``_wake`` of the channel."""
         if self.channel is None:
             raise StateError(
                 errno.EINVAL, f"{self!r} has no channel: make it with channel=CompChannel(context)"
@@ -393,14 +419,19 @@ class CQ(Handle):
         while True:
             if wcs := self.poll(num_entries):
                 return wcs
+            events = self._events
             self.req_notify()
             if wcs := self.poll(num_entries):
                 return wcs
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            if (left is not None and left <= 0) or (over is not None and over()):
                 return []
-            # Another queue of the channel may have the event: then this one polls again.
-            cq = self.channel.get_cq_event(left)
+
+            # Another thread that waits on the channel may take this queue's event, or close it.
+            def look(events: int = events) -> bool:
+                return self._events != events or self.closed or (over is not None and over())
+
+            cq = self.channel._get_cq_event(left, look, self)
             if cq is not None:
                 cq.ack_events(1)
 
@@ -412,14 +443,7 @@ class CQ(Handle):
             StateError: it overflowed (EOVERFLOW).
 
         """
-        check(
-            lib.siw_resize_cq(self._live(), as_int(cqe)),
-            f"resizing {self!r} to {cqe}",
-            {
-                errno.EINVAL: "cqe is from 1 to the device's max_cqe and not below what is in the "
-                "queue now: poll it first"
-            },
-        )
+        check(lib.siw_resize_cq(self._live(), as_int(cqe)), f"resizing {self!r} to {cqe}")
 
     @property
     def capacity(self) -> int:
@@ -430,13 +454,13 @@ class CQ(Handle):
     cqe = capacity
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """How many completions wait: a look that moves no traffic.
 
         ``poll()`` on an empty queue does, and the device's thread steps aside for about a
         millisecond; who sleeps in an event loop looks here first.
         """
-        return check(lib.siw_cq_waiting(self._live()), f"looking at {self!r}")
+        return check(lib.siw_cq_pending(self._live()), f"looking at {self!r}")
 
     def _shut(self) -> None:
         self.ack_events(self._unacked)
@@ -445,6 +469,7 @@ class CQ(Handle):
         super()._shut()
         if self.channel is not None and c is not None:
             self.channel._cqs.pop(int(ffi.cast("uintptr_t", c)), None)
+            self.channel._wake(self)
 
     def _taken(self, c: Any) -> None:
         unacked, self._unacked = self._unacked, 0

@@ -9,7 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from siwarp.verbs._seam import (
+from siwarp.verbs._ffi import (
     Address,
     Handle,
     Waitable,
@@ -128,12 +128,10 @@ def source_toward(peer: Address) -> str:
         ) from None
 
 
-def _advice() -> dict[int, str]:
-    """Return what more is known of why a device was not opened, by errno."""
-    number = ffi.errno
-    why = bytes(ffi.string(lib.siw_faults_error())).decode(errors="replace")
-    ffi.errno = number
-    return {errno.EINVAL: f"SIWARP_FAULTS is no plan of faults: {why}"} if why else {}
+#: The place of setting ``progress`` in the table: whether a device has a thread.
+_PROGRESS = next(
+    i for i in range(lib.siw_settings_count()) if ffi.string(lib.siw_setting_name(i)) == b"progress"
+)
 
 
 class Context(Waitable):
@@ -148,7 +146,7 @@ class Context(Waitable):
 
     """
 
-    __slots__ = ("_by_c", "device")
+    __slots__ = ("_by_c", "_threaded", "device")
     _what = "context"
     _destroy = lib.siw_close_device
 
@@ -161,12 +159,13 @@ class Context(Waitable):
         what = f"opening device {name!r}"
         if _is_address(name):
             c = lib.siw_open_device_by_addr(addr_to_c((name, 0)))
-            c = check_pointer(c, what, _advice())
+            c = check_pointer(c, what)
         else:
             c = self._open_by_name(name, what)
         self.device = _device(lib.siw_context_info(c))
         # Whom an asynchronous event may be about, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+        self._threaded = bool(lib.siw_setting_value(_PROGRESS))
         self._open(c)
 
     @staticmethod
@@ -177,7 +176,7 @@ class Context(Waitable):
                 info = _device(lib.siw_device_info(device))
                 if name in (info.name, info.netdev):
                     c = lib.siw_open_device(device)
-                    return check_pointer(c, what, _advice())
+                    return check_pointer(c, what)
                 known.append(info.name)
         raise Error(
             errno.ENODEV, f"{what}: there is none of this name; there are {', '.join(known)}"
@@ -214,6 +213,11 @@ class Context(Waitable):
         """
         return check(lib.siw_async_fd(self._live()), "asking for the device's event descriptor")
 
+    fileno = async_fd
+
+    def _has_thread(self) -> bool:
+        return self._threaded
+
     def get_async_event(self, timeout: float | None = None) -> AsyncEvent | None:
         """Wait for an asynchronous event; ``None`` when the time is over.
 
@@ -230,13 +234,19 @@ class Context(Waitable):
             return int(lib.siw_get_async_event(c, raw, ms))
 
         def take() -> AsyncEvent | None:
-            event = AsyncEvent(raw, self._by_c.get)
+            nonlocal raw
+            got, raw = raw, None
+            event = AsyncEvent(got, self._by_c.get)
             if event.element is not None or event.port_num:
                 return event
             event.ack()  # its object was dropped meanwhile: nobody's event
             return None
 
-        return self._wait(get, take, timeout)
+        def drop() -> None:
+            if raw is not None and any(ffi.buffer(raw)[:]) and (event := take()) is not None:
+                event.ack()
+
+        return self._wait(get, take, timeout, drop=drop)
 
     def _name(self) -> str:
         return self.device.name

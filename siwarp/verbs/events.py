@@ -8,10 +8,10 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
-from siwarp.verbs._seam import Handle, before_exit, ffi, lib
+from siwarp.base.closing import Closing
+from siwarp.verbs._ffi import Handle, before_exit, ffi, lib
 from siwarp.verbs.enums import EventType
 
 __all__ = ["AsyncEvent"]
@@ -32,7 +32,7 @@ _ELEMENT = {
 _unacked: weakref.WeakSet[AsyncEvent] = weakref.WeakSet()
 
 
-class AsyncEvent:
+class AsyncEvent(Closing):
     """One event of an open device (``struct siw_async_event``).
 
     The object that it is about cannot be closed until ``ack()`` was called: ``close()`` waits for
@@ -68,15 +68,8 @@ class AsyncEvent:
             if self._pid == os.getpid():
                 lib.siw_ack_async_event(self._c)
 
-    def __enter__(self) -> AsyncEvent:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Acknowledge it: what ``with`` does at its end."""
         self.ack()
 
     def __del__(self) -> None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from siwarp.verbs._seam import ffi, lib
-from siwarp.verbs.errors import Error
+from siwarp.verbs._ffi import check, ffi, lib
 
 __all__ = ["faults", "set_faults"]
 
@@ -27,10 +26,7 @@ def set_faults(plan: str) -> None:
         Error: it is no plan (EINVAL); the message names clause and character.
 
     """
-    rc = lib.siw_faults_set(plan.encode())
-    if rc < 0:
-        why = bytes(ffi.string(lib.siw_faults_error())).decode(errors="replace")
-        raise Error(-rc, f"this is no plan of faults: {why}")
+    check(lib.siw_faults_set(plan.encode()), "setting a plan of faults")
 
 
 @contextlib.contextmanager

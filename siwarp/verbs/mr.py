@@ -11,10 +11,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from siwarp.verbs._seam import Handle, check_pointer, ffi, lib, reap
+from siwarp.verbs._ffi import Handle, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import AccessFlag
 from siwarp.verbs.errors import Error, from_errno
 from siwarp.verbs.pd import PD
+from siwarp.verbs.reason import refused
 from siwarp.verbs.wr import SGE, SendWR
 
 if TYPE_CHECKING:
@@ -53,17 +54,6 @@ class RemoteBuffer(NamedTuple):
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError(f"octets {offset}..{offset + length} are not inside {self.length}")
         return RemoteBuffer(self.addr + offset, length, self.rkey)
-
-
-_ADVICE = {
-    errno.EINVAL: "access is a set of AccessFlag, in which remote writing needs LOCAL_WRITE too; "
-    "qp is an RC queue pair, a region that a peer may end takes no windows, and one has at most "
-    "max_mr_size octets",
-}
-_ADVICE_ANEW = {
-    errno.EINVAL: "say what to change: pd= (of the same context; never of a region that is bound "
-    "to a queue pair), buffer= or access=; remote writing needs AccessFlag.LOCAL_WRITE too",
-}
 
 
 def _memory(buffer: Any) -> memoryview:
@@ -135,11 +125,6 @@ class MR(Handle):
         reap()
         pd._live()
         view, access = _memory(buffer), AccessFlag(access)
-        if access & AccessFlag.REMOTE_INVALIDATE and qp is None:
-            raise Error(
-                errno.EINVAL,
-                "only the peer of one queue pair may invalidate a region: say which, with qp=",
-            )
         if qp is not None and qp.pd is not pd:
             raise Error(errno.EINVAL, f"{qp!r} is of another PD than {pd!r}: use that PD")
         export = _export(view, access, buffer)
@@ -148,7 +133,6 @@ class MR(Handle):
             if qp is None
             else lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access)),
             f"registering {view.nbytes} octets",
-            _ADVICE,
         )
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
         self._take(c, pd, export, view, access)
@@ -193,8 +177,10 @@ class MR(Handle):
         )
         if rc:
             number = ffi.errno
-            advice = self._busy() if number == errno.EBUSY else _ADVICE_ANEW.get(number)
-            raise from_errno(number, f"registering {self!r} anew", advice)
+            what = f"registering {self!r} anew"
+            if number == errno.EBUSY:
+                raise from_errno(number, what, self._busy())
+            raise refused(number, what)
         old_view, old_free = self.view, self._free
         if buffer is None:
             self.lkey, self.rkey, self.access, self.pd = c.lkey, c.rkey, wanted, new_pd

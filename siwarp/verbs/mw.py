@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import errno
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from siwarp.verbs._seam import Handle, check_pointer, lib, reap
+from siwarp.verbs._ffi import Handle, check_pointer, lib, reap
 from siwarp.verbs.enums import AccessFlag, MWType, SendFlag, WROpcode
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
@@ -72,11 +71,7 @@ class MW(Handle):
 
     def __init__(self, pd: PD, mw_type: int = MWType.TYPE_2) -> None:
         reap()
-        c = check_pointer(
-            lib.siw_alloc_mw(pd._live(), int(mw_type)),
-            "making a memory window",
-            {errno.EINVAL: "mw_type is MWType.TYPE_1 or MWType.TYPE_2"},
-        )
+        c = check_pointer(lib.siw_alloc_mw(pd._live(), int(mw_type)), "making a memory window")
         self.pd = pd
         self.type = MWType(mw_type)
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()

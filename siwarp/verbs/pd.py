@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from siwarp.verbs._seam import Handle, check_pointer, lib, reap
+from siwarp.verbs._ffi import Handle, check_pointer, lib, reap
 from siwarp.verbs.device import Context
 
 __all__ = ["PD"]

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from siwarp.verbs import refusal
-from siwarp.verbs._seam import (
+from siwarp.verbs._ffi import (
     Address,
     Handle,
     addr_from_c,
@@ -31,11 +30,12 @@ from siwarp.verbs.enums import (
     QPState,
     QPType,
 )
-from siwarp.verbs.errors import Error, LimitError, from_errno
+from siwarp.verbs.errors import Error, LimitError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
+from siwarp.verbs.reason import refused
 from siwarp.verbs.reports import ErrorReport, Record, SourceDrops, report_of
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
@@ -103,17 +103,18 @@ class QP(Handle):
         c_init.sq_sig_all = init_attr.sq_sig_all
         c_init.no_crc = not init_attr.crc
         c_init.persona = init_attr.persona
-        c_init.max_records = init_attr.max_records
+        c_init.keep_unexpected = init_attr.keep_unexpected
+        c_init.max_write_records = init_attr.max_write_records
         c_init.error_policy = _policy(init_attr.error_policy)
-        c_init.share = _null if init_attr.share is None else init_attr.share._live()
+        shared = init_attr.shared_socket_qp
+        c_init.shared_socket_qp = _null if shared is None else shared._live()
         c_init.max_peers = init_attr.max_peers
         c_init.peer_timeout_ms = round(init_attr.peer_timeout * 1000)
         c_init.addr = addr_to_c(init_attr.addr)[0]
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
         if not c:
-            number = ffi.errno
-            raise from_errno(number, f"making a QP{where}", refusal.creation(number, pd, init_attr))
+            raise refused(ffi.errno, f"making a QP{where}")
         self.pd = pd
         self.qp_type = QPType(init_attr.qp_type)
         self.scq = scq
@@ -155,18 +156,7 @@ class QP(Handle):
                 raise LimitError(
                     errno.EINVAL, f"modifying {self!r}: {name}={value} is no such number"
                 ) from None
-        rc = lib.siw_modify_qp(self._live(), c_attr, mask)
-        if rc == -errno.EINVAL:
-            raise refusal.modification(self, attr, mask)
-        check(
-            rc,
-            f"modifying {self!r}",
-            {
-                errno.EBADF: "fd is no open descriptor: give a UDP socket that is bound",
-                errno.EAFNOSUPPORT: "the peer's address is IPv6 and the QP's IPv4, or the other "
-                "way round: make the QP with QPInitAttr(addr=...) of the peer's kind",
-            },
-        )
+        check(lib.siw_modify_qp(self._live(), c_attr, mask), f"modifying {self!r}")
         if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
             attr.fd.detach()
 
@@ -272,25 +262,14 @@ class QP(Handle):
         c_group = addr_to_c((name, 0))
         # The interface is the device's, whatever the address says.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
-        rc = call(self._live(), c_group)
-        what = f"{doing} {self!r}: group {group}"
-        if rc == -errno.EINVAL:
-            raise Error(errno.EINVAL, f"{what}: {refusal.membership(self, group, doing)}")
-        check(
-            rc,
-            what,
-            {
-                errno.EADDRINUSE: "another program has the port of all groups (setting "
-                "mcast_port) for every address: end it, or set another one at all members",
-            },
-        )
+        check(call(self._live(), c_group), f"{doing} {self!r}: group {group}")
         return group
 
     def record(self, wc: WC) -> Record:
         """Return what a completion of opcode ``RECV_WRITE_RECORD`` is about, and what came of it.
 
         Raises:
-            Error: ``max_records`` / 2 others came after it, so that it is not kept any more
+            Error: ``max_write_records`` / 2 others came after it, so that it is not kept any more
                 (ENOENT).
 
         """
@@ -299,7 +278,6 @@ class QP(Handle):
         n = check(
             lib.siw_query_record(self._live(), wc.wr_id, c, ranges, 32),
             f"asking {self!r} for Write-Record {wc.wr_id}",
-            {errno.ENOENT: "ask when its completion is polled: max_records / 2 are kept at least"},
         )
         return Record(
             source=addr_from_c(c.source) or ("", 0),
@@ -346,6 +324,7 @@ class QP(Handle):
                 addr=addr_from_c(init.addr),
                 srq=self.srq,
                 persona=Persona(init.persona),
+                keep_unexpected=bool(init.keep_unexpected),
                 error_policy=ErrorPolicy(init.error_policy),
                 max_peers=init.max_peers,
                 peer_timeout=init.peer_timeout_ms / 1000,
@@ -410,7 +389,7 @@ class QP(Handle):
             self._post_list(_post_send, "struct siw_send_wr *", wr, SendWR)
         else:
             if rc:
-                raise refusal.posting(self, rc, one)
+                raise self._untaken(rc, one)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
         """Post one receive request, or several in one crossing, in order.
@@ -433,7 +412,7 @@ class QP(Handle):
             self._post_list(_post_recv, "struct siw_recv_wr *", wr, RecvWR)
         else:
             if rc:
-                raise refusal.posting(self, rc, one)
+                raise self._untaken(rc, one)
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is its key then.
@@ -451,9 +430,7 @@ class QP(Handle):
         c.bind_info.mr = _null if info.mr is None else info.mr._live()
         c.bind_info.addr, c.bind_info.length = info.addr, info.length
         c.bind_info.mw_access_flags = int(info.mw_access_flags)
-        rc = lib.siw_bind_mw(self._live(), mw._live(), c)
-        if rc:
-            raise refusal.binding(self, rc, mw, mw_bind)
+        check(lib.siw_bind_mw(self._live(), mw._live(), c), f"binding {mw!r} by {self!r}")
 
     def _post_list(self, post: Any, pointer: str, many: Any, kind: type) -> None:
         wrs = list(many) if isinstance(many, Iterable) else [many]
@@ -471,7 +448,13 @@ class QP(Handle):
             while here != bad[0] and taken < len(wrs) - 1:
                 here = here.next
                 taken += 1
-            raise refusal.posting(self, rc, wrs[taken])
+            raise self._untaken(rc, wrs[taken])
+
+    def _untaken(self, rc: int, wr: SendWR | RecvWR) -> Error:
+        """Return the error for a request that was refused."""
+        error = refused(-rc, f"posting {wr!r} to {self!r}")
+        error.bad_wr = wr
+        return error
 
     def _shut(self) -> None:
         wait_until_acked(self)
@@ -494,10 +477,12 @@ class QP(Handle):
 
 
 def _policy(value: int | str) -> int:
-    """Return an error policy's number; -1, which C refuses, for what is none."""
-    if isinstance(value, str):
-        return ErrorPolicy.__members__.get(value.upper(), -1)
-    return value
+    """Return an error policy's number."""
+    if not isinstance(value, str):
+        return value
+    if value.upper() not in ErrorPolicy.__members__:
+        raise Error(errno.EINVAL, f"error_policy is one of ErrorPolicy, or its name, not {value!r}")
+    return ErrorPolicy[value.upper()]
 
 
 def _where(value: AHAttr | Address) -> Address:

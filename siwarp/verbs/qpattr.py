@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from siwarp.verbs._seam import Address
+from siwarp.verbs._ffi import Address
 from siwarp.verbs.ah import AHAttr
 from siwarp.verbs.cq import CQ
 from siwarp.verbs.enums import ErrorPolicy, Persona, QPAttrMask, QPType
@@ -46,17 +46,21 @@ class QPInitAttr:
             port.
         persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
             peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
+        keep_unexpected: RC: Sends that no receive is posted for wait for one, whatever the persona,
+            up to setting ``rnr_octets`` here and then at the peer; its orderly end comes after
+            the last of them.
         error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
             it; ``AUTO`` is what setting ``error_policy`` says, or else ``MESSAGE`` for members of
             multicast groups and ``ERROR`` for others. The Q_Key is all that keeps strangers from
             that: take a random one. ``errors()`` tells who it was.
-        share: UD: a UD QP of the same context whose socket this one uses too, up to 256 in all;
-            each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays ``None`` and
-            ``crc`` as that one has it.
-        max_records: UD, RD: Write-Records that may be in process here at a time, at most 1024; 0,
-            the default, takes none. The receive CQ needs room for half as many completions more. On
-            RD, where they come whole, half as many wait to be polled; then their senders wait.
+        shared_socket_qp: UD: a UD QP of the same context whose socket this one uses too, up to 256
+            in all; each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays
+            ``None`` and ``crc`` as that one has it.
+        max_write_records: UD, RD: Write-Records that may be in process here at a time, at most
+            1024; 0, the default, takes none. The receive CQ needs room for half as many
+            completions more. On RD, where they come whole, half as many wait to be polled; then
+            their senders wait.
         max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
         peer_timeout: RD: seconds of silence after which a peer that owes an answer counts as gone;
             0: setting ``peer_timeout_ms``.
@@ -74,9 +78,10 @@ class QPInitAttr:
     addr: Address | None = None
     srq: SRQ | None = None
     persona: int = Persona.AUTO
-    max_records: int = 0
+    keep_unexpected: bool = False
+    max_write_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
-    share: QP | None = None
+    shared_socket_qp: QP | None = None
     max_peers: int = 0
     peer_timeout: float = 0.0
 

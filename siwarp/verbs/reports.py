@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from siwarp.verbs._seam import Address, addr_from_c
+from siwarp.verbs._ffi import Address, addr_from_c
 from siwarp.verbs.enums import ErrorOrigin
 from siwarp.verbs.errors import terminate_clause, terminate_reason
 

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from siwarp.verbs._seam import Handle, as_uint, check, check_pointer, ffi, lib, reap
+from siwarp.verbs._ffi import Handle, as_uint, check, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import SrqAttrMask
-from siwarp.verbs.errors import Error, LimitError, from_errno
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
+from siwarp.verbs.reason import refused
 from siwarp.verbs.wr import RecvWR, link
 
 __all__ = ["SRQ", "SrqAttr", "SrqInitAttr"]
@@ -79,10 +78,6 @@ class SRQ(Handle):
         c = check_pointer(
             lib.siw_create_srq(pd._live(), c_init),
             f"making an SRQ for {init_attr.attr.max_wr} receives",
-            {
-                errno.EINVAL: "max_wr is from 1 to the device's max_srq_wr, max_sge up to its "
-                "max_srq_sge, srq_limit up to max_wr"
-            },
         )
         self.pd = pd
         self.attr = SrqAttr(c_init.attr.max_wr, c_init.attr.max_sge)
@@ -103,14 +98,7 @@ class SRQ(Handle):
         c_attr = ffi.new("struct siw_srq_attr *")
         c_attr.max_wr, c_attr.max_sge = as_uint(attr.max_wr), as_uint(attr.max_sge)
         c_attr.srq_limit = as_uint(attr.srq_limit)
-        check(
-            lib.siw_modify_srq(self._live(), c_attr, int(mask)),
-            f"modifying {self!r}",
-            {
-                errno.EINVAL: f"a limit is from 0 to {self.attr.max_wr}, and the size stays as "
-                "it was made: make a larger SRQ for more"
-            },
-        )
+        check(lib.siw_modify_srq(self._live(), c_attr, int(mask)), f"modifying {self!r}")
 
     def query(self) -> SrqAttr:
         """Return its size, and the limit while it is armed (``siw_query_srq``)."""
@@ -142,23 +130,9 @@ class SRQ(Handle):
             while first != bad[0] and taken < len(wrs) - 1:
                 first = first.next
                 taken += 1
-            raise self._refusal(-rc, wrs[taken])
-
-    def _refusal(self, number: int, wr: RecvWR) -> Error:
-        what = f"posting {wr!r} to {self!r}"
-        error: Error
-        if number == errno.ENOMEM:
-            error = LimitError(
-                number, f"{what}: all {self.attr.max_wr} receives are posted: poll the CQs first"
-            )
-        elif number == errno.EINVAL:
-            error = Error(
-                number, f"{what}: {wr.num_sge} elements, but the SRQ takes {self.attr.max_sge}"
-            )
-        else:
-            error = from_errno(number, what)
-        error.bad_wr = wr
-        return error
+            error = refused(-rc, f"posting {wrs[taken]!r} to {self!r}")
+            error.bad_wr = wrs[taken]
+            raise error
 
     def _shut(self) -> None:
         wait_until_acked(self)

@@ -25,13 +25,13 @@ int siw_verbs_async_open(struct siw_context *ctx)
 	siw_lock_init(&ctx->async_lock);
 	siw_link_init(&ctx->async_events);
 	siw_verbs_async_init(&ctx->async, ctx, ctx);
-	ctx->async_fd = siw_rdmap_event_open();
+	ctx->async_fd = siw_llp_event_open();
 	return ctx->async_fd < 0 ? ctx->async_fd : 0;
 }
 
 void siw_verbs_async_close(struct siw_context *ctx)
 {
-	siw_rdmap_event_close(ctx->async_fd);
+	siw_llp_event_close(ctx->async_fd);
 	siw_lock_destroy(&ctx->async_lock);
 }
 
@@ -43,9 +43,9 @@ static void show_events(struct siw_context *ctx)
 	if (any == ctx->async_fd_set)
 		return;
 	if (any)
-		siw_rdmap_event_set(ctx->async_fd);
+		siw_llp_event_set(ctx->async_fd);
 	else
-		siw_rdmap_event_clear(ctx->async_fd);
+		siw_llp_event_clear(ctx->async_fd);
 	ctx->async_fd_set = any;
 }
 
@@ -74,34 +74,6 @@ void siw_verbs_async_raise(struct siw_async *async, int type)
 	siw_link_add(&ctx->async_events, &note->link);
 	show_events(ctx);
 	siw_unlock(&ctx->async_lock);
-}
-
-void siw_verbs_async_qp(struct siw_qp *qp, int type)
-{
-	siw_verbs_async_raise(&qp->async, type);
-}
-
-int siw_verbs_async_kind(const struct siw_wire_err *err)
-{
-	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
-		return SIW_EVENT_QP_ACCESS_ERR;
-	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_TAGGED_BUFFER)
-		return SIW_EVENT_QP_ACCESS_ERR;
-	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_OPERATION)
-		return SIW_EVENT_QP_REQ_ERR;
-	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_UNTAGGED_BUFFER)
-		return SIW_EVENT_QP_REQ_ERR;
-	return SIW_EVENT_QP_FATAL;
-}
-
-void siw_verbs_async_failure(struct siw_qp *qp, enum siw_closing how, int status,
-			     const struct siw_wire_err *err)
-{
-	if (err && how == SIW_TERMINATING)
-		siw_verbs_async_qp(qp, siw_verbs_async_kind(err));
-	else if (err ||
-		 (status && status != -EFAULT)) /* EFAULT: a request of ours, which tells it */
-		siw_verbs_async_qp(qp, SIW_EVENT_QP_FATAL);
 }
 
 /* ---- the object goes ------------------------------------------------------------------------- */
@@ -159,14 +131,15 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 	struct wanted_event want = { .ctx = ctx, .event = event };
 	int r;
 
+	siw_reason_begin();
 	if (!ctx)
-		return -EINVAL;
+		return siw_refuse_null("context");
 	if (siw_verbs_inherited(ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!event)
-		return -EINVAL;
+		return siw_refuse_null("event");
 	r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
-	return r < 0 ? r : 0;
+	return siw_refused(r < 0 ? r : 0);
 }
 
 static struct siw_async *async_of(const struct siw_async_event *event)
@@ -204,9 +177,10 @@ void siw_ack_async_event(struct siw_async_event *event)
 
 int siw_async_fd(struct siw_context *ctx)
 {
+	siw_reason_begin();
 	if (!ctx)
-		return -EINVAL;
-	return siw_verbs_inherited(ctx) ? -ESTALE : ctx->async_fd;
+		return siw_refuse_null("context");
+	return siw_verbs_inherited(ctx) ? siw_refuse(STALE) : ctx->async_fd;
 }
 
 const char *siw_event_type_str(int event_type)

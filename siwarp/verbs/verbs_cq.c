@@ -16,25 +16,23 @@ static __thread struct siw_comp_channel *collecting;
 struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 {
 	struct siw_comp_channel *ch;
+	int err = -ENOMEM;
 
-	if (!ctx) {
-		errno = EINVAL;
-		return NULL;
-	}
-	if (siw_verbs_inherited(ctx)) {
-		errno = ESTALE;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refused_null(siw_refuse_null("context"));
+	if (siw_verbs_inherited(ctx))
+		return siw_refused_null(siw_refuse(STALE));
 	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
-		errno = ENOMEM;
+		err = siw_verbs_refuse_full("channels", SIW_MAX_CHANNELS);
 		goto fail;
 	}
 	ch = calloc(1, sizeof(*ch));
 	if (!ch)
 		goto fail;
-	ch->fd = siw_rdmap_event_open();
+	ch->fd = siw_llp_event_open();
 	if (ch->fd < 0) {
-		errno = -ch->fd;
+		err = ch->fd;
 		free(ch);
 		goto fail;
 	}
@@ -44,19 +42,20 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 	return ch;
 fail:
 	atomic_fetch_sub(&ctx->n_channel, 1);
-	return NULL;
+	return siw_refused_null(err);
 }
 
 int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 {
+	siw_reason_begin();
 	if (!ch)
-		return -EINVAL;
+		return siw_refuse_null("channel");
 	if (siw_verbs_inherited(ch->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (atomic_load(&ch->n_cq))
-		return -EBUSY;
+		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
-	siw_rdmap_event_close(ch->fd);
+	siw_llp_event_close(ch->fd);
 	siw_lock_destroy(&ch->lock);
 	free(ch);
 	return 0;
@@ -64,10 +63,11 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 
 int siw_comp_channel_fd(struct siw_comp_channel *ch)
 {
+	siw_reason_begin();
 	if (!ch)
-		return -EINVAL;
+		return siw_refuse_null("channel");
 	if (siw_verbs_inherited(ch->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	return ch->fd;
 }
 
@@ -80,7 +80,7 @@ static void raise_event(struct siw_cq *cq)
 		siw_link_add(&ch->cqs, &cq->in_channel);
 	if (!ch->fd_set && collecting != ch) {
 		ch->fd_set = true;
-		siw_rdmap_event_set(ch->fd);
+		siw_llp_event_set(ch->fd);
 	}
 	siw_unlock(&ch->lock);
 }
@@ -93,9 +93,9 @@ static void show_events(struct siw_comp_channel *ch)
 	if (more == ch->fd_set)
 		return;
 	if (more)
-		siw_rdmap_event_set(ch->fd);
+		siw_llp_event_set(ch->fd);
 	else
-		siw_rdmap_event_clear(ch->fd);
+		siw_llp_event_clear(ch->fd);
 	ch->fd_set = more;
 }
 
@@ -130,17 +130,18 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 	struct wanted_event want = { .ch = ch };
 	int r;
 
+	siw_reason_begin();
 	if (!ch)
-		return -EINVAL;
+		return siw_refuse_null("channel");
 	if (siw_verbs_inherited(ch->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!cq)
-		return -EINVAL;
+		return siw_refuse_null("cq");
 	collecting = ch;
 	r = siw_verbs_wait(ch->ctx, take_event, &want, ch->fd, timeout_ms);
 	collecting = NULL;
 	if (r < 0)
-		return r;
+		return siw_refused(r);
 	*cq = want.cq;
 	if (cq_context)
 		*cq_context = want.cq->user;
@@ -173,13 +174,13 @@ static uint32_t round_up(uint32_t n)
 static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 {
 	struct siw_cqe *ring = calloc(size, sizeof(*ring));
-	struct siw_link *kept = ring ? siw_verbs_kept_take(&ctx->kept_cqs) : NULL;
+	struct siw_link *old = ring ? siw_verbs_freelist_take(&ctx->free_cqs) : NULL;
 	struct siw_cq *cq;
 
 	if (!ring)
 		return NULL;
-	if (kept) {
-		cq = siw_container(kept, struct siw_cq, kept);
+	if (old) {
+		cq = siw_container(old, struct siw_cq, in_freelist);
 	} else {
 		cq = calloc(1, sizeof(*cq));
 		if (!cq) {
@@ -188,7 +189,7 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 		}
 		cq->ctx = ctx;
 		siw_lock_init(&cq->lock);
-		siw_link_init(&cq->kept);
+		siw_link_init(&cq->in_freelist);
 	}
 	siw_lock(&cq->lock);
 	cq->ring = ring;
@@ -210,32 +211,50 @@ static void end_cq(struct siw_cq *cq)
 	cq->armed = 0;
 	siw_unlock(&cq->lock);
 	free(ring);
-	siw_verbs_kept_give(&cq->ctx->kept_cqs, &cq->kept);
+	siw_verbs_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
+}
+
+static int check_size(const struct siw_context *ctx, int cqe)
+{
+	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe)
+		return siw_refuse(CQ_SIZE, (uint64_t)cqe, ctx->attr.max_cqe);
+	return 0;
+}
+
+static int check(const struct siw_context *ctx, int cqe, const struct siw_comp_channel *channel,
+		 int comp_vector)
+{
+	int err = check_size(ctx, cqe);
+
+	if (err)
+		return err;
+	if (comp_vector)
+		return siw_refuse(CQ_VECTOR, (uint64_t)comp_vector);
+	return channel && channel->ctx != ctx ? siw_refuse(CQ_CHANNEL) : 0;
 }
 
 struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector)
 {
 	struct siw_cq *cq = NULL;
-	int err = EINVAL;
+	int err;
 
-	if (!ctx) {
-		errno = EINVAL;
-		return NULL;
-	}
-	if (siw_verbs_inherited(ctx)) {
-		errno = ESTALE;
-		return NULL;
-	}
-	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe || comp_vector ||
-	    (channel && channel->ctx != ctx))
-		goto fail;
-	err = ENOMEM;
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refused_null(siw_refuse_null("context"));
+	if (siw_verbs_inherited(ctx))
+		return siw_refused_null(siw_refuse(STALE));
+	err = check(ctx, cqe, channel, comp_vector);
+	if (err)
+		return siw_refused_null(err);
 	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
-		goto fail_count;
-	cq = new_cq(ctx, round_up((uint32_t)cqe));
-	if (!cq)
-		goto fail_count;
+		err = siw_verbs_refuse_full("max_cq", ctx->attr.max_cq);
+	else
+		cq = new_cq(ctx, round_up((uint32_t)cqe));
+	if (!cq) {
+		atomic_fetch_sub(&ctx->n_cq, 1);
+		return siw_refused_null(err ? err : -ENOMEM);
+	}
 	cq->user = cq_context;
 	cq->channel = channel;
 	siw_link_init(&cq->in_channel);
@@ -243,11 +262,6 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
 	return cq;
-fail_count:
-	atomic_fetch_sub(&ctx->n_cq, 1);
-fail:
-	errno = err;
-	return NULL;
 }
 
 static void leave_channel(struct siw_cq *cq)
@@ -282,14 +296,15 @@ static bool is_dead(struct siw_cq *cq)
 
 int siw_destroy_cq(struct siw_cq *cq)
 {
+	siw_reason_begin();
 	if (!cq)
-		return -EINVAL;
+		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (is_dead(cq))
-		return -EINVAL;
+		return siw_refuse(DESTROYED);
 	if (atomic_load(&cq->n_qp))
-		return -EBUSY;
+		return siw_refuse(CQ_BUSY, atomic_load(&cq->n_qp));
 	if (cq->channel)
 		leave_channel(cq);
 	siw_verbs_async_leave(&cq->async);
@@ -303,23 +318,23 @@ int siw_cq_capacity(struct siw_cq *cq)
 	int capacity;
 
 	if (!cq)
-		return -EINVAL;
+		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	siw_lock(&cq->lock);
 	capacity = (int)cq->mask + 1;
 	siw_unlock(&cq->lock);
 	return capacity;
 }
 
-int siw_cq_waiting(struct siw_cq *cq)
+int siw_cq_pending(struct siw_cq *cq)
 {
 	uint32_t head;
 
 	if (!cq)
-		return -EINVAL;
+		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	/* Head first: tail is at or past it then. */
 	head = atomic_load_explicit(&cq->head, memory_order_acquire);
 	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
@@ -332,9 +347,11 @@ static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint3
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
 
 	if (cq->overrun)
-		return -EOVERFLOW;
-	if (tail - head > cqe || !cq->ring) /* or it was destroyed a moment ago */
-		return -EINVAL;
+		return siw_refuse(CQ_OVERFLOW);
+	if (!cq->ring)
+		return siw_refuse(DESTROYED);
+	if (tail - head > cqe)
+		return siw_refuse(CQ_HOLDS, cqe, tail - head);
 	for (; head != tail; head++)
 		ring[head & mask] = cq->ring[head & cq->mask];
 	cq->ring = ring;
@@ -348,22 +365,39 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	uint32_t mask;
 	int err;
 
+	siw_reason_begin();
 	if (!cq)
-		return -EINVAL;
+		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
-		return -ESTALE;
-	if (cqe < 1 || (uint32_t)cqe > cq->ctx->attr.max_cqe)
-		return -EINVAL;
+		return siw_refuse(STALE);
+	err = check_size(cq->ctx, cqe);
+	if (err)
+		return err;
 	mask = round_up((uint32_t)cqe) - 1;
 	ring = calloc((size_t)mask + 1, sizeof(*ring));
 	if (!ring)
-		return -ENOMEM;
+		return siw_refused(-ENOMEM);
 	siw_lock(&cq->lock);
 	old = cq->ring;
 	err = move_to(cq, ring, mask, (uint32_t)cqe);
 	siw_unlock(&cq->lock);
 	free(err ? ring : old);
 	return err;
+}
+
+bool siw_verbs_cq_is_of(const struct siw_cq *cq, const struct siw_context *ctx)
+{
+	return cq && cq->ctx == ctx;
+}
+
+bool siw_verbs_cq_is_overrun(const struct siw_cq *cq)
+{
+	return atomic_load(&cq->overrun);
+}
+
+void siw_verbs_cq_count(struct siw_cq *cq, int by)
+{
+	atomic_fetch_add(&cq->n_qp, (uint32_t)by);
 }
 
 /*
@@ -377,30 +411,14 @@ static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 		return;
 	cq->overrun = true;
 	siw_verbs_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
-	/* Pairs with the exchange in siw_verbs_cq_fail_qps. */
+	/* Pairs with the exchange in fail_overrun(). */
 	atomic_store(&cq->ctx->cq_overrun, true);
 	siw_verbs_nudge(cq->ctx);
 }
 
-void siw_verbs_cq_fail_qps(struct siw_context *ctx)
-{
-	struct siw_link *l, *next;
-
-	if (!atomic_exchange(&ctx->cq_overrun, false))
-		return;
-	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-
-		next = l->next;
-		if (atomic_load(&qp->send_cq->overrun) || atomic_load(&qp->recv_cq->overrun))
-			siw_verbs_qp_fail(qp, -EOVERFLOW);
-	}
-}
-
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
-			const struct siw_addr *source, bool solicited)
+			const struct siw_addr *source, uint32_t slot, bool solicited)
 {
-	uint32_t slot = wc->opcode & SIW_WC_RECV ? ++qp->rq_done : qp->sq_head + 1;
 	uint32_t head, tail;
 	bool announce = false;
 
@@ -437,11 +455,11 @@ static void free_slots(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
 
-	/* Pairs with the load in siw_verbs_sq_full() and siw_post_recv(): no more than a count. */
+	/* Pairs with the loads of those who post: no more than a count. */
 	atomic_store_explicit(cqe->wc.opcode & SIW_WC_RECV ? &qp->rq_freed : &qp->sq_freed,
 			      cqe->slot, memory_order_relaxed);
 	if (__builtin_expect(cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD, 0))
-		siw_verbs_record_polled(qp);
+		qp->ops->record_polled(qp);
 }
 
 static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources)
@@ -473,17 +491,23 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 {
 	int n;
 
-	if (__builtin_expect(!cq, 0) || num_entries < 0)
-		return -EINVAL;
+	if (__builtin_expect(!cq, 0))
+		return siw_refuse_null("cq");
+	if (__builtin_expect(num_entries < 0, 0))
+		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (siw_verbs_inherited(cq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	n = take(cq, num_entries, wc, sources);
-	if (n)
+	if (n) {
+		/* Whoever found less than he had room for may do something else now. */
+		if (n < num_entries)
+			siw_verbs_send_posted(cq->ctx, true);
 		return n;
+	}
 	siw_verbs_poll(cq->ctx);
 	n = take(cq, num_entries, wc, sources);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
-		return -EOVERFLOW;
+		return siw_refuse(CQ_OVERFLOW);
 	return n;
 }
 
@@ -494,21 +518,30 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 {
+	struct siw_context *ctx;
 	int err = 0;
 
+	siw_reason_begin();
 	if (!cq)
-		return -EINVAL;
-	if (siw_verbs_inherited(cq->ctx))
-		return -ESTALE;
+		return siw_refuse_null("cq");
+	ctx = cq->ctx;
+	if (siw_verbs_inherited(ctx))
+		return siw_refuse(STALE);
 	siw_lock(&cq->lock); /* another thread may be destroying it */
 	if (!cq->channel)
-		err = -EINVAL;
+		err = siw_refuse(CQ_NO_CHANNEL);
 	else if (atomic_load(&cq->overrun))
-		err = -EOVERFLOW;
+		err = siw_refuse(CQ_OVERFLOW);
 	/* A wish for any completion is not narrowed by a later one for solicited ones. */
 	else if (cq->armed != 1)
 		cq->armed = solicited_only ? 2 : 1;
 	siw_unlock(&cq->lock);
+	/*
+	 * The program may sleep now, on a descriptor of its own. After the arming: what completes by this is
+	 * to make an event.
+	 */
+	if (!err)
+		siw_verbs_send_posted(ctx, false);
 	return err;
 }
 
@@ -530,7 +563,8 @@ void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp)
 	siw_unlock(&cq->lock);
 }
 
-void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp)
+void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp, uint32_t sq_slot,
+			 uint32_t rq_slot)
 {
 	uint32_t head, tail;
 
@@ -541,7 +575,7 @@ void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp)
 		struct siw_cqe *cqe = &cq->ring[head & cq->mask];
 
 		if (cqe->owner == qp)
-			cqe->slot = cqe->wc.opcode & SIW_WC_RECV ? qp->rq_posted : qp->sq_tail;
+			cqe->slot = cqe->wc.opcode & SIW_WC_RECV ? rq_slot : sq_slot;
 	}
 	siw_unlock(&cq->lock);
 }

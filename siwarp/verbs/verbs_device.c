@@ -12,7 +12,7 @@
 
 #define MAX_DEVICES 64
 
-static void device_of_interface(struct siw_device *dev, const struct siw_rdmap_interface *netif)
+static void device_of_interface(struct siw_device *dev, const struct siw_llp_interface *netif)
 {
 	struct siw_device_info *info = &dev->info;
 
@@ -27,11 +27,12 @@ static void device_of_interface(struct siw_device *dev, const struct siw_rdmap_i
 
 struct siw_device **siw_get_device_list(int *num_devices)
 {
-	struct siw_rdmap_interface *netifs = calloc(MAX_DEVICES, sizeof(*netifs));
+	struct siw_llp_interface *netifs = calloc(MAX_DEVICES, sizeof(*netifs));
 	struct siw_device **list = NULL;
 	struct siw_device *devices;
-	int n = netifs ? siw_rdmap_interfaces(netifs, MAX_DEVICES) : -ENOMEM;
+	int n = netifs ? siw_llp_interfaces(netifs, MAX_DEVICES) : -ENOMEM;
 
+	siw_reason_begin();
 	if (n < 0)
 		goto out;
 	/* One block: the pointers, then what they point at. */
@@ -48,8 +49,8 @@ struct siw_device **siw_get_device_list(int *num_devices)
 out:
 	free(netifs);
 	if (n < 0)
-		errno = -n;
-	else if (num_devices)
+		return siw_refused_null(n);
+	if (num_devices)
 		*num_devices = n;
 	return list;
 }
@@ -70,7 +71,7 @@ static void set_limits(struct siw_device_attr *attr)
 		.max_mr_size = UINT64_MAX >> 1,
 		.max_qp = SIW_MAX_QP,
 		.max_qp_wr = SIW_MAX_QP_WR,
-		.max_sge = SIW_RDMAP_MAX_SGE,
+		.max_sge = SIW_MEM_MAX_SGE,
 		.max_inline_data = SIW_MAX_INLINE,
 		.max_cq = SIW_MAX_CQ,
 		.max_cqe = SIW_MAX_CQE,
@@ -79,10 +80,10 @@ static void set_limits(struct siw_device_attr *attr)
 		.max_ah = SIW_MAX_AH,
 		.max_srq = SIW_MAX_SRQ,
 		.max_srq_wr = SIW_MAX_SRQ_WR,
-		.max_srq_sge = SIW_RDMAP_MAX_SGE,
-		.max_qp_rd_atom = SIW_RDMAP_MAX_READS,
+		.max_srq_sge = SIW_MEM_MAX_SGE,
+		.max_qp_rd_atom = SIW_MAX_READS,
 		.atomic_cap = SIW_ATOMIC_GLOB,
-		.max_qp_init_rd_atom = SIW_RDMAP_MAX_READS,
+		.max_qp_init_rd_atom = SIW_MAX_READS,
 		.max_ud_msg = 65507 - 18 - 4,
 		.max_rc_msg = SIW_MAX_RC_MSG,
 		.max_mw = SIW_MAX_MW,
@@ -92,12 +93,15 @@ static void set_limits(struct siw_device_attr *attr)
 /* A poll that came too late may be in the middle of a pass, and finds no port after it. */
 static void close_port(struct siw_context *ctx)
 {
-	struct siw_rdmap_port *port = ctx->port;
+	struct siw_llp_port *port = ctx->port;
 
 	siw_lock(&ctx->progress);
 	ctx->port = NULL;
 	siw_unlock(&ctx->progress);
-	siw_rdmap_port_close(port);
+	free(ctx->err_limit);
+	ctx->err_limit = NULL;
+	siw_mem_close(ctx->mem);
+	siw_llp_port_close(port);
 }
 
 /* A context as it is before it is opened: new, or one that was closed. */
@@ -122,40 +126,58 @@ static struct siw_context *new_context(void)
 	siw_link_init(&ctx->qps);
 	siw_link_init(&ctx->groups);
 	siw_link_init(&ctx->open);
-	siw_verbs_kept_init(&ctx->kept_qps);
-	siw_verbs_kept_init(&ctx->kept_cqs);
-	siw_verbs_kept_init(&ctx->kept_srqs);
-	siw_verbs_kept_init(&ctx->kept_ahs);
-	siw_verbs_kept_init(&ctx->kept_regions);
-	siw_verbs_kept_init(&ctx->kept_windows);
+	for (int i = 0; i < SIW_QP_TYPES; i++)
+		siw_verbs_freelist_init(&ctx->free_qps[i]);
+	siw_verbs_freelist_init(&ctx->free_cqs);
+	siw_verbs_freelist_init(&ctx->free_srqs);
+	siw_verbs_freelist_init(&ctx->free_ahs);
+	siw_verbs_freelist_init(&ctx->free_regions);
+	siw_verbs_freelist_init(&ctx->free_windows);
 	return ctx;
+}
+
+static int open_port(struct siw_context *ctx)
+{
+	struct siw_llp_port *port;
+	int err = siw_llp_port_open(&port);
+
+	if (err)
+		return err;
+	err = siw_mem_open(&ctx->mem);
+	if (err)
+		goto close_port;
+	siw_lock(&ctx->progress);
+	ctx->port = port;
+	siw_unlock(&ctx->progress);
+	return 0;
+
+close_port:
+	siw_llp_port_close(port);
+	return err;
 }
 
 struct siw_context *siw_open_device(struct siw_device *device)
 {
 	struct siw_context *ctx = device ? new_context() : NULL;
-	struct siw_rdmap_port *port;
 	int err;
 
-	if (!ctx) {
-		errno = device ? ENOMEM : EINVAL;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refused_null(device ? -ENOMEM : siw_refuse_null("device"));
 	siw_counters_init();
 	siw_capture_init();
 	siw_guard_install();
 	err = siw_faults_init();
+	if (err == -EINVAL)
+		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_why()));
 	if (err)
 		goto fail;
 	ctx->info = device->info;
 	set_limits(&ctx->attr);
 	ctx->next_rc_qpn = SIW_FIRST_RC_QPN;
-	err = siw_rdmap_port_open(&port);
+	err = open_port(ctx);
 	if (err)
 		goto fail;
-	siw_lock(&ctx->progress);
-	ctx->port = port;
-	siw_unlock(&ctx->progress);
 	err = siw_verbs_async_open(ctx);
 	if (err)
 		goto close_port;
@@ -172,7 +194,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 		return ctx;
 	siw_verbs_fork_unwatch(ctx);
 close_port_watch:
-	siw_verbs_port_close(ctx);
+	siw_llp_watch_close(ctx->watch.watch);
 close_async:
 	siw_verbs_async_close(ctx);
 close_port:
@@ -180,8 +202,7 @@ close_port:
 fail:
 	siw_guard_remove();
 	siw_verbs_context_keep(ctx);
-	errno = -err;
-	return NULL;
+	return siw_refused_null(err);
 }
 
 static bool is_wildcard(const struct siw_addr *addr)
@@ -209,28 +230,25 @@ static bool device_has(const struct siw_device_info *info, const struct siw_addr
 
 struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 {
-	struct siw_context *ctx = NULL;
-	struct siw_device **list;
+	struct siw_device **list, **d;
+	struct siw_context *ctx;
 	struct siw_addr wanted;
-	int err = ENODEV;
+	int err;
 
-	if (!addr) {
-		errno = EINVAL;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!addr)
+		return siw_refused_null(siw_refuse_null("addr"));
 	list = siw_get_device_list(NULL);
 	if (!list)
 		return NULL;
 	wanted = *addr;
 	if (is_wildcard(addr))
 		siw_addr_parse(addr->family == AF_INET ? "127.0.0.1" : "::1", 0, &wanted);
-	for (struct siw_device **d = list; *d; d++) {
-		if (!device_has(&(*d)->info, &wanted))
-			continue;
-		ctx = siw_open_device(*d);
-		err = errno;
-		break;
-	}
+	d = list;
+	while (*d && !device_has(&(*d)->info, &wanted))
+		d++;
+	ctx = *d ? siw_open_device(*d) : siw_refused_null(siw_refuse(NO_DEVICE));
+	err = errno;
 	siw_free_device_list(list);
 	errno = err;
 	return ctx;
@@ -240,47 +258,48 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 static void finish_timed(struct siw_context *ctx)
 {
 	while (atomic_load(&ctx->n_timed)) {
-		struct siw_rdmap_waitset set;
+		struct siw_llp_waitset set;
 
 		siw_lock(&ctx->progress);
-		siw_verbs_pass(ctx);
-		siw_rdmap_waitset_fill(ctx->port, &set);
+		siw_verbs_progress_once(ctx);
+		siw_llp_waitset_fill(ctx->port, &set);
 		siw_unlock(&ctx->progress);
-		siw_rdmap_wait(&set, -1, 5000);
+		siw_llp_wait(&set, -1, 5000);
 	}
 }
 
 int siw_close_device(struct siw_context *ctx)
 {
+	siw_reason_begin();
 	if (!ctx)
-		return -EINVAL;
+		return siw_refuse_null("context");
 	if (siw_verbs_inherited(ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (atomic_load(&ctx->n_pd) || atomic_load(&ctx->n_cq) || atomic_load(&ctx->n_channel) ||
 	    atomic_load(&ctx->n_evq))
-		return -EBUSY;
+		return siw_refuse(CONTEXT_BUSY, atomic_load(&ctx->n_pd), atomic_load(&ctx->n_cq),
+				  atomic_load(&ctx->n_channel), atomic_load(&ctx->n_evq));
 	siw_verbs_thread_stop(ctx);
 	finish_timed(ctx);
 	siw_verbs_fork_unwatch(ctx);
-	siw_verbs_port_close(ctx);
+	siw_llp_watch_close(ctx->watch.watch);
 	close_port(ctx);
 	siw_verbs_async_close(ctx);
 	siw_guard_remove();
-	siw_verbs_free_kept_memory(ctx);
-	free(ctx->errgate);
-	ctx->errgate = NULL;
+	siw_verbs_free_freelist_memory(ctx);
 	siw_verbs_context_keep(ctx);
 	return 0;
 }
 
 int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 {
+	siw_reason_begin();
 	if (!ctx)
-		return -EINVAL;
+		return siw_refuse_null("context");
 	if (siw_verbs_inherited(ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!attr)
-		return -EINVAL;
+		return siw_refuse_null("attr");
 	*attr = ctx->attr;
 	return 0;
 }
@@ -292,7 +311,15 @@ const struct siw_device_info *siw_context_info(struct siw_context *ctx)
 
 int siw_capture_start(const char *path)
 {
-	return path ? siw_capture_open(path) : -EINVAL;
+	int err;
+
+	siw_reason_begin();
+	if (!path)
+		return siw_refuse_null("path");
+	err = siw_capture_open(path);
+	if (err == -EBUSY)
+		return siw_refuse(CAPTURE_ON);
+	return err == -ESPIPE ? siw_refuse(CAPTURE_FILE) : siw_refused(err);
 }
 
 void siw_capture_stop(void)
@@ -302,7 +329,14 @@ void siw_capture_stop(void)
 
 int siw_faults_set(const char *plan)
 {
-	return plan ? siw_faults_install(plan) : -EINVAL;
+	int err;
+
+	siw_reason_begin();
+	if (!plan)
+		return siw_refuse_null("plan");
+	err = siw_faults_install(plan);
+	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_why()))
+			      : siw_refused(err);
 }
 
 void siw_faults_clear(void)

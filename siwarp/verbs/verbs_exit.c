@@ -37,14 +37,7 @@ static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
 	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
 
-		if (qp->type != SIW_QPT_RC) {
-			siw_verbs_ud_finish(qp);
-		} else if (qp->rd) {
-			siw_verbs_rd_leave(qp);
-		} else if (qp->stream && !qp->closing) {
-			siw_verbs_rc_settle(qp);
-			siw_verbs_rc_fail(qp, SIW_SHUTTING_DOWN, 0, NULL);
-		}
+		qp->ops->leave(qp);
 	}
 	siw_unlock(&ctx->progress);
 }
@@ -56,25 +49,28 @@ static bool is_busy(const struct siw_context *ctx)
 
 	if (atomic_load(&ctx->n_linger))
 		return true;
-	for (l = ctx->qps.next; l != &ctx->qps; l = l->next)
-		if (siw_container(l, struct siw_qp, in_ctx)->closing)
+	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		const struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		if (qp->ops->is_leaving && qp->ops->is_leaving(qp))
 			return true;
+	}
 	return false;
 }
 
 static void wait_for_peers(struct siw_context *ctx, uint64_t deadline_ns)
 {
-	struct siw_rdmap_waitset set;
+	struct siw_llp_waitset set;
 	bool busy;
 
 	while (siw_now_ns() < deadline_ns && try_long(&ctx->progress)) {
-		siw_verbs_pass(ctx);
+		siw_verbs_progress_once(ctx);
 		busy = is_busy(ctx);
-		siw_rdmap_waitset_fill(ctx->port, &set);
+		siw_llp_waitset_fill(ctx->port, &set);
 		siw_unlock(&ctx->progress);
 		if (!busy)
 			return;
-		siw_rdmap_wait(&set, -1, 5000);
+		siw_llp_wait(&set, -1, 5000);
 	}
 }
 

@@ -9,31 +9,21 @@
 #include "base/addr.h"
 #include "verbs/verbs_impl.h"
 
-bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max)
-{
-	if (atomic_fetch_add(count, 1) < max)
-		return true;
-	atomic_fetch_sub(count, 1);
-	return false;
-}
-
 struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 {
 	struct siw_pd *pd;
 
-	if (!ctx || siw_verbs_inherited(ctx)) {
-		errno = ctx ? ESTALE : EINVAL;
-		return NULL;
-	}
-	if (!siw_verbs_take_one(&ctx->n_pd, ctx->attr.max_pd)) {
-		errno = ENOMEM;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refused_null(siw_refuse_null("context"));
+	if (siw_verbs_inherited(ctx))
+		return siw_refused_null(siw_refuse(STALE));
+	if (!siw_verbs_take_one(&ctx->n_pd, ctx->attr.max_pd))
+		return siw_refused_null(siw_verbs_refuse_full("max_pd", ctx->attr.max_pd));
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
 		atomic_fetch_sub(&ctx->n_pd, 1);
-		errno = ENOMEM;
-		return NULL;
+		return siw_refused_null(-ENOMEM);
 	}
 	pd->ctx = ctx;
 	pd->number = atomic_fetch_add(&ctx->next_pd, 1) + 1;
@@ -42,13 +32,16 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 int siw_dealloc_pd(struct siw_pd *pd)
 {
+	siw_reason_begin();
 	if (!pd)
-		return -EINVAL;
+		return siw_refuse_null("pd");
 	if (siw_verbs_inherited(pd->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah) ||
 	    atomic_load(&pd->n_srq) || atomic_load(&pd->n_mw))
-		return -EBUSY;
+		return siw_refuse(PD_BUSY, atomic_load(&pd->n_mr), atomic_load(&pd->n_mw),
+				  atomic_load(&pd->n_qp) + atomic_load(&pd->n_srq),
+				  atomic_load(&pd->n_ah));
 	atomic_fetch_sub(&pd->ctx->n_pd, 1);
 	free(pd);
 	return 0;
@@ -92,24 +85,26 @@ static int probe(const void *addr, size_t length, int access)
 	if (!length)
 		return 0;
 	if (last < first)
-		return -EINVAL;
-	return can(first) && can(last) ? 0 : -EFAULT;
+		return siw_refuse(MR_WRAPS, length);
+	return can(first) && can(last) ? 0 : siw_refuse(MR_ABSENT);
 }
 
 static int check_access(int access, bool bound)
 {
 	const int writes = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC;
-	int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_MW_BIND | writes;
+	const int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_MW_BIND |
+			  writes;
 
-	if (bound) /* RFC5040-7.2-05: of a whole domain nobody's peer may end it */
-		known |= SIW_ACCESS_REMOTE_INVALIDATE;
-	if (access & ~known)
-		return -EINVAL;
+	if (access & ~(known | SIW_ACCESS_REMOTE_INVALIDATE))
+		return siw_refuse(MR_ACCESS, (uint64_t)access);
+	/* RFC5040-7.2-05: of a whole domain nobody's peer may end it */
+	if (!bound && (access & SIW_ACCESS_REMOTE_INVALIDATE))
+		return siw_refuse(MR_INVALIDATE);
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
-		return -EINVAL;
+		return siw_refuse(MR_LOCAL_WRITE, (uint64_t)access);
 	/* Its windows would outlive it. */
 	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
-		return -EINVAL;
+		return siw_refuse(MR_NO_WINDOWS);
 	return 0;
 }
 
@@ -117,18 +112,22 @@ static int check_access(int access, bool bound)
 static int make_stag(const struct siw_pd *pd, const void *owner, void *addr, size_t length,
 		     int access, uint32_t *stag)
 {
-	struct siw_rdmap_region region = { .addr = addr,
-					   .length = length,
-					   .rights = (uint32_t)access,
-					   .pd = pd->number,
-					   .owner = owner };
+	struct siw_mem_region region = { .addr = addr,
+					 .length = length,
+					 .to_base = (uintptr_t)addr,
+					 .rights = siw_verbs_rights(access) | SIW_MEM_LOCAL_READ,
+					 .pd = pd->number,
+					 .stream = owner };
 	int err = check_access(access, owner);
 
 	if (!err && length > pd->ctx->attr.max_mr_size)
-		err = -EINVAL;
+		err = siw_refuse(MR_LENGTH, length, pd->ctx->attr.max_mr_size);
 	if (!err)
 		err = probe(addr, length, access);
-	return err ? err : siw_rdmap_stag_alloc(pd->ctx->port, &region, stag);
+	if (err)
+		return err;
+	err = siw_mem_stag_alloc(pd->ctx->mem, &region, stag);
+	return err == -ENOMEM ? siw_verbs_refuse_full("max_mr", SIW_MAX_MR) : err;
 }
 
 static void describe(struct siw_mr *mr, struct siw_pd *pd, void *addr, size_t length, uint32_t stag)
@@ -142,17 +141,17 @@ static void describe(struct siw_mr *mr, struct siw_pd *pd, void *addr, size_t le
 /* A bind that comes too late may still look at one that was deregistered: it takes none then. */
 static struct siw_region *new_region(struct siw_context *ctx)
 {
-	struct siw_link *kept = siw_verbs_kept_take(&ctx->kept_regions);
+	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_regions);
 	struct siw_region *r;
 
-	if (kept)
-		return siw_container(kept, struct siw_region, kept);
+	if (old)
+		return siw_container(old, struct siw_region, in_freelist);
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return NULL;
 	r->mr.context = ctx;
 	siw_link_init(&r->windows);
-	siw_link_init(&r->kept);
+	siw_link_init(&r->in_freelist);
 	return r;
 }
 
@@ -161,7 +160,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void
 {
 	struct siw_region *r = NULL;
 	uint32_t stag;
-	int err = siw_verbs_inherited(pd->ctx) ? -ESTALE : 0;
+	int err = siw_verbs_stale(pd->ctx);
 
 	if (!err) {
 		r = new_region(pd->ctx);
@@ -169,9 +168,8 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void
 	}
 	if (err) {
 		if (r)
-			siw_verbs_kept_give(&pd->ctx->kept_regions, &r->kept);
-		errno = -err;
-		return NULL;
+			siw_verbs_freelist_give(&pd->ctx->free_regions, &r->in_freelist);
+		return siw_refused_null(err);
 	}
 	r->access = access;
 	r->owner = owner;
@@ -183,57 +181,31 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void
 
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
 {
-	if (!pd) {
-		errno = EINVAL;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!pd)
+		return siw_refused_null(siw_refuse_null("pd"));
 	return register_memory(pd, NULL, addr, length, access);
 }
 
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
 {
-	if (!qp || qp->type == SIW_QPT_UD) {
-		errno = EINVAL;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!qp)
+		return siw_refused_null(siw_refuse_null("qp"));
+	if (!qp->ops->owns_regions)
+		return siw_refused_null(siw_refuse(MR_QP_TYPE));
 	return register_memory(qp->pd, siw_verbs_owner(qp), addr, length, access);
-}
-
-/* Responses that TCP has not taken yet still refer to the memory. */
-void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
-				  const struct siw_qp *except)
-{
-	for (struct siw_link *l = ctx->qps.next; atomic_load(&ctx->n_rc) && l != &ctx->qps;
-	     l = l->next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-		bool in_flight;
-
-		if (qp == except || !qp->stream)
-			continue;
-		siw_lock(&qp->send_lock);
-		in_flight = siw_rdmap_revoke(qp->stream, stag) == 1;
-		siw_unlock(&qp->send_lock);
-		if (in_flight)
-			siw_verbs_rc_abort(qp);
-	}
-}
-
-/* Taking the progress lock waits for a placement that resolved it before. */
-void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag)
-{
-	siw_lock(&ctx->progress);
-	siw_verbs_revoke_stag_locked(ctx, stag, NULL);
-	siw_unlock(&ctx->progress);
 }
 
 /* No peer and no request uses the STag when this returns. */
 static int end_stag(struct siw_context *ctx, uint32_t stag)
 {
-	int err = siw_rdmap_stag_free(ctx->port, stag);
+	int err = siw_mem_stag_free(ctx->mem, stag);
 
-	if (!err)
-		siw_verbs_revoke_stag(ctx, stag);
-	return err;
+	if (err)
+		return err == -ENOENT ? siw_refuse(MR_GONE) : err;
+	siw_verbs_revoke_stag(ctx, stag);
+	return 0;
 }
 
 int siw_dereg_mr(struct siw_mr *mr)
@@ -242,20 +214,21 @@ int siw_dereg_mr(struct siw_mr *mr)
 	struct siw_pd *pd;
 	int err;
 
+	siw_reason_begin();
 	if (!mr)
-		return -EINVAL;
+		return siw_refuse_null("mr");
 	pd = mr->pd;
 	if (siw_verbs_inherited(pd->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (siw_verbs_key_in_use(pd->ctx, mr->lkey))
-		return -EBUSY;
+		return siw_refuse(MR_BUSY);
 	err = siw_verbs_mw_forbid(r);
 	if (!err)
 		err = end_stag(pd->ctx, mr->lkey);
 	if (err)
-		return err;
+		return siw_refused(err);
 	atomic_fetch_sub(&pd->n_mr, 1);
-	siw_verbs_kept_give(&pd->ctx->kept_regions, &r->kept);
+	siw_verbs_freelist_give(&pd->ctx->free_regions, &r->in_freelist);
 	return 0;
 }
 
@@ -266,7 +239,7 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t len
 	int err;
 
 	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
-		return -EBUSY;
+		return siw_refuse(MR_BUSY);
 	/* The new one first: what can fail leaves the old one as it was. */
 	err = make_stag(pd, r->owner, addr, length, access, &stag);
 	if (err)
@@ -275,7 +248,7 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t len
 	if (!err)
 		err = end_stag(old_pd->ctx, r->mr.lkey);
 	if (err) { /* windows are bound to it; or dead already: not a region any more */
-		siw_rdmap_stag_free(pd->ctx->port, stag);
+		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
 	describe(&r->mr, pd, addr, length, stag);
@@ -294,14 +267,17 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 	struct siw_region *r = siw_container(mr, struct siw_region, mr);
 	int err = 0;
 
+	siw_reason_begin();
 	if (!mr) {
-		errno = EINVAL;
+		errno = -siw_refuse_null("mr");
 		return SIW_REREG_MR_ERR_CMD;
 	}
 	if (!(flags & SIW_REREG_MR_CHANGE_PD))
 		pd = mr->pd;
-	else if (!pd || pd->ctx != mr->pd->ctx || (r->owner && pd != mr->pd))
-		err = -EINVAL;
+	else if (!pd || pd->ctx != mr->pd->ctx)
+		err = siw_refuse(REREG_PD);
+	else if (r->owner && pd != mr->pd)
+		err = siw_refuse(REREG_OF_QP);
 	if (!(flags & SIW_REREG_MR_CHANGE_TRANSLATION)) {
 		addr = mr->addr;
 		length = mr->length;
@@ -309,12 +285,12 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 	if (!(flags & SIW_REREG_MR_CHANGE_ACCESS))
 		access = r->access;
 	if (!flags || (flags & ~known))
-		err = -EINVAL;
+		err = siw_refuse(REREG_FLAGS, (uint64_t)flags);
 	if (siw_verbs_inherited(mr->pd->ctx))
-		err = -ESTALE;
+		err = siw_refuse(STALE);
 	if (!err)
 		err = rereg(r, pd, addr, length, access);
-	if (!err)
+	if (!siw_refused(err))
 		return 0;
 	errno = -err;
 	return err == -ENOENT ? SIW_REREG_MR_ERR_CMD : SIW_REREG_MR_ERR_INPUT;
@@ -325,12 +301,13 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 /* A send that comes too late may still look at one that was destroyed: it is of no PD then. */
 static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
-	struct siw_link *kept = siw_verbs_kept_take(&pd->ctx->kept_ahs);
-	struct siw_ah *ah = kept ? siw_container(kept, struct siw_ah, kept) : malloc(sizeof(*ah));
+	struct siw_link *old = siw_verbs_freelist_take(&pd->ctx->free_ahs);
+	struct siw_ah *ah = old ? siw_container(old, struct siw_ah, in_freelist)
+				: malloc(sizeof(*ah));
 
 	if (!ah)
 		return NULL;
-	siw_link_init(&ah->kept);
+	siw_link_init(&ah->in_freelist);
 	ah->dest = *dest;
 	ah->group = siw_addr_is_group(dest);
 	if (ah->group)
@@ -342,40 +319,45 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 	return ah;
 }
 
-void siw_verbs_free_kept_memory(struct siw_context *ctx)
+void siw_verbs_free_freelist_memory(struct siw_context *ctx)
 {
-	struct siw_link *kept;
+	struct siw_link *old;
 
 	/* There may be a million; and no QP is left that would look at one. */
-	while ((kept = siw_verbs_kept_take(&ctx->kept_ahs)))
-		free(siw_container(kept, struct siw_ah, kept));
-	while ((kept = siw_verbs_kept_take(&ctx->kept_regions)))
-		free(siw_container(kept, struct siw_region, kept));
-	while ((kept = siw_verbs_kept_take(&ctx->kept_windows)))
-		free(siw_container(kept, struct siw_window, kept));
+	while ((old = siw_verbs_freelist_take(&ctx->free_ahs)))
+		free(siw_container(old, struct siw_ah, in_freelist));
+	while ((old = siw_verbs_freelist_take(&ctx->free_regions)))
+		free(siw_container(old, struct siw_region, in_freelist));
+	while ((old = siw_verbs_freelist_take(&ctx->free_windows)))
+		free(siw_container(old, struct siw_window, in_freelist));
+}
+
+static int check_ah(const struct siw_pd *pd, const struct siw_addr *dest)
+{
+	if (!pd)
+		return siw_refuse_null("pd");
+	if (siw_verbs_inherited(pd->ctx))
+		return siw_refuse(STALE);
+	if (!dest)
+		return siw_refuse_null("dest");
+	return siw_addr_len(dest) ? 0 : siw_refuse(ADDRESS_FAMILY, dest->family);
 }
 
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
 	struct siw_ah *ah;
+	int err;
 
-	if (pd && siw_verbs_inherited(pd->ctx)) {
-		errno = ESTALE;
-		return NULL;
-	}
-	if (!pd || !dest || !siw_addr_len(dest)) {
-		errno = EINVAL;
-		return NULL;
-	}
-	if (!siw_verbs_take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah)) {
-		errno = ENOMEM;
-		return NULL;
-	}
+	siw_reason_begin();
+	err = check_ah(pd, dest);
+	if (err)
+		return siw_refused_null(err);
+	if (!siw_verbs_take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
+		return siw_refused_null(siw_verbs_refuse_full("max_ah", pd->ctx->attr.max_ah));
 	ah = new_ah(pd, dest);
 	if (!ah) {
 		atomic_fetch_sub(&pd->ctx->n_ah, 1);
-		errno = ENOMEM;
-		return NULL;
+		return siw_refused_null(-ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_ah, 1);
 	return ah;
@@ -385,16 +367,17 @@ int siw_destroy_ah(struct siw_ah *ah)
 {
 	struct siw_pd *pd = ah ? ah->pd : NULL;
 
+	siw_reason_begin();
 	if (!pd)
-		return -EINVAL;
+		return ah ? siw_refuse(DESTROYED) : siw_refuse_null("ah");
 	if (siw_verbs_inherited(pd->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (siw_verbs_ah_in_use(ah))
-		return -EBUSY;
+		return siw_refuse(AH_BUSY);
 	atomic_store(&ah->pd, NULL);
 	atomic_fetch_sub(&pd->n_ah, 1);
 	atomic_fetch_sub(&pd->ctx->n_ah, 1);
-	siw_verbs_kept_give(&pd->ctx->kept_ahs, &ah->kept);
+	siw_verbs_freelist_give(&pd->ctx->free_ahs, &ah->in_freelist);
 	return 0;
 }
 
@@ -402,12 +385,13 @@ int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
 	const struct siw_pd *pd = ah ? ah->pd : NULL;
 
+	siw_reason_begin();
 	if (!pd)
-		return -EINVAL;
+		return ah ? siw_refuse(DESTROYED) : siw_refuse_null("ah");
 	if (siw_verbs_inherited(pd->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!dest)
-		return -EINVAL;
+		return siw_refuse_null("dest");
 	*dest = ah->dest;
 	return 0;
 }

@@ -46,11 +46,10 @@ static void leave_region(struct siw_window *w)
 
 static bool has_windows(struct siw_region *region)
 {
-	struct siw_rdmap_port *port = region->mr.context->port;
+	struct siw_mem *mem = region->mr.context->mem;
 
 	for (struct siw_link *l = region->windows.next; l != &region->windows; l = l->next)
-		if (siw_rdmap_stag_alive(port,
-					 siw_container(l, struct siw_window, in_region)->stag))
+		if (siw_mem_stag_alive(mem, siw_container(l, struct siw_window, in_region)->stag))
 			return true;
 	return false;
 }
@@ -63,16 +62,10 @@ static void settle_all(struct siw_context *ctx)
 	siw_lock(&ctx->progress);
 	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-		bool cut;
 
 		next = l->next;
-		siw_lock(&qp->send_lock);
-		cut = qp->cut && qp->stream;
-		siw_unlock(&qp->send_lock);
-		if (cut)
-			siw_verbs_rc_abort(qp);
-		else
-			siw_verbs_mw_settle(qp, false);
+		if (qp->ops->settle)
+			qp->ops->settle(qp);
 	}
 	siw_unlock(&ctx->progress);
 }
@@ -87,7 +80,7 @@ int siw_verbs_mw_forbid(struct siw_region *region)
 	siw_lock(&ctx->mw_lock);
 	if (region->pins || has_windows(region)) {
 		siw_unlock(&ctx->mw_lock);
-		return -EBUSY;
+		return siw_refuse(MR_WINDOWS);
 	}
 	atomic_store(&region->bindable, false);
 	while (!siw_link_alone(&region->windows)) {
@@ -104,16 +97,16 @@ int siw_verbs_mw_forbid(struct siw_region *region)
 
 static struct siw_window *new_window(struct siw_pd *pd, int type, uint32_t stag)
 {
-	struct siw_link *kept = siw_verbs_kept_take(&pd->ctx->kept_windows);
-	struct siw_window *w = kept ? siw_container(kept, struct siw_window, kept)
-				    : calloc(1, sizeof(*w));
+	struct siw_link *old = siw_verbs_freelist_take(&pd->ctx->free_windows);
+	struct siw_window *w = old ? siw_container(old, struct siw_window, in_freelist)
+				   : calloc(1, sizeof(*w));
 
 	if (!w)
 		return NULL;
-	if (!kept) {
+	if (!old) {
 		w->mw.context = pd->ctx;
 		siw_link_init(&w->in_region);
-		siw_link_init(&w->kept);
+		siw_link_init(&w->in_freelist);
 	}
 	/* A post that comes too late may be looking. */
 	siw_lock(&pd->ctx->mw_lock);
@@ -131,25 +124,28 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 	struct siw_window *w;
 	uint32_t stag;
 
-	if (!pd || siw_verbs_inherited(ctx) || (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)) {
-		errno = pd && siw_verbs_inherited(ctx) ? ESTALE : EINVAL;
-		return NULL;
-	}
-	errno = ENOMEM;
+	siw_reason_begin();
+	if (!pd)
+		return siw_refused_null(siw_refuse_null("pd"));
+	if (siw_verbs_inherited(ctx))
+		return siw_refused_null(siw_refuse(STALE));
+	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
+		return siw_refused_null(siw_refuse(MW_TYPE, (uint64_t)type));
 	if (!siw_verbs_take_one(&ctx->n_mw, ctx->attr.max_mw))
-		return NULL;
-	if (siw_rdmap_stag_reserve(ctx->port, type == SIW_MW_TYPE_2, &stag))
+		return siw_refused_null(siw_verbs_refuse_full("max_mw", ctx->attr.max_mw));
+	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {
+		siw_verbs_refuse_full("max_mr", SIW_MAX_MR);
 		goto give_back;
+	}
 	w = new_window(pd, type, stag);
 	if (w) {
 		atomic_fetch_add(&pd->n_mw, 1);
 		return &w->mw;
 	}
-	siw_rdmap_stag_free(ctx->port, stag);
+	siw_mem_stag_free(ctx->mem, stag);
 give_back:
 	atomic_fetch_sub(&ctx->n_mw, 1);
-	errno = ENOMEM;
-	return NULL;
+	return siw_refused_null(-ENOMEM);
 }
 
 /* Takes it from whoever may still use it: 0, -EBUSY, -EINVAL. *region: NULL, or pinned. */
@@ -160,16 +156,16 @@ static int end_window(struct siw_window *w, struct siw_region **region)
 
 	siw_lock(&ctx->mw_lock);
 	if (!w->live) {
-		err = -EINVAL;
+		err = siw_refuse(DESTROYED);
 	} else if (w->pins) {
-		err = -EBUSY;
+		err = siw_refuse(MW_BUSY);
 	} else {
 		w->live = false;
 		*region = w->region;
 		if (w->region)
 			w->region->pins++;
 		leave_region(w);
-		siw_rdmap_stag_free(ctx->port, w->stag);
+		siw_mem_stag_free(ctx->mem, w->stag);
 	}
 	siw_unlock(&ctx->mw_lock);
 	return err;
@@ -192,12 +188,13 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	struct siw_pd *pd;
 	int err;
 
+	siw_reason_begin();
 	if (!mw)
-		return -EINVAL;
+		return siw_refuse_null("mw");
 	w = window_of(mw);
 	ctx = mw->context;
 	if (siw_verbs_inherited(ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	pd = mw->pd;
 	err = end_window(w, &region);
 	if (err)
@@ -208,27 +205,14 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	}
 	atomic_fetch_sub(&pd->n_mw, 1);
 	atomic_fetch_sub(&ctx->n_mw, 1);
-	siw_verbs_kept_give(&ctx->kept_windows, &w->kept);
+	siw_verbs_freelist_give(&ctx->free_windows, &w->in_freelist);
 	return 0;
 }
 
-/* ---- requests into the ring ------------------------------------------------------------------ */
+/* ---- binds ------------------------------------------------------------------------------------ */
 
-static int check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
-{
-	const unsigned int known = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ |
-				   SIW_ACCESS_REMOTE_ATOMIC | SIW_ACCESS_ZERO_BASED;
-	const struct siw_mw_bind_info *info = &wr->bind_mw.bind_info;
-	const struct siw_mw *mw = wr->bind_mw.mw;
-
-	if (!mw || mw->context != qp->ctx || (info->mw_access_flags & ~known))
-		return -EINVAL;
-	if (info->mr ? info->mr->context != qp->ctx : info->length != 0)
-		return -EINVAL;
-	return 0;
-}
-
-static int pin(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw_send_wr *wr, int type)
+int siw_verbs_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
+		       struct siw_bind *bind)
 {
 	const struct siw_mw_bind_info *info = &wr->bind_mw.bind_info;
 	struct siw_window *w = window_of(wr->bind_mw.mw);
@@ -236,117 +220,49 @@ static int pin(struct siw_qp *qp, struct siw_wqe *wqe, const struct siw_send_wr 
 		info->mr && info->length ? siw_container(info->mr, struct siw_region, mr) : NULL;
 	int err = 0;
 
-	siw_lock(&qp->ctx->mw_lock);
+	siw_lock(&ctx->mw_lock);
 	if (r && !atomic_load(&r->bindable))
 		r = NULL; /* its turn will say so */
-	if (w->live && w->mw.type == type) {
+	if (!w->live) {
+		err = siw_refuse(BIND_WINDOW);
+	} else if (w->mw.type != type) {
+		err = type == SIW_MW_TYPE_1 ? siw_refuse(BIND_TYPE_2) : siw_refuse(BIND_TYPE_1);
+	} else {
 		w->pins++;
 		if (r)
 			r->pins++;
 		if (type == SIW_MW_TYPE_1)
 			w->mw.rkey = wr->bind_mw.rkey;
-	} else {
-		err = -EINVAL;
 	}
-	siw_unlock(&qp->ctx->mw_lock);
-	wqe->bind.window = w;
-	wqe->bind.region = r;
-	wqe->bind.length = info->length;
-	wqe->bind.access = (int)info->mw_access_flags;
-	wqe->remote = info->addr;
-	wqe->rkey = wr->bind_mw.rkey;
+	siw_unlock(&ctx->mw_lock);
+	*bind = (struct siw_bind){
+		.window = w,
+		.region = r,
+		.addr = info->addr,
+		.length = info->length,
+		.rkey = wr->bind_mw.rkey,
+		.access = (int)info->mw_access_flags,
+	};
 	return err;
 }
 
-int siw_verbs_mw_post(struct siw_qp *qp, const struct siw_send_wr *wr, int type)
+void siw_verbs_bind_drop(struct siw_context *ctx, struct siw_bind *bind)
 {
-	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED;
-	struct siw_send_wr plain = *wr;
-	struct siw_wqe *wqe;
-	int err = 0;
-
-	if (wr->send_flags & ~known)
-		return -EINVAL;
-	if (wr->opcode == SIW_WR_BIND_MW)
-		err = check_bind(qp, wr);
-	if (err)
-		return err;
-	plain.num_sge = 0;
-	wqe = siw_verbs_wqe_put(qp, &plain, 0);
-	if (!wqe)
-		return -ENOMEM;
-	if (wr->opcode == SIW_WR_BIND_MW)
-		err = pin(qp, wqe, wr, type);
-	else
-		wqe->rkey = wr->invalidate_rkey;
-	if (err)
-		qp->sq_tail--; /* as if it had not been */
-	else if (qp->state == SIW_QPS_ERR)
-		siw_verbs_flush_late_send(qp);
-	return err;
-}
-
-static int bind_type_1(struct siw_qp *qp, const struct siw_send_wr *wr)
-{
-	enum siw_run run;
-	int err;
-
-	siw_lock(&qp->send_lock);
-	if (qp->type == SIW_QPT_UD || qp->type == SIW_QPT_RD || qp->state < SIW_QPS_RTS) {
-		siw_unlock(&qp->send_lock);
-		return -EINVAL;
-	}
-	err = siw_verbs_mw_post(qp, wr, SIW_MW_TYPE_1);
-	run = siw_verbs_run(qp);
-	if (run != SIW_RUN_DONE) {
-		siw_verbs_mark_unsent(qp);
-		siw_verbs_nudge(qp->ctx);
-	}
-	siw_unlock(&qp->send_lock);
-	return err;
-}
-
-int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
-{
-	struct siw_send_wr wr = { .opcode = SIW_WR_BIND_MW };
-	int err;
-
-	if (!qp || !mw || !bind)
-		return -EINVAL;
-	if (siw_verbs_inherited(qp->ctx))
-		return -ESTALE;
-	err = siw_rdmap_stag_reserve(qp->ctx->port, false, &wr.bind_mw.rkey);
-	if (err)
-		return err;
-	wr.wr_id = bind->wr_id;
-	wr.send_flags = bind->send_flags;
-	wr.bind_mw.mw = mw;
-	wr.bind_mw.bind_info = bind->bind_info;
-	err = bind_type_1(qp, &wr);
-	if (err)
-		siw_rdmap_stag_free(qp->ctx->port, wr.bind_mw.rkey);
-	return err;
-}
-
-void siw_verbs_mw_drop(struct siw_qp *qp, struct siw_wqe *wqe)
-{
-	struct siw_window *w = wqe->bind.window;
+	struct siw_window *w = bind->window;
 	bool own_key;
 
 	if (!w)
 		return;
-	siw_lock(&qp->ctx->mw_lock);
+	siw_lock(&ctx->mw_lock);
 	w->pins--;
-	if (wqe->bind.region)
-		wqe->bind.region->pins--;
+	if (bind->region)
+		bind->region->pins--;
 	own_key = w->mw.type == SIW_MW_TYPE_1;
-	siw_unlock(&qp->ctx->mw_lock);
-	wqe->bind.window = NULL;
+	siw_unlock(&ctx->mw_lock);
+	bind->window = NULL;
 	if (own_key)
-		siw_rdmap_stag_free(qp->ctx->port, wqe->rkey);
+		siw_mem_stag_free(ctx->mem, bind->rkey);
 }
-
-/* ---- their turn ------------------------------------------------------------------------------ */
 
 static bool inside(const struct siw_mr *mr, uint64_t addr, uint64_t length)
 {
@@ -356,121 +272,93 @@ static bool inside(const struct siw_mr *mr, uint64_t addr, uint64_t length)
 }
 
 /* Whether the bind may be. mw_lock held, as for the two below. */
-static bool may_bind(const struct siw_qp *qp, const struct siw_wqe *wqe)
+static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 {
-	const struct siw_window *w = wqe->bind.window;
-	const struct siw_region *r = wqe->bind.region;
+	const struct siw_window *w = bind->window;
+	const struct siw_region *r = bind->region;
 	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
 
 	if (w->mw.pd != qp->pd)
 		return false;
-	if (of_qp &&
-	    ((wqe->rkey ^ w->stag) & ~OCTET || siw_rdmap_stag_alive(qp->ctx->port, w->stag)))
+	if (of_qp && ((bind->rkey ^ w->stag) & ~OCTET || siw_mem_stag_alive(qp->ctx->mem, w->stag)))
 		return false;
-	if (!wqe->bind.length)
+	if (!bind->length)
 		return !of_qp;
-	if (!r || r->mr.pd != qp->pd || !inside(&r->mr, wqe->remote, wqe->bind.length))
+	if (!r || r->mr.pd != qp->pd || !inside(&r->mr, bind->addr, bind->length))
 		return false;
 	/* A region of one QP is not opened to others. */
 	if (of_qp && r->owner && r->owner != siw_verbs_owner(qp))
 		return false;
-	return !(wqe->bind.access & (SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC)) ||
+	return !(bind->access & (SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC)) ||
 	       r->access & SIW_ACCESS_LOCAL_WRITE;
 }
 
-static int open_window(const struct siw_qp *qp, const struct siw_wqe *wqe)
+/* Nothing is bound where there is nothing. */
+static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 {
-	const struct siw_window *w = wqe->bind.window;
+	const struct siw_window *w = bind->window;
 	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
-	struct siw_rdmap_region region = {
-		.addr = (void *)(uintptr_t)wqe->remote,
-		.length = wqe->bind.length,
-		.rights = (uint32_t)wqe->bind.access,
+	struct siw_mem_region region = {
+		.addr = (void *)(uintptr_t)bind->addr,
+		.length = bind->length,
+		.to_base = bind->access & SIW_ACCESS_ZERO_BASED ? 0 : bind->addr,
+		.rights = siw_verbs_rights(bind->access),
 		.pd = qp->pd->number,
-		.window = true,
-		.zero_based = wqe->bind.access & SIW_ACCESS_ZERO_BASED,
 	};
 
+	if (!bind->length)
+		return 0;
 	if (of_qp)
-		region.rights |= SIW_ACCESS_REMOTE_INVALIDATE;
-	region.owner = of_qp ? siw_verbs_owner(qp) : wqe->bind.region->owner;
-	return siw_rdmap_stag_bind(qp->ctx->port, wqe->rkey, &region);
+		region.rights |= SIW_MEM_REMOTE_INVALIDATE;
+	region.stream = of_qp ? siw_verbs_owner(qp) : bind->region->owner;
+	return siw_mem_stag_bind(qp->ctx->mem, bind->rkey, &region);
 }
 
 /* The binding before goes: whether streams may still be answering Reads from there. */
-static bool close_window(struct siw_qp *qp, struct siw_window *w)
+static bool close_window(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
 {
-	struct siw_rdmap_port *port = qp->ctx->port;
+	struct siw_mem *mem = qp->ctx->mem;
 	bool bound;
 
 	if (w->mw.type == SIW_MW_TYPE_2) /* it was invalid */
 		return false;
-	bound = siw_rdmap_stag_alive(port, w->stag);
-	siw_rdmap_stag_free(port, w->stag);
+	bound = siw_mem_stag_alive(mem, w->stag);
+	siw_mem_stag_free(mem, w->stag);
 	if (!bound)
 		return false;
 	w->region->pins++;
-	qp->revoke = (struct siw_revoke){ SIW_REVOKE_DUE, w->stag, qp->sq_next, w->region };
-	qp->cut = qp->stream && siw_rdmap_revoke(qp->stream, w->stag) == 1;
+	*rest = (struct siw_bind_rest){ w->stag, w->region };
 	return true;
 }
 
-static int do_bind(struct siw_qp *qp, struct siw_wqe *wqe)
+int siw_verbs_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest)
 {
-	struct siw_window *w = wqe->bind.window;
-	struct siw_region *r = wqe->bind.region;
+	struct siw_window *w = bind->window;
+	struct siw_region *r = bind->region;
 	int result = SIW_WC_MW_BIND_ERR;
 
 	siw_lock(&qp->ctx->mw_lock);
-	if (may_bind(qp, wqe) && (!wqe->bind.length || !open_window(qp, wqe))) {
-		result = close_window(qp, w) ? -EINPROGRESS : 0;
+	if (may_bind(qp, bind) && !open_window(qp, bind)) {
+		result = close_window(qp, w, rest) ? -EINPROGRESS : 0;
 		leave_region(w);
-		w->stag = wqe->rkey;
-		w->region = wqe->bind.length ? r : NULL;
+		w->stag = bind->rkey;
+		w->region = bind->length ? r : NULL;
 		if (w->region)
 			siw_link_add(&r->windows, &w->in_region);
 		w->pins--;
 		if (r)
 			r->pins--;
-		wqe->bind.window = NULL;
+		bind->window = NULL;
 	}
 	siw_unlock(&qp->ctx->mw_lock);
 	if (result == SIW_WC_MW_BIND_ERR)
-		siw_verbs_mw_drop(qp, wqe);
+		siw_verbs_bind_drop(qp->ctx, bind);
 	return result;
 }
 
-int siw_verbs_mw_begin(struct siw_qp *qp, struct siw_wqe *wqe)
+void siw_verbs_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
+			const struct siw_qp *except)
 {
-	if (wqe->opcode == SIW_WR_BIND_MW)
-		return qp->revoke.due ? -EINPROGRESS : do_bind(qp, wqe);
-	if (siw_rdmap_stag_invalidate(qp->ctx->port, wqe->rkey, siw_verbs_owner(qp)))
-		return SIW_WC_LOC_PROT_ERR;
-	/* Nobody else's peer could use it. */
-	qp->cut = qp->stream && siw_rdmap_revoke(qp->stream, wqe->rkey) == 1;
-	return qp->cut ? -EINPROGRESS : 0;
-}
-
-void siw_verbs_mw_settle(struct siw_qp *qp, bool last)
-{
-	struct siw_revoke revoke;
-
-	siw_lock(&qp->send_lock);
-	revoke = qp->revoke;
-	if (revoke.due == SIW_REVOKE_DUE)
-		qp->revoke.due = SIW_REVOKE_BEGUN;
-	siw_unlock(&qp->send_lock);
-	if (revoke.due != SIW_REVOKE_DUE)
-		return;
-	siw_verbs_revoke_stag_locked(qp->ctx, revoke.stag, last ? qp : NULL);
-	unpin_region(qp->ctx, revoke.region);
-	siw_lock(&qp->send_lock);
-	/* Unless its requests were flushed meanwhile. */
-	if (qp->revoke.due == SIW_REVOKE_BEGUN) {
-		qp->revoke.due = SIW_REVOKE_NONE;
-		if (qp->sq_next == revoke.index && qp->sq_next != qp->sq_tail)
-			siw_verbs_rc_did_local(qp);
-	}
-	siw_unlock(&qp->send_lock);
-	siw_verbs_mark_unsent(qp);
+	siw_verbs_revoke_stag_locked(ctx, rest->stag, except);
+	unpin_region(ctx, rest->region);
 }

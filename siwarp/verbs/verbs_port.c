@@ -13,9 +13,9 @@
 /* Looks at the interface itself: whether its addresses are others than before; -errno. */
 static int look(struct siw_context *ctx)
 {
-	struct siw_rdmap_interface *netifs = calloc(MAX_INTERFACES, sizeof(*netifs));
-	struct siw_rdmap_interface *own = NULL;
-	int n = netifs ? siw_rdmap_interfaces(netifs, MAX_INTERFACES) : -ENOMEM;
+	struct siw_llp_interface *netifs = calloc(MAX_INTERFACES, sizeof(*netifs));
+	struct siw_llp_interface *own = NULL;
+	int n = netifs ? siw_llp_interfaces(netifs, MAX_INTERFACES) : -ENOMEM;
 	struct siw_device_info now = ctx->now;
 
 	for (int i = 0; i < n; i++)
@@ -45,23 +45,23 @@ static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 }
 
 /* progress held. */
-static int serve(struct siw_pollee *self)
+static int serve(struct siw_io_handler *self)
 {
-	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, pollee);
+	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
 	struct siw_context *ctx = watch->ctx;
 	int n, news;
 
-	for (n = 0; n < MAX_NEWS && (news = siw_rdmap_watch_read(watch->watch)); n++) {
+	for (n = 0; n < MAX_NEWS && (news = siw_llp_watch_read(watch->watch)); n++) {
 		uint32_t up = ctx->now.up;
 
-		if (news == SIW_RDMAP_WATCH_UP || news == SIW_RDMAP_WATCH_DOWN) {
-			set_up(ctx, up, news == SIW_RDMAP_WATCH_UP);
+		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
+			set_up(ctx, up, news == SIW_LLP_WATCH_UP);
 			continue;
 		}
 		/* Where looking fails for want of memory, the addresses may well have changed. */
 		if (look(ctx))
 			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
-		if (news == SIW_RDMAP_WATCH_LOST)
+		if (news == SIW_LLP_WATCH_LOST)
 			set_up(ctx, up, ctx->now.up);
 		else
 			ctx->now.up = up; /* which has news of its own */
@@ -73,32 +73,29 @@ int siw_verbs_port_open(struct siw_context *ctx)
 {
 	int err;
 
-	ctx->watch.pollee.serve = serve;
+	ctx->watch.handler.serve = serve;
 	ctx->watch.ctx = ctx;
 	ctx->now = ctx->info;
-	err = siw_rdmap_watch_open(ctx->port, ctx->info.netdev, &ctx->watch, &ctx->watch.watch);
+	err = siw_llp_watch_open(ctx->port, ctx->info.netdev, &ctx->watch.handler,
+				 &ctx->watch.watch);
 	if (err)
 		return err;
 	/* The list that the device was chosen from may be old. */
 	err = look(ctx);
 	if (err < 0)
-		siw_verbs_port_close(ctx);
+		siw_llp_watch_close(ctx->watch.watch);
 	return err < 0 ? err : 0;
-}
-
-void siw_verbs_port_close(struct siw_context *ctx)
-{
-	siw_rdmap_watch_close(ctx->watch.watch);
 }
 
 int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 {
+	siw_reason_begin();
 	if (!ctx)
-		return -EINVAL;
+		return siw_refuse_null("context");
 	if (siw_verbs_inherited(ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!info)
-		return -EINVAL;
+		return siw_refuse_null("info");
 	siw_lock(&ctx->progress);
 	*info = ctx->now;
 	siw_unlock(&ctx->progress);

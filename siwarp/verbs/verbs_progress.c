@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who turns the crank. A thread that polls does it itself, under the progress lock; a thread that
+ * Who makes progress. A thread that polls does it itself, under the progress lock; a thread that
  * waits for an event does it and sleeps on the sockets themselves; when nobody does either, the
  * device's own thread does, and it steps aside as soon as somebody polls.
  */
@@ -13,12 +13,12 @@
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
-#define POLL_BATCH	32
-#define TICK_NS		5000000ull
-#define LONGEST_TICK_NS (64 * TICK_NS)
-#define NAPS_TO_PARK	100 /* naps beside a sleeping waiter until the thread sleeps for long */
-#define SHORT_NAPS	3   /* an eighth, a quarter and a half of nap_us */
-#define PARK_US		250000
+#define POLL_BATCH	   32
+#define TICK_NS		   5000000ull
+#define LONGEST_TICK_NS	   (64 * TICK_NS)
+#define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter until the thread sleeps for long */
+#define SHORT_NAPS	   3   /* an eighth, a quarter and a half of nap_us */
+#define LONG_SLEEP_US	   250000
 
 /* ---- what was posted and did not fit --------------------------------------------------------- */
 
@@ -37,8 +37,8 @@ void siw_verbs_mark_unsent(struct siw_qp *qp)
 
 void siw_verbs_nudge(struct siw_context *ctx)
 {
-	if (siw_rdmap_port_armed(ctx->port) || atomic_load(&ctx->waiters))
-		siw_rdmap_port_wake(ctx->port);
+	if (siw_llp_port_armed(ctx->port) || atomic_load(&ctx->waiters))
+		siw_llp_port_wake(ctx->port);
 }
 
 void siw_verbs_forget_unsent(struct siw_qp *qp)
@@ -95,40 +95,34 @@ static int send_unsent(struct siw_context *ctx)
 	ctx->turns++;
 	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
 		struct siw_qp *qp = next_unsent(ctx);
-		enum siw_run run;
-		uint32_t head;
-		bool broken, due;
+		enum siw_turn turn;
 
 		if (!qp)
 			break;
-		siw_lock(&qp->send_lock);
-		head = qp->sq_head;
-		run = qp->type == SIW_QPT_UD ? siw_verbs_ud_turn(qp, ctx->turns)
-					     : siw_verbs_run(qp);
-		head -= qp->sq_head;
-		broken = qp->broken;
-		due = qp->revoke.due;
-		siw_unlock(&qp->send_lock);
-		if (__builtin_expect(due, 0))
-			siw_verbs_mw_settle(qp, false);
-		if (broken && qp->rd)
-			siw_verbs_rd_broken(qp);
-		else if (broken)
-			siw_verbs_rc_broken(qp);
-		else if (run != SIW_RUN_DONE) {
+		turn = qp->ops->turn(qp, ctx->turns);
+		if (turn != SIW_TURN_DONE) {
 			siw_verbs_mark_unsent(qp);
-			starved |= run == SIW_RUN_BLOCKED && !head;
+			starved |= turn == SIW_TURN_STARVED;
 			ahead += !starved;
 		}
-		if (qp->parked && qp->rd)
-			siw_verbs_rd_look(qp);
-		else if (qp->parked)
-			siw_verbs_rnr_look(qp, siw_now_ns());
-		moved += run != SIW_RUN_BLOCKED;
+		moved += turn <= SIW_TURN_MORE;
 	}
 	if (starved && ahead)
 		rotate_unsent(ctx, ahead);
 	return moved;
+}
+
+void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
+{
+	if (!atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+		return;
+	if (!polls)
+		siw_lock(&ctx->progress);
+	else if (!siw_trylock(&ctx->progress))
+		return; /* whoever has it sends as well */
+	if (ctx->port)
+		send_unsent(ctx);
+	siw_unlock(&ctx->progress);
 }
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
@@ -144,7 +138,7 @@ static void schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t 
 		siw_link_add(&ctx->timed, &timed->link);
 		atomic_fetch_add(&ctx->n_timed, 1);
 	}
-	siw_rdmap_port_wake(ctx->port);
+	siw_llp_port_wake(ctx->port);
 }
 
 void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
@@ -184,7 +178,7 @@ static void plan(struct siw_timed *timed, uint64_t now)
 
 static void tick(struct siw_context *ctx)
 {
-	uint64_t now = siw_rdmap_port_clock(ctx->port), next = UINT64_MAX;
+	uint64_t now = siw_llp_port_clock(ctx->port), next = UINT64_MAX;
 	struct siw_link turn;
 
 	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
@@ -216,25 +210,38 @@ static void tick(struct siw_context *ctx)
 	atomic_store_explicit(&ctx->next_tick_ns, next, memory_order_relaxed);
 }
 
-/* ---- the crank ------------------------------------------------------------------------------- */
+/* ---- one round ------------------------------------------------------------------------------- */
 
-int siw_verbs_pass(struct siw_context *ctx)
+/* A completion queue of the device's was overrun: its QPs go to ERR. */
+static void fail_overrun(struct siw_context *ctx)
 {
-	void *ready[POLL_BATCH];
-	int n = siw_rdmap_port_poll(ctx->port, ready, POLL_BATCH);
+	struct siw_link *l, *next;
+
+	if (!atomic_exchange(&ctx->cq_overrun, false))
+		return;
+	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		next = l->next;
+		if (atomic_load(&qp->send_cq->overrun) || atomic_load(&qp->recv_cq->overrun))
+			qp->ops->fail(qp, -EOVERFLOW);
+	}
+}
+
+int siw_verbs_progress_once(struct siw_context *ctx)
+{
+	struct siw_io_handler *ready[POLL_BATCH];
+	int n = siw_llp_port_poll(ctx->port, ready, POLL_BATCH);
 	int moved = 0;
 
-	for (int i = 0; i < n; i++) {
-		struct siw_pollee *p = ready[i];
-
-		moved += p->serve(p);
-	}
+	for (int i = 0; i < n; i++)
+		moved += ready[i]->serve(ready[i]);
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		moved += send_unsent(ctx);
 	if (atomic_load_explicit(&ctx->n_timed, memory_order_relaxed))
 		tick(ctx);
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
-		siw_verbs_cq_fail_qps(ctx);
+		fail_overrun(ctx);
 	return moved;
 }
 
@@ -252,7 +259,7 @@ void siw_verbs_poll(struct siw_context *ctx)
 	if (!siw_trylock(&ctx->progress))
 		return;
 	if (__builtin_expect(ctx->port != NULL, 1))
-		siw_verbs_pass(ctx);
+		siw_verbs_progress_once(ctx);
 	siw_unlock(&ctx->progress);
 }
 
@@ -275,7 +282,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		     uint64_t deadline)
 {
 	uint64_t spin_until = siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
-	struct siw_rdmap_waitset set;
+	struct siw_llp_waitset set;
 	uint64_t now;
 	int moved, r;
 
@@ -286,19 +293,19 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 			return r;
 		now = siw_now_ns();
 		if (now >= deadline)
-			return -EAGAIN;
+			return siw_refuse(TIME_OVER);
 		if (now < spin_until)
 			continue;
 		siw_lock(&ctx->progress);
-		moved = siw_verbs_pass(ctx);
-		siw_rdmap_waitset_fill(ctx->port, &set);
+		moved = siw_verbs_progress_once(ctx);
+		siw_llp_waitset_fill(ctx->port, &set);
 		siw_unlock(&ctx->progress);
 		r = ready(arg);
 		if (r)
 			return r;
 		/* Only a pass that moved nothing has seen every socket empty. */
-		if (!moved && siw_rdmap_wait(&set, fd, sleep_us(ctx, now, deadline)) == -EINTR)
-			return -EINTR;
+		if (!moved && siw_llp_wait(&set, fd, sleep_us(ctx, now, deadline)) == -EINTR)
+			return siw_refuse(INTERRUPTED);
 	}
 }
 
@@ -306,8 +313,10 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 		   int timeout_ms)
 {
 	uint64_t deadline = UINT64_MAX;
-	int r = ready(arg);
+	int r;
 
+	siw_verbs_send_posted(ctx, false);
+	r = ready(arg);
 	if (r)
 		return r;
 	if (timeout_ms >= 0)
@@ -315,8 +324,8 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 	atomic_fetch_add(&ctx->waiters, 1);
 	r = wait_loop(ctx, ready, arg, fd, deadline);
 	atomic_fetch_sub(&ctx->waiters, 1);
-	if (atomic_load(&ctx->parked))
-		siw_rdmap_event_set(ctx->park_fd);
+	if (atomic_load(&ctx->asleep))
+		siw_llp_event_set(ctx->sleep_fd);
 	return r;
 }
 
@@ -334,54 +343,54 @@ static int64_t nap_us(unsigned int naps)
 /* The naps so far, and how many of them passed beside a sleeping waiter without a poll. */
 static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
-	static const struct siw_rdmap_waitset nothing;
+	static const struct siw_llp_waitset nothing;
 	int64_t us = nap_us(naps);
 
-	if (waits > NAPS_TO_PARK && atomic_load(&ctx->waiters)) {
+	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
 		/* The waiter sleeps on the sockets; it says when it stops. */
-		atomic_store(&ctx->parked, true);
+		atomic_store(&ctx->asleep, true);
 		if (atomic_load(&ctx->waiters))
-			us = PARK_US;
+			us = LONG_SLEEP_US;
 	}
 	/* A waiter's word may come after the nap: then the next one is short, and takes it away. */
-	if (siw_rdmap_wait(&nothing, ctx->park_fd, us) > 0)
-		siw_rdmap_event_clear(ctx->park_fd);
-	atomic_store(&ctx->parked, false);
+	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
+		siw_llp_event_clear(ctx->sleep_fd);
+	atomic_store(&ctx->asleep, false);
 }
 
 static void sleep_on_sockets(struct siw_context *ctx)
 {
-	struct siw_rdmap_waitset set;
+	struct siw_llp_waitset set;
 	int64_t us;
 	int moved;
 
 	siw_lock(&ctx->progress);
-	siw_rdmap_port_arm(ctx->port);
+	siw_llp_port_arm(ctx->port);
 	/*
 	 * What came between the last pass and the arming shows in the wait itself, but for what was
 	 * posted: pairs with siw_verbs_mark_unsent(), which marks, then looks whether this is
 	 * armed.
 	 */
 	moved = atomic_load(&ctx->n_unsent) ? send_unsent(ctx) : 0;
-	siw_rdmap_waitset_fill(ctx->port, &set);
+	siw_llp_waitset_fill(ctx->port, &set);
 	us = sleep_us(ctx, siw_now_ns(), UINT64_MAX);
 	siw_unlock(&ctx->progress);
 	if (moved)
 		return;
 	/* A waiter's word that came too late for nap() is still on the descriptor. */
-	siw_rdmap_event_clear(ctx->park_fd);
+	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return;
-	siw_rdmap_wait(&set, ctx->park_fd, us);
+	siw_llp_wait(&set, ctx->sleep_fd, us);
 	siw_count(SIW_COUNTER_progress_wakeups, 1);
 }
 
 static void step_aside(struct siw_context *ctx)
 {
-	if (!siw_rdmap_port_armed(ctx->port))
+	if (!siw_llp_port_armed(ctx->port))
 		return;
 	siw_lock(&ctx->progress);
-	siw_rdmap_port_disarm(ctx->port);
+	siw_llp_port_disarm(ctx->port);
 	siw_unlock(&ctx->progress);
 }
 
@@ -405,7 +414,7 @@ static void *run(void *arg)
 		}
 		naps = 0;
 		siw_lock(&ctx->progress);
-		moved = siw_verbs_pass(ctx);
+		moved = siw_verbs_progress_once(ctx);
 		siw_unlock(&ctx->progress);
 		/*
 		 * A stream of one-sided traffic pauses for some microseconds, and epoll says only
@@ -450,9 +459,9 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	sigset_t all, before;
 	int err;
 
-	ctx->park_fd = siw_rdmap_event_open();
-	if (ctx->park_fd < 0)
-		return ctx->park_fd;
+	ctx->sleep_fd = siw_llp_event_open();
+	if (ctx->sleep_fd < 0)
+		return ctx->sleep_fd;
 	if (!siw_settings()->progress)
 		return 0;
 	/*
@@ -468,7 +477,7 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 		err = pthread_create(&ctx->thread, NULL, run, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {
-		siw_rdmap_event_close(ctx->park_fd);
+		siw_llp_event_close(ctx->sleep_fd);
 		return -err;
 	}
 	ctx->has_thread = true;
@@ -479,8 +488,8 @@ void siw_verbs_thread_stop(struct siw_context *ctx)
 {
 	if (ctx->has_thread) {
 		atomic_store(&ctx->stop, true);
-		siw_rdmap_event_set(ctx->park_fd);
+		siw_llp_event_set(ctx->sleep_fd);
 		pthread_join(ctx->thread, NULL);
 	}
-	siw_rdmap_event_close(ctx->park_fd);
+	siw_llp_event_close(ctx->sleep_fd);
 }

@@ -9,31 +9,39 @@
 
 #include "verbs/verbs_impl.h"
 
+static int check_limit(uint32_t limit, uint32_t max_wr)
+{
+	return limit > max_wr ? siw_refuse(SRQ_LIMIT, limit, max_wr) : 0;
+}
+
 static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 {
 	const struct siw_device_attr *max = &pd->ctx->attr;
 
-	if (!attr->max_wr || attr->max_wr > max->max_srq_wr || attr->max_sge > max->max_srq_sge ||
-	    attr->srq_limit > attr->max_wr)
-		return -EINVAL;
-	return 0;
+	if (!attr->max_wr || attr->max_wr > max->max_srq_wr)
+		return siw_refuse(RANGE, siw_reason_text("max_wr"), attr->max_wr, 1,
+				  max->max_srq_wr);
+	if (attr->max_sge > max->max_srq_sge)
+		return siw_refuse(RANGE, siw_reason_text("max_sge"), attr->max_sge, 0,
+				  max->max_srq_sge);
+	return check_limit(attr->srq_limit, attr->max_wr);
 }
 
 /* Without a queue, as one that was destroyed; a post that comes too late for that one finds none. */
 static struct siw_srq *blank_srq(struct siw_context *ctx)
 {
-	struct siw_link *kept = siw_verbs_kept_take(&ctx->kept_srqs);
+	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_srqs);
 	struct siw_srq *srq;
 
-	if (kept)
-		return siw_container(kept, struct siw_srq, kept);
+	if (old)
+		return siw_container(old, struct siw_srq, in_freelist);
 	srq = calloc(1, sizeof(*srq));
 	if (!srq)
 		return NULL;
 	srq->ctx = ctx;
 	siw_lock_init(&srq->lock);
-	siw_link_init(&srq->kept);
-	siw_link_init(&srq->parked);
+	siw_link_init(&srq->in_freelist);
+	siw_link_init(&srq->waiting);
 	return srq;
 }
 
@@ -42,14 +50,17 @@ static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr
 	struct siw_srq_attr attr = { .max_wr = 1,
 				     .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
 	struct siw_srq *srq = blank_srq(pd->ctx);
-	struct siw_rdmap_queue *recvs;
+	struct siw_mem_queue_attr queue = { .pd = pd->number };
+	struct siw_mem_queue *recvs;
 
 	if (!srq)
 		return NULL;
 	while (attr.max_wr < init->attr.max_wr)
 		attr.max_wr *= 2;
-	if (siw_rdmap_queue_create(pd->ctx->port, attr.max_wr, attr.max_sge, pd->number, &recvs)) {
-		siw_verbs_kept_give(&pd->ctx->kept_srqs, &srq->kept);
+	queue.depth = attr.max_wr;
+	queue.max_sge = attr.max_sge;
+	if (siw_mem_queue_create(&queue, &recvs)) {
+		siw_verbs_freelist_give(&pd->ctx->free_srqs, &srq->in_freelist);
 		return NULL;
 	}
 	siw_verbs_async_init(&srq->async, pd->ctx, srq);
@@ -77,36 +88,39 @@ static bool is_dead(struct siw_srq *srq)
 /* Posting to it, asking and modifying it are refused from here on. */
 static void end_srq(struct siw_srq *srq)
 {
-	struct siw_rdmap_queue *recvs = srq->recvs;
+	struct siw_mem_queue *recvs = srq->recvs;
 
 	siw_lock(&srq->ctx->progress);
 	siw_lock(&srq->lock);
 	srq->recvs = NULL;
 	siw_unlock(&srq->lock);
 	siw_unlock(&srq->ctx->progress);
-	siw_rdmap_queue_destroy(recvs);
-	siw_verbs_kept_give(&srq->ctx->kept_srqs, &srq->kept);
+	siw_mem_queue_destroy(recvs);
+	siw_verbs_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
 
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
 {
 	struct siw_context *ctx;
-	struct siw_srq *srq;
+	struct siw_srq *srq = NULL;
+	int err;
 
-	if (pd && siw_verbs_inherited(pd->ctx)) {
-		errno = ESTALE;
-		return NULL;
-	}
-	if (!pd || !init || check(pd, &init->attr)) {
-		errno = EINVAL;
-		return NULL;
-	}
+	siw_reason_begin();
+	if (!pd || !init)
+		return siw_refused_null(siw_refuse_null(pd ? "init" : "pd"));
 	ctx = pd->ctx;
-	srq = atomic_fetch_add(&ctx->n_srq, 1) < ctx->attr.max_srq ? new_srq(pd, init) : NULL;
+	err = siw_verbs_stale(ctx);
+	if (!err)
+		err = check(pd, &init->attr);
+	if (err)
+		return siw_refused_null(err);
+	if (atomic_fetch_add(&ctx->n_srq, 1) >= ctx->attr.max_srq)
+		err = siw_verbs_refuse_full("max_srq", ctx->attr.max_srq);
+	else
+		srq = new_srq(pd, init);
 	if (!srq) {
 		atomic_fetch_sub(&ctx->n_srq, 1);
-		errno = ENOMEM;
-		return NULL;
+		return siw_refused_null(err ? err : -ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_srq, 1);
 	init->attr.max_wr = srq->attr.max_wr;
@@ -116,14 +130,15 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 
 int siw_destroy_srq(struct siw_srq *srq)
 {
+	siw_reason_begin();
 	if (!srq)
-		return -EINVAL;
+		return siw_refuse_null("srq");
 	if (siw_verbs_inherited(srq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (is_dead(srq))
-		return -EINVAL;
+		return siw_refuse(DESTROYED);
 	if (atomic_load(&srq->n_qp))
-		return -EBUSY;
+		return siw_refuse(SRQ_BUSY, atomic_load(&srq->n_qp));
 	siw_verbs_async_leave(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
@@ -133,26 +148,36 @@ int siw_destroy_srq(struct siw_srq *srq)
 
 void siw_verbs_srq_taken(struct siw_srq *srq)
 {
-	if (siw_rdmap_queue_used(srq->recvs) >= srq->attr.srq_limit)
+	if (siw_mem_queue_used(srq->recvs) >= srq->attr.srq_limit)
 		return;
 	srq->attr.srq_limit = 0; /* once, until it is set anew */
 	siw_verbs_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
+/* progress held. */
+static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
+{
+	if (!srq->recvs)
+		return siw_refuse(DESTROYED);
+	if (mask & ~SIW_SRQ_LIMIT)
+		return siw_refuse(SRQ_STAYS);
+	return check_limit(attr->srq_limit, srq->attr.max_wr);
+}
+
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
-	int err = 0;
+	int err;
 
+	siw_reason_begin();
 	if (!srq)
-		return -EINVAL;
+		return siw_refuse_null("srq");
 	if (siw_verbs_inherited(srq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!attr)
-		return -EINVAL;
+		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->progress);
-	if (!srq->recvs || (mask & ~SIW_SRQ_LIMIT) || attr->srq_limit > srq->attr.max_wr) {
-		err = -EINVAL;
-	} else if (mask & SIW_SRQ_LIMIT) {
+	err = check_change(srq, attr, mask);
+	if (!err && (mask & SIW_SRQ_LIMIT)) {
 		srq->attr.srq_limit = attr->srq_limit;
 		siw_verbs_srq_taken(srq);
 	}
@@ -162,12 +187,13 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 {
+	siw_reason_begin();
 	if (!srq)
-		return -EINVAL;
+		return siw_refuse_null("srq");
 	if (siw_verbs_inherited(srq->ctx))
-		return -ESTALE;
+		return siw_refuse(STALE);
 	if (!attr)
-		return -EINVAL;
+		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->progress);
 	*attr = srq->attr;
 	siw_unlock(&srq->ctx->progress);
@@ -175,11 +201,26 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 }
 
 /* Their Sends came before these receives. The first to look has the first. */
-static void wake_parked(struct siw_srq *srq)
+static void wake_waiting(struct siw_srq *srq)
 {
-	for (struct siw_link *l = srq->parked.next; l != &srq->parked; l = l->next)
-		siw_verbs_mark_unsent(siw_container(l, struct siw_qp, of_srq));
+	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
+		siw_verbs_mark_unsent(siw_container(l, struct siw_qp, in_srq));
 	siw_verbs_nudge(srq->ctx);
+}
+
+/* srq->lock held. */
+static int post(struct siw_srq *srq, const struct siw_recv_wr *wr)
+{
+	int err;
+
+	if (__builtin_expect(!srq->recvs, 0))
+		return siw_refuse(DESTROYED);
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->attr.max_sge)
+		return siw_refuse(SRQ_SGE, (uint64_t)wr->num_sge, srq->attr.max_sge);
+	if (wr->num_sge && !wr->sg_list)
+		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
+	err = siw_mem_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	return err ? siw_refuse_full(SRQ_FULL, srq->attr.max_wr) : 0;
 }
 
 int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
@@ -189,18 +230,16 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 	if (!srq || siw_verbs_inherited(srq->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
-		return srq ? -ESTALE : -EINVAL;
+		return srq ? siw_refuse(STALE) : siw_refuse_null("srq");
 	}
 	siw_lock(&srq->lock);
 	for (; wr; wr = wr->next) {
-		err = -EINVAL;
-		if (srq->recvs && wr->num_sge >= 0 && (!wr->num_sge || wr->sg_list))
-			err = siw_rdmap_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+		err = post(srq, wr);
 		if (err)
 			break;
 	}
-	if (__builtin_expect(!siw_link_alone(&srq->parked), 0))
-		wake_parked(srq);
+	if (__builtin_expect(!siw_link_alone(&srq->waiting), 0))
+		wake_waiting(srq);
 	siw_unlock(&srq->lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

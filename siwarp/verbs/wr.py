@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from siwarp.verbs._seam import ffi, lib
+from siwarp.verbs._ffi import ffi, lib
 from siwarp.verbs.enums import SendFlag, WROpcode
 
 if TYPE_CHECKING:

@@ -8,13 +8,16 @@ import subprocess
 import sys
 
 import pytest
+from pace import scaled
 
 from siwarp.bench import memory
+
+pytestmark = pytest.mark.scales
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "siwarp.cli", "bench", "memory", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=scaled(120))
 
 
 def test_each_number_of_peers_is_a_point_and_the_second_tells_of_a_further_peer() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import unsanitized
+from pace import scaled
 
 from siwarp import bench
 from siwarp.bench import runner
@@ -67,6 +68,15 @@ FLOORS = {
     ("rate", "rc", "poll"): ("single", {"blocking", "coalesced"}),
     ("rate", "rc", "event"): ("blocking", {"single", "coalesced"}),
 }
+
+
+pytestmark = pytest.mark.scales
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a run's limit is only there for one that hangs."""
+    monkeypatch.setattr(runner, "LIMIT_S", int(scaled(runner.LIMIT_S)))
 
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())

@@ -12,7 +12,9 @@
 #include <time.h>
 
 #include "base/addr.h"
-#include "llp/llp_rd.h"
+#include "ddp/ddp_rd.h"
+#include "llp/llp.h"
+#include "rd/rd.h"
 #include "rdmap/rdmap.h"
 
 #define SIZE	1000
@@ -27,8 +29,12 @@
 	} while (0)
 
 struct end {
-	struct siw_rdmap_port *port;
-	struct siw_rdmap_queue *queue;
+	struct siw_io_handler handler;
+	struct siw_llp_port *port;
+	struct siw_mem *mem;
+	struct siw_rd *lower;
+	struct siw_ddp_rd *ddp;
+	struct siw_mem_queue *queue;
 	struct siw_rdmap_rd *rd;
 	struct siw_addr addr;
 	uint32_t stag;
@@ -36,39 +42,47 @@ struct end {
 };
 
 static struct end asks, answers;
-static int done;	/* answers that came */
-static uint64_t cookie; /* of the last one */
-static bool at_once;	/* the next request is answered before it returns */
+static int done;	   /* answers that came */
+static uint64_t user_data; /* of the last one */
+static bool at_once;	   /* the next request is answered before it returns */
 
-int __real_siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
-			 const struct iovec *iov, int n);
-int __wrap_siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
-			 const struct iovec *iov, int n);
+int __real_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+		     const struct iovec *iov, int n);
+int __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+		     const struct iovec *iov, int n);
 
 static void begin(struct end *e)
 {
-	struct siw_rdmap_rd_attr attr = { .fd = -1, .ird = 4, .qkey = 7, .token = e };
-	struct siw_rdmap_region region = {
-		.addr = e->memory, .length = SIZE, .rights = 15, .pd = 1
-	};
+	struct siw_rd_attr attr = { .fd = -1, .ird = 4, .qkey = 7, .handler = &e->handler };
+	struct siw_mem_region region = { .addr = e->memory,
+					 .length = SIZE,
+					 .to_base = (uintptr_t)e->memory,
+					 .rights = 15 | SIW_MEM_LOCAL_READ,
+					 .pd = 1 };
+	struct siw_mem_queue_attr queue = { .depth = 4, .max_sge = 1, .pd = 1 };
 	struct siw_rdmap_start start = { .pd = 1, .ird = 4, .ord = 4 };
 
 	CHECK(siw_addr_parse("127.0.0.1", 0, &attr.local) == 0);
-	CHECK(siw_rdmap_port_open(&e->port) == 0);
-	CHECK(siw_rdmap_queue_create(e->port, 4, 1, 1, &e->queue) == 0);
-	CHECK(siw_rdmap_stag_alloc(e->port, &region, &e->stag) == 0);
-	CHECK(siw_rdmap_rd_open(e->port, &attr, &e->rd) == 0);
-	CHECK(siw_rdmap_rd_addr(e->rd, &e->addr) == 0);
+	CHECK(siw_llp_port_open(&e->port) == 0);
+	CHECK(siw_mem_open(&e->mem) == 0);
+	CHECK(siw_mem_queue_create(&queue, &e->queue) == 0);
+	CHECK(siw_mem_stag_alloc(e->mem, &region, &e->stag) == 0);
+	CHECK(siw_rd_open(e->port, &attr, &e->lower) == 0);
+	CHECK(siw_ddp_rd_open(e->mem, e->lower, &e->ddp) == 0);
+	CHECK(siw_rdmap_rd_open(e->mem, e->ddp, 0, &e->rd) == 0);
+	CHECK(siw_llp_local(siw_rd_sock(e->lower), &e->addr) == 0);
 	start.recvs = e->queue;
-	siw_rdmap_rd_start(e->rd, SIW_RDMAP_RD_ON, &start, attr.qkey);
+	siw_rdmap_rd_start(e->rd, SIW_RDMAP_RD_ON, &start);
 }
 
 static void finish(struct end *e)
 {
 	siw_rdmap_rd_close(e->rd);
-	siw_rdmap_queue_destroy(e->queue);
-	CHECK(siw_rdmap_stag_free(e->port, e->stag) == 0);
-	siw_rdmap_port_close(e->port);
+	siw_rd_close(e->lower);
+	siw_mem_queue_destroy(e->queue);
+	CHECK(siw_mem_stag_free(e->mem, e->stag) == 0);
+	siw_mem_close(e->mem);
+	siw_llp_port_close(e->port);
 }
 
 /* What came to an end, and what that asks for. */
@@ -76,14 +90,14 @@ static void turn(struct end *e)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_rdmap_event event = { 0 };
-	void *tokens[4];
+	struct siw_io_handler *handlers[4];
 
-	siw_rdmap_port_poll(e->port, tokens, 4);
+	siw_llp_port_poll(e->port, handlers, 4);
 	while (siw_rdmap_rd_recv(e->rd, &stream, &event) == 1) {
 		CHECK(event.kind != SIW_RDMAP_REFUSED && event.kind != SIW_RDMAP_LOST);
 		if (event.kind == SIW_RDMAP_READ_DONE) {
 			done++;
-			cookie = event.cookie;
+			user_data = event.user_data;
 		} else if (e == &answers) {
 			CHECK(siw_rdmap_flush(stream) >= 0);
 		}
@@ -101,10 +115,10 @@ static void until_done(int n)
 	}
 }
 
-int __wrap_siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
-			 const struct iovec *iov, int n)
+int __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+		     const struct iovec *iov, int n)
 {
-	int r = __real_siw_llp_rd_tx(peer, head, head_len, iov, n);
+	int r = __real_siw_rd_tx(peer, head, head_len, iov, n);
 
 	if (r == 1 && at_once) {
 		at_once = false; /* the answer goes the same way */
@@ -133,7 +147,7 @@ static void ask(const struct siw_rdmap_op *op, bool early)
 	until_done(before + 1);
 	turn(&answers);
 	turn(&asks);
-	CHECK(done == before + 1 && cookie == op->cookie);
+	CHECK(done == before + 1 && user_data == op->user_data);
 }
 
 static void read_all(uint64_t number, bool early)
@@ -141,7 +155,7 @@ static void read_all(uint64_t number, bool early)
 	struct siw_sge sge = { (uintptr_t)asks.memory, SIZE, asks.stag };
 	struct siw_rdmap_op op = {
 		.opcode = SIW_RDMAP_READ_REQUEST,
-		.cookie = number,
+		.user_data = number,
 		.sgl = &sge,
 		.nsge = 1,
 		.length = SIZE,
@@ -160,7 +174,7 @@ static void add(uint64_t number, bool early)
 	struct siw_rdmap_atomic atomic = { .kind = SIW_RDMAP_FETCH_ADD, .data = number };
 	struct siw_rdmap_op op = {
 		.opcode = SIW_RDMAP_ATOMIC_REQUEST,
-		.cookie = number,
+		.user_data = number,
 		.sgl = &sge,
 		.nsge = 1,
 		.length = 8,

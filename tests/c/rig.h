@@ -4,7 +4,7 @@
 #define TESTS_C_RIG_H
 
 #include <siwarp/cm.h>
-#include <siwarp/siw.h>
+#include <siwarp/siw_ext.h>
 
 #define LIMIT_MS 20000 /* whatever is waited for comes long before, also under a sanitizer */
 

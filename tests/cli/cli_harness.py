@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from pace import scaled
+
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
 
 
@@ -26,7 +28,7 @@ def siwarp(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=scaled(timeout),
         cwd=str(cwd),
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -146,7 +147,7 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
     assert compiler, "this test needs a C compiler: apt install gcc"
     program = tmp_path / "version.c"
     program.write_text(
-        "#include <stdio.h>\n#include <siwarp/siw.h>\n#include <siwarp/cm.h>\n"
+        "#include <stdio.h>\n#include <siwarp/siw_ext.h>\n#include <siwarp/cm.h>\n"
         "int main(void)\n{\n\tputs(siw_version());\n\treturn 0;\n}\n"
     )
     flags = siwarp("config", "--cflags", "--libs").stdout.strip()
@@ -281,15 +282,47 @@ def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
     )
 
 
-def test_output_into_a_closed_pipe_is_no_error_message() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["written at exit", "written at once"])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["config"], 141),  # as a shell says it of a program that SIGPIPE ended
+        (["config", "--json"], 141),
+        (["--help"], 1),  # as rich has it
+        (["nonsense"], 2),  # no output, but a complaint
+    ],
+)
+def test_output_into_a_closed_pipe_is_no_error_message(
+    command: list[str], status: int, unbuffered: str
+) -> None:
+    """Python keeps what goes into a pipe until its buffer is full, or until it exits."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [*COMMAND, "config"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, cwd="/"
+        [*COMMAND, *command],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        cwd="/",
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )
     os.close(write)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+    assert done.returncode == status
+
+
+def test_output_and_complaints_into_one_closed_pipe_end_without_a_crash() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    for command in (["config"], ["nonsense"]):
+        done = subprocess.run(
+            [*COMMAND, *command], stdout=write, stderr=write, timeout=60, cwd="/", env=environment
+        )
+        assert done.returncode == 141
+    os.close(write)
 
 
 def test_the_demo_keeps_its_promises() -> None:
@@ -333,3 +366,27 @@ def test_import_of_the_package_alone_loads_no_c_library() -> None:
     code = "import sys, siwarp; print('siwarp._siwarp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     assert done.stdout == "False\n"
+
+
+def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_peer_without_a_traceback() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--size", "64", "--no-bench"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # a process group of its own, as of a command at a terminal
+    ) as process:
+        assert process.stdout is not None
+        found = None
+        while found is None:
+            line = process.stdout.readline()
+            assert line, "the demo ended"
+            found = re.search(r"connected to process (\d+)", line)
+        peer = int(found[1])  # it serves by now
+        os.killpg(process.pid, signal.SIGINT)
+        _, heard = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in heard) == (130, False), heard
+    with pytest.raises(ProcessLookupError):
+        os.kill(peer, 0)

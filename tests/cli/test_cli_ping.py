@@ -9,6 +9,7 @@ import struct
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
@@ -315,6 +316,34 @@ def _ping_forever(port: int) -> tuple[str, list[str]]:
 def test_a_server_ends_in_order_when_it_is_told_to(qp: str, sign: signal.Signals) -> None:
     with server("--qp", qp) as (_, process):
         process.send_signal(sign)
+        assert process.wait(10) == 0
+
+
+def _switches(pid: int) -> int:
+    """How often the threads of a process went to sleep."""
+    return sum(
+        int(line.split()[1])
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches:")
+    )
+
+
+@pytest.mark.skipif(
+    os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
+)
+@pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
+def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
+    with server("--qp", qp) as (port, process):
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp)["received"] == 5
+        woken = []
+        for _ in range(3):  # what the client left behind may have its end meanwhile
+            time.sleep(1)
+            before = _switches(process.pid)
+            time.sleep(1)
+            woken.append(_switches(process.pid) - before)
+        assert min(woken) <= 1, woken
+        process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
 
 

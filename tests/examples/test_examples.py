@@ -82,7 +82,12 @@ def test_the_example_of_the_readme_runs_as_it_stands(root: Path) -> None:
 def test_the_example_of_siwarp_verbs_runs_as_it_stands() -> None:
     assert verbs.__doc__ is not None
     code = textwrap.dedent(verbs.__doc__.partition("::\n\n")[2].partition("\n\nEvery")[0])
-    code += "\n        print([wc.check() for wc in cq.poll(4)])"
+    # One poll may come while the device's own thread is about to send what was posted.
+    code += (
+        "\n        import time\n        end = time.monotonic() + 20\n        wcs = []"
+        "\n        while not wcs and time.monotonic() < end:\n            wcs = cq.poll(4)"
+        "\n        print([wc.check() for wc in wcs])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/"
     )
@@ -170,3 +175,19 @@ def test_aio_echo_holds_a_hundred_conversations_in_one_loop(root: Path) -> None:
     server, client = two(python(root, "aio_echo.py"))
     assert client == "100 answers, the last one 99 morf olleh\n"
     assert server == "answered 100 on 101 connections\n"
+
+
+def test_an_example_that_is_refused_says_why_and_what_to_do(built) -> None:
+    done = subprocess.run(
+        built("ud_pingpong"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "SIWARP_FAULTS": "nonsense"},
+    )
+    assert done.returncode == 1
+    assert re.search(
+        r"siw_open_device_by_addr: Invalid argument: SIWARP_FAULTS is no plan of faults: \w+",
+        done.stderr,
+    )

@@ -21,7 +21,7 @@
 
 #include "base/settings.h"
 #include "llp/llp.h"
-#include "llp/llp_rd.h"
+#include "rd/rd.h"
 
 enum {
 	FUZZ_CRC = 1,

@@ -4,31 +4,36 @@
  * those reported compared with what was sent to the one peer that there is.
  */
 #include "fuzz.h"
+#include "llp/llp.h"
+#include "ddp/ddp.h"
 #include "rdmap/rdmap_record.h"
 
-static struct siw_rdmap_port *port;
+static struct siw_mem *mem;
+static struct siw_llp_port *port;
 static uint8_t *buffers;
 static uint32_t buffers_key;
 
 static void set_up(void)
 {
-	struct siw_rdmap_region r = { .length = 200, .pd = 1, .rights = 1 | 2 };
+	struct siw_mem_region r = { .length = 200, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
 	buffers = malloc(200);
-	CHECK(buffers && siw_rdmap_port_open(&port) == 0);
+	CHECK(buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
 	r.addr = buffers;
-	CHECK(siw_rdmap_stag_alloc(port, &r, &buffers_key) == 0);
+	r.to_base = (uintptr_t)buffers;
+	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
 }
 
-static struct siw_rdmap_queue *queue_new(void)
+static struct siw_mem_queue *queue_new(void)
 {
+	struct siw_mem_queue_attr attr = { .depth = 8, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
 				  { (uintptr_t)buffers + 20, 180, buffers_key } };
-	struct siw_rdmap_queue *q;
+	struct siw_mem_queue *q;
 
-	CHECK(siw_rdmap_queue_create(port, 8, 2, 1, &q) == 0);
+	CHECK(siw_mem_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 8; i++)
-		CHECK(siw_rdmap_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -36,10 +41,12 @@ static struct siw_rdmap_queue *queue_new(void)
 static void send_some(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_dgram_op op = { .dest = &fuzz_addr, .qkey = 0x11223344 };
-	struct siw_rdmap_record_op record = { .cookie = 5, .dest = &fuzz_addr, .qkey = 0x11223344 };
+	struct siw_rdmap_record_op record = { .user_data = 5,
+					      .dest = &fuzz_addr,
+					      .qkey = 0x11223344 };
 	uint64_t offset = 0;
 
-	for (op.cookie = 1; op.cookie <= 4; op.cookie++)
+	for (op.user_data = 1; op.user_data <= 4; op.user_data++)
 		siw_rdmap_dgram_send(dgram, &op);
 	siw_rdmap_record_send(dgram, &record, &offset);
 }
@@ -70,12 +77,12 @@ static void check_records(struct siw_rdmap_dgram *dgram)
 
 static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
 {
-	uint64_t cookie = 0;
+	uint64_t user_data = 0;
 	int r;
 
 	switch (event->kind) {
 	case SIW_RDMAP_RECV:
-		CHECK(event->cookie < 8 && event->length <= 200);
+		CHECK(event->user_data < 8 && event->length <= 200);
 		return;
 	case SIW_RDMAP_RECORD:
 		if (event->length & 1)
@@ -83,13 +90,14 @@ static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *e
 		return;
 	case SIW_RDMAP_PEER_ERR:
 		CHECK(event->quoted_head_len == (event->quoted_tagged ? 14 : 18));
-		if (siw_rdmap_dgram_sent(dgram, event, &cookie))
-			CHECK((event->quoted_tagged ? cookie == 5
-						    : cookie <= 4 && cookie == event->quoted_msn) &&
-			      !siw_rdmap_dgram_sent(dgram, event, &cookie));
+		if (siw_rdmap_dgram_sent(dgram, event, &user_data))
+			CHECK((event->quoted_tagged
+				       ? user_data == 5
+				       : user_data <= 4 && user_data == event->quoted_msn) &&
+			      !siw_rdmap_dgram_sent(dgram, event, &user_data));
 		return;
 	case SIW_RDMAP_BAD_RECV:
-		CHECK(event->cookie < 8 && event->status == -EMSGSIZE);
+		CHECK(event->user_data < 8 && event->status == -EMSGSIZE);
 		break;
 	case SIW_RDMAP_BAD_ACCESS: /* nobody is told */
 		CHECK(event->quoted_tagged && event->quoted_head_len == 14);
@@ -99,15 +107,16 @@ static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *e
 	}
 	CHECK(event->quoted && event->quoted_head_len == (event->quoted_tagged ? 14 : 18) &&
 	      event->err.type == 2);
-	r = siw_rdmap_dgram_answer(dgram, event);
+	r = siw_rdmap_dgram_send_error(dgram, event);
 	CHECK(r == 0 || r == -EAGAIN || r == -EPERM);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct siw_rdmap_dgram_attr attr = { .local = fuzz_addr, .fd = -1 };
+	struct siw_llp_sock *sock;
+	struct siw_ddp_dgram *ddp;
 	struct siw_rdmap_dgram *dgram;
-	struct siw_rdmap_queue *q;
+	struct siw_mem_queue *q;
 	struct siw_rdmap_event event;
 	struct siw_source_drops drops[32];
 	struct fuzz_input in;
@@ -116,8 +125,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		set_up();
 	if (!fuzz_begin(data, size, NULL, 0, &in))
 		return 0;
-	attr.no_crc = !(in.flags & FUZZ_CRC);
-	CHECK(siw_rdmap_dgram_open(port, &attr, &dgram) == 0);
+	CHECK(siw_llp_udp_open(port, &fuzz_addr, NULL, &sock) == 0);
+	CHECK(siw_ddp_dgram_open(port, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
+	CHECK(siw_rdmap_dgram_open(ddp, NULL, NULL, &dgram) == 0);
 	fuzz_patch(&in, "STAG", buffers_key);
 	fuzz_patch(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
 	fuzz_patch(&in, "TOLO", (uint32_t)(uintptr_t)buffers);
@@ -130,7 +140,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	check_records(dgram);
 	CHECK(siw_rdmap_dgram_drops(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
-	siw_rdmap_queue_destroy(q);
+	siw_llp_close(sock);
+	siw_mem_queue_destroy(q);
 	fuzz_end(&in);
 	return 0;
 }

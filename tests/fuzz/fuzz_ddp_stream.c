@@ -2,38 +2,41 @@
 /* DDP segments: into queues of small buffers, and under an STag, which the input calls STAG. */
 #include "ddp/ddp.h"
 #include "fuzz.h"
+#include "llp/llp.h"
+#include "mpa/mpa.h"
 
 #define REGION 3000
 #define BASE   0x10000 /* the region's first tagged offset */
 
-static struct siw_ddp_port *port;
+static struct siw_mem *mem;
+static struct siw_llp_port *port;
 static uint32_t stag;
 static uint8_t *region, *buffers;
 
 static void set_up(void)
 {
-	struct siw_ddp_region r = { .length = REGION,
+	struct siw_mem_region r = { .length = REGION,
 				    .to_base = BASE,
 				    .pd = 1,
-				    .rights = SIW_DDP_LOCAL_WRITE | SIW_DDP_REMOTE_WRITE };
+				    .rights = SIW_MEM_LOCAL_WRITE | SIW_MEM_REMOTE_WRITE };
 
 	region = malloc(REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_ddp_port_open(&port) == 0);
+	CHECK(region && buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
 	r.addr = region;
-	CHECK(siw_ddp_stag_alloc(port, &r, &stag) == 0);
+	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
 }
 
-static struct siw_ddp_queue *queue_new(void)
+static struct siw_mem_queue *queue_new(void)
 {
-	struct siw_ddp_queue_attr attr = { .depth = 4, .max_sge = 2, .internal = true };
+	struct siw_mem_queue_attr attr = { .depth = 4, .max_sge = 2, .internal = true };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 100, 0 },
 				  { (uintptr_t)buffers + 100, 300, 0 } };
-	struct siw_ddp_queue *q;
+	struct siw_mem_queue *q;
 
-	CHECK(siw_ddp_queue_create(port, &attr, &q) == 0);
+	CHECK(siw_mem_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 4; i++)
-		CHECK(siw_ddp_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -49,21 +52,22 @@ static int one(struct siw_ddp_stream *stream)
 		siw_ddp_rx_refuse(stream, (struct siw_wire_err){ 0, 2, 6 });
 		return 1;
 	}
-	r = siw_ddp_rx_place(stream, &seg, SIW_DDP_REMOTE_WRITE, &delivery);
+	r = siw_ddp_rx_place(stream, &seg, SIW_MEM_REMOTE_WRITE, &delivery);
 	if (r == 1 && !seg.tagged)
-		CHECK(delivery.length <= 400 && delivery.cookie < 4);
+		CHECK(delivery.length <= 400 && delivery.user_data < 4);
 	return r;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct siw_mpa_params peer, reply = { .ird = 1, .ord = 1 };
-	struct siw_ddp_listener *listener;
+	struct siw_llp_sock *listener;
+	struct siw_mpa_stream *mpa;
 	struct siw_ddp_stream *stream;
-	struct siw_ddp_queue *q[2];
+	struct siw_mem_queue *q[2];
 	struct fuzz_input in;
 	uint8_t request[64];
-	uint64_t cookie;
+	uint64_t user_data;
 	size_t n = size ? fuzz_request(request, data[0]) : 0;
 
 	if (!port)
@@ -72,9 +76,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	fuzz_patch(&in, "STAG", stag);
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
-	CHECK(siw_ddp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
-	CHECK(siw_ddp_accept(listener, NULL, &stream) == 0);
-	CHECK(siw_ddp_startup(stream, &peer) == 1 && siw_ddp_reply(stream, &reply) == 0);
+	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
+	CHECK(siw_mpa_accept(listener, NULL, &mpa) == 0);
+	CHECK(siw_mpa_startup(mpa, &peer) == 1 && siw_mpa_reply(mpa, &reply) == 0);
+	CHECK(siw_ddp_stream_open(mem, mpa, &stream) == 0);
 	siw_ddp_stream_pd(stream, 1);
 	for (uint32_t i = 0; i < 2; i++)
 		siw_ddp_stream_queue(stream, i, q[i] = queue_new());
@@ -86,11 +91,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		idle += !r && fuzz_dry();
 	}
 	for (uint32_t i = 0; i < 2; i++)
-		(void)siw_ddp_stream_take(stream, i, &cookie);
-	siw_ddp_close(stream, false);
-	siw_ddp_listener_close(listener);
+		(void)siw_ddp_stream_take(stream, i, &user_data);
+	siw_ddp_stream_close(stream);
+	siw_mpa_close(mpa, false);
+	siw_llp_close(listener);
 	for (uint32_t i = 0; i < 2; i++)
-		siw_ddp_queue_destroy(q[i]);
+		siw_mem_queue_destroy(q[i]);
 	fuzz_end(&in);
 	return 0;
 }

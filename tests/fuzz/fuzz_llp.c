@@ -182,7 +182,7 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return siw_llp_udp_send(sock, dest, iov, n);
 }
 
-int siw_llp_udp_send_train(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg)
 {
 	(void)sock, (void)dest, (void)buf, (void)len, (void)seg;
@@ -229,9 +229,9 @@ void siw_llp_port_close(struct siw_llp_port *port)
 	free(port);
 }
 
-int siw_llp_port_poll(struct siw_llp_port *port, void **tokens, int n)
+int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
 {
-	(void)port, (void)tokens, (void)n;
+	(void)port, (void)handlers, (void)n;
 	return 0;
 }
 
@@ -295,34 +295,30 @@ void siw_llp_event_close(int fd)
 	(void)fd;
 }
 
-int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+uint8_t *siw_llp_port_room(struct siw_llp_port *port)
 {
-	(void)out, (void)max;
-	return 0;
+	static uint8_t room[SIW_LLP_ROOM];
+
+	(void)port;
+	return room;
 }
 
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, void *token,
-		       struct siw_llp_watch **out)
+uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
 {
-	(void)port, (void)name, (void)token, (void)out;
-	return -ENOSYS;
+	(void)port;
+	return malloc(SIW_LLP_ROOM);
 }
 
-int siw_llp_watch_read(struct siw_llp_watch *watch)
+void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
 {
-	(void)watch;
-	return 0;
+	(void)port;
+	free(batch);
 }
 
-void siw_llp_watch_close(struct siw_llp_watch *watch)
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)watch;
-}
-
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
-		     struct siw_llp_sock **out)
-{
-	(void)port, (void)local, (void)token;
+	(void)port, (void)local, (void)handler;
 	return sock_new(false, out);
 }
 
@@ -331,30 +327,33 @@ void siw_llp_shared(struct siw_llp_sock *sock)
 	(void)sock;
 }
 
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
+		      struct siw_llp_sock **out)
 {
-	(void)port, (void)fd, (void)token, (void)out;
+	(void)port, (void)fd, (void)handler, (void)out;
 	return -ENOTSOCK;
 }
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
-		       void *token, struct siw_llp_sock **out)
+		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)local, (void)backlog, (void)token;
+	(void)port, (void)local, (void)backlog, (void)handler;
 	return sock_new(true, out);
 }
 
-int siw_llp_tcp_accept(struct siw_llp_sock *listener, void *token, struct siw_llp_sock **out)
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+		       struct siw_llp_sock **out)
 {
 	CHECK(listener->listener);
-	(void)token;
+	(void)handler;
 	return sock_new(false, out);
 }
 
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
-			const struct siw_addr *source, void *token, struct siw_llp_sock **out)
+			const struct siw_addr *source, struct siw_io_handler *handler,
+			struct siw_llp_sock **out)
 {
-	(void)port, (void)dest, (void)source, (void)token;
+	(void)port, (void)dest, (void)source, (void)handler;
 	return sock_new(false, out);
 }
 
@@ -392,15 +391,15 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	free(sock);
 }
 
-void siw_llp_set_token(struct siw_llp_sock *sock, void *token)
+void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler)
 {
-	(void)sock, (void)token;
+	(void)sock, (void)handler;
 }
 
 int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
-		     void *token, struct siw_llp_sock **out)
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)group, (void)netdev, (void)token;
+	(void)port, (void)group, (void)netdev, (void)handler;
 	return sock_new(false, out);
 }
 
@@ -415,12 +414,12 @@ void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 	(void)sock, (void)want;
 }
 
-void siw_llp_again(struct siw_llp_sock *sock)
+void siw_llp_resume(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }
 
-void siw_llp_hold(struct siw_llp_sock *sock)
+void siw_llp_pause(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }
@@ -439,23 +438,22 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 
 /* ---- reliable datagrams: one peer, segments as the datagrams above, all is accepted at once --------- */
 
-struct siw_llp_rd {
+struct siw_rd {
 	int unused;
 };
 
-struct siw_llp_rd_peer {
+struct siw_rd_peer {
 	void *upper;
 	uint64_t framed;
 };
 
-static struct siw_llp_rd_peer rd_peer;
-static uint32_t rd_room[SIW_LLP_RD_ROOM / sizeof(uint32_t)];
+static struct siw_rd_peer rd_peer;
+static uint32_t rd_room[SIW_RD_ROOM / sizeof(uint32_t)];
 static uint8_t rd_segment[65536];
 static bool rd_offered;
 static uint32_t rd_len;
 
-int siw_llp_rd_open(struct siw_llp_port *port, const struct siw_llp_rd_attr *attr,
-		    struct siw_llp_rd **out)
+int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out)
 {
 	(void)port, (void)attr;
 	memset(&rd_peer, 0, sizeof(rd_peer));
@@ -465,71 +463,64 @@ int siw_llp_rd_open(struct siw_llp_port *port, const struct siw_llp_rd_attr *att
 	return 0;
 }
 
-void siw_llp_rd_close(struct siw_llp_rd *rd)
+void siw_rd_close(struct siw_rd *rd)
 {
 	free(rd);
 }
 
-int siw_llp_rd_local(struct siw_llp_rd *rd, struct siw_addr *out)
+struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd)
 {
 	(void)rd;
-	*out = fuzz_addr;
-	return 0;
+	return NULL;
 }
 
-void siw_llp_rd_again(struct siw_llp_rd *rd)
-{
-	(void)rd;
-}
-
-void siw_llp_rd_set_qkey(struct siw_llp_rd *rd, uint32_t qkey)
+void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
 {
 	(void)rd, (void)qkey;
 }
 
-int siw_llp_rd_peer(struct siw_llp_rd *rd, const struct siw_addr *addr,
-		    struct siw_llp_rd_peer **out)
+int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
 {
 	(void)rd, (void)addr;
 	*out = &rd_peer;
 	return 0;
 }
 
-const struct siw_addr *siw_llp_rd_peer_addr(const struct siw_llp_rd_peer *peer)
+const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer)
 {
 	(void)peer;
 	return &fuzz_addr;
 }
 
-void siw_llp_rd_set_upper(struct siw_llp_rd_peer *peer, void *upper)
+void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 {
 	peer->upper = upper;
 }
 
-void *siw_llp_rd_upper(const struct siw_llp_rd_peer *peer)
+void *siw_rd_upper(const struct siw_rd_peer *peer)
 {
 	return peer->upper;
 }
 
-uint8_t siw_llp_rd_peer_ird(const struct siw_llp_rd_peer *peer)
+uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer)
 {
 	(void)peer;
 	return 4;
 }
 
-void siw_llp_rd_reset(struct siw_llp_rd_peer *peer)
+void siw_rd_reset(struct siw_rd_peer *peer)
 {
 	peer->framed = 0;
 }
 
-uint32_t siw_llp_rd_mulpdu(const struct siw_llp_rd_peer *peer)
+uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer)
 {
 	(void)peer;
 	return 1400;
 }
 
-int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_len,
-		  const struct iovec *iov, int n)
+int siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len, const struct iovec *iov,
+	      int n)
 {
 	struct iovec first = { (void *)head, head_len };
 
@@ -539,29 +530,29 @@ int siw_llp_rd_tx(struct siw_llp_rd_peer *peer, const void *head, size_t head_le
 	return 1;
 }
 
-int siw_llp_rd_flush(struct siw_llp_rd_peer *peer)
+int siw_rd_flush(struct siw_rd_peer *peer)
 {
 	(void)peer;
 	return 1;
 }
 
-bool siw_llp_rd_blocked(const struct siw_llp_rd_peer *peer)
+bool siw_rd_blocked(const struct siw_rd_peer *peer)
 {
 	(void)peer;
 	return false;
 }
 
-uint64_t siw_llp_rd_framed(const struct siw_llp_rd_peer *peer)
+uint64_t siw_rd_framed(const struct siw_rd_peer *peer)
 {
 	return peer->framed;
 }
 
-uint64_t siw_llp_rd_accepted(const struct siw_llp_rd_peer *peer)
+uint64_t siw_rd_accepted(const struct siw_rd_peer *peer)
 {
 	return peer->framed;
 }
 
-int siw_llp_rd_recv(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
+int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_addr source;
 	ssize_t len;
@@ -574,8 +565,8 @@ int siw_llp_rd_recv(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 		rd_len = (uint32_t)len;
 		rd_offered = true;
 	}
-	*event = (struct siw_llp_rd_event){
-		.kind = SIW_LLP_RD_SEGMENT,
+	*event = (struct siw_rd_event){
+		.kind = SIW_RD_SEGMENT,
 		.peer = &rd_peer,
 		.data = rd_segment,
 		.len = rd_len,
@@ -583,46 +574,46 @@ int siw_llp_rd_recv(struct siw_llp_rd *rd, struct siw_llp_rd_event *event)
 	return 1;
 }
 
-void siw_llp_rd_taken(struct siw_llp_rd_peer *peer)
+void siw_rd_taken(struct siw_rd_peer *peer)
 {
 	(void)peer;
 	rd_offered = false;
 }
 
-void siw_llp_rd_hold(struct siw_llp_rd_peer *peer)
+void siw_rd_pause(struct siw_rd_peer *peer)
 {
 	(void)peer;
 	rd_offered = false;
 }
 
-void siw_llp_rd_resume(struct siw_llp_rd_peer *peer)
+void siw_rd_resume(struct siw_rd_peer *peer)
 {
 	(void)peer;
 }
 
-void siw_llp_rd_expect(struct siw_llp_rd_peer *peer, bool expected)
+void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
 {
 	(void)peer, (void)expected;
 }
 
-uint32_t siw_llp_rd_n_peers(struct siw_llp_rd *rd)
+uint32_t siw_rd_n_peers(struct siw_rd *rd)
 {
 	(void)rd;
 	return 1;
 }
 
-size_t siw_llp_rd_peer_size(void)
+size_t siw_rd_peer_size(void)
 {
 	return sizeof(rd_peer);
 }
 
-void *siw_llp_rd_room(struct siw_llp_rd_peer *peer)
+void *siw_rd_room(struct siw_rd_peer *peer)
 {
 	(void)peer;
 	return rd_room;
 }
 
-void siw_llp_rd_set_ird(struct siw_llp_rd *rd, uint8_t ird)
+void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
 {
 	(void)rd, (void)ird;
 }

@@ -47,7 +47,7 @@ static int one(struct siw_mpa_stream *stream, uint8_t how)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct siw_mpa_params peer, reply = { .ird = 1, .ord = 1 };
-	struct siw_mpa_listener *listener;
+	struct siw_llp_sock *listener;
 	struct siw_mpa_stream *stream;
 	struct fuzz_input in;
 	uint8_t request[64];
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!fuzz_begin(data, size, request, n, &in))
 		return 0;
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
-	CHECK(siw_mpa_listen(NULL, &fuzz_addr, 1, NULL, &listener) == 0);
+	CHECK(siw_llp_tcp_listen(NULL, &fuzz_addr, 1, NULL, &listener) == 0);
 	CHECK(siw_mpa_accept(listener, NULL, &stream) == 0);
 	CHECK(siw_mpa_startup(stream, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_reply(stream, &reply) == 0);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		idle += !r && fuzz_dry();
 	}
 	siw_mpa_close(stream, false);
-	siw_mpa_listener_close(listener);
+	siw_llp_close(listener);
 	fuzz_end(&in);
 	return 0;
 }

@@ -4,7 +4,7 @@
 #include "mpa/mpa.h"
 
 static struct siw_mpa_stream *open_stream(const struct fuzz_input *in,
-					  struct siw_mpa_listener **listener)
+					  struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params params = { .rev = in->flags & FUZZ_OWN ? 1 : 2,
 					 .crc = in->flags & FUZZ_CRC,
@@ -12,7 +12,7 @@ static struct siw_mpa_stream *open_stream(const struct fuzz_input *in,
 	struct siw_mpa_stream *stream;
 
 	if (!(in->flags & FUZZ_INITIATOR)) {
-		CHECK(siw_mpa_listen(NULL, &fuzz_addr, 1, NULL, listener) == 0);
+		CHECK(siw_llp_tcp_listen(NULL, &fuzz_addr, 1, NULL, listener) == 0);
 		CHECK(siw_mpa_accept(*listener, NULL, &stream) == 0);
 		return stream;
 	}
@@ -58,7 +58,7 @@ static bool start_up(struct siw_mpa_stream *stream, const struct fuzz_input *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct siw_mpa_listener *listener = NULL;
+	struct siw_llp_sock *listener = NULL;
 	struct siw_mpa_stream *stream;
 	size_t head_len, len;
 	const uint8_t *head;
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				break;
 	siw_mpa_close(stream, false);
 	if (listener)
-		siw_mpa_listener_close(listener);
+		siw_llp_close(listener);
 	fuzz_end(&in);
 	return 0;
 }

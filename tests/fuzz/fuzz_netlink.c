@@ -43,10 +43,10 @@ void siw_llp_fd_close(int fd)
 	(void)fd;
 }
 
-int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind, void *token,
-		     struct siw_llp_sock **out)
+int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)fd, (void)kind, (void)token, (void)out;
+	(void)port, (void)fd, (void)kind, (void)handler, (void)out;
 	return -ENOSYS;
 }
 

@@ -35,7 +35,7 @@ struct pair {
 };
 
 static struct {
-	struct siw_llp_rd *rd;
+	struct siw_rd *rd;
 	struct siw_llp_port port;
 	struct pair with[ENDS];
 	bool holds;
@@ -60,11 +60,11 @@ static uint32_t word(struct input *in)
 	return n;
 }
 
-static struct siw_llp_rd_peer *record(int end, int place)
+static struct siw_rd_peer *record(int end, int place)
 {
 	struct siw_addr addr = fuzz_addr_of(place);
 
-	return siw_llp_rd_find(ends[end].rd, &addr);
+	return siw_rd_find(ends[end].rd, &addr);
 }
 
 static bool knows(int end, int place)
@@ -76,7 +76,7 @@ static bool knows(int end, int place)
 
 static void open_end(int i)
 {
-	struct siw_llp_rd_attr attr = {
+	struct siw_rd_attr attr = {
 		.local = fuzz_addr_of(i),
 		.fd = -1,
 		.ird = 7,
@@ -85,23 +85,23 @@ static void open_end(int i)
 	};
 
 	ends[i].port.owner = getpid();
-	CHECK(!siw_llp_rd_open(&ends[i].port, &attr, &ends[i].rd));
+	CHECK(!siw_rd_open(&ends[i].port, &attr, &ends[i].rd));
 	/* The same at each run; another at each life. */
 	ends[i].rd->key = (struct siw_sipkey){ { (uint64_t)i + 1, ends[i].life++ } };
 }
 
-static struct siw_llp_rd_peer *peer_of(int a, int b)
+static struct siw_rd_peer *peer_of(int a, int b)
 {
-	struct siw_llp_rd_peer *peer = record(a, b);
+	struct siw_rd_peer *peer = record(a, b);
 	struct siw_addr addr = fuzz_addr_of(b);
 
 	if (peer) {
-		siw_llp_rd_set_upper(peer, &ends[b]);
+		siw_rd_set_upper(peer, &ends[b]);
 		return peer;
 	}
-	if (siw_llp_rd_peer(ends[a].rd, &addr, &peer))
+	if (siw_rd_peer(ends[a].rd, &addr, &peer))
 		return NULL;
-	siw_llp_rd_set_upper(peer, &ends[b]);
+	siw_rd_set_upper(peer, &ends[b]);
 	if (flags & WRAP)
 		peer->epoch = UINT32_MAX - (uint32_t)(ends[a].life * ENDS + a);
 	return peer;
@@ -114,7 +114,7 @@ static void over(int a, int b)
 
 static void send_segment(int a, int b, uint32_t len)
 {
-	struct siw_llp_rd_peer *peer = peer_of(a, b);
+	struct siw_rd_peer *peer = peer_of(a, b);
 	uint32_t number = htonl(ends[a].with[b].next);
 	uint8_t head[HEAD] = { 'S', (uint8_t)a, (uint8_t)b, (uint8_t)len };
 	static uint8_t body[1024];
@@ -125,11 +125,11 @@ static void send_segment(int a, int b, uint32_t len)
 		return;
 	memcpy(head + 4, &number, 4);
 	memset(body, (int)(ends[a].with[b].next * 7), len);
-	r = siw_llp_rd_tx(peer, head, sizeof(head), &iov, 1);
+	r = siw_rd_tx(peer, head, sizeof(head), &iov, 1);
 	CHECK(r == 0 || r == 1 || r == -EPIPE);
 	if (r == 1)
 		ends[a].with[b].next++;
-	siw_llp_rd_flush(peer);
+	siw_rd_flush(peer);
 }
 
 /* A segment came to a from b: as it was sent, after the one before it. */
@@ -151,52 +151,52 @@ static void take(int a, int b, const uint8_t *data, uint32_t len)
 	pair->fresh = false;
 }
 
-static void happened(int a, const struct siw_llp_rd_event *event)
+static void happened(int a, const struct siw_rd_event *event)
 {
-	int b = fuzz_place_of(siw_llp_rd_peer_addr(event->peer));
+	int b = fuzz_place_of(siw_rd_peer_addr(event->peer));
 
 	switch (event->kind) {
-	case SIW_LLP_RD_SEGMENT:
+	case SIW_RD_SEGMENT:
 		if (ends[a].holds) {
-			siw_llp_rd_hold(event->peer);
+			siw_rd_pause(event->peer);
 			return;
 		}
 		if (b < ENDS) {
-			siw_llp_rd_set_upper(event->peer, &ends[b]);
+			siw_rd_set_upper(event->peer, &ends[b]);
 			take(a, b, event->data, event->len);
 		} else {
 			for (uint32_t i = 0; i < event->len; i++)
 				foreign_taken += event->data[i];
 		}
-		siw_llp_rd_taken(event->peer);
+		siw_rd_taken(event->peer);
 		return;
-	case SIW_LLP_RD_RESTARTED:
-	case SIW_LLP_RD_GONE:
+	case SIW_RD_RESTARTED:
+	case SIW_RD_GONE:
 		CHECK(b >= ENDS || upset);
-		siw_llp_rd_set_upper(event->peer, NULL);
+		siw_rd_set_upper(event->peer, NULL);
 		/* fall through */
-	case SIW_LLP_RD_NEW_PEER:
+	case SIW_RD_NEW_PEER:
 		if (b < ENDS)
 			over(a, b);
 		return;
 	default:
-		CHECK(event->kind == SIW_LLP_RD_ACKED);
-		siw_llp_rd_flush(event->peer);
+		CHECK(event->kind == SIW_RD_ACKED);
+		siw_rd_flush(event->peer);
 	}
 }
 
 /* What the crank does: an endpoint is looked at when its socket came up, or its time. */
 static void turn(int i)
 {
-	struct siw_llp_rd *rd = ends[i].rd;
-	struct siw_llp_rd_event event;
+	struct siw_rd *rd = ends[i].rd;
+	struct siw_rd_event event;
 
 	if (!net.end[i].up && rd->sock->due_ns > net.now)
 		return;
 	net.end[i].up = false;
 	if (rd->sock->due_ns <= net.now)
 		rd->sock->due_ns = UINT64_MAX;
-	for (int n = 0; siw_llp_rd_recv(rd, &event) == 1; n++) {
+	for (int n = 0; siw_rd_recv(rd, &event) == 1; n++) {
 		CHECK(n < 100000);
 		happened(i, &event);
 	}
@@ -206,10 +206,10 @@ static void hold(int i, bool on)
 {
 	ends[i].holds = on;
 	for (int place = 0; !on && place < PLACES; place++) {
-		struct siw_llp_rd_peer *peer = record(i, place);
+		struct siw_rd_peer *peer = record(i, place);
 
 		if (peer && peer->held)
-			siw_llp_rd_resume(peer);
+			siw_rd_resume(peer);
 	}
 }
 
@@ -222,7 +222,7 @@ static void restart(int i, bool quietly)
 		return;
 	upset = true;
 	net.full = quietly || was_full;
-	siw_llp_rd_close(ends[i].rd);
+	siw_rd_close(ends[i].rd);
 	net.full = was_full;
 	net.end[i].n = net.end[i].at = 0;
 	open_end(i);
@@ -233,7 +233,7 @@ static void restart(int i, bool quietly)
 
 /* ---- the books ----------------------------------------------------------------------------------- */
 
-static uint64_t check_tx(const struct siw_llp_rd_peer *peer)
+static uint64_t check_tx(const struct siw_rd_peer *peer)
 {
 	const struct siw_rd_tx *tx = peer->tx;
 	uint64_t in_flight = 0, octets = 0, room = 0;
@@ -262,7 +262,7 @@ static uint64_t check_tx(const struct siw_llp_rd_peer *peer)
 	return room;
 }
 
-static uint64_t check_rx(const struct siw_llp_rd_peer *peer)
+static uint64_t check_rx(const struct siw_rd_peer *peer)
 {
 	const struct siw_rd_rx *rx = peer->rx;
 	uint64_t room = 0;
@@ -287,12 +287,12 @@ static uint64_t check_rx(const struct siw_llp_rd_peer *peer)
 
 static void check_end(int i)
 {
-	struct siw_llp_rd *rd = ends[i].rd;
+	struct siw_rd *rd = ends[i].rd;
 	uint64_t tx = 0, rx = 0;
 	uint32_t n = 0;
 
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_llp_rd_peer *peer = siw_container(l, struct siw_llp_rd_peer, lru);
+		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
 
 		tx += check_tx(peer);
 		rx += check_rx(peer);
@@ -302,9 +302,9 @@ static void check_end(int i)
 	CHECK(tx == rd->tx_octets && tx <= rd->tx_limit + n * 2048);
 	CHECK(rx == rd->rx_octets && rx <= rd->rx_limit);
 	for (int b = 0; b < ENDS; b++) {
-		struct siw_llp_rd_peer *peer = b == i ? NULL : record(i, b);
-		uint64_t framed = peer ? siw_llp_rd_framed(peer) : 0;
-		uint64_t accepted = framed ? siw_llp_rd_accepted(peer) : 0;
+		struct siw_rd_peer *peer = b == i ? NULL : record(i, b);
+		uint64_t framed = peer ? siw_rd_framed(peer) : 0;
+		uint64_t accepted = framed ? siw_rd_accepted(peer) : 0;
 
 		/* Of the segments of this life as many were taken there as count as accepted. */
 		if (accepted)
@@ -324,7 +324,7 @@ static uint32_t near_(uint32_t base, uint32_t by)
 /* Its words are those of nobody who knows the epochs, so they may change nothing. */
 static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
 {
-	const struct siw_llp_rd_peer *peer = record(to, from);
+	const struct siw_rd_peer *peer = record(to, from);
 
 	return wire->llp.type >> 4 == SIW_DGRAM_RD_ECHO ||
 	       (peer && (ntohl(wire->dest_epoch) == peer->epoch ||
@@ -419,12 +419,12 @@ static void damage(uint32_t which, uint32_t at)
 
 static void reset(int a, int b)
 {
-	struct siw_llp_rd_peer *peer = record(a, b);
+	struct siw_rd_peer *peer = record(a, b);
 
 	if (!peer)
 		return;
 	upset = true;
-	siw_llp_rd_reset(peer);
+	siw_rd_reset(peer);
 	over(a, b);
 }
 
@@ -485,7 +485,7 @@ static void step(struct input *in)
 		if (!calm && how > 200)
 			reset(a, b);
 		else if (record(a, b))
-			siw_llp_rd_expect(record(a, b), how & 1);
+			siw_rd_expect(record(a, b), how & 1);
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {
@@ -495,7 +495,7 @@ static void step(struct input *in)
 		break;
 	default:
 		stuff(how & 0x80);
-		siw_llp_rd_set_ird(ends[a].rd, (uint8_t)how);
+		siw_rd_set_ird(ends[a].rd, (uint8_t)how);
 	}
 }
 
@@ -504,9 +504,9 @@ static bool all_there(void)
 {
 	for (int a = 0; a < ENDS; a++)
 		for (int b = 0; b < ENDS; b++) {
-			struct siw_llp_rd_peer *peer = a == b ? NULL : record(a, b);
+			struct siw_rd_peer *peer = a == b ? NULL : record(a, b);
 
-			if (peer && siw_llp_rd_framed(peer) != siw_llp_rd_accepted(peer))
+			if (peer && siw_rd_framed(peer) != siw_rd_accepted(peer))
 				return false;
 		}
 	return true;
@@ -537,7 +537,7 @@ static void begin(void)
 	CHECK(!siw_setting_set("rd_octets", flags & SHORT ? 1 << 20 : 64 << 20));
 	CHECK(!siw_setting_set("rd_idle_ms", flags & SHORT ? 50 : 30000));
 	fuzz_net_reset();
-	net.no_cars = flags & NO_CARS;
+	net.no_batches = flags & NO_CARS;
 	net.knows = knows;
 	memset(ends, 0, sizeof(ends));
 	/* A life ends by right where a record may be forgotten before its peer was heard again. */
@@ -565,7 +565,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	finish();
 	for (int i = 0; i < ENDS; i++) {
 		check_end(i);
-		siw_llp_rd_close(ends[i].rd);
+		siw_rd_close(ends[i].rd);
 	}
 	return 0;
 }

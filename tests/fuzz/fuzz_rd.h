@@ -9,7 +9,8 @@
 #define FUZZ_RD_H
 
 #include "fuzz.h"
-#include "llp/llp_rd_impl.h"
+#include "llp/llp_sock.h"
+#include "rd/rd_impl.h"
 
 enum { ENDS = 3, STRANGERS = 4, PLACES = ENDS + STRANGERS };
 
@@ -21,9 +22,10 @@ struct fuzz_datagram {
 
 struct fuzz_net {
 	uint64_t now;
-	bool full;	 /* sockets take nothing */
-	bool no_cars;	 /* the kernel has no UDP_SEGMENT */
-	uint32_t flying; /* datagrams in flight, in the order of sending */
+	bool full;	    /* sockets take nothing */
+	bool no_batches;    /* the kernel has no UDP_SEGMENT */
+	uint32_t route_mtu; /* what the kernel says of any way: 0 nothing */
+	uint32_t flying;    /* datagrams in flight, in the order of sending */
 	struct fuzz_datagram **air;
 	uint32_t kept; /* datagrams ever sent: the last ones are kept, for who says them again */
 	struct fuzz_datagram *past;

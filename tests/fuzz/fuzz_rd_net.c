@@ -22,7 +22,7 @@ void fuzz_net_reset(void)
 		net.end[i].inbox = inboxes[i];
 }
 
-/* The files of llp_rd are compiled so that they call this one. */
+/* The files of rd are compiled so that they call this one. */
 int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 int fuzz_clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -116,10 +116,10 @@ static int place_of_sock(const struct siw_llp_sock *sock)
 	return sock->fd - FIRST_FD;
 }
 
-int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, void *token,
-		     struct siw_llp_sock **out)
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)token;
+	(void)handler;
 	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_sock), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
 	(*out)->fd = FIRST_FD + fuzz_place_of(local);
@@ -128,9 +128,10 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local, vo
 	return 0;
 }
 
-int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, void *token, struct siw_llp_sock **out)
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
+		      struct siw_llp_sock **out)
 {
-	(void)port, (void)fd, (void)token, (void)out;
+	(void)port, (void)fd, (void)handler, (void)out;
 	return -ENOTSOCK;
 }
 
@@ -169,12 +170,12 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return net.full ? -EAGAIN : send_one(sock, dest, iov, n);
 }
 
-int siw_llp_udp_send_cars(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			  const struct iovec *iov, int n, uint16_t seg)
+int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			    const struct iovec *iov, int n, uint16_t seg)
 {
 	if (net.full)
 		return -EAGAIN;
-	if (net.no_cars)
+	if (net.no_batches)
 		return -EOPNOTSUPP;
 	for (int i = 0; i < n; i++) {
 		CHECK(i == n - 1 ? iov[i].iov_len <= seg : iov[i].iov_len == seg);
@@ -204,7 +205,7 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 }
 
 /* As the kernel does: those of one sender and one length, and a shorter one, come together. */
-ssize_t siw_llp_udp_recv_train(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg)
 {
 	int place = place_of_sock(sock);
@@ -233,21 +234,22 @@ int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
 	return 0;
 }
 
-int siw_llp_socket(uint16_t family, int type)
+uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
 {
-	(void)family, (void)type;
-	return -EMFILE;
+	(void)dest;
+	return net.route_mtu;
 }
 
-int siw_llp_option(int fd, int level, int name, int value)
+int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
 {
-	(void)fd, (void)level, (void)name, (void)value;
+	(void)sock, (void)may;
 	return 0;
 }
 
-void siw_llp_fd_close(int fd)
+uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 {
-	(void)fd;
+	(void)sock;
+	return 0;
 }
 
 /* ---- the poller ---------------------------------------------------------------------------------- */
@@ -255,6 +257,16 @@ void siw_llp_fd_close(int fd)
 void siw_llp_sock_timed(struct siw_llp_sock *sock)
 {
 	sock->due_ns = UINT64_MAX;
+}
+
+bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+{
+	return sock->due_ns != UINT64_MAX;
+}
+
+bool siw_llp_port_is_ours(const struct siw_llp_port *port)
+{
+	return getpid() == port->owner;
 }
 
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
@@ -268,7 +280,7 @@ void siw_llp_sock_ready(struct siw_llp_sock *sock)
 	net.end[place_of_sock(sock)].up = true;
 }
 
-void siw_llp_again(struct siw_llp_sock *sock)
+void siw_llp_resume(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_ready(sock);
 }

@@ -4,38 +4,52 @@
  * with a Read of our own outstanding, whose sink the input calls SINK.
  */
 #include "fuzz.h"
+#include "llp/llp.h"
+#include "mpa/mpa.h"
+#include "ddp/ddp.h"
 #include "rdmap/rdmap.h"
 
 #define REGION 3000
 #define BASE   0x10000
 
-static struct siw_rdmap_port *port;
+static struct siw_mem *mem;
+static struct siw_llp_port *port;
+static struct siw_mpa_stream *mpa;
+static struct siw_ddp_stream *ddp;
 static uint32_t stag;
 static uint8_t *region, *buffers;
 static uint32_t buffers_key;
 
 static void set_up(void)
 {
-	struct siw_rdmap_region r = { .length = REGION, .pd = 1, .rights = 1 | 2 | 4 | 8 };
+	struct siw_mem_region r = { .length = REGION,
+				    .pd = 1,
+				    .rights = SIW_MEM_LOCAL_READ | 1 | 2 | 4 | 8 };
 
 	region = calloc(1, REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_rdmap_port_open(&port) == 0);
+	CHECK(region && buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
 	r.addr = region;
-	CHECK(siw_rdmap_stag_alloc(port, &r, &stag) == 0);
-	r = (struct siw_rdmap_region){ .addr = buffers, .length = 400, .pd = 1, .rights = 1 };
-	CHECK(siw_rdmap_stag_alloc(port, &r, &buffers_key) == 0);
+	r.to_base = (uintptr_t)region;
+	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
+	r = (struct siw_mem_region){ .addr = buffers,
+				     .to_base = (uintptr_t)buffers,
+				     .length = 400,
+				     .pd = 1,
+				     .rights = SIW_MEM_LOCAL_READ | 1 };
+	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
 }
 
-static struct siw_rdmap_queue *queue_new(void)
+static struct siw_mem_queue *queue_new(void)
 {
+	struct siw_mem_queue_attr attr = { .depth = 4, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
 				  { (uintptr_t)buffers + 20, 380, buffers_key } };
-	struct siw_rdmap_queue *q;
+	struct siw_mem_queue *q;
 
-	CHECK(siw_rdmap_queue_create(port, 4, 2, 1, &q) == 0);
+	CHECK(siw_mem_queue_create(&attr, &q) == 0);
 	for (uint64_t i = 0; i < 4; i++)
-		CHECK(siw_rdmap_queue_post(q, i, sge, 2) == 0);
+		CHECK(siw_mem_queue_post(q, i, sge, 2) == 0);
 	return q;
 }
 
@@ -54,29 +68,39 @@ static void patch_addresses(struct fuzz_input *in)
 		}
 }
 
-static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_rdmap_queue *q,
-					struct siw_rdmap_listener **listener)
+static struct siw_rdmap_stream *open_stream(void)
+{
+	struct siw_rdmap_stream *stream;
+
+	CHECK(siw_ddp_stream_open(mem, mpa, &ddp) == 0);
+	CHECK(siw_rdmap_open(mem, ddp, &stream) == 0);
+	return stream;
+}
+
+static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_mem_queue *q,
+					struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params peer, reply = { .ird = 4, .ord = 4 };
 	struct siw_rdmap_start start = { .recvs = q,
 					 .pd = 1,
 					 .ird = 4,
 					 .ord = 4,
-					 .park = in->flags & FUZZ_OWN ? 500 : 0,
+					 .unexpected_octets = in->flags & FUZZ_OWN ? 500 : 0,
 					 .private = in->flags & FUZZ_OWN,
 					 .rtr = in->flags & FUZZ_REFUSE ? 2 : 0 };
 	struct siw_rdmap_stream *stream;
 
 	reply.markers = !!(in->flags & FUZZ_MARKERS);
-	CHECK(siw_rdmap_listen(port, &fuzz_addr, 1, NULL, listener) == 0);
-	CHECK(siw_rdmap_accept(*listener, NULL, &stream) == 0);
-	CHECK(siw_rdmap_startup(stream, &peer) == SIW_RDMAP_REQUEST);
-	CHECK(siw_rdmap_reply(stream, &reply) == 0);
+	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, listener) == 0);
+	CHECK(siw_mpa_accept(*listener, NULL, &mpa) == 0);
+	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REQUEST);
+	CHECK(siw_mpa_reply(mpa, &reply) == 0);
+	stream = open_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	return stream;
 }
 
-static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_rdmap_queue *q)
+static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_queue *q)
 {
 	struct siw_mpa_params peer,
 		ask = { .rev = 2, .enhanced = 1, .ird = 4, .ord = 4, .crc = in->flags & FUZZ_CRC };
@@ -85,7 +109,7 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_rdmap
 	};
 	static struct siw_sge sink_sge; /* stays as long as the Read */
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST,
-				     .cookie = 9,
+				     .user_data = 9,
 				     .sgl = &sink_sge,
 				     .nsge = 1,
 				     .length = 100,
@@ -94,8 +118,9 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_rdmap
 	uint32_t sink;
 
 	sink_sge = (struct siw_sge){ (uintptr_t)region, 100, stag };
-	CHECK(siw_rdmap_connect(port, &fuzz_addr, NULL, &ask, NULL, &stream) == 0);
-	CHECK(siw_rdmap_startup(stream, &peer) == SIW_RDMAP_REPLY);
+	CHECK(siw_mpa_connect(port, &fuzz_addr, NULL, &ask, NULL, &mpa) == 0);
+	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REPLY);
+	stream = open_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	fuzz_n_sent = 0;
 	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream) == 1);
@@ -122,10 +147,10 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_CLOSED:
 		return false;
 	case SIW_RDMAP_RECV:
-		CHECK(event.cookie < 4 && (event.of_write || event.length <= 400));
+		CHECK(event.user_data < 4 && (event.of_write || event.length <= 400));
 		break;
 	case SIW_RDMAP_READ_DONE:
-		CHECK(event.cookie == 9 && event.length == 100);
+		CHECK(event.user_data == 9 && event.length == 100);
 		break;
 	default:
 		break;
@@ -136,9 +161,9 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct siw_rdmap_listener *listener = NULL;
+	struct siw_llp_sock *listener = NULL;
 	struct siw_rdmap_stream *stream;
-	struct siw_rdmap_queue *q;
+	struct siw_mem_queue *q;
 	struct fuzz_input in;
 	uint8_t frame[64];
 	uint64_t cookie;
@@ -158,11 +183,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	stream = in.flags & FUZZ_INITIATOR ? initiate(&in, q) : respond(&in, q, &listener);
 	while (idle < 4 && turn(stream, &idle))
 		;
-	siw_rdmap_take_recv(stream, &cookie);
-	siw_rdmap_close(stream, false);
+	siw_ddp_stream_take(ddp, SIW_RDMAP_QN_SEND, &cookie);
+	siw_rdmap_close(stream);
+	siw_mpa_close(mpa, false);
 	if (listener)
-		siw_rdmap_listener_close(listener);
-	siw_rdmap_queue_destroy(q);
+		siw_llp_close(listener);
+	siw_mem_queue_destroy(q);
 	fuzz_end(&in);
 	return 0;
 }

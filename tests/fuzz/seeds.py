@@ -231,7 +231,7 @@ def unreliable() -> list[bytes]:
 
 def reliable() -> list[bytes]:
     """Steps of fuzz_rd.c: some told by hand, and some by chance."""
-    short, wrap, calm, no_cars = 1, 2, 4, 8
+    short, wrap, calm, no_batches = 1, 2, 4, 8
     send, arrive, drop, again, wait, turn, hold, restart, speak = 0, 2, 4, 5, 6, 7, 8, 9, 10
     damage, reset, run, full = 12, 13, 14, 15
     first = 4  # the type DATA
@@ -271,7 +271,7 @@ def reliable() -> list[bytes]:
             for _ in range(40 * (1 + n % 5))
         )
         out.append(steps)
-    return [bytes([f]) + s for s in out for f in (0, calm, wrap | no_cars, short, wrap | calm)]
+    return [bytes([f]) + s for s in out for f in (0, calm, wrap | no_batches, short, wrap | calm)]
 
 
 def netlink() -> list[bytes]:

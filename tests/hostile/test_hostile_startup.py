@@ -109,11 +109,11 @@ def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
 def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> None:
     with setting(max_requests=8, source_share=100):
         capped = Wire(wire.active)
-    before = counter("startups_held")
+    before = counter("startups_paused")
     peers = many(capped.address, 20)
     for p in peers:
         p.send(REQUEST)
-    until(lambda: counter("startups_held") > before)
+    until(lambda: counter("startups_paused") > before)
     with quiet():
         pass
     # All of them are served in the end: those beyond the cap waited.
@@ -299,11 +299,11 @@ def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) 
 def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later() -> None:
     with impatient(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
         with counted("startup_timeouts", 4):
-            before = counter("startups_held")
+            before = counter("startups_paused")
             silent = many(wire.address, 4)
             good = many(wire.address, 1)[0]
             good.send(REQUEST)
-            until(lambda: counter("startups_held") > before)
+            until(lambda: counter("startups_paused") > before)
             request = wire.request(5)  # once one of the silent is given up
             until(lambda: closed(silent) == 4)
         request.id.reject()
@@ -377,9 +377,9 @@ def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -
 def test_a_listener_that_closes_at_its_cap_leaves_nothing_behind(wire: Wire) -> None:
     with setting(max_startups=3, source_share=100):
         capped = Wire(wire.active)
-    before = counter("startups_held")
+    before = counter("startups_paused")
     peers = many(capped.address, 8)
-    until(lambda: counter("startups_held") > before)
+    until(lambda: counter("startups_paused") > before)
     capped.listener.close()
     until(lambda: closed(peers) == 8)
     for p in peers:

@@ -262,7 +262,7 @@ def as_siw_has_it(terminate: Terminate) -> Terminate:
 def terminate_logged(guest: vm.Guest, verb: str) -> Terminate:
     """The Terminate that siw "got" or "sent", by its log since that was last read."""
     said = {"got": r"got TERMINATE\.", "sent": r"sent TERM: success,"}[verb]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30  # the machine is emulated, and may be slow to write
     while time.monotonic() < deadline:
         found = re.search(rf"{said} layer (\d+), type (\d+), code (\d+)", guest.log())
         if found:

@@ -69,7 +69,7 @@ def main() -> int:
     for folder, source, symbol in calls:
         if SOCKET.match(symbol) and folder != "llp":
             bad.append(f"{folder}/{source} calls {symbol}: sockets live in llp only")
-        if symbol in home and home[symbol] not in allowed(folder, source):
+        if symbol in home and home[symbol] not in allowed(folder):
             bad.append(f"{folder}/{source} calls {symbol} of {home[symbol]}")
         if symbol.startswith("siw_") and symbol not in home:
             bad.append(f"{folder}/{source} calls {symbol}, which nobody defines")

@@ -9,25 +9,68 @@ import sys
 import time
 from typing import Any
 
+import pytest
+from cli.cli_harness import unsanitized
+
 #: Of the documentation's ranges (RFC 5737, 3849): whatever else the machine has, not these.
 V4 = ("192.0.2.1", "192.0.2.2")
 V6 = ("2001:db8::1", "2001:db8::2")
 
 
-def ip(*args: str) -> str:
-    done = subprocess.run(["ip", *args], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 0, f"ip {' '.join(args)}: {done.stderr.strip()}"
-    return done.stdout
+#: Where ip and tc are, which a user's PATH may lack.
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 class Namespace:
-    """One namespace: its end of the cable, its addresses."""
+    """A network namespace with its end of a cable and its addresses; it is gone after ``close``.
 
-    def __init__(self, name: str, link: str, v4: str, v6: str) -> None:
-        self.name, self.link, self.v4, self.v6 = name, link, v4, v6
+    Where the user is not root, it lies in a user namespace: that of ``beside``, or one of its own.
+    """
+
+    def __init__(self, link: str, v4: str, v6: str, beside: Namespace | None = None) -> None:
+        self.link, self.v4, self.v6 = link, v4, v6
+        self._user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
+        if beside is not None and self._user:
+            unshare = ["nsenter", "-t", beside.pid, *self._user, "unshare", "-n"]
+        else:
+            unshare = ["unshare", *(["-r"] if self._user else []), "-n"]
+        self._holder = subprocess.Popen(
+            [*unshare, "sh", "-c", "echo $$; exec sleep 3600"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**unsanitized(), "PATH": PATH},
+        )
+        assert self._holder.stdout is not None
+        self.pid = self._holder.stdout.readline().strip()
+        if not self.pid:
+            self.close()
+            pytest.fail(
+                "network namespaces need root, or a system that lets everybody make user "
+                "namespaces (and unshare of util-linux)",
+                pytrace=False,
+            )
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.communicate()
+
+    def _inside(self, *command: str) -> list[str]:
+        return ["nsenter", "-t", self.pid, *self._user, "-n", *command]
+
+    def run(self, *command: str) -> str:
+        """Run a program of the system's in there and return what it prints."""
+        done = subprocess.run(
+            self._inside(*command),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env={**unsanitized(), "PATH": PATH},
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+        return done.stdout
 
     def ip(self, *args: str) -> str:
-        return ip("-n", self.name, *args)
+        return self.run("ip", *args)
 
     def set_up(self) -> None:
         self.ip("link", "set", "lo", "up")
@@ -52,11 +95,11 @@ class Namespace:
     def python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace, with these environment variables too."""
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, sys.executable, "-c", code, *args],
+            self._inside(sys.executable, "-c", code, *args),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+            env={**os.environ, "PATH": PATH, "PYTHONUNBUFFERED": "1", **env},
         )
 
 

@@ -61,7 +61,7 @@ class World:
             addr=(host, 0),
             error_policy=ErrorPolicy.MESSAGE,
             peer_timeout=timeout if kind == "RD" else 0.0,
-            max_records=8 if kind == "UD" else 0,
+            max_write_records=8 if kind == "UD" else 0,
         )
         self.qp = QP(self.pd, init)
         if whole:  # a socket of the user's that sends nothing in fragments

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.cli_harness import unsanitized
 
 # Of the documentation's ranges (RFC 5737, 3849).
 V4 = {"a": "198.51.100.1", "b": "203.0.113.1"}
@@ -48,7 +49,7 @@ class Path3:
         script = "for i in a r b; do unshare -n sh -c 'echo $$; exec sleep 3600' & done; wait"
         unshare = ["unshare", "-n"] if root else ["unshare", "-r", "-n"]
         self._holder = subprocess.Popen(
-            [*unshare, "sh", "-c", script], stdout=subprocess.PIPE, text=True, env=_plain()
+            [*unshare, "sh", "-c", script], stdout=subprocess.PIPE, text=True, env=unsanitized()
         )
         assert self._holder.stdout is not None
         lines = [self._holder.stdout.readline().strip() for _ in range(3)]
@@ -79,7 +80,7 @@ class Path3:
             capture_output=True,
             text=True,
             timeout=30,
-            env=_plain(),
+            env=unsanitized(),
         )
         assert done.returncode == 0, f"{script}: {done.stderr}"
         return done.stdout
@@ -88,7 +89,8 @@ class Path3:
         """Set the MTU between r and b; or else r drops what is longer in silence."""
         self.sh("r", f"ip link set rb mtu {mtu}")
         self.sh("b", f"ip link set b0 mtu {mtu}")
-        for family, protocol in (("-4", "icmp"), ("-6", "ipv6-icmp")):
+        # The numbers of ICMP and ICMPv6: their names are in a file that a small system has not.
+        for family, protocol in (("-4", 1), ("-6", 58)):
             self.sh("r", f"ip {family} rule del prio 10 2>/dev/null || true")
             if not routers_tell:
                 rule = f"ip {family} rule add prio 10 iif lo ipproto {protocol} blackhole"
@@ -145,10 +147,6 @@ class Path3:
         self._holder.stdout.close()
 
 
-def _plain() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-
-
 class End:
     """A process in a namespace that runs the functions of path_end.py by name."""
 
@@ -160,7 +158,7 @@ class End:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**_plain(), "KEPT_PRELOAD": preload, **env},
+            env={**unsanitized(), "KEPT_PRELOAD": preload, **env},
         )  # fmt: skip
 
     def ask(self, function: str, *args: Any) -> None:

@@ -139,6 +139,27 @@ def fragments(path: Path3) -> int:
     return int(values[names.index("FragCreates")]) + int(of_v6)
 
 
+@pytest.mark.parametrize("size", [1400, 20_000], ids=["one", "several"])
+@pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
+@pytest.mark.clause("DGRAM-UC-22")
+def test_a_uc_datagram_found_too_long_goes_in_fragments_and_the_next_are_shorter(
+    path: Path3, meet: Meet, host: dict[str, str], size: int
+) -> None:
+    a, b = meet("UC", host)
+    passes(a, b, [1400])
+    before = fragments(path)
+    path.sh("a", "ip link set a0 mtu 1280")
+    passes(a, b, [size])
+    cut = fragments(path)
+    assert cut > before
+    packets, octets = path.crossed()
+    passes(a, b, [1400, 20_000])
+    assert fragments(path) == cut
+    # Shorter by what the link takes less, and no more than that.
+    now = path.crossed()
+    assert (now[1] - octets) / (now[0] - packets) > 1100
+
+
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 @pytest.mark.clause("DGRAM-REC-3")
 def test_write_records_are_cut_to_the_mtu_of_their_link_and_none_goes_in_fragments(

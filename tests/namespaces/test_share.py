@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 from namespaces.ns_harness import Namespace, finish
 
@@ -17,7 +15,7 @@ with Context(own) as ctx, PD(ctx) as pd, MR(pd, bytearray(1000)) as mr:
     cqs = [CQ(ctx, 512) for _ in range(n)]
     cap = QPCap(max_send_wr=each, max_recv_wr=1)
     first = QP(pd, QPInitAttr(scq=cqs[0], cap=cap, addr=(own, 0)))
-    qps = [first] + [QP(pd, QPInitAttr(scq=cq, cap=cap, share=first)) for cq in cqs[1:]]
+    qps = [first] + [QP(pd, QPInitAttr(scq=cq, cap=cap, shared_socket_qp=first)) for cq in cqs[1:]]
     ah = AH(pd, (other, 9))
     for qp in qps:
         qp.to_rts(QPAttr(qkey=7))
@@ -44,13 +42,12 @@ with Context(own) as ctx, PD(ctx) as pd, MR(pd, bytearray(1000)) as mr:
 @pytest.mark.clause("DGRAM-SHARE-9")
 def test_on_a_full_socket_each_gets_room_in_its_turn(cable: tuple[Namespace, Namespace]) -> None:
     a, b = cable
-    tc = ["ip", "netns", "exec", a.name, "tc", "qdisc"]
     slow = ["tbf", "rate", "20mbit", "burst", "5000", "limit", "1000000"]
-    subprocess.run([*tc, "add", "dev", a.link, "root", *slow], check=True, capture_output=True)
+    a.run("tc", "qdisc", "add", "dev", a.link, "root", *slow)
     try:
         found = finish(a.python(SENDERS, a.v4, b.v4, "4", "256", SIWARP_SNDBUF="16384"))
     finally:
-        subprocess.run([*tc, "del", "dev", a.link, "root"], check=True, capture_output=True)
+        a.run("tc", "qdisc", "del", "dev", a.link, "root")
     # Who was first is through, and nobody was left behind by more than half.
     assert max(found) == 256
     assert min(found) >= 128, found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import COMMAND, siwarp, unsanitized
 from namespaces import wan_harness
+from pace import scaled, slowness
 
 ECHO = """
 import socket
@@ -75,6 +77,8 @@ s.recv(1)
 print(json.dumps(octets * 8 / (time.monotonic() - began) / 1e6))
 """
 
+pytestmark = pytest.mark.scales
+
 
 @pytest.fixture(autouse=True)
 def tun() -> None:
@@ -115,11 +119,11 @@ def test_losses_of_one_direction_are_what_is_missing() -> None:
 
 
 def test_a_kernel_tcp_flow_fills_a_line_of_50_mbit() -> None:
-    plan = "rate=50Mbit,delay=5ms"
+    plan, before = "rate=50Mbit,delay=5ms", slowness()
     done = wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python(FLOW_B))
     assert done.returncode == 0, done.stderr
     # Alone on its machine it reaches 46; beside others the relay may not be woken in time.
-    assert 25 <= json.loads(done.stdout) <= 50
+    assert 25 / max(before, slowness()) <= json.loads(done.stdout) <= 50
 
 
 BURST = """
@@ -160,10 +164,10 @@ def test_siwarp_speaks_across_the_line() -> None:
 
 
 def test_the_exit_status_is_the_commands_and_ends_leave_nothing() -> None:
-    before = time.monotonic()
+    before, limit = time.monotonic(), scaled(30)
     done = wan("", "sh", "-c", "exit 7", in_b="sleep 1000")
     assert done.returncode == 7
-    assert time.monotonic() - before < 30
+    assert time.monotonic() - before < limit
     assert wan("", "/nonexistent").returncode == 127
 
 
@@ -204,17 +208,22 @@ def test_what_runs_at_one_end_can_run_something_at_the_other() -> None:
 
 
 def test_without_root_it_has_a_user_namespace_of_its_own(build_dir: Path, tmp_path: Path) -> None:
-    """As nobody, with a tun device that everyone may open, as on most systems."""
+    """As nobody, where root runs this, with a tun device that everyone may open, as is usual."""
     program = next(build_dir.rglob("siwarp-wan"))
-    script = (
+    ends = "loss=1% 1500 1 '' sh -c 'id -u; ip -br addr'"
+    as_nobody = (
         "set -e; mount -t tmpfs none /mnt; mknod /mnt/tun c 10 200; chmod 666 /mnt/tun\n"
         f"cp {shlex.quote(str(program))} /mnt/siwarp-wan; chmod 755 /mnt/siwarp-wan /mnt\n"
         "mount --bind /mnt/tun /dev/net/tun\n"
         "exec setpriv --reuid 65534 --regid 65534 --clear-groups"
-        " /mnt/siwarp-wan loss=1% 1500 1 '' sh -c 'id -u; ip -br addr'\n"
+        f" /mnt/siwarp-wan {ends}\n"
     )
+    if os.geteuid() == 0:
+        command = ["unshare", "-m", "sh", "-c", as_nobody]
+    else:
+        command = ["sh", "-c", f"exec {shlex.quote(str(program))} {ends}"]
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script],
+        command,
         capture_output=True,
         text=True,
         timeout=60,

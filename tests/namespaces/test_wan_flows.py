@@ -11,6 +11,8 @@ from namespaces import wan_harness
 from siwarp.bench import wan
 from siwarp.bench.runner import BenchError
 
+pytestmark = pytest.mark.scales
+
 
 @pytest.fixture(autouse=True)
 def tun() -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pace import scaled
 
 #: Where segments are cut, checked, placed, refused, and completed.
 ABOUT_THE_WIRE = (
@@ -25,6 +26,7 @@ ABOUT_THE_WIRE = (
 )
 
 
+@pytest.mark.scales
 @pytest.mark.timeout(300)
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="make test shows it, in a twentieth the time")
 @pytest.mark.skipif("SIWARP_STRICT" in os.environ, reason="everything runs so already")
@@ -33,8 +35,8 @@ def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
          *ABOUT_THE_WIRE],
-        cwd=root, env={**env, "SIWARP_STRICT": "1"}, capture_output=True, text=True, timeout=280,
-        check=False,
+        cwd=root, env={**env, "SIWARP_STRICT": "1"}, capture_output=True, text=True,
+        timeout=scaled(280), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)

@@ -3,13 +3,12 @@
  * <siwarp/cm.h> - connects RC queue pairs: the life of a connection as in librdmacm, over MPA's
  * start-up frames with their private data (RFC 5044 section 7.1, RFC 6581).
  *
- * active:  siw_cm_create_id, siw_create_qp, siw_cm_connect -> ESTABLISHED | REJECTED | UNREACHABLE |
- *          CONNECT_ERROR
- * passive: siw_cm_create_id, siw_cm_listen -> CONNECT_REQUEST with a new id; siw_create_qp and
- *          siw_cm_accept -> ESTABLISHED, or siw_cm_reject
- * both:    siw_cm_disconnect, or the peer's -> DISCONNECTED; the QP goes to ERR.
- * cm moves the QP through INIT, RTR and RTS itself; receives may be posted as soon as siw_cm_accept or
- * siw_cm_connect is to be called (siw_cm_bind_qp moves the QP to INIT for that).
+ * active:  siw_cm_create_id, siw_create_qp, siw_cm_connect -> ESTABLISHED | REJECTED | UNREACHABLE
+ * |          CONNECT_ERROR passive: siw_cm_create_id, siw_cm_listen -> CONNECT_REQUEST with a new
+ * id; siw_create_qp and          siw_cm_accept -> ESTABLISHED, or siw_cm_reject both:
+ * siw_cm_disconnect, or the peer's -> DISCONNECTED; the QP goes to ERR. cm moves the QP through
+ * INIT, RTR and RTS itself; receives may be posted as soon as siw_cm_accept or siw_cm_connect is to
+ * be called (siw_cm_bind_qp moves the QP to INIT for that).
  *
  * Conventions as in <siwarp/siw.h>. An id and what comes of it belong to one channel; an event's id
  * stays valid until the user destroys it.

@@ -9,11 +9,12 @@
  * Returns: a function that gives a pointer returns NULL and sets errno; any other returns 0 or a
  * count, or a negative errno value. Every object may be used from several threads at once.
  *
- * fork: what was open stays the parent's, which goes on undisturbed. In the child every call on it fails
- * with ESTALE, destroying it too (its descriptors are closed by then), and the child may open devices of
- * its own. A program that becomes a daemon by forking opens its devices afterwards.
+ * fork: what was open stays the parent's, which goes on undisturbed. In the child every call on it
+ * fails with ESTALE, destroying it too (its descriptors are closed by then), and the child may open
+ * devices of its own. A program that becomes a daemon by forking opens its devices afterwards.
  *
- * What this interface does not do: connect RC queue pairs. That is <siwarp/cm.h>.
+ * What this header does not have: connecting RC queue pairs, which is <siwarp/cm.h>, and functions
+ * that libibverbs does not know, which are in <siwarp/siw_ext.h>.
  */
 #ifndef SIWARP_SIW_H
 #define SIWARP_SIW_H
@@ -27,7 +28,7 @@ extern "C" {
 
 /* cffi: begin */
 
-/* ---- devices ------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 /* One device per network interface that has an address, loopback included. */
 struct siw_device;
@@ -88,8 +89,6 @@ const struct siw_device_info *siw_device_info(struct siw_device *device);
 
 /* Opens a device; the list may be freed afterwards. Errors: ENOMEM, EMFILE, EAGAIN (thread). */
 struct siw_context *siw_open_device(struct siw_device *device);
-/* Opens the device that has this address (its port is ignored), or ENODEV. A wildcard opens lo. */
-struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /* EBUSY while a PD, CQ, channel or queue of connection events of it is alive. */
 int siw_close_device(struct siw_context *context);
 int siw_query_device(struct siw_context *context, struct siw_device_attr *attr);
@@ -100,7 +99,10 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
 
 /* ---- asynchronous events --------------------------------------------------------------------- */
 
-/* As enum ibv_event_type. Those without a comment are of what IP has not: paths, partitions, a subnet manager. */
+/*
+ * As enum ibv_event_type. Those without a comment are of what IP has not: paths, partitions, a
+ * subnet manager.
+ */
 enum siw_event_type {
 	SIW_EVENT_CQ_ERR = 0,	     /* cq: it overflowed; its QPs are in ERR */
 	SIW_EVENT_QP_FATAL = 1,	     /* qp: to ERR: its stream or its CQ failed */
@@ -111,8 +113,9 @@ enum siw_event_type {
 	SIW_EVENT_PATH_MIG = 6,
 	SIW_EVENT_PATH_MIG_ERR = 7,
 	/*
-	 * Never: nothing of a device in software fails for good. Its interface may go, which PORT_ERR says, and
-	 * come back; what a call cannot do for want of memory or descriptors it says itself.
+	 * Never: nothing of a device in software fails for good. Its interface may go, which
+	 * PORT_ERR says, and come back; what a call cannot do for want of memory or descriptors it
+	 * says itself.
 	 */
 	SIW_EVENT_DEVICE_FATAL = 8,
 	SIW_EVENT_PORT_ACTIVE = 9, /* port_num: the interface is up and running */
@@ -120,7 +123,9 @@ enum siw_event_type {
 	SIW_EVENT_LID_CHANGE = 11,
 	SIW_EVENT_PKEY_CHANGE = 12,
 	SIW_EVENT_SM_CHANGE = 13,
-	/* Never: taking a receive is a step in a ring; what is wrong with one its completion says. */
+	/*
+	 * Never: taking a receive is a step in a ring; what is wrong with one its completion says.
+	 */
 	SIW_EVENT_SRQ_ERR = 14,
 	SIW_EVENT_SRQ_LIMIT_REACHED = 15,   /* srq: fewer receives are left than its limit */
 	SIW_EVENT_QP_LAST_WQE_REACHED = 16, /* qp: in ERR, it takes nothing of its SRQ any more */
@@ -144,10 +149,11 @@ struct siw_async_event {
 /*
  * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0, -EAGAIN when the time
  * is over, -EINTR on a signal. A kind that happens to an object several times before anybody takes
- * it is one event. A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR: FATAL is
- * a Terminate of the peer's, a broken or reset stream, an overflow of its CQ. One that goes there
- * by siw_modify_qp, by a disconnect of either end, or by a request of its own that fails (its completion
- * says so) raises none of them. An RC QP passes through RTR at once: COMM_EST is for UD.
+ * it is one event. A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR:
+ * FATAL is a Terminate of the peer's, a broken or reset stream, an overflow of its CQ. One that
+ * goes there by siw_modify_qp, by a disconnect of either end, or by a request of its own that fails
+ * (its completion says so) raises none of them. An RC QP passes through RTR at once: COMM_EST is
+ * for UD.
  */
 int siw_get_async_event(struct siw_context *context, struct siw_async_event *event, int timeout_ms);
 /*
@@ -159,43 +165,7 @@ void siw_ack_async_event(struct siw_async_event *event);
 int siw_async_fd(struct siw_context *context);
 const char *siw_event_type_str(int event_type);
 
-/* ---- capture ------------------------------------------------------------------------------- */
-
-/*
- * Writes what this process sends and receives to a pcapng file from now on, %p in its path being
- * the PID; no root is needed. Ethernet, IP, TCP and UDP headers are made up, and why a datagram
- * was dropped is its comment. A forked child goes on in a file of its own, with -PID before the suffix.
- * SIWARP_CAPTURE=FILE does the same from the first opening of a device on. A connection that was
- * made before is written without its start, which tools then do not know. When the file cannot
- * grow, or has SIWARP_CAPTURE_MB million octets, it ends there, whole; a line on stderr says so.
- * -EBUSY: a capture is on, -ESPIPE: no regular file, or what open() and write() say.
- */
-int siw_capture_start(const char *path);
-/* Nothing if no capture is on. */
-void siw_capture_stop(void);
-
-/* ---- faults -------------------------------------------------------------------------------- */
-
-/*
- * A plan of what goes wrong on the way between this process's queue pairs and their peers from now
- * on: of datagrams loss, bursts, duplication, reordering, corruption, delay, jitter, rate, blackout;
- * of streams delay, jitter, rate, blackout, reset, short reads and writes, corruption. As
- * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7": `siwarp wan --help` has the
- * language. Seeded: the same plan does the same to the same sequence of packets. Each socket is, in
- * each direction, a way of its own. It takes the place of the plan before; what that one held comes
- * out. SIWARP_FAULTS=PLAN does the same from the first opening of a device on, which fails with
- * EINVAL if it is none.
- * -EINVAL: it is no plan, and nothing changed; siw_faults_error() says where and why.
- */
-int siw_faults_set(const char *plan);
-/* Ends it. Nothing if there is none. */
-void siw_faults_clear(void);
-/* What was wrong with the plan of this thread's last call that failed, in one line; "". */
-const char *siw_faults_error(void);
-/* The plan that is on, as text that siw_faults_set() takes, "" if none is: its length; cut at size. */
-size_t siw_faults_get(char *plan, size_t size);
-
-/* ---- protection domains, memory ------------------------------------------------------------- */
+/* ---- protection domains, memory -------------------------------------------------------------- */
 
 enum siw_access_flags {
 	SIW_ACCESS_LOCAL_WRITE = 1,
@@ -230,23 +200,12 @@ int siw_dealloc_pd(struct siw_pd *pd);
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
 /*
- * As siw_reg_mr, in the QP's protection domain, but of the peers only that of this QP may use the
- * region, in any connection the QP comes to have; who else tries is terminated. With
- * SIW_ACCESS_REMOTE_INVALIDATE that peer may end it by a Send with Invalidate: when the receive
- * completes (SIW_WC_WITH_INV) both keys are dead and the memory is the program's alone; siw_dereg_mr
- * is due as ever. (A peer whose own Read of the region is still being answered gets a reset instead.)
- * An STag without that right or of another QP stays as it is, and the peer is terminated. This end may
- * end it in the same way, by SIW_WR_LOCAL_INV on that QP. Local use,
- * as an lkey, is not limited to the QP, which may be destroyed first.
- */
-struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
-/*
- * The STag is dead when this returns, and no placement into the memory is in flight: one that another
- * thread is at is waited for, and a stream that is answering the peer's Read from here is reset.
- * EBUSY while a request of this end's own is on its way that uses the memory: a send or Write that
- * TCP or UDP has not taken, a Read or an atomic without its response. EBUSY too while a window is bound to
- * it, or a bind to it is posted. Posted receives do not keep it: one that a message meets later
- * completes with LOC_PROT_ERR.
+ * The STag is dead when this returns, and no placement into the memory is in flight: one that
+ * another thread is at is waited for, and a stream that is answering the peer's Read from here is
+ * reset. EBUSY while a request of this end's own is on its way that uses the memory: a send or
+ * Write that TCP or UDP has not taken, a Read or an atomic without its response. EBUSY too while a
+ * window is bound to it, or a bind to it is posted. Posted receives do not keep it: one that a
+ * message meets later completes with LOC_PROT_ERR.
  */
 int siw_dereg_mr(struct siw_mr *mr);
 
@@ -264,11 +223,11 @@ enum siw_rereg_mr_err_code {
 
 /*
  * Changes what flags (of enum siw_rereg_mr_flags) says of a region and gives it new keys, as
- * unpredictable as any; what is not in flags is not looked at. The old keys are dead when this returns,
- * and nothing is in flight with them, as after siw_dereg_mr: requests that still carry them fail.
- * 0, or an enum siw_rereg_mr_err_code with errno EINVAL (flags, a PD of another device, another PD
- * for a region that is bound to a QP, what siw_reg_mr says), EFAULT, ENOMEM (for a moment there
- * are two), or EBUSY as siw_dereg_mr.
+ * unpredictable as any; what is not in flags is not looked at. The old keys are dead when this
+ * returns, and nothing is in flight with them, as after siw_dereg_mr: requests that still carry
+ * them fail. 0, or an enum siw_rereg_mr_err_code with errno EINVAL (flags, a PD of another device,
+ * another PD for a region that is bound to a QP, what siw_reg_mr says), EFAULT, ENOMEM (for a
+ * moment there are two), or EBUSY as siw_dereg_mr.
  */
 int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
 		 int access);
@@ -306,21 +265,24 @@ struct siw_mw_bind {
 };
 
 /*
- * A window: what of a region peers may touch, and how, changed by requests on RC and UC queue pairs. A bind
- * or an invalidation takes effect when its turn in the send queue comes: who is told the key by a Send
- * behind the bind finds the window open, and when the completion of an invalidation (of a bind elsewhere, of the
- * siw_dealloc_mw) is there, no octet behind the old key changes any more. What of a Read's answer TCP
- * has not taken then cannot be recalled: that stream is reset. A key that names nothing ends the peer's
- * connection with a Terminate (of UC, that message alone is dropped). A window grants nothing locally, and remote writing only in a region with local writing.
+ * A window: what of a region peers may touch, and how, changed by requests on RC and UC queue
+ * pairs. A bind or an invalidation takes effect when its turn in the send queue comes: who is told
+ * the key by a Send behind the bind finds the window open, and when the completion of an
+ * invalidation (of a bind elsewhere, of the siw_dealloc_mw) is there, no octet behind the old key
+ * changes any more. What of a Read's answer TCP has not taken then cannot be recalled: that stream
+ * is reset. A key that names nothing ends the peer's connection with a Terminate (of UC, that
+ * message alone is dropped). A window grants nothing locally, and remote writing only in a region
+ * with local writing.
  *
- * Type 1 is bound by siw_bind_mw and belongs to its PD: the peers of all its QPs may use it. It gets a
- * new key, as unpredictable as any STag, at each bind, which ends the binding before; a bind of length 0
- * does only that.
+ * Type 1 is bound by siw_bind_mw and belongs to its PD: the peers of all its QPs may use it. It
+ * gets a new key, as unpredictable as any STag, at each bind, which ends the binding before; a bind
+ * of length 0 does only that.
  *
- * Type 2 is bound by SIW_WR_BIND_MW, to the QP that it is posted to, and belongs to its peer alone, in any
- * connection that the QP comes to have. Its key has the upper 24 bits of the rkey that siw_alloc_mw gave and
- * any low octet: siw_inc_rkey gives the next. It must be invalid to be bound: SIW_WR_LOCAL_INV on
- * that QP, or a Send with Invalidate of its peer, makes it so. When that QP is gone, siw_dealloc_mw remains.
+ * Type 2 is bound by SIW_WR_BIND_MW, to the QP that it is posted to, and belongs to its peer alone,
+ * in any connection that the QP comes to have. Its key has the upper 24 bits of the rkey that
+ * siw_alloc_mw gave and any low octet: siw_inc_rkey gives the next. It must be invalid to be bound:
+ * SIW_WR_LOCAL_INV on that QP, or a Send with Invalidate of its peer, makes it so. When that QP is
+ * gone, siw_dealloc_mw remains.
  *
  * Errors: EINVAL, ENOMEM (max_mw).
  */
@@ -328,9 +290,9 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type);
 /* Ends the binding too. EBUSY while a bind of it is posted that has not taken effect. */
 int siw_dealloc_mw(struct siw_mw *mw);
 /*
- * Posts a bind of a window of type 1, as siw_post_send posts one of type 2, and puts the new key into
- * mw->rkey. -EINVAL: it is of type 2, and what siw_post_send says of a bind. -ENOMEM: the queue or the
- * table of keys is full.
+ * Posts a bind of a window of type 1, as siw_post_send posts one of type 2, and puts the new key
+ * into mw->rkey. -EINVAL: it is of type 2, and what siw_post_send says of a bind. -ENOMEM: the
+ * queue or the table of keys is full.
  */
 int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind);
 /* The key whose low octet is the next one, as ibv_inc_rkey. */
@@ -374,8 +336,8 @@ enum siw_wc_opcode {
 	SIW_WC_RECV = 128,
 	SIW_WC_RECV_RDMA_WITH_IMM = 129,
 	/*
-	 * UD and RD, at the target of a Write-Record, siwarp's own: wr_id is for siw_query_record, byte_len the octets
-	 * of the whole message, whether or not all came. No receive is used.
+	 * UD and RD, at the target of a Write-Record, siwarp's own: wr_id is for siw_query_record,
+	 * byte_len the octets of the whole message, whether or not all came. No receive is used.
 	 */
 	SIW_WC_RECV_WRITE_RECORD = 640,
 };
@@ -392,8 +354,8 @@ struct siw_wc {
 	int status; /* enum siw_wc_status */
 	int opcode; /* enum siw_wc_opcode */
 	/*
-	 * layer << 16 | type << 8 | code of the Terminate behind it, or 0. RDMAP's local catastrophic
-	 * error, which has no code, is 0xff.
+	 * layer << 16 | type << 8 | code of the Terminate behind it, or 0. RDMAP's local
+	 * catastrophic error, which has no code, is 0xff.
 	 */
 	uint32_t vendor_err;
 	uint32_t byte_len; /* RECV_RDMA_WITH_IMM: octets of the peer's Write, which lie elsewhere */
@@ -420,32 +382,23 @@ struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_cont
 int siw_destroy_cq(struct siw_cq *cq);
 int siw_cq_capacity(struct siw_cq *cq);
 /*
- * How many completions wait. It only looks: unlike an siw_poll_cq that finds nothing it moves no traffic, and
- * the device's thread goes on with that at once. For who sleeps in an event loop of its own.
- */
-int siw_cq_waiting(struct siw_cq *cq);
-/*
  * Makes it a queue for at least cqe completions; what is in it stays, in its order. -EINVAL: cqe is
  * below 1, above max_cqe, or less than what is in it. -ENOMEM.
  */
 int siw_resize_cq(struct siw_cq *cq, int cqe);
 /*
- * Takes up to num_entries completions: their count, 0 if there are none, or -errno. -EOVERFLOW: more
- * completed than it holds, and what it held has been taken. One completion was lost then, those
- * after it are dropped (counter cq_overflow), SIW_EVENT_CQ_ERR was raised, and every QP that uses it
- * goes to ERR with SIW_EVENT_QP_FATAL. It can only be destroyed: resizing it, arming it and making a QP
- * on it are -EOVERFLOW too.
+ * Takes up to num_entries completions: their count, 0 if there are none, or -errno. -EOVERFLOW:
+ * more completed than it holds, and what it held has been taken. One completion was lost then,
+ * those after it are dropped (counter cq_overflow), SIW_EVENT_CQ_ERR was raised, and every QP that
+ * uses it goes to ERR with SIW_EVENT_QP_FATAL. It can only be destroyed: resizing it, arming it and
+ * making a QP on it are -EOVERFLOW too.
  */
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc);
 /*
- * As siw_poll_cq; sources[i] is where the message of wc[i] came from (family 0: not a UD receive).
- */
-int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
-		     struct siw_addr *sources);
-/*
- * Asks for one event on the channel when the next completion is put in; with solicited_only, the next
- * that is of a solicited message's receive or in error. What lies in the queue already raises none: so
- * arm, then poll once more, then wait. Asked for both, any completion counts. -EINVAL: no channel.
+ * Asks for one event on the channel when the next completion is put in; with solicited_only, the
+ * next that is of a solicited message's receive or in error. What lies in the queue already raises
+ * none: so arm, then poll once more, then wait. Asked for both, any completion counts. -EINVAL: no
+ * channel.
  */
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only);
 const char *siw_wc_status_str(int status);
@@ -468,18 +421,19 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
 /* ---- address handles ------------------------------------------------------------------------- */
 
 /*
- * Where a UD message goes: an IP address, and a UDP port that is used when the low 16 bits of the work
- * request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index there. So an
- * answer to a message goes to the source that siw_poll_cq_from gave with remote_qpn = wc.src_qp, as verbs
- * programs have it; with remote_qpn 0 it would reach the first QP of a socket that several share.
- * The address may be a multicast group's: the port is then SIW_MCAST_PORT (setting mcast_port), whatever the
- * handle or remote_qpn says. A message to a group leaves by the QP's device, not beyond the network
- * there unless setting mcast_ttl says more.
+ * Where a UD message goes: an IP address, and a UDP port that is used when the low 16 bits of the
+ * work request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index
+ * there. So an answer to a message goes to the source that siw_poll_cq_from gave with remote_qpn =
+ * wc.src_qp, as verbs programs have it; with remote_qpn 0 it would reach the first QP of a socket
+ * that several share. The address may be a multicast group's: the port is then SIW_MCAST_PORT
+ * (setting mcast_port), whatever the handle or remote_qpn says. A message to a group leaves by the
+ * QP's device, not beyond the network there unless setting mcast_ttl says more.
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
-/* EBUSY while a send to it is posted that UDP has not taken: its socket is full, or its QP in SQD. */
+/*
+ * EBUSY while a send to it is posted that UDP has not taken: its socket is full, or its QP in SQD.
+ */
 int siw_destroy_ah(struct siw_ah *ah);
-int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
@@ -505,18 +459,18 @@ enum siw_qp_state {
 };
 
 /*
- * When an RC send request (Send, Write) completes, and what a Send without a receive meets. The wire
- * is the same, and each end chooses for itself.
+ * When an RC send request (Send, Write) completes, and what a Send without a receive meets. The
+ * wire is the same, and each end chooses for itself.
  *
  * IWARP, as RFC 5040 has it: a request completes when TCP took it, so a completion says that the
  * buffer may be used again, and no more; a Send that finds no receive ends the connection.
  *
- * ROCE, as programs for InfiniBand expect: a request completes when the peer has it, which is learnt
- * by a zero-length RDMA Read behind it. One that the peer refuses completes with what is wrong, what
- * came before it with success and the rest with WR_FLUSH_ERR. It takes one of the RDMA Reads
- * that the peer allows, so at least one is asked for when connecting; a peer that allows none, or
- * does not say (MPA revision 1, unless initiator_depth was given), has these requests complete as
- * with IWARP (counter confirm_none).
+ * ROCE, as programs for InfiniBand expect: a request completes when the peer has it, which is
+ * learnt by a zero-length RDMA Read behind it. One that the peer refuses completes with what is
+ * wrong, what came before it with success and the rest with WR_FLUSH_ERR. It takes one of the RDMA
+ * Reads that the peer allows, so at least one is asked for when connecting; a peer that allows
+ * none, or does not say (MPA revision 1, unless initiator_depth was given), has these requests
+ * complete as with IWARP (counter confirm_none).
  */
 enum siw_persona {
 	SIW_PERSONA_AUTO = 0, /* setting persona, or else IWARP */
@@ -525,22 +479,26 @@ enum siw_persona {
 };
 
 /*
- * UD: what becomes of the queue pair when somebody who has its Q_Key sends a message that breaks the
- * rules of DDP or RDMAP (an opcode that UD has not, a part of a message). Either way the sender is told
- * by an error message, within the limits of settings err_rate and err_source_rate, and siw_poll_err
- * tells this end.
+ * UD: what becomes of the queue pair when somebody who has its Q_Key sends a message that breaks
+ * the rules of DDP or RDMAP (an opcode that UD has not, a part of a message). Either way the sender
+ * is told by an error message, within the limits of settings err_rate and err_source_rate, and
+ * siw_poll_err tells this end.
  *
- * ERROR, as datagram-iWARP's paper has it: the queue pair goes to ERR and flushes, with SIW_EVENT_QP_REQ_ERR
- * or SIW_EVENT_QP_ACCESS_ERR. RESET -> INIT -> RTR -> RTS, and it goes on.
+ * ERROR, as datagram-iWARP's paper has it: the queue pair goes to ERR and flushes, with
+ * SIW_EVENT_QP_REQ_ERR or SIW_EVENT_QP_ACCESS_ERR. RESET -> INIT -> RTR -> RTS, and it goes on.
  * MESSAGE: it goes on, with SIW_EVENT_QP_ERR_QUEUED. For whoever serves peers that are not trusted.
  *
  * The Q_Key is all that keeps strangers from ending a queue pair under ERROR: take a random one.
- * What has the wrong one, or fails before that (CRC, length, versions, queue), is dropped and counted
- * under either. So is one that finds no receive. One that is longer than the receive it meets completes
- * that with SIW_WC_LOC_LEN_ERR, the sender is told, and the queue pair goes on under either.
+ * What has the wrong one, or fails before that (CRC, length, versions, queue), is dropped and
+ * counted under either. So is one that finds no receive. One that is longer than the receive it
+ * meets completes that with SIW_WC_LOC_LEN_ERR, the sender is told, and the queue pair goes on
+ * under either.
  */
 enum siw_error_policy {
-	/* Setting error_policy; or else MESSAGE while it is a member of a multicast group, ERROR if not. */
+	/*
+	 * Setting error_policy; or else MESSAGE while it is a member of a multicast group, ERROR if
+	 * not.
+	 */
 	SIW_ERROR_POLICY_AUTO = 0,
 	SIW_ERROR_POLICY_ERROR = 1,
 	SIW_ERROR_POLICY_MESSAGE = 2,
@@ -564,8 +522,8 @@ struct siw_qp_init_attr {
 	int sq_sig_all;
 	int no_crc; /* UD, UC: 1 = send zero in the CRC field and do not check it */
 	/*
-	 * UD, UC, RD: address and port to bind; family 0 = the device's first address, port 0 = any. RD at a
-	 * wildcard address is reached at the one alone that its machine answers from.
+	 * UD, UC, RD: address and port to bind; family 0 = the device's first address, port 0 =
+	 * any. RD at a wildcard address is reached at the one alone that its machine answers from.
 	 */
 	struct siw_addr addr;
 	int persona;	  /* RC: enum siw_persona */
@@ -574,21 +532,27 @@ struct siw_qp_init_attr {
 	 * UD: NULL, or a UD QP of this device whose socket the new one uses too; addr stays 0 and
 	 * no_crc as that QP has it.
 	 */
-	struct siw_qp *share;
+	struct siw_qp *shared_socket_qp;
 	/*
-	 * UD, RD: Write-Records that may be in process here at a time, at most 1024; 0: none is taken. The receive CQ
-	 * needs room for half as many completions more, which is also how many wait there at the most:
-	 * further ones wait until these are polled. Any peer with the Q_Key and the key of a region with
-	 * SIW_ACCESS_REMOTE_WRITE may send some.
+	 * UD, RD: Write-Records that may be in process here at a time, at most 1024; 0: none is
+	 * taken. The receive CQ needs room for half as many completions more, which is also how
+	 * many wait there at the most: further ones wait until these are polled. Any peer with the
+	 * Q_Key and the key of a region with SIW_ACCESS_REMOTE_WRITE may send some.
 	 */
-	uint32_t max_records;
+	uint32_t max_write_records;
 	/*
-	 * RD: how many peers it remembers at most (0: setting rd_peers; the one idle longest makes room
-	 * for another), and after how many milliseconds of silence one that owes an answer counts as gone
-	 * (0: setting peer_timeout).
+	 * RD: how many peers it remembers at most (0: setting rd_peers; the one idle longest makes
+	 * room for another), and after how many milliseconds of silence one that owes an answer
+	 * counts as gone (0: setting peer_timeout).
 	 */
 	uint32_t max_peers;
 	uint32_t peer_timeout_ms;
+	/*
+	 * RC: 1 = Sends that no receive is posted for wait for one here, whatever the persona:
+	 * setting rnr_octets says for how many octets of them there is room, then the peer's
+	 * sending stops. The peer's orderly end is reported behind the last of them.
+	 */
+	int keep_unexpected;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -612,45 +576,46 @@ enum siw_qp_attr_mask {
 
 struct siw_qp_attr {
 	int qp_state;
-	int cur_qp_state;    /* modify: the step is taken from this state only */
-	uint32_t qkey;	     /* UD, UC: what datagrams must carry; of UC those sent do, too */
-	int qp_access_flags; /* RC, UC: what the peer may do, whatever its STags allow; all at first */
+	int cur_qp_state; /* modify: the step is taken from this state only */
+	uint32_t qkey;	  /* UD, UC: what datagrams must carry; of UC those sent do, too */
+	/* RC, UC: what the peer may do, whatever its STags allow; all at first */
+	int qp_access_flags;
 	int en_sqd_async_notify; /* to SQD: an event tells when the send queue is drained */
 	int sq_draining;	 /* query: in SQD, requests that were begun are not complete yet */
 	/*
-	 * ORD: RDMA Reads and atomics this end has outstanding at the most; in SQD at most what was agreed
-	 * on with the peer. IRD: those the peer may have outstanding here. Connected: what both
-	 * ends agreed on; before: what was asked for, 0 if nothing was.
+	 * ORD: RDMA Reads and atomics this end has outstanding at the most; in SQD at most what was
+	 * agreed on with the peer. IRD: those the peer may have outstanding here. Connected: what
+	 * both ends agreed on; before: what was asked for, 0 if nothing was.
 	 */
 	int max_rd_atomic;
 	int max_dest_rd_atomic;
 	/*
 	 * RC, persona roce: how long a Send of the peer's waits here for a receive before a
-	 * Terminate ends the connection (no receiver-not-ready NAK is on the wire, so this end counts
-	 * for both): rnr_retry times what min_rnr_timer means. rnr_retry is 0 to 7, 7 without limit
-	 * and the default; min_rnr_timer is InfiniBand's code, 0 (655.36 ms) or 1 (0.01 ms) to 31
-	 * (491.52 ms), 12 (0.64 ms) the default.
+	 * Terminate ends the connection (no receiver-not-ready NAK is on the wire, so this end
+	 * counts for both): rnr_retry times what min_rnr_timer means. rnr_retry is 0 to 7, 7
+	 * without limit and the default; min_rnr_timer is InfiniBand's code, 0 (655.36 ms) or 1
+	 * (0.01 ms) to 31 (491.52 ms), 12 (0.64 ms) the default.
 	 */
 	int rnr_retry;
 	int min_rnr_timer;
 	/*
-	 * UD and UC, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its number. Not of
-	 * one that shares its socket or is a member of a multicast group.
+	 * UD and UC, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its
+	 * number. Not of one that shares its socket or is a member of a multicast group.
 	 */
 	int fd;
 	/*
-	 * UC, to RTR: where the peer is (SIW_QP_AV, which this step needs); its port is dest_qp_num's low 16
-	 * bits or, where that is not given or 0, in the address. path_mtu: octets of payload that one
-	 * datagram has at the most, at least 256, or 1 to 5 for those of enum ibv_mtu (256 to 4096); 0 or
-	 * not given: what the route carries without cutting datagrams, which is also the most. Query:
-	 * octets, now.
+	 * UC, to RTR: where the peer is (SIW_QP_AV, which this step needs); its port is
+	 * dest_qp_num's low 16 bits or, where that is not given or 0, in the address. path_mtu:
+	 * octets of payload that one datagram has at the most, at least 256, or 1 to 5 for those of
+	 * enum ibv_mtu (256 to 4096); 0 or not given: what the route carries without cutting
+	 * datagrams, which is also the most. Query: octets, now.
 	 */
 	struct siw_addr ah_addr;
 	int path_mtu;
 	uint32_t dest_qp_num;
 	/*
-	 * UC: the number of the first datagram that comes (to RTR) and that is sent (to RTS), 32 bits: the
-	 * peer's other one. 0 if not given. Query: of the next.
+	 * UC: the number of the first datagram that comes (to RTR) and that is sent (to RTS), 32
+	 * bits: the peer's other one. 0 if not given. Query: of the next.
 	 */
 	uint32_t rq_psn;
 	uint32_t sq_psn;
@@ -659,25 +624,26 @@ struct siw_qp_attr {
 enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE = 0,
 	/*
-	 * RC. A Write, then an Immediate Data message (RFC 7306), which takes a receive of the peer's, writes
-	 * nothing there and completes it with SIW_WC_RECV_RDMA_WITH_IMM when the Write is there. It must be
-	 * of the RFC; an older peer terminates.
+	 * RC. A Write, then an Immediate Data message (RFC 7306), which takes a receive of the
+	 * peer's, writes nothing there and completes it with SIW_WC_RECV_RDMA_WITH_IMM when the
+	 * Write is there. It must be of the RFC; an older peer terminates.
 	 */
 	SIW_WR_RDMA_WRITE_WITH_IMM = 1,
 	SIW_WR_SEND = 2,
 	/*
-	 * A message of siwarp's own, since no RFC has such; 8 octets less than a Send may have on UD. RC:
-	 * posting it is EINVAL unless setting private_messages (SIWARP_PRIVATE_MESSAGES=1, at both ends)
-	 * says that every peer is siwarp.
+	 * A message of siwarp's own, since no RFC has such; 8 octets less than a Send may have on
+	 * UD. RC: posting it is EINVAL unless setting private_messages (SIWARP_PRIVATE_MESSAGES=1,
+	 * at both ends) says that every peer is siwarp.
 	 */
 	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,
 	/*
 	 * RC. On the 64 bits at wr.atomic.remote_addr, which is a multiple of 8 (else the peer
-	 * terminates and its memory is untouched) in memory with SIW_ACCESS_REMOTE_ATOMIC; in one step for
-	 * other queue pairs, devices and threads there and for that machine's own atomic instructions, in
-	 * its octet order. What was there before comes, in this machine's octet order, into the elements,
-	 * which have 8 octets in all. They are of the ORD and IRD, as Reads.
+	 * terminates and its memory is untouched) in memory with SIW_ACCESS_REMOTE_ATOMIC; in one
+	 * step for other queue pairs, devices and threads there and for that machine's own atomic
+	 * instructions, in its octet order. What was there before comes, in this machine's octet
+	 * order, into the elements, which have 8 octets in all. They are of the ORD and IRD, as
+	 * Reads.
 	 */
 	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* if it is wr.atomic.compare_add: wr.atomic.swap */
 	SIW_WR_ATOMIC_FETCH_AND_ADD = 6, /* adds wr.atomic.compare_add */
@@ -685,17 +651,19 @@ enum siw_wr_opcode {
 	SIW_WR_BIND_MW = 8,
 	SIW_WR_SEND_WITH_INV = 9,
 	/*
-	 * The same with the masks of RFC 7306 section 5.1, by the numbers that the kernel has for them. If
-	 * the bits in masked.compare_add_mask are as in compare_add, those in masked.swap_mask become
-	 * as in swap. Adding is of each field alone, a set bit of masked.compare_add_mask being a field's
-	 * most significant one: what is carried out of it is lost.
+	 * The same with the masks of RFC 7306 section 5.1, by the numbers that the kernel has for
+	 * them. If the bits in masked.compare_add_mask are as in compare_add, those in
+	 * masked.swap_mask become as in swap. Adding is of each field alone, a set bit of
+	 * masked.compare_add_mask being a field's most significant one: what is carried out of it
+	 * is lost.
 	 */
 	SIW_WR_MASKED_ATOMIC_CMP_AND_SWP = 12,
 	SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD = 13,
 	/*
-	 * UD and RD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma, at the peer in rd, in as
-	 * many datagrams as it takes. On UD some may be lost; the peer's queue pair, which must have been made with
-	 * max_records, completes a SIW_WC_RECV_WRITE_RECORD that tells which octets came.
+	 * UD and RD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma, at the peer
+	 * in rd, in as many datagrams as it takes. On UD some may be lost; the peer's queue pair,
+	 * which must have been made with max_write_records, completes a
+	 * SIW_WC_RECV_WRITE_RECORD that tells which octets came.
 	 */
 	SIW_WR_RDMA_WRITE_RECORD = 128,
 };
@@ -751,8 +719,8 @@ struct siw_send_wr {
 		} bind_mw;
 		uint64_t reserved[6];
 		/*
-		 * RDMA_WRITE_RECORD on UD, and whatever the opcode on RD (where the Q_Key is the QP's
-		 * own): the peer, as wr.ud has it, beside the others.
+		 * RDMA_WRITE_RECORD on UD, and whatever the opcode on RD (where the Q_Key is the
+		 * QP's own): the peer, as wr.ud has it, beside the others.
 		 */
 		struct {
 			uint64_t of_masked[2]; /* they lie beside masks */
@@ -773,136 +741,68 @@ struct siw_recv_wr {
 
 /*
  * Errors of siw_create_qp: EINVAL (a cap above the device's, a CQ missing, a CQ or SRQ of another
- * device, a type that is neither, share: of another device, no UD, addr is given too, the CRC differs),
- * ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address), EMFILE (no descriptor is left for its socket),
- * ENOSPC (SIW_MAX_SHARERS QPs share that socket). With an SRQ the receive caps are ignored and written
- * back as 0.
+ * device, a type that is neither, share: of another device, no UD, addr is given too, the CRC
+ * differs), ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address), EMFILE (no descriptor is left for
+ * its socket), ENOSPC (SIW_MAX_SHARERS QPs share that socket). With an SRQ the receive caps are
+ * ignored and written back as 0.
  *
- * UD QPs that share a socket are told apart by an index, 0 of the first: a UD QPN is index << 16 | UDP
- * port. Each has states, queues, CQs, PD and a Q_Key of its own, and drops what finds no receive of its own;
- * what has an index that no QP has is dropped (counter drop_qn). Common to them are the address and the
- * kernel's buffers: a flood to one of them may cost the others datagrams there. The socket goes with
- * its last QP, whichever that is.
+ * UD QPs that share a socket are told apart by an index, 0 of the first: a UD QPN is index << 16 |
+ * UDP port. Each has states, queues, CQs, PD and a Q_Key of its own, and drops what finds no
+ * receive of its own; what has an index that no QP has is dropped (counter drop_qn). Common to them
+ * are the address and the kernel's buffers: a flood to one of them may cost the others datagrams
+ * there. The socket goes with its last QP, whichever that is.
  */
 #define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
- * EBUSY while a connection id has it (siw_cm_bind_qp) or it is a member of a multicast group. Its completions go with it. A post that is
- * under way in another thread ends with EINVAL.
+ * EBUSY while a connection id has it (siw_cm_bind_qp) or it is a member of a multicast group. Its
+ * completions go with it. A post that is under way in another thread ends with EINVAL.
  */
 int siw_destroy_qp(struct siw_qp *qp);
 /*
- * UD, UC: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state -> ERR
- * (flushes) or RESET (forgets). RTS -> SQD: what was begun completes, what is posted waits until
- * SQD -> RTS. A UD or UC send that fails by a mistake of this end (LOC_PROT_ERR, LOC_LEN_ERR) takes
- * its QP to SQE: sends flush, receives go on; SQE -> RTS mends it.
- * EINVAL, and nothing changes: the table of states has no such step, the step does not take an attribute
- * of the mask (InfiniBand's table says which), or a value is beyond the device's or the connection's.
+ * UD, UC: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state
+ * -> ERR (flushes) or RESET (forgets). RTS -> SQD: what was begun completes, what is posted waits
+ * until SQD -> RTS. A UD or UC send that fails by a mistake of this end (LOC_PROT_ERR, LOC_LEN_ERR)
+ * takes its QP to SQE: sends flush, receives go on; SQE -> RTS mends it. EINVAL, and nothing
+ * changes: the table of states has no such step, the step does not take an attribute of the mask
+ * (InfiniBand's table says which), or a value is beyond the device's or the connection's.
  */
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
-/*
- * The attributes (set of enum siw_qp_attr_mask) that siw_modify_qp takes on the step of such a QP from one
- * state to another, or on none when to is -1; -EINVAL where the table has no such step.
- */
-int siw_qp_step_attrs(int qp_type, int from, int to);
 /* What is true now, of every member. Either pointer may be NULL. */
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
 uint32_t siw_qp_num(struct siw_qp *qp);
-/*
- * UD, UC: where the QP is bound, and UC's peer once it is given. RC: its end of the connection; peer may be NULL. -ENOTCONN otherwise.
- */
-int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
-/* ---- multicast ---- */
+/* ---- multicast ------------------------------------------------------------------------------- */
 
-/* The UDP port of every group, unless setting mcast_port says another one; not registered at IANA. */
+/*
+ * The UDP port of every group, unless setting mcast_port says another one; not registered at IANA.
+ */
 #define SIW_MCAST_PORT 62607
 
 /*
- * UD: from now on what is sent to the group (an IPv4 or IPv6 multicast address of the family of the QP's; its
- * port and scope are not looked at) on the QP's device comes to this QP too, if it has the QP's Q_Key.
- * Each QP of a group takes a receive of its own for its copy, and drops it where it has none
- * (counter drop_no_buffer). A QP that is a member gets what it sends itself, as with the usual adapters; one that is
- * none need not be one to send. Completions are as of any message: src_qp and source are the
- * sender's own. What is wrong with a message to a group is told to nobody but by counters.
+ * UD: from now on what is sent to the group (an IPv4 or IPv6 multicast address of the family of the
+ * QP's; its port and scope are not looked at) on the QP's device comes to this QP too, if it has
+ * the QP's Q_Key. Each QP of a group takes a receive of its own for its copy, and drops it where it
+ * has none (counter drop_no_buffer). A QP that is a member gets what it sends itself, as with the
+ * usual adapters; one that is none need not be one to send. Completions are as of any message:
+ * src_qp and source are the sender's own. What is wrong with a message to a group is told to nobody
+ * but by counters.
  *
- * In any state; again: nothing happens. -EINVAL: no UD QP, no multicast address, the wrong family, -ENODEV, -EADDRINUSE (another
- * program has the port for all addresses), -EMFILE, -ENOMEM, or what the system says of joining.
+ * In any state; again: nothing happens. -EINVAL: no UD QP, no multicast address, the wrong family,
+ * -ENODEV, -EADDRINUSE (another program has the port for all addresses), -EMFILE, -ENOMEM, or what
+ * the system says of joining.
  */
 int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group);
-/* No more of that. -EINVAL: it is no member. A QP must be of no group any more when it is destroyed. */
+/*
+ * No more of that. -EINVAL: it is no member. A QP must be of no group any more when it is
+ * destroyed.
+ */
 int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
 
 /*
- * UD: which source addresses sent what was dropped because no receive was posted, the worst first: the
- * number known (32 at the most), of which max are put into out. -EINVAL: it is no UD QP.
- */
-int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
-
-/* ---- error queue ----------------------------------------------------------------------------- */
-
-enum siw_err_origin {
-	SIW_ERR_FOUND = 1,    /* this end found it in a message that source sent */
-	SIW_ERR_REPORTED = 2, /* source found it in a message that this end sent there */
-};
-
-/* An error of a datagram queue pair. */
-struct siw_err_entry {
-	int origin;	  /* enum siw_err_origin */
-	uint32_t src_qpn; /* source's QPN */
-	struct siw_addr source;
-	uint64_t wr_id;	  /* REPORTED: of the send request */
-	uint32_t msn;	  /* of the message that is complained of; of a Write-Record its id */
-	uint32_t seg_len; /* octets of its segment, header included */
-	uint8_t layer;	  /* the three numbers of a Terminate (RFC 5040 section 4.8) */
-	uint8_t type;
-	uint8_t code;
-	uint8_t header_len; /* octets used in header */
-	uint8_t header[20]; /* its DDP header, as it was on the wire */
-};
-
-/*
- * UD: takes up to num_entries errors, oldest first: their count, 0 if there are none, or -errno. -EINVAL:
- * it is no UD QP. An empty one moves the device's traffic, as siw_poll_cq does. They stay over a reset.
- * A QP keeps err_queue (a setting) of them, half for each origin; what comes when that half is full is
- * lost (counter err_lost): the first error is mostly the cause of the others.
- *
- * What is found in a message ends a QP of policy ERROR, but for this: a Write-Record that reaches for memory
- * it may not is not even told to its sender, whom that would teach which keys there are.
- *
- * What a peer reports changes no state, and counts only if it is about one of the last err_window (a
- * setting) messages, or Write-Records, sent, which went there with the Q_Key that the report has; once for each message.
- */
-int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries);
-
-/* What siw_query_record tells of a Write-Record. */
-struct siw_record {
-	struct siw_addr source;
-	uint32_t src_qp;
-	uint32_t id;	 /* the source's own number of it */
-	uint64_t addr;	 /* where it was written: of its first octet */
-	uint32_t rkey;	 /* ... and under which key */
-	uint32_t length; /* octets of the whole message */
-	uint32_t valid;	 /* octets that came */
-};
-/* Octets [start, end) of a message, from its first one on. */
-struct siw_record_range {
-	uint32_t start;
-	uint32_t end;
-};
-/*
- * Of the Write-Record whose completion had this wr_id: how many ranges of it came (32 at the most: what
- * would be one more is left out), of which max are put into ranges, in order; no two touch. record may be
- * NULL. -ENOENT: it is not kept any more: max_records / 2 came after it. -EINVAL: it is no UD or RD QP.
- * Outside of the ranges, too, octets of the message may have been written.
- */
-int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
-		     struct siw_record_range *ranges, int max);
-
-/*
- * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is then
- * that one and the return -EINVAL (state, opcode, flags, number of SGEs, inline size, an address handle
- * of another PD, an RC message above max_rc_msg, an atomic of other than 8 octets, a Read or an atomic where
- * the peer allows none) or -ENOMEM (queue full).
+ * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is
+ * then that one and the return -EINVAL (state, opcode, flags, number of SGEs, inline size, an
+ * address handle of another PD, an RC message above max_rc_msg, an atomic of other than 8 octets, a
+ * Read or an atomic where the peer allows none) or -ENOMEM (queue full).
  *
  * A queue holds exactly max_send_wr or max_recv_wr requests. A request has its slot until its
  * completion is polled; one without a completion, until a later completion of the same queue is.
@@ -910,17 +810,18 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
  *
  * A UD message longer than a datagram holds (IPv4: max_ud_msg) completes with LOC_LEN_ERR at the
  * sender; one longer than the receive that it meets, at the receiver, which writes nothing of it.
- * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write without immediate data, a Read or an atomic mean
- * nothing and are no error.
+ * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write without immediate data, a Read or an
+ * atomic mean nothing and are no error.
  *
- * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV happen at this end, in their turn; with SIW_SEND_FENCE after the
- * Reads that were posted before. They have no elements. -EINVAL: no window or none of type 2, a window or
- * region of another device, flags other than those of siw_mw_bind_info, SIW_SEND_INLINE. A bind completes
- * with MW_BIND_ERR, and the QP goes to ERR (UC: SQE), if window, region and QP are not of one PD, the window is
- * bound already, the rkey is another's, the region is closed or has no SIW_ACCESS_MW_BIND, it does not hold
- * the range, lacks the local writing that remote writing and atomics need, or the length is 0. LOCAL_INV does so with
- * LOC_PROT_ERR unless invalidate_rkey is that of a window of type 2 bound to this QP, or of a live region of siw_reg_mr_qp
- * with SIW_ACCESS_REMOTE_INVALIDATE.
+ * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV happen at this end, in their turn; with SIW_SEND_FENCE after
+ * the Reads that were posted before. They have no elements. -EINVAL: no window or none of type 2, a
+ * window or region of another device, flags other than those of siw_mw_bind_info, SIW_SEND_INLINE.
+ * A bind completes with MW_BIND_ERR, and the QP goes to ERR (UC: SQE), if window, region and QP are
+ * not of one PD, the window is bound already, the rkey is another's, the region is closed or has no
+ * SIW_ACCESS_MW_BIND, it does not hold the range, lacks the local writing that remote writing and
+ * atomics need, or the length is 0. LOCAL_INV does so with LOC_PROT_ERR unless invalidate_rkey is
+ * that of a window of type 2 bound to this QP, or of a live region of siw_reg_mr_qp with
+ * SIW_ACCESS_REMOTE_INVALIDATE.
  */
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 /* -EINVAL too where the QP has an SRQ: receives are posted there. */
@@ -946,10 +847,10 @@ enum siw_srq_attr_mask {
 };
 
 /*
- * A queue of receives that any number of RC and UD QPs of one device share (siw_qp_init_attr's srq):
- * the next message of any of them takes the oldest, and completes on that QP's receive CQ. The
- * lkeys of receives are of the SRQ's PD, which need not be that of the QPs. Errors: EINVAL (max_wr 0,
- * a limit above max_wr, or more than max_srq_wr or max_srq_sge), ENOMEM (max_srq).
+ * A queue of receives that any number of RC and UD QPs of one device share (siw_qp_init_attr's
+ * srq): the next message of any of them takes the oldest, and completes on that QP's receive CQ.
+ * The lkeys of receives are of the SRQ's PD, which need not be that of the QPs. Errors: EINVAL
+ * (max_wr 0, a limit above max_wr, or more than max_srq_wr or max_srq_sge), ENOMEM (max_srq).
  *
  * A QP of it that goes to ERR leaves the receives where they are, except one whose message broke
  * off in its middle: that one completes with WR_FLUSH_ERR. SIW_EVENT_QP_LAST_WQE_REACHED tells when
@@ -969,10 +870,6 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int att
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr);
 /* As siw_post_recv; in any state of any QP. -EINVAL (number of SGEs), -ENOMEM (it is full). */
 int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
-
-/* ---- the library itself ---------------------------------------------------------------------- */
-
-const char *siw_version(void); /* "MAJOR.MINOR.PATCH" */
 
 /* cffi: end */
 

@@ -443,7 +443,7 @@ def judge(row: Row, peer: Peer, size: int) -> None:
 @pytest.mark.parametrize("row", PROVOKED, ids=str)
 @pytest.mark.parametrize("size", [600, 20_000], ids=["small", "large"])
 @pytest.mark.parametrize("how", ["asking", "answering"])
-@pytest.mark.clause("RFC5040-4.8-03", "RFC5041-7.2-01", "RFC5040-7.1-02")
+@pytest.mark.clause("RFC5040-4.8-03", "RFC5040-7.1-02#b", "RFC5040-7.1-02#c")
 def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
     wire: Wire, row: Row, size: int, how: str
 ) -> None:
@@ -561,7 +561,7 @@ def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire,
 
 
 @pytest.mark.parametrize("after", [b"", b"\0", b"\0\x40" + bytes(20)])
-@pytest.mark.clause("RFC5044-8-01")
+@pytest.mark.clause("RFC5044-8-01#a")
 def test_a_connection_that_the_peer_ends_brings_no_terminate(wire: Wire, after: bytes) -> None:
     """Error 2/0/1: even within an FPDU."""
     with Peer.asking(wire) as peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -13,19 +14,23 @@ from unit.rdmap.rdmap_harness import (
     Memory,
     RdmapWorld,
     StreamError,
+    atomic_request,
+    cut,
     parsed,
     pattern,
     read_request,
     read_response,
     recv_exactly,
+    recv_to_end,
     send,
     setting,
     terminate,
     untagged,
+    until,
     write,
 )
 
-from siwarp.inspect import DDP, Opcode
+from siwarp.inspect import DDP, Opcode, Terminate
 
 SEND, SEND_SE, WRITE = lib.SIW_RDMAP_SEND, lib.SIW_RDMAP_SEND_SE, lib.SIW_RDMAP_WRITE
 READ = lib.SIW_RDMAP_READ_REQUEST
@@ -53,7 +58,9 @@ def test_the_control_field_is_the_first_octet_that_ddp_reserves(
 
 
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
-@pytest.mark.clause("RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07")
+@pytest.mark.clause(
+    "RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07#a", "RFC5040-4.1-07#b", "RFC5040-4.1-07#c"
+)
 def test_tagged_flag_and_queue_are_those_of_the_operation(
     w: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
@@ -68,7 +75,14 @@ def test_tagged_flag_and_queue_are_those_of_the_operation(
 
 
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
-@pytest.mark.clause("RFC5040-4.1-08", "RFC5040-4.1-09", "RFC5040-4.1-10")
+@pytest.mark.clause(
+    "RFC5040-4.1-08#a",
+    "RFC5040-4.1-08#b",
+    "RFC5040-4.1-08#c",
+    "RFC5040-4.1-08#e",
+    "RFC5040-4.1-09",
+    "RFC5040-4.1-10",
+)
 def test_version_is_one_and_what_is_reserved_or_unused_zero(
     w: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
@@ -81,7 +95,9 @@ def test_version_is_one_and_what_is_reserved_or_unused_zero(
 
 @pytest.mark.parametrize("reserved", range(4))
 @pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.clause("RFC5040-4.1-08", "RFC5040-4.1-09", "RFC5040-4.1-10")
+@pytest.mark.clause(
+    "RFC5040-4.1-08#a", "RFC5040-4.1-08#b", "RFC5040-4.1-08#e", "RFC5040-4.1-09", "RFC5040-4.1-10"
+)
 def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
     w: RdmapWorld, version: int, reserved: int
 ) -> None:
@@ -92,10 +108,74 @@ def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
     assert stream.event().kind == "RECV"
 
 
+# ---- section 4.2
+
+
+@pytest.mark.parametrize("opcode", [SEND, SEND_SE, WRITE])
+@pytest.mark.clause("RFC5040-4.2-01#c")
+def test_what_is_sent_or_written_follows_the_ddp_header_at_once(w: RdmapWorld, opcode: int) -> None:
+    stream = w.initiator()
+    m = w.memory(100, pattern(100))
+    stream.do(opcode, [m.sge()], rkey=1)
+    segment = raw_segment(stream)
+    assert segment[14 if opcode == WRITE else 18 :] == pattern(100)
+
+
+@pytest.mark.clause("RFC5040-4.2-01#c")
+def test_what_is_read_follows_the_ddp_header_at_once(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    m = w.memory(100, pattern(100))
+    stream.put(read_request(size=100, src_stag=m.stag, src_to=m.addr))
+    assert stream.event().kind == "REQUESTED"
+    stream.flush()
+    assert raw_segment(stream)[14:] == pattern(100)
+
+
+# ---- what it stands on: section 3.1, RFC 5044 appendix C.1
+
+
+@pytest.mark.parametrize("role", ["initiator", "responder"])
+@pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
+def test_all_that_either_end_sends_is_ddp_segments_of_version_one(w: RdmapWorld, role: str) -> None:
+    """Every octet behind start-up is an FPDU of a segment, and both versions in it are 1.
+
+    An RDMAC RNIC, whose versions are 0, is refused by its MPA revision (section 7.1.1).
+    """
+    stream = getattr(w, role)()
+    m = w.memory(100, pattern(100), rights=ALL)
+    for request in (
+        read_request(size=100, src_stag=m.stag, src_to=m.addr),
+        atomic_request(stag=m.stag, to=m.addr, msn=2),
+    ):
+        stream.put(request)
+        until(lambda: (e := stream.event_once()) and e.kind == "REQUESTED")
+        stream.flush()
+    for opcode in (SEND, SEND_SE, WRITE, READ, lib.SIW_RDMAP_SEND_INV):
+        stream.do(opcode, [m.sge(0, 100 if opcode != READ else 8)], rkey=1)
+    stream.put(write(b"abc", stag=1))
+    stream.fails()
+    stream.terminate()
+    stream.sock.shutdown(socket.SHUT_WR)
+    heads = [parsed(segment)[0] for segment in cut(recv_to_end(stream.sock))]
+    assert {(head.dv, head.rv) for head in heads} == {(1, 1)}
+    assert {head.opcode for head in heads} == {
+        *(Opcode.SEND, Opcode.SEND_SE, Opcode.SEND_INVALIDATE, Opcode.RDMA_WRITE),
+        *(Opcode.RDMA_READ_REQUEST, Opcode.RDMA_READ_RESPONSE),
+        *(Opcode.ATOMIC_RESPONSE, Opcode.TERMINATE),
+    }
+
+
 # ---- section 4.4
 
 
-@pytest.mark.clause("RFC5040-4.2-01", "RFC5040-4.4-01")
+@pytest.mark.clause(
+    "RFC5040-4.2-01#a",
+    "RFC5040-4.4-01#a",
+    "RFC5040-4.4-01#b",
+    "RFC5040-4.4-01#c",
+    "RFC5040-4.4-01#d",
+    "RFC5040-4.4-01#e",
+)
 def test_a_read_request_has_its_header_and_no_payload(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(0x102)
@@ -137,7 +217,14 @@ def test_a_source_may_start_anywhere_and_be_a_part(w: RdmapWorld, at: int, size:
 # ---- section 4.8
 
 
-@pytest.mark.clause("RFC5040-4.8-01", "RFC5040-4.8-02", "RFC5040-4.8-07")
+@pytest.mark.clause(
+    "RFC5040-4.8-01#a",
+    "RFC5040-4.8-01#b",
+    "RFC5040-4.8-01#c",
+    "RFC5040-4.8-01#d",
+    "RFC5040-4.8-02",
+    "RFC5040-4.8-07",
+)
 def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
     stream = w.initiator()
     segment = write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
@@ -148,6 +235,18 @@ def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
     assert got[:18] == bytes.fromhex("4147 00000000 00000002 00000001 00000000")
     # layer and type, code, M and D, reserved, the segment's length, its header
     assert got[18:] == bytes.fromhex("11 00 c0 00 0013") + segment[:14]
+
+
+@pytest.mark.clause("RFC5040-4.1-07#d", "RFC5040-4.2-01#b")
+def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(w: RdmapWorld) -> None:
+    stream = w.initiator()
+    stream.put(write(b"abcde", stag=0x01020304))
+    assert stream.fails().err == (1, 1, 0)
+    stream.terminate()
+    head, octets = parsed(raw_segment(stream))
+    assert (head.t, head.qn, head.opcode) == (0, 2, Opcode.TERMINATE)
+    assert octets == bytes(Terminate(octets))
+    assert len(octets) == 4 + 2 + 14  # control, length, the DDP header of a tagged segment
 
 
 def source_errors(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
@@ -244,7 +343,7 @@ def test_reserved_bits_of_a_terminate_are_not_looked_at(w: RdmapWorld) -> None:
     assert other.event().err in [(1, 2, 2), (2, 1, 2)]
 
 
-@pytest.mark.clause("RFC5040-4.8-11", "RFC5040-7.1-02")
+@pytest.mark.clause("RFC5040-4.8-01#e", "RFC5040-4.8-11", "RFC5040-7.1-02#c")
 def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(w: RdmapWorld) -> None:
     size = 8 << 20
     with setting("mulpdu", 30_000):
@@ -254,7 +353,7 @@ def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(w: RdmapW
         stream.put(request)
         assert stream.event().kind == "REQUESTED"
         assert stream.flush_once() == 0
-        assert lib.siw_rdmap_revoke(stream.handle, m.stag) == 1
+        assert lib.siw_ddp_tx_revoke(stream.ddp, m.stag) == 1
         w.free(m.stag)
         with pytest.raises(StreamError, match="EACCES"):
             stream.flush_once()
@@ -277,7 +376,7 @@ def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(w: RdmapW
     assert quoted.size == size - sent
 
 
-@pytest.mark.clause("RFC5040-4.2-01")
+@pytest.mark.clause("RFC5040-4.2-01#a")
 def test_a_read_request_of_another_length_is_refused(w: RdmapWorld) -> None:
     for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
         stream = w.initiator()
@@ -285,8 +384,13 @@ def test_a_read_request_of_another_length_is_refused(w: RdmapWorld) -> None:
         stream.terminates(error)
 
 
-@pytest.mark.clause("RFC5040-4.1-03")
-@pytest.mark.parametrize("opcode", [4, 6])
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        pytest.param(4, marks=pytest.mark.clause("RFC5040-4.1-03#a", "RFC5040-4.1-08#d")),
+        pytest.param(6, marks=pytest.mark.clause("RFC5040-4.1-03#b", "RFC5040-4.1-08#d")),
+    ],
+)
 def test_a_send_with_invalidate_is_known_by_its_stag_field(w: RdmapWorld, opcode: int) -> None:
     stream = w.initiator()
     m = w.memory(10, rights=ALL)

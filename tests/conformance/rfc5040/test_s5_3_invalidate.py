@@ -52,7 +52,7 @@ def refused(peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 
     [(SendFlag(0), INV), (SendFlag.SOLICITED, SE_INV)],
     ids=["quiet", "solicited"],
 )
-@pytest.mark.clause("RFC5040-5.3-11", "RFC5040-5.3-12", "RFC5040-4.1-03")
+@pytest.mark.clause("RFC5040-5.3-11", "RFC5040-5.3-12", "RFC5040-4.1-03#a", "RFC5040-4.1-03#b")
 def test_a_send_with_invalidate_names_its_stag_in_every_segment(
     wire: Wire, flags: SendFlag, opcode: int, size: int
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_send_with_invalidate_names_its_stag_in_every_segment(
 
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
 @pytest.mark.parametrize("size", [0, 100, 20_000])
-@pytest.mark.clause("RFC5040-5.3-13", "RFC5040-7.2-04")
+@pytest.mark.clause("RFC5040-5.3-13#a", "RFC5040-7.2-04")
 def test_the_named_stag_is_dead_when_the_receive_completes(
     wire: Wire, opcode: int, size: int
 ) -> None:
@@ -112,7 +112,7 @@ def test_the_named_stag_is_dead_when_the_receive_completes(
         mr.close()
 
 
-@pytest.mark.clause("RFC5040-5.3-13")
+@pytest.mark.clause("RFC5040-5.3-13#a")
 def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
     with Peer.asking(wire) as peer:
         mr = region(peer)
@@ -202,7 +202,7 @@ def _of_another_queue_pair(peer: Peer, wire: Wire) -> MR:
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
 @pytest.mark.parametrize("size", [0, 3, 20_000])
 @pytest.mark.parametrize("make", [_without_the_right, _of_the_whole_domain, _of_another_queue_pair])
-@pytest.mark.clause("RFC5040-5.3-13", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
+@pytest.mark.clause("RFC5040-5.3-13#b", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
 def test_an_stag_without_the_right_here_is_refused_and_left_alive(
     wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
 ) -> None:

@@ -42,7 +42,7 @@ def test_a_write_is_placed_into_a_part_of_the_buffer_and_not_delivered(w: RdmapW
     stream.recvs.post(1, m.sge())
     stream.put(write(b"abc", stag=m.stag, to=m.addr + 50))
     e = stream.event(progress=True)
-    assert (e.kind, e.cookie, e.length) == ("PROGRESS", 0, 0)
+    assert (e.kind, e.user_data, e.length) == ("PROGRESS", 0, 0)
     assert m.octets() == bytes([0xA5]) * 50 + b"abc" + bytes([0xA5]) * 47
     assert stream.recvs.take() == 1
 
@@ -150,12 +150,12 @@ def test_a_valid_request_is_answered_with_a_tagged_response(w: RdmapWorld) -> No
 @pytest.mark.clause("RFC5040-5.2.1-14")
 def test_a_read_of_nothing_goes_out_and_is_done_by_its_response(w: RdmapWorld) -> None:
     stream = w.initiator()
-    stream.do(READ, cookie=5)
+    stream.do(READ, user_data=5)
     _, request = stream.pull_read_request()
     assert request.size == 0
     stream.put(read_response(stag=0xABCD, to=123))
     e = stream.event()
-    assert (e.kind, e.cookie, e.length) == ("READ_DONE", 5, 0)
+    assert (e.kind, e.user_data, e.length) == ("READ_DONE", 5, 0)
 
 
 @pytest.mark.parametrize(("stag", "to"), [(0, 0), (0xFFFF, 2**64 - 1)])
@@ -175,14 +175,14 @@ def test_a_request_for_nothing_is_answered_without_a_look_at_its_source(
 def test_a_read_is_complete_with_its_response_and_not_before(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(10)
-    stream.do(READ, [m.sge()], cookie=8)
+    stream.do(READ, [m.sge()], user_data=8)
     _, request = stream.pull_read_request()
     stream.put(read_response(b"01234", stag=request.sink_stag, l=0))
     assert stream.event(progress=True).kind == "PROGRESS"
     assert stream.event_once() is None
     stream.put(read_response(b"56789", stag=request.sink_stag, to=5))
     e = stream.event()
-    assert (e.kind, e.cookie, e.length) == ("READ_DONE", 8, 10)
+    assert (e.kind, e.user_data, e.length) == ("READ_DONE", 8, 10)
     assert m.octets() == b"0123456789"
 
 
@@ -242,11 +242,11 @@ def test_a_send_is_untagged_on_queue_zero(w: RdmapWorld, opcode: int) -> None:
 def test_each_send_uses_one_receive_and_they_come_in_order(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(10)
-    for cookie in range(10):
-        stream.recvs.post(cookie, m.sge())
+    for user_data in range(10):
+        stream.recvs.post(user_data, m.sge())
     stream.put(*[send(bytes([i]) * i, msn=i + 1) for i in range(9)])
     got = [stream.event() for _ in range(9)]
-    assert [(e.kind, e.cookie, e.length, e.msn) for e in got] == [
+    assert [(e.kind, e.user_data, e.length, e.msn) for e in got] == [
         ("RECV", i, i, i + 1) for i in range(9)
     ]
     assert stream.recvs.take() == 9
@@ -282,7 +282,7 @@ def test_a_send_of_nothing_uses_a_receive(w: RdmapWorld) -> None:
     stream.recvs.post(4)
     stream.put(send())
     e = stream.event()
-    assert (e.kind, e.cookie, e.length) == ("RECV", 4, 0)
+    assert (e.kind, e.user_data, e.length) == ("RECV", 4, 0)
     assert stream.recvs.take() is None
 
 
@@ -386,12 +386,12 @@ def test_an_operation_is_complete_when_tcp_took_it_and_in_order(w: RdmapWorld) -
 def test_reads_are_delivered_in_the_order_of_their_responses(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(40)
-    for cookie in range(4):
-        stream.do(READ, [m.sge(10 * cookie, 10)], cookie=cookie)
+    for user_data in range(4):
+        stream.do(READ, [m.sge(10 * user_data, 10)], user_data=user_data)
     for _ in range(4):
         _, request = stream.pull_read_request()
         stream.put(read_response(bytes(10), stag=request.sink_stag))
-    assert [stream.event().cookie for _ in range(4)] == [0, 1, 2, 3]
+    assert [stream.event().user_data for _ in range(4)] == [0, 1, 2, 3]
 
 
 @pytest.mark.clause("RFC5040-5.5-08", "RFC5040-5.5-14")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from _siwarp_layers import lib
 from unit.rdmap.rdmap_harness import (
@@ -89,7 +91,7 @@ def test_ddp_errors_come_first_and_by_ddps_numbers(w: RdmapWorld) -> None:
         stream.terminates(error)
 
 
-@pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02")
+@pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02#b")
 def test_a_send_without_a_receive_is_told_to_both_ends(w: RdmapWorld) -> None:
     stream = w.initiator()
     stream.put(send(b"abc"))
@@ -155,7 +157,7 @@ def test_a_source_that_wraps_is_refused(w: RdmapWorld) -> None:
     stream.terminates((*PROTECTION, lib.SIW_RDMAP_TO_WRAP))
 
 
-@pytest.mark.clause("RFC5040-7.1-03")
+@pytest.mark.clause("RFC5040-7.1-03", "RFC5040-7.1-02#d")
 def test_the_first_error_is_the_one_that_is_told(w: RdmapWorld) -> None:
     stream = w.initiator()
     first = write(b"abc", stag=0x77)
@@ -164,7 +166,7 @@ def test_the_first_error_is_the_one_that_is_told(w: RdmapWorld) -> None:
     assert bytes(t.quoted_ddp) == first[:14]
 
 
-@pytest.mark.clause("RFC5040-7.1-02", "RFC5040-7.1-01")
+@pytest.mark.clause("RFC5040-7.1-02#a", "RFC5040-7.1-01")
 def test_an_error_of_ours_while_sending_is_told_without_a_header(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(4 << 20)
@@ -191,3 +193,46 @@ def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
     stream.put(send(b"abc", opcode=4, inv_stag=stag))
     t = stream.terminates((*PROTECTION, lib.SIW_RDMAP_CANNOT_INVALIDATE))
     assert t.quoted_ddp.inv_stag == stag
+
+
+@pytest.mark.parametrize("rights", [REMOTE_READ, REMOTE_WRITE | 1, REMOTE_READ | REMOTE_WRITE | 1])
+@pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
+@pytest.mark.clause("RFC5040-8.1.1-06#a", "RFC5041-8.3.1-06#a")
+def test_memory_may_be_read_or_written_or_both_as_was_granted(
+    w: RdmapWorld, rights: int, way: int
+) -> None:
+    stream = w.initiator()
+    m = w.memory(8, b"a secret", rights=rights)
+    reach(stream, m, way)
+    if not rights & way:
+        stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))
+        assert m.octets() == b"a secret"
+    elif way == REMOTE_READ:
+        assert stream.event().kind == "REQUESTED"
+        stream.flush()
+        assert stream.pull_message()[1] == b"a secret"
+    else:
+        stream.recvs.post(1, w.memory(8).sge())
+        stream.put(send(b"done"))
+        assert stream.event().kind == "RECV"
+        assert m.octets() == b"replaced"
+
+
+@pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
+@pytest.mark.clause("RFC5040-8.1.1-06#b", "RFC5041-8.3.1-06#b")
+def test_what_was_granted_is_taken_back(w: RdmapWorld, way: int) -> None:
+    stream = w.initiator()
+    m = w.memory(8, b"a secret")
+    assert w.free(m.stag) == 0
+    reach(stream, m, way)
+    layer = PROTECTION if way == REMOTE_READ else (1, 1)
+    stream.terminates((*layer, lib.SIW_RDMAP_INVALID_STAG))
+    assert m.octets() == b"a secret"
+
+
+def reach(stream: Any, m: Any, way: int) -> None:
+    """Have the peer read or write all of that memory."""
+    if way == REMOTE_READ:
+        stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
+    else:
+        stream.put(write(b"replaced", stag=m.stag, to=m.addr))

@@ -58,7 +58,7 @@ def test_an_stag_of_one_stream_is_of_no_use_on_another(wire: Wire, how: str) -> 
         (0, 1, False),
     ],
 )
-@pytest.mark.clause("RFC5040-8.1.1-05")
+@pytest.mark.clause("RFC5040-8.1.1-05#a", "RFC5040-8.1.1-05#b")
 def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
     wire: Wire, at: int, size: int, good: bool
 ) -> None:

@@ -1,15 +1,6 @@
 """What the DDP tests of this RFC share."""
 
-from __future__ import annotations
+from unit.ddp.ddp_harness import DdpWorld
+from unit.mpa.mpa_harness import fixture
 
-from collections.abc import Iterator
-
-import pytest
-from unit.ddp.ddp_harness import DdpWorld, ddp_world
-
-
-@pytest.fixture
-def w() -> Iterator[DdpWorld]:
-    """A port on loopback and whatever the test opens on it."""
-    with ddp_world() as made:
-        yield made
+w = fixture(DdpWorld)

@@ -61,15 +61,15 @@ def test_the_last_untagged_segment_has_the_highest_mo(w: DdpWorld) -> None:
     assert heads[-1].mo == max(h.mo for h in heads) > 0
 
 
-@pytest.mark.clause("RFC5041-4.1-07")
+@pytest.mark.clause("RFC5041-4.1-07#a", "RFC5041-4.1-07#b")
 def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
     w: DdpWorld,
 ) -> None:
     stream, q = w.receiver(), w.queue()
     lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
-    for cookie in (1, 2):
-        q.post(cookie, m.sge())
+    for user_data in (1, 2):
+        q.post(user_data, m.sge())
     stream.send(untagged(b"abc", l=0), untagged(b"de", mo=3), untagged(b"f", msn=2))
     assert [stream.receive(), stream.receive(), stream.receive()] == [None, (1, 5), (2, 1)]
 
@@ -91,7 +91,7 @@ def test_reserved_bits_that_come_in_are_not_checked(w: DdpWorld, reserved: int) 
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
-@pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01")
+@pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01#e", "RFC5041-7.2-01#k")
 def test_a_segment_of_another_version_is_refused(w: DdpWorld, version: int) -> None:
     one, other, q = w.receiver(), w.receiver(), w.queue()
     lib.siw_ddp_stream_queue(other.handle, 0, q.handle)
@@ -206,12 +206,12 @@ def test_msns_wrap_to_zero_in_both_directions(w: DdpWorld) -> None:
     for stream in (out, in_):
         lib.siw_ddp_test_set_msn(stream.handle, 0, 2**32 - 1)
     got = []
-    for cookie, msn in enumerate([2**32 - 1, 0, 1]):
+    for user_data, msn in enumerate([2**32 - 1, 0, 1]):
         out.transmit(out.message())
         got += [head.msn for head, _ in out.sent(0)]
-        q.post(cookie)
+        q.post(user_data)
         in_.send(untagged(msn=msn))
-        assert in_.receive() == (cookie, 0)
+        assert in_.receive() == (user_data, 0)
     assert got == [2**32 - 1, 0, 1]
 
 

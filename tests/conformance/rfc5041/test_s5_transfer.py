@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from itertools import pairwise
 
 import pytest
@@ -9,9 +11,12 @@ from _siwarp_layers import lib
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
+    PATIENCE,
     DdpWorld,
+    Stream,
     StreamError,
     ddp_world,
+    fpdu,
     pattern,
     setting,
     tagged,
@@ -114,19 +119,41 @@ def test_messages_and_their_segments_go_out_in_order(w: DdpWorld) -> None:
     assert order == sorted(order)
 
 
-@pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07")
+@pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07", "RFC5041-5.4-01#d")
 def test_messages_are_delivered_once_and_in_order(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue(depth=64)
     lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
-    for cookie in range(50):
-        q.post(cookie, m.sge())
-        stream.send(untagged(bytes([cookie]), msn=cookie + 1))
-    assert [stream.receive() for _ in range(50)] == [(cookie, 1) for cookie in range(50)]
+    for user_data in range(50):
+        q.post(user_data, m.sge())
+        stream.send(untagged(bytes([user_data]), msn=user_data + 1))
+    assert [stream.receive() for _ in range(50)] == [(user_data, 1) for user_data in range(50)]
     assert stream.head_once() is None
 
 
-@pytest.mark.clause("RFC5041-5.4-01")
+@pytest.mark.clause("RFC5041-3-13")
+@given(cuts=st.lists(st.integers(1, 2000), max_size=20))
+def test_each_segment_of_a_stream_comes_up_once_however_it_was_cut(cuts: list[int]) -> None:
+    octets = b"".join(fpdu(untagged(pattern(40, n), msn=n)) for n in range(1, 31))
+    with ddp_world() as w:
+        stream, q = w.receiver(), w.queue(depth=64)
+        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        memories = [w.memory(40) for _ in range(31)]
+        for user_data, m in enumerate(memories):
+            q.post(user_data, m.sge())
+        got: list[tuple[int, int]] = []
+        for at, end in pairwise([0, *sorted({c for c in cuts if c < len(octets)}), len(octets)]):
+            stream.sock.sendall(octets[at:end])
+            while (seg := stream.head_once()) is not None:
+                got.append(stream.place(seg))
+        until(lambda: len(got) == 30 or ((s := stream.head_once()) and got.append(stream.place(s))))
+        assert got == [(n, 40) for n in range(30)]
+        assert [m.octets() for m in memories[:30]] == [pattern(40, n) for n in range(1, 31)]
+        for _ in range(3):
+            assert stream.head_once() is None
+
+
+@pytest.mark.clause("RFC5041-5.4-01#a")
 def test_nothing_is_delivered_without_a_last_segment(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
     lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
@@ -163,20 +190,93 @@ def test_the_other_half_goes_on_after_one_half_ended(w: DdpWorld) -> None:
         out.head()
     out.transmit(out.message([m.sge()]))
     assert out.sent(3)[0][1] == b"abc"
-    assert lib.siw_ddp_shutdown(in_.handle) == 0
+    in_.mpa.shutdown()
     assert in_.sock.recv(1) == b""
     in_.send(tagged(b"xyz", stag=m.stag))
     assert in_.receive() == (0, 3)
     assert m.octets() == b"xyz"
 
 
-@pytest.mark.clause("RFC5041-6.2.2-01", "RFC5041-7-01")
-def test_what_ends_the_connection_comes_up(w: DdpWorld) -> None:
+@pytest.mark.parametrize(
+    ("octets", "fields"),
+    [
+        (b"abc", {"msn": 2}),
+        (b"abc", {"mo": 1}),
+        (b"", {"mo": 1}),
+    ],
+    ids=["the message before is not whole", "an octet is missing", "only L is left"],
+)
+@pytest.mark.clause("RFC5041-5.4-01#b", "RFC5041-5.4-01#c")
+def test_l_alone_delivers_nothing_while_octets_before_it_are_missing(
+    w: DdpWorld, octets: bytes, fields: dict[str, int]
+) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    m = w.memory(10)
+    for user_data in (1, 2):
+        q.post(user_data, m.sge())
+    if "msn" in fields:
+        stream.send(untagged(b"01234", l=0))
+        assert stream.receive() is None
+    stream.send(untagged(octets, l=1, **fields))
+    stream.fails()  # and delivers nothing before that, or it would return it
+    assert q.take() == (2 if "msn" in fields else 1)  # the first one's octets are in its receive
+
+
+@pytest.mark.clause("RFC5041-6.2.2-01#a")
+def test_a_lost_connection_comes_up(w: DdpWorld) -> None:
+    stream = w.receiver()
+    stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.sock.close()
+    for _ in range(2):
+        with pytest.raises(StreamError, match="ECONNRESET"):
+            until(stream.head_once)
+
+
+BAD_HEADERS = [
+    (tagged(b"abc", stag=1, dv=2), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
+    (tagged(b"abc", stag=1), (1, 1, lib.SIW_DDP_INVALID_STAG)),
+    (untagged(b"abc", dv=0), (1, 2, lib.SIW_DDP_UNTAGGED_VERSION)),
+    (untagged(b"abc", qn=7), (1, 2, lib.SIW_DDP_INVALID_QN)),
+    (untagged(b"abc", msn=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
+    (untagged(b"abc", mo=9), (1, 2, lib.SIW_DDP_INVALID_MO)),
+]
+
+
+@pytest.mark.parametrize(("segment", "error"), BAD_HEADERS)
+@pytest.mark.clause("RFC5041-6.2.2-01#c", "RFC5041-6.2.2-04")
+def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
+    w: DdpWorld, segment: bytes, error: tuple[int, int, int]
+) -> None:
+    stream, q = w.receiver(), w.queue()
+    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    q.post(1, w.memory(10).sge())
+    stream.send(segment)
+    assert stream.fails() == error
+    stays_until_it_is_ended(stream)
+
+
+def stays_until_it_is_ended(stream: Stream) -> None:
+    stream.sock.settimeout(0.03)
+    with pytest.raises(TimeoutError):  # neither an end nor a reset
+        stream.sock.recv(1)
+    with pytest.raises(StreamError):
+        stream.head_once()
+    stream.mpa.shutdown()
+    stream.sock.settimeout(PATIENCE)
+    assert stream.sock.recv(1) == b""
+
+
+@pytest.mark.clause("RFC5041-6.2.2-01#b", "RFC5041-7-01", "RFC5041-6.2.2-04")
+def test_a_fatal_error_of_the_layer_below_comes_up_and_leaves_the_end_to_the_user(
+    w: DdpWorld,
+) -> None:
     stream = w.receiver()
     stream.sock.sendall(b"\0\x10" + bytes(18) + b"\xff\xff\xff\xff")
     with pytest.raises(StreamError, match="EBADMSG"):
         until(stream.head_once)
     assert stream.error == (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
+    stays_until_it_is_ended(stream)
 
 
 @pytest.mark.clause("RFC5041-6.2.2-03", "RFC5041-7.1-10", "RFC5041-6.2-01")

@@ -1,15 +1,5 @@
 """What the MPA tests of this RFC share."""
 
-from __future__ import annotations
+from unit.mpa.mpa_harness import World, fixture
 
-from collections.abc import Iterator
-
-import pytest
-from unit.mpa.mpa_harness import World, world
-
-
-@pytest.fixture
-def w() -> Iterator[World]:
-    """A port on loopback and whatever the test opens on it."""
-    with world() as made:
-        yield made
+w = fixture(World)

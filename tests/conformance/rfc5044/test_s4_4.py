@@ -45,7 +45,7 @@ def test_the_crc_covers_length_ulpdu_and_pad_in_iscsi_s_octet_order(w: World, si
     assert cut(octets) == [pattern(size)]
 
 
-@pytest.mark.clause("RFC5044-4.4-12", "RFC5044-4.4-13", "RFC5044-8-01")
+@pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13", "RFC5044-8-01#b")
 @pytest.mark.parametrize("at", range(2, len(SMALL)))
 def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(w: World, at: int) -> None:
     octets = bytearray(SMALL)
@@ -56,7 +56,7 @@ def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(w: World, at: int) -> 
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
-@pytest.mark.clause("RFC5044-4.4-12", "RFC5044-4.4-13")
+@pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13")
 @pytest.mark.parametrize("octets", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("bit", range(16))
 def test_a_wrong_length_is_found_by_the_crc(w: World, octets: bytes, bit: int) -> None:
@@ -67,7 +67,7 @@ def test_a_wrong_length_is_found_by_the_crc(w: World, octets: bytes, bit: int) -
     assert refused(lambda: stream.receive() and None) == errno.EBADMSG
 
 
-@pytest.mark.clause("RFC5044-4.4-12", "RFC5044-4.4-13")
+@pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13")
 @pytest.mark.parametrize(
     "at", [2, 15, 16, 65, 66, 4095, 8191, 8192, 19_999, 20_001, 20_004, 20_007]
 )
@@ -120,3 +120,20 @@ def test_crcs_are_off_at_once_where_neither_end_wants_them(w: World) -> None:
     for stream in (initiator, responder):
         assert not lib.siw_mpa_crc_on(stream.handle)
         assert stream.receive(0) == b"any"
+
+
+@pytest.mark.parametrize("sizes", [[0], [1, 20, 3], [20_000], [64_768]], ids=str)
+@pytest.mark.clause("RFC5044-4.4-12#a")
+def test_a_crc_over_the_octets_that_the_rfc_names_and_over_no_others_is_right(
+    w: World, sizes: list[int]
+) -> None:
+    """Octets and CRCs are made here, from the first of the length to the last of the pad."""
+    stream = w.receiver()
+    for size in sizes:
+        body = size.to_bytes(2, "big") + pattern(size) + bytes(-(2 + size) % 4)
+        stream.sock.sendall(body + crc32c(body).to_bytes(4, "little"))
+        assert stream.receive() == pattern(size)
+    for covered in (slice(2, None), slice(0, -4), slice(4, None)):
+        other = w.receiver()
+        other.sock.sendall(body + crc32c(body[covered]).to_bytes(4, "little"))
+        assert refused(lambda s=other: s.receive() and None) == errno.EBADMSG

@@ -9,7 +9,7 @@ import pytest
 from unit.mpa.mpa_harness import WHOLE_OCTETS, World, fpdu, pattern, refused, setting, until, world
 
 
-@pytest.mark.clause("RFC5044-6-01", "RFC5044-6-02", "RFC5044-6-04")
+@pytest.mark.clause("RFC5044-6-01", "RFC5044-6-02#b", "RFC5044-6-04")
 @pytest.mark.parametrize(("strict", "size"), [(0, 1), (0, 100), (0, 8000), (1, 100), (1, 60_000)])
 def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
     strict: int, size: int
@@ -26,7 +26,7 @@ def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
         assert until(stream.look)[1:] == (size, True)
 
 
-@pytest.mark.clause("RFC5044-6-02", "RFC5044-6-03")
+@pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
 def test_the_length_of_one_fpdu_is_where_the_next_one_starts(w: World) -> None:
     """Payload that looks like FPDUs is payload."""
     inner = fpdu(b"inner") * 3

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import socket
 from typing import Any
 
 import pytest
-from _siwarp_layers import lib
+from _siwarp_layers import ffi, lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
+    checked,
     cut,
     fpdu,
     params,
+    pattern,
     pdata_of,
     recv_exactly,
     recv_startup,
@@ -51,7 +54,7 @@ def test_our_reply_is_key_flags_revision_length_and_private_data(w: World, pdata
     assert recv_exactly(stream.sock, len(want)) == want
 
 
-@pytest.mark.clause("RFC5044-7.1.1-02", "RFC5044-8-01")
+@pytest.mark.clause("RFC5044-7.1.1-02", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
 def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) -> None:
     frame = bytearray(REQUEST)
@@ -62,7 +65,7 @@ def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int
     assert stream.error == BAD_FRAME
 
 
-@pytest.mark.clause("RFC5044-7.1.1-04", "RFC5044-8-01")
+@pytest.mark.clause("RFC5044-7.1.1-04", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
 def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) -> None:
     frame = bytearray(REPLY)
@@ -129,7 +132,21 @@ def test_a_request_of_revision_0_is_rejected_in_revision_1(w: World) -> None:
     assert stream.sock.recv(1) == b""
 
 
-@pytest.mark.clause("RFC5044-7.1.1-18", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
+@pytest.mark.parametrize("role", ["request", "reply"])
+@pytest.mark.clause("RFC5044-7.1.1-18#a")
+def test_private_data_that_ends_before_its_length_is_a_local_error(w: World, role: str) -> None:
+    if role == "request":
+        stream = w.responder()
+        stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234567")))
+    else:
+        stream = w.asking(params(rev=1))
+        stream.sock.sendall(bytes(MPAReply(rev=1, pd_length=8, private_data=b"1234567")))
+    stream.sock.shutdown(socket.SHUT_WR)
+    assert judged(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
+    assert stream.error in (BAD_FRAME, (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED))
+
+
+@pytest.mark.clause("RFC5044-7.1.1-18#b", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
 @pytest.mark.parametrize("length", [513, 514, 1024, 0x7FFF, 0x8000, 0xFFFF])
 def test_a_private_data_length_beyond_512_is_an_error(w: World, length: int) -> None:
     stream = w.responder()
@@ -197,7 +214,33 @@ def test_private_data_may_hold_anything_up_to_512_octets(w: World, length: int) 
     assert pdata_of(w.replied(params(), MPAReply(rev=2, private_data=pdata))[1]) == pdata
 
 
-@pytest.mark.clause("RFC5044-7.1.2-18")
+@pytest.mark.parametrize("role", ["request", "reply"])
+@pytest.mark.parametrize("length", [0, 1, 511, 512])
+@pytest.mark.clause("RFC5044-7.1.2-18#a", "RFC5044-7.1.2-18#b")
+def test_private_data_is_given_up_whole_and_not_an_octet_more(
+    w: World, role: str, length: int
+) -> None:
+    """Octets of the next FPDU come right behind, and the caller's memory ends behind the buffer."""
+    pdata, behind = pattern(length, 3), fpdu(b"not private data")
+    if role == "request":
+        stream = w.responder()
+        stream.sock.sendall(bytes(MPARequest(rev=1, private_data=pdata)) + behind)
+    else:
+        stream = w.asking(params(rev=1))
+        stream.sock.sendall(bytes(MPAReply(rev=1, private_data=pdata)) + behind)
+    two = ffi.new("struct siw_mpa_params[2]")
+    ffi.memmove(two, b"\xa5" * ffi.sizeof(two), ffi.sizeof(two))
+    until(lambda: checked(lib.siw_mpa_startup(stream.handle, two)) != lib.SIW_MPA_STARTING)
+    peer = two[0]
+    assert (peer.pdata_len, pdata_of(peer)) == (length, pdata)
+    assert len(peer.pdata) == 512
+    assert not any(set(bytes(ffi.buffer(peer.pdata))[length:]) - {0, 0xA5})
+    assert bytes(ffi.buffer(two))[ffi.sizeof(two) // 2 :] == b"\xa5" * (ffi.sizeof(two) // 2)
+    if role == "request":
+        stream.reply(params(rev=1))
+    assert stream.receive() == b"not private data"
+
+
 def test_private_data_shorter_than_its_length_is_waited_for(w: World) -> None:
     stream = w.responder()
     stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))

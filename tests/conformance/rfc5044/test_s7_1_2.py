@@ -9,6 +9,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
+    PATIENCE,
     World,
     cut,
     fpdu,
@@ -16,6 +17,7 @@ from unit.mpa.mpa_harness import (
     pattern,
     recv_exactly,
     recv_startup,
+    recv_to_end,
     refused,
     until,
 )
@@ -53,7 +55,7 @@ def test_a_responder_sends_and_receives_nothing_before_the_request(w: World) -> 
     assert nothing_comes(stream)
 
 
-@pytest.mark.clause("RFC5044-7.1.2-05")
+@pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
 def test_a_rejection_is_a_reply_with_r_and_private_data(w: World) -> None:
     stream, _ = w.requested(MPARequest(rev=1, private_data=b"please"))
     stream.reply(params(rejected=1, pdata=b"no"))
@@ -63,7 +65,21 @@ def test_a_rejection_is_a_reply_with_r_and_private_data(w: World) -> None:
     assert refused(stream.look) == errno.ENOTCONN
 
 
-@pytest.mark.clause("RFC5044-7.1.2-06")
+@pytest.mark.clause("RFC5044-7.1.2-05#c")
+def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(w: World) -> None:
+    stream, _ = w.requested(MPARequest(rev=1, private_data=b"please"))
+    stream.reply(params(rejected=1))
+    recv_startup(stream.sock)
+    stream.sock.settimeout(0.03)
+    with pytest.raises(TimeoutError):  # an end of stream would give b""
+        stream.sock.recv(1)
+    stream.sock.sendall(b"TCP takes octets still")
+    stream.sock.settimeout(PATIENCE)
+    stream.close()
+    assert recv_to_end(stream.sock) == b""
+
+
+@pytest.mark.clause("RFC5044-7.1.2-06#a", "RFC5044-7.1.2-06#b", "RFC5044-7.1.2-06#c")
 def test_an_acceptance_is_a_reply_without_r_after_which_fpdus_are_received(w: World) -> None:
     stream, _ = w.requested(MPARequest(rev=1))
     stream.reply(params(pdata=b"yes"))

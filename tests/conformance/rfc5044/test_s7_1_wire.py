@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import READ, SEND, WRITE, Wire, plain_client, read_all
-from unit.verbs.verbs_harness import Rig, pattern, poll
+from unit.verbs.rc_harness import (
+    READ,
+    SEND,
+    WRITE,
+    End,
+    Wire,
+    plain_client,
+    plain_listener,
+    read_all,
+)
+from unit.verbs.verbs_harness import Rig, nothing, pattern, poll
 from unit.verbs.wire_peer import Peer, recv_frame, send
 
 from siwarp._siwarp import lib
-from siwarp.cm import CMEventType, ConnParam
-from siwarp.inspect import MPAReply, MPARequest
+from siwarp.cm import CMID, CMEventType, ConnParam
+from siwarp.inspect import FPDU, MPAReply, MPARequest
 from siwarp.verbs import RemoteBuffer, WCStatus
 
 
@@ -30,17 +40,52 @@ def wire() -> Iterator[Wire]:
 # ---- CRC
 
 
-@pytest.mark.clause("RFC5044-4.4-03")
-def test_unless_told_otherwise_we_ask_for_crc(wire: Wire) -> None:
-    with Peer.answering(wire) as peer:
+@pytest.mark.clause("RFC5044-4.4-03", "RFC5044-4.4-01#a")
+def test_unless_told_otherwise_we_ask_for_crc_and_check_it(wire: Wire) -> None:
+    """Even of a peer that wants none."""
+    with Peer.answering(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
         assert peer.ours.c == 1
+        peer.put(send(1), crc=0x01020304)
+        assert peer.terminated().code == 2
     with Peer.asking(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
         assert peer.ours.c == 1
+        peer.put(None)  # a responder may not speak before it heard something
+        peer.put(send(1), crc=0x01020304)
+        assert peer.terminated().code == 2
+
+
+@pytest.mark.clause("RFC5044-4.4-05")
+def test_a_program_sees_nothing_of_how_crc_was_agreed_on(wire: Wire) -> None:
+    """Whoever asked for it: the same events, completions, data and segments."""
+    seen = []
+    for ours, theirs in itertools.product([False, True], repeat=2):
+        reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
+        with Peer.answering(wire, reply, ConnParam(crc=ours), established=False) as peer:
+            event = peer.end.event()
+            peer.end.recv(1)
+            peer.put(send(1) / Raw(b"abc"))
+            (received,) = poll(peer.end.rcq)
+            peer.end.post(SEND, 2, length=3)
+            (sent,) = poll(peer.end.scq)
+            fpdu = peer.take()
+            peer.sock.shutdown(socket.SHUT_WR)
+            last = peer.end.event()
+            seen.append(
+                (
+                    (event.type, event.status, event.private_data, event.rev),
+                    (event.initiator_depth, event.responder_resources),
+                    [(w.status, w.opcode, w.wr_id, w.byte_len) for w in (received, sent)],
+                    (peer.end.mem.read(3), fpdu.ulpdu_length, bytes(fpdu.ulpdu.payload)),
+                    (last.type, last.status, last.wire_error),
+                )
+            )
+    assert seen == seen[:1] * 4
+    assert seen[0][0][0] == CMEventType.ESTABLISHED
 
 
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("theirs", [False, True])
-@pytest.mark.clause("RFC5044-4.4-01", "RFC5044-1.2-02", "RFC5041-3-07")
+@pytest.mark.clause("RFC5044-4.4-01#b", "RFC5044-1.2-02", "RFC5041-3-07")
 def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, theirs: bool) -> None:
     reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
     with Peer.answering(wire, reply, ConnParam(crc=ours)) as peer:
@@ -97,6 +142,66 @@ def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -
         reply = MPAReply(recv_frame(s))
         assert (reply.rev, reply.r, reply.private_data) == (rev, 1, b"no")
         assert read_all(s) == b""
+
+
+@pytest.mark.clause("RFC5044-7.1-04")
+def test_the_first_fpdu_finds_the_endpoint_that_was_bound_at_the_reply(wire: Wire) -> None:
+    """Of two queue pairs the one that accepts gets it, and neither does before."""
+    with plain_client(wire.address) as s:
+        first = bytes(FPDU(ulpdu=send(1) / Raw(b"abc")))
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
+        end = End(wire.passive, wire.request().id, wire.p_channel, size=8)
+        with Peer.asking(wire) as other:
+            other.end.recv(1)
+            end.recv(2)
+            nothing(end.rcq)
+            end.id.accept()
+            assert MPAReply(recv_frame(s)).r == 0
+            (wc,) = poll(end.rcq)
+            assert (wc.wr_id, wc.qp_num, wc.byte_len) == (2, end.qp.qp_num, 3)
+            assert end.mem.read(3) == b"abc"
+            nothing(other.end.rcq)
+
+
+@pytest.mark.parametrize("frame", ["short", "long"])
+@pytest.mark.parametrize("role", ["asking", "answering"])
+@pytest.mark.parametrize(
+    "length",
+    [
+        pytest.param(None, marks=pytest.mark.clause("RFC5044-7.1.1-18#a")),
+        pytest.param(513, marks=pytest.mark.clause("RFC5044-7.1.1-18#b")),
+        pytest.param(0xFFFF, marks=pytest.mark.clause("RFC5044-7.1.1-18#b")),
+    ],
+    ids=["other", "513", "65535"],
+)
+def test_private_data_that_cannot_be_closes_the_connection_with_an_error_here(
+    wire: Wire, role: str, length: int | None, frame: str
+) -> None:
+    """PD_Length is more than there is before the end, or more than there may be."""
+    pdata = b"four" if frame == "short" else bytes(600)
+    if length is None:
+        length, pdata = 8, b"four" if frame == "short" else b""
+    kind = MPARequest if role == "asking" else MPAReply
+    octets = bytes(kind(rev=1, pd_length=length, private_data=pdata))
+    if role == "asking":
+        s = plain_client(wire.address)
+        s.sendall(octets)
+        s.shutdown(socket.SHUT_WR) if length == 8 else None
+        assert read_all(s) == b""
+        assert wire.p_channel.get_event(0.02) is None  # the program never hears of such a client
+    else:
+        with plain_listener(wire.host) as listener:
+            a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+            a.id.connect(listener.getsockname()[:2], ConnParam(rev=1))
+            s, _ = listener.accept()
+            recv_frame(s)
+            s.sendall(octets)
+            s.shutdown(socket.SHUT_WR) if length == 8 else None
+            event = a.event()
+            assert event.type == CMEventType.CONNECT_ERROR
+            assert event.status == errno.EPROTO if length > 512 else event.status > 0
+            assert read_all(s) == b""
+    s.close()
 
 
 @pytest.mark.parametrize("ird", [0, 1, 7, 127, 128, 200])

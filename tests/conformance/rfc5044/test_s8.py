@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
 )
 
 
-@pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01")
+@pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01#a")
 def test_the_peer_s_end_of_stream_is_told_and_sending_goes_on(w: World) -> None:
     stream = w.receiver()
     stream.sock.sendall(fpdu(b"last"))
@@ -32,7 +32,7 @@ def test_the_peer_s_end_of_stream_is_told_and_sending_goes_on(w: World) -> None:
     assert cut(recv_exactly(stream.sock, 12)) == [b"answer"]
 
 
-@pytest.mark.clause("RFC5044-8-01")
+@pytest.mark.clause("RFC5044-8-01#a")
 def test_a_reset_is_told_as_a_lost_connection(w: World) -> None:
     stream = w.receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

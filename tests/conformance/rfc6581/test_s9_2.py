@@ -38,7 +38,7 @@ def flags(frame: Any) -> tuple[int, int]:
     return frame.a, frame.b * FPDU | frame.c_rtr * WRITE | frame.d_rtr * READ
 
 
-@pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02")
+@pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02#a", "RFC6581-9.2-02#b", "RFC6581-9.2-02#c")
 @pytest.mark.parametrize("rtr", SETS)
 def test_a_peer_to_peer_request_has_a_and_each_rtr_that_we_support(w: World, rtr: int) -> None:
     assert flags(recv_startup(w.asking(enhanced(p2p=1, rtr=rtr)).sock)) == (1, rtr)

@@ -111,7 +111,7 @@ DDP_FIELDS: list[tuple[dict[str, int], int]] = [
 
 @pytest.mark.parametrize("which", SENT)
 @pytest.mark.parametrize(("fields", "code"), DDP_FIELDS, ids=["dv", "qn", "msn", "mo"])
-@pytest.mark.clause("RFC7306-8.2-01", "RFC7306-8.2-02")
+@pytest.mark.clause("RFC7306-8.2-01#a", "RFC7306-8.2-02")
 def test_each_field_of_the_segment_is_checked(
     w: RdmapWorld, which: str, fields: dict[str, int], code: int
 ) -> None:
@@ -124,7 +124,7 @@ def test_each_field_of_the_segment_is_checked(
 
 @pytest.mark.parametrize("which", SENT)
 @pytest.mark.parametrize("where", ["tagged", 0, 1, 2, 3])
-@pytest.mark.clause("RFC7306-8.1-01", "RFC7306-8.2-03")
+@pytest.mark.clause("RFC7306-8.1-01#b", "RFC7306-8.2-01#b", "RFC7306-8.2-03")
 def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_header_alone(
     w: RdmapWorld, which: str, where: str | int
 ) -> None:
@@ -144,7 +144,7 @@ def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_heade
 
 @pytest.mark.parametrize("which", SENT)
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.clause("RFC7306-8.2-04")
+@pytest.mark.clause("RFC7306-8.2-01#c", "RFC7306-8.2-04")
 def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, which: str, version: int) -> None:
     stream = w.initiator()
     body = bodies(w, stream)[which]
@@ -152,12 +152,13 @@ def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, which: str, versi
     stream.terminates((0, 2, lib.SIW_RDMAP_VERSION))
 
 
-@pytest.mark.clause("RFC7306-8.1-01")
+@pytest.mark.clause("RFC7306-8.1-01#a")
 def test_an_error_found_while_making_a_response_is_told_alone(w: RdmapWorld) -> None:
     gone = Vanishing(PAGE, "unmapped")
     stag = ffi.new("uint32_t *")
-    where = {"addr": ffi.cast("void *", gone.addr), "length": PAGE, "rights": ALL, "pd": PD}
-    checked(lib.siw_rdmap_stag_alloc(w.port, ffi.new("struct siw_rdmap_region *", where), stag))
+    where = {"addr": ffi.cast("uint8_t *", gone.addr), "to_base": gone.addr, "length": PAGE}
+    where |= {"rights": ALL, "pd": PD}
+    checked(lib.siw_mem_stag_alloc(w.mem, ffi.new("struct siw_mem_region *", where), stag))
     stream = w.initiator()
     stream.put(atomic_request(stag=stag[0], to=gone.addr))
     assert stream.event().kind == "REQUESTED"

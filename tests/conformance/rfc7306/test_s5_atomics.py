@@ -101,7 +101,7 @@ def test_what_fetch_add_does_not_use_is_as_the_rfc_says(w: RdmapWorld) -> None:
 def test_an_operation_is_complete_when_its_response_came_and_not_before(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(8)
-    stream.atomic(m.sge(), cookie=77, kind=ADD, data=1)
+    stream.atomic(m.sge(), user_data=77, kind=ADD, data=1)
     _, request = stream.pull_atomic_request()
     stream.recvs.post(5)
     stream.put(send(b""))
@@ -110,7 +110,7 @@ def test_an_operation_is_complete_when_its_response_came_and_not_before(w: Rdmap
     assert stream.event_once() is None and m.untouched()
     stream.put(response)
     e = stream.event()
-    assert (e.kind, e.cookie, e.length) == ("READ_DONE", 77, 8)
+    assert (e.kind, e.user_data, e.length) == ("READ_DONE", 77, 8)
     assert get(m) == 0x0102030405060708
 
 
@@ -119,10 +119,10 @@ def test_there_are_buffers_for_all_responses_that_may_come(w: RdmapWorld) -> Non
     stream = w.initiator(ord=6)
     m = w.memory(48)
     for i in range(6):
-        stream.atomic(m.sge(8 * i, 8), cookie=i, kind=ADD)
+        stream.atomic(m.sge(8 * i, 8), user_data=i, kind=ADD)
     requests = [stream.pull_atomic_request()[1] for _ in range(6)]
     stream.put(*(atomic_response(r.request, i, msn=i + 1) for i, r in enumerate(requests)))
-    assert [stream.event().cookie for _ in range(6)] == list(range(6))
+    assert [stream.event().user_data for _ in range(6)] == list(range(6))
     assert [get(m, 8 * i) for i in range(6)] == list(range(6))
 
 
@@ -331,7 +331,7 @@ def test_half_a_request_does_nothing(w: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC7306-5.4-06")
 def test_what_came_before_is_delivered_before_a_request_is_answered(w: RdmapWorld) -> None:
-    stream = w.initiator(park=1 << 20)
+    stream = w.initiator(unexpected_octets=1 << 20)
     m = words(w, 1, 0)
     stream.put(
         send(b"abc"),
@@ -409,9 +409,9 @@ def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
     """In a region that begins beside a boundary, with offsets from 0 on."""
     m = Memory(20)
     stag = ffi.new("uint32_t *")
-    where = {"addr": ffi.cast("void *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}
-    region = ffi.new("struct siw_rdmap_region *", {**where, "zero_based": True})
-    checked(lib.siw_rdmap_stag_alloc(w.port, region, stag))
+    where = {"addr": ffi.cast("uint8_t *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}
+    region = ffi.new("struct siw_mem_region *", where)  # to_base is 0
+    checked(lib.siw_mem_stag_alloc(w.mem, region, stag))
     m[0:20] = bytes(20)
     stream = w.initiator()
     stream.put(atomic_request(stag=stag[0], to=4, data=3))

@@ -64,15 +64,15 @@ def test_it_leaves_in_order_with_its_write_and_counts_with_sends(w: RdmapWorld) 
 def test_each_takes_a_receive_and_is_delivered_in_order(w: RdmapWorld, opcode: Opcode) -> None:
     stream = w.initiator()
     m = w.memory(100)
-    for cookie in (1, 2, 3):
-        stream.recvs.post(cookie, m.sge())
+    for user_data in (1, 2, 3):
+        stream.recvs.post(user_data, m.sge())
     event = ffi.new("struct siw_rdmap_event *")
     stream.put(immediate(5, opcode=opcode), send(b"abc", msn=2), immediate(6, opcode=opcode, msn=3))
     seen = []
     while len(seen) < 3:
         if lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV:
             imm = int.from_bytes(bytes(ffi.buffer(ffi.addressof(event, "imm"))), "big")
-            seen.append((event.cookie, event.with_imm, event.solicited, imm * event.with_imm))
+            seen.append((event.user_data, event.with_imm, event.solicited, imm * event.with_imm))
     se = opcode == Opcode.IMMEDIATE_SE
     assert seen == [(1, True, se, 5), (2, False, False, 0), (3, True, se, 6)]
     assert m.octets()[:3] == b"abc" and m.octets()[3:] == bytes([m.octets()[99]]) * 97

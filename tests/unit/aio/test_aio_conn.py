@@ -19,7 +19,7 @@ from unit.aio.aio_harness import (
     until,
 )
 
-from siwarp import Error, PeerGone, ProtocolError, RemoteBuffer, StateError, aio
+from siwarp import Error, LimitError, PeerGone, ProtocolError, RemoteBuffer, StateError, aio
 
 
 def test_messages_of_each_size_arrive_whole_both_ways() -> None:
@@ -108,6 +108,24 @@ def test_the_peer_s_memory_is_written_and_read() -> None:
             await a.send(b"done")
             assert await b.recv() == b"done"
             assert memory.read(200_000, 100_000) == big
+
+    run(main)
+
+
+def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_goes_on() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            there = b.register(100).remote()
+            for offset, length in ((60, 50), (0, 101), (-1, 4), (101, 0), (0, 70_000)):
+                for attempt in (
+                    a.write(there, bytes(length), offset),
+                    a.read(there, length, offset),
+                    a.read_into(there, bytearray(length), offset),
+                ):
+                    with pytest.raises(LimitError, match="has 100 octets; stay within them"):
+                        await attempt
+            await a.write(there, b"x" * 50, 50)
+            assert await a.read(there, 1, 99) == b"x"
 
     run(main)
 

@@ -62,7 +62,7 @@ def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() ->
     async def main() -> None:
         async with aio.open_ud() as server, aio.open_ud() as first:
             cq = CQ(first.pd.context, 16)
-            init = QPInitAttr(QPType.UD, scq=cq, share=first.qp)
+            init = QPInitAttr(QPType.UD, scq=cq, shared_socket_qp=first.qp)
             second = QP(first.pd, init)
             second.to_rts(QPAttr(qkey=0))
             memory = MR(first.pd, 64)

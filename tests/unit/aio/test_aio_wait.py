@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
+from collections.abc import Callable
 
 import pytest
 from unit.aio.aio_harness import LOOPBACK, gone, run
-from unit.verbs.verbs_harness import Pair, Rig
+from unit.verbs.verbs_harness import Pair, Rig, until
 
 from siwarp import StateError, aio
+from siwarp.aio.wait import readable_now
 from siwarp.cm import CMID, CMEventChannel, CMEventType
-from siwarp.verbs import SendWR
+from siwarp.verbs import CQ, CompChannel, SendWR
 
 
 def ud(rig: Rig, channel: object = None) -> Pair:
@@ -68,6 +72,130 @@ def test_tasks_that_wait_on_one_channel_each_get_their_own() -> None:
     rig.close()
 
 
+class Late(CQ):
+    """A queue whose next message comes at a chosen moment: behind the look that follows arming."""
+
+    __slots__ = ("armed", "message")
+
+    message: Callable[[], None] | None
+    armed: int
+
+    def req_notify(self, solicited_only: bool = False) -> None:
+        super().req_notify(solicited_only)
+        self.armed += 1
+
+    @property
+    def pending(self) -> int:
+        found = super().pending
+        if self.armed >= 3 and found == 0 and self.message is not None:
+            message, self.message = self.message, None
+            message()
+        return found
+
+
+def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> None:
+    rig = Rig()
+    channel = rig.channel()
+    idle = ud(rig, channel)
+    queues = [Late(rig.ctx, 64, channel=channel) for _ in range(2)]
+    pairs = []
+    for cq in queues:
+        cq.armed, cq.message = 0, None
+        pair = Pair(rig)
+        pair.b = rig.ud(scq=pair.idle, rcq=cq)
+        pair.to_b = rig.ah(pair.b)
+        pairs.append(pair)
+
+    sent: list[int] = []
+
+    def send(n: int) -> None:
+        """Send to one of the queues; whoever looked again for nothing is the only one that may."""
+        for cq in queues:
+            cq.message = None
+        sent.append(n)
+        pairs[n].recv(n)
+        pairs[n].send(b"x")
+        until(lambda: readable_now(channel.fileno()))
+
+    async def main() -> None:
+        for n, cq in enumerate(queues):
+            cq.message = functools.partial(send, n)
+        waiting = [asyncio.create_task(aio.wait(cq)) for cq in queues]
+        await asyncio.sleep(0)
+        # Nobody awaits this queue: its event wakes, if anybody, tasks that it is not for.
+        idle.rcq.req_notify()
+        idle.recv(9)
+        idle.send(b"x")
+        until(lambda: readable_now(channel.fileno()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if not sent:
+            send(0)
+        for _ in range(2):
+            n = sent[-1]
+            assert [wc.wr_id for wc in await waiting[n]] == [n]
+            if len(sent) == 1:
+                send(1 - n)
+
+    run(main, 10)
+    rig.close()
+
+
+def test_an_event_that_a_thread_takes_wakes_the_task_that_it_is_for() -> None:
+    rig = Rig()
+    channel = rig.channel()
+    pair = ud(rig, channel)
+    pair.recv(1)
+
+    def take(channel: CompChannel) -> None:
+        cq = channel.get_cq_event(10)
+        assert cq is pair.rcq
+        cq.ack_events(1)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(aio.wait(pair.rcq))
+        await asyncio.sleep(0)
+        pair.send(b"x")
+        # The loop stands still meanwhile: it is this thread that takes the event.
+        thread = threading.Thread(target=take, args=(channel,))
+        thread.start()
+        thread.join()
+        assert [wc.wr_id for wc in await waiting] == [1]
+
+    run(main, 10)
+    rig.close()
+
+
+def test_closing_what_a_task_waits_on_ends_the_wait() -> None:
+    rig = Rig()
+    pair = ud(rig)
+    events = CMEventChannel(rig.ctx)
+    channel = pair.rcq.channel
+    assert channel is not None
+
+    async def main() -> None:
+        waiting = [
+            asyncio.create_task(aio.wait(pair.rcq)),
+            asyncio.create_task(aio.cm_event(events)),
+        ]
+        await asyncio.sleep(0.01)
+        for one in (pair.b, pair.rcq, channel, events):
+            one.close()
+        for task in waiting:
+            with pytest.raises(StateError, match="closed"):
+                await task
+        # Nothing of it is left in the loop: the next to have the descriptors are heard.
+        other = ud(rig)
+        other.recv(7)
+        again = asyncio.create_task(aio.wait(other.rcq))
+        await asyncio.sleep(0.01)
+        other.send(b"x")
+        assert [wc.wr_id for wc in await again] == [7]
+
+    run(main, 10)
+    rig.close()
+
+
 def test_connections_are_awaited_as_events() -> None:
     rig = Rig()
 
@@ -105,9 +233,9 @@ def test_a_queue_without_a_channel_says_so() -> None:
 def test_looking_at_a_queue_takes_nothing_and_moves_nothing() -> None:
     rig = Rig()
     pair = Pair(rig)
-    assert pair.scq.waiting == 0
+    assert pair.scq.pending == 0
     pair.a.post_send([SendWR(i, ah=pair.to_b) for i in range(3)])
-    assert pair.scq.waiting == pair.scq.waiting == 3
+    assert pair.scq.pending == pair.scq.pending == 3
     assert len(pair.scq.poll(8)) == 3
-    assert pair.scq.waiting == 0
+    assert pair.scq.pending == 0
     rig.close()

@@ -89,6 +89,8 @@ def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
         ("los=1%", 1, 1, "is no fault"),
         ("loss", 1, 5, "= and a value"),
         ("loss=1%,loss=2%", 1, 9, "twice"),
+        ("loss=1%,dup=2%,dup=3%", 1, 16, "twice"),
+        ("delay=1ms,peer=127.0.0.1,peer=::1", 1, 26, "twice"),
         ("loss=1%,,dup=1%", 1, 9, "a fault is expected"),
         ("loss=1%;", 2, 9, "a fault is expected"),
         ("loss=1% dup=1%", 1, 9, "a comma"),

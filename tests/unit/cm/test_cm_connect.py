@@ -172,6 +172,17 @@ def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(two: Wi
     exchange(a, b)
 
 
+@pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
+def test_a_client_that_is_rejected_reads_why_and_then_the_end(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+        request = wire.request()
+        request.id.reject(b"not today")
+        reply = MPAReply(read_all(s))
+        assert (reply.r, reply.private_data) == (1, b"not today")
+        request.id.close()
+
+
 def test_one_listener_serves_many_connections_each_its_own(two: Wire) -> None:
     n = 12
     dialled = [

@@ -5,11 +5,21 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from unit.verbs.rc_harness import End, Wire, plain_client
+from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener
 from unit.verbs.wire_peer import recv_frame
 
-from siwarp.cm import CMEventType
-from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode
+from siwarp.cm import CMID, CMEventType, ConnParam
+from siwarp.inspect import (
+    FPDU,
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    Queue,
+    ReadRequest,
+)
+from siwarp.verbs import Persona
 
 DEPTHS = [(0, 0), (1, 1000), (0x3FFF, 0), (0x3FFF, 0x3FFF)]
 
@@ -24,6 +34,92 @@ def test_a_request_that_offers_no_rtr_is_answered_with_one_that_then_opens(wire:
         assert (reply.r, reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (0, 1, 0, 1, 0)
         s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))))
         assert end.event().type == CMEventType.ESTABLISHED
+
+
+PLAIN = [
+    ConnParam(rev=1),
+    ConnParam(rev=1, initiator_depth=5, responder_resources=7),
+    ConnParam(rev=1, private_data=b"plain"),
+    ConnParam(rev=1, private_data=bytes(512)),
+    ConnParam(rev=1, crc=False, markers=True),
+]
+
+
+@pytest.mark.parametrize("param", PLAIN, ids=range(len(PLAIN)))
+@pytest.mark.parametrize("roce", [False, True])
+@pytest.mark.clause("RFC6581-10-03")
+def test_who_wants_nothing_enhanced_asks_in_the_format_of_rfc_5044(
+    wire: Wire, param: ConnParam, roce: bool
+) -> None:
+    """Octet by octet: no S, no word of IRD and ORD, no RTR, whatever else the program says."""
+    persona = {"persona": Persona.ROCE} if roce else {}
+    with plain_listener() as listener:
+        end = End(wire.active, CMID(wire.a_channel), wire.a_channel, **persona)
+        end.id.connect(listener.getsockname()[:2], param)
+        sock, _ = listener.accept()
+        with sock:
+            pdata = bytes(param.private_data)
+            flags = (0x80 if param.markers else 0) | (0x40 if param.crc else 0)
+            assert recv_frame(sock) == (
+                b"MPA ID Req Frame" + bytes([flags, 1]) + len(pdata).to_bytes(2, "big") + pdata
+            )
+            sock.sendall(bytes(MPAReply(rev=1, m=0, c=0)))
+            assert end.event().type == CMEventType.ESTABLISHED
+            sock.settimeout(0.03)
+            with pytest.raises(TimeoutError):  # no RTR follows either
+                sock.recv(1)
+
+
+@pytest.mark.clause("RFC6581-10-03")
+def test_a_client_server_request_of_revision_2_has_no_function_code(wire: Wire) -> None:
+    with plain_listener() as listener:
+        end = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        end.id.connect(listener.getsockname()[:2], ConnParam())
+        sock, _ = listener.accept()
+        with sock:
+            request = MPARequest(recv_frame(sock))
+    assert (request.s, request.a, request.b, request.c_rtr, request.d_rtr) == (1, 0, 0, 0, 0)
+
+
+FIRSTS = {
+    1: FPDU(ulpdu=None),
+    2: FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE)),
+    4: FPDU(
+        ulpdu=DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST)
+        / ReadRequest(sink_stag=1, size=0)
+    ),
+}
+
+
+@pytest.mark.parametrize("sent", FIRSTS)
+@pytest.mark.parametrize("offered", range(1, 8))
+@pytest.mark.clause("RFC6581-9.2-05")
+def test_a_reply_names_all_kinds_that_were_offered_and_each_of_them_opens(
+    wire: Wire, offered: int, sent: int
+) -> None:
+    with plain_client(wire.address) as s:
+        flags = {"b": offered & 1, "c_rtr": offered >> 1 & 1, "d_rtr": offered >> 2}
+        s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
+        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end.id.accept()
+        reply = MPAReply(recv_frame(s))
+        assert (reply.a, {name: getattr(reply, name) for name in flags}) == (1, flags)
+        s.sendall(bytes(FIRSTS[sent]))
+        event = end.event()
+        if offered & sent:
+            assert event.type == CMEventType.ESTABLISHED
+        else:
+            assert event.type in (CMEventType.CONNECT_ERROR, CMEventType.DISCONNECTED)
+            assert event.wire_error == 0x020007  # RFC6581-9.2-11
+
+
+def test_a_read_is_named_only_where_the_responder_takes_any(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, a=1, c_rtr=1, d_rtr=1, ird=4, ord=0)))
+        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end.id.accept(ConnParam(responder_resources=0))
+        reply = MPAReply(recv_frame(s))
+        assert (reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (1, 0, 1, 0)
 
 
 @pytest.mark.parametrize("a", [0, 1])

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -17,18 +17,19 @@ from _siwarp_layers import ffi, lib
 from unit.mpa.mpa_harness import (
     PATIENCE,
     StreamError,
+    World,
     checked,
     crc32c,
     cut,
     fpdu,
-    params,
+    opened,
     recv_exactly,
-    recv_startup,
     setting,
     until,
 )
+from unit.mpa.mpa_harness import Stream as MpaStream
 
-from siwarp.inspect import DDP, DDPTagged, DDPUntagged, MPAReply, MPARequest
+from siwarp.inspect import DDP, DDPTagged, DDPUntagged
 
 __all__ = [
     "CANARY",
@@ -59,10 +60,10 @@ CANARY = 0xA5
 #: The protection domain of everything, unless said otherwise.
 PD = 7
 ALL_RIGHTS = (
-    lib.SIW_DDP_LOCAL_READ
-    | lib.SIW_DDP_LOCAL_WRITE
-    | lib.SIW_DDP_REMOTE_READ
-    | lib.SIW_DDP_REMOTE_WRITE
+    lib.SIW_MEM_LOCAL_READ
+    | lib.SIW_MEM_LOCAL_WRITE
+    | lib.SIW_MEM_REMOTE_READ
+    | lib.SIW_MEM_REMOTE_WRITE
 )
 Sge = tuple[int, int, int]  # address, length, key
 
@@ -151,38 +152,53 @@ class Memory:
 
 
 class Queue:
-    """A siw_ddp_queue."""
+    """A siw_mem_queue."""
 
-    def __init__(self, port: Any, *, depth: int, max_sge: int, pd: int, internal: bool) -> None:
-        out = ffi.new("struct siw_ddp_queue **")
+    def __init__(self, *, depth: int, max_sge: int, pd: int, internal: bool) -> None:
+        out = ffi.new("struct siw_mem_queue **")
         attr = ffi.new(
-            "struct siw_ddp_queue_attr *",
+            "struct siw_mem_queue_attr *",
             {"depth": depth, "max_sge": max_sge, "pd": pd, "internal": internal},
         )
-        checked(lib.siw_ddp_queue_create(port, attr, out))
+        checked(lib.siw_mem_queue_create(attr, out))
         self.handle = out[0]
 
-    def post(self, cookie: int, *elements: Sge) -> None:
-        checked(lib.siw_ddp_queue_post(self.handle, cookie, sgl(elements), len(elements)))
+    def post(self, user_data: int, *elements: Sge) -> None:
+        checked(lib.siw_mem_queue_post(self.handle, user_data, sgl(elements), len(elements)))
 
     def take(self) -> int | None:
-        cookie = ffi.new("uint64_t *")
-        return int(cookie[0]) if lib.siw_ddp_queue_take(self.handle, cookie) else None
+        user_data = ffi.new("uint64_t *")
+        return int(user_data[0]) if lib.siw_mem_queue_take(self.handle, user_data) else None
 
 
-class Stream:
-    """A siw_ddp_stream in full operation and its peer's socket."""
+class PeerStream:
+    """A stream of some layer in full operation, as the socket of its peer sees it."""
 
-    def __init__(self, handle: Any, sock: socket.socket, *, crc: bool) -> None:
+    def __init__(self, handle: Any, mpa: MpaStream, *, crc: bool) -> None:
         self.handle = handle
-        self.sock = sock
+        self.mpa = mpa
+        self.sock = mpa.sock
         self.crc = crc
         self._kept: list[Any] = []
 
-    def send(self, *segments: bytes) -> None:
+    def put(self, *segments: bytes) -> None:
         """Send segments to the stream, each in an FPDU."""
         fields = {} if self.crc else {"crc": 0}
         self.sock.sendall(b"".join(fpdu(s, **fields) for s in segments))
+
+    def pull(self) -> tuple[Any, bytes]:
+        """Read one FPDU that the stream sent: its segment's header and payload."""
+        length = recv_exactly(self.sock, 2)
+        ulpdu = int.from_bytes(length, "big")
+        rest = recv_exactly(self.sock, ulpdu + -(2 + ulpdu) % 4 + 4)
+        (segment,) = cut(length + rest, crc=self.crc)
+        return parsed(segment) if segment else (None, b"")
+
+
+class Stream(PeerStream):
+    """A siw_ddp_stream."""
+
+    send = PeerStream.put
 
     # in
 
@@ -198,17 +214,17 @@ class Stream:
     def place_once(self, seg: Any, right: int) -> tuple[int, int, int] | None:
         delivery = ffi.new("struct siw_ddp_delivery *")
         rv = checked(lib.siw_ddp_rx_place(self.handle, seg, right, delivery))
-        return (rv, int(delivery.cookie), int(delivery.length)) if rv else None
+        return (rv, int(delivery.user_data), int(delivery.length)) if rv else None
 
-    def place(self, seg: Any, right: int = lib.SIW_DDP_REMOTE_WRITE) -> tuple[int, int] | None:
-        """Place the segment: the delivery's cookie and length, or None in a message's middle."""
-        rv, cookie, length = until(lambda: self.place_once(seg, right))
-        return (cookie, length) if rv == 1 else None
+    def place(self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
+        """Place the segment: the delivery's user_data and length, or None in a message's middle."""
+        rv, user_data, length = until(lambda: self.place_once(seg, right))
+        return (user_data, length) if rv == 1 else None
 
-    def receive(self, right: int = lib.SIW_DDP_REMOTE_WRITE) -> tuple[int, int] | None:
+    def receive(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
         return self.place(self.head(), right)
 
-    def fails(self, right: int = lib.SIW_DDP_REMOTE_WRITE) -> tuple[int, int, int]:
+    def fails(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int, int]:
         """Receive until the stream fails: the error's layer, type and code."""
         try:
             for _ in range(1000):
@@ -265,11 +281,7 @@ class Stream:
         """Read FPDUs until that many octets of payload came: headers and payloads."""
         out = []
         while octets > 0 or not out:
-            length = recv_exactly(self.sock, 2)
-            ulpdu = int.from_bytes(length, "big")
-            rest = recv_exactly(self.sock, ulpdu + -(2 + ulpdu) % 4 + 4)
-            (segment,) = cut(length + rest, crc=self.crc)
-            out.append(parsed(segment))
+            out.append(self.pull())
             octets -= len(out[-1][1])
         return out
 
@@ -282,13 +294,13 @@ class Stream:
         return int(lib.siw_ddp_tx_accepted(self.handle))
 
 
-class Dgram:
-    """A siw_ddp_dgram and a socket that talks to it."""
+class PeerDgram:
+    """A datagram edge of a layer and a socket that talks to it."""
 
-    def __init__(self, handle: Any, family: int) -> None:
+    def __init__(self, handle: Any, llp: Any, family: int = socket.AF_INET) -> None:
         self.handle = handle
         addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_ddp_dgram_addr(handle, addr))
+        checked(lib.siw_llp_local(llp, addr))
         self.host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         self.port = socket.ntohs(addr.port_be)
         self.sock = socket.socket(family, socket.SOCK_DGRAM)
@@ -297,6 +309,10 @@ class Dgram:
         self.peer = ffi.new("struct siw_addr *")
         peer_port = self.sock.getsockname()[1]
         checked(lib.siw_addr_parse(self.host.encode(), peer_port, self.peer))
+
+
+class Dgram(PeerDgram):
+    """A siw_ddp_dgram."""
 
     def send(self, segment: bytes, *, crc: int | None = None) -> None:
         """Send it a datagram: the segment and its CRC, or what is given for that."""
@@ -313,10 +329,10 @@ class Dgram:
         return got  # type: ignore[no-any-return]
 
     def place(self, queue: Queue, head: int = 0) -> tuple[int, int, int]:
-        """Return the code, the cookie and the length."""
+        """Return the code, the user_data and the length."""
         delivery = ffi.new("struct siw_ddp_delivery *")
         rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, head, delivery)
-        return rv, int(delivery.cookie), int(delivery.length)
+        return rv, int(delivery.user_data), int(delivery.length)
 
     def transmit(self, elements: Sequence[Sge], **fields: Any) -> None:
         array = sgl(elements)
@@ -337,20 +353,89 @@ class Dgram:
         return self.sock.recv(1 << 17)
 
 
-class DdpWorld:
-    """A port, and what was opened on it; everything is closed at its end."""
+class DdpStackWorld:
+    """A port with memory, and what of DDP or of a layer on it was opened there.
+
+    All is closed at its end: streams and datagram edges first, what was opened last before others.
+    """
 
     def __init__(self) -> None:
-        out = ffi.new("struct siw_ddp_port **")
-        checked(lib.siw_ddp_port_open(out))
-        self.port = out[0]
-        self._streams: list[Stream] = []
-        self._dgrams: list[Dgram] = []
-        self._queues: list[Queue] = []
-        self._sockets: list[socket.socket] = []
-        self._listener = ffi.NULL
+        self.mpa = World()
+        mem = ffi.new("struct siw_mem **")
+        checked(lib.siw_mem_open(mem))
+        self.port, self.mem = self.mpa.port, mem[0]
+        self._first: list[Callable[[], object]] = []
+        self._last: list[Callable[[], object]] = []
+        self._memories: list[Memory] = []
 
     # memory
+
+    def region(
+        self, memory: Memory, rights: int, *, pd: int, to_base: int, stream: Any = ffi.NULL
+    ) -> int:
+        """Give memory an STag, with tagged offsets from to_base on."""
+        region = ffi.new(
+            "struct siw_mem_region *",
+            {
+                "addr": ffi.cast("uint8_t *", memory.addr),
+                "length": memory.size,
+                "to_base": to_base,
+                "rights": rights,
+                "pd": pd,
+                "stream": stream,
+            },
+        )
+        stag = ffi.new("uint32_t *")
+        checked(lib.siw_mem_stag_alloc(self.mem, region, stag))
+        memory.stag = int(stag[0])
+        return memory.stag
+
+    def stag(self, memory: Memory, **how: Any) -> int:
+        """Give memory an STag."""
+        raise NotImplementedError
+
+    def memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
+        """Return memory with an STag."""
+        memory = Memory(size, content)
+        self.stag(memory, **how)
+        self._memories.append(memory)  # what ours may write to stays as long as ours does
+        return memory
+
+    def free(self, stag: int) -> int:
+        return int(lib.siw_mem_stag_free(self.mem, stag))
+
+    def queue(
+        self, *, depth: int = 16, max_sge: int = 16, pd: int = PD, internal: bool = False
+    ) -> Queue:
+        queue = Queue(depth=depth, max_sge=max_sge, pd=pd, internal=internal)
+        self._last.append(lambda: lib.siw_mem_queue_destroy(queue.handle))
+        return queue
+
+    # streams and datagrams
+
+    def ddp_stream(self, mpa: MpaStream) -> Any:
+        """Open a siw_ddp_stream on a connection in full operation; closing it is the caller's."""
+        made = ffi.new("struct siw_ddp_stream **")
+        checked(lib.siw_ddp_stream_open(self.mem, mpa.handle, made))
+        return made[0]
+
+    def ddp_dgram(self, llp: Any, *, crc: bool = True) -> Any:
+        """Open a siw_ddp_dgram on a UDP socket, which goes with it; closing it is the caller's."""
+        out = ffi.new("struct siw_ddp_dgram **")
+        checked(lib.siw_ddp_dgram_open(self.port, self.mem, llp, crc, out))
+        self._last.append(lambda: lib.siw_llp_close(llp))
+        return out[0]
+
+    def close(self) -> None:
+        """Close everything."""
+        for close in [*reversed(self._first), *reversed(self._last)]:
+            close()
+        lib.siw_mem_close(self.mem)
+        self.mpa.close()
+
+
+class DdpWorld(DdpStackWorld):
+    """A port, and what of DDP was opened on it."""
 
     def stag(
         self,
@@ -362,30 +447,8 @@ class DdpWorld:
         to_base: int = 0,
     ) -> int:
         """Give memory an STag, with tagged offsets from to_base on."""
-        region = ffi.new(
-            "struct siw_ddp_region *",
-            {
-                "addr": ffi.cast("uint8_t *", memory.addr),
-                "length": memory.size,
-                "to_base": to_base,
-                "rights": rights,
-                "pd": pd,
-                "stream": stream.handle if stream else ffi.NULL,
-            },
-        )
-        stag = ffi.new("uint32_t *")
-        checked(lib.siw_ddp_stag_alloc(self.port, region, stag))
-        memory.stag = int(stag[0])
-        return memory.stag
-
-    def memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
-        """Return memory with an STag."""
-        memory = Memory(size, content)
-        self.stag(memory, **how)
-        return memory
-
-    def free(self, stag: int) -> int:
-        return int(lib.siw_ddp_stag_free(self.port, stag))
+        owner = stream.handle if stream else ffi.NULL
+        return self.region(memory, rights, pd=pd, to_base=to_base, stream=owner)
 
     def get(
         self,
@@ -399,8 +462,8 @@ class DdpWorld:
     ) -> list[tuple[int, int]] | tuple[int, int, int]:
         """Look an STag up, and let it go: the pieces of memory, or the error."""
         iov, err = ffi.new("struct iovec[16]"), ffi.new("struct siw_wire_err *")
-        n = lib.siw_ddp_stag_get(
-            self.port,
+        n = lib.siw_mem_stag_get(
+            self.mem,
             stag,
             pd,
             stream.handle if stream else ffi.NULL,
@@ -415,7 +478,7 @@ class DdpWorld:
             assert n == -errno.EACCES
             return (err.layer, err.type, err.code)
         if n:
-            lib.siw_ddp_stag_put(self.port, stag)
+            lib.siw_mem_stag_put(self.mem, stag)
         return [(int(ffi.cast("uintptr_t", iov[i].iov_base)), iov[i].iov_len) for i in range(n)]
 
     def resolve(
@@ -432,8 +495,8 @@ class DdpWorld:
         if length is None:
             length = sum(e[1] for e in elements) - offset
         n = checked(
-            lib.siw_ddp_sgl_resolve(
-                self.port,
+            lib.siw_mem_sgl_resolve(
+                self.mem,
                 sgl(elements),
                 len(elements),
                 internal,
@@ -447,116 +510,26 @@ class DdpWorld:
         )
         return [(int(ffi.cast("uintptr_t", iov[i].iov_base)), iov[i].iov_len) for i in range(n)]
 
-    def queue(
-        self, *, depth: int = 16, max_sge: int = 16, pd: int = PD, internal: bool = False
-    ) -> Queue:
-        queue = Queue(self.port, depth=depth, max_sge=max_sge, pd=pd, internal=internal)
-        self._queues.append(queue)
-        return queue
-
-    # streams
-
-    def _addr(self, port: int) -> Any:
-        addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_addr_parse(b"127.0.0.1", port, addr))
-        return addr
-
-    def _add(self, handle: Any, sock: socket.socket, crc: bool) -> Stream:
-        sock.settimeout(PATIENCE)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream = Stream(handle, sock, crc=crc)
-        lib.siw_ddp_stream_pd(handle, PD)
-        self._streams.append(stream)
-        self._sockets.append(sock)
+    def _stream(self, mpa: MpaStream, crc: bool) -> Stream:
+        stream = Stream(self.ddp_stream(mpa), mpa, crc=crc)
+        lib.siw_ddp_stream_pd(stream.handle, PD)
+        self._first.append(lambda: lib.siw_ddp_stream_close(stream.handle))
         return stream
-
-    def _startup(self, handle: Any, want: int) -> None:
-        peer = ffi.new("struct siw_mpa_params *")
-        until(lambda: checked(lib.siw_ddp_startup(handle, peer)) == want)
 
     def receiver(self, *, crc: bool = True) -> Stream:
         """A responder in full operation; its peer's socket may send segments."""
-        if self._listener == ffi.NULL:
-            out = ffi.new("struct siw_ddp_listener **")
-            checked(lib.siw_ddp_listen(self.port, self._addr(0), 64, ffi.NULL, out))
-            self._listener = out[0]
-        local = ffi.new("struct siw_addr *")
-        checked(lib.siw_ddp_listener_addr(self._listener, local))
-        sock = socket.create_connection(("127.0.0.1", socket.ntohs(local.port_be)))
-        made = ffi.new("struct siw_ddp_stream **")
-
-        def accept() -> bool:
-            rv = lib.siw_ddp_accept(self._listener, ffi.NULL, made)
-            return rv != -errno.EAGAIN and checked(rv) == 0
-
-        until(accept)
-        stream = self._add(made[0], sock, crc)
-        sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
-        self._startup(stream.handle, lib.SIW_MPA_REQUEST)
-        checked(lib.siw_ddp_reply(stream.handle, params(crc=0)))
-        assert recv_startup(sock).r == 0
-        return stream
+        return self._stream(self.mpa.receiver(crc=crc), crc)
 
     def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """An initiator in full operation; its peer's socket reads what it sends."""
-        made = ffi.new("struct siw_ddp_stream **")
-        with socket.socket() as listener:
-            if rcvbuf:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-            if mss:
-                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(1)
-            dest = self._addr(listener.getsockname()[1])
-            mine = params(crc=int(crc))
-            checked(lib.siw_ddp_connect(self.port, dest, ffi.NULL, mine, ffi.NULL, made))
-            listener.settimeout(PATIENCE)
-            sock, _ = listener.accept()
-        stream = self._add(made[0], sock, crc)
-        until(lambda: self._request_is_out(stream))
-        sock.sendall(bytes(MPAReply(rev=2, c=0)))
-        self._startup(stream.handle, lib.SIW_MPA_REPLY)
-        return stream
-
-    def _request_is_out(self, stream: Stream) -> bool:
-        peer = ffi.new("struct siw_mpa_params *")
-        checked(lib.siw_ddp_startup(stream.handle, peer))
-        stream.sock.setblocking(False)
-        try:
-            recv_startup(stream.sock)
-        except BlockingIOError:
-            return False
-        finally:
-            stream.sock.settimeout(PATIENCE)
-        return True
-
-    # datagrams
+        return self._stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
 
     def dgram(self, *, family: int = socket.AF_INET, no_crc: bool = False, fd: int = -1) -> Dgram:
-        attr = ffi.new("struct siw_ddp_dgram_attr *", {"fd": fd, "no_crc": no_crc})
-        host = b"::1" if family == socket.AF_INET6 else b"127.0.0.1"
-        local = ffi.new("struct siw_addr *")
-        checked(lib.siw_addr_parse(host, 0, local))
-        attr.local = local[0]
-        out = ffi.new("struct siw_ddp_dgram **")
-        checked(lib.siw_ddp_dgram_open(self.port, attr, out))
-        dgram = Dgram(out[0], family)
-        self._dgrams.append(dgram)
-        self._sockets.append(dgram.sock)
+        llp = self.mpa.udp("::1" if family == socket.AF_INET6 else "127.0.0.1", fd=fd)
+        dgram = Dgram(self.ddp_dgram(llp, crc=not no_crc), llp, family)
+        self._first.append(lambda: lib.siw_ddp_dgram_close(dgram.handle))
+        self._last.append(dgram.sock.close)
         return dgram
-
-    def close(self) -> None:
-        for stream in self._streams:
-            lib.siw_ddp_close(stream.handle, False)
-        for dgram in self._dgrams:
-            lib.siw_ddp_dgram_close(dgram.handle)
-        if self._listener != ffi.NULL:
-            lib.siw_ddp_listener_close(self._listener)
-        for queue in self._queues:
-            lib.siw_ddp_queue_destroy(queue.handle)
-        for sock in self._sockets:
-            sock.close()
-        lib.siw_ddp_port_close(self.port)
 
 
 def counter(name: str) -> int:
@@ -569,10 +542,6 @@ def counter(name: str) -> int:
     return int(lib.siw_counter_get(index))
 
 
-@contextmanager
-def ddp_world() -> Iterator[DdpWorld]:
-    w = DdpWorld()
-    try:
-        yield w
-    finally:
-        w.close()
+def ddp_world() -> AbstractContextManager[DdpWorld]:
+    """Open a port for a while."""
+    return opened(DdpWorld)

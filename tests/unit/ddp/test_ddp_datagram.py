@@ -21,7 +21,7 @@ from unit.ddp.ddp_harness import (
     until,
 )
 
-from siwarp.inspect import DDPDatagram, UDDatagram
+from siwarp.inspect import DDPDatagram, DDPTagged, UDDatagram
 
 FAMILIES = [socket.AF_INET, socket.AF_INET6]
 MAX = {socket.AF_INET: 65507 - 22, socket.AF_INET6: 65527 - 22}
@@ -151,6 +151,17 @@ def test_a_datagram_with_a_flipped_bit_is_dropped(w: DdpWorld, bit: int) -> None
     before = counter("drop_crc")
     d.sock.sendto(octets, (d.host, d.port))
     until(lambda: d.receive_once() or counter("drop_crc") == before + 1)
+    assert d.receive_once() is None
+
+
+@pytest.mark.clause("DGRAM-UD-1")
+@pytest.mark.parametrize("opcode", [0, 0xF])
+def test_a_tagged_segment_without_an_llp_header_is_dropped(w: DdpWorld, opcode: int) -> None:
+    d = w.dgram()
+    before = counter("drop_header")
+    d.send(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
+    until(lambda: d.receive_once() or counter("drop_header") == before + 1)
+    assert counter("drop_header") == before + 1
     assert d.receive_once() is None
 
 

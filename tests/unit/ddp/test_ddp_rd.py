@@ -18,19 +18,20 @@ class RDEnd:
 
     def __init__(self, w: DdpWorld) -> None:
         self.port = w.port
-        attr = ffi.new("struct siw_ddp_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
+        attr = ffi.new("struct siw_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
         attr.local = addr("127.0.0.1")[0]
-        attr.token = ffi.cast("void *", 1)
-        out = ffi.new("struct siw_ddp_rd **")
-        checked(lib.siw_ddp_rd_open(w.port, attr, out))
-        self.c = out[0]
+        attr.handler = ffi.cast("void *", 1)
+        rd, out = ffi.new("struct siw_rd **"), ffi.new("struct siw_ddp_rd **")
+        checked(lib.siw_rd_open(w.port, attr, rd))
+        checked(lib.siw_ddp_rd_open(w.mem, rd[0], out))
+        self.rd, self.c = rd[0], out[0]
         self.streams: list[Any] = []
-        self.tokens = ffi.new("void *[]", 4)
+        self.handlers = ffi.new("struct siw_io_handler *[]", 4)
 
     @property
     def addr(self) -> Any:
         made = ffi.new("struct siw_addr *")
-        checked(lib.siw_ddp_rd_addr(self.c, made))
+        checked(lib.siw_llp_local(lib.siw_rd_sock(self.rd), made))
         return made
 
     def peer(self, where: Any) -> Any:
@@ -46,7 +47,7 @@ class RDEnd:
 
     def news(self) -> Any:
         """Return the next news, or nothing."""
-        lib.siw_ddp_port_poll(self.port, self.tokens, 4)
+        lib.siw_llp_port_poll(self.port, self.handlers, 4)
         event = ffi.new("struct siw_ddp_rd_event *")
         return event if lib.siw_ddp_rd_recv(self.c, event) == 1 else None
 
@@ -54,6 +55,7 @@ class RDEnd:
         for stream in self.streams:
             lib.siw_ddp_rd_end(stream, lib.SIW_DDP_RD_KEEP)
         lib.siw_ddp_rd_close(self.c)
+        lib.siw_rd_close(self.rd)
 
 
 @pytest.fixture

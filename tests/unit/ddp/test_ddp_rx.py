@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from unit.ddp.ddp_harness import (
     PD,
     DdpWorld,
-    Memory,
     StreamError,
-    checked,
     ddp_world,
     fpdu,
     pattern,
@@ -25,7 +23,7 @@ from unit.ddp.ddp_harness import (
     until,
 )
 
-WRITE, SINK = lib.SIW_DDP_REMOTE_WRITE, lib.SIW_DDP_READ_SINK
+WRITE, SINK = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_READ_SINK
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
 CRC = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
 #: More than mpa gives up whole: the CRC comes behind the placement.
@@ -173,16 +171,16 @@ def test_a_buffer_of_a_broken_off_message_can_be_taken_back(w: DdpWorld) -> None
     m = w.memory(10)
     q.post(5, m.sge())
     q.post(6, m.sge())
-    cookie = ffi.new("uint64_t *")
-    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 0
+    user_data = ffi.new("uint64_t *")
+    assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 0
     stream.send(untagged(b"abc", l=0))
     stream.receive()
     stream.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
         stream.head()
-    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 1
-    assert cookie[0] == 5
-    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 0
+    assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 1
+    assert user_data[0] == 5
+    assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 0
     assert q.take() == 6
 
 
@@ -292,9 +290,9 @@ def test_a_posted_buffer_whose_key_died_is_a_local_error(w: DdpWorld) -> None:
     stream.send(untagged(b"abc"))
     assert stream.fails() == CATASTROPHIC
     assert m.untouched()
-    cookie = ffi.new("uint64_t *")
-    assert lib.siw_ddp_stream_take(stream.handle, 0, cookie) == 1
-    assert cookie[0] == 9
+    user_data = ffi.new("uint64_t *")
+    assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 1
+    assert user_data[0] == 9
 
 
 def test_a_read_sink_is_for_responses_and_nothing_else(w: DdpWorld) -> None:
@@ -348,21 +346,3 @@ def test_a_quoted_header_is_parsed_if_it_is_all_there(octets: bytes) -> None:
     if got:
         assert seg.head_len == want
         assert bytes(ffi.buffer(seg.head, want)) == octets[:want]
-
-
-def test_start_up_is_handed_down(w: DdpWorld) -> None:
-    stream = w.receiver()
-    local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
-    checked(lib.siw_ddp_addrs(stream.handle, local, peer))
-    text = ffi.new("char[64]")
-    name = ffi.string(lib.siw_addr_format(peer, text, 64)).decode()
-    assert name == f"127.0.0.1:{stream.sock.getsockname()[1]}"
-    assert lib.siw_ddp_crc_on(stream.handle)
-    assert not lib.siw_ddp_crc_on(w.receiver(crc=False).handle)
-    checked(lib.siw_ddp_shutdown(stream.handle))
-    assert stream.sock.recv(1) == b""
-    assert lib.siw_ddp_drain(stream.handle) == 0
-    stream.sock.sendall(pattern(5000))
-    stream.sock.close()
-    until(lambda: lib.siw_ddp_drain(stream.handle))
-    assert Memory(1).untouched()

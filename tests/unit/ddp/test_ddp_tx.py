@@ -231,7 +231,7 @@ def test_a_response_reads_what_its_stag_names(w: DdpWorld) -> None:
     [
         ({}, 0, 11, (1, 1, lib.SIW_DDP_BOUNDS)),
         ({"pd": PD + 1}, 0, 10, (1, 1, lib.SIW_DDP_STAG_NOT_OF_STREAM)),
-        ({"rights": lib.SIW_DDP_REMOTE_WRITE}, 0, 10, (0, 1, lib.SIW_RDMAP_ACCESS)),
+        ({"rights": lib.SIW_MEM_REMOTE_WRITE}, 0, 10, (0, 1, lib.SIW_RDMAP_ACCESS)),
         ({}, 2**64 - 1, 10, (1, 1, lib.SIW_DDP_TO_WRAP)),
     ],
 )

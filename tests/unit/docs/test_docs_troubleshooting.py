@@ -1,4 +1,8 @@
-"""TROUBLESHOOTING.md has an entry for every error that a user can meet, and for nothing else."""
+"""TROUBLESHOOTING.md has an entry for what does not say by itself what to do, and for nothing else.
+
+Statuses of completions, Terminates, events and counters are numbers and names: each has an entry. A
+message that says what to do needs none, and has none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ PAGE = ROOT / "TROUBLESHOOTING.md"
 #: Counters that say that something happened, not that something is wrong.
 TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
-    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_parked", "err_sent",
+    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_unexpected", "err_sent",
     "err_received",
     "rd_hellos", "rd_acks", "rd_probes", "rd_evicted",
 }  # fmt: skip
@@ -46,6 +50,25 @@ def fits(key: str, text: str) -> bool:
     return re.search(".*".join(map(re.escape, key.split(VARIES))), plain, re.DOTALL) is not None
 
 
+#: What a message says to do begins with one of these, behind a colon, a semicolon or a bracket.
+REMEDY = re.compile(
+    r"(?:: |; |\(|, or |\. |, and )(?:`|'|(?:run|install|use|give|make|take|set|see|look|call"
+    r"|connect|open|close|poll|leave|raise|lower|start|say|send|ask|reset|mend|wait|try|begin|end|accept"
+    r"|read|register|post|bind|step|move|keep|put|let|have|name|drop|add|free|pass|sudo|pip|apt"
+    r"|srq|cmid|asyncio)\b)",
+    re.IGNORECASE,
+)
+#: Where numbers and names come from: they say nothing to do.
+NAMES = re.compile(
+    r"^(siw_wc_status_str|siw_event_type_str|siw_cm_event_str|a Terminate|base/counters)"
+)
+
+
+def says_what_to_do(text: Text) -> bool:
+    """Whether a message needs no entry."""
+    return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
+
+
 def exempt(text: Text) -> bool:
     return any(re.search(p, text.where) or re.search(p, text.text) for p in EXEMPT)
 
@@ -70,14 +93,15 @@ def everything() -> set[Text]:
     return {text for text in found if not exempt(text)}
 
 
-def test_every_error_that_a_user_can_meet_has_an_entry() -> None:
+def test_every_error_that_does_not_say_what_to_do_has_an_entry() -> None:
     page = keys()
-    missing = [t for t in everything() if not any(fits(key, t.text) for key in page)]
+    needed = [t for t in everything() if not says_what_to_do(t)]
+    missing = [t for t in needed if not any(fits(key, t.text) for key in page)]
     assert not missing, (
         f"{len(missing)} texts have no entry in TROUBLESHOOTING.md. Add a row to the table that it "
         "belongs to: | `a part of the text, … for what varies` | what happened | what to do |. Or "
-        "add it to EXEMPT with the reason. A ` in the text is ' in the page.\n"
-        + "\n".join(sorted(f"  {t.where}: {t.text}" for t in missing))
+        "have the text say what to do, or add it to EXEMPT with the reason. A ` in the text is ' "
+        "in the page.\n" + "\n".join(sorted(f"  {t.where}: {t.text}" for t in missing))
     )
 
 
@@ -88,6 +112,16 @@ def test_every_entry_is_about_a_text_that_there_is() -> None:
         "TROUBLESHOOTING.md has entries for texts that siwarp does not show: mend their first "
         f"column or take them out: {stale}"
     )
+
+
+def test_no_entry_repeats_a_message_that_says_what_to_do() -> None:
+    texts = everything()
+    repeated = []
+    for key in keys():
+        about = [t for t in texts if fits(key, t.text)]
+        if about and all(says_what_to_do(t) for t in about):
+            repeated.append(key)
+    assert not repeated, f"these rows of TROUBLESHOOTING.md say what their message says: {repeated}"
 
 
 def test_every_exemption_is_still_needed() -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARIES = "…"
-#: Functions whose strings become part of an error's text, and a file that has nothing else.
-WORDS_OF = re.compile(r"_(invalid|busy|why|advice|refusal|reason)")
-ALL_WORDS = "refusal.py"
+#: Functions whose strings become part of an error's text.
+WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)")
 #: A C function that prints to people, and what it is given.
 C_CALL = re.compile(
     r"\b(?:siw_trace_warn_user\(|fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
@@ -86,13 +85,13 @@ def _advice(table: ast.Dict) -> Iterator[ast.AST]:
             yield from value.elts if isinstance(value, ast.Tuple) else [value]
 
 
-def _of_module(tree: ast.Module, all_words: bool) -> Iterator[ast.AST]:
+def _of_module(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _shown(node)
         elif isinstance(node, ast.Dict):
             yield from _advice(node)
-        elif isinstance(node, ast.FunctionDef) and (all_words or WORDS_OF.match(node.name)):
+        elif isinstance(node, ast.FunctionDef) and WORDS_OF.match(node.name):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Return) and inner.value is not None:
                     yield inner.value
@@ -102,7 +101,7 @@ def python_messages(package: Path) -> set[Text]:
     """All of the package's Python files."""
     found = set()
     for file in package.rglob("*.py"):
-        for shown in _of_module(ast.parse(file.read_text("utf-8")), file.name == ALL_WORDS):
+        for shown in _of_module(ast.parse(file.read_text("utf-8"))):
             for node in _branches(shown):
                 text = _text(node)
                 # Names and lone placeholders are somebody else's text that is handed on.

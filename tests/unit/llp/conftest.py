@@ -51,7 +51,7 @@ def open_fds() -> list[int]:
 
 
 class Sock:
-    """A socket of the layer; its token is its number in the port."""
+    """A socket of the layer; its handler is its number in the port."""
 
     def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
         self.port = port
@@ -83,7 +83,7 @@ class Sock:
         lib.siw_llp_want_write(self.c, on)
 
     def again(self) -> None:
-        lib.siw_llp_again(self.c)
+        lib.siw_llp_resume(self.c)
 
     # UDP
 
@@ -199,11 +199,11 @@ class Port:
         return Sock(self, lambda t, out: lib.siw_llp_tcp_connect(self.c, dest, source, t, out))
 
     def poll(self, n: int = 64) -> list[Sock]:
-        tokens = ffi.new("void *[]", n)
-        rv = lib.siw_llp_port_poll(self.c, tokens, n)
+        handlers = ffi.new("struct siw_io_handler *[]", n)
+        rv = lib.siw_llp_port_poll(self.c, handlers, n)
         assert 0 <= rv <= n
-        # A token of a socket that was closed would raise KeyError here.
-        return [self.socks[int(ffi.cast("intptr_t", tokens[i]))] for i in range(rv)]
+        # A handler of a socket that was closed would raise KeyError here.
+        return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
 
     def poll_until(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
         """Poll until the socket is handed out, and say at which poll that was."""
@@ -322,22 +322,6 @@ def port() -> Iterator[Port]:
     p.close()
     # Every test of this layer is also one for leaked descriptors.
     assert open_fds() == before
-
-
-@pytest.fixture
-def end() -> Iterator[Callable[..., Any]]:
-    """Make endpoints of reliable datagrams: what rd_kit's Endpoint takes."""
-    from unit.llp.rd_kit import Endpoint  # which is made of the helpers above
-
-    made: list[Endpoint] = []
-
-    def make(*args: Any, **attrs: Any) -> Endpoint:
-        made.append(Endpoint(*args, **attrs))
-        return made[-1]
-
-    yield make
-    for e in made:
-        e.close()
 
 
 CHILD_PRELUDE = """

@@ -117,7 +117,7 @@ def test_a_train_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None
     a, b = port.udp(), port.udp()
     with capturing(tmp_path / "x.pcapng") as path:
         buf = ffi.from_buffer(OCTETS)
-        rv = lib.siw_llp_udp_send_train(a.c, b.local(), buf, 2500, 1000)
+        rv = lib.siw_llp_udp_send_batch(a.c, b.local(), buf, 2500, 1000)
         assert rv == 0
     assert [payload(p) for p in read(path)] == [OCTETS[:1000], OCTETS[1000:2000], OCTETS[2000:2500]]
 

@@ -247,7 +247,7 @@ def test_a_train_is_split_while_a_plan_is_on(port, kit):
     buf = kit.ffi.from_buffer(bytes(3000))
 
     def train():
-        return kit.lib.siw_llp_udp_send_train(a.c, b.local(), buf, 3000, 1000)
+        return kit.lib.siw_llp_udp_send_batch(a.c, b.local(), buf, 3000, 1000)
 
     assert train() in (0, -errno.EOPNOTSUPP)
     with plan(kit, "loss=1%"):

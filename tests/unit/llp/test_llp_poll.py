@@ -278,17 +278,17 @@ def test_200_quiet_sockets_are_served_beside_one_that_floods(kit, sender, room, 
     port.close()
 
 
-# ---- tokens, closing
+# ---- handlers, closing
 
 
-def test_the_token_can_be_changed(port, kit, sender):
+def test_the_handler_can_be_changed(port, kit, sender):
     a = port.udp()
     heat(port, sender, a)
     port.socks[777] = a
-    port.lib.siw_llp_set_token(a.c, kit.ffi.cast("void *", 777))
-    tokens = kit.ffi.new("void *[]", 8)
-    assert port.lib.siw_llp_port_poll(port.c, tokens, 8) == 1
-    assert int(kit.ffi.cast("intptr_t", tokens[0])) == 777
+    port.lib.siw_llp_set_handler(a.c, kit.ffi.cast("void *", 777))
+    handlers = kit.ffi.new("struct siw_io_handler *[]", 8)
+    assert port.lib.siw_llp_port_poll(port.c, handlers, 8) == 1
+    assert int(kit.ffi.cast("intptr_t", handlers[0])) == 777
     del port.socks[777]
 
 
@@ -304,7 +304,7 @@ def test_sockets_may_be_closed_while_the_tokens_of_a_poll_are_served(kit, sender
         for _ in range(40):
             for s in port.poll(8):
                 if s in closed:
-                    continue  # closed while this pass was under way: the caller's own token
+                    continue  # closed while this pass was under way: the caller's own handler
                 handed.append(s)
                 # It closes itself and one that the same pass has handed out, too, or has not.
                 for victim in (s, socks[(socks.index(s) + turn) % 30]):

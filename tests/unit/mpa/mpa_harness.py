@@ -11,13 +11,14 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import crcmod.predefined
+import pytest
 from _siwarp_layers import ffi, lib
 from scapy.packet import Raw
 
@@ -250,6 +251,12 @@ class Stream:
         with own_socket(self.sock) as ours:
             return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
+    def shutdown(self) -> None:
+        checked(lib.siw_mpa_shutdown(self.handle))
+
+    def drain(self) -> int:
+        return checked(lib.siw_mpa_drain(self.handle))
+
     def close(self, *, abort: bool = False) -> None:
         if self.handle != ffi.NULL:
             lib.siw_mpa_close(self.handle, abort)
@@ -313,9 +320,10 @@ class World:
         self._sockets: list[socket.socket] = []
         self._listener = ffi.NULL
 
-    def _addr(self, port: int) -> Any:
+    def addr(self, port: int, host: str = "127.0.0.1") -> Any:
+        """Return a struct siw_addr."""
         addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_addr_parse(b"127.0.0.1", port, addr))
+        checked(lib.siw_addr_parse(host.encode(), port, addr))
         return addr
 
     def _add(self, handle: Any, sock: socket.socket) -> Stream:
@@ -326,14 +334,26 @@ class World:
         self._sockets.append(sock)
         return stream
 
+    def udp(self, host: str = "127.0.0.1", *, fd: int = -1, handler: Any = ffi.NULL) -> Any:
+        """A UDP socket of llp, for who stands on one: bound to this address, or fd's."""
+        out = ffi.new("struct siw_llp_sock **")
+        if fd >= 0:
+            checked(lib.siw_llp_udp_adopt(self.port, fd, handler, out))
+        else:
+            checked(lib.siw_llp_udp_open(self.port, self.addr(0, host), handler, out))
+        return out[0]
+
+    def _listening(self) -> Any:
+        if self._listener == ffi.NULL:
+            out = ffi.new("struct siw_llp_sock **")
+            checked(lib.siw_llp_tcp_listen(self.port, self.addr(0), 64, ffi.NULL, out))
+            self._listener = out[0]
+        return self._listener
+
     def responder(self, *, rcvbuf: int = 0) -> Stream:
         """A stream in responder mode to which the peer's socket has connected."""
-        if self._listener == ffi.NULL:
-            out = ffi.new("struct siw_mpa_listener **")
-            checked(lib.siw_mpa_listen(self.port, self._addr(0), 64, ffi.NULL, out))
-            self._listener = out[0]
         local = ffi.new("struct siw_addr *")
-        checked(lib.siw_mpa_listener_addr(self._listener, local))
+        checked(lib.siw_llp_local(self._listening(), local))
         sock = socket.socket()
         if rcvbuf:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
@@ -347,6 +367,28 @@ class World:
         until(accept)
         return self._add(stream[0], sock)
 
+    def both_ends(self, p: Any) -> tuple[Stream, Stream]:
+        """A responder and an initiator of this process that are connected to each other."""
+        out, local = self._listening(), ffi.new("struct siw_addr *")
+        checked(lib.siw_llp_local(out, local))
+        one, two = ffi.new("struct siw_mpa_stream **"), ffi.new("struct siw_mpa_stream **")
+        checked(lib.siw_mpa_connect(self.port, local, ffi.NULL, p, ffi.NULL, one))
+        until(lambda: lib.siw_mpa_accept(out, ffi.NULL, two) == 0)
+        peer = ffi.new("struct siw_mpa_params *")
+
+        def requested() -> bool:
+            checked(lib.siw_mpa_startup(one[0], peer))
+            return checked(lib.siw_mpa_startup(two[0], peer)) == lib.SIW_MPA_REQUEST
+
+        until(requested)
+        checked(lib.siw_mpa_reply(two[0], p))
+        until(lambda: checked(lib.siw_mpa_startup(one[0], peer)) == lib.SIW_MPA_REPLY)
+        none = [socket.socket(), socket.socket()]  # the peer of each is the other
+        ends = Stream(two[0], none[0]), Stream(one[0], none[1])
+        self._streams += ends
+        self._sockets += none
+        return ends
+
     def initiator(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """A stream in initiator mode, and the socket that it connected to."""
         with socket.socket() as listener:
@@ -357,7 +399,7 @@ class World:
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
             out = ffi.new("struct siw_mpa_stream **")
-            dest = self._addr(listener.getsockname()[1])
+            dest = self.addr(listener.getsockname()[1])
             checked(lib.siw_mpa_connect(self.port, dest, ffi.NULL, p, ffi.NULL, out))
             listener.settimeout(PATIENCE)
             sock, _ = listener.accept()
@@ -418,17 +460,45 @@ class World:
         for sock in self._sockets:
             sock.close()
         if self._listener != ffi.NULL:
-            lib.siw_mpa_listener_close(self._listener)
+            lib.siw_llp_close(self._listener)
         lib.siw_llp_port_close(self.port)
 
 
+W = TypeVar("W", bound="Closing")
+
+
+class Closing(Protocol):
+    """What has an end."""
+
+    def close(self) -> None:
+        """Close everything."""
+
+
 @contextmanager
-def world() -> Iterator[World]:
-    w = World()
+def opened(make: Callable[[], W]) -> Iterator[W]:
+    """Open a world for a while."""
+    w = make()
     try:
         yield w
     finally:
         w.close()
+
+
+def fixture(make: Callable[[], W]) -> Any:
+    """Return the fixture that a folder's conftest.py calls `w`."""
+
+    @pytest.fixture
+    def w() -> Iterator[W]:
+        """A port on loopback and whatever the test opens on it."""
+        with opened(make) as made:
+            yield made
+
+    return w
+
+
+def world() -> AbstractContextManager[World]:
+    """Open a port for a while."""
+    return opened(World)
 
 
 @contextmanager

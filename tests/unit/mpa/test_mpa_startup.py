@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
+import sys
+import termios
 import time
 from typing import Any
 
@@ -22,6 +25,7 @@ from unit.mpa.mpa_harness import (
     fpdu,
     own_socket,
     params,
+    pattern,
     pdata_of,
     recv_exactly,
     recv_startup,
@@ -32,6 +36,8 @@ from unit.mpa.mpa_harness import (
 
 from siwarp.inspect import MPAReply, MPARequest
 
+#: Octets that are read of a peer that does not await our Reply.
+EARLY = 4096
 REQUEST = bytes(MPARequest(rev=2, c=1, s=1, a=1, b=1, c_rtr=1, ird=9, ord=7, private_data=b"hello"))
 REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data=b"welcome"))
 
@@ -135,7 +141,7 @@ def test_a_connection_that_nobody_takes_is_econnrefused(w: World) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         out = ffi.new("struct siw_mpa_stream **")
-        dest = w._addr(free.getsockname()[1])
+        dest = w.addr(free.getsockname()[1])
         assert lib.siw_mpa_connect(w.port, dest, ffi.NULL, params(), ffi.NULL, out) == 0
         peer = ffi.new("struct siw_mpa_params *")
         rv = until(lambda: lib.siw_mpa_startup(out[0], peer))
@@ -174,6 +180,38 @@ def test_fpdus_that_came_with_the_request_are_received_after_the_reply(w: World)
     stream.reply(params())
     assert stream.receive(0) == b"early"
     assert stream.receive(0) == b"bird"
+
+
+def waiting(sock: socket.socket) -> int:
+    """Octets that TCP has and the stream has not read."""
+    octets = fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
+    return int.from_bytes(octets, sys.byteorder)
+
+
+@pytest.mark.clause("RFC5044-7.1.2-06#c", "RFC5044-7.1.2-11")
+@pytest.mark.parametrize("piecemeal", [False, True])
+def test_of_what_a_peer_sends_before_our_reply_4_kib_are_read_and_none_is_lost(
+    w: World, piecemeal: bool
+) -> None:
+    ulpdus = [pattern(1000, i) for i in range(20)]
+    octets = b"".join(fpdu(ulpdu) for ulpdu in ulpdus)
+    stream, _ = w.requested(MPARequest(rev=2))
+    handlers = ffi.new("struct siw_io_handler *[]", 8)
+    with own_socket(stream.sock) as ours:
+        if piecemeal:
+            stream.sock.sendall(octets[:3000])
+            until(lambda: stream.startup_once() and waiting(ours) == 0)
+        stream.sock.sendall(octets[3000 if piecemeal else 0 :])
+        until(lambda: stream.startup_once() and waiting(ours) == len(octets) - EARLY)
+        for _ in range(10):
+            assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+        assert waiting(ours) == len(octets) - EARLY
+        # Who waits for our Reply with its socket full keeps nobody from sleeping.
+        until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8) == 0)
+        assert [lib.siw_llp_port_poll(w.port, handlers, 8) for _ in range(100)] == [0] * 100
+    stream.reply(params())
+    for ulpdu in ulpdus:
+        assert stream.receive(0) == ulpdu
 
 
 @pytest.mark.clause("RFC5044-7.1-01")

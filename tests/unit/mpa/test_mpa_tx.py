@@ -243,7 +243,17 @@ def test_small_payload_may_change_once_it_is_framed(w: World) -> None:
     assert cut(octets) == [HEAD + pattern(2048)]
 
 
-@pytest.mark.clause("RFC5044-3-06")
+@pytest.mark.clause("RFC5044-3-06#a")
+@pytest.mark.parametrize("size", [1, 2, 128, 1460, MAX_ULPDU - 1, MAX_ULPDU])
+def test_a_ulpdu_of_any_size_up_to_the_limit_is_taken(w: World, size: int) -> None:
+    stream = w.sender()
+    head, rest = pattern(size)[:18], pattern(size)[18:]
+    assert stream.frame(head, [rest] if rest else []) == 1
+    stream.flush()
+    assert cut(recv_exactly(stream.sock, len(fpdu(pattern(size))))) == [pattern(size)]
+
+
+@pytest.mark.clause("RFC5044-3-06#b")
 @pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
 def test_a_ulpdu_or_head_beyond_the_limit_is_refused(w: World, head: int, size: int) -> None:
     stream = w.sender()
@@ -251,6 +261,32 @@ def test_a_ulpdu_or_head_beyond_the_limit_is_refused(w: World, head: int, size: 
         stream.frame(bytes(head), [bytes(size)])
     assert e.value.errno == errno.EMSGSIZE
     assert stream.framed == 0
+
+
+@pytest.mark.clause("RFC5041-3-03")
+def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(w: World) -> None:
+    with setting("mulpdu", 30_000):
+        stream = w.sender(rcvbuf=4096)
+        size = lib.siw_mpa_mulpdu(stream.handle) - len(HEAD)
+        assert size > 1000
+        sizes: list[int] = []
+        for _ in range(1000):
+            if stream.frame(HEAD, [pattern(size)]) == 0:
+                if stream.flush_once() == 0:
+                    break  # TCP has no room, and the batch has none
+                continue
+            sizes.append(len(HEAD) + size)
+        assert stream.framed > stream.accepted + 1
+    with setting("mulpdu", 128):
+        got, wanted = bytearray(), len(sizes) * len(fpdu(bytes(sizes[0])))
+        while lib.siw_mpa_mulpdu(stream.handle) != 128:
+            got += stream.sock.recv(1024)
+            stream.flush_once()
+        assert stream.framed > stream.accepted, "nothing is left that could be cut anew"
+        while len(got) < wanted:
+            got += stream.sock.recv(1 << 16)
+            stream.flush_once()
+    assert cut(bytes(got)) == [HEAD + pattern(size)] * len(sizes)
 
 
 @pytest.mark.parametrize("limit", [128, 1000, 30_000])

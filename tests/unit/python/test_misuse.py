@@ -409,7 +409,7 @@ MAKING: list[Row] = [
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, srq=SRQ(w.other.pd))),
         Plain,
         EINVAL,
-        "srq is of another PD",
+        "srq is of another context than the PD",
     ),
     (
         "a QP too deep",
@@ -506,9 +506,9 @@ MAKING: list[Row] = [
     (
         "an SRQ of nothing",
         lambda w: SRQ(w.pd, SrqAttr(max_wr=0)),
-        Plain,
+        Limit,
         EINVAL,
-        "max_wr is from",
+        "max_wr=0 is not from 1 to 262144",
     ),
     ("a PD in use", in_use, State, EBUSY, "Close them first"),
     ("a context in use", lambda w: w.ctx.close(), State, EBUSY, "Close them first"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -95,11 +96,32 @@ def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
 def test_a_write_past_the_end_is_refused_and_writes_nothing(connected: Connect) -> None:
     a, b = connected()
     mr = b.register(100)
-    a.write(mr.remote(), b"x" * 50, offset=60)
+    a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)  # more than there is
     with pytest.raises(siwarp.ProtocolError, match="bounds") as caught:
         a.recv(10)
     assert (caught.value.layer, caught.value.type, caught.value.code) == (1, 1, 1)
     assert mr.read() == bytes(100)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(60, 50), (0, 101), (-1, 4), (101, 0), (200, 1)])
+def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_goes_on(
+    connected: Connect, offset: int, length: int
+) -> None:
+    a, b = connected()
+    mr = b.register(100)
+    there = mr.remote()
+    for attempt in (
+        lambda: a.write(there, bytes(length), offset),
+        lambda: a.read(there, length, offset),
+        lambda: a.read_into(there, bytearray(length), offset),
+        lambda: a.write(there, a.register(max(length, 1)), max(offset, 100)),
+    ):
+        with pytest.raises(siwarp.LimitError, match="stay within them") as caught:
+            attempt()
+        assert caught.value.errno == errno.EINVAL
+    a.write(there, b"x" * 50, 50)
+    assert a.read(there, 1, 99) == b"x"
+    assert a.read(there, 0, 100) == b""
 
 
 def test_memory_that_is_not_for_writing_is_not_written(connected: Connect) -> None:

@@ -24,7 +24,7 @@ from siwarp.verbs import (
     QPType,
     RecvWR,
     SendWR,
-    _seam,
+    _ffi,
     source_toward,
 )
 
@@ -79,13 +79,13 @@ def test_a_with_block_closes_what_was_made_in_it_newest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
-    shut = _seam.Handle._shut
+    shut = _ffi.Handle._shut
 
-    def note(self: _seam.Handle) -> None:
+    def note(self: _ffi.Handle) -> None:
         order.append(self._what)
         shut(self)
 
-    monkeypatch.setattr(_seam.Handle, "_shut", note)
+    monkeypatch.setattr(_ffi.Handle, "_shut", note)
     with Context() as ctx:
         pd = PD(ctx)
         cq = CQ(ctx, channel=CompChannel(ctx))
@@ -115,13 +115,13 @@ def test_a_handle_keeps_what_it_stands_on_alive() -> None:
 
 
 def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(ud: UD) -> None:
-    before = len(_seam._dropped)
+    before = len(_ffi._dropped)
     in_c = []
     memory = bytearray(10)
 
     def drop() -> None:
         MR(ud.pd, memory)
-        in_c.append(len(_seam._dropped))
+        in_c.append(len(_ffi._dropped))
 
     thread = threading.Thread(target=drop)
     thread.start()
@@ -129,9 +129,9 @@ def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(ud: UD) -> No
     assert in_c == [before + 1]  # the thread that dropped it called nothing in C
     with pytest.raises(BufferError):
         memory.append(0)  # so the memory is still registered
-    _seam.reap()
+    _ffi.reap()
     memory.append(0)
-    assert not _seam._dropped
+    assert not _ffi._dropped
 
 
 def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
@@ -147,8 +147,8 @@ def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
     port = holder.qp.qp_num
     del holder
     gc.collect()
-    _seam.reap()
-    assert not _seam._dropped
+    _ffi.reap()
+    assert not _ffi._dropped
     # The port is free again, so the queue pair is gone.
     with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq:
         QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", port))).close()
@@ -165,8 +165,8 @@ def test_a_dropped_cq_with_unacknowledged_events_does_not_hang() -> None:
         qp.close()
         del qp, cq
         gc.collect()
-        _seam.reap()
-        assert not _seam._dropped
+        _ffi.reap()
+        assert not _ffi._dropped
 
 
 def test_handles_left_open_end_cleanly_with_the_process(tmp_path: object) -> None:

@@ -1,15 +1,6 @@
-"""What these tests of rdmap/ share."""
+"""What the tests of rdmap/ share."""
 
-from __future__ import annotations
+from unit.mpa.mpa_harness import fixture
+from unit.rdmap.rdmap_harness import RdmapWorld
 
-from collections.abc import Iterator
-
-import pytest
-from unit.rdmap.rdmap_harness import RdmapWorld, rdmap_world
-
-
-@pytest.fixture
-def w() -> Iterator[RdmapWorld]:
-    """A port on loopback and whatever the test opens on it."""
-    with rdmap_world() as made:
-        yield made
+w = fixture(RdmapWorld)

@@ -5,10 +5,9 @@ Octets are built by siwarp.inspect and judged with crcmod; nothing here shares c
 
 from __future__ import annotations
 
-import errno
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,10 @@ from unit.ddp.ddp_harness import (
     CANARY,
     PATIENCE,
     PD,
+    DdpStackWorld,
     Memory,
+    PeerDgram,
+    PeerStream,
     Sge,
     StreamError,
     checked,
@@ -34,14 +36,14 @@ from unit.ddp.ddp_harness import (
     untagged,
     until,
 )
-from unit.mpa.mpa_harness import params, recv_startup, recv_to_end
+from unit.ddp.ddp_harness import Queue as RecvQueue
+from unit.mpa.mpa_harness import Stream as MpaStream
+from unit.mpa.mpa_harness import opened, recv_to_end
 
 from siwarp.inspect import (
     AtomicRequest,
     AtomicResponse,
     DDPDatagram,
-    MPAReply,
-    MPARequest,
     Opcode,
     Queue,
     ReadRequest,
@@ -66,6 +68,7 @@ __all__ = [
     "checked",
     "counter",
     "crc32c",
+    "cut",
     "fpdu",
     "parsed",
     "pattern",
@@ -98,7 +101,7 @@ KINDS = {
     lib.SIW_RDMAP_BAD_MSG: "BAD_MSG",
     lib.SIW_RDMAP_PEER_ERR: "PEER_ERR",
     lib.SIW_RDMAP_CONFIRMED: "CONFIRMED",
-    lib.SIW_RDMAP_PARKED: "PARKED",
+    lib.SIW_RDMAP_UNEXPECTED: "PARKED",
 }
 
 
@@ -157,7 +160,7 @@ class Event:
 
     kind: str
     status: int
-    cookie: int
+    user_data: int
     length: int
     solicited: bool
     invalidated: bool
@@ -176,7 +179,7 @@ class Event:
         return cls(
             KINDS[e.kind],
             e.status,
-            e.cookie,
+            e.user_data,
             e.length,
             e.solicited,
             e.invalidated,
@@ -192,31 +195,15 @@ class Event:
         )
 
 
-class RecvQueue:
-    """A siw_rdmap_queue."""
+class Stream(PeerStream):
+    """A siw_rdmap_stream."""
 
-    def __init__(self, port: Any, depth: int, pd: int) -> None:
-        out = ffi.new("struct siw_rdmap_queue **")
-        checked(lib.siw_rdmap_queue_create(port, depth, 16, pd, out))
-        self.handle = out[0]
-
-    def post(self, cookie: int, *elements: Sge) -> None:
-        checked(lib.siw_rdmap_queue_post(self.handle, cookie, sgl(elements), len(elements)))
-
-    def take(self) -> int | None:
-        cookie = ffi.new("uint64_t *")
-        return int(cookie[0]) if lib.siw_rdmap_queue_take(self.handle, cookie) else None
-
-
-class Stream:
-    """A siw_rdmap_stream and its peer's socket."""
-
-    def __init__(self, handle: Any, sock: socket.socket, recvs: RecvQueue, *, crc: bool) -> None:
-        self.handle = handle
-        self.sock = sock
+    def __init__(
+        self, handle: Any, ddp: Any, mpa: MpaStream, recvs: RecvQueue, *, crc: bool
+    ) -> None:
+        super().__init__(handle, mpa, crc=crc)
+        self.ddp = ddp
         self.recvs = recvs
-        self.crc = crc
-        self._kept: list[Any] = []
 
     def start(
         self,
@@ -226,7 +213,7 @@ class Stream:
         ord: int = 4,
         rtr: int = 0,
         pd: int = PD,
-        park: int = 0,
+        unexpected_octets: int = 0,
     ) -> None:
         how = ffi.new(
             "struct siw_rdmap_start *",
@@ -237,25 +224,12 @@ class Stream:
                 "ord": ord,
                 "rtr": rtr,
                 "initiator": initiator,
-                "park": park,
+                "unexpected_octets": unexpected_octets,
             },
         )
         checked(lib.siw_rdmap_start(self.handle, how))
 
     # the peer's side
-
-    def put(self, *segments: bytes) -> None:
-        """Send segments to the stream, each in an FPDU."""
-        fields = {} if self.crc else {"crc": 0}
-        self.sock.sendall(b"".join(fpdu(s, **fields) for s in segments))
-
-    def pull(self) -> tuple[Any, bytes]:
-        """Read one FPDU that the stream sent: its segment's header and payload."""
-        length = recv_exactly(self.sock, 2)
-        ulpdu = int.from_bytes(length, "big")
-        rest = recv_exactly(self.sock, ulpdu + -(2 + ulpdu) % 4 + 4)
-        (segment,) = cut(length + rest, crc=self.crc)
-        return parsed(segment) if segment else (None, b"")
 
     def pull_message(self) -> tuple[Any, bytes]:
         """Read segments up to a last one: the first one's header and all payload."""
@@ -314,10 +288,10 @@ class Stream:
         checked(lib.siw_rdmap_send(self.handle, self.op(opcode, elements, **fields)))
 
     def atomic(self, sink: Sge, rkey: int = 1, remote_to: int = 0, **how: int) -> None:
-        """Ask for an atomic operation; how: kind, data, mask, compare, compare_mask, cookie."""
-        cookie = how.pop("cookie", 0)
+        """Ask for an atomic operation; how: kind, data, mask, compare, compare_mask, user_data."""
+        user_data = how.pop("user_data", 0)
         asked = ffi.new("struct siw_rdmap_atomic *", how)
-        where = {"rkey": rkey, "remote_to": remote_to, "cookie": cookie}
+        where = {"rkey": rkey, "remote_to": remote_to, "user_data": user_data}
         self.do(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
 
     def flush_once(self) -> int:
@@ -332,6 +306,7 @@ class Stream:
 
     def terminate(self) -> None:
         until(lambda: checked(lib.siw_rdmap_terminate(self.handle)))
+        self.mpa.shutdown()
 
     @property
     def begun(self) -> int:
@@ -343,7 +318,7 @@ class Stream:
 
     @property
     def owes(self) -> bool:
-        return bool(lib.siw_rdmap_owes(self.handle))
+        return bool(lib.siw_rdmap_responses_pending(self.handle))
 
     # ... in
 
@@ -379,28 +354,20 @@ class Stream:
         return t
 
     def take_read(self) -> int | None:
-        cookie = ffi.new("uint64_t *")
-        return int(cookie[0]) if lib.siw_rdmap_take_read(self.handle, cookie) else None
+        user_data = ffi.new("uint64_t *")
+        return int(user_data[0]) if lib.siw_rdmap_take_read(self.handle, user_data) else None
 
     def take_recv(self) -> int | None:
-        cookie = ffi.new("uint64_t *")
-        return int(cookie[0]) if lib.siw_rdmap_take_recv(self.handle, cookie) else None
+        user_data = ffi.new("uint64_t *")
+        return int(user_data[0]) if lib.siw_ddp_stream_take(self.ddp, 0, user_data) else None
 
 
-class Dgram:
-    """A siw_rdmap_dgram and a socket that talks to it."""
+class Dgram(PeerDgram):
+    """A siw_rdmap_dgram."""
 
-    def __init__(self, handle: Any, recvs: RecvQueue) -> None:
-        self.handle = handle
+    def __init__(self, handle: Any, llp: Any, recvs: RecvQueue) -> None:
+        super().__init__(handle, llp)
         self.recvs = recvs
-        addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_rdmap_dgram_addr(handle, addr))
-        self.port = socket.ntohs(addr.port_be)
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.bind(("127.0.0.1", 0))
-        self.sock.settimeout(PATIENCE)
-        self.peer = ffi.new("struct siw_addr *")
-        checked(lib.siw_addr_parse(b"127.0.0.1", self.sock.getsockname()[1], self.peer))
 
     def put(self, payload: bytes = b"", **fields: Any) -> None:
         segment = bytes(DDPDatagram(**fields)) + payload
@@ -431,90 +398,24 @@ class Dgram:
         return got
 
 
-class RdmapWorld:
-    """A port, and what was opened on it; everything is closed at its end."""
-
-    def __init__(self) -> None:
-        out = ffi.new("struct siw_rdmap_port **")
-        checked(lib.siw_rdmap_port_open(out))
-        self.port = out[0]
-        self._closers: list[Callable[[], object]] = []
-        self._memories: list[Memory] = []
-        self._listener = ffi.NULL
-
-    # memory
+class RdmapWorld(DdpStackWorld):
+    """A port, and what of RDMAP was opened on it."""
 
     def stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
-        region = ffi.new(
-            "struct siw_rdmap_region *",
-            {
-                "addr": ffi.cast("void *", memory.addr),
-                "length": memory.size,
-                "rights": rights,
-                "pd": pd,
-            },
-        )
-        stag = ffi.new("uint32_t *")
-        checked(lib.siw_rdmap_stag_alloc(self.port, region, stag))
-        memory.stag = int(stag[0])
-        return memory.stag
+        """Give memory an STag whose offsets are its addresses."""
+        return self.region(memory, rights | lib.SIW_MEM_LOCAL_READ, pd=pd, to_base=memory.addr)
 
-    def memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
-        memory = Memory(size, content)
-        self.stag(memory, **how)
-        self._memories.append(memory)  # what ours may write to stays as long as ours does
-        return memory
-
-    def free(self, stag: int) -> int:
-        return int(lib.siw_rdmap_stag_free(self.port, stag))
-
-    def recv_queue(self, *, depth: int = 16, pd: int = PD) -> RecvQueue:
-        queue = RecvQueue(self.port, depth, pd)
-        self._closers.append(lambda: lib.siw_rdmap_queue_destroy(queue.handle))
-        return queue
-
-    # streams
-
-    def _addr(self, port: int) -> Any:
-        addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_addr_parse(b"127.0.0.1", port, addr))
-        return addr
-
-    def _add(
-        self, handle: Any, sock: socket.socket, *, crc: bool, recvs: RecvQueue | None
-    ) -> Stream:
-        sock.settimeout(PATIENCE)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream = Stream(handle, sock, recvs or self.recv_queue(), crc=crc)
-        self._closers.append(sock.close)
-        self._closers.append(lambda: lib.siw_rdmap_close(handle, False))
-        return stream
-
-    def _startup(self, handle: Any, want: int) -> None:
-        peer = ffi.new("struct siw_mpa_params *")
-        until(lambda: checked(lib.siw_rdmap_startup(handle, peer)) == want)
+    def stream(self, mpa: MpaStream, *, crc: bool = True, recvs: RecvQueue | None = None) -> Stream:
+        """A stream that is not started, on a connection that is."""
+        ddp, made = self.ddp_stream(mpa), ffi.new("struct siw_rdmap_stream **")
+        checked(lib.siw_rdmap_open(self.mem, ddp, made))
+        handle = made[0]
+        self._first.append(lambda: lib.siw_rdmap_close(handle))
+        return Stream(handle, ddp, mpa, recvs or self.queue(), crc=crc)
 
     def responder(self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any) -> Stream:
         """A started responder. Its peer speaks first."""
-        if self._listener == ffi.NULL:
-            out = ffi.new("struct siw_rdmap_listener **")
-            checked(lib.siw_rdmap_listen(self.port, self._addr(0), 64, ffi.NULL, out))
-            self._listener = out[0]
-        local = ffi.new("struct siw_addr *")
-        checked(lib.siw_rdmap_listener_addr(self._listener, local))
-        sock = socket.create_connection(("127.0.0.1", socket.ntohs(local.port_be)))
-        made = ffi.new("struct siw_rdmap_stream **")
-
-        def accept() -> bool:
-            rv = lib.siw_rdmap_accept(self._listener, ffi.NULL, made)
-            return rv != -errno.EAGAIN and checked(rv) == 0
-
-        until(accept)
-        stream = self._add(made[0], sock, crc=crc, recvs=recvs)
-        sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
-        self._startup(stream.handle, lib.SIW_MPA_REQUEST)
-        checked(lib.siw_rdmap_reply(stream.handle, params(crc=0)))
-        assert recv_startup(sock).r == 0
+        stream = self.stream(self.mpa.receiver(crc=crc), crc=crc, recvs=recvs)
         stream.start(initiator=False, **how)
         return stream
 
@@ -528,63 +429,28 @@ class RdmapWorld:
         **how: Any,
     ) -> Stream:
         """An initiator, started unless said otherwise: both ends may speak."""
-        made = ffi.new("struct siw_rdmap_stream **")
-        with socket.socket() as listener:
-            if rcvbuf:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(1)
-            dest = self._addr(listener.getsockname()[1])
-            mine = params(crc=int(crc))
-            checked(lib.siw_rdmap_connect(self.port, dest, ffi.NULL, mine, ffi.NULL, made))
-            listener.settimeout(PATIENCE)
-            sock, _ = listener.accept()
-        stream = self._add(made[0], sock, crc=crc, recvs=recvs)
-        until(lambda: self._request_is_out(stream))
-        sock.sendall(bytes(MPAReply(rev=2, c=0)))
-        self._startup(stream.handle, lib.SIW_MPA_REPLY)
+        stream = self.stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf), crc=crc, recvs=recvs)
         if start:
             stream.start(initiator=True, **how)
         return stream
 
-    def _request_is_out(self, stream: Stream) -> bool:
-        peer = ffi.new("struct siw_mpa_params *")
-        checked(lib.siw_rdmap_startup(stream.handle, peer))
-        stream.sock.setblocking(False)
-        try:
-            recv_startup(stream.sock)
-        except BlockingIOError:
-            return False
-        finally:
-            stream.sock.settimeout(PATIENCE)
-        return True
-
-    # datagrams
+    def endpoint(self, *, no_crc: bool = False, **how: Any) -> tuple[Any, Any]:
+        """A siw_rdmap_dgram, and the socket that it stands on."""
+        llp, out = self.mpa.udp(**how), ffi.new("struct siw_rdmap_dgram **")
+        ddp = self.ddp_dgram(llp, crc=not no_crc)
+        checked(lib.siw_rdmap_dgram_open(ddp, ffi.NULL, ffi.NULL, out))
+        handle = out[0]
+        self._first.append(lambda: lib.siw_rdmap_dgram_close(handle))
+        return handle, llp
 
     def dgram(self, *, qkey: int = 0x11, no_crc: bool = False) -> Dgram:
-        attr = ffi.new("struct siw_rdmap_dgram_attr *", {"fd": -1, "no_crc": no_crc})
-        attr.local = self._addr(0)[0]
-        out = ffi.new("struct siw_rdmap_dgram **")
-        checked(lib.siw_rdmap_dgram_open(self.port, attr, out))
-        handle = out[0]
-        dgram = Dgram(handle, self.recv_queue())
-        lib.siw_rdmap_dgram_start(handle, dgram.recvs.handle, PD, qkey)
-        self._closers.append(dgram.sock.close)
-        self._closers.append(lambda: lib.siw_rdmap_dgram_close(handle))
+        handle, llp = self.endpoint(no_crc=no_crc)
+        dgram = Dgram(handle, llp, self.queue())
+        lib.siw_rdmap_dgram_start(dgram.handle, dgram.recvs.handle, PD, qkey)
+        self._last.append(dgram.sock.close)
         return dgram
 
-    def close(self) -> None:
-        for closer in reversed(self._closers):
-            closer()
-        if self._listener != ffi.NULL:
-            lib.siw_rdmap_listener_close(self._listener)
-        lib.siw_rdmap_port_close(self.port)
 
-
-@contextmanager
-def rdmap_world() -> Iterator[RdmapWorld]:
-    w = RdmapWorld()
-    try:
-        yield w
-    finally:
-        w.close()
+def rdmap_world() -> AbstractContextManager[RdmapWorld]:
+    """Open a port for a while."""
+    return opened(RdmapWorld)

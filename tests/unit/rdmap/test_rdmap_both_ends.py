@@ -76,30 +76,12 @@ kept: list[Any] = []
 
 def pair(w: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
     """Return an initiator and a responder that are connected and started."""
-    out = ffi.new("struct siw_rdmap_listener **")
-    checked(lib.siw_rdmap_listen(w.port, w._addr(0), 4, ffi.NULL, out))
-    listener, local = out[0], ffi.new("struct siw_addr *")
-    checked(lib.siw_rdmap_listener_addr(listener, local))
-    one, two = ffi.new("struct siw_rdmap_stream **"), ffi.new("struct siw_rdmap_stream **")
     mine = params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
-    checked(lib.siw_rdmap_connect(w.port, local, ffi.NULL, mine, ffi.NULL, one))
-    until(lambda: lib.siw_rdmap_accept(listener, ffi.NULL, two) == 0)
-    peer = ffi.new("struct siw_mpa_params *")
-
-    def requested() -> bool:
-        checked(lib.siw_rdmap_startup(one[0], peer))
-        return checked(lib.siw_rdmap_startup(two[0], peer)) == lib.SIW_RDMAP_REQUEST
-
-    until(requested)
-    checked(lib.siw_rdmap_reply(two[0], mine))
-
-    def replied() -> bool:
-        return checked(lib.siw_rdmap_startup(one[0], peer)) == lib.SIW_RDMAP_REPLY
-
-    until(replied)
+    two, one = w.mpa.both_ends(mine)
     ends = []
-    for handle, initiator in ((one[0], True), (two[0], False)):
-        end = End(handle, w.recv_queue(depth=256))
+    for mpa, initiator in ((one, True), (two, False)):
+        handle = w.stream(mpa).handle
+        end = End(handle, w.queue(depth=256))
         how = ffi.new(
             "struct siw_rdmap_start *",
             {
@@ -113,8 +95,6 @@ def pair(w: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
         )
         checked(lib.siw_rdmap_start(handle, how))
         ends.append(end)
-        w._closers.append(lambda handle=handle: lib.siw_rdmap_close(handle, False))
-    lib.siw_rdmap_listener_close(listener)
     return ends[0], ends[1]
 
 
@@ -178,8 +158,8 @@ def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: 
         into: dict[int, list[Memory]] = {}
         for end in (a, b):
             into[id(end)] = [w.memory(size) for _ in range(3)]
-            for cookie in range(rounds):
-                end.recvs.post(cookie, into[id(end)][0].sge())
+            for user_data in range(rounds):
+                end.recvs.post(user_data, into[id(end)][0].sge())
 
         def work(end: End, other: End) -> Callable[[], None]:
             mine, (_, read_into, _) = source[id(end)], into[id(end)]
@@ -193,7 +173,7 @@ def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: 
                     end.begin(
                         READ,
                         read_into.sge(),
-                        cookie=i,
+                        user_data=i,
                         rkey=theirs.stag,
                         remote_to=theirs.addr,
                     )
@@ -213,8 +193,8 @@ def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: 
         for end, other in ((a, b), (b, a)):
             for m in into[id(end)]:
                 assert m.octets() == source[id(other)].octets()
-            assert [e.cookie for e in end.of_kind("READ_DONE")] == list(range(rounds))
-            assert [e.length for e in end.of_kind("RECV") if e.cookie < 999] == [size] * rounds
+            assert [e.user_data for e in end.of_kind("READ_DONE")] == list(range(rounds))
+            assert [e.length for e in end.of_kind("RECV") if e.user_data < 999] == [size] * rounds
             assert not end.of_kind("ERROR")
             assert lib.siw_rdmap_accepted(end.handle) == lib.siw_rdmap_begun(end.handle)
 
@@ -250,7 +230,7 @@ def test_a_region_may_die_while_the_peer_reads_it(w: RdmapWorld, turn: int) -> N
 
     with Progress(a, b):
         until(lambda: b.of_kind("STARTED"))
-        a.begin(READ, sink.sge(), cookie=1, rkey=source.stag, remote_to=source.addr)
+        a.begin(READ, sink.sge(), user_data=1, rkey=source.stag, remote_to=source.addr)
         until(lambda: b.of_kind("REQUESTED"))
         together(lambda: until(answer), free)
         until(lambda: a.of_kind("READ_DONE") or b.of_kind("ERROR"))

@@ -67,7 +67,7 @@ def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
         packet = DDP(segment)
         if packet.opcode == Opcode.RDMA_READ_RESPONSE:
             if packet.to == DDP(requests[asked]).payload.sink_to:  # a response begins
-                stream.do(lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], cookie=asked, rkey=1)
+                stream.do(lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], user_data=asked, rkey=1)
                 _, request = stream.pull_read_request()
                 base, reading = packet.to, b""
             reading += segment[14:]
@@ -80,7 +80,7 @@ def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
             if e.kind != "STARTED" or rtr:
                 break
         if e.kind == "RECV":
-            assert (e.cookie, e.length) == (got, 16)
+            assert (e.user_data, e.length) == (got, 16)
             assert received[got].octets() == segment[18:]
             got += 1
         if e.kind == "READ_DONE":

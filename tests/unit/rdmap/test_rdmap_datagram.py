@@ -49,7 +49,7 @@ def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicite
     d.put(b"abc", opcode=opcode, q_key=QKEY, qn=ud_qn(0, 0, 5), msn=77)
     e = d.event()
     port = d.sock.getsockname()[1]
-    assert (e.kind, e.cookie, e.length, e.solicited) == ("RECV", 8, 3, solicited)
+    assert (e.kind, e.user_data, e.length, e.solicited) == ("RECV", 8, 3, solicited)
     assert (e.ulp_word, e.msn) == (QKEY, 77)
     assert (e.src_qpn, e.source_port) == (5 << 16 | port, port)
     assert m.octets()[:3] == b"abc"
@@ -91,7 +91,7 @@ def test_what_is_not_for_us_is_dropped_and_uses_no_receive(
     assert m.untouched()
     d.put(b"good", opcode=3, q_key=QKEY)
     e = d.event()
-    assert (e.kind, e.cookie, e.length) == ("RECV", 1, 4)
+    assert (e.kind, e.user_data, e.length) == ("RECV", 1, 4)
 
 
 OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
@@ -122,7 +122,7 @@ def test_who_has_the_q_key_and_breaks_a_rule_is_known_and_uses_no_receive(
     assert m.untouched()
     d.put(b"good", opcode=3, q_key=QKEY)
     e = d.event()
-    assert (e.kind, e.cookie, e.length) == ("RECV", 1, 4)
+    assert (e.kind, e.user_data, e.length) == ("RECV", 1, 4)
 
 
 def test_without_a_receive_a_message_is_dropped_and_the_next_comes(w: RdmapWorld) -> None:
@@ -143,7 +143,7 @@ def test_a_message_too_long_for_its_receive_uses_it_up_in_error(w: RdmapWorld) -
     d.recvs.post(1, m.sge())
     d.put(b"long", q_key=QKEY)
     e = d.event()
-    assert (e.kind, e.status, e.cookie, e.length) == ("BAD_RECV", -errno.EMSGSIZE, 1, 4)
+    assert (e.kind, e.status, e.user_data, e.length) == ("BAD_RECV", -errno.EMSGSIZE, 1, 4)
     assert (e.err, e.quoted) == (TOO_LONG, True)
     assert m.untouched()
 
@@ -154,7 +154,7 @@ def test_a_receive_with_a_bad_key_is_used_up_in_error(w: RdmapWorld) -> None:
     d.recvs.post(1, m.sge())
     d.put(b"abc", q_key=QKEY)
     e = d.event()
-    assert (e.kind, e.status, e.cookie) == ("BAD_RECV", -errno.EACCES, 1)
+    assert (e.kind, e.status, e.user_data) == ("BAD_RECV", -errno.EACCES, 1)
     assert m.untouched()
 
 
@@ -170,22 +170,19 @@ def test_a_flood_of_rubbish_leaves_turns_to_others(w: RdmapWorld) -> None:
     until(lambda: d.event_once() or counter("drop_qkey") - before == 200)
 
 
-def test_the_poller_hands_out_the_token_of_what_has_something(w: RdmapWorld) -> None:
-    attr = ffi.new("struct siw_rdmap_dgram_attr *", {"fd": -1, "token": ffi.cast("void *", 7)})
-    attr.local = w._addr(0)[0]
-    out = ffi.new("struct siw_rdmap_dgram **")
-    checked(lib.siw_rdmap_dgram_open(w.port, attr, out))
+def test_the_poller_hands_out_the_handler_of_what_has_something(w: RdmapWorld) -> None:
+    handler = ffi.cast("struct siw_io_handler *", 7)
+    handle, llp = w.endpoint(handler=handler)
     addr = ffi.new("struct siw_addr *")
-    checked(lib.siw_rdmap_dgram_addr(out[0], addr))
+    checked(lib.siw_llp_local(llp, addr))
     other = w.dgram()
     other.peer = addr
-    tokens = ffi.new("void *[8]")
+    handlers = ffi.new("struct siw_io_handler *[8]")
     event = ffi.new("struct siw_rdmap_event *")
-    until(lambda: lib.siw_rdmap_port_poll(w.port, tokens, 8) == 0 or not settle(out[0], event))
+    until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8) == 0 or not settle(handle, event))
     other.transmit([], qkey=0)
-    n = until(lambda: lib.siw_rdmap_port_poll(w.port, tokens, 8))
-    assert ffi.cast("void *", 7) in [tokens[i] for i in range(n)]
-    lib.siw_rdmap_dgram_close(out[0])
+    n = until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8))
+    assert handler in [handlers[i] for i in range(n)]
 
 
 def settle(handle: object, event: object) -> int:
@@ -201,32 +198,32 @@ def test_a_message_of_another_domain_is_not_sent(w: RdmapWorld) -> None:
 
 
 def test_interfaces_and_events_are_handed_up(w: RdmapWorld) -> None:
-    found = ffi.new("struct siw_rdmap_interface[32]")
-    n = checked(lib.siw_rdmap_interfaces(found, 32))
+    found = ffi.new("struct siw_llp_interface[32]")
+    n = checked(lib.siw_llp_interfaces(found, 32))
     names = [ffi.string(found[i].name).decode() for i in range(n)]
     assert "lo" in names
     lo = found[names.index("lo")]
     assert bytes(lo.addrs[0].v4) == b"\x7f\0\0\1"
-    fd = checked(lib.siw_rdmap_event_open())
-    waitset = ffi.new("struct siw_rdmap_waitset *")
-    lib.siw_rdmap_waitset_fill(w.port, waitset)
-    assert lib.siw_rdmap_wait(waitset, fd, 1000) == 0
-    lib.siw_rdmap_event_set(fd)
-    assert lib.siw_rdmap_wait(waitset, fd, 10_000_000) == 1
-    lib.siw_rdmap_event_clear(fd)
-    assert lib.siw_rdmap_wait(waitset, fd, 1000) == 0
-    lib.siw_rdmap_event_close(fd)
+    fd = checked(lib.siw_llp_event_open())
+    waitset = ffi.new("struct siw_llp_waitset *")
+    lib.siw_llp_waitset_fill(w.port, waitset)
+    assert lib.siw_llp_wait(waitset, fd, 1000) == 0
+    lib.siw_llp_event_set(fd)
+    assert lib.siw_llp_wait(waitset, fd, 10_000_000) == 1
+    lib.siw_llp_event_clear(fd)
+    assert lib.siw_llp_wait(waitset, fd, 1000) == 0
+    lib.siw_llp_event_close(fd)
 
 
 def test_a_sleeper_is_woken_and_the_port_armed_and_disarmed(w: RdmapWorld) -> None:
     d = w.dgram()
     assert d.event_once() is None
-    assert not lib.siw_rdmap_port_armed(w.port)
-    checked(lib.siw_rdmap_port_arm(w.port))
-    assert lib.siw_rdmap_port_armed(w.port)
-    waitset = ffi.new("struct siw_rdmap_waitset *")
-    lib.siw_rdmap_waitset_fill(w.port, waitset)
-    lib.siw_rdmap_port_wake(w.port)
-    assert lib.siw_rdmap_wait(waitset, -1, 10_000_000) == 1
-    lib.siw_rdmap_port_disarm(w.port)
-    assert not lib.siw_rdmap_port_armed(w.port)
+    assert not lib.siw_llp_port_armed(w.port)
+    checked(lib.siw_llp_port_arm(w.port))
+    assert lib.siw_llp_port_armed(w.port)
+    waitset = ffi.new("struct siw_llp_waitset *")
+    lib.siw_llp_waitset_fill(w.port, waitset)
+    lib.siw_llp_port_wake(w.port)
+    assert lib.siw_llp_wait(waitset, -1, 10_000_000) == 1
+    lib.siw_llp_port_disarm(w.port)
+    assert not lib.siw_llp_port_armed(w.port)

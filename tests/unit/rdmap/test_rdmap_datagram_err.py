@@ -88,8 +88,8 @@ def test_every_cut_of_an_error_message_is_dropped(w: RdmapWorld) -> None:
 
 
 def sent(d: Dgram, event: Any) -> int | None:
-    cookie = ffi.new("uint64_t *")
-    return int(cookie[0]) if lib.siw_rdmap_dgram_sent(d.handle, event, cookie) else None
+    user_data = ffi.new("uint64_t *")
+    return int(user_data[0]) if lib.siw_rdmap_dgram_sent(d.handle, event, user_data) else None
 
 
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
@@ -99,7 +99,7 @@ def test_the_last_256_messages_are_known_by_number_and_no_others(
 ) -> None:
     d = w.dgram()
     for i in range(before):
-        d.transmit([], qkey=QKEY, cookie=10_000 + i)
+        d.transmit([], qkey=QKEY, user_data=10_000 + i)
         d.sock.recv(100)
     window = range(max(1, before - 255), before + 1)
     for msn in {0, 1, before - 256, before - 255, before, before + 1, 2**32 - 1}:
@@ -132,7 +132,7 @@ def test_an_answer_quotes_the_header_and_goes_to_no_group(
         event.err.layer, event.err.type, event.err.code = layer, etype, code
         event.quoted_head_len, event.quoted_seg_len = 18, seg_len
         ffi.memmove(event.quoted_head, head, 18)
-        rc = lib.siw_rdmap_dgram_answer(d.handle, event)
+        rc = lib.siw_rdmap_dgram_send_error(d.handle, event)
         if host[0] in "f2" or host == "0.0.0.0" or port == 0:
             assert rc == -errno.EPERM
             return
@@ -156,15 +156,11 @@ def test_an_error_message_over_ipv6_goes_where_it_should(w: RdmapWorld) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         s.settimeout(10)
-        attr = ffi.new("struct siw_rdmap_dgram_attr *", {"fd": -1})
-        checked(lib.siw_addr_parse(b"::1", 0, ffi.addressof(attr, "local")))
-        out = ffi.new("struct siw_rdmap_dgram **")
-        checked(lib.siw_rdmap_dgram_open(w.port, attr, out))
+        handle, _ = w.endpoint(host="::1")
         event = ffi.new("struct siw_rdmap_event *")
         port = s.getsockname()[1]
         checked(lib.siw_addr_parse(b"::1", port, ffi.addressof(event, "source")))
         event.err.layer, event.err.type, event.err.code = 1, 2, 4
         event.quoted_head_len = 18
-        assert lib.siw_rdmap_dgram_answer(out[0], event) == 0
+        assert lib.siw_rdmap_dgram_send_error(handle, event) == 0
         assert len(s.recv(100)) == 46
-        lib.siw_rdmap_dgram_close(out[0])

@@ -56,7 +56,7 @@ def test_a_send_from_the_peer_fills_the_oldest_receive(w: RdmapWorld, size: int)
     stream.recvs.post(17, m.sge())
     stream.put(send(pattern(size)))
     e = stream.event()
-    assert (e.kind, e.cookie, e.length, e.msn) == ("RECV", 17, size, 1)
+    assert (e.kind, e.user_data, e.length, e.msn) == ("RECV", 17, size, 1)
     assert (e.solicited, e.invalidated, e.status) == (False, False, 0)
     assert m.octets()[:size] == pattern(size)
 
@@ -141,7 +141,7 @@ def test_writes_from_the_peer_land_where_they_say(writes: list[tuple[int, int]])
 def test_a_read_places_the_response_in_its_sink(w: RdmapWorld, size: int) -> None:
     stream = w.initiator()
     a, b = w.memory(size // 3, rights=LOCAL_WRITE), w.memory(size - size // 3, rights=LOCAL_WRITE)
-    stream.do(READ, [a.sge(), b.sge()], cookie=99, rkey=0x77, remote_to=0x1234)
+    stream.do(READ, [a.sge(), b.sge()], user_data=99, rkey=0x77, remote_to=0x1234)
     _, request = stream.pull_read_request()
     assert (request.size, request.src_stag, request.src_to) == (size, 0x77, 0x1234)
     assert request.sink_stag != 0
@@ -156,7 +156,7 @@ def test_a_read_places_the_response_in_its_sink(w: RdmapWorld, size: int) -> Non
     else:
         stream.put(read_response(octets, **sink))
     e = stream.event()
-    assert (e.kind, e.cookie, e.length) == ("READ_DONE", 99, size)
+    assert (e.kind, e.user_data, e.length) == ("READ_DONE", 99, size)
     assert a.octets() + b.octets() == octets
 
 
@@ -171,7 +171,7 @@ def test_a_sink_needs_the_right_to_be_written(w: RdmapWorld) -> None:
 def test_a_sink_is_of_no_use_once_the_read_is_done(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(10)
-    stream.do(READ, [m.sge()], cookie=1)
+    stream.do(READ, [m.sge()], user_data=1)
     _, request = stream.pull_read_request()
     stream.put(read_response(b"0123456789", stag=request.sink_stag))
     assert stream.event().kind == "READ_DONE"
@@ -227,10 +227,10 @@ def test_requests_again_and_again_use_the_same_places(w: RdmapWorld) -> None:
 def test_reads_again_and_again_use_the_same_places(w: RdmapWorld) -> None:
     stream = w.initiator(ord=3)
     m = w.memory(300)
-    cookie = 0
+    user_data = 0
     for round_ in range(20):
         for i in range(3):
-            stream.do(READ, [m.sge(100 * i, 100)], cookie=cookie + i)
+            stream.do(READ, [m.sge(100 * i, 100)], user_data=user_data + i)
         with pytest.raises(StreamError, match="EAGAIN"):
             stream.begin(READ, [m.sge(0, 1)])
         for i in range(3):
@@ -238,20 +238,20 @@ def test_reads_again_and_again_use_the_same_places(w: RdmapWorld) -> None:
             stream.put(read_response(pattern(100, round_ + i), stag=request.sink_stag))
         for i in range(3):
             e = stream.event()
-            assert (e.kind, e.cookie, e.length) == ("READ_DONE", cookie + i, 100)
+            assert (e.kind, e.user_data, e.length) == ("READ_DONE", user_data + i, 100)
         want = b"".join(pattern(100, round_ + i) for i in range(3))
         assert m.octets() == want
-        cookie += 3
+        user_data += 3
 
 
 def test_outstanding_reads_are_given_back_oldest_first(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(30)
-    for cookie in (5, 6, 7):
-        stream.do(READ, [m.sge(0, 10)], cookie=cookie)
+    for user_data in (5, 6, 7):
+        stream.do(READ, [m.sge(0, 10)], user_data=user_data)
     sinks = [stream.pull_read_request()[1].sink_stag for _ in range(3)]
     stream.put(read_response(bytes(10), stag=sinks[0]))
-    assert stream.event().cookie == 5
+    assert stream.event().user_data == 5
     stream.sock.close()
     assert stream.event().kind == "CLOSED"
     assert [stream.take_read(), stream.take_read(), stream.take_read()] == [6, 7, None]
@@ -388,18 +388,16 @@ def test_responses_go_on_while_a_mulpdu_is_small(w: RdmapWorld) -> None:
 # ---- the end
 
 
-def test_shutdown_flushes_what_was_begun(w: RdmapWorld) -> None:
+def test_what_was_begun_and_flushed_is_before_the_end_of_stream(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(100, pattern(100))
-    stream.begin(SEND, [m.sge()])
-    until(lambda: lib.siw_rdmap_shutdown(stream.handle))
+    stream.do(SEND, [m.sge()])
+    stream.mpa.shutdown()
     assert stream.pull()[1] == pattern(100)
     assert stream.sock.recv(1) == b""
-    with pytest.raises(StreamError, match="EPIPE"):
-        stream.begin(SEND)
-    assert lib.siw_rdmap_drain(stream.handle) == 0
+    assert stream.mpa.drain() == 0
     stream.sock.close()
-    until(lambda: lib.siw_rdmap_drain(stream.handle))
+    until(stream.mpa.drain)
 
 
 def test_a_stream_may_send_after_the_peers_end_of_stream(w: RdmapWorld) -> None:

@@ -57,7 +57,7 @@ def test_an_empty_read_is_sent_as_rtr(w: RdmapWorld, ord_: int) -> None:
 def test_an_rtr_that_was_not_answered_is_nobodys_read(w: RdmapWorld) -> None:
     stream = w.initiator(rtr=READ)
     m = w.memory(10)
-    stream.do(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], cookie=4)
+    stream.do(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
     assert [stream.take_read(), stream.take_read()] == [4, None]
 
 
@@ -76,7 +76,7 @@ def test_the_agreed_rtr_starts_the_stream_and_uses_no_receive(w: RdmapWorld, kin
         head, octets = stream.pull()
         assert (head.opcode, head.stag, head.l, octets) == (2, 1, 1, b"")
     e = stream.event()
-    assert (e.kind, e.cookie, e.length) == ("RECV", 1, 3)
+    assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,35 @@ def test_anything_but_the_agreed_rtr_ends_the_stream(w: RdmapWorld, agreed: int,
     stream.terminates(NO_MATCH)
     assert m.untouched()
     assert stream.recvs.take() == 1
+
+
+@pytest.mark.parametrize("sent", [FPDU, WRITE, READ])
+@pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, WRITE | READ, FPDU | WRITE | READ])
+@pytest.mark.clause("RFC6581-9.2-05", "RFC6581-9.2-03")
+def test_of_several_kinds_any_that_was_agreed_on_starts_the_stream_and_no_other(
+    w: RdmapWorld, agreed: int, sent: int
+) -> None:
+    stream = w.responder(rtr=agreed)
+    m = w.memory(10)
+    stream.recvs.post(1, m.sge())
+    stream.put(rtr(sent), send(b"", msn=1))
+    if not agreed & sent:
+        stream.terminates(NO_MATCH)
+        return
+    assert stream.event(progress=True).kind == "STARTED"
+    e = stream.event()  # an empty Send is an RTR once at the most
+    assert (e.kind, e.user_data, e.length) == ("RECV", 1, 0)
+
+
+@pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, FPDU | WRITE | READ])
+def test_an_empty_send_among_several_kinds_takes_no_receive(w: RdmapWorld, agreed: int) -> None:
+    stream = w.responder(rtr=agreed)
+    stream.put(send(b""))
+    assert stream.event(progress=True).kind == "STARTED"
+    stream.recvs.post(1, w.memory(10).sge())
+    stream.put(send(b"abc", msn=2))
+    e = stream.event()
+    assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
 def test_without_rtr_the_first_message_starts_the_stream_and_comes(w: RdmapWorld) -> None:
@@ -185,6 +214,7 @@ def test_an_initiator_may_refuse_with_a_terminate_instead(w: RdmapWorld) -> None
         "struct siw_wire_err *", {"layer": 2, "type": 0, "code": lib.SIW_MPA_INSUFFICIENT_IRD}
     )
     assert lib.siw_rdmap_refuse(stream.handle, err) == 1
+    stream.mpa.shutdown()
     t = stream.pull_terminate()
     assert (t.layer, t.etype, t.code, t.m, t.d, t.r) == (2, 0, 6, 0, 0, 0)
     assert lib.siw_rdmap_refuse(stream.handle, err) < 0

@@ -52,7 +52,7 @@ class Peer:
         inline: int = 64,
         channel: CompChannel | None = None,
         cq: CQ | None = None,
-        max_records: int = 0,
+        max_write_records: int = 0,
     ) -> None:
         self.rig = rig
         self.size = size
@@ -72,7 +72,7 @@ class Peer:
                 error_policy=policy,
                 peer_timeout=peer_timeout,
                 max_peers=max_peers,
-                max_records=max_records,
+                max_write_records=max_write_records,
             ),
         )
         if ready:

@@ -110,7 +110,7 @@ class Stranger:
 
     def live_anew(self) -> None:
         """Be back with another epoch, and know nothing of what was."""
-        time.sleep(0.002)  # a cookie's time is in milliseconds
+        time.sleep(0.002)  # a user_data's time is in milliseconds
         self.epoch += 0x1000
         self.psn, self.other = self.epoch, 0
         self.msn = dict.fromkeys(Queue, 0)

@@ -22,7 +22,7 @@ class Target:
     def __init__(
         self,
         rig: Rig,
-        max_records: int = 16,
+        max_write_records: int = 16,
         size: int = 1 << 16,
         error_policy: ErrorPolicy = ErrorPolicy.MESSAGE,
     ) -> None:
@@ -30,7 +30,10 @@ class Target:
         self.cq = rig.cq(1024)
         self.memory = rig.mr(bytearray(size), GRANTED)
         self.qp = rig.qp(
-            self.cq, max_records=max_records, addr=("127.0.0.1", 0), error_policy=error_policy
+            self.cq,
+            max_write_records=max_write_records,
+            addr=("127.0.0.1", 0),
+            error_policy=error_policy,
         )
         self.qp.to_rts(QPAttr(qkey=QKEY))
         self.socks: list[socket.socket] = []

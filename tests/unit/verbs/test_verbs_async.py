@@ -23,7 +23,7 @@ from siwarp.verbs import (
     SendWR,
     SrqAttr,
 )
-from siwarp.verbs._seam import Handle
+from siwarp.verbs._ffi import Handle
 
 
 @pytest.fixture

@@ -482,10 +482,10 @@ def test_with_persona_roce_an_answer_tells_of_what_was_sent_before(wire: Wire) -
 def test_an_atomic_behind_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
     put(b, 5)
-    before = counter("rnr_parked")
+    before = counter("rnr_unexpected")
     asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), compare_add=1)
     a.qp.post_send([SendWR(1, SEND), asks])
-    until(lambda: b.rcq.poll(1) or counter("rnr_parked") > before)
+    until(lambda: b.rcq.poll(1) or counter("rnr_unexpected") > before)
     nothing(a.scq)
     assert at(b) == 5
     b.recv(9, 64, 8)

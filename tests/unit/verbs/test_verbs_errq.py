@@ -360,7 +360,7 @@ def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> No
 
 def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
     first = rig.ud(qkey=QKEY, addr=("127.0.0.1", 0))
-    second = rig.ud(qkey=QKEY, share=first)
+    second = rig.ud(qkey=QKEY, shared_socket_qp=first)
     index = second.qp_num >> 16
     with Stranger() as who:
         who.sendto(datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)

@@ -223,7 +223,7 @@ def test_a_write_that_is_refused_takes_no_receive(wire: Wire) -> None:
 
 def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
-    before = counter("rnr_parked")
+    before = counter("rnr_unexpected")
     requests = [(SEND, 3), (WRITE_IMM, 70), (WRITE_IMM, 5), (WRITE, 9)]
     a.qp.post_send(
         [
@@ -233,7 +233,7 @@ def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(
             for i, (opcode, n) in enumerate(requests)
         ]
     )
-    until(lambda: b.rcq.poll(1) or counter("rnr_parked") - before == 3)
+    until(lambda: b.rcq.poll(1) or counter("rnr_unexpected") - before == 3)
     nothing(a.scq)
     for i in range(3):
         b.recv(wr_id=i, offset=1000, length=10)

@@ -112,7 +112,7 @@ def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(two:
         assert poll(c.scq)[0].ok and b.rcq.poll(1) == []
         return c.mem.read(5) == b"still"
 
-    with counted("rnr_parked", 1):
+    with counted("rnr_unexpected", 1):
         a.mem.write(b"still")
         send_inv(a, mr.rkey)
         a.post(WRITE, 4, length=5, remote=mr.remote())

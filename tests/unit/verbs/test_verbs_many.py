@@ -56,7 +56,7 @@ def make(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
         init.cap.max_send_wr = init.cap.max_recv_wr = 16
         init.cap.max_send_sge = init.cap.max_recv_sge = 1
         init.qp_type = lib.SIW_QPT_UD
-        init.share = made[i - i % 256] if shared and i % 256 else ffi.NULL
+        init.shared_socket_qp = made[i - i % 256] if shared and i % 256 else ffi.NULL
         qp = lib.siw_create_qp(rig.pd._c, init)
         assert qp != ffi.NULL, f"number {i}: {os.strerror(ffi.errno)}"
         made.append(qp)
@@ -144,9 +144,11 @@ def test_without_a_descriptor_a_queue_pair_says_what_to_do_and_sharing_is_that(r
                 held.append(os.dup(0))
             except OSError:
                 break
-        with pytest.raises(LimitError, match=r"a UD QP takes one.*share one by QPInitAttr\(share="):
+        with pytest.raises(
+            LimitError, match=r"a UD QP takes one.*share one by QPInitAttr\(shared_socket_qp="
+        ):
             rig.qp(cq)
-        second = rig.qp(cq, share=first)
+        second = rig.qp(cq, shared_socket_qp=first)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in held:

@@ -244,7 +244,7 @@ def test_several_on_one_socket_and_a_shared_receive_queue_are_members_too(
     cq = rig.cq()
     mr = rig.mr(bytearray(64))
     first = rig.qp(cq)
-    qps = [first, rig.qp(cq, share=first), rig.qp(cq, share=first, srq=srq)]
+    qps = [first, rig.qp(cq, shared_socket_qp=first), rig.qp(cq, shared_socket_qp=first, srq=srq)]
     for qp in qps:
         qp.to_rts(QPAttr(qkey=QKEY))
         qp.attach_mcast(group)

@@ -99,7 +99,7 @@ WRONGS = {  # what: (how, code for a Write, code for a Read)
 }
 
 
-@pytest.mark.clause("RFC5040-8.1.1-02", "RFC5040-8.1.1-04", "RFC5040-8.1.1-06")
+@pytest.mark.clause("RFC5040-8.1.1-02", "RFC5040-8.1.1-04", "RFC5040-8.1.1-06#a")
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
 @pytest.mark.parametrize("what", WRONGS)
 def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
@@ -129,8 +129,9 @@ def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
 
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
 @pytest.mark.parametrize("when", ["before connecting", "while connected"])
+@pytest.mark.parametrize("length", [1, 64])
 def test_a_queue_pair_that_denies_an_operation_denies_it_under_any_key(
-    two: Wire, opcode: int, when: str
+    two: Wire, length: int, opcode: int, when: str
 ) -> None:
     other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
 
@@ -147,7 +148,7 @@ def test_a_queue_pair_that_denies_an_operation_denies_it_under_any_key(
     assert poll(a.scq)[0].ok
     a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))  # of nothing, always
     assert poll(a.scq)[0].ok
-    a.post(opcode, 3, length=64, remote=b.mem.remote(0, 64))
+    a.post(opcode, 3, length=length, remote=b.mem.remote(0, length))
     both_over(a, b, wire_err(RDMAP, 1, 2))
     assert set(b.mem.read(64)) == {0x33}
 

@@ -391,6 +391,21 @@ def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> Non
         assert not s.hears_more(0.02), "one error message for one message"
 
 
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("qn", [4, 5, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_queue_that_there_is_not_is_refused_and_what_follows_arrives(rig: Rig, qn: int) -> None:
+    b = Peer(rig)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        head = DDPUntagged(opcode=Opcode.SEND, qn=qn, msn=1)
+        s.put(bytes(head) + b"astray", s.untagged(Opcode.SEND, b"on"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 2, 1)
+        assert told.quoted_ddp.qn == qn
+        assert b.got()[0].byte_len == 2
+    assert b.qp.qp_state == QPState.RTS
+
+
 @pytest.mark.clause("DGRAM-RDV-8")
 def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
     b = Peer(rig)

@@ -8,14 +8,19 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from unit.verbs.rd_harness import QKEY, Peer
 from unit.verbs.rd_stranger import stranger
-from unit.verbs.verbs_harness import Rig, nothing, pattern, until
+from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, until
 
 from siwarp.base.counters import read
+from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode, faults
+
+SEND = 3  # RDMAP's opcode
 
 OTHER = """
     import sys
@@ -113,6 +118,32 @@ def test_what_a_peer_that_lives_anew_has_not_acknowledged_is_flushed_and_named(r
         assert sorted(w.wr_id for w in a.done(2) if w.ok) == [9, 10]
 
 
+@pytest.mark.clause("DGRAM-RDV-1", "DGRAM-RDV-4", "DGRAM-RDV-11")
+@pytest.mark.parametrize("how", ["lives anew", "left"])
+def test_requests_that_were_not_begun_move_to_the_next_life_of_the_pair(rig: Rig, how: str) -> None:
+    a = Peer(rig)
+    with stranger(a) as s:
+        ah = AH(rig.pd, s.addr)
+        a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
+        s.pull()
+        assert a.done()[0].ok
+        a.qp.modify(QPAttr(qp_state=QPState.SQD))
+        for i in range(3):
+            a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
+        nothing(a.scq)
+        if how == "lives anew":
+            s.live_anew()
+        else:
+            s.say(RDType.BYE)
+            s.epoch += 0x1000
+            s.psn = s.epoch
+        nothing(a.scq)
+        a.qp.modify(QPAttr(qp_state=QPState.RTS))
+        got = [s.pull() for _ in range(3)]
+        assert [(head.msn, len(octets)) for head, octets in got] == [(1, 4), (2, 5), (3, 6)]
+        assert [(w.wr_id, w.ok) for w in a.done(3)] == [(0, True), (1, True), (2, True)]
+
+
 @pytest.mark.clause("DGRAM-RDV-10")
 def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
@@ -146,6 +177,38 @@ def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
     got = b.got()[0]
     assert (got.wr_id, got.byte_len, got.source) == (1, 5, c.qp.addr)
     assert b.into.read(5) == b"whole"
+
+
+EXITS = """
+    import ctypes, sys
+    sys.path.insert(0, "tests")
+    from unit.verbs.rd_harness import Peer
+    from unit.verbs.verbs_harness import Rig
+    rig = Rig()
+    peer = Peer(rig)
+    print(peer.qp.addr[1], flush=True)
+    sys.stdin.readline()
+    ctypes.CDLL(None).exit(0)  # as a program in C ends: what Python does at its end does not happen
+"""
+
+
+class Elsewhere:
+    """The end that a stranger talks to, where another process has it."""
+
+    def __init__(self, port: int) -> None:
+        self.qp = SimpleNamespace(addr=("127.0.0.1", port))
+
+
+@pytest.mark.clause("DGRAM-RD-10")
+def test_peers_are_told_when_a_program_ends_without_closing_its_queue_pair(
+    other: list[subprocess.Popen[str]],
+) -> None:
+    p, port = start(other, 0, EXITS)
+    with stranger(cast("Peer", Elsewhere(port))) as s:
+        assert p.stdin is not None
+        p.stdin.write("now\n")
+        p.stdin.flush()
+        until(lambda: s.take().type == RDType.BYE)
 
 
 HALF = """
@@ -235,3 +298,44 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
     a.send(c, b"on")
     assert a.done()[0].ok and c.got()[0].byte_len == 2
     assert a.qp.qp_state == QPState.RTS
+
+
+@pytest.mark.clause("DGRAM-RD-20", "DGRAM-RDV-5")
+def test_a_peer_that_fell_silent_without_credit_is_acknowledged_a_few_times_and_no_more(
+    rig: Rig,
+) -> None:
+    a = Peer(rig)
+    with stranger(a) as s:
+        # Of 71 datagrams the first asks for what its sender gives no credit for, the next is a Send
+        # without a receive, and one behind a long gap makes every bitmap 512 octets long.
+        s.say(RDType.DATA, body=s.read(64), credit=0)
+        s.psn += 1
+        for i in range(69):
+            s.say(RDType.DATA, psn=s.psn + i, body=s.untagged(SEND, b"held"), credit=0)
+        s.say(RDType.DATA, psn=s.psn + 4000, body=s.untagged(SEND, b"far"), credit=0)
+        before = counter("rd_acks")
+        nothing(a.rcq, 2.0)
+        assert counter("rd_acks") - before <= 71
+        before = counter("rd_acks")
+        nothing(a.rcq, 1.0)
+        assert counter("rd_acks") == before
+
+
+@pytest.mark.clause("DGRAM-RD-20")
+@pytest.mark.parametrize("what", ["request", "response"])
+def test_a_device_sleeps_while_what_it_has_waits_for_a_peers_credit(rig: Rig, what: str) -> None:
+    a = Peer(rig)
+    with stranger(a) as s:
+        s.say(RDType.ACK, credit=0)
+        if what == "request":
+            a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
+        else:
+            s.say(RDType.DATA, body=s.read(64), credit=0)
+            s.psn += 1
+        nothing(a.scq, 0.1)
+        time.sleep(0.1)  # the device's thread takes over from who polled
+        used = time.process_time()
+        time.sleep(1.0)
+        assert time.process_time() - used < 0.15
+        s.say(RDType.ACK, credit=64)
+        until(lambda: s.take().type == RDType.DATA)

@@ -48,7 +48,7 @@ def counted_from(first: int, n: int) -> list[int]:
 @pytest.mark.clause("DGRAM-REC-17")
 @pytest.mark.parametrize("size", SIZES)
 def test_a_message_is_told_of_once_whole_and_uses_no_receive(rig: Rig, size: int) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20, max_records=4)
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20, max_write_records=4)
     b.recv(77, 64)
     a.out.view[:size] = pattern(size, size)
     ids: list[int] = []
@@ -99,7 +99,7 @@ def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: i
 
 @pytest.mark.clause("DGRAM-REC-17")
 def test_they_keep_their_order_with_all_else_of_their_peer(rig: Rig) -> None:
-    target, peers = Peer(rig, 1 << 18, max_records=64), [Peer(rig, 1 << 18) for _ in range(3)]
+    target, peers = Peer(rig, 1 << 18, max_write_records=64), [Peer(rig, 1 << 18) for _ in range(3)]
     for i in range(12):
         target.recv(i, 64, 200_000)
     for turn in range(4):
@@ -116,7 +116,7 @@ def test_they_keep_their_order_with_all_else_of_their_peer(rig: Rig) -> None:
 
 
 def test_they_come_once_and_whole_over_a_bad_network(rig: Rig) -> None:
-    a, b = Peer(rig, 1 << 16, depth=64), Peer(rig, 1 << 16, max_records=64)
+    a, b = Peer(rig, 1 << 16, depth=64), Peer(rig, 1 << 16, max_write_records=64)
     got: list[tuple[int, int]] = []
     posted = done = 0
 
@@ -140,7 +140,7 @@ def test_they_come_once_and_whole_over_a_bad_network(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-REC-19")
 def test_who_does_not_poll_has_the_senders_wait_and_loses_none(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig, max_records=8)
+    a, b = Peer(rig), Peer(rig, max_write_records=8)
     other = Peer(rig)
     for i in range(20):
         a.rdma(b, RECORD, 8, i)
@@ -168,7 +168,7 @@ def test_who_does_not_poll_has_the_senders_wait_and_loses_none(rig: Rig) -> None
 def test_one_that_is_refused_is_not_told_of_and_changes_nothing(
     rig: Rig, kind: str, size: int
 ) -> None:
-    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18, max_records=4)
+    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18, max_write_records=4)
     memory = rig.mr(bytearray(size), AccessFlag.LOCAL_WRITE) if kind == "rights" else b.into
     to = memory.remote()
     if kind == "stag":
@@ -217,7 +217,7 @@ def segment(s: Stranger, octets: bytes, number: int, length: int, at: int, **fie
 def test_a_segment_that_cannot_be_is_refused_and_its_sender_told(
     rig: Rig, fields: dict[str, int], code: int
 ) -> None:
-    b = Peer(rig, max_records=4)
+    b = Peer(rig, max_write_records=4)
     with stranger(b) as s:
         s.put(segment(s, b"evil", 1, 4, 0, **fields))
         answer = s.told()
@@ -233,7 +233,7 @@ def test_a_segment_that_cannot_be_is_refused_and_its_sender_told(
 def test_a_segment_that_does_not_go_on_where_its_message_is_ends_it(
     rig: Rig, other: dict[str, int]
 ) -> None:
-    b = Peer(rig, max_records=4)
+    b = Peer(rig, max_write_records=4)
     if "ddp_to" in other:
         other = {"ddp_to": b.into.addr + 5}
     with stranger(b) as s:

@@ -111,7 +111,7 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
 @pytest.mark.clause("DGRAM-REC-20")
 def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> None:
     first = rig.ud(qkey=QKEY)
-    qp = rig.ud(qkey=QKEY, share=first)
+    qp = rig.ud(qkey=QKEY, shared_socket_qp=first)
     out = rig.mr(bytearray(70_000))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
@@ -293,7 +293,7 @@ def test_either_time_ends_a_message_by_itself(rig: Rig, lost: str, times: dict[s
 def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_process(
     patience: None, rig: Rig
 ) -> None:
-    target = Target(rig, max_records=8)
+    target = Target(rig, max_write_records=8)
     sock = target.sock()
     sent = [target.segment(b"whole", 8 * n, n, 5, 0) for n in range(1, 41)]
     for datagram in sent:
@@ -385,16 +385,16 @@ def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> No
 
 @pytest.mark.clause("DGRAM-REC-9")
 def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
-    target = Target(rig, max_records=0)
+    target = Target(rig, max_write_records=0)
     with counted("drop_opcode", 1):
         target.sock().send(target.segment(b"evil", 0, 5, 4, 0))
         nothing(target.cq)
     assert target.memory.read(4) == bytes(4)
     target.close()
-    with pytest.raises(Error, match="max_records"):
-        rig.qp(qp_type=QPType.RC, max_records=1)
-    with pytest.raises(Error, match="max_records"):
-        rig.qp(max_records=1025)
+    with pytest.raises(Error, match="max_write_records"):
+        rig.qp(qp_type=QPType.RC, max_write_records=1)
+    with pytest.raises(Error, match="max_write_records"):
+        rig.qp(max_write_records=1025)
 
 
 # ---- what is bounded
@@ -402,7 +402,7 @@ def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-REC-10")
 def test_one_host_that_begins_many_ends_its_own(patience: None, rig: Rig) -> None:
-    target = Target(rig, max_records=8)
+    target = Target(rig, max_write_records=8)
     sock = target.sock()
     with counted("record_early", 4):
         for number in range(1, 9):
@@ -418,7 +418,7 @@ def test_one_host_that_begins_many_ends_its_own(patience: None, rig: Rig) -> Non
 
 @pytest.mark.clause("DGRAM-REC-11")
 def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
-    target = Target(rig, max_records=8)
+    target = Target(rig, max_write_records=8)
     sock = target.sock()
     behind = counter("drop_qkey")
     for number in range(1, 7):
@@ -430,7 +430,7 @@ def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
     seen = [target.qp.record(wc).message_id for wc in got]
     seen += [record.message_id for _, record in target.told(2)]
     assert seen == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(Error, match="max_records"):
+    with pytest.raises(Error, match="max_write_records"):
         target.qp.record(got[0]._replace(wr_id=99))
     target.close()
 

@@ -167,7 +167,7 @@ def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in
 def test_to_a_queue_pair_that_takes_none_it_is_an_unexpected_opcode(
     rig: Rig, who: Stranger, policy: ErrorPolicy
 ) -> None:
-    target = Target(rig, max_records=0, error_policy=policy)
+    target = Target(rig, max_write_records=0, error_policy=policy)
     sent = target.segment(b"evil", 0, 5, 4, 0)
     with counted("drop_opcode", 1):
         who.sendto(sent, target.qp.addr)
@@ -356,9 +356,9 @@ def test_no_more_than_the_last_ones_are_known(rig: Rig, who: Stranger) -> None:
 
 
 def test_two_queue_pairs_tell_each_other_and_each_names_its_request(rig: Rig) -> None:
-    target = Target(rig, max_records=0)
+    target = Target(rig, max_write_records=0)
     first = rig.ud(qkey=QKEY)
-    for n, sender in enumerate((first, rig.ud(qkey=QKEY, share=first))):
+    for n, sender in enumerate((first, rig.ud(qkey=QKEY, shared_socket_qp=first))):
         out = rig.mr(bytearray(20))
         sender.post_send(
             SendWR(

@@ -9,7 +9,7 @@ from unit.verbs.verbs_harness import Rig, counted, counter, nothing, pattern, po
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam
-from siwarp.inspect import Opcode, ReadRequest
+from siwarp.inspect import DDPTagged, DDPUntagged, Opcode, Queue, ReadRequest
 from siwarp.verbs import (
     Persona,
     QPInitAttr,
@@ -300,11 +300,11 @@ def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(two: Wire) ->
 # ---- a Terminate
 
 
-def three_writes(a: End, peer: PlainPeer) -> list[bytes]:
+def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
     """Post three signalled Writes, to places side by side: their segments."""
     for i in range(3):
         where = RemoteBuffer(THERE.addr + 64 * i, 64, THERE.rkey)
-        a.post(WRITE, i, length=64, remote=where)
+        a.post(WRITE, i, length=length, remote=where)
     segments: list[bytes] = []
     while len(segments) < 3:
         segment = peer.pull_segment()
@@ -358,6 +358,59 @@ def test_a_terminate_names_a_send_by_its_number(
         sends = [s for s in (peer.pull_segment() for _ in range(4)) if s[1] & 0xF == Opcode.SEND]
         peer.put(peer.terminate(*err, quoted=sends[2]))
         assert [w.status for w in poll(a.scq, 3)] == [0, 0, status]
+
+
+def about(length: int, to: int, stag: int = THERE.rkey) -> bytes:
+    """Return a segment of a Write, for a Terminate to quote."""
+    return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to)) + bytes(length)
+
+
+@pytest.mark.clause("RFC5040-6.2.1-02")
+@pytest.mark.parametrize(
+    ("length", "at"), [(0, 0), (1, 0), (2, 0), (2, 1), (64, 0), (64, 1), (64, 63)]
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_terminate_names_a_write_by_any_of_its_octets_or_by_its_place_if_it_has_none(
+    wire: Wire, length: int, at: int, which: int
+) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer, length)
+        quoted = about(length - at, THERE.addr + 64 * which + at)
+        peer.put(peer.terminate(0, 1, 2, quoted=quoted))
+        refused = [WCStatus.SUCCESS] * which + [WCStatus.REM_ACCESS_ERR] + [FLUSHED] * (2 - which)
+        assert [w.status for w in poll(a.scq, 3)] == refused
+
+
+@pytest.mark.clause("RFC5040-6.2.1-02")
+@pytest.mark.parametrize("length", [0, 1, 63])
+@pytest.mark.parametrize("to", [-1, "behind", 1 << 32])
+def test_a_terminate_about_a_place_beside_all_writes_names_none(
+    wire: Wire, length: int, to: int | str
+) -> None:
+    behind = max(length, 1) if to == "behind" else int(to)
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer, length)
+        peer.put(peer.terminate(0, 1, 1, quoted=about(1, THERE.addr + behind)))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+
+
+@pytest.mark.clause("RFC5040-6.2.1-02")
+def test_a_terminate_about_another_region_names_no_write(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer)
+        peer.put(peer.terminate(0, 1, 0, quoted=about(64, THERE.addr, THERE.rkey ^ 1)))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+
+
+def test_a_terminate_about_a_read_request_names_no_send_of_the_same_number(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        a.post(SEND, 1, length=8)
+        peer.pull_segment()
+        a.post(READ, 2, length=8, remote=THERE)
+        head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
+        peer.put(peer.terminate(0, 1, 1, quoted=bytes(head) + bytes(28)))
+        statuses = {w.wr_id: w.status for w in poll(a.scq, 2)}
+        assert statuses[1] != WCStatus.REM_ACCESS_ERR
 
 
 def test_a_terminate_names_a_read_by_its_number(wire: Wire) -> None:

@@ -41,7 +41,7 @@ class Shared:
         self.cqs = [rig.cq() for _ in range(n)]
         self.mrs = [rig.mr(bytearray(256)) for _ in range(n)]
         first = rig.qp(self.cqs[0], addr=(host, 0), **cap)
-        self.qps = [first, *(rig.qp(cq, share=first, **cap) for cq in self.cqs[1:])]
+        self.qps = [first, *(rig.qp(cq, shared_socket_qp=first, **cap) for cq in self.cqs[1:])]
         for i, qp in enumerate(self.qps):
             qp.to_rts(QPAttr(qkey=QKEY + i))
 
@@ -175,19 +175,19 @@ def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
 def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> None:
     cq = rig.cq()
     first = rig.qp(cq)
-    rest = [rig.qp(cq, share=first) for _ in range(255)]
+    rest = [rig.qp(cq, shared_socket_qp=first) for _ in range(255)]
     assert [qp.qp_num >> 16 for qp in rest] == list(range(1, 256))
     with pytest.raises(LimitError, match="256 QPs share this socket") as e:
-        rig.qp(cq, share=rest[7])
+        rig.qp(cq, shared_socket_qp=rest[7])
     assert e.value.errno == errno.ENOSPC
     for index in (200, 3, 77):
         rest[index - 1].close()
-    again = [rig.qp(cq, share=first) for _ in range(3)]
+    again = [rig.qp(cq, shared_socket_qp=first) for _ in range(3)]
     assert [qp.qp_num >> 16 for qp in again] == [3, 77, 200]
     again[1].close()
     again[0].close()
     # After 200 comes 3 again, once the others were asked: later than 77, which is behind it.
-    assert rig.qp(cq, share=first).qp_num >> 16 == 3
+    assert rig.qp(cq, shared_socket_qp=first).qp_num >> 16 == 3
 
 
 def rc_up_to(rig: Rig, cq: CQ, number: int) -> None:
@@ -215,7 +215,7 @@ def low_port(rig: Rig, cq: CQ) -> QP:
 def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
     cq = rig.cq()
     first = low_port(rig, cq)
-    sharers = [rig.qp(cq, share=first) for _ in range(128)]
+    sharers = [rig.qp(cq, shared_socket_qp=first) for _ in range(128)]
     number = sharers[-1].qp_num
     assert number == 128 << 16 | first.addr[1]
     rc_up_to(rig, cq, number)
@@ -230,7 +230,7 @@ def test_a_sharer_passes_over_a_number_that_an_rc_has(rig: Rig) -> None:
     rc_up_to(rig, cq, 128 << 16 | port)
     rc = rig.qp(cq, qp_type=QPType.RC)
     assert rc.qp_num == 128 << 16 | port
-    numbers = [rig.qp(cq, share=first).qp_num for _ in range(128)]
+    numbers = [rig.qp(cq, shared_socket_qp=first).qp_num for _ in range(128)]
     assert numbers[126:] == [127 << 16 | port, 129 << 16 | port]
 
 
@@ -303,8 +303,8 @@ def test_they_may_have_other_domains_receive_queues_and_memory(rig: Rig) -> None
     cq, other = rig.cq(), PD(rig.ctx)
     srq = rig.srq()
     first = rig.ud(cq, addr=("127.0.0.1", 0))
-    second = rig.qp(cq, share=first, srq=srq)
-    third = QP(other, QPInitAttr(scq=cq, rcq=cq, share=second))
+    second = rig.qp(cq, shared_socket_qp=first, srq=srq)
+    third = QP(other, QPInitAttr(scq=cq, rcq=cq, shared_socket_qp=second))
     for qp in (second, third):
         qp.to_rts(QPAttr(qkey=0))
     mr = rig.mr(bytearray(b"......"))
@@ -328,13 +328,16 @@ def test_what_cannot_share_is_refused_in_words(rig: Rig) -> None:
     with Rig().ctx as far:
         pd = PD(far)
         elsewhere = CQ(far, 4)
-        with pytest.raises(Error, match="share is of another context"):
-            QP(pd, QPInitAttr(scq=elsewhere, rcq=elsewhere, share=first))
+        with pytest.raises(Error, match="shared_socket_qp is of another context"):
+            QP(pd, QPInitAttr(scq=elsewhere, rcq=elsewhere, shared_socket_qp=first))
     for init, words in (
-        (QPInitAttr(QPType.RC, share=first), "only UD QPs share a socket"),
-        (QPInitAttr(share=rc), "only UD QPs share a socket"),
-        (QPInitAttr(share=first, addr=("127.0.0.1", 0)), "share and addr are both given"),
-        (QPInitAttr(share=first, crc=False), "share has crc=True"),
+        (QPInitAttr(QPType.RC, shared_socket_qp=first), "only UD QPs share a socket"),
+        (QPInitAttr(shared_socket_qp=rc), "only UD QPs share a socket"),
+        (
+            QPInitAttr(shared_socket_qp=first, addr=("127.0.0.1", 0)),
+            "and addr are both given",
+        ),
+        (QPInitAttr(shared_socket_qp=first, crc=False), "shared_socket_qp has crc=True"),
     ):
         init.scq = init.rcq = cq
         with pytest.raises(Error, match=words) as e:
@@ -354,7 +357,7 @@ def test_a_socket_that_is_shared_cannot_be_exchanged_for_the_users(rig: Rig) -> 
         b.qps[1].close()
         b.qps[0].to_rts(QPAttr(fd=mine))
     assert b.qps[0].qp_num == port
-    joined = rig.qp(b.cqs[1], share=b.qps[0])
+    joined = rig.qp(b.cqs[1], shared_socket_qp=b.qps[0])
     assert joined.qp_num == 1 << 16 | port
 
 
@@ -362,7 +365,7 @@ def test_no_file_descriptor_is_taken_by_one_that_shares(rig: Rig) -> None:
     cq = rig.cq()
     first = rig.qp(cq)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    more = [rig.qp(cq, share=first) for _ in range(50)]
+    more = [rig.qp(cq, shared_socket_qp=first) for _ in range(50)]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     for qp in more:
         qp.close()
@@ -396,8 +399,8 @@ def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
 
 def test_a_write_record_by_the_completion_goes_to_the_queue_pair_that_asked(rig: Rig) -> None:
     cq = rig.cq()
-    first = rig.ud(cq, qkey=QKEY, max_records=4)
-    second = rig.ud(cq, qkey=QKEY, share=first, max_records=4)
+    first = rig.ud(cq, qkey=QKEY, max_write_records=4)
+    second = rig.ud(cq, qkey=QKEY, shared_socket_qp=first, max_write_records=4)
     mr = rig.mr(bytearray(8), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     other = Shared(rig, 1)
     other.recv(0)

@@ -203,6 +203,38 @@ def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
 
 
 @pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
+def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) -> None:
+    """The limit tells while receives are left, completions tell whose they were, ERR ends it."""
+    shared = Shared(two.passive)
+    ends = [connect(two, shared, persona=Persona.IWARP) for _ in range(3)]
+    cqs = {b.qp.qp_num: b.rcq for _, b in ends}
+    hog, hog_end = ends[1]
+    shared.post(*range(16))
+    shared.srq.modify(SrqAttr(srq_limit=8))
+    used = dict.fromkeys(cqs, 0)
+
+    def send(a: End, n: int) -> None:
+        for _ in range(n):
+            a.post(SEND, length=4)
+            (wc,) = until(lambda: [w for cq in cqs.values() for w in cq.poll(1)])
+            assert wc.ok
+            used[wc.qp_num] += 1
+
+    for a, _ in ends:
+        send(a, 1)
+    send(hog, 5)
+    assert two.passive.ctx.get_async_event(0) is None  # 8 are left
+    send(hog, 1)
+    assert two.passive.event().event_type == LIMIT_REACHED
+    assert used == {b.qp.qp_num: 7 if b is hog_end else 1 for _, b in ends}
+    ends[1][1].qp.modify(QPAttr(qp_state=QPState.ERR))
+    hog.post(SEND, 9, length=4)
+    hog.is_over()
+    for a, _ in (ends[0], ends[2]):
+        send(a, 3)  # the 7 receives that are left, but one, are for the others
+    assert sum(used.values()) == 15
+
+
 def test_a_stream_reaches_the_limit_too(two: Wire) -> None:
     shared = Shared(two.passive)
     a, b = connect(two, shared)
@@ -334,7 +366,7 @@ def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two: Wire) -
     a, b = connect(two, shared, persona=Persona.ROCE)
     a.mem.write(b"early")
     a.post(SEND, length=5)
-    until(lambda: b.rcq.poll() or counter("rnr_parked"))
+    until(lambda: b.rcq.poll() or counter("rnr_unexpected"))
     shared.post(3)
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.ok, shared.data(3, 5)) == (3, True, b"early")
@@ -344,10 +376,10 @@ def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two: Wire) -
 def test_streams_that_wait_for_it_are_served_as_receives_come(two: Wire) -> None:
     shared = Shared(two.passive)
     ends = [connect(two, shared, persona=Persona.ROCE) for _ in range(3)]
-    parked = counter("rnr_parked")
+    unexpected = counter("rnr_unexpected")
     for a, _ in ends:
         a.post(SEND, length=5)
-    until(lambda: ends[0][1].rcq.poll() or counter("rnr_parked") == parked + 3)
+    until(lambda: ends[0][1].rcq.poll() or counter("rnr_unexpected") == unexpected + 3)
     for wr_id in range(3):
         shared.post(wr_id)
         (wc,) = until(lambda: [wc for _, b in ends for wc in b.rcq.poll()])

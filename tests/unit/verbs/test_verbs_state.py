@@ -69,7 +69,7 @@ def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
         return (ERR, FLUSH) if alive else (ERR, NONE) if state == ERR else None
     steps = {
         # event: {from: to}, the action for UD, the action for RC (None: RC has no such step)
-        "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, NONE),
+        "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, BIND),
         "TO_RTR": ({INIT: RTR}, RECEIVE, None),
         "ATTACHED": ({INIT: RTR}, None, NONE),
         "STARTED": ({RTR: RTS}, None, NONE),
@@ -96,7 +96,7 @@ def test_every_state_and_event_gives_what_verbs_says(kind: QPType) -> None:
     action = layer_ffi.new("int *")
     assert len(EVENTS) == layer.SIW_QPE_COUNT
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
-        got = layer.siw_verbs_state_next(kind, state, event, action)
+        got = layer.siw_qp_state_next(kind, state, event, action)
         wanted = expected(kind, state, name)
         if wanted is None:
             assert got == -errno.EINVAL, (state, name)
@@ -155,7 +155,7 @@ def attributes(kind: int, state: int, event: str) -> int:
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
 def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
-        got = layer.siw_verbs_state_attrs(kind, state, event)
+        got = layer.siw_qp_state_attrs(kind, state, event)
         if expected(kind, state, name) is None:
             assert got == -errno.EINVAL, (state, name)
         else:
@@ -166,16 +166,16 @@ def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
 def test_other_types_have_no_steps(kind: int) -> None:
     action = layer_ffi.new("int *")
     for state, event in itertools.product(range(7), EVENTS.values()):
-        assert layer.siw_verbs_state_next(kind, state, event, action) == -errno.EINVAL
-        assert layer.siw_verbs_state_attrs(kind, state, event) == -errno.EINVAL
+        assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
 
 
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
 def test_states_and_events_outside_the_table_have_no_steps(kind: QPType) -> None:
     action = layer_ffi.new("int *")
     for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 99), (0, 1 << 30)]:
-        assert layer.siw_verbs_state_next(kind, state, event, action) == -errno.EINVAL
-        assert layer.siw_verbs_state_attrs(kind, state, event) == -errno.EINVAL
+        assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
 
 
 WAYS = {  # how a UD queue pair gets to each state

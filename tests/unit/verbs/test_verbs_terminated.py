@@ -7,7 +7,7 @@ from conformance.rfc5040.test_s4_8_table import ALL
 from scapy.packet import Packet
 from unit.verbs.rc_harness import READ, Wire
 from unit.verbs.verbs_harness import counted, poll
-from unit.verbs.wire_peer import Peer, terminate
+from unit.verbs.wire_peer import Peer, send, terminate
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode, QuotedReadRequest, QuotedTagged, QuotedUntagged
@@ -143,3 +143,17 @@ def test_a_header_of_nothing_that_is_out_blames_nobody(wire: Wire, what: str) ->
     }[what]
     message = terminate(0, 2, 6, m=1, d=1, ddp_seg_len=46, quoted_ddp=header)
     assert ends(peer, message, (0, 2, 6)) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
+
+
+@pytest.mark.clause("RFC5040-6.2.1-03")
+def test_who_got_or_sent_a_terminate_ends_the_stream_without_waiting_for_the_other(
+    wire: Wire,
+) -> None:
+    with Peer.answering(wire) as peer:
+        peer.put(terminate(0, 1, 0))
+        assert peer.rest().fpdus == []  # our end, while the peer's stays open
+        peer.end.is_over()
+    with Peer.answering(wire) as peer:
+        peer.put(send(msn=7))
+        assert peer.terminated().code == 3  # and the end at once behind it
+        peer.end.is_over()

@@ -37,7 +37,7 @@ from siwarp.verbs import (
     SendWR,
     StateError,
 )
-from siwarp.verbs._seam import Handle
+from siwarp.verbs._ffi import Handle
 
 #: What a call may say on an object that another thread is just ending.
 LATE = {errno.EINVAL, errno.EBADF, errno.ENOMEM}

@@ -53,6 +53,20 @@ def test_immediate_data_comes_with_messages_of_every_size(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-19")
+@pytest.mark.clause("DGRAM-UC-20")
+def test_immediate_data_follows_a_write_of_several_turns(rig: Rig) -> None:
+    size = 400_000  # a turn is two datagrams of almost 64 KiB each
+    ends = Ends(rig, size=size)
+    data = pattern(size)
+    ends.recv(1, 0)
+    remote = ends.into.remote(0, size)
+    ends.send(data, opcode=WROpcode.RDMA_WRITE_WITH_IMM, remote=remote, imm_data=IMM)
+    (got,) = ends.received()
+    assert (got.wr_id, got.opcode, got.byte_len) == (1, WCOpcode.RECV_RDMA_WITH_IMM, size)
+    assert ends.into.read(size) == data
+    assert ends.sent()[0].ok
+
+
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_send_with_immediate_begins_with_a_head_of_eight_octets(
     peer: Peer, solicited: bool

@@ -195,8 +195,8 @@ def test_one_longer_than_its_receive_without_the_head_is_a_length_error(rig: Rig
 
 def test_queue_pairs_that_share_a_socket_get_each_their_own(rig: Rig) -> None:
     first = rig.ud(qkey=QKEY)
-    second = rig.ud(qkey=QKEY, share=first)
-    sender = rig.ud(qkey=QKEY, share=first)
+    second = rig.ud(qkey=QKEY, shared_socket_qp=first)
+    sender = rig.ud(qkey=QKEY, shared_socket_qp=first)
     ah = rig.ah(first)
     for n, qp in enumerate((first, second)):
         qp.post_recv(RecvWR(7))

@@ -138,8 +138,9 @@ class Rig:
         srq: SRQ | None = None,
         persona: int = Persona.AUTO,
         error_policy: int | str = ErrorPolicy.AUTO,
-        share: QP | None = None,
-        max_records: int = 0,
+        shared_socket_qp: QP | None = None,
+        max_write_records: int = 0,
+        keep_unexpected: bool = False,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -157,8 +158,9 @@ class Rig:
                 srq=srq,
                 persona=persona,
                 error_policy=error_policy,
-                share=share,
-                max_records=max_records,
+                shared_socket_qp=shared_socket_qp,
+                max_write_records=max_write_records,
+                keep_unexpected=keep_unexpected,
             ),
         )
 

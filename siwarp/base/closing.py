@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What ``with`` closes at its end, once for all classes that have ``close``."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+__all__ = ["Closing"]
+
+C = TypeVar("C", bound="Closing")
+
+
+class Closing:
+    """``with`` gives the object itself, and closes it at its end."""
+
+    __slots__ = ()
+
+    def close(self) -> Any:
+        """End it; a second call does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

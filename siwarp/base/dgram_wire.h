@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/dgram_wire.h - the datagram LLP header of datagram-iWARP (spec/datagram-iwarp.md, "LLP
+ * header"): what every datagram starts with that is not a plain UD segment.
+ *
+ *   0         1         2         3         4           8           12
+ *  +---------+---------+---------+---------+-----------+-----------+
+ *  | type|v|2|  flags  |  dest   | source  |   Q_Key   |    PSN    |
+ *  |  4 |2|2 |         |  index  |  index  |           |           |
+ *  +---------+---------+---------+---------+-----------+-----------+
+ *
+ * The low two bits of the first octet are 2, where a DDP segment has its version, 1: that tells them
+ * apart. v is 0. An index is that of a queue pair among those of its socket. What follows depends on
+ * the type; the last four octets of the datagram are a CRC32C over all before them, least significant
+ * octet first, or zero between two ends that agreed on none.
+ *
+ * What it does NOT do: judge.
+ */
+#ifndef SIW_DGRAM_WIRE_H
+#define SIW_DGRAM_WIRE_H
+
+#include <endian.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIW_DGRAM_MARK	    0x02 /* in the low two bits of the first octet */
+#define SIW_DGRAM_MARK_MASK 0x03
+#define SIW_DGRAM_VERSION   0 /* in the two bits above them */
+#define SIW_DGRAM_CRC_LEN   4
+
+/* Types. Those of RD carry the rest of its header behind this one. */
+enum siw_dgram_type {
+	SIW_DGRAM_UC = 1,	    /* a DDP segment on an unreliable connection */
+	SIW_DGRAM_RECORD = 2,	    /* UD Write-Record: a tagged DDP segment */
+	SIW_DGRAM_RD_DATA = 4,	    /* a DDP segment, numbered, and what it acknowledges */
+	SIW_DGRAM_RD_ACK = 5,	    /* what is acknowledged alone */
+	SIW_DGRAM_RD_HELLO = 6,	    /* asks for a cookie */
+	SIW_DGRAM_RD_CHALLENGE = 7, /* has one; no state was made for it */
+	SIW_DGRAM_RD_ECHO = 8,	    /* brings it back: state may be made */
+	SIW_DGRAM_RD_PROBE = 9,	    /* does a datagram this long come through? */
+	SIW_DGRAM_RD_BYE = 10,	    /* this endpoint is closed, or knows nothing of that epoch */
+};
+
+struct siw_dgram_wire {
+	uint8_t type; /* type << 4 | version << 2 | SIW_DGRAM_MARK */
+	uint8_t flags;
+	uint8_t dest_index;
+	uint8_t source_index;
+	uint32_t qkey;
+	uint32_t psn; /* number of this datagram: each type says of what */
+} __attribute__((packed));
+#define SIW_DGRAM_LEN 12
+_Static_assert(sizeof(struct siw_dgram_wire) == SIW_DGRAM_LEN, "LLP header");
+
+static inline uint8_t siw_dgram_first(enum siw_dgram_type type)
+{
+	return (uint8_t)(type << 4 | SIW_DGRAM_VERSION << 2 | SIW_DGRAM_MARK);
+}
+
+/* Whether a datagram that starts with this octet has the header, and not a plain DDP segment. */
+static inline bool siw_dgram_is(uint8_t first)
+{
+	return (first & SIW_DGRAM_MARK_MASK) == SIW_DGRAM_MARK;
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include "base/fork.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+
+/* Held over a fork like the others, first of all: the list is the same before and after it. */
+static siw_lock_t lock = SIW_LOCK_INIT;
+static struct siw_fork_lock *watched; /* lock; the last one first */
+static bool registered;		      /* lock */
+
+static void before_fork(void)
+{
+	siw_lock(&lock);
+	for (struct siw_fork_lock *l = watched; l; l = l->next)
+		siw_lock(&l->lock);
+}
+
+static void in_parent(void)
+{
+	for (struct siw_fork_lock *l = watched; l; l = l->next)
+		siw_unlock(&l->lock);
+	siw_unlock(&lock);
+}
+
+static void in_child(void)
+{
+	for (struct siw_fork_lock *l = watched; l; l = l->next)
+		l->in_child();
+	/* Anew: threads that are not here may have waited for them. */
+	for (struct siw_fork_lock *l = watched; l; l = l->next)
+		siw_lock_init(&l->lock);
+	siw_lock_init(&lock);
+}
+
+int siw_fork_watch(struct siw_fork_lock *l)
+{
+	bool done;
+
+	/* Pairs with the store below; only the first call takes a lock that a fork may hold. */
+	if (atomic_load_explicit(&l->watched, memory_order_acquire))
+		return 0;
+	siw_lock(&lock);
+	if (!registered)
+		registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
+	if (registered && !l->watched) {
+		l->next = watched;
+		watched = l;
+		atomic_store_explicit(&l->watched, true, memory_order_release);
+	}
+	done = registered;
+	siw_unlock(&lock);
+	return done ? 0 : -ENOMEM;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_unexpected.c - segments of queue 0 that come before their buffer: kept, within a limit, and
+ * placed in their order once buffers are posted, while what comes behind them goes on.
+ *
+ * What is kept was checked like everything else but for the buffer's length, which is judged when
+ * there is one. While anything is kept, all that comes for queue 0 is, so that nothing overtakes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/counters.h"
+#include "base/guard.h"
+#include "ddp/ddp_lower.h"
+#include "llp/llp.h"
+
+void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets)
+{
+	stream->rx.unexpected.limit = octets;
+}
+
+uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+{
+	if (seg->msn != rx->unexpected.msn)
+		return SIW_DDP_MSN_RANGE;
+	return seg->mo == rx->unexpected.mo ? 0 : SIW_DDP_INVALID_MO;
+}
+
+/* Room for the segment at the head of the stream: NULL when there is none, or no memory. */
+static struct siw_ddp_unexpected_seg *make_room(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
+	const struct siw_ddp_seg *seg = &stream->rx.seg;
+	uint64_t cost = sizeof(struct siw_ddp_unexpected_seg) + seg->payload;
+	struct siw_ddp_unexpected_seg *node;
+
+	if (unexpected->used + cost > unexpected->limit)
+		return NULL;
+	node = malloc(cost);
+	if (!node)
+		return NULL;
+	node->next = NULL;
+	node->seg = *seg;
+	if (!stream->rx.any_unexpected) {
+		unexpected->msn = seg->msn;
+		unexpected->mo = 0;
+	}
+	if (!seg->mo)
+		siw_count(SIW_COUNTER_rnr_unexpected, 1);
+	unexpected->used += cost;
+	unexpected->coming = node;
+	stream->rx.any_unexpected = true;
+	return node;
+}
+
+int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	struct siw_ddp_unexpected *unexpected = &rx->unexpected;
+	struct siw_ddp_unexpected_seg *node = unexpected->coming ? unexpected->coming
+								 : make_room(stream);
+	struct iovec iov;
+	int r;
+
+	if (!node) { /* it stays where it is, and what is behind it in the socket */
+		/* Who reads no more does not hear it from TCP. */
+		if (siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
+			return rx->dead = -ECONNRESET;
+		unexpected->full = true;
+		siw_llp_pause(siw_mpa_sock(stream->mpa));
+		return 0;
+	}
+	iov = (struct iovec){ node->data, rx->seg.payload };
+	r = siw_ddp_lower_payload(stream, rx->seg.head_len, iov.iov_len ? &iov : NULL,
+				  iov.iov_len ? 1 : 0);
+	if (r != 1)
+		return siw_ddp_from_lower(stream, r);
+	rx->have = false;
+	unexpected->coming = NULL;
+	if (unexpected->last)
+		unexpected->last->next = node;
+	else
+		unexpected->first = node;
+	unexpected->last = node;
+	unexpected->mo += node->seg.payload;
+	if (node->seg.last) {
+		unexpected->msn++;
+		unexpected->mo = 0;
+	}
+	return 3;
+}
+
+static void pop(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
+	struct siw_ddp_unexpected_seg *node = unexpected->first;
+
+	unexpected->first = node->next;
+	if (!unexpected->first)
+		unexpected->last = NULL;
+	unexpected->used -= sizeof(*node) + node->seg.payload;
+	free(node);
+	stream->rx.any_unexpected = unexpected->first || unexpected->coming;
+	if (unexpected->full) {
+		unexpected->full = false;
+		siw_llp_resume(siw_mpa_sock(stream->mpa));
+	}
+}
+
+static int failed(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
+{
+	rx->err = err;
+	return rx->dead = why;
+}
+
+/* 0, or -EFAULT: the buffer's memory is not there any more. */
+static int copy_out(const struct siw_ddp_unexpected_seg *node, const struct iovec *iov, int n)
+{
+	const uint8_t *from = node->data;
+
+	for (int i = 0; i < n; i++) {
+		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
+			return -EFAULT;
+		from += iov[i].iov_len;
+	}
+	return 0;
+}
+
+int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
+				struct siw_ddp_delivery *delivery)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	struct siw_ddp_rxq *q = &rx->q[0];
+	const struct siw_ddp_unexpected_seg *node = rx->unexpected.first;
+	struct iovec iov[SIW_MEM_MAX_SGE + 1];
+	int n;
+
+	/* Behind an orderly end (-ENOTCONN) nothing more comes, but what is here may be wanted. */
+	if (rx->dead && rx->dead != -ENOTCONN)
+		return 0;
+	if (!node || (!q->begun && !siw_ddp_take_buffer(q)))
+		return 0;
+	*seg = node->seg;
+	if (siw_ddp_octets_to(rx, seg) > q->length)
+		return failed(rx, -EPROTO,
+			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
+						     SIW_DDP_TOO_LONG });
+	n = siw_ddp_untagged_iov(stream, seg, iov);
+	if (n < 0 || copy_out(node, iov, n))
+		return failed(rx, -EACCES,
+			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
+						     0 });
+	pop(stream);
+	return siw_ddp_placed(stream, seg, delivery);
+}
+
+uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream)
+{
+	return stream->rx.unexpected.used;
+}
+
+bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream)
+{
+	const struct siw_ddp_rx *rx = &stream->rx;
+
+	return rx->any_unexpected ? rx->unexpected.mo != 0 : rx->q[0].begun;
+}
+
+bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+{
+	const struct siw_ddp_rx *rx = &stream->rx;
+
+	if (!rx->unexpected.first || rx->q[0].begun || siw_mem_queue_peek(rx->q[0].queue))
+		return false;
+	*seg = rx->unexpected.first->seg;
+	return true;
+}
+
+uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream)
+{
+	const struct siw_ddp_rx *rx = &stream->rx;
+
+	return rx->any_unexpected ? rx->unexpected.msn - !rx->unexpected.mo : rx->q[0].msn - 1;
+}
+
+uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream)
+{
+	return stream->rx.q[0].msn - 1;
+}
+
+void siw_ddp_unexpected_free(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
+
+	while (unexpected->first) {
+		struct siw_ddp_unexpected_seg *node = unexpected->first;
+
+		unexpected->first = node->next;
+		free(node);
+	}
+	free(unexpected->coming);
+	*unexpected = (struct siw_ddp_unexpected){ 0 };
+	stream->rx.any_unexpected = false;
+}

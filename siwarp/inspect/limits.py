@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What reading a capture may cost: a small file can unpack to much, and small frames to more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["Limits", "TooMuch", "limited", "spend"]
+
+#: Blocks and frames of a file for each message that is allowed; each takes a fifth of the memory.
+FRAMES_A_MESSAGE = 5
+#: So often the clock is looked at: once in so many frames or messages.
+LOOK = 64
+
+
+class TooMuch(ValueError):
+    """A capture is larger than the limits allow; the text says which, and how to raise it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a capture may cost who reads it; 0: no limit.
+
+    Attributes:
+        messages: messages found in it; blocks and frames: five times as many.
+        unpacked: octets that a compressed file unpacks to.
+        seconds: time that reading it takes.
+
+    """
+
+    messages: int = 100_000
+    unpacked: int = 256 << 20
+    seconds: float = 120.0
+
+
+class _Spent:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.messages = self.frames = self.unpacked = self._looks = 0
+        self._until = time.monotonic() + limits.seconds if limits.seconds else float("inf")
+
+    def spend(self, messages: int, frames: int, unpacked: int) -> None:
+        self.messages += messages
+        self.frames += frames
+        self.unpacked += unpacked
+        limits = self.limits
+        if limits.messages and self.messages > limits.messages:
+            raise TooMuch(
+                f"more than {limits.messages} messages are in it: give --max-messages N to read "
+                "more (about 1 kB of memory each), 0 for all"
+            )
+        if limits.messages and self.frames > FRAMES_A_MESSAGE * limits.messages:
+            raise TooMuch(
+                f"more than {FRAMES_A_MESSAGE * limits.messages} frames are in it: give "
+                f"--max-messages N to read {FRAMES_A_MESSAGE} times N, 0 for all"
+            )
+        if limits.unpacked and self.unpacked > limits.unpacked:
+            raise TooMuch(
+                f"it unpacks to more than {limits.unpacked >> 20} MiB: give --max-unpacked MIB, "
+                "0 for all, or unpack it yourself"
+            )
+        self._looks += 1
+        if self._looks % LOOK == 0 and time.monotonic() > self._until:
+            raise TooMuch(
+                f"reading it took more than {limits.seconds:g} s: give --max-seconds N, 0 for "
+                "no limit"
+            )
+
+
+_now: ContextVar[_Spent | None] = ContextVar("_now", default=None)
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Have what is read in this block count against ``limits``."""
+    token = _now.set(_Spent(limits))
+    try:
+        yield
+    finally:
+        _now.reset(token)
+
+
+def spend(messages: int = 0, frames: int = 0, unpacked: int = 0) -> None:
+    """Count something that was read, and look at the clock now and then.
+
+    Raises:
+        TooMuch: that is beyond a limit.
+
+    """
+    spent = _now.get()
+    if spent is not None:
+        spent.spend(messages, frames, unpacked)

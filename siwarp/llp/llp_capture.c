@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * llp/llp_capture.c - from sockets to packets: whose they are, and TCP's numbers.
+ *
+ * base/capture.c writes pcapng; here every octet that a socket took or gave gets Ethernet, IP, TCP and UDP headers. Off,
+ * a capture is one relaxed load and a branch for each system call. On, one lock spans the system call and its writing
+ * down, so in the file no answer stands before what it answers.
+ *
+ * TCP segments are cut where the calls cut them. First sequence numbers follow from the addresses, so that the captures of
+ * both ends agree. With both ends in one process octets are written once, when they are sent. A received datagram's block
+ * has room for a comment: siw_drop(counter) fills it when somebody drops that datagram. Under a plan of faults the file has
+ * what the socket gave and took. What a socket cannot know is not in the file: retransmissions, fragments, the peer's
+ * acknowledgements, link addresses.
+ */
+#include <net/if.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "llp/llp_capture.h"
+
+/* What the capture knows of a socket. Under the capture's lock. */
+struct siw_llp_capture {
+	uint32_t generation; /* of the capture that the rest is about */
+	int interface;
+	struct siw_addr local, peer;
+	uint32_t next[2]; /* TCP's next sequence number: of the peer, of ours */
+	bool ended[2];
+	/*
+	 * With both ends of a connection in this process its octets are written once, as on a
+	 * wire: when they are sent. known is the peer's next number as the other end's capture has it.
+	 */
+	struct siw_llp_capture *twin;
+	bool has_known;
+	uint32_t known;
+	struct siw_link all; /* of TCP's that have a generation */
+};
+
+static struct siw_link streams = { &streams, &streams };
+
+enum { THEIRS, OURS };
+
+static bool is_wildcard(const struct siw_addr *a)
+{
+	static const uint8_t zero[16];
+
+	return a->family == AF_INET ? !memcmp(a->v4, zero, 4) : !memcmp(a->v6, zero, 16);
+}
+
+/* The address that this machine would use towards the peer, where the socket is bound to all. */
+static void local_towards(struct siw_addr *local, const struct siw_addr *peer)
+{
+	int fd = socket(peer->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct siw_addr route = { 0 };
+	socklen_t len = sizeof(route);
+
+	if (fd < 0)
+		return;
+	if (connect(fd, (const struct sockaddr *)peer, siw_addr_len(peer)) == 0 &&
+	    getsockname(fd, (struct sockaddr *)&route, &len) == 0) {
+		route.port_be = local->port_be;
+		*local = route;
+	}
+	close(fd);
+}
+
+static bool same_host(struct siw_addr a, struct siw_addr b)
+{
+	a.port_be = b.port_be = 0;
+	return siw_addr_same(&a, &b) ||
+	       /* All of 127/8 is the loopback interface's. */
+	       (a.family == AF_INET && b.family == AF_INET && a.v4[0] == 127 && b.v4[0] == 127);
+}
+
+/* The number in the file of the interface that has this address, or whose group it is. */
+static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *local)
+{
+	static struct siw_llp_interface all[64];
+	char name[IF_NAMESIZE];
+	int i, n;
+
+	if (sock->ifindex && if_indextoname(sock->ifindex, name))
+		return siw_capture_interface(name);
+	n = siw_llp_interfaces(all, 64);
+	for (i = 0; i < n; i++)
+		for (uint32_t j = 0; j < all[i].n_addrs; j++)
+			if (same_host(all[i].addrs[j], *local))
+				return siw_capture_interface(all[i].name);
+	return siw_capture_interface("unknown");
+}
+
+/*
+ * A first sequence number that both ends work out alike, so that captures of the two, or the
+ * two halves of a connection within one process, tell of one connection.
+ */
+static uint32_t first_number(const struct siw_addr *from, const struct siw_addr *to)
+{
+	const struct siw_addr *ends[2] = { from, to };
+	uint32_t hash = 2166136261u;
+
+	for (int i = 0; i < 2; i++) {
+		const struct siw_addr *a = ends[i];
+		const uint8_t *ip = a->family == AF_INET ? a->v4 : a->v6;
+
+		for (int j = 0; j < (a->family == AF_INET ? 4 : 16); j++)
+			hash = (hash ^ ip[j]) * 16777619u;
+		hash = (hash ^ siw_addr_port(a)) * 16777619u;
+	}
+	return hash;
+}
+
+static void forget(struct siw_llp_capture *capture)
+{
+	if (capture->twin)
+		capture->twin->twin = NULL;
+	capture->twin = NULL;
+	if (capture->all.next)
+		siw_link_del(&capture->all);
+}
+
+static void find_twin(struct siw_llp_capture *capture)
+{
+	for (struct siw_link *l = streams.next; l != &streams; l = l->next) {
+		struct siw_llp_capture *other = siw_container(l, struct siw_llp_capture, all);
+
+		if (other->generation == capture->generation && !other->twin &&
+		    siw_addr_same(&other->local, &capture->peer) &&
+		    siw_addr_same(&other->peer, &capture->local)) {
+			capture->twin = other;
+			other->twin = capture;
+			capture->known = other->next[OURS];
+			capture->has_known = true;
+			/* Mid-stream, what this end sent up to now is not written yet. */
+			break;
+		}
+	}
+	siw_link_add(&streams, &capture->all);
+}
+
+/* The socket's state for the capture that is on, NULL if none is; *fresh: it was not known yet. */
+static struct siw_llp_capture *capture_of(struct siw_llp_sock *sock, bool *fresh)
+{
+	uint32_t generation = siw_capture_generation();
+	struct siw_llp_capture *capture = sock->capture;
+
+	*fresh = false;
+	if (!generation)
+		return NULL;
+	if (!capture)
+		sock->capture = capture = calloc(1, sizeof(*capture));
+	if (!capture || capture->generation == generation)
+		return capture;
+	forget(capture);
+	memset(capture, 0, sizeof(*capture));
+	siw_link_init(&capture->all);
+	if (siw_llp_local(sock, &capture->local))
+		return NULL;
+	capture->generation = generation;
+	*fresh = true;
+	return capture;
+}
+
+static void set_peer(struct siw_llp_sock *sock, struct siw_llp_capture *capture,
+		     const struct siw_addr *peer)
+{
+	capture->peer = *peer;
+	if (sock->udp) {
+		struct siw_addr bound;
+
+		if (siw_llp_local(sock, &bound) == 0)
+			capture->local = bound;
+		if (is_wildcard(&capture->local))
+			local_towards(&capture->local, peer);
+	}
+	capture->interface = interface_of(sock, &capture->local);
+}
+
+void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sent,
+			      const struct siw_addr *peer, const struct iovec *iov, size_t skip,
+			      size_t length, size_t missing)
+{
+	int saved = errno;
+	bool fresh;
+	struct siw_llp_capture *capture = capture_of(sock, &fresh);
+
+	if (capture) {
+		struct siw_capture_packet packet = {
+			.when_ns = when,
+			.sent = sent,
+			.iov = iov,
+			.skip = skip,
+			.length = length,
+			.missing = missing,
+		};
+
+		if (fresh || !siw_addr_same(&capture->peer, peer))
+			set_peer(sock, capture, peer);
+		packet.interface = capture->interface;
+		packet.source = sent ? capture->local : capture->peer;
+		packet.dest = sent ? capture->peer : capture->local;
+		siw_capture_write(&packet);
+	}
+	errno = saved;
+}
+
+/* ---- TCP ------------------------------------------------------------------------------------- */
+
+static struct siw_llp_capture *stream_of(struct siw_llp_sock *sock)
+{
+	bool fresh;
+	struct siw_addr peer;
+	struct siw_llp_capture *capture = capture_of(sock, &fresh);
+
+	if (!capture || !fresh)
+		return capture;
+	if (siw_llp_peer(sock, &peer)) {
+		capture->generation = 0; /* it is gone already: next time anew */
+		return NULL;
+	}
+	set_peer(sock, capture, &peer);
+	/* The octet after a SYN's. */
+	capture->next[OURS] = first_number(&capture->local, &capture->peer) + 1;
+	capture->next[THEIRS] = first_number(&capture->peer, &capture->local) + 1;
+	find_twin(capture);
+	return capture;
+}
+
+/* A segment of one direction, which advances its number by the octets and the flags in it. */
+static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who, uint8_t flags,
+			const struct iovec *iov, size_t skip, size_t length)
+{
+	struct siw_capture_packet packet = {
+		.when_ns = when,
+		.interface = capture->interface,
+		.sent = who == OURS,
+		.tcp = true,
+		.flags = flags,
+		.seq = capture->next[who],
+		.ack = capture->next[!who],
+		.source = who == OURS ? capture->local : capture->peer,
+		.dest = who == OURS ? capture->peer : capture->local,
+		.iov = iov,
+		.skip = skip,
+		.length = length,
+	};
+
+	capture->next[who] += (uint32_t)length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
+	/* Compared as sequence numbers are, which wrap. */
+	if (who == THEIRS && capture->has_known &&
+	    (int32_t)(capture->known - capture->next[THEIRS]) >= 0)
+		return;
+	siw_capture_write(&packet);
+	if (who == OURS && capture->twin) {
+		capture->twin->known = capture->next[OURS];
+		capture->twin->has_known = true;
+	}
+}
+
+void siw_llp_capture_connected(struct siw_llp_sock *sock, uint64_t when, bool initiator)
+{
+	int saved = errno, first = initiator ? OURS : THEIRS;
+	struct siw_llp_capture *capture = stream_of(sock);
+
+	if (capture && !capture->twin) {
+		capture->next[OURS]--;
+		capture->next[THEIRS]--;
+		put_segment(capture, when, first, SIW_TCP_SYN, NULL, 0, 0);
+		put_segment(capture, when, !first, SIW_TCP_SYN | SIW_TCP_ACK, NULL, 0, 0);
+		put_segment(capture, when, first, SIW_TCP_ACK, NULL, 0, 0);
+	}
+	errno = saved;
+}
+
+void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
+			    const struct iovec *iov, size_t length)
+{
+	int saved = errno;
+	struct siw_llp_capture *capture = stream_of(sock);
+	size_t at, n;
+
+	for (at = 0; capture && at < length; at += n) {
+		n = length - at < SIW_CAPTURE_TCP_MAX ? length - at : SIW_CAPTURE_TCP_MAX;
+		put_segment(capture, when, sent ? OURS : THEIRS, SIW_TCP_PSH | SIW_TCP_ACK, iov, at,
+			    n);
+	}
+	errno = saved;
+}
+
+void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset)
+{
+	int saved = errno, who = sent ? OURS : THEIRS;
+	struct siw_llp_capture *capture = stream_of(sock);
+
+	if (capture && reset && !(capture->ended[0] && capture->ended[1])) {
+		put_segment(capture, when, who, SIW_TCP_RST | SIW_TCP_ACK, NULL, 0, 0);
+		capture->ended[0] = capture->ended[1] = true;
+	} else if (capture && !capture->ended[who]) {
+		put_segment(capture, when, who, SIW_TCP_FIN | SIW_TCP_ACK, NULL, 0, 0);
+		put_segment(capture, when, !who, SIW_TCP_ACK, NULL, 0, 0);
+		capture->ended[who] = true;
+	}
+	errno = saved;
+}
+
+void siw_llp_capture_connected_now(struct siw_llp_sock *sock, bool initiator)
+{
+	siw_llp_capture_connected(sock, siw_capture_lock(), initiator);
+	siw_capture_unlock();
+}
+
+void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset)
+{
+	siw_llp_capture_end(sock, siw_capture_lock(), sent, reset);
+	siw_capture_unlock();
+}
+
+void siw_llp_capture_close(struct siw_llp_sock *sock)
+{
+	/* In a forked child the socket is the parent's too, and its connection does not end here. */
+	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->port->owner)
+		siw_llp_capture_end_now(sock, true, sock->aborted);
+	if (!sock->capture)
+		return;
+	siw_capture_lock();
+	forget(sock->capture);
+	siw_capture_unlock();
+	free(sock->capture);
+}

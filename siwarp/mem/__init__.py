@@ -1,0 +1,1 @@
+"""STags, receive queues, scatter/gather elements, atomics on memory."""

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mem/mem_queue.c - receive buffers, in the order they were posted (RFC 5041 section 5.1.2).
+ *
+ * A ring with one writer (whoever posts; the caller sees to it that it is one at a time) and one
+ * reader (whoever holds the progress lock).
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "mem/mem_queue.h"
+
+int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out)
+{
+	uint32_t slots = 1;
+	struct siw_mem_queue *queue;
+	size_t stride;
+
+	if (attr->depth > 1u << 20 || attr->max_sge > SIW_MEM_MAX_SGE)
+		return -EINVAL;
+	while (slots < attr->depth)
+		slots *= 2;
+	stride = sizeof(struct siw_mem_buffer) + attr->max_sge * sizeof(struct siw_sge);
+	if (posix_memalign((void **)&queue, 64, sizeof(*queue) + slots * stride))
+		return -ENOMEM;
+	*queue = (struct siw_mem_queue){
+		.mask = slots - 1,
+		.max_sge = attr->max_sge,
+		.pd = attr->pd,
+		.stride = (uint32_t)stride,
+		.internal = attr->internal,
+	};
+	*out = queue;
+	return 0;
+}
+
+void siw_mem_queue_destroy(struct siw_mem_queue *queue)
+{
+	while (queue->returned)
+		siw_mem_queue_pop_returned(queue);
+	free(queue);
+}
+
+static void fill(struct siw_mem_buffer *buf, uint64_t user_data, const struct siw_sge *sgl,
+		 int nsge)
+{
+	buf->user_data = user_data;
+	buf->length = 0;
+	buf->nsge = nsge;
+	for (int i = 0; i < nsge; i++) {
+		buf->sgl[i] = sgl[i];
+		buf->length += sgl[i].length;
+	}
+}
+
+int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
+		       int nsge)
+{
+	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
+
+	if (nsge < 0 || (uint32_t)nsge > queue->max_sge)
+		return -EINVAL;
+	/* Pairs with the store of head in siw_mem_queue_pop. */
+	if (tail - atomic_load_explicit(&queue->head, memory_order_acquire) > queue->mask)
+		return -ENOMEM;
+	fill((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride), user_data, sgl,
+	     nsge);
+	/*
+	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is whole before it shows.
+	 */
+	atomic_store_explicit(&queue->tail, tail + 1, memory_order_release);
+	return 0;
+}
+
+int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
+			 int nsge)
+{
+	struct siw_mem_returned *returned = malloc(sizeof(*returned) + (size_t)nsge * sizeof(*sgl));
+
+	if (!returned)
+		return -ENOMEM;
+	returned->next = queue->returned;
+	fill(&returned->buf, user_data, sgl, nsge);
+	queue->returned = returned;
+	atomic_fetch_add(&queue->n_returned, 1);
+	return 0;
+}
+
+__attribute__((cold, noinline)) void siw_mem_queue_pop_returned(struct siw_mem_queue *queue)
+{
+	struct siw_mem_returned *returned = queue->returned;
+
+	queue->returned = returned->next;
+	atomic_fetch_sub(&queue->n_returned, 1);
+	free(returned);
+}
+
+uint32_t siw_mem_queue_used(const struct siw_mem_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
+
+	return atomic_load_explicit(&queue->tail, memory_order_acquire) - head +
+	       atomic_load_explicit(&queue->n_returned, memory_order_relaxed);
+}
+
+int siw_mem_queue_take(struct siw_mem_queue *queue, uint64_t *user_data)
+{
+	const struct siw_mem_buffer *buf = siw_mem_queue_peek(queue);
+
+	if (!buf)
+		return 0;
+	*user_data = buf->user_data;
+	siw_mem_queue_pop(queue);
+	return 1;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mem/mem_queue.h - part of mem/mem.h: a queue of receive buffers as those see it who fill the buffers. Looking
+ * at the oldest and taking it away are inline, since every message does both.
+ */
+#ifndef SIW_MEM_QUEUE_H
+#define SIW_MEM_QUEUE_H
+
+#include <stdatomic.h>
+
+#include "mem/mem.h"
+
+struct siw_mem_buffer {
+	uint64_t user_data;
+	uint64_t length; /* octets of all elements */
+	int nsge;
+	struct siw_sge sgl[]; /* max_sge of them */
+};
+
+/* One that was taken and given back. */
+struct siw_mem_returned {
+	struct siw_mem_returned *next;
+	struct siw_mem_buffer buf;
+};
+
+struct siw_mem_queue {
+	uint32_t mask;
+	uint32_t max_sge;
+	uint32_t pd;
+	uint32_t stride; /* octets from buffer to buffer */
+	bool internal;
+	_Alignas(64) _Atomic uint32_t tail; /* posted; stored by the poster with release */
+	_Alignas(64) _Atomic uint32_t head; /* taken; stored under the progress lock with release */
+	_Atomic uint32_t n_returned;	    /* progress lock to write, as for: */
+	struct siw_mem_returned *returned;  /* they come before the ring's */
+	_Alignas(64) uint8_t ring[];
+};
+
+/* The oldest buffer, or NULL; it stays until popped. Progress lock. */
+static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_mem_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
+
+	if (__builtin_expect(queue->returned != NULL, 0))
+		return &queue->returned->buf;
+	/* Pairs with the store of tail in siw_mem_queue_post. */
+	if (head == atomic_load_explicit(&queue->tail, memory_order_acquire))
+		return NULL;
+	return (const void *)(queue->ring + (size_t)(head & queue->mask) * queue->stride);
+}
+
+void siw_mem_queue_pop_returned(struct siw_mem_queue *queue);
+
+static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
+
+	if (__builtin_expect(queue->returned != NULL, 0)) {
+		siw_mem_queue_pop_returned(queue);
+		return;
+	}
+	/* Pairs with the load of head in siw_mem_queue_post: the slot may be written again. */
+	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
+}
+
+/*
+ * A buffer of these elements that was taken comes before all others again: 0 or -ENOMEM. Progress lock.
+ */
+int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
+			 int nsge);
+
+#endif

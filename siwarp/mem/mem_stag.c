@@ -1,0 +1,563 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mem/mem_stag.c - STags: what they name, who may use them for what, and how they die
+ * (RFC 5041 section 8.2, 8.3; RFC 5042).
+ *
+ * An STag's top bit tells two kinds apart. 0: the rest is a keyed permutation of (index 20 bits,
+ * generation 11 bits): whoever knows some STags does not know others, and one that was freed does not
+ * match what comes after it at its index. 1: of a window whose low octet its owner chooses each time
+ * (verbs' type 2); what is between is another such permutation of (index, generation 3 bits), the same for
+ * all 256 of it. Such a window is bound to one stream, so that what is left to guess is nobody else's.
+ * Free indexes queue up, the oldest is reused first, so that a generation comes back as late as
+ * possible.
+ *
+ * Look-ups take no lock. An entry's word holds generation, a live bit and a count of
+ * references, and whether the peer invalidated it: then it is dead but not free, since its owner may
+ * still name it. Those who write through an entry count themselves in before they look at the live
+ * bit; whoever frees it clears the live bit, then waits for the count. Those who only resolve a
+ * local key read the fields between two loads of the word.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/lock.h"
+#include "mem/mem.h"
+
+#define INDEX_BITS 20
+#define CHUNK_BITS 10
+#define CHUNKS	   (1u << (INDEX_BITS - CHUNK_BITS))
+#define CHUNK	   (1u << CHUNK_BITS)
+#define NONE	   UINT32_MAX
+#define LIVE	   (1ull << 31)
+#define INVALID	   (1ull << 30)
+#define REFS	   (INVALID - 1)
+#define GEN_SHIFT  32
+#define GEN_MASK   0xfffu
+#define TURN_SHIFT 44
+#define TURN_ONE   (1ull << TURN_SHIFT)
+
+#define WINDOW		(1u << 31) /* in an STag */
+#define REGION_BITS	31
+#define WINDOW_BITS	23
+#define REGION_GEN_BITS (REGION_BITS - INDEX_BITS)
+#define WINDOW_GEN_BITS (WINDOW_BITS - INDEX_BITS)
+/* In a generation, so that no STag of one kind matches an entry of the other. */
+#define GEN_OF_WINDOW 0x800u
+#define GEN_OCTET     0xffu /* of a window: its owner's */
+/* Indexes that wait at least, before one is used again, as long as there are fresh ones. */
+#define REST 256
+
+struct siw_stag_entry {
+	_Atomic uint64_t word; /* 20 turn, 12 generation, 1 live, 1 invalid, 30 references */
+	_Atomic(uint8_t *) addr;
+	_Atomic uint64_t length;
+	_Atomic uint64_t to_base;
+	_Atomic(const struct siw_sge *) sgl;
+	_Atomic(const void *) stream;
+	_Atomic uint32_t rights;
+	_Atomic uint32_t pd;
+	_Atomic int nsge;
+	uint32_t next; /* while free; under the table's lock */
+};
+_Static_assert(sizeof(struct siw_stag_entry) == 64, "one cache line");
+
+/* Of a permutation (index, generation) -> what of an STag is not fixed. */
+struct siw_stag_key {
+	uint32_t add[3];
+	uint32_t mul[3];
+	uint32_t inverse[3];
+};
+
+/* Grown chunk by chunk; a chunk never moves, so that look-ups need no lock. */
+struct siw_mem {
+	struct siw_stag_entry *_Atomic chunks[CHUNKS];
+	struct siw_stag_key key, window_key; /* set once, when it is made */
+	siw_lock_t lock;		     /* guards all below; not taken by look-ups */
+	uint32_t n_chunks;
+	uint32_t n_free, free_first, free_last; /* indexes in a queue: the oldest is reused first */
+};
+
+/*
+ * Fields are loaded with acquire and stored with release: neither costs anything here, and the
+ * word loaded after them (siw_stag_peek) is then truly later. Pairs: store_field.
+ */
+#define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
+#define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)
+
+/*
+ * ---- the permutation: three rounds of keyed addition, keyed odd multiplication and a fold of the
+ * upper half into the lower. A Feistel network of four rounds took half as long again.
+ */
+
+static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
+{
+	uint32_t mask = (1u << bits) - 1;
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		x = (x + key->add[i]) * key->mul[i] & mask;
+		x ^= x >> ((bits + 1) / 2);
+	}
+	return x;
+}
+
+static inline uint32_t unpermute(const struct siw_stag_key *key, uint32_t x, int bits)
+{
+	uint32_t mask = (1u << bits) - 1;
+	int half = (bits + 1) / 2;
+
+	x ^= x >> half;
+	x = (x * key->inverse[2] - key->add[2]) & mask;
+	x ^= x >> half;
+	x = (x * key->inverse[1] - key->add[1]) & mask;
+	x ^= x >> half;
+	return (x * key->inverse[0] - key->add[0]) & mask;
+}
+
+static int make_key(struct siw_stag_key *key)
+{
+	ssize_t n;
+	int i, k;
+
+	do {
+		n = getrandom(key, sizeof(*key), 0);
+	} while (n < 0 && errno == EINTR);
+	if (n != sizeof(*key))
+		return -EIO;
+	for (i = 0; i < 3; i++) {
+		uint32_t m = key->mul[i] | 1, inverse = m; /* right in 3 bits; doubles each time */
+
+		for (k = 0; k < 4; k++)
+			inverse *= 2 - m * inverse;
+		key->mul[i] = m;
+		key->inverse[i] = inverse;
+	}
+	return 0;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static struct siw_stag_entry *entry_at(struct siw_mem *mem, uint32_t index)
+{
+	/* Pairs with the store in grow(). */
+	struct siw_stag_entry *chunk =
+		atomic_load_explicit(&mem->chunks[index >> CHUNK_BITS], memory_order_acquire);
+
+	return chunk ? &chunk[index & (CHUNK - 1)] : NULL;
+}
+
+int siw_mem_open(struct siw_mem **out)
+{
+	struct siw_mem *mem = calloc(1, sizeof(*mem));
+	int r;
+
+	if (!mem)
+		return -ENOMEM;
+	r = make_key(&mem->key);
+	if (!r)
+		r = make_key(&mem->window_key);
+	if (r) {
+		free(mem);
+		return r;
+	}
+	siw_lock_init(&mem->lock);
+	mem->free_first = mem->free_last = NONE;
+	*out = mem;
+	return 0;
+}
+
+void siw_mem_close(struct siw_mem *mem)
+{
+	for (uint32_t i = 0; i < mem->n_chunks; i++)
+		free(atomic_load_explicit(&mem->chunks[i], memory_order_relaxed));
+	siw_lock_destroy(&mem->lock);
+	free(mem);
+}
+
+static void push_free(struct siw_mem *mem, uint32_t index)
+{
+	entry_at(mem, index)->next = NONE;
+	if (mem->n_free++ == 0)
+		mem->free_first = index;
+	else
+		entry_at(mem, mem->free_last)->next = index;
+	mem->free_last = index;
+}
+
+/* One chunk more, if there can be. */
+static void grow(struct siw_mem *mem)
+{
+	struct siw_stag_entry *chunk;
+	uint32_t i, base = mem->n_chunks * CHUNK;
+
+	if (mem->n_chunks == CHUNKS)
+		return;
+	if (posix_memalign((void **)&chunk, 64, CHUNK * sizeof(*chunk)))
+		return;
+	memset(chunk, 0, CHUNK * sizeof(*chunk));
+	/* Pairs with the load in entry_at(). */
+	atomic_store_explicit(&mem->chunks[mem->n_chunks++], chunk, memory_order_release);
+	for (i = 0; i < CHUNK; i++)
+		push_free(mem, base + i);
+}
+
+static uint32_t pop_free(struct siw_mem *mem)
+{
+	uint32_t index;
+
+	if (mem->n_free <= REST)
+		grow(mem);
+	if (!mem->n_free)
+		return NONE;
+	index = mem->free_first;
+	mem->free_first = entry_at(mem, index)->next;
+	mem->n_free--;
+	return index;
+}
+
+static uint32_t gen_of(uint64_t word)
+{
+	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
+}
+
+/* The STag of this index at this turn, and its generation. */
+static uint32_t stag_of(const struct siw_mem *mem, bool window, uint32_t index, uint32_t turn,
+			uint32_t *gen)
+{
+	uint32_t gens = 1u << (window ? WINDOW_GEN_BITS : REGION_GEN_BITS);
+
+	turn &= gens - 1;
+	if (window) {
+		*gen = GEN_OF_WINDOW | turn << 8;
+		return WINDOW | permute(&mem->window_key, index * gens + turn, WINDOW_BITS) << 8;
+	}
+	*gen = turn;
+	return permute(&mem->key, index * gens + turn, REGION_BITS);
+}
+
+/* The index this STag would have, and its generation. */
+static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32_t *gen)
+{
+	uint32_t plain;
+
+	if (stag & WINDOW) {
+		plain = unpermute(&mem->window_key, (stag & ~WINDOW) >> 8, WINDOW_BITS);
+		*gen = GEN_OF_WINDOW | (plain & ((1u << WINDOW_GEN_BITS) - 1)) << 8 |
+		       (stag & GEN_OCTET);
+		return plain >> WINDOW_GEN_BITS;
+	}
+	plain = unpermute(&mem->key, stag, REGION_BITS);
+	*gen = plain & ((1u << REGION_GEN_BITS) - 1);
+	return plain >> REGION_GEN_BITS;
+}
+
+/* A free entry gets a new STag, which is dead yet: the entry, or NULL. */
+static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint32_t *stag)
+{
+	struct siw_stag_entry *e;
+	uint32_t index, gen;
+	uint64_t word;
+
+	siw_lock(&mem->lock);
+	index = pop_free(mem);
+	siw_unlock(&mem->lock);
+	if (index == NONE)
+		return NULL;
+	e = entry_at(mem, index);
+	word = atomic_load(&e->word);
+	*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
+	if (!*stag) { /* zero stays for "no STag": skip that turn */
+		word = atomic_fetch_add(&e->word, TURN_ONE) + TURN_ONE;
+		*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
+	}
+	/* The count may be non-zero for a moment: look-ups of dead STags come and go. */
+	atomic_fetch_add(&e->word, ((uint64_t)gen - gen_of(word)) << GEN_SHIFT);
+	return e;
+}
+
+static void fill(struct siw_stag_entry *e, const struct siw_mem_region *region)
+{
+	store_field(e, addr, region->addr);
+	store_field(e, length, region->length);
+	store_field(e, to_base, region->to_base);
+	store_field(e, sgl, region->sgl);
+	store_field(e, nsge, region->nsge);
+	store_field(e, stream, region->stream);
+	store_field(e, rights, region->rights);
+	store_field(e, pd, region->pd);
+}
+
+int siw_mem_stag_alloc(struct siw_mem *mem, const struct siw_mem_region *region, uint32_t *stag)
+{
+	struct siw_stag_entry *e = take_entry(mem, false, stag);
+
+	if (!e)
+		return -ENOMEM;
+	fill(e, region);
+	atomic_fetch_add_explicit(&e->word, LIVE, memory_order_release);
+	return 0;
+}
+
+int siw_mem_stag_reserve(struct siw_mem *mem, bool window, uint32_t *stag)
+{
+	struct siw_stag_entry *e = take_entry(mem, window, stag);
+
+	if (!e)
+		return -ENOMEM;
+	atomic_fetch_add(&e->word, INVALID);
+	return 0;
+}
+
+static inline struct siw_stag_entry *find(struct siw_mem *mem, uint32_t stag, uint32_t *gen)
+{
+	return entry_at(mem, index_of(mem, stag, gen));
+}
+
+static bool alive(uint64_t word, uint32_t gen)
+{
+	return word & LIVE && gen_of(word) == gen;
+}
+
+bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = find(mem, stag, &gen);
+
+	return e && alive(atomic_load(&e->word), gen);
+}
+
+/* Who counted in before the STag died may still be writing (RFC5041-8.3.1-07). */
+static void await_refs(struct siw_stag_entry *e)
+{
+	while (atomic_load(&e->word) & REFS)
+		sched_yield();
+}
+
+int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = find(mem, stag, &gen);
+	uint64_t word;
+
+	if (!e)
+		return -ENOENT;
+	word = atomic_load(&e->word);
+	do {
+		if (!(word & (LIVE | INVALID)) || gen_of(word) != gen)
+			return -ENOENT;
+	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
+	await_refs(e);
+	atomic_fetch_add(&e->word, TURN_ONE);
+	siw_lock(&mem->lock);
+	push_free(mem, index_of(mem, stag, &gen));
+	siw_unlock(&mem->lock);
+	return 0;
+}
+
+int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_region *region)
+{
+	uint32_t gen, owners = stag & WINDOW ? GEN_OCTET : 0;
+	struct siw_stag_entry *e = find(mem, stag, &gen);
+	uint64_t word = e ? atomic_load(&e->word) : 0;
+
+	if (!(word & (LIVE | INVALID)) || (gen_of(word) ^ gen) & ~owners)
+		return -ENOENT;
+	if (word & LIVE)
+		return -EBUSY;
+	/* Who counted in while it lived reads the fields yet; who comes now finds it dead and does not. */
+	await_refs(e);
+	fill(e, region);
+	word = atomic_load(&e->word);
+	while (!atomic_compare_exchange_weak(&e->word, &word,
+					     word - INVALID + LIVE +
+						     (((uint64_t)gen - gen_of(word)) << GEN_SHIFT)))
+		;
+	return 0;
+}
+
+static void release(struct siw_stag_entry *e)
+{
+	/* Pairs with the load in siw_mem_stag_free: what was written through e is written. */
+	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
+}
+
+/* ---- invalidation by the peer (RFC 5040 section 5.3) ----------------------------------------- */
+
+/* The entry with a reference held, if the peer of this stream may invalidate it; else NULL. */
+static struct siw_stag_entry *get_invalidable(struct siw_mem *mem, uint32_t stag,
+					      const void *stream, uint32_t *gen)
+{
+	struct siw_stag_entry *e = find(mem, stag, gen);
+
+	if (!e)
+		return NULL;
+	if (alive(atomic_fetch_add(&e->word, 1), *gen) && load_field(e, stream) == stream &&
+	    load_field(e, rights) & SIW_MEM_REMOTE_INVALIDATE)
+		return e;
+	release(e);
+	return NULL;
+}
+
+bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = get_invalidable(mem, stag, stream, &gen);
+
+	if (e)
+		release(e);
+	return e;
+}
+
+int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = get_invalidable(mem, stag, stream, &gen);
+	uint64_t word;
+	bool done;
+
+	if (!e)
+		return -EACCES;
+	word = atomic_load(&e->word);
+	do
+		done = alive(word, gen); /* else its owner was faster */
+	while (done && !atomic_compare_exchange_weak(&e->word, &word, word - LIVE + INVALID));
+	release(e);
+	if (!done)
+		return -EACCES;
+	await_refs(e);
+	return 0;
+}
+
+/* ---- access ---------------------------------------------------------------------------------- */
+
+static int refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
+{
+	*err = (struct siw_wire_err){ layer, type, code };
+	return -EACCES;
+}
+
+static int refuse_tagged(struct siw_wire_err *err, uint8_t code)
+{
+	return refuse(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
+}
+
+/* The checks of RFC5041-7.1-06 but the first; rights are RDMAP's notion (RFC 5040 figure 9). */
+static int check(struct siw_stag_entry *e, uint32_t pd, const void *stream, uint32_t right,
+		 uint64_t to, uint64_t len, struct siw_wire_err *err)
+{
+	const void *owner = load_field(e, stream);
+	uint64_t base = load_field(e, to_base);
+
+	/* RFC5041-8.2-01, -02: bound to a stream, or else to a protection domain. */
+	if (owner ? owner != stream : load_field(e, pd) != pd)
+		return refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
+	if ((load_field(e, rights) & right) != right)
+		return refuse(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION, SIW_RDMAP_ACCESS);
+	if (to + len < to)
+		return refuse_tagged(err, SIW_DDP_TO_WRAP);
+	if (to < base || to - base > load_field(e, length) ||
+	    len > load_field(e, length) - (to - base))
+		return refuse_tagged(err, SIW_DDP_BOUNDS);
+	return 0;
+}
+
+int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
+		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
+		     struct siw_wire_err *err)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e;
+	const struct siw_sge *sgl;
+	int n;
+
+	if (!len)
+		return 0; /* RFC5041-5.2-10 */
+	e = find(mem, stag, &gen);
+	if (!e)
+		return refuse_tagged(err, SIW_DDP_INVALID_STAG);
+	if (!alive(atomic_fetch_add(&e->word, 1), gen)) {
+		release(e);
+		return refuse_tagged(err, SIW_DDP_INVALID_STAG);
+	}
+	n = check(e, pd, stream, right, to, len, err);
+	if (n < 0) {
+		release(e);
+		return n;
+	}
+	to -= load_field(e, to_base);
+	sgl = load_field(e, sgl);
+	if (!sgl || !max) {
+		if (max)
+			iov[0] = (struct iovec){ load_field(e, addr) + to, len };
+		return 1;
+	}
+	n = siw_mem_sgl_resolve(mem, sgl, load_field(e, nsge), false, pd, true, to, len, iov, max);
+	if (n < 0) { /* a local element died under the STag */
+		release(e);
+		return refuse(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
+	}
+	return n;
+}
+
+void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
+{
+	uint32_t gen;
+
+	release(find(mem, stag, &gen));
+}
+
+/* ---- local scatter/gather elements ----------------------------------------------------------- */
+
+/* Whether this key lets its owner read or write all of [addr, addr + len). */
+static bool local_key_ok(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
+			 uint32_t right)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = find(mem, sge->lkey, &gen);
+	uint64_t word, start, length;
+	bool ok;
+
+	if (!e)
+		return false;
+	word = atomic_load_explicit(&e->word, memory_order_acquire);
+	start = (uintptr_t)load_field(e, addr);
+	length = load_field(e, length);
+	ok = alive(word, gen) && load_field(e, pd) == pd && load_field(e, rights) & right &&
+	     sge->addr >= start && sge->addr - start <= length &&
+	     sge->length <= length - (sge->addr - start);
+	/* Freed meanwhile? Then the fields may be another region's. */
+	return ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
+}
+
+int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, bool internal,
+			uint32_t pd, bool write, uint64_t offset, uint64_t len, struct iovec *iov,
+			int max)
+{
+	uint32_t right = write ? SIW_MEM_LOCAL_WRITE : SIW_MEM_LOCAL_READ;
+	int i, n = 0;
+
+	for (i = 0; i < nsge && len; i++) {
+		uint64_t part;
+
+		if (offset >= sgl[i].length) {
+			offset -= sgl[i].length;
+			continue;
+		}
+		if (!internal && !local_key_ok(mem, &sgl[i], pd, right))
+			return -EACCES;
+		if (n == max)
+			return -EMSGSIZE;
+		part = sgl[i].length - offset;
+		if (part > len)
+			part = len;
+		iov[n].iov_base = (uint8_t *)(uintptr_t)sgl[i].addr + offset;
+		iov[n++].iov_len = part;
+		len -= part;
+		offset = 0;
+	}
+	return len ? -EMSGSIZE : n;
+}

@@ -1,0 +1,1 @@
+"""Queue pairs: RC, UD, UC and RD over one context."""

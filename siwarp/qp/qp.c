@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Queue pairs: made and destroyed. What is between is in qp_modify.c. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "qp/qp_impl.h"
+
+/* ---- creating -------------------------------------------------------------------------------- */
+
+/* Where a type's freed queue pairs are kept: ctx->free_qps. */
+static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
+	&siw_qp_rc_class,
+	&siw_qp_uc_class,
+	&siw_qp_ud_class,
+	&siw_qp_rd_class,
+};
+
+static int index_of(int type)
+{
+	int i = 0;
+
+	while (i < SIW_QP_TYPES && types[i]->type != type)
+		i++;
+	return i;
+}
+
+static const struct siw_qp_class *type_of(int type)
+{
+	int i = index_of(type);
+
+	return i < SIW_QP_TYPES ? types[i] : NULL;
+}
+
+static int check_kind(const struct siw_qp_init_attr *init)
+{
+	const struct siw_qp_class *class = type_of(init->qp_type);
+
+	if (!class)
+		return siw_refuse(QP_TYPE, (uint64_t)init->qp_type);
+	if (init->max_write_records &&
+	    (!class->has_records || init->max_write_records > SIW_MAX_WRITE_RECORDS))
+		return siw_refuse(QP_RECORDS, init->max_write_records, SIW_MAX_WRITE_RECORDS);
+	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
+		return siw_refuse(QP_PERSONA, (uint64_t)init->persona);
+	if (init->error_policy < SIW_ERROR_POLICY_AUTO ||
+	    init->error_policy > SIW_ERROR_POLICY_MESSAGE)
+		return siw_refuse(QP_POLICY, (uint64_t)init->error_policy);
+	return 0;
+}
+
+static int other_context(const char *what)
+{
+	return siw_refuse(QP_CONTEXT, siw_reason_text(what));
+}
+
+static int check_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	if (!init->send_cq || !init->recv_cq)
+		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
+	if (!siw_verbs_cq_is_of(init->send_cq, pd->ctx))
+		return other_context("send_cq");
+	if (!siw_verbs_cq_is_of(init->recv_cq, pd->ctx))
+		return other_context("recv_cq");
+	if (siw_verbs_cq_is_overrun(init->send_cq) || siw_verbs_cq_is_overrun(init->recv_cq))
+		return siw_refuse(CQ_OVERFLOW);
+	return 0;
+}
+
+static int check_shared(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	if (init->srq && init->srq->ctx != pd->ctx)
+		return other_context("srq");
+	if (!init->shared_socket_qp)
+		return 0;
+	if (!type_of(init->qp_type)->shares_socket)
+		return siw_refuse(SHARE_TYPE);
+	if (init->shared_socket_qp->ctx != pd->ctx)
+		return other_context("shared_socket_qp");
+	return init->addr.family || init->addr.port_be ? siw_refuse(SHARE_ADDRESS) : 0;
+}
+
+static int check_caps(const struct siw_device_attr *max, const struct siw_qp_cap *cap, bool srq)
+{
+	const struct {
+		const char *name, *limit;
+		uint32_t asked, most;
+	} caps[] = {
+		{ "max_send_wr", "max_qp_wr", cap->max_send_wr, max->max_qp_wr },
+		{ "max_send_sge", "max_sge", cap->max_send_sge, max->max_sge },
+		{ "max_inline_data", "max_inline_data", cap->max_inline_data,
+		  max->max_inline_data },
+		{ "max_recv_wr", "max_qp_wr", srq ? 0 : cap->max_recv_wr, max->max_qp_wr },
+		{ "max_recv_sge", "max_sge", srq ? 0 : cap->max_recv_sge, max->max_sge },
+	};
+
+	for (size_t i = 0; i < sizeof(caps) / sizeof(caps[0]); i++)
+		if (caps[i].asked > caps[i].most)
+			return siw_refuse(QP_CAP, siw_reason_text(caps[i].name), caps[i].asked,
+					  siw_reason_text(caps[i].limit), caps[i].most);
+	return 0;
+}
+
+static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	int err = check_kind(init);
+
+	if (!err)
+		err = check_cqs(pd, init);
+	if (!err)
+		err = check_shared(pd, init);
+	return err ? err : check_caps(&pd->ctx->attr, &init->cap, init->srq);
+}
+
+static uint32_t power_of_two(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p <<= 1;
+	return p;
+}
+
+/*
+ * Grants at least one of each, whole powers of two of requests, and what inline alignment leaves
+ * over; none of the receives that an SRQ has instead.
+ */
+static void grant(struct siw_qp_cap *cap, bool shared)
+{
+	cap->max_send_wr = power_of_two(cap->max_send_wr);
+	cap->max_recv_wr = shared ? 0 : power_of_two(cap->max_recv_wr);
+	if (!cap->max_send_sge)
+		cap->max_send_sge = 1;
+	if (shared)
+		cap->max_recv_sge = 0;
+	else if (!cap->max_recv_sge)
+		cap->max_recv_sge = 1;
+	cap->max_inline_data = (cap->max_inline_data + 15) & ~15u;
+}
+
+static int make_queues(struct siw_wq *wq)
+{
+	struct siw_mem_queue_attr queue = { .pd = wq->qp.pd->number };
+	const struct siw_qp_cap *cap = &wq->cap;
+
+	wq->sq_stride =
+		(uint32_t)(sizeof(struct siw_wqe) + cap->max_send_sge * sizeof(struct siw_sge) +
+			   cap->max_inline_data);
+	wq->sq_stride = (wq->sq_stride + 63) & ~63u;
+	wq->sq_mask = cap->max_send_wr - 1;
+	/* A UD send that goes to the socket at once needs no ring, and there may be thousands of QPs. */
+	if (!siw_class_of(wq)->lazy_ring && siw_qp_sq_make(wq))
+		return -ENOMEM;
+	if (wq->qp.srq) {
+		wq->recvs = wq->qp.srq->recvs;
+		return 0;
+	}
+	queue.depth = cap->max_recv_wr;
+	queue.max_sge = cap->max_recv_sge;
+	return siw_mem_queue_create(&queue, &wq->recvs);
+}
+
+/* What it has of its own. Nobody posts any more: it is in RESET, or was never whole. */
+static void free_queues(struct siw_wq *wq)
+{
+	siw_class_of(wq)->close(wq);
+	if (wq->recvs && !wq->qp.srq)
+		siw_mem_queue_destroy(wq->recvs);
+	free(wq->errq);
+	free(wq->sq);
+	wq->recvs = NULL;
+	wq->errq = NULL;
+	wq->sq = NULL;
+}
+
+/* From one place in the struct to another. */
+static void clear(struct siw_wq *wq, size_t from, size_t to)
+{
+	memset((char *)wq + from, 0, to - from);
+}
+
+#define AT(field)     offsetof(struct siw_wq, field)
+#define BEHIND(field) (AT(field) + sizeof(((struct siw_wq *)0)->field))
+
+/* All zero, and so in RESET, but for what a post that comes too late still touches. */
+static struct siw_wq *blank_qp(struct siw_context *ctx, const struct siw_qp_class *class)
+{
+	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_qps[index_of(class->type)]);
+	struct siw_wq *wq;
+
+	if (old) {
+		wq = siw_container(old, struct siw_wq, qp.in_freelist);
+		siw_verbs_forget_unsent(&wq->qp);
+		siw_lock(&wq->qp.send_lock);
+		siw_lock(&wq->qp.recv_lock);
+		clear(wq, AT(qp.handler), AT(qp.ops));
+		clear(wq, AT(qp.pd), AT(qp.send_lock));
+		clear(wq, AT(qp.sq_freed), AT(qp.unsent));
+		clear(wq, AT(qp.has_unexpected), AT(qp.in_freelist));
+		clear(wq, BEHIND(qp.in_freelist), class->size);
+		siw_unlock(&wq->qp.recv_lock);
+		siw_unlock(&wq->qp.send_lock);
+		return wq;
+	}
+	wq = calloc(1, class->size);
+	if (!wq)
+		return NULL;
+	wq->qp.ctx = ctx;
+	wq->qp.ops = &class->ops;
+	siw_lock_init(&wq->qp.send_lock);
+	siw_lock_init(&wq->qp.recv_lock);
+	siw_link_init(&wq->qp.unsent);
+	siw_link_init(&wq->qp.in_freelist);
+	return wq;
+}
+
+static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
+			   const struct siw_qp_init_attr *init)
+{
+	struct siw_qp *qp = &wq->qp;
+
+	qp->pd = pd;
+	qp->serial = atomic_fetch_add(&pd->ctx->next_qp, 1);
+	qp->send_cq = init->send_cq;
+	qp->recv_cq = init->recv_cq;
+	qp->srq = init->srq;
+	wq->user = init->qp_context;
+	wq->sig_all = init->sq_sig_all;
+	wq->no_crc = init->no_crc || !siw_settings()->crc;
+	wq->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
+	wq->keep_unexpected = init->keep_unexpected;
+	wq->error_policy = init->error_policy ? init->error_policy
+					      : (int)siw_settings()->error_policy;
+	siw_qp_err_policy(wq, false);
+	wq->ord = wq->ird = -1;
+	wq->rnr_retry = 7;
+	wq->min_rnr_timer = 12;
+	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
+	wq->burst = 1;
+	wq->cap = init->cap;
+	grant(&wq->cap, qp->srq);
+	siw_link_init(&qp->in_ctx);
+	siw_link_init(&qp->in_srq);
+	siw_link_init(&wq->timed.link);
+	siw_verbs_async_init(&qp->async, qp->ctx, qp);
+	if (siw_class_of(wq)->init)
+		siw_class_of(wq)->init(wq, init);
+}
+
+static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
+{
+	struct siw_wq *wq = blank_qp(pd->ctx, type_of(init->qp_type));
+
+	if (!wq)
+		return NULL;
+	/* Under a lock for those who come too late for the last one in this memory. */
+	siw_lock(&wq->qp.send_lock);
+	siw_lock(&wq->qp.recv_lock);
+	set_attributes(wq, pd, init);
+	siw_unlock(&wq->qp.recv_lock);
+	siw_unlock(&wq->qp.send_lock);
+	return wq;
+}
+
+static void give_back(struct siw_wq *wq)
+{
+	struct siw_context *ctx = wq->qp.ctx;
+
+	siw_lock(&ctx->progress);
+	free_queues(wq);
+	siw_set_teardown(wq, SIW_DEAD);
+	siw_unlock(&ctx->progress);
+	siw_verbs_freelist_give(&ctx->free_qps[index_of(siw_class_of(wq)->type)],
+				&wq->qp.in_freelist);
+}
+
+static void count_qp(struct siw_wq *wq, int by)
+{
+	atomic_fetch_add(&wq->qp.ctx->n_qp, (uint32_t)by);
+	atomic_fetch_add(&wq->qp.pd->n_qp, (uint32_t)by);
+	siw_verbs_cq_count(wq->qp.send_cq, by);
+	siw_verbs_cq_count(wq->qp.recv_cq, by);
+	if (wq->qp.srq)
+		atomic_fetch_add(&wq->qp.srq->n_qp, (uint32_t)by);
+}
+
+struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
+{
+	struct siw_context *ctx;
+	struct siw_wq *wq = NULL;
+	int err;
+
+	siw_reason_begin();
+	if (!pd || !init)
+		return siw_refused_null(siw_refuse_null(pd ? "init" : "pd"));
+	ctx = pd->ctx;
+	err = siw_verbs_stale(ctx);
+	if (!err)
+		err = check_init(pd, init);
+	if (err)
+		return siw_refused_null(err);
+	err = -ENOMEM;
+	wq = new_qp(pd, init);
+	if (!wq)
+		goto fail;
+	err = make_queues(wq);
+	if (err)
+		goto fail;
+	siw_lock(&ctx->progress);
+	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp
+		      ? 0
+		      : siw_verbs_refuse_full("max_qp", ctx->attr.max_qp);
+	if (!err)
+		err = siw_class_of(wq)->create(wq, init);
+	if (!err) {
+		siw_link_add(&ctx->qps, &wq->qp.in_ctx);
+		count_qp(wq, 1);
+	}
+	siw_unlock(&ctx->progress);
+	if (err)
+		goto fail;
+	init->cap = wq->cap;
+	return &wq->qp;
+fail:
+	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
+		siw_refuse(QP_NO_DESCRIPTORS);
+	if (wq)
+		give_back(wq);
+	return siw_refused_null(err);
+}
+
+/* Out of everybody's sight: 0, or -errno and nothing has changed. progress held. */
+static int take_away(struct siw_wq *wq)
+{
+	const struct siw_qp_class *class = siw_class_of(wq);
+	struct siw_qp *qp = &wq->qp;
+	int err;
+
+	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_alone(&qp->in_ctx))
+		return siw_refuse(DESTROYED);
+	err = class->may_end ? class->may_end(wq) : 0;
+	if (err)
+		return err;
+	if (class->settle)
+		class->settle(wq);
+	siw_qp_step(wq, SIW_QPE_TO_RESET); /* what is posted from here on is refused */
+	if (class->release)
+		class->release(wq);
+	siw_qp_forget(wq);
+	siw_link_del(&qp->in_ctx);
+	siw_verbs_cq_purge(qp->send_cq, qp);
+	siw_verbs_cq_purge(qp->recv_cq, qp);
+	class->close(wq);
+	return 0;
+}
+
+int siw_destroy_qp(struct siw_qp *qp)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	int err;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	if (atomic_load(&wq->held))
+		return siw_refuse(QP_BOUND);
+	siw_lock(&qp->ctx->progress);
+	err = take_away(wq);
+	siw_unlock(&qp->ctx->progress);
+	if (err)
+		return err;
+	/* Nothing reaches it any more, and an event's handler may still want to look at it. */
+	siw_verbs_async_leave(&qp->async);
+	count_qp(wq, -1);
+	give_back(wq);
+	return 0;
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+uint32_t siw_qp_num(struct siw_qp *qp)
+{
+	return qp ? qp->qpn : 0; /* which no QP has */
+}
+
+int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer)
+{
+	struct siw_addr other = { 0 }, own = { 0 };
+	int err;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	siw_lock(&qp->ctx->progress);
+	err = siw_class_of(siw_wq_of(qp))->addr(siw_wq_of(qp), &own, &other);
+	siw_unlock(&qp->ctx->progress);
+	if (err == -ENOTCONN)
+		return siw_refuse(NOT_CONNECTED);
+	if (err)
+		return siw_refused(err);
+	if (local)
+		*local = own;
+	if (peer)
+		*peer = other;
+	return 0;
+}
+
+void siw_qp_ref(struct siw_qp *qp)
+{
+	atomic_fetch_add(&siw_wq_of(qp)->held, 1);
+}
+
+void siw_qp_unref(struct siw_qp *qp)
+{
+	atomic_fetch_sub(&siw_wq_of(qp)->held, 1);
+}
+
+struct siw_context *siw_qp_context(struct siw_qp *qp)
+{
+	return qp->ctx;
+}
+
+int siw_qp_type(struct siw_qp *qp)
+{
+	return siw_class_of(siw_wq_of(qp))->type;
+}
+
+bool siw_qp_roce(struct siw_qp *qp)
+{
+	return siw_wq_of(qp)->roce;
+}
+
+void siw_qp_depths(struct siw_qp *qp, int *ord, int *ird)
+{
+	*ord = siw_wq_of(qp)->ord;
+	*ird = siw_wq_of(qp)->ird;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * qp/qp.h - queue pairs and their connections' start-up: what the connection manager above needs. The
+ * user's half is <siwarp/siw.h>.
+ *
+ * What this layer does NOT do: decide about connections. It carries start-up frames up and down as
+ * values and turns a started stream into a QP's.
+ *
+ * Lock order: context progress lock, QP send lock, QP receive lock, CQ lock, channel lock.
+ */
+#ifndef SIW_QP_H
+#define SIW_QP_H
+
+#include <stdbool.h>
+
+#include <siwarp/siw_ext.h>
+
+#include "base/err.h"
+#include "base/mpa_params.h"
+
+/* A queue of connection events with a descriptor to wait on. */
+struct siw_qp_evq;
+/* A listener, or one end of a connection in start-up or in use. */
+struct siw_qp_conn;
+
+/* cffi: begin */
+enum siw_qp_conn_kind {
+	SIW_CONN_REQUEST = 1,  /* a listener got one: conn is new, params its Request */
+	SIW_CONN_REPLY,	       /* the peer accepted: params is its Reply; attach is due */
+	SIW_CONN_REJECTED,     /* the peer's Reply said R=1 */
+	SIW_CONN_FAILED,       /* start-up ended: status */
+	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
+	SIW_CONN_DISCONNECTED, /* the attached QP's stream is over: status, err */
+};
+/* cffi: end */
+
+struct siw_qp_conn_event {
+	int kind; /* enum siw_qp_conn_kind */
+	int status;
+	struct siw_qp_conn *conn;
+	struct siw_qp_conn *listener; /* REQUEST */
+	void *user_data;	      /* of conn; of listener in a REQUEST */
+	struct siw_wire_err err;
+	struct siw_mpa_params params;
+};
+
+int siw_qp_evq_open(struct siw_context *context, struct siw_qp_evq **out);
+/* Every conn of it must be destroyed. */
+void siw_qp_evq_close(struct siw_qp_evq *evq);
+int siw_qp_evq_fd(struct siw_qp_evq *evq);
+/* Waits as siw_get_cq_event does until there is an event, and leaves it there. */
+int siw_qp_evq_wait(struct siw_qp_evq *evq, int timeout_ms);
+/* Takes the oldest event: 1, or 0 when there is none. */
+int siw_qp_evq_take(struct siw_qp_evq *evq, struct siw_qp_conn_event *event);
+
+int siw_qp_listen(struct siw_qp_evq *evq, const struct siw_addr *addr, int backlog, void *user_data,
+		  struct siw_qp_conn **out);
+int siw_qp_connect(struct siw_qp_evq *evq, const struct siw_addr *dest,
+		   const struct siw_addr *source, const struct siw_mpa_params *params,
+		   int timeout_ms, void *user_data, struct siw_qp_conn **out);
+/* Responder: sends the Reply. */
+int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params);
+void siw_qp_conn_user_data(struct siw_qp_conn *conn, void *user_data);
+/* Whether CRCs are on, of a connection that was attached. */
+int siw_qp_conn_crc(struct siw_qp_conn *conn);
+int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer);
+
+struct siw_qp_attach {
+	uint16_t ird, ord;
+	uint8_t rtr; /* set of enum siw_mpa_rtr: the one to send, or those that may come */
+	bool initiator;
+	bool ord_known; /* ord is what the peer granted or the user said, and no guess */
+};
+/* Makes the started stream the QP's: INIT -> RTR -> RTS. ESTABLISHED follows as an event. */
+int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *attach);
+/* Instead of attaching: tells the peer why by a Terminate, as far as it may be told, and ends. */
+void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err);
+/* The attached QP goes to ERR, what it completed still reaches the peer. -ENOTCONN: there is none. */
+int siw_qp_disconnect(struct siw_qp_conn *conn);
+/* Ends what is going on; its events that nobody took are dropped. */
+void siw_qp_conn_destroy(struct siw_qp_conn *conn);
+
+/* Who keeps a pointer to a QP holds it; held, it cannot be destroyed. */
+void siw_qp_ref(struct siw_qp *qp);
+void siw_qp_unref(struct siw_qp *qp);
+struct siw_context *siw_qp_context(struct siw_qp *qp);
+int siw_qp_type(struct siw_qp *qp);
+/* Whether its persona is roce. */
+bool siw_qp_roce(struct siw_qp *qp);
+/* ORD and IRD asked for by siw_modify_qp, -1 where it was not. */
+void siw_qp_depths(struct siw_qp *qp, int *ord, int *ird);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Who may still come in at a listener. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "base/settings.h"
+#include "qp/qp_admission.h"
+
+static uint32_t share_of(int64_t limit)
+{
+	int64_t share = limit * siw_settings()->source_share / 100;
+
+	return share ? (uint32_t)share : 1;
+}
+
+struct siw_admission *siw_qp_admission_new(void)
+{
+	struct siw_admission *admission = calloc(1, sizeof(*admission));
+	const struct siw_settings *set = siw_settings();
+
+	if (!admission)
+		return NULL;
+	admission->max.starting = (uint32_t)set->max_startups;
+	admission->max.requests = (uint32_t)set->max_requests;
+	admission->max_source.starting = share_of(set->max_startups);
+	admission->max_source.requests = share_of(set->max_requests);
+	/* A secret is nice to have and nothing depends on it: an early boot's failure is no matter. */
+	if (getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
+		admission->key = (uintptr_t)admission;
+	admission->key |= 1;
+	return admission;
+}
+
+static bool below(const struct siw_admission_count *now, const struct siw_admission_count *max)
+{
+	return now->starting < max->starting && now->starting + now->requests < max->requests;
+}
+
+bool siw_qp_admission_has_room(const struct siw_admission *admission)
+{
+	return below(&admission->all, &admission->max);
+}
+
+uint32_t siw_qp_admission_place(uint64_t key, const struct siw_addr *addr)
+{
+	uint64_t who = 0;
+
+	if (addr->family == AF_INET)
+		memcpy(&who, addr->v4, sizeof(addr->v4));
+	else
+		memcpy(&who, addr->v6, sizeof(who));
+	who = (who ^ who >> 32) * key;
+	who = (who ^ who >> 29) * key;
+	return (uint32_t)(who >> (64 - SIW_ADMISSION_BITS));
+}
+
+uint32_t siw_qp_admission_source(const struct siw_admission *admission, const struct siw_addr *addr)
+{
+	return siw_qp_admission_place(admission->key, addr);
+}
+
+bool siw_qp_admission_fair(const struct siw_admission *admission, uint32_t source)
+{
+	return below(&admission->source[source], &admission->max_source);
+}
+
+static void add(struct siw_admission_count *count, enum siw_admission_place place, uint32_t n)
+{
+	if (place == SIW_ADMISSION_STARTING)
+		count->starting += n;
+	else if (place == SIW_ADMISSION_REQUEST)
+		count->requests += n;
+}
+
+void siw_qp_admission_move(struct siw_admission *admission, uint32_t source,
+			   enum siw_admission_place from, enum siw_admission_place to)
+{
+	add(&admission->all, from, -1u);
+	add(&admission->source[source], from, -1u);
+	add(&admission->all, to, 1);
+	add(&admission->source[source], to, 1);
+}

@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Listeners and connections in start-up, up to a QP that takes the stream. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "qp/qp_conn.h"
+
+/* So many at a listener's turn: those that came before them want to be heard, too. */
+#define ACCEPTS 16
+
+/* ---- start-up -------------------------------------------------------------------------------- */
+
+static void end_stream(struct siw_qp_conn *conn, bool abort)
+{
+	if (conn->mpa)
+		siw_mpa_close(conn->mpa, abort);
+	conn->mpa = NULL;
+	conn->stage = OVER;
+	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
+}
+
+static void free_conn(struct siw_qp_conn *conn)
+{
+	end_stream(conn, false);
+	siw_qp_conn_hand_over(conn);
+	siw_qp_evq_drop(conn);
+	free(conn->admission);
+	free(conn);
+}
+
+/* What speaks RDMAP on a connection that is started up: 0 or -ENOMEM. */
+static int open_stream(struct siw_qp_conn *conn, struct siw_ddp_stream **ddp,
+		       struct siw_rdmap_stream **stream)
+{
+	struct siw_mem *mem = conn->evq->ctx->mem;
+	int err = siw_ddp_stream_open(mem, conn->mpa, ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_open(mem, *ddp, stream);
+	if (err)
+		siw_ddp_stream_close(*ddp);
+	return err;
+}
+
+/* Whether a Terminate went out in place of all else. */
+static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
+{
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	bool sent;
+
+	if (open_stream(conn, &ddp, &stream))
+		return false;
+	sent = siw_rdmap_refuse(stream, err) == 1 && siw_mpa_shutdown(conn->mpa) == 0;
+	siw_rdmap_close(stream);
+	return sent;
+}
+
+/* Ends a start-up with a Terminate, if it can go out now; the peer may take its time to read it. */
+static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
+{
+	conn->err = *err;
+	if (terminate(conn, err) && siw_qp_linger(conn->evq->ctx, conn->mpa) == 0)
+		conn->mpa = NULL;
+	end_stream(conn, false);
+}
+
+/* A request that nobody saw yet just vanishes; an initiator is told. */
+static void fail(struct siw_qp_conn *conn, int status)
+{
+	struct siw_wire_err err;
+
+	if (!conn->initiator) {
+		free_conn(conn);
+		return;
+	}
+	err = siw_mpa_error(conn->mpa);
+	/* RFC6581-9.2-10, -11; the only failure after which the peer can understand a Terminate. */
+	if (status == -EPROTO && err.layer == SIW_LAYER_LLP && err.code == SIW_MPA_NO_RTR_MATCH)
+		refuse(conn, &err);
+	else
+		end_stream(conn, false);
+	if (status == -EPROTO) /* what no Terminate can say any more (RFC5044-8-01) */
+		conn->err = err;
+	siw_qp_evq_raise(conn, NULL, SIW_CONN_FAILED, status, NULL);
+}
+
+static int serve_startup(struct siw_qp_conn *conn)
+{
+	struct siw_mpa_params params;
+	int r = siw_mpa_startup(conn->mpa, &params);
+
+	if (r == SIW_MPA_STARTING)
+		return 0;
+	if (r < 0) {
+		fail(conn, r);
+		return 1;
+	}
+	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
+	if (r == SIW_MPA_REQUEST) {
+		conn->stage = REQUESTED;
+		siw_qp_conn_place(conn, SIW_ADMISSION_REQUEST);
+		if (siw_qp_evq_raise(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
+			free_conn(conn);
+	} else if (r == SIW_MPA_REPLY) {
+		conn->stage = STARTED;
+		siw_count(SIW_COUNTER_connects, 1);
+		siw_qp_evq_raise(conn, NULL, SIW_CONN_REPLY, 0, &params);
+	} else {
+		siw_count(SIW_COUNTER_rejects, 1);
+		end_stream(conn, false);
+		siw_qp_evq_raise(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
+	}
+	return 1;
+}
+
+/* The user thinks a Request over: is the peer still there? */
+static int serve_requested(struct siw_qp_conn *conn)
+{
+	struct siw_mpa_params unused;
+	int r = siw_mpa_startup(conn->mpa, &unused);
+
+	if (r >= 0)
+		return 0;
+	if (conn->listener) { /* the user has not even seen it */
+		free_conn(conn);
+		return 1;
+	}
+	conn->cause = r;
+	end_stream(conn, false);
+	return 1;
+}
+
+static void tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_qp_conn *conn = siw_container(timed, struct siw_qp_conn, timed);
+
+	if (now_ns < conn->deadline_ns)
+		return;
+	siw_count(SIW_COUNTER_startup_timeouts, 1);
+	if (conn->stage == ATTACHED) /* the initiator's RTR never came */
+		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, -ETIMEDOUT, NULL);
+	else
+		fail(conn, -ETIMEDOUT);
+}
+
+static int serve_listener(struct siw_qp_conn *listener);
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_qp_conn *conn = siw_container(self, struct siw_qp_conn, handler);
+
+	switch (conn->stage) {
+	case LISTENING:
+		return serve_listener(conn);
+	case STARTING:
+		return serve_startup(conn);
+	case REQUESTED:
+		return serve_requested(conn);
+	default: /* the peer's octets wait in the socket for the QP, which asks for them again */
+		if (conn->mpa)
+			siw_llp_pause(siw_mpa_sock(conn->mpa));
+		return 0;
+	}
+}
+
+static struct siw_qp_conn *new_conn(struct siw_qp_evq *q, enum siw_conn_stage stage,
+				    void *user_data)
+{
+	struct siw_qp_conn *conn = calloc(1, sizeof(*conn));
+
+	if (!conn)
+		return NULL;
+	conn->handler.serve = serve;
+	conn->evq = q;
+	conn->stage = stage;
+	conn->user_data = user_data;
+	conn->timed.tick = tick;
+	siw_link_init(&conn->timed.link);
+	siw_link_init(&conn->children);
+	siw_link_init(&conn->of_listener);
+	return conn;
+}
+
+static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
+{
+	if (timeout_ms <= 0)
+		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
+	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	siw_verbs_timed_at(conn->evq->ctx, &conn->timed, conn->deadline_ns);
+}
+
+/* ---- listeners ------------------------------------------------------------------------------- */
+
+/* Its source says whether a connection that was accepted may stay. */
+static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
+{
+	struct siw_addr local, peer;
+
+	/* Who has gone already has no address any more. */
+	if (siw_mpa_addrs(conn->mpa, &local, &peer)) {
+		free_conn(conn);
+		return;
+	}
+	conn->source = siw_qp_admission_source(listener->admission, &peer);
+	if (!siw_qp_admission_fair(listener->admission, conn->source)) {
+		siw_count(SIW_COUNTER_startups_refused, 1);
+		end_stream(conn, true);
+		free_conn(conn);
+		return;
+	}
+	conn->listener = listener;
+	siw_link_add(&listener->children, &conn->of_listener);
+	siw_qp_conn_place(conn, SIW_ADMISSION_STARTING);
+	start_clock(conn, 0);
+}
+
+static int serve_listener(struct siw_qp_conn *listener)
+{
+	for (int n = 0; n < ACCEPTS; n++) {
+		struct siw_qp_conn *conn;
+
+		if (!siw_qp_admission_has_room(listener->admission)) {
+			/* They wait in the kernel, and when its queue is full the network keeps them. */
+			listener->admission->shut = true;
+			siw_llp_pause(listener->lsock);
+			siw_count(SIW_COUNTER_startups_paused, 1);
+			return n;
+		}
+		conn = new_conn(listener->evq, STARTING, NULL);
+		if (!conn)
+			return n;
+		if (siw_mpa_accept(listener->lsock, &conn->handler, &conn->mpa)) {
+			free(conn);
+			return n;
+		}
+		admit(listener, conn);
+	}
+	return ACCEPTS;
+}
+
+/* ---- what the connection manager asks for ---------------------------------------------------- */
+
+int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
+		  struct siw_qp_conn **out)
+{
+	struct siw_qp_conn *conn = new_conn(q, LISTENING, user_data);
+	int err;
+
+	if (!conn)
+		return -ENOMEM;
+	conn->admission = siw_qp_admission_new();
+	if (!conn->admission) {
+		free(conn);
+		return -ENOMEM;
+	}
+	siw_lock(&q->ctx->progress);
+	err = siw_llp_tcp_listen(q->ctx->port, addr, backlog, &conn->handler, &conn->lsock);
+	/* Under the lock: who takes the first event may ask for it. */
+	if (err)
+		free_conn(conn);
+	else
+		*out = conn;
+	siw_unlock(&q->ctx->progress);
+	return err;
+}
+
+int siw_qp_connect(struct siw_qp_evq *q, const struct siw_addr *dest, const struct siw_addr *source,
+		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
+		   struct siw_qp_conn **out)
+{
+	struct siw_qp_conn *conn = new_conn(q, STARTING, user_data);
+	int err;
+
+	if (!conn)
+		return -ENOMEM;
+	conn->initiator = true;
+	siw_lock(&q->ctx->progress);
+	err = siw_mpa_connect(q->ctx->port, dest, source, params, &conn->handler, &conn->mpa);
+	if (!err)
+		start_clock(conn, timeout_ms);
+	/* Under the lock: who takes the first event may ask for it. */
+	if (err)
+		free(conn);
+	else
+		*out = conn;
+	siw_unlock(&q->ctx->progress);
+	return err;
+}
+
+int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+	int err;
+
+	siw_lock(&ctx->progress);
+	if (conn->stage == OVER && conn->cause) {
+		err = conn->cause; /* the peer left meanwhile */
+	} else if (conn->stage != REQUESTED) {
+		err = siw_refuse(CM_NO_REQUEST);
+	} else {
+		err = siw_mpa_reply(conn->mpa, params);
+		if (!err) {
+			conn->stage = STARTED;
+			siw_count(params->rejected ? SIW_COUNTER_rejects : SIW_COUNTER_accepts, 1);
+		}
+		if (params->rejected && !err)
+			end_stream(conn, false);
+	}
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+void siw_qp_conn_user_data(struct siw_qp_conn *conn, void *user_data)
+{
+	siw_lock(&conn->evq->ctx->progress);
+	conn->user_data = user_data;
+	siw_unlock(&conn->evq->ctx->progress);
+}
+
+int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+	int err = -ENOTCONN;
+
+	memset(local, 0, sizeof(*local));
+	memset(peer, 0, sizeof(*peer));
+	siw_lock(&ctx->progress);
+	if (conn->lsock)
+		err = siw_llp_local(conn->lsock, local);
+	else if (conn->mpa)
+		err = siw_mpa_addrs(conn->mpa, local, peer);
+	else if (conn->rc && conn->rc->stream)
+		err = siw_mpa_addrs(conn->rc->mpa, local, peer);
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+int siw_qp_conn_crc(struct siw_qp_conn *conn)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+	int on;
+
+	siw_lock(&ctx->progress);
+	on = conn->crc;
+	siw_unlock(&ctx->progress);
+	return on;
+}
+
+static void establish(struct siw_qp_conn *conn)
+{
+	if (conn->established)
+		return;
+	conn->established = true;
+	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
+	siw_qp_evq_raise(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
+}
+
+/* What its QP says: struct siw_rc. */
+static void on_end(struct siw_qp_conn *conn, int kind, int status, const struct siw_wire_err *err)
+{
+	if (kind == SIW_CONN_ESTABLISHED) {
+		establish(conn);
+		return;
+	}
+	conn->rc = NULL;
+	conn->stage = OVER;
+	conn->cause = status;
+	conn->err = *err;
+	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
+	siw_qp_evq_raise(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
+}
+
+static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
+{
+	struct siw_rdmap_start start = {
+		.recvs = rc->wq.recvs,
+		.pd = rc->wq.qp.pd->number,
+		.ird = at->ird,
+		.ord = at->ord,
+		.rtr = at->rtr,
+		.initiator = at->initiator,
+		.denied = ~(uint32_t)rc->wq.access,
+		.owner = siw_verbs_owner(&rc->wq.qp),
+		.unexpected_octets = rc->wq.roce || rc->wq.keep_unexpected
+					     ? (uint64_t)siw_settings()->rnr_octets
+					     : 0,
+		.deliver_before_end = rc->wq.keep_unexpected,
+		.private = siw_settings()->private_messages,
+	};
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	int err;
+
+	if (!rc->linger)
+		rc->linger = calloc(1, sizeof(*rc->linger));
+	if (!rc->linger)
+		return -ENOMEM;
+	err = open_stream(conn, &ddp, &stream);
+	if (err)
+		return err;
+	siw_lock(&rc->wq.qp.send_lock);
+	err = siw_rdmap_start(stream, &start);
+	if (err) {
+		siw_rdmap_close(stream);
+	} else {
+		rc->mpa = conn->mpa;
+		rc->ddp = ddp;
+		rc->stream = stream;
+		rc->wq.connected = true;
+		rc->wq.granted_ord = rc->wq.reads_max = at->ord;
+		rc->wq.granted_ird = at->ird;
+		rc->wq.private = start.private;
+		rc->wq.wire_err = 0;
+		rc->sends_begun = 0;
+		rc->peer_confirms = false;
+		rc->confirm = (struct siw_confirm){ .on = rc->wq.roce && at->ord && at->ord_known };
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+	if (!err && rc->wq.roce && !rc->confirm.on)
+		siw_count(SIW_COUNTER_confirm_none, 1);
+	return err;
+}
+
+/* The stream is the QP's from now on. */
+static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
+{
+	siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
+	siw_qp_step(&rc->wq, SIW_QPE_STARTED);
+	conn->crc = siw_mpa_crc_on(rc->mpa);
+	conn->mpa = NULL;
+	conn->stage = ATTACHED;
+	conn->rc = rc;
+	rc->conn = conn;
+	rc->on_end = on_end;
+	rc->has_cause = false;
+	rc->cause = 0;
+	rc->cause_err = (struct siw_wire_err){ 0 };
+	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
+	siw_llp_resume(siw_mpa_sock(rc->mpa));
+	/* An initiator's RTR may not have gone out yet; a responder with one waits for it. */
+	siw_qp_wake(&rc->wq);
+	rc->may_send = at->initiator;
+}
+
+int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *at)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	int action, err;
+
+	if (qp->ctx != ctx || siw_class_of(&rc->wq) != &siw_qp_rc_class)
+		return siw_refuse(CM_QP_CONTEXT);
+	siw_lock(&ctx->progress);
+	if (conn->stage != STARTED || rc->conn || rc->stream ||
+	    siw_qp_state_next(SIW_QPT_RC, qp->state, SIW_QPE_ATTACHED, &action) < 0) {
+		err = siw_refuse(CM_QP_STATE, (uint64_t)qp->state);
+		goto out;
+	}
+	err = start_stream(conn, rc, at);
+	if (err)
+		goto out;
+	hand_stream(conn, rc, at);
+	if (at->initiator || !at->rtr)
+		establish(conn);
+	else /* until the RTR comes */
+		start_clock(conn, 0);
+out:
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+
+	siw_lock(&ctx->progress);
+	if (conn->stage == STARTED)
+		refuse(conn, err);
+	siw_unlock(&ctx->progress);
+}
+
+int siw_qp_disconnect(struct siw_qp_conn *conn)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+	int err = 0;
+
+	siw_lock(&ctx->progress);
+	if (conn->rc)
+		siw_qp_rc_settle(&conn->rc->wq);
+	if (conn->rc) /* what came may have ended it */
+		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
+	else if (conn->stage != OVER)
+		err = -ENOTCONN;
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+void siw_qp_conn_destroy(struct siw_qp_conn *conn)
+{
+	struct siw_context *ctx = conn->evq->ctx;
+
+	siw_lock(&ctx->progress);
+	while (!siw_link_alone(&conn->children))
+		free_conn(siw_container(conn->children.next, struct siw_qp_conn, of_listener));
+	if (conn->lsock)
+		siw_llp_close(conn->lsock);
+	if (conn->rc)
+		siw_qp_rc_settle(&conn->rc->wq);
+	if (conn->rc) {
+		struct siw_rc *rc = conn->rc;
+
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
+		/* It may still be on its way to a flush; there is nobody left to tell. */
+		rc->conn = NULL;
+	}
+	free_conn(conn);
+	siw_unlock(&ctx->progress);
+}

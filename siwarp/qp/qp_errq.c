@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Errors of datagram queue pairs: what this end found in peers' messages, what peers report of ours,
+ * and what becomes of the queue pair. What a peer reports only ever lies in the queue to be read.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/capture.h"
+#include "qp/qp_impl.h"
+
+/* Both origins in one ring, so that they come out in their order; neither may take more than half. */
+struct siw_errq {
+	uint32_t size, head, n; /* head: the oldest */
+	uint32_t waiting[2];	/* by origin, less one */
+	struct siw_err_entry entry[];
+};
+
+static struct siw_errq *make(void)
+{
+	uint32_t size = (uint32_t)siw_settings()->err_queue;
+	struct siw_errq *q = calloc(1, sizeof(*q) + size * sizeof(q->entry[0]));
+
+	if (q)
+		q->size = size;
+	return q;
+}
+
+/* The first ones stay: they are mostly the cause of the others. */
+static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int origin, uint64_t wr_id)
+{
+	struct siw_errq *q = wq->errq ? wq->errq : (wq->errq = make());
+	struct siw_err_entry *entry;
+
+	if (!q || q->waiting[origin - 1] >= q->size / 2) {
+		siw_count(SIW_COUNTER_err_lost, 1);
+		return;
+	}
+	entry = &q->entry[(q->head + q->n++) % q->size];
+	q->waiting[origin - 1]++;
+	*entry = (struct siw_err_entry){
+		.origin = origin,
+		.src_qpn = event->src_qpn,
+		.source = event->source,
+		.wr_id = wr_id,
+		.msn = event->quoted_msn,
+		.seg_len = event->quoted_seg_len,
+		.layer = event->err.layer,
+		.type = event->err.type,
+		.code = event->err.code,
+		.header_len = event->quoted_head_len,
+	};
+	memcpy(entry->header, event->quoted_head, event->quoted_head_len);
+}
+
+void siw_qp_err_policy(struct siw_wq *wq, bool in_group)
+{
+	/* Members of a group know each other's Q_Key, and one of them must not end the others. */
+	wq->errs_fatal = wq->error_policy == SIW_ERROR_POLICY_ERROR ||
+			 (wq->error_policy == SIW_ERROR_POLICY_AUTO && !in_group);
+}
+
+void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)
+{
+	put(wq, event, SIW_ERR_FOUND, 0);
+	if (wq->errs_fatal)
+		siw_qp_abort(wq, siw_qp_event_of(&event->err));
+	else
+		siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+}
+
+void siw_qp_err_access(struct siw_wq *wq, const struct siw_rdmap_event *event)
+{
+	siw_count(SIW_COUNTER_err_found, 1);
+	put(wq, event, SIW_ERR_FOUND, 0);
+	siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+}
+
+void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event, uint64_t wr_id)
+{
+	siw_count(SIW_COUNTER_err_received, 1);
+	put(wq, event, SIW_ERR_REPORTED, wr_id);
+	siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static int take(struct siw_wq *wq, int max, struct siw_err_entry *out)
+{
+	struct siw_errq *q = wq->errq;
+	int n;
+
+	for (n = 0; q && n < max && q->n; n++) {
+		out[n] = q->entry[q->head];
+		q->head = (q->head + 1) % q->size;
+		q->n--;
+		q->waiting[out[n].origin - 1]--;
+	}
+	return n;
+}
+
+static int take_locked(struct siw_wq *wq, int max, struct siw_err_entry *out)
+{
+	int n;
+
+	siw_lock(&wq->qp.ctx->progress);
+	if (siw_teardown_of(wq) == SIW_DEAD)
+		n = siw_refuse(DESTROYED);
+	else if (siw_class_of(wq)->has_errors)
+		n = take(wq, max, out);
+	else
+		n = siw_qp_not_of(wq, "UD, UC or RD");
+	siw_unlock(&wq->qp.ctx->progress);
+	return n;
+}
+
+int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries)
+{
+	int n;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	if (num_entries < 0)
+		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
+	if (num_entries && !entries)
+		return siw_refuse_null("entries");
+	n = take_locked(siw_wq_of(qp), num_entries, entries);
+	if (n || !num_entries)
+		return n;
+	siw_verbs_poll(qp->ctx);
+	return take_locked(siw_wq_of(qp), num_entries, entries);
+}

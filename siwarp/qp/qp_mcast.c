@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Multicast: the groups that UD queue pairs of a device are members of. Each has a socket of its own,
+ * which carries nothing else; what comes there is given to every member, each with its own receive.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "qp/qp_impl.h"
+
+_Static_assert(SIW_MCAST_PORT == 62607, "the default of setting mcast_port");
+
+/* Of ctx->groups. It goes with its last member. */
+struct siw_group {
+	struct siw_io_handler handler; /* first */
+	struct siw_link link;
+	struct siw_addr addr; /* port and scope 0 */
+	struct siw_llp_sock *sock;
+	struct siw_rdmap_group *rdmap;
+	int burst;
+};
+
+static void deliver(const struct siw_rdmap_event *ev)
+{
+	struct siw_ud *ud = ev->user;
+
+	siw_qp_ud_received(ud, ev);
+	if (ud->wq.qp.srq)
+		siw_verbs_srq_taken(ud->wq.qp.srq);
+}
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_group *group = siw_container(self, struct siw_group, handler);
+	int n, max = (int)siw_settings()->budget;
+	struct siw_rdmap_event ev = { 0 };
+	uint64_t octets = 0;
+
+	for (n = 0;
+	     n < group->burst && octets < SIW_TURN_OCTETS && siw_rdmap_group_next(group->rdmap);
+	     n++) {
+		/* A message is given out whole: it lies where the next one will. */
+		while (siw_rdmap_group_copy(group->rdmap, &ev)) {
+			deliver(&ev);
+			octets += ev.length;
+		}
+	}
+	group->burst = n < group->burst ? 1 : group->burst * 2 < max ? group->burst * 2 : max;
+	return n;
+}
+
+static struct siw_group *find(struct siw_context *ctx, const struct siw_addr *addr)
+{
+	for (struct siw_link *l = ctx->groups.next; l != &ctx->groups; l = l->next) {
+		struct siw_group *group = siw_container(l, struct siw_group, link);
+
+		if (siw_addr_same(&group->addr, addr))
+			return group;
+	}
+	return NULL;
+}
+
+/* What receives on the group's socket. */
+static int open_endpoint(struct siw_context *ctx, struct siw_group *group)
+{
+	struct siw_ddp_dgram *ddp;
+	int err = siw_ddp_dgram_open(ctx->port, ctx->mem, group->sock, false, &ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_group_open(ddp, &group->rdmap);
+	if (err)
+		siw_ddp_dgram_close(ddp);
+	return err;
+}
+
+static int make(struct siw_context *ctx, const struct siw_addr *addr, struct siw_group **out)
+{
+	struct siw_group *group = calloc(1, sizeof(*group));
+	struct siw_addr bound = *addr;
+	int err;
+
+	if (!group)
+		return -ENOMEM;
+	group->handler.serve = serve;
+	group->addr = *addr;
+	group->burst = 1;
+	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
+	err = siw_llp_udp_join(ctx->port, &bound, ctx->info.netdev, &group->handler, &group->sock);
+	if (err)
+		goto free_group;
+	err = open_endpoint(ctx, group);
+	if (err)
+		goto close_sock;
+	siw_link_add(&ctx->groups, &group->link);
+	*out = group;
+	return 0;
+
+close_sock:
+	siw_llp_close(group->sock);
+free_group:
+	free(group);
+	return err;
+}
+
+static void unmake(struct siw_group *group)
+{
+	siw_link_del(&group->link);
+	siw_rdmap_group_close(group->rdmap);
+	siw_llp_close(group->sock);
+	free(group);
+}
+
+/* progress held. */
+static int attach(struct siw_ud *ud, const struct siw_addr *addr)
+{
+	struct siw_group *group = find(ud->wq.qp.ctx, addr);
+	struct siw_addr own;
+	bool fresh = !group;
+	int err;
+
+	if (!ud->dgram || siw_llp_local(ud->sock, &own))
+		return siw_refuse(DESTROYED);
+	if (own.family != addr->family)
+		return siw_refuse(MCAST_FAMILY,
+				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
+	err = fresh ? make(ud->wq.qp.ctx, addr, &group) : 0;
+	if (err)
+		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
+	err = siw_rdmap_group_attach(group->rdmap, ud->dgram);
+	if (err && fresh)
+		unmake(group);
+	if (err == -EEXIST)
+		return 0;
+	ud->n_groups += !err;
+	siw_qp_err_policy(&ud->wq, ud->n_groups);
+	return err;
+}
+
+/* progress held. */
+static int detach(struct siw_ud *ud, const struct siw_addr *addr)
+{
+	struct siw_group *group = find(ud->wq.qp.ctx, addr);
+	int left = group && ud->dgram ? siw_rdmap_group_detach(group->rdmap, ud->dgram) : -ENOENT;
+
+	if (left < 0)
+		return siw_refuse(MCAST_MEMBER);
+	ud->n_groups--;
+	siw_qp_err_policy(&ud->wq, ud->n_groups);
+	if (!left)
+		unmake(group);
+	return 0;
+}
+
+static int change(struct siw_qp *qp, const struct siw_addr *addr,
+		  int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
+{
+	struct siw_addr key;
+	int err;
+
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	if (!addr)
+		return siw_refuse_null("group");
+	if (siw_class_of(siw_wq_of(qp)) != &siw_qp_ud_class)
+		return siw_refuse(MCAST_TYPE, (uint64_t)siw_class_of(siw_wq_of(qp))->type);
+	if (!siw_addr_is_group(addr))
+		return siw_refuse(MCAST_ADDRESS);
+	key = *addr;
+	key.port_be = 0;
+	key.scope = 0;
+	siw_lock(&qp->ctx->progress);
+	err = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD ? siw_refuse(DESTROYED)
+							 : how(siw_ud_of(siw_wq_of(qp)), &key);
+	siw_unlock(&qp->ctx->progress);
+	return siw_refused(err);
+}
+
+int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group)
+{
+	siw_reason_begin();
+	return change(qp, group, attach);
+}
+
+int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group)
+{
+	siw_reason_begin();
+	return change(qp, group, detach);
+}

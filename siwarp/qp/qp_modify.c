@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Queue pairs: changed by siw_modify_qp, and asked. */
+#include <errno.h>
+
+#include "qp/qp_impl.h"
+
+static int event_of(int target_state)
+{
+	switch (target_state) {
+	case SIW_QPS_RESET:
+		return SIW_QPE_TO_RESET;
+	case SIW_QPS_INIT:
+		return SIW_QPE_TO_INIT;
+	case SIW_QPS_RTR:
+		return SIW_QPE_TO_RTR;
+	case SIW_QPS_RTS:
+		return SIW_QPE_TO_RTS;
+	case SIW_QPS_SQD:
+		return SIW_QPE_TO_SQD;
+	case SIW_QPS_ERR:
+		return SIW_QPE_TO_ERR;
+	default:
+		return -EINVAL;
+	}
+}
+
+int siw_qp_step_attrs(int qp_type, int from, int to)
+{
+	int event = to < 0 ? SIW_QPE_STAY : event_of(to);
+
+	return siw_qp_state_attrs(qp_type, from, event);
+}
+
+#define ALL_ATTRIBUTES                                                                        \
+	(SIW_QP_STATE | SIW_QP_CUR_STATE | SIW_QP_EN_SQD_ASYNC_NOTIFY | SIW_QP_ACCESS_FLAGS | \
+	 SIW_QP_QKEY | SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_RNR_RETRY | SIW_QP_RQ_PSN |       \
+	 SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MIN_RNR_TIMER | SIW_QP_SQ_PSN |                     \
+	 SIW_QP_MAX_DEST_RD_ATOMIC | SIW_QP_DEST_QPN | SIW_QP_FD)
+
+static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+{
+	siw_lock(&wq->qp.send_lock);
+	if (mask & SIW_QP_QKEY)
+		wq->qkey = attr->qkey;
+	if (mask & SIW_QP_ACCESS_FLAGS)
+		wq->access = attr->qp_access_flags;
+	if (mask & SIW_QP_MAX_QP_RD_ATOMIC) {
+		if (wq->connected)
+			wq->reads_max = (uint16_t)attr->max_rd_atomic;
+		else
+			wq->ord = attr->max_rd_atomic;
+	}
+	if (mask & SIW_QP_MAX_DEST_RD_ATOMIC)
+		wq->ird = attr->max_dest_rd_atomic;
+	if (mask & SIW_QP_RNR_RETRY)
+		wq->rnr_retry = attr->rnr_retry;
+	if (mask & SIW_QP_MIN_RNR_TIMER)
+		wq->min_rnr_timer = attr->min_rnr_timer;
+	if (siw_class_of(wq)->changed)
+		siw_class_of(wq)->changed(wq, mask);
+	siw_unlock(&wq->qp.send_lock);
+}
+
+/* 0 where mask has not the bit. */
+static int check_range(const char *name, int asked, int most, bool given)
+{
+	if (!given || (asked >= 0 && asked <= most))
+		return 0;
+	return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, 0, (uint64_t)most);
+}
+
+static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+{
+	/* Of a connection, no more than the peer agreed on, and never none: posted Reads would hang. */
+	bool connected = wq->connected && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	int err;
+
+	if (connected &&
+	    (attr->max_rd_atomic > wq->granted_ord || attr->max_rd_atomic < !!wq->granted_ord))
+		return siw_refuse(QP_ORD, (uint64_t)attr->max_rd_atomic, !!wq->granted_ord,
+				  wq->granted_ord);
+	err = check_range("max_rd_atomic", attr->max_rd_atomic, SIW_RDMAP_MAX_READS,
+			  mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	if (!err)
+		err = check_range("max_dest_rd_atomic", attr->max_dest_rd_atomic,
+				  SIW_RDMAP_MAX_READS, mask & SIW_QP_MAX_DEST_RD_ATOMIC);
+	if (!err)
+		err = check_range("rnr_retry", attr->rnr_retry, 7, mask & SIW_QP_RNR_RETRY);
+	if (!err)
+		err = check_range("min_rnr_timer", attr->min_rnr_timer, 31,
+				  mask & SIW_QP_MIN_RNR_TIMER);
+	return err;
+}
+
+/* Values that no QP can have. What the step takes is the table's matter. progress held. */
+static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+{
+	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
+			   SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
+
+	if ((mask & SIW_QP_CUR_STATE) && attr->cur_qp_state != wq->qp.state)
+		return siw_refuse(QP_CUR_STATE, (uint64_t)attr->cur_qp_state,
+				  (uint64_t)wq->qp.state);
+	if ((mask & SIW_QP_ACCESS_FLAGS) && (attr->qp_access_flags & ~rights))
+		return siw_refuse(QP_ACCESS, (uint64_t)attr->qp_access_flags);
+	return check_depths(wq, attr, mask);
+}
+
+static int take_socket(struct siw_wq *wq, int fd)
+{
+	int err = siw_class_of(wq)->open(wq, NULL, fd);
+
+	if (err == -EBADF)
+		return siw_refuse(QP_FD_CLOSED, (uint64_t)fd);
+	if ((err == -EINVAL && !siw_refusal.why) || err == -ENOTSOCK)
+		siw_refuse(QP_FD, (uint64_t)fd);
+	return err;
+}
+
+/* The states that siw_modify_qp leads to from this one, but for RESET and ERR. */
+static uint64_t ways_on(int type, int state)
+{
+	uint64_t ways = 0;
+
+	for (int to = SIW_QPS_INIT; to < SIW_QPS_ERR; to++)
+		if (to != state && siw_qp_step_attrs(type, state, to) >= 0)
+			ways |= 1u << to;
+	return ways;
+}
+
+static int no_step(const struct siw_wq *wq, int to)
+{
+	const uint64_t init = 1u << SIW_QPS_INIT;
+	uint64_t ways = ways_on(siw_class_of(wq)->type, wq->qp.state);
+
+	if (to < SIW_QPS_RESET || to > SIW_QPS_ERR)
+		return siw_refuse(QP_STATE_VALUE, (uint64_t)to);
+	if (siw_class_of(wq)->type == SIW_QPT_RC && to > SIW_QPS_INIT &&
+	    (ways & init || wq->qp.state == SIW_QPS_INIT))
+		return siw_refuse(QP_STEP_RC, (uint64_t)wq->qp.state, (uint64_t)to);
+	if (!ways)
+		return siw_refuse(QP_STEP_OUT, (uint64_t)wq->qp.state, (uint64_t)to);
+	return siw_refuse(QP_STEP, (uint64_t)wq->qp.state, (uint64_t)to, ways);
+}
+
+/* The steps that take an attribute, as base/reason.h has sets of steps. */
+static uint64_t steps_with(int type, int attribute)
+{
+	uint64_t steps = 0;
+
+	for (int from = 0; from <= SIW_QPS_ERR; from++)
+		for (int to = -1; to <= SIW_QPS_ERR; to++) {
+			int attrs = siw_qp_step_attrs(type, from, to);
+
+			if (attrs >= 0 && (attrs & attribute))
+				steps |= UINT64_C(1) << (8 * from + (to < 0 ? from : to));
+		}
+	return steps;
+}
+
+/* Whether the table has the step, and takes these attributes on it. to: -1, it stays. */
+static int check_step(const struct siw_wq *wq, int to, int mask)
+{
+	int attrs = siw_qp_step_attrs(siw_class_of(wq)->type, wq->qp.state, to);
+	int first, extra = mask & ~(attrs | SIW_QP_STATE);
+	uint64_t steps;
+
+	if ((mask & SIW_QP_STATE && to < 0) || attrs < 0)
+		return no_step(wq, to);
+	if (!extra)
+		return 0;
+	first = extra & -extra;
+	if (!(first & ALL_ATTRIBUTES))
+		return siw_refuse(QP_MASK, (uint64_t)extra);
+	steps = steps_with(siw_class_of(wq)->type, first);
+	if (!steps)
+		return siw_refuse(QP_ATTR_TYPE, (uint64_t)extra, (uint64_t)siw_class_of(wq)->type);
+	return siw_refuse(QP_ATTR_STEP, (uint64_t)extra, steps);
+}
+
+static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+{
+	const struct siw_qp_class *class = siw_class_of(wq);
+	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : SIW_QPE_STAY;
+	int action, err;
+
+	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_alone(&wq->qp.in_ctx))
+		return siw_refuse(DESTROYED);
+	err = check_step(wq, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
+	if (!err)
+		err = check_values(wq, attr, mask);
+	if (err)
+		return err;
+	/* What can fail comes before the state changes. */
+	if (mask & SIW_QP_FD) {
+		err = take_socket(wq, attr->fd);
+		if (err)
+			return err;
+	}
+	err = class->prepare(wq, event, attr, mask);
+	if (err)
+		return err;
+	take_attributes(wq, attr, mask);
+	action = siw_qp_step(wq, event);
+	if (action < 0) /* a send failed just now, and SQE has no such step */
+		return no_step(wq, attr->qp_state);
+	siw_qp_act(wq, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
+	if (class->modified)
+		class->modified(wq, mask);
+	return 0;
+}
+
+int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
+{
+	int err;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	if (!attr)
+		return siw_refuse_null("attr");
+	siw_lock(&qp->ctx->progress);
+	err = modify(siw_wq_of(qp), attr, mask);
+	siw_unlock(&qp->ctx->progress);
+	return siw_refused(err);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
+{
+	*attr = (struct siw_qp_attr){
+		.qp_state = wq->qp.state,
+		.cur_qp_state = wq->qp.state,
+		.qkey = wq->qkey,
+		.qp_access_flags = siw_class_of(wq)->has_rights ? wq->access : 0,
+		.en_sqd_async_notify = wq->qp.state == SIW_QPS_SQD && wq->sqd_notify,
+		.sq_draining = wq->draining,
+		.max_rd_atomic = wq->ord < 0 ? 0 : wq->ord,
+		.max_dest_rd_atomic = wq->ird < 0 ? 0 : wq->ird,
+		.rnr_retry = wq->rnr_retry,
+		.min_rnr_timer = wq->min_rnr_timer,
+		.fd = -1,
+	};
+	if (wq->connected) {
+		attr->max_rd_atomic = wq->reads_max;
+		attr->max_dest_rd_atomic = wq->granted_ird;
+	}
+	if (siw_class_of(wq)->query_attr)
+		siw_class_of(wq)->query_attr(wq, attr);
+}
+
+static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
+{
+	*init = (struct siw_qp_init_attr){
+		.qp_context = wq->user,
+		.send_cq = wq->qp.send_cq,
+		.recv_cq = wq->qp.recv_cq,
+		.srq = wq->qp.srq,
+		.cap = wq->cap,
+		.qp_type = siw_class_of(wq)->type,
+		.sq_sig_all = wq->sig_all,
+		.no_crc = wq->no_crc,
+		.keep_unexpected = wq->keep_unexpected,
+		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
+		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
+	};
+	if (siw_class_of(wq)->query_init)
+		siw_class_of(wq)->query_init(wq, init);
+}
+
+int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
+{
+	bool dead;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	siw_lock(&qp->ctx->progress);
+	dead = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD;
+	siw_lock(&qp->send_lock);
+	if (attr && !dead)
+		query_attr(siw_wq_of(qp), attr);
+	if (init && !dead)
+		query_init(siw_wq_of(qp), init);
+	siw_unlock(&qp->send_lock);
+	siw_unlock(&qp->ctx->progress);
+	return dead ? siw_refuse(DESTROYED) : 0;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Requests that happen at this end alone: binds of memory windows, and local invalidation. A bind is checked as
+ * to its form when it is posted, and as to rights when its turn comes: then both are as they are.
+ */
+#include <errno.h>
+
+#include "qp/qp_impl.h"
+
+/* ---- into the ring --------------------------------------------------------------------------- */
+
+static int check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
+{
+	const unsigned int known = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ |
+				   SIW_ACCESS_REMOTE_ATOMIC | SIW_ACCESS_ZERO_BASED;
+	const struct siw_mw_bind_info *info = &wr->bind_mw.bind_info;
+	const struct siw_mw *mw = wr->bind_mw.mw;
+
+	if (!mw)
+		return siw_refuse(BIND_WINDOW);
+	if (info->mw_access_flags & ~known)
+		return siw_refuse(BIND_ACCESS, info->mw_access_flags);
+	if (!info->mr && info->length)
+		return siw_refuse(BIND_REGION);
+	if (mw->context != qp->ctx || (info->mr && info->mr->context != qp->ctx))
+		return siw_refuse(BIND_CONTEXT);
+	return 0;
+}
+
+int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
+{
+	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED;
+	struct siw_send_wr plain = *wr;
+	struct siw_wqe *wqe;
+	int err = 0;
+
+	if (wr->send_flags & ~known)
+		return wr->send_flags & SIW_SEND_INLINE ? siw_refuse(LOCAL_INLINE)
+							: siw_refuse(SEND_FLAGS, wr->send_flags);
+	if (wr->opcode == SIW_WR_BIND_MW)
+		err = check_bind(&wq->qp, wr);
+	if (err)
+		return err;
+	plain.num_sge = 0;
+	wqe = siw_qp_wqe_put(wq, &plain, 0);
+	if (!wqe)
+		return siw_qp_refuse_slot(wq);
+	if (wr->opcode == SIW_WR_BIND_MW)
+		err = siw_verbs_bind_pin(wq->qp.ctx, wr, type, &wqe->bind);
+	else
+		wqe->rkey = wr->invalidate_rkey;
+	if (err)
+		wq->sq_tail--; /* as if it had not been */
+	else if (wq->qp.state == SIW_QPS_ERR)
+		siw_qp_flush_late_send(wq);
+	return err;
+}
+
+static int bind_type_1(struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	enum siw_run run;
+	int err;
+
+	if (!siw_class_of(wq)->binds)
+		return siw_refuse(BIND_TYPE, (uint64_t)siw_class_of(wq)->type);
+	siw_lock(&wq->qp.send_lock);
+	if (wq->qp.state < SIW_QPS_RTS) {
+		siw_unlock(&wq->qp.send_lock);
+		return siw_qp_refuse_send_state(wq, wq->qp.state);
+	}
+	err = siw_qp_mw_post(wq, wr, SIW_MW_TYPE_1);
+	run = siw_class_of(wq)->run(wq);
+	if (run != SIW_RUN_DONE)
+		siw_qp_wake(wq);
+	siw_unlock(&wq->qp.send_lock);
+	return err;
+}
+
+int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
+{
+	struct siw_send_wr wr = { .opcode = SIW_WR_BIND_MW };
+	int err;
+
+	siw_reason_begin();
+	if (!qp || !mw || !bind)
+		return siw_refuse_null(!qp ? "qp" : !mw ? "mw" : "bind");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	err = siw_mem_stag_reserve(qp->ctx->mem, false, &wr.bind_mw.rkey);
+	if (err)
+		return siw_verbs_refuse_full("max_mr", qp->ctx->attr.max_mr);
+	wr.wr_id = bind->wr_id;
+	wr.send_flags = bind->send_flags;
+	wr.bind_mw.mw = mw;
+	wr.bind_mw.bind_info = bind->bind_info;
+	err = bind_type_1(siw_wq_of(qp), &wr);
+	if (err)
+		siw_mem_stag_free(qp->ctx->mem, wr.bind_mw.rkey);
+	return err;
+}
+
+/* ---- their turn ------------------------------------------------------------------------------ */
+
+/* What TCP has not taken of an answer from there cannot be recalled: whether it was so. */
+static bool cut_if_sending(struct siw_wq *wq, uint32_t stag)
+{
+	if (!siw_class_of(wq)->is_sending || !siw_class_of(wq)->is_sending(wq, stag))
+		return false;
+	siw_tear(wq, SIW_CUT);
+	return true;
+}
+
+int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
+{
+	int r;
+
+	if (wqe->opcode == SIW_WR_LOCAL_INV) {
+		if (siw_mem_stag_invalidate(wq->qp.ctx->mem, wqe->rkey, siw_verbs_owner(&wq->qp)))
+			return SIW_WC_LOC_PROT_ERR;
+		/* Nobody else's peer could use it. */
+		return cut_if_sending(wq, wqe->rkey) ? -EINPROGRESS : 0;
+	}
+	if (wq->revoke.due)
+		return -EINPROGRESS;
+	r = siw_verbs_bind(&wq->qp, &wqe->bind, &wq->revoke.rest);
+	if (r == -EINPROGRESS) {
+		wq->revoke.due = SIW_REVOKE_DUE;
+		wq->revoke.index = wq->sq_next;
+		cut_if_sending(wq, wq->revoke.rest.stag);
+	}
+	return r;
+}
+
+void siw_qp_did_local(struct siw_wq *wq)
+{
+	struct siw_wqe *wqe = siw_qp_wqe(wq, wq->sq_next++);
+
+	wqe->state = SIW_WQE_DONE;
+	wqe->status = SIW_WC_SUCCESS;
+	wqe->seq = 0;
+	if (siw_class_of(wq)->did_local)
+		siw_class_of(wq)->did_local(wq, wqe);
+}
+
+void siw_qp_mw_settle(struct siw_wq *wq, bool last)
+{
+	struct siw_revoke revoke;
+
+	siw_lock(&wq->qp.send_lock);
+	revoke = wq->revoke;
+	if (revoke.due == SIW_REVOKE_DUE)
+		wq->revoke.due = SIW_REVOKE_BEGUN;
+	siw_unlock(&wq->qp.send_lock);
+	if (revoke.due != SIW_REVOKE_DUE)
+		return;
+	siw_verbs_bind_end(wq->qp.ctx, &revoke.rest, last ? &wq->qp : NULL);
+	siw_lock(&wq->qp.send_lock);
+	/* Unless its requests were flushed meanwhile. */
+	if (wq->revoke.due == SIW_REVOKE_BEGUN) {
+		wq->revoke.due = SIW_REVOKE_NONE;
+		if (wq->sq_next == revoke.index && wq->sq_next != wq->sq_tail)
+			siw_qp_did_local(wq);
+	}
+	siw_unlock(&wq->qp.send_lock);
+	siw_verbs_mark_unsent(&wq->qp);
+}

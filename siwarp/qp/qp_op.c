@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Send requests of queue pairs that speak RDMAP on a stream of messages: what each opcode takes, and
+ * which operation it becomes.
+ */
+#include <errno.h>
+
+#include "qp/qp_impl.h"
+
+/* By enum siw_wr_opcode; without flags: there is no such request. */
+static const struct {
+	uint8_t flags;
+	uint8_t rdmap, rdmap_solicited; /* enum siw_rdmap_opcode */
+	uint8_t wc;			/* enum siw_wc_opcode */
+} ops[] = {
+	[SIW_WR_RDMA_WRITE] = { SIW_OP_KNOWN | SIW_OP_WRITES, SIW_RDMAP_WRITE, SIW_RDMAP_WRITE,
+				SIW_WC_RDMA_WRITE },
+	[SIW_WR_RDMA_WRITE_WITH_IMM] = { SIW_OP_KNOWN | SIW_OP_WRITES | SIW_OP_SENDS | SIW_OP_IMM,
+					 SIW_RDMAP_WRITE, SIW_RDMAP_WRITE, SIW_WC_RDMA_WRITE },
+	[SIW_WR_SEND] = { SIW_OP_KNOWN | SIW_OP_SENDS, SIW_RDMAP_SEND, SIW_RDMAP_SEND_SE,
+			  SIW_WC_SEND },
+	[SIW_WR_SEND_WITH_IMM] = { SIW_OP_KNOWN | SIW_OP_SENDS | SIW_OP_IMM | SIW_OP_PRIVATE,
+				   SIW_RDMAP_SEND, SIW_RDMAP_SEND, SIW_WC_SEND },
+	[SIW_WR_RDMA_READ] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE, SIW_RDMAP_READ_REQUEST,
+			       SIW_RDMAP_READ_REQUEST, SIW_WC_RDMA_READ },
+	[SIW_WR_ATOMIC_CMP_AND_SWP] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE | SIW_OP_ATOMIC,
+					SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_REQUEST,
+					SIW_WC_COMP_SWAP },
+	[SIW_WR_ATOMIC_FETCH_AND_ADD] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE | SIW_OP_ATOMIC,
+					  SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_REQUEST,
+					  SIW_WC_FETCH_ADD },
+	/* Without flags: these are not for RDMAP, and checked elsewhere. */
+	[SIW_WR_LOCAL_INV] = { .wc = SIW_WC_LOCAL_INV },
+	[SIW_WR_BIND_MW] = { .wc = SIW_WC_BIND_MW },
+	[SIW_WR_SEND_WITH_INV] = { SIW_OP_KNOWN | SIW_OP_SENDS, SIW_RDMAP_SEND_INV,
+				   SIW_RDMAP_SEND_SE_INV, SIW_WC_SEND },
+	[SIW_WR_MASKED_ATOMIC_CMP_AND_SWP] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE |
+						       SIW_OP_ATOMIC,
+					       SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_REQUEST,
+					       SIW_WC_COMP_SWAP },
+	[SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE |
+							 SIW_OP_ATOMIC,
+						 SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_REQUEST,
+						 SIW_WC_FETCH_ADD },
+};
+
+uint8_t siw_qp_op_flags(int wr_opcode)
+{
+	if ((unsigned int)wr_opcode < sizeof(ops) / sizeof(ops[0]))
+		return ops[wr_opcode].flags;
+	return wr_opcode == SIW_WR_RDMA_WRITE_RECORD ? SIW_OP_KNOWN | SIW_OP_WRITES | SIW_OP_RECORD
+						     : 0;
+}
+
+int siw_qp_op_wc(int wr_opcode)
+{
+	if (wr_opcode == SIW_WR_RDMA_WRITE_RECORD)
+		return SIW_WC_RDMA_WRITE;
+	return ops[wr_opcode].wc;
+}
+
+int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode)
+{
+	if (!siw_qp_op_flags(opcode) && !siw_qp_is_local(opcode))
+		return siw_refuse(OPCODE, (uint64_t)opcode);
+	switch (siw_class_of(wq)->type) {
+	case SIW_QPT_UD:
+		return siw_refuse(UD_OPCODE);
+	case SIW_QPT_UC:
+		return siw_refuse(UC_OPCODE);
+	case SIW_QPT_RD:
+		return siw_refuse(RD_LOCAL);
+	default:
+		return siw_refuse(RC_RECORD);
+	}
+}
+
+int siw_qp_refuse_send_state(const struct siw_wq *wq, int state)
+{
+	return siw_class_of(wq)->type == SIW_QPT_RC ? siw_refuse(SEND_STATE_RC, (uint64_t)state)
+						    : siw_refuse(SEND_STATE, (uint64_t)state);
+}
+
+int siw_qp_refuse_slot(const struct siw_wq *wq)
+{
+	/* UD's ring is made when it is needed first, and there may be no memory for it. */
+	return wq->sq ? siw_refuse_full(SEND_FULL, wq->cap.max_send_wr) : siw_refuse(NO_MEMORY);
+}
+
+int siw_qp_not_of(const struct siw_wq *wq, const char *types)
+{
+	return siw_refuse(DATAGRAMS_ONLY, siw_reason_text(types), (uint64_t)siw_class_of(wq)->type);
+}
+
+int64_t siw_qp_check_length(const struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length)
+{
+	if (length > SIW_MAX_RC_MSG)
+		return siw_refuse(MESSAGE_LENGTH, length, SIW_MAX_RC_MSG);
+	if ((wr->send_flags & SIW_SEND_INLINE) && length > wq->cap.max_inline_data)
+		return siw_refuse(INLINE_LENGTH, length, wq->cap.max_inline_data);
+	return (int64_t)length;
+}
+
+static int refuse_read(const struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	if (wr->send_flags & SIW_SEND_INLINE)
+		return siw_refuse(READ_INLINE);
+	return siw_class_of(wq)->type == SIW_QPT_RD ? siw_refuse(NO_READS_RD)
+						    : siw_refuse(NO_READS);
+}
+
+int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
+				   SIW_SEND_INLINE;
+	uint8_t flags = siw_qp_op_flags(wr->opcode);
+	uint64_t length = 0;
+
+	if (!flags || ((flags & SIW_OP_RECORD) && !siw_class_of(wq)->unordered))
+		return siw_qp_refuse_opcode(wq, wr->opcode);
+	if (wr->send_flags & ~known)
+		return siw_refuse(SEND_FLAGS, wr->send_flags);
+	if ((flags & SIW_OP_AWAITS_RESPONSE) &&
+	    (!wq->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
+		return refuse_read(wq, wr);
+	if ((flags & SIW_OP_PRIVATE) && !wq->private)
+		return siw_refuse(PRIVATE_MESSAGE);
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	if ((flags & SIW_OP_ATOMIC) && length != sizeof(uint64_t))
+		return siw_refuse(ATOMIC_LENGTH, length);
+	return siw_qp_check_length(wq, wr, length);
+}
+
+static void put_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+{
+	bool swap = wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP ||
+		    wr->opcode == SIW_WR_MASKED_ATOMIC_CMP_AND_SWP;
+	bool masked = wr->opcode == SIW_WR_MASKED_ATOMIC_CMP_AND_SWP ||
+		      wr->opcode == SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
+
+	wqe->remote = wr->wr.atomic.remote_addr;
+	wqe->rkey = wr->wr.atomic.rkey;
+	wqe->atomic = (struct siw_rdmap_atomic){
+		.kind = SIW_RDMAP_FETCH_ADD,
+		.data = wr->wr.atomic.compare_add,
+		.mask = masked ? wr->masked.compare_add_mask : 0,
+	};
+	if (swap)
+		wqe->atomic = (struct siw_rdmap_atomic){
+			.kind = SIW_RDMAP_CMP_SWAP,
+			.data = wr->wr.atomic.swap,
+			.mask = masked ? wr->masked.swap_mask : UINT64_MAX,
+			.compare = wr->wr.atomic.compare_add,
+			.compare_mask = masked ? wr->masked.compare_add_mask : UINT64_MAX,
+		};
+}
+
+void siw_qp_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+{
+	uint8_t flags = siw_qp_op_flags(wr->opcode);
+
+	if (flags & SIW_OP_ATOMIC) {
+		put_atomic(wqe, wr);
+		return;
+	}
+	if (flags & SIW_OP_IMM)
+		wqe->imm = wr->imm_data;
+	wqe->remote = wr->wr.rdma.remote_addr;
+	wqe->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
+}
+
+void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op)
+{
+	*op = (struct siw_rdmap_op){
+		.opcode = SIW_RDMAP_PRIVATE,
+		.solicited = wqe->flags & SIW_SEND_SOLICITED,
+		.internal = wqe->flags & SIW_SEND_INLINE,
+		.sgl = wqe->sge,
+		.nsge = wqe->nsge,
+		.length = wqe->length,
+		.rkey = wqe->rkey,
+		.remote_to = wqe->remote,
+	};
+}
+
+void siw_qp_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op)
+{
+	*op = (struct siw_rdmap_op){
+		.opcode = wqe->flags & SIW_SEND_SOLICITED ? ops[wqe->opcode].rdmap_solicited
+							  : ops[wqe->opcode].rdmap,
+		.internal = wqe->flags & SIW_SEND_INLINE,
+		.user_data = index,
+		.sgl = wqe->sge,
+		.nsge = wqe->nsge,
+		.length = wqe->length,
+		.rkey = wqe->rkey,
+		.remote_to = wqe->remote,
+		.atomic = &wqe->atomic,
+	};
+	if (__builtin_expect(ops[wqe->opcode].flags & SIW_OP_IMM, 0)) {
+		op->imm_opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_IMMEDIATE_SE
+								 : SIW_RDMAP_IMMEDIATE;
+		op->imm = wqe->imm;
+		op->imm_room = wqe->imm_room;
+	}
+}
+
+/* How the request behind a Terminate completes (RFC 5040 section 4.8's codes in verbs' terms). */
+enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
+{
+	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
+		return SIW_WC_REM_ACCESS_ERR;
+	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_TAGGED_BUFFER)
+		return SIW_WC_REM_ACCESS_ERR;
+	if (err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_UNTAGGED_BUFFER)
+		return err->code == SIW_DDP_NO_BUFFER ? SIW_WC_RNR_RETRY_EXC_ERR
+						      : SIW_WC_REM_INV_REQ_ERR;
+	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_OPERATION &&
+	    err->code == SIW_RDMAP_OPCODE)
+		return SIW_WC_REM_INV_REQ_ERR;
+	return SIW_WC_REM_OP_ERR;
+}
+
+/*
+ * Whether the header that a Terminate quotes is of this request. Of Writes to the same place it is
+ * the first: nothing is called delivered that may not be.
+ */
+bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
+{
+	uint64_t last = wqe->length ? wqe->length - 1 : 0;
+
+	if (wqe->state != SIW_WQE_BEGUN)
+		return false;
+	if (ev->quoted_tagged)
+		return (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES) &&
+		       ev->quoted_stag == wqe->rkey && ev->quoted_to - wqe->remote <= last;
+	return (siw_qp_op_flags(wqe->opcode) & (SIW_OP_SENDS | SIW_OP_AWAITS_RESPONSE)) &&
+	       ev->quoted_msn == wqe->msn && ev->quoted_qn == siw_qp_awaits_response(wqe);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Posting: the checks, and who goes on with what was posted. */
+#include <errno.h>
+
+#include "qp/qp_impl.h"
+
+static int post_one(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+{
+	int state = atomic_load_explicit(&wq->qp.state, memory_order_relaxed);
+
+	if (__builtin_expect(state < SIW_QPS_RTS, 0))
+		return siw_qp_refuse_send_state(wq, state);
+	if ((uint32_t)wr->num_sge > wq->cap.max_send_sge)
+		return siw_refuse(SEND_SGE, (uint64_t)wr->num_sge, wq->cap.max_send_sge);
+	if (wr->num_sge && !wr->sg_list)
+		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
+	return siw_class_of(wq)->post(wq, wr, wait);
+}
+
+int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	enum siw_run run = SIW_RUN_BLOCKED;
+	bool list, later;
+	int err = 0;
+
+	if (__builtin_expect(!qp, 0) || siw_verbs_inherited(qp->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
+	}
+	siw_lock(&qp->send_lock);
+	list = wr && wr->next;
+	later = siw_class_of(wq)->may_wait && !list && qp->state >= SIW_QPS_RTS &&
+		siw_qp_may_wait(wq);
+	for (; wr; wr = wr->next) {
+		err = post_one(wq, wr, list || later);
+		if (err) {
+			if (bad_wr)
+				*bad_wr = wr;
+			break;
+		}
+	}
+	if (!later || err)
+		run = wq->sq_head == wq->sq_tail ? SIW_RUN_DONE : siw_class_of(wq)->run(wq);
+	/* Before the lock goes: behind it, the QP and its device may go, too. */
+	if (run != SIW_RUN_DONE)
+		siw_qp_wake(wq);
+	siw_unlock(&qp->send_lock);
+	return err;
+}
+
+static void flush_late_receive(struct siw_wq *wq)
+{
+	struct siw_context *ctx = wq->qp.ctx;
+	uint64_t wr_id;
+
+	/* Only the holder of progress takes buffers off the queue. */
+	siw_lock(&ctx->progress);
+	/* Unless it was reset or destroyed meanwhile. */
+	while (wq->qp.state == SIW_QPS_ERR && !wq->qp.srq &&
+	       siw_mem_queue_take(wq->recvs, &wr_id) == 1)
+		siw_qp_flush_recv(wq, wr_id);
+	siw_unlock(&ctx->progress);
+}
+
+static int post_one_recv(struct siw_wq *wq, const struct siw_recv_wr *wr)
+{
+	uint32_t used =
+		wq->rq_posted - atomic_load_explicit(&wq->qp.rq_freed, memory_order_relaxed);
+	int err;
+
+	if ((uint32_t)wr->num_sge > wq->cap.max_recv_sge)
+		return siw_refuse(RECV_SGE, (uint64_t)wr->num_sge, wq->cap.max_recv_sge);
+	if (wr->num_sge && !wr->sg_list)
+		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
+	if (used >= wq->cap.max_recv_wr)
+		return siw_refuse_full(RECV_FULL, wq->cap.max_recv_wr);
+	err = siw_mem_queue_post(wq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	wq->rq_posted += !err;
+	return err ? siw_refuse_full(RECV_FULL, wq->cap.max_recv_wr) : 0;
+}
+
+int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	int state, err = 0;
+	bool late;
+
+	if (__builtin_expect(!qp, 0) || siw_verbs_inherited(qp->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
+	}
+	siw_lock(&qp->recv_lock);
+	state = atomic_load(&qp->state);
+	if (qp->srq)
+		err = siw_refuse(RECV_SRQ);
+	else if (state == SIW_QPS_RESET)
+		err = siw_refuse(RECV_STATE);
+	for (; !err && wr; wr = wr->next) {
+		err = post_one_recv(wq, wr);
+		if (err)
+			break;
+	}
+	late = state == SIW_QPS_ERR && !qp->srq;
+	if (__builtin_expect(qp->has_unexpected, 0))
+		siw_qp_wake(wq);
+	siw_unlock(&qp->recv_lock);
+	if (err && bad_wr)
+		*bad_wr = wr;
+	if (late)
+		flush_late_receive(wq);
+	return err;
+}

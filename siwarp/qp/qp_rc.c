@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * RC queue pairs while their stream lives: what comes up from it, and whoever asks them something.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "qp/qp_rc.h"
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL);
+}
+
+static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->state = SIW_WQE_DONE;
+	siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->status = SIW_WC_SUCCESS;
+	rc->confirm.known = siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->seq;
+	rc->reads_out--;
+	siw_unlock(&rc->wq.qp.send_lock);
+	siw_qp_run_and_mark(&rc->wq);
+}
+
+/* The answers come in order, so this one knows more than the last. */
+static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	siw_lock(&rc->wq.qp.send_lock);
+	rc->confirm.known = ev->user_data;
+	rc->confirm.asked = false;
+	siw_unlock(&rc->wq.qp.send_lock);
+	siw_qp_run_and_mark(&rc->wq);
+}
+
+/* The request that the Terminate is about, if it is still here; else sq_next. */
+static uint32_t find_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	uint32_t i = rc->wq.sq_head;
+
+	while (i != rc->wq.sq_next && !siw_qp_is_quoted(siw_qp_wqe(&rc->wq, i), ev))
+		i++;
+	return i;
+}
+
+/*
+ * Says how the request ended that the Terminate is about. The peer took what came in order, so it
+ * has the Sends and Writes before; what it was still to answer, it will not.
+ */
+static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	uint32_t culprit;
+
+	if (!ev->quoted)
+		return;
+	siw_lock(&rc->wq.qp.send_lock);
+	culprit = find_culprit(rc, ev);
+	if (culprit != rc->wq.sq_next) {
+		for (uint32_t i = rc->wq.sq_head; i != culprit; i++) {
+			struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, i);
+
+			if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe))
+				continue;
+			wqe->state = SIW_WQE_DONE;
+			wqe->status = SIW_WC_SUCCESS;
+		}
+		siw_qp_wqe(&rc->wq, culprit)->state = SIW_WQE_DONE;
+		siw_qp_wqe(&rc->wq, culprit)->status = (uint8_t)siw_qp_status_of(&ev->err);
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+}
+
+/* The receive that this end's error is about, if it is about one, says how it failed. */
+static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	const struct siw_wire_err *err = &ev->err;
+	struct siw_rdmap_event blamed = { .kind = SIW_RDMAP_BAD_RECV };
+
+	if (!ev->quoted || ev->quoted_tagged || ev->quoted_qn || err->layer != SIW_LAYER_DDP)
+		return;
+	if (err->type == SIW_DDP_UNTAGGED_BUFFER && err->code == SIW_DDP_TOO_LONG)
+		blamed.status = -EMSGSIZE;
+	else if (err->type == SIW_DDP_LOCAL_CATASTROPHIC)
+		blamed.status = -EACCES;
+	else
+		return;
+	if (siw_ddp_stream_take(rc->ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
+	    siw_mem_queue_take(rc->wq.recvs, &blamed.user_data) == 1)
+		on_recv(rc, &blamed);
+}
+
+/*
+ * This end's memory is not there, or its key is dead: the request that it belongs to says so. A
+ * response's place is the oldest Read's; an error about no segment was found in what was being sent,
+ * and that is the newest.
+ */
+static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	bool of_read = ev->of_response && ev->err.layer == SIW_LAYER_DDP;
+	bool of_sent = !ev->quoted && ev->err.layer == SIW_LAYER_RDMAP;
+	struct siw_wqe *found = NULL;
+
+	if (ev->err.type != 0 || (!of_read && !of_sent)) /* 0: local catastrophic, at both layers */
+		return;
+	siw_lock(&rc->wq.qp.send_lock);
+	for (uint32_t i = rc->wq.sq_head; i != rc->wq.sq_next; i++) {
+		struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, i);
+
+		if (wqe->state == SIW_WQE_BEGUN && (!of_read || siw_qp_awaits_response(wqe)))
+			found = wqe;
+		if (found && of_read)
+			break;
+	}
+	if (found) {
+		found->state = SIW_WQE_DONE;
+		found->status = SIW_WC_LOC_PROT_ERR;
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+}
+
+/*
+ * The peer ended a region that it is still being sent in answer to a Read. What TCP has not taken of that
+ * cannot be recalled, and the memory is the program's as soon as it hears: the connection ends first,
+ * with a reset, as if the region had been deregistered.
+ */
+static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
+						       const struct siw_rdmap_event *ev)
+{
+	const struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					  SIW_RDMAP_CANNOT_INVALIDATE };
+	bool in_flight;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	in_flight = siw_ddp_tx_revoke(rc->ddp, ev->inv_stag) == 1;
+	siw_unlock(&rc->wq.qp.send_lock);
+	if (!in_flight)
+		return false;
+	rc->wq.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
+	siw_qp_rc_cause(rc, -EPROTO, &err);
+	siw_qp_flush_recv(&rc->wq, ev->user_data);
+	siw_qp_rc_abort(rc);
+	return true;
+}
+
+/* One event; false when the stream is over. */
+static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	switch (ev->kind) {
+	case SIW_RDMAP_RECV:
+		if (__builtin_expect(ev->invalidated, 0) && still_read(rc, ev))
+			return false;
+		on_recv(rc, ev);
+		return true;
+	case SIW_RDMAP_BAD_RECV: /* the user's own key was wrong: the ERROR follows */
+		on_recv(rc, ev);
+		return true;
+	case SIW_RDMAP_READ_DONE:
+		on_read_done(rc, ev);
+		return true;
+	case SIW_RDMAP_CONFIRMED:
+		on_confirmed(rc, ev);
+		return true;
+	case SIW_RDMAP_REQUESTED:
+		rc->peer_confirms |= !ev->length;
+		siw_qp_run_and_mark(&rc->wq);
+		return true;
+	case SIW_RDMAP_UNEXPECTED:
+		siw_qp_rnr_begin(rc);
+		return true;
+	case SIW_RDMAP_STARTED:
+		rc->may_send = true;
+		if (rc->conn)
+			rc->on_end(rc->conn, SIW_CONN_ESTABLISHED, 0, NULL);
+		siw_qp_run_and_mark(&rc->wq);
+		return true;
+	case SIW_RDMAP_TERMINATED:
+		name_culprit(rc, ev);
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -ECONNABORTED, &ev->err);
+		return false;
+	case SIW_RDMAP_ERROR:
+		blame_receive(rc, ev);
+		blame_request(rc, ev);
+		siw_qp_rc_fail(rc, SIW_TERMINATING, -EPROTO, &ev->err);
+		return false;
+	case SIW_RDMAP_CLOSED:
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, ev->status, NULL);
+		return false;
+	default:
+		return true;
+	}
+}
+
+/*
+ * A peer of persona roce asks behind each message whether it is here, and the question mostly came in
+ * the same read. Answered now, its request completes although the program here polls no more for a
+ * while. False when the stream is over.
+ */
+static __attribute__((noinline)) bool answer_question(struct siw_rc *rc)
+{
+	struct siw_rdmap_event ev;
+
+	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->stream, &ev) != 1 || handle(rc, &ev);
+}
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_rc *rc = siw_container(self, struct siw_rc, wq.qp.handler);
+	struct siw_rdmap_event ev;
+	uint32_t octets = 0;
+	int n = 0;
+
+	if (siw_is_closing(&rc->wq)) {
+		siw_qp_rc_close_step(rc);
+		return 0;
+	}
+	while (n < rc->wq.burst && octets < SIW_TURN_OCTETS &&
+	       siw_rdmap_recv(rc->stream, &ev) == 1) {
+		n++;
+		octets += ev.placed;
+		if (!handle(rc, &ev))
+			return n;
+	}
+	if (__builtin_expect(rc->peer_confirms, 0) &&
+	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !answer_question(rc))
+		return n;
+	siw_qp_next_burst(&rc->wq, octets < SIW_TURN_OCTETS ? n : rc->wq.burst);
+	if (rc->wq.qp.srq)
+		siw_verbs_srq_taken(rc->wq.qp.srq);
+	return n;
+}
+
+/* ---- what waits for receives, and deadlines -------------------------------------------------- */
+
+/* What waits may have got its receive, or waited long enough. */
+static void look(struct siw_rc *rc, uint64_t now_ns)
+{
+	if (siw_is_closing(&rc->wq) || !rc->stream)
+		return;
+	serve(&rc->wq.qp.handler);
+	if (siw_is_closing(&rc->wq) || !rc->stream)
+		return;
+	if (siw_qp_rnr_has_expired(rc, now_ns))
+		serve(&rc->wq.qp.handler);
+}
+
+static void tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_rc *rc = siw_container(timed, struct siw_rc, wq.timed);
+
+	if (siw_is_closing(&rc->wq))
+		siw_qp_rc_close_tick(rc, now_ns);
+	else
+		look(rc, now_ns);
+}
+
+/* ---- what is asked of it --------------------------------------------------------------------- */
+
+/* A request or a response of this end's own could not be sent. */
+static void end_broken(struct siw_rc *rc)
+{
+	if (rc->stream && siw_teardown_of(&rc->wq) == SIW_CUT)
+		siw_qp_rc_abort(rc);
+	if (!rc->stream || siw_is_closing(&rc->wq))
+		return;
+	/*
+	 * If the peer must be told, RDMAP says so as an ERROR; a request that never began concerns
+	 * us alone.
+	 */
+	serve(&rc->wq.qp.handler);
+	if (rc->wq.qp.state != SIW_QPS_ERR)
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
+}
+
+static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_rc *rc = siw_rc_of(wq);
+	enum siw_run left;
+	bool broken, due;
+	uint32_t head;
+
+	(void)round;
+	siw_lock(&qp->send_lock);
+	head = wq->sq_head;
+	left = siw_qp_rc_run(wq);
+	head -= wq->sq_head;
+	broken = siw_teardown_of(wq) == SIW_BROKEN || siw_teardown_of(wq) == SIW_CUT;
+	due = wq->revoke.due;
+	siw_unlock(&qp->send_lock);
+	if (__builtin_expect(due, 0))
+		siw_qp_mw_settle(wq, false);
+	if (broken)
+		end_broken(rc);
+	if (qp->has_unexpected)
+		look(rc, siw_now_ns());
+	return broken ? SIW_TURN_DONE : siw_qp_turn_of(left, head);
+}
+
+#define SETTLE_TURNS 8
+
+/*
+ * Before this end closes: takes in what has come already, within bounds. The peer may be asking
+ * whether its last message is here.
+ */
+void siw_qp_rc_settle(struct siw_wq *wq)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+
+	for (int i = 0; i < SETTLE_TURNS && rc->stream && !siw_is_closing(&rc->wq); i++)
+		if (!serve(&rc->wq.qp.handler))
+			return;
+}
+
+static bool ring_uses_key(struct siw_wq *wq, uint32_t lkey)
+{
+	const struct siw_rc *rc = siw_rc_of(wq);
+
+	return siw_qp_sq_uses_key(wq, lkey, rc->stream ? siw_rdmap_accepted(rc->stream) : 0);
+}
+
+static bool uses_key(struct siw_qp *qp, uint32_t lkey)
+{
+	return siw_qp_still_uses(siw_wq_of(qp), ring_uses_key, lkey);
+}
+
+static bool is_sending(struct siw_wq *wq, uint32_t stag)
+{
+	const struct siw_rc *rc = siw_rc_of(wq);
+
+	return rc->stream && siw_ddp_tx_revoke(rc->ddp, stag) == 1;
+}
+
+/* Responses that TCP has not taken yet still refer to the memory. */
+static void revoke(struct siw_qp *qp, uint32_t stag)
+{
+	bool in_flight;
+
+	siw_lock(&qp->send_lock);
+	in_flight = is_sending(siw_wq_of(qp), stag);
+	siw_unlock(&qp->send_lock);
+	if (in_flight)
+		siw_qp_rc_abort(siw_rc_of(siw_wq_of(qp)));
+}
+
+static void settle_binds(struct siw_qp *qp)
+{
+	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	bool cut;
+
+	siw_lock(&qp->send_lock);
+	cut = siw_teardown_of(&rc->wq) == SIW_CUT && rc->stream;
+	siw_unlock(&qp->send_lock);
+	if (cut)
+		siw_qp_rc_abort(rc);
+	else
+		siw_qp_mw_settle(&rc->wq, false);
+}
+
+static void fail_qp(struct siw_qp *qp, int status)
+{
+	siw_qp_rc_fail(siw_rc_of(siw_wq_of(qp)), SIW_SHUTTING_DOWN, status, NULL);
+}
+
+static void leave(struct siw_qp *qp)
+{
+	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+
+	if (!rc->stream || siw_is_closing(&rc->wq))
+		return;
+	siw_qp_rc_settle(&rc->wq);
+	siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
+}
+
+static bool is_leaving(const struct siw_qp *qp)
+{
+	return siw_is_closing(siw_wq_of(qp));
+}
+
+/* ---- the type -------------------------------------------------------------------------------- */
+
+static void init(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+{
+	(void)attr;
+	wq->timed.tick = tick;
+}
+
+static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+
+	(void)attr;
+	rc->linger = calloc(1, sizeof(*rc->linger));
+	if (!rc->linger)
+		return -ENOMEM;
+	wq->qp.qpn = siw_qp_rc_number(wq->qp.ctx);
+	wq->qp.handler.serve = serve;
+	rc->counted = true;
+	atomic_fetch_add(&wq->qp.ctx->n_rc, 1);
+	return 0;
+}
+
+static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+{
+	(void)wq;
+	(void)addr;
+	(void)fd;
+	return -EINVAL; /* the table of states takes no socket */
+}
+
+static void close_qp(struct siw_wq *wq)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+
+	free(rc->linger);
+	rc->linger = NULL;
+	if (rc->counted)
+		atomic_fetch_sub(&wq->qp.ctx->n_rc, 1);
+	rc->counted = false;
+}
+
+static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+{
+	const struct siw_rc *rc = siw_rc_of(wq);
+
+	return rc->stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
+}
+
+static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+{
+	(void)attr;
+	(void)mask;
+	if (siw_rc_of(wq)->stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
+		siw_qp_rc_settle(wq);
+	return 0;
+}
+
+static void changed(struct siw_wq *wq, int mask)
+{
+	const struct siw_rc *rc = siw_rc_of(wq);
+
+	if ((mask & SIW_QP_ACCESS_FLAGS) && rc->stream)
+		siw_rdmap_deny(rc->stream, ~(uint32_t)wq->access);
+}
+
+static void modified(struct siw_wq *wq, int mask)
+{
+	if (wq->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
+		siw_qp_rnr_begin(siw_rc_of(wq));
+}
+
+static void end(struct siw_wq *wq)
+{
+	siw_qp_rc_close(siw_rc_of(wq), SIW_SHUTTING_DOWN);
+}
+
+static void release(struct siw_wq *wq)
+{
+	siw_qp_rc_release(siw_rc_of(wq));
+}
+
+static void abandon(struct siw_wq *wq, bool report)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+	uint64_t index;
+
+	(void)report;
+	while (rc->stream && siw_rdmap_take_read(rc->stream, &index) == 1)
+		;
+	rc->reads_out = 0;
+}
+
+static int take_recv(struct siw_wq *wq, uint64_t *wr_id)
+{
+	const struct siw_rc *rc = siw_rc_of(wq);
+
+	return rc->stream ? siw_ddp_stream_take(rc->ddp, SIW_RDMAP_QN_SEND, wr_id) : 0;
+}
+
+const struct siw_qp_class siw_qp_rc_class = {
+	.ops = {
+		.owns_regions = true,
+		.turn = turn,
+		.uses_key = uses_key,
+		.revoke = revoke,
+		.settle = settle_binds,
+		.fail = fail_qp,
+		.leave = leave,
+		.is_leaving = is_leaving,
+	},
+	.size = sizeof(struct siw_rc),
+	.type = SIW_QPT_RC,
+	.binds = true,
+	.has_rights = true,
+	.init = init,
+	.create = create,
+	.open = open_socket,
+	.close = close_qp,
+	.addr = addr_of,
+	.prepare = prepare,
+	.changed = changed,
+	.modified = modified,
+	.settle = siw_qp_rc_settle,
+	.end = end,
+	.release = release,
+	.post = siw_qp_rc_post,
+	.run = siw_qp_rc_run,
+	.drain = siw_qp_rc_drain,
+	.abandon = abandon,
+	.take_recv = take_recv,
+	.is_sending = is_sending,
+	.did_local = siw_qp_rc_did_local,
+};

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How an RC queue pair lets go of its stream. What completed must reach the peer, so the sending
+ * side is shut first and the peer's end of stream awaited: closing a socket with unread input
+ * resets the connection and takes the peer's unread data with it. Work is flushed when the stream
+ * refers to its memory no longer.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "qp/qp_rc.h"
+
+static uint64_t linger_until(void)
+{
+	return siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
+}
+
+/* ---- after the QP: a stream that waits for the peer's end ------------------------------------ */
+
+static void linger_end(struct siw_linger *linger)
+{
+	siw_verbs_timed_del(linger->ctx, &linger->timed);
+	atomic_fetch_sub(&linger->ctx->n_linger, 1);
+	siw_mpa_close(linger->mpa, false);
+	free(linger);
+}
+
+static int linger_serve(struct siw_io_handler *self)
+{
+	struct siw_linger *linger = siw_container(self, struct siw_linger, handler);
+
+	if (siw_mpa_drain(linger->mpa))
+		linger_end(linger);
+	return 0;
+}
+
+static void linger_tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_linger *linger = siw_container(timed, struct siw_linger, timed);
+
+	if (siw_mpa_drain(linger->mpa) || now_ns >= linger->deadline_ns)
+		linger_end(linger);
+}
+
+/* Nothing speaks RDMAP any more on the connection, which is left. */
+static struct siw_mpa_stream *detach(struct siw_rc *rc)
+{
+	struct siw_mpa_stream *mpa = rc->mpa;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_rdmap_close(rc->stream);
+	rc->stream = NULL;
+	rc->ddp = NULL;
+	rc->mpa = NULL;
+	rc->wq.connected = false;
+	if (siw_teardown_of(&rc->wq) < SIW_FLUSHED)
+		siw_set_teardown(&rc->wq, SIW_ALIVE);
+	siw_unlock(&rc->wq.qp.send_lock);
+	siw_qp_rnr_end(rc);
+	siw_verbs_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
+	return mpa;
+}
+
+static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
+			 struct siw_mpa_stream *mpa)
+{
+	linger->handler.serve = linger_serve;
+	linger->ctx = ctx;
+	linger->mpa = mpa;
+	linger->deadline_ns = linger_until();
+	linger->timed.tick = linger_tick;
+	siw_link_init(&linger->timed.link);
+	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
+	siw_llp_resume(siw_mpa_sock(mpa)); /* nothing of it is held back any more */
+	siw_verbs_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
+	atomic_fetch_add(&ctx->n_linger, 1);
+}
+
+int siw_qp_linger(struct siw_context *ctx, struct siw_mpa_stream *mpa)
+{
+	struct siw_linger *linger = calloc(1, sizeof(*linger));
+
+	if (!linger)
+		return -ENOMEM;
+	start_linger(linger, ctx, mpa);
+	return 0;
+}
+
+static void let_linger(struct siw_rc *rc)
+{
+	struct siw_linger *linger = rc->linger;
+
+	rc->linger = NULL;
+	start_linger(linger, rc->wq.qp.ctx, detach(rc));
+}
+
+static void leave_conn(struct siw_rc *rc)
+{
+	struct siw_qp_conn *conn = rc->conn;
+
+	rc->conn = NULL;
+	if (conn)
+		rc->on_end(conn, SIW_CONN_DISCONNECTED, rc->cause, &rc->cause_err);
+}
+
+/* ---- with the QP ----------------------------------------------------------------------------- */
+
+static void finish(struct siw_rc *rc, bool dead)
+{
+	siw_qp_flush(&rc->wq);
+	if (dead)
+		siw_mpa_close(detach(rc), false);
+	else
+		let_linger(rc);
+	leave_conn(rc);
+}
+
+/* Sends what is left to send, then shuts the sending side: 1 done, 0 not yet, -errno. send_lock held. */
+static int shut(struct siw_rc *rc)
+{
+	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING ? siw_rdmap_terminate(rc->stream)
+							    : siw_rdmap_flush(rc->stream);
+
+	if (r != 1)
+		return r;
+	r = siw_mpa_shutdown(rc->mpa); /* RFC5040-6.2.1-04: gracefully */
+	return r < 0 ? r : 1;
+}
+
+void siw_qp_rc_close_step(struct siw_rc *rc)
+{
+	int r;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	r = shut(rc);
+	/* What went out meanwhile completes as it would have. */
+	siw_qp_rc_run(&rc->wq);
+	siw_unlock(&rc->wq.qp.send_lock);
+	/*
+	 * The peer may be as full of words as we are: who only talks does not hear that both wait. And a
+	 * responder that never heard of its peer will not get anything out.
+	 */
+	if (!r) {
+		siw_ddp_stream_unpark(rc->ddp);
+		siw_mpa_drain(rc->mpa);
+		if (!rc->may_send)
+			r = -ENOTCONN;
+	}
+	if (r)
+		finish(rc, r < 0);
+}
+
+/*
+ * Ends sending now: what TCP does not take at once is given up, since it refers to memory that is the
+ * user's again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
+ */
+static int end_sending(struct siw_rc *rc)
+{
+	int r;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	r = shut(rc);
+	if (!r)
+		r = siw_mpa_shutdown(rc->mpa) < 0 ? -EPIPE : 1;
+	siw_unlock(&rc->wq.qp.send_lock);
+	return r;
+}
+
+void siw_qp_rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
+{
+	if (now_ns >= rc->close_by_ns)
+		finish(rc, end_sending(rc) != 1);
+	else
+		siw_qp_rc_close_step(rc);
+}
+
+void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
+{
+	if (!rc->stream) {
+		siw_qp_flush(&rc->wq);
+		return;
+	}
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_set_teardown(&rc->wq, how);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rc->close_by_ns = linger_until();
+	siw_verbs_timed_add(rc->wq.qp.ctx, &rc->wq.timed, rc->close_by_ns);
+	siw_qp_rc_close_step(rc);
+}
+
+/*
+ * RDMAP's local catastrophic error has no code, and any may stand there (RFC 5040 figure 9). As 0 it
+ * would be told as 0, which means that there is none.
+ */
+static void give_code(struct siw_wire_err *err)
+{
+	if (!err->layer && !err->type && !err->code)
+		err->code = SIW_RDMAP_UNSPECIFIED;
+}
+
+/* What no completion says. */
+static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
+			  const struct siw_wire_err *err)
+{
+	if (err && how == SIW_TERMINATING)
+		siw_verbs_async_raise(&rc->wq.qp.async, siw_qp_event_of(err));
+	else if (err ||
+		 (status && status != -EFAULT)) /* EFAULT: a request of ours, which tells it */
+		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
+}
+
+void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err)
+{
+	/* The first is the cause; what ends what has ended already is none. */
+	if (rc->has_cause)
+		return;
+	rc->has_cause = true;
+	rc->cause = status;
+	if (err)
+		rc->cause_err = *err;
+}
+
+void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
+		    const struct siw_wire_err *err)
+{
+	struct siw_wire_err told;
+
+	if (err) {
+		told = *err;
+		give_code(&told);
+		err = &told;
+	}
+	if (err)
+		rc->wq.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
+	siw_qp_rc_cause(rc, status, err);
+	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
+		raise_failure(rc, how, status, err);
+		if (siw_teardown_of(&rc->wq) == SIW_CUT)
+			siw_qp_rc_abort(rc);
+		else
+			siw_qp_rc_close(rc, how);
+	}
+}
+
+void siw_qp_rc_abort(struct siw_rc *rc)
+{
+	uint64_t wr_id;
+	bool taken;
+
+	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
+		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
+	/* A message that broke off in its middle has its receive already: the oldest of all. */
+	taken = siw_ddp_stream_take(rc->ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
+	siw_mpa_close(detach(rc), true);
+	if (taken)
+		siw_qp_flush_recv(&rc->wq, wr_id);
+	siw_qp_flush(&rc->wq);
+	leave_conn(rc);
+}
+
+void siw_qp_rc_release(struct siw_rc *rc)
+{
+	if (rc->stream) {
+		if (end_sending(rc) == 1)
+			let_linger(rc);
+		else
+			siw_mpa_close(detach(rc), false);
+	}
+	leave_conn(rc);
+	rc->wq.wire_err = 0;
+}

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* RD queue pairs: what comes up from the peers, and what becomes of their requests and ours. */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "rdmap/rdmap_record.h"
+#include "ddp/ddp_rd.h"
+#include "rd/rd.h"
+#include "qp/qp_rd.h"
+
+/* Reads and atomics that one peer may have outstanding, either way, when nobody says otherwise. */
+#define DEPTH 16
+
+/*
+ * What the peer had taken when it sent this is complete, and its completion comes first: who has the answer
+ * has the request back.
+ */
+static void reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+{
+	siw_lock(&rd->wq.qp.send_lock);
+	siw_qp_rd_reap(rd, siw_qp_rd_flow_of(stream));
+	siw_unlock(&rd->wq.qp.send_lock);
+}
+
+static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		    const struct siw_rdmap_event *ev, int status)
+{
+	reap(rd, stream);
+	siw_qp_received(&rd->wq, ev, status, ev->src_qpn, &ev->source);
+}
+
+static void err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
+{
+	siw_count(SIW_COUNTER_err_found, 1);
+	siw_qp_err_found(&rd->wq, ev);
+}
+
+static void run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+{
+	enum siw_run run;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	siw_qp_rd_ready(rd, siw_qp_rd_flow_of(stream));
+	run = siw_qp_rd_run(&rd->wq);
+	siw_unlock(&rd->wq.qp.send_lock);
+	if (run != SIW_RUN_DONE)
+		siw_verbs_mark_unsent(&rd->wq.qp);
+}
+
+/* A Read is over. */
+static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
+			 int status)
+{
+	struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, (uint32_t)user_data);
+
+	siw_lock(&rd->wq.qp.send_lock);
+	/* A peer that is over may have answered what did not get out to it any more. */
+	if (wqe->state == SIW_WQE_BEGUN) {
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = (uint8_t)status;
+		siw_qp_rd_flow_of(stream)->reads_out--;
+	}
+	siw_unlock(&rd->wq.qp.send_lock);
+	run_and_mark(rd, stream);
+}
+
+/*
+ * What asks has its answer with that. Anything else may be in the middle of being sent, from the user's
+ * memory, and is over when the peer has thrown all of it away.
+ */
+static void blame(struct siw_qp_rd_flow *flow, struct siw_wqe *wqe, uint8_t status)
+{
+	wqe->status = status;
+	if (!siw_qp_awaits_response(wqe))
+		return;
+	flow->reads_out--;
+	wqe->state = SIW_WQE_DONE;
+}
+
+/* The peer refused something: the request that it names says so; one that was complete, the error queue. */
+static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		     const struct siw_rdmap_event *ev)
+{
+	struct siw_qp_rd_flow *flow;
+	bool found = false;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	flow = siw_qp_rd_flow_of(stream);
+	/* Whatever it took is with the peer, and no matter of this. */
+	siw_qp_rd_reap(rd, flow);
+	for (uint32_t n = ev->quoted ? flow->n : 0, slot = flow->first; n && !found; n--) {
+		struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, slot);
+
+		found = siw_qp_is_quoted(wqe, ev);
+		if (found)
+			blame(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
+		slot = wqe->chain;
+	}
+	siw_unlock(&rd->wq.qp.send_lock);
+	if (!found)
+		siw_qp_err_reported(&rd->wq, ev, 0);
+	run_and_mark(rd, stream);
+}
+
+/* This end refused something of the peer's. */
+static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		       const struct siw_rdmap_event *ev)
+{
+	bool local = ev->err.layer == SIW_LAYER_DDP && ev->err.type == SIW_DDP_LOCAL_CATASTROPHIC;
+
+	if (ev->of_response) {
+		on_read_done(rd, stream, ev->user_data,
+			     local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
+		return;
+	}
+	if (ev->blamed)
+		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
+	run_and_mark(rd, stream); /* the peer hears of it */
+	if (!ev->blamed)
+		err_found(rd, ev);
+}
+
+/* Nothing was begun of them: they are for the next life of the pair. */
+static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, bool reset)
+{
+	struct siw_qp_rd_flow old = *siw_qp_rd_flow_of(stream), *flow;
+	struct siw_addr peer = *siw_rdmap_rd_peer_addr(stream);
+
+	siw_link_del(&siw_qp_rd_flow_of(stream)->busy);
+	siw_link_del(&siw_qp_rd_flow_of(stream)->ready);
+	siw_rdmap_rd_end(stream, reset);
+	/* The record of the peer is there; without memory they are lost with its life. */
+	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
+		siw_qp_rd_flush_slots(rd, &old, &peer);
+		return;
+	}
+	flow = siw_qp_rd_flow_of(stream);
+	flow->n = old.n;
+	flow->first = old.first;
+	flow->next = old.first;
+	flow->last = old.last;
+	siw_link_add(&rd->busy, &flow->busy);
+	siw_qp_rd_ready(rd, flow);
+}
+
+/*
+ * A stream ends; first: how the first request ends that was begun and of which nobody knows whether the peer
+ * has it. Send lock.
+ */
+static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first, bool reset)
+{
+	struct siw_qp_rd_flow *flow = siw_qp_rd_flow_of(stream);
+
+	siw_qp_rd_reap(rd, flow);
+	if (flow->n && siw_qp_wqe(&rd->wq, flow->first)->state == SIW_WQE_POSTED) {
+		move_requests(rd, stream, reset);
+	} else {
+		siw_qp_rd_finish_all(rd, flow, first);
+		siw_rdmap_rd_end(stream, reset);
+	}
+	if (__builtin_expect(rd->wq.draining, 0))
+		siw_qp_drained(&rd->wq);
+}
+
+/* The peer is gone, or lives anew. */
+static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
+						    struct siw_rdmap_stream *stream, int status)
+{
+	siw_lock(&rd->wq.qp.send_lock);
+	end_stream(rd, stream, status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR : SIW_WC_WR_FLUSH_ERR,
+		   false);
+	siw_unlock(&rd->wq.qp.send_lock);
+	siw_verbs_mark_unsent(&rd->wq.qp);
+}
+
+/* A message of this end's broke off in its middle: its peer hears of it, and both begin anew. */
+static void end_broken(struct siw_rd_qp *rd)
+{
+	struct siw_rdmap_stream *stream;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
+		siw_set_teardown(&rd->wq, SIW_ALIVE);
+	while ((stream = siw_rdmap_rd_torn(rd->end)))
+		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, true);
+	siw_unlock(&rd->wq.qp.send_lock);
+	siw_verbs_mark_unsent(&rd->wq.qp);
+}
+
+/* How many completions of Write-Records were polled: as many more may be told. */
+static void count_polled(struct siw_rd_qp *rd)
+{
+	rd->records.seen = atomic_load(&rd->records.polled);
+	siw_rdmap_rd_record_polled(rd->end, rd->records.seen);
+}
+
+/* A Write-Record waits for one who polls; he may have done so just now. */
+static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
+{
+	siw_qp_set_unexpected(&rd->wq, true);
+	atomic_store(&rd->records.waits, true);
+	if (rd->records.seen == atomic_load(&rd->records.polled))
+		return;
+	count_polled(rd);
+	siw_rdmap_rd_resume(rd->end);
+}
+
+/* A message waits for a receive; one may have been posted just now. */
+static void on_held(struct siw_rd_qp *rd)
+{
+	siw_qp_set_unexpected(&rd->wq, true);
+	if (siw_mem_queue_used(rd->wq.recvs) && rd->wq.qp.state >= SIW_QPS_RTR)
+		siw_rdmap_rd_resume(rd->end);
+}
+
+static int serve(struct siw_io_handler *self);
+
+/* Whether a segment that comes up again now could be taken, which it could not when it was held. */
+static bool may_take_held(struct siw_rd_qp *rd)
+{
+	if (siw_mem_queue_used(rd->wq.recvs) && rd->wq.qp.state >= SIW_QPS_RTR)
+		return true;
+	if (!rd->records.max)
+		return false;
+	count_polled(rd);
+	return atomic_load(&rd->records.waits) && siw_rdmap_rd_record_has_room(rd->end);
+}
+
+/* A receive was posted, or a completion polled, that some message waits for. */
+static void look(struct siw_rd_qp *rd)
+{
+	if (!may_take_held(rd))
+		return;
+	atomic_store(&rd->records.waits, false);
+	siw_qp_set_unexpected(&rd->wq, false);
+	siw_rdmap_rd_resume(rd->end);
+	serve(&rd->wq.qp.handler);
+}
+
+static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		   const struct siw_rdmap_event *ev)
+{
+	switch (ev->kind) {
+	case SIW_RDMAP_RECV:
+		on_recv(rd, stream, ev, SIW_WC_SUCCESS);
+		break;
+	case SIW_RDMAP_BAD_RECV:
+		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
+		run_and_mark(rd, stream); /* the peer hears of it */
+		err_found(rd, ev);
+		break;
+	case SIW_RDMAP_RECORD:
+		reap(rd, stream);
+		siw_qp_record_received(&rd->wq, siw_rdmap_rd_record_find(rd->end, ev->user_data));
+		rd->records.reported++;
+		break;
+	case SIW_RDMAP_READ_DONE:
+		on_read_done(rd, stream, ev->user_data, SIW_WC_SUCCESS);
+		break;
+	case SIW_RDMAP_REQUESTED:
+	case SIW_RDMAP_ACKED:
+		run_and_mark(rd, stream);
+		break;
+	case SIW_RDMAP_TERMINATED:
+		on_error(rd, stream, ev);
+		break;
+	case SIW_RDMAP_REFUSED:
+		on_refused(rd, stream, ev);
+		break;
+	case SIW_RDMAP_PAUSED:
+		if (ev->status == -EBUSY)
+			on_held_record(rd);
+		else
+			on_held(rd);
+		break;
+	case SIW_RDMAP_LOST:
+		on_lost(rd, stream, ev->status);
+		break;
+	default:
+		break;
+	}
+}
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_rd_qp *rd = siw_container(self, struct siw_rd_qp, wq.qp.handler);
+	struct siw_rdmap_stream *stream;
+	struct siw_rdmap_event ev = { 0 };
+	uint32_t octets = 0;
+	int n = 0;
+
+	if (__builtin_expect(rd->records.max, 0))
+		count_polled(rd);
+	while (n < rd->wq.burst && octets < SIW_TURN_OCTETS &&
+	       siw_rdmap_rd_recv(rd->end, &stream, &ev) == 1) {
+		n++;
+		octets += ev.placed;
+		handle(rd, stream, &ev);
+	}
+	if (n == rd->wq.burst || octets >= SIW_TURN_OCTETS)
+		siw_llp_resume(siw_rd_sock(rd->endpoint));
+	siw_qp_next_burst(&rd->wq, octets < SIW_TURN_OCTETS ? n : rd->wq.burst);
+	if (rd->wq.qp.srq)
+		siw_verbs_srq_taken(rd->wq.qp.srq);
+	if (siw_rdmap_rd_streams(rd->end) && siw_link_alone(&rd->wq.timed.link))
+		siw_verbs_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
+	return n;
+}
+
+/* ---- the endpoint ---------------------------------------------------------------------------- */
+
+static uint16_t depth(int asked)
+{
+	return asked < 0 ? DEPTH : (uint16_t)asked;
+}
+
+static void receive(struct siw_wq *wq)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rdmap_start start = {
+		.recvs = rd->wq.recvs,
+		.pd = rd->wq.qp.pd->number,
+		.ird = depth(rd->wq.ird),
+		.ord = depth(rd->wq.ord),
+		.denied = ~(uint32_t)rd->wq.access,
+		.owner = siw_verbs_owner(&rd->wq.qp),
+	};
+	enum siw_rdmap_rd_mode mode = SIW_RDMAP_RD_WAIT;
+
+	if (rd->wq.qp.state >= SIW_QPS_RTR && rd->wq.qp.state <= SIW_QPS_SQE)
+		mode = SIW_RDMAP_RD_ON;
+	else if (rd->wq.qp.state == SIW_QPS_ERR)
+		mode = SIW_RDMAP_RD_REJECT;
+	if (!rd->end)
+		return;
+	siw_lock(&rd->wq.qp.send_lock);
+	rd->wq.granted_ord = rd->wq.reads_max = depth(rd->wq.ord);
+	rd->wq.granted_ird = depth(rd->wq.ird);
+	siw_rd_set_qkey(rd->endpoint, rd->wq.qkey);
+	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
+	siw_rdmap_rd_start(rd->end, mode, &start);
+	siw_unlock(&rd->wq.qp.send_lock);
+}
+
+static void close_socket(struct siw_wq *wq)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	if (!rd->end)
+		return;
+	siw_verbs_timed_del(rd->wq.qp.ctx, &rd->wq.timed);
+	if (rd->wq.qp.has_unexpected)
+		siw_qp_set_unexpected(&rd->wq, false);
+	siw_lock(&rd->wq.qp.send_lock);
+	siw_rdmap_rd_close(rd->end);
+	siw_rd_close(rd->endpoint);
+	rd->end = NULL;
+	rd->endpoint = NULL;
+	siw_unlock(&rd->wq.qp.send_lock);
+}
+
+static bool has_requests(void *user)
+{
+	return ((struct siw_qp_rd_flow *)user)->n;
+}
+
+/* Streams that nobody has used since the last time go. */
+static void tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, wq.timed);
+	uint32_t left;
+
+	(void)now_ns;
+	siw_lock(&rd->wq.qp.send_lock);
+	left = siw_rdmap_rd_sweep(rd->end, has_requests);
+	siw_unlock(&rd->wq.qp.send_lock);
+	if (!left)
+		siw_verbs_timed_del(rd->wq.qp.ctx, timed);
+}
+
+/* RDMAP on an endpoint, which stays the caller's: 0 and *out, or -errno. */
+static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_rdmap_rd **out)
+{
+	struct siw_mem *mem = rd->wq.qp.ctx->mem;
+	struct siw_ddp_rd *ddp;
+	int err = siw_ddp_rd_open(mem, endpoint, &ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_rd_open(mem, ddp, sizeof(struct siw_qp_rd_flow), out);
+	if (err) {
+		siw_ddp_rd_close(ddp);
+		return err;
+	}
+	err = siw_rdmap_rd_record_open(*out, rd->records.max);
+	if (err)
+		siw_rdmap_rd_close(*out);
+	return err;
+}
+
+static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_attr attr = {
+		.fd = fd,
+		.no_crc = wq->no_crc,
+		.ird = (uint8_t)depth(wq->ird),
+		.qkey = wq->qkey,
+		.max_peers = rd->max_peers,
+		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
+		.handler = &wq->qp.handler,
+	};
+	struct siw_rdmap_rd *end;
+	struct siw_rd *endpoint;
+	struct siw_addr bound;
+	int err;
+
+	if (addr)
+		attr.local = *addr;
+	err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
+	if (err)
+		return err;
+	err = open_rdmap(rd, endpoint, &end);
+	if (err) {
+		siw_rd_close(endpoint);
+		return err;
+	}
+	atomic_store(&rd->records.polled, 0);
+	siw_llp_local(siw_rd_sock(endpoint), &bound);
+	close_socket(wq);
+	wq->qp.handler.serve = serve;
+	wq->timed.tick = tick;
+	siw_lock(&wq->qp.send_lock);
+	rd->endpoint = endpoint;
+	rd->end = end;
+	wq->private = true;
+	/* As UD's: the UDP port. */
+	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
+	siw_unlock(&wq->qp.send_lock);
+	receive(wq);
+	return 0;
+}
+
+static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+{
+	struct siw_addr addr;
+	int err = siw_qp_first_addr(wq, &attr->addr, &addr);
+
+	siw_qp_rd_slots(siw_rd_of(wq));
+	return err ? err : open_socket(wq, &addr, -1);
+}
+
+static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+{
+	const struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	(void)peer;
+	return rd->end ? siw_llp_local(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
+}
+
+static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
+{
+	const struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	attr->max_peers = rd->max_peers;
+	attr->peer_timeout_ms = rd->peer_timeout_ms;
+	if (rd->end)
+		siw_llp_local(siw_rd_sock(rd->endpoint), &attr->addr);
+}
+
+/* ---- what is asked of it --------------------------------------------------------------------- */
+
+static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	enum siw_run left;
+	uint32_t head;
+	bool broken;
+
+	(void)round;
+	siw_lock(&qp->send_lock);
+	head = wq->sq_head;
+	left = siw_qp_rd_run(wq);
+	head -= wq->sq_head;
+	broken = siw_teardown_of(wq) == SIW_BROKEN;
+	siw_unlock(&qp->send_lock);
+	if (broken)
+		end_broken(siw_rd_of(wq));
+	if (qp->has_unexpected)
+		look(siw_rd_of(wq));
+	return broken ? SIW_TURN_DONE : siw_qp_turn_of(left, head);
+}
+
+static bool uses_key(struct siw_qp *qp, uint32_t lkey)
+{
+	return siw_qp_still_uses(siw_wq_of(qp), siw_qp_rd_uses_key, lkey);
+}
+
+/* Peers are told: else they would ask, and wait, until their time-out. */
+static void leave(struct siw_qp *qp)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+
+	siw_qp_finish(wq);
+	if (siw_qp_step(wq, SIW_QPE_FAILED) >= 0)
+		siw_qp_flush(wq);
+	close_socket(wq);
+}
+
+static void record_polled(struct siw_qp *qp)
+{
+	siw_qp_record_polled(siw_wq_of(qp), &siw_rd_of(siw_wq_of(qp))->records);
+}
+
+static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+{
+	(void)event;
+	(void)attr;
+	(void)mask;
+	/* What only waits for company counts as begun. */
+	siw_qp_finish(wq);
+	return 0;
+}
+
+static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t number)
+{
+	return siw_rd_of(wq)->end ? siw_rdmap_rd_record_find(siw_rd_of(wq)->end, number) : NULL;
+}
+
+static void init(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	wq->timed.tick = tick;
+	rd->records.max = attr->max_write_records;
+	rd->max_peers = attr->max_peers;
+	rd->peer_timeout_ms = attr->peer_timeout_ms;
+	siw_link_init(&rd->busy);
+	siw_link_init(&rd->ready);
+}
+
+const struct siw_qp_class siw_qp_rd_class = {
+	.ops = {
+		.owns_regions = true,
+		.turn = turn,
+		.uses_key = uses_key,
+		.fail = siw_qp_fail,
+		.leave = leave,
+		.record_polled = record_polled,
+	},
+	.size = sizeof(struct siw_rd_qp),
+	.type = SIW_QPT_RD,
+	.has_records = true,
+	.has_errors = true,
+	.may_wait = true,
+	.unordered = true,
+	.has_rights = true,
+	.init = init,
+	.create = create,
+	.open = open_socket,
+	.close = close_socket,
+	.addr = addr_of,
+	.query_init = query_init,
+	.prepare = prepare,
+	.receive = receive,
+	.settle = siw_qp_finish,
+	.end = siw_qp_flush,
+	.post = siw_qp_rd_post,
+	.run = siw_qp_rd_run,
+	.resume = siw_qp_rd_resume,
+	.abandon = siw_qp_rd_abandon,
+	.find_record = find_record,
+};

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Write-Record on UD: posted with an address handle and a key of the target's; there, a completion that uses
+ * no receive tells who wrote what where, and which octets of it came.
+ */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "rdmap/rdmap_record.h"
+#include "qp/qp_impl.h"
+
+_Static_assert(sizeof(struct siw_record_range) == sizeof(struct siw_rdmap_range),
+	       "the same values");
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
+{
+	return (struct siw_rdmap_record_op){
+		.user_data = wqe->wr_id,
+		.dest = &wqe->dest,
+		.dest_index = (uint8_t)wqe->remote,
+		.qkey = wqe->rkey,
+		.solicited = wqe->flags & SIW_SEND_SOLICITED,
+		.internal = wqe->flags & SIW_SEND_INLINE,
+		.stag = wqe->record.rkey,
+		.to = wqe->record.addr,
+		.sgl = wqe->sge,
+		.nsge = wqe->nsge,
+		.length = wqe->length,
+	};
+}
+
+/* How often one looks whether somebody polled who had let completions lie. */
+#define UNPOLLED_NS 10000000ull
+
+/* ---- the target ------------------------------------------------------------------------------ */
+
+void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records)
+{
+	atomic_fetch_add(&records->polled, 1);
+	/* Pairs with who holds a peer: it looks at the number behind the store of this. */
+	if (atomic_load(&records->waits))
+		siw_qp_wake(wq);
+}
+
+/* Reports those that are over: when to look again, 0 if there is nothing to look for. */
+static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
+{
+	const struct siw_rdmap_record *rec;
+	uint64_t due;
+
+	/* Who does not poll is given no more: neither their queue nor what is kept here overflows. */
+	while (ud->records.reported -
+		       atomic_load_explicit(&ud->records.polled, memory_order_relaxed) <
+	       siw_rdmap_record_kept(ud->records.max)) {
+		rec = siw_rdmap_record_next(ud->dgram, now_ns, &due);
+		if (!rec)
+			return due;
+		ud->records.reported++;
+		siw_qp_record_received(&ud->wq, rec);
+	}
+	return now_ns + UNPOLLED_NS;
+}
+
+void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns)
+{
+	uint64_t due = report(ud, now_ns);
+
+	/* Setting a timer wakes whoever sleeps: one that is on and goes off before will do. */
+	if (due && (siw_link_alone(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
+		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
+}
+
+void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_ud *ud = siw_container(timed, struct siw_ud, wq.timed);
+	uint64_t due = ud->dgram ? report(ud, now_ns) : 0;
+
+	if (due)
+		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
+	else
+		siw_verbs_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
+}
+
+void siw_qp_record_clear(struct siw_ud *ud)
+{
+	if (!ud->records.max || !ud->dgram)
+		return;
+	siw_rdmap_record_clear(ud->dgram);
+	siw_verbs_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
+}
+
+static int query(struct siw_wq *wq, uint64_t wr_id, struct siw_record *record,
+		 struct siw_record_range *ranges, int max)
+{
+	const struct siw_rdmap_record *rec = siw_class_of(wq)->find_record(wq, wr_id);
+
+	if (!rec)
+		return siw_refuse(RECORD_GONE);
+	if (record)
+		*record = (struct siw_record){
+			.source = rec->source,
+			.src_qp = rec->src_qpn,
+			.id = rec->id,
+			.addr = rec->to,
+			.rkey = rec->stag,
+			.length = rec->length,
+			.valid = rec->valid,
+		};
+	for (uint32_t i = 0; i < rec->n && (int)i < max; i++)
+		ranges[i] = (struct siw_record_range){ rec->ranges[i].start, rec->ranges[i].end };
+	return (int)rec->n;
+}
+
+int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
+		     struct siw_record_range *ranges, int max)
+{
+	int n;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	if (!siw_class_of(siw_wq_of(qp))->has_records)
+		return siw_qp_not_of(siw_wq_of(qp), "UD or RD");
+	if (!wr_id)
+		return siw_refuse(RECORD_ID);
+	if (max > 0 && !ranges)
+		return siw_refuse_null("ranges");
+	siw_lock(&qp->ctx->progress);
+	n = query(siw_wq_of(qp), wr_id, record, ranges, max);
+	siw_unlock(&qp->ctx->progress);
+	return n;
+}

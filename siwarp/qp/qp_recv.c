@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The receive queue: how receives complete, whatever the type. */
+#include <errno.h>
+
+#include "qp/qp_impl.h"
+
+/* The first message in RTR is news. */
+static inline void hear(struct siw_wq *wq)
+{
+	if (__builtin_expect(
+		    atomic_load_explicit(&wq->qp.state, memory_order_relaxed) == SIW_QPS_RTR, 0) &&
+	    !wq->heard) {
+		wq->heard = true;
+		siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_COMM_EST);
+	}
+}
+
+int siw_qp_recv_status(const struct siw_rdmap_event *ev)
+{
+	if (__builtin_expect(ev->kind == SIW_RDMAP_RECV, 1))
+		return SIW_WC_SUCCESS;
+	return ev->status == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
+	       : ev->status == -EPROTO ? SIW_WC_WR_FLUSH_ERR
+				       : SIW_WC_LOC_PROT_ERR;
+}
+
+void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int status,
+		     uint32_t src_qp, const struct siw_addr *source)
+{
+	struct siw_wc wc = {
+		.wr_id = ev->user_data,
+		.status = status,
+		.opcode = SIW_WC_RECV,
+		.byte_len = ev->length,
+		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
+		.src_qp = src_qp,
+	};
+
+	if (ev->invalidated) {
+		wc.wc_flags = SIW_WC_WITH_INV;
+		wc.invalidated_rkey = ev->inv_stag;
+	}
+	if (__builtin_expect(ev->with_imm, 0) && ev->kind == SIW_RDMAP_RECV) {
+		wc.opcode = ev->of_write ? SIW_WC_RECV_RDMA_WITH_IMM : SIW_WC_RECV;
+		wc.wc_flags = SIW_WC_WITH_IMM;
+		wc.imm_data = ev->imm;
+	}
+	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, source, ++wq->rq_done, ev->solicited);
+	hear(wq);
+}
+
+void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec)
+{
+	struct siw_wc wc = {
+		.wr_id = rec->number,
+		.opcode = SIW_WC_RECV_WRITE_RECORD,
+		.byte_len = rec->length,
+		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
+		.src_qp = rec->src_qpn,
+	};
+
+	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, &rec->source, wq->rq_done, rec->solicited);
+	hear(wq);
+}
+
+void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id)
+{
+	struct siw_wc wc = { .wr_id = wr_id,
+			     .status = SIW_WC_WR_FLUSH_ERR,
+			     .opcode = SIW_WC_RECV,
+			     .vendor_err = wq->wire_err,
+			     .qp_num = wq->qp.qpn };
+
+	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, NULL, ++wq->rq_done, false);
+}
+
+/*
+ * Under the lock that a post holds: either it sees this, or what it posted is seen by who goes on
+ * receiving now.
+ */
+void siw_qp_set_unexpected(struct siw_wq *wq, bool any)
+{
+	struct siw_qp *qp = &wq->qp;
+
+	siw_lock(&qp->recv_lock);
+	qp->has_unexpected = any;
+	siw_unlock(&qp->recv_lock);
+	if (!qp->srq)
+		return;
+	siw_lock(&qp->srq->lock);
+	siw_link_del(&qp->in_srq);
+	if (any)
+		siw_link_add(&qp->srq->waiting, &qp->in_srq);
+	siw_unlock(&qp->srq->lock);
+}

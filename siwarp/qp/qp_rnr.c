@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Receiver not ready, persona roce: Sends that came before their receives, kept by ddp. Who posts a
+ * receive says so, to all who wait where receives are shared, and whoever waits too long ends the
+ * connection.
+ */
+#include "base/clock.h"
+#include "qp/qp_rc.h"
+
+#define NO_LIMIT 7
+
+/* InfiniBand's codes, in units of 10 microseconds. */
+static const uint32_t timer_of[32] = {
+	65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
+	48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
+	2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+};
+
+static uint64_t patience_ns(const struct siw_rc *rc)
+{
+	return (uint64_t)rc->wq.rnr_retry * timer_of[rc->wq.min_rnr_timer] * 10000;
+}
+
+/* Somebody must look at the clock. */
+static void watch(struct siw_rc *rc)
+{
+	if (rc->wq.rnr_retry != NO_LIMIT && rc->rnr_deadline_ns)
+		siw_verbs_timed_at(rc->wq.qp.ctx, &rc->wq.timed, rc->rnr_deadline_ns);
+}
+
+void siw_qp_rnr_begin(struct siw_rc *rc)
+{
+	siw_qp_set_unexpected(&rc->wq, true);
+	if (siw_rdmap_starved(rc->stream, &rc->rnr_msn))
+		rc->rnr_deadline_ns = siw_now_ns() + patience_ns(rc);
+	watch(rc);
+	siw_llp_resume(siw_mpa_sock(rc->mpa));
+}
+
+void siw_qp_rnr_end(struct siw_rc *rc)
+{
+	if (!rc->wq.qp.has_unexpected)
+		return;
+	siw_qp_set_unexpected(&rc->wq, false);
+}
+
+bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
+{
+	uint32_t msn;
+
+	if (!siw_rdmap_starved(rc->stream, &msn)) {
+		/* More may be on its way to its receives: another turn. */
+		siw_llp_resume(siw_mpa_sock(rc->mpa));
+		if (!siw_rdmap_unexpected(rc->stream)) {
+			siw_qp_rnr_end(rc);
+			siw_verbs_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
+		} else if (
+			rc->wq.qp
+				.srq) { /* another stream may be faster: then this one still waits */
+			rc->rnr_deadline_ns = now_ns + patience_ns(rc);
+			watch(rc);
+		}
+		return false;
+	}
+	if (msn != rc->rnr_msn) { /* the next one's time begins */
+		rc->rnr_msn = msn;
+		rc->rnr_deadline_ns = now_ns + patience_ns(rc);
+	}
+	watch(rc);
+	if (rc->wq.rnr_retry == NO_LIMIT || now_ns < rc->rnr_deadline_ns)
+		return false;
+	siw_rdmap_expire(rc->stream);
+	siw_count(SIW_COUNTER_rnr_expired, 1);
+	return true;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* UD queue pairs: their sockets, and what comes there. */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "ddp/ddp.h"
+#include "rdmap/rdmap_record.h"
+#include "qp/qp_impl.h"
+
+_Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the same limit, told to users");
+
+static int serve(struct siw_io_handler *self);
+
+static void close_socket(struct siw_wq *wq)
+{
+	struct siw_ud *ud = siw_ud_of(wq), *other;
+
+	if (!ud->dgram)
+		return;
+	other = siw_rdmap_dgram_close(ud->dgram);
+	if (other) /* it serves the socket from now on */
+		siw_llp_set_handler(ud->sock, &other->wq.qp.handler);
+	else
+		siw_llp_close(ud->sock);
+	ud->dgram = NULL;
+	ud->sock = NULL;
+}
+
+/* On this socket, which stays the caller's if it fails; share: another's endpoint there, or NULL. */
+static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
+			 struct siw_rdmap_dgram *share)
+{
+	struct siw_context *ctx = ud->wq.qp.ctx;
+	struct siw_rdmap_dgram *dgram;
+	struct siw_ddp_dgram *ddp;
+	struct siw_addr bound;
+	int err = siw_llp_local(sock, &bound);
+
+	if (!err)
+		err = siw_ddp_dgram_open(ctx->port, ctx->mem, sock, !ud->wq.no_crc, &ddp);
+	if (err)
+		return err;
+	err = siw_rdmap_dgram_open(ddp, share, ud, &dgram);
+	if (err) {
+		siw_ddp_dgram_close(ddp);
+		return err;
+	}
+	err = siw_rdmap_record_open(dgram, ud->records.max);
+	if (err) {
+		siw_rdmap_dgram_close(dgram);
+		return err;
+	}
+	close_socket(&ud->wq);
+	ud->sock = sock;
+	ud->dgram = dgram;
+	ud->wq.qp.handler.serve = serve;
+	/* The UDP port, and the index among those that share it. */
+	atomic_store(&ud->wq.qp.qpn, siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
+								     << SIW_QPN_INDEX_BIT);
+	return 0;
+}
+
+static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+{
+	struct siw_ud *ud = siw_ud_of(wq);
+	struct siw_llp_sock *sock;
+	int err;
+
+	/* The others of its socket count on it. */
+	if (ud->dgram && siw_rdmap_dgram_shared(ud->dgram))
+		return siw_refuse(QP_FD_SHARED);
+	if (ud->n_groups)
+		return siw_refuse(QP_FD_GROUPS);
+	err = siw_qp_open_udp(wq, addr, fd, &sock);
+	if (err)
+		return err;
+	ud->sends_to_groups = false; /* in RESET: nobody sends */
+	err = open_endpoint(ud, sock, NULL);
+	if (err)
+		siw_llp_close(sock);
+	return err;
+}
+
+/* On the socket of another one: -EINVAL it has none, or another CRC, -ENOSPC it is full. */
+static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
+{
+	struct siw_context *ctx = ud->wq.qp.ctx;
+	int tries, err;
+
+	/* It may have been destroyed meanwhile. */
+	if (siw_class_of(&with->wq) != &siw_qp_ud_class)
+		return siw_refuse(SHARE_TYPE);
+	if (!with->dgram)
+		return siw_refuse(SHARE_CLOSED);
+	if (with->wq.no_crc != ud->wq.no_crc)
+		return siw_refuse(SHARE_CRC, with->wq.no_crc);
+	/* Each try gets another index. */
+	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
+		err = open_endpoint(ud, with->sock, with->dgram);
+		if (err)
+			return err == -ENOSPC ? siw_refuse(SHARE_FULL, SIW_MAX_SHARERS) : err;
+		siw_llp_shared(ud->sock);
+		if (ud->wq.qp.qpn < SIW_FIRST_RC_QPN)
+			return 0;
+		if (!atomic_load(&ctx->n_rc) || !siw_qp_qpn_taken(ctx, ud->wq.qp.qpn)) {
+			ctx->n_high++;
+			return 0;
+		}
+		close_socket(&ud->wq);
+	}
+	return siw_refuse(SHARE_FULL, SIW_MAX_SHARERS);
+}
+
+static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+{
+	struct siw_addr addr;
+	int err;
+
+	if (init->shared_socket_qp)
+		return share_socket(siw_ud_of(wq), siw_ud_of(siw_wq_of(init->shared_socket_qp)));
+	err = siw_qp_first_addr(wq, &init->addr, &addr);
+	return err ? err : open_socket(wq, &addr, -1);
+}
+
+static void close_ud(struct siw_wq *wq)
+{
+	wq->qp.ctx->n_high -= siw_ud_of(wq)->dgram && wq->qp.qpn >= SIW_FIRST_RC_QPN;
+	close_socket(wq);
+}
+
+static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+{
+	(void)peer;
+	return siw_ud_of(wq)->sock ? siw_llp_local(siw_ud_of(wq)->sock, own) : -ENOTCONN;
+}
+
+static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
+{
+	if (siw_ud_of(wq)->sock)
+		siw_llp_local(siw_ud_of(wq)->sock, &init->addr);
+}
+
+static int may_end(const struct siw_wq *wq)
+{
+	uint64_t groups = siw_ud_of(wq)->n_groups;
+
+	return groups ? siw_refuse(QP_IN_GROUPS, groups) : 0;
+}
+
+static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+{
+	(void)event;
+	(void)attr;
+	(void)mask;
+	/* What only waits for company counts as begun. */
+	siw_qp_finish(wq);
+	return 0;
+}
+
+static void receive(struct siw_wq *wq)
+{
+	struct siw_ud *ud = siw_ud_of(wq);
+	bool on = ud->wq.qp.state >= SIW_QPS_RTR && ud->wq.qp.state <= SIW_QPS_SQE;
+
+	/* Sending reads these too. */
+	siw_lock(&ud->wq.qp.send_lock);
+	siw_rdmap_dgram_start(ud->dgram, on ? ud->wq.recvs : NULL, ud->wq.qp.pd->number,
+			      ud->wq.qkey);
+	siw_unlock(&ud->wq.qp.send_lock);
+}
+
+int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
+{
+	struct siw_ud *ud;
+	int n = -EINVAL;
+
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	if (siw_verbs_inherited(qp->ctx))
+		return siw_refuse(STALE);
+	if (max > 0 && !out)
+		return siw_refuse_null("out");
+	ud = siw_ud_of(siw_wq_of(qp));
+	siw_lock(&qp->ctx->progress);
+	if (siw_class_of(&ud->wq) == &siw_qp_ud_class && ud->dgram)
+		n = siw_rdmap_dgram_drops(ud->dgram, out, max);
+	siw_unlock(&qp->ctx->progress);
+	return n == -EINVAL ? siw_qp_not_of(&ud->wq, "UD") : siw_refused(n);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev)
+{
+	siw_qp_received(&ud->wq, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source);
+}
+
+/* What came is not, or not only, a receive. */
+static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
+						    const struct siw_rdmap_event *ev)
+{
+	if (ev->kind == SIW_RDMAP_RECORD) {
+		siw_qp_record_look(ud, siw_now_ns());
+		return;
+	}
+	if (ev->kind == SIW_RDMAP_BAD_ACCESS) {
+		siw_qp_err_access(&ud->wq, ev);
+		return;
+	}
+	if (ev->kind == SIW_RDMAP_BAD_RECV)
+		siw_qp_ud_received(ud, ev);
+	if (ev->kind == SIW_RDMAP_PEER_ERR)
+		siw_qp_ud_err_reported(ud, ev);
+	else if (ev->status != -EACCES) /* a key of this end's own is no fault of the peer's */
+		siw_qp_ud_err_found(ud, ev);
+}
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_ud *ud = siw_container(self, struct siw_ud, wq.qp.handler);
+	struct siw_rdmap_event ev;
+	uint32_t octets = 0;
+	int n = 0;
+
+	ev.of_write = false;
+	while (n < ud->wq.burst && octets < SIW_TURN_OCTETS &&
+	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
+		/* Its own, or that of one which shares the socket. */
+		struct siw_ud *to = ev.user;
+
+		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
+			siw_qp_ud_received(to, &ev);
+		else
+			trouble(to, &ev);
+		if (to != ud && to->wq.qp.srq)
+			siw_verbs_srq_taken(to->wq.qp.srq);
+		octets += ev.length;
+		n++;
+	}
+	siw_qp_next_burst(&ud->wq, octets < SIW_TURN_OCTETS ? n : ud->wq.burst);
+	if (ud->wq.qp.srq)
+		siw_verbs_srq_taken(ud->wq.qp.srq);
+	return n;
+}
+
+/* ---- the type -------------------------------------------------------------------------------- */
+
+static void init(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+{
+	wq->timed.tick = siw_qp_record_tick;
+	siw_ud_of(wq)->records.max = init->max_write_records;
+}
+
+static void record_polled(struct siw_qp *qp)
+{
+	siw_qp_record_polled(siw_wq_of(qp), &siw_ud_of(siw_wq_of(qp))->records);
+}
+
+static void clear_records(struct siw_wq *wq)
+{
+	siw_qp_record_clear(siw_ud_of(wq));
+}
+
+static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t number)
+{
+	return siw_ud_of(wq)->dgram ? siw_rdmap_record_find(siw_ud_of(wq)->dgram, number) : NULL;
+}
+
+const struct siw_qp_class siw_qp_ud_class = {
+	.ops = {
+		.turn = siw_qp_ud_turn,
+		.uses_key = siw_qp_ud_uses_key,
+		.uses_ah = siw_qp_ud_uses_ah,
+		.fail = siw_qp_fail,
+		.leave = siw_qp_leave,
+		.record_polled = record_polled,
+	},
+	.size = sizeof(struct siw_ud),
+	.type = SIW_QPT_UD,
+	.has_records = true,
+	.has_errors = true,
+	.shares_socket = true,
+	.may_wait = true,
+	.lazy_ring = true,
+	.init = init,
+	.create = create,
+	.open = open_socket,
+	.may_end = may_end,
+	.close = close_ud,
+	.addr = addr_of,
+	.query_init = query_init,
+	.prepare = prepare,
+	.receive = receive,
+	.settle = siw_qp_finish,
+	.end = siw_qp_flush,
+	.post = siw_qp_ud_post,
+	.run = siw_qp_ud_run,
+	.drain = siw_qp_ud_drain,
+	.clear_records = clear_records,
+	.find_record = find_record,
+};

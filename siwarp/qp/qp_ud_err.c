@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Errors of datagrams on UD: the sender of a wrong message is sent an error message, within limits. */
+#include "base/capture.h"
+
+#include "qp/qp_impl.h"
+
+static void report(struct siw_ud *ud, const struct siw_rdmap_event *event)
+{
+	int err;
+
+	if (!siw_qp_err_limit_admit(ud->wq.qp.ctx, &event->source)) {
+		siw_count(SIW_COUNTER_err_limited, 1);
+		return;
+	}
+	siw_lock(&ud->wq.qp.send_lock);
+	err = siw_rdmap_dgram_send_error(ud->dgram, event);
+	siw_unlock(&ud->wq.qp.send_lock);
+	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);
+}
+
+void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event)
+{
+	siw_count(SIW_COUNTER_err_found, 1);
+	report(ud, event);
+	if (event->kind == SIW_RDMAP_BAD_MSG) /* otherwise its receive's completion says so */
+		siw_qp_err_found(&ud->wq, event);
+}
+
+void siw_qp_ud_err_reported(struct siw_ud *ud, const struct siw_rdmap_event *event)
+{
+	uint64_t wr_id;
+	bool ours;
+
+	siw_lock(&ud->wq.qp.send_lock);
+	ours = siw_rdmap_dgram_sent(ud->dgram, event, &wr_id);
+	siw_unlock(&ud->wq.qp.send_lock);
+	if (ours)
+		siw_qp_err_reported(&ud->wq, event, wr_id);
+	else
+		siw_drop(SIW_COUNTER_err_stale);
+}

@@ -1,0 +1,1 @@
+"""Reliable datagrams: epochs, windows, congestion control, path MTU."""

@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd.c - an endpoint: opened, closed, what comes to it, what it reports.
+ *
+ * How reliable datagrams work. Segments go in and come out whole, once and in order per peer. rd_hello.c
+ * meets peers by a stateless cookie; rd_peer.c has the table of peers (SipHash; the one that is idle longest makes
+ * room; an idle record is below 512 octets); rd_tx.c has window, credit and pace; rd_ack.c what was delivered or
+ * lost; rd_rx.c order and acknowledgements; rd_cc.c the window, as pure functions; rd_mtu.c how long a datagram may
+ * be; rd_timer.c what happens by time alone.
+ *
+ * Sending: a segment is copied with its CRC in one pass and sent in the call that brings it. A short one behind
+ * others that are on their way waits for the flush; those of one length to one peer leave as one batch of up to 64
+ * (UDP_SEGMENT). While many short ones arrive, the kernel is asked to hand batches up whole (UDP_GRO), until two or
+ * fewer came 64 times in a row; never under a plan of faults.
+ *
+ * Acknowledgements ride on DATA. One travels alone when the socket is empty and two segments wait or one has waited
+ * 20 us, or when 64 wait (16 long ones, 8 behind a gap); so a ping-pong sends none. A segment is acknowledged when ddp
+ * has taken it. Data comes up before the news of what its datagram acknowledges, so a reply does not wait for the
+ * completion of the request before it.
+ *
+ * Congestion: CUBIC's growth. Loss without a queue and below 4% counts as noise. A round trip above three times the
+ * least one makes the window yield, unless losses show that another flow fills the buffer regardless. Where the least
+ * round trip is below a millisecond, a loss while a queue stands leaves the window at four times what the path was seen
+ * to hold: a full window's own sending time looks like a queue there.
+ *
+ * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs what is due. A timer that comes
+ * far too late asks the peer once more: it was this process that stood still.
+ *
+ * Memory for segments that came early or are paused counts buffers and rings; one peer has at most a quarter of what
+ * is left. A record is kept while an ECHO could make its incarnation again. If a peer leaves a gap or an unfinished
+ * message, it is probed; after peer_timeout without progress it is declared lost.
+ *
+ * Path MTU: a datagram begins with 1200 octets, except on loopback, and grows when a probe was answered; probes are sent
+ * when full segments are. A path that drops long datagrams silently is noticed by time-outs, or when long ones are lost
+ * again beside short ones that pass.
+ */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "base/crc32c.h"
+#include "base/faults.h"
+#include "base/settings.h"
+#include "rd/rd_impl.h"
+
+#define TRIES	  64   /* times that one call receives */
+#define DENSE	  32   /* short datagrams in a row: from then on the kernel is asked for batches */
+#define SPARSE	  64   /* times in a row that two or fewer came: no longer */
+#define COOKIE_MS 5000 /* a cookie's life, where a record lives longer without traffic */
+
+/* ---- opened, closed ------------------------------------------------------------------------------ */
+
+/* What the kernel can hold for us bounds what peers may send before we look. */
+static uint32_t window_of(struct siw_llp_sock *sock)
+{
+	uint64_t window = (uint64_t)siw_settings()->rd_window;
+	uint32_t room = siw_llp_udp_room(sock);
+
+	if (room && room < window)
+		window = room;
+	window /= SIW_RD_UNIT;
+	return window > UINT16_MAX ? UINT16_MAX : window < 64 ? 64 : (uint32_t)window;
+}
+
+static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct siw_rd_attr *attr)
+{
+	const struct siw_settings *set = siw_settings();
+
+	siw_lock_init(&rd->lock);
+	rd->port = port;
+	rd->crc = !attr->no_crc;
+	rd->ird = attr->ird;
+	rd->qkey = attr->qkey;
+	rd->max_peers = attr->max_peers ? attr->max_peers : (uint32_t)set->rd_peers;
+	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
+					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
+	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
+	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
+	rd->cookie_ms = set->rd_idle_ms < COOKIE_MS ? (uint32_t)set->rd_idle_ms : COOKIE_MS;
+	rd->batch_max = SIW_RD_BATCH / 2;
+	rd->due = SIW_RD_NEVER;
+	rd->began = rd->now = siw_now_ns();
+	siw_siphash_key(&rd->key);
+}
+
+int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out)
+{
+	struct siw_rd *rd = calloc(1, sizeof(*rd));
+	struct siw_addr local;
+	int r = -ENOMEM;
+
+	if (!rd)
+		return r;
+	set_up(rd, port, attr);
+	rd->rx_buf = malloc(SIW_RD_BUF);
+	if (!rd->rx_buf || siw_rd_table_init(rd))
+		goto free_rd;
+	if (attr->fd >= 0)
+		r = siw_llp_udp_adopt(port, attr->fd, attr->handler, &rd->sock);
+	else
+		r = siw_llp_udp_open(port, &attr->local, attr->handler, &rd->sock);
+	if (r)
+		goto free_rd;
+	r = siw_llp_local(rd->sock, &local);
+	if (r)
+		goto close_sock;
+	rd->ipv6 = local.family == AF_INET6;
+	rd->window_units = window_of(rd->sock);
+	siw_llp_udp_fragments(rd->sock, false);
+	siw_llp_sock_timed(rd->sock);
+	*out = rd;
+	return 0;
+
+close_sock:
+	siw_llp_close(rd->sock);
+free_rd:
+	if (rd->table)
+		siw_rd_table_fini(rd);
+	free(rd->rx_buf);
+	free(rd);
+	return r;
+}
+
+void siw_rd_close(struct siw_rd *rd)
+{
+	if (!rd)
+		return;
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
+
+		if (peer->state == SIW_RD_OPEN && siw_llp_port_is_ours(rd->port))
+			siw_rd_bye(peer);
+	}
+	siw_rd_table_fini(rd);
+	/* Whoever gave the socket may have kept a descriptor of it. */
+	if (rd->batches && siw_llp_port_is_ours(rd->port))
+		siw_llp_udp_gro(rd->sock, false);
+	siw_llp_close(rd->sock);
+	free(rd->rx_buf);
+	free(rd);
+}
+
+struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd)
+{
+	return rd->sock;
+}
+
+void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
+{
+	siw_lock(&rd->lock);
+	rd->qkey = qkey;
+	siw_unlock(&rd->lock);
+}
+
+void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
+{
+	siw_lock(&rd->lock);
+	rd->ird = ird;
+	siw_unlock(&rd->lock);
+}
+
+/* RESTARTED or GONE was told before: who asks on has dealt with it, and may send anew. */
+static void settle(struct siw_rd *rd)
+{
+	if (!rd->settle)
+		return;
+	rd->settle->settling = false;
+	rd->settle = NULL;
+}
+
+/* ---- peers, as the layer above sees them --------------------------------------------------------- */
+
+int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
+{
+	int r;
+
+	siw_lock(&rd->lock);
+	r = siw_rd_make(rd, addr, out);
+	if (!r)
+		(*out)->claimed = true;
+	siw_unlock(&rd->lock);
+	return r;
+}
+
+const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer)
+{
+	return &peer->addr;
+}
+
+void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
+{
+	siw_lock(&peer->rd->lock);
+	peer->claimed = false;
+	if (peer->settling) /* it has dealt with that */
+		settle(peer->rd);
+	/* Pairs with the load below: what the layer above made is whole before it shows. */
+	__atomic_store_n(&peer->upper, upper, __ATOMIC_RELEASE);
+	siw_unlock(&peer->rd->lock);
+}
+
+void *siw_rd_upper(const struct siw_rd_peer *peer)
+{
+	return __atomic_load_n(&peer->upper, __ATOMIC_ACQUIRE);
+}
+
+void *siw_rd_room(struct siw_rd_peer *peer)
+{
+	return peer->room;
+}
+
+uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer)
+{
+	return __atomic_load_n(&peer->ird, __ATOMIC_RELAXED);
+}
+
+uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer)
+{
+	return __atomic_load_n(&peer->datagram, __ATOMIC_RELAXED) - SIW_RD_OVERHEAD;
+}
+
+void siw_rd_reset(struct siw_rd_peer *peer)
+{
+	struct siw_rd *rd = peer->rd;
+
+	siw_lock(&rd->lock);
+	if (peer->state == SIW_RD_OPEN)
+		siw_rd_bye(peer);
+	siw_rd_over(peer, 0);
+	siw_unlock(&rd->lock);
+}
+
+uint32_t siw_rd_n_peers(struct siw_rd *rd)
+{
+	uint32_t n;
+
+	siw_lock(&rd->lock);
+	n = rd->n_peers;
+	siw_unlock(&rd->lock);
+	return n;
+}
+
+size_t siw_rd_peer_size(void)
+{
+	return sizeof(struct siw_rd_peer);
+}
+
+/* ---- what comes ------------------------------------------------------------------------------------ */
+
+/* Whether a datagram may be acted upon at all; counts it if not. */
+static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
+{
+	const uint8_t *octets = (const uint8_t *)wire;
+	uint32_t crc;
+
+	if (len < SIW_RD_OVERHEAD) {
+		siw_drop(SIW_COUNTER_drop_short);
+		return false;
+	}
+	memcpy(&crc, octets + len - SIW_DGRAM_CRC_LEN, sizeof(crc));
+	if (rd->crc && siw_crc32c(0, octets, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
+		siw_drop(SIW_COUNTER_drop_crc);
+		return false;
+	}
+	if ((wire->llp.type & 0x0f) != (SIW_DGRAM_VERSION << 2 | SIW_DGRAM_MARK)) {
+		siw_drop(SIW_COUNTER_drop_version);
+		return false;
+	}
+	if (wire->llp.dest_index) {
+		siw_drop(SIW_COUNTER_drop_header);
+		return false;
+	}
+	if (ntohl(wire->llp.qkey) != rd->qkey) {
+		siw_drop(SIW_COUNTER_drop_qkey);
+		return false;
+	}
+	return true;
+}
+
+/* A first sign of life of a pair that this end began. */
+static void opened(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (!peer->rtos)
+		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
+	peer->state = SIW_RD_OPEN;
+	/* An ECHO of the peer's own beginning, begun before it met ours, begins nothing any more. */
+	peer->cookie_made = siw_rd_ms(peer->rd, now);
+	peer->backoff = peer->rtos = 0;
+	peer->timer_ns = SIW_RD_NEVER;
+}
+
+/* Of this peer, in this life: DATA, ACK, PROBE, BYE. */
+static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
+{
+	uint32_t body = len - SIW_RD_OVERHEAD;
+
+	if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE) {
+		siw_rd_got_bye(peer, wire);
+		return;
+	}
+	if (peer->state != SIW_RD_OPEN)
+		opened(peer, now);
+	peer->heard_ns = now;
+	siw_rd_touch(peer, now);
+	if (peer->ird != wire->ird)
+		__atomic_store_n(&peer->ird, wire->ird, __ATOMIC_RELAXED);
+	if (peer->verify) {
+		peer->verify = false;
+		peer->since_ns = 0;
+		siw_rd_report(peer, SIW_RD_REPORT_ACKED);
+	}
+	switch (wire->llp.type >> 4) {
+	case SIW_DGRAM_RD_DATA:
+		siw_rd_acked(peer, wire, NULL, 0, now);
+		siw_rd_data(peer, wire, len, now);
+		break;
+	case SIW_DGRAM_RD_ACK:
+		siw_rd_acked(peer, wire, (const uint8_t *)(wire + 1), body, now);
+		if (wire->flags & SIW_RD_PROBED)
+			siw_rd_mtu_probed(peer, ntohl(wire->llp.psn));
+		break;
+	default:
+		siw_rd_acked(peer, wire, NULL, 0, now);
+		siw_rd_send_ack(peer, SIW_RD_PROBED, ntohl(wire->llp.psn), now);
+	}
+}
+
+static bool is_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+{
+	return peer && peer->peer_epoch && ntohl(wire->dest_epoch) == peer->epoch &&
+	       ntohl(wire->source_epoch) == peer->peer_epoch;
+}
+
+static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
+{
+	const struct siw_addr *from = &rd->from;
+	struct siw_rd_peer *peer;
+	uint64_t now = rd->now;
+
+	switch (wire->llp.type >> 4) {
+	case SIW_DGRAM_RD_HELLO:
+		siw_rd_got_hello(rd, from, wire, len);
+		return;
+	case SIW_DGRAM_RD_CHALLENGE:
+		siw_rd_got_challenge(rd, from, wire, len, now);
+		return;
+	case SIW_DGRAM_RD_ECHO:
+		siw_rd_got_echo(rd, from, wire, len, now);
+		return;
+	case SIW_DGRAM_RD_DATA:
+	case SIW_DGRAM_RD_ACK:
+	case SIW_DGRAM_RD_PROBE:
+	case SIW_DGRAM_RD_BYE:
+		peer = siw_rd_find(rd, from);
+		if (is_pair(peer, wire))
+			of_pair(peer, wire, len, now);
+		else if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE)
+			siw_drop(SIW_COUNTER_drop_rd_epoch);
+		else
+			siw_rd_refuse(rd, from, wire, now);
+		return;
+	default:
+		siw_drop(SIW_COUNTER_drop_opcode);
+	}
+}
+
+/* ---- what is told ---------------------------------------------------------------------------------- */
+
+static int news_of(struct siw_rd_peer *peer)
+{
+	struct siw_rd *rd = peer->rd;
+
+	if (peer->tell & SIW_RD_REPORT_OVER) {
+		peer->tell &= (uint8_t)~SIW_RD_REPORT_OVER;
+		peer->settling = true;
+		rd->settle = peer;
+		return peer->over_kind;
+	}
+	if (peer->tell & SIW_RD_REPORT_NEW) {
+		peer->tell &= (uint8_t)~SIW_RD_REPORT_NEW;
+		return SIW_RD_NEW_PEER;
+	}
+	peer->tell = 0;
+	return SIW_RD_ACKED;
+}
+
+static int offer(struct siw_rd *rd, struct siw_rd_event *event)
+{
+	struct siw_rd_peer *peer = rd->offered;
+	const uint8_t *datagram = rd->direct;
+	uint32_t len = rd->direct_len;
+
+	if (!datagram) {
+		const struct siw_rd_held *held = &peer->rx->slot[peer->rcv & peer->rx->mask];
+
+		datagram = held->buf;
+		len = held->len;
+	}
+	*event = (struct siw_rd_event){
+		.kind = SIW_RD_SEGMENT,
+		.peer = peer,
+		.data = datagram + SIW_RD_LEN,
+		.len = len - SIW_RD_OVERHEAD,
+	};
+	return 1;
+}
+
+static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
+{
+	struct siw_rd_peer *peer;
+
+	/* A segment is waited for; what it acknowledged is told behind it. */
+	if (rd->offered && !(rd->offered->tell & ~SIW_RD_REPORT_ACKED))
+		return offer(rd, event);
+	if (!siw_link_alone(&rd->news)) {
+		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
+		*event = (struct siw_rd_event){ .kind = news_of(peer), .peer = peer };
+		if (!peer->tell)
+			siw_link_del(&peer->news);
+		return 1;
+	}
+	if (!rd->offered && !siw_link_alone(&rd->ready)) {
+		rd->offered = siw_container(rd->ready.next, struct siw_rd_peer, ready);
+		rd->direct = NULL;
+		siw_link_del(&rd->offered->ready);
+	}
+	return rd->offered ? offer(rd, event) : 0;
+}
+
+/* There is one. */
+static struct siw_rd_peer *first_owed(struct siw_rd *rd)
+{
+	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
+}
+
+/* Nothing came: what is owed, and what is due. */
+static void when_empty(struct siw_rd *rd)
+{
+	/* The time of the last datagram: those that wait for company only are not found so. */
+	bool owed = !siw_link_alone(&rd->acks) && siw_rd_ack_now(first_owed(rd), rd->now);
+	uint64_t now;
+
+	if (rd->due == SIW_RD_NEVER && !rd->blocked)
+		return;
+	/* Each poll looks at the clock for the sockets: here it is read when there is something to do. */
+	if (!rd->blocked && !owed && siw_llp_sock_awaits_due(rd->sock))
+		return;
+	now = siw_now_ns();
+	while (!siw_link_alone(&rd->acks)) {
+		struct siw_rd_peer *peer = first_owed(rd);
+
+		if (!siw_rd_ack_now(peer, now))
+			break;
+		siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+	}
+	if (now >= rd->due || rd->blocked) {
+		siw_rd_tick(rd, now);
+	} else {
+		/* The time at which the socket came up may have been one that is past. */
+		siw_llp_sock_due(rd->sock, rd->due);
+	}
+}
+
+/* ---- receiving --------------------------------------------------------------------------------------- */
+
+/*
+ * Together they cost a part of what they do one by one, but a lone one a little more: so while many short
+ * ones come. A plan of faults has a fate for each, and so has a capture a place.
+ */
+static void want_batches(struct siw_rd *rd, bool on)
+{
+	rd->no_batches = siw_llp_udp_gro(rd->sock, on) < 0;
+	rd->batches = on && !rd->no_batches;
+	rd->lulls = 0;
+}
+
+static void took_in(struct siw_rd *rd, uint32_t len, uint32_t seg)
+{
+	rd->at = 0;
+	rd->end = len;
+	rd->seg = seg;
+	rd->now = siw_now_ns();
+	if (seg > SIW_RD_BATCH / 2)
+		return;
+	rd->streak += len / seg;
+	if (__builtin_expect(rd->streak >= DENSE && !rd->batches, 0) && !rd->no_batches &&
+	    !siw_faults_on() && !siw_capture_on())
+		want_batches(rd, true);
+}
+
+/* The socket is empty: what came since it was so the last time? */
+static void ran_dry(struct siw_rd *rd)
+{
+	rd->lulls = rd->streak > 2 ? 0 : rd->lulls + 1;
+	rd->streak = 0;
+	if (rd->batches && rd->lulls >= SPARSE)
+		want_batches(rd, false);
+}
+
+/* What the socket has next: false when it is empty. */
+static bool receive(struct siw_rd *rd)
+{
+	ssize_t len;
+	uint16_t seg = 0;
+
+	if (__builtin_expect(rd->batches && siw_faults_on(), 0))
+		want_batches(rd, false);
+	siw_unlock(&rd->lock);
+	if (__builtin_expect(rd->batches, 0))
+		len = siw_llp_udp_recv_batch(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &seg);
+	else
+		len = siw_llp_udp_recv(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF);
+	siw_lock(&rd->lock);
+	if (len > 0 && len <= (ssize_t)SIW_RD_BUF)
+		took_in(rd, (uint32_t)len, seg ? seg : (uint32_t)len);
+	else if (len >= 0)
+		siw_drop(SIW_COUNTER_drop_short);
+	else if (rd->streak)
+		ran_dry(rd);
+	return len >= 0;
+}
+
+/* The datagrams that lie in rx_buf, up to one that there is something to tell of. */
+static int look_at(struct siw_rd *rd, struct siw_rd_event *event)
+{
+	int r = next_event(rd, event);
+
+	while (!r && rd->at < rd->end) {
+		struct siw_rd_wire *wire = (struct siw_rd_wire *)(rd->rx_buf + rd->at);
+		uint32_t len = rd->end - rd->at < rd->seg ? rd->end - rd->at : rd->seg;
+
+		rd->at += len;
+		if (credible(rd, wire, len))
+			datagram(rd, wire, len);
+		r = next_event(rd, event);
+	}
+	return r;
+}
+
+int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
+{
+	int r;
+
+	siw_lock(&rd->lock);
+	settle(rd);
+	r = look_at(rd, event);
+	for (int i = 0; !r && i < TRIES; i++) {
+		if (!receive(rd)) {
+			when_empty(rd);
+			r = next_event(rd, event);
+			goto out;
+		}
+		r = look_at(rd, event);
+	}
+	/* A flood of rubbish must not keep the others waiting. */
+	if (!r)
+		siw_llp_resume(rd->sock);
+out:
+	siw_unlock(&rd->lock);
+	return r;
+}

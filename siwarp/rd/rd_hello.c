@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_hello.c - how two ends meet, and part. Who says HELLO gets a cookie and nothing is
+ * remembered; a record is made, or set back, for who brings the cookie back, and so receives at the
+ * address that it speaks from.
+ */
+#include <arpa/inet.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "rd/rd_impl.h"
+
+#define HELLO_NS       (20 * SIW_RD_MS) /* then twice as long, and so on */
+#define HELLO_MOST     (500 * SIW_RD_MS)
+#define ECHOES	       3		  /* before another cookie is asked for */
+#define CHALLENGE_EACH (SIW_RD_S / 50000) /* so many a second, and so many at once */
+#define CHALLENGE_MOST 5000
+#define BYE_EACH       (SIW_RD_S / 1000)
+#define BYE_MOST       100
+
+struct datagram {
+	struct siw_rd_wire wire;
+	struct siw_rd_cookie cookie;
+	uint8_t crc[SIW_DGRAM_CRC_LEN];
+} __attribute__((packed));
+
+/* ---- the end that begins ---------------------------------------------------------------------------- */
+
+static void send_hello(struct siw_rd_peer *peer, uint64_t now)
+{
+	struct datagram out = { 0 };
+
+	siw_rd_header(peer, peer->state == SIW_RD_ECHOED ? SIW_DGRAM_RD_ECHO : SIW_DGRAM_RD_HELLO,
+		      peer->epoch, 0, &out.wire);
+	if (peer->state == SIW_RD_ECHOED)
+		out.cookie = peer->cookie;
+	else
+		out.wire.dest_epoch = 0;
+	siw_count(SIW_COUNTER_rd_hellos, 1);
+	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + SIW_RD_COOKIE_LEN);
+	peer->sent_ns = now;
+	peer->timer_ns = HELLO_NS << peer->backoff;
+	peer->timer_ns = now + (peer->timer_ns < HELLO_MOST ? peer->timer_ns : HELLO_MOST);
+	siw_rd_due(peer, peer->timer_ns);
+}
+
+void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
+{
+	peer->state = SIW_RD_HELLO;
+	peer->backoff = peer->rtos = 0;
+	peer->since_ns = now;
+	send_hello(peer, now);
+}
+
+/* From the first HELLO to the CHALLENGE: a round trip takes no longer than that. */
+static uint64_t challenge_took(const struct siw_rd_peer *peer)
+{
+	return peer->heard_ns - peer->since_ns;
+}
+
+void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (peer->backoff < 5)
+		peer->backoff++;
+	if (peer->state == SIW_RD_ECHOED) {
+		if (peer->rtos < UINT8_MAX)
+			peer->rtos++;
+		/*
+		 * The answer may still be on its way, and its epochs are kept until another CHALLENGE comes.
+		 * By then no CHALLENGE that an earlier HELLO drew is on its way any more.
+		 */
+		if (peer->rtos > ECHOES && now - peer->heard_ns >= challenge_took(peer))
+			peer->state = SIW_RD_HELLO;
+	}
+	send_hello(peer, now);
+}
+
+void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
+			  const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
+{
+	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+
+	if (!peer || peer->state != SIW_RD_HELLO || ntohl(wire->dest_epoch) != peer->epoch ||
+	    !wire->source_epoch || len != sizeof(struct datagram)) {
+		siw_drop(SIW_COUNTER_drop_rd_epoch);
+		return;
+	}
+	memcpy(&peer->cookie, (const uint8_t *)wire + SIW_RD_LEN, sizeof(peer->cookie));
+	peer->peer_epoch = ntohl(wire->source_epoch);
+	peer->state = SIW_RD_ECHOED;
+	peer->backoff = peer->rtos = 0;
+	peer->heard_ns = now;
+	send_hello(peer, now);
+}
+
+/* ---- the end that is met ------------------------------------------------------------------------------ */
+
+/*
+ * The wire has the lower half of a cookie's time, the hash all of it: so one that was overheard is good
+ * for its few seconds and never again, when the lower half comes round.
+ */
+static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from,
+			    uint32_t its_epoch, uint32_t epoch, uint64_t made)
+{
+	struct {
+		struct siw_addr from;
+		uint32_t its_epoch, epoch, made, made_high;
+	} in = { *from, its_epoch, epoch, (uint32_t)made, (uint32_t)(made >> 32) };
+
+	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 16, "no octet that is not set");
+	return siw_siphash(&rd->key, &in, sizeof(in));
+}
+
+/* The epoch this end would have with who speaks so: the one it has, if it goes on, or a new one. */
+static uint32_t epoch_for(struct siw_rd *rd, const struct siw_rd_peer *peer, uint32_t its_epoch)
+{
+	if (peer && (peer->state != SIW_RD_OPEN || peer->peer_epoch == its_epoch))
+		return peer->epoch;
+	return siw_rd_new_epoch(rd);
+}
+
+void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
+		      const struct siw_rd_wire *wire, uint32_t len)
+{
+	struct datagram out = { .wire = { .llp = wire->llp } };
+	uint32_t its_epoch = ntohl(wire->source_epoch);
+	uint64_t now = rd->now, made = siw_rd_ms(rd, now);
+
+	/* No longer an answer than the question; no more of them than is sensible. */
+	if (len < sizeof(out) || !its_epoch ||
+	    !siw_rd_take(&rd->hello, now, CHALLENGE_EACH, CHALLENGE_MOST)) {
+		siw_drop(SIW_COUNTER_drop_rd_hello);
+		return;
+	}
+	out.wire.llp.type = siw_dgram_first(SIW_DGRAM_RD_CHALLENGE);
+	out.wire.llp.psn = 0;
+	out.wire.dest_epoch = wire->source_epoch;
+	out.wire.source_epoch = epoch_for(rd, siw_rd_find(rd, from), its_epoch);
+	out.cookie.made = htonl((uint32_t)made);
+	out.cookie.hash = cookie_hash(rd, from, its_epoch, out.wire.source_epoch, made);
+	out.wire.source_epoch = htonl(out.wire.source_epoch);
+	out.wire.ird = rd->ird;
+	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + SIW_RD_COOKIE_LEN);
+}
+
+/* The cookie is ours, for this source and these epochs, and fresh: when it was made. */
+static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
+			  const struct siw_rd_wire *wire, uint64_t now, uint64_t *made)
+{
+	uint64_t ms = siw_rd_ms(rd, now);
+	struct siw_rd_cookie cookie;
+	uint32_t age;
+
+	memcpy(&cookie, (const uint8_t *)wire + SIW_RD_LEN, sizeof(cookie));
+	age = (uint32_t)ms - ntohl(cookie.made);
+	*made = ms - age;
+	return age <= rd->cookie_ms && age < ms &&
+	       cookie.hash == cookie_hash(rd, from, ntohl(wire->source_epoch),
+					  ntohl(wire->dest_epoch), *made);
+}
+
+/* Both know both epochs: what waited for it goes. */
+static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
+{
+	peer->state = SIW_RD_OPEN;
+	peer->epoch = epoch;
+	peer->peer_epoch = its_epoch;
+	peer->credit = 0;
+	peer->backoff = peer->rtos = 0;
+	peer->timer_ns = SIW_RD_NEVER;
+	peer->since_ns = peer->nxt > peer->una ? now : 0;
+	peer->heard_ns = now;
+}
+
+void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
+		     uint32_t len, uint64_t now)
+{
+	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+	uint32_t its_epoch = ntohl(wire->source_epoch), epoch = ntohl(wire->dest_epoch);
+	uint64_t made;
+	bool same;
+
+	if (len != sizeof(struct datagram) || !its_epoch || !epoch ||
+	    !is_our_cookie(rd, from, wire, now, &made)) {
+		siw_drop(SIW_COUNTER_drop_rd_cookie);
+		return;
+	}
+	same = peer && peer->state == SIW_RD_OPEN && peer->epoch == epoch &&
+	       peer->peer_epoch == its_epoch;
+	/* One that made the life which is, or an earlier one, makes none again. */
+	if (peer && made <= peer->cookie_made && !same) {
+		siw_drop(SIW_COUNTER_drop_rd_cookie);
+		return;
+	}
+	/* Both began at once, and each met the other's beginning: the greater epoch's is the one. */
+	if (peer && (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) &&
+	    peer->epoch > its_epoch) {
+		siw_drop(SIW_COUNTER_drop_rd_epoch);
+		return;
+	}
+	if (!peer && siw_rd_make(rd, from, &peer) < 0) {
+		siw_drop(SIW_COUNTER_drop_rd_peers);
+		return;
+	}
+	if (!same) {
+		if (peer->state == SIW_RD_OPEN)
+			siw_rd_over(peer, SIW_RD_RESTARTED);
+		open_pair(peer, epoch, its_epoch, now);
+		if (!peer->upper)
+			siw_rd_report(peer, SIW_RD_REPORT_NEW);
+		peer->cookie_made = made;
+	}
+	siw_rd_touch(peer, now);
+	siw_rd_acked(peer, wire, NULL, 0, now);
+	siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+void siw_rd_bye(struct siw_rd_peer *peer)
+{
+	uint8_t out[SIW_RD_OVERHEAD];
+
+	siw_rd_header(peer, SIW_DGRAM_RD_BYE, peer->epoch + (uint32_t)peer->nxt, 0,
+		      (struct siw_rd_wire *)out);
+	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
+}
+
+void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire,
+		   uint64_t now)
+{
+	struct {
+		struct siw_rd_wire wire;
+		uint8_t crc[SIW_DGRAM_CRC_LEN];
+	} out = { .wire = { .llp = wire->llp } };
+
+	siw_drop(SIW_COUNTER_drop_rd_epoch);
+	if (!siw_rd_take(&rd->bye, now, BYE_EACH, BYE_MOST))
+		return;
+	out.wire.llp.type = siw_dgram_first(SIW_DGRAM_RD_BYE);
+	out.wire.source_epoch = wire->dest_epoch;
+	out.wire.dest_epoch = wire->source_epoch;
+	out.wire.flags = SIW_RD_UNKNOWN;
+	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
+}
+
+void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+{
+	siw_rd_over(peer, wire->flags & SIW_RD_UNKNOWN ? SIW_RD_RESTARTED : SIW_RD_GONE);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_mtu.c - how long a datagram may be. Datagrams are not fragmented (DF), and none is longer than
+ * what is known to pass: what every path carries, until a probe of a longer one was answered (RFC 8899). So
+ * no segment is in a datagram that a path without a word throws away.
+ *
+ * What routers say (ICMP) the kernel keeps by address, and forged reports too. It is asked what it
+ * knows when something that long is missing, and not believed when it is not.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "base/settings.h"
+#include "rd/rd_impl.h"
+
+#define SEARCH_SOON  (1 * SIW_RD_S)  /* longer ones are tried so long after they did not pass */
+#define SEARCH_AGAIN (10 * SIW_RD_S) /* and so long after they were tried */
+#define PROBE_TRIES  3
+#define PATH_RTOS    2	 /* in a row: long datagrams may not pass */
+#define RELOST	     3	 /* long ones lost again while short ones pass */
+#define SMALLEST     548 /* octets that pass where anything does: 576 less headers */
+/* What the kernel says of the loopback interface: on the way there nothing is in between. */
+#define LOCAL_MTU 65535
+
+/* Octets of MTU that paths have. */
+static const uint32_t common[] = { 65536, 32768, 16384, 9000, 4352, 1500, 1492, 1400, 1280 };
+
+static uint32_t headers(const struct siw_rd *rd)
+{
+	return rd->ipv6 ? 48 : 28;
+}
+
+static uint32_t longest(const struct siw_rd *rd)
+{
+	uint32_t most = rd->ipv6 ? 65527 - 40 : 65507;
+	uint32_t set = (uint32_t)siw_settings()->rd_datagram;
+
+	return set && set < most ? set : most;
+}
+
+static uint32_t datagram_of(const struct siw_rd *rd, uint32_t mtu)
+{
+	uint32_t most = longest(rd), n = mtu > headers(rd) ? mtu - headers(rd) : 0;
+
+	if (n > most)
+		n = most;
+	return n < SIW_RD_LEAST_DATAGRAM ? SIW_RD_LEAST_DATAGRAM : n;
+}
+
+/* PROBE: with DF, and whatever ICMP said. DONT: routers cut IPv4, of IPv6 the kernel cuts what ICMP says. */
+
+static uint32_t route(const struct siw_rd_peer *peer)
+{
+	return datagram_of(peer->rd, siw_llp_udp_route_mtu(&peer->addr));
+}
+
+static void settle(struct siw_rd_peer *peer, uint32_t octets)
+{
+	uint16_t n = (uint16_t)octets;
+
+	__atomic_store_n(&peer->datagram, n, __ATOMIC_RELAXED);
+	peer->whole = n;
+	peer->search_at = n < longest(peer->rd) ? n : UINT16_MAX;
+}
+
+void siw_rd_mtu_start(struct siw_rd_peer *peer)
+{
+	uint32_t mtu = siw_llp_udp_route_mtu(&peer->addr);
+
+	settle(peer, mtu >= LOCAL_MTU ? datagram_of(peer->rd, mtu) : SIW_RD_LEAST_DATAGRAM);
+}
+
+/* The next common size above this one: 0 none. */
+static uint32_t above(const struct siw_rd *rd, uint32_t octets)
+{
+	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
+		if (datagram_of(rd, common[i]) > octets)
+			return datagram_of(rd, common[i]);
+	return 0;
+}
+
+/* ---- downward --------------------------------------------------------------------------------------- */
+
+void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
+{
+	uint32_t to = SIW_RD_LEAST_DATAGRAM, known;
+
+	if (octets > peer->whole)
+		return; /* known, and it goes in fragments */
+	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
+	if (octets > SIW_RD_LEAST_DATAGRAM) {
+		known = route(peer);
+		settle(peer, known < octets ? known : to);
+	} else {
+		peer->whole = 0;
+		peer->search_at = 0;
+	}
+	peer->probe = peer->suspect = 0;
+	peer->probe_ns = now + SEARCH_SOON;
+}
+
+void siw_rd_mtu_silence(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
+{
+	if (octets > peer->whole || octets <= SMALLEST)
+		return;
+	if (peer->rtos > PATH_RTOS || (octets > SIW_RD_LEAST_DATAGRAM && route(peer) < octets))
+		siw_rd_mtu_lower(peer, octets, now);
+}
+
+void siw_rd_mtu_suspect(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
+{
+	if (passed > SIW_RD_LEAST_DATAGRAM)
+		peer->suspect = 0;
+	else if (lost > SIW_RD_LEAST_DATAGRAM && lost <= peer->whole && ++peer->suspect >= RELOST)
+		siw_rd_mtu_lower(peer, lost, now);
+}
+
+int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
+{
+	struct iovec iov = { datagram, len };
+	int r;
+
+	siw_llp_udp_fragments(peer->rd->sock, true);
+	r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
+	siw_llp_udp_fragments(peer->rd->sock, false);
+	return r;
+}
+
+/* ---- upward ------------------------------------------------------------------------------------------ */
+
+/* What to try: what the route is said to carry, else the next common size. 0: nothing is left. */
+static uint32_t next_size(const struct siw_rd_peer *peer)
+{
+	uint32_t size = peer->whole ? route(peer) : SIW_RD_LEAST_DATAGRAM;
+
+	if (size <= peer->whole || size >= peer->probe_limit)
+		size = above(peer->rd, peer->whole);
+	return size < peer->probe_limit ? size : 0;
+}
+
+/* 0, or -EMSGSIZE: it does not even leave. */
+static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
+{
+	struct siw_rd *rd = peer->rd;
+	uint8_t class, *out = siw_rd_buf(rd, size, &class);
+	int r;
+
+	peer->probe = (uint16_t)size;
+	peer->probe_psn++;
+	peer->probe_ns = now + 2 * peer->cc.rto;
+	siw_rd_due(peer, peer->probe_ns);
+	if (!out)
+		return 0; /* as if it were lost */
+	memset(out, 0, size);
+	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, (struct siw_rd_wire *)out);
+	siw_count(SIW_COUNTER_rd_probes, 1);
+	r = siw_rd_send(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
+	siw_rd_buf_free(rd, out, class);
+	return r == -EMSGSIZE ? r : 0;
+}
+
+static void go_on(struct siw_rd_peer *peer, uint64_t now)
+{
+	uint32_t size;
+
+	peer->probe_tries = 0;
+	while ((size = next_size(peer))) {
+		if (!probe(peer, size, now))
+			return;
+		peer->probe_limit = (uint16_t)size;
+	}
+	peer->probe = 0;
+	peer->probe_ns = now + SEARCH_AGAIN;
+}
+
+void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (peer->state != SIW_RD_OPEN || peer->probe || now < peer->probe_ns)
+		return;
+	peer->probe_limit = UINT16_MAX;
+	go_on(peer, now);
+}
+
+void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (++peer->probe_tries < PROBE_TRIES && route(peer) >= peer->probe) {
+		probe(peer, peer->probe, now);
+		return;
+	}
+	peer->probe_limit = peer->probe;
+	go_on(peer, now);
+}
+
+void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn)
+{
+	struct siw_rd_cc *cc = &peer->cc;
+
+	if (!peer->probe || psn != peer->probe_psn)
+		return;
+	settle(peer, peer->probe);
+	/* A window that nothing was lost of yet is counted in datagrams. */
+	if (cc->ssthresh == UINT64_MAX && cc->cwnd < 10ull * peer->datagram)
+		cc->cwnd = 10ull * peer->datagram;
+	go_on(peer, peer->rd->now);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rd/rd_peer.c - the table of peers, what is told of them, and buffers. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rd/rd_impl.h"
+
+#define TOUCH_MS 100
+#define LOOK_AT	 16 /* records that one call looks at, to make room */
+
+/* ---- buffers --------------------------------------------------------------------------------------
+ *
+ * Of sizes by powers of two; what is given back is used again at once, while it is in the cache.
+ */
+
+#define POOL_OCTETS (4u << 20) /* of a size that are kept */
+#define POOL_MOST   256u       /* buffers of a size that are kept */
+
+void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class)
+{
+	uint8_t c = siw_rd_class(octets);
+	struct siw_rd_free *buf;
+
+	*class = c;
+	if (!rd->pool[c].free)
+		return malloc(siw_rd_class_octets(c));
+	buf = rd->pool[c].free;
+	rd->pool[c].free = buf->next;
+	rd->pool[c].n--;
+	return buf;
+}
+
+void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class)
+{
+	struct siw_rd_free *unused = buf;
+	uint32_t most = POOL_OCTETS / siw_rd_class_octets(class);
+
+	if (rd->pool[class].n >= (most < POOL_MOST ? most : POOL_MOST)) {
+		free(buf);
+		return;
+	}
+	unused->next = rd->pool[class].free;
+	rd->pool[class].free = unused;
+	rd->pool[class].n++;
+}
+
+/* ---- records ------------------------------------------------------------------------------------------
+ *
+ * They lie together, as they live long: between other things each would keep a page of its own.
+ */
+
+#define MOST_OF_SLAB 64u
+
+struct siw_rd_slab {
+	struct siw_rd_slab *next;
+	struct siw_rd_peer peer[];
+};
+
+/* One that is all zero, or NULL. */
+static struct siw_rd_peer *take_record(struct siw_rd *rd)
+{
+	uint32_t n = rd->n_peers + 1 < MOST_OF_SLAB ? rd->n_peers + 1 : MOST_OF_SLAB;
+	struct siw_rd_peer *peer;
+	struct siw_rd_slab *slab;
+
+	if (!rd->spare) {
+		slab = malloc(sizeof(*slab) + n * sizeof(slab->peer[0]));
+		if (!slab)
+			return NULL;
+		slab->next = rd->slabs;
+		rd->slabs = slab;
+		for (uint32_t i = 0; i < n; i++) {
+			slab->peer[i].chain = rd->spare;
+			rd->spare = &slab->peer[i];
+		}
+	}
+	peer = rd->spare;
+	rd->spare = peer->chain;
+	memset(peer, 0, sizeof(*peer));
+	return peer;
+}
+
+static void give_record(struct siw_rd *rd, struct siw_rd_peer *peer)
+{
+	peer->chain = rd->spare;
+	rd->spare = peer;
+}
+
+/* ---- the table ------------------------------------------------------------------------------------ */
+
+int siw_rd_table_init(struct siw_rd *rd)
+{
+	siw_link_init(&rd->lru);
+	siw_link_init(&rd->starved);
+	siw_link_init(&rd->news);
+	siw_link_init(&rd->ready);
+	siw_link_init(&rd->acks);
+	rd->buckets = 16;
+	rd->table = calloc(rd->buckets, sizeof(rd->table[0]));
+	return rd->table ? 0 : -ENOMEM;
+}
+
+static void unhash(struct siw_rd_peer *peer)
+{
+	struct siw_rd *rd = peer->rd;
+	struct siw_rd_peer **at = &rd->table[peer->hash & (rd->buckets - 1)];
+
+	while (*at != peer)
+		at = &(*at)->chain;
+	*at = peer->chain;
+}
+
+static void forget(struct siw_rd_peer *peer)
+{
+	struct siw_rd *rd = peer->rd;
+
+	siw_rd_tx_free(peer);
+	siw_rd_rx_free(peer);
+	unhash(peer);
+	siw_link_del(&peer->lru);
+	siw_rd_no_timer(peer);
+	siw_link_del(&peer->starved);
+	siw_link_del(&peer->news);
+	siw_link_del(&peer->ready);
+	siw_link_del(&peer->acks);
+	if (rd->last == peer)
+		rd->last = NULL;
+	if (rd->offered == peer)
+		rd->offered = NULL;
+	if (rd->settle == peer)
+		rd->settle = NULL;
+	rd->n_peers--;
+	give_record(rd, peer);
+}
+
+void siw_rd_table_fini(struct siw_rd *rd)
+{
+	while (!siw_link_alone(&rd->lru))
+		forget(siw_container(rd->lru.next, struct siw_rd_peer, lru));
+	while (rd->slabs) {
+		struct siw_rd_slab *slab = rd->slabs;
+
+		rd->slabs = slab->next;
+		free(slab);
+	}
+	free(rd->table);
+	free(rd->heap);
+	for (int c = 0; c < SIW_RD_CLASSES; c++)
+		while (rd->pool[c].free) {
+			struct siw_rd_free *buf = rd->pool[c].free;
+
+			rd->pool[c].free = buf->next;
+			free(buf);
+		}
+}
+
+static uint32_t hash_of(const struct siw_rd *rd, const struct siw_addr *addr)
+{
+	/* The scope counts only where both have one, so it is not in the hash. */
+	return (uint32_t)siw_siphash(&rd->key, addr, offsetof(struct siw_addr, scope));
+}
+
+struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr)
+{
+	struct siw_rd_peer *peer = rd->last;
+	uint32_t hash;
+
+	if (peer && siw_addr_same(&peer->addr, addr))
+		return peer;
+	hash = hash_of(rd, addr);
+	for (peer = rd->table[hash & (rd->buckets - 1)]; peer; peer = peer->chain)
+		if (peer->hash == hash && siw_addr_same(&peer->addr, addr)) {
+			rd->last = peer;
+			return peer;
+		}
+	return NULL;
+}
+
+/* Twice as many buckets, if there is memory for them. */
+static void widen(struct siw_rd *rd)
+{
+	uint32_t n = rd->buckets * 2;
+	struct siw_rd_peer **table = calloc(n, sizeof(table[0]));
+
+	if (!table)
+		return;
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
+
+		peer->chain = table[peer->hash & (n - 1)];
+		table[peer->hash & (n - 1)] = peer;
+	}
+	free(rd->table);
+	rd->table = table;
+	rd->buckets = n;
+}
+
+/* Something of it is in progress here. */
+static bool in_use(const struct siw_rd_peer *peer)
+{
+	return peer->claimed || peer->tx || peer->rx || peer->tell || peer->settling ||
+	       peer->expect || !siw_link_alone(&peer->ready) || peer->rd->offered == peer;
+}
+
+/*
+ * No datagram of it can still be on its way; nor can an ECHO that once made a life of it make that life
+ * again, of which this end would then have forgotten how far it was.
+ */
+static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
+{
+	const struct siw_rd *rd = peer->rd;
+	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
+
+	return siw_rd_ms(rd, now) > peer->cookie_made + rd->cookie_ms &&
+	       (peer->state == SIW_RD_CLOSED || now - last >= rd->idle);
+}
+
+/*
+ * The oldest makes room. Those in use that are met go behind all others: a few that are for ever must not
+ * hide the rest. Of each call's work there is a bound.
+ */
+static bool make_room(struct siw_rd *rd, uint64_t now)
+{
+	for (int i = 0; i < LOOK_AT; i++) {
+		struct siw_rd_peer *peer = siw_container(rd->lru.next, struct siw_rd_peer, lru);
+
+		if (!peer->upper && !in_use(peer)) {
+			if (!is_past(peer, now))
+				return false;
+			siw_count(SIW_COUNTER_rd_evicted, 1);
+			forget(peer);
+			return true;
+		}
+		siw_link_del(&peer->lru);
+		siw_link_add(&rd->lru, &peer->lru);
+	}
+	return false;
+}
+
+uint32_t siw_rd_new_epoch(struct siw_rd *rd)
+{
+	uint32_t epoch;
+
+	do {
+		rd->epochs++;
+		epoch = (uint32_t)siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
+	} while (!epoch);
+	return epoch;
+}
+
+int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
+{
+	struct siw_rd_peer *peer = siw_rd_find(rd, addr);
+	uint64_t now;
+
+	*out = peer;
+	if (peer)
+		return 0;
+	now = siw_now_ns();
+	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
+		return -ENOBUFS;
+	peer = siw_rd_timers(rd, rd->n_peers + 1) ? take_record(rd) : NULL;
+	if (!peer)
+		return -ENOMEM;
+	peer->rd = rd;
+	peer->addr = *addr;
+	peer->hash = hash_of(rd, addr);
+	peer->epoch = siw_rd_new_epoch(rd);
+	peer->timer_ns = SIW_RD_NEVER;
+	peer->heard_ns = now;
+	siw_link_init(&peer->starved);
+	siw_link_init(&peer->news);
+	siw_link_init(&peer->ready);
+	siw_link_init(&peer->acks);
+	if (++rd->n_peers > rd->buckets)
+		widen(rd);
+	siw_link_add(&rd->lru, &peer->lru);
+	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
+	rd->table[peer->hash & (rd->buckets - 1)] = peer;
+	siw_rd_mtu_start(peer);
+	siw_rd_cc_init(&peer->cc, peer->datagram);
+	*out = peer;
+	return 0;
+}
+
+void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
+{
+	uint32_t ms = (uint32_t)(now / SIW_RD_MS);
+
+	/* heard_ns and sent_ns are exact, the order of the list need not be. */
+	if (ms - peer->touched_ms < TOUCH_MS)
+		return;
+	peer->touched_ms = ms;
+	siw_link_del(&peer->lru);
+	siw_link_add(&peer->rd->lru, &peer->lru);
+}
+
+/* ---- what is told ---------------------------------------------------------------------------------- */
+
+void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
+{
+	peer->tell |= what;
+	if (siw_link_alone(&peer->news))
+		siw_link_add(&peer->rd->news, &peer->news);
+}
+
+void siw_rd_over(struct siw_rd_peer *peer, int kind)
+{
+	struct siw_rd *rd = peer->rd;
+	bool was = peer->state == SIW_RD_OPEN || peer->nxt;
+
+	if (!(peer->tell & SIW_RD_REPORT_OVER))
+		peer->over_una = peer->una;
+	siw_rd_tx_free(peer);
+	siw_rd_rx_free(peer);
+	if (rd->offered == peer)
+		rd->offered = NULL;
+	siw_link_del(&peer->ready);
+	siw_link_del(&peer->acks);
+	siw_link_del(&peer->starved);
+	siw_rd_no_timer(peer);
+	peer->state = SIW_RD_CLOSED;
+	peer->epoch = siw_rd_new_epoch(rd);
+	peer->peer_epoch = 0;
+	peer->una = peer->nxt = peer->rcv = 0;
+	memset(peer->room, 0, sizeof(peer->room));
+	peer->since_ns = 0;
+	peer->timer_ns = SIW_RD_NEVER;
+	peer->backoff = peer->rtos = peer->due_acks = 0;
+	peer->held = peer->verify = peer->full = false;
+	peer->expect = false;
+	peer->credit = 0;
+	peer->ird = 0;
+	peer->probe = peer->suspect = 0;
+	peer->probe_ns = 0;
+	peer->tell &= (uint8_t)~SIW_RD_REPORT_ACKED;
+	siw_rd_cc_init(&peer->cc, peer->datagram);
+	if (!kind || !was)
+		return;
+	peer->over_kind = (uint8_t)kind;
+	siw_rd_report(peer, SIW_RD_REPORT_OVER);
+}

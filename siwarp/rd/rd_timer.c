@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rd/rd_timer.c - what happens by time alone. */
+#include <stdlib.h>
+
+#include "rd/rd_impl.h"
+
+/* ---- the heap ----------------------------------------------------------------------------------------- */
+
+bool siw_rd_timers(struct siw_rd *rd, uint32_t peers)
+{
+	uint32_t max = rd->heap_max ? rd->heap_max : 16;
+	struct siw_rd_timer *heap;
+
+	if (peers <= rd->heap_max)
+		return true;
+	while (max < peers)
+		max *= 2;
+	heap = realloc(rd->heap, max * sizeof(*heap));
+	if (!heap)
+		return false;
+	rd->heap = heap;
+	rd->heap_max = max;
+	return true;
+}
+
+static void put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+{
+	rd->heap[i] = timer;
+	timer.peer->heap_at = i + 1;
+}
+
+/* From place i, which is free, to where it belongs, towards the first. */
+static void rise(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+{
+	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
+		put(rd, i, rd->heap[(i - 1) / 2]);
+		i = (i - 1) / 2;
+	}
+	put(rd, i, timer);
+}
+
+/* ... and towards the last ones, or the first. */
+static void settle(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+{
+	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
+		least = 2 * i + 1;
+		if (least + 1 < rd->heap_n && rd->heap[least + 1].at < rd->heap[least].at)
+			least++;
+		if (rd->heap[least].at >= timer.at)
+			break;
+		put(rd, i, rd->heap[least]);
+	}
+	rise(rd, i, timer);
+}
+
+void siw_rd_no_timer(struct siw_rd_peer *peer)
+{
+	struct siw_rd *rd = peer->rd;
+	uint32_t i = peer->heap_at;
+
+	if (!i)
+		return;
+	peer->heap_at = 0;
+	if (i-- < rd->heap_n--)
+		settle(rd, i, rd->heap[rd->heap_n]);
+}
+
+void siw_rd_due(struct siw_rd_peer *peer, uint64_t at)
+{
+	struct siw_rd *rd = peer->rd;
+	uint32_t i = peer->heap_at;
+
+	if (!i)
+		rise(rd, rd->heap_n++, (struct siw_rd_timer){ at, peer });
+	else if (at < rd->heap[i - 1].at)
+		rise(rd, i - 1, (struct siw_rd_timer){ at, peer });
+	if (at >= rd->due)
+		return;
+	rd->due = at;
+	siw_llp_sock_due(rd->sock, at);
+}
+
+/* ---- what is due --------------------------------------------------------------------------------------- */
+
+void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now)
+{
+	uint8_t out[SIW_RD_OVERHEAD];
+
+	/* Not the number of a longer one that is on its way. */
+	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, (struct siw_rd_wire *)out);
+	siw_count(SIW_COUNTER_rd_probes, 1);
+	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
+	peer->sent_ns = now;
+}
+
+int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (peer->verify)
+		return 0;
+	peer->verify = true;
+	peer->since_ns = now;
+	peer->backoff = peer->rtos = 0;
+	siw_rd_ask(peer, now);
+	peer->timer_ns = now + peer->cc.rto;
+	siw_rd_due(peer, peer->timer_ns);
+	return 0;
+}
+
+/*
+ * It owes an answer and was silent for too long. Where this timer comes far too late it was this process that
+ * stood still: the peer was not asked meanwhile, and is, before it is judged.
+ */
+static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
+{
+	uint64_t last = peer->heard_ns > peer->since_ns ? peer->heard_ns : peer->since_ns;
+	uint64_t timeout = peer->rd->timeout;
+
+	return peer->since_ns && now > last && now - last >= timeout &&
+	       now - peer->timer_ns < timeout / 4;
+}
+
+/* Nothing is outstanding: what the window took may go; a peer that something is expected of is asked. */
+static void rest(struct siw_rd_peer *peer, uint64_t now)
+{
+	uint64_t every = peer->rd->timeout / 8;
+
+	if (peer->tx && now - peer->sent_ns >= 100 * SIW_RD_MS)
+		siw_rd_tx_free(peer);
+	if (peer->verify) {
+		siw_rd_ask(peer, now);
+		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
+	} else if (siw_rd_awaits_more(peer) && peer->state == SIW_RD_OPEN) {
+		if (now - peer->heard_ns >= every)
+			siw_rd_ask(peer, now);
+		peer->timer_ns = now + every;
+	} else {
+		peer->since_ns = 0;
+		peer->timer_ns = peer->tx ? now + 100 * SIW_RD_MS : SIW_RD_NEVER;
+	}
+}
+
+static void fire(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (is_gone(peer, now)) {
+		siw_count(SIW_COUNTER_rd_gone, 1);
+		siw_rd_over(peer, SIW_RD_GONE);
+	} else if (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) {
+		siw_rd_hello_again(peer, now);
+	} else if (peer->una == peer->nxt || peer->state == SIW_RD_CLOSED) {
+		rest(peer, now);
+	} else {
+		siw_rd_timeout(peer, now);
+	}
+}
+
+/* When it has something next. */
+static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
+{
+	uint64_t next = peer->timer_ns;
+
+	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
+		next = peer->ack_ns + SIW_RD_ACK_NS;
+	if (peer->tx && peer->pace_ns > now && peer->pace_ns < next &&
+	    (peer->tx->n_lost || peer->tx->sent < peer->nxt))
+		next = peer->pace_ns;
+	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
+}
+
+static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (peer->timer_ns <= now)
+		fire(peer, now);
+	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS <= now)
+		siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+	if (peer->probe && peer->probe_ns <= now)
+		siw_rd_mtu_unanswered(peer, now);
+	siw_rd_pump(peer, now);
+}
+
+/* What waited for room: as many as there is room for now. */
+static void feed_starved(struct siw_rd *rd, uint64_t now)
+{
+	rd->blocked = false;
+	while (!siw_link_alone(&rd->starved) && !rd->blocked) {
+		struct siw_rd_peer *peer =
+			siw_container(rd->starved.next, struct siw_rd_peer, starved);
+
+		siw_link_del(&peer->starved);
+		siw_rd_pump(peer, now);
+	}
+}
+
+void siw_rd_tick(struct siw_rd *rd, uint64_t now)
+{
+	if (rd->blocked)
+		feed_starved(rd, now);
+	rd->due = 0; /* nobody sets it meanwhile */
+	while (rd->heap_n && rd->heap[0].at <= now) {
+		struct siw_rd_peer *peer = rd->heap[0].peer;
+		uint64_t at;
+
+		tick_peer(peer, now);
+		at = next_of(peer, now);
+		siw_rd_no_timer(peer);
+		if (at != SIW_RD_NEVER) /* never twice in one tick */
+			siw_rd_due(peer, at > now ? at : now + 1);
+	}
+	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;
+	if (rd->heap_n)
+		siw_llp_sock_due(rd->sock, rd->due);
+}
+
+void siw_rd_await(struct siw_rd_peer *peer, uint64_t now)
+{
+	if (peer->state != SIW_RD_OPEN)
+		return;
+	if (!peer->since_ns)
+		peer->since_ns = now;
+	if (peer->timer_ns <= now + peer->rd->timeout / 8)
+		return;
+	peer->timer_ns = now + peer->rd->timeout / 8;
+	siw_rd_due(peer, peer->timer_ns);
+}
+
+void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
+{
+	struct siw_rd *rd = peer->rd;
+	uint64_t now = siw_now_ns();
+
+	siw_lock(&rd->lock);
+	peer->expect = expected;
+	if (expected)
+		siw_rd_await(peer, now);
+	else if (peer->una == peer->nxt && !peer->verify && !siw_rd_awaits_more(peer))
+		peer->since_ns = 0;
+	siw_unlock(&rd->lock);
+}

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Where Python meets the C library: return values to exceptions, addresses, handles' lives."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import itertools
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs.errors import Error, StateError, from_errno
+from siwarp.verbs.reason import refused
+
+__all__ = [
+    "Address",
+    "Handle",
+    "Waitable",
+    "addr_bytes_to_python",
+    "addr_from_c",
+    "addr_to_c",
+    "as_int",
+    "as_uint",
+    "before_exit",
+    "check",
+    "check_pointer",
+    "ffi",
+    "lib",
+    "reap",
+]
+
+#: An IP address and a port, as Python's socket module has them; of IPv6 the first two.
+Address = tuple[str, int]
+
+#: Milliseconds that a blocking call waits inside the library before it sleeps on a descriptor. A
+#: signal that comes just before the library sleeps is noticed at its end.
+SLICE_MS = 50
+
+
+def check(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
+    """Return ``rc`` unless it is a negative errno value; then raise what it means."""
+    if rc >= 0:
+        return rc
+    raise _failure(-rc, what, advice)
+
+
+def check_pointer(pointer: Any, what: str, advice: Mapping[int, str] | None = None) -> Any:
+    """Return ``pointer`` unless it is NULL; then raise what ``errno`` means."""
+    if pointer:
+        return pointer
+    raise _failure(ffi.errno, what, advice)
+
+
+def _failure(number: int, what: str, advice: Mapping[int, str] | None) -> Error:
+    """Return the exception with this advice for its number, or else with the library's reason."""
+    if advice and number in advice:
+        return from_errno(number, what, advice[number])
+    return refused(number, what)
+
+
+def as_int(number: int) -> int:
+    """Return ``number``, or where no int of C holds it one that is refused for the same reason."""
+    return max(-1, min(number, 0x7FFFFFFF))
+
+
+def as_uint(number: int) -> int:
+    """As ``as_int``, for what C has in 32 bits without a sign."""
+    return number if 0 <= number <= 0xFFFFFFFF else 0xFFFFFFFF
+
+
+# ---- addresses ----------------------------------------------------------------------------
+
+
+def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
+    """Return a ``struct siw_addr`` for ``(host, port)``; ``None`` gives one of family 0.
+
+    A host that is no numeric address is looked up; ``""`` is every IPv4 address.
+    """
+    out = ffi.new("struct siw_addr *")
+    if address is None:
+        return out
+    if not isinstance(address, tuple) or len(address) < 2:
+        raise TypeError(f"an address is (host, port), as ('127.0.0.1', 4791), not {address!r}")
+    host, port = address[0], address[1]
+    if not isinstance(host, str) or not isinstance(port, int):
+        raise TypeError(f"an address is (host, port), as ('127.0.0.1', 4791), not {address!r}")
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port {port} is not one of 0..65535")
+    if lib.siw_addr_parse((host or "0.0.0.0").encode(), port, out) == 0:
+        return out
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (socket.gaierror, UnicodeError) as e:
+        raise Error(
+            errno.EINVAL, f"{host!r} is no numeric address and no known host name ({e})"
+        ) from None
+    for _family, _type, _proto, _name, sockaddr in found:
+        if lib.siw_addr_parse(str(sockaddr[0]).encode(), port, out) == 0:
+            return out
+    raise Error(errno.EINVAL, f"{host!r} has no IPv4 or IPv6 address")
+
+
+def addr_bytes_to_python(raw: bytes) -> Address | None:
+    """Return the 28 octets of a ``struct siw_addr`` as ``(ip, port)``; family 0 gives ``None``."""
+    family = int.from_bytes(raw[:2], "little" if _LITTLE else "big")
+    port = raw[2] << 8 | raw[3]
+    if family == socket.AF_INET:
+        return f"{raw[4]}.{raw[5]}.{raw[6]}.{raw[7]}", port
+    if family == socket.AF_INET6:
+        ip = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        scope = int.from_bytes(raw[24:28], "little" if _LITTLE else "big")
+        if scope:
+            try:
+                ip = f"{ip}%{socket.if_indextoname(scope)}"
+            except OSError:
+                ip = f"{ip}%{scope}"
+        return ip, port
+    return None
+
+
+_LITTLE = bytes(ffi.buffer(ffi.new("uint16_t *", 1)))[0] == 1
+
+
+def addr_from_c(addr: Any) -> Address | None:
+    """Return a ``struct siw_addr`` (or a pointer to one) as ``(ip, port)``."""
+    pointer = addr if ffi.typeof(addr).kind == "pointer" else ffi.addressof(addr)
+    return addr_bytes_to_python(bytes(ffi.buffer(pointer, ffi.sizeof("struct siw_addr"))))
+
+
+# ---- handles ------------------------------------------------------------------------------
+
+_serials = itertools.count(1)
+_roots: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+# What the garbage collector found: (destroy, C object, what it stands on). The collector runs in
+# any thread at any moment, perhaps inside a call of the library, so it only leaves a note here.
+_dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
+_reaping = threading.Lock()
+#: Whoever takes the C object out of a handle, to end it, is one thread alone. Reentrant, as a
+#: handler of a signal may close something in the middle of it.
+_ending = threading.RLock()
+#: Whoever calls what watches an object holds it, and so does who stops watching.
+_watching = threading.RLock()
+
+
+def reap() -> None:
+    """Destroy the C objects of handles that were dropped without ``close()``.
+
+    Handles call this when they open and close something; polling and posting do not.
+    """
+    while _dropped and _reaping.acquire(blocking=False):
+        try:
+            progress = False
+            for _ in range(len(_dropped)):
+                item = _dropped.popleft()
+                destroy, c, _keep, pid = item
+                if pid == os.getpid() and destroy(c) == -errno.EBUSY:
+                    _dropped.append(item)
+                else:
+                    progress = True
+                del item, _keep
+        finally:
+            _reaping.release()
+        if not progress:
+            return
+
+
+def _after_fork() -> None:
+    """Let the child reap, which a thread that is not here may have begun; what waits is not its."""
+    global _reaping, _ending, _watching
+    _reaping, _ending, _watching = threading.Lock(), threading.RLock(), threading.RLock()
+    _dropped.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+H = TypeVar("H", bound="Handle")
+T = TypeVar("T")
+
+
+class Handle:
+    """A Python object that stands for one object of the C library.
+
+    It keeps its parents alive, knows its children, closes once, and closes itself at the end of a
+    ``with`` block after everything that was made from it.
+    """
+
+    __slots__ = ("__weakref__", "_c", "_children", "_keep", "_parents", "_pid", "_serial")
+
+    #: What messages call it.
+    _what: ClassVar[str] = "object"
+    #: The C function that ends it.
+    _destroy: ClassVar[Callable[[Any], int]]
+
+    def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
+        """Take charge of the C object ``c``, which stands on ``parents`` and uses ``keep``."""
+        self._c = c
+        self._keep = keep
+        self._parents = parents
+        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._serial = next(_serials)
+        self._pid = os.getpid()
+        for parent in parents:
+            parent._children.add(self)
+        if not parents:
+            _roots.add(self)
+
+    def _live(self) -> Any:
+        """Return the C object, or raise StateError if it is closed."""
+        c = getattr(self, "_c", None)
+        if c is None:
+            raise StateError(errno.EBADF, f"this {self._what} is closed: open a new one")
+        return c
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close()`` has ended it."""
+        return getattr(self, "_c", None) is None
+
+    def _users(self) -> list[Handle]:
+        """Return what is still open and stands on this, newest first."""
+        alive = [child for child in self._children if not child.closed]
+        return sorted(alive, key=lambda child: -child._serial)
+
+    def close(self) -> None:
+        """End the C object; a second call does nothing.
+
+        Raises:
+            StateError: something that is still open stands on it; the message names it (EBUSY).
+
+        """
+        reap()
+        if self.closed:
+            return
+        users = self._users()
+        if users:
+            count = Counter(user._what for user in users)
+            kinds = ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items())
+            names = ", ".join(repr(user) for user in users[:5])
+            more = ", ..." if len(users) > 5 else ""
+            raise StateError(
+                errno.EBUSY,
+                f"{self!r} cannot close: {kinds} made from it still open ({names}{more}). "
+                "Close them first; a with block does that by itself",
+            )
+        self._shut()
+
+    def _shut(self) -> None:
+        with _ending:
+            self._may_end()
+            c, self._c = self._c, None
+        if c is None:
+            return  # another thread closes it
+        self._taken(c)
+        # In a forked child the object is the parent's, and a thread that is not here may hold its
+        # locks for ever.
+        rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
+        if rc < 0:
+            self._c = c
+            busy = self._busy() if rc == -errno.EBUSY else ""
+            check(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
+        for parent in self._parents:
+            parent._children.discard(self)
+        self._parents = ()
+        self._release()
+
+    def _busy(self) -> str:
+        """Return who uses it and what to do, where the C library says EBUSY."""
+        return ""
+
+    def _may_end(self) -> None:
+        """Raise if it cannot close now."""
+
+    def _taken(self, c: Any) -> None:
+        """Do what is due between the moment it is closed for all threads and the C object's end."""
+
+    def _release(self) -> None:
+        """Let go of the memory that the C object used."""
+        self._keep = ()
+
+    def _close_all(self) -> None:
+        """Close everything that stands on this, newest first, then this.
+
+        What is busy gets a second chance after the others: memory is, while a queue pair that is
+        older than it still sends from there.
+        """
+        busy = []
+        for child in self._users():
+            if child.closed:
+                continue
+            try:
+                child._close_all()
+            except StateError as e:
+                if e.errno != errno.EBUSY:
+                    raise
+                busy.append(child)
+        for child in busy:
+            if not child.closed:
+                child._close_all()
+        self.close()
+
+    def __enter__(self: H) -> H:
+        self._live()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        reap()
+        if not self.closed:
+            self._close_all()
+
+    def _destroyer(self) -> Callable[[Any], int]:
+        """Return what ends the C object when this handle was dropped."""
+        return type(self)._destroy
+
+    def __del__(self) -> None:
+        c = getattr(self, "_c", None)
+        if c is not None:
+            self._c = None
+            _dropped.append((self._destroyer(), c, (self._parents, self._keep), self._pid))
+
+    def _name(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        name = self._name() if not self.closed else "closed"
+        serial = getattr(self, "_serial", 0)
+        return f"<{type(self).__name__} #{serial}{' ' + name if name else ''}>"
+
+
+class Waitable(Handle):
+    """A handle whose events threads and tasks wait for; it does not close under a thread that does.
+
+    A thread waits in two steps. For ``SLICE_MS`` it waits inside the library, which moves traffic
+    on and is quick. Then it sleeps on the event descriptor until the device's thread raises an
+    event, a signal comes, or ``_wake`` says that it should look again. So a process with
+    nothing to do does not run at all.
+
+    An event may be for somebody else than who takes it. Whoever takes one calls ``_wake``, so that
+    nobody sleeps on beside an event that was his.
+    """
+
+    __slots__ = ("_in_library", "_waiters", "_watchers")
+
+    def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
+        self._waiters = 0
+        self._in_library = 0
+        self._watchers: dict[Callable[[], None], Any] = {}
+        super()._open(c, *parents, keep=keep)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while an event waits."""
+        raise NotImplementedError
+
+    def _has_thread(self) -> bool:
+        """Whether a thread of the library moves traffic on while this process sleeps."""
+        raise NotImplementedError
+
+    def _watch(self, call: Callable[[], None], about: Any = None) -> None:
+        """Have ``call`` called by ``_wake``, in whatever thread, if it is about this or all."""
+        with _watching:
+            self._watchers[call] = about
+
+    def _unwatch(self, call: Callable[[], None]) -> None:
+        """Call it no more; no call of it is under way afterwards in another thread."""
+        with _watching:
+            self._watchers.pop(call, None)
+
+    def _wake(self, about: Any = None) -> None:
+        """Have those who wait for something ``about`` it look again (``None``: all)."""
+        if not self._watchers:
+            return
+        with _watching:
+            for call, wanted in list(self._watchers.items()):
+                if about is None or wanted is None or wanted is about:
+                    call()
+
+    def _wait(
+        self,
+        get: Callable[[int], int],
+        take: Callable[[], T | None],
+        timeout: float | None,
+        over: Callable[[], bool] | None = None,
+        about: Any = None,
+        drop: Callable[[], None] | None = None,
+    ) -> T | None:
+        """Call ``get``, with milliseconds, until ``take`` makes something of what it got.
+
+        ``None`` when ``timeout`` seconds are over, or when ``over`` says so, which is asked after
+        each ``_wake`` that is ``about`` the same. ``drop`` accounts for what ``get`` got and
+        ``take`` did not see, because a signal's handler raised in between.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with _ending:  # the C object must not go between the look and the count
+            self._live()
+            self._waiters += 1
+        try:
+            # Side by side in the library one might take the other's event.
+            alone = not self._has_thread() or self._waiters == 1
+            while True:
+                if not alone and self._in_library and timeout != 0:
+                    self._sleep(deadline, over, about)
+                rc = self._in_the_library(get, _slice(deadline) if alone else 0)
+                if rc == 0:
+                    found = take()
+                    if found is not None:
+                        return found
+                elif rc not in (-errno.EAGAIN, -errno.EINTR):
+                    check(rc, f"waiting on {self!r}")
+                elif deadline is not None and time.monotonic() >= deadline:
+                    return None
+                if over is not None and over():
+                    return None
+                if rc and self._has_thread():
+                    alone = False
+                    self._sleep(deadline, over, about)
+        except BaseException:
+            if drop is not None:
+                drop()
+            raise
+        finally:
+            self._waiters -= 1
+
+    def _in_the_library(self, get: Callable[[int], int], ms: int) -> int:
+        """Wait so many milliseconds there; others leave the events to who does."""
+        if not ms:
+            return get(0)
+        with _watching:
+            self._in_library += 1
+        try:
+            return get(ms)
+        finally:
+            with _watching:
+                self._in_library -= 1
+                self._wake()
+
+    def _sleep(self, deadline: float | None, over: Callable[[], bool] | None, about: Any) -> None:
+        """Sleep until there may be an event, something was said by ``_wake``, or time is over."""
+        woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+        def call() -> None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(woken, 1)
+
+        try:
+            self._watch(call, about)
+            if over is not None and over():
+                return
+            sleeper = select.poll()
+            sleeper.register(woken, select.POLLIN)
+            if not self._in_library:  # else the event is for who is there; he says when he leaves
+                sleeper.register(self.fileno(), select.POLLIN)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is None or left > _LONG:
+                sleeper.poll()
+            else:
+                sleeper.poll(max(0, int(left * 1000 + 0.999)))
+        finally:
+            self._unwatch(call)
+            os.close(woken)
+
+    def _may_end(self) -> None:
+        if self._waiters:
+            raise StateError(
+                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
+            )
+        self._wake()  # tasks: they find it closed
+
+
+#: Seconds that no poll of the kernel's takes: as good as without limit.
+_LONG = 1_000_000.0
+
+
+def _slice(deadline: float | None) -> int:
+    """Return the milliseconds of the next wait inside the library."""
+    if deadline is None:
+        return SLICE_MS
+    left = (deadline - time.monotonic()) * 1000  # it may be infinite
+    return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
+
+
+_before_exit: list[Callable[[], None]] = []
+
+
+def before_exit(call: Callable[[], None]) -> Callable[[], None]:
+    """Have ``call`` called when the process ends, before what is open is closed."""
+    _before_exit.append(call)
+    return call
+
+
+def _close_at_exit() -> None:
+    """Close what is open, so that no thread of the library runs when the process ends."""
+    for call in _before_exit:
+        call()
+    for root in sorted(_roots, key=lambda handle: -handle._serial):
+        if root.closed or root._pid != os.getpid():
+            continue
+        try:
+            root._close_all()
+        except (Error, KeyboardInterrupt):
+            continue  # a daemon thread still waits in it; the process ends anyhow
+    reap()
+
+
+atexit.register(_close_at_exit)

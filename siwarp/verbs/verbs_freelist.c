@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The memory of destroyed objects, in the order of their end: the longer ago, the fewer look for it. */
+#include "verbs/verbs_impl.h"
+
+void siw_verbs_freelist_init(struct siw_freelist *list)
+{
+	siw_lock_init(&list->lock);
+	siw_link_init(&list->objects);
+}
+
+struct siw_link *siw_verbs_freelist_take(struct siw_freelist *list)
+{
+	struct siw_link *link = NULL;
+
+	siw_lock(&list->lock);
+	if (!siw_link_alone(&list->objects)) {
+		link = list->objects.next;
+		siw_link_del(link);
+	}
+	siw_unlock(&list->lock);
+	return link;
+}
+
+void siw_verbs_freelist_give(struct siw_freelist *list, struct siw_link *link)
+{
+	siw_lock(&list->lock);
+	siw_link_add(&list->objects, link);
+	siw_unlock(&list->lock);
+}

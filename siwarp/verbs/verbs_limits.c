@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* How many objects of a kind a device may have. */
+#include "verbs/verbs_impl.h"
+
+bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max)
+{
+	if (atomic_fetch_add(count, 1) < max)
+		return true;
+	atomic_fetch_sub(count, 1);
+	return false;
+}
+
+int siw_verbs_refuse_full(const char *limit, uint32_t max)
+{
+	return siw_refuse(DEVICE_FULL, siw_reason_text(limit), max);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Why this thread's last call was refused, in words: base/reason.h's table, filled in when asked. */
+#include <stdio.h>
+#include <string.h>
+
+#include <siwarp/siw_ext.h>
+
+#include "base/reason.h"
+
+static const char *const text_of[SIW_WHY_COUNT] = {
+#define SIW_WHY(name, number, text) [SIW_WHY_##name] = text,
+	"", SIW_REASONS(SIW_WHY)
+#undef SIW_WHY
+};
+
+static const char *const name_of[SIW_WHY_COUNT] = {
+#define SIW_WHY(name, number, text) [SIW_WHY_##name] = #name,
+	"", SIW_REASONS(SIW_WHY)
+#undef SIW_WHY
+};
+
+struct bit_name {
+	int bit;
+	const char *name;
+};
+
+static const char *const states[] = { "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR" };
+#define N_STATES (sizeof(states) / sizeof(states[0]))
+
+static const struct bit_name attributes[] = {
+	{ SIW_QP_STATE, "STATE" },
+	{ SIW_QP_CUR_STATE, "CUR_STATE" },
+	{ SIW_QP_EN_SQD_ASYNC_NOTIFY, "EN_SQD_ASYNC_NOTIFY" },
+	{ SIW_QP_ACCESS_FLAGS, "ACCESS_FLAGS" },
+	{ SIW_QP_QKEY, "QKEY" },
+	{ SIW_QP_AV, "AV" },
+	{ SIW_QP_PATH_MTU, "PATH_MTU" },
+	{ SIW_QP_RNR_RETRY, "RNR_RETRY" },
+	{ SIW_QP_RQ_PSN, "RQ_PSN" },
+	{ SIW_QP_MAX_QP_RD_ATOMIC, "MAX_QP_RD_ATOMIC" },
+	{ SIW_QP_MIN_RNR_TIMER, "MIN_RNR_TIMER" },
+	{ SIW_QP_SQ_PSN, "SQ_PSN" },
+	{ SIW_QP_MAX_DEST_RD_ATOMIC, "MAX_DEST_RD_ATOMIC" },
+	{ SIW_QP_DEST_QPN, "DEST_QPN" },
+	{ SIW_QP_FD, "FD" },
+};
+
+/* ---- text that grows to the end of its room -------------------------------------------------- */
+
+struct out {
+	char text[512];
+	size_t n;
+};
+
+static void put(struct out *out, const char *text, size_t length)
+{
+	size_t room = sizeof(out->text) - 1 - out->n;
+
+	if (length > room)
+		length = room;
+	memcpy(out->text + out->n, text, length);
+	out->n += length;
+	out->text[out->n] = '\0';
+}
+
+static void put_text(struct out *out, const char *text)
+{
+	put(out, text, strlen(text));
+}
+
+static void put_number(struct out *out, uint64_t number)
+{
+	char digits[24];
+
+	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)number));
+}
+
+/* Sets of bits are 32 bits wide, however their sign was extended. */
+static void put_hex(struct out *out, uint64_t number)
+{
+	char digits[24];
+
+	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%#x", (unsigned int)number));
+}
+
+/* Of a list of n things the separator before number i. */
+static void put_separator(struct out *out, int i, int n, const char *last)
+{
+	if (i)
+		put_text(out, i == n - 1 ? last : ", ");
+}
+
+static const char *state_name(uint64_t state)
+{
+	return state < N_STATES ? states[state] : "no state";
+}
+
+static void put_states(struct out *out, uint64_t set)
+{
+	int n = __builtin_popcountll(set), i = 0;
+
+	for (uint64_t state = 0; state < N_STATES; state++) {
+		if (!(set >> state & 1))
+			continue;
+		put_separator(out, i++, n, " or ");
+		put_text(out, states[state]);
+	}
+}
+
+static void put_steps(struct out *out, uint64_t set)
+{
+	int n = __builtin_popcountll(set), i = 0;
+
+	for (uint64_t bit = 0; bit < 64; bit++) {
+		if (!(set >> bit & 1))
+			continue;
+		put_separator(out, i++, n, ", ");
+		put_text(out, state_name(bit / 8));
+		if (bit / 8 == bit % 8)
+			continue;
+		put_text(out, " to ");
+		put_text(out, state_name(bit % 8));
+	}
+}
+
+static void put_attributes(struct out *out, uint64_t set)
+{
+	int i = 0;
+
+	for (size_t k = 0; k < sizeof(attributes) / sizeof(attributes[0]); k++) {
+		if (!(set & (uint64_t)attributes[k].bit))
+			continue;
+		put_separator(out, i++, 0, "");
+		put_text(out, attributes[k].name);
+	}
+}
+
+static const char *type_name(uint64_t type)
+{
+	switch (type) {
+	case SIW_QPT_RC:
+		return "RC";
+	case SIW_QPT_UC:
+		return "UC";
+	case SIW_QPT_UD:
+		return "UD";
+	default:
+		return "RD";
+	}
+}
+
+static void put_errno(struct out *out, uint64_t number)
+{
+	char text[96];
+
+	/* GNU's, which may return a string of its own. */
+	put_text(out, strerror_r((int)number, text, sizeof(text)));
+}
+
+/* One number as its kind wants it; kind ends with the closing brace. */
+static void put_kind(struct out *out, const char *kind, uint64_t number)
+{
+	if (!strncmp(kind, "text}", 5))
+		put_text(out, (const char *)(uintptr_t)number);
+	else if (!strncmp(kind, "hex}", 4))
+		put_hex(out, number);
+	else if (!strncmp(kind, "state}", 6))
+		put_text(out, state_name(number));
+	else if (!strncmp(kind, "states}", 7))
+		put_states(out, number);
+	else if (!strncmp(kind, "steps}", 6))
+		put_steps(out, number);
+	else if (!strncmp(kind, "attrs}", 6))
+		put_attributes(out, number);
+	else if (!strncmp(kind, "type}", 5))
+		put_text(out, type_name(number));
+	else
+		put_errno(out, number);
+}
+
+const char *siw_reason(void)
+{
+	static __thread struct out out;
+	const char *format = text_of[siw_refusal.why];
+
+	out.n = 0;
+	out.text[0] = '\0';
+	while (*format) {
+		size_t plain = strcspn(format, "{");
+
+		put(&out, format, plain);
+		format += plain;
+		if (!*format)
+			break;
+		if (format[2] == ':')
+			put_kind(&out, format + 3, siw_refusal.number[format[1] - '0']);
+		else
+			put_number(&out, siw_refusal.number[format[1] - '0']);
+		format = strchr(format, '}') + 1;
+	}
+	return out.text;
+}
+
+const char *siw_reason_name(void)
+{
+	return name_of[siw_refusal.why];
+}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a run of the test suite showed: the tests that cite clauses, and how each of them ended.
+
+`Recorder` is a pytest plugin (tests/conftest.py registers it). At the end of a run it writes
+build/clauses-ran.json; `make spec` counts by that file. Runs of the same tree add to one record, so
+`make test` may be followed by a run of a few tests. A changed tree begins a new record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Recorder", "fingerprint", "load", "record_path", "write"]
+
+#: What decides how a test ends. Without spec/: a better summary needs no new run.
+_FOLDERS = ("siwarp", "tests", "examples", "tools")
+_FILES = ("pyproject.toml", "meson.build", "meson.options")
+_SKIPPED = {"__pycache__", "cache"}  # what tools and tests write: bytecode, the guest's kernel
+_SUFFIXES = {".c", ".h", ".py", ".build", ".lua", ".map", ".toml", ""}
+
+
+def record_path(root: Path) -> Path:
+    """Where the record of the tree at `root` is."""
+    return root / "build" / "clauses-ran.json"
+
+
+def fingerprint(root: Path) -> str:
+    """A digest of all sources of the stack and of its tests, by name and content."""
+    digest = hashlib.sha256()
+    files = [root / name for name in _FILES]
+    for folder in _FOLDERS:
+        files += sorted(p for p in (root / folder).rglob("*") if p.suffix in _SUFFIXES)
+    for path in files:
+        if path.is_file() and not _SKIPPED & set(path.relative_to(root).parts):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def load(root: Path) -> dict[str, Any] | None:
+    """The record: its tree's fingerprint, and for each test its clauses and outcome."""
+    try:
+        content = json.loads(record_path(root).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) and {"tree", "tests"} <= content.keys() else None
+
+
+def write(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
+    """Write the record, or add to that of the same tree."""
+    before = load(root)
+    if before and before["tree"] == tree:
+        tests = {**before["tests"], **tests}
+    path = record_path(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(
+        json.dumps({"tree": tree, "tests": dict(sorted(tests.items()))}, indent=0) + "\n",
+        encoding="utf-8",
+    )
+    fresh.replace(path)
+
+
+class Recorder:
+    """Notes the clause markers of what runs, and whether it passed, failed or was skipped.
+
+    Workers of pytest-xdist hand the markers up as properties of their reports; the process that
+    the workers report to writes the record.
+    """
+
+    def __init__(self, config: pytest.Config, root: Path) -> None:
+        self._root = root
+        self._writes = not hasattr(config, "workerinput") and not config.option.collectonly
+        self._tree = fingerprint(root) if self._writes else ""
+        self._tests: dict[str, dict[str, Any]] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Have every report of a test carry the clauses that the test cites."""
+        for item in items:
+            ids = sorted({i for mark in item.iter_markers("clause") for i in mark.args})
+            if ids:
+                item.user_properties.append(("clauses", ids))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note one phase of a test. A test passed if its call did and no phase failed."""
+        ids = dict(report.user_properties).get("clauses")
+        if not ids:
+            return
+        test = self._tests.setdefault(report.nodeid, {"clauses": ids, "outcome": "not run"})
+        if report.failed:
+            test["outcome"] = "failed"
+        elif test["outcome"] != "failed":
+            if report.skipped or hasattr(report, "wasxfail"):
+                test["outcome"] = "skipped"
+            elif report.when == "call":
+                test["outcome"] = "passed"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Write the record, where this process is the one that saw all reports."""
+        if self._writes and self._tests:
+            write(self._root, self._tree, self._tests)

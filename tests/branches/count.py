@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""count.py BUILD [--missing LAYER]: branches of the C code that the tests took, by layer.
+
+Reads what a build with --coverage counted, by gcov. A layer with less than 90% of its branches
+taken is a failure. Branches that no test can take are named in unreachable.toml, with the reason,
+and not counted; one that is taken all the same, or that is no longer there, is a failure too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+UNREACHABLE = Path(__file__).parent / "unreachable.toml"
+WANTED = 90.0
+#: Layers and what they stand on: C that is in the library.
+LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line with branches. `taken`: how often each was, over all processes."""
+
+    file: str
+    number: int
+    function: str
+    text: str
+    taken: tuple[int, ...]
+
+    @property
+    def layer(self) -> str:
+        """The folder below siwarp/."""
+        return self.file.split("/")[1]
+
+    @property
+    def missed(self) -> int:
+        """How many of its branches nobody took."""
+        return self.taken.count(0)
+
+
+@dataclass
+class Entry:
+    """An entry of unreachable.toml: `line` is what the line contains, or `match` a pattern."""
+
+    reason: str
+    line: str = ""
+    match: str = ""
+    function: str = ""
+    file: str = ""
+    lines: list[Line] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.file, self.function) if part)
+        return f"{where}: {self.line or self.match}" if where else self.line or self.match
+
+    def covers(self, line: Line) -> bool:
+        """Whether that line is meant."""
+        if self.file and not line.file.endswith(self.file):
+            return False
+        if self.function and line.function != self.function:
+            return False
+        if self.match:
+            return re.search(self.match, line.text) is not None
+        return folded(self.line) in line.text
+
+
+def folded(text: str) -> str:
+    """With every run of blanks as one."""
+    return " ".join(text.split())
+
+
+def _gcov(notes: Path) -> list[dict[str, Any]]:
+    """Return the files that one object was compiled from, as gcov's JSON has them."""
+    command = ["gcov", "--stdout", "--json-format", "--branch-probabilities", str(notes)]
+    out = subprocess.run(command, capture_output=True, check=True, cwd=notes.parent).stdout
+    return [
+        f for line in out.splitlines() if line.startswith(b"{") for f in json.loads(line)["files"]
+    ]
+
+
+def _own(name: str, build: Path) -> str | None:
+    """The path below the root of a layer's source; None for anything else."""
+    path = Path(os.path.normpath(build / name))
+    if not path.is_relative_to(ROOT / "siwarp"):
+        return None
+    relative = path.relative_to(ROOT).as_posix()
+    return relative if relative.split("/")[1] in LAYERS else None
+
+
+def read(build: Path) -> list[Line]:
+    """All lines with branches, with the counts of all objects that a header is compiled into."""
+    counts: dict[tuple[str, int, str], list[int]] = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = pool.map(_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
+        for found in (f for files in objects for f in files):
+            name = _own(found["file"], build)
+            for line in found["lines"] if name else ():
+                if line["branches"] and name:
+                    key = (name, line["line_number"], line.get("function_name", ""))
+                    taken = [branch["count"] for branch in line["branches"]]
+                    before = counts.setdefault(key, [0] * len(taken))
+                    counts[key] = [a + b for a, b in zip(before, taken, strict=True)]
+    texts: dict[str, list[str]] = {}
+    lines = []
+    for (name, number, function), taken in sorted(counts.items()):
+        if name not in texts:
+            texts[name] = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        text = texts[name][number - 1] if number <= len(texts[name]) else ""
+        lines.append(Line(name, number, function, folded(text), tuple(taken)))
+    return lines
+
+
+def exceptions() -> list[Entry]:
+    """The entries of unreachable.toml."""
+    with UNREACHABLE.open("rb") as file:
+        return [Entry(**entry) for entry in tomllib.load(file).get("unreachable", [])]
+
+
+def judge(lines: Iterable[Line], excepted: list[Entry]) -> tuple[dict[str, list[int]], list[str]]:
+    """(taken, counted, excepted) by layer, and what is wrong with the entries."""
+    rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for line in lines:
+        entries = [entry for entry in excepted if entry.covers(line)]
+        for entry in entries:
+            entry.lines.append(line)
+        row = rows[line.layer]
+        row[0] += len(line.taken) - line.missed
+        row[1] += len(line.taken) - (line.missed if entries else 0)
+        row[2] += line.missed if entries else 0
+    problems = []
+    for entry in excepted:
+        if not entry.lines:
+            problems.append(f"unreachable.toml: there is no such line any more: {entry}")
+        elif not any(line.missed for line in entry.lines):
+            problems.append(f"unreachable.toml: a test takes it, so it goes: {entry}")
+    return rows, problems
+
+
+def share(row: list[int]) -> float:
+    """Per cent of the counted branches that were taken."""
+    return 100 * row[0] / row[1] if row[1] else 100.0
+
+
+def too_few(rows: dict[str, list[int]]) -> list[str]:
+    """The layers below what is wanted."""
+    return [
+        f"{layer}: {share(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
+        for layer, row in rows.items()
+        if share(row) < WANTED
+    ]
+
+
+def main() -> int:
+    """Print a line for each layer; 0 if all is well."""
+    parser = argparse.ArgumentParser(description="branches that the tests took, by layer")
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--missing", metavar="LAYER", help="list the branches of a layer not taken")
+    args = parser.parse_args()
+    excepted = exceptions()
+    lines = read(args.build.resolve())
+    if args.missing:
+        for line in lines:
+            if (
+                line.layer == args.missing
+                and line.missed
+                and not any(e.covers(line) for e in excepted)
+            ):
+                print(f"{line.file}:{line.number}: {line.missed} of {len(line.taken)}: {line.text}")
+        return 0
+    rows, problems = judge(lines, excepted)
+    print(f"{'layer':<8}{'branches':>10}{'taken':>8}{'':>9}{'excepted':>10}")
+    for layer in filter(rows.__contains__, LAYERS):
+        taken, counted, left_out = rows[layer]
+        print(f"{layer:<8}{counted:>10}{taken:>8}{share(rows[layer]):>8.1f}%{left_out:>10}")
+    problems += too_few(rows)
+    if problems:
+        script = Path(__file__).relative_to(ROOT)
+        problems.append(f"what is missing in a layer: {script} {args.build} --missing LAYER")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A program with an epoll of its own: what it posted and what waits for company is sent when it arms its
+ * completion queue, and the event is there, however long the device's thread naps.
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "rig.h"
+
+#define TIMES 20
+#define SLOTS 8
+
+static struct rig rig;
+static struct end end;
+
+static void poll_all(void)
+{
+	struct siw_wc wc[SLOTS];
+
+	while (siw_poll_cq(end.cq, SLOTS, wc) > 0)
+		;
+}
+
+/* The first of two posts goes at once; whether the second waits, as it does while the thread naps. */
+static bool second_waits(void)
+{
+	poll_all();
+	check(post_send(&end, 0, 8, 1));
+	check(post_send(&end, 1, 8, 2));
+	return siw_cq_pending(end.cq) == 1;
+}
+
+int main(void)
+{
+	const struct timespec ms = { .tv_nsec = 1000000 };
+	struct epoll_event event = { .events = EPOLLIN };
+	long until = now_ms() + LIMIT_MS;
+	int epoll, events = 0;
+	void *user;
+
+	setenv("SIWARP_NAP_US", "100000", 1);
+	rig_open(&rig);
+	ud_open(&end, &rig, SLOTS, NULL);
+	epoll = epoll_create1(0);
+	check(epoll_ctl(epoll, EPOLL_CTL_ADD, siw_comp_channel_fd(end.channel), &event));
+	for (int i = 0; i < TIMES;) {
+		struct siw_cq *cq;
+
+		must(now_ms() < until);
+		if (!second_waits()) {
+			nanosleep(&ms, NULL);
+			continue;
+		}
+		i++;
+		check(siw_req_notify_cq(end.cq, 0));
+		must(siw_cq_pending(end.cq) == 2);
+		if (epoll_wait(epoll, &event, 1, 0) == 1) { /* unless the nap ended before */
+			events++;
+			check(siw_get_cq_event(end.channel, &cq, &user, 0));
+			siw_ack_cq_events(cq, 1);
+		}
+	}
+	must(events > TIMES / 2);
+	poll_all();
+	close(epoll);
+	end_close(&end);
+	rig_close(&rig);
+	return 0;
+}

@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Each row of the specification's table of RD's timers, by a clock of the test's own: when what is due
+ * comes, to the nanosecond, and that it does not come before. The argument names the row.
+ */
+#include "rd_clock.h"
+
+/* Without an answer: how long after the first datagram of a type the i-th one comes. */
+static uint64_t after(int type, uint32_t i)
+{
+	CHECK(nth(type, i));
+	return nth(type, i)->at - nth(type, 0)->at;
+}
+
+static const uint64_t doubling[] = { 20, 40, 80, 160, 320, 500, 500, 500 };
+enum { DOUBLINGS = sizeof(doubling) / sizeof(doubling[0]) };
+
+static void hello(void)
+{
+	uint64_t at = 0;
+
+	begin();
+	post(1);
+	pass(3 * S);
+	for (uint32_t i = 0; i < DOUBLINGS; i++) {
+		at += doubling[i] * MS;
+		CHECK(after(SIW_DGRAM_RD_HELLO, i + 1) == at);
+	}
+}
+
+/* The stranger answers a HELLO after so long, and then no more. */
+static void challenge_after(uint64_t ns)
+{
+	static const uint8_t cookie[SIW_RD_COOKIE_LEN] = "a cookie";
+
+	begin();
+	post(1);
+	epoch = ntohl(nth(SIW_DGRAM_RD_HELLO, 0)->wire.source_epoch);
+	pass(ns);
+	n_sent = 0;
+	SAY(SIW_DGRAM_RD_CHALLENGE, .rest = cookie, .len = sizeof(cookie));
+	look();
+}
+
+static void echo(void)
+{
+	challenge_after(10 * MS);
+	pass(299 * MS);
+	CHECK(count(SIW_DGRAM_RD_ECHO) == 4 && !count(SIW_DGRAM_RD_HELLO));
+	CHECK(after(SIW_DGRAM_RD_ECHO, 1) == 20 * MS && after(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
+	CHECK(after(SIW_DGRAM_RD_ECHO, 3) == 140 * MS);
+	pass(2 * MS);
+	CHECK(count(SIW_DGRAM_RD_ECHO) == 4);
+	CHECK(nth(SIW_DGRAM_RD_HELLO, 0)->at - nth(SIW_DGRAM_RD_ECHO, 0)->at == 300 * MS);
+}
+
+/* An ECHO's answer is waited for as long as the CHALLENGE took. */
+static void echo_far(void)
+{
+	challenge_after(2 * S);
+	pass(2 * S - 1);
+	CHECK(count(SIW_DGRAM_RD_ECHO) >= 7 && !count(SIW_DGRAM_RD_HELLO));
+	pass(500 * MS);
+	CHECK(count(SIW_DGRAM_RD_HELLO) == 1);
+}
+
+/* Whether an ECHO makes a pair so long after its CHALLENGE. */
+static bool meets_after(uint64_t ns)
+{
+	static const uint8_t zeros[SIW_RD_COOKIE_LEN];
+
+	begin();
+	SAY(SIW_DGRAM_RD_HELLO, .rest = zeros, .len = sizeof(zeros));
+	look();
+	epoch = ntohl(nth(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
+	pass(ns);
+	SAY(SIW_DGRAM_RD_ECHO, .rest = nth(SIW_DGRAM_RD_CHALLENGE, 0)->rest, .len = sizeof(zeros));
+	look();
+	return siw_rd_n_peers(rd) == 1;
+}
+
+static void cookie(void)
+{
+	CHECK(meets_after(5 * S) && !meets_after(5 * S + MS));
+	CHECK(!siw_setting_set("rd_idle_ms", 300));
+	CHECK(meets_after(300 * MS) && !meets_after(301 * MS));
+	CHECK(!siw_setting_set("rd_idle_ms", 30000));
+}
+
+/* Before a round trip was measured. */
+static void retransmission_first(void)
+{
+	uint64_t each[] = { 200, 200, 400, 800, 1000, 1000, 1000 }, at = 0;
+
+	begin();
+	meet();
+	post(1);
+	pass(9 * S);
+	for (uint32_t i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+		at += each[i] * MS;
+		CHECK(after(SIW_DGRAM_RD_DATA, i + 1) == at);
+	}
+}
+
+/* n round trips of so long, one after the other. */
+static void round_trips(uint32_t n, uint64_t rtt)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		post(1);
+		pass(rtt);
+		SAY(SIW_DGRAM_RD_ACK, .acknowledged = (uint32_t)siw_rd_framed(peer()),
+		    .credit = 4096);
+		look();
+		pass(10 * MS);
+	}
+	n_sent = 0;
+}
+
+/* The last one once more after 2 SRTT + 1 ms; then RTO, no less than 20 ms, doubling to a second. */
+static void retransmission(void)
+{
+	uint64_t rto, at;
+
+	begin();
+	meet();
+	round_trips(60, 2 * MS);
+	rto = peer()->cc.rto;
+	CHECK(rto == 20 * MS);
+	post(1);
+	pass(9 * S);
+	at = 2 * peer()->cc.srtt + MS;
+	CHECK(after(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS && at <= 5 * MS);
+	for (uint32_t i = 2; i < 10; i++) {
+		at += rto;
+		CHECK(after(SIW_DGRAM_RD_DATA, i) == at);
+		rto = 2 * rto < S ? 2 * rto : S;
+	}
+}
+
+/* RFC 6298: SRTT + 4 RTTVAR, where that is more than the least. */
+static void retransmission_far(void)
+{
+	begin();
+	meet();
+	round_trips(1, 50 * MS);
+	CHECK(peer()->cc.srtt == 50 * MS && peer()->cc.rto == 150 * MS);
+	post(1);
+	pass(252 * MS);
+	CHECK(after(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
+	CHECK(after(SIW_DGRAM_RD_DATA, 2) == 251 * MS);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 3);
+}
+
+static void data(uint32_t psn, uint32_t octets)
+{
+	static const uint8_t body[1400];
+
+	SAY(SIW_DGRAM_RD_DATA, psn, .credit = 4096, .rest = body, .len = octets);
+}
+
+static void ack_alone(void)
+{
+	begin();
+	meet();
+	data(0, 1);
+	look();
+	pass(20 * US - 1);
+	CHECK(taken == 1 && !n_sent);
+	pass(1);
+	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 1);
+	pass(S);
+	CHECK(n_sent == 1);
+}
+
+static void ack_of_two(void)
+{
+	begin();
+	meet();
+	data(0, 1);
+	data(1, 1);
+	look();
+	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 2);
+}
+
+static void ack_of_many(void)
+{
+	begin();
+	meet();
+	for (uint32_t i = 0; i < 127; i++)
+		data(i, 1);
+	look();
+	/* 64 at once, and the rest when the socket is empty. */
+	CHECK(n_sent == 2 && ntohl(log_[0].wire.acknowledged) == EPOCH + 64);
+	CHECK(ntohl(log_[1].wire.acknowledged) == EPOCH + 127);
+}
+
+static void ack_behind_a_gap(void)
+{
+	begin();
+	meet();
+	for (uint32_t i = 1; i <= 8 + 16; i++)
+		data(i, 1);
+	look();
+	/* Each of the first ones, for there might be no more; then one for eight. */
+	CHECK(n_sent == 8 + 2 || n_sent == 8 + 3);
+	CHECK(ntohl(log_[n_sent - 1].wire.acknowledged) == EPOCH);
+	for (uint32_t i = 1; i <= 24; i++)
+		CHECK(log_[n_sent - 1].rest[i / 8] >> i % 8 & 1);
+	CHECK(!(log_[n_sent - 1].rest[0] & 1));
+}
+
+/* A peer that owes an answer: not before its time, and a fifth later at the most. */
+static void gone(void)
+{
+	begin();
+	meet();
+	post(1);
+	pass(10 * S - 1);
+	CHECK(!news[SIW_RD_GONE]);
+	pass(2 * S);
+	CHECK(news[SIW_RD_GONE] == 1);
+}
+
+/* Whether a peer silent for so long makes room for another one. */
+static bool makes_room_after(uint64_t ns)
+{
+	struct siw_addr other = fuzz_addr_of(ENDS + 1);
+	struct siw_rd_peer *p;
+
+	begin();
+	rd->max_peers = 1;
+	meet();
+	pass(ns);
+	return siw_rd_peer(rd, &other, &p) == 0;
+}
+
+static void forgotten(void)
+{
+	CHECK(!makes_room_after(30 * S - 1) && makes_room_after(30 * S));
+}
+
+static void asked(void)
+{
+	begin();
+	meet();
+	pass(10 * S);
+	post(1);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && !count(SIW_DGRAM_RD_PROBE));
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 1, .credit = 4096);
+	look();
+	pass(10 * S + 1);
+	n_sent = 0;
+	CHECK(siw_rd_tx(peer(), "x", 1, NULL, 0) == 0);
+	look();
+	CHECK(!count(SIW_DGRAM_RD_DATA) && count(SIW_DGRAM_RD_PROBE) == 1);
+}
+
+/* Segments of full length, acknowledged at once, for so long. */
+static void full_length(uint64_t ns)
+{
+	for (uint64_t end = now() + ns; now() < end;) {
+		post(siw_rd_mulpdu(peer()));
+		pass(MS);
+		SAY(SIW_DGRAM_RD_ACK, .acknowledged = (uint32_t)siw_rd_framed(peer()),
+		    .credit = 4096);
+		look();
+	}
+}
+
+/* What the route is said to carry, and less, each three times, 2 RTO apart; then again ten seconds later. */
+static void longer(void)
+{
+	CHECK(!siw_setting_set("rd_datagram", 1400));
+	begin();
+	net.route_mtu = 1400;
+	meet();
+	round_trips(60, 2 * MS);
+	full_length(9900 * MS);
+	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM && peer()->cc.rto == 20 * MS);
+	CHECK(count(SIW_DGRAM_RD_PROBE) == 6);
+	for (uint32_t i = 0; i < 6; i++) {
+		CHECK(nth(SIW_DGRAM_RD_PROBE, i)->len == (i < 3 ? 1400 : 1280) - 28u);
+		CHECK(after(SIW_DGRAM_RD_PROBE, i) == i * 2 * 20 * MS);
+	}
+	full_length(600 * MS);
+	CHECK(after(SIW_DGRAM_RD_PROBE, 6) >= 240 * MS + 10 * S);
+	CHECK(after(SIW_DGRAM_RD_PROBE, 6) <= 240 * MS + 10 * S + 2 * MS);
+}
+
+/* Long ones pass no more: so long after that they are tried again, where segments of full length are sent. */
+static void longer_soon(void)
+{
+	uint64_t lowered;
+
+	CHECK(!siw_setting_set("rd_datagram", 1400));
+	begin();
+	net.route_mtu = 1400;
+	meet();
+	round_trips(60, 2 * MS);
+	post(siw_rd_mulpdu(peer()));
+	SAY(SIW_DGRAM_RD_ACK, ntohl(nth(SIW_DGRAM_RD_PROBE, 0)->wire.llp.psn) - EPOCH,
+	    .acknowledged = 61, .credit = 4096, .flags = SIW_RD_PROBED);
+	look();
+	CHECK(peer()->datagram == 1400 - 28);
+	post(siw_rd_mulpdu(peer()));
+	for (int i = 0; i < 10000 && peer()->datagram != SIW_RD_LEAST_DATAGRAM; i++)
+		pass(MS);
+	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM);
+	lowered = now();
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
+	look();
+	n_sent = 0;
+	full_length(1100 * MS);
+	CHECK(count(SIW_DGRAM_RD_PROBE) > 0);
+	CHECK(nth(SIW_DGRAM_RD_PROBE, 0)->at >= lowered + S - MS);
+	CHECK(nth(SIW_DGRAM_RD_PROBE, 0)->at <= lowered + S + 2 * MS);
+}
+
+/* So many at once, and then one for each of these intervals. */
+static void limited(const struct says *what, int answer, uint32_t at_once, uint64_t each)
+{
+	begin();
+	epoch = 7;
+	net.now += S; /* all of the burst is there */
+	for (uint32_t i = 0; i < at_once + 100; i++) {
+		say(what);
+		look();
+	}
+	CHECK(count(answer) == at_once);
+	net.now += 10 * each - 1;
+	for (int i = 0; i < 20; i++) {
+		say(what);
+		look();
+	}
+	CHECK(count(answer) == at_once + 9);
+	net.now += 1;
+	say(what);
+	look();
+	CHECK(count(answer) == at_once + 10);
+}
+
+static void challenges(void)
+{
+	static const uint8_t zeros[SIW_RD_COOKIE_LEN];
+
+	limited(&(struct says){ SIW_DGRAM_RD_HELLO, .rest = zeros, .len = sizeof(zeros) },
+		SIW_DGRAM_RD_CHALLENGE, 5000, 20 * US);
+}
+
+static void byes(void)
+{
+	limited(&(struct says){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 100, MS);
+}
+
+/* ---- acknowledgements ---------------------------------------------------------------------------- */
+
+/* What is queued and was never sent, for want of credit, is not acknowledged whatever the peer says. */
+static void ack_of_what_was_never_sent(void)
+{
+	uint8_t all = 0xff;
+
+	begin();
+	meet();
+	SAY(SIW_DGRAM_RD_ACK, .credit = 2);
+	look();
+	for (int i = 0; i < 5; i++)
+		post(1);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 2 && siw_rd_framed(peer()) == 5);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 2);
+	look();
+	CHECK(siw_rd_accepted(peer()) == 0);
+	/* Its bits are not looked at, those of what was sent are. */
+	SAY(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = 1);
+	look();
+	CHECK(peer()->tx->in_flight == 0 && siw_rd_accepted(peer()) == 0);
+	CHECK(peer()->tx->high == 2);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 3);
+	look();
+	CHECK(siw_rd_accepted(peer()) == 2);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 5);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 5, .credit = 3);
+	look();
+	CHECK(siw_rd_accepted(peer()) == 5);
+}
+
+/* Each bit of a bitmap of several octets says of its own datagram that it came, and of no other. */
+static void ack_bit_by_bit(void)
+{
+	static const uint32_t there[] = { 1, 4, 7, 8, 12, 15, 16, 22, 23 };
+	uint8_t bits[3] = { 0 };
+
+	begin();
+	meet();
+	for (int i = 0; i < 24; i++)
+		post(1);
+	CHECK(siw_rd_framed(peer()) == 24);
+	pass(MS);
+	n_sent = 0;
+	for (uint32_t i = 0; i < sizeof(there) / sizeof(there[0]); i++)
+		bits[there[i] / 8] |= (uint8_t)(1u << there[i] % 8);
+	SAY(SIW_DGRAM_RD_ACK, .credit = 4096, .rest = bits, .len = 3);
+	look();
+	pass(19 * MS);
+	for (uint32_t i = 0; i < 24; i++) {
+		bool came = bits[i / 8] >> i % 8 & 1, again = false;
+
+		for (uint32_t n = 0; n < n_sent; n++)
+			again |= log_[n].type == SIW_DGRAM_RD_DATA &&
+				 ntohl(log_[n].wire.llp.psn) == epoch + i;
+		CHECK(again == !came);
+	}
+}
+
+/* ---- a full socket ------------------------------------------------------------------------------- */
+
+/* The socket takes something again, and the endpoint hears of it. */
+static void room_again(void)
+{
+	net.full = false;
+	net.end[0].up = true;
+	look();
+}
+
+/* The PSNs of DATA in the log, one after the other from that one on, each once. */
+static void sent_in_order(uint32_t first, uint32_t n)
+{
+	CHECK(count(SIW_DGRAM_RD_DATA) == n);
+	for (uint32_t i = 0; i < n; i++)
+		CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, i)->wire.llp.psn) == epoch + first + i);
+}
+
+/* What a full socket did not take goes when it has room, in order and once; no timer counts it as lost. */
+static void full_socket(bool no_batches)
+{
+	begin();
+	meet();
+	net.no_batches = no_batches;
+	round_trips(60, 2 * MS);
+	net.full = true;
+	for (int i = 0; i < 5; i++)
+		post(1);
+	CHECK(siw_rd_flush(peer()) == 0 && rd->blocked && !siw_link_alone(&peer()->starved));
+	pass(MS);
+	CHECK(!n_sent);
+	room_again();
+	sent_in_order(60, 5);
+	CHECK(!rd->blocked && siw_link_alone(&peer()->starved));
+	pass(4 * MS);
+	sent_in_order(60, 5);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 65, .credit = 4096);
+	look();
+	CHECK(siw_rd_accepted(peer()) == 65);
+}
+
+static void full_socket_together(void)
+{
+	full_socket(false);
+}
+
+static void full_socket_one_by_one(void)
+{
+	full_socket(true);
+}
+
+/* Some time after one went, the socket is full again: the rest waits behind it. */
+static void full_socket_amid(void)
+{
+	begin();
+	meet();
+	post(1);
+	net.full = true;
+	post(1400 - 100);
+	post(1);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 1);
+	/* The time-out of the first one finds no room either, and does not lose its place. */
+	pass(3 * S);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->nxt == 3);
+	n_sent = 0;
+	room_again();
+	sent_in_order(0, 3);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 4096);
+	look();
+	CHECK(siw_rd_accepted(peer()) == 3 && !news[SIW_RD_GONE]);
+}
+
+/* An acknowledgement that found no room is lost, and its datagram, said again, acknowledged again. */
+static void full_socket_ack(void)
+{
+	begin();
+	meet();
+	net.full = true;
+	data(0, 1);
+	look();
+	pass(MS);
+	CHECK(taken == 1 && !n_sent);
+	net.full = false;
+	data(0, 1);
+	look();
+	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 1);
+}
+
+/* A peer whose life ends while it waits for room waits no longer. */
+static void full_socket_over(void)
+{
+	begin();
+	meet();
+	net.full = true;
+	post(1);
+	CHECK(!siw_link_alone(&peer()->starved));
+	SAY(SIW_DGRAM_RD_BYE);
+	look();
+	CHECK(news[SIW_RD_GONE] == 1 && siw_link_alone(&rd->starved));
+	room_again();
+	CHECK(!count(SIW_DGRAM_RD_DATA) && !rd->blocked);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} rows[] = {
+	{ "hello", hello },
+	{ "echo", echo },
+	{ "echo-far", echo_far },
+	{ "cookie", cookie },
+	{ "retransmission-first", retransmission_first },
+	{ "retransmission", retransmission },
+	{ "retransmission-far", retransmission_far },
+	{ "ack-alone", ack_alone },
+	{ "ack-of-two", ack_of_two },
+	{ "ack-of-many", ack_of_many },
+	{ "ack-behind-a-gap", ack_behind_a_gap },
+	{ "gone", gone },
+	{ "forgotten", forgotten },
+	{ "asked", asked },
+	{ "longer", longer },
+	{ "longer-soon", longer_soon },
+	{ "challenges", challenges },
+	{ "byes", byes },
+	{ "full-socket-together", full_socket_together },
+	{ "full-socket-one-by-one", full_socket_one_by_one },
+	{ "full-socket-amid", full_socket_amid },
+	{ "full-socket-ack", full_socket_ack },
+	{ "full-socket-over", full_socket_over },
+	{ "ack-never-sent", ack_of_what_was_never_sent },
+	{ "ack-bit-by-bit", ack_bit_by_bit },
+};
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (strcmp(argv[1], rows[i].name) == 0) {
+			rows[i].run();
+			return 0;
+		}
+	fprintf(stderr, "no row is called %s\n", argv[1]);
+	return 2;
+}

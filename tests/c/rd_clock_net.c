@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* See rd_clock.h. */
+#include "rd_clock.h"
+
+#include "base/crc32c.h"
+
+enum { LOG = 1 << 16, STRANGER = ENDS };
+
+struct siw_rd *rd;
+struct sent *log_;
+uint32_t n_sent, taken, epoch;
+bool holds;
+int news[8];
+
+static struct siw_llp_port port;
+static uint64_t began;
+static uint32_t logged; /* of net.kept */
+
+static bool knows(int end, int place)
+{
+	(void)end, (void)place;
+	return true;
+}
+
+void begin(void)
+{
+	struct siw_rd_attr attr = { .local = fuzz_addr_of(0), .fd = -1, .ird = 7, .qkey = QKEY };
+
+	if (rd)
+		siw_rd_close(rd);
+	fuzz_net_reset();
+	logged = n_sent = taken = epoch = 0;
+	holds = false;
+	memset(news, 0, sizeof(news));
+	net.knows = knows;
+	began = net.now;
+	if (!log_)
+		log_ = calloc(LOG, sizeof(*log_));
+	CHECK(log_);
+	port.owner = getpid();
+	CHECK(!siw_rd_open(&port, &attr, &rd));
+}
+
+uint64_t now(void)
+{
+	return net.now - began;
+}
+
+/* What the endpoint sent since the last time. */
+static void note(void)
+{
+	for (; logged != net.kept; logged++) {
+		const struct fuzz_datagram *d = &net.past[logged % PAST];
+		struct sent *s = &log_[n_sent];
+
+		if (d->from)
+			continue;
+		CHECK(n_sent < LOG && d->len >= SIW_RD_OVERHEAD);
+		*s = (struct sent){ .at = now(), .len = d->len };
+		memcpy(&s->wire, d->octets, SIW_RD_LEN);
+		memcpy(s->rest, d->octets + SIW_RD_LEN,
+		       d->len - SIW_RD_OVERHEAD < sizeof(s->rest) ? d->len - SIW_RD_OVERHEAD
+								  : sizeof(s->rest));
+		s->type = s->wire.llp.type >> 4;
+		n_sent++;
+	}
+}
+
+void look(void)
+{
+	struct siw_rd_event event;
+
+	while (fuzz_net_arrive(0))
+		;
+	net.end[0].up = false;
+	if (rd->sock->due_ns <= net.now)
+		rd->sock->due_ns = UINT64_MAX;
+	for (int n = 0; siw_rd_recv(rd, &event) == 1; n++) {
+		CHECK(n < 100000 && event.kind < 8);
+		news[event.kind]++;
+		if (event.kind != SIW_RD_SEGMENT) {
+			if (event.kind == SIW_RD_ACKED)
+				siw_rd_flush(event.peer);
+		} else if (holds) {
+			siw_rd_pause(event.peer);
+		} else {
+			taken++;
+			siw_rd_taken(event.peer);
+		}
+		note();
+	}
+	note();
+}
+
+void pass(uint64_t ns)
+{
+	uint64_t goal = net.now + ns;
+
+	for (int n = 0; rd->sock->due_ns <= goal; n++) {
+		CHECK(n < 1000000);
+		if (rd->sock->due_ns > net.now)
+			net.now = rd->sock->due_ns;
+		look();
+	}
+	net.now = goal;
+	look();
+}
+
+void say(const struct says *what)
+{
+	struct {
+		struct siw_rd_wire wire;
+		uint8_t rest[1500];
+	} d = { 0 };
+	uint32_t crc, source = what->source_epoch ? what->source_epoch : EPOCH;
+
+	d.wire.llp.type = siw_dgram_first((enum siw_dgram_type)what->type);
+	d.wire.llp.qkey = htonl(QKEY);
+	d.wire.llp.psn = htonl(source + what->psn);
+	d.wire.source_epoch = htonl(source);
+	d.wire.dest_epoch = htonl(epoch);
+	d.wire.acknowledged = htonl(epoch + what->acknowledged);
+	d.wire.credit = htons(what->credit);
+	d.wire.ird = 3;
+	d.wire.flags = what->flags;
+	if (what->rest)
+		memcpy(d.rest, what->rest, what->len);
+	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + what->len));
+	memcpy((uint8_t *)&d + SIW_RD_LEN + what->len, &crc, sizeof(crc));
+	fuzz_net_send(STRANGER, 0, &d, SIW_RD_OVERHEAD + what->len);
+}
+
+void meet(void)
+{
+	static const uint8_t zeros[SIW_RD_COOKIE_LEN];
+
+	SAY(SIW_DGRAM_RD_HELLO, .rest = zeros, .len = sizeof(zeros));
+	look();
+	epoch = ntohl(nth(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
+	SAY(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = nth(SIW_DGRAM_RD_CHALLENGE, 0)->rest,
+	    .len = sizeof(zeros));
+	look();
+	CHECK(count(SIW_DGRAM_RD_ACK) == 1);
+	n_sent = 0;
+}
+
+struct siw_rd_peer *peer(void)
+{
+	struct siw_addr addr = fuzz_addr_of(STRANGER);
+	struct siw_rd_peer *p;
+
+	CHECK(!siw_rd_peer(rd, &addr, &p));
+	return p;
+}
+
+void post(uint32_t octets)
+{
+	static uint8_t body[1400];
+	struct iovec iov = { body, octets };
+
+	CHECK(siw_rd_tx(peer(), "", 0, &iov, 1) == 1);
+	siw_rd_flush(peer());
+	note();
+}
+
+const struct sent *nth(int type, uint32_t i)
+{
+	for (uint32_t n = 0; n < n_sent; n++)
+		if (log_[n].type == type && !i--)
+			return &log_[n];
+	return NULL;
+}
+
+uint32_t count(int type)
+{
+	uint32_t n = 0;
+
+	while (nth(type, n))
+		n++;
+	return n;
+}

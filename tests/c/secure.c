@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a program takes from the environment of who starts it: opens a device, sends itself a datagram, and says
+ * what it found set. It has the library inside, as the loader of a setuid program looks for none in a build's folder.
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <siwarp/siw.h>
+
+#include "base/capture.h"
+#include "base/counters.h"
+#include "base/settings.h"
+
+/* A leak checker traces the process, which the kernel forbids of one that is setuid. */
+const char *__lsan_default_options(void);
+const char *__lsan_default_options(void)
+{
+	return "detect_leaks=0";
+}
+
+static const char *text(const char *s)
+{
+	return s ? s : "none";
+}
+
+int main(void)
+{
+	struct siw_device **devices = siw_get_device_list(NULL);
+	struct siw_context *context = devices && devices[0] ? siw_open_device(devices[0]) : NULL;
+
+	if (!context)
+		return 1;
+	printf("secure %lu\n", getauxval(AT_SECURE));
+	printf("crc %lld\n", (long long)siw_settings()->crc);
+	printf("capture %s %d\n", text(siw_setting_capture()), siw_capture_on());
+	printf("faults %s\n", text(siw_setting_faults()));
+	printf("counters %s\n", text(siw_counters_path()));
+	siw_close_device(context);
+	siw_free_device_list(devices);
+	return 0;
+}

@@ -1,0 +1,72 @@
+"""No cycle among the C files of verbs, nor of qp: who calls whom has an order in each folder.
+
+Reads with nm the layers' archives in meson's build folder (the argument). A const table of
+functions (struct siw_qp_class) is how a lower file reaches a higher one, and is no call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+from c_symbols import members
+
+FOLDERS = ("verbs", "qp")
+# Data, not calls: the types' tables, which files that create queue pairs name.
+TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
+
+
+def calls(archive: Path, folder: str) -> dict[str, dict[str, str]]:
+    """Return {file: {file it calls: by which symbol}} within one archive."""
+    home: dict[str, str] = {}
+    wanted: list[tuple[str, str]] = []
+    for source, kind, symbol in members(archive):
+        name = source.removeprefix(f"siwarp_{folder}_")
+        if kind in "TDBRVWCi":
+            home[symbol] = name
+        elif kind == "U" and symbol not in TABLES:
+            wanted.append((name, symbol))
+    graph: dict[str, dict[str, str]] = {name: {} for name in home.values()}
+    for name, symbol in wanted:
+        if symbol in home and home[symbol] != name:
+            graph.setdefault(name, {})[home[symbol]] = symbol
+    return graph
+
+
+def cycle(graph: dict[str, dict[str, str]]) -> list[str]:
+    """Return the files of one cycle, the first again at the end; [] where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name not in done:
+            for callee in sorted(graph.get(name, {})):
+                if found := visit(callee, [*way, name]):
+                    return found
+            done.add(name)
+        return []
+
+    for name in sorted(graph):
+        if found := visit(name, []):
+            return found
+    return []
+
+
+def main() -> int:
+    """Print a cycle of each folder that has one; 1 if any has."""
+    bad = files = 0
+    for folder in FOLDERS:
+        graph = calls(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
+        files += len(graph)
+        way = cycle(graph)
+        for caller, callee in itertools.pairwise(way):
+            print(f"{folder}/{caller} calls {graph[caller][callee]} of {callee}")
+        bad += bool(way)
+    print(f"{files} files, {bad} folders with a cycle")
+    return 1 if bad or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""No function only calls one function of another folder: what a message passes through does work.
+
+Such a function is a toll: whoever needs what it hands down can ask for that directly. A cast, a
+struct copied from one type to another, an assertion, a result converted or looked at do not make it
+more. Own state that is read to decide something, or written, a loop, a lock or a second call do.
+base is no folder of this kind: everyone uses it, and what it does counts as work.
+
+Reads C as clang-format leaves it: a function's brace stands at the beginning of a line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+
+from layers import MAY_USE, PACKAGE
+
+#: Tolls that stay, ten at the most, with the reason.
+NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
+ALLOWED: dict[str, str] = {
+    "siw_ddp_rd_peer": NO_RD,
+    "siw_ddp_rd_show": NO_RD,
+    "siw_ddp_rd_unclaim": NO_RD,
+    "siw_ddp_rd_peer_addr": NO_RD,
+    "siw_ddp_rd_peer_ird": NO_RD,
+    "siw_ddp_rd_expect": NO_RD,
+    "siw_ddp_dgram_resume": "rdmap stops short of the last datagram, and only llp knows sockets",
+    "siw_ddp_uc_resume": "as siw_ddp_dgram_resume",
+    "siw_ddp_dgram_tagged_max": "takes this layer's own headers off what llp says of the path",
+    "siw_rdmap_blocked": "of RD's streams qp has nothing of ddp to ask",
+}
+MOST = 10
+
+FUNCTION = re.compile(
+    r"^(?P<head>[A-Za-z_][^\n;{}#=]*(?:\n[ \t]+[^\n;{}#=]*)*)\n\{\n(?P<body>.*?)^\}$", re.M | re.S
+)
+NAME = re.compile(r"(\w+)\(")
+CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+#: What stands before a parenthesis and calls nothing, or nothing that counts.
+NEUTRAL = {"if", "for", "while", "switch", "return", "sizeof", "_Alignof", "offsetof", "defined"}
+NEUTRAL |= {"assert", "_Static_assert", "__builtin_expect", "memset", "memcpy"}
+LOOP = re.compile(r"\b(for|while|do|switch|goto)\b")
+#: A local variable's declaration: a type, a name, and an end or an initializer.
+DECLARATION = re.compile(
+    r"^(?:static |const |_Alignas\(\w+\) )*(?:struct |enum |union |unsigned )?[A-Za-z_]\w*"
+    r"[ *]+(?:const )?(\w+)(?:\[[^\]]*\])*(?:, [ *]*\w+(?: = [^,;]*)?)*(?: = (?P<value>.*))?$",
+    re.S,
+)
+
+
+@dataclass
+class Function:
+    """A function of the C code, without its comments and strings."""
+
+    folder: str
+    file: str
+    name: str
+    static: bool
+    body: str
+
+
+def stripped(text: str) -> str:
+    """Return C without comments, strings, attributes and preprocessor lines."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+    text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+    text = re.sub(r"'(?:\\.|[^'\\\n])+'", "0", text)
+    text = re.sub(r"__attribute__\s*\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)\s*", "", text)
+    text = re.sub(r"\bSIW_(?:API|EXPORT|PUBLIC)\b\s*", "", text)
+    return re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", "", text, flags=re.M)
+
+
+def functions(folder: str, file: str, text: str) -> list[Function]:
+    """Return the functions that a file defines."""
+    found = []
+    for match in FUNCTION.finditer(stripped(text)):
+        if (name := NAME.search(match["head"])) and not match["head"].startswith("typedef"):
+            static = match["head"].startswith("static")
+            found.append(Function(folder, file, name[1], static, match["body"]))
+    return found
+
+
+def without_calls(text: str, names: set[str]) -> str:
+    """Return an expression with the calls of these functions taken out, arguments and all."""
+    while match := next((m for m in CALL.finditer(text) if m[1] in names), None):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        text = text[: match.start()] + " result " + text[end:]
+    return text
+
+
+def statements(body: str) -> list[str]:
+    """Return the statements, each on one line; an if is a statement of its condition alone."""
+    flat = re.sub(r"\s+", " ", body)
+    out, depth, start = [], 0, 0
+    for at, char in enumerate(flat):
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "{" and re.search(r"(=|\)|\(|,|\{) ?$", flat[:at]) and not is_block(flat, at):
+            depth += 1
+        elif char == "}" and depth:
+            depth -= 1
+        elif char in ";{}" and not depth:
+            out.append(flat[start:at].strip())
+            start = at + 1
+    parts: list[str] = []
+    for statement in out:
+        text = re.sub(r"^else ?", "", statement)
+        if text.startswith("if ("):
+            end = closing(text, 3)
+            parts += [text[: end + 1], text[end + 1 :].strip()]
+        else:
+            parts.append(text)
+    return [part for part in parts if part]
+
+
+def closing(text: str, at: int) -> int:
+    """Return where the parenthesis at this place closes."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[i], 0)
+        if not depth:
+            return i
+    return len(text) - 1
+
+
+def is_block(flat: str, at: int) -> bool:
+    """Whether the brace here begins a block of statements and not an initializer."""
+    before = flat[:at].rstrip()
+    if before.endswith(("=", ",", "(", "{")):
+        return False
+    # After a parenthesis: a compound literal's type, or an if's condition.
+    return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
+
+
+def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
+    """Whether a statement does more than hand a call of these far functions down."""
+    if LOOP.match(statement):
+        return True
+    if re.search(r"\+\+|--", statement):
+        return True
+    rest = without_calls(statement, far | trivial)
+    if any(name not in NEUTRAL for name in CALL.findall(rest)):
+        return True
+    if declared := DECLARATION.match(statement):
+        own.add(declared[1])
+        return False
+    if re.match(r"\(void\)\w+$|assert\(", rest):
+        return False
+    if assigned := re.match(r"(\*?)(\w+)(?:[.\[][^=]*)? [-+|&]?= ", rest):
+        # To a local variable, or the caller's through a pointer.
+        return not (assigned[1] or assigned[2] in own)
+    if re.match(r"(return|if) ?", rest):
+        return "->" in rest
+    return "->" in rest or "++" in rest or "--" in rest
+
+
+def find(everything: list[Function]) -> list[str]:
+    """Return the names of the tolls among these functions."""
+    # A function in a source file that is static is its folder's own, whatever others are called.
+    home = {f.name: f.folder for f in everything if not f.static or f.file.endswith(".h")}
+    trivial: set[tuple[str, str]] = set()
+    for _ in range(3):  # a helper of a helper of a helper
+        for f in everything:
+            mine = {name for folder, name in trivial if folder == f.folder}
+            parts = [part.replace("->", ".") for part in statements(f.body)]
+            own: set[str] = set()
+            decides = re.search(r"\bif \(|[!=<>]=|&&|\|\|", f.body)
+            if parts and not decides and not any(does_work(p, set(), mine, own) for p in parts):
+                trivial.add((f.folder, f.name))
+    static = {(f.folder, f.file, f.name) for f in everything if f.static}
+    tolls = []
+    for f in everything:
+        far = [
+            name
+            for name in CALL.findall(f.body)
+            if home.get(name, f.folder) not in {f.folder, "base"}
+            and (f.folder, f.file, name) not in static
+        ]
+        mine = {name for folder, name in trivial if folder == f.folder}
+        mine_all = {name for folder, _, name in static if folder == f.folder}
+        own = set()
+        # A function of its own that it hands over is work: what is below calls back.
+        back = any(name in mine_all for name in re.findall(r"\b\w+\b(?!\s*\()", f.body))
+        if (
+            f.folder != "base"
+            and len(far) == 1
+            and not back
+            and not any(does_work(part, set(far), mine, own) for part in statements(f.body))
+        ):
+            tolls.append(f.name)
+    return tolls
+
+
+def main() -> int:
+    """Print each toll that is not in the table, and each row there that is none; 1 if any."""
+    everything = [
+        f
+        for folder in MAY_USE
+        for path in sorted((PACKAGE / folder).glob("*.[ch]"))
+        if folder not in {"bench", "wan"}
+        for f in functions(folder, path.name, path.read_text("utf-8"))
+    ]
+    where = {f.name: f"siwarp/{f.folder}/{f.file}" for f in everything}
+    tolls = find(everything)
+    bad = [
+        f"{where[name]}: {name} only calls one function of another folder"
+        for name in tolls
+        if name not in ALLOWED
+    ]
+    bad += [
+        f"tests/lint/tolls.py: {name} is no toll any more" for name in ALLOWED if name not in tolls
+    ]
+    if len(ALLOWED) > MOST:
+        bad.append(f"tests/lint/tolls.py allows {len(ALLOWED)} tolls: {MOST} at the most")
+    print("\n".join([*bad, f"{len(everything)} functions, {len(tolls)} tolls, {len(bad)} wrong"]))
+    return 1 if bad or not everything else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

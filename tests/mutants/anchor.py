@@ -1,0 +1,164 @@
+"""Where a mutant lies in the C code: a function's name, and tokens within it.
+
+Blanks, line ends and comments do not count, and neither does the file: a function may move to
+another folder, and be formatted anew, and its mutants still apply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: A comment or blank (skipped), or one token of C.
+_TOKEN = re.compile(
+    r"""(?P<skip>/\*.*?\*/|//[^\n]*|\\\n|\s+)
+    |"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'
+    |[A-Za-z_]\w*|0[xX][0-9a-fA-F]+[uUlL]*|\d+(?:\.\d+)?[uUlL]*
+    |>>=|<<=|\.\.\.|->|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|.""",
+    re.DOTALL | re.VERBOSE,
+)
+#: Folders of siwarp/ that are programs of their own.
+APART = {"bench", "wan"}
+_HEAD = re.compile(r"[A-Za-z_]")
+_DEFINE = re.compile(r"#\s*define\s+(\w+)")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token and where it stands in the file's text."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A function, a table, an enum or a macro: its name, and its text as a part of the file's."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which octets of which file a mutant replaces."""
+
+    path: Path
+    start: int
+    end: int
+
+
+def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
+    """Return the tokens of a part of a file."""
+    return [
+        Token(found.group(), found.start(), found.end())
+        for found in _TOKEN.finditer(text, start, len(text) if end is None else end)
+        if found.group("skip") is None
+    ]
+
+
+def chunks(text: str) -> Iterator[Chunk]:
+    """Yield what a file defines, as clang-format lays it out: from column 0 to the brace."""
+    lines = text.splitlines(keepends=True)
+    offsets = [0]
+    for line in lines:
+        offsets.append(offsets[-1] + len(line))
+    at = 0
+    while at < len(lines):
+        first = at
+        if define := _DEFINE.match(lines[at]):
+            while lines[at].endswith("\\\n") and at + 1 < len(lines):
+                at += 1
+            yield Chunk(define.group(1), offsets[first], offsets[at + 1])
+        elif _HEAD.match(lines[at]):
+            at = _last_line(lines, at)
+            if name := _name("".join(lines[first : at + 1])):
+                yield Chunk(name, offsets[first], offsets[at + 1])
+        at += 1
+
+
+def _last_line(lines: list[str], at: int) -> int:
+    """Return the last line of the definition or declaration that begins here."""
+    depth = 0
+    while True:
+        code = [token.text for token in tokens(lines[at])]
+        depth += code.count("{") - code.count("}")
+        over = depth <= 0 and code and (code[-1] == ";" or lines[at].startswith("}"))
+        if over or at + 1 == len(lines) or (depth <= 0 and not lines[at + 1].strip()):
+            return at
+        at += 1
+
+
+def _name(text: str) -> str | None:
+    """Return what a definition's text defines, or None for a declaration."""
+    words = [token.text for token in tokens(text)]
+    if "{" not in words:
+        return None
+    head = words[: words.index("{")]
+    if head[-1:] == ["="]:
+        head = head[: head.index("[")] if "[" in head else head[:-1]
+        return head[-1]
+    if "enum" in head and "(" not in head:
+        return head[-1]
+    if "(" in head and head[-1] == ")":
+        # Attributes in front have brackets of their own; a name stands right before its list.
+        depth = 0
+        for at in range(len(head) - 1, -1, -1):
+            depth += (head[at] == ")") - (head[at] == "(")
+            if depth == 0:
+                return head[at - 1] if at else None
+    return None
+
+
+class Tree:
+    """The C code of a tree: what is defined in which file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.texts: dict[Path, str] = {}
+        self.defined: dict[str, list[tuple[Path, Chunk]]] = {}
+        package = root / "siwarp"
+        for path in sorted([*package.rglob("*.c"), *package.rglob("*.h")]):
+            if path.relative_to(package).parts[0] in APART:
+                continue
+            text = path.read_text("utf-8")
+            self.texts[path] = text
+            for chunk in chunks(text):
+                self.defined.setdefault(chunk.name, []).append((path, chunk))
+
+    def layer(self, path: Path) -> str:
+        """Return the folder of siwarp/ that a file lies in."""
+        return path.relative_to(self.root / "siwarp").parts[0]
+
+    def find(self, name: str, old: str, file: str | None = None) -> Place:
+        """Return the one place in the definition of `name` where `old` stands.
+
+        What is defined in several files may be told apart by the text, or by `file`, a file's name.
+        LookupError says what is wrong: no such function, no such text, or either of them twice.
+        """
+        here = self.defined.get(name, [])
+        if file is not None:
+            here = [(path, chunk) for path, chunk in here if path.name == file]
+        if not here:
+            raise LookupError(f"nothing named {name} is defined{f' in {file}' if file else ''}")
+        wanted = [token.text for token in tokens(old)]
+        if not wanted:
+            raise LookupError("the text to replace is empty")
+        places = [place for path, chunk in here for place in self._within(path, chunk, wanted)]
+        if len(places) != 1:
+            often = "nowhere" if not places else f"{len(places)} times"
+            files = ", ".join(sorted({path.name for path, _ in here}))
+            raise LookupError(f"{name} ({files}) has this text {often}: {old!r}")
+        return places[0]
+
+    def _within(self, path: Path, chunk: Chunk, wanted: list[str]) -> Iterator[Place]:
+        there = tokens(self.texts[path], chunk.start, chunk.end)
+        words = [token.text for token in there]
+        n = len(wanted)
+        for at in range(len(words) - n + 1):
+            if words[at : at + n] == wanted:
+                yield Place(path, there[at].start, there[at + n - 1].end)

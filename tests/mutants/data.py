@@ -1,0 +1,126 @@
+"""The mutants as data: a file per layer, and which tests belong to a layer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from mutants.anchor import Place, Tree
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+#: An RFC's clause or a requirement of spec/datagram-iwarp.md; anything else is a function's name.
+CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change that makes the code wrong.
+
+    `where` is the function (or table, enum, macro), `old` the text in it and `new` what stands
+    there instead. `clause` is what the change breaks: a clause, a requirement, or the function
+    whose header promises otherwise; `why` says it in a sentence. `drawn` names the operator of
+    one that a seed drew. `by` is the test that noticed it last, tried first; `survives` says
+    why no test can notice it.
+    """
+
+    layer: str
+    id: str
+    where: str
+    old: str
+    new: str
+    clause: str
+    why: str
+    file: str | None = None
+    drawn: str | None = None
+    by: str | None = None
+    survives: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """What this mutant does, whatever is written beside it."""
+        return hashlib.sha256(repr((self.where, self.old, self.new)).encode()).hexdigest()[:12]
+
+    def place(self, tree: Tree) -> Place:
+        """Return what it replaces; LookupError if it does not apply."""
+        return tree.find(self.where, self.old, self.file)
+
+    def broken(self, tree: Tree) -> tuple[Path, str]:
+        """Return the file that it changes, and that file's text with the change."""
+        place = self.place(tree)
+        text = tree.texts[place.path]
+        return place.path, text[: place.start] + self.new + text[place.end :]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What is run for a layer's mutants: files and folders of tests in order, seconds at most."""
+
+    name: str
+    tests: list[str]
+    limit: int
+
+
+def layers(here: Path = HERE) -> dict[str, Layer]:
+    """Return the layers by name."""
+    with (here / "layers.toml").open("rb") as file:
+        content = tomllib.load(file)
+    return {name: Layer(name, entry["tests"], entry["limit"]) for name, entry in content.items()}
+
+
+def load(here: Path = HERE) -> list[Mutant]:
+    """Return all mutants; ValueError names an entry that is not as it should be."""
+    known = {field.name for field in fields(Mutant)} - {"layer"}
+    needed = {"id", "where", "old", "new", "clause", "why"}
+    found: list[Mutant] = []
+    for name in layers(here):
+        path = here / f"{name}.toml"
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+        for entry in content.get("mutant", []):
+            wrong = (needed - entry.keys()) | (entry.keys() - known)
+            if wrong:
+                raise ValueError(f"{path.name}: {entry.get('id')}: {', '.join(sorted(wrong))}")
+            found.append(Mutant(layer=name, **entry))
+    return found
+
+
+def store(mutants: list[Mutant], here: Path = HERE) -> None:
+    """Write all mutants to their layers' files."""
+    for name in layers(here):
+        mine = sorted((m for m in mutants if m.layer == name), key=lambda m: m.drawn is not None)
+        text = "\n".join(_entry(mutant) for mutant in mine)
+        path = here / f"{name}.toml"
+        if text:
+            path.write_text(text, "utf-8")
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _entry(mutant: Mutant) -> str:
+    lines = ["[[mutant]]"]
+    for field in fields(mutant):
+        value = getattr(mutant, field.name)
+        if field.name == "layer" or value is None:
+            continue
+        lines.append(f"{field.name} = {_string(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _string(value: str) -> str:
+    """Return a TOML string, as it is where it can be."""
+    if "'" not in value and ("\\" in value or '"' in value or "\n" in value):
+        return f"'''\n{value}'''" if "\n" in value else f"'{value}'"
+    # A JSON string is a basic string of TOML.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,315 @@
+"""Break the C code with one mutant at a time, and count those that the layer's tests notice.
+
+`make mutate [N=] [SEED=] [ARGS=]`. What was tried is kept in build/mutate/results.jsonl and is
+not tried again until code or tests change. Exit status 1 below 95% noticed, for a survivor without
+a reason, and for a mutant that does not apply or does not compile. README.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import random
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from mutants.anchor import Tree
+from mutants.data import ROOT, Layer, Mutant, layers, load, store
+from mutants.tree import TEST_LIMIT, Copy, Run, Trouble, listed
+
+HOME = ROOT / "build" / "mutate"
+WANTED = 0.95
+#: How often a layer's tests are run where the first to fail does not fail again.
+TIMES = 3
+NOTICED = {"failed", "crashed", "hung"}
+
+
+def states(lay: dict[str, Layer]) -> dict[str, str]:
+    """Return for each layer what stands for the code and that layer's tests as they are now."""
+    common = hashlib.sha256()
+    tests: list[tuple[str, bytes]] = []
+    for name in listed(ROOT):
+        if name.startswith(("tests/mutants/", "tests/unit/mutants/")):
+            continue
+        octets = hashlib.sha256(name.encode() + b"\0" + (ROOT / name).read_bytes()).digest()
+        if Path(name).name.startswith("test_"):
+            tests.append((name, octets))
+        elif name.startswith(("siwarp/", "tests/", "meson")):
+            common.update(octets)
+    found = {}
+    for layer in lay.values():
+        digest = common.copy()
+        for name, octets in tests:
+            if name.startswith(tuple(layer.tests)):
+                digest.update(octets)
+        found[layer.name] = digest.hexdigest()[:16]
+    return found
+
+
+class Results:
+    """What is known of mutants: a line each, the last one of a mutant counts."""
+
+    def __init__(self, path: Path, now: dict[str, str], last: bool = False) -> None:
+        self.path, self.now, self.last = path, now, last
+        self.lock = threading.Lock()
+        self.known: dict[str, dict[str, Any]] = {}
+        #: Tests seen to pass, or fail, on the whole code.
+        self.whole: dict[str, bool] = {}
+        #: What noticed a mutant the last time, also on other code.
+        self.hints: dict[str, str] = {}
+        if path.exists():
+            for line in path.read_text("utf-8").splitlines():
+                self._take(json.loads(line))
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        fresh = self.last or entry["state"] == self.now.get(entry.get("layer", ""))
+        if "test" in entry:
+            if fresh:
+                self.whole[entry["test"]] = entry["passes"]
+            return
+        if entry["by"]:
+            self.hints[entry["digest"]] = entry["by"]
+        if fresh:
+            self.known[entry["digest"]] = entry
+
+    def add(self, layer: str, **entry: Any) -> None:
+        """Keep what was just seen of a layer's mutant, or test."""
+        entry = {"layer": layer, "state": self.now[layer], **entry}
+        with self.lock:
+            self._take(entry)
+            with self.path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+class Worker:
+    """Tries mutants, one after the other, in a copy of the tree."""
+
+    def __init__(self, copy: Copy, results: Results, lay: dict[str, Layer]) -> None:
+        self.copy, self.results, self.lay = copy, results, lay
+        # As the copy was when it was filled: the work tree may change meanwhile.
+        self.tree = Tree(copy.home)
+
+    def attempt(self, mutant: Mutant) -> dict[str, Any]:
+        """Break the copy, run the tests, mend the copy."""
+        began = time.monotonic()
+        path, text = mutant.broken(self.tree)
+        path.write_text(text, "utf-8")
+        try:
+            said = self.copy.compile()
+            run = Run("does not compile", None) if said is not None else self._tests(mutant)
+            if said is not None:
+                self._log(mutant).write_text(said, "utf-8")
+        finally:
+            path.write_text(self.tree.texts[path], "utf-8")
+        seconds = round(time.monotonic() - began, 1)
+        entry = {"id": mutant.id, "digest": mutant.digest, "how": run.how, "by": run.by}
+        self.results.add(mutant.layer, **entry, seconds=seconds)
+        return {**entry, "seconds": seconds}
+
+    def _log(self, mutant: Mutant) -> Path:
+        return HOME / "logs" / f"{mutant.id}.txt"
+
+    def _tests(self, mutant: Mutant) -> Run:
+        layer = self.lay[mutant.layer]
+        fails = {test for test, passes in self.results.whole.items() if not passes}
+        hints = [self.results.hints.get(mutant.digest), mutant.by]
+        for hint in dict.fromkeys(hint for hint in hints if hint is not None):
+            if hint in fails or not (self.copy.home / hint.partition("::")[0]).is_file():
+                continue
+            try:
+                limit = 3 * TEST_LIMIT if "::" in hint else layer.limit
+                run = self.copy.test([hint], limit, self._log(mutant), fails)
+            except Trouble:
+                continue  # the test has another name by now
+            if run.how != "passed":
+                return run
+        there = [test for test in layer.tests if (self.copy.home / test).exists()]
+        for _ in range(TIMES):
+            run = self.copy.test(there, layer.limit, self._log(mutant), fails)
+            if run.how == "passed" or run.by is None:
+                break
+            again = self.copy.test([run.by], 3 * TEST_LIMIT, self._log(mutant), set())
+            if again.how != "passed":
+                break
+            # It failed for another reason, such as a busy machine: what do the others say?
+            fails = fails | {run.by}
+        return run
+
+
+def confirm(mutants: list[Mutant], results: Results, copy: Copy) -> bool:
+    """Run what noticed mutants on the code as it is: a test that fails there noticed nothing.
+
+    False if there was one: the mutants that it failed with are to be tried without it.
+    """
+    layer_of = {
+        results.known[m.digest]["by"]: m.layer for m in mutants if m.digest in results.known
+    }
+    open_ones = sorted(test for test in layer_of if test and test not in results.whole)
+    if not open_ones:
+        return True
+    copy.compile()
+    say(f"{len(open_ones)} tests that noticed a mutant, on the code as it is")
+    passed = copy.passing(open_ones, HOME / "logs" / "whole.txt")
+    for test in open_ones:
+        results.add(layer_of[test], test=test, passes=test in passed)
+        if test not in passed:
+            say(f"{test} fails on the code as it is, or is not there: it noticed nothing")
+    for m in mutants:
+        if results.known.get(m.digest, {}).get("by") in set(open_ones) - passed:
+            del results.known[m.digest]
+            results.hints.pop(m.digest, None)
+    return passed == set(open_ones)
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def report(mutants: list[Mutant], results: Results) -> bool:
+    """Print noticed and tried per layer and in all, and what is wrong; True if nothing is."""
+    total = seen = 0
+    wrong: list[str] = []
+    print(f"\n{'layer':8}{'mutants':>8}{'tried':>8}{'noticed':>9}{'hung':>6}")
+    for name in dict.fromkeys(m.layer for m in mutants):
+        mine = [m for m in mutants if m.layer == name]
+        tried = [(m, results.known[m.digest]) for m in mine if m.digest in results.known]
+        noticed = sum(entry["how"] in NOTICED for _, entry in tried)
+        hung = sum(entry["how"] == "hung" for _, entry in tried)
+        print(f"{name:8}{len(mine):8}{len(tried):8}{noticed:9}{hung:6}")
+        total, seen = total + len(tried), seen + noticed
+        for m, entry in tried:
+            if entry["how"] == "does not compile":
+                wrong.append(f"{m.id} does not compile: build/mutate/logs/{m.id}.txt")
+            elif entry["how"] == "out of time":
+                wrong.append(f"{m.id}: the tests of {name} took more than their limit")
+            elif entry["how"] == "passed" and m.survives is None:
+                wrong.append(f"{m.id} survives without a reason: in {m.where}, {m.why}")
+            elif entry["how"] in NOTICED and m.survives is not None:
+                wrong.append(f"{m.id} has a reason to survive, and {entry['by']} notices it")
+    share = seen / total if total else 1.0
+    print(f"{'all':8}{len(mutants):8}{total:8}{seen:9}   noticed {share:.1%}")
+    for line in wrong:
+        print(line)
+    # Of all, not of those tried: one with a reason to survive does not fail a run of a dozen.
+    enough = total - seen <= (1 - WANTED) * len(mutants)
+    if not enough:
+        print(f"{total - seen} were not noticed: more than {1 - WANTED:.0%} of all mutants")
+    return not wrong and enough
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-n", type=int, help="try at most this many that were not tried yet")
+    parser.add_argument("--seed", type=int, default=1, help="which ones, and in which order")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument("--layer", action="append", help="those of this layer alone")
+    parser.add_argument("--only", action="append", help="the mutant of this id alone")
+    parser.add_argument("--again", action="store_true", help="try those tried before, too")
+    parser.add_argument("--last", action="store_true", help="what other code gave counts, too")
+    parser.add_argument("--move", action="store_true", help="only note each one's layer")
+    parser.add_argument("--record", action="store_true", help="note what noticed them in the data")
+    return parser.parse_args()
+
+
+def chosen(mutants: list[Mutant], results: Results, args: argparse.Namespace) -> list[Mutant]:
+    """Return what is to be tried in this run."""
+    done = {
+        digest
+        for digest, entry in results.known.items()
+        if entry["how"] in NOTICED or not args.last
+    }
+    todo = [m for m in mutants if args.again or m.digest not in done]
+    random.Random(args.seed).shuffle(todo)
+    return todo[: args.n]
+
+
+def try_all(mutants: list[Mutant], todo: list[Mutant], results: Results, jobs: int) -> None:
+    """Try the mutants that are to be tried, `jobs` at a time, and print how each went."""
+    (HOME / "logs").mkdir(parents=True, exist_ok=True)
+    free: SimpleQueue[Worker] = SimpleQueue()
+    copies: list[Copy] = []
+    for number in range(max(1, min(jobs, len(todo)))):
+        copy = Copy(HOME / f"tree-{number}")
+        copy.prepare()
+        copies.append(copy)
+        free.put(Worker(copy, results, layers()))
+
+    def one(mutant: Mutant) -> None:
+        worker = free.get()
+        try:
+            entry = worker.attempt(mutant)
+        finally:
+            free.put(worker)
+        by = f"  {entry['by']}" if entry["by"] else ""
+        say(f"{mutant.layer:6} {mutant.id:32} {entry['how']:8} {entry['seconds']:6.1f} s{by}")
+
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for _ in range(TIMES):
+            for done in [pool.submit(one, mutant) for mutant in todo]:
+                done.result()
+            if confirm(mutants, results, copies[0]):
+                break
+            todo = [m for m in todo if m.digest not in results.known]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for copy in copies:
+            copy.stop()
+
+
+def main() -> int:
+    """Run; 1 if anything is not as it should be."""
+    # As Ctrl-C, which ends the tests that run, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    args = arguments()
+    every = load()
+    tree = Tree(ROOT)
+    applies = True
+    for mutant in every:
+        try:
+            mutant.place(tree)
+        except LookupError as e:
+            say(f"{mutant.layer}.toml: {mutant.id} does not apply: {e.args[0]}")
+            applies = False
+    if not applies:
+        return 1
+    if args.move:
+        store([dataclasses.replace(m, layer=tree.layer(m.place(tree).path)) for m in every])
+        return 0
+    HOME.mkdir(parents=True, exist_ok=True)
+    mutants = [
+        m
+        for m in every
+        if (not args.layer or m.layer in args.layer) and (not args.only or m.id in args.only)
+    ]
+    results = Results(HOME / "results.jsonl", states(layers()), args.last)
+    todo = chosen(mutants, results, args)
+    say(f"{len(mutants)} mutants, {len(todo)} to try")
+    try:
+        try_all(mutants, todo, results, args.jobs)
+    except Trouble as e:
+        say(str(e))
+        return 1
+    if args.record:
+        known = results.known
+        store(
+            [
+                dataclasses.replace(m, by=known[m.digest]["by"] or m.by) if m.digest in known else m
+                for m in every
+            ]
+        )
+    return 0 if report(mutants, results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

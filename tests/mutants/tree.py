@@ -1,0 +1,201 @@
+"""A copy of the tree in which the code may be broken: its own build, its own interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutants.data import ROOT
+
+#: A test that hangs ends after this many seconds, whatever its own limit.
+TEST_LIMIT = 60
+_NODE = re.compile(
+    r"^(tests/\S+?::\w+(?:\[.*?\](?= |$))?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b)?"
+)
+_MISSED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
+
+
+class Trouble(Exception):
+    """Something but a mutant is wrong; the text says what."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run of tests ended: `how` is passed, failed, crashed, hung or out of time."""
+
+    how: str
+    by: str | None
+
+
+def listed(root: Path) -> list[str]:
+    """Return the files that git knows or would: a copy has them, and nothing that was built."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    out = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
+    names = [name.decode() for name in out.split(b"\0") if name]
+    return sorted({name for name in names if (root / name).is_file()})
+
+
+class Copy:
+    """A copy of the work tree under build/mutate/, one for each process that tries mutants."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.venv = home / ".venv"
+        self.build = home / "build" / "mutants"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopped = False
+
+    def fill(self) -> None:
+        """Make it the same as the work tree; what is the same already keeps its date."""
+        names = listed(ROOT)
+        for name in names:
+            target = self.home / name
+            data = (ROOT / name).read_bytes()
+            if not target.exists() or target.read_bytes() != data:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+                shutil.copymode(ROOT / name, target)
+        wanted = {self.home / name for name in names}
+        for folder in ("siwarp", "tests"):
+            for path in (self.home / folder).rglob("*"):
+                if path.is_file() and path not in wanted and "__pycache__" not in path.parts:
+                    path.unlink()
+
+    def prepare(self) -> None:
+        """Fill it and build it, with an interpreter that has the packages of .venv."""
+        self.fill()
+        stamp = self.home / ".ready"
+        recorded = f"{self.home} {(ROOT / 'pyproject.toml').read_text('utf-8')}"
+        if not stamp.exists() or stamp.read_text("utf-8") != recorded:
+            shutil.rmtree(self.venv, ignore_errors=True)
+            shutil.rmtree(self.build, ignore_errors=True)
+            self._install()
+            stamp.write_text(recorded, "utf-8")
+        if (said := self.compile()) is not None:
+            raise Trouble(f"the tree as it is does not compile:\n{said}")
+
+    def _install(self) -> None:
+        self._call([sys.executable, "-m", "venv", "--without-pip", str(self.venv)])
+        site = next(self.venv.glob("lib/python*/site-packages"))
+        packages = sysconfig.get_path("purelib")
+        (site / "zz-packages-of-main.pth").write_text(f"{packages}\n", "utf-8")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        pip += ["--python", str(self.venv / "bin" / "python"), "install", "-qq", "--no-deps"]
+        pip += ["--no-build-isolation", f"-Cbuild-dir={self.build.relative_to(self.home)}"]
+        # Across the layers the linker would compile all of them again for every mutant.
+        pip += ["-Csetup-args=-Dtests=true", "-Csetup-args=-Dlto=false"]
+        pip += ["-Csetup-args=-Doptimization=1", "-e", "."]
+        self._call(pip)
+        # Each process that imports the package would have ninja look for changes.
+        loader = site / "_siwarp_editable_loader.py"
+        text = re.sub(r"\['[^']*/ninja'\]", "['true']", loader.read_text("utf-8"))
+        loader.write_text(text, "utf-8")
+
+    def _environment(self) -> dict[str, str]:
+        ours = ("SIWARP_", "PYTEST_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        # Two copies share what ccache has of a file.
+        environment["CCACHE_NOHASHDIR"] = "1"
+        environment.pop("PYTHONPATH", None)
+        return environment
+
+    def _call(self, command: list[str]) -> None:
+        done = subprocess.run(
+            command, cwd=self.home, env=self._environment(), capture_output=True, text=True
+        )
+        if done.returncode:
+            raise Trouble(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+    def compile(self) -> str | None:
+        """Build what was changed; return what the compiler says if it does not compile."""
+        ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(self.build)]
+        done = subprocess.run(ninja, env=self._environment(), capture_output=True, text=True)
+        return None if done.returncode == 0 else done.stdout[-4000:]
+
+    def test(self, tests: list[str], limit: float, log: Path, without: set[str]) -> Run:
+        """Run tests until the first that fails; `without` are left out."""
+        status = self._pytest(
+            ["-x", *(f"--deselect={n}" for n in sorted(without)), *tests], limit, log
+        )
+        return _judge(status, log.read_text("utf-8", errors="replace"))
+
+    def passing(self, tests: list[str], log: Path) -> set[str]:
+        """Run tests, each of them, and return those that passed."""
+        # A name that is none would keep all others from running.
+        files = sorted({test.partition("::")[0] for test in tests})
+        self._pytest(["--collect-only", "-q", *files], TEST_LIMIT * len(files), log)
+        there = set(log.read_text("utf-8", errors="replace").splitlines())
+        self._pytest([test for test in tests if test in there], TEST_LIMIT * len(tests), log)
+        lines = log.read_text("utf-8", errors="replace").splitlines()
+        found = [node.groups() for line in lines if (node := _NODE.match(line))]
+        return {node for node, how in found if how == "PASSED"}
+
+    def _pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
+        """Run pytest: its exit status, or None if it took too long."""
+        command = [str(self.venv / "bin" / "python"), "-m", "pytest", "-n", "0"]
+        command += ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--color=no"]
+        command += [f"--timeout={TEST_LIMIT}", "--timeout-method=thread"]
+        if "-q" not in arguments:
+            command.append("-v")
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=self.home,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self.process = process
+            try:
+                status: int | None = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                self.end()
+        if self.stopped:
+            raise Trouble("stopped")
+        return status
+
+    def stop(self) -> None:
+        """From another thread: what runs ends, and says nothing of its mutant."""
+        self.stopped = True
+        self.end()
+
+    def end(self) -> None:
+        """End what is left of a run: the processes of its session, which is its own."""
+        process, self.process = self.process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _judge(status: int | None, out: str) -> Run:
+    """Return how a run ended by its exit status, and which test it was at."""
+    lines = [found.groups() for line in out.splitlines() if (found := _NODE.match(line))]
+    missed = [node for node, how in lines if how in ("FAILED", "ERROR")]
+    # A module that cannot be imported has a line in the summary alone.
+    missed += _MISSED.findall(out)
+    last = lines[-1][0] if lines and lines[-1][1] is None else None
+    if status == 0:
+        return Run("passed", None)
+    if status is None:
+        return Run("out of time", None)
+    if "+ Timeout +" in out:
+        return Run("hung", last)
+    if status in (1, 2) and missed:
+        return Run("failed", missed[0])
+    if status < 0 or status > 5 or (status == 1 and last):
+        return Run("crashed", last)
+    raise Trouble(f"pytest ended with {status}:\n{out[-4000:]}")

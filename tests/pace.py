@@ -1,0 +1,48 @@
+"""How slow this machine is right now, for limits that hang on it and not on what a test shows.
+
+A limit on a wait says when to give up; it is no promise of the product's. On a machine that does
+seven other things it must be longer, on an idle one a hang must not take minutes to be noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+
+#: Seconds that one piece of the work takes on an idle machine: that of the first measurements.
+IDLE_S = 0.008
+PIECES = 7
+#: However slow it is: a test that hangs must end.
+MOST = 12.0
+#: For so many seconds a measurement is good.
+FRESH_S = 2.0
+
+
+def _piece() -> float:
+    """Do a fixed piece of work, longer than a slice of the scheduler's, and sleep; return its time.
+
+    Both count: how much of a CPU there is, and how late a sleeper is woken.
+    """
+    began = time.perf_counter()
+    total = 0
+    for i in range(100_000):
+        total += i ^ 5
+    time.sleep(0.001)
+    return time.perf_counter() - began
+
+
+@functools.lru_cache(maxsize=1)
+def _measured(_when: int) -> float:
+    took = statistics.mean(_piece() for _ in range(PIECES))
+    return min(max(took / IDLE_S, 1.0), MOST)
+
+
+def slowness() -> float:
+    """Return how many times longer things take now than on an idle machine: 1 to ``MOST``."""
+    return _measured(int(time.monotonic() / FRESH_S))
+
+
+def scaled(seconds: float) -> float:
+    """Return a limit of so many seconds on an idle machine, as it is to be now."""
+    return seconds * slowness()

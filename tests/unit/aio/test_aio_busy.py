@@ -1,0 +1,189 @@
+"""RC in asyncio beside peers that are busy, that take nothing, that die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from unit.aio.aio_harness import LOOPBACK, connected, run
+
+from siwarp import PeerGone, ProtocolError, RemoteBuffer, aio
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "busy"),
+    [
+        (40, 10, 0.3),
+        (40, 0, 0.3),
+        (2000, 1, 0.3),
+        (40, 65536, 0.3),
+        (200, 65536, 0.3),
+        (200, 65536, 3.0),
+        (8, 1 << 20, 0.3),
+    ],
+)
+def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
+    count: int, size: int, busy: float
+) -> None:
+    async def main() -> None:
+        async with connected(recv_size=max(size, 65536)) as (a, b):
+
+            async def send() -> None:
+                for i in range(count):
+                    await a.send(bytes([i & 0xFF]) * size)
+                await a.close()  # at once: what was sent still arrives
+
+            sending = asyncio.create_task(send())
+            await asyncio.sleep(busy)
+            got = [message async for message in b]
+            await sending
+            assert len(got) == count
+            assert all(message == bytes([i & 0xFF]) * size for i, message in enumerate(got))
+
+    run(main)
+
+
+def test_a_server_that_is_slow_with_each_message_gets_them_all() -> None:
+    async def main() -> None:
+        async with connected(recv_depth=2) as (a, b):
+
+            async def send() -> None:
+                await asyncio.gather(*(a.send(b"%d" % i) for i in range(100)))
+                await a.close()
+
+            sending = asyncio.create_task(send())
+            got = []
+            async for message in b:
+                got.append(int(message))
+                await asyncio.sleep(0.005)
+            await sending
+            assert sorted(got) == list(range(100))
+
+    run(main)
+
+
+def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_deadline_ends_that() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            sent = 0
+            with pytest.raises(asyncio.TimeoutError):
+                while True:
+                    await asyncio.wait_for(a.send(bytes(65536)), 0.5)
+                    sent += 1
+            assert 16 <= sent < 2000  # receives, staging and the socket's buffers, no more
+            # The connection goes on, and what waits is not lost.
+            for _ in range(sent + 1):
+                assert await b.recv() == bytes(65536)
+            await a.send(b"and on")
+            assert await b.recv() == b"and on"
+
+    run(main)
+
+
+def test_closing_beside_a_peer_that_takes_nothing_takes_no_longer_than_lingering() -> None:
+    async def main() -> None:
+        async with connected() as (a, _):
+            with pytest.raises(asyncio.TimeoutError):
+                while True:
+                    await asyncio.wait_for(a.send(bytes(65536)), 0.3)
+            start = time.monotonic()
+            await a.close()
+            assert time.monotonic() - start < 10
+
+    run(main)
+
+
+PEER = """
+import asyncio, sys
+from siwarp import aio
+
+async def main():
+    conn = await aio.connect(("127.0.0.1", int(sys.argv[1])))
+    if sys.argv[2] == "sends":
+        while True:
+            await conn.send(bytes(60_000))
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def with_peer(what: str) -> AsyncIterator[tuple[aio.Connection, asyncio.subprocess.Process]]:
+    """A connection to a process that ``sends`` without end, or ``takes nothing``."""
+    async with aio.listen(LOOPBACK) as listener:
+        port = str(listener.address[1])
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", PEER, port, what)
+        try:
+            async with await listener.accept() as conn:
+                yield conn, process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def test_a_sender_that_waits_for_a_peer_hears_that_it_was_killed() -> None:
+    async def main() -> None:
+        async with with_peer("takes nothing") as (conn, peer):
+            asyncio.get_running_loop().call_later(1, peer.kill)
+            with pytest.raises(PeerGone):
+                while True:
+                    await conn.send(bytes(65536))
+
+    run(main)
+
+
+def test_what_a_killed_peer_sent_is_received_and_then_its_end_is_told() -> None:
+    async def main() -> None:
+        async with with_peer("sends") as (conn, peer):
+            await asyncio.sleep(0.5)  # by now it waits for us
+            peer.kill()
+            await peer.wait()
+            got = 0
+            with pytest.raises(PeerGone):
+                while True:
+                    assert await conn.recv() == bytes(60_000)
+                    got += 1
+            assert got >= 16
+
+    run(main)
+
+
+def test_iterating_raises_what_recv_raises_when_the_connection_did_not_end_in_order() -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            there = b.register(100).remote()
+
+            async def iterate(conn: aio.Connection) -> None:
+                async for _ in conn:
+                    pass
+
+            both = [asyncio.create_task(iterate(conn)) for conn in (a, b)]
+            with pytest.raises(ProtocolError):
+                await a.write(RemoteBuffer(there.addr, 100, there.rkey ^ 0x100), b"x" * 100)
+                await asyncio.gather(*both)
+            for task in both:
+                with pytest.raises(ProtocolError):
+                    await task
+
+    run(main)
+
+
+def test_a_message_longer_than_a_receive_is_no_orderly_end() -> None:
+    async def main() -> None:
+        async with connected(recv_size=100) as (a, b):
+            await a.send(b"short")
+            with contextlib.suppress(PeerGone, ProtocolError):
+                await a.send(bytes(101))
+            got = []
+            with pytest.raises(OSError) as caught:
+                async for message in b:
+                    got.append(message)
+            assert got == [b"short"] and not isinstance(caught.value, asyncio.TimeoutError)
+
+    run(main)

@@ -1,0 +1,123 @@
+"""What a program with more rights than who started it takes from the environment: nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.base.conftest import Child
+
+#: Two users, of whom one runs what is the other's.
+OWNER, CALLER = 65534, 65533
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter and write to."""
+    path = Path(tempfile.mkdtemp(prefix="siw-secure-"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def found(program: Path, folder: Path, **how: Any) -> dict[str, str]:
+    """Run it with everything set; what it says."""
+    env = {
+        "SIWARP_CAPTURE": str(folder / "capture.pcapng"),
+        "SIWARP_CRC": "0",
+        "SIWARP_FAULTS": "loss=1%",
+        "SIWARP_NONSENSE": "1",
+        "XDG_RUNTIME_DIR": str(folder),
+    }
+    done = subprocess.run(
+        [program], env=env, capture_output=True, text=True, timeout=60, cwd="/", **how
+    )
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return said | {"stderr": done.stderr}
+
+
+def with_more_rights(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A copy that is setuid, or setgid where this is not root; how to run it."""
+    copy = folder / "program"
+    shutil.copy(program, copy)
+    if os.geteuid() == 0:
+        os.chown(copy, OWNER, OWNER)
+        copy.chmod(0o4755)
+        return copy, {"user": CALLER, "group": CALLER, "extra_groups": []}
+    others = sorted(set(os.getgroups()) - {os.getegid()})
+    if not others:
+        pytest.skip("a setuid program of another user needs root, a setgid one a second group")
+    os.chown(copy, -1, others[0])
+    copy.chmod(0o2755)
+    return copy, {}
+
+
+def test_a_setuid_program_takes_nothing_from_its_callers_environment(
+    build_dir: Path, folder: Path
+) -> None:
+    program, how = with_more_rights(build_dir / "tests/c/siw-test-secure", folder)
+    said = found(program, folder, **how)
+    assert said["secure"] == "1", f"{folder} is on a file system without setuid programs"
+    assert (said["crc"], said["capture"], said["faults"]) == ("1", "none 0", "none")
+    assert said["counters"].startswith("/tmp/siwarp-")
+    assert said["stderr"] == ""
+    assert sorted(p.name for p in folder.iterdir()) == ["program"]
+
+
+def test_the_same_program_without_more_rights_takes_all_of_it(
+    build_dir: Path, folder: Path
+) -> None:
+    said = found(build_dir / "tests/c/siw-test-secure", folder)
+    assert (said["secure"], said["crc"]) == ("0", "0")
+    assert said["capture"] == f"{folder}/capture.pcapng 1" and said["faults"] == "loss=1%"
+    assert said["counters"].startswith(f"{folder}/siwarp/")
+    assert "SIWARP_NONSENSE" in said["stderr"]
+    assert (folder / "capture.pcapng").stat().st_size > 0
+
+
+def test_one_file_of_the_c_code_reads_the_environment() -> None:
+    root = Path(__file__).resolve().parents[3] / "siwarp"
+    reads = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b\s*[;,)[&]")
+    files = {str(p.relative_to(root)) for p in root.rglob("*.c") if reads.search(p.read_text())}
+    assert files == {"base/settings.c"}
+
+
+OPEN = """
+import os, sys
+file, how = sys.argv[1:]
+own = f"{file[:-7]}-{os.getpid()}.pcapng"
+open(file, "w").write("another process's")
+if how == "a file":
+    open(own, "w").write("somebody's")
+else:
+    os.symlink(file[:-7], own)
+lib.siw_capture_init()
+lib.siw_capture_close()
+print(own)
+"""
+
+
+@pytest.mark.parametrize("there", ["a file", "a link"])
+def test_a_second_capture_overwrites_no_file_and_follows_no_link(
+    child: Child, tmp_path: Path, there: str
+) -> None:
+    """The second one of a variable, FILE-PID: its name is known beforehand."""
+    file, victim = tmp_path / "run.pcapng", tmp_path / "run"
+    code = f"import sys; sys.argv[1:] = [{str(file)!r}, {there!r}]\n" + OPEN
+    done = child(code, SIWARP_CAPTURE=str(file))
+    own = Path(done.stdout.split()[0])
+    assert file.read_text() == "another process's"
+    assert own.is_symlink() or own.read_text() == "somebody's"
+    assert not victim.exists()
+    assert done.stderr == (
+        f"siwarp: no capture to {file}, nor to {own}: both exist; "
+        "remove them, or write %p for the PID\n"
+    )

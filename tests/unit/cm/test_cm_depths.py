@@ -1,0 +1,151 @@
+"""What Request and Reply say on the wire of depths and RTRs, and what each end makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from unit.verbs.errq_harness import settings
+from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener
+from unit.verbs.wire_peer import recv_frame, terminate
+
+from siwarp.cm import CMID, RTR, CMEventType, ConnParam
+from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode
+from siwarp.verbs import Persona
+
+NONE = ConnParam(initiator_depth=0, responder_resources=0)
+RTRS = {RTR.FPDU: "b", RTR.WRITE: "c_rtr", RTR.READ: "d_rtr"}
+
+
+def offering(*kinds: RTR) -> bytes:
+    flags = {RTRS[kind]: 1 for kind in kinds}
+    return bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags))
+
+
+def asked(wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP) -> MPARequest:
+    """Return the Request that an end of ours sends."""
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel, persona=persona)
+        a.id.connect(s.getsockname(), param)
+        peer, _ = s.accept()
+        with peer:
+            peer.settimeout(5)
+            return MPARequest(recv_frame(peer))
+
+
+@pytest.mark.clause("RFC6581-9.1-03")
+@pytest.mark.parametrize(("persona", "depth"), [(Persona.ROCE, 1), (Persona.IWARP, 0)])
+def test_a_roce_request_has_room_for_the_one_read_that_tells_of_arrival(
+    wire: Wire, persona: Persona, depth: int
+) -> None:
+    request = asked(wire, NONE, persona)
+    assert (request.ird, request.ord) == (depth, depth)
+
+
+@pytest.mark.clause("RFC6581-9.1-03")
+@pytest.mark.parametrize(("persona", "depth"), [(Persona.ROCE, 1), (Persona.IWARP, 0)])
+def test_a_roce_reply_has_room_for_the_one_read_that_tells_of_arrival(
+    wire: Wire, persona: Persona, depth: int
+) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
+        end = End(wire.passive, wire.request().id, wire.p_channel, persona=persona)
+        end.id.accept(NONE)
+        reply = MPAReply(recv_frame(s))
+        assert (reply.ird, reply.ord) == (depth, depth)
+
+
+@pytest.mark.clause("RFC5044-4.4-01#a")
+@pytest.mark.parametrize(("setting", "no_crc"), [(1, False), (1, True), (0, False), (0, True)])
+def test_a_request_asks_for_crc_unless_the_setting_or_the_call_says_no(
+    wire: Wire, setting: int, no_crc: bool
+) -> None:
+    with settings(crc=setting):
+        request = asked(wire, ConnParam(crc=not no_crc))
+    assert request.c == int(setting and not no_crc)
+
+
+@pytest.mark.clause("RFC5040-5.4-07")
+def test_the_end_by_a_terminate_tells_its_layer_type_and_code(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
+        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end.id.accept()
+        recv_frame(s)
+        assert end.event().type == CMEventType.ESTABLISHED
+        s.sendall(bytes(FPDU(ulpdu=terminate(1, 2, 5))))
+        event = end.event()
+        assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 1 << 16 | 2 << 8 | 5)
+
+
+@pytest.mark.clause("RFC6581-9.1-07")
+def test_an_initiator_takes_as_many_reads_as_its_device_can(wire: Wire) -> None:
+    most = wire.active.ctx.query_device().max_qp_rd_atom
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a.id.connect(s.getsockname(), ConnParam(responder_resources=2))
+        peer, _ = s.accept()
+        with peer:
+            recv_frame(peer)
+            peer.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=most)))
+            event = a.event()
+            assert (event.type, event.responder_resources) == (CMEventType.ESTABLISHED, most)
+
+
+@pytest.mark.clause("RFC6581-9.2-05", "RFC6581-9.2-06")
+@pytest.mark.parametrize(
+    ("kinds", "chosen"),
+    [
+        ((RTR.FPDU, RTR.READ), RTR.READ),
+        ((RTR.FPDU, RTR.WRITE), RTR.WRITE),
+        ((RTR.READ, RTR.WRITE), RTR.WRITE),
+        ((RTR.FPDU, RTR.READ, RTR.WRITE), RTR.WRITE),
+    ],
+)
+@pytest.mark.parametrize("accepts", [True, False])
+def test_of_several_rtrs_offered_the_reply_names_all_and_the_event_ours(
+    wire: Wire, kinds: tuple[RTR, ...], chosen: RTR, accepts: bool
+) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(offering(*kinds))
+        request = wire.request()
+        assert request.peer_to_peer == sum(kinds)
+        end = End(wire.passive, request.id, wire.p_channel)
+        if accepts:
+            end.id.accept()
+        else:
+            end.id.reject()
+        reply = MPAReply(recv_frame(s))
+        assert (reply.r, reply.a) == (int(not accepts), 1)
+        assert {k for k, flag in RTRS.items() if getattr(reply, flag)} == {*kinds}
+        if accepts and chosen == RTR.WRITE:
+            s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))))
+            event = end.event()
+            assert (event.type, event.peer_to_peer) == (CMEventType.ESTABLISHED, chosen)
+
+
+@pytest.mark.clause("RFC6581-9.2-09")
+@pytest.mark.parametrize(
+    ("agreed", "opcode"),
+    [((RTR.FPDU, RTR.READ), Opcode.RDMA_READ_REQUEST), ((RTR.READ, RTR.WRITE), Opcode.RDMA_WRITE)],
+)
+def test_of_several_rtrs_agreed_the_initiator_sends_one(
+    wire: Wire, agreed: tuple[RTR, ...], opcode: Opcode
+) -> None:
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a.id.connect(s.getsockname(), ConnParam(peer_to_peer=RTR(7)))
+        peer, _ = s.accept()
+        with peer:
+            peer.settimeout(5)
+            recv_frame(peer)
+            flags = {RTRS[kind]: 1 for kind in agreed}
+            peer.sendall(bytes(MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
+            assert a.event().type == CMEventType.ESTABLISHED
+            assert peer.recv(1000)[3] & 0xF == opcode
+
+
+@pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
+def test_both_ends_are_told_which_rtr_opened_the_connection(two: Wire, rtr: RTR) -> None:
+    a = two.dial(ConnParam(peer_to_peer=rtr))
+    b = End(two.passive, two.request().id, two.p_channel)
+    b.id.accept()
+    assert (a.event().peer_to_peer, b.event().peer_to_peer) == (rtr, rtr)

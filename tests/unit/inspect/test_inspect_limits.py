@@ -1,0 +1,111 @@
+"""A hostile capture costs a clear error, and neither memory nor time of whoever reads it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.packet import Raw
+
+from siwarp.inspect import DDPDatagram, Limits, TooMuch, UDDatagram, examine
+
+MIB = 1 << 20
+PCAP_HEAD = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 228)
+SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
+
+
+def record(payload: bytes) -> bytes:
+    ip = bytes(IP(src="192.0.2.1", dst="192.0.2.2") / UDP(sport=5, dport=6) / Raw(payload))
+    return struct.pack("<IIII", 0, 0, len(ip), len(ip)) + ip
+
+
+def block(kind: int, body: bytes) -> bytes:
+    size = struct.pack("<I", 12 + len(body))
+    return struct.pack("<I", kind) + size + body + size
+
+
+#: The command, and then the most memory that its process had.
+COMMAND = """
+import sys
+from siwarp.cli.main import main
+try:
+    status = main()
+except SystemExit as e:
+    status = e.code
+print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Compressed captures of some tens of kB that unpack to much."""
+    folder = tmp_path_factory.mktemp("limits")
+    message = record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
+    octets = {
+        "messages": PCAP_HEAD + message * (18 * 10**6 // len(message)),
+        "frames": PCAP_HEAD + record(b"") * 510_000,
+        "interfaces": SECTION + block(1, struct.pack("<HHI", 1, 0, 0)) * 510_000,
+        "unpacked": SECTION + block(0xBAD, bytes(15 * MIB)) * 18,
+    }
+    found = {name: folder / f"{name}.gz" for name in octets}
+    for name, path in found.items():
+        path.write_bytes(gzip.compress(octets[name], 6))
+    yield found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("messages", "more than 100000 messages are in it: give --max-messages N"),
+        ("frames", "more than 500000 frames are in it: give --max-messages N"),
+        ("interfaces", "more than 500000 frames are in it: give --max-messages N"),
+        ("unpacked", "it unpacks to more than 256 MiB: give --max-unpacked MIB"),
+    ],
+)
+def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(
+    files: dict[str, Path], name: str, said: str
+) -> None:
+    path = files[name]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "dissect", str(path), "--summary"],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert done.stderr.startswith(f"siwarp: {path}: {said}"), done.stderr
+    if "SANITIZER" not in os.environ:
+        assert int(done.stdout.split()[-2]) < 400_000, done.stdout  # kB; Python has 70,000 of it
+
+
+def test_each_limit_may_be_raised_or_lifted(files: dict[str, Path]) -> None:
+    assert examine(files["unpacked"], Limits(unpacked=0)).messages == []
+    assert examine(files["interfaces"], Limits(messages=0)).messages == []
+
+
+def test_reading_ends_when_its_time_is_over(files: dict[str, Path]) -> None:
+    with pytest.raises(TooMuch, match=r"took more than 0\.01 s: give --max-seconds"):
+        examine(files["frames"], Limits(seconds=0.01))
+
+
+@pytest.mark.parametrize("size", [1 << 24, (1 << 24) + 4, 0xFFFF_FFFF, 0x7FFF_FFFC])
+def test_a_length_that_lies_costs_no_memory_for_it(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "x"
+    for octets in (
+        PCAP_HEAD + record(b"a") + struct.pack("<IIII", 0, 0, size, size) + b"rest",
+        SECTION + struct.pack("<II", 6, size & ~3) + b"rest",
+        SECTION + struct.pack("<II", 1, size & ~3) + b"rest",
+    ):
+        path.write_bytes(octets)
+        found = examine(path)
+        assert found.messages == [] and found.damage is not None

@@ -1,0 +1,225 @@
+"""The check for tolls knows them in disguise, and lets what does work pass."""
+
+from __future__ import annotations
+
+import pytest
+from tolls import Function, find, functions
+
+BELOW = """
+int siw_low_do(struct siw_low *low, int what)
+{
+	low->done++;
+	return what;
+}
+
+int siw_low_undo(struct siw_low *low)
+{
+	low->done--;
+	return 0;
+}
+
+struct siw_err siw_low_error(struct siw_low *low)
+{
+	return low->err;
+}
+
+void siw_low_wait(struct siw_low *low, int (*ready)(void *arg))
+{
+	while (!ready(low))
+		low->turns++;
+}
+"""
+BASE = """
+void siw_lock(siw_lock_t *lock)
+{
+	lock->held = 1;
+}
+"""
+
+TOLLS = {
+    "as it is": """
+int siw_up_do(struct siw_up *up, int what)
+{
+	return siw_low_do(up->low, what);
+}
+""",
+    "a void function": """
+void siw_up_do(struct siw_up *up)
+{
+	siw_low_do(up->low, 0);
+}
+""",
+    "a cast": """
+int siw_up_do(struct siw_up *up, int what)
+{
+	return siw_low_do((struct siw_low *)up, what);
+}
+""",
+    "a cast by a helper": """
+static struct siw_low *below(struct siw_up *up)
+{
+	return (struct siw_low *)up;
+}
+
+int siw_up_do(struct siw_up *up, int what)
+{
+	return siw_low_do(below(up), what);
+}
+""",
+    "a struct copied": """
+int siw_up_do(struct siw_up *up, const struct siw_up_attr *attr)
+{
+	struct siw_low_attr below = {
+		.size = attr->size,
+		.fd = attr->fd,
+	};
+
+	below.more = attr->more;
+	return siw_low_do(up->low, &below);
+}
+""",
+    "a struct copied by a helper": """
+static struct siw_low_attr as_low(const struct siw_up_attr *attr)
+{
+	return (struct siw_low_attr){
+		.size = attr->size,
+		.base = attr->zero ? 0 : attr->base,
+	};
+}
+
+int siw_up_do(struct siw_up *up, const struct siw_up_attr *attr)
+{
+	struct siw_low_attr below = as_low(attr);
+
+	return siw_low_do(up->low, &below);
+}
+""",
+    "a result converted": """
+int siw_up_do(struct siw_up *up, int what)
+{
+	int r = siw_low_do(up->low, what);
+
+	if (r < 0)
+		return -EPIPE;
+	return r ? 1 : 0;
+}
+""",
+    "an assertion": """
+int siw_up_do(struct siw_up *up, int what)
+{
+	assert(up && what >= 0);
+	return siw_low_do(up->low, what);
+}
+""",
+    "an unused argument": """
+void siw_up_do(struct siw_up *up, int what)
+{
+	(void)what;
+	siw_low_do(up->low, 0);
+}
+""",
+    "an error by value": """
+struct siw_err siw_up_do(struct siw_up *up)
+{
+	return siw_low_error(up->low);
+}
+""",
+    "inline": """
+static inline int siw_up_do(struct siw_up *up)
+{
+	return siw_low_do(up->low, 1); /* the one */
+}
+""",
+}
+
+WORK = {
+    "own state decides": """
+int siw_up_do(struct siw_up *up)
+{
+	if (up->over)
+		return -EPIPE;
+	return siw_low_do(up->low, 1);
+}
+""",
+    "own state is written": """
+int siw_up_do(struct siw_up *up)
+{
+	up->begun++;
+	return siw_low_do(up->low, 1);
+}
+""",
+    "own state is in the result": """
+int siw_up_do(struct siw_up *up)
+{
+	return siw_low_do(up->low, 1) + up->due;
+}
+""",
+    "two calls": """
+int siw_up_do(struct siw_up *up)
+{
+	siw_low_undo(up->low);
+	return siw_low_do(up->low, 1);
+}
+""",
+    "a loop": """
+void siw_up_do(struct siw_up *up, int n)
+{
+	for (int i = 0; i < n; i++)
+		siw_low_do(up->low, i);
+}
+""",
+    "a lock": """
+int siw_up_do(struct siw_up *up)
+{
+	int r;
+
+	siw_lock(&up->lock);
+	r = siw_low_do(up->low, 1);
+	siw_unlock(&up->lock);
+	return r;
+}
+""",
+    "what is below calls back": """
+static int has_come(void *arg)
+{
+	return ((struct siw_up *)arg)->come;
+}
+
+void siw_up_do(struct siw_up *up)
+{
+	siw_low_wait(up->low, has_come);
+}
+""",
+    "a branch to one of two": """
+int siw_up_do(struct siw_up *up)
+{
+	if (up->other)
+		return siw_low_undo(up->other);
+	return siw_low_do(up->low, 1);
+}
+""",
+}
+
+
+def tolls_of(text: str) -> list[str]:
+    everything: list[Function] = [
+        *functions("base", "base.c", BASE),
+        *functions("low", "low.c", BELOW),
+        *functions("up", "up.c", text),
+    ]
+    return find(everything)
+
+
+@pytest.mark.parametrize("text", TOLLS.values(), ids=TOLLS.keys())
+def test_a_toll_is_known_in_disguise(text: str) -> None:
+    assert tolls_of(text) == ["siw_up_do"]
+
+
+@pytest.mark.parametrize("text", WORK.values(), ids=WORK.keys())
+def test_what_does_work_is_no_toll(text: str) -> None:
+    assert tolls_of(text) == []
+
+
+def test_a_function_of_the_same_folder_may_be_called_alone() -> None:
+    text = TOLLS["a cast"].replace("siw_low_do", "siw_up_more")
+    assert tolls_of(text) == []

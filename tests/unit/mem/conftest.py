@@ -1,0 +1,6 @@
+"""What the tests of mem/ share."""
+
+from unit.ddp.ddp_harness import DdpWorld
+from unit.mpa.mpa_harness import fixture
+
+w = fixture(DdpWorld)

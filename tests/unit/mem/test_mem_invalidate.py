@@ -1,0 +1,121 @@
+"""STags that a peer may end: only it, only those with the right, and once."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.ddp.ddp_harness import DdpWorld, Stream
+
+RIGHT = lib.SIW_MEM_REMOTE_INVALIDATE
+WRITE = lib.SIW_MEM_REMOTE_WRITE
+ALL = RIGHT | WRITE | lib.SIW_MEM_LOCAL_READ
+INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STAG)
+REST = 256  # freed indexes that wait at least before one is used again
+
+
+def may(w: DdpWorld, stag: int, stream: Stream) -> bool:
+    return bool(lib.siw_mem_stag_may_invalidate(w.mem, stag, stream.handle))
+
+
+def invalidate(w: DdpWorld, stag: int, stream: Stream) -> int:
+    return int(lib.siw_mem_stag_invalidate(w.mem, stag, stream.handle))
+
+
+def test_an_invalidated_stag_is_dead_and_cannot_be_invalidated_again(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(100, rights=ALL, stream=stream)
+    assert w.get(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
+    assert may(w, m.stag, stream)
+    assert invalidate(w, m.stag, stream) == 0
+    assert w.get(m.stag, WRITE, 0, 100, stream=stream) == INVALID
+    assert not may(w, m.stag, stream)
+    assert invalidate(w, m.stag, stream) == -errno.EACCES
+    assert w.free(m.stag) == 0
+    assert w.free(m.stag) == -errno.ENOENT
+
+
+@pytest.mark.parametrize("which", ["no right", "domain", "other stream", "freed", "never"])
+def test_what_the_peer_may_not_invalidate_stays_as_it_is(w: DdpWorld, which: str) -> None:
+    stream, other = w.receiver(), w.receiver()
+    rights = WRITE if which == "no right" else ALL
+    owner = {"domain": None, "other stream": other}.get(which, stream)
+    m = w.memory(100, rights=rights, stream=owner)
+    if which == "freed":
+        w.free(m.stag)
+    stag = m.stag ^ 0x100 if which == "never" else m.stag
+    assert not may(w, stag, stream)
+    assert invalidate(w, stag, stream) == -errno.EACCES
+    if which in ("no right", "domain", "other stream", "never"):
+        assert w.get(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
+
+
+def test_an_invalidated_stag_is_nobody_elses_before_its_owner_frees_it(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10, rights=ALL, stream=stream)
+    assert invalidate(w, m.stag, stream) == 0
+    dead = m.stag
+    for _ in range(3 * REST):  # far more than there are indexes waiting
+        w.free(w.stag(m))
+    assert w.get(dead, WRITE, 0, 1, stream=stream) == INVALID
+    assert w.free(dead) == 0
+
+
+def test_an_identity_other_than_the_streams_own_binds_as_well(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10, rights=ALL, stream=stream)
+    identity = ffi.cast("void *", 4711)
+    lib.siw_ddp_stream_bind(stream.handle, identity)
+    assert lib.siw_ddp_stream_identity(stream.handle) == identity
+    assert lib.siw_mem_stag_invalidate(w.mem, m.stag, identity) == -errno.EACCES
+    assert invalidate(w, m.stag, stream) == 0
+
+
+def test_invalidating_waits_for_whoever_is_placing(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(100, rights=ALL, stream=stream)
+    iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
+    assert lib.siw_mem_stag_get(w.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err) == 1
+    done = threading.Event()
+
+    def end() -> None:
+        assert invalidate(w, m.stag, stream) == 0
+        done.set()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    while w.get(m.stag, WRITE, 0, 1, stream=stream) != INVALID:
+        pass
+    assert not done.wait(0.02)
+    lib.siw_mem_stag_put(w.mem, m.stag)
+    assert done.wait(10)
+    thread.join()
+
+
+def test_invalidating_and_freeing_at_once_ends_each_stag_once(w: DdpWorld) -> None:
+    stream = w.receiver()
+    m = w.memory(10, rights=ALL, stream=stream)
+    w.free(m.stag)
+    rounds = 300
+    stags = [0] * rounds
+    given = [threading.Event() for _ in range(rounds)]
+    ended: list[int] = []
+
+    def end() -> None:
+        for i in range(rounds):
+            given[i].wait(10)
+            ended.append(invalidate(w, stags[i], stream))
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    for i in range(rounds):
+        stags[i] = w.stag(m, ALL, stream=stream)
+        given[i].set()
+        if i % 3:
+            time.sleep(0)
+        assert w.free(stags[i]) == 0
+    thread.join(30)
+    assert len(ended) == rounds and set(ended) <= {0, -errno.EACCES}

@@ -1,0 +1,57 @@
+"""Untagged queues: rings of buffers, first posted first taken."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.ddp.ddp_harness import DdpWorld, StreamError, ddp_world
+
+
+def test_buffers_come_in_the_order_they_were_posted(w: DdpWorld) -> None:
+    q = w.queue(depth=4)
+    for user_data in (7, 2**64 - 1, 0):
+        q.post(user_data)
+    assert [q.take(), q.take(), q.take(), q.take()] == [7, 2**64 - 1, 0, None]
+
+
+@pytest.mark.parametrize(("depth", "room"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
+def test_depth_is_rounded_up_to_a_power_of_two(w: DdpWorld, depth: int, room: int) -> None:
+    q = w.queue(depth=depth)
+    for i in range(room):
+        q.post(i)
+    with pytest.raises(StreamError, match="ENOMEM"):
+        q.post(room)
+    assert q.take() == 0
+    q.post(room)
+    assert [q.take() for _ in range(room)] == list(range(1, room + 1))
+
+
+def test_more_elements_than_agreed_are_refused(w: DdpWorld) -> None:
+    q = w.queue(max_sge=2)
+    m = w.memory(10)
+    q.post(1, m.sge(), m.sge())
+    with pytest.raises(StreamError, match="EINVAL"):
+        q.post(2, m.sge(), m.sge(), m.sge())
+    assert [q.take(), q.take()] == [1, None]
+
+
+def test_a_queue_of_more_elements_than_there_can_be_is_refused(w: DdpWorld) -> None:
+    with pytest.raises(StreamError, match="EINVAL"):
+        w.queue(max_sge=17)
+
+
+@given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.none()), max_size=200))
+def test_a_queue_does_what_a_list_does(steps: list[int | None]) -> None:
+    with ddp_world() as w:
+        q = w.queue(depth=8)
+        model: list[int] = []
+        for user_data in steps:
+            if user_data is None:
+                assert q.take() == (model.pop(0) if model else None)
+            elif len(model) == 8:
+                with pytest.raises(StreamError, match="ENOMEM"):
+                    q.post(user_data)
+            else:
+                q.post(user_data)
+                model.append(user_data)

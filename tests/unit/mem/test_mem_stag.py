@@ -1,0 +1,262 @@
+"""The STag table: what is looked up, what is refused, and what freeing one means."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.ddp.ddp_harness import PD, DdpWorld, Memory, Sge, StreamError, ddp_world
+
+WRITE, READ = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_REMOTE_READ
+DDP, TAGGED = lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER
+INVALID = (DDP, TAGGED, lib.SIW_DDP_INVALID_STAG)
+BOUNDS = (DDP, TAGGED, lib.SIW_DDP_BOUNDS)
+NOT_OF_STREAM = (DDP, TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
+WRAP = (DDP, TAGGED, lib.SIW_DDP_TO_WRAP)
+ACCESS = (lib.SIW_LAYER_RDMAP, lib.SIW_RDMAP_REMOTE_PROTECTION, lib.SIW_RDMAP_ACCESS)
+TOP = 2**64
+
+
+def test_an_stag_names_the_memory_at_its_offsets(w: DdpWorld) -> None:
+    m = w.memory(1000, to_base=5000)
+    assert w.get(m.stag, WRITE, 5000, 1000) == [(m.addr, 1000)]
+    assert w.get(m.stag, WRITE, 5999, 1) == [(m.addr + 999, 1)]
+
+
+@pytest.mark.parametrize(
+    ("to", "length"), [(4999, 1), (4999, 1001), (5000, 1001), (5999, 2), (6000, 1), (0, 1)]
+)
+def test_a_range_that_is_not_all_inside_is_a_bounds_error(
+    w: DdpWorld, to: int, length: int
+) -> None:
+    m = w.memory(1000, to_base=5000)
+    assert w.get(m.stag, WRITE, to, length) == BOUNDS
+
+
+def test_a_range_past_the_end_of_offsets_is_a_wrap(w: DdpWorld) -> None:
+    m = w.memory(1000, to_base=TOP - 1000)
+    assert w.get(m.stag, WRITE, TOP - 1, 1) == WRAP  # its end is 2**64, which is 0
+    assert w.get(m.stag, WRITE, TOP - 2, 1) == [(m.addr + 998, 1)]
+    assert w.get(m.stag, WRITE, TOP - 1, 3) == WRAP
+
+
+def test_checks_come_in_their_order(w: DdpWorld) -> None:
+    m = w.memory(100, rights=lib.SIW_MEM_LOCAL_READ)
+    assert w.get(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
+    assert w.get(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
+    assert w.get(m.stag, WRITE, 999, 9) == ACCESS
+    w.stag(m)
+    assert w.get(m.stag, WRITE, 999, 9) == BOUNDS
+
+
+@pytest.mark.parametrize("rights", range(32))
+def test_each_right_is_granted_alone(w: DdpWorld, rights: int) -> None:
+    m = w.memory(10, rights=rights)
+    for right in (1, 2, 4, 8, 16):
+        got = w.get(m.stag, right, 0, 10)
+        assert got == ([(m.addr, 10)] if rights & right else ACCESS)
+
+
+def test_nothing_is_checked_for_no_octets(w: DdpWorld) -> None:
+    assert w.get(0, WRITE, TOP - 1, 0) == []
+    assert w.get(12345, WRITE, 0, 0, pd=99) == []
+
+
+def test_an_stag_of_a_stream_is_of_no_other_use(w: DdpWorld) -> None:
+    one, other = w.receiver(), w.receiver()
+    m = w.memory(10, stream=one)
+    assert w.get(m.stag, WRITE, 0, 10, stream=one) == [(m.addr, 10)]
+    assert w.get(m.stag, WRITE, 0, 10, stream=other) == NOT_OF_STREAM
+    assert w.get(m.stag, WRITE, 0, 10) == NOT_OF_STREAM
+
+
+def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(w: DdpWorld) -> None:
+    m = w.memory(10)
+    assert w.free(m.stag) == 0
+    assert w.get(m.stag, WRITE, 0, 1) == INVALID
+    assert w.free(m.stag) == -errno.ENOENT
+
+
+@pytest.mark.parametrize("stag", [0, 1, 2**32 - 1])
+def test_what_was_never_given_out_is_invalid(w: DdpWorld, stag: int) -> None:
+    assert w.get(stag, WRITE, 0, 1) == INVALID
+    assert w.free(stag) == -errno.ENOENT
+
+
+def test_stags_are_unique_and_never_zero(w: DdpWorld) -> None:
+    memories = [w.memory(1) for _ in range(5000)]  # more than one chunk
+    stags = {m.stag for m in memories}
+    assert len(stags) == 5000
+    assert 0 not in stags
+    assert all(w.get(m.stag, WRITE, 0, 1) == [(m.addr, 1)] for m in memories)
+
+
+def test_a_stale_stag_does_not_match_its_successors(w: DdpWorld) -> None:
+    seen = set()
+    for _ in range(20_000):
+        m = w.memory(1)
+        assert m.stag not in seen
+        seen.add(m.stag)
+        w.free(m.stag)
+
+
+def test_stags_of_two_ports_do_not_follow_each_other(w: DdpWorld) -> None:
+    with ddp_world() as other:
+        ours = [w.memory(1).stag for _ in range(64)]
+        theirs = [other.memory(1).stag for _ in range(64)]
+    assert not set(ours) & set(theirs)
+    steps = {b - a for a, b in pairwise(ours)}
+    assert len(steps) > 32, "the next STag can be told from the last"
+
+
+def test_freeing_waits_for_whoever_writes_through_the_stag(w: DdpWorld) -> None:
+    m = w.memory(10)
+    iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
+    got = lib.siw_mem_stag_get(w.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
+    assert got == 1
+    done = threading.Event()
+
+    def free() -> None:
+        assert w.free(m.stag) == 0
+        done.set()
+
+    thread = threading.Thread(target=free)
+    thread.start()
+    while w.get(m.stag, WRITE, 0, 1) != INVALID:
+        time.sleep(0.001)
+    assert not done.wait(0.05), "freed while a reference was held"
+    lib.siw_mem_stag_put(w.mem, m.stag)
+    assert done.wait(10)
+    thread.join()
+
+
+def test_lookups_and_frees_of_many_threads_agree(w: DdpWorld) -> None:
+    stop = threading.Event()
+    current = [w.memory(8)]
+    failures: list[str] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            m = current[0]
+            got = w.get(m.stag, WRITE, 0, 8)
+            if got not in (INVALID, [(m.addr, 8)]):
+                failures.append(f"{got} for {m.stag:#x}")
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2000):
+        old, current[0] = current[0], w.memory(8)
+        assert w.free(old.stag) == 0
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# ---- a scatter list under an STag
+
+
+def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> None:
+    a, b = w.memory(10), w.memory(20)
+    array = ffi.new("struct siw_sge[]", 2)
+    for sge, m in zip(array, (a, b), strict=True):
+        sge.addr, sge.length, sge.lkey = m.addr, m.size, m.stag
+    region = ffi.new(
+        "struct siw_mem_region *",
+        {"length": 30, "sgl": array, "nsge": 2, "rights": lib.SIW_MEM_READ_SINK, "pd": PD},
+    )
+    stag = ffi.new("uint32_t *")
+    assert lib.siw_mem_stag_alloc(w.mem, region, stag) == 0
+    sink = lib.SIW_MEM_READ_SINK
+    assert w.get(stag[0], sink, 0, 30) == [(a.addr, 10), (b.addr, 20)]
+    assert w.get(stag[0], sink, 5, 10) == [(a.addr + 5, 5), (b.addr, 5)]
+    assert w.get(stag[0], sink, 25, 5) == [(b.addr + 15, 5)]
+    assert w.get(stag[0], sink, 25, 6) == BOUNDS
+    w.free(b.stag)
+    catastrophic = (DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
+    assert w.get(stag[0], sink, 5, 10) == catastrophic
+
+
+# ---- local elements
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), min_size=1, max_size=16),
+    data=st.data(),
+)
+def test_any_part_of_any_list_resolves_to_the_same_octets(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    with ddp_world() as w:
+        memories = [w.memory(n) for n in sizes]
+        offset = data.draw(st.integers(0, sum(sizes)))
+        length = data.draw(st.integers(0, sum(sizes) - offset))
+        got = w.resolve([m.sge() for m in memories], write=True, offset=offset, length=length)
+        octets = [m.addr + i for m in memories for i in range(m.size)]
+        want = octets[offset : offset + length]
+        assert [a + i for a, n in got for i in range(n)] == want
+
+
+@pytest.mark.parametrize(
+    ("rights", "write", "allowed"),
+    [
+        (lib.SIW_MEM_LOCAL_READ, False, True),
+        (lib.SIW_MEM_LOCAL_READ, True, False),
+        (lib.SIW_MEM_LOCAL_READ | lib.SIW_MEM_LOCAL_WRITE, True, True),
+        (lib.SIW_MEM_REMOTE_WRITE | lib.SIW_MEM_LOCAL_READ, True, False),
+        (lib.SIW_MEM_READ_SINK, True, False),
+        (lib.SIW_MEM_READ_SINK, False, False),
+    ],
+)
+def test_a_local_key_needs_the_local_right(
+    w: DdpWorld, rights: int, write: bool, allowed: bool
+) -> None:
+    m = w.memory(10, rights=rights)
+    if allowed:
+        assert w.resolve([m.sge()], write=write) == [(m.addr, 10)]
+    else:
+        with pytest.raises(StreamError, match="EACCES"):
+            w.resolve([m.sge()], write=write)
+
+
+def _wrong(m: Memory) -> list[Sge]:
+    return [
+        (m.addr - 1, 5, m.stag),
+        (m.addr, m.size + 1, m.stag),
+        (m.addr + m.size, 1, m.stag),
+        (m.addr + m.size - 1, 2, m.stag),
+        (m.addr, 5, m.stag ^ 0x100),
+        (m.addr, 5, 0),
+        (2**64 - 4, 8, m.stag),
+    ]
+
+
+@pytest.mark.parametrize("which", range(7))
+def test_an_element_outside_its_region_is_refused(w: DdpWorld, which: int) -> None:
+    m = w.memory(100)
+    with pytest.raises(StreamError, match="EACCES"):
+        w.resolve([_wrong(m)[which]], write=False)
+
+
+def test_a_key_of_another_domain_is_refused(w: DdpWorld) -> None:
+    m = w.memory(100)
+    with pytest.raises(StreamError, match="EACCES"):
+        w.resolve([m.sge()], write=False, pd=PD + 1)
+
+
+def test_internal_elements_need_no_key(w: DdpWorld) -> None:
+    m = Memory(10)
+    assert w.resolve([m.sge()], write=True, internal=True) == [(m.addr, 10)]
+
+
+def test_a_list_shorter_than_asked_for_is_told(w: DdpWorld) -> None:
+    m = w.memory(10)
+    with pytest.raises(StreamError, match="EMSGSIZE"):
+        w.resolve([m.sge()], write=False, length=11)

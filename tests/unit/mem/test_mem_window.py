@@ -1,0 +1,142 @@
+"""STags that are reserved and bound later, and those whose low octet their owner chooses."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from itertools import pairwise
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.ddp.ddp_harness import PD, DdpWorld, Memory
+
+WRITE = lib.SIW_MEM_REMOTE_WRITE
+INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STAG)
+TOP = 1 << 31
+
+
+def reserve(w: DdpWorld, window: bool) -> int:
+    stag = ffi.new("uint32_t *")
+    assert lib.siw_mem_stag_reserve(w.mem, window, stag) == 0
+    return int(stag[0])
+
+
+def bind(w: DdpWorld, stag: int, m: Memory, length: int | None = None) -> int:
+    region = ffi.new("struct siw_mem_region *")
+    region.addr = ffi.cast("uint8_t *", m.addr)
+    region.length = m.size if length is None else length
+    region.rights = WRITE | lib.SIW_MEM_REMOTE_INVALIDATE
+    region.pd = PD
+    return int(lib.siw_mem_stag_bind(w.mem, stag, region))
+
+
+def alive(w: DdpWorld, stag: int) -> bool:
+    return bool(lib.siw_mem_stag_alive(w.mem, stag))
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_a_reserved_stag_is_dead_until_it_is_bound(w: DdpWorld, window: bool) -> None:
+    stag, m = reserve(w, window), w.memory(100)
+    assert not alive(w, stag) and w.get(stag, WRITE, 0, 1) == INVALID
+    assert bind(w, stag, m, 50) == 0
+    assert alive(w, stag) and w.get(stag, WRITE, 0, 50) == [(m.addr, 50)]
+    assert bind(w, stag, m) == -errno.EBUSY
+    assert w.free(stag) == 0
+    assert not alive(w, stag) and w.get(stag, WRITE, 0, 1) == INVALID
+    assert bind(w, stag, m) == w.free(stag) == -errno.ENOENT
+
+
+def test_a_window_is_bound_under_any_of_its_keys_and_found_under_that_alone(w: DdpWorld) -> None:
+    base, m = reserve(w, True), w.memory(100)
+    assert base & 0xFF == 0 and base & TOP
+    last = base
+    for octet in range(256):
+        stag = base | octet
+        assert bind(w, stag, m, octet + 1) == 0
+        for other in (last, base | (octet + 1) % 256, base ^ 0x100 | octet):
+            assert (other == stag) is alive(w, other)
+            assert (w.get(other, WRITE, 0, 1) == INVALID) is (other != stag)
+        assert bind(w, base | (octet + 7) % 256, m) == -errno.EBUSY
+        assert w.free(base | (octet + 7) % 256) == -errno.ENOENT
+        assert lib.siw_mem_stag_invalidate(w.mem, stag, ffi.NULL) == 0
+        assert w.get(stag, WRITE, 0, 1) == INVALID
+        last = stag
+    assert w.free(last) == 0
+
+
+def test_a_reserved_stag_that_is_no_window_is_bound_under_its_own_key(w: DdpWorld) -> None:
+    stag, m = reserve(w, False), w.memory(100)
+    assert not stag & TOP
+    assert bind(w, stag ^ 1, m) == -errno.ENOENT
+    assert bind(w, stag, m) == 0
+
+
+def test_keys_of_windows_and_of_regions_never_meet(w: DdpWorld) -> None:
+    """Each of the two takes the indexes that the other freed."""
+    windows: set[int] = set()
+    regions: set[int] = set()
+    for turn in range(6):
+        mine = [reserve(w, True) for _ in range(600)]
+        other = [w.memory(1).stag for _ in range(600)]
+        assert len({s >> 8 for s in mine}) == 600
+        assert not any(s & TOP for s in other)
+        assert not regions & set(other), turn
+        windows |= {s >> 8 for s in mine}
+        regions |= set(other)
+        for stag in mine + other:
+            assert w.free(stag) == 0
+    assert len(regions) == 3600
+    assert len(windows) > 1800  # of 3 bits of generation each, some come back
+
+
+def test_the_next_window_cannot_be_told_from_the_last(w: DdpWorld) -> None:
+    keys = [reserve(w, True) >> 8 for _ in range(64)]
+    steps = {b - a for a, b in pairwise(keys)}
+    assert len(steps) > 32
+
+
+def test_binding_waits_for_whoever_uses_the_last_binding(w: DdpWorld) -> None:
+    base, m, other = reserve(w, True), w.memory(100), w.memory(200)
+    assert bind(w, base | 5, m) == 0
+    iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
+    got = lib.siw_mem_stag_get(w.mem, base | 5, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
+    assert got == 1
+    ends = [threading.Thread(target=lib.siw_mem_stag_invalidate, args=(w.mem, base | 5, ffi.NULL))]
+    ends[0].start()
+    while alive(w, base | 5):
+        pass
+    done = threading.Event()
+    ends.append(threading.Thread(target=lambda: bind(w, base | 6, other) or done.set()))
+    ends[1].start()
+    assert not done.wait(0.02)
+    lib.siw_mem_stag_put(w.mem, base | 5)
+    assert done.wait(10)
+    for thread in ends:
+        thread.join()
+    assert w.get(base | 6, WRITE, 0, 200) == [(other.addr, 200)]
+    assert w.get(base | 5, WRITE, 0, 1) == INVALID
+
+
+def test_a_window_that_is_bound_again_and_again_is_never_half_bound(w: DdpWorld) -> None:
+    base, small, large = reserve(w, True), w.memory(10), w.memory(1000)
+    stop = threading.Event()
+    odd: list[object] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            for octet, m in ((1, small), (2, large)):
+                got = w.get(base | octet, WRITE, 0, m.size)
+                if got not in (INVALID, [(m.addr, m.size)]):
+                    odd.append(got)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(2000):
+        octet, m = (1, small) if i % 2 else (2, large)
+        assert bind(w, base | octet, m) == 0
+        assert lib.siw_mem_stag_invalidate(w.mem, base | octet, ffi.NULL) == 0
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not odd

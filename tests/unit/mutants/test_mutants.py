@@ -1,0 +1,196 @@
+"""The mutants of tests/mutants apply to the code as it is, and what counts them counts right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mutants.anchor import Tree
+from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
+from mutants.run import Results, report
+from mutants.tree import Run, Trouble, _judge
+
+MUTANTS = load()
+TREE = Tree(ROOT)
+
+
+def known_clauses() -> set[str]:
+    """Return the ids of clauses and requirements; whether they are right is spec/check.py's."""
+    ids: set[str] = set()
+    for path in (ROOT / "spec").glob("rfc*/s*.toml"):
+        ids.update(CLAUSE.findall(path.read_text("utf-8")))
+    ids.update(CLAUSE.findall((ROOT / "spec" / "datagram-iwarp.md").read_text("utf-8")))
+    return ids
+
+
+def mutant(**changed: str) -> Mutant:
+    entry = {
+        "layer": "mpa",
+        "id": "mpa-one",
+        "where": "siw_mpa_one",
+        "old": "a < b",
+        "new": "a <= b",
+        "clause": "siw_mpa_one",
+        "why": "It is so.",
+    }
+    return Mutant(**{**entry, **changed})
+
+
+def small_tree(tmp_path: Path, text: str, name: str = "mpa/mpa_one.c") -> Tree:
+    path = tmp_path / "siwarp" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return Tree(tmp_path)
+
+
+ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
+
+
+@pytest.mark.parametrize("one", MUTANTS, ids=[m.id for m in MUTANTS])
+def test_a_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
+    try:
+        place = one.place(TREE)
+    except LookupError as e:
+        pytest.fail(f"tests/mutants/{one.layer}.toml: {one.id} does not apply: {e.args[0]}")
+    layer = TREE.layer(place.path)
+    assert layer == one.layer, f"it moved to {layer}/: make mutate ARGS=--move writes that down"
+    assert one.broken(TREE)[1] != TREE.texts[place.path]
+
+
+def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
+    clauses = known_clauses()
+    assert len({m.id for m in MUTANTS}) == len(MUTANTS)
+    assert len({m.digest for m in MUTANTS}) == len(MUTANTS)
+    for one in MUTANTS:
+        assert one.why.endswith("."), one.id
+        if CLAUSE.fullmatch(one.clause):
+            assert one.clause in clauses, f"{one.id}: no clause {one.clause}"
+        else:
+            assert one.clause in TREE.defined, f"{one.id}: nothing is named {one.clause}"
+
+
+def test_a_layers_tests_are_there() -> None:
+    for layer in layers().values():
+        assert any((ROOT / test).exists() for test in layer.tests), layer.name
+
+
+def test_blanks_and_comments_do_not_count_for_a_place(tmp_path: Path) -> None:
+    text = "int siw_mpa_one(int a,\n\t\tint b)\n{\n\treturn a /* or less */\n\t\t<b;\n}\n"
+    path, broken = mutant().broken(small_tree(tmp_path, text))
+    assert "return a <= b;" in broken
+    assert path.name == "mpa_one.c"
+
+
+def test_a_function_is_found_in_whatever_file_it_is(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path, "static int x;\n\n" + ONE, "mpa/mpa_other.c")
+    assert tree.layer(mutant().place(tree).path) == "mpa"
+
+
+def test_a_table_a_macro_and_an_enum_have_places_too(tmp_path: Path) -> None:
+    text = "#define ONE 1\nstatic const int two[] = {\n\t2,\n};\n\nenum three {\n\tTHREE = 3,\n};\n"
+    tree = small_tree(tmp_path, text)
+    for where, old in (("ONE", "1"), ("two", "2"), ("three", "3")):
+        place = mutant(where=where, old=old).place(tree)
+        assert tree.texts[place.path][place.start : place.end] == old
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"where": "siw_mpa_two"}, "nothing named siw_mpa_two"),
+        ({"old": "a > b"}, "nowhere"),
+        ({"old": "a"}, "2 times"),
+        ({"old": " /* a */ "}, "empty"),
+        ({"file": "mpa_two.c"}, "in mpa_two.c"),
+    ],
+)
+def test_a_mutant_that_does_not_apply_says_why(
+    tmp_path: Path, changed: dict[str, str], says: str
+) -> None:
+    with pytest.raises(LookupError, match=says):
+        mutant(**changed).place(small_tree(tmp_path, ONE))
+
+
+def test_a_text_in_two_functions_of_one_name_needs_the_file(tmp_path: Path) -> None:
+    small_tree(tmp_path, ONE)
+    tree = small_tree(tmp_path, ONE, "mpa/mpa_two.c")
+    with pytest.raises(LookupError, match="2 times"):
+        mutant().place(tree)
+    assert mutant(file="mpa_two.c").place(tree).path.name == "mpa_two.c"
+
+
+def test_mutants_are_stored_as_they_were_read(tmp_path: Path) -> None:
+    (tmp_path / "layers.toml").write_bytes((ROOT / "tests/mutants/layers.toml").read_bytes())
+    mutants = [
+        mutant(old='say("a\\n");', new="if (x)\n\treturn;"),
+        mutant(id="mpa-two", why="It's so.", drawn="boundary", survives='No "x" is 0.'),
+    ]
+    store(mutants, tmp_path)
+    assert load(tmp_path) == mutants
+
+
+B = "tests/a.py::test_b"
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "run"),
+    [
+        (0, f"{B} PASSED [100%]", Run("passed", None)),
+        (1, f"{B}[1 - 2] FAILED [ 50%]\nFAILED {B}[1 - 2] - no\n", Run("failed", f"{B}[1 - 2]")),
+        (2, "ERROR tests/a.py - ImportError: no\n", Run("failed", "tests/a.py")),
+        (-11, f"tests/a.py::test_a PASSED\n{B} \n", Run("crashed", B)),
+        (-11, f"{B}[x y] Fatal Python error: Segmentation fault\n", Run("crashed", f"{B}[x y]")),
+        (None, f"{B} ", Run("out of time", None)),
+        (1, f"{B} \n+++ Timeout +++\n", Run("hung", B)),
+    ],
+)
+def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
+    status: int | None, out: str, run: Run
+) -> None:
+    assert _judge(status, out) == run
+
+
+def test_a_run_that_had_no_tests_is_no_verdict() -> None:
+    with pytest.raises(Trouble):
+        _judge(5, "no tests ran")
+
+
+def results_of(tmp_path: Path, mutants: list[Mutant], hows: list[str]) -> Results:
+    results = Results(tmp_path / "results.jsonl", {"mpa": "now"})
+    for one, how in zip(mutants, hows, strict=True):
+        by = None if how == "passed" else "tests/a.py::test_b"
+        results.add(one.layer, id=one.id, digest=one.digest, how=how, by=by, seconds=1.0)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("hows", "survives", "good"),
+    [
+        (["failed"] * 20, None, True),
+        (["failed"] * 18 + ["hung", "crashed"], None, True),
+        (["failed"] * 19 + ["passed"], None, False),
+        (["failed"] * 19 + ["passed"], "No caller has it.", True),
+        (["failed"] * 18 + ["passed"] * 2, "No caller has it.", False),
+        (["failed"] * 19 + ["does not compile"], None, False),
+    ],
+)
+def test_a_survivor_needs_a_reason_and_nineteen_of_twenty_are_noticed(
+    tmp_path: Path, hows: list[str], survives: str | None, good: bool
+) -> None:
+    mutants = []
+    for number, how in enumerate(hows):
+        one = {"id": f"mpa-{number}", "new": str(number)}
+        if how == "passed" and survives is not None:
+            one["survives"] = survives
+        mutants.append(mutant(**one))
+    assert report(mutants, results_of(tmp_path, mutants, hows)) is good
+
+
+def test_what_was_tried_on_other_code_is_only_a_hint(tmp_path: Path) -> None:
+    mutants = [mutant()]
+    results_of(tmp_path, mutants, ["failed"])
+    same = Results(tmp_path / "results.jsonl", {"mpa": "now"})
+    other = Results(tmp_path / "results.jsonl", {"mpa": "later"})
+    assert same.known.keys() == {mutants[0].digest}
+    assert not other.known
+    assert other.hints == {mutants[0].digest: "tests/a.py::test_b"}

@@ -1,0 +1,94 @@
+"""Connections of ``siwarp.connect`` beside peers that are busy, that take nothing, that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import siwarp
+from siwarp import PeerGone, Timeout
+from siwarp.cm import Connection
+from siwarp.verbs import Persona
+
+Connect = Callable[..., tuple[Connection, Connection]]
+
+
+@pytest.mark.parametrize("persona", [Persona.AUTO, Persona.IWARP])
+@pytest.mark.parametrize(
+    ("count", "size", "busy"),
+    [(40, 10, 0.3), (2000, 1, 0.3), (200, 65536, 0.3), (100, 65536, 3.0), (8, 1 << 20, 0.3)],
+)
+def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
+    connected: Connect, count: int, size: int, busy: float, persona: int
+) -> None:
+    a, b = connected(recv_size=max(size, 65536), persona=persona)
+
+    def send() -> None:
+        for i in range(count):
+            a.send(bytes([i & 0xFF]) * size, 30)
+        a.close()  # at once: what was sent still arrives
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        time.sleep(busy)
+        for i in range(count):
+            assert b.recv(30) == bytes([i & 0xFF]) * size
+        with pytest.raises(PeerGone):
+            b.recv(30)
+        sending.result()
+
+
+@pytest.mark.skipif(
+    os.environ.get("SANITIZER") == "tsan",
+    reason="reading what the kernel holds of a closed connection takes too long there",
+)
+def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
+    connected: Connect,
+) -> None:
+    a, b = connected()
+    sent = 0
+    start = time.monotonic()
+    with pytest.raises(Timeout, match="the peer takes nothing"):
+        while True:
+            a.send(bytes(65536), 0.5)
+            sent += 1
+    assert 16 <= sent < 2000  # receives, staging and the socket's buffers, no more
+    assert time.monotonic() - start < 20
+    for _ in range(sent):
+        assert b.recv(10) == bytes(65536)
+
+
+PEER = """
+import sys, time, siwarp
+conn = siwarp.connect(("127.0.0.1", int(sys.argv[1])))
+while sys.argv[2] == "sends":
+    conn.send(bytes(60_000))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("what", ["takes nothing", "sends"])
+def test_a_peer_that_is_killed_meanwhile_is_noticed(what: str) -> None:
+    with siwarp.listen(("127.0.0.1", 0)) as listener:
+        arguments = [sys.executable, "-c", PEER, str(listener.address[1]), what]
+        with subprocess.Popen(arguments) as peer, listener.accept(30) as conn:
+            killer = threading.Timer(0.5, peer.send_signal, (signal.SIGKILL,))
+            killer.start()
+            got = 0
+            if what == "sends":
+                killer.join()  # it waits for us until then
+            with pytest.raises(PeerGone):
+                while what == "sends":
+                    assert conn.recv(30) == bytes(60_000)
+                    got += 1
+                while True:
+                    conn.send(bytes(65536), 30)
+            assert got >= 16 or what != "sends"

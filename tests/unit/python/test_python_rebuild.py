@@ -1,0 +1,173 @@
+"""An editable install rebuilds when it is imported: what is left when that is killed midway."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+LIMIT = 60.0
+
+MESON = """
+project('mini', 'c')
+add_project_link_arguments('-B{beside}', language: 'c')
+shared_library('mini', 'mini.c', install: true)
+import('python').find_installation().install_sources('__init__.py', subdir: 'mini')
+"""
+
+# As a linker begins: what was there is removed. Then it stands still until it is let go.
+SLOW_LD = """#!/bin/sh
+out=
+for word; do
+	[ "$out" = -o ] && out=$word && break
+	[ "$word" = -o ] && out=-o
+done
+echo begun >>{folder}/links
+rm -f "$out"
+until [ -e {folder}/go ]; do sleep 0.02; done
+exec ld "$@"
+"""
+
+
+class Mini:
+    """A package with one library, installed as siwarp's tree is: by its loader and its tools."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.source, self.build, self.slow = folder / "source", folder / "build", folder / "slow"
+        self.source.mkdir()
+        self.slow.mkdir()
+        beside = root / "siwarp/_build/beside"
+        (self.source / "meson.build").write_text(MESON.format(beside=beside))
+        (self.source / "__init__.py").write_text(
+            f"import ctypes\nvalue = ctypes.CDLL('{self.library}').value()\n"
+        )
+        self.returns(1)
+        ld = self.slow / "ld"
+        ld.write_text(SLOW_LD.format(folder=shlex.quote(str(self.slow))))
+        ld.chmod(0o755)
+        self.scripts = Path(sysconfig.get_path("scripts"))
+        self.env = {n: v for n, v in os.environ.items() if n != "MESONPY_EDITABLE_SKIP"}
+        self.env["PATH"] = f"{self.scripts}:{os.environ['PATH']}"
+        setup = ["meson", "setup", str(self.build), str(self.source)]
+        subprocess.run(setup, check=True, capture_output=True, timeout=LIMIT, env=self.env)
+
+    @property
+    def library(self) -> Path:
+        return self.build / "libmini.so"
+
+    def returns(self, value: int) -> None:
+        (self.source / "mini.c").write_text(f"int value(void) {{ return {value}; }}\n")
+
+    def imported(self, *, slow: bool = False) -> subprocess.Popen[str]:
+        """Import it in a process, with a linker that waits, if it is to be slow."""
+        code = (
+            "import sys, _siwarp_editable_loader as loader\n"
+            f"command = [{str(self.scripts / 'siwarp-ninja')!r}]\n"
+            f"finder = loader.MesonpyMetaFinder('mini', {{'mini'}}, {str(self.build)!r}, command)\n"
+            "sys.meta_path.insert(0, finder)\n"
+            "import mini; print(mini.value)\n"
+        )
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**self.env, **({"COMPILER_PATH": str(self.slow)} if slow else {})},
+            start_new_session=True,
+        )
+
+    def value(self) -> str:
+        out, err = self.imported().communicate(timeout=LIMIT)
+        return out.strip() or err
+
+    def links(self) -> int:
+        """How often the slow linker has begun."""
+        log = self.slow / "links"
+        return log.read_text().count("begun") if log.exists() else 0
+
+    def waits(self) -> bool:
+        """Whether a build waits until another is done."""
+        lock = self.build / ".ninja-runs"
+        if not lock.exists():
+            return False
+        number = f":{lock.stat().st_ino} "
+        return any("->" in line and number in line for line in Path("/proc/locks").open())
+
+
+def kill_all_of(process: subprocess.Popen[str]) -> None:
+    """Kill the process and all that it has started; ninja gives each of them a group of its own."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            session = int(stat.read_text().rpartition(")")[2].split()[3])
+            if session == process.pid:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+    process.communicate(timeout=LIMIT)
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def mini(tmp_path: Path, root: Path) -> Mini:
+    made = Mini(tmp_path, root)
+    assert made.value() == "1"
+    made.returns(2)
+    return made
+
+
+def test_a_rebuild_that_is_killed_midway_leaves_the_library_that_was_there(mini: Mini) -> None:
+    killed = mini.imported(slow=True)
+    until(lambda: mini.links() == 1)
+    kill_all_of(killed)
+
+    load = f"import ctypes; print(ctypes.CDLL('{mini.library}').value())"
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n", done.stderr
+    assert mini.value() == "2"
+
+
+def test_an_import_waits_for_the_rebuild_of_one_that_was_killed(mini: Mini) -> None:
+    killed = mini.imported(slow=True)
+    until(lambda: mini.links() == 1)
+    killed.kill()
+    next_one = mini.imported(slow=True)
+    # Else it would link, too, and both would write the same files.
+    until(lambda: mini.waits() or mini.links() == 2)
+    (mini.slow / "go").touch()
+    out, err = next_one.communicate(timeout=LIMIT)
+    assert out == "2\n", err
+    assert mini.links() == 1
+    killed.communicate(timeout=LIMIT)
+
+
+def test_a_link_that_fails_leaves_the_library_that_was_there(mini: Mini) -> None:
+    (mini.source / "mini.c").write_text("int none(void);\nint value(void) { return none(); }\n")
+    assert "rebuilding" in mini.value()
+    assert sorted(p.name for p in mini.build.glob("libmini.so*") if p.is_file()) == ["libmini.so"]
+    mini.returns(3)
+    assert mini.value() == "3"
+
+
+def test_this_tree_is_built_so(build_dir: Path, root: Path) -> None:
+    finders = [f for f in sys.meta_path if getattr(f, "_name", None) == "siwarp"]
+    commands: list[list[str]] = [f._build_cmd for f in finders]  # type: ignore[attr-defined]
+    for ninja in [Path(*command) for command in commands]:
+        assert ninja.read_text() == (root / "tools/ninja").read_text()
+    assert finders
+    words = (
+        (build_dir / "build.ninja").read_text().split("build libsiwarp.so.0: ")[1].split("\n\n")[0]
+    )
+    assert f"-B{root}/siwarp/_build/beside" in words.replace("$ ", " ")

@@ -1,0 +1,212 @@
+"""Who waits sleeps, is woken by what is for it, and by nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.python.python_harness import UD
+from unit.verbs.verbs_harness import until
+
+import siwarp
+from siwarp.cm import CMEventChannel
+from siwarp.verbs import AH, CQ, QP, CompChannel, QPInitAttr, QPType, RecvWR, SendWR, StateError
+
+LIMIT = 20.0
+
+
+class Own:
+    """A queue with a queue pair that sends to itself, on a channel that others share."""
+
+    def __init__(self, ud: UD, channel: CompChannel) -> None:
+        self.cq, idle = CQ(ud.ctx, channel=channel), CQ(ud.ctx)
+        init = QPInitAttr(QPType.UD, scq=idle, rcq=self.cq, addr=("127.0.0.1", 0))
+        self.qp = QP(ud.pd, init)
+        self.qp.to_rts()
+        self.to = AH(ud.pd, self.qp.addr)
+
+    def send(self, n: int) -> None:
+        self.qp.post_recv(RecvWR(n))
+        self.qp.post_send(SendWR(ah=self.to, send_flags=0))
+
+
+def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(ud: UD) -> None:
+    rounds, count = 40, 4
+    ours = [Own(ud, ud.channel) for _ in range(count)]
+    got: list[list[int]] = [[] for _ in ours]
+
+    def wait(n: int) -> None:
+        while len(got[n]) < rounds:
+            wcs = ours[n].cq.wait(LIMIT)
+            assert wcs, f"thread {n} sleeps on beside message {len(got[n])}"
+            got[n] += [wc.wr_id for wc in wcs]
+
+    with ThreadPoolExecutor(count) as pool:
+        waiting = [pool.submit(wait, n) for n in range(count)]
+        for i in range(rounds):
+            for own in ours:
+                own.send(i)
+            until(lambda i=i: all(len(g) > i for g in got) or any(w.done() for w in waiting), 60)
+        for task in waiting:
+            task.result()
+    assert got == [list(range(rounds))] * count
+
+
+def test_closing_a_queue_ends_the_wait_of_a_thread(ud: UD) -> None:
+    own = Own(ud, ud.channel)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(own.cq.wait, LIMIT)
+        time.sleep(0.1)
+        own.qp.close()
+        start = time.monotonic()
+        own.cq.close()
+        with pytest.raises(StateError, match="closed"):
+            waiting.result()
+        assert time.monotonic() - start < LIMIT / 2
+
+
+# ---- sleeping
+
+
+def switches() -> dict[str, int]:
+    """How often each thread of this process went to sleep."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        for line in (task / "status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                found[task.name] = int(line.split()[1])
+    return found
+
+
+def on_a_queue(ud: UD) -> Callable[[], Any]:
+    return lambda: ud.cq.wait(4)
+
+
+def on_a_channel(ud: UD) -> Callable[[], Any]:
+    return lambda: ud.channel.get_cq_event(4)
+
+
+def on_connections(ud: UD) -> Callable[[], Any]:
+    channel = CMEventChannel(ud.ctx)
+    return lambda: channel.get_event(4)
+
+
+def on_the_device(ud: UD) -> Callable[[], Any]:
+    return lambda: ud.ctx.get_async_event(4)
+
+
+@pytest.mark.skipif(
+    os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
+)
+@pytest.mark.parametrize("what", [on_a_queue, on_a_channel, on_connections, on_the_device])
+def test_who_waits_for_what_does_not_come_does_not_run(
+    ud: UD, what: Callable[[UD], Callable[[], Any]]
+) -> None:
+    wait = what(ud)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        time.sleep(0.5)
+        before = switches()
+        time.sleep(2)  # this thread's own is one
+        woken = {task: n - before.get(task, 0) for task, n in switches().items()}
+        waiting.result()
+    assert sum(woken.values()) <= 4, woken
+
+
+@pytest.mark.skipif(
+    os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
+)
+def test_a_connection_and_a_listener_that_wait_do_not_run() -> None:
+    with siwarp.listen(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as pool:
+        accepted = pool.submit(listener.accept, 10)
+        with siwarp.connect(listener.address) as ours, accepted.result():
+            again = pool.submit(listener.accept)
+            waiting = pool.submit(ours.recv)
+            time.sleep(0.5)
+            before = switches()
+            time.sleep(2)
+            woken = {task: n - before.get(task, 0) for task, n in switches().items()}
+            start = time.monotonic()
+            ours.close()
+            listener.close()
+            for task in (waiting, again):
+                with pytest.raises(StateError, match="closed"):
+                    task.result()
+            assert time.monotonic() - start < 5
+    assert sum(woken.values()) <= 6, woken
+
+
+WAITS = {
+    "queue": "CQ(ctx, channel=CompChannel(ctx)).wait()",
+    "connections": "siwarp.cm.CMEventChannel(ctx).get_event()",
+    "device": "ctx.get_async_event()",
+    "listener": "siwarp.listen(('127.0.0.1', 0)).accept()",
+}
+
+INTERRUPTED = """
+import time
+import siwarp, siwarp.cm
+from siwarp.verbs import *
+ctx = Context()
+print("waiting", flush=True)
+try:
+    {wait}
+except KeyboardInterrupt:
+    print(time.monotonic(), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def waiting_process(wait: str) -> Iterator[subprocess.Popen[str]]:
+    code = INTERRUPTED.format(wait=wait)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as it:
+        try:
+            assert it.stdout is not None and it.stdout.readline() == "waiting\n"
+            yield it
+        except BaseException:
+            it.kill()
+            raise
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str) -> None:
+    delays = []
+    for slept in (0.3, 0.01, 0.05):  # asleep, and waiting in the library
+        with waiting_process(WAITS[wait]) as process:
+            time.sleep(slept)
+            sent = time.monotonic()
+            os.kill(process.pid, signal.SIGINT)
+            assert process.stdout is not None
+            delays.append(float(process.stdout.readline()) - sent)
+        assert process.returncode == 0
+    assert min(delays) < 0.1, delays
+
+
+@pytest.mark.timeout(20)  # without the count, closing the queue waits for ever
+def test_an_event_that_came_when_a_signal_raised_holds_up_no_close(
+    ud: UD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does when the library has given the event and nobody has counted it yet."""
+    own = Own(ud, ud.channel)
+    own.cq.req_notify()
+    own.send(1)
+
+    def interrupted(self: CompChannel, get: Callable[[int], int], ms: int) -> int:
+        assert get(10_000) == 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CompChannel, "_in_the_library", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ud.channel.get_cq_event(LIMIT)
+    own.qp.close()
+    own.cq.close()
+    assert own.cq.closed

@@ -1,0 +1,601 @@
+"""Every reason of C's table is provoked here, and reads well in C's words and in Python's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.python import test_misuse, test_misuse_mw
+from unit.python.misuse_harness import World
+from unit.verbs.rc_harness import Wire
+
+import siwarp
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEventChannel, ConnParam
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    MW,
+    PD,
+    QP,
+    SGE,
+    SRQ,
+    AccessFlag,
+    CompChannel,
+    QPAttr,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    SrqAttr,
+    WROpcode,
+)
+from siwarp.verbs.reason import words
+
+TABLE = Path(siwarp.__file__).parent / "base" / "reason.h"
+NULL = ffi.NULL
+THERE = RemoteBuffer(0x1000, 8, 7)
+PLAIN = AccessFlag.LOCAL_WRITE
+
+Call = Callable[[World], object]
+
+
+def table() -> dict[str, int]:
+    """Every reason's name, and its errno value."""
+    found = re.findall(r"\bX\((\w+), (E\w+),", TABLE.read_text("utf-8"))
+    return {name: getattr(errno, number) for name, number in found}
+
+
+def reason() -> tuple[str, str]:
+    """What this thread's last refused call has to say: the name and the text."""
+    return (
+        bytes(ffi.string(lib.siw_reason_name())).decode(),
+        bytes(ffi.string(lib.siw_reason())).decode(),
+    )
+
+
+def addr(host: str = "127.0.0.1", port: int = 9) -> Any:
+    out = ffi.new("struct siw_addr *")
+    assert lib.siw_addr_parse(host.encode(), port, out) == 0
+    return out
+
+
+# ---- provoked by C's functions
+
+
+def send_wr(w: World, **members: Any) -> Any:
+    """Return a request in C that has no Python object behind it."""
+    wr = ffi.new("struct siw_send_wr *", {"opcode": WROpcode.SEND, **members})
+    wr.wr.ud.ah = w.ah._live()
+    return wr
+
+
+def post(qp: QP, wr: Any) -> int:
+    return int(lib.siw_post_send(qp._live(), wr, NULL))
+
+
+def interrupted(w: World) -> object:
+    """A signal while C waits: its handler runs in C, so that Python cannot say anything else."""
+    channel = CompChannel(w.ctx)
+    out, context = ffi.new("struct siw_cq **"), ffi.new("void **")
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    stop = threading.Event()
+
+    def knock() -> None:
+        while not stop.wait(0.02):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    try:
+        return lib.siw_get_cq_event(channel._live(), out, context, 20000)
+    finally:
+        stop.set()
+        knocking.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def destroyed(w: World) -> object:
+    srq = SRQ(w.pd)
+    c = srq._live()
+    srq.close()
+    return lib.siw_destroy_srq(c)
+
+
+def gone_region(w: World) -> object:
+    memory = ffi.new("char[]", 64)
+    mr = lib.siw_reg_mr(w.pd._live(), memory, 64, 1)
+    assert lib.siw_dereg_mr(mr) == 0
+    return lib.siw_dereg_mr(mr)
+
+
+def share_of_closed(w: World) -> object:
+    qp = w.ud()
+    c = qp._live()
+    qp.close()
+    init = ffi.new("struct siw_qp_init_attr *")
+    init.send_cq = init.recv_cq = w.cq._live()
+    init.qp_type, init.shared_socket_qp = QPType.UD, c
+    return lib.siw_create_qp(w.pd._live(), init)
+
+
+def full_socket(w: World) -> None:
+    qps = [w.ud(QPState.RESET)]
+    for _ in range(256):
+        qps.append(QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=qps[0])))
+
+
+def in_a_group(w: World) -> Any:
+    qp = w.ud(QPState.RESET)
+    qp.attach_mcast("239.192.7.77")
+    return qp
+
+
+def overflown(w: World) -> CQ:
+    cq = CQ(w.ctx, 1)
+    qp = w.rig.qp(cq)
+    qp.to_init()
+    qp.post_recv([RecvWR()] * 4)
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+    return cq
+
+
+def many_peers(w: World) -> None:
+    qp = QP(w.pd, QPInitAttr(QPType.RD, scq=w.cq, max_peers=1))
+    qp.to_rts()
+    for port in (9, 10):
+        qp.post_send(SendWR(sg=[w.sge], ah=AH(w.pd, ("127.0.0.1", port))))
+
+
+def no_reads_on_rd(w: World) -> None:
+    qp = w.rig.qp(w.cq, qp_type=QPType.RD)
+    qp.to_rts(QPAttr(max_rd_atomic=0))
+    qp.post_send(SendWR(opcode=WROpcode.RDMA_READ, sg=[w.sge], remote=THERE, ah=w.ah))
+
+
+def outstanding(w: World) -> None:
+    qp = w.connected().qp
+    qp.modify(QPAttr(qp_state=QPState.SQD))
+    qp.modify(QPAttr(max_rd_atomic=1000))
+
+
+def in_sqd(w: World) -> tuple[Any, MR]:
+    both = Wire(w.rig, w.other).connect()
+    both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
+    mr = w.rig.mr(64, PLAIN | AccessFlag.MW_BIND)
+    return both, mr
+
+
+def region_in_use(w: World) -> object:
+    both, mr = in_sqd(w)
+    both[0].qp.post_send(SendWR(sg=[mr.sge()]))
+    return lib.siw_dereg_mr(mr._live())
+
+
+def bound_region(w: World) -> object:
+    both, mr = in_sqd(w)
+    MW(w.pd).bind(both[0].qp, mr)
+    return lib.siw_dereg_mr(mr._live())
+
+
+def handle_in_use(w: World) -> object:
+    qp = w.ud()
+    qp.modify(QPAttr(qp_state=QPState.SQD))
+    qp.post_send(w.send())
+    return lib.siw_destroy_ah(w.ah._live())
+
+
+def bound_qp(w: World) -> object:
+    qp = w.rc()
+    cm_id = w.id()
+    cm_id.bind_qp(qp)
+    return lib.siw_destroy_qp(qp._live())
+
+
+def taken_id(w: World) -> CMID:
+    cm_id = w.id()
+    cm_id.bind_qp(w.rc())
+    return cm_id
+
+
+def listening(w: World) -> CMID:
+    cm_id = w.id()
+    cm_id.listen(("127.0.0.1", 0))
+    return cm_id
+
+
+def accepted_in_err(w: World) -> None:
+    listener, asking = CMEventChannel(w.ctx), CMEventChannel(w.other.ctx)
+    door = CMID(listener)
+    door.listen(("127.0.0.1", 0))
+    caller = CMID(asking)
+    caller.bind_qp(w.other.qp(qp_type=QPType.RC))
+    caller.connect(door.local_addr)
+    event = listener.get_event(20)
+    assert event is not None
+    qp = w.rc()
+    event.id.bind_qp(qp)
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+    event.id.accept()
+
+
+def connect(**param: Any) -> Call:
+    return lambda w: taken_id(w).connect(("127.0.0.1", 9), ConnParam(**param))
+
+
+def c_modify(qp: QP, mask: int, **members: Any) -> int:
+    attr = ffi.new("struct siw_qp_attr *", members)
+    return int(lib.siw_modify_qp(qp._live(), attr, mask))
+
+
+def uc(w: World) -> QP:
+    qp = w.rig.qp(w.cq, qp_type=QPType.UC)
+    qp.to_init()
+    return qp
+
+
+def uc_ready(w: World) -> QP:
+    qp = uc(w)
+    qp.to_rts(QPAttr(ah_attr=("127.0.0.1", 9)))
+    return qp
+
+
+def unbound_socket(w: World) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
+
+
+def bound_socket(w: World, qp: QP) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        qp.modify(QPAttr(qp_state=QPState.INIT, fd=s))
+
+
+def sharing(w: World) -> QP:
+    first = w.ud(QPState.RESET)
+    QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=first))._keep = (first,)
+    return first
+
+
+def second_capture(tmp: Path) -> Call:
+    def call(_: World) -> object:
+        assert lib.siw_capture_start(str(tmp / "one.pcapng").encode()) == 0
+        rc = lib.siw_capture_start(str(tmp / "two.pcapng").encode())
+        lib.siw_capture_stop()
+        return rc
+
+    return call
+
+
+def group_port(w: World) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("", lib.siw_setting_value(setting("mcast_port"))))
+        w.ud().attach_mcast("239.192.7.78")
+
+
+def setting(name: str) -> int:
+    names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
+    return names.index(name.encode())
+
+
+def rows(tmp: Path) -> list[Call]:
+    """Calls that are refused, beside those of test_misuse and test_misuse_mw."""
+    udp = QPType.UD
+    return [
+        lambda _: lib.siw_alloc_pd(NULL),
+        destroyed,
+        lambda w: lib.siw_poll_cq(w.cq._live(), -1, NULL),
+        lambda w: w.rc().modify(QPAttr(rnr_retry=8)),
+        lambda w: lib.siw_get_cq_event(
+            CompChannel(w.ctx)._live(), ffi.new("struct siw_cq **"), NULL, 0
+        ),
+        interrupted,
+        lambda _: lib.siw_open_device_by_addr(addr("192.0.2.1")),
+        lambda w: lib.siw_close_device(w.ctx._live()),
+        lambda _: lib.siw_faults_set(b"loss=banana"),
+        second_capture(tmp),
+        lambda _: lib.siw_capture_start(b"/dev/null"),
+        lambda _: lib.siw_addr_parse(b"no address", 1, ffi.new("struct siw_addr *")),
+        lambda w: lib.siw_create_ah(w.pd._live(), ffi.new("struct siw_addr *")),
+        lambda w: (w.ud(), lib.siw_dealloc_pd(w.pd._live())),
+        lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
+        lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
+        lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), 8, 0),
+        lambda w: MR(w.pd, 8, PLAIN | AccessFlag.REMOTE_INVALIDATE | AccessFlag.MW_BIND, qp=w.rc()),
+        lambda w: lib.siw_reg_mr_qp(w.ud()._live(), ffi.new("char[8]"), 8, 0),
+        region_in_use,
+        bound_region,
+        gone_region,
+        lambda w: (lambda mr: mr.rereg(pd=PD(w.ctx)))(MR(w.pd, 8, qp=w.rc())),
+        lambda w: (lambda held: lib.siw_dealloc_mw(held[0]._live()))(test_misuse_mw.posted(w)),
+        handle_in_use,
+        lambda w: (lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._live())))(
+            CompChannel(w.ctx)
+        ),
+        lambda w: CQ(w.ctx, comp_vector=1),
+        lambda w: (w.ud(), lib.siw_destroy_cq(w.cq._live())),
+        lambda w: (lambda cq: (filled(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
+        lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(overflown(w)),
+        lambda w: SRQ(w.pd).modify(SrqAttr(srq_limit=1000)),
+        lambda w: SRQ(w.pd).modify(SrqAttr(max_wr=5), 1),
+        lambda w: (
+            lambda srq: (QP(w.pd, QPInitAttr(scq=w.cq, srq=srq)), lib.siw_destroy_srq(srq._live()))
+        )(SRQ(w.pd)),
+        lambda w: SRQ(w.pd, SrqAttr(1)).post_recv([RecvWR()] * 2),
+        lambda w: SRQ(w.pd, SrqAttr(1)).post_recv(RecvWR(sg=[w.sge] * 3)),
+        lambda w: post(w.ud(), send_wr(w, num_sge=1)),
+        lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy=9)),
+        lambda w: lib.siw_create_qp(
+            w.pd._live(), ffi.new("struct siw_qp_init_attr *", {"qp_type": udp})
+        ),
+        lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, shared_socket_qp=w.ud())),
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), addr=("127.0.0.1", 0))),
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), crc=False)),
+        share_of_closed,
+        full_socket,
+        bound_qp,
+        lambda w: (lambda qp: lib.siw_destroy_qp(qp._live()))(in_a_group(w)),
+        lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
+            (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.ud())
+        ),
+        outstanding,
+        lambda w: c_modify(uc(w), 1 | 128 | 256, qp_state=2, path_mtu=255),
+        unbound_socket,
+        lambda w: bound_socket(w, sharing(w)),
+        lambda w: bound_socket(w, in_a_group(w)),
+        lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR)),
+        lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0))),
+        lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("::1", 9))),
+        lambda w: w.rc().attach_mcast("239.192.7.77"),
+        lambda w: w.ud().attach_mcast("127.0.0.1"),
+        lambda w: w.ud().attach_mcast("ff02::7"),
+        lambda w: w.ud().detach_mcast("239.192.7.77"),
+        group_port,
+        lambda w: w.rc().drops(),
+        lambda w: lib.siw_query_record(w.ud()._live(), 0, NULL, NULL, 0),
+        lambda w: lib.siw_query_record(w.ud()._live(), 5, NULL, NULL, 0),
+        many_peers,
+        lambda w: uc_ready(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
+        lambda w: rd(w).post_send(w.send(opcode=WROpcode.LOCAL_INV)),
+        lambda w: w.connected().qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD)),
+        lambda w: rd(w).post_send(SendWR(sg=[w.sge])),
+        lambda w: w.ud().post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD, remote=THERE)),
+        lambda w: w.ud().post_send(
+            SendWR(
+                opcode=WROpcode.RDMA_WRITE_RECORD,
+                remote=THERE,
+                ah=AH(w.pd, ("239.192.7.77", 0)),
+            )
+        ),
+        no_reads_on_rd,
+        lambda w: w.connected(max_send_sge=2).qp.post_send(
+            SendWR(opcode=WROpcode.ATOMIC_FETCH_AND_ADD, sg=[w.mr.sge(0, 4)], remote=THERE)
+        ),
+        lambda w: w.connected().qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge])),
+        lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._live())))(
+            CMEventChannel(w.ctx)
+        ),
+        lambda w: taken_id(w).bind_qp(w.rc()),
+        lambda w: listening(w).bind_qp(w.rc()),
+        lambda w: taken_id(w).listen(("127.0.0.1", 0)),
+        accepted_in_err,
+        connect(private_data=b"x" * 509),
+        connect(rev=1, peer_to_peer=1),
+        connect(peer_to_peer=64),
+        connect(initiator_depth=1000),
+        lambda w: listening(w).listen(("127.0.0.1", 0)),
+        lambda _: lib.siw_capture_start(b"/nowhere/at/all"),
+        lambda w: w.ud(max_inline_data=0).post_send(
+            w.send(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
+        ),
+    ]
+
+
+def filled(w: World, cq: CQ) -> None:
+    qp = w.rig.qp(cq)
+    qp.to_init()
+    qp.post_recv([RecvWR()] * 4)
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+
+
+def rd(w: World) -> QP:
+    qp = w.rig.qp(w.cq, qp_type=QPType.RD)
+    qp.to_rts()
+    return qp
+
+
+# ---- provoked in a process of their own
+
+
+def short_of_memory() -> dict[str, str]:
+    """Return what has a sanitizer's allocator say no, as the C library's does, and take little."""
+    more = {
+        "TSAN_OPTIONS": ":allocator_may_return_null=1",
+        "ASAN_OPTIONS": ":detect_stack_use_after_return=0",
+    }
+    return {name: os.environ[name] + tail for name, tail in more.items() if name in os.environ}
+
+
+def elsewhere(program: str, **environment: str) -> tuple[str, str]:
+    """Run a program that ends in a refused call: its reason."""
+    text = (
+        "import resource\nfrom siwarp._siwarp import ffi, lib\nfrom siwarp.verbs import *\n"
+        + program
+        + "\nprint(ffi.string(lib.siw_reason_name()).decode())"
+        "\nprint(ffi.string(lib.siw_reason()).decode())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | short_of_memory() | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    name, words_of_c = done.stdout.splitlines()
+    return name, words_of_c
+
+
+DESCRIPTORS = """
+context = Context()
+pd, cq = PD(context), CQ(context, 8)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+"""
+ALONE: list[tuple[str, dict[str, str]]] = [
+    ("c = Context()\nwhile lib.siw_alloc_pd(c._c):\n    pass", {}),
+    ("lib.siw_open_device_by_addr(a) if (a := ffi.new('struct siw_addr *', {'family': 2, 'v4':"
+     " b'\\x7f\\0\\0\\1'})) else 0", {"SIWARP_FAULTS": "banana"}),
+    (DESCRIPTORS + "lib.siw_create_comp_channel(context._live())", {}),
+    (DESCRIPTORS + "try:\n    QP(pd, QPInitAttr(scq=cq))\nexcept OSError:\n    pass", {}),
+    (
+        "context = Context()\n"
+        "limit = int(open('/proc/self/statm').read().split()[0]) * 4096 + (8 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "lib.siw_create_cq(context._live(), 1 << 20, ffi.NULL, ffi.NULL, 0)",
+        {},
+    ),
+    (
+        "import os\ncontext = Context()\n"
+        "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        "lib.siw_alloc_pd(context._c)",
+        {},
+    ),
+]  # fmt: skip
+
+
+def provoked(world: World, tmp: Path) -> dict[str, str]:
+    """Every reason that was seen, and one of its texts."""
+    found: dict[str, str] = {}
+    misuse = [row[1] for row in test_misuse.POSTING + test_misuse.STATES]
+    misuse += [row[1] for row in test_misuse.CONNECTING + test_misuse_mw.ROWS]
+    # What closes part of the world comes last.
+    misuse += [row[1] for row in test_misuse.MAKING]
+    for call in [*rows(tmp), *misuse]:
+        with contextlib.suppress(Exception):
+            call(world)
+        name, text = reason()
+        found.setdefault(name, text)
+        with contextlib.suppress(siwarp.Error):
+            if world.ah.closed:
+                world.ah = AH(world.pd, ("127.0.0.1", 9))
+    for program, environment in ALONE:
+        name, text = elsewhere(program, **environment)
+        found.setdefault(name, text)
+    found.pop("", None)
+    return found
+
+
+def test_every_reason_is_provoked_and_reads_well(world: World, tmp_path: Path) -> None:
+    found = provoked(world, tmp_path)
+    known = table()
+    assert len(known) > 100
+    assert set(found) - set(known) == set()
+    assert set(known) - set(found) == set(), "no call of this file provokes these reasons"
+    for name, text in found.items():
+        assert len(text.split()) > 4, (name, text)
+        assert not re.search(r"[{}]|\(null\)|  ", text), (name, text)
+        assert "\n" not in text
+        said = words(text)
+        assert not re.search(r"\b(siw_(?!lo\b)|SIW_|ibv_)\w*", said), (name, said)
+
+
+@pytest.fixture
+def cq(world: World) -> Any:
+    return world.cq._live()
+
+
+def test_a_reason_is_of_the_last_call_and_gone_after_one_that_was_not_refused(
+    world: World, cq: Any
+) -> None:
+    assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
+    name, text = reason()
+    assert name == "CQ_SIZE"
+    assert text == "cqe is from 1 to 1048576 (max_cqe), not 0"
+    assert reason() == (name, text)  # asking does not change it
+    assert lib.siw_query_device(world.ctx._live(), ffi.new("struct siw_device_attr *")) == 0
+    assert reason() == ("", "")
+
+
+def test_what_posts_polls_or_only_asks_for_a_number_leaves_the_reason(
+    world: World, cq: Any
+) -> None:
+    qp = world.ud()
+    wc = ffi.new("struct siw_wc *")
+    for fine in (
+        lambda: qp.post_send(world.send()),
+        lambda: lib.siw_poll_cq(cq, 1, wc),
+        lambda: repr([world.cq, world.mr, world.ah, qp, world.pd, world.ctx]),
+    ):
+        assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
+        fine()
+        assert reason()[0] == "CQ_SIZE"
+
+
+def test_each_thread_has_a_reason_of_its_own(cq: Any) -> None:
+    assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
+    seen = []
+
+    def other() -> None:
+        seen.append(reason())
+        assert lib.siw_dealloc_pd(NULL) == -errno.EINVAL
+        seen.append(reason())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == [("", ""), ("NULL_ARGUMENT", "pd is NULL: give one")]
+    assert reason()[0] == "CQ_SIZE"
+
+
+def test_the_errno_of_a_refusal_is_that_of_its_reason(world: World) -> None:
+    known = table()
+    cm_id, ud, rc_qp = world.id(), world.ud(), world.rc()
+    for program in (
+        lambda: lib.siw_poll_cq(NULL, 1, NULL),
+        lambda: lib.siw_cm_bind_qp(cm_id._live(), ud._live()),
+        lambda: lib.siw_close_device(world.ctx._live()),
+        lambda: lib.siw_qp_addr(rc_qp._live(), NULL, NULL),
+    ):
+        rc = program()
+        assert rc == -known[reason()[0]]
+
+
+def test_a_full_queue_says_how_many_it_holds(world: World) -> None:
+    qp = world.ud(max_send_wr=2)
+    wr = send_wr(world)
+    while (rc := post(qp, wr)) == 0:
+        pass
+    assert rc == -errno.ENOMEM
+    assert reason()[0] == "SEND_FULL"
+    assert "send queue of 2 is full" in reason()[1]
+
+
+def test_a_refused_call_of_python_shows_pythons_names(world: World) -> None:
+    with pytest.raises(siwarp.Error) as caught:
+        world.ud().post_send(SendWR(sg=[world.sge]))
+    assert "SendWR(ah=AH(pd, (host, port)))" in str(caught.value)
+    assert "siw_" not in str(caught.value)
+
+
+def test_names_in_a_reason_are_replaced_whole() -> None:
+    assert words("siw_cm_bind_qp first") == "CMID.bind_qp() first"
+    assert words("give SIW_ACCESS_LOCAL_WRITE too") == "give AccessFlag.LOCAL_WRITE too"
+    assert words("see siw_something_else") == "see siw_something_else"

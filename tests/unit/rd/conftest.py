@@ -1,0 +1,26 @@
+"""What the tests of rd/ share: llp's ports, and endpoints that are closed at the test's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from unit.llp.conftest import kit, namespace, port
+from unit.rd.rd_kit import Endpoint
+
+__all__ = ["end", "kit", "namespace", "port"]
+
+
+@pytest.fixture
+def end() -> Iterator[Callable[..., Any]]:
+    """Make endpoints of reliable datagrams: what rd_kit's Endpoint takes."""
+    made: list[Endpoint] = []
+
+    def make(*args: Any, **attrs: Any) -> Endpoint:
+        made.append(Endpoint(*args, **attrs))
+        return made[-1]
+
+    yield make
+    for e in made:
+        e.close()

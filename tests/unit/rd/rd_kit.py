@@ -1,0 +1,235 @@
+"""Endpoints of reliable datagrams as Python objects, for the tests of them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from _siwarp_layers import ffi, lib
+from unit.llp.conftest import addr, iovec, port_of, text_of
+
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
+
+SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
+    lib.SIW_RD_SEGMENT,
+    lib.SIW_RD_ACKED,
+    lib.SIW_RD_NEW_PEER,
+    lib.SIW_RD_RESTARTED,
+    lib.SIW_RD_GONE,
+)
+NAMES = {
+    SEGMENT: "segment",
+    ACKED: "acked",
+    NEW_PEER: "new",
+    RESTARTED: "restarted",
+    GONE: "gone",
+}
+QKEY = 0x11223344
+
+
+class Endpoint:
+    """An endpoint with a port of its own; what comes is put down by peer."""
+
+    def __init__(self, where: str = "127.0.0.1", port: int = 0, **attrs: Any) -> None:
+        out = ffi.new("struct siw_llp_port **")
+        assert lib.siw_llp_port_open(out) == 0
+        self.port = out[0]
+        attr = ffi.new("struct siw_rd_attr *")
+        attr.local = addr(where, port)[0]
+        attr.fd = -1
+        attr.ird = 7
+        attr.qkey = QKEY
+        attr.handler = ffi.cast("void *", 1)
+        for name, value in attrs.items():
+            setattr(attr, name, value)
+        rd = ffi.new("struct siw_rd **")
+        rv = lib.siw_rd_open(self.port, attr, rd)
+        if rv:
+            lib.siw_llp_port_close(self.port)
+            raise OSError(-rv, "siw_rd_open")
+        self.c = rd[0]
+        self.got: dict[str, list[bytes]] = {}
+        self.news: list[tuple[str, str]] = []
+        self.judge: Callable[[str, bytes], str] = lambda _who, _data: "take"
+        self.event = ffi.new("struct siw_rd_event *")
+        self.handlers = ffi.new("struct siw_io_handler *[]", 4)
+
+    @property
+    def local(self) -> Any:
+        a = ffi.new("struct siw_addr *")
+        assert lib.siw_llp_local(lib.siw_rd_sock(self.c), a) == 0
+        return a
+
+    def close(self) -> None:
+        lib.siw_rd_close(self.c)
+        lib.siw_llp_port_close(self.port)
+
+    def peer(self, other: Any) -> Any:
+        out = ffi.new("struct siw_rd_peer **")
+        rv = lib.siw_rd_peer(self.c, other, out)
+        if rv:
+            raise OSError(-rv, "siw_rd_peer")
+        return out[0]
+
+    def send(self, peer: Any, *parts: bytes) -> int:
+        head, *rest = parts
+        iov, keep = iovec(*rest)
+        rv = lib.siw_rd_tx(peer, head, len(head), iov, len(rest))
+        del keep
+        return rv
+
+    def recv(self) -> bool:
+        """One event, dealt with; False when there is none."""
+        if not lib.siw_rd_recv(self.c, self.event):
+            return False
+        peer, kind = self.event.peer, self.event.kind
+        who = text_of(lib.siw_rd_peer_addr(peer))
+        if kind != SEGMENT:
+            self.news.append((NAMES[kind], who))
+            return True
+        data = bytes(ffi.buffer(self.event.data, self.event.len))
+        if self.judge(who, data) == "hold":
+            lib.siw_rd_pause(peer)
+        else:
+            self.got.setdefault(who, []).append(data)
+            lib.siw_rd_taken(peer)
+        return True
+
+    def turn(self) -> int:
+        """One poll, and all that it brings; the number of events."""
+        n = 0
+        if lib.siw_llp_port_poll(self.port, self.handlers, 4):
+            while n < 10000 and self.recv():
+                n += 1
+        return n
+
+    def told(self, kind: str) -> int:
+        return sum(1 for k, _ in self.news if k == kind)
+
+    def data(self) -> list[bytes]:
+        """What came of the only peer there is."""
+        assert len(self.got) <= 1
+        return next(iter(self.got.values()), [])
+
+
+def run(
+    what: Callable[[], Any], *ends: Endpoint, seconds: float = 20.0, also: Any = lambda: None
+) -> Any:
+    """Turn the ends until what() is true."""
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        moved = sum(e.turn() for e in ends)
+        also()
+        if got := what():
+            return got
+        if not moved:
+            time.sleep(0.00005)
+    raise AssertionError("did not come true in time")
+
+
+def pump(
+    a: Endpoint, peer: Any, segments: list[bytes], *ends: Endpoint, seconds: float = 60.0
+) -> None:
+    """Send them all, whenever there is room, and wait until the peer has taken them."""
+    todo = deque(segments)
+    goal = lib.siw_rd_framed(peer) + len(segments)
+
+    def feed() -> None:
+        while todo and (rv := a.send(peer, todo[0])):
+            assert rv == 1, rv
+            todo.popleft()
+
+    feed()
+    run(
+        lambda: not todo and lib.siw_rd_accepted(peer) == goal,
+        *ends,
+        seconds=seconds,
+        also=feed,
+    )
+
+
+class Stranger:
+    """A peer made of a plain socket and scapy: it says what the test has it say."""
+
+    def __init__(self, end: Endpoint, epoch: int = 0xABCD0001) -> None:
+        self.end = end
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind(("127.0.0.1", 0))
+        self.sock.setblocking(False)
+        self.dest = ("127.0.0.1", port_of(end.local))
+        self.epoch, self.other = epoch, 0
+        self.address = addr(*self.sock.getsockname())
+        self.ahead: list[RDDatagram] = []
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def build(self, kind: RDType, **fields: Any) -> RDDatagram:
+        fields = {
+            "q_key": QKEY,
+            "psn": self.epoch,
+            "source_epoch": self.epoch,
+            "dest_epoch": self.other,
+            "acknowledged": self.other,
+            "credit": 1024,
+            "ird": 3,
+        } | fields
+        return RDDatagram(type=int(kind), **fields)
+
+    def say(self, kind: RDType, **fields: Any) -> bytes:
+        octets = bytes(self.build(kind, **fields))
+        self.sock.sendto(octets, self.dest)
+        return octets
+
+    def hear(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
+        """The next datagram of that type; others are dropped."""
+        found: list[RDDatagram] = []
+
+        def look() -> None:
+            while not found:
+                try:
+                    d = RDDatagram(self.sock.recv(65536))
+                except BlockingIOError:
+                    return
+                assert d.crc == d.crc_expected() and d.q_key == QKEY
+                if kind is None or d.type == kind:
+                    found.append(d)
+
+        run(lambda: found, self.end, seconds=seconds, also=look)
+        return found[0]
+
+    def silence(self) -> bool:
+        """Whether nothing comes though the endpoint had turns enough to answer."""
+        for _ in range(50):
+            self.end.turn()
+        try:
+            self.sock.recv(65536)
+        except BlockingIOError:
+            return True
+        return False
+
+    def drain(self) -> None:
+        while not self.silence():
+            pass
+
+    def challenge(self) -> RDDatagram:
+        self.say(RDType.HELLO, dest_epoch=0, acknowledged=0, body=bytes(COOKIE_LEN))
+        return self.hear(RDType.CHALLENGE)
+
+    def meet(self) -> RDDatagram:
+        """Begin; the acknowledgement of the echo."""
+        c = self.challenge()
+        self.other = c.source_epoch
+        self.say(RDType.ECHO, body=c.body)
+        return self.hear(RDType.ACK)
+
+    def met_by(self, peer: Any, **fields: Any) -> None:
+        """Be begun with: the endpoint's first segment to here has been given to it."""
+        hello = self.hear(RDType.HELLO)
+        self.other = hello.source_epoch
+        self.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+        assert self.hear(RDType.ECHO).body == b"c" * COOKIE_LEN
+        self.say(RDType.ACK, **fields)

@@ -1,0 +1,64 @@
+"""What RD does by time, and what it makes of acknowledgements, by a clock of the test's own.
+
+The rows are those of the table of timers in spec/datagram-iwarp.md; tests/c/rd_clock.c says what
+each holds the code to. No time passes here, so a limit is kept to the nanosecond, either way.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def run(build_dir: Path, row: str) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-rd-clock", row], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param("hello", marks=pytest.mark.clause("DGRAM-RD-2")),
+        pytest.param("echo", marks=pytest.mark.clause("DGRAM-RD-36")),
+        pytest.param("echo-far", marks=pytest.mark.clause("DGRAM-RD-36")),
+        pytest.param("cookie", marks=pytest.mark.clause("DGRAM-RD-31")),
+        pytest.param("retransmission-first", marks=pytest.mark.clause("DGRAM-RD-12")),
+        pytest.param("retransmission", marks=pytest.mark.clause("DGRAM-RD-12")),
+        pytest.param("retransmission-far", marks=pytest.mark.clause("DGRAM-RD-12")),
+        pytest.param("ack-alone", marks=pytest.mark.clause("DGRAM-RD-13")),
+        pytest.param("ack-of-two", marks=pytest.mark.clause("DGRAM-RD-13")),
+        pytest.param("ack-of-many", marks=pytest.mark.clause("DGRAM-RD-13")),
+        pytest.param("ack-behind-a-gap", marks=pytest.mark.clause("DGRAM-RD-14")),
+        pytest.param("gone", marks=pytest.mark.clause("DGRAM-RD-22")),
+        pytest.param("forgotten", marks=pytest.mark.clause("DGRAM-RD-25")),
+        pytest.param("asked", marks=pytest.mark.clause("DGRAM-RD-26")),
+        pytest.param("longer", marks=pytest.mark.clause("DGRAM-PMTU-2")),
+        pytest.param("longer-soon", marks=pytest.mark.clause("DGRAM-PMTU-2", "DGRAM-PMTU-3")),
+        pytest.param("challenges", marks=pytest.mark.clause("DGRAM-RD-35")),
+        pytest.param("byes", marks=pytest.mark.clause("DGRAM-RD-35")),
+    ],
+)
+def test_what_is_due_comes_at_its_time_and_not_before(build_dir: Path, row: str) -> None:
+    run(build_dir, row)
+
+
+@pytest.mark.clause("DGRAM-RD-18")
+def test_an_acknowledgement_of_what_is_queued_and_was_never_sent_counts_for_nothing(
+    build_dir: Path,
+) -> None:
+    run(build_dir, "ack-never-sent")
+
+
+@pytest.mark.clause("DGRAM-RD-14")
+def test_each_bit_of_a_bitmap_speaks_of_its_own_datagram(build_dir: Path) -> None:
+    run(build_dir, "ack-bit-by-bit")
+
+
+@pytest.mark.clause("DGRAM-RD-12")
+@pytest.mark.parametrize("how", ["together", "one-by-one", "amid", "ack", "over"])
+def test_what_a_full_socket_did_not_take_goes_when_it_has_room(build_dir: Path, how: str) -> None:
+    run(build_dir, f"full-socket-{how}")

@@ -1,0 +1,171 @@
+"""Reliable datagrams over a network that loses, doubles, reorders, damages and delays."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from _siwarp_layers import lib
+from unit.llp.conftest import Counters
+from unit.rd.rd_kit import Endpoint, pump, run
+
+
+@pytest.fixture
+def end(end: Callable[..., Endpoint]) -> Iterator[Callable[..., Endpoint]]:
+    yield end
+    lib.siw_faults_install(b"")
+
+
+def plan(text: str) -> None:
+    assert lib.siw_faults_install(text.encode()) == 0
+
+
+def segments(n: int, seed: int, most: int) -> list[bytes]:
+    rng = random.Random(seed)
+    return [b"%08d" % i + rng.randbytes(rng.choice([0, 7, 100, most])) for i in range(n)]
+
+
+@pytest.mark.clause("DGRAM-RD-12")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_content_and_order_survive_loss_doubling_reordering_and_damage(end, seed):
+    a, b = end(), end()
+    plan(f"loss=10%, dup=5%, reorder=2%, corrupt=0.1%, seed={seed}")
+    to_b, to_a = a.peer(b.local), b.peer(a.local)
+    there, back = segments(1500, seed, 3000), segments(300, seed + 100, 3000)
+    for data in back[:200]:
+        assert b.send(to_a, data) in (0, 1)
+    sent_back = lib.siw_rd_framed(to_a)
+    pump(a, to_b, there, a, b, seconds=60)
+    run(lambda: lib.siw_rd_accepted(to_a) == sent_back, a, b)
+    assert b.data() == there
+    assert a.data() == back[:sent_back]
+    assert sent_back > 50
+    assert not a.told("gone") and not a.told("restarted")
+
+
+@pytest.mark.clause("DGRAM-RD-12")
+def test_large_segments_survive_bursts_of_loss(end):
+    a, b = end(), end()
+    plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
+    peer = a.peer(b.local)
+    data = segments(300, 5, 60000)
+    counters = Counters()
+    pump(a, peer, data, a, b)
+    assert b.data() == data
+    assert counters["rd_retransmits"] >= 1
+
+
+@pytest.mark.clause("DGRAM-RD-12")
+def test_a_blackout_shorter_than_the_time_out_harms_nothing(end):
+    a, b = end(), end()
+    peer = a.peer(b.local)
+    pump(a, peer, [b"before"], a, b)
+    plan("blackout=300ms@0s")
+    pump(a, peer, [b"during"] * 50, a, b)
+    assert b.data() == [b"before"] + [b"during"] * 50
+    assert not a.told("gone")
+
+
+FAR = [0.4, 0.6, 1.5]
+
+
+@pytest.mark.clause("DGRAM-RD-36")
+@pytest.mark.parametrize("rtt", FAR)
+def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(end, rtt):
+    import time
+
+    a, b = end(), end()
+    plan(f"tx:delay={rtt * 500:.0f}ms")
+    peer = a.peer(b.local)
+    counters = Counters()
+    began = time.monotonic()
+    assert a.send(peer, b"far") == 1
+    run(lambda: lib.siw_rd_accepted(peer) == 1, a, b)
+    took = time.monotonic() - began
+    # HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
+    assert 3 * rtt <= took < 3 * rtt + 1.0
+    pump(a, peer, [b"and on"] * 3, a, b)
+    assert b.data() == [b"far"] + [b"and on"] * 3
+    assert b.told("new") == 1 and not b.told("restarted") and not a.told("restarted")
+    assert counters["rd_gone"] == 0
+
+
+@pytest.mark.clause("DGRAM-RD-27", "DGRAM-RD-36")
+@pytest.mark.parametrize("rtt", FAR)
+def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(end, rtt):
+    a, b = end(), end()
+    plan(f"tx:delay={rtt * 500:.0f}ms")
+    to_b, to_a = a.peer(b.local), b.peer(a.local)
+    assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
+    run(lambda: lib.siw_rd_accepted(to_b) == lib.siw_rd_accepted(to_a) == 1, a, b)
+    assert (a.data(), b.data()) == ([b"from b"], [b"from a"])
+    assert not a.told("restarted") and not b.told("restarted")
+
+
+@pytest.mark.clause("DGRAM-RD-22", "DGRAM-RD-24")
+def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
+    import time
+
+    limit = 1.0
+    a, b, c = end(peer_timeout_ns=int(limit * 1e9)), end(), end()
+    to_b, to_c = a.peer(b.local), a.peer(c.local)
+    pump(a, to_b, [b"x"], a, b, c)
+    pump(a, to_c, [b"x"], a, b, c)
+    assert a.send(to_b, b"nobody hears it") == 1
+    began = time.monotonic()
+    sent = 0
+
+    def traffic() -> None:
+        nonlocal sent
+        sent += lib.siw_rd_accepted(to_c) == lib.siw_rd_framed(to_c) and a.send(to_c, b"y")
+
+    run(lambda: a.told("gone"), a, c, also=traffic)  # b is not served any more
+    took = time.monotonic() - began
+    assert 0.8 * limit <= took <= 1.2 * limit + (1.0 if "SANITIZER" in os.environ else 0.2)
+    assert lib.siw_rd_framed(to_b) == 0
+    pump(a, to_c, [b"z"], a, c)
+    assert sent > 10 and next(d for d in c.got.values())[-1] == b"z"
+
+
+@pytest.mark.clause("DGRAM-RD-22")
+def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(end):
+    import time
+
+    a, b = end(peer_timeout_ns=1_000_000_000), end()
+    peer = a.peer(b.local)
+    pump(a, peer, [b"x"], a, b)
+    plan("loss=100%")
+    assert a.send(peer, b"y") == 1
+    lib.siw_rd_flush(peer)
+    lib.siw_faults_install(b"")
+    time.sleep(1.35)
+    run(lambda: lib.siw_rd_accepted(peer) == 2, a, b)
+    assert b.data() == [b"x", b"y"] and not a.told("gone")
+
+
+@pytest.mark.clause("DGRAM-RD-22")
+def test_a_peer_that_something_is_expected_of_is_found_gone_too(end):
+    a, b = end(peer_timeout_ns=300_000_000), end()
+    peer = a.peer(b.local)
+    pump(a, peer, [b"x"], a, b)
+    lib.siw_rd_expect(peer, True)
+    for _ in range(30):
+        run(lambda: True, a, b)
+    assert not a.told("gone")
+    run(lambda: a.told("gone"), a)
+
+
+@pytest.mark.clause("DGRAM-RD-23")
+def test_a_peer_of_which_nothing_is_expected_may_be_silent(end):
+    import time
+
+    a, b = end(peer_timeout_ns=150_000_000), end()
+    peer = a.peer(b.local)
+    pump(a, peer, [b"x"], a, b)
+    stop = time.monotonic() + 0.4
+    run(lambda: time.monotonic() > stop, a)
+    assert not a.told("gone")
+    pump(a, peer, [b"y"], a, b)
+    assert b.data() == [b"x", b"y"]

@@ -1,0 +1,71 @@
+"""How long reliable datagrams are: what the path carries, as it changes."""
+
+from __future__ import annotations
+
+import pytest
+
+KIT = """
+import subprocess
+
+from unit.rd.rd_kit import Endpoint, pump, run
+from unit.llp.conftest import Counters
+def mtu(n):
+    subprocess.run(["ip", "link", "set", "lo", "mtu", str(n)], check=True)
+LEAST = 1200 - 32
+
+
+def grown(peer, what):
+    return lib.siw_rd_mulpdu(peer) == what
+"""
+
+
+@pytest.mark.clause("DGRAM-RD-29", "DGRAM-PMTU-1", "DGRAM-PMTU-2")
+def test_segments_grow_to_what_the_route_carries_when_long_ones_are_sent(namespace):
+    namespace(
+        "ip link set lo up",
+        KIT
+        + """
+for n in (65536, 9000, 1500, 1280, 600):
+    mtu(n)
+    a, b, counters = Endpoint(), Endpoint(), Counters()
+    peer = a.peer(b.local)
+    longest = max(min(n - 28, 65507) - 32, LEAST)
+    # Only the loopback interface has an MTU of 65536, and there is nothing to find out.
+    assert grown(peer, longest if n == 65536 else LEAST), n
+    pump(a, peer, [b"short"] * 50, a, b)
+    assert counters["rd_probes"] == 0
+    pump(a, peer, [b"x" * LEAST] * 50, a, b)
+    run(lambda: grown(peer, longest), a, b)
+    pump(a, peer, [b"y" * longest] * 5, a, b)
+    assert b.data() == [b"short"] * 50 + [b"x" * LEAST] * 50 + [b"y" * longest] * 5
+    a.close(), b.close()
+""",
+    )
+
+
+@pytest.mark.clause("DGRAM-RD-30")
+def test_when_the_path_takes_less_segments_shrink_and_those_taken_go_in_fragments(namespace):
+    namespace(
+        "ip link set lo up",
+        KIT
+        + """
+a, b = Endpoint(), Endpoint()
+peer = a.peer(b.local)
+pump(a, peer, [b"first"], a, b)
+mtu(1500)
+counters = Counters()
+long = [bytes([i]) * 60000 for i in range(10)]
+pump(a, peer, long, a, b)
+assert lib.siw_rd_mulpdu(peer) == 1500 - 28 - 32 and counters["rd_mtu_lowered"] == 1
+pump(a, peer, [b"last" * 200] * 20, a, b)
+assert b.data() == [b"first"] + long + [b"last" * 200] * 20
+mtu(65536)
+for tries in range(200):
+    pump(a, peer, [b"x" * 1440] * 20, a, b)
+    if grown(peer, 65507 - 32):
+        break
+    time.sleep(0.05)
+assert grown(peer, 65507 - 32)
+a.close(), b.close()
+""",
+    )

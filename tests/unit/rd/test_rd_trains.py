@@ -1,0 +1,195 @@
+"""Reliable datagrams that go down, and come, as trains."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from _siwarp_layers import lib
+from unit.llp.conftest import setting
+from unit.rd.rd_kit import Endpoint, Stranger, pump, run
+
+from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType
+
+UDP_SEGMENT, UDP_GRO = 103, 104
+DENSE, SPARSE = 32, 64
+
+
+@pytest.fixture
+def watched(end) -> Iterator[tuple[Endpoint, Stranger, socket.socket]]:
+    """An endpoint on a socket of ours, which stays ours to look at, and a peer that it has met."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    e = end(fd=sock.dup().detach())
+    s = Stranger(e)
+    s.meet()
+    yield e, s, sock
+    s.close()
+    sock.close()
+
+
+def pieces(sock: socket.socket) -> list[tuple[bytes, int]]:
+    """What lies in a socket: octets, and how long the datagrams are that came in one piece."""
+    found = []
+    while True:
+        try:
+            octets, control, _, _ = sock.recvmsg(65536, 64)
+        except BlockingIOError:
+            return found
+        car = [struct.unpack("=i", data)[0] for level, kind, data in control if kind == UDP_GRO]
+        found.append((octets, car[0] if car else len(octets)))
+
+
+def cars(octets: bytes, car: int) -> list[RDDatagram]:
+    return [RDDatagram(octets[at : at + car]) for at in range(0, len(octets), car)]
+
+
+def say_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
+    octets = b"".join(
+        bytes(s.build(RDType.DATA, psn=s.epoch + first + i, body=body))
+        for i, body in enumerate(bodies)
+    )
+    car = len(s.build(RDType.DATA, body=bodies[0]))
+    control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", car))]
+    assert s.sock.sendmsg([octets], control, 0, s.dest) == len(octets)
+
+
+def is_asked_for(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.IPPROTO_UDP, UDP_GRO))
+
+
+def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_train(end):
+    e = end()
+    s = Stranger(e)
+    s.meet()
+    s.drain()
+    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    peer = e.peer(s.address)
+    sent = [bytes([i]) * 100 for i in range(41)] + [b"the last one may be shorter"]
+    for segment in sent:
+        assert e.send(peer, segment) == 1
+    assert len(pieces(s.sock)) == 1
+    assert lib.siw_rd_flush(peer) == 1
+    ((octets, car),) = pieces(s.sock)
+    datagrams = cars(octets, car)
+    assert [d.body for d in datagrams] == sent[1:]
+    assert all(d.crc == d.crc_expected() for d in datagrams)
+    assert [d.psn for d in datagrams] == [datagrams[0].psn + i for i in range(len(datagrams))]
+    s.close()
+
+
+def test_one_that_is_longer_begins_another_train(end):
+    e = end()
+    s = Stranger(e)
+    s.meet()
+    s.drain()
+    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    peer = e.peer(s.address)
+    lengths = [10, 200, 200, 300, 300, 300]
+    for n in lengths:
+        assert e.send(peer, bytes(n)) == 1
+    assert lib.siw_rd_flush(peer) == 1
+    found = [[len(d.body) for d in cars(*piece)] for piece in pieces(s.sock)]
+    assert found == [[10], [200, 200], [300, 300, 300]]
+    s.close()
+
+
+def test_a_train_is_no_longer_than_the_peers_credit(end):
+    e = end()
+    s = Stranger(e)
+    s.meet()
+    s.say(RDType.ACK, credit=5)
+    s.drain()
+    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    peer = e.peer(s.address)
+    for _ in range(10):
+        assert e.send(peer, bytes(100)) == 1
+    assert lib.siw_rd_flush(peer) == 0
+    assert [len(cars(*piece)) for piece in pieces(s.sock)] == [1, 4]
+    s.close()
+
+
+def test_while_many_short_ones_come_trains_are_asked_for_and_taken_apart(watched):
+    e, s, sock = watched
+    sent = [b"%d" % i for i in range(DENSE)]
+    assert not is_asked_for(sock)
+    for i, body in enumerate(sent):
+        s.say(RDType.DATA, psn=s.epoch + i, body=body)
+    run(lambda: e.data() == sent, e)
+    assert is_asked_for(sock)
+    more = [bytes([i]) * 50 for i in range(40)] + [b"short"]
+    say_batch(s, more, len(sent))
+    run(lambda: e.data() == sent + more, e)
+    ack = s.hear(RDType.ACK)
+    while ack.acknowledged != s.epoch + len(sent) + len(more):
+        ack = s.hear(RDType.ACK)
+
+
+def test_of_a_train_with_a_damaged_datagram_the_others_count(watched):
+    e, s, sock = watched
+    for i in range(DENSE):
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
+    run(lambda: len(e.data()) == DENSE, e)
+    assert is_asked_for(sock)
+    built = [bytes(s.build(RDType.DATA, psn=s.epoch + DENSE + i, body=b"abcd")) for i in range(9)]
+    bad = built[4][:-CRC_LEN] + bytes(CRC_LEN)
+    control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(bad)))]
+    s.sock.sendmsg([*built[:4], bad, *built[5:]], control, 0, s.dest)
+    run(lambda: len(e.data()) == DENSE + 4, e)
+    s.sock.sendto(built[4], s.dest)
+    run(lambda: len(e.data()) == DENSE + 9, e)
+
+
+def test_when_hardly_anything_comes_trains_are_not_asked_for_any_more(watched):
+    e, s, sock = watched
+    for i in range(DENSE):
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"x")
+    run(lambda: len(e.data()) == DENSE, e)
+    for i in range(SPARSE + 2):
+        assert is_asked_for(sock) or i >= SPARSE
+        s.say(RDType.DATA, psn=s.epoch + DENSE + i, body=b"x")
+        run(lambda i=i: len(e.data()) == DENSE + i + 1, e)
+        e.turn()
+    assert not is_asked_for(sock)
+
+
+def test_a_socket_that_was_ours_before_gives_no_trains_after_the_endpoint_is_closed():
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("127.0.0.1", 0))
+    e = Endpoint(fd=sock.dup().detach())
+    s = Stranger(e)
+    s.meet()
+    for i in range(DENSE):
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"x")
+    run(lambda: len(e.data()) == DENSE, e)
+    assert is_asked_for(sock)
+    e.close()
+    assert not is_asked_for(sock)
+    s.close()
+    sock.close()
+
+
+def test_a_plan_of_faults_that_begins_amid_trains_costs_no_segment(end):
+    a, b = end(), end()
+    peer = a.peer(b.local)
+    sent = [b"%d" % i for i in range(3000)]
+    pump(a, peer, sent[:1000], a, b)
+    assert lib.siw_faults_install(b"loss=5%,reorder=5%") == 0
+    try:
+        pump(a, peer, sent[1000:2000], a, b)
+    finally:
+        lib.siw_faults_install(b"")
+    pump(a, peer, sent[2000:], a, b)
+    assert b.data() == sent
+
+
+def test_with_datagrams_of_an_ethernets_length_a_large_flow_arrives_whole(end):
+    sent = [bytes([i % 251]) * 1440 for i in range(2000)]
+    with setting("rd_datagram", 1472):
+        a, b = end(), end()
+        peer = a.peer(b.local)
+        assert lib.siw_rd_mulpdu(peer) == 1440
+        pump(a, peer, sent, a, b)
+    assert b.data() == sent

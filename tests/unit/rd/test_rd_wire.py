@@ -1,0 +1,764 @@
+"""What an endpoint of reliable datagrams says on the wire, and what it makes of what it is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.llp.conftest import Counters, setting
+from unit.rd.rd_kit import ACKED, QKEY, SEGMENT, Endpoint, Stranger, pump, run
+
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, bitmap
+
+UDP_SEGMENT = 103  # linux/udp.h
+
+
+@pytest.fixture
+def met(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
+    e = end()
+    s = Stranger(e)
+    s.meet()
+    yield e, s
+    s.close()
+
+
+@pytest.fixture
+def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
+    e = end()
+    s = Stranger(e)
+    yield e, s
+    s.close()
+
+
+# ---- meeting
+
+
+@pytest.mark.clause("DGRAM-RD-1", "DGRAM-RD-4", "DGRAM-RD-6")
+def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than_the_hello(
+    strange,
+):
+    e, s = strange
+    asked = s.say(RDType.HELLO, dest_epoch=0, body=bytes(20))
+    challenge = s.hear()
+    assert challenge.type == RDType.CHALLENGE
+    assert len(bytes(challenge)) <= len(asked)
+    assert challenge.dest_epoch == s.epoch and challenge.source_epoch != 0
+    assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
+    s.other = challenge.source_epoch
+    s.say(RDType.ECHO, body=challenge.body)
+    ack = s.hear()
+    assert (ack.type, ack.source_epoch, ack.dest_epoch) == (RDType.ACK, s.other, s.epoch)
+    assert ack.acknowledged == s.epoch and ack.credit >= 64 and ack.ird == 7
+    assert lib.siw_rd_n_peers(e.c) == 1 and e.told("new") == 1
+
+
+@pytest.mark.clause("DGRAM-RD-4")
+def test_a_hello_shorter_than_its_answer_gets_none(strange):
+    _, s = strange
+    counters = Counters()
+    s.say(RDType.HELLO, dest_epoch=0, body=bytes(19))
+    assert s.silence() and counters["drop_rd_hello"] == 1
+
+
+@pytest.mark.clause("DGRAM-RD-6")
+def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(strange):
+    e, s = strange
+    c = s.challenge()
+    s.other = c.source_epoch
+    # Octets 4 to 11 are not looked at.
+    for i in [*range(4), *range(12, 20)]:
+        s.say(RDType.ECHO, body=c.body[:i] + bytes([c.body[i] ^ 1]) + c.body[i + 1 :])
+    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
+
+
+@pytest.mark.clause("DGRAM-RD-6")
+def test_a_cookie_is_good_for_its_address_and_epochs_only(strange):
+    e, s = strange
+    c = s.challenge()
+    s.other = c.source_epoch
+    other = Stranger(e, epoch=s.epoch)
+    other.other = s.other
+    other.say(RDType.ECHO, body=c.body)
+    assert other.silence()
+    other.close()
+    s.say(RDType.ECHO, body=c.body, source_epoch=s.epoch + 1)
+    s.say(RDType.ECHO, body=c.body, dest_epoch=s.other + 1)
+    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
+
+
+@pytest.mark.clause("DGRAM-RD-8")
+def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
+    e, s = met
+    s.say(RDType.DATA, body=b"one")
+    assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
+    fresh = s.challenge()
+    assert fresh.source_epoch == s.other
+    s.say(RDType.ECHO, body=fresh.body)
+    assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
+    assert not e.told("restarted") and e.data() == [b"one"]
+
+
+@pytest.mark.clause("DGRAM-RD-7")
+def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
+    e, s = strange
+    old = s.challenge()
+    old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=old.body)
+    s.sock.sendto(bytes(old_echo), s.dest)
+    assert s.hear(RDType.ACK)
+    time.sleep(0.002)  # a cookie's time is in milliseconds
+    s.epoch = 0x77770000
+    s.meet()
+    assert e.told("restarted") == 1
+    counters = Counters()
+    s.sock.sendto(bytes(old_echo), s.dest)
+    s.drain()
+    assert counters["drop_rd_cookie"] == 1
+    s.say(RDType.DATA, body=b"still here")
+    run(lambda: e.data() == [b"still here"], e)
+    assert e.told("restarted") == 1
+
+
+@pytest.mark.clause("DGRAM-RD-5")
+def test_spoofed_first_datagrams_make_no_state(strange):
+    e, s = strange
+    n = 4000 if "SANITIZER" in os.environ else 20000
+    hello = bytearray(bytes(s.build(RDType.HELLO, dest_epoch=0, body=bytes(20))))
+    data = bytearray(bytes(s.build(RDType.DATA, dest_epoch=5, body=b"x" * 20)))
+    with setting("crc", 1):
+        for i in range(n):
+            for octets in (hello, data):
+                octets[12:16] = (i + 1).to_bytes(4, "big")
+                crc = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
+                octets[-4:] = crc
+                s.sock.sendto(octets, s.dest)
+            if i % 50 == 0:
+                e.turn()
+        e.turn()
+    assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
+    s.drain()
+    s.meet()
+    assert lib.siw_rd_n_peers(e.c) == 1
+
+
+@pytest.mark.clause("DGRAM-RD-2")
+def test_a_hello_that_is_lost_is_said_again(strange):
+    e, s = strange
+    assert e.send(e.peer(s.address), b"x") == 1
+    first, second = s.hear(RDType.HELLO), s.hear(RDType.HELLO)
+    assert first.source_epoch == second.source_epoch != 0
+    assert len(bytes(first)) == 52
+
+
+@pytest.mark.clause("DGRAM-RD-27")
+@pytest.mark.parametrize("by", [-1, 1])
+def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(end, by):
+    e = end()
+    s = Stranger(e)
+    peer = e.peer(s.address)
+    assert e.send(peer, b"begun here") == 1
+    own = s.hear(RDType.HELLO).source_epoch
+    s.epoch = own + by
+    c = s.challenge()
+    # Whichever it is, it is one pair of epochs.
+    assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
+    s.other = own
+    counters = Counters()
+    s.say(RDType.ECHO, body=c.body)
+    if by < 0:
+        run(lambda: counters["drop_rd_epoch"] == 1, e)
+        s.drain()
+        s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+        assert s.hear(RDType.ECHO).body == b"c" * COOKIE_LEN
+        s.say(RDType.ACK)
+    data = s.hear(RDType.DATA)
+    assert (data.body, data.psn) == (b"begun here", own)
+    assert (data.source_epoch, data.dest_epoch) == (own, s.epoch)
+    s.say(RDType.DATA, body=b"begun there", acknowledged=(own + 1) & 0xFFFFFFFF)
+    run(lambda: e.data() == [b"begun there"], e)
+    assert lib.siw_rd_accepted(peer) == 1 and not e.told("restarted")
+    s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-27")
+def test_whatever_comes_of_the_pair_says_that_its_echo_came(end):
+    e = end()
+    s = Stranger(e)
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+    s.hear(RDType.ECHO)
+    s.say(RDType.DATA, body=b"the ACK was lost")
+    assert s.hear(RDType.DATA).body == b"x"
+    assert e.data() == [b"the ACK was lost"]
+    s.close()
+
+
+def echoed(s: Stranger, e: Endpoint) -> RDDatagram:
+    """Be begun with, and leave the ECHOs unanswered: the HELLO that asks for another cookie."""
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    s.say(RDType.CHALLENGE, body=b"1" * COOKIE_LEN)
+    return s.hear(RDType.HELLO)
+
+
+@pytest.mark.clause("DGRAM-RD-36")
+def test_a_late_answer_to_an_echo_counts_although_another_cookie_was_asked_for(strange):
+    e, s = strange
+    again = echoed(s, e)
+    assert (again.source_epoch, again.dest_epoch) == (s.other, 0)
+    s.say(RDType.ACK)
+    data = s.hear()
+    while data.type == RDType.HELLO:
+        data = s.hear()
+    assert (data.type, data.body) == (RDType.DATA, b"x")
+    assert (data.source_epoch, data.dest_epoch) == (s.other, s.epoch)
+
+
+@pytest.mark.clause("DGRAM-RD-36")
+def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered(strange):
+    e, s = strange
+    echoed(s, e)
+    old, s.epoch = s.epoch, s.epoch + 1
+    s.say(RDType.CHALLENGE, body=b"2" * COOKIE_LEN)
+    echo = s.hear(RDType.ECHO)
+    while echo.dest_epoch == old:
+        echo = s.hear(RDType.ECHO)
+    assert (echo.dest_epoch, echo.body) == (s.epoch, b"2" * COOKIE_LEN)
+    s.say(RDType.ACK, source_epoch=old)
+    assert s.hear(RDType.BYE).dest_epoch == old
+    s.say(RDType.ACK)
+    assert s.hear(RDType.DATA).dest_epoch == s.epoch
+
+
+# ---- what may be acted upon
+
+
+@pytest.mark.clause("DGRAM-LLP-1", "DGRAM-LLP-7")
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("drop_version", {"mark": mark}) for mark in (0, 1, 3)),
+        *(("drop_version", {"version": version}) for version in (1, 2, 3)),
+        *(("drop_opcode", {"type": kind}) for kind in (0, 1, 2, 3, 11, 12, 13, 14, 15)),
+        ("drop_header", {"dest_index": 1}),
+    ],
+)
+def test_a_header_that_no_reliable_datagram_has_is_dropped_and_counted(met, name, change):
+    e, s = met
+    counters = Counters()
+    d = s.build(RDType.DATA, body=b"bad")
+    for field, value in change.items():
+        setattr(d, field, value)
+    s.sock.sendto(bytes(d), s.dest)
+    run(lambda: counters[name] == 1, e)
+    assert s.silence()
+    s.say(RDType.DATA, body=b"good")
+    run(lambda: e.data() == [b"good"], e)
+
+
+@pytest.mark.clause("DGRAM-LLP-8")
+def test_what_has_no_meaning_is_sent_as_zero_and_not_looked_at(met):
+    e, s = met
+    s.say(RDType.DATA, body=b"0", flags=0xFF, source_index=7, rd_flags=0xFC)
+    run(lambda: e.data() == [b"0"], e)
+    assert e.send(e.peer(s.address), b"x") == 1
+    d = s.hear(RDType.DATA)
+    assert (d.version, d.flags, d.dest_index, d.source_index, int(d.rd_flags)) == (0, 0, 0, 0, 0)
+
+
+@pytest.mark.clause("DGRAM-LLP-4")
+@pytest.mark.parametrize("bit", range(0, 8 * 36, 11))
+def test_a_reliable_datagram_with_a_flipped_bit_is_dropped(met, bit):
+    e, s = met
+    counters = Counters()
+    octets = bytearray(bytes(s.build(RDType.DATA, body=b"abcd")))
+    octets[bit // 8] ^= 1 << bit % 8
+    s.sock.sendto(octets, s.dest)
+    run(lambda: counters["drop_crc"] == 1, e)
+    assert s.silence() and not e.got
+
+
+@pytest.mark.clause("DGRAM-LLP-5")
+@pytest.mark.parametrize("length", [0, 1, 12, 28, 31])
+def test_a_reliable_datagram_without_room_for_header_and_crc_is_dropped(met, length):
+    e, s = met
+    counters = Counters()
+    s.sock.sendto(bytes(s.build(RDType.DATA))[:length], s.dest)
+    run(lambda: counters["drop_short"] == 1, e)
+    assert s.silence() and not e.got
+
+
+@pytest.mark.clause("DGRAM-LLP-3")
+def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
+    e = end(no_crc=True)
+    s = Stranger(e)
+    found: list[RDDatagram] = []
+
+    def hear(kind: RDType) -> RDDatagram:
+        def look() -> bool:
+            try:
+                found.append(RDDatagram(s.sock.recv(65536)))
+            except BlockingIOError:
+                return False
+            return bool(found[-1].type == kind)
+
+        run(look, e)
+        return found[-1]
+
+    s.say(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN), crc=0xDEAD)
+    c = hear(RDType.CHALLENGE)
+    s.other = c.source_epoch
+    s.say(RDType.ECHO, body=c.body, crc=1)
+    hear(RDType.ACK)
+    s.say(RDType.DATA, body=b"abcd", crc=2)
+    run(lambda: e.data() == [b"abcd"], e)
+    assert e.send(e.peer(s.address), b"x") == 1
+    assert hear(RDType.DATA).body == b"x"
+    assert {d.crc for d in found} == {0}
+    s.close()
+
+
+# ---- parting
+
+
+@pytest.mark.clause("DGRAM-RD-35")
+def test_who_says_much_of_unknown_lives_is_told_so_a_hundred_times_and_no_more(strange):
+    e, s = strange
+    said = 1000
+    octets = bytes(s.build(RDType.PROBE, dest_epoch=7))
+    counters = Counters()
+    began = time.monotonic()
+    for i in range(said):
+        s.sock.sendto(octets, s.dest)
+        if i % 50 == 0:
+            e.turn()
+    run(lambda: counters["drop_rd_epoch"] == said, e)
+    took = time.monotonic() - began
+    byes = 0
+    while True:
+        try:
+            byes += RDDatagram(s.sock.recv(65536)).type == RDType.BYE
+        except BlockingIOError:
+            break
+    assert 100 <= byes <= min(said, 100 + 1000 * took + 1)
+    time.sleep(0.02)  # and then there are some again
+    s.say(RDType.PROBE, dest_epoch=7)
+    assert s.hear().type == RDType.BYE
+
+
+@pytest.mark.clause("DGRAM-RD-35")
+def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_often(strange):
+    e, s = strange
+    many, each = 20_000, 50
+    octets = bytes(s.build(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN)))
+    train = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(octets)))]
+    counters = Counters()
+    began = time.monotonic()
+    for _ in range(many // each):
+        s.sock.sendmsg([octets * each], train, 0, s.dest)
+        e.turn()
+    took = time.monotonic() - began
+    answered = many - counters["drop_rd_hello"]
+    assert 5000 <= answered <= min(many, 5000 + 50_000 * took + 1)
+    assert lib.siw_rd_n_peers(e.c) == 0
+
+
+@pytest.mark.clause("DGRAM-RD-9")
+def test_one_of_an_unknown_life_is_told_so_and_no_longer_than_it_asked(strange):
+    e, s = strange
+    for kind in (RDType.DATA, RDType.ACK, RDType.PROBE):
+        asked = s.say(kind, dest_epoch=77)
+        bye = s.hear()
+        assert bye.type == RDType.BYE and bye.rd_flags == "UNKNOWN"
+        assert (bye.source_epoch, bye.dest_epoch) == (77, s.epoch)
+        assert len(bytes(bye)) <= len(asked)
+    s.say(RDType.BYE, dest_epoch=77)
+    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
+
+
+@pytest.mark.clause("DGRAM-RD-2", "DGRAM-RD-10")
+@pytest.mark.parametrize("flags", [0, "UNKNOWN"])
+def test_a_bye_counts_with_both_epochs_right_only(met, flags):
+    e, s = met
+    for wrong in ({"source_epoch": s.epoch + 1}, {"dest_epoch": s.other + 1}):
+        s.say(RDType.BYE, rd_flags=flags, **wrong)
+    s.drain()
+    assert not e.told("gone") and not e.told("restarted")
+    s.say(RDType.BYE, rd_flags=flags)
+    run(lambda: e.told("gone" if flags == 0 else "restarted") == 1, e)
+    assert e.send(e.peer(s.address), b"anew") == 1
+    assert s.hear(RDType.HELLO).source_epoch not in (0, s.other)
+
+
+@pytest.mark.clause("DGRAM-RD-11")
+def test_a_wrong_q_key_gets_no_answer_at_all(met):
+    _, s = met
+    for kind in RDType:
+        s.say(kind, q_key=QKEY + 1, body=bytes(20))
+    assert s.silence()
+
+
+# ---- data
+
+
+@pytest.mark.clause("DGRAM-RD-12", "DGRAM-RD-14")
+def test_data_out_of_order_is_told_by_the_bitmap_and_comes_up_in_order(met):
+    e, s = met
+    for i in (3, 1, 2):
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
+    for _ in range(3):
+        ack = s.hear(RDType.ACK)
+    assert ack.acknowledged == s.epoch
+    assert ack.received() == {s.epoch + 1, s.epoch + 2, s.epoch + 3}
+    assert not e.got
+    s.say(RDType.DATA, psn=s.epoch, body=b"0")
+    run(lambda: e.data() == [b"0", b"1", b"2", b"3"], e)
+    run(lambda: s.hear(RDType.ACK).acknowledged == s.epoch + 4, e)
+
+
+@pytest.mark.clause("DGRAM-RD-14")
+def test_many_that_come_without_a_pause_behind_a_gap_are_told_of_eight_at_a_time(met):
+    e, s = met
+    counters = Counters()
+    ahead = range(1, 81)
+    for i in ahead:
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
+    told: set[int] = set()
+    acks = 0
+    while len(told) < len(ahead):
+        ack = s.hear(RDType.ACK)
+        assert ack.received() >= told and len(ack.received() - told) <= 8
+        told, acks = ack.received(), acks + 1
+    assert told == {s.epoch + i for i in ahead}
+    # Each of the first eight, for there might be no more; then one for eight.
+    assert len(ahead) // 8 <= acks <= counters["rd_acks"] <= 8 + len(ahead) // 8 + 1
+    s.say(RDType.DATA, body=b"0")
+    run(lambda: e.data() == [b"%d" % i for i in range(81)], e)
+
+
+@pytest.mark.clause("DGRAM-RD-3")
+def test_psns_go_on_past_the_end_of_their_numbers(end):
+    e = end()
+    s = Stranger(e, epoch=0xFFFFFFFE)
+    s.meet()
+    for i in range(5):
+        s.say(RDType.DATA, psn=(s.epoch + i) & 0xFFFFFFFF, body=b"%d" % i)
+    run(lambda: e.data() == [b"%d" % i for i in range(5)], e)
+    run(lambda: s.hear(RDType.ACK).acknowledged == 3, e)
+    s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-16", "RFC5041-3-13")
+def test_a_datagram_that_comes_twice_comes_up_once_and_is_acknowledged_again(met):
+    e, s = met
+    counters = Counters()
+    for n in range(3):
+        s.say(RDType.DATA, body=b"once")
+        assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
+        assert counters["rd_duplicates"] == n
+    # So is one that is here ahead of a gap.
+    for n in range(3):
+        s.say(RDType.DATA, psn=s.epoch + 2, body=b"ahead")
+        assert s.hear(RDType.ACK).received() == {s.epoch + 2}
+        assert counters["rd_duplicates"] == 2 + n
+    s.say(RDType.DATA, psn=s.epoch + 1, body=b"then")
+    run(lambda: e.data() == [b"once", b"then", b"ahead"], e)
+
+
+@pytest.mark.clause("DGRAM-RD-17")
+def test_one_past_the_window_is_dropped(met):
+    e, s = met
+    counters = Counters()
+    for psn in (s.epoch + 4096, s.epoch + 0x7FFFFFFF):
+        s.say(RDType.DATA, psn=psn & 0xFFFFFFFF, body=b"x")
+    run(lambda: counters["drop_rd_window"] == 2, e)
+
+
+@pytest.mark.clause("DGRAM-RD-17")
+def test_memory_for_what_came_early_is_bounded_by_the_window(end):
+    with setting("rd_window", 65536):
+        e = end()
+    s = Stranger(e)
+    assert s.meet().credit == 64
+    counters = Counters()
+    for i in range(1, 200):
+        s.say(RDType.DATA, psn=s.epoch + i, body=bytes(1024))
+    run(lambda: counters["drop_rd_window"] == 199 - 64, e)
+    s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-15")
+def test_an_acknowledgement_is_not_sent_by_itself_where_data_goes_back_at_once(met):
+    e, s = met
+    s.say(RDType.DATA, body=b"ping")
+    run(lambda: e.data() == [b"ping"], e)
+    counters = Counters()
+    assert e.send(e.peer(s.address), b"pong") == 1
+    pong = s.hear(RDType.DATA)
+    assert pong.body == b"pong" and pong.acknowledged == s.epoch + 1
+    assert counters["rd_acks"] == 0
+
+
+def test_a_segment_comes_up_before_what_its_datagram_acknowledges(met):
+    e, s = met
+    peer = e.peer(s.address)
+    assert e.send(peer, b"ping") == 1
+    sent = s.hear(RDType.DATA)
+    s.say(RDType.DATA, acknowledged=(sent.psn + 1) & 0xFFFFFFFF, body=b"pong")
+    kinds: list[int] = []
+
+    def look() -> None:
+        if lib.siw_llp_port_poll(e.port, e.handlers, 4):
+            while e.recv():
+                kinds.append(e.event.kind)
+
+    run(lambda: len(kinds) == 2, also=look)
+    assert kinds == [SEGMENT, ACKED]
+    assert e.data() == [b"pong"] and lib.siw_rd_accepted(peer) == 1
+
+
+# ---- acknowledgements that lie
+
+
+def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RDDatagram]]:
+    peer = e.peer(s.address)
+    for i in range(n):
+        assert e.send(peer, b"%04d" % i) == 1
+    s.met_by(peer, **fields)
+    return peer, [s.hear(RDType.DATA) for _ in range(n if fields.get("credit", 1) else 0)]
+
+
+@pytest.mark.clause("DGRAM-RD-3", "DGRAM-RD-18")
+def test_what_was_never_sent_is_not_acknowledged(strange):
+    e, s = strange
+    peer, sent = begun(e, s, 4)
+    assert [d.psn for d in sent] == [(s.other + i) & 0xFFFFFFFF for i in range(4)]
+    counters = Counters()
+    for lie in (5, 4096, 0x7FFFFFFF):
+        s.say(RDType.ACK, acknowledged=(s.other + lie) & 0xFFFFFFFF)
+    run(lambda: counters["drop_rd_ack"] == 3, e)
+    assert lib.siw_rd_accepted(peer) == 0
+    s.say(RDType.ACK, acknowledged=(s.other + 4) & 0xFFFFFFFF)
+    run(lambda: lib.siw_rd_accepted(peer) == 4, e)
+
+
+@pytest.mark.clause("DGRAM-RD-18")
+def test_a_bitmap_of_what_was_never_sent_harms_nothing(strange):
+    e, s = strange
+    peer, _ = begun(e, s, 4)
+    s.say(RDType.ACK, body=b"\xff" * 512, credit=65535)
+    s.say(RDType.ACK, body=b"\xff" * 9000, credit=65535)
+    assert e.send(peer, b"more") == 1
+    new = s.hear(RDType.DATA)
+    while new.body == b"0003":  # a slow machine: the last one, by its timer
+        new = s.hear(RDType.DATA)
+    assert new.body == b"more"
+    s.say(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
+    run(lambda: lib.siw_rd_accepted(peer) == 5, e)
+
+
+@pytest.mark.clause("DGRAM-RD-19")
+def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(strange):
+    e, s = strange
+    peer = e.peer(s.address)
+    for i in range(8):
+        assert e.send(peer, b"%04d" % i) == 1
+    s.other = first = s.hear(RDType.HELLO).source_epoch
+    s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+    # Answered the second time only, so that no round trip is known and timers are long.
+    s.hear(RDType.ECHO), s.hear(RDType.ECHO)
+    counters = Counters()
+    s.say(RDType.ACK)
+    for _ in range(8):
+        s.hear(RDType.DATA)
+    stood_still = counters["rd_retransmits"] > 0  # this machine, so that a timer came first
+    s.say(RDType.ACK, body=bitmap(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
+    for _ in range(100):
+        e.turn()
+    if not stood_still:
+        s.sock.setblocking(False)
+        again = RDDatagram(s.sock.recv(65536))
+    else:
+        again = s.hear(RDType.DATA)
+        while again.psn != first:
+            again = s.hear(RDType.DATA)
+    assert (again.type, again.psn, again.body) == (RDType.DATA, first, b"0000")
+
+
+@pytest.mark.clause("DGRAM-RD-20")
+def test_without_credit_nothing_is_sent_and_the_peer_is_asked(strange):
+    e, s = strange
+    peer, _ = begun(e, s, 3, credit=0)
+    probe = s.hear(RDType.PROBE)
+    assert lib.siw_rd_accepted(peer) == 0
+    s.say(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
+    assert [s.hear(RDType.DATA).body for _ in range(2)] == [b"0000", b"0001"]
+    s.say(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF, credit=2)
+    assert s.hear(RDType.DATA).body == b"0002"
+
+
+@pytest.mark.clause("DGRAM-RD-21")
+def test_a_probe_is_answered_by_its_number(met):
+    _, s = met
+    s.say(RDType.PROBE, psn=4711, body=bytes(1000))
+    ack = s.hear(RDType.ACK)
+    assert (ack.psn, ack.rd_flags) == (4711, "PROBED")
+
+
+@pytest.mark.clause("DGRAM-RD-13")
+def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_more_often(met):
+    e, s = met
+    e.judge = lambda _who, _data: "hold"
+    looked = []
+    s.say(RDType.DATA, body=b"held")
+    s.say(RDType.DATA, psn=s.epoch + 1, body=b"behind it")
+    run(lambda: looked.append(1) or len(looked) > 20, e)
+    s.drain()
+    peer, counters = e.peer(s.address), Counters()
+    for _ in range(1000):
+        lib.siw_rd_resume(peer)
+        e.turn()
+    assert counters["rd_acks"] == 0
+    e.judge = lambda _who, _data: "take"
+    lib.siw_rd_resume(peer)
+    run(lambda: e.data() == [b"held", b"behind it"], e)
+    assert s.hear(RDType.ACK).acknowledged == s.epoch + 2
+
+
+# ---- every field
+
+
+@pytest.mark.clause("DGRAM-RD-28")
+@settings(
+    max_examples=60 if "SANITIZER" in os.environ else 250,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    kind=st.sampled_from(list(RDType)),
+    field=st.sampled_from([f.name for f in RDDatagram.fields_desc if f.name != "crc"]),
+    value=st.integers(0, 2**32 - 1),
+    near=st.integers(-3, 3),
+    cut=st.integers(0, 60),
+)
+def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, value, near, cut):
+    e, s = met
+    d = s.build(kind, body=os.urandom(20))
+    if field == "body":
+        d.body = os.urandom(value % 600)
+    else:
+        size = {"type": 4, "version": 2, "mark": 2}.get(
+            field, 8 * d.get_field(field).sz if hasattr(d.get_field(field), "sz") else 8
+        )
+        base = d.getfieldval(field) + near if value % 2 else value
+        setattr(d, field, int(base) % 2 ** int(size))
+    octets = bytes(d)
+    if value % 5 == 0:  # and cut short, with a sound CRC
+        del d.crc
+        octets = octets[: max(0, len(octets) - CRC_LEN - cut)]
+        octets += crc32c(octets).to_bytes(4, "little")
+    s.sock.sendto(octets, s.dest)
+    s.drain()
+    # Whatever became of that pair, its true end begins a new one and all is well.
+    s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
+    time.sleep(0.0012)
+    s.meet()
+    e.got.clear()
+    s.say(RDType.DATA, psn=s.epoch, body=b"fine")
+    run(lambda: e.data() == [b"fine"], e)
+    assert lib.siw_rd_n_peers(e.c) == 1
+
+
+# ---- how many
+
+
+def test_an_idle_peer_costs_less_than_512_octets():
+    assert lib.siw_rd_peer_size() + ffi.sizeof("void *") < 512
+
+
+@pytest.mark.clause("DGRAM-RD-25")
+def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
+    with setting("rd_idle_ms", 50):
+        e = end(max_peers=2)
+    strangers = [Stranger(e) for _ in range(3)]
+    strangers[0].meet()
+    strangers[1].meet()
+    # Neither has been idle for long enough.
+    c = strangers[2].challenge()
+    strangers[2].other = c.source_epoch
+    counters = Counters()
+    strangers[2].say(RDType.ECHO, body=c.body)
+    run(lambda: counters["drop_rd_peers"] == 1, e)
+    with pytest.raises(OSError) as full:
+        e.peer(strangers[2].address)
+    assert full.value.errno == errno.ENOBUFS
+    # The one that the layer above has something of stays.
+    lib.siw_rd_set_upper(e.peer(strangers[0].address), ffi.cast("void *", 1))
+    time.sleep(0.06)
+    strangers[2].meet()
+    assert counters["rd_evicted"] == 1
+    strangers[1].say(RDType.DATA, body=b"x")
+    assert strangers[1].hear().type == RDType.BYE
+    strangers[0].say(RDType.DATA, body=b"x")
+    assert strangers[0].hear().type == RDType.ACK
+    for s in strangers:
+        s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-26")
+def test_a_third_of_the_idle_time_is_silence_enough_to_ask(end):
+    with setting("rd_idle_ms", 60_000):
+        e = end()
+    s = Stranger(e)
+    s.meet()
+    peer = e.peer(s.address)
+    assert e.send(peer, b"at once") == 1
+    sent = s.hear()
+    assert sent.type == RDType.DATA
+    s.say(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
+    run(lambda: lib.siw_rd_accepted(peer) == 1, e)
+    s.close()
+    with setting("rd_idle_ms", 300):
+        e = end()
+    s = Stranger(e)
+    s.meet()
+    peer = e.peer(s.address)
+    time.sleep(0.11)
+    assert e.send(peer, b"when it is known") == 0 and lib.siw_rd_blocked(peer)
+    first = s.hear()
+    while first.type == RDType.ACK:
+        first = s.hear()
+    assert first.type == RDType.PROBE
+    s.say(RDType.ACK, psn=first.psn, rd_flags="PROBED")
+    run(lambda: e.told("acked"), e)
+    assert e.send(peer, b"when it is known") == 1
+    assert s.hear(RDType.DATA).body == b"when it is known"
+    s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-26")
+def test_who_was_long_silent_is_asked_before_something_is_sent(end):
+    with setting("rd_idle_ms", 90):
+        a, b = end(), end(max_peers=1)
+    peer = a.peer(b.local)
+    pump(a, peer, [b"before"], a, b)
+    time.sleep(0.1)
+    other = end()
+    pump(other, other.peer(b.local), [b"x"], b, other)  # b forgets a
+    b.got.clear()
+    assert a.send(peer, b"lost?") == 0
+    assert lib.siw_rd_blocked(peer)
+    run(lambda: a.told("restarted"), a, b)
+    time.sleep(0.1)  # and b has to forget the other, too
+    pump(a, peer, [b"after"], a, b)
+    assert b.data() == [b"after"]

@@ -1,0 +1,189 @@
+"""Posts that wait for company are sent at the latest when their program does something else.
+
+The device's thread naps for as long as can be set: what is not sent at once here was not flushed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.verbs.errq_harness import settings
+from unit.verbs.rd_harness import Peer as RDPeer
+from unit.verbs.rd_stranger import Stranger
+from unit.verbs.uc_harness import Peer as UCPeer
+from unit.verbs.verbs_harness import Rig, until
+
+from siwarp.inspect.rd import RDType
+from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
+
+NAP_US = 100_000
+
+
+class Sender:
+    """A queue pair that sends numbered messages to a plain socket of the test's own."""
+
+    def __init__(self, rig: Rig, kind: QPType) -> None:
+        self.rig, self.kind = rig, kind
+        self.channel: CompChannel = rig.channel()
+        self.cq: CQ = rig.cq(4096, self.channel)
+        self.mr = rig.mr(bytearray(8 * 4096))
+        self.posted = 0
+        self.seen: set[int] = set()
+        self.stranger: Stranger | None = None
+        self.wr: dict[str, Any] = {}
+        self.qp: QP
+        if kind == QPType.UC:
+            peer = UCPeer(rig)
+            self.qp, self.sock, self.cq = peer.qp, peer.sock, peer.cq
+        elif kind == QPType.RD:
+            end = RDPeer(rig, cq=self.cq)
+            self.stranger = Stranger(end)
+            self.stranger.meet()
+            self.qp, self.sock = end.qp, self.stranger.sock
+            self.wr = {"ah": rig.ah(self.stranger.addr)}
+        else:
+            self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self.sock.bind(("127.0.0.1", 0))
+            self.qp = rig.ud(self.cq, max_send_wr=256)
+            self.wr = {"ah": rig.ah(self.sock.getsockname())}
+        self.sock.setblocking(False)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def post(self) -> int:
+        """Post the next message; its number."""
+        n = self.posted = self.posted + 1
+        at = 8 * (n % 4096)
+        self.mr.view[at : at + 8] = b"no%06d" % n
+        sge = self.mr.sge(at, 8)
+        self.qp.post_send(SendWR(n, sg=[sge], send_flags=SendFlag.SIGNALED, **self.wr))
+        return n
+
+    def has_sent(self, number: int) -> bool:
+        """Whether that message is in the socket."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                octets = self.sock.recv(1 << 16)
+                at = octets.find(b"no")
+                if at >= 0:
+                    self.seen.add(int(octets[at + 2 : at + 8]))
+        return number in self.seen
+
+    def wait_for_company(self) -> int:
+        """Post until a message waits for company; its number."""
+
+        def waits() -> int:
+            # Somebody polls and something comes in: so the thread sees that it may nap.
+            self.sock.sendto(b"x", self.qp.addr)
+            while self.cq.poll(64):
+                pass
+            self.post()
+            last = self.post()
+            if not self.has_sent(last):
+                return last
+            if self.stranger:
+                other = self.stranger
+                other.next = other.other + len(self.seen)
+                other.say(RDType.ACK)
+            time.sleep(0.005)
+            return 0
+
+        return int(until(waits))
+
+
+@pytest.fixture(params=[QPType.UD, QPType.UC, QPType.RD], ids=["ud", "uc", "rd"])
+def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
+    with settings(nap_us=NAP_US):
+        made = Sender(Rig(), request.param)
+        yield made
+        made.close()
+        made.rig.close()
+
+
+def arm(s: Sender) -> None:
+    s.cq.req_notify()
+
+
+def poll(s: Sender) -> None:
+    while s.cq.poll(64):
+        pass
+
+
+def wait(s: Sender) -> None:
+    assert s.channel.get_cq_event(0) is None
+
+
+def wait_where_one_is(s: Sender) -> None:
+    assert s.channel.get_cq_event(0) is not None
+
+
+def an_attribute(s: Sender) -> None:
+    s.qp.modify(QPAttr(qp_state=QPState.RTS))
+
+
+def to_error(s: Sender) -> None:
+    s.qp.modify(QPAttr(qp_state=QPState.ERR))
+
+
+def to_reset(s: Sender) -> None:
+    s.qp.modify(QPAttr(qp_state=QPState.RESET))
+
+
+def destroy(s: Sender) -> None:
+    s.qp.close()
+
+
+@pytest.mark.parametrize("act", [arm, poll, wait, an_attribute, to_error, to_reset, destroy])
+def test_what_waits_for_company_is_sent_when_its_program(
+    sender: Sender, act: Callable[[Sender], None]
+) -> None:
+    if act is arm and sender.kind == QPType.UC:
+        sender.cq = sender.rig.cq(16, sender.channel)  # any queue of the device: who arms may sleep
+    last = sender.wait_for_company()
+    act(sender)
+    assert sender.has_sent(last)
+
+
+def test_an_event_that_is_there_keeps_nobody_from_sending(sender: Sender) -> None:
+    other = sender.rig.cq(16, sender.channel)
+    qp = sender.rig.ud(other)
+    other.req_notify()
+    qp.post_send(SendWR(1, ah=sender.rig.ah(qp)))
+    until(lambda: select.select([sender.channel], [], [], 0)[0])
+    last = sender.wait_for_company()
+    wait_where_one_is(sender)
+    assert sender.has_sent(last)
+
+
+def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> None:
+    with settings(nap_us=NAP_US):
+        sender, events = Sender(Rig(), QPType.UD), 0
+        for _ in range(20):
+            while select.select([sender.channel], [], [], 0)[0]:
+                assert sender.channel.get_cq_event(0) is not None
+            last = sender.wait_for_company()
+            sender.cq.req_notify()
+            # The nap may have ended before: then it completed without an event.
+            told = select.select([sender.channel], [], [], 0)[0]
+            assert told or last in [w.wr_id for w in sender.cq.poll(4096)]
+            assert sender.has_sent(last)
+            events += bool(told)
+        assert events > 10
+        sender.close()
+        sender.rig.close()
+
+
+def test_the_same_of_a_program_in_c(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-company"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,41 @@
+"""Each call that the library makes of the system fails once: no crash, nothing left open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("scenario", ["ud", "rc", "rd", "uc"])
+@pytest.mark.parametrize("how", ["plain", "faults", "capture"])
+@pytest.mark.timeout(300)
+def test_any_failing_call_of_the_system_is_told_and_survived(
+    build_dir: Path, tmp_path: Path, scenario: str, how: str
+) -> None:
+    settings = {
+        "plain": {},
+        "faults": {"SIWARP_FAULTS": "delay=0.05ms"},
+        "capture": {"SIWARP_CAPTURE": str(tmp_path / "all.pcapng")},
+    }
+    ran = subprocess.run(
+        [sys.executable, HERE / "failing_calls.py", scenario],
+        env={
+            **os.environ,
+            **settings[how],
+            # By name, as a path with a blank in it would be two.
+            "LD_PRELOAD": "libsiw-test-failing.so",
+            "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
+            "PYTHONPATH": str(HERE.parents[1]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
