@@ -109,9 +109,10 @@ int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *us
 
 /*
  * Segments of queue 0 that find no buffer are kept from now on, in at most so many octets of
- * memory, 128 KiB at least; 0: they are an error.
+ * memory, 128 KiB at least; 0: they are an error. deliver_before_end: siw_ddp_rx_before_end.
  */
-void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets);
+void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
+				    bool deliver_before_end);
 
 /* A message to send. sgl and prefix must stay until siw_ddp_tx_accepted has passed the message. */
 struct siw_ddp_msg {
@@ -204,6 +205,11 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 				struct siw_ddp_delivery *delivery);
 /* Octets of memory that hold unexpected segments; 0: there are none. */
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
+/*
+ * The connection ended, or broke, and what came before that still waits for buffers: its end is news
+ * when it has them. Only with deliver_before_end.
+ */
+bool siw_ddp_rx_before_end(const struct siw_ddp_stream *stream);
 /* Of a message of queue 0 only a part has come. */
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
 /* Something is unexpected, and its oldest segment waits for a buffer: which it is. */

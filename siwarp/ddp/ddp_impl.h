@@ -3,6 +3,7 @@
 #ifndef SIW_DDP_IMPL_H
 #define SIW_DDP_IMPL_H
 
+#include <errno.h>
 #include <stdatomic.h>
 
 #include "base/list.h"
@@ -48,6 +49,7 @@ struct siw_ddp_unexpected {
 	struct siw_ddp_unexpected_seg *coming; /* its payload is not wholly here: rx's seg */
 	uint32_t msn, mo;		       /* what must come next, if any is kept */
 	bool full; /* rx's seg waits for room, and the stream behind it */
+	bool deliver_before_end;
 };
 
 struct siw_ddp_rx {
@@ -111,6 +113,12 @@ struct siw_ddp_stream {
 
 /* With nothing below it. inflight: room for so many messages that are not accepted, at first; 2^n. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight);
+
+/* Whether this -errno says that the connection is over, and not that what came is wrong. */
+static inline bool siw_ddp_lower_ended(int r)
+{
+	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
+}
 
 /* ---- ddp_rx.c, for ddp_unexpected.c ---- */
 

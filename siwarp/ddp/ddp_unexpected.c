@@ -14,9 +14,11 @@
 #include "ddp/ddp_lower.h"
 #include "llp/llp.h"
 
-void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets)
+void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
+				    bool deliver_before_end)
 {
 	stream->rx.unexpected.limit = octets;
+	stream->rx.unexpected.deliver_before_end = deliver_before_end;
 }
 
 uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
@@ -63,8 +65,8 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	int r;
 
 	if (!node) { /* it stays where it is, and what is behind it in the socket */
-		/* Who reads no more does not hear it from TCP. */
-		if (siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
+		/* Who reads no more does not hear it from TCP; who is to have all of it first need not. */
+		if (!unexpected->deliver_before_end && siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
 			return rx->dead = -ECONNRESET;
 		unexpected->full = true;
 		siw_llp_pause(siw_mpa_sock(stream->mpa));
@@ -135,8 +137,8 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	int n;
 
-	/* Behind an orderly end (-ENOTCONN) nothing more comes, but what is here may be wanted. */
-	if (rx->dead && rx->dead != -ENOTCONN)
+	/* Nothing more comes behind the connection's end, but what is here may be wanted. */
+	if (rx->dead && !siw_ddp_lower_ended(rx->dead))
 		return 0;
 	if (!node || (!q->begun && !siw_ddp_take_buffer(q)))
 		return 0;
@@ -157,6 +159,12 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream)
 {
 	return stream->rx.unexpected.used;
+}
+
+bool siw_ddp_rx_before_end(const struct siw_ddp_stream *stream)
+{
+	return stream->rx.unexpected.deliver_before_end && stream->rx.unexpected.first &&
+	       siw_ddp_lower_ended(stream->rx.dead);
 }
 
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream)

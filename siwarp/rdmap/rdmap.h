@@ -65,8 +65,8 @@ struct siw_rdmap_start {
 	 * asking just this (siw_rdmap_confirm).
 	 */
 	uint64_t unexpected_octets;
-	bool deliver_before_end; /* the peer's orderly end is CLOSED when none of them waits any more */
-	bool private;		 /* the peer is siwarp, too: messages of its own may come and go */
+	bool deliver_before_end; /* however the connection ends, CLOSED comes when none of them waits any more */
+	bool private; /* the peer is siwarp, too: messages of its own may come and go */
 };
 /*
  * Posts the buffers of queues 1 and 2, keeps IRD and ORD. Initiator with an RTR: sends it.

@@ -279,8 +279,7 @@ struct siw_rdmap_rx {
 	bool rtr;	 /* ... and it is the peer's RTR */
 	bool discard;	 /* seg's payload, which was not asked for, is thrown away */
 	bool unexpected; /* Sends wait for receives, or requests for Sends */
-	bool deliver_before_end;
-	uint32_t asked; /* requests taken in; those behind stream->asked are held */
+	uint32_t asked;	 /* requests taken in; those behind stream->asked are held */
 	uint8_t want_rtr;
 	bool writing; /* a Write's last segment has not come */
 	/* Octets of the last Write, if nothing came for queue 0 since it began; or it was refused: */

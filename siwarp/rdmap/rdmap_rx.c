@@ -173,7 +173,7 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 {
 	struct siw_wire_err err;
 
-	if (r == -ENOTCONN && stream->rx.deliver_before_end && siw_ddp_rx_unexpected(stream->ddp))
+	if (siw_ddp_rx_before_end(stream->ddp))
 		return idle(stream);
 	/* An orderly end is between messages: who died in the middle of one did not end it. */
 	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_unfinished(stream->ddp)))

@@ -186,8 +186,8 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	stream->private = start->private;
 	siw_ddp_stream_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE |
 						   1 << SIW_RDMAP_PRIVATE);
-	siw_ddp_stream_keep_unexpected(stream->ddp, start->unexpected_octets);
-	stream->rx.deliver_before_end = start->deliver_before_end;
+	siw_ddp_stream_keep_unexpected(stream->ddp, start->unexpected_octets,
+				       start->deliver_before_end);
 	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
 	stream->started = true;
 	if (!start->initiator) {

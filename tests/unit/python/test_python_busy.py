@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -46,12 +45,9 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
         sending.result()
 
 
-@pytest.mark.skipif(
-    os.environ.get("SANITIZER") == "tsan",
-    reason="reading what the kernel holds of a closed connection takes too long there",
-)
+@pytest.mark.parametrize("pause", [0, 3])  # within the time that a closing end waits, and past it
 def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
-    connected: Connect,
+    connected: Connect, pause: float
 ) -> None:
     a, b = connected()
     sent = 0
@@ -62,8 +58,39 @@ def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
             sent += 1
     assert 16 <= sent < 2000  # receives, staging and the socket's buffers, no more
     assert time.monotonic() - start < 20
+    time.sleep(pause)
     for _ in range(sent):
         assert b.recv(10) == bytes(65536)
+    with pytest.raises(PeerGone):
+        b.recv(10)
+
+
+SENDER = """
+import sys, time, siwarp
+conn = siwarp.connect(("127.0.0.1", int(sys.argv[1])))
+for i in range(int(sys.argv[2])):
+    conn.send(i.to_bytes(4, "big") * 10_000)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("count", [3, 30])  # within the receives, and beyond
+def test_what_a_peer_sent_before_it_was_killed_arrives_first(count: int) -> None:
+    with siwarp.listen(("127.0.0.1", 0)) as listener:
+        arguments = [sys.executable, "-c", SENDER, str(listener.address[1]), str(count)]
+        with (
+            subprocess.Popen(arguments, stdout=subprocess.PIPE) as peer,
+            listener.accept(30) as conn,
+        ):
+            assert peer.stdout is not None
+            peer.stdout.readline()  # all is complete there
+            peer.kill()
+            peer.wait()
+            for i in range(count):
+                assert conn.recv(30) == i.to_bytes(4, "big") * 10_000
+            with pytest.raises(PeerGone):
+                conn.recv(30)
 
 
 PEER = """
