@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``python -m siwarp.bench``: what `make bench` runs."""
 
+import sys
+
 from siwarp.bench.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

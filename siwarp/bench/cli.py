@@ -12,7 +12,8 @@ from typing import Any
 
 import typer
 
-from siwarp.bench import memory, personas, wan
+from siwarp.base.output import unbroken
+from siwarp.bench import compare, memory, personas, wan
 from siwarp.bench import table as figures
 from siwarp.bench.plan import RD_FLOOR, UsageError
 from siwarp.bench.runner import BenchError, run
@@ -21,10 +22,7 @@ from siwarp.bench.table import figure
 
 __all__ = ["app", "bar", "main"]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Latency, bandwidth, message rate, registration: beside the raw socket, round by round.",
-)
+app = typer.Typer(no_args_is_help=True)
 
 #: The options of measurements, each once: its type, and what typer is to know of it.
 _OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -244,21 +242,70 @@ def _plan(faults: str | None) -> dict[str, str]:
     return {"SIWARP_FAULTS": faults}
 
 
-def _do(kind: str, *, as_json: bool, faults: str | None = None, **options: Any) -> None:
-    """Measure and print it; the options are those of ``siwarp.bench.run``, by their names there."""
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """End the program with the message of a measurement that failed."""
     try:
-        with bar(f"bench {kind}") as progress:
-            result = run(kind, progress=progress, env=_plan(faults), **options)
-    except UsageError as e:
-        raise typer.BadParameter(str(e)) from None
+        yield
     except (BenchError, FileNotFoundError) as e:
         typer.echo(f"siwarp bench: {e}", err=True)
         raise typer.Exit(1) from None
+
+
+def _do(kind: str, *, as_json: bool, faults: str | None = None, **options: Any) -> None:
+    """Measure and print it; the options are those of ``siwarp.bench.run``, by their names there."""
+    try:
+        with bar(f"bench {kind}") as progress, _reported():
+            result = run(kind, progress=progress, env=_plan(faults), **options)
+    except UsageError as e:
+        raise typer.BadParameter(str(e)) from None
     result["faults"] = faults
     if as_json:
         print(json.dumps(result, indent=2))
     else:
         show(result)
+
+
+@app.callback(invoke_without_command=True)
+def compare_with(
+    context: typer.Context,
+    program: str | None = typer.Option(
+        None,
+        "--program",
+        metavar="OTHER",
+        help="Compare this build with another siwarp, both in turn: a path as .venv/bin/siwarp of "
+        "a checkout. Exit status 1 if this one is slower for certain: by 2% (latency), 5% "
+        "(bandwidth).",
+    ),
+    rounds: int | None = typer.Option(
+        None,
+        "--rounds",
+        min=compare.LEAST_ROUNDS,
+        help=f"With --program: how often the two take turns, {compare.ROUNDS} without it.",
+    ),
+    as_json: bool = typer.Option(
+        False, "--json", help="With --program: print everything, each round too, as JSON."
+    ),
+) -> None:
+    """Latency, bandwidth, message rate, registration: beside the raw socket, round by round."""
+    if context.invoked_subcommand is not None:
+        if program is not None or rounds is not None or as_json:
+            raise typer.BadParameter(
+                f"--program has no command beside it: give the options of "
+                f"{context.invoked_subcommand} behind that word"
+            )
+        return
+    if program is None:
+        raise typer.BadParameter(
+            "--rounds and --json belong to --program or to a command: give one"
+        )
+    with bar("both programs") as progress, _reported():
+        compared = compare.compare(program, rounds or compare.ROUNDS, progress)
+    if as_json:
+        print(json.dumps(compared, indent=2))
+    else:
+        compare.show(compared)
+    raise typer.Exit(1 if compare.has_loss(compared) else 0)
 
 
 @app.command()
@@ -328,12 +375,8 @@ def of_peers(
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(memory.QPS)}")
     if not all(word.isdecimal() and 0 < int(word) <= 16_000 for word in peers.split(",")):
         raise typer.BadParameter("numbers from 1 to 16000, with commas", param_hint="--peers")
-    with bar("memory") as progress:
-        try:
-            found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
-        except BenchError as e:
-            print(f"siwarp bench: {e}", file=sys.stderr)
-            raise typer.Exit(1) from None
+    with bar("memory") as progress, _reported():
+        found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -379,11 +422,8 @@ def over_wan(
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
     check_plan_of_line(faults)
-    try:
+    with _reported():
         found = wan.measure(kinds, seconds, faults, congestion)
-    except BenchError as e:
-        print(f"siwarp bench: {e}", file=sys.stderr)
-        raise typer.Exit(1) from None
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -442,11 +482,15 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
 
 
-def main() -> None:
-    """``python -m siwarp.bench``: all figures, unless another command is named."""
+def _words(words: list[str]) -> list[str]:
+    """Return the command line with ``table`` in front of it, if it names no other command."""
     named = ((c.name, c.callback) for c in app.registered_commands)
     commands = {name or (call.__name__ if call else "") for name, call in named}
-    words = sys.argv[1:]
-    if not words or (words[0] not in commands and words[0] not in ("-h", "--help")):
-        words = ["table", *words]
-    app(args=words, prog_name="siwarp bench")
+    named_one = bool(words) and words[0] in (*commands, "-h", "--help")
+    compared = any(word.partition("=")[0] == "--program" for word in words)
+    return words if named_one or compared else ["table", *words]
+
+
+def main() -> int:
+    """``python -m siwarp.bench``: all figures, unless another command is named."""
+    return unbroken(lambda: app(args=_words(sys.argv[1:]), prog_name="siwarp bench") or 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, run
-from siwarp.bench.table import figure
+from siwarp.bench.table import figure, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,12 +87,9 @@ def _cells(result: dict[str, Any]) -> list[str]:
 
 def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     """Print the table, and what failed."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120, file=console.file)
+    console = plain(console, 120)
     shown = Table(header_style="bold", border_style="dim")
     for column in ("RC", "raw TCP", "iwarp", "roce", "roce / iwarp"):
         shown.add_column(column, justify="left" if column == "RC" else "right")

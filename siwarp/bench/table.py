@@ -14,7 +14,7 @@ from siwarp.bench.runner import BenchError, run
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ROWS", "Row", "figure", "judge", "measure", "show", "write"]
+__all__ = ["ROWS", "Row", "figure", "judge", "measure", "plain", "show", "write"]
 
 MIB = 1 << 20
 
@@ -265,14 +265,21 @@ def _others(result: dict[str, Any]) -> str:
     return f"{result['name']}: {', '.join(figures)}"
 
 
+def plain(console: Console | None, width: int) -> Console:
+    """Return the console, or a new one; where it is no terminal, one so wide."""
+    from rich.console import Console
+
+    console = console or Console(highlight=False)
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, width=width, file=console.file)
+
+
 def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     """Print the table, the other floors and what failed."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = console or Console(highlight=False, width=None)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160, file=console.file)
+    console = plain(console, 160)
     shown = Table(header_style="bold", border_style="dim")
     right = ("floor", "ours", "ratio", "must", "aim")
     for column in ("what", "beside", "floor", "ours", "ratio", "must", "aim", "verdict"):

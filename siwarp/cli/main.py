@@ -7,9 +7,11 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 import typer
+
+from siwarp.base.output import unbroken
 
 __all__ = ["main"]
 
@@ -105,32 +107,9 @@ def take_settings(arguments: list[str]) -> list[str]:
     return rest
 
 
-def _flushed(stream: TextIO) -> bool:
-    """Return whether whoever reads what we wrote there took it all.
-
-    What they did not take is thrown away; the interpreter would try again at exit and complain.
-    """
-    try:
-        stream.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        stream.flush()
-        return False
-    return True
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status: 141 where nobody reads its output to the end."""
-    output, complaints = sys.stdout, sys.stderr
-    try:
-        status = _run(arguments)
-    except SystemExit as e:
-        # typer puts something else in place of the output that a broken pipe was.
-        broken = sys.stdout is not output
-        if _flushed(output) and _flushed(complaints) and not broken:
-            raise
-        raise SystemExit(141) from e
-    return status if _flushed(output) and _flushed(complaints) else 141
+    return unbroken(lambda: _run(arguments))
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -145,7 +124,7 @@ def _run(arguments: list[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return 141
+        raise
     except OSError as e:  # siwarp.Error among them: its message says what to do
         where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
         print(f"siwarp: {where}{e.strerror or e}", file=sys.stderr)

@@ -251,6 +251,22 @@ def test_a_pipe_sees_no_progress_bar() -> None:
     assert b"\x1b" not in done.stdout and b"\r" not in done.stdout
 
 
+@pytest.mark.parametrize("words", [["lat", "-n", "50", "--rounds", "1"], ["lat", "--wait", "x"]])
+def test_output_that_nobody_reads_to_the_end_is_no_error_message(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "siwarp.bench", *words],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=100,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )
+    os.close(write)
+    assert b"Traceback" not in done.stderr and b"Exception" not in done.stderr
+    assert done.returncode == (2 if "x" in words else 141)
+
+
 def test_a_terminal_sees_a_progress_bar() -> None:
     master, terminal = pty.openpty()
     with os.fdopen(master, "rb", buffering=0) as shown:

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Compares this build of siwarp with another one: both measure in turn, pair by pair.
+
+Each measurement is a ``siwarp bench`` of its own, by options that every version has, so that the
+other program may be an older one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from siwarp.bench.interval import CONFIDENCE, Interval, ratio_interval
+from siwarp.bench.runner import BenchError, Progress
+from siwarp.bench.table import MIB, figure, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["FIGURES", "ROUNDS", "Compared", "compare", "has_loss", "other_program", "show"]
+
+#: Rounds that a comparison takes to tell 2%, and the fewest of a trial.
+ROUNDS = 40
+LEAST_ROUNDS = 3
+#: Seconds that one program has for one measurement.
+LIMIT_S = 60
+#: How this build is started.
+_THIS = (sys.executable, "-m", "siwarp.cli")
+#: What would have the other program load this build's modules or library.
+_OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One figure of both programs.
+
+    Attributes:
+        name: as it is shown.
+        command: the words behind ``siwarp bench`` that measure it.
+        unit: of the result.
+        less_is_better: whether a ratio above 1 is bad.
+        limit: how far from 1 the ratio may be: 0.02 is 2%.
+        part: how many of the messages that a run of ``siwarp bench`` has by itself this one has.
+            A run of latency has its slowest raw socket's too, which takes most of its time.
+
+    """
+
+    name: str
+    command: tuple[str, ...]
+    unit: str
+    less_is_better: bool
+    limit: float
+    part: float
+
+
+def _latency(qp: str) -> Compared:
+    words = ("lat", "--qp", qp, "--size", "64")
+    return Compared(f"{qp.upper()} Send 64 B latency", words, "us", True, 0.02, 0.25)
+
+
+def _bandwidth(qp: str, op: str, size: int, words: str) -> Compared:
+    command = ("bw", "--qp", qp, "--op", op, "--size", str(size))
+    return Compared(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
+
+
+#: A UD message is one datagram: its bandwidth is that of 60 KB.
+FIGURES: tuple[Compared, ...] = (
+    _latency("ud"),
+    _latency("rc"),
+    _latency("rd"),
+    _bandwidth("ud", "send", 60_000, "Send 60 KB"),
+    _bandwidth("rc", "write", MIB, "Write 1 MiB"),
+    _bandwidth("rd", "send", MIB, "Send 1 MiB"),
+)
+
+
+def other_program(named: str) -> str:
+    """Return the path of the program that is named, as the shell would find it.
+
+    Raises:
+        BenchError: there is none; the text says what to name.
+
+    """
+    if Path(named).is_dir():
+        raise BenchError(f"{named} is a folder: name the program in it, as .venv/bin/siwarp")
+    found = shutil.which(named)
+    if found is None:
+        why = "cannot be executed" if Path(named).exists() else "is not there"
+        raise BenchError(
+            f"{named} {why}: name an installed siwarp, or .venv/bin/siwarp of a checkout "
+            "(`make build` makes it)"
+        )
+    return str(Path(found).absolute())
+
+
+def _environment(*, other: bool) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not (other and k in _OURS_ALONE)}
+
+
+class _Program:
+    """One of the two builds: how it is started."""
+
+    def __init__(self, other: str | None = None) -> None:
+        self.name = "this build" if other is None else other
+        self._start = list(_THIS) if other is None else [other]
+        self._env = _environment(other=other is not None)
+
+    def _said(self, words: Sequence[str]) -> str:
+        command = [*self._start, "bench", *words]
+        try:
+            # In a folder without a siwarp/ that Python would take for the package.
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=LIMIT_S,
+                cwd="/",
+                env=self._env,
+            )
+        except OSError as e:
+            raise BenchError(f"{self.name} does not start ({e.strerror}): name a siwarp") from None
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"{self.name}: {words[0]} was not done within {LIMIT_S} s") from None
+        if done.returncode:
+            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            last = lines[-1] if lines else f"exit status {done.returncode}"
+            raise BenchError(f"{self.name} cannot run `bench {' '.join(words)}`: {last}")
+        return done.stdout
+
+    def measure(self, what: Compared, iters: int | None) -> dict[str, Any]:
+        """Measure once and return the result; without iters the program chooses how many.
+
+        Raises:
+            BenchError: the program failed, or it is none that measures as siwarp does.
+
+        """
+        words = [*what.command, "--rounds", "1", "--json"]
+        if iters is not None:
+            words += ["--iters", str(iters)]
+        said = self._said(words)
+        try:
+            result = json.loads(said)
+            value, unit, done = result["ours"], result["unit"], result["iters"]
+            good = unit == what.unit and math.isfinite(value) and value > 0 and done >= 1
+        except (ValueError, KeyError, TypeError):
+            good = False
+        if not good:
+            raise BenchError(
+                f"{self.name} is not a siwarp, or one too different to compare: "
+                f"`bench {' '.join(words)}` printed no result in {what.unit}"
+            )
+        return dict(result)
+
+
+def _pair(what: Compared, programs: dict[str, _Program], iters: int, turn: int) -> dict[str, Any]:
+    """Measure with both programs; who begins changes from round to round."""
+    order = list(programs) if turn % 2 == 0 else list(reversed(programs))
+    results = {name: programs[name].measure(what, iters) for name in order}
+    floors = {f"{name}_floor": result.get("floor") for name, result in results.items()}
+    return {name: result["ours"] for name, result in results.items()} | floors | {"first": order[0]}
+
+
+def verdict(what: Compared, interval: Interval) -> str:
+    """Return ``loss``, ``no loss``, or ``open``: the interval has both sides of the limit."""
+    if interval.confidence < CONFIDENCE:
+        return "open"
+    sign = 1 if what.less_is_better else -1
+    limit = sign * (1 + sign * what.limit)
+    best, worst = sorted((sign * interval.low, sign * interval.high))
+    if best > limit:
+        return "loss"
+    return "open" if worst > limit else "no loss"
+
+
+def _summary(what: Compared, iters: int, pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    interval = ratio_interval([(pair["this"], pair["other"]) for pair in pairs])
+    return {
+        "name": what.name,
+        "unit": what.unit,
+        "less_is_better": what.less_is_better,
+        "limit": what.limit,
+        "iters": iters,
+        "this": statistics.median(pair["this"] for pair in pairs),
+        "other": statistics.median(pair["other"] for pair in pairs),
+        "ratio": interval.ratio,
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+        "verdict": verdict(what, interval),
+        "pairs": pairs,
+    }
+
+
+def compare(
+    other: str,
+    rounds: int = ROUNDS,
+    progress: Progress | None = None,
+    figures: Sequence[Compared] = FIGURES,
+) -> dict[str, Any]:
+    """Measure each figure with this build and with the other program, in turn.
+
+    The first measurement of each is not counted: it says how many messages the others have, and
+    finds out whether the program can do it at all.
+
+    Args:
+        other: the other program, a path or a name that the shell would find.
+        rounds: pairs of each figure.
+        progress: called with the pairs that are done and their number.
+        figures: what is measured.
+
+    Returns:
+        ``other`` (its path), ``rounds``, ``wanted_rounds`` and ``figures``: of each ``name``,
+        ``unit``, ``less_is_better``, ``limit``, ``iters``, the medians ``this`` and ``other``, the
+        ``ratio`` this / other with ``low``, ``high`` and ``confidence`` of its interval, the
+        ``verdict``, and ``pairs``, every round's values.
+
+    Raises:
+        BenchError: one of the programs cannot measure; the text names it and says what it said.
+
+    """
+    path = other_program(other)
+    programs = {"this": _Program(), "other": _Program(path)}
+    step = _counter(progress, (rounds + 1) * len(figures))
+    iters: list[int] = []
+    for what in figures:
+        chosen = programs["this"].measure(what, None)["iters"]
+        iters.append(max(1, int(chosen * what.part)))
+        programs["other"].measure(what, iters[-1])
+        step()
+    pairs: list[list[dict[str, Any]]] = [[] for _ in figures]
+    for turn in range(rounds):
+        for what, messages, mine in zip(figures, iters, pairs, strict=True):
+            mine.append(_pair(what, programs, messages, turn))
+            step()
+    return {
+        "other": path,
+        "rounds": rounds,
+        "wanted_rounds": ROUNDS,
+        "figures": [_summary(*each) for each in zip(figures, iters, pairs, strict=True)],
+    }
+
+
+def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    if progress is not None:
+        progress(0, total)
+    return step
+
+
+def has_loss(compared: dict[str, Any]) -> bool:
+    """Whether one of the figures is a loss."""
+    return any(each["verdict"] == "loss" for each in compared["figures"])
+
+
+def _notes(compared: dict[str, Any]) -> list[str]:
+    rounds = compared["rounds"]
+    notes = [
+        f"{rounds} rounds, both programs in turn; medians; ratio: this / other of the rounds. "
+        "A loss: the whole interval is beyond the limit"
+    ]
+    if any(each["verdict"] == "open" for each in compared["figures"]):
+        notes.append("open: the interval has both sides of the limit; more rounds narrow it")
+    if rounds < ROUNDS:
+        confidence = compared["figures"][0]["confidence"]
+        sure = "" if confidence >= CONFIDENCE else f" and hold the ratio with {confidence:.0%} only"
+        notes.append(f"a trial: with {rounds} rounds the intervals are wide{sure}; take {ROUNDS}")
+    return notes
+
+
+def show(compared: dict[str, Any], console: Console | None = None) -> None:
+    """Print a line for each figure, and what the numbers mean."""
+    from rich.table import Table
+
+    console = plain(console, 120)
+    shown = Table(header_style="bold", border_style="dim")
+    columns = ("what", "other", "this", "ratio", "95% interval", "limit", "verdict")
+    for column in columns:
+        shown.add_column(column, justify="left" if column in ("what", "verdict") else "right")
+    styles = {"no loss": "green", "open": "yellow", "loss": "bold red"}
+    for each in compared["figures"]:
+        sign = 1 if each["less_is_better"] else -1
+        shown.add_row(
+            each["name"],
+            figure(each["other"], each["unit"]),
+            figure(each["this"], each["unit"]),
+            f"{each['ratio']:.3f}",
+            f"{each['low']:.3f} to {each['high']:.3f}",
+            f"{1 + sign * each['limit']:.2f}",
+            f"[{styles[each['verdict']]}]{each['verdict']}[/]",
+        )
+    console.print(f"other: {compared['other']}", soft_wrap=True)
+    console.print(shown)
+    for note in _notes(compared):
+        console.print(note, soft_wrap=True)
