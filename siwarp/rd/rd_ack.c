@@ -121,9 +121,12 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 	if (octets)
 		selective(peer, to, bitmap, octets, &gain);
 	if (gain.octets) {
-		peer->backoff = peer->rtos = 0;
-		if (gain.sent_ns && now > gain.sent_ns)
-			siw_rd_cc_rtt(&peer->cc, now - gain.sent_ns);
+		peer->rtos = 0;
+		if (gain.sent_ns) { /* Karn: what was sent again says nothing of the round trip */
+			peer->backoff = 0;
+			if (now > gain.sent_ns)
+				siw_rd_cc_rtt(&peer->cc, now - gain.sent_ns);
+		}
 		if (tx->high > peer->una)
 			find_lost(peer, &gain);
 		siw_rd_cc_ack(&peer->cc, now, gain.octets, tx->in_flight, peer->datagram,
@@ -197,9 +200,10 @@ static bool is_hopeless(struct siw_rd_peer *peer)
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 {
 	int64_t last = last_unsure(peer);
+	bool probes_tail = siw_rd_probes_tail(peer);
 	struct siw_rd_tx *tx = peer->tx;
 
-	if (peer->backoff < MOST_RTOS && peer->rtos)
+	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
@@ -211,7 +215,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 	if (last < 0) {
 		/* The peer has all, or gives no credit: ask it. */
 		siw_rd_ask(peer, now);
-	} else if (peer->rtos == 1 && peer->cc.srtt) {
+	} else if (probes_tail) {
 		/* A probe of the tail (RFC 8985 section 7): what it brings back says what is lost. */
 		struct siw_rd_slot *slot = slot_of(tx, (uint64_t)last);
 

@@ -67,10 +67,11 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 		cc->rttvar = rtt / 2;
 	} else {
 		off = rtt > cc->srtt ? rtt - cc->srtt : cc->srtt - rtt;
-		cc->rttvar += off / 4;
+		/* RFC 6298 section 2.3. Decay first, else they settle at 3/4 and 7/8 of what they measure. */
 		cc->rttvar -= cc->rttvar / 4;
-		cc->srtt += rtt / 8;
+		cc->rttvar += off / 4;
 		cc->srtt -= cc->srtt / 8;
+		cc->srtt += rtt / 8;
 	}
 	cc->rto = (uint32_t)lesser(greater(cc->srtt + 4 * cc->rttvar, LEAST_RTO), LONGEST_RTO);
 }

@@ -103,9 +103,9 @@ struct siw_rd_peer {
 	bool verify : 1;   /* long idle: asked whether it still knows this life */
 	bool held;
 	bool expect;
-	bool full; /* the window held something back since the last acknowledgement */
-	uint8_t backoff;
-	uint8_t rtos; /* in a row */
+	bool full;	 /* the window held something back since the last acknowledgement */
+	uint8_t backoff; /* the time-out is doubled so often, until there is a round trip again */
+	uint8_t rtos;	 /* in a row */
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
 	uint8_t suspect : 4;  /* long datagrams lost again since one passed */
@@ -351,6 +351,15 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 	const struct siw_rd_rx *rx = peer->rx;
 
 	return peer->expect || (rx && !peer->held && !rx->slot[peer->rcv & rx->mask].buf);
+}
+
+/*
+ * The next time-out has the last datagram sent once more and nothing else (RFC 8985 section 7): not while the peer
+ * is silent, nor while the time-out is backed off.
+ */
+static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
+{
+	return peer->cc.srtt && !peer->rtos && !peer->backoff;
 }
 
 static inline uint32_t siw_rd_units(uint32_t datagram)

@@ -98,7 +98,7 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 			rto = LONGEST_RTO;
 		if (rto > peer->rd->timeout / 8)
 			rto = peer->rd->timeout / 8;
-		if (cc->srtt && !peer->rtos && pto < rto)
+		if (siw_rd_probes_tail(peer) && pto < rto)
 			rto = pto;
 		peer->timer_ns = now + rto;
 	}

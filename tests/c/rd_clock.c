@@ -151,6 +151,40 @@ static void retransmission_far(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 3);
 }
 
+/* Karn: a time-out stays doubled until a datagram that was sent once gives a round trip (RFC 6298 section 5). */
+static void retransmission_kept(void)
+{
+	begin();
+	meet();
+	round_trips(60, 2 * MS);
+	CHECK(peer()->cc.rto == 20 * MS);
+	post(1);
+	pass(110 * MS); /* its tail's probe, and 20, 40 ms behind one another */
+	CHECK(count(SIW_DGRAM_RD_DATA) == 4 && peer()->backoff == 2);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 61, .credit = 4096);
+	look();
+	n_sent = 0;
+	post(1);
+	pass(80 * MS - 1);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 1);
+	pass(160 * MS + 1);
+	CHECK(after(SIW_DGRAM_RD_DATA, 1) == 80 * MS && after(SIW_DGRAM_RD_DATA, 2) == 240 * MS);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
+	look();
+	CHECK(peer()->backoff == 4 && peer()->rtos == 0);
+	/* Sent once, and acknowledged: as if nothing had been lost. */
+	n_sent = 0;
+	post(1);
+	pass(2 * MS);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 63, .credit = 4096);
+	look();
+	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->backoff == 0);
+	n_sent = 0;
+	post(1);
+	pass(20 * MS);
+	CHECK(after(SIW_DGRAM_RD_DATA, 1) == 2 * peer()->cc.srtt + MS);
+}
+
 static void data(uint32_t psn, uint32_t octets)
 {
 	static const uint8_t body[1400];
@@ -499,6 +533,30 @@ static void full_socket_ack(void)
 	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 1);
 }
 
+/* What is posted to a second peer while a first one waits for room waits with it, not for a time-out. */
+static void full_socket_others(void)
+{
+	uint32_t of_first;
+
+	begin();
+	meet();
+	of_first = epoch;
+	stranger++;
+	epoch = 0;
+	meet();
+	net.full = true;
+	stranger--;
+	post(1);
+	stranger++;
+	CHECK(rd->blocked && siw_link_alone(&peer()->starved));
+	post(1);
+	CHECK(!siw_link_alone(&peer()->starved) && !n_sent);
+	room_again();
+	CHECK(count(SIW_DGRAM_RD_DATA) == 2 && siw_link_alone(&rd->starved));
+	CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, 0)->wire.llp.psn) == of_first);
+	CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, 1)->wire.llp.psn) == epoch);
+}
+
 /* A peer whose life ends while it waits for room waits no longer. */
 static void full_socket_over(void)
 {
@@ -525,6 +583,7 @@ static const struct {
 	{ "retransmission-first", retransmission_first },
 	{ "retransmission", retransmission },
 	{ "retransmission-far", retransmission_far },
+	{ "retransmission-kept", retransmission_kept },
 	{ "ack-alone", ack_alone },
 	{ "ack-of-two", ack_of_two },
 	{ "ack-of-many", ack_of_many },
@@ -540,6 +599,7 @@ static const struct {
 	{ "full-socket-one-by-one", full_socket_one_by_one },
 	{ "full-socket-amid", full_socket_amid },
 	{ "full-socket-ack", full_socket_ack },
+	{ "full-socket-others", full_socket_others },
 	{ "full-socket-over", full_socket_over },
 	{ "ack-never-sent", ack_of_what_was_never_sent },
 	{ "ack-bit-by-bit", ack_bit_by_bit },

@@ -32,6 +32,7 @@ extern uint32_t taken;	/* segments that came up */
 extern bool holds;	/* each is held when it comes up */
 extern int news[8];	/* by enum siw_rd_news */
 extern uint32_t epoch;	/* the endpoint's, as the stranger knows it */
+extern int stranger;	/* its place: who speaks, and is spoken to, from now on */
 
 /* An endpoint, a stranger, and no time gone. */
 void begin(void);

@@ -4,11 +4,12 @@
 
 #include "base/crc32c.h"
 
-enum { LOG = 1 << 16, STRANGER = ENDS };
+enum { LOG = 1 << 16 };
 
 struct siw_rd *rd;
 struct sent *log_;
 uint32_t n_sent, taken, epoch;
+int stranger;
 bool holds;
 int news[8];
 
@@ -30,6 +31,7 @@ void begin(void)
 		siw_rd_close(rd);
 	fuzz_net_reset();
 	logged = n_sent = taken = epoch = 0;
+	stranger = ENDS;
 	holds = false;
 	memset(news, 0, sizeof(news));
 	net.knows = knows;
@@ -127,7 +129,7 @@ void say(const struct says *what)
 		memcpy(d.rest, what->rest, what->len);
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + what->len));
 	memcpy((uint8_t *)&d + SIW_RD_LEN + what->len, &crc, sizeof(crc));
-	fuzz_net_send(STRANGER, 0, &d, SIW_RD_OVERHEAD + what->len);
+	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + what->len);
 }
 
 void meet(void)
@@ -146,7 +148,7 @@ void meet(void)
 
 struct siw_rd_peer *peer(void)
 {
-	struct siw_addr addr = fuzz_addr_of(STRANGER);
+	struct siw_addr addr = fuzz_addr_of(stranger);
 	struct siw_rd_peer *p;
 
 	CHECK(!siw_rd_peer(rd, &addr, &p));

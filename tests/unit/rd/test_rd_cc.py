@@ -17,6 +17,25 @@ def cc() -> Any:
     return made
 
 
+@pytest.mark.parametrize("rtt", [7, 3 * MS, 50 * MS, SECOND])
+def test_a_round_trip_that_never_changes_is_what_srtt_says(cc, rtt):
+    for _ in range(200):
+        lib.siw_rd_cc_rtt(cc, rtt)
+        assert cc.srtt == rtt
+    assert cc.rttvar < 4  # nanoseconds
+    assert cc.rto == min(max(rtt + 4 * cc.rttvar, 20 * MS), SECOND)
+
+
+@pytest.mark.parametrize("rtt", [40 * MS, 180 * MS])
+def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(cc, rtt):
+    lib.siw_rd_cc_rtt(cc, 100 * MS)
+    assert (cc.srtt, cc.rttvar) == (100 * MS, 50 * MS)
+    lib.siw_rd_cc_rtt(cc, rtt)
+    # RFC 6298 section 2.3: RTTVAR by the SRTT before it.
+    assert cc.rttvar == 50 * MS * 3 // 4 + abs(rtt - 100 * MS) // 4
+    assert cc.srtt == 100 * MS * 7 // 8 + rtt // 8
+
+
 def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(cc):
     for _ in range(20):
         lib.siw_rd_cc_rtt(cc, 20 * MS)

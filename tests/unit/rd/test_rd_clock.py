@@ -29,6 +29,7 @@ def run(build_dir: Path, row: str) -> None:
         pytest.param("retransmission-first", marks=pytest.mark.clause("DGRAM-RD-12")),
         pytest.param("retransmission", marks=pytest.mark.clause("DGRAM-RD-12")),
         pytest.param("retransmission-far", marks=pytest.mark.clause("DGRAM-RD-12")),
+        pytest.param("retransmission-kept", marks=pytest.mark.clause("DGRAM-RD-12")),
         pytest.param("ack-alone", marks=pytest.mark.clause("DGRAM-RD-13")),
         pytest.param("ack-of-two", marks=pytest.mark.clause("DGRAM-RD-13")),
         pytest.param("ack-of-many", marks=pytest.mark.clause("DGRAM-RD-13")),
@@ -59,6 +60,6 @@ def test_each_bit_of_a_bitmap_speaks_of_its_own_datagram(build_dir: Path) -> Non
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-@pytest.mark.parametrize("how", ["together", "one-by-one", "amid", "ack", "over"])
+@pytest.mark.parametrize("how", ["together", "one-by-one", "amid", "ack", "others", "over"])
 def test_what_a_full_socket_did_not_take_goes_when_it_has_room(build_dir: Path, how: str) -> None:
     run(build_dir, f"full-socket-{how}")
