@@ -2,7 +2,8 @@
 /*
  * Preloaded into a process: of the calls that siwarp makes of the system the n-th since failing_arm(n)
  * fails, as on a machine without memory, descriptors or buffers. Sending and receiving is
- * interrupted instead. Calls of everybody else go through untouched.
+ * interrupted instead. Or, by failing_name(), calls of one name fail with any error. Calls of everybody
+ * else go through untouched.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,25 +12,35 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
 
-static uintptr_t begin, end; /* siwarp's library */
+static uintptr_t begin, end; /* siwarp's library, or the layers alone */
 static atomic_long seen, fails_at;
+static char named[32]; /* "": calls of any name count */
+static atomic_long last_at;
+static int named_error;
 
 static int find(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	(void)size;
 	(void)unused;
-	if (!strstr(info->dlpi_name, "libsiwarp.so"))
+	if (!strstr(info->dlpi_name, "libsiwarp.so") && !strstr(info->dlpi_name, "_siwarp_layers"))
 		return 0;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
@@ -42,67 +53,106 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 	return 1;
 }
 
+static void look_for_it(void)
+{
+	if (!begin)
+		dl_iterate_phdr(find, NULL);
+}
+
 /* How many calls there were since the last time; 0: none fails from here on. */
 long failing_arm(long n);
 long failing_arm(long n)
 {
-	if (!begin)
-		dl_iterate_phdr(find, NULL);
+	look_for_it();
 	atomic_store(&fails_at, 0);
 	long before = atomic_exchange(&seen, 0);
 
+	named[0] = 0;
+	atomic_store(&last_at, n);
 	atomic_store(&fails_at, n);
 	return before;
 }
 
-static int due(const void *caller)
+/*
+ * From its n-th call on, `times` calls of this name fail with that error; 0 times: none. Returns how many
+ * there were of the name before. While no other thread of siwarp's runs.
+ */
+long failing_name(const char *name, long n, long times, int error);
+long failing_name(const char *name, long n, long times, int error)
 {
+	look_for_it();
+	atomic_store(&fails_at, 0);
+	long before = atomic_exchange(&seen, 0);
+
+	strncpy(named, name, sizeof(named) - 1);
+	named_error = error;
+	atomic_store(&last_at, n + times - 1);
+	atomic_store(&fails_at, times ? n : 0);
+	return before;
+}
+
+/* Whether this call fails, and in *error with what, if not with what such a call usually does. */
+static bool due(const char *name, const void *caller, int *error, bool alone)
+{
+	long n, from;
+
 	if ((uintptr_t)caller < begin || (uintptr_t)caller >= end)
-		return 0;
-	return atomic_fetch_add(&seen, 1) + 1 == atomic_load(&fails_at);
+		return false;
+	if (named[0] ? strcmp(named, name) != 0 : alone)
+		return false;
+	n = atomic_fetch_add(&seen, 1) + 1;
+	from = atomic_load(&fails_at);
+	if (!from || n < from || n > atomic_load(&last_at))
+		return false;
+	if (named[0])
+		*error = named_error;
+	errno = *error;
+	return true;
 }
 
 #define CALLER __builtin_return_address(0)
 
 void *malloc(size_t size)
 {
-	if (!due(CALLER))
-		return __libc_malloc(size);
-	errno = ENOMEM;
-	return NULL;
+	int error = ENOMEM;
+
+	return due("malloc", CALLER, &error, false) ? NULL : __libc_malloc(size);
 }
 
 void *calloc(size_t n, size_t size)
 {
-	if (!due(CALLER))
-		return __libc_calloc(n, size);
-	errno = ENOMEM;
-	return NULL;
+	int error = ENOMEM;
+
+	return due("calloc", CALLER, &error, false) ? NULL : __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t size)
 {
-	if (!due(CALLER))
-		return __libc_realloc(p, size);
-	errno = ENOMEM;
-	return NULL;
+	int error = ENOMEM;
+
+	return due("realloc", CALLER, &error, false) ? NULL : __libc_realloc(p, size);
 }
 
 /* TYPE NAME(PARAMETERS), which with ARGUMENTS is the next library's; fails with ERROR. */
-#define FAILING(type, name, parameters, arguments, failed, error)           \
+#define CALL(type, name, parameters, arguments, failed, usual, alone)       \
 	type name parameters                                                \
 	{                                                                   \
 		static type(*_Atomic next) parameters;                      \
+		int error = usual;                                          \
                                                                             \
-		if (due(CALLER)) {                                          \
-			errno = error;                                      \
+		if (due(#name, CALLER, &error, alone))                      \
 			return failed;                                      \
-		}                                                           \
 		if (!next)                                                  \
 			next = (type(*) parameters)dlsym(RTLD_NEXT, #name); \
 		return next arguments;                                      \
 	}
+#define FAILING(type, name, parameters, arguments, failed, error) \
+	CALL(type, name, parameters, arguments, failed, error, false)
+/* Fails by its name alone. */
+#define NAMED(type, name, parameters, arguments, failed) \
+	CALL(type, name, parameters, arguments, failed, 0, true)
 
+FAILING(void *, aligned_alloc, (size_t to, size_t size), (to, size), NULL, ENOMEM)
 FAILING(int, socket, (int domain, int type, int protocol), (domain, type, protocol), -1, EMFILE)
 FAILING(int, bind, (int fd, const struct sockaddr *addr, socklen_t len), (fd, addr, len), -1,
 	ENOBUFS)
@@ -128,16 +178,63 @@ FAILING(void *, mmap, (void *at, size_t len, int prot, int flags, int fd, off_t 
 	(at, len, prot, flags, fd, off), MAP_FAILED, ENOMEM)
 FAILING(int, pthread_create,
 	(pthread_t * thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
-	(thread, attr, run, arg), EAGAIN, EAGAIN)
-FAILING(ssize_t, sendto,
-	(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to, socklen_t len),
-	(fd, buf, n, flags, to, len), -1, EINTR)
+	(thread, attr, run, arg), error, EAGAIN)
 FAILING(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags), (fd, msg, flags), -1,
 	EINTR)
 FAILING(ssize_t, send, (int fd, const void *buf, size_t n, int flags), (fd, buf, n, flags), -1,
 	EINTR)
-FAILING(ssize_t, recvfrom,
-	(int fd, void *buf, size_t n, int flags, struct sockaddr *from, socklen_t *len),
-	(fd, buf, n, flags, from, len), -1, EINTR)
 FAILING(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags), (fd, msg, flags), -1, EINTR)
+FAILING(ssize_t, readv, (int fd, const struct iovec *iov, int n), (fd, iov, n), -1, EINTR)
 FAILING(ssize_t, recv, (int fd, void *buf, size_t n, int flags), (fd, buf, n, flags), -1, EINTR)
+
+NAMED(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), -1)
+NAMED(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), -1)
+NAMED(int, shutdown, (int fd, int how), (fd, how), -1)
+NAMED(int, flock, (int fd, int how), (fd, how), -1)
+NAMED(int, posix_fallocate, (int fd, off_t at, off_t len), (fd, at, len), error)
+NAMED(ssize_t, getrandom, (void *buf, size_t n, unsigned int flags), (buf, n, flags), -1)
+NAMED(int, epoll_wait, (int fd, struct epoll_event *events, int n, int timeout),
+      (fd, events, n, timeout), -1)
+
+/* Which takes as many arguments as it likes; siwarp's calls have one pointer. */
+int ioctl(int fd, unsigned long request, ...)
+{
+	static int (*_Atomic next)(int, unsigned long, ...);
+	int error = EIO;
+	va_list list;
+	void *arg;
+
+	if (due("ioctl", CALLER, &error, true))
+		return -1;
+	va_start(list, request);
+	arg = va_arg(list, void *);
+	va_end(list);
+	if (!next)
+		next = (int (*)(int, unsigned long, ...))dlsym(RTLD_NEXT, "ioctl");
+	return next(fd, request, arg);
+}
+
+/* The calls that the C library's own functions would make slower: siwarp makes them so. */
+static const struct {
+	const char *name;
+	long number;
+} directly[] = { { "sendto", SYS_sendto }, { "recvfrom", SYS_recvfrom } };
+
+long syscall(long number, ...)
+{
+	static long (*_Atomic next)(long, ...);
+	int error = EINTR;
+	va_list list;
+	long a[6];
+
+	for (size_t i = 0; i < sizeof(directly) / sizeof(directly[0]); i++)
+		if (number == directly[i].number && due(directly[i].name, CALLER, &error, false))
+			return -1;
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (!next)
+		next = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from mutants.data import ROOT
 
 #: A test that hangs ends after this many seconds, whatever its own limit.
 TEST_LIMIT = 60
+#: pytest has this many seconds to end once it has said how many tests failed.
+ENDING = 5
 _NODE = re.compile(
     r"^(tests/\S+?::\w+(?:\[.*?\](?= |$))?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b)?"
 )
+_VERDICT = re.compile(r"^=+ .*\b\d+ (?:failed|errors?)\b.* in [\d.]+s.* =+\n?\Z", re.MULTILINE)
 _MISSED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -158,9 +162,7 @@ class Copy:
             )
             self.process = process
             try:
-                status: int | None = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                status = None
+                status = _status(process, limit, log)
             finally:
                 self.end()
         if self.stopped:
@@ -179,6 +181,22 @@ class Copy:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | None:
+    """Return pytest's exit status; None if it took too long.
+
+    A test that failed may leave a thread behind that never ends: then what pytest said last counts.
+    """
+    deadline = time.monotonic() + limit
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, ENDING))
+        if _VERDICT.search(log.read_text("utf-8", errors="replace")):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(ENDING)
+            return 1
+    return None
 
 
 def _judge(status: int | None, out: str) -> Run:

@@ -201,6 +201,29 @@ def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
     assert run(7, flow=1) != first
 
 
+def test_a_seed_has_the_fates_that_it_has_always_had() -> None:
+    """Whoever notes a plan and its seed finds the same again with any later version."""
+    path = Path("loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed=7")
+    fates = [path.fate() for _ in range(100)]
+    assert [i for i, f in enumerate(fates) if f.drop >= 0] == [26, 35, 61, 72, 98]
+    assert [i for i, f in enumerate(fates) if f.dup] == [21, 28, 33, 52]
+    assert [(i, f.passes) for i, f in enumerate(fates) if f.passes] == [
+        (33, 2),
+        (42, 2),
+        (49, 2),
+        (60, 1),
+        (67, 1),
+        (76, 3),
+        (91, 2),
+    ]
+    assert [(i, f.flip) for i, f in enumerate(fates) if f.corrupt] == [
+        (2, 17375352900443018828),
+        (47, 16034822954987232600),
+        (79, 14244817736390976453),
+        (88, 4677911470275023289),
+    ]
+
+
 def test_one_fault_does_not_shift_another_ones_choice() -> None:
     assert Path("loss=5%").drops() == Path("loss=5%,jitter=1ms,dup=10%,corrupt=3%").drops()
 

@@ -281,6 +281,19 @@ def test_a_stream_to_another_program_is_written_with_both_directions(
     assert " ".join(str(p[TCP].flags) for p in packets) == "S SA A PA PA FA A FA A"
 
 
+def test_each_direction_of_each_stream_has_a_first_number_of_its_own(
+    port: Port, tmp_path: Path
+) -> None:
+    with capturing(tmp_path / "x.pcapng") as path:
+        listener = port.listen()
+        for _ in range(2):
+            a = port.connect(listener.local())
+            until(lambda: port.try_accept(listener))
+            until(lambda a=a: a.connected() == 0)
+    firsts = {flow(p): p[TCP].seq for p in read(path) if "S" in str(p[TCP].flags)}
+    assert len(firsts) == 4 == len(set(firsts.values()))
+
+
 def test_an_aborted_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
     with capturing(tmp_path / "x.pcapng") as path:
         a, b = port.pair()

@@ -151,12 +151,14 @@ def test_lookups_and_frees_of_many_threads_agree(w: DdpWorld) -> None:
     threads = [threading.Thread(target=look) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(2000):
-        old, current[0] = current[0], w.memory(8)
-        assert w.free(old.stag) == 0
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for _ in range(2000):
+            old, current[0] = current[0], w.memory(8)
+            assert w.free(old.stag) == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not failures
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from mutants import tree
 from mutants.anchor import Tree
 from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
 from mutants.run import Results, report
-from mutants.tree import Run, Trouble, _judge
+from mutants.tree import Run, Trouble, _judge, _status
 
 MUTANTS = load()
 TREE = Tree(ROOT)
@@ -194,3 +197,23 @@ def test_what_was_tried_on_other_code_is_only_a_hint(tmp_path: Path) -> None:
     assert same.known.keys() == {mutants[0].digest}
     assert not other.known
     assert other.hints == {mutants[0].digest: "tests/a.py::test_b"}
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("====== 1 failed, 70 passed in 3.67s ======", 1),
+        ("=== 2 passed, 1 error in 63.10s (0:01:03) ===", 1),
+        ("====== 71 passed in 3.67s ======", None),
+        ("tests/unit/x.py::test_y FAILED", None),
+    ],
+)
+def test_a_run_that_lives_on_behind_its_verdict_is_judged_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, status: int | None
+) -> None:
+    monkeypatch.setattr(tree, "ENDING", 0.05)
+    log = tmp_path / "log"
+    log.write_text(f"tests/unit/x.py::test_y FAILED\n{last}\n", "utf-8")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        assert _status(process, 0.5, log) == status
+        process.kill()

@@ -1,0 +1,74 @@
+"""What base/ does where the system refuses it something: the page of counters, a key of chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from failing import run_failing
+
+OPEN = """
+def path():
+    p = lib.siw_counters_path()
+    return None if p == ffi.NULL else ffi.string(p).decode()
+with failing(*{call!r}, times={times}):
+    lib.siw_counters_init()
+lib.siw_counters_test_count(4, 3)
+assert lib.siw_counter_get(4) == 3
+print(path())
+"""
+REFUSED = [("flock", 37), ("posix_fallocate", 28), ("mmap", 12)]  # ENOLCK, ENOSPC, ENOMEM
+IDS = ["flock", "posix_fallocate", "mmap"]
+
+
+def left(run_dir: Path) -> list[str]:
+    """The pages in the folder of the user's run directory."""
+    return [path.name for path in (run_dir / "siwarp").iterdir()]
+
+
+@pytest.mark.parametrize("call", REFUSED, ids=IDS)
+def test_where_one_folder_cannot_have_a_page_the_other_has_it(
+    build_dir: Path, tmp_path: Path, call: tuple[str, int]
+) -> None:
+    code = OPEN.format(call=call, times=1)
+    told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
+    assert told.startswith("/tmp/siwarp-")
+    assert not Path(told).exists() and left(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", REFUSED, ids=IDS)
+def test_where_no_folder_can_have_a_page_counting_goes_on_without(
+    build_dir: Path, tmp_path: Path, call: tuple[str, int]
+) -> None:
+    code = OPEN.format(call=call, times=2)
+    assert run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip() == "None"
+    assert left(tmp_path) == []
+
+
+def test_a_page_whose_file_is_somebody_elses_is_not_opened(build_dir: Path, tmp_path: Path) -> None:
+    """The second lock is that of the file itself, which was made a moment ago."""
+    code = OPEN.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
+    told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
+    assert told.startswith("/tmp/siwarp-") and left(tmp_path) == []
+
+
+def test_a_lock_that_a_signal_interrupts_is_asked_for_again(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    code = OPEN.format(call=("flock", 4), times=3)
+    told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
+    assert Path(told).parent == tmp_path / "siwarp"
+
+
+def test_without_chance_from_the_kernel_keys_differ_all_the_same(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+keys = [ffi.new("struct siw_sipkey *") for _ in range(2)]
+with failing("getrandom", errno.EAGAIN, times=2):
+    for key in keys:
+        lib.siw_siphash_key(key)
+first, second = (bytes(ffi.buffer(key)) for key in keys)
+assert first[:8] != second[:8] and first[8:] != second[8:] and bytes(8) not in (first, second)
+""",
+    )

@@ -1,0 +1,362 @@
+"""What llp does where the system says no: the error is told, and no descriptor is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from failing import run_failing
+from unit.llp.test_llp_capture import flow, read
+
+#: `code` that fails once with each call named, `error` being told, and no descriptor left open.
+TOLD = """
+p = Port()
+u4, u6 = p.udp("127.0.0.1"), p.udp("::1")
+group, group6 = addr("239.192.7.11", 40000), addr("ff02::1:2", 40001)
+out, dest4, dest6 = ffi.new("struct siw_llp_sock **"), u4.local(), u6.local()
+before = open_fds()
+with failing({name!r}, {error}, nth={nth}):
+    rv = {call}
+assert rv == -{error}, rv
+assert open_fds() == before
+p.close()
+"""
+CALLS = [
+    ("lib.siw_llp_udp_open(p.c, addr('127.0.0.1'), ffi.NULL, out)", "socket bind epoll_ctl"),
+    ("lib.siw_llp_udp_open(p.c, addr('::1'), ffi.NULL, out)", "setsockopt#3"),
+    ("lib.siw_llp_udp_path(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
+    ("lib.siw_llp_udp_path(u6.c, dest6)", "bind connect getsockopt"),
+    ("lib.siw_llp_udp_whole(u4.c)", "getsockname setsockopt"),
+    ("lib.siw_llp_udp_fragments(u6.c, True)", "getsockname setsockopt"),
+    ("lib.siw_llp_udp_send_cut(u4.c, dest4, ffi.NULL, 0)", "setsockopt"),
+    ("lib.siw_llp_udp_gro(u4.c, True)", "setsockopt"),
+    (
+        "lib.siw_llp_udp_join(p.c, group, b'lo', ffi.NULL, out)",
+        "socket ioctl setsockopt#3 setsockopt#4 setsockopt#5 bind epoll_ctl",
+    ),
+    (
+        "lib.siw_llp_udp_join(p.c, group6, b'lo', ffi.NULL, out)",
+        "socket setsockopt#3 setsockopt#4 setsockopt#5 setsockopt#6 bind",
+    ),
+    (
+        "lib.siw_llp_udp_group_sender(u4.c, b'lo', 1)",
+        "ioctl getsockname setsockopt setsockopt#2 setsockopt#3",
+    ),
+    ("lib.siw_llp_udp_group_sender(u6.c, b'lo', 1)", "setsockopt setsockopt#2 setsockopt#3"),
+    (
+        "lib.siw_llp_watch_open(p.c, b'lo', ffi.NULL, ffi.new('struct siw_llp_watch **'))",
+        "calloc socket bind epoll_ctl",
+    ),
+    ("lib.siw_llp_tcp_listen(p.c, addr('127.0.0.1'), 9, ffi.NULL, out)", "socket bind listen"),
+    (
+        "lib.siw_llp_tcp_connect(p.c, dest4, addr('127.0.0.1'), ffi.NULL, out)",
+        "socket setsockopt bind connect epoll_ctl",
+    ),
+    ("lib.siw_llp_local(u4.c, addr('::1'))", "getsockname"),
+    ("lib.siw_llp_peer(u4.c, addr('::1'))", "getpeername"),
+    ("lib.siw_llp_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
+    ("lib.siw_llp_port_open(ffi.new('struct siw_llp_port **'))", "epoll_create1 eventfd epoll_ctl"),
+    ("lib.siw_llp_event_open()", "eventfd"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [(call, name) for call, names in CALLS for name in names.split()]
+)
+def test_a_call_that_the_system_refuses_is_told_and_leaves_nothing_open(
+    build_dir: Path, call: str, name: str
+) -> None:
+    name, _, nth = name.partition("#")
+    error = 12 if name == "calloc" else 105  # ENOMEM, ENOBUFS
+    run_failing(build_dir, TOLD.format(name=name, error=error, nth=nth or 1, call=call))
+
+
+def test_what_only_a_batch_is_refused_with_is_for_single_datagrams_to_try(
+    build_dir: Path,
+) -> None:
+    run_failing(
+        build_dir,
+        """
+p = Port()
+a, b = p.udp(), p.udp()
+octets = ffi.from_buffer(bytes(2500))
+
+def batch(error, times=1):
+    with failing("sendmsg", error, times=times):
+        return lib.siw_llp_udp_send_batch(a.c, b.local(), octets, 2500, 1000)
+
+for error in (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT):
+    assert batch(error) == -errno.EOPNOTSUPP, error
+c = Counters()
+for error in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN,
+              errno.ENONET, errno.EPROTO):
+    assert batch(error) == -errno.ECONNREFUSED, error
+assert c["icmp_errors"] == 6 and c["send_errors"] == 0
+assert batch(errno.EACCES) == -errno.EPERM and c["send_errors"] == 1
+assert batch(errno.ENOBUFS) == -errno.EAGAIN and c["tx_eagain"] == 1
+assert batch(errno.EINTR, times=3) == 0
+assert [len(b.recvfrom()[1]) for _ in range(3)] == [1000, 1000, 500]
+p.close()
+""",
+    )
+
+
+def test_a_datagram_meets_an_earlier_ones_error_and_goes(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+p = Port()
+a, b = p.udp(), p.udp()
+c = Counters()
+dest = b.local()
+for error in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENONET,
+              errno.ENOPROTOOPT, errno.EPROTO):
+    with failing("sendto", error):
+        assert a.sendto(dest, b"x") == 0, error
+assert c["icmp_errors"] == 6
+with failing("sendto", errno.EHOSTUNREACH, times=2):  # its own: no route
+    assert a.sendto(dest, b"x") == -errno.EHOSTUNREACH
+assert (c["icmp_errors"], c["send_errors"]) == (6, 1)
+with failing("sendto", errno.ECONNREFUSED, times=2):  # that only ICMP brings
+    assert a.sendto(dest, b"x") == -errno.ECONNREFUSED
+assert (c["icmp_errors"], c["send_errors"]) == (7, 2)
+with failing("recvfrom", errno.ECONNREFUSED, times=2):
+    assert b.recvfrom()[0] == -errno.ECONNREFUSED
+assert c["icmp_errors"] == 9
+with failing("recvfrom", errno.ENOMEM):
+    assert b.recvfrom()[0] == -errno.ENOMEM
+with failing("recvfrom", errno.EINTR, times=2):
+    assert b.recvfrom()[0] == 1
+p.close()
+""",
+    )
+
+
+def test_a_group_of_ipv6_is_joined_without_the_right_to_bind_to_an_interface(
+    build_dir: Path,
+) -> None:
+    run_failing(
+        build_dir,
+        """
+p = Port()
+out = ffi.new("struct siw_llp_sock **")
+with failing("setsockopt", errno.EPERM, nth=5):
+    rv = lib.siw_llp_udp_join(p.c, addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
+assert rv == 0
+lib.siw_llp_close(out[0])
+p.close()
+""",
+    )
+
+
+def test_an_interface_that_went_away_while_it_was_looked_at_is_down(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+found = ffi.new("struct siw_llp_interface[8]")
+n = lib.siw_llp_interfaces(found, 8)
+assert n >= 1 and found[0].up and found[0].mtu
+with failing("ioctl", errno.ENODEV):
+    assert lib.siw_llp_interfaces(found, 8) == n
+assert not found[0].up and not found[0].mtu
+# A machine without IPv4 is asked by IPv6.
+with failing("socket", errno.EAFNOSUPPORT):
+    assert lib.siw_llp_interfaces(found, 8) == n
+assert found[0].up and found[0].mtu
+""",
+    )
+
+
+def test_what_the_kernel_does_not_tell_of_a_path_or_a_buffer_is_0(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+p = Port()
+a = p.udp()
+dest = a.local()
+assert lib.siw_llp_udp_route_mtu(dest) > 65000
+for name in ("socket", "connect", "getsockopt"):
+    with failing(name, errno.EMFILE):
+        assert lib.siw_llp_udp_route_mtu(dest) == 0, name
+assert lib.siw_llp_udp_room(a.c) > 0
+with failing("getsockopt", errno.EBADF):
+    assert lib.siw_llp_udp_room(a.c) == 0
+p.close()
+""",
+    )
+
+
+def test_a_watch_that_is_interrupted_goes_on_and_one_that_lost_news_says_so(
+    build_dir: Path,
+) -> None:
+    run_failing(
+        build_dir,
+        """
+p = Port()
+out = ffi.new("struct siw_llp_watch **")
+assert lib.siw_llp_watch_open(p.c, b"lo", ffi.NULL, out) == 0
+with failing("recv", errno.EINTR, times=5):
+    assert lib.siw_llp_watch_read(out[0]) == 0
+with failing("recv", errno.ENOBUFS, times=3):  # twice while it forgets
+    assert lib.siw_llp_watch_read(out[0]) == lib.SIW_LLP_WATCH_LOST
+assert lib.siw_llp_watch_read(out[0]) == 0
+lib.siw_llp_watch_close(out[0])
+p.close()
+""",
+    )
+
+
+CAPTURED = """
+p = Port()
+a, b = p.udp("0.0.0.0"), p.udp()
+dest = b.local()
+assert lib.siw_capture_open(b"{file}") == 0
+{how}
+    assert a.sendto(dest, b"x") == 0
+lib.siw_capture_close()
+p.close()
+"""
+
+
+@pytest.mark.parametrize("name", ["socket", "connect", "getsockname#3"])
+def test_without_a_socket_to_ask_by_a_capture_has_the_address_that_was_bound(
+    build_dir: Path, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "x.pcapng"
+    name, _, nth = name.partition("#")
+    how = f'with failing("{name}", errno.EMFILE, nth={nth or 1}):'
+    run_failing(build_dir, CAPTURED.format(file=file, how=how))
+    assert [flow(packet)[0] for packet in read(file)] == ["0.0.0.0"]
+
+
+def test_descriptor_0_is_one_like_any_other(build_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.pcapng"
+    run_failing(build_dir, CAPTURED.format(file=file, how="os.close(0)\nif True:"))
+    assert [flow(packet)[0] for packet in read(file)] == ["127.0.0.1"]
+
+
+ADOPT = """
+p = Port()
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.0.0.1", 0))
+fd = os.dup(s.fileno())
+high = fcntl.fcntl(fd, fcntl.F_DUPFD, 3000)
+for name, error, number in (
+    ("getsockname", errno.ENOBUFS, fd), ("epoll_ctl", errno.ENOSPC, fd), ("realloc", 12, high),
+):
+    with failing(name, error):
+        try:
+            p.adopt(number)
+        except OSError as e:
+            assert e.errno == error
+        else:
+            raise AssertionError(name)
+    os.fstat(number)  # it stays the caller's
+    s.sendto(b"x", s.getsockname())
+    assert s.recv(9) == b"x"
+p.socks.clear()
+mine = p.adopt(high)
+mine.close()
+os.fstat(fd)
+p.close()
+"""
+
+
+def test_a_socket_that_cannot_be_taken_over_stays_the_callers(build_dir: Path) -> None:
+    run_failing(build_dir, "import fcntl\n" + ADOPT)
+
+
+def test_a_batch_that_comes_meets_errors_as_a_datagram_does(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    run_failing(
+        build_dir,
+        f"""
+p = Port()
+a, b = p.udp(), p.udp()
+dest, c = b.local(), Counters()
+source, seg = ffi.new("struct siw_addr *"), ffi.new("uint16_t *")
+buf = ffi.new("char[65536]")
+assert lib.siw_llp_udp_gro(b.c, True) == 0
+def batch():
+    return lib.siw_llp_udp_recv_batch(b.c, source, buf, 65536, seg)
+for turn in range(2):  # the second time with a capture
+    c = Counters()
+    with failing("recvmsg", errno.ECONNREFUSED, times=2):
+        assert batch() == -errno.ECONNREFUSED
+    with failing("recvmsg", errno.ECONNREFUSED):
+        assert batch() == -errno.EAGAIN
+    assert c["icmp_errors"] == 3
+    with failing("recvmsg", errno.ENOMEM):
+        assert batch() == -errno.ENOMEM
+    octets = ffi.from_buffer(bytes(2500))
+    assert lib.siw_llp_udp_send_batch(a.c, dest, octets, 2500, 1000) == 0
+    with failing("recvmsg", errno.EINTR, times=3):
+        assert batch() == 2500
+    assert seg[0] == 1000
+    assert a.sendto(dest, b"one") == 0
+    assert (batch(), seg[0]) == (3, 0)
+    with failing("recvfrom", errno.ECONNREFUSED, times=2):
+        assert b.recvfrom()[0] == -errno.ECONNREFUSED
+    with failing("recvfrom", errno.EINTR, times=2):
+        assert b.recvfrom()[0] == -errno.EAGAIN
+    with failing("sendto", errno.EINTR):
+        assert a.sendto(dest, b"two") == 0
+    with failing("sendmsg", errno.EINTR):
+        assert a.sendto(dest, b"th", b"ree") == 0
+    with failing("sendto", errno.EHOSTUNREACH):
+        assert a.sendto(dest, b"four") == 0
+    assert [b.recvfrom()[1] for _ in range(3)] == [b"two", b"three", b"four"]
+    lib.siw_capture_open(b"{tmp_path}/x.pcapng")
+lib.siw_capture_close()
+# And under a plan that leaves them alone.
+lib.siw_faults_install(b"peer=192.0.2.1,loss=100%")
+with failing("recvfrom", errno.ECONNREFUSED, times=2):
+    assert batch() == -errno.ECONNREFUSED
+with failing("recvfrom", errno.EINTR):
+    assert batch() == -errno.EAGAIN
+with failing("recvfrom", errno.ENOMEM):
+    assert batch() == -errno.ENOMEM
+for error in (errno.EHOSTUNREACH, errno.EINTR):
+    with failing("sendto", error):
+        assert a.sendto(dest, b"x") == 0
+with failing("sendto", errno.EMSGSIZE):
+    assert a.sendto(dest, b"x") == -errno.EMSGSIZE
+p.close()
+""",
+    )
+
+
+@pytest.mark.parametrize("name", ["aligned_alloc", "malloc"])
+def test_without_memory_there_is_no_port(build_dir: Path, name: str) -> None:
+    run_failing(
+        build_dir,
+        f"""
+before = open_fds()
+with failing({name!r}, errno.ENOMEM):
+    try:
+        Port()
+    except OSError as e:
+        assert e.errno == errno.ENOMEM
+    else:
+        raise AssertionError("a port")
+assert open_fds() == before
+p = Port()
+with failing("aligned_alloc", errno.ENOMEM):
+    try:
+        p.udp()
+    except OSError as e:
+        assert e.errno == errno.ENOMEM
+    else:
+        raise AssertionError("a socket")
+batch = lib.siw_llp_batch_take(p.c)
+with failing("malloc", errno.ENOMEM):
+    assert lib.siw_llp_batch_take(p.c) == ffi.NULL
+lib.siw_llp_batch_give(p.c, batch)
+lib.siw_llp_close(ffi.NULL)
+lib.siw_llp_port_close(ffi.NULL)
+p.socks.clear()
+p.close()
+assert open_fds() == before
+""",
+    )

@@ -1,0 +1,170 @@
+"""Streams where the system says no: connections that end untaken, calls that are interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from failing import run_failing
+
+OF_THE_CONNECTION = (
+    "EINTR ECONNABORTED EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP "
+    "ENETUNREACH ENETDOWN"
+)
+LISTENER = """
+p = Port()
+listener = p.listen()
+out = ffi.new("struct siw_llp_sock **")
+def accept():
+    return lib.siw_llp_tcp_accept(listener.c, ffi.NULL, out)
+client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+p.poll_until(listener)
+"""
+END = """
+lib.siw_llp_close(out[0])
+client.close()
+p.close()
+"""
+
+
+def test_what_ended_before_it_was_accepted_is_passed_over(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        LISTENER
+        + f"""
+for name in {OF_THE_CONNECTION.split()}:
+    # One that ended, and behind it there is another.
+    with failing("accept4", getattr(errno, name)):
+        assert accept() == 0, name
+    lib.siw_llp_close(out[0])
+    # More of them than one call looks at: the listener is not left alone.
+    client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+    p.poll_until(listener)
+    with failing("accept4", getattr(errno, name), times=1000):
+        assert accept() == -errno.EAGAIN, name
+    assert listener in p.poll()
+assert accept() == 0
+"""
+        + END,
+    )
+
+
+@pytest.mark.parametrize("error", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"])
+def test_without_room_for_a_connection_it_waits_a_while(build_dir: Path, error: str) -> None:
+    run_failing(
+        build_dir,
+        LISTENER
+        + f"""
+began = time.monotonic()
+with failing("accept4", errno.{error}, times=2):
+    assert accept() == -errno.{error}
+    assert accept() == -errno.{error}, "asked once more meanwhile"
+assert listener not in p.poll()
+assert p.wait(10_000_000) == 1
+until(lambda: listener in p.poll())
+assert 0.09 < time.monotonic() - began, "handed out again after 100 ms"
+assert accept() == 0
+"""
+        + END,
+    )
+
+
+def test_a_listener_that_cannot_be_asked_tells_why(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        LISTENER
+        + """
+with failing("accept4", errno.EBADF):
+    assert accept() == -errno.EBADF
+for name, error in (("setsockopt", errno.EINVAL), ("epoll_ctl", errno.ENOSPC)):
+    before = open_fds()
+    with failing(name, error):
+        assert accept() == -error
+    assert open_fds() == before
+    client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+assert accept() == 0
+"""
+        + END,
+    )
+
+
+def test_a_connect_that_is_interrupted_goes_on(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+p = Port()
+listener = p.listen()
+dest = listener.local()
+with failing("connect", errno.EINPROGRESS):
+    a = p.connect(dest)  # the call did not come through: nobody is there
+assert a.connected() == -errno.EAGAIN
+a.close()
+b = p.connect(dest)
+with failing("getsockopt", errno.ENOTSOCK):
+    assert b.connected() == -errno.ENOTSOCK
+assert b.connected() == -errno.ENOTSOCK, "the same each time"
+with failing("connect", errno.EINTR):
+    c = p.connect(dest)
+c.close()
+p.close()
+""",
+    )
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_interrupted_calls_of_a_stream_are_made_again(
+    build_dir: Path, tmp_path: Path, captured: bool
+) -> None:
+    run_failing(
+        build_dir,
+        f"""
+p = Port()
+a, b = p.pair()
+if {captured}:
+    assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
+for n, name in ((1, "sendto"), (2, "sendmsg")):
+    parts = [b"x" * 10] * n
+    with failing(name, errno.EINTR, times=3):
+        assert a.send(*parts) == 10 * n
+for n, name in ((1, "recvfrom"), (2, "readv")):
+    with failing(name, errno.EINTR, times=3):
+        assert b.recv(*[5] * n)[0] == 5 * n
+with failing("sendto", errno.EAGAIN):
+    assert a.send(b"x") == -errno.EAGAIN
+with failing("sendto", errno.EPIPE):
+    assert a.send(b"x") == -errno.EPIPE
+with failing("recvfrom", errno.ECONNRESET):
+    assert b.recv()[0] == -errno.ECONNRESET
+with failing("recvfrom", errno.ETIMEDOUT):
+    assert a.recv()[0] == -errno.ETIMEDOUT
+with failing("shutdown", errno.ENOTCONN):
+    assert lib.siw_llp_tcp_shutdown(a.c) == -errno.ENOTCONN
+assert not lib.siw_llp_tcp_gone(a.c)
+with failing("getsockopt", errno.EBADF):
+    assert not lib.siw_llp_tcp_gone(a.c)
+lib.siw_capture_close()
+p.close()
+""",
+    )
+
+
+def test_an_event_is_set_and_cleared_through_interruptions(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+import select
+fd = lib.siw_llp_event_open()
+def is_set():
+    return bool(select.select([fd], [], [], 0)[0])
+with failing("write", errno.EINTR, times=3):
+    lib.siw_llp_event_set(fd)
+assert is_set()
+with failing("read", errno.EINTR, times=3):
+    lib.siw_llp_event_clear(fd)
+assert not is_set()
+with failing("write", errno.EAGAIN):  # full, hence set by others
+    lib.siw_llp_event_set(fd)
+assert not is_set()
+lib.siw_llp_event_close(fd)
+""",
+    )
