@@ -236,6 +236,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->min_rnr_timer = 12;
 	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	wq->burst = 1;
+	wq->polls_at_post = atomic_load(&qp->ctx->polls) - 1; /* its first post waits for nothing */
 	wq->cap = init->cap;
 	grant(&wq->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);

@@ -139,5 +139,6 @@ bool siw_qp_may_wait(struct siw_wq *wq)
 	}
 	return ctx->has_thread && !siw_llp_port_armed(ctx->port) &&
 	       !atomic_load_explicit(&ctx->waiters, memory_order_relaxed) &&
+	       !atomic_load_explicit(&ctx->n_armed, memory_order_relaxed) &&
 	       wq->sq_tail - wq->sq_head - wq->begun < SIW_RDMAP_MAX_SOME - 1;
 }

@@ -91,6 +91,7 @@ struct siw_context {
 	struct siw_mem *mem;
 	_Atomic uint32_t polls; /* bumped by whoever polls; the thread steps aside while it moves */
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
+	_Atomic uint32_t n_armed;  /* CQs that are to announce a completion */
 	_Atomic bool cq_overrun;   /* a CQ was, and its QPs have not failed yet */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
 	bool inherited; /* over fork: nothing here may be used; written by the child's first step */

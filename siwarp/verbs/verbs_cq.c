@@ -198,6 +198,16 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 	return cq;
 }
 
+/* Who arms one may sleep on a descriptor of its own next: what it posts then waits for nothing. cq->lock held. */
+static void set_armed(struct siw_cq *cq, int how)
+{
+	int by = !!how - !!cq->armed;
+
+	cq->armed = how;
+	if (by)
+		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
+}
+
 /* Polling and arming it still work, and find nothing. */
 static void end_cq(struct siw_cq *cq)
 {
@@ -208,7 +218,7 @@ static void end_cq(struct siw_cq *cq)
 	atomic_store(&cq->overrun, false);
 	cq->ring = NULL;
 	cq->channel = NULL;
-	cq->armed = 0;
+	set_armed(cq, 0);
 	siw_unlock(&cq->lock);
 	free(ring);
 	siw_verbs_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
@@ -442,7 +452,7 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 	}
 	if (cq->armed &&
 	    (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS || cq->overrun)) {
-		cq->armed = 0;
+		set_armed(cq, 0);
 		announce = true;
 	}
 	siw_unlock(&cq->lock);
@@ -534,7 +544,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 		err = siw_refuse(CQ_OVERFLOW);
 	/* A wish for any completion is not narrowed by a later one for solicited ones. */
 	else if (cq->armed != 1)
-		cq->armed = solicited_only ? 2 : 1;
+		set_armed(cq, solicited_only ? 2 : 1);
 	siw_unlock(&cq->lock);
 	/*
 	 * The program may sleep now, on a descriptor of its own. After the arming: what completes by this is

@@ -153,6 +153,25 @@ def test_what_waits_for_company_is_sent_when_its_program(
     assert sender.has_sent(last)
 
 
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RD])
+def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
+    with settings(nap_us=NAP_US):
+        made = Sender(Rig(), kind)
+        assert made.has_sent(made.post())
+        made.close()
+        made.rig.close()
+
+
+def test_what_is_posted_behind_an_arming_waits_for_nothing(sender: Sender) -> None:
+    cq = sender.rig.cq(16, sender.channel)
+    sender.wait_for_company()
+    cq.req_notify()
+    for _ in range(3):
+        assert sender.has_sent(sender.post())
+    cq.close()  # nobody waits any more
+    sender.wait_for_company()
+
+
 def test_an_event_that_is_there_keeps_nobody_from_sending(sender: Sender) -> None:
     other = sender.rig.cq(16, sender.channel)
     qp = sender.rig.ud(other)
