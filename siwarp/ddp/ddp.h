@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp.h - direct data placement (RFC 5041): segments, and their placement into memory. Streams stand on mpa; datagram endpoints stand
- * on llp directly (ddp_datagram.c), with CRC32C at this layer's lower edge. Parts of this contract:
- * ddp_rd.h, streams on reliable datagrams, and ddp_uc.h.
+ * ddp/ddp.h - direct data placement (RFC 5041): segments, and their placement into memory. Streams
+ * stand on mpa. Datagram endpoints stand on llp (ddp_datagram.c), and this layer adds and checks their
+ * CRC32C. Two more headers belong to this contract: ddp_rd.h, streams on reliable datagrams, and
+ * ddp_uc.h, unreliable connections.
  *
- * What this layer does NOT do: know RDMA operations. The RsvdULP octets pass through it; what a
- * segment may be placed into is granted from above, segment by segment.
+ * What this layer does NOT do: know RDMA operations. It passes the RsvdULP octets through, and the
+ * layer above says for each segment what memory it may be placed into.
  *
- * Locks: rx functions and all others under the progress lock, tx functions of a stream under the
- * QP's send lock.
+ * Locks: the tx functions of a stream are called under the QP's send lock, all others under the
+ * progress lock.
  */
 #ifndef SIW_DDP_H
 #define SIW_DDP_H
@@ -49,12 +50,13 @@ struct siw_ddp_seg {
 	uint32_t seg_len;		/* octets of the whole segment, header included */
 	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as it came, for a Terminate to quote */
 	uint8_t head_len;
-	uint32_t note; /* untagged: the layer above's own, kept with it while it is unexpected */
+	uint32_t
+		note; /* untagged: a word of the layer above, stored while the segment is unexpected */
 };
 
 /*
- * Parses a header that is quoted somewhere: false if len octets do not hold it. payload and seg_len
- * are what len gives; nothing is judged.
+ * Parses a segment header that an error message quotes. false: len octets are too few for it. payload
+ * and seg_len are computed from len, and no field is checked.
  */
 bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
 
@@ -62,54 +64,54 @@ bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg
 struct siw_ddp_delivery {
 	uint64_t user_data; /* untagged: of the buffer */
 	uint32_t length;    /* untagged: octets of the message. tagged: of the last segment */
-	const uint8_t
-		*head; /* siw_ddp_stream_headed: its head, until the next; NULL: it is shorter */
+	/* siw_ddp_stream_headed: its first octets, valid until the next delivery; NULL: it has fewer */
+	const uint8_t *head;
 };
 
 /* ---- streams (connected, over MPA) ----------------------------------------------------------- */
 
 /*
- * A stream on an mpa stream that is started up, or is about to be; that stays the caller's, and is closed after this
- * one. -ENOMEM.
+ * Opens a DDP stream on an MPA stream, before or after that one's start-up. The caller still owns mpa,
+ * and closes it after this stream. 0 or -ENOMEM.
  */
 int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 			struct siw_ddp_stream **out);
 void siw_ddp_stream_close(struct siw_ddp_stream *stream);
-/* Nobody will place what is unexpected: it is gone, and the rest of the stream need not wait for it. */
-void siw_ddp_stream_unpark(struct siw_ddp_stream *stream);
+/* Drops the unexpected segments, which get no buffers any more, and lets the stream go on behind them. */
+void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream);
 /*
- * Says which queue serves queue number qn (0..3) of this stream; segments to others are an error.
- * MSNs start at 1.
+ * Sets the queue whose buffers segments of queue number qn (0..3) go into. A segment for a queue number
+ * that has none is an error. MSNs start at 1.
  */
 void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_mem_queue *queue);
 void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
- * on: a first message on queue qn that has no octets needs no buffer and takes none (its delivery's
- * user_data says nothing). It holds until such a message came, or it is taken back.
+ * Sets whether queue qn's first message, if it is empty, is delivered without a buffer; its delivery's
+ * user_data then means nothing. It applies to one such message.
  */
 void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
- * Messages of queue 0 whose ulp_octet's low four bits are in the set (1 << bits) begin with
- * SIW_DDP_ULP_HEAD octets for the layer above. These are kept apart, go into no buffer and do not count
- * in the delivery's length.
+ * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the layer above: those with
+ * bit 1 << (ulp_octet & 15) in set. These octets come in delivery.head. They go into no buffer, and
+ * delivery.length does not count them.
  */
 void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set);
 /*
- * What STags are bound to that this stream alone may use: its own address, unless it is told another
- * (who was told the same is the same to them).
+ * Sets the identity by which this stream may use STags that are bound to one stream. It is the stream's
+ * address unless set; streams with the same identity may use the same STags.
  */
 void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity);
 const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 /*
- * Takes away the buffer of a message that was begun and will not be finished, once the stream is
- * over: 1 and its user_data, or 0. Queues that a stream shares with others do not know of such a
- * buffer any more.
+ * Once the stream is over: returns the buffer of a message of which only a part came. 1 and the
+ * buffer's user_data, or 0. The queue gave that buffer up when the message began.
  */
 int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *user_data);
 
 /*
- * Segments of queue 0 that find no buffer are kept from now on, in at most so many octets of
- * memory, 128 KiB at least; 0: they are an error. deliver_before_end: siw_ddp_rx_before_end.
+ * From now on segments of queue 0 that find no buffer are stored ("unexpected") until there is one, in
+ * at most so many octets of memory, at least 128 KiB. 0: such a segment is an error.
+ * deliver_before_end: see siw_ddp_rx_before_end.
  */
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
 				    bool deliver_before_end);
@@ -174,68 +176,75 @@ uint64_t siw_ddp_tx_accepted(struct siw_ddp_stream *stream);
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
 
 /*
- * Next segment's header: 1, parsed and checked as far as that goes without placing (version, QN,
- * MSN, MO, buffer there, buffer long enough); 2: a zero-length FPDU (no segment at all); 0 nothing
- * yet; -EPROTO or -EBADMSG (siw_ddp_error tells), -ENOTCONN end of stream, -errno. The segment
- * stays until it is placed.
+ * Gives the next segment's header. The segment stays at the head of the stream until it is placed.
+ *   1         *seg: checked for what needs no placement (version, QN, MSN, MO, a buffer, its length)
+ *   2         a zero-length FPDU, which is no segment
+ *   0         nothing has come yet
+ *   -EPROTO, -EBADMSG  the segment is wrong: siw_ddp_error
+ *   -ENOTCONN the stream ended; any other -errno: the connection broke
  */
 int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
- * Places it. right: for a tagged segment, what the STag must grant (REMOTE_WRITE or READ_SINK), or 0:
- * its payload is thrown away. 1:
- * placed, and the message is delivered (*delivery); 2: placed, more segments to come; 3: kept, unexpected;
- * 0: rest of it not here yet, or no room to unexpected it, call again; -EACCES, -EPROTO, -EBADMSG (siw_ddp_error tells; nothing was written if
- * it is about STag, access or bounds), -errno.
+ * Places the segment at the head. right: what a tagged segment's STag must grant (REMOTE_WRITE or
+ * READ_SINK); 0: its payload is thrown away.
+ *   1         placed, and its message is delivered: *delivery
+ *   2         placed; its message has more segments
+ *   3         stored: it is unexpected
+ *   0         its rest has not come, or there is no room to store it: call again
+ *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_error; nothing was written if STag, access or bounds are wrong
+ *   -errno    the connection broke
  */
 int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
 		     struct siw_ddp_delivery *delivery);
+/* The error behind the last -EPROTO, -EBADMSG or -EACCES. */
 struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
 /*
- * The layer above will not have the segment at the head, for its own reason: it is thrown away. The
- * next siw_ddp_rx_head says -EPROTO with that reason, or what came before it: a wrong CRC makes all
- * else moot.
+ * Refuses the segment at the head for the layer above's reason err, and throws it away. The next
+ * siw_ddp_rx_head returns -EPROTO with that reason, or the CRC's error if the CRC is wrong.
  */
 void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 
 /*
- * Places the oldest unexpected segment, if its message has a buffer or finds one: 1, 2, as
- * siw_ddp_rx_place; 0 nothing can be placed; -EACCES, -EPROTO. *seg: which it was.
+ * Places the oldest unexpected segment, *seg, if there is a buffer for its message. 1, 2, -EACCES,
+ * -EPROTO: as siw_ddp_rx_place; 0: nothing can be placed now.
  */
 int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 				struct siw_ddp_delivery *delivery);
-/* Octets of memory that hold unexpected segments; 0: there are none. */
+/* Octets of memory that unexpected segments take; 0: there are none. */
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
 /*
- * The connection ended, or broke, and what came before that still waits for buffers: its end is news
- * when it has them. Only with deliver_before_end.
+ * With deliver_before_end: whether the connection ended or broke while unexpected segments still wait
+ * for buffers. The layer above reports the end only once they are placed.
  */
 bool siw_ddp_rx_before_end(const struct siw_ddp_stream *stream);
-/* Of a message of queue 0 only a part has come. */
+/* Whether only a part of a message of queue 0 has come. */
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
-/* Something is unexpected, and its oldest segment waits for a buffer: which it is. */
+/* Whether the oldest unexpected segment, *seg, waits for a buffer that is not posted. */
 bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
-/* The MSN of queue 0 that came last, perhaps in part, and the one that was delivered last. */
+/* Queue 0: the MSN of the last message of which something came, and of the last one delivered. */
 uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream);
 uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
 
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 
 /*
- * An endpoint on a UDP socket, which stays the caller's and is closed after it; several may stand on one, and have
- * the same crc: whether CRCs are made and looked at. One on the socket of a multicast group has none: it only receives
- * (siw_ddp_dgram_sound). -ENOMEM, -errno.
+ * Opens an endpoint on a UDP socket. The caller still owns the socket, and closes it after the endpoint.
+ * crc: whether CRCs are sent and checked; all endpoints of one socket agree on it. An endpoint on a
+ * multicast group's socket only receives, and checks no CRC itself (siw_ddp_dgram_sound). 0, -ENOMEM,
+ * -errno.
  */
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
-/* Who calls siw_ddp_dgram_rx stopped short of 0. */
+/* The caller stopped before siw_ddp_dgram_rx returned 0: its handler is to be called again. */
 void siw_ddp_dgram_resume(struct siw_ddp_dgram *dgram);
-/* Octets of payload that one datagram carries (65507 or, IPv6, 65527, less 18 and 4). */
+/* The longest payload of one datagram: 65507 octets (IPv6: 65527), less 18 for headers and 4 for the CRC. */
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
 
 /*
- * Sends one untagged segment (L=1, MO=0) as one datagram: 0; -EAGAIN the socket is full; -EACCES a
- * key is bad; -errno. pd and internal as for siw_mem_sgl_resolve. The MSN counts up per endpoint.
+ * Sends one untagged segment (L=1, MO=0) as one datagram. 0; -EAGAIN: the socket is full; -EACCES: an
+ * lkey or its range is bad; -errno of the send. pd and internal: as for siw_mem_sgl_resolve. Each
+ * endpoint counts MSNs of its own.
  */
 #define SIW_DDP_DGRAM_HEAD 8
 struct siw_ddp_dgram_msg {
@@ -252,11 +261,11 @@ struct siw_ddp_dgram_msg {
 	uint8_t head[SIW_DDP_DGRAM_HEAD];
 };
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg);
-/* The MSN that the next of these messages will have. Send lock. */
+/* The MSN of the next message. Send lock. */
 uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram);
 /*
- * Sends an error message of the library's own, at most SIW_DDP_MAX_ERROR octets. As siw_ddp_dgram_tx,
- * with MSNs of its own, as a queue of its own has. Send lock.
+ * Sends an error message of at most SIW_DDP_MAX_ERROR octets: returns as siw_ddp_dgram_tx. Error
+ * messages have a queue number, and so MSNs, of their own. Send lock.
  */
 #define SIW_DDP_MAX_ERROR 64
 struct siw_ddp_dgram_error {
@@ -269,39 +278,39 @@ struct siw_ddp_dgram_error {
 };
 int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *error);
 /*
- * Sends the first of n messages, and with it those behind that can go in the same system call: to
- * the same destination, of the same size (the last one may be shorter), small. How many UDP took,
- * at least 1; or what siw_ddp_dgram_tx says of the first. A datagram each, as if sent one by one.
+ * Sends the first of n messages, and with it those behind it that can go in the same system call: small
+ * ones to the same destination and of the same size (the last may be shorter). Each is a datagram of
+ * its own. Returns how many UDP took, at least 1, or what siw_ddp_dgram_tx returns for the first.
  */
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
 /*
- * Next credible datagram (CRC, lengths, version, untagged: others are dropped and counted): 1 with *seg
- * and *source; 0 nothing more. It stays until the next siw_ddp_dgram_rx of any endpoint. Of those that
- * share a socket any one takes whatever comes next, and places it, into whosever queue.
- * Whether it is a whole message (L=1, MO=0: siw_ddp_dgram_whole) is for the layer above to ask, which
- * knows by the Q_Key whether the sender may be told.
+ * Gives the next datagram whose CRC, lengths and version are right and which is untagged; others are
+ * dropped and counted. 1: *seg and *source; 0: no more came. It stays until the next siw_ddp_dgram_rx of
+ * any endpoint. Endpoints that share a socket give each other's datagrams, too, and any of them can
+ * place one into any queue. The layer above checks siw_ddp_dgram_whole (L=1, MO=0), as it knows from
+ * the Q_Key whether the sender may be sent an error.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
 /*
- * Whether a datagram that came to a group's endpoint is right for this one, which is a member: it looks at no CRC, or the
- * CRC is right. Counts it if not.
+ * Whether a datagram that came to a multicast group's endpoint is good for this member: its CRC is right,
+ * or the member checks none. A bad one is counted.
  */
 bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
-/* Its payload, in the port's buffer. */
+/* The payload of the datagram at hand, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
- * Behind the LLP header (type Record) a datagram may bring one tagged segment: *seg has tagged set, and then
- * ulp_word (the Q_Key) and qn (indexes) too, which the LLP header brought.
+ * Behind an LLP header of type Record a datagram has one tagged segment. *seg then has tagged set, and
+ * in ulp_word the Q_Key and in qn the indexes that the LLP header gives.
  *
- * Places its payload but for the first head octets: 0; -EACCES (*err), nothing was written. right: as
- * siw_ddp_rx_place.
+ * Places such a segment's payload, without its first head octets. 0; -EACCES: *err, nothing was written.
+ * right: as for siw_ddp_rx_place.
  */
 int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
 			       uint32_t pd, uint32_t head, uint32_t right,
 			       struct siw_wire_err *err);
-/* Octets of payload, of those head octets too, that such a datagram to dest brings without fragments. */
+/* The longest payload, head octets included, of such a datagram to dest that is not fragmented. */
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
-/* Sends such a datagram: octets offset to offset + length of sgl, behind head. As siw_ddp_dgram_tx. */
+/* Sends such a datagram: head, then length octets of sgl from offset on. Returns as siw_ddp_dgram_tx. */
 #define SIW_DDP_TAGGED_HEAD 24
 struct siw_ddp_dgram_tagged {
 	const struct siw_addr *dest;
@@ -321,18 +330,20 @@ struct siw_ddp_dgram_tagged {
 };
 int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg);
 /*
- * Takes the oldest buffer of the queue and fills it with the payload but for its first head octets, which it
- * has: 1 delivered; -ENOBUFS no buffer (dropped and
- * counted); -EMSGSIZE message longer than the buffer (buffer taken: *delivery holds its user_data and
- * the message's length, nothing written); -EACCES a key of the buffer is bad, or its memory is not
- * there any more (buffer taken).
+ * Takes the queue's oldest buffer and places the payload there, without its first head octets (which it
+ * must have).
+ *   1          delivered: *delivery
+ *   -ENOBUFS   there is no buffer: the datagram is dropped and counted
+ *   -EMSGSIZE  the message is longer than the buffer, which is taken; nothing is written, and *delivery
+ *              has the buffer's user_data and the message's length
+ *   -EACCES    an lkey of the buffer is bad, or its memory is gone; the buffer is taken
  */
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
 			struct siw_ddp_delivery *delivery);
 
 /* cffi: end */
 
-/* One datagram is one whole message (RFC 5041's "invalid MO" if not). */
+/* Whether the datagram is one whole message; if not, RFC 5041 calls it an invalid MO. */
 static inline bool siw_ddp_dgram_whole(const struct siw_ddp_seg *seg)
 {
 	return seg->last && !seg->mo;

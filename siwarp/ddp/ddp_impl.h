@@ -43,21 +43,21 @@ struct siw_ddp_unexpected_seg {
 };
 
 struct siw_ddp_unexpected {
-	uint64_t limit; /* octets, with what it costs to keep them; 0: none is kept */
+	uint64_t limit; /* octets of memory, bookkeeping included; 0: nothing is stored */
 	uint64_t used;
 	struct siw_ddp_unexpected_seg *first, *last;
-	struct siw_ddp_unexpected_seg *coming; /* its payload is not wholly here: rx's seg */
-	uint32_t msn, mo;		       /* what must come next, if any is kept */
-	bool full; /* rx's seg waits for room, and the stream behind it */
+	struct siw_ddp_unexpected_seg *coming; /* the rest of its payload has not come: rx.seg */
+	uint32_t msn, mo;		       /* what must come next, while any is stored */
+	bool full;			       /* rx.seg, and what is behind it, waits for room */
 	bool deliver_before_end;
 };
 
 struct siw_ddp_rx {
 	int dead;	     /* -errno, once no segment will be looked at any more */
 	bool have;	     /* seg is the segment at the head of the stream */
-	bool any_unexpected; /* segments of queue 0 are kept that came before their buffer */
-	bool whole;	     /* ... and all of it is here, CRC checked */
-	bool refusing;	     /* ... and is thrown away, for: */
+	bool any_unexpected; /* segments of queue 0 that came before their buffer are stored */
+	bool whole;	     /* all of seg is here, its CRC checked */
+	bool refusing;	     /* seg is thrown away, because of why and why_err */
 	uint16_t headed;     /* siw_ddp_stream_headed */
 	int why;
 	struct siw_wire_err why_err;
@@ -111,25 +111,26 @@ struct siw_ddp_stream {
 
 /* ---- ddp_stream.c ---- */
 
-/* With nothing below it. inflight: room for so many messages that are not accepted, at first; 2^n. */
+/* A stream with nothing below it. inflight: messages not yet accepted that it has room for at first; 2^n. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight);
 
-/* Whether this -errno says that the connection is over, and not that what came is wrong. */
+/* ---- ddp_rx.c, for ddp_unexpected.c ---- */
+
+/* Whether this -errno means that the connection is over, and not that what came is wrong. */
 static inline bool siw_ddp_lower_ended(int r)
 {
 	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
 }
-
-/* ---- ddp_rx.c, for ddp_unexpected.c ---- */
+/* What a failure of the layer below means to this stream: -errno, and rx.err for a protocol error. */
 
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
-/* Octets that this segment's message begins with and that are not for its buffer. */
+/* Octets at the start of this segment's message that are not for its buffer. */
 static inline uint32_t siw_ddp_head_octets(const struct siw_ddp_rx *rx,
 					   const struct siw_ddp_seg *seg)
 {
 	return !seg->qn && rx->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_HEAD : 0;
 }
-/* Octets of the buffer that its message needs up to this segment's end. */
+/* Octets of the buffer that the message fills up to this segment's end. */
 static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint64_t end = (uint64_t)seg->mo + seg->payload;
@@ -139,34 +140,34 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 		return end > head ? end - head : 0;
 	return end;
 }
-/* Where an untagged segment goes: SIW_MEM_MAX_SGE + 1 iovecs at most, their count, or -errno. */
+/* Where an untagged segment is placed: at most SIW_MEM_MAX_SGE + 1 iovecs; their count or -errno. */
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
-/* The next message's buffer leaves the queue: false if there is none. */
+/* Takes a buffer for the next message off the queue; false: there is none. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
-/* A segment lies in its buffer: 1 it was its message's last (*delivery), 2. */
+/* Counts a segment that lies in its buffer. 1: it was its message's last one, *delivery; 2: it was not. */
 int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
 
 /* ---- ddp_rd.c, for ddp_rx.c ---- */
 
-/* Octets that this tagged segment begins with and that are not to be placed. */
+/* Octets at the start of this tagged segment that are not placed. */
 static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
 					     const struct siw_ddp_seg *seg)
 {
 	return rd->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_TAGGED : 0;
 }
 
-/* The segment at the head is refused, for rx's reason: that. */
+/* Refuses the segment at the head for rx.why_err: returns rx.why. */
 int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
-/* Whether it belongs to a message that was refused before: then it is gone. */
+/* Drops the segment at the head if its message was refused before: whether it did. */
 bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
 /* ---- ddp_unexpected.c, for ddp_rx.c ---- */
 
-/* The checks of a segment while unexpected ones are kept: a code of enum siw_ddp_untagged_ecode, or 0. */
+/* Checks a segment while unexpected ones are stored: 0, or a code of enum siw_ddp_untagged_ecode. */
 uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
-/* Keeps the segment at the head: 3; 0 it is not wholly here, or there is no room now; -errno. */
+/* Stores the segment at the head. 3: done; 0: its rest has not come, or there is no room now; -errno. */
 int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 

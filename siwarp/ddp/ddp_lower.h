@@ -3,7 +3,7 @@
  * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments: mpa, or a peer of
  * reliable datagrams. Segments come whole and in order from either.
  *
- * What it does NOT do: anything else. Start-up and teardown are the business of who made the stream.
+ * What it does NOT do: start-up and teardown, which the maker of the stream does.
  */
 #ifndef SIW_DDP_LOWER_H
 #define SIW_DDP_LOWER_H
@@ -18,14 +18,14 @@ static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
 	return __builtin_expect(stream->rd != NULL, 0);
 }
 
-/* ddp_rd.c: each as the one below that it stands for. */
+/* ddp_rd.c: as siw_ddp_lower_rx and siw_ddp_lower_payload. */
 int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
 		  size_t *seg_len, bool *whole);
 int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
 
 /* ---- out: send lock -------------------------------------------------------------------------- */
 
-/* Octets of the next segment at most, header included. */
+/* The longest next segment, header included, in octets. */
 static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_rd.h - part of ddp/ddp.h: streams on reliable datagrams. An endpoint has one for each peer with whom
- * something goes on: made when it is first needed, given up when nothing is in the works. The message
- * sequence numbers outlive it in llp's record of the peer. Such a stream does not end with a refusal: what
- * is refused is thrown away with the rest of its message, siw_ddp_rx_head or _place says so once, and
- * the next message is as good as any.
+ * ddp/ddp_rd.h - part of ddp/ddp.h: streams on reliable datagrams. An endpoint makes a stream for a peer
+ * when it is first needed and frees it when nothing is under way; the MSNs stay in rd's record of the
+ * peer. A refused message does not end such a stream: siw_ddp_rx_head or siw_ddp_rx_place reports the
+ * refusal once, the rest of the message is thrown away, and the next message is received as usual.
  *
- * What this does NOT do: order, repeat or acknowledge segments; rd.h does.
+ * What this does NOT do: order, repeat or acknowledge segments; rd/rd.h does.
  *
- * Locks: as ddp.h; functions of an endpoint under the progress lock unless they say otherwise.
+ * Locks: as ddp.h; the functions of an endpoint are called under the progress lock unless noted.
  */
 #ifndef SIW_DDP_RD_H
 #define SIW_DDP_RD_H
@@ -21,80 +20,81 @@ struct siw_rd;
 struct siw_ddp_rd;
 struct siw_ddp_rd_peer;
 
-/* On an endpoint of rd, which stays the caller's and is closed after this. -ENOMEM. */
+/* Opens an endpoint on one of rd, which the caller still owns and closes later. 0 or -ENOMEM. */
 int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd **out);
-/* Its streams are gone already. */
+/* The caller has ended its streams before. */
 void siw_ddp_rd_close(struct siw_ddp_rd *rd);
-/* Who calls siw_ddp_rd_recv stopped short of 0. */
+/* The caller stopped before siw_ddp_rd_recv returned 0: its handler is to be called again. */
 void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd);
 
-/* The peer at an address: 0; -ENOBUFS no room for another one; -ENOMEM. Either lock. */
+/* Gives the record of the peer at addr. 0; -ENOBUFS: there are as many as allowed; -ENOMEM. Either lock. */
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out);
-/* Its stream's user, or NULL: there is none. */
+/* The user of the peer's stream; NULL: it has none. */
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
-/* Makes its stream; one caller at a time. Locks of the stream: none before siw_ddp_rd_show. */
+/* Makes the peer's stream. One caller at a time; the stream needs no lock before siw_ddp_rd_show. */
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out);
-/* It is whole, with all that the layer above adds: from here on siw_ddp_rd_user and _recv know it. */
+/* Publishes a stream that the layer above has set up: siw_ddp_rd_user and siw_ddp_rd_recv find it now. */
 void siw_ddp_rd_show(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
-	SIW_DDP_RD_KEEP, /* it is idle: the numbers are kept */
+	SIW_DDP_RD_KEEP, /* it is idle: the peer's record keeps its MSNs */
 	SIW_DDP_RD_LOST_PEER,
-	SIW_DDP_RD_RESET, /* the peer is told that nothing more of it will be had */
+	SIW_DDP_RD_RESET, /* this end gives up: the peer is sent a BYE */
 };
-/* Gives it up; both locks. The receive of a half message goes back to the head of its queue. */
+/* Frees the stream; both locks. The receive of an unfinished message goes back to the head of its queue. */
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
-/* A number of the layer above's that is kept as the MSNs are: 0 at first, and with each life of the pair. */
+/* A number of the layer above, kept with the MSNs; 0 at first and for each new incarnation of the peer. */
 void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note);
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream);
-/* Whether nothing is in the works in either direction. Both locks. */
+/* Whether nothing is under way in either direction. Both locks. */
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream);
-/* Whether a message has begun to come and its rest has not. Both locks. */
+/* Whether only a part of a message has come. Both locks. */
 bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream);
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream);
-/* How many Read Requests and atomics the peer holds, 0 before it said. */
+/* The peer's IRD (Read Requests and atomics it accepts at a time); 0: not known yet. */
 uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
-/* Whether something is awaited of the peer, so that silence means that it is gone. Either lock. */
+/* Sets whether the peer must send something, so that its silence means it is lost. Either lock. */
 void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected);
 
 enum siw_ddp_rd_news {
 	SIW_DDP_RD_SEGMENT = 1, /* siw_ddp_rx_head of the stream is due */
 	SIW_DDP_RD_ACKED,	/* siw_ddp_tx_accepted moved, or there is room again */
-	SIW_DDP_RD_LOST, /* siw_ddp_rd_end is due: status -ECONNRESET it lives anew, -ETIMEDOUT
-				   it is silent or gone */
+	SIW_DDP_RD_LOST, /* siw_ddp_rd_end is due. status: -ECONNRESET, the peer started anew;
+			    -ETIMEDOUT, it is silent or closed */
 };
 struct siw_ddp_rd_event {
 	int kind; /* enum siw_ddp_rd_news */
 	int status;
 	struct siw_ddp_rd_peer *peer;
-	void *user; /* SEGMENT: NULL where there is no stream: make one, and it comes up again */
+	void *user; /* SEGMENT: NULL: the peer has no stream; make one, and the event comes again */
 };
-/* Next news: 1 and *event, or 0. */
+/* Gives the next event: 1 and *event; 0: none. */
 int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
 /*
- * The segment at the head waits for siw_ddp_rd_resume, and all that this peer sends behind it; also
- * done by siw_ddp_rx_head, which then says 0, for one of queue 0 that finds no buffer.
+ * Pauses the stream: the segment at the head and what the peer sends behind it wait for
+ * siw_ddp_rd_resume. siw_ddp_rx_head does so itself, and returns 0, when a segment of queue 0 finds no
+ * buffer.
  */
 void siw_ddp_rd_pause(struct siw_ddp_stream *stream);
 bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream);
-/* The payload of the segment that siw_ddp_rx_head gave, all of it, until it is placed or refused. */
+/* The whole payload of the segment that siw_ddp_rx_head gave; valid until it is placed or refused. */
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 /*
- * Tagged segments whose ulp_octet's low four bits are in the set (1 << bits) begin with SIW_DDP_ULP_TAGGED octets
- * for the layer above, which are not placed; their TO is of the first octet behind. One of fewer octets
- * must be refused.
+ * Sets which tagged segments begin with SIW_DDP_ULP_TAGGED octets for the layer above: those with bit
+ * 1 << (ulp_octet & 15) in set. These octets are not placed; the TO is that of the first octet behind
+ * them. The layer above must refuse a segment that is shorter.
  */
 void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
-/* Whether the segment that siw_ddp_rx_head would give is such a one. */
+/* Whether the next segment is one of these. */
 bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream);
-/* All that wait come up again. */
+/* Lets all paused streams of the endpoint go on. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
-/* The peer that was asked for gets no stream. */
+/* The peer that siw_ddp_rd_peer gave gets no stream after all. */
 void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer);
-/* The segment of a peer without a stream is thrown away, and the peer told so. */
+/* Throws away the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
-/* The buffer that the message refused last had taken: 1 and its user_data, or 0. */
+/* The buffer that the last refused message had taken: 1 and its user_data, or 0. */
 int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *user_data);
 
 /* cffi: end */

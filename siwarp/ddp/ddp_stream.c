@@ -50,7 +50,7 @@ int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 	return 0;
 }
 
-void siw_ddp_stream_unpark(struct siw_ddp_stream *stream)
+void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream)
 {
 	if (stream->rx.unexpected.full)
 		siw_llp_resume(siw_mpa_sock(stream->mpa));

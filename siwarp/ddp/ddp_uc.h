@@ -4,13 +4,14 @@
  * message is cut into segments, each of which is one datagram: LLP header (base/dgram_wire.h, type UC),
  * DDP segment, CRC32C. Datagrams are numbered (PSN), so that a receiver sees what did not come.
  *
- * An operation is a message, or several that mean something together; its first datagram is marked.
- * "Whole" is an operation of which nothing is missing, up to the segment at hand.
+ * An operation is one message, or several that belong together; its first datagram is marked. An
+ * operation is "whole" if none of its datagrams up to the one at hand is missing.
  *
- * What this does NOT do: repeat, or wait for what comes late. It is dropped, as what came before.
+ * What this does NOT do: repeat datagrams, or wait for late ones. A datagram that comes late or twice is
+ * dropped.
  *
- * Locks: siw_ddp_uc_tx... and _number: the QP's send lock; _close, _connect, _keys and _cut: both; the rest
- * the progress lock.
+ * Locks: siw_ddp_uc_tx... and _number: the QP's send lock; _close, _connect, _keys and _cut: both; all
+ * others: the progress lock.
  */
 #ifndef SIW_DDP_UC_H
 #define SIW_DDP_UC_H
@@ -22,32 +23,32 @@
 struct siw_ddp_uc;
 
 /*
- * On a UDP socket, whose datagrams are not cut from here on; it stays the caller's, and is closed after this. crc:
- * whether CRCs are made and looked at. -ENOMEM, -errno.
+ * Opens an endpoint on a UDP socket, and forbids fragments there. The caller still owns the socket, and
+ * closes it after the endpoint. crc: whether CRCs are sent and checked. 0, -ENOMEM, -errno.
  */
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out);
 void siw_ddp_uc_close(struct siw_ddp_uc *uc);
-/* Who calls siw_ddp_uc_rx stopped short of 0. */
+/* The caller stopped before siw_ddp_uc_rx returned 0: its handler is to be called again. */
 void siw_ddp_uc_resume(struct siw_ddp_uc *uc);
 
 struct siw_ddp_uc_path {
 	struct siw_addr peer;
-	uint32_t psn;	  /* of the datagram of the peer's that comes next */
-	uint32_t payload; /* octets of a segment's payload at the most; 0: what the route carries */
+	uint32_t psn;	  /* of the peer's next datagram */
+	uint32_t payload; /* most octets of a segment's payload; 0: what the route's MTU allows */
 };
 /*
- * Says who the peer is: all else that comes is dropped. -EAFNOSUPPORT the peer's address is of another
- * family, -ENETUNREACH and its like: there is no route. Nothing changed then.
+ * Sets the peer; datagrams from others are dropped. 0; -EAFNOSUPPORT: its address is of another family;
+ * -ENETUNREACH and the like: there is no route. On failure nothing changed.
  */
 int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path);
-/* The number of the datagram that is sent next. */
+/* Sets the PSN of the next datagram that is sent. */
 void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn);
-/* The numbers that come next, in both directions. */
+/* The next PSN in each direction. */
 void siw_ddp_uc_numbers(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out);
 /* identity: as siw_ddp_stream_bind. */
 void siw_ddp_uc_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
-/* Octets of a segment's payload now, of a tagged segment; 0 before it is connected. */
+/* The longest payload of a tagged segment now, in octets; 0: it is not connected. */
 uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc);
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -71,27 +72,30 @@ struct siw_ddp_uc_msg {
 	uint8_t head_len;
 };
 /*
- * Begins a message: 1 all its segments are framed, 0 some are left (siw_ddp_uc_tx_more goes on), -EBUSY
- * one is in the works, -EAGAIN siw_ddp_uc_refused was not taken, -EACCES a key is bad, -EFAULT memory is not
- * there: the message ends here, and a receiver will drop what came of it. Small segments are gathered:
- * flush.
+ * Begins a message. Small segments are collected until siw_ddp_uc_tx_flush.
+ *   1        all its segments are framed
+ *   0        some are left: siw_ddp_uc_tx_more goes on
+ *   -EBUSY   another message has segments left
+ *   -EAGAIN  siw_ddp_uc_refused has a report to be read first
+ *   -EACCES  an lkey is bad; -EFAULT: its memory is gone. The message ends here, and a receiver drops
+ *            what came of it
  */
 int siw_ddp_uc_tx(struct siw_ddp_uc *uc, const struct siw_ddp_uc_msg *msg);
-/* A turn is 64 KiB. */
+/* Goes on with the message, by 64 KiB at most: returns as siw_ddp_uc_tx. */
 int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc);
-/* Gives UDP what is gathered: 1 it has everything; 0 its socket is full, or refused. */
+/* Gives UDP what is collected. 1: it took all; 0: the socket is full, or the network refused one. */
 int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc);
-/* The socket was full the last time. */
+/* Whether the last flush found the socket full. */
 bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
-/* Messages begun, and of these, from the first on, messages that UDP has or refused. */
+/* Messages begun so far; and those of them, in order, that UDP took or refused. */
 uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc);
 uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc);
 /*
- * The network would not have a datagram (no route, a filter): 1, once, and the numbers of the first and the
- * last message that this may be about, counted from 1; 0.
+ * Whether the network refused a datagram (no route, a filter). 1, once: the numbers of the first and the
+ * last message that it may belong to, counted from 1. 0: none was refused.
  */
 int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
-/* Forgets what is gathered or in the works. */
+/* Drops what is collected, and the message that has segments left. */
 void siw_ddp_uc_cut(struct siw_ddp_uc *uc);
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -102,33 +106,36 @@ struct siw_ddp_uc_seg {
 	bool whole;
 };
 /*
- * Next credible datagram of the peer's that is newer than all before it: 1 with *seg; 0 nothing more. What
- * else comes is dropped and counted. It stays until the next call.
+ * Gives the peer's next datagram that is valid and newer than all before it. 1: *seg, valid until the
+ * next call; 0: no more came. Others are dropped and counted.
  */
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
-/* The operation at hand cannot be finished: none of what is left of it is whole. */
+/* Gives up the operation at hand: the rest of it is not whole. */
 void siw_ddp_uc_spoil(struct siw_ddp_uc *uc);
-/* The first octets of the payload at hand, so many at the most: how many. */
+/* Copies the first octets of the payload at hand, at most len, into out: how many. */
 uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len);
 /*
- * Places an untagged segment at hand that is whole, of a message whose payload begins with head octets that
- * are not for the buffer: 1 the message is delivered; 2 more is to come; -ENOBUFS no buffer; -EPROTO it
- * does not go on where the last segment ended; -EMSGSIZE longer than the buffer and -EACCES the buffer's key or
- * memory is bad: the buffer is used up (*delivery). The buffer of a message that is not finished serves the
- * next one.
+ * Places the untagged segment at hand, which is whole. head: octets that its message begins with and
+ * that are not for the buffer. A message that is never finished leaves its buffer to the next one.
+ *   1          the message is delivered: *delivery
+ *   2          the message has more segments
+ *   -ENOBUFS   there is no buffer
+ *   -EPROTO    the segment does not begin where the last one ended
+ *   -EMSGSIZE  the message is longer than the buffer; -EACCES: the buffer's lkey or memory is bad. The
+ *              buffer is used up: *delivery
  */
 int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery);
-/* A message without octets for a buffer: 1 and a buffer's user_data, -ENOBUFS. */
+/* Takes a buffer for a message that has no octets for it. 1: *delivery has its user_data; -ENOBUFS. */
 int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
 		    struct siw_ddp_delivery *delivery);
 /*
- * Places a tagged segment, by itself: 1 it is its message's last; 2; -EACCES (*err says why), nothing was
- * written.
+ * Places the tagged segment at hand. 1: it is its message's last one; 2: it is not; -EACCES: *err, and
+ * nothing was written.
  */
 int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
 			    struct siw_wire_err *err);
-/* Takes away a buffer that waits for the rest of its message, for a flush: 1 and its user_data, or 0. */
+/* For a flush: gives up the buffer of an unfinished message. 1 and its user_data, or 0. */
 int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *user_data);
 
 /* cffi: end */

@@ -142,7 +142,7 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 	 * responder that never heard of its peer will not get anything out.
 	 */
 	if (!r) {
-		siw_ddp_stream_unpark(rc->ddp);
+		siw_ddp_stream_drop_unexpected(rc->ddp);
 		siw_mpa_drain(rc->mpa);
 		if (!rc->may_send)
 			r = -ENOTCONN;
