@@ -187,7 +187,7 @@ static void retransmission_kept(void)
 
 static void data(uint32_t psn, uint32_t octets)
 {
-	static const uint8_t body[1400];
+	static const uint8_t body[SIW_RD_BATCH / 2 + 1];
 
 	SAY(SIW_DGRAM_RD_DATA, psn, .credit = 4096, .rest = body, .len = octets);
 }
@@ -226,6 +226,28 @@ static void ack_of_many(void)
 	/* 64 at once, and the rest when the socket is empty. */
 	CHECK(n_sent == 2 && ntohl(log_[0].wire.acknowledged) == EPOCH + 64);
 	CHECK(ntohl(log_[1].wire.acknowledged) == EPOCH + 127);
+}
+
+/* Of datagrams that are longer than half of a batch 16 wait at the most, of all others 64. */
+static void ack_of_long(void)
+{
+	const uint32_t longest_of_others = SIW_RD_BATCH / 2 - SIW_RD_OVERHEAD;
+
+	begin();
+	meet();
+	for (uint32_t i = 0; i < 40; i++)
+		data(i, longest_of_others + 1);
+	look();
+	CHECK(taken == 40 && n_sent == 3);
+	CHECK(ntohl(log_[0].wire.acknowledged) == EPOCH + 16);
+	CHECK(ntohl(log_[1].wire.acknowledged) == EPOCH + 32);
+	CHECK(ntohl(log_[2].wire.acknowledged) == EPOCH + 40);
+	n_sent = 0;
+	for (uint32_t i = 40; i < 80; i++)
+		data(i, longest_of_others);
+	look();
+	CHECK(taken == 80 && n_sent == 1);
+	CHECK(ntohl(log_[0].wire.acknowledged) == EPOCH + 80);
 }
 
 static void ack_behind_a_gap(void)
@@ -587,6 +609,7 @@ static const struct {
 	{ "ack-alone", ack_alone },
 	{ "ack-of-two", ack_of_two },
 	{ "ack-of-many", ack_of_many },
+	{ "ack-of-long", ack_of_long },
 	{ "ack-behind-a-gap", ack_behind_a_gap },
 	{ "gone", gone },
 	{ "forgotten", forgotten },

@@ -112,7 +112,7 @@ void say(const struct says *what)
 {
 	struct {
 		struct siw_rd_wire wire;
-		uint8_t rest[1500];
+		uint8_t rest[FUZZ_LONGEST - SIW_RD_OVERHEAD];
 	} d = { 0 };
 	uint32_t crc, source = what->source_epoch ? what->source_epoch : EPOCH;
 

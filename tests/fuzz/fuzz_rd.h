@@ -12,12 +12,17 @@
 #include "llp/llp_sock.h"
 #include "rd/rd_impl.h"
 
+/* Octets of the longest datagram; tests/c has longer ones. */
+#ifndef FUZZ_LONGEST
+#define FUZZ_LONGEST 1536
+#endif
+
 enum { ENDS = 3, STRANGERS = 4, PLACES = ENDS + STRANGERS };
 
 struct fuzz_datagram {
 	uint8_t from, to; /* places */
 	uint32_t len;
-	uint8_t octets[1536];
+	uint8_t octets[FUZZ_LONGEST];
 };
 
 struct fuzz_net {

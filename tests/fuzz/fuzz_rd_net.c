@@ -150,7 +150,7 @@ static int send_one(struct siw_llp_sock *sock, const struct siw_addr *dest, cons
 		    int n)
 {
 	int from = place_of_sock(sock), to = fuzz_place_of(dest);
-	uint8_t octets[1536];
+	uint8_t octets[FUZZ_LONGEST];
 	uint32_t len = 0;
 
 	for (int i = 0; i < n; i++) {

@@ -8,7 +8,7 @@ import pytest
 from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener
 from unit.verbs.wire_peer import recv_frame
 
-from siwarp.cm import CMID, CMEventType, ConnParam
+from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import (
     FPDU,
     DDPTagged,
@@ -33,7 +33,8 @@ def test_a_request_that_offers_no_rtr_is_answered_with_one_that_then_opens(wire:
         reply = MPAReply(recv_frame(s))
         assert (reply.r, reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (0, 1, 0, 1, 0)
         s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))))
-        assert end.event().type == CMEventType.ESTABLISHED
+        event = end.event()
+        assert (event.type, event.peer_to_peer) == (CMEventType.ESTABLISHED, RTR.WRITE)
 
 
 PLAIN = [

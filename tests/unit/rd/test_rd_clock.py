@@ -33,6 +33,7 @@ def run(build_dir: Path, row: str) -> None:
         pytest.param("ack-alone", marks=pytest.mark.clause("DGRAM-RD-13")),
         pytest.param("ack-of-two", marks=pytest.mark.clause("DGRAM-RD-13")),
         pytest.param("ack-of-many", marks=pytest.mark.clause("DGRAM-RD-13")),
+        pytest.param("ack-of-long", marks=pytest.mark.clause("DGRAM-RD-13")),
         pytest.param("ack-behind-a-gap", marks=pytest.mark.clause("DGRAM-RD-14")),
         pytest.param("gone", marks=pytest.mark.clause("DGRAM-RD-22")),
         pytest.param("forgotten", marks=pytest.mark.clause("DGRAM-RD-25")),
