@@ -1,0 +1,142 @@
+"""The CRC of what goes to groups and of Write-Records, by each way that they go out and come in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from unit.verbs.errq_harness import QKEY, Stranger, datagram
+from unit.verbs.record_harness import Target
+from unit.verbs.test_verbs_crc import CRC, HEAD, SIZES, WHERE, crc_of, spoilt
+from unit.verbs.verbs_harness import MCAST_PORT, Rig, counted, nothing, pattern, poll
+
+from siwarp.verbs import RecvWR, SendFlag, SendWR, WROpcode
+
+GROUP = "239.192.7.93"
+#: The LLP header, the tagged one and RDMAP's.
+RECORD_HEAD = 12 + 14 + 20
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A socket of the group that is no queue pair."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        s.bind((GROUP, MCAST_PORT))
+        member = socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.1")
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        s.settimeout(10)
+        yield s
+
+
+@pytest.mark.clause("DGRAM-LLP-2", "DGRAM-LLP-3")
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
+def test_what_goes_to_a_group_has_the_crc_of_all_its_octets(
+    rig: Rig, listener: socket.socket, n: int, pieces: int, size: int, crc: bool
+) -> None:
+    cq = rig.cq()
+    qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
+    mr, ah = rig.mr(bytearray(pattern(n * size or 1))), rig.ah((GROUP, 0))
+    cuts = [size * k // pieces for k in range(pieces + 1)]
+    posted = []
+    for i in range(n):
+        sg = [mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)]
+        posted.append(SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED))
+    qp.post_send(posted)
+    for i in range(n):
+        octets = listener.recv(1 << 16)
+        assert octets[HEAD:-CRC] == pattern(n * size)[i * size : (i + 1) * size]
+        assert octets[-CRC:] == crc_of(octets, crc)
+    assert all(wc.ok for wc in poll(cq, n))
+
+
+@pytest.mark.clause("DGRAM-LLP-4", "DGRAM-MCAST-3")
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("size", [1, 4096, 4097, 60_000])
+def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
+    rig: Rig, where: str, size: int
+) -> None:
+    cqs = [rig.cq() for _ in range(2)]
+    mrs = [rig.mr(bytearray(1 << 16)) for _ in cqs]
+    for cq, mr in zip(cqs, mrs, strict=True):
+        qp = rig.ud(cq, qkey=QKEY)
+        qp.attach_mcast(GROUP)
+        qp.post_recv(RecvWR(1, sg=[mr.sge()]))
+    with Stranger() as theirs, counted("drop_crc", 2):
+        theirs.sendto(spoilt(datagram(pattern(size)), where), (GROUP, MCAST_PORT))
+        for cq, mr in zip(cqs, mrs, strict=True):
+            nothing(cq)
+            assert bytes(mr.view) == bytes(1 << 16)
+        theirs.sendto(datagram(pattern(size, 2)), (GROUP, MCAST_PORT))
+        for cq, mr in zip(cqs, mrs, strict=True):
+            assert poll(cq)[0].byte_len == size
+            assert mr.read(size) == pattern(size, 2)
+
+
+# ---- Write-Record
+
+
+@pytest.mark.clause("DGRAM-LLP-2", "DGRAM-LLP-3")
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
+@pytest.mark.parametrize("size", [*SIZES, 200_000])
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
+def test_each_datagram_of_a_write_record_has_the_crc_of_all_its_octets(
+    rig: Rig, n: int, pieces: int, size: int, crc: bool
+) -> None:
+    cq = rig.cq()
+    qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
+    mr, data = rig.mr(bytearray(pattern(size or 1))), pattern(size)
+    cuts = [size * k // pieces for k in range(pieces + 1)]
+    sg = [mr.sge(a, b - a) for a, b in pairwise(cuts)]
+    with Stranger() as sink:
+        sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        ah, remote = rig.ah(sink.getsockname()), mr.remote(0, size)
+        record = WROpcode.RDMA_WRITE_RECORD
+        qp.post_send(
+            [
+                SendWR(
+                    i, record, sg=sg, ah=ah, remote=remote, send_flags=SendFlag.SIGNALED
+                )
+                for i in range(n)
+            ]
+        )  # fmt: skip
+        for _ in range(n):
+            got = b""
+            while True:
+                octets = sink.recv(1 << 16)
+                assert octets[-CRC:] == crc_of(octets, crc)
+                got += octets[RECORD_HEAD:-CRC]
+                if octets[12] & 0x40:  # the last segment of its message
+                    break
+            assert got == data
+    assert all(wc.ok for wc in poll(cq, n))
+
+
+@pytest.mark.clause("DGRAM-LLP-4")
+@pytest.mark.parametrize("where", [*WHERE, "RDMAP's head"])
+@pytest.mark.parametrize("size", [64, 4097, 60_000])
+def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_placed(
+    rig: Rig, where: str, size: int
+) -> None:
+    target, data = Target(rig), pattern(size)
+    (good,) = target.segments(data, 0, 5, size)
+    if where == "RDMAP's head":
+        wrong = good[:30] + bytes([good[30] ^ 1]) + good[31:]
+    else:
+        wrong = spoilt(good, where)
+    with Stranger() as who:
+        with counted("drop_crc", 1):
+            who.sendto(wrong, target.qp.addr)
+            nothing(target.cq)
+        assert bytes(target.memory.view) == bytes(1 << 16)
+        who.sendto(good, target.qp.addr)
+        ((_, record),) = target.told()
+        assert record.whole and target.memory.read(size) == data
+        assert who.silent() and target.qp.errors() == []

@@ -1,0 +1,173 @@
+"""Table 6.1 of spec/datagram-iwarp.md, row by row: who is told what, and what it ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from unit.verbs.errq_harness import (
+    NOT_WHOLE,
+    OPCODE,
+    QKEY,
+    TOO_LONG,
+    Stranger,
+    datagram,
+    error_message,
+    read_error,
+)
+from unit.verbs.verbs_harness import Rig, counted, nothing, poll, until
+
+from siwarp.inspect import ud_qn
+from siwarp.verbs import MR, QP, ErrorPolicy, QPState, RecvWR, WCStatus
+
+LONG = 60
+BODY = b"evil" * 15
+
+
+def one_receive(rig: Rig, qp: QP, mr: MR) -> None:
+    qp.post_recv(RecvWR(1, sg=[mr.sge()]))
+
+
+def no_receive(rig: Rig, qp: QP, mr: MR) -> None:
+    """The queue pair has none."""
+
+
+def short_receive(rig: Rig, qp: QP, mr: MR) -> None:
+    qp.post_recv(RecvWR(1, sg=[mr.sge(0, LONG - 1)]))
+
+
+def receive_whose_key_is_gone(rig: Rig, qp: QP, mr: MR) -> None:
+    gone = rig.mr(bytearray(LONG))
+    qp.post_recv(RecvWR(1, sg=[gone.sge()]))
+    gone.close()
+
+
+@dataclass
+class Wrong:
+    """A datagram that a row is about: what counts it, and what comes of it under *error*."""
+
+    octets: bytes
+    counter: str | None
+    told: tuple[int, int, int] | None = None
+    state: QPState = QPState.RTS
+    before: Callable[[Rig, QP, MR], None] = one_receive
+    completes: WCStatus | None = None
+
+
+#: With each row's mistake those of all rows below it, of a header: what is judged first counts.
+OP = {"opcode": 4}
+PARTS = {**OP, "l": 0}
+TERMINATE = {"opcode": 7, "l": 0}
+KEY = {**TERMINATE, "q_key": QKEY ^ 1}
+QUEUE = {**KEY, "qn": 1}
+VERSION = {**QUEUE, "rv": 2}
+PLACE = {**VERSION, "qn": ud_qn(1, 5, 0)}
+
+ROW_A = {
+    "short": Wrong(datagram(**PLACE)[:21], "drop_short"),
+    "a wrong CRC": Wrong(datagram(BODY, **PLACE)[:-1] + b"!", "drop_crc"),
+    "DDP version": Wrong(datagram(BODY, **PLACE, dv=2), "drop_version"),
+    "tagged": Wrong(datagram(BODY, **PLACE, t=1), "drop_header"),
+}
+ROW_D = {
+    "queue 1": Wrong(datagram(BODY, **QUEUE), "drop_qn"),
+    "queue 3": Wrong(datagram(BODY, **{**QUEUE, "qn": 3}), "drop_qn"),
+    "a Send on queue 2": Wrong(datagram(BODY, qn=2, q_key=QKEY ^ 1), "drop_qn"),
+}
+ROW_E = {
+    "about nothing that was sent": Wrong(error_message(1), "err_stale"),
+    "that is none": Wrong(datagram(BODY, opcode=7, qn=2), "err_malformed"),
+}
+ROW_H = {
+    "L=0": Wrong(datagram(BODY, **PARTS), "drop_header", NOT_WHOLE, QPState.ERR),
+    "MO=1": Wrong(datagram(BODY, **OP, mo=1), "drop_header", NOT_WHOLE, QPState.ERR),
+}
+ROW_I = {
+    f"opcode {op:#x}": Wrong(
+        datagram(BODY, opcode=op), "drop_opcode", OPCODE, QPState.ERR, no_receive
+    )
+    for op in (0, 1, 2, 4, 6, 8, 9, 11, 12, 15)
+}
+NO_RECEIVE = Wrong(datagram(BODY), "drop_no_buffer", before=no_receive)
+LONGER = Wrong(
+    datagram(BODY), "drop_too_long", TOO_LONG, before=short_receive,
+    completes=WCStatus.LOC_LEN_ERR,
+)  # fmt: skip
+BAD_KEY = Wrong(
+    datagram(BODY), None, before=receive_whose_key_is_gone,
+    completes=WCStatus.LOC_PROT_ERR,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(ROW_A, marks=pytest.mark.clause("DGRAM-ERR-17#a"), id="a"),
+        pytest.param(
+            {"place 5": Wrong(datagram(BODY, **PLACE), "drop_qn")},
+            marks=pytest.mark.clause("DGRAM-ERR-17#b"),
+            id="b",
+        ),
+        pytest.param(
+            {"2": Wrong(datagram(BODY, **VERSION), "drop_version")},
+            marks=pytest.mark.clause("DGRAM-ERR-17#c"),
+            id="c",
+        ),
+        pytest.param(ROW_D, marks=pytest.mark.clause("DGRAM-ERR-17#d"), id="d"),
+        pytest.param(ROW_E, marks=pytest.mark.clause("DGRAM-ERR-17#e"), id="e"),
+        pytest.param(
+            {"another": Wrong(datagram(BODY, **KEY), "drop_qkey")},
+            marks=pytest.mark.clause("DGRAM-ERR-17#f"),
+            id="f",
+        ),
+        pytest.param(
+            {
+                "in parts": Wrong(datagram(BODY, **TERMINATE), "drop_header"),
+                "whole": Wrong(datagram(BODY, opcode=7), "drop_opcode"),
+            },
+            marks=pytest.mark.clause("DGRAM-ERR-17#g"),
+            id="g",
+        ),
+        pytest.param(ROW_H, marks=pytest.mark.clause("DGRAM-ERR-17#h"), id="h"),
+        pytest.param(ROW_I, marks=pytest.mark.clause("DGRAM-ERR-17#i"), id="i"),
+        pytest.param(
+            {"none": NO_RECEIVE}, marks=pytest.mark.clause("DGRAM-ERR-17#j"), id="j"
+        ),
+        pytest.param({"by one": LONGER}, marks=pytest.mark.clause("DGRAM-ERR-17#k"), id="k"),
+        pytest.param({"gone": BAD_KEY}, marks=pytest.mark.clause("DGRAM-ERR-17#l"), id="l"),
+    ],
+)  # fmt: skip
+def test_each_row_is_judged_before_those_below_it_and_answered_as_it_says(
+    rig: Rig, row: dict[str, Wrong]
+) -> None:
+    for name, wrong in row.items():
+        with Stranger() as who:
+            judge(rig, who, name, wrong)
+
+
+def judge(rig: Rig, who: Stranger, name: str, wrong: Wrong) -> None:
+    """A queue pair under *error* meets it: the counter, the answer, the completion, the state."""
+    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
+    mr = rig.mr(bytearray(LONG))
+    wrong.before(rig, qp, mr)
+    with counted(wrong.counter, 1) if wrong.counter else contextlib.nullcontext():
+        who.sendto(wrong.octets, qp.addr)
+        if wrong.completes is not None:
+            assert [wc.status for wc in poll(qp.rcq)] == [wrong.completes], name
+        elif wrong.state == QPState.RTS:
+            nothing(qp.rcq)
+        else:
+            until(lambda: qp.qp_state == wrong.state)
+    if wrong.told is not None:
+        _, answer = read_error(who.recv(1 << 16))
+        assert (answer.layer, answer.etype, answer.code) == wrong.told, name
+    assert who.silent() and qp.qp_state == wrong.state, name
+    if wrong.state == QPState.RTS:
+        assert mr.read() == bytes(LONG) or wrong.before is short_receive, name
+        if wrong.before is not one_receive:
+            one_receive(rig, qp, mr)
+        who.sendto(datagram(b"good"), qp.addr)
+        assert poll(qp.rcq)[0].ok and mr.read(4) == b"good" and who.silent(), name
+    qp.close()
