@@ -370,17 +370,17 @@ static int news_of(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
-	if (peer->tell & SIW_RD_REPORT_OVER) {
-		peer->tell &= (uint8_t)~SIW_RD_REPORT_OVER;
+	if (peer->reports & SIW_RD_REPORT_OVER) {
+		peer->reports &= (uint8_t)~SIW_RD_REPORT_OVER;
 		peer->settling = true;
 		rd->settle = peer;
 		return peer->over_kind;
 	}
-	if (peer->tell & SIW_RD_REPORT_NEW) {
-		peer->tell &= (uint8_t)~SIW_RD_REPORT_NEW;
+	if (peer->reports & SIW_RD_REPORT_NEW) {
+		peer->reports &= (uint8_t)~SIW_RD_REPORT_NEW;
 		return SIW_RD_NEW_PEER;
 	}
-	peer->tell = 0;
+	peer->reports = 0;
 	return SIW_RD_ACKED;
 }
 
@@ -410,12 +410,12 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 	struct siw_rd_peer *peer;
 
 	/* A segment is waited for; what it acknowledged is told behind it. */
-	if (rd->offered && !(rd->offered->tell & ~SIW_RD_REPORT_ACKED))
+	if (rd->offered && !(rd->offered->reports & ~SIW_RD_REPORT_ACKED))
 		return offer(rd, event);
 	if (!siw_link_alone(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
 		*event = (struct siw_rd_event){ .kind = news_of(peer), .peer = peer };
-		if (!peer->tell)
+		if (!peer->reports)
 			siw_link_del(&peer->news);
 		return 1;
 	}

@@ -3,13 +3,12 @@
  * rd/rd_cc.h - round-trip times and congestion control of one peer: values in, values out. All
  * times in nanoseconds, all amounts in octets.
  *
- * The window grows as CUBIC's (RFC 9438). What is new is which losses count: one while the round trip
- * is near its least is taken for the path's own noise and changes nothing, up to a share of SIW_RD_CC_NOISE;
- * one while a queue stands, or of more than that share, is congestion.
+ * The window grows as CUBIC's (RFC 9438). It differs in which losses count. A loss while the round trip is
+ * near its minimum is taken for noise of the path and changes nothing, up to a share of SIW_RD_CC_NOISE. A
+ * loss while a queue stands, or beyond that share, is congestion.
  *
- * A round trip of more than three times the least stands for a queue that is longer than anybody needs, so the
- * window shrinks, as BBR's has its bound; but where losses say that somebody else fills the buffer
- * regardless it competes for it.
+ * A round trip of more than three times the minimum means a needlessly long queue, and the window shrinks,
+ * as BBR bounds its own. But where losses show that another flow fills the buffer anyway, this one competes.
  *
  * What it does NOT do: send, or know of datagrams.
  */
@@ -45,11 +44,11 @@ struct siw_rd_cc {
 void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss);
 /* A round trip measured on a datagram that was sent once (Karn's rule). */
 void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt);
-/* So many octets were delivered; in_flight: what still is, full: the window was what held more back. */
+/* octets were delivered. in_flight: octets still outstanding; full: the window kept more from being sent. */
 void siw_rd_cc_ack(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint64_t in_flight,
 		   uint32_t mss, bool full);
 void siw_rd_cc_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t mss);
-/* Nothing came back for a whole RTO. */
+/* Nothing was acknowledged for a whole RTO. */
 void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now, uint32_t mss);
 /* Octets a second to send at; 0: the round trip is too short to pace by. */
 uint64_t siw_rd_cc_pace(const struct siw_rd_cc *cc);

@@ -19,20 +19,21 @@
 #define SIW_RD_BUF	   65536u
 #define SIW_RD_CLASS_LEAST 9 /* a buffer has 1 << class octets, from here */
 #define SIW_RD_CLASSES	   8 /* ... to 64 KiB */
-#define SIW_RD_SHARE	   4 /* of the memory left for all, one peer may have this part */
+#define SIW_RD_SHARE	   4 /* one peer may take 1/4 of the memory that is left for all */
 #define SIW_RD_NEVER	   UINT64_MAX
-#define SIW_RD_BATCH	   65507u /* octets of a batch, and of what comes as one */
-#define SIW_RD_ACK_NS	   20000  /* an acknowledgement may wait so long for company */
+#define SIW_RD_BATCH	   65507u /* most octets of a batch, sent (GSO) or received (GRO) */
+#define SIW_RD_ACK_NS	   20000  /* how long an acknowledgement may be delayed for others */
 #define SIW_RD_MS	   1000000ull
 #define SIW_RD_S	   1000000000ull
 
-/* ---- a datagram that is sent, until it is acknowledged ---------------------------------------- */
+/* ---- datagrams sent and not acknowledged ------------------------------------------------------ */
 
 struct siw_rd_slot {
-	uint8_t *buf;  /* room for the header, the segment, room for the CRC */
-	uint32_t len;  /* of all that */
-	uint8_t class; /* of the buffer */
-	bool sacked, lost, again;
+	uint8_t *buf;  /* header, segment and CRC */
+	uint32_t len;  /* octets of all three */
+	uint8_t class; /* siw_rd_class of buf */
+	bool sacked, lost,
+		again; /* acknowledged in a bitmap; taken for lost; sent more than once */
 	uint64_t sent_ns;
 };
 
@@ -49,7 +50,7 @@ struct siw_rd_tx {
 	struct siw_rd_slot slot[];
 };
 
-/* ---- a datagram that came early, or that nobody takes now -------------------------------------- */
+/* ---- datagrams that came early, or that cannot be taken now ------------------------------------ */
 
 struct siw_rd_held {
 	uint8_t *buf; /* NULL: not here */
@@ -69,13 +70,13 @@ struct siw_rd_rx {
 /* ---- peers -------------------------------------------------------------------------------------- */
 
 enum siw_rd_state {
-	SIW_RD_CLOSED, /* nothing was agreed; the next segment starts it */
-	SIW_RD_HELLO,  /* a cookie is asked for */
-	SIW_RD_ECHOED, /* and brought back */
+	SIW_RD_CLOSED, /* no epochs are agreed; the next segment starts the handshake */
+	SIW_RD_HELLO,  /* HELLO was sent */
+	SIW_RD_ECHOED, /* CHALLENGE came, ECHO was sent */
 	SIW_RD_OPEN,
 };
 
-/* What is to be told, in this order. */
+/* Events that are due, in this order. */
 #define SIW_RD_REPORT_OVER  0x01 /* RESTARTED or GONE */
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
@@ -86,124 +87,126 @@ struct siw_rd_peer {
 	struct siw_addr addr;
 	uint32_t hash;
 	void *upper;
-	struct siw_link lru;	 /* the one heard or spoken to least lately first */
-	struct siw_link starved; /* the socket had no room for what it sends */
-	struct siw_link news;	 /* it has something to tell */
-	struct siw_link ready;	 /* its next segment lies in rx, and may come up */
-	struct siw_link acks;	 /* it is owed an acknowledgement */
+	struct siw_link lru;	 /* of all peers, the one without traffic for longest first */
+	struct siw_link starved; /* the socket had no room for its datagrams */
+	struct siw_link news;	 /* it has events due */
+	struct siw_link ready;	 /* its next segment lies in rx and may be given */
+	struct siw_link acks;	 /* an acknowledgement to it is due */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
-	uint64_t cookie_made;	    /* siw_rd_ms of the ECHO that made this life; 0: none */
-	uint8_t state;		    /* enum siw_rd_state */
+	uint64_t cookie_made; /* siw_rd_ms of the ECHO that opened this incarnation; 0: none */
+	uint8_t state;	      /* enum siw_rd_state */
 	uint8_t ird;
-	uint8_t tell;
+	uint8_t reports;   /* set of SIW_RD_REPORT_ */
 	uint8_t over_kind; /* RESTARTED or GONE */
-	bool settling : 1; /* that was told, and the layer above is at it */
-	bool claimed : 1;  /* by who asked for it, until siw_rd_set_upper */
-	bool verify : 1;   /* long idle: asked whether it still knows this life */
-	bool held;
-	bool expect;
-	bool full;	 /* the window held something back since the last acknowledgement */
-	uint8_t backoff; /* the time-out is doubled so often, until there is a round trip again */
-	uint8_t rtos;	 /* in a row */
+	bool settling : 1; /* that was reported, and the layer above deals with it */
+	bool claimed : 1;  /* siw_rd_peer gave it, and siw_rd_set_upper has not come */
+	bool verify : 1;   /* idle for long: asked whether it still knows these epochs */
+	bool held;	   /* siw_rd_pause */
+	bool expect;	   /* siw_rd_expect */
+	bool full;	   /* the window held something back since the last acknowledgement */
+	uint8_t backoff;   /* the time-out is doubled so often, until there is a round trip again */
+	uint8_t rtos;	   /* in a row */
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
-	uint8_t suspect : 4;  /* long datagrams lost again since one passed */
-	uint16_t credit;      /* what the peer gives, in units, from una on */
-	uint16_t probe_limit; /* octets: so many were tried, and do not pass */
+	uint8_t suspect : 4;  /* long datagrams lost twice since one passed */
+	uint16_t credit;      /* units the peer grants, from una on */
+	uint16_t probe_limit; /* octets: datagrams of this length were tried and do not pass */
 
-	uint64_t una, nxt, rcv; /* indices: of PSN epoch + index */
-	uint64_t over_una;	/* of the life that is over, until that is dealt with */
-	struct siw_rd_tx *tx;	/* NULL: nothing outstanding */
-	struct siw_rd_rx *rx;	/* NULL: nothing kept */
+	/* Indices; a datagram's PSN is its epoch + its index. Oldest unacknowledged, next sent, next expected. */
+	uint64_t una, nxt, rcv;
+	uint64_t over_una;    /* una of the incarnation that is over, until that is dealt with */
+	struct siw_rd_tx *tx; /* NULL: nothing outstanding */
+	struct siw_rd_rx *rx; /* NULL: nothing stored */
 
 	uint64_t heard_ns, sent_ns;
-	uint64_t since_ns; /* since when it owes an answer; 0: it does not */
+	uint64_t since_ns; /* since when a response of it is due; 0: none is */
 	uint64_t ack_ns;   /* when the first of due_acks came */
-	uint64_t timer_ns; /* what is due next of: handshake, PTO, RTO, asking */
-	uint64_t pace_ns;  /* not before */
+	uint64_t timer_ns; /* the next of: handshake, PTO, RTO, asking */
+	uint64_t pace_ns;  /* nothing is sent before */
 
 	uint16_t datagram;   /* octets of the longest one now */
-	uint16_t whole;	     /* what is longer goes in fragments; the same, or 0 */
-	uint16_t search_at;  /* a datagram so long asks for longer ones */
-	uint16_t probe;	     /* octets that are being tried; 0: none */
-	uint32_t probe_psn;  /* of the one that is being tried */
-	uint32_t touched_ms; /* of the clock, cut: when it went to the end of lru last */
-	/* Until when the probe's answer is waited for; with none, longer ones are not tried before. */
+	uint16_t whole;	     /* longer ones go in IP fragments; as datagram, or 0 */
+	uint16_t search_at;  /* a datagram of this length starts a search for longer ones */
+	uint16_t probe;	     /* octets of the PROBE under way; 0: none */
+	uint32_t probe_psn;  /* and its number */
+	uint32_t touched_ms; /* when it was moved to the end of lru; low bits of the clock */
+	/* Until when the PROBE's answer is awaited; without a PROBE: no longer ones are tried before. */
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
-	struct siw_rd_cookie cookie; /* to bring back, while state is ECHOED */
-	uint32_t heap_at; /* where it stands in the heap of timers, + 1; 0: it has none */
-	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* the layer above's */
+	struct siw_rd_cookie cookie; /* ECHOED: to be returned */
+	uint32_t heap_at;	     /* its place in the heap of timers, + 1; 0: it has no timer */
+	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* siw_rd_room */
 };
 
 struct siw_rd_slab;
 
-/* A buffer that nobody uses. */
+/* A free buffer. */
 struct siw_rd_free {
 	struct siw_rd_free *next;
 };
 
-/* A peer's next time, or one before it: what is put off moves when it is looked at. */
+/* A peer's timer, or an earlier time: a postponed timer is re-sifted when it expires. */
 struct siw_rd_timer {
 	uint64_t at;
 	struct siw_rd_peer *peer;
 };
 
 struct siw_rd_bucket {
-	uint64_t at; /* ns: nothing was taken since */
+	uint64_t at; /* ns: when the last token would have been due at a steady rate */
 };
 
 struct siw_rd {
 	siw_lock_t lock;
 	struct siw_llp_sock *sock;
 	struct siw_llp_port *port;
-	struct siw_rd_peer *last; /* who came last: most often it comes again */
+	struct siw_rd_peer
+		*last; /* the source of the last datagram: mostly that of the next, too */
 	bool crc;
 	bool ipv6;
 	uint8_t ird;
-	bool blocked; /* the socket took no more */
+	bool blocked; /* the socket was full at the last send */
 	uint32_t qkey;
-	uint32_t batch_max;    /* octets of a datagram that a batch may be made of; 0: none */
-	uint32_t window_units; /* of credit for one peer */
-	uint64_t rx_octets, rx_limit; /* of buffers and rings, of all peers */
-	uint64_t tx_octets, tx_limit; /* of buffers, of all peers */
+	uint32_t batch_max;	      /* longest datagram that goes into batches; 0: none does */
+	uint32_t window_units;	      /* most credit for one peer */
+	uint64_t rx_octets, rx_limit; /* memory of buffers and rings, all peers */
+	uint64_t tx_octets, tx_limit; /* memory of buffers, all peers */
 	uint64_t timeout;
 	/*
-	 * Longer than a datagram can be on its way: who was idle so long may be forgotten. Who was silent
-	 * for a third of it may have forgotten this end, and is asked before something is sent.
+	 * Longer than a datagram can be in the network. A record idle for so long may be evicted. A peer
+	 * silent for a third of it may have evicted this end's, and is asked before it is sent anything.
 	 */
 	uint64_t idle;
 	uint64_t began;
-	uint32_t cookie_ms; /* a cookie's life */
-	/* Who has a timer, the earliest first: entry i before 2i + 1 and 2i + 2. Room for every record. */
+	uint32_t cookie_ms; /* how long a cookie is valid */
+	/* A heap, the earliest timer first: entry i before 2i + 1 and 2i + 2. It has room for every record. */
 	struct siw_rd_timer *heap;
 	uint32_t heap_n, heap_max;
-	uint64_t due; /* of the first one, as the socket knows it */
+	uint64_t due; /* the earliest timer, as set at the socket */
 	uint64_t now; /* when the last datagram came */
 	struct siw_sipkey key;
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
 	struct siw_rd_peer **table;
-	struct siw_rd_slab *slabs; /* what records lie in */
-	struct siw_rd_peer *spare; /* records of nobody, by chain */
+	struct siw_rd_slab *slabs;  /* the memory of the records */
+	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
 	struct siw_rd_bucket hello, bye;
 	uint64_t epochs; /* made so far */
 
 	/* Under the caller's progress lock. */
-	struct siw_rd_peer *offered; /* its segment is with the layer above */
+	struct siw_rd_peer *offered; /* its segment was given to the layer above */
 	struct siw_rd_peer *settle;
-	uint8_t *direct;     /* the offered one, in rx_buf; NULL: it lies in the peer's rx */
-	uint32_t direct_len; /* of the datagram there */
+	uint8_t *direct; /* the given segment's datagram in rx_buf; NULL: it is in the peer's rx */
+	uint32_t direct_len; /* octets of it */
 	uint8_t *rx_buf;     /* SIW_RD_BUF octets */
-	/* What lies there: datagrams of one source, each of seg octets but the last. at: of the next one. */
+	/* In rx_buf: datagrams of one source, at: the next, each of seg octets but the last, up to end. */
 	struct siw_addr from;
 	uint32_t at, end, seg;
-	bool batches;	 /* the kernel gives them together (UDP_GRO) */
-	bool no_batches; /* it does not know how */
-	uint8_t lulls;	 /* times in a row that hardly anything was there */
-	uint32_t streak; /* short ones since the socket was empty */
+	bool batches;	 /* the kernel gives datagrams in batches (UDP_GRO) */
+	bool no_batches; /* the kernel cannot */
+	uint8_t lulls;	 /* receives in a row that found hardly anything */
+	uint32_t streak; /* short datagrams since the socket was empty */
 
 	struct {
 		struct siw_rd_free *free;
@@ -218,18 +221,18 @@ _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 512, "an idle peer
 int siw_rd_table_init(struct siw_rd *rd);
 void siw_rd_table_fini(struct siw_rd *rd);
 struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr);
-/* As siw_rd_peer(), locked. */
+/* As siw_rd_peer; lock held. */
 int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
-/* Another epoch at each call; never 0. */
+/* A new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
-/* Something is to be told of the peer: SIW_RD_REPORT_. */
+/* An event of the peer is due: SIW_RD_REPORT_. */
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
 /*
- * The life of this pair is over: what is unacknowledged goes, this end has another epoch, and the layer
- * above is told (kind; 0: it knows).
+ * Ends this incarnation of the pair: drops what is unacknowledged, takes another epoch for this end, and
+ * reports kind to the layer above (0: it knows).
  */
 void siw_rd_over(struct siw_rd_peer *peer, int kind);
-/* Its segment at rcv lies in rx and nothing keeps it: it comes up. */
+/* Its segment at rcv lies in rx and it is not paused: it is given next. */
 void siw_rd_offer_next(struct siw_rd_peer *peer);
 void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now);
 
@@ -251,16 +254,16 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 
 /* ---- rd_tx.c -------------------------------------------------------------------------------- */
 
-/* The socket took no more: pumped again when it may. */
+/* The socket is full: the peer is pumped again when there is room. */
 void siw_rd_starve(struct siw_rd_peer *peer);
-/* Sends what window, credit and pace allow: false when something waits. */
+/* Sends what window, credit, pace and socket allow; false: something still waits. */
 bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now);
-/* That one again, whatever the window says. */
+/* Sends the datagram of that index again, whatever the window allows. */
 void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now);
 void siw_rd_tx_free(struct siw_rd_peer *peer);
 /* ---- rd_ack.c ------------------------------------------------------------------------------- */
 
-/* What a datagram of this life acknowledges. bitmap: octets of it, may be NULL. */
+/* Handles what a datagram of these epochs acknowledges. octets: of bitmap, which may be NULL. */
 void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, const uint8_t *bitmap,
 		  uint32_t octets, uint64_t now);
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now);
@@ -269,13 +272,13 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
 
 /* ---- rd_rx.c -------------------------------------------------------------------------------- */
 
-/* A datagram that lies in rx_buf. */
+/* Handles a DATA that lies in rx_buf. */
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 void siw_rd_rx_free(struct siw_rd_peer *peer);
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now);
-/* The socket is empty, and the acknowledgement that is owed has waited long enough for company. */
+/* The socket is empty: whether the acknowledgement that is due has been delayed long enough. */
 bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now);
-/* An acknowledgement is owed: now, or soon. */
+/* An acknowledgement is due: at once, or within SIW_RD_ACK_NS. */
 void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer);
 
@@ -291,60 +294,61 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
 		     uint32_t len, uint64_t now);
 void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
-/* Tells one who speaks of a pair of epochs that is not known here. */
+/* Sends a BYE to the source of a datagram whose epochs are not known here. */
 void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire,
 		   uint64_t now);
 void siw_rd_bye(struct siw_rd_peer *peer);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 
-/* The header of a datagram to this peer, as of now. */
+/* Writes the header of a datagram to this peer, with what is acknowledged now. */
 void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
 		   struct siw_rd_wire *out);
-/* Puts the CRC behind len octets and sends it: as siw_llp_udp_send(). */
+/* Adds the CRC behind len octets and sends them: returns as siw_llp_udp_send. */
 int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len);
 
 /* ---- rd_mtu.c ------------------------------------------------------------------------------- */
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer);
-/* A datagram of so many octets does not pass. */
+/* A datagram of so many octets does not pass the path. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
-/* Nothing came back of datagrams of up to so many octets: another of peer->rtos in a row. */
+/* One more time-out in a row (peer->rtos) while datagrams of up to so many octets were outstanding. */
 void siw_rd_mtu_silence(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
-/* The longest one lost for a second time, and the longest delivered, of one acknowledgement. */
+/* Of one acknowledgement: octets of the longest datagram lost twice, and of the longest delivered. */
 void siw_rd_mtu_suspect(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now);
-/* One longer than the path takes now: in fragments. */
+/* Sends a datagram that is longer than the path's MTU, in fragments: as siw_rd_send. */
 int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
-/* Longer ones would be of use: tries them, unless it did so lately. */
+/* Longer datagrams would be of use: probes for them, unless it did so lately. */
 void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn);
 
 /* ---- rd_timer.c ------------------------------------------------------------------------------ */
 
-/* This peer has something due at that time: the endpoint is up then. */
+/* Sets the peer's timer to expire at that time, ns. */
 void siw_rd_due(struct siw_rd_peer *peer, uint64_t at);
-/* It has no timer any more. */
+/* Ends its timer. */
 void siw_rd_no_timer(struct siw_rd_peer *peer);
-/* There is room for the timers of so many peers: false without memory. */
+/* Makes room for the timers of so many peers; false: no memory. */
 bool siw_rd_timers(struct siw_rd *rd, uint32_t peers);
-/* Has the peer answer: it is asked what it has. */
+/* Asks the peer for an acknowledgement. */
 void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now);
-/* Whether it still knows this life, before something is sent after a long silence: 0. */
+/* After a long silence, before something is sent: asks whether the peer still knows these epochs. 0. */
 int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now);
-/* It owes an answer from now on: what is found out if it is silent. */
+/* A response of the peer is due from now on: if it stays silent, it is lost. */
 void siw_rd_await(struct siw_rd_peer *peer, uint64_t now);
-/* All that is due, or waited for room in the socket. */
+/* Handles the timers that expired, and the peers that waited for room in the socket. */
 void siw_rd_tick(struct siw_rd *rd, uint64_t now);
 
-/* The clock that cookies are made by: milliseconds of this endpoint's life, from 1. */
+/* The clock of cookies: milliseconds since this endpoint was opened, from 1. */
 static inline uint64_t siw_rd_ms(const struct siw_rd *rd, uint64_t now)
 {
 	return (now - rd->began) / SIW_RD_MS + 1;
 }
 
 /*
- * The peer has to go on though it was sent nothing: the layer above waits for it, or a gap in what came.
+ * Whether the peer must send something although it was sent nothing: the layer above expects it, or what
+ * came has a gap.
  */
 static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 {
@@ -354,8 +358,8 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 }
 
 /*
- * The next time-out has the last datagram sent once more and nothing else (RFC 8985 section 7): not while the peer
- * is silent, nor while the time-out is backed off.
+ * Whether the next time-out only repeats the last datagram (a tail loss probe, RFC 8985 section 7): not
+ * while the peer is silent, nor while the time-out is backed off.
  */
 static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
 {

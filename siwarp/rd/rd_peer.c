@@ -63,27 +63,27 @@ static struct siw_rd_peer *take_record(struct siw_rd *rd)
 	struct siw_rd_peer *peer;
 	struct siw_rd_slab *slab;
 
-	if (!rd->spare) {
+	if (!rd->unused) {
 		slab = malloc(sizeof(*slab) + n * sizeof(slab->peer[0]));
 		if (!slab)
 			return NULL;
 		slab->next = rd->slabs;
 		rd->slabs = slab;
 		for (uint32_t i = 0; i < n; i++) {
-			slab->peer[i].chain = rd->spare;
-			rd->spare = &slab->peer[i];
+			slab->peer[i].chain = rd->unused;
+			rd->unused = &slab->peer[i];
 		}
 	}
-	peer = rd->spare;
-	rd->spare = peer->chain;
+	peer = rd->unused;
+	rd->unused = peer->chain;
 	memset(peer, 0, sizeof(*peer));
 	return peer;
 }
 
 static void give_record(struct siw_rd *rd, struct siw_rd_peer *peer)
 {
-	peer->chain = rd->spare;
-	rd->spare = peer;
+	peer->chain = rd->unused;
+	rd->unused = peer;
 }
 
 /* ---- the table ------------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static void widen(struct siw_rd *rd)
 /* Something of it is in progress here. */
 static bool in_use(const struct siw_rd_peer *peer)
 {
-	return peer->claimed || peer->tx || peer->rx || peer->tell || peer->settling ||
+	return peer->claimed || peer->tx || peer->rx || peer->reports || peer->settling ||
 	       peer->expect || !siw_link_alone(&peer->ready) || peer->rd->offered == peer;
 }
 
@@ -299,7 +299,7 @@ void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
 
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 {
-	peer->tell |= what;
+	peer->reports |= what;
 	if (siw_link_alone(&peer->news))
 		siw_link_add(&peer->rd->news, &peer->news);
 }
@@ -309,7 +309,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	struct siw_rd *rd = peer->rd;
 	bool was = peer->state == SIW_RD_OPEN || peer->nxt;
 
-	if (!(peer->tell & SIW_RD_REPORT_OVER))
+	if (!(peer->reports & SIW_RD_REPORT_OVER))
 		peer->over_una = peer->una;
 	siw_rd_tx_free(peer);
 	siw_rd_rx_free(peer);
@@ -333,7 +333,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->ird = 0;
 	peer->probe = peer->suspect = 0;
 	peer->probe_ns = 0;
-	peer->tell &= (uint8_t)~SIW_RD_REPORT_ACKED;
+	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
 	siw_rd_cc_init(&peer->cc, peer->datagram);
 	if (!kind || !was)
 		return;

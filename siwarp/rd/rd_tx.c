@@ -81,7 +81,7 @@ static bool has_room(const struct siw_rd_peer *peer, uint32_t len)
 
 static inline bool is_over(const struct siw_rd_peer *peer)
 {
-	return (peer->tell & SIW_RD_REPORT_OVER) || peer->settling;
+	return (peer->reports & SIW_RD_REPORT_OVER) || peer->settling;
 }
 
 /* ---- sending -------------------------------------------------------------------------------------- */
