@@ -58,6 +58,7 @@ if "SANITIZER" in os.environ:
         "unit/llp/test_llp_failing_faults.py",
         "unit/llp/test_llp_failing_tcp.py",
         "unit/verbs/test_verbs_failing.py",
+        "unit/verbs/test_verbs_failing_sends.py",
     ]
 
 

@@ -30,7 +30,11 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
 
-static uintptr_t begin, end; /* siwarp's library, or the layers alone */
+/* siwarp's library, and the layers as a module of their own, where they are loaded. */
+static struct {
+	uintptr_t begin, end;
+} code[2];
+static int n_code;
 static atomic_long seen, fails_at;
 static char named[32]; /* "": calls of any name count */
 static atomic_long last_at;
@@ -46,17 +50,25 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
 
 		if (p->p_type == PT_LOAD && p->p_flags & PF_X) {
-			begin = info->dlpi_addr + p->p_vaddr;
-			end = begin + p->p_memsz;
+			code[n_code].begin = info->dlpi_addr + p->p_vaddr;
+			code[n_code].end = code[n_code].begin + p->p_memsz;
 		}
 	}
-	return 1;
+	return ++n_code == 2;
 }
 
 static void look_for_it(void)
 {
-	if (!begin)
+	if (!n_code)
 		dl_iterate_phdr(find, NULL);
+}
+
+static bool is_ours(const void *caller)
+{
+	for (int i = 0; i < n_code; i++)
+		if ((uintptr_t)caller >= code[i].begin && (uintptr_t)caller < code[i].end)
+			return true;
+	return false;
 }
 
 /* How many calls there were since the last time; 0: none fails from here on. */
@@ -96,7 +108,7 @@ static bool due(const char *name, const void *caller, int *error, bool alone)
 {
 	long n, from;
 
-	if ((uintptr_t)caller < begin || (uintptr_t)caller >= end)
+	if (!is_ours(caller))
 		return false;
 	if (named[0] ? strcmp(named, name) != 0 : alone)
 		return false;
@@ -152,6 +164,7 @@ void *realloc(void *p, size_t size)
 #define NAMED(type, name, parameters, arguments, failed) \
 	CALL(type, name, parameters, arguments, failed, 0, true)
 
+FAILING(int, posix_memalign, (void **out, size_t to, size_t size), (out, to, size), error, ENOMEM)
 FAILING(void *, aligned_alloc, (size_t to, size_t size), (to, size), NULL, ENOMEM)
 FAILING(int, socket, (int domain, int type, int protocol), (domain, type, protocol), -1, EMFILE)
 FAILING(int, bind, (int fd, const struct sockaddr *addr, socklen_t len), (fd, addr, len), -1,
