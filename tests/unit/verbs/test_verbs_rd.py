@@ -391,6 +391,23 @@ def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> Non
         assert not s.hears_more(0.02), "one error message for one message"
 
 
+@pytest.mark.clause("DGRAM-RDV-7", "RFC5040-4.8-06")
+@pytest.mark.parametrize("octets", [0, 1, 27])
+def test_a_read_request_of_another_length_is_an_operation_error_and_is_not_quoted(
+    rig: Rig, octets: int
+) -> None:
+    b = Peer(rig)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        request = s.read(8)[: 18 + octets]
+        s.put(request, s.untagged(Opcode.SEND, b"on"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
+        assert (told.m, told.d, told.r) == (1, 1, 0)
+        assert bytes(told) == bytes(told)[:6] + request[:18], "nothing of the request itself"
+        assert b.got()[0].byte_len == 2
+
+
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("qn", [4, 5, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_queue_that_there_is_not_is_refused_and_what_follows_arrives(rig: Rig, qn: int) -> None:
