@@ -153,11 +153,10 @@ struct siw_mpa_stream {
 	struct siw_mpa_rx rx;
 };
 
-/* Takes one event through the table: one of enum siw_mpa_startup or -errno. */
+/* Does an event's step by the table: one of enum siw_mpa_startup, or -errno. */
 int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event);
 /*
- * Gives TCP what is left of our start-up frame, if anything is. 0, or -errno if TCP is
- * dead.
+ * Gives TCP what is left of our start-up frame. 0, or -errno: the connection broke.
  */
 int siw_mpa_pump(struct siw_mpa_stream *stream);
 int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
@@ -166,28 +165,27 @@ int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 bool siw_mpa_params_legal(const struct siw_mpa_params *params, bool reply);
 uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params, bool reply);
 /*
- * Octets still missing of the frame that starts with these len; -EPROTO: no such frame
- * starts so.
+ * Octets that are missing of the frame of which these len came; -EPROTO: no frame begins so.
  */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
-/* A whole frame as a value; 0, or -EPROTO. */
+/* Parses a whole frame: 0 or -EPROTO. */
 int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out);
 
 /*
- * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets of it, to stand at
- * position at of the stream. 0, or -EFAULT: the payload is not there.
+ * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for position at of the
+ * stream. 0; -EFAULT: the payload's memory is gone.
  */
 int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
 		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
-/* Whether all Markers of the FPDU of marked_len octets point to its first (RFC5044-8-01). */
+/* Whether all Markers of an FPDU of marked_len octets point to its first octet (RFC5044-8-01). */
 bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len);
 
 /* mpa_tx.c, mpa_rx.c */
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
 /*
- * Reads what came too early into staging, up to a few KiB: octets (> 0), -EAGAIN, -ENOBUFS (that
- * much is here), -ENOMEM, -ENOTCONN, -errno.
+ * Reads what came before start-up is over, up to a few KiB. Octets read (> 0); -EAGAIN; -ENOBUFS: there
+ * are that many; -ENOMEM; -ENOTCONN; -errno.
  */
 int siw_mpa_rx_early(struct siw_mpa_stream *stream);
 

@@ -39,14 +39,14 @@ struct siw_ddp_stream;
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /*
- * A stream on that of ddp, which goes with it: from here on it is this one's. siw_rdmap_start, or siw_rdmap_refuse, is
- * due when the connection is started up. -ENOMEM.
+ * Opens a stream on one of ddp, which it owns from then on and closes with itself. When the connection is
+ * started up, siw_rdmap_start or siw_rdmap_refuse is due. 0; -ENOMEM: the caller still owns ddp.
  */
 int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_rdmap_stream **out);
 void siw_rdmap_close(struct siw_rdmap_stream *stream);
 /*
- * Initiator, after the Reply: ends with a Terminate instead of siw_rdmap_start (RFC 6581 section
- * 9). 1 it is out, and the sending side is to be shut; 0 it cannot go out now; -errno. Both locks.
+ * Initiator, after the Reply: sends a Terminate instead of starting (RFC 6581 section 9). 1: it is sent,
+ * and the sending side is to be shut; 0: it cannot be sent now; -errno. Both locks.
  */
 int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err);
 
@@ -55,18 +55,20 @@ struct siw_rdmap_start {
 	struct siw_mem_queue *recvs; /* queue 0 */
 	uint32_t pd;
 	uint16_t ird, ord; /* after negotiation; at most SIW_RDMAP_MAX_READS */
-	uint8_t rtr; /* set of enum siw_mpa_rtr: the one to send, those that may come; or none */
+	uint8_t rtr; /* set of enum siw_mpa_rtr: initiator: the one to send; responder: those allowed */
 	bool initiator;
-	uint32_t denied;   /* as siw_rdmap_deny */
-	const void *owner; /* what regions are bound to for this stream alone; NULL: nothing is */
+	uint32_t denied; /* as siw_rdmap_deny */
+	const void
+		*owner; /* identity by which STags are bound to this stream alone; NULL: none are */
 	/*
-	 * Octets in which Sends that find no receive wait for one; 0: that is an error. A Read of
-	 * nothing that comes behind such a Send is answered when that was received: the peer may be
-	 * asking just this (siw_rdmap_confirm).
+	 * Octets of memory for Sends that find no receive and wait for one; 0: such a Send is an error.
+	 * An empty Read that comes behind such a Send is responded to once the Send was received, as the
+	 * peer may ask by it whether that happened (siw_rdmap_confirm).
 	 */
 	uint64_t unexpected_octets;
-	bool deliver_before_end; /* however the connection ends, CLOSED comes when none of them waits any more */
-	bool private; /* the peer is siwarp, too: messages of its own may come and go */
+	/* CLOSED is given only when no Send waits any more, however the connection ends. */
+	bool deliver_before_end;
+	bool private; /* the peer is siwarp, too: siwarp's own messages may be sent and received */
 };
 /*
  * Posts the buffers of queues 1 and 2, keeps IRD and ORD. Initiator with an RTR: sends it.
@@ -74,7 +76,7 @@ struct siw_rdmap_start {
  * SIW_RDMAP_STARTED. Send lock and progress lock both.
  */
 int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_start *start);
-/* Rights (of enum siw_access_flags) that the peer has on this stream under no STag at all. */
+/* Rights (enum siw_access_flags) that the peer does not have on this stream, whatever the STag says. */
 void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied);
 
 /* Operations (RFC 5040 figure 4, RFC 7306 figure 2): the opcodes on the wire. */
@@ -91,11 +93,10 @@ enum siw_rdmap_opcode {
 	SIW_RDMAP_IMMEDIATE_SE = 9,
 	SIW_RDMAP_ATOMIC_REQUEST = 10,
 	SIW_RDMAP_ATOMIC_RESPONSE = 11,
-	SIW_RDMAP_PRIVATE =
-		15, /* RFC 6580's experimental one; an enum siw_rdmap_private says more */
+	SIW_RDMAP_PRIVATE = 15, /* RFC 6580's experimental opcode: enum siw_rdmap_private */
 };
 
-/* Messages of siwarp's own (spec/datagram-iwarp.md section 10): the octet they begin with. */
+/* The first octet of siwarp's own messages (spec/datagram-iwarp.md section 10). */
 enum siw_rdmap_private {
 	SIW_RDMAP_SEND_IMM = 1,
 	SIW_RDMAP_SEND_IMM_SE = 2,
@@ -118,18 +119,18 @@ struct siw_rdmap_op {
 	uint8_t opcode; /* SEND..., WRITE, READ_REQUEST, ATOMIC_REQUEST; RD: PRIVATE, a Write-Record */
 	bool solicited;	    /* PRIVATE */
 	bool internal;	    /* sgl is library memory (inline data) */
-	uint64_t user_data; /* READ_REQUEST, ATOMIC_REQUEST: comes back in SIW_RDMAP_READ_DONE */
-	const struct siw_sge *sgl; /* source; of these two, the sink. Must stay until done. */
+	uint64_t user_data; /* READ_REQUEST, ATOMIC_REQUEST: returned in SIW_RDMAP_READ_DONE */
+	const struct siw_sge *sgl; /* the source, of those two the sink; valid until it is done */
 	int nsge;
-	uint64_t length; /* octets of all of sgl; of an atomic 8 */
+	uint64_t length; /* octets of all of sgl; 8 for an atomic */
 	/* WRITE, READ_REQUEST, ATOMIC_REQUEST, SEND..._INV: the peer's STag; with tagged offset */
 	uint32_t rkey;
 	uint64_t remote_to;
-	const struct siw_rdmap_atomic *atomic; /* ATOMIC_REQUEST; need not stay */
+	const struct siw_rdmap_atomic *atomic; /* ATOMIC_REQUEST; copied */
 	/*
-	 * Immediate data: imm_opcode is 0 (none), IMMEDIATE or IMMEDIATE_SE, imm its four octets as they
-	 * lie in memory, imm_room 8 octets for this layer to use, which stay as sgl does. Of a WRITE: a
-	 * message of that opcode behind it, of a SEND: PRIVATE instead. Either is one operation.
+	 * Immediate data. imm_opcode: 0 (none), IMMEDIATE or IMMEDIATE_SE; imm: its four octets as they
+	 * lie in memory; imm_room: 8 octets for this layer's use, valid as long as sgl. Behind a WRITE it
+	 * is sent as a message of that opcode; a SEND with it is sent as PRIVATE. Either is one operation.
 	 */
 	uint8_t imm_opcode;
 	uint32_t imm;
@@ -142,8 +143,8 @@ struct siw_rdmap_op {
  */
 int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
- * Asks whether the peer has all that was begun: a Read of nothing behind it, one of the ORD. 0:
- * SIW_RDMAP_CONFIRMED will say so; -EAGAIN not now, as siw_rdmap_send; -errno.
+ * Asks the peer, by an empty Read behind all that was begun, whether it has received that; the Read
+ * counts against the ORD. 0: SIW_RDMAP_CONFIRMED will come; -EAGAIN: not now, as siw_rdmap_send; -errno.
  */
 int siw_rdmap_confirm(struct siw_rdmap_stream *stream);
 /* Read and Atomic Requests sent so far, of any kind: the MSN of the last one. Send lock. */
@@ -167,37 +168,37 @@ bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream);
 /* Operations begun by siw_rdmap_send, and how many of them (in order) TCP took whole. */
 uint64_t siw_rdmap_begun(const struct siw_rdmap_stream *stream);
 uint64_t siw_rdmap_accepted(struct siw_rdmap_stream *stream);
-/* Read Requests of the peer wait to be answered: siw_rdmap_flush is due. Any thread. */
+/* Whether responses to the peer's Read Requests are due: siw_rdmap_flush sends them. Any thread. */
 bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
 
 enum siw_rdmap_event_kind {
 	SIW_RDMAP_NONE = 0,
 	SIW_RDMAP_STARTED, /* responder: the peer's first FPDU came; sending is open, flush is due */
-	SIW_RDMAP_RECV,	   /* a Send arrived: user_data, length, solicited, invalidated */
+	SIW_RDMAP_RECV,	   /* a Send was received: user_data, length, solicited, invalidated */
 	SIW_RDMAP_READ_DONE,  /* an RDMA Read or an atomic is complete: user_data, length */
-	SIW_RDMAP_REQUESTED,  /* the peer asked for data, length octets: flush is due */
-	SIW_RDMAP_PROGRESS,   /* something one-sided was placed; nothing to tell the user */
+	SIW_RDMAP_REQUESTED,  /* a Read Request for length octets came: flush is due */
+	SIW_RDMAP_PROGRESS,   /* a segment was placed, and no message is complete by it */
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream is over */
 	SIW_RDMAP_ERROR,  /* this end found err; siw_rdmap_terminate is due; the stream is over */
-	SIW_RDMAP_CLOSED, /* end of stream or a dead connection: status */
+	SIW_RDMAP_CLOSED, /* the stream ended (status 0) or the connection broke (-errno) */
 	SIW_RDMAP_UNEXPECTED, /* a Send waits for a receive: siw_rdmap_recv is due when one is posted */
-	SIW_RDMAP_CONFIRMED, /* the peer has every operation up to number user_data */
+	SIW_RDMAP_CONFIRMED, /* the peer has received every operation up to number user_data */
 	/*
-	 * A receive is used up: user_data, and -EMSGSIZE or -EACCES (datagram), -EACCES or -EPROTO (stream:
-	 * the ERROR follows).
+	 * A receive is used up by a bad message: user_data, status. Datagram: -EMSGSIZE or -EACCES;
+	 * stream: -EACCES or -EPROTO, and ERROR follows.
 	 */
 	SIW_RDMAP_BAD_RECV,
-	SIW_RDMAP_BAD_MSG, /* datagram: whoever has the Q_Key broke a rule: err, the header quoted */
-	SIW_RDMAP_BAD_ACCESS, /* datagram: likewise, but the peer must not be told: it reached for memory */
+	SIW_RDMAP_BAD_MSG, /* datagram: a sender that has the Q_Key broke a rule: err, quoted */
+	SIW_RDMAP_BAD_ACCESS, /* datagram: the same, about memory: the sender must not be sent an error */
 	SIW_RDMAP_RECORD, /* datagram: a segment of a Write-Record came: siw_rdmap_record_next is due */
-	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message: siw_rdmap_dgram_sent tells if it counts */
-	/* Reliable datagrams; the stream goes on but for LOST, and so it does after TERMINATED: */
-	SIW_RDMAP_REFUSED, /* a message of the peer's was refused for err, flush is due; of_response: the
-			      oldest Read or atomic is over, user_data; blamed: a receive is, user_data */
-	SIW_RDMAP_ACKED, /* siw_rdmap_accepted moved, or there is room: flush is due */
-	SIW_RDMAP_PAUSED, /* as PARKED: siw_rdmap_rd_resume is due when a receive is posted; or, status
-			    -EBUSY, when one who was told of Write-Records has polled some */
-	SIW_RDMAP_LOST, /* the peer is gone or lives anew: siw_rdmap_rd_end is due: status */
+	SIW_RDMAP_PEER_ERR, /* datagram: a peer's error message; siw_rdmap_dgram_sent checks it */
+	/* Reliable datagrams. The stream goes on after each but LOST, and after TERMINATED, too. */
+	SIW_RDMAP_REFUSED, /* the peer's message was refused for err, flush is due. of_response: the
+			      oldest Read or atomic is over, user_data; blamed: a receive, user_data */
+	SIW_RDMAP_ACKED,   /* siw_rdmap_accepted moved, or there is room: flush is due */
+	SIW_RDMAP_PAUSED, /* as UNEXPECTED: siw_rdmap_rd_resume is due when a receive is posted; with
+			     status -EBUSY, when completions of Write-Records were polled */
+	SIW_RDMAP_LOST,	  /* the peer is lost or started anew, status: siw_rdmap_rd_end is due */
 };
 
 struct siw_rdmap_event {
@@ -238,96 +239,95 @@ struct siw_rdmap_event {
 	struct siw_addr source; /* datagram */
 };
 /*
- * Next event: 1 and *event; 0 nothing now. After TERMINATED, ERROR or CLOSED nothing comes any
- * more.
+ * Gives the next event: 1 and *event; 0: none now. TERMINATED, ERROR or CLOSED is the last one.
  */
 int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 
-/* Whether anything of that kind goes on. */
+/* Whether Sends wait for receives, or Read Requests behind them for their responses. */
 bool siw_rdmap_unexpected(const struct siw_rdmap_stream *stream);
-/* Whether a Send waits for a receive, and the oldest one's number. */
+/* Whether a Send waits for a receive; *msn: the oldest such Send's MSN. */
 bool siw_rdmap_starved(const struct siw_rdmap_stream *stream, uint32_t *msn);
-/* It has waited long enough: siw_rdmap_recv gives ERROR, no buffer, unless there is one now. */
+/* That Send has waited too long: unless a receive is posted now, siw_rdmap_recv gives ERROR ("no buffer"). */
 void siw_rdmap_expire(struct siw_rdmap_stream *stream);
 /*
- * Sends the Terminate for the last ERROR (once): 1 it is out, and the sending side is to be shut; 0 not yet: call
- * again, -errno.
+ * Sends the Terminate for the last ERROR, once. 1: it is sent, and the sending side is to be shut; 0: not
+ * yet, call again; -errno.
  */
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream);
 /*
- * Reads still outstanding, oldest first: 1 and the user_data, or 0. For a flush, once the stream is
- * over.
+ * Once the stream is over, for a flush: takes the oldest outstanding Read or atomic. 1: *user_data; 0:
+ * there is none.
  */
 int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
 /* ---- datagram endpoints (UD) ----------------------------------------------------------------- */
 
 #define SIW_RDMAP_MAX_SHARERS 256
 /*
- * An endpoint on that of ddp, which goes with it. share: NULL, or another one on the same socket: they have an index
- * each, and what comes to one may be for any. user: what an event is about, siw_rdmap_event's user. -ENOMEM; -ENOSPC
- * SIW_RDMAP_MAX_SHARERS share that socket. The one of ddp stays the caller's then.
+ * Opens an endpoint on one of ddp, which it owns from then on and closes with itself. share: NULL, or
+ * another endpoint on the same socket: each has an index, and each receives for all. user: given in
+ * struct siw_rdmap_event. 0; -ENOMEM; -ENOSPC: SIW_RDMAP_MAX_SHARERS share the socket. On failure the
+ * caller still owns ddp.
  */
 int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *share, void *user,
 			 struct siw_rdmap_dgram **out);
-/* The user of another one that shares the socket, or NULL: it was the last one. */
+/* Returns the user of another endpoint on the socket; NULL: this was the last one. */
 void *siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram);
 /*
- * Its index among those of its socket: 0 of the first; then the next one up that is free, so that one is
- * given again as late as can be.
+ * Its index among those of its socket. The first has 0; each further one has the next free index, counting
+ * up, so that an index is reused as late as possible.
  */
 uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram);
-/* Whether others share its socket now. */
+/* Whether other endpoints share its socket now. */
 bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram);
-/* If they do: a number that they have in common, for who wants to know when the socket was full. */
+/* A number that all endpoints of a socket share: when the socket was last full. */
 void siw_rdmap_dgram_set_full(struct siw_rdmap_dgram *dgram, uint64_t when);
 uint64_t siw_rdmap_dgram_full(const struct siw_rdmap_dgram *dgram);
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* octets of a message */
-/* What was dropped for want of a receive, by source, the worst first: as siw_query_drops. */
+/* Messages dropped for want of a receive, by source, most first: as siw_query_drops. */
 int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
 			  int max);
-/* Which receives to fill, and the Q_Key a message must carry. */
+/* Sets the queue of receives to fill, their PD, and the Q_Key that a message must carry. */
 void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs, uint32_t pd,
 			   uint32_t qkey);
 
 struct siw_rdmap_dgram_op {
-	uint64_t user_data; /* comes back from siw_rdmap_dgram_sent */
+	uint64_t user_data; /* returned by siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
-	uint8_t dest_index; /* of the endpoint among those of the socket there */
+	uint8_t dest_index; /* the destination's index among those of its socket */
 	uint32_t qkey;
 	bool solicited;
 	bool internal;
-	bool with_imm; /* it is a private message then, and may be 8 octets less: */
+	bool with_imm; /* sent as a private message, whose most octets are 8 fewer */
 	uint32_t imm;  /* as it lies in memory */
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* octets */
 };
-/* One Send: 0 taken by UDP; -EAGAIN; -EMSGSIZE; -EACCES a local key is bad; -errno. Send lock. */
+/* Sends one Send. 0: UDP took it; -EAGAIN: not now; -EMSGSIZE; -EACCES: an lkey is bad; -errno. Send lock. */
 int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *op);
 /*
- * The first of n Sends (at most SIW_RDMAP_MAX_SOME) and those behind it that fit into the same
- * system call: how many UDP took, at least 1, or what siw_rdmap_dgram_send says of the first.
+ * Sends the first of n Sends (at most SIW_RDMAP_MAX_SOME) and those behind it that fit into the same
+ * system call. Returns how many UDP took, at least 1, or what siw_rdmap_dgram_send returns for the first.
  */
 #define SIW_RDMAP_MAX_SOME 32
 int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
 			      int n);
 /*
- * Next message of the socket: 1 and *event (RECV, RECORD, BAD_RECV, BAD_MSG, BAD_ACCESS or PEER_ERR), whose user is that of
- * the endpoint it is for, any of those that share the socket; 0 nothing. What is not credible is
- * dropped and counted inside; nobody is told of that.
+ * Gives the socket's next message: 1 and *event (RECV, RECORD, BAD_RECV, BAD_MSG, BAD_ACCESS or
+ * PEER_ERR), whose user is that of the endpoint it is for; 0: none. Other datagrams are dropped and
+ * counted, and no response is sent to them.
  */
 int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *event);
 /*
- * Tells the sender of what a BAD_MSG, or a BAD_RECV with -EMSGSIZE, is about: one datagram, in the
- * layout of a Terminate, SIW_RDMAP_ERROR_OVER octets longer than what it answers at the most. 0; -EPERM
- * there is nobody to tell (a multicast source, no port); -errno what UDP says. How often: the caller's
- * matter. Send lock.
+ * Sends an error message about a BAD_MSG, or a BAD_RECV with -EMSGSIZE, to the sender: one datagram in
+ * the layout of a Terminate, at most SIW_RDMAP_ERROR_OVER octets longer than what it is about. 0; -EPERM:
+ * the source is a multicast address or has no port; -errno of UDP. The caller limits the rate. Send lock.
  */
 #define SIW_RDMAP_ERROR_OVER 24
 int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event);
 /*
- * Whether the message that a PEER_ERR names was among the last err_window (a setting) that went there,
- * with its Q_Key, and no error message came about it yet; *user_data: its operation's. Send lock.
+ * Whether a PEER_ERR is about one of the last err_window (a setting) messages sent to that address with
+ * that Q_Key, and is the first about it. *user_data: of the operation. Send lock.
  */
 bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
 			  uint64_t *user_data);
@@ -335,84 +335,87 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 /* ---- multicast groups ------------------------------------------------------------------------ */
 
 /*
- * A group on one interface and its members of this device. All under the progress lock.
+ * A multicast group on one interface, and its members of this device. All under the progress lock.
  */
 struct siw_rdmap_group;
-/* On an endpoint of ddp's on the group's socket, which goes with it: 0 or -ENOMEM. */
+/* Opens a group on ddp's endpoint on the group's socket, which it then owns. 0 or -ENOMEM. */
 int siw_rdmap_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out);
-/* It has no members. */
+/* The group must have no members. */
 void siw_rdmap_group_close(struct siw_rdmap_group *group);
-/* -EEXIST: it is a member. */
+/* Makes the endpoint a member. 0; -EEXIST: it is one already; -ENOMEM. */
 int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram);
-/* How many members are left, or -ENOENT. An endpoint is a member of nothing when it is closed. */
+/* Ends the membership: members left, or -ENOENT. An endpoint must leave its groups before it is closed. */
 int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram);
 /*
- * The next message of the group: whether there is one. Then siw_rdmap_group_copy gives it to one member after the
- * other, until it says 0 (nothing else may be received on the port meanwhile): 1 and *event, RECV or
- * BAD_RECV, with the user of the member. Whom it is not credible to, or who has no receive, is passed
- * over; that is counted, and noted where siw_rdmap_dgram_drops looks. Nothing is ever answered.
+ * Takes the group's next message: whether there is one. Then siw_rdmap_group_copy gives it to one member
+ * after the other: 1 and *event, RECV or BAD_RECV, with the member's user; 0: no member is left. Nothing
+ * else may be received on the port meanwhile. A member whose Q_Key it has not, or that has no receive, is
+ * passed over and counted (siw_rdmap_dgram_drops). No response is ever sent to a group's message.
  */
 bool siw_rdmap_group_next(struct siw_rdmap_group *group);
 int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *event);
 
 /* ---- reliable datagrams (RD) --------------------------------------------------------------------
  *
- * An endpoint, and a stream for each peer with whom something goes on: siw_rdmap_send, _flush, _begun,
- * _accepted and so on are as above. A refusal ends no stream: the peer is told in an error message of a
- * Terminate's form, and what it names comes to its end there.
+ * An endpoint has a stream for each peer with which something is under way; siw_rdmap_send and the other
+ * functions of streams are as above. A refusal ends no stream: the peer is sent an error message in a
+ * Terminate's form, and only the message that it names fails there.
  */
-/* On that of ddp, which goes with it; user_octets: of siw_rdmap_rd_user. -ENOMEM: it stays the caller's. */
+/*
+ * Opens an endpoint on one of ddp, which it owns from then on. user_octets: of siw_rdmap_rd_user. 0;
+ * -ENOMEM: the caller still owns ddp.
+ */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
 		      struct siw_rdmap_rd **out);
-/* Both locks. Peers that still owe something are told. */
+/* Both locks. Peers from which something is awaited are sent a BYE. */
 void siw_rdmap_rd_close(struct siw_rdmap_rd *rd);
 
 enum siw_rdmap_rd_mode {
-	SIW_RDMAP_RD_WAIT,   /* what comes waits */
-	SIW_RDMAP_RD_ON,     /* it is received */
-	SIW_RDMAP_RD_REJECT, /* its sender is told that nobody will */
+	SIW_RDMAP_RD_WAIT,   /* messages that come wait */
+	SIW_RDMAP_RD_ON,     /* they are received */
+	SIW_RDMAP_RD_REJECT, /* they are thrown away, and their senders sent a BYE */
 };
-/* Into which receives, with which rights and depths (they hold for streams made later). Both locks. */
+/* Sets what happens to messages that come; start is for streams made from now on. Both locks. */
 void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 			const struct siw_rdmap_start *start);
 
 /*
- * The stream to the peer at an address, made if there is none, and given up only under both locks: 0;
- * -ENOBUFS there are as many peers as there may be; -ENOMEM. Send lock, or progress lock.
+ * Gives the stream to the peer at addr, and makes it if there is none. It is freed only under both locks.
+ * 0; -ENOBUFS: there are as many peers as allowed; -ENOMEM. Either lock.
  */
 int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
 			struct siw_rdmap_stream **out);
-/* user_octets of the layer above's, zero at first. */
+/* The layer above's user_octets in the stream, zeroed when it is made. */
 void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream);
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
 /* Reads and atomics that may be outstanding to this peer now. Send lock. */
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
-/* Of the operations begun, how many, in order, are wholly framed: their memory is not read again. Send lock. */
+/* Operations, in order, that are wholly framed: their memory is not read any more. Send lock. */
 uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream);
 /* MSN of the last Send begun. Send lock. */
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
 /*
- * A message of this end's broke off in its middle, by this end's fault: siw_rdmap_rd_end(reset) is due, siw_rdmap_send
- * says -EPIPE and _flush -EACCES. Send lock.
+ * Whether a message broke off in its middle by this end's fault. Then siw_rdmap_rd_end with reset is due,
+ * siw_rdmap_send returns -EPIPE and siw_rdmap_flush -EACCES. Send lock.
  */
 bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream);
 /* A stream of which that is true, or NULL. Both locks. */
 struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd);
 /*
- * Gives the stream up, whatever is in the works; reset: unless it is lost, the peer must be told. A receive
- * that was half filled is the first of its queue again. Both locks.
+ * Ends the stream, whatever is under way. reset: the peer is sent a BYE, unless it is lost. The receive
+ * of an unfinished message is the first of its queue again. Both locks.
  */
 void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset);
-/* Gives up, as that with reset, each stream with whom something goes on; the users' part is over. */
+/* Ends each stream on which something is under way, with reset. */
 void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd);
-/* Next event and whose: 1, or 0. event->source is filled. */
+/* Gives the next event and its stream: 1; 0: none. event->source is set. */
 int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
 		      struct siw_rdmap_event *event);
-/* Receives were posted: those held come up again. */
+/* Receives were posted, or Write-Records polled: paused streams go on. */
 void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd);
 /*
- * Gives up streams with whom nothing goes on now and since the last time; busy says of a user whether
- * something does. How many are left. Both locks.
+ * Ends the streams that were idle at the last sweep and are idle now; busy(user): whether the layer above
+ * has something under way on one. Returns how many are left. Both locks.
  */
 uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
 uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each datagram of a
- * message is placed by itself; the target notes which octets came, and tells so when all are there or
- * nothing more is to be expected.
+ * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each datagram
+ * of a message is placed by itself. The target records which octets came, and reports the message when all
+ * came or no more are expected.
  *
- * What this does NOT do: repeat. A message of which everything is lost was never there.
+ * What this does NOT do: repeat. A message that lost all its datagrams is not reported.
  *
  * Locks: siw_rdmap_record_send the QP's send lock, all others the progress lock.
  */
@@ -22,10 +22,10 @@ struct siw_rdmap_range {
 	uint32_t start;
 	uint32_t end;
 };
-/* Ranges of one message that are kept; what would be one more is not noted. */
+/* Most ranges recorded of a message; one more is not recorded. */
 #define SIW_RDMAP_RECORD_RANGES 32
 
-/* What is told of a message. */
+/* The report of a message. */
 struct siw_rdmap_record {
 	struct siw_addr source;
 	uint32_t src_qpn;
@@ -41,23 +41,23 @@ struct siw_rdmap_record {
 };
 
 /*
- * The endpoint takes Write-Records from now on: so many in process at a time. -ENOMEM. max 0: none.
+ * Lets the endpoint take Write-Records, at most max unfinished at a time; 0: none. 0 or -ENOMEM.
  */
 int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
-/* Forgets what is in process and what is kept. */
+/* Drops the unfinished messages and the reports kept. */
 void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram);
 /*
- * The next message that is over at this time: *record, which stays until so many more are told. NULL:
- * none. *due_ns: when the next one will be, if nothing more comes; 0: none is in process.
+ * Reports the next message that is complete, or expired at now_ns; NULL: none. The report is valid until
+ * siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none is unfinished.
  */
 const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
 						     uint64_t *due_ns);
-/* One that was told, by its number; NULL: it is not kept any more. */
+/* The report of that number; NULL: it is not kept any more. */
 const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram,
 						     uint64_t number);
 
 struct siw_rdmap_record_op {
-	uint64_t user_data; /* comes back from siw_rdmap_dgram_sent */
+	uint64_t user_data; /* returned by siw_rdmap_dgram_sent */
 	const struct siw_addr *dest;
 	uint8_t dest_index;
 	uint32_t qkey;
@@ -70,27 +70,27 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends on from octet *offset, which is 0 at first: 1 all is out; 0 a turn is over
- * (64 KiB); -EAGAIN the socket is full; -errno as siw_ddp_dgram_tx, of this message.
+ * Sends from octet *offset (0 at first) on, and moves it. 1: all is sent; 0: a turn's 64 KiB are sent,
+ * call again; -EAGAIN: the socket is full; -errno as siw_ddp_dgram_tx: the message fails.
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset);
 
 /*
- * Over reliable datagrams (siw_rdmap_send of an op PRIVATE sends one): whole, in order and once; the event RECORD
- * tells of each, its user_data the number. When as many were told beyond those polled as are kept, what comes
- * waits: HELD.
+ * Over reliable datagrams siw_rdmap_send of a PRIVATE op sends one. They arrive whole, once and in order;
+ * the event RECORD reports each, its user_data the number. While as many reports as are kept were not
+ * polled, the stream is paused.
  */
 int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
-/* Whether one that waits could be told now. */
+/* Whether a paused one could be reported now. */
 bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd);
 const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
 							uint64_t number);
 
 /* cffi: end */
 
-/* How many that were told are kept at least, where max may be in process. */
+/* How many reports are kept at least, if max messages may be unfinished. */
 static inline uint32_t siw_rdmap_record_kept(uint32_t max)
 {
 	return (max + 1) / 2;
