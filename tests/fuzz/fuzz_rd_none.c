@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What ddp and rdmap call of reliable datagrams, for the harnesses over fuzz_llp.c, of which none opens
+ * any: it is linked to and never called. fuzz_rd.c has the true code.
+ */
+#include <stdlib.h>
+
+#define NEVER(name)      \
+	void name(void); \
+	void name(void)  \
+	{                \
+		abort(); \
+	}
+
+NEVER(siw_rd_accepted)
+NEVER(siw_rd_blocked)
+NEVER(siw_rd_expect)
+NEVER(siw_rd_flush)
+NEVER(siw_rd_framed)
+NEVER(siw_rd_mulpdu)
+NEVER(siw_rd_pause)
+NEVER(siw_rd_peer)
+NEVER(siw_rd_peer_addr)
+NEVER(siw_rd_peer_ird)
+NEVER(siw_rd_recv)
+NEVER(siw_rd_reset)
+NEVER(siw_rd_resume)
+NEVER(siw_rd_room)
+NEVER(siw_rd_set_upper)
+NEVER(siw_rd_sock)
+NEVER(siw_rd_taken)
+NEVER(siw_rd_tx)
+NEVER(siw_rd_upper)
