@@ -294,9 +294,8 @@ def setting(name: str) -> int:
     return names.index(name.encode())
 
 
-def rows(tmp: Path) -> list[Call]:
-    """Calls that are refused, beside those of test_misuse and test_misuse_mw."""
-    udp = QPType.UD
+def of_devices(tmp: Path) -> list[Call]:
+    """Devices, protection domains, captures, addresses."""
     return [
         lambda _: lib.siw_alloc_pd(NULL),
         destroyed,
@@ -314,6 +313,13 @@ def rows(tmp: Path) -> list[Call]:
         lambda _: lib.siw_addr_parse(b"no address", 1, ffi.new("struct siw_addr *")),
         lambda w: lib.siw_create_ah(w.pd._live(), ffi.new("struct siw_addr *")),
         lambda w: (w.ud(), lib.siw_dealloc_pd(w.pd._live())),
+        lambda _: lib.siw_capture_start(b"/nowhere/at/all"),
+    ]
+
+
+def of_memory() -> list[Call]:
+    """Regions and windows."""
+    return [
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), 8, 0),
@@ -325,6 +331,12 @@ def rows(tmp: Path) -> list[Call]:
         lambda w: (lambda mr: mr.rereg(pd=PD(w.ctx)))(MR(w.pd, 8, qp=w.rc())),
         lambda w: (lambda held: lib.siw_dealloc_mw(held[0]._live()))(test_misuse_mw.posted(w)),
         handle_in_use,
+    ]
+
+
+def of_queues() -> list[Call]:
+    """Completion and shared receive queues."""
+    return [
         lambda w: (lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._live())))(
             CompChannel(w.ctx)
         ),
@@ -339,11 +351,16 @@ def rows(tmp: Path) -> list[Call]:
         )(SRQ(w.pd)),
         lambda w: SRQ(w.pd, SrqAttr(1)).post_recv([RecvWR()] * 2),
         lambda w: SRQ(w.pd, SrqAttr(1)).post_recv(RecvWR(sg=[w.sge] * 3)),
-        lambda w: post(w.ud(), send_wr(w, num_sge=1)),
+    ]
+
+
+def of_queue_pairs() -> list[Call]:
+    """How one is made, and which socket it has."""
+    return [
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy=9)),
         lambda w: lib.siw_create_qp(
-            w.pd._live(), ffi.new("struct siw_qp_init_attr *", {"qp_type": udp})
+            w.pd._live(), ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.UD})
         ),
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, shared_socket_qp=w.ud())),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), addr=("127.0.0.1", 0))),
@@ -351,6 +368,12 @@ def rows(tmp: Path) -> list[Call]:
         share_of_closed,
         full_socket,
         bound_qp,
+    ]
+
+
+def of_states() -> list[Call]:
+    """From one state to another."""
+    return [
         lambda w: (lambda qp: lib.siw_destroy_qp(qp._live()))(in_a_group(w)),
         lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
             (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.ud())
@@ -363,6 +386,12 @@ def rows(tmp: Path) -> list[Call]:
         lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR)),
         lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0))),
         lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("::1", 9))),
+    ]
+
+
+def of_groups_and_records() -> list[Call]:
+    """Groups, Write-Records, who lost what."""
+    return [
         lambda w: w.rc().attach_mcast("239.192.7.77"),
         lambda w: w.ud().attach_mcast("127.0.0.1"),
         lambda w: w.ud().attach_mcast("ff02::7"),
@@ -372,6 +401,13 @@ def rows(tmp: Path) -> list[Call]:
         lambda w: lib.siw_query_record(w.ud()._live(), 0, NULL, NULL, 0),
         lambda w: lib.siw_query_record(w.ud()._live(), 5, NULL, NULL, 0),
         many_peers,
+    ]
+
+
+def of_requests() -> list[Call]:
+    """What is posted."""
+    return [
+        lambda w: post(w.ud(), send_wr(w, num_sge=1)),
         lambda w: uc_ready(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
         lambda w: rd(w).post_send(w.send(opcode=WROpcode.LOCAL_INV)),
         lambda w: w.connected().qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD)),
@@ -389,6 +425,15 @@ def rows(tmp: Path) -> list[Call]:
             SendWR(opcode=WROpcode.ATOMIC_FETCH_AND_ADD, sg=[w.mr.sge(0, 4)], remote=THERE)
         ),
         lambda w: w.connected().qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge])),
+        lambda w: w.ud(max_inline_data=0).post_send(
+            w.send(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
+        ),
+    ]
+
+
+def of_connections() -> list[Call]:
+    """Identifiers of connections."""
+    return [
         lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._live())))(
             CMEventChannel(w.ctx)
         ),
@@ -401,11 +446,13 @@ def rows(tmp: Path) -> list[Call]:
         connect(peer_to_peer=64),
         connect(initiator_depth=1000),
         lambda w: listening(w).listen(("127.0.0.1", 0)),
-        lambda _: lib.siw_capture_start(b"/nowhere/at/all"),
-        lambda w: w.ud(max_inline_data=0).post_send(
-            w.send(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
-        ),
     ]
+
+
+def rows(tmp: Path) -> list[Call]:
+    """Calls that are refused, beside those of test_misuse and test_misuse_mw."""
+    of_objects = of_memory() + of_queues() + of_queue_pairs() + of_states()
+    return of_devices(tmp) + of_objects + of_groups_and_records() + of_requests() + of_connections()
 
 
 def filled(w: World, cq: CQ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from unit.verbs.rc_harness import SEND, WRITE, End, Wire, plain_client
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
+from siwarp._siwarp import ffi, lib
 from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPARequest, Opcode
 from siwarp.verbs import (
     AH,
@@ -251,3 +252,37 @@ def test_a_dropped_event_counts_as_acknowledged(pair: tuple[End, End]) -> None:
     b.id.close()
     b.qp.close()
     assert b.qp.closed
+
+
+#: As libibverbs names them (ibv_event_type_str), and one of our own.
+NAMES = {
+    EventType.CQ_ERR: "CQ error",
+    EventType.QP_FATAL: "local work queue catastrophic error",
+    EventType.QP_REQ_ERR: "invalid request local work queue error",
+    EventType.QP_ACCESS_ERR: "local access violation work queue error",
+    EventType.COMM_EST: "communication established",
+    EventType.SQ_DRAINED: "send queue drained",
+    EventType.PATH_MIG: "path migrated",
+    EventType.PATH_MIG_ERR: "path migration request error",
+    EventType.DEVICE_FATAL: "local catastrophic error",
+    EventType.PORT_ACTIVE: "port active",
+    EventType.PORT_ERR: "port error",
+    EventType.LID_CHANGE: "LID changed",
+    EventType.PKEY_CHANGE: "P_Key changed",
+    EventType.SM_CHANGE: "SM changed",
+    EventType.SRQ_ERR: "SRQ catastrophic error",
+    EventType.SRQ_LIMIT_REACHED: "SRQ limit reached",
+    EventType.QP_LAST_WQE_REACHED: "last WQE reached",
+    EventType.CLIENT_REREGISTER: "client reregistration",
+    EventType.GID_CHANGE: "GID table changed",
+    EventType.QP_ERR_QUEUED: "error queued",
+}
+
+
+def test_each_event_has_its_name_and_no_other_number_has_one() -> None:
+    def name(number: int) -> str:
+        return ffi.string(lib.siw_event_type_str(number)).decode()
+
+    assert {event: name(event) for event in EventType} == NAMES
+    for number in (-1, -(1 << 31), EventType.GID_CHANGE + 1, 999, 1001, 1 << 30):
+        assert name(number) == "unknown event"

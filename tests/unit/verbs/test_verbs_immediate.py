@@ -178,13 +178,14 @@ def immediate(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes
 @pytest.mark.clause("DGRAM-IMM-2", "DGRAM-IMM-4")
 def test_immediate_data_that_no_write_goes_before_has_no_length(wire: Wire) -> None:
     with answering(wire) as (a, peer):
-        for i in range(4):
+        for i in range(6):
             a.recv(wr_id=i, length=10)
         octets = bytes(ImmediateData(data=0x41424344, rest=0x45464748))
         write = peer.write(pattern(33), a.mem.rkey, a.mem.addr + 100)
         peer.put(immediate(peer, octets), write, immediate(peer), peer.send(b"x"), immediate(peer))
-        got = poll(a.rcq, 4)
-        assert [w.byte_len for w in got] == [0, 33, 1, 0]
+        peer.put(write, peer.send(b"between"), immediate(peer))
+        got = poll(a.rcq, 6)
+        assert [w.byte_len for w in got] == [0, 33, 1, 0, 7, 0]
         assert got[0].imm_data.to_bytes(4, sys.byteorder) == b"ABCD"
 
 
