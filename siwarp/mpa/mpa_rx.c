@@ -44,6 +44,12 @@ void siw_mpa_rx_free(struct siw_mpa_rx *rx)
 	free(rx->buf);
 }
 
+/* Under the progress lock, as start-up is that stores it. */
+static bool crc_is_on(const struct siw_mpa_stream *stream)
+{
+	return atomic_load_explicit(&stream->crc_mode, memory_order_relaxed) == SIW_MPA_CRC_ON;
+}
+
 static uint32_t staged(const struct siw_mpa_rx *rx)
 {
 	return rx->end - rx->pos;
@@ -141,13 +147,13 @@ static bool was_dry(struct siw_mpa_rx *rx)
 static void validated(struct siw_mpa_stream *stream)
 {
 	stream->rx.heard = true;
-	if (!stream->tx_open && !stream->start)
+	if (!siw_mpa_tx_is_open(stream) && !stream->start)
 		siw_mpa_open_tx(stream);
 }
 
 static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t *trailer)
 {
-	if (stream->crc_mode != SIW_MPA_CRC_ON) /* RFC5044-4.1-03 */
+	if (!crc_is_on(stream)) /* RFC5044-4.1-03 */
 		return true;
 	if (crc == siw_mpa_crc_get(trailer))
 		return true;
@@ -214,7 +220,7 @@ static int check_whole(struct siw_mpa_stream *stream, uint32_t len)
 	const uint8_t *at = rx->buf + rx->pos;
 	uint32_t crc = 0, covered = len - SIW_MPA_CRC_OCTETS;
 
-	if (stream->crc_mode == SIW_MPA_CRC_ON)
+	if (crc_is_on(stream))
 		crc = siw_crc32c(0, at, covered);
 	if (!crc_good(stream, crc, at + covered))
 		return rx_dead(stream, SIW_MPA_CRC, -EBADMSG);
@@ -380,7 +386,7 @@ static void begin(struct siw_mpa_stream *stream, size_t skip)
 	uint32_t head = SIW_MPA_LEN_OCTETS + (uint32_t)skip;
 
 	rx->crc = 0;
-	if (stream->crc_mode == SIW_MPA_CRC_ON)
+	if (crc_is_on(stream))
 		rx->crc = siw_crc32c(0, rx->buf + rx->pos, head);
 	rx->pos += head;
 	rx->done = (uint32_t)skip;
@@ -398,7 +404,7 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 	if (!now)
 		return 0;
 	if (scatter(dest, n, rx->done - skip, rx->buf + rx->pos, now,
-		    stream->crc_mode == SIW_MPA_CRC_ON ? &rx->crc : NULL))
+		    crc_is_on(stream) ? &rx->crc : NULL))
 		return -EFAULT;
 	rx->pos += now;
 	rx->done += now;
@@ -433,7 +439,7 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 		rx->end = (uint32_t)((size_t)got - direct);
 	else
 		direct = (size_t)got;
-	if (stream->crc_mode == SIW_MPA_CRC_ON) {
+	if (crc_is_on(stream)) {
 		size_t left = direct;
 
 		for (int i = 0; left; i++) {
@@ -458,7 +464,7 @@ static int trailer(struct siw_mpa_stream *stream)
 
 	if (staged(rx) < len)
 		return 0;
-	if (stream->crc_mode == SIW_MPA_CRC_ON)
+	if (crc_is_on(stream))
 		rx->crc = siw_crc32c(rx->crc, at, pad);
 	if (!crc_good(stream, rx->crc, at + pad))
 		return rx_dead(stream, SIW_MPA_CRC, -EBADMSG);

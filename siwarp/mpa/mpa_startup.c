@@ -142,7 +142,7 @@ static void settle_modes(struct siw_mpa_stream *stream)
 	stream->tx.markers = start->peer.markers;
 	stream->rx.markers = start->mine.markers;
 	stream->rx.strict |= start->mine.markers;
-	__atomic_store_n(&stream->crc_mode, mode, __ATOMIC_RELEASE);
+	atomic_store_explicit(&stream->crc_mode, mode, memory_order_release);
 }
 
 static int act_give_reply(struct siw_mpa_stream *stream)

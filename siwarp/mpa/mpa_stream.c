@@ -100,7 +100,7 @@ bool siw_mpa_staged(const struct siw_mpa_stream *stream)
 
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream)
 {
-	return __atomic_load_n(&stream->crc_mode, __ATOMIC_ACQUIRE) == SIW_MPA_CRC_ON;
+	return atomic_load_explicit(&stream->crc_mode, memory_order_acquire) == SIW_MPA_CRC_ON;
 }
 
 int siw_mpa_shutdown(struct siw_mpa_stream *stream)

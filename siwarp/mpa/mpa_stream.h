@@ -6,6 +6,7 @@
 #ifndef SIW_MPA_STREAM_H
 #define SIW_MPA_STREAM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -147,8 +148,8 @@ struct siw_mpa_stream {
 	 * release by start-up, loaded with acquire in mpa_tx.c. tx_open: 1 once FPDUs may
 	 * go out; the same pairing.
 	 */
-	uint8_t crc_mode;
-	uint8_t tx_open;
+	_Atomic uint8_t crc_mode;
+	_Atomic uint8_t tx_open;
 	struct siw_mpa_tx tx;
 	struct siw_mpa_rx rx;
 };
@@ -191,12 +192,12 @@ int siw_mpa_rx_early(struct siw_mpa_stream *stream);
 
 static inline bool siw_mpa_tx_is_open(const struct siw_mpa_stream *stream)
 {
-	return __atomic_load_n(&stream->tx_open, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&stream->tx_open, memory_order_acquire);
 }
 
 static inline void siw_mpa_open_tx(struct siw_mpa_stream *stream)
 {
-	__atomic_store_n(&stream->tx_open, 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&stream->tx_open, 1, memory_order_release);
 }
 
 #endif
