@@ -195,13 +195,13 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 	if (peer->settling) /* it has dealt with that */
 		settle(peer->rd);
 	/* Pairs with the load below: what the layer above made is whole before it shows. */
-	__atomic_store_n(&peer->upper, upper, __ATOMIC_RELEASE);
+	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);
 }
 
 void *siw_rd_upper(const struct siw_rd_peer *peer)
 {
-	return __atomic_load_n(&peer->upper, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&peer->upper, memory_order_acquire);
 }
 
 void *siw_rd_room(struct siw_rd_peer *peer)
@@ -211,12 +211,12 @@ void *siw_rd_room(struct siw_rd_peer *peer)
 
 uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer)
 {
-	return __atomic_load_n(&peer->ird, __ATOMIC_RELAXED);
+	return atomic_load_explicit(&peer->ird, memory_order_relaxed);
 }
 
 uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer)
 {
-	return __atomic_load_n(&peer->datagram, __ATOMIC_RELAXED) - SIW_RD_OVERHEAD;
+	return siw_rd_datagram(peer) - SIW_RD_OVERHEAD;
 }
 
 void siw_rd_reset(struct siw_rd_peer *peer)
@@ -302,8 +302,8 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 		opened(peer, now);
 	peer->heard_ns = now;
 	siw_rd_touch(peer, now);
-	if (peer->ird != wire->ird)
-		__atomic_store_n(&peer->ird, wire->ird, __ATOMIC_RELAXED);
+	if (siw_rd_peer_ird(peer) != wire->ird)
+		atomic_store_explicit(&peer->ird, wire->ird, memory_order_relaxed);
 	if (peer->verify) {
 		peer->verify = false;
 		peer->since_ns = 0;

@@ -129,12 +129,12 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 		}
 		if (tx->high > peer->una)
 			find_lost(peer, &gain);
-		siw_rd_cc_ack(&peer->cc, now, gain.octets, tx->in_flight, peer->datagram,
+		siw_rd_cc_ack(&peer->cc, now, gain.octets, tx->in_flight, siw_rd_datagram(peer),
 			      peer->full || before * 4 >= peer->cc.cwnd * 3);
 		peer->full = false;
 	}
 	if (gain.lost)
-		siw_rd_cc_loss(&peer->cc, now, gain.lost, peer->datagram);
+		siw_rd_cc_loss(&peer->cc, now, gain.lost, siw_rd_datagram(peer));
 	if (__builtin_expect(gain.relost || peer->suspect, 0))
 		siw_rd_mtu_suspect(peer, gain.relost, gain.longest, now);
 	if (peer->una == peer->nxt)
@@ -228,7 +228,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 	} else {
 		siw_rd_mtu_silence(peer, longest_unsure(peer), now);
 		all_lost(peer);
-		siw_rd_cc_timeout(&peer->cc, now, peer->datagram);
+		siw_rd_cc_timeout(&peer->cc, now, siw_rd_datagram(peer));
 		siw_rd_pump(peer, now);
 	}
 	siw_rd_rearm(peer, now);

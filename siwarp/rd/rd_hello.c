@@ -206,7 +206,7 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 		if (peer->state == SIW_RD_OPEN)
 			siw_rd_over(peer, SIW_RD_RESTARTED);
 		open_pair(peer, epoch, its_epoch, now);
-		if (!peer->upper)
+		if (!siw_rd_upper(peer))
 			siw_rd_report(peer, SIW_RD_REPORT_NEW);
 		peer->cookie_made = made;
 	}

@@ -4,6 +4,7 @@
 #define SIW_RD_IMPL_H
 
 #include <errno.h>
+#include <stdatomic.h>
 
 #include "base/addr.h"
 #include "base/clock.h"
@@ -86,7 +87,7 @@ struct siw_rd_peer {
 	struct siw_rd_peer *chain; /* the next of its hash */
 	struct siw_addr addr;
 	uint32_t hash;
-	void *upper;
+	_Atomic(void *) upper;
 	struct siw_link lru;	 /* of all peers, the one without traffic for longest first */
 	struct siw_link starved; /* the socket had no room for its datagrams */
 	struct siw_link news;	 /* it has events due */
@@ -96,7 +97,7 @@ struct siw_rd_peer {
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
 	uint64_t cookie_made; /* siw_rd_ms of the ECHO that opened this incarnation; 0: none */
 	uint8_t state;	      /* enum siw_rd_state */
-	uint8_t ird;
+	_Atomic uint8_t ird;
 	uint8_t reports;   /* set of SIW_RD_REPORT_ */
 	uint8_t over_kind; /* RESTARTED or GONE */
 	bool settling : 1; /* that was reported, and the layer above deals with it */
@@ -125,12 +126,12 @@ struct siw_rd_peer {
 	uint64_t timer_ns; /* the next of: handshake, PTO, RTO, asking */
 	uint64_t pace_ns;  /* nothing is sent before */
 
-	uint16_t datagram;   /* octets of the longest one now */
-	uint16_t whole;	     /* longer ones go in IP fragments; as datagram, or 0 */
-	uint16_t search_at;  /* a datagram of this length starts a search for longer ones */
-	uint16_t probe;	     /* octets of the PROBE under way; 0: none */
-	uint32_t probe_psn;  /* and its number */
-	uint32_t touched_ms; /* when it was moved to the end of lru; low bits of the clock */
+	_Atomic uint16_t datagram; /* octets of the longest one now */
+	uint16_t whole;		   /* longer ones go in IP fragments; as datagram, or 0 */
+	uint16_t search_at;	   /* a datagram of this length starts a search for longer ones */
+	uint16_t probe;		   /* octets of the PROBE under way; 0: none */
+	uint32_t probe_psn;	   /* and its number */
+	uint32_t touched_ms;	   /* when it was moved to the end of lru; low bits of the clock */
 	/* Until when the PROBE's answer is awaited; without a PROBE: no longer ones are tried before. */
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
@@ -138,6 +139,12 @@ struct siw_rd_peer {
 	uint32_t heap_at;	     /* its place in the heap of timers, + 1; 0: it has no timer */
 	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* siw_rd_room */
 };
+
+/* Octets of the longest datagram to the peer now; any thread. */
+static inline uint16_t siw_rd_datagram(const struct siw_rd_peer *peer)
+{
+	return atomic_load_explicit(&peer->datagram, memory_order_relaxed);
+}
 
 struct siw_rd_slab;
 

@@ -60,7 +60,7 @@ static void settle(struct siw_rd_peer *peer, uint32_t octets)
 {
 	uint16_t n = (uint16_t)octets;
 
-	__atomic_store_n(&peer->datagram, n, __ATOMIC_RELAXED);
+	atomic_store_explicit(&peer->datagram, n, memory_order_relaxed);
 	peer->whole = n;
 	peer->search_at = n < longest(peer->rd) ? n : UINT16_MAX;
 }
@@ -201,7 +201,7 @@ void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn)
 		return;
 	settle(peer, peer->probe);
 	/* A window that nothing was lost of yet is counted in datagrams. */
-	if (cc->ssthresh == UINT64_MAX && cc->cwnd < 10ull * peer->datagram)
-		cc->cwnd = 10ull * peer->datagram;
+	if (cc->ssthresh == UINT64_MAX && cc->cwnd < 10ull * siw_rd_datagram(peer))
+		cc->cwnd = 10ull * siw_rd_datagram(peer);
 	go_on(peer, peer->rd->now);
 }

@@ -224,7 +224,7 @@ static bool make_room(struct siw_rd *rd, uint64_t now)
 	for (int i = 0; i < LOOK_AT; i++) {
 		struct siw_rd_peer *peer = siw_container(rd->lru.next, struct siw_rd_peer, lru);
 
-		if (!peer->upper && !in_use(peer)) {
+		if (!siw_rd_upper(peer) && !in_use(peer)) {
 			if (!is_past(peer, now))
 				return false;
 			siw_count(SIW_COUNTER_rd_evicted, 1);
@@ -278,7 +278,7 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
 	rd->table[peer->hash & (rd->buckets - 1)] = peer;
 	siw_rd_mtu_start(peer);
-	siw_rd_cc_init(&peer->cc, peer->datagram);
+	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
 	*out = peer;
 	return 0;
 }
@@ -330,11 +330,11 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->held = peer->verify = peer->full = false;
 	peer->expect = false;
 	peer->credit = 0;
-	peer->ird = 0;
+	atomic_store_explicit(&peer->ird, 0, memory_order_relaxed);
 	peer->probe = peer->suspect = 0;
 	peer->probe_ns = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
-	siw_rd_cc_init(&peer->cc, peer->datagram);
+	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
 	if (!kind || !was)
 		return;
 	peer->over_kind = (uint8_t)kind;

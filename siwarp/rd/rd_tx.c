@@ -474,7 +474,7 @@ bool siw_rd_blocked(const struct siw_rd_peer *peer)
 	bool blocked;
 
 	siw_lock(&rd->lock);
-	blocked = is_over(peer) || peer->verify || !has_room(peer, peer->datagram);
+	blocked = is_over(peer) || peer->verify || !has_room(peer, siw_rd_datagram(peer));
 	siw_unlock(&rd->lock);
 	return blocked;
 }
