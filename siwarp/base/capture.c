@@ -31,7 +31,7 @@
 #define MAX_INTERFACES 64
 #define BLOCK_MAX      (32 + SIW_CAPTURE_HEADERS_MAX + 65536 + 4 + 8 + 4 + ROOM + 4 + 4)
 
-uint32_t siw_capture_active;
+_Atomic uint32_t siw_capture_active;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -98,7 +98,7 @@ static void fail(const char *what)
 		errno = 0;
 	close(cap.fd);
 	cap.generation = 0;
-	__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
+	atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 }
 
 /* Ends the block and writes it. */
@@ -255,7 +255,7 @@ static int start(const char *path, bool shared)
 		rv = open_file(false, shared ? O_EXCL : O_TRUNC);
 		if (rv == -EEXIST)
 			rv = open_file(true, O_EXCL);
-		__atomic_store_n(&siw_capture_active, rv == 0, __ATOMIC_RELAXED);
+		atomic_store_explicit(&siw_capture_active, rv == 0, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&lock);
 	return rv;
@@ -269,7 +269,7 @@ int siw_capture_open(const char *path)
 void siw_capture_close(void)
 {
 	pthread_mutex_lock(&lock);
-	__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
+	atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 	if (cap.generation)
 		close(cap.fd);
 	cap.generation = 0;
@@ -330,7 +330,7 @@ uint32_t siw_capture_generation(void)
 	rv = open_file(!strstr(cap.path, "%p"), O_EXCL);
 	if (rv < 0) {
 		siw_trace_warn_user("no capture of this child to %s: %s", cap.file, strerror(-rv));
-		__atomic_store_n(&siw_capture_active, 0, __ATOMIC_RELAXED);
+		atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 	}
 	return cap.generation;
 }

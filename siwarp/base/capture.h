@@ -14,6 +14,7 @@
 #ifndef SIW_BASE_CAPTURE_H
 #define SIW_BASE_CAPTURE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,11 +25,11 @@
 #include "base/counters.h"
 
 /* Stored, relaxed, by open and close; what it guards is read under the lock. */
-extern uint32_t siw_capture_active;
+extern _Atomic uint32_t siw_capture_active;
 
 static inline bool siw_capture_on(void)
 {
-	return __builtin_expect(__atomic_load_n(&siw_capture_active, __ATOMIC_RELAXED), 0);
+	return __builtin_expect(atomic_load_explicit(&siw_capture_active, memory_order_relaxed), 0);
 }
 
 enum siw_capture_tcp_flags {

@@ -25,7 +25,7 @@
 #include "base/settings.h"
 
 static struct siw_counters_page private_page;
-struct siw_counters_page *siw_counters_page = &private_page;
+struct siw_counters_page *_Atomic siw_counters_page = &private_page;
 
 /* Guarded by lock, which the fork handlers keep whole. */
 static siw_lock_t lock = SIW_LOCK_INIT;
@@ -162,12 +162,12 @@ static void fill_page(struct siw_counters_page *p)
 	p->start_ticks = start_ticks();
 	p->opened_ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 	for (int i = 0; i < SIW_COUNTER_N; i++) {
-		p->value[i] = __atomic_load_n(&private_page.value[i], __ATOMIC_RELAXED);
+		p->value[i] = atomic_load_explicit(&private_page.value[i], memory_order_relaxed);
 		snprintf(p->name[i], sizeof(p->name[i]), "%s", table[i].name);
 	}
 	/* The magic last: a reader that sees it sees the rest. */
 	memcpy(&magic, SIW_COUNTERS_MAGIC, sizeof(magic));
-	__atomic_store_n(&p->magic, magic, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->magic, magic, memory_order_release);
 }
 
 static bool open_page(const char *folder)
@@ -186,7 +186,7 @@ static bool open_page(const char *folder)
 		return false;
 	fill_page(p);
 	snprintf(own.path, sizeof(own.path), "%s/%s", folder, name);
-	__atomic_store_n(&siw_counters_page, p, __ATOMIC_RELEASE);
+	atomic_store_explicit(&siw_counters_page, p, memory_order_release);
 	return true;
 }
 
@@ -203,10 +203,11 @@ static void fork_parent(void)
 /* The child counts for itself, from 0, and lets go of the parent's file. */
 static void fork_child(void)
 {
-	struct siw_counters_page *p = siw_counters_page;
+	struct siw_counters_page *p =
+		atomic_load_explicit(&siw_counters_page, memory_order_relaxed);
 
 	memset(&private_page, 0, sizeof(private_page));
-	__atomic_store_n(&siw_counters_page, &private_page, __ATOMIC_RELEASE);
+	atomic_store_explicit(&siw_counters_page, &private_page, memory_order_release);
 	if (p != &private_page)
 		munmap(p, sizeof(*p));
 	if (own.fd >= 0)
@@ -269,9 +270,10 @@ int siw_counters_count(void)
 
 uint64_t siw_counter_get(int c)
 {
-	struct siw_counters_page *p = __atomic_load_n(&siw_counters_page, __ATOMIC_ACQUIRE);
+	struct siw_counters_page *p =
+		atomic_load_explicit(&siw_counters_page, memory_order_acquire);
 
-	return valid(c) ? __atomic_load_n(&p->value[c], __ATOMIC_RELAXED) : 0;
+	return valid(c) ? atomic_load_explicit(&p->value[c], memory_order_relaxed) : 0;
 }
 
 const char *siw_counter_name(int c)

@@ -11,6 +11,7 @@
 #ifndef SIW_BASE_COUNTERS_H
 #define SIW_BASE_COUNTERS_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 /* X(name, help) */
@@ -105,7 +106,7 @@ enum siw_counter {
 
 /* The file: all in the host's own octet order. counters.py states it again. */
 struct siw_counters_page {
-	uint64_t magic; /* the octets SIW_COUNTERS_MAGIC */
+	_Atomic uint64_t magic; /* the octets SIW_COUNTERS_MAGIC */
 	uint32_t version;
 	uint32_t count; /* of values */
 	uint32_t pid;
@@ -113,20 +114,21 @@ struct siw_counters_page {
 	uint64_t start_ticks; /* the process's, as in /proc/<pid>/stat; 0: unknown */
 	uint64_t opened_ns;   /* CLOCK_REALTIME when the page was made */
 	uint64_t unused[3];
-	uint64_t value[SIW_COUNTER_N];
+	_Atomic uint64_t value[SIW_COUNTER_N];
 	/* So that a reader of another version shows them too; padded with zeros. */
 	char name[SIW_COUNTER_N][SIW_COUNTERS_NAME_SIZE];
 };
 _Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "counters.py");
 
 /* Where to count: stored with release by siw_counters_init() and in a forked child. */
-extern struct siw_counters_page *siw_counters_page;
+extern struct siw_counters_page *_Atomic siw_counters_page;
 
 static inline void siw_count(enum siw_counter c, uint64_t n)
 {
-	struct siw_counters_page *p = __atomic_load_n(&siw_counters_page, __ATOMIC_ACQUIRE);
+	struct siw_counters_page *p =
+		atomic_load_explicit(&siw_counters_page, memory_order_acquire);
 
-	__atomic_fetch_add(&p->value[c], n, __ATOMIC_RELAXED);
+	atomic_fetch_add_explicit(&p->value[c], n, memory_order_relaxed);
 }
 
 /* The package reads these too, so they leave the library. */

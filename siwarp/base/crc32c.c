@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* base/crc32c.c - which implementation runs, and the one that runs everywhere. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/crc32c.h"
@@ -82,7 +83,7 @@ static const struct siw_crc32c_ops *const all[] = {
  * Written when the library is loaded, before there is a second thread, and by tests.
  * Relaxed is enough: whatever it points to is constant.
  */
-static const struct siw_crc32c_ops *chosen;
+static const struct siw_crc32c_ops *_Atomic chosen;
 
 __attribute__((constructor(101))) static void choose(void)
 {
@@ -94,12 +95,12 @@ __attribute__((constructor(101))) static void choose(void)
 	table_init();
 	while (!all[i]->usable())
 		i++;
-	__atomic_store_n(&chosen, all[i], __ATOMIC_RELAXED);
+	atomic_store_explicit(&chosen, all[i], memory_order_relaxed);
 }
 
 static inline const struct siw_crc32c_ops *ops(void)
 {
-	return __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+	return atomic_load_explicit(&chosen, memory_order_relaxed);
 }
 
 uint32_t siw_crc32c(uint32_t crc, const void *buf, size_t len)
@@ -134,7 +135,7 @@ int siw_crc32c_test_impl(const char *name)
 			continue;
 		if (!all[i]->usable())
 			return -ENOSYS;
-		__atomic_store_n(&chosen, all[i], __ATOMIC_RELAXED);
+		atomic_store_explicit(&chosen, all[i], memory_order_relaxed);
 		return 0;
 	}
 	return -ENOENT;

@@ -22,13 +22,13 @@
 
 /* ---- the plan of this process ------------------------------------------------------------------ */
 
-uint32_t siw_faults_active;
+_Atomic uint32_t siw_faults_active;
 
 static siw_lock_t lock = SIW_LOCK_INIT;
 /* Under the lock; generation is also loaded, relaxed, to see that it changed. */
 static struct siw_faults current;
 static uint64_t began;
-static uint32_t generation; /* odd while there is a plan */
+static _Atomic uint32_t generation; /* odd while there is a plan */
 static uint32_t flows;
 static bool installed; /* counted in siw_faults_active */
 
@@ -37,7 +37,7 @@ static char why_environment[192];
 
 void siw_faults_hold(int change)
 {
-	__atomic_fetch_add(&siw_faults_active, (uint32_t)change, __ATOMIC_RELAXED);
+	atomic_fetch_add_explicit(&siw_faults_active, (uint32_t)change, memory_order_relaxed);
 }
 
 int siw_faults_install(const char *text)
@@ -51,7 +51,8 @@ int siw_faults_install(const char *text)
 	current = plan;
 	began = siw_now_ns();
 	flows = 0;
-	__atomic_store_n(&generation, ((generation + 1) & ~1u) + (plan.n > 0), __ATOMIC_RELAXED);
+	atomic_store_explicit(&generation, ((siw_faults_generation() + 1) & ~1u) + (plan.n > 0),
+			      memory_order_relaxed);
 	if (installed != (plan.n > 0))
 		siw_faults_hold(plan.n ? 1 : -1);
 	installed = plan.n > 0;
@@ -96,7 +97,7 @@ size_t siw_faults_current(char *text, size_t size)
 
 uint32_t siw_faults_generation(void)
 {
-	return __atomic_load_n(&generation, __ATOMIC_RELAXED);
+	return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
 uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns)
@@ -106,7 +107,7 @@ uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns)
 	siw_lock(&lock);
 	*out = current;
 	*began_ns = began;
-	now = generation;
+	now = siw_faults_generation();
 	siw_unlock(&lock);
 	return now;
 }
@@ -116,7 +117,7 @@ uint32_t siw_faults_next_flow(uint32_t of)
 	uint32_t flow = 0;
 
 	siw_lock(&lock);
-	if (of == generation)
+	if (of == siw_faults_generation())
 		flow = flows++;
 	siw_unlock(&lock);
 	return flow;

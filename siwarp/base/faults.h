@@ -38,6 +38,7 @@
 #ifndef SIW_BASE_FAULTS_H
 #define SIW_BASE_FAULTS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -106,11 +107,11 @@ size_t siw_faults_current(char *text, size_t size);
 /* cffi: end */
 
 /* Nonzero while there is a plan, or something that one holds. Relaxed: it guards no data. */
-extern uint32_t siw_faults_active;
+extern _Atomic uint32_t siw_faults_active;
 
 static inline bool siw_faults_on(void)
 {
-	return __builtin_expect(__atomic_load_n(&siw_faults_active, __ATOMIC_RELAXED), 0);
+	return __builtin_expect(atomic_load_explicit(&siw_faults_active, memory_order_relaxed), 0);
 }
 
 /* Something is held, or no longer: keeps siw_faults_on() true without a plan. */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -90,6 +91,15 @@ __attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, c
 
 /* ---- 64 bits at once ------------------------------------------------------------------------- */
 
+_Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK_FREE == 2,
+	       "an atomic word of the user's is a plain one");
+
+/* The user's word, which other threads of the user may step on at the same time. */
+static inline _Atomic uint64_t *shared(uint64_t *word)
+{
+	return (_Atomic uint64_t *)word;
+}
+
 /* RFC 7306 section 5.1.1: what a bound's bit carries is lost, and none is carried into it but its own. */
 static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
 {
@@ -107,27 +117,28 @@ static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
  * come back to where it saved itself, and leaves that place out. Both loops go round again only when
  * somebody else's step came in between, who thereby got on.
  */
-static UNSEEN uint64_t fetch_add(uint64_t *word, uint64_t add, uint64_t bounds)
+static UNSEEN uint64_t fetch_add(_Atomic uint64_t *word, uint64_t add, uint64_t bounds)
 {
 	uint64_t old;
 
 	if (!bounds)
-		return __atomic_fetch_add(word, add, __ATOMIC_SEQ_CST);
-	old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-	while (!__atomic_compare_exchange_n(word, &old, add_fields(old, add, bounds), false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return atomic_fetch_add_explicit(word, add, memory_order_seq_cst);
+	old = atomic_load_explicit(word, memory_order_seq_cst);
+	while (!atomic_compare_exchange_strong_explicit(word, &old, add_fields(old, add, bounds),
+							memory_order_seq_cst, memory_order_seq_cst))
 		;
 	return old;
 }
 
-static UNSEEN uint64_t cmp_swap(uint64_t *word, uint64_t compare, uint64_t compare_mask,
+static UNSEEN uint64_t cmp_swap(_Atomic uint64_t *word, uint64_t compare, uint64_t compare_mask,
 				uint64_t swap, uint64_t swap_mask)
 {
-	uint64_t old = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+	uint64_t old = atomic_load_explicit(word, memory_order_seq_cst);
 
 	while (!((old ^ compare) & compare_mask) &&
-	       !__atomic_compare_exchange_n(word, &old, (old & ~swap_mask) | (swap & swap_mask),
-					    false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	       !atomic_compare_exchange_strong_explicit(word, &old,
+							(old & ~swap_mask) | (swap & swap_mask),
+							memory_order_seq_cst, memory_order_seq_cst))
 		;
 	return old;
 }
@@ -135,7 +146,7 @@ static UNSEEN uint64_t cmp_swap(uint64_t *word, uint64_t compare, uint64_t compa
 __attribute__((noinline)) int siw_guard_fetch_add(uint64_t *before, uint64_t *theirs, uint64_t add,
 						  uint64_t bounds)
 {
-	GUARDED(theirs, sizeof(*theirs), *before = fetch_add(theirs, add, bounds));
+	GUARDED(theirs, sizeof(*theirs), *before = fetch_add(shared(theirs), add, bounds));
 }
 
 __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs,
@@ -143,7 +154,7 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 						 uint64_t swap, uint64_t swap_mask)
 {
 	GUARDED(theirs, sizeof(*theirs),
-		*before = cmp_swap(theirs, compare, compare_mask, swap, swap_mask));
+		*before = cmp_swap(shared(theirs), compare, compare_mask, swap, swap_mask));
 }
 
 /* ---- the handlers ---------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/trace.h"
 
-uint8_t siw_trace_levels[SIW_TRACE_N];
+_Atomic uint8_t siw_trace_levels[SIW_TRACE_N];
 
 static const char *const layer_names[] = {
 #define X(layer) #layer,
@@ -65,7 +65,7 @@ void siw_trace_warn_user(const char *fmt, ...)
 void siw_trace_set(int level)
 {
 	for (int i = 0; i < SIW_TRACE_N; i++)
-		__atomic_store_n(&siw_trace_levels[i], (uint8_t)level, __ATOMIC_RELAXED);
+		atomic_store_explicit(&siw_trace_levels[i], (uint8_t)level, memory_order_relaxed);
 }
 
 /* The place of the word of len octets in a list of names, or -1. */
@@ -106,8 +106,9 @@ int siw_trace_parse(const char *text)
 		text += len + 1;
 	}
 	for (int i = 0; i < SIW_TRACE_N; i++)
-		__atomic_store_n(&siw_trace_levels[i], (uint8_t)(level[i] < 0 ? all : level[i]),
-				 __ATOMIC_RELAXED);
+		atomic_store_explicit(&siw_trace_levels[i],
+				      (uint8_t)(level[i] < 0 ? all : level[i]),
+				      memory_order_relaxed);
 	return all;
 }
 
@@ -115,7 +116,7 @@ int siw_trace_level(const char *layer)
 {
 	int i = find(layer_names, SIW_TRACE_N, layer, strlen(layer));
 
-	return i < 0 ? -EINVAL : __atomic_load_n(&siw_trace_levels[i], __ATOMIC_RELAXED);
+	return i < 0 ? -EINVAL : atomic_load_explicit(&siw_trace_levels[i], memory_order_relaxed);
 }
 
 int siw_trace_test_log(const char *layer, int level, const char *text)

@@ -9,6 +9,7 @@
 #ifndef SIW_BASE_TRACE_H
 #define SIW_BASE_TRACE_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 /* X(layer) */
@@ -30,18 +31,19 @@ enum siw_log_level {
 };
 
 /* Stored by siw_trace_set() and siw_trace_parse(), relaxed: a level guards no other data. */
-extern uint8_t siw_trace_levels[SIW_TRACE_N];
+extern _Atomic uint8_t siw_trace_levels[SIW_TRACE_N];
 
 /*
  * siw_log(mpa, warn, "stream %u: %s", id, why): layer and level by their bare names, no
  * newline at the end. While off it costs one load and one branch, and evaluates nothing.
  */
-#define siw_log(layer, level, ...)                                                         \
-	do {                                                                               \
-		if (__builtin_expect(__atomic_load_n(&siw_trace_levels[SIW_TRACE_##layer], \
-						     __ATOMIC_RELAXED) >= SIW_LOG_##level, \
-				     0))                                                   \
-			siw_trace_write(SIW_TRACE_##layer, SIW_LOG_##level, __VA_ARGS__);  \
+#define siw_log(layer, level, ...)                                                              \
+	do {                                                                                    \
+		if (__builtin_expect(atomic_load_explicit(&siw_trace_levels[SIW_TRACE_##layer], \
+							  memory_order_relaxed) >=              \
+					     SIW_LOG_##level,                                   \
+				     0))                                                        \
+			siw_trace_write(SIW_TRACE_##layer, SIW_LOG_##level, __VA_ARGS__);       \
 	} while (0)
 
 /* One line, in one write(2), so that lines of several threads do not mix. Keeps errno. */

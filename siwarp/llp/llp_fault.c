@@ -25,8 +25,8 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 	siw_fault_queue_init(&f->way[1].queue);
 	f->reset_at = UINT64_MAX;
 	/* A send and a receive may both be the first: the pair to the load in siw_llp_faulty_lock(). */
-	if (__atomic_compare_exchange_n(&sock->faulty, &other, f, false, __ATOMIC_ACQ_REL,
-					__ATOMIC_ACQUIRE))
+	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
+						    memory_order_acquire))
 		return f;
 	free(f);
 	return other;
@@ -58,7 +58,7 @@ static void renew(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 
 struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error)
 {
-	struct siw_llp_faulty *f = __atomic_load_n(&sock->faulty, __ATOMIC_ACQUIRE);
+	struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_acquire);
 
 	*error = 0;
 	if (!f) {
@@ -106,14 +106,8 @@ static uint64_t tx_next(const struct siw_llp_faulty *f)
 /* Any thread. */
 static void set_due(struct siw_llp_port *port, uint64_t at)
 {
-	uint64_t before = __atomic_load_n(&port->fault_due, __ATOMIC_RELAXED);
-
-	do {
-		if (before <= at)
-			return;
-	} while (!__atomic_compare_exchange_n(&port->fault_due, &before, at, true, __ATOMIC_SEQ_CST,
-					      __ATOMIC_RELAXED));
-	siw_llp_port_changed(port); /* who sleeps must be up earlier */
+	if (siw_llp_due_by(&port->fault_due, at))
+		siw_llp_port_changed(port); /* who sleeps must be up earlier */
 }
 
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
@@ -136,7 +130,7 @@ void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, 
 
 void siw_llp_fault_close(struct siw_llp_sock *sock)
 {
-	struct siw_llp_faulty *f = sock->faulty;
+	struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_relaxed);
 
 	if (!f)
 		return;
@@ -148,19 +142,19 @@ void siw_llp_fault_close(struct siw_llp_sock *sock)
 		siw_faults_hold(-1);
 	free(f->scratch);
 	free(f);
-	sock->faulty = NULL;
+	atomic_store_explicit(&sock->faulty, NULL, memory_order_relaxed);
 }
 
 bool siw_llp_fault_full(const struct siw_llp_sock *sock)
 {
-	const struct siw_llp_faulty *f = __atomic_load_n(&sock->faulty, __ATOMIC_ACQUIRE);
+	const struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_acquire);
 
-	return f && __atomic_load_n(&f->full, __ATOMIC_RELAXED);
+	return f && atomic_load_explicit(&f->full, memory_order_relaxed);
 }
 
 uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 {
-	uint64_t due = __atomic_load_n(&port->fault_due, __ATOMIC_SEQ_CST);
+	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst);
 
 	return due == UINT64_MAX ? 0 : earliest(due, siw_now_ns() + LONGEST_SLEEP);
 }
@@ -397,19 +391,20 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 
 void siw_llp_fault_release(struct siw_llp_port *port)
 {
-	uint64_t due = __atomic_load_n(&port->fault_due, __ATOMIC_SEQ_CST), now = siw_now_ns();
+	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst),
+		 now = siw_now_ns();
 	int error;
 
 	if (now < due && port->fault_generation == siw_faults_generation())
 		return;
 	port->fault_generation = siw_faults_generation();
 	/* First, so that what another thread holds from now on is not forgotten. */
-	__atomic_store_n(&port->fault_due, UINT64_MAX, __ATOMIC_SEQ_CST);
+	atomic_store_explicit(&port->fault_due, UINT64_MAX, memory_order_seq_cst);
 	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
 		struct siw_llp_sock *sock = SIW_LLP_OF(l, all);
 		struct siw_llp_faulty *f;
 
-		if (!__atomic_load_n(&sock->faulty, __ATOMIC_ACQUIRE))
+		if (!atomic_load_explicit(&sock->faulty, memory_order_acquire))
 			continue;
 		f = siw_llp_faulty_lock(sock, &error);
 		if (sock->udp)

@@ -34,7 +34,7 @@ struct siw_llp_faulty {
 	uint64_t retry_at; /* the socket was full: no earlier than this */
 	int error;	   /* the stream is over: an errno */
 	bool shut;	   /* the end of it goes behind what is held */
-	bool full;	   /* atomic, relaxed: nothing more is taken */
+	_Atomic bool full; /* nothing more is taken */
 	uint8_t *scratch;  /* SIW_LLP_FAULT_SCRATCH octets */
 };
 

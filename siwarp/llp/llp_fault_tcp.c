@@ -60,7 +60,7 @@ static int end_stream(struct siw_llp_faulty *f, int error)
 {
 	siw_fault_queue_free(queue_of(f, SIW_FAULT_TX));
 	siw_fault_queue_free(queue_of(f, SIW_FAULT_RX));
-	__atomic_store_n(&f->full, false, __ATOMIC_RELAXED);
+	atomic_store_explicit(&f->full, false, memory_order_relaxed);
 	f->reset_at = UINT64_MAX;
 	f->shut = false;
 	f->error = error;
@@ -159,7 +159,8 @@ static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 
 		taken = hold(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
 	}
-	__atomic_store_n(&f->full, q->octets >= limit || taken == -ENOBUFS, __ATOMIC_RELAXED);
+	atomic_store_explicit(&f->full, q->octets >= limit || taken == -ENOBUFS,
+			      memory_order_relaxed);
 	if (taken == -ENOBUFS) {
 		/* siw_llp_fault_stream_flush() hands the socket out when there is room. */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
@@ -254,9 +255,9 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 		f->shut = false;
 		siw_llp_tcp_shutdown_now(sock);
 	}
-	if (__atomic_load_n(&f->full, __ATOMIC_RELAXED) &&
+	if (atomic_load_explicit(&f->full, memory_order_relaxed) &&
 	    q->octets < siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_TX), &f->peer)) {
-		__atomic_store_n(&f->full, false, __ATOMIC_RELAXED);
+		atomic_store_explicit(&f->full, false, memory_order_relaxed);
 		siw_llp_sock_ready(sock);
 	}
 }

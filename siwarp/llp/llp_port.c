@@ -26,7 +26,7 @@
 void siw_llp_port_wake(struct siw_llp_port *port)
 {
 	/* Once is enough: clear_wake() and this exchange in turn, so no wake falls between. */
-	if (!__atomic_exchange_n(&port->woken, 1, __ATOMIC_SEQ_CST))
+	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
 		siw_llp_event_set(port->wake_fd);
 }
 
@@ -37,20 +37,20 @@ void siw_llp_port_wake(struct siw_llp_port *port)
  */
 static void clear_wake(struct siw_llp_port *port)
 {
-	if (__atomic_load_n(&port->sleepers, __ATOMIC_SEQ_CST))
+	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		return;
 	siw_llp_event_clear(port->wake_fd);
-	__atomic_store_n(&port->woken, 0, __ATOMIC_SEQ_CST);
+	atomic_store_explicit(&port->woken, 0, memory_order_seq_cst);
 	/* Someone lay down meanwhile and a wake meant for him may have found woken set. */
-	if (__atomic_load_n(&port->sleepers, __ATOMIC_SEQ_CST))
+	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
 }
 
 void siw_llp_port_changed(struct siw_llp_port *port)
 {
 	/* Pairs with siw_llp_wait(): it adds itself to sleepers, then loads changes. */
-	__atomic_fetch_add(&port->changes, 1, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&port->sleepers, __ATOMIC_SEQ_CST))
+	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
 }
 
@@ -94,7 +94,8 @@ static uint32_t events_of(const struct siw_llp_sock *sock)
 	switch (sock->kind) {
 	case SIW_LLP_UDP:
 		return EPOLLET | EPOLLIN |
-		       (__atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST) ? EPOLLOUT : 0);
+		       (atomic_load_explicit(&sock->want_write, memory_order_seq_cst) ? EPOLLOUT
+										      : 0);
 	case SIW_LLP_LISTENER:
 	case SIW_LLP_WATCHER:
 		return EPOLLET | EPOLLIN;
@@ -110,7 +111,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 
 	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
-	__atomic_store_n(&sock->registered, 1, __ATOMIC_SEQ_CST);
+	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
 	/* Pairs with siw_llp_wants(), which may have stored its wish since events_of() looked. */
 	now = events_of(sock) | ev.events;
 	if (now != ev.events) {
@@ -124,7 +125,7 @@ static void unregister(struct siw_llp_sock *sock)
 {
 	struct epoll_event unused = { 0 };
 
-	if (!__atomic_exchange_n(&sock->registered, 0, __ATOMIC_SEQ_CST))
+	if (!atomic_exchange_explicit(&sock->registered, 0, memory_order_seq_cst))
 		return;
 	epoll_ctl(sock->port->epfd, EPOLL_CTL_DEL, sock->fd, &unused);
 }
@@ -146,7 +147,9 @@ static void hot_remove(struct siw_llp_sock *sock)
 /* Hot to cold. Registering looks at the socket once more: nothing that came so far is missed. */
 static int cool(struct siw_llp_sock *sock)
 {
-	int rv = sock->registered ? 0 : siw_llp_sock_register(sock);
+	int rv = atomic_load_explicit(&sock->registered, memory_order_relaxed)
+			 ? 0
+			 : siw_llp_sock_register(sock);
 
 	if (rv == 0)
 		hot_remove(sock);
@@ -175,8 +178,8 @@ static bool heat(struct siw_llp_sock *sock)
 	if (sock->ready)
 		ring_remove(sock);
 	/* While the port is armed it stays registered, and the event that brought us here is used up. */
-	sock->ready = port->armed;
-	if (!port->armed)
+	sock->ready = atomic_load_explicit(&port->armed, memory_order_relaxed);
+	if (!sock->ready)
 		unregister(sock);
 	sock->hot = (int8_t)port->n_hot;
 	sock->active = port->polls;
@@ -255,23 +258,11 @@ void siw_llp_sock_timed(struct siw_llp_sock *sock)
 	siw_link_add(&sock->port->timed, &sock->timed);
 }
 
-/* The earliest time stays. Pairs with release_timed(), which takes it before it looks at the sockets. */
-static bool lower(uint64_t *due, uint64_t at)
-{
-	uint64_t before = __atomic_load_n(due, __ATOMIC_RELAXED);
-
-	do {
-		if (before <= at)
-			return false;
-	} while (!__atomic_compare_exchange_n(due, &before, at, true, __ATOMIC_SEQ_CST,
-					      __ATOMIC_RELAXED));
-	return true;
-}
-
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
 {
-	lower(&sock->due_ns, at);
-	if (lower(&sock->port->timed_due, at))
+	/* Pairs with release_timed(), which takes it before it looks at the sockets. */
+	siw_llp_due_by(&sock->due_ns, at);
+	if (siw_llp_due_by(&sock->port->timed_due, at))
 		siw_llp_port_changed(sock->port); /* who sleeps must be up earlier */
 }
 
@@ -281,18 +272,18 @@ static void release_timed(struct siw_llp_port *port)
 
 	port->clock_ns = now;
 	port->clock_poll = port->polls;
-	if (now < __atomic_load_n(&port->timed_due, __ATOMIC_RELAXED))
+	if (now < atomic_load_explicit(&port->timed_due, memory_order_relaxed))
 		return;
-	__atomic_store_n(&port->timed_due, UINT64_MAX, __ATOMIC_SEQ_CST);
+	atomic_store_explicit(&port->timed_due, UINT64_MAX, memory_order_seq_cst);
 	for (struct siw_link *l = port->timed.next; l != &port->timed; l = l->next) {
 		struct siw_llp_sock *sock = SIW_LLP_OF(l, timed);
 
-		due = __atomic_load_n(&sock->due_ns, __ATOMIC_SEQ_CST);
+		due = atomic_load_explicit(&sock->due_ns, memory_order_seq_cst);
 		if (due > now) {
-			lower(&port->timed_due, due);
+			siw_llp_due_by(&port->timed_due, due);
 			continue;
 		}
-		__atomic_store_n(&sock->due_ns, UINT64_MAX, __ATOMIC_SEQ_CST);
+		atomic_store_explicit(&sock->due_ns, UINT64_MAX, memory_order_seq_cst);
 		siw_llp_sock_ready(sock);
 	}
 }
@@ -314,7 +305,7 @@ static void sample_drops(struct siw_llp_port *port)
 
 static void take_event(struct siw_llp_sock *sock, uint32_t events)
 {
-	bool want = __atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST);
+	bool want = atomic_load_explicit(&sock->want_write, memory_order_seq_cst);
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
 	/* Room that nobody asked for. Who asks later has epoll look again (siw_llp_wants()). */
@@ -377,7 +368,7 @@ static inline bool cold_ones_waited(struct siw_llp_port *port)
 static inline bool must_ask(struct siw_llp_port *port)
 {
 	return port->n_hot == 0 || port->polls % ASK_EVERY == 0 || port->ask ||
-	       cold_ones_waited(port) || __atomic_load_n(&port->armed, __ATOMIC_RELAXED) ||
+	       cold_ones_waited(port) || atomic_load_explicit(&port->armed, memory_order_relaxed) ||
 	       (port->after_sleep && slept_for_a_cold_one(port));
 }
 
@@ -395,7 +386,7 @@ static int hand_out_hot(struct siw_llp_port *port, struct siw_io_handler **handl
 		struct siw_llp_sock *sock =
 			port->hot[n < port->n_hot ? next % (unsigned int)port->n_hot : next];
 
-		if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED))
+		if (atomic_load_explicit(&sock->want_write, memory_order_relaxed))
 			sock->active = port->polls;
 		handlers[i] = sock->handler;
 	}
@@ -421,13 +412,14 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 	int share, done;
 
 	port->polls++;
-	if (__atomic_load_n(&port->woken, __ATOMIC_RELAXED))
+	if (atomic_load_explicit(&port->woken, memory_order_relaxed))
 		clear_wake(port);
 	if (port->n_stalled)
 		retry_stalled(port);
-	if (__builtin_expect(__atomic_load_n(&port->fault_due, __ATOMIC_RELAXED) != UINT64_MAX, 0))
+	if (__builtin_expect(
+		    atomic_load_explicit(&port->fault_due, memory_order_relaxed) != UINT64_MAX, 0))
 		siw_llp_fault_release(port);
-	if (__atomic_load_n(&port->timed_due, __ATOMIC_RELAXED) != UINT64_MAX)
+	if (atomic_load_explicit(&port->timed_due, memory_order_relaxed) != UINT64_MAX)
 		release_timed(port);
 	if (must_ask(port))
 		ask_epoll(port);
@@ -450,7 +442,7 @@ uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
 
 int siw_llp_port_arm(struct siw_llp_port *port)
 {
-	if (port->armed)
+	if (atomic_load_explicit(&port->armed, memory_order_relaxed))
 		return 0;
 	for (int i = 0; i < port->n_hot; i++) {
 		int rv = siw_llp_sock_register(port->hot[i]);
@@ -461,15 +453,15 @@ int siw_llp_port_arm(struct siw_llp_port *port)
 			return rv;
 		}
 	}
-	__atomic_store_n(&port->armed, 1, __ATOMIC_SEQ_CST);
+	atomic_store_explicit(&port->armed, 1, memory_order_seq_cst);
 	return 0;
 }
 
 void siw_llp_port_disarm(struct siw_llp_port *port)
 {
-	if (!port->armed)
+	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
 		return;
-	__atomic_store_n(&port->armed, 0, __ATOMIC_SEQ_CST);
+	atomic_store_explicit(&port->armed, 0, memory_order_seq_cst);
 	for (int i = 0; i < port->n_hot; i++) {
 		unregister(port->hot[i]);
 		port->hot[i]->ready = false; /* polls hand it out in any case */
@@ -481,7 +473,7 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 
 bool siw_llp_port_armed(const struct siw_llp_port *port)
 {
-	return __atomic_load_n(&port->armed, __ATOMIC_SEQ_CST);
+	return atomic_load_explicit(&port->armed, memory_order_seq_cst);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
@@ -498,9 +490,10 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	siw_link_init(&port->ring);
 	siw_link_init(&port->all);
 	siw_lock_init(&port->wish_lock);
-	port->fault_due = UINT64_MAX;
+	atomic_init(&port->fault_due, UINT64_MAX);
 	siw_link_init(&port->timed);
-	port->timed_due = port->clock_poll = UINT64_MAX;
+	atomic_init(&port->timed_due, UINT64_MAX);
+	port->clock_poll = UINT64_MAX;
 	port->max_hot = (int)siw_settings()->hot_sockets;
 	port->owner = getpid();
 	port->room = malloc(SIW_LLP_ROOM);
@@ -537,7 +530,7 @@ bool siw_llp_port_is_ours(const struct siw_llp_port *port)
 
 bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
 {
-	return __atomic_load_n(&sock->due_ns, __ATOMIC_RELAXED) != UINT64_MAX;
+	return atomic_load_explicit(&sock->due_ns, memory_order_relaxed) != UINT64_MAX;
 }
 
 void siw_llp_port_close(struct siw_llp_port *port)
@@ -546,7 +539,7 @@ void siw_llp_port_close(struct siw_llp_port *port)
 		return;
 	siw_llp_fd_close(port->epfd);
 	siw_llp_fd_close(port->wake_fd);
-	free(port->batch);
+	free(atomic_load_explicit(&port->batch, memory_order_relaxed));
 	free(port->room);
 	free(port);
 }
@@ -559,12 +552,12 @@ uint8_t *siw_llp_port_room(struct siw_llp_port *port)
 /* Pairs with siw_llp_batch_give(): what was written there is. */
 uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
 {
-	uint8_t *batch = __atomic_exchange_n(&port->batch, NULL, __ATOMIC_ACQUIRE);
+	uint8_t *batch = atomic_exchange_explicit(&port->batch, NULL, memory_order_acquire);
 
 	return batch ? batch : malloc(SIW_LLP_ROOM);
 }
 
 void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
 {
-	free(__atomic_exchange_n(&port->batch, batch, __ATOMIC_ACQ_REL));
+	free(atomic_exchange_explicit(&port->batch, batch, memory_order_acq_rel));
 }

@@ -47,7 +47,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 	sock->port = port;
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->timed);
-	sock->due_ns = UINT64_MAX;
+	atomic_init(&sock->due_ns, UINT64_MAX);
 	rv = siw_llp_sock_register(sock);
 	if (rv < 0) {
 		free(sock);
@@ -109,8 +109,8 @@ void siw_llp_wants(struct siw_llp_sock *sock, bool always)
 	bool did;
 
 	siw_lock(&sock->port->wish_lock);
-	did = __atomic_exchange_n(&sock->want_write, 1, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST) && (!did || always))
+	did = atomic_exchange_explicit(&sock->want_write, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
 		refresh(sock, true);
 	else if (!did)
 		siw_llp_port_changed(sock->port); /* a wait set may hold it for reading only */
@@ -122,13 +122,13 @@ static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *s
 	bool did;
 
 	siw_lock(&sock->port->wish_lock);
-	did = __atomic_exchange_n(&sock->want_write, 0, __ATOMIC_SEQ_CST);
-	if (did && sock->udp && __atomic_load_n(&sock->registered, __ATOMIC_SEQ_CST))
+	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
+	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
 		/* Otherwise each datagram that leaves would wake epoll. */
 		refresh(sock, false);
 	siw_unlock(&sock->port->wish_lock);
 	/* It may have been another's wish. */
-	if (did && __atomic_load_n(&sock->shared, __ATOMIC_RELAXED))
+	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))
 		siw_llp_port_wake(sock->port);
 }
 
@@ -136,13 +136,13 @@ void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	if (want)
 		siw_llp_wants(sock, false);
-	else if (__atomic_load_n(&sock->want_write, __ATOMIC_RELAXED))
+	else if (atomic_load_explicit(&sock->want_write, memory_order_relaxed))
 		wants_no_more(sock);
 }
 
 void siw_llp_shared(struct siw_llp_sock *sock)
 {
-	__atomic_store_n(&sock->shared, 1, __ATOMIC_RELAXED);
+	atomic_store_explicit(&sock->shared, 1, memory_order_relaxed);
 }
 
 int siw_llp_send_failed(struct siw_llp_sock *sock, int error)

@@ -4,6 +4,7 @@
 #define SIW_LLP_SOCK_H
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -48,20 +49,21 @@ struct siw_llp_sock {
 	 * siw_llp_sock_register() and siw_llp_waitset_fill(); registered is stored by
 	 * siw_llp_sock_register() and pairs with the load in siw_llp_wants().
 	 */
-	_Alignas(SIW_LLP_LINE) uint8_t want_write;
-	uint8_t registered; /* it is in the epoll set */
-	bool udp;	    /* never changes */
-	uint8_t shared;	    /* several threads send on it: siw_llp_shared() */
-	bool aborted;	    /* its closing resets */
-	uint64_t due_ns;    /* when it is to be handed out whatever came; UINT64_MAX: never */
-	int error;	    /* how its connecting ended */
-	uint32_t ifindex;   /* of a group's socket: the interface; 0: any other */
+	_Alignas(SIW_LLP_LINE) _Atomic uint8_t want_write;
+	_Atomic uint8_t registered; /* it is in the epoll set */
+	bool udp;		    /* never changes */
+	_Atomic uint8_t shared;	    /* several threads send on it: siw_llp_shared() */
+	bool aborted;		    /* its closing resets */
+	_Atomic uint64_t due_ns; /* when it is to be handed out whatever came; UINT64_MAX: never */
+	int error;		 /* how its connecting ended */
+	uint32_t ifindex;	 /* of a group's socket: the interface; 0: any other */
 	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
 	struct siw_link all;
 	struct siw_link timed; /* it has timers */
 	struct siw_llp_capture
 		*capture; /* of llp_capture.c, under its lock; NULL until a capture met it */
-	struct siw_llp_faulty *faulty; /* of llp_fault.c; NULL until a plan of faults met it */
+	struct siw_llp_faulty
+		*_Atomic faulty; /* of llp_fault.c; NULL until a plan of faults met it */
 };
 
 struct siw_llp_port {
@@ -89,26 +91,39 @@ struct siw_llp_port {
 	 * siw_llp_wait(), changes counts what makes older wait sets blind: each side stores its
 	 * own and then loads the other's (both sequentially consistent), so one of them sees it.
 	 */
-	_Alignas(SIW_LLP_LINE) uint32_t woken; /* the wake descriptor was or will be set */
-	uint32_t sleepers;
-	uint32_t changes;
-	uint8_t armed;
+	_Alignas(SIW_LLP_LINE) _Atomic uint32_t woken; /* the wake descriptor was or will be set */
+	_Atomic uint32_t sleepers;
+	_Atomic uint32_t changes;
+	_Atomic uint8_t armed;
 	/* When something that a plan of faults holds is due: llp_fault.c; UINT64_MAX: never. */
-	uint64_t fault_due;
-	uint64_t
+	_Atomic uint64_t fault_due;
+	_Atomic uint64_t
 		timed_due; /* when the first of the sockets with timers is due; UINT64_MAX: never */
 	uint32_t fault_generation; /* under the caller's lock: of the plan at the last release */
 
 	int epfd, wake_fd;
 	pid_t owner;
-	uint8_t *room;	/* siw_llp_port_room */
-	uint8_t *batch; /* siw_llp_batch_take: any thread; NULL: somebody has it */
+	uint8_t *room;		  /* siw_llp_port_room */
+	_Atomic(uint8_t *) batch; /* siw_llp_batch_take: any thread; NULL: somebody has it */
 	int n_stalled;
 	uint64_t stalled_until; /* ns: when they are tried again */
 	uint64_t quiet_rounds;	/* askings of epoll that brought nothing */
 	struct siw_link all;	/* every socket */
 	struct siw_link timed;	/* those with timers */
 };
+
+/* Any thread. The earlier of what *due has and at stays there; whether that is at. */
+static inline bool siw_llp_due_by(_Atomic uint64_t *due, uint64_t at)
+{
+	uint64_t before = atomic_load_explicit(due, memory_order_relaxed);
+
+	do {
+		if (before <= at)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(due, &before, at, memory_order_seq_cst,
+							memory_order_relaxed));
+	return true;
+}
 
 #define SIW_LLP_OF(link, member) siw_container(link, struct siw_llp_sock, member)
 

@@ -15,7 +15,9 @@ static bool has_ready(const struct siw_llp_port *port)
 	if (port->n_ring)
 		return true;
 	/* Unarmed, the hot ones are in the set themselves, and poll(2) sees them as they are. */
-	for (int i = 0; port->armed && i < port->n_hot; i++)
+	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
+		return false;
+	for (int i = 0; i < port->n_hot; i++)
 		if (port->hot[i]->ready)
 			return true;
 	return false;
@@ -24,14 +26,15 @@ static bool has_ready(const struct siw_llp_port *port)
 /* For room in the socket, that is: of what a plan of faults holds back the clock tells. */
 static bool waits_for_room(const struct siw_llp_sock *sock)
 {
-	return __atomic_load_n(&sock->want_write, __ATOMIC_SEQ_CST) && !siw_llp_fault_full(sock);
+	return atomic_load_explicit(&sock->want_write, memory_order_seq_cst) &&
+	       !siw_llp_fault_full(sock);
 }
 
 static uint64_t due_at(const struct siw_llp_port *port)
 {
 	uint64_t faults = siw_llp_fault_wake_at(port);
 	uint64_t own = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
-	uint64_t timed = __atomic_load_n(&port->timed_due, __ATOMIC_SEQ_CST);
+	uint64_t timed = atomic_load_explicit(&port->timed_due, memory_order_seq_cst);
 
 	if (timed != UINT64_MAX && (!own || timed < own))
 		own = timed;
@@ -40,11 +43,14 @@ static uint64_t due_at(const struct siw_llp_port *port)
 
 void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
 {
+	int hot;
+
 	set->port = port;
 	/* Before want_write is loaded: siw_llp_wants() stores that one first, then changes. */
-	set->changes = __atomic_load_n(&port->changes, __ATOMIC_SEQ_CST);
+	set->changes = atomic_load_explicit(&port->changes, memory_order_seq_cst);
 	set->n = 0;
-	for (int i = 0; !port->armed && i < port->n_hot; i++) {
+	hot = atomic_load_explicit(&port->armed, memory_order_relaxed) ? 0 : port->n_hot;
+	for (int i = 0; i < hot; i++) {
 		set->out[set->n] = waits_for_room(port->hot[i]);
 		set->fds[set->n++] = port->hot[i]->fd;
 	}
@@ -104,12 +110,12 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 	if (!port)
 		return sleep_on(fds, n, ns);
 	/* Pairs with siw_llp_port_changed(): it adds to changes, then loads sleepers. */
-	__atomic_fetch_add(&port->sleepers, 1, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&port->changes, __ATOMIC_SEQ_CST) != set->changes)
+	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != set->changes)
 		rv = 1;
 	else
 		rv = sleep_on(fds, n, ns);
-	__atomic_fetch_sub(&port->sleepers, 1, __ATOMIC_SEQ_CST);
+	atomic_fetch_sub_explicit(&port->sleepers, 1, memory_order_seq_cst);
 	return rv == 0 && due ? 1 : rv;
 }
 

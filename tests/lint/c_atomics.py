@@ -1,0 +1,32 @@
+"""Atomics are C11's: no file of siwarp has the compiler's own __atomic_ or __sync_ functions."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from layers import PACKAGE
+
+BUILTIN = re.compile(r"\b__(?:atomic|sync)_\w+|\b__ATOMIC_\w+")
+
+
+def builtins(text: str) -> list[tuple[int, str]]:
+    """Return the line and the name of each in a C file."""
+    lines = enumerate(text.splitlines(), 1)
+    return [(number, name) for number, line in lines for name in BUILTIN.findall(line)]
+
+
+def main() -> int:
+    """Print each; 1 if there is any."""
+    bad = checked = 0
+    for path in sorted(PACKAGE.rglob("*.[ch]")):
+        checked += 1
+        for number, name in builtins(path.read_text("utf-8")):
+            print(f"{path.relative_to(PACKAGE.parent)}:{number}: {name}: use <stdatomic.h>")
+            bad += 1
+    print(f"{checked} C files, {bad} atomics that are not C11's")
+    return 1 if bad or not checked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The check for the compiler's own atomics finds them, and passes C11's."""
+
+from __future__ import annotations
+
+import c_atomics
+import pytest
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\told = __atomic_load_n(&word, order);",
+        "\t__sync_synchronize();",
+        "\tf(&word, __ATOMIC_RELAXED);",
+        "#define LOAD(p) __atomic_load_n(p, 0)",
+    ],
+)
+def test_the_compiler_s_own_are_found(line: str) -> None:
+    assert [number for number, _ in c_atomics.builtins(f"int x;\n{line}\n")] == [2]
+
+
+def test_those_of_c11_pass() -> None:
+    text = "_Atomic int a;\n\tatomic_load_explicit(&a, memory_order_relaxed);\n"
+    assert c_atomics.builtins(text) == []
