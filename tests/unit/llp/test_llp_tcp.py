@@ -271,6 +271,24 @@ def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, kit, state):
     other.close()
 
 
+def test_a_paused_stream_that_waits_for_room_is_not_handed_out_for_what_comes(port, kit):
+    other = kit.Port()
+    listener = other.listen()
+    a = port.connect(listener.local())
+    b = kit.until(lambda: other.try_accept(listener))
+    kit.until(lambda: a in port.poll() and a.connected() == 0)
+    port.settle()
+    fill(a)
+    kit.lib.siw_llp_pause(a.c)
+    for _ in range(5):
+        assert b.send(b"x") == 1
+        assert not any(port.poll() for _ in range(100))
+        assert port.wait(2000) == 0 or not port.poll()
+    kit.until(lambda: b.drain() is not None and a in port.poll())  # there is room
+    a.want(False)
+    other.close()
+
+
 @pytest.mark.parametrize("armed", [False, True])
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_wish_to_write_that_comes_after_the_room_is_served(port, kit, hot, armed):

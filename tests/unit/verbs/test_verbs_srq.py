@@ -373,6 +373,17 @@ def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two: Wire) -
     assert poll(a.scq)[0].ok
 
 
+def test_which_receive_was_refused_is_told_to_who_asks_and_to_nobody_else(rig: Rig) -> None:
+    srq = rig.srq(2)._live()
+    wrs = ffi.new("struct siw_recv_wr[3]")
+    wrs[0].next, wrs[1].next = wrs + 1, wrs + 2
+    bad = ffi.new("struct siw_recv_wr **", wrs)
+    assert lib.siw_post_srq_recv(srq, wrs + 2, bad) == 0 and bad[0] == wrs, "not written"
+    assert lib.siw_post_srq_recv(srq, wrs, bad) == -errno.ENOMEM and bad[0] == wrs + 1
+    assert lib.siw_post_srq_recv(srq, wrs, ffi.NULL) == -errno.ENOMEM
+    assert lib.siw_post_srq_recv(ffi.NULL, wrs, ffi.NULL) == -errno.EINVAL
+
+
 def test_streams_that_wait_for_it_are_served_as_receives_come(two: Wire) -> None:
     shared = Shared(two.passive)
     ends = [connect(two, shared, persona=Persona.ROCE) for _ in range(3)]
