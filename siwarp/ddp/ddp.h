@@ -116,7 +116,7 @@ int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *us
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
 				    bool deliver_before_end);
 
-/* A message to send. sgl and prefix must stay until siw_ddp_tx_accepted has passed the message. */
+/* A message to send. sgl and head must stay until siw_ddp_tx_accepted has come to its end. */
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl is library memory */
@@ -140,6 +140,8 @@ struct siw_ddp_msg {
 	bool from_stag;
 	uint32_t src_stag;
 	uint64_t src_to;
+	/* NULL, or where its end goes when it is wholly framed; UINT64_MAX until then. Stays so long. */
+	uint64_t *end;
 };
 /*
  * Begins a message: 1 all segments are framed, 0 some are left (siw_ddp_tx_more goes on), -EBUSY
@@ -160,14 +162,19 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream);
  * siw_ddp_tx.
  */
 int siw_ddp_tx_empty(struct siw_ddp_stream *stream);
-/* As siw_mpa_tx_flush. */
+/* As siw_mpa_tx_flush; *accepted as siw_ddp_tx_accepted. */
+int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted);
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream);
-int siw_ddp_tx_flush(struct siw_ddp_stream *stream);
+/* A message is in the works: begun, and not wholly framed. */
+bool siw_ddp_tx_active(const struct siw_ddp_stream *stream);
 /* The MSN of the last message begun on a queue. Send lock. */
 uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
-/* Messages begun, and messages all of whose octets TCP took. */
-uint64_t siw_ddp_tx_begun(const struct siw_ddp_stream *stream);
-uint64_t siw_ddp_tx_accepted(struct siw_ddp_stream *stream);
+/*
+ * How far the stream is framed, and how far it is accepted: octets that TCP took, or segments that a
+ * peer of reliable datagrams has. A message is out when accepted has come to its end.
+ */
+uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream);
 /*
  * Before a region that the peer may be reading dies: 1 if octets of this STag are framed and not
  * yet taken by TCP, in which case the stream must be aborted (they cannot be recalled); else 0 and

@@ -15,8 +15,8 @@
 /* ---- streams -------------------------------------------------------------------------------- */
 
 #define SIW_DDP_QUEUES 4
-/* Messages framed and not yet accepted below, at most. A power of two. */
-#define SIW_DDP_INFLIGHT 2048u
+/* Regions of which octets may lie below, not taken by TCP. */
+#define SIW_DDP_SOURCES 16
 
 struct siw_mpa_stream;
 struct siw_rd_peer;
@@ -79,9 +79,9 @@ struct siw_ddp_rd_rx {
 	struct siw_link held; /* in its endpoint's, while it waits */
 };
 
-/* A message wholly framed: the FPDUs framed by then, and the STag it read from (or 0). */
-struct siw_ddp_framed {
-	uint64_t fpdus;
+/* A region that messages were read from, and where the last of them ends. */
+struct siw_ddp_source {
+	uint64_t end;
 	uint32_t stag;
 };
 
@@ -91,9 +91,9 @@ struct siw_ddp_tx {
 	uint64_t offset; /* octets of msg framed */
 	struct siw_ddp_msg msg;
 	uint32_t msn[SIW_DDP_QUEUES]; /* the next message's */
-	uint64_t begun, framed, accepted;
-	struct siw_ddp_framed *ring; /* messages accepted..framed-1 */
-	uint32_t ring_mask;	     /* it grows, up to SIW_DDP_INFLIGHT */
+	uint64_t framed; /* where the last segment ends: as siw_ddp_tx_accepted counts */
+	uint32_t n_sources;
+	struct siw_ddp_source sources[SIW_DDP_SOURCES];
 };
 
 struct siw_ddp_stream {
@@ -111,8 +111,8 @@ struct siw_ddp_stream {
 
 /* ---- ddp_stream.c ---- */
 
-/* A stream with nothing below it. inflight: messages not yet accepted that it has room for at first; 2^n. */
-struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight);
+/* A stream with nothing below it. */
+struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
 
 /* ---- ddp_rx.c, for ddp_unexpected.c ---- */
 

@@ -33,21 +33,12 @@ static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
 	return siw_mpa_mulpdu(stream->mpa);
 }
 
-/* As siw_mpa_tx_fpdu. */
-static inline int siw_ddp_lower_tx(struct siw_ddp_stream *stream, const void *head, size_t head_len,
-				   const struct iovec *iov, int n)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_rd_tx(stream->rd, head, head_len, iov, n);
-	return siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
-}
-
 /* As siw_mpa_tx_flush. */
-static inline int siw_ddp_lower_flush(struct siw_ddp_stream *stream)
+static inline int siw_ddp_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_rd_flush(stream->rd);
-	return siw_mpa_tx_flush(stream->mpa);
+		return siw_rd_flush(stream->rd, accepted);
+	return siw_mpa_tx_flush(stream->mpa, accepted);
 }
 
 static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
@@ -57,14 +48,7 @@ static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
 	return siw_mpa_tx_blocked(stream->mpa);
 }
 
-/* Segments taken, and those that TCP took, or that the peer has. */
-static inline uint64_t siw_ddp_lower_framed(const struct siw_ddp_stream *stream)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_rd_framed(stream->rd);
-	return siw_mpa_tx_framed(stream->mpa);
-}
-
+/* How far TCP took the stream (octets), or the peer has it (segments). */
 static inline uint64_t siw_ddp_lower_accepted(const struct siw_ddp_stream *stream)
 {
 	if (siw_ddp_over_rd(stream))

@@ -11,9 +11,6 @@
 #include "llp/llp.h"
 #include "rd/rd.h"
 
-/* Messages to one peer that it does not have yet, at first: the ring grows. */
-#define INFLIGHT 16
-
 struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
@@ -76,7 +73,7 @@ _Static_assert(sizeof(struct kept) <= SIW_RD_ROOM, "llp's room for us");
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out)
 {
-	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem, INFLIGHT);
+	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem);
 	const struct kept *kept = siw_rd_room(below(peer));
 
 	if (!stream)
@@ -143,7 +140,7 @@ bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
 
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
 {
-	return !stream->tx.active && siw_ddp_tx_accepted(stream) == stream->tx.framed &&
+	return !stream->tx.active && siw_ddp_tx_accepted(stream) >= stream->tx.framed &&
 	       !stream->rd_rx.data && siw_link_alone(&stream->rd_rx.held) &&
 	       !siw_ddp_rd_receiving(stream);
 }

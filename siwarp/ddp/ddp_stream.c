@@ -13,11 +13,10 @@
 void siw_ddp_stream_close(struct siw_ddp_stream *stream)
 {
 	siw_ddp_unexpected_free(stream);
-	free(stream->tx.ring);
 	free(stream);
 }
 
-struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight)
+struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem)
 {
 	struct siw_ddp_stream *stream;
 	int qn;
@@ -27,12 +26,6 @@ struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight
 	memset(stream, 0, sizeof(*stream));
 	stream->mem = mem;
 	stream->identity = stream;
-	stream->tx.ring_mask = inflight - 1;
-	stream->tx.ring = malloc(inflight * sizeof(*stream->tx.ring));
-	if (!stream->tx.ring) {
-		free(stream);
-		return NULL;
-	}
 	for (qn = 0; qn < SIW_DDP_QUEUES; qn++) /* RFC5041-4.3-09 */
 		stream->rx.q[qn].msn = stream->tx.msn[qn] = 1;
 	return stream;
@@ -41,7 +34,7 @@ struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem, uint32_t inflight
 int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 			struct siw_ddp_stream **out)
 {
-	struct siw_ddp_stream *stream = siw_ddp_stream_new(mem, SIW_DDP_INFLIGHT);
+	struct siw_ddp_stream *stream = siw_ddp_stream_new(mem);
 
 	if (!stream)
 		return -ENOMEM;

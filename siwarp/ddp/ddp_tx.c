@@ -11,51 +11,47 @@
 /* Octets that one call frames at most: others of the port want their turn too. */
 #define TURN (1u << 20)
 
-static void refresh_accepted(struct siw_ddp_stream *stream)
+/* ---- where octets below were read from ---------------------------------------------------------- */
+
+static struct siw_ddp_source *source_of(struct siw_ddp_tx *tx, uint32_t stag)
+{
+	for (uint32_t i = 0; i < tx->n_sources; i++)
+		if (tx->sources[i].stag == stag)
+			return &tx->sources[i];
+	return NULL;
+}
+
+/* Whether the message in the works may end here: its region can be noted. */
+static bool has_room_for_source(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
-	uint64_t fpdus = siw_ddp_lower_accepted(stream);
+	uint64_t accepted;
+	uint32_t n = 0;
 
-	while (tx->accepted != tx->framed && tx->ring[tx->accepted & tx->ring_mask].fpdus <= fpdus)
-		tx->accepted++;
+	if (tx->n_sources < SIW_DDP_SOURCES || source_of(tx, tx->msg.src_stag))
+		return true;
+	accepted = siw_ddp_lower_accepted(stream);
+	for (uint32_t i = 0; i < tx->n_sources; i++)
+		if (tx->sources[i].end > accepted)
+			tx->sources[n++] = tx->sources[i];
+	tx->n_sources = n;
+	return n < SIW_DDP_SOURCES;
 }
 
-/* Twice the room for messages that are not accepted: false if that is more than there may be. */
-static __attribute__((cold, noinline)) bool grow(struct siw_ddp_tx *tx)
-{
-	uint32_t size = (tx->ring_mask + 1) * 2;
-	struct siw_ddp_framed *ring;
-
-	if (size > SIW_DDP_INFLIGHT)
-		return false;
-	ring = malloc(size * sizeof(*ring));
-	if (!ring)
-		return false;
-	for (uint64_t i = tx->accepted; i != tx->framed; i++)
-		ring[i & (size - 1)] = tx->ring[i & tx->ring_mask];
-	free(tx->ring);
-	tx->ring = ring;
-	tx->ring_mask = size - 1;
-	return true;
-}
-
-static bool ring_full(struct siw_ddp_stream *stream)
+/* Over TCP, which refers to the region until it took all of it. Over reliable datagrams it was copied. */
+static void note_source(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
+	struct siw_ddp_source *source = source_of(tx, tx->msg.src_stag);
 
-	if (tx->framed - tx->accepted <= tx->ring_mask)
-		return false;
-	refresh_accepted(stream);
-	return tx->framed - tx->accepted > tx->ring_mask && !grow(tx);
+	if (siw_ddp_over_rd(stream))
+		return;
+	if (!source)
+		source = &tx->sources[tx->n_sources++];
+	*source = (struct siw_ddp_source){ tx->framed, tx->msg.src_stag };
 }
 
-static void message_framed(struct siw_ddp_stream *stream, uint32_t stag, uint64_t fpdus)
-{
-	struct siw_ddp_tx *tx = &stream->tx;
-
-	tx->ring[tx->framed++ & tx->ring_mask] = (struct siw_ddp_framed){ fpdus, stag };
-	tx->active = false;
-}
+/* ---- segments ----------------------------------------------------------------------------------- */
 
 /* The same of a message with a head, which stands before its list. */
 static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,
@@ -105,88 +101,97 @@ static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *io
 	return n;
 }
 
-static size_t put_head(const struct siw_ddp_tx *tx, bool last, uint8_t *head)
-{
-	const struct siw_ddp_msg *msg = &tx->msg;
+/* A segment of the message in the works, to be framed. */
+struct segment {
+	uint64_t len; /* octets of its payload */
+	bool last;
+	size_t head_len;
+	uint8_t head[SIW_DDP_MAX_HEAD];
+	struct iovec iov[SIW_MEM_MAX_SGE + 1];
+};
 
-	if (msg->tagged) { /* RFC5041-5.2-07 */
-		siw_ddp_put_tagged(head, last, msg->ulp_octet, msg->stag, msg->to + tx->offset);
-		return SIW_DDP_TAGGED;
-	}
-	/* RFC5041-5.2-05 */
-	siw_ddp_put_untagged(head, last, msg->ulp_octet, msg->ulp_word, msg->qn, tx->at_msn,
-			     (uint32_t)tx->offset);
-	return SIW_DDP_UNTAGGED;
+/* The next one: its pieces of payload, held as payload() says; or -errno. */
+static int cut(struct siw_ddp_stream *stream, struct segment *seg, struct siw_wire_err *err)
+{
+	const struct siw_ddp_tx *tx = &stream->tx;
+	const struct siw_ddp_msg *msg = &tx->msg;
+	uint64_t left = msg->length - tx->offset;
+
+	seg->head_len = msg->tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
+	/* Asked anew each time: it may change between segments (RFC5041-3-02). */
+	seg->len = siw_ddp_lower_mulpdu(stream) - seg->head_len;
+	if (__builtin_expect(msg->head && msg->tagged, 0))
+		seg->len -= SIW_DDP_ULP_TAGGED;
+	seg->last = left <= seg->len; /* RFC5041-4.1-03, -04 */
+	if (seg->last)
+		seg->len = left;
+	if (msg->tagged) /* RFC5041-5.2-07 */
+		siw_ddp_put_tagged(seg->head, seg->last, msg->ulp_octet, msg->stag,
+				   msg->to + tx->offset);
+	else /* RFC5041-5.2-05 */
+		siw_ddp_put_untagged(seg->head, seg->last, msg->ulp_octet, msg->ulp_word, msg->qn,
+				     tx->at_msn, (uint32_t)tx->offset);
+	return payload(stream, seg->len, seg->iov, err);
 }
 
-/* Frames the next segment: 1; 0 no room now; -errno. *framed: octets of its payload. */
-static int segment(struct siw_ddp_stream *stream, uint64_t *framed, struct siw_wire_err *err)
+/* It is with the layer below, and ends there. */
+static void framed(struct siw_ddp_stream *stream, const struct segment *seg, int64_t end)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
-	uint64_t left = tx->msg.length - tx->offset;
-	/* Asked anew each time: it may change between segments (RFC5041-3-02). */
-	uint64_t len =
-		siw_ddp_lower_mulpdu(stream) - (tx->msg.tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
-	bool last;
-	struct iovec iov[SIW_MEM_MAX_SGE + 1];
-	uint8_t head[SIW_DDP_MAX_HEAD];
-	size_t head_len;
-	int n, r;
 
-	if (__builtin_expect(tx->msg.head && tx->msg.tagged, 0))
-		len -= SIW_DDP_ULP_TAGGED;
-	last = left <= len; /* RFC5041-4.1-03, -04 */
-	if (last) {
-		len = left;
-		if (ring_full(stream))
-			return 0;
-	}
-	n = payload(stream, len, iov, err);
-	if (n < 0)
-		return n;
-	head_len = put_head(tx, last, head);
-	r = siw_ddp_lower_tx(stream, head, head_len, iov, n);
-	if (tx->msg.from_stag && n)
-		siw_mem_stag_put(stream->mem, tx->msg.src_stag);
-	if (__builtin_expect(r == -EFAULT, 0)) {
-		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
-		return -EACCES;
-	}
-	if (r != 1)
-		return r;
-	tx->offset += len;
-	*framed = len;
-	if (last)
-		message_framed(stream, tx->msg.from_stag && tx->msg.length ? tx->msg.src_stag : 0,
-			       siw_ddp_lower_framed(stream));
-	return 1;
+	tx->offset += seg->len;
+	tx->framed = (uint64_t)end;
+	if (!seg->last)
+		return;
+	tx->active = false;
+	if (tx->msg.end)
+		*tx->msg.end = tx->framed;
+	if (tx->msg.from_stag && tx->msg.length)
+		note_source(stream);
 }
 
 int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 {
-	uint64_t turn = 0, framed = 0;
+	struct siw_ddp_tx *tx = &stream->tx;
+	uint64_t turn = 0, accepted;
 	bool flushed = false;
+	struct segment seg;
 
-	while (stream->tx.active) {
-		int r;
+	while (tx->active) {
+		int64_t end = 0;
 
 		if (turn >= TURN)
 			return 0;
-		r = segment(stream, &framed, err);
-		if (r < 0)
-			return r;
-		if (r) {
-			turn += framed;
+		if (!tx->msg.from_stag || has_room_for_source(stream)) {
+			int n = cut(stream, &seg, err);
+
+			if (n < 0)
+				return n;
+			end = siw_ddp_over_rd(stream)
+				      ? siw_rd_tx(stream->rd, seg.head, seg.head_len, seg.iov, n)
+				      : siw_mpa_tx_fpdu(stream->mpa, seg.head, seg.head_len,
+							seg.iov, n);
+			if (tx->msg.from_stag && n)
+				siw_mem_stag_put(stream->mem, tx->msg.src_stag);
+		}
+		if (end > 0) {
+			framed(stream, &seg, end);
+			turn += seg.len;
 			flushed = false;
 			continue;
 		}
-		if (siw_ddp_over_rd(stream)) /* the peer is to take something first */
-			return 0;
+		if (__builtin_expect(end == -EFAULT, 0)) {
+			*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
+						      0 };
+			return -EACCES;
+		}
+		if (end < 0 || siw_ddp_over_rd(stream)) /* the peer is to take something first */
+			return (int)end;
 		if (flushed) /* cannot be: an empty batch takes any segment */
 			return -EIO;
-		r = siw_ddp_lower_flush(stream);
-		if (r <= 0)
-			return r;
+		end = siw_ddp_lower_flush(stream, &accepted);
+		if (end <= 0)
+			return (int)end;
 		flushed = true;
 	}
 	return 1;
@@ -210,13 +215,13 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 		tx->msg.length += SIW_DDP_ULP_HEAD;
 	tx->offset = 0;
 	tx->active = true;
-	tx->begun++;
+	if (tx->msg.end)
+		*tx->msg.end = UINT64_MAX;
 	if (!msg->tagged)
 		tx->at_msn = tx->msn[msg->qn]++; /* RFC5041-4.3-08, -10 */
 	r = siw_ddp_tx_more(stream, err);
 	if (r < 0 && tx->active && !tx->offset) { /* nothing of it is framed: it never was */
 		tx->active = false;
-		tx->begun--;
 		if (!msg->tagged)
 			tx->msn[msg->qn]--;
 	}
@@ -225,17 +230,14 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 
 int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
 {
-	int r;
+	int64_t end;
 
 	if (stream->tx.active)
 		return -EBUSY;
-	if (ring_full(stream))
-		return -EAGAIN;
-	r = siw_ddp_lower_tx(stream, "", 0, NULL, 0);
-	if (r != 1)
-		return r ? r : -EAGAIN;
-	stream->tx.begun++;
-	message_framed(stream, 0, siw_ddp_lower_framed(stream));
+	end = siw_mpa_tx_fpdu(stream->mpa, "", 0, NULL, 0);
+	if (end <= 0)
+		return end ? (int)end : -EAGAIN;
+	stream->tx.framed = (uint64_t)end;
 	return 1;
 }
 
@@ -245,17 +247,15 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 
 	if (!tx->active)
 		return 0;
-	/* Behind it accepted stands still; make room for it if there is none. */
-	if (ring_full(stream))
-		tx->framed--;
-	message_framed(stream, tx->msg.from_stag ? tx->msg.src_stag : 0,
-		       siw_ddp_over_rd(stream) ? siw_ddp_lower_framed(stream) : UINT64_MAX);
+	tx->active = false;
+	if (tx->msg.from_stag && tx->offset)
+		note_source(stream);
 	return tx->offset;
 }
 
-int siw_ddp_tx_flush(struct siw_ddp_stream *stream)
+int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
-	return siw_ddp_lower_flush(stream);
+	return siw_ddp_lower_flush(stream, accepted);
 }
 
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
@@ -268,28 +268,29 @@ uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn)
 	return stream->tx.msn[qn] - 1;
 }
 
-uint64_t siw_ddp_tx_begun(const struct siw_ddp_stream *stream)
+bool siw_ddp_tx_active(const struct siw_ddp_stream *stream)
 {
-	return stream->tx.begun;
+	return stream->tx.active;
 }
 
-uint64_t siw_ddp_tx_accepted(struct siw_ddp_stream *stream)
+uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream)
 {
-	refresh_accepted(stream);
-	return stream->tx.accepted;
+	return stream->tx.framed;
+}
+
+uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream)
+{
+	return siw_ddp_lower_accepted(stream);
 }
 
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
-	uint64_t i;
+	const struct siw_ddp_source *source = source_of(tx, stag);
 
 	if (siw_ddp_over_rd(stream)) /* what is framed was copied */
 		return 0;
-	refresh_accepted(stream);
-	for (i = tx->accepted; i != tx->framed; i++) {
-		if (tx->ring[i & tx->ring_mask].stag == stag)
-			return 1;
-	}
+	if (source && source->end > siw_ddp_lower_accepted(stream))
+		return 1;
 	return tx->active && tx->msg.from_stag && tx->msg.src_stag == stag && tx->offset > 0;
 }

@@ -87,24 +87,24 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
 size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream);
 /*
  * Frames one FPDU with its CRC: head (the DDP header, at most 64 octets), then n pieces of payload.
- *   1          framed
+ *   > 0        framed: octets of the stream up to the FPDU's end
  *   0          the batch is full: flush first
  *   -ENOTCONN  start-up is not over
  *   -EMSGSIZE  a ULPDU of over 64768 octets; -ENOMEM
  *   -EFAULT    the payload's memory is gone: nothing was framed, and the stream goes on
  *   -errno     what broke the connection
  */
-int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
-		    const struct iovec *payload, int n);
+int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
+			const struct iovec *payload, int n);
 /*
  * 1 everything framed was taken by TCP; 0 not yet (EAGAIN, or the responder waits);
- * -errno dead; -EFAULT so: what was referred to is not there any more.
+ * -errno dead; -EFAULT so: what was referred to is not there any more. *accepted, always: octets of
+ * the stream that TCP took; an FPDU is out when that has come to its end.
  */
-int siw_mpa_tx_flush(struct siw_mpa_stream *stream);
+int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
 /* Whether what is framed waits for room in TCP's buffer, or for the peer's first FPDU. */
 bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream);
-/* FPDUs framed so far, and FPDUs that TCP took whole. */
-uint64_t siw_mpa_tx_framed(const struct siw_mpa_stream *stream);
+/* What the last flush said. */
 uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 
 /* ---- FPDUs in --------------------------------------------------------------------- */

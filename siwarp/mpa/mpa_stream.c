@@ -77,7 +77,7 @@ struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream)
 
 void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets)
 {
-	stream->tx.pos_in = stream->tx.pos_out = octets;
+	stream->tx.framed = stream->tx.accepted = octets;
 	stream->rx.at = octets;
 }
 

@@ -101,18 +101,15 @@ struct siw_mpa_start {
 struct siw_mpa_tx {
 	uint8_t *arena; /* headers, trailers and small payloads; filled from 0 after each reset */
 	struct iovec *iov;
-	uint32_t *ends; /* stream position behind each FPDU framed, a ring; modulo 2^32 */
 	uint32_t arena_used;
 	uint32_t iov_head, iov_tail;
-	uint32_t octets;	  /* framed and not taken by TCP */
-	uint32_t pos_in, pos_out; /* stream positions: framed, taken; modulo 2^32 */
-	uint32_t mulpdu;	  /* 0: not asked yet */
-	uint32_t mulpdu_age;	  /* flushes between two askings */
-	uint32_t flushes;	  /* since the last */
-	bool blocked;		  /* TCP's buffer was full */
-	bool markers;		  /* the peer asked for them; stored before crc_mode is */
-	int dead;		  /* -errno */
-	uint64_t framed, accepted;
+	uint64_t framed, accepted; /* octets of the stream; what is between the two is the batch */
+	uint32_t mulpdu;	   /* 0: not asked yet */
+	uint32_t mulpdu_age;	   /* flushes between two askings */
+	uint32_t flushes;	   /* since the last */
+	bool blocked;		   /* TCP's buffer was full */
+	bool markers;		   /* the peer asked for them; stored before crc_mode is */
+	int dead;		   /* -errno */
 };
 
 /* Under the progress lock. */

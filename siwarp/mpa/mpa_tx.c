@@ -31,8 +31,6 @@
 #define ARENA_OCTETS (256u << 10)
 /* One sendmsg takes IOV_MAX of them. */
 #define BATCH_IOVS 1024u
-/* FPDUs framed and not wholly taken. A power of two. */
-#define BATCH_FPDUS 8192u
 /*
  * A piece up to this is copied: cheaper than an iovec, and it keeps small FPDUs in one
  * send().
@@ -53,7 +51,6 @@ void siw_mpa_tx_free(struct siw_mpa_tx *tx)
 {
 	free(tx->arena);
 	free(tx->iov);
-	free(tx->ends);
 }
 
 size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
@@ -61,8 +58,7 @@ size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
 	size_t n = stream->start ? sizeof(*stream->start) : 0;
 
 	if (stream->tx.arena)
-		n += ARENA_OCTETS + BATCH_IOVS * sizeof(struct iovec) +
-		     BATCH_FPDUS * sizeof(uint32_t);
+		n += ARENA_OCTETS + BATCH_IOVS * sizeof(struct iovec);
 	return n + stream->rx.cap;
 }
 
@@ -73,9 +69,7 @@ static int batch_alloc(struct siw_mpa_tx *tx)
 		tx->arena = malloc(ARENA_OCTETS);
 	if (!tx->iov)
 		tx->iov = malloc(BATCH_IOVS * sizeof(*tx->iov));
-	if (!tx->ends)
-		tx->ends = malloc(BATCH_FPDUS * sizeof(*tx->ends));
-	return tx->arena && tx->iov && tx->ends ? 0 : -ENOMEM;
+	return tx->arena && tx->iov ? 0 : -ENOMEM;
 }
 
 static void iov_add(struct siw_mpa_tx *tx, const void *base, size_t len)
@@ -125,8 +119,9 @@ static bool has_room(const struct siw_mpa_tx *tx, const struct need *need)
 {
 	if (tx->iov_head == tx->iov_tail) /* empty: everything legal fits */
 		return true;
-	return tx->octets < BATCH_OCTETS && tx->arena_used + need->arena <= ARENA_OCTETS &&
-	       tx->iov_tail + need->iovs <= BATCH_IOVS && tx->framed - tx->accepted < BATCH_FPDUS;
+	return tx->framed - tx->accepted < BATCH_OCTETS &&
+	       tx->arena_used + need->arena <= ARENA_OCTETS &&
+	       tx->iov_tail + need->iovs <= BATCH_IOVS;
 }
 
 /* The two below: 0, or -EFAULT with a part of the FPDU in the batch. */
@@ -207,20 +202,18 @@ static __attribute__((cold)) int take_back(struct siw_mpa_tx *tx, const struct m
 }
 
 /* It is in the batch, len octets of the stream. */
-static int framed(struct siw_mpa_tx *tx, uint32_t len)
+static int64_t framed(struct siw_mpa_tx *tx, uint32_t len)
 {
-	tx->octets += len;
-	tx->pos_in += len;
-	tx->ends[tx->framed++ % BATCH_FPDUS] = tx->pos_in;
-	return 1;
+	return (int64_t)(tx->framed += len);
 }
 
 /* As siw_mpa_tx_fpdu, which has looked at what it was given, on a stream with Markers. */
-static __attribute__((noinline)) int tx_marked(struct siw_mpa_tx *tx, const void *head,
-					       size_t head_len, const struct iovec *payload, int n,
-					       uint32_t ulpdu, bool crc)
+static __attribute__((noinline)) int64_t tx_marked(struct siw_mpa_tx *tx, const void *head,
+						   size_t head_len, const struct iovec *payload,
+						   int n, uint32_t ulpdu, bool crc)
 {
-	uint32_t len = siw_mpa_marked_len(tx->pos_in, siw_mpa_fpdu_len(ulpdu));
+	uint32_t at = (uint32_t)tx->framed;
+	uint32_t len = siw_mpa_marked_len(at, siw_mpa_fpdu_len(ulpdu));
 	struct need need = { .ulpdu = ulpdu, .arena = len, .iovs = 1 };
 	struct mark mark;
 	int rv;
@@ -231,13 +224,12 @@ static __attribute__((noinline)) int tx_marked(struct siw_mpa_tx *tx, const void
 	if (rv < 0)
 		return rv;
 	mark = mark_of(tx);
-	rv = siw_mpa_marked_put(arena_take(tx, len), tx->pos_in, head, head_len, payload, n, ulpdu,
-				crc);
+	rv = siw_mpa_marked_put(arena_take(tx, len), at, head, head_len, payload, n, ulpdu, crc);
 	return rv < 0 ? take_back(tx, &mark) : framed(tx, len);
 }
 
-int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
-		    const struct iovec *payload, int n)
+int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
+			const struct iovec *payload, int n)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 	uint8_t crc_mode = atomic_load_explicit(&stream->crc_mode, memory_order_acquire);
@@ -267,15 +259,11 @@ int siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head
 	return rv < 0 ? take_back(tx, &mark) : framed(tx, siw_mpa_fpdu_len(ulpdu));
 }
 
-/*
- * TCP took n octets: drops them from the batch and counts the FPDUs that are out whole.
- */
+/* TCP took n octets: drops them from the batch. */
 static void batch_taken(struct siw_mpa_tx *tx, size_t n)
 {
-	tx->octets -= (uint32_t)n;
-	tx->pos_out += (uint32_t)n;
-	if (tx->octets == 0) {
-		tx->accepted = tx->framed;
+	tx->accepted += n;
+	if (tx->accepted == tx->framed) {
 		tx->iov_head = tx->iov_tail = tx->arena_used = 0;
 		return;
 	}
@@ -283,10 +271,6 @@ static void batch_taken(struct siw_mpa_tx *tx, size_t n)
 		n -= tx->iov[tx->iov_head++].iov_len;
 	tx->iov[tx->iov_head].iov_base = (uint8_t *)tx->iov[tx->iov_head].iov_base + n;
 	tx->iov[tx->iov_head].iov_len -= n;
-	/* Positions wrap; a batch is far smaller than half their range. */
-	while (tx->accepted < tx->framed &&
-	       (int32_t)(tx->pos_out - tx->ends[tx->accepted % BATCH_FPDUS]) >= 0)
-		tx->accepted++;
 }
 
 static void set_blocked(struct siw_mpa_stream *stream, bool blocked)
@@ -296,19 +280,20 @@ static void set_blocked(struct siw_mpa_stream *stream, bool blocked)
 	stream->tx.blocked = blocked;
 }
 
-int siw_mpa_tx_flush(struct siw_mpa_stream *stream)
+int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 
+	*accepted = tx->accepted;
 	if (tx->dead)
 		return tx->dead;
-	if (tx->octets == 0)
+	if (tx->accepted == tx->framed)
 		return 1;
 	if (!siw_mpa_tx_is_open(stream)) /* RFC5044-7.1.2-11 */
 		return 0;
 	tx->flushes++;
 	/* Bounded: each turn takes an octet or ends it. */
-	while (tx->octets) {
+	while (tx->accepted != tx->framed) {
 		ssize_t sent = siw_llp_tcp_sendv(stream->sock, tx->iov + tx->iov_head,
 						 (int)(tx->iov_tail - tx->iov_head));
 
@@ -319,6 +304,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream)
 		if (sent < 0)
 			return tx->dead = (int)sent;
 		batch_taken(tx, (size_t)sent);
+		*accepted = tx->accepted;
 	}
 	set_blocked(stream, false);
 	return 1;
@@ -327,11 +313,6 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream)
 bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream)
 {
 	return stream->tx.blocked || !siw_mpa_tx_is_open(stream);
-}
-
-uint64_t siw_mpa_tx_framed(const struct siw_mpa_stream *stream)
-{
-	return stream->tx.framed;
 }
 
 uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)

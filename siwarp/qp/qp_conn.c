@@ -416,7 +416,12 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->wq.wire_err = 0;
 		rc->sends_begun = 0;
 		rc->peer_confirms = false;
-		rc->confirm = (struct siw_confirm){ .on = rc->wq.roce && at->ord && at->ord_known };
+		rc->confirm = (struct siw_confirm){
+			.on = rc->wq.roce && at->ord && at->ord_known,
+			.wanted = rc->wq.sq_next,
+			.covered = rc->wq.sq_next,
+			.known = rc->wq.sq_next,
+		};
 	}
 	siw_unlock(&rc->wq.qp.send_lock);
 	if (!err && rc->wq.roce && !rc->confirm.on)

@@ -19,8 +19,11 @@ enum siw_wqe_state {
 /* A posted send. Followed in memory by its SGEs, then its inline octets. */
 struct siw_wqe {
 	uint64_t wr_id;
-	uint64_t length; /* octets */
-	uint64_t seq;	 /* BEGUN: RDMAP's number of it */
+	uint64_t length;		      /* octets */
+	union {				      /* BEGUN */
+		struct siw_rdmap_stamp stamp; /* RC, RD */
+		uint64_t seq;		      /* UC: its number, where the stamp's end lies */
+	};
 	uint64_t remote;
 	uint32_t msn;	/* RC, BEGUN: of a Send or a Read or Atomic Request */
 	uint32_t rkey;	/* UD: the Q_Key */
@@ -104,7 +107,7 @@ enum siw_run {
 };
 
 /*
- * Persona roce: how far the peer is known to have what was sent, in RDMAP's numbers of operations.
+ * Persona roce: how far the peer is known to have what was sent, as places in the send ring: all before it.
  * Any Read tells it of all that went before; where there is none behind what waits, one of nothing is
  * sent, one at a time.
  */
@@ -112,9 +115,9 @@ struct siw_confirm {
 	bool on;	  /* off: TCP's acceptance completes */
 	bool asked;	  /* a Read of nothing is on its way */
 	bool due;	  /* a long request was last: one goes ahead of the next request */
-	uint64_t wanted;  /* the last operation that somebody waits for */
-	uint64_t covered; /* the last one that a Read on its way will confirm */
-	uint64_t known;	  /* the last one that is confirmed */
+	uint32_t wanted;  /* behind the last request that somebody waits for */
+	uint32_t covered; /* ... that a Read on its way will confirm */
+	uint32_t known;	  /* ... that is confirmed */
 };
 
 struct siw_wq;

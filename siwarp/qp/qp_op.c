@@ -181,6 +181,7 @@ void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op)
 		.length = wqe->length,
 		.rkey = wqe->rkey,
 		.remote_to = wqe->remote,
+		.stamp = &wqe->stamp,
 	};
 }
 
@@ -197,6 +198,7 @@ void siw_qp_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op
 		.rkey = wqe->rkey,
 		.remote_to = wqe->remote,
 		.atomic = &wqe->atomic,
+		.stamp = &wqe->stamp,
 	};
 	if (__builtin_expect(ops[wqe->opcode].flags & SIW_OP_IMM, 0)) {
 		op->imm_opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_IMMEDIATE_SE

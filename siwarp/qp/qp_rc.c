@@ -20,7 +20,7 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_lock(&rc->wq.qp.send_lock);
 	siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->state = SIW_WQE_DONE;
 	siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->status = SIW_WC_SUCCESS;
-	rc->confirm.known = siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->seq;
+	rc->confirm.known = (uint32_t)ev->user_data + 1;
 	rc->reads_out--;
 	siw_unlock(&rc->wq.qp.send_lock);
 	siw_qp_run_and_mark(&rc->wq);
@@ -30,7 +30,7 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	siw_lock(&rc->wq.qp.send_lock);
-	rc->confirm.known = ev->user_data;
+	rc->confirm.known = (uint32_t)ev->user_data;
 	rc->confirm.asked = false;
 	siw_unlock(&rc->wq.qp.send_lock);
 	siw_qp_run_and_mark(&rc->wq);
@@ -318,7 +318,7 @@ static bool ring_uses_key(struct siw_wq *wq, uint32_t lkey)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
-	return siw_qp_sq_uses_key(wq, lkey, rc->stream ? siw_rdmap_accepted(rc->stream) : 0);
+	return siw_qp_sq_uses_key(wq, lkey, rc->mpa ? siw_mpa_tx_accepted(rc->mpa) : 0);
 }
 
 static bool uses_key(struct siw_qp *qp, uint32_t lkey)

@@ -119,8 +119,10 @@ static void finish(struct siw_rc *rc, bool dead)
 /* Sends what is left to send, then shuts the sending side: 1 done, 0 not yet, -errno. send_lock held. */
 static int shut(struct siw_rc *rc)
 {
-	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING ? siw_rdmap_terminate(rc->stream)
-							    : siw_rdmap_flush(rc->stream);
+	uint64_t accepted;
+	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING
+			? siw_rdmap_terminate(rc->stream)
+			: siw_rdmap_flush(rc->stream, &accepted);
 
 	if (r != 1)
 		return r;

@@ -44,7 +44,7 @@ static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 {
 	if (rc->wq.sig_all || (wqe->flags & SIW_SEND_SIGNALED) ||
 	    rc->wq.sq_next - rc->wq.sq_head > rc->wq.sq_mask / 2)
-		rc->confirm.wanted = wqe->seq;
+		rc->confirm.wanted = rc->wq.sq_next;
 	rc->confirm.due = wqe->length >= LONG_OCTETS;
 }
 
@@ -53,15 +53,15 @@ static bool send_confirm_read(struct siw_rc *rc)
 {
 	struct siw_confirm *c = &rc->confirm;
 
-	if (c->asked || c->covered >= c->wanted ||
+	if (c->asked || (int32_t)(c->covered - c->wanted) >= 0 ||
 	    (rc->wq.qp.state != SIW_QPS_RTS && rc->wq.qp.state != SIW_QPS_SQD))
 		return false;
 	/* Not now: a Read that is in its way ends some time, or TCP makes room. */
-	if (siw_rdmap_confirm(rc->stream))
+	if (siw_rdmap_confirm(rc->stream, rc->wq.sq_next))
 		return false;
 	c->asked = true;
 	c->due = false;
-	c->covered = siw_rdmap_begun(rc->stream);
+	c->covered = rc->wq.sq_next;
 	return true;
 }
 
@@ -86,18 +86,17 @@ static void blame(struct siw_rc *rc, struct siw_wqe *wqe, enum siw_wc_status sta
 	wqe->state = SIW_WQE_DONE;
 	wqe->status = (uint8_t)status;
 	siw_tear(&rc->wq, rc->confirm.on ? SIW_FAILING : SIW_BROKEN);
-	rc->confirm.wanted = siw_rdmap_begun(rc->stream);
+	rc->confirm.wanted = rc->wq.sq_next - 1;
 }
 
-/* Its number, and who waits for it: siw_qp_did_local's. */
+/* Who waits for it: siw_qp_did_local's. */
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
-	wqe->seq = rc->stream ? siw_rdmap_begun(rc->stream) : 0;
 	/* Its completion comes behind those of the requests before it, of which nobody may have asked. */
 	if (rc->confirm.on && (wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED)))
-		rc->confirm.wanted = wqe->seq;
+		rc->confirm.wanted = wq->sq_next - 1;
 }
 
 /* What happens at this end alone is done when it begins; as begin_next. */
@@ -120,6 +119,7 @@ static __attribute__((cold, noinline)) int begin_local(struct siw_rc *rc, struct
 static int begin_next(struct siw_rc *rc)
 {
 	struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, rc->wq.sq_next);
+	uint64_t accepted;
 	int err;
 
 	if ((wqe->flags & SIW_SEND_FENCE) && rc->reads_out)
@@ -131,7 +131,7 @@ static int begin_next(struct siw_rc *rc)
 	if (__builtin_expect(rc->confirm.due, 0))
 		send_confirm_read(rc);
 	err = begin(rc, wqe, rc->wq.sq_next);
-	if (err == -EAGAIN && siw_rdmap_flush(rc->stream) == 1) {
+	if (err == -EAGAIN && siw_rdmap_flush(rc->stream, &accepted) == 1) {
 		if (__builtin_expect(rc->confirm.due, 0))
 			send_confirm_read(rc);
 		err = begin(rc, wqe, rc->wq.sq_next);
@@ -145,11 +145,10 @@ static int begin_next(struct siw_rc *rc)
 		return -EAGAIN;
 	}
 	wqe->state = SIW_WQE_BEGUN;
-	wqe->seq = siw_rdmap_begun(rc->stream);
 	if (siw_qp_awaits_response(wqe)) {
 		rc->reads_out++;
 		wqe->msn = siw_rdmap_reads(rc->stream);
-		rc->confirm.covered = wqe->seq;
+		rc->confirm.covered = rc->wq.sq_next;
 	} else if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++rc->sends_begun;
 	}
@@ -158,16 +157,21 @@ static int begin_next(struct siw_rc *rc)
 	return 0;
 }
 
-/* Completes, in order, what TCP has taken (roce: the peer has) and what was read. */
-static void reap(struct siw_rc *rc)
+/* Whether a request at the head that awaits no response is out: TCP has it (roce: the peer has). */
+static bool is_out(const struct siw_rc *rc, const struct siw_wqe *wqe, uint64_t accepted)
 {
-	uint64_t accepted = rc->confirm.on ? rc->confirm.known : siw_rdmap_accepted(rc->stream);
+	return rc->confirm.on ? (int32_t)(rc->confirm.known - rc->wq.sq_head) > 0
+			      : wqe->stamp.end <= accepted;
+}
 
+/* Completes, in order, what is out and what was read. */
+static void reap(struct siw_rc *rc, uint64_t accepted)
+{
 	while (rc->wq.sq_head != rc->wq.sq_next) {
 		struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, rc->wq.sq_head);
 
 		if (wqe->state == SIW_WQE_BEGUN &&
-		    (siw_qp_awaits_response(wqe) || wqe->seq > accepted))
+		    (siw_qp_awaits_response(wqe) || !is_out(rc, wqe, accepted)))
 			return;
 		if (wqe->state == SIW_WQE_DONE && wqe->status != SIW_WC_SUCCESS)
 			return; /* for the flush, which is near */
@@ -181,15 +185,17 @@ static bool may_begin(const struct siw_rc *rc)
 	       rc->wq.sq_next != rc->wq.sq_tail;
 }
 
-/* TCP could not read what a request sends: the request says so, and the stream is over. */
-static __attribute__((cold, noinline)) void blame_sent(struct siw_rc *rc)
+/*
+ * TCP could not read what is sent there: a request that lies there says so, and the stream is over. It may be the
+ * response to a Read, too.
+ */
+static __attribute__((cold, noinline)) void blame_sent(struct siw_rc *rc, uint64_t accepted)
 {
-	uint64_t seq = siw_rdmap_faulty(rc->stream);
-
-	for (uint32_t i = rc->wq.sq_head; seq && i != rc->wq.sq_next; i++) {
+	for (uint32_t i = rc->wq.sq_head; i != rc->wq.sq_next; i++) {
 		struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, i);
 
-		if (wqe->state != SIW_WQE_BEGUN || wqe->seq != seq)
+		if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe) ||
+		    wqe->stamp.begin > accepted || wqe->stamp.end <= accepted)
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = SIW_WC_LOC_PROT_ERR;
@@ -200,6 +206,7 @@ static __attribute__((cold, noinline)) void blame_sent(struct siw_rc *rc)
 enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
+	uint64_t accepted;
 	int r;
 
 	if (!rc->stream)
@@ -211,7 +218,7 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 		return SIW_RUN_MORE;
 	if (rc->confirm.on)
 		send_confirm_read(rc);
-	r = siw_rdmap_flush(rc->stream);
+	r = siw_rdmap_flush(rc->stream, &accepted);
 	/*
 	 * TCP may have taken everything since a request found no room: nobody else would begin it.
 	 * One that does not begin now waits for a Read, and the Read's end comes here again.
@@ -220,12 +227,12 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 		r = 0;
 	/* Nor would anybody ask, if it was a long message that left no room for the question. */
 	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
-		r = siw_rdmap_flush(rc->stream);
-	reap(rc);
+		r = siw_rdmap_flush(rc->stream, &accepted);
+	reap(rc, accepted);
 	if (siw_teardown_of(wq) == SIW_FAILING)
 		fail_in_turn(rc);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(wq))
-		blame_sent(rc);
+		blame_sent(rc, accepted);
 	if (__builtin_expect(rc->wq.draining, 0))
 		siw_qp_drained(&rc->wq);
 	/* Found by this end in what it was sending: the receiving side has the error. */
@@ -236,13 +243,13 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 	/* A dead stream says so to the receiving side, which knows what to do. */
 	if (r)
 		return SIW_RUN_DONE;
-	return siw_rdmap_blocked(rc->stream) ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
+	return siw_mpa_tx_blocked(rc->mpa) ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 }
 
 void siw_qp_rc_drain(struct siw_wq *wq)
 {
 	/* What nobody is told of, nobody asked the peer about. */
 	if (wq->sq_next != wq->sq_head)
-		siw_rc_of(wq)->confirm.wanted = siw_qp_wqe(wq, wq->sq_next - 1)->seq;
+		siw_rc_of(wq)->confirm.wanted = wq->sq_next;
 	siw_qp_rc_run(wq);
 }

@@ -18,6 +18,7 @@ struct siw_qp_rd_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream)
 
 	if (!flow->stream) {
 		flow->stream = stream;
+		flow->ddp = siw_rdmap_rd_ddp(stream);
 		flow->next = NONE;
 		siw_link_init(&flow->busy);
 		siw_link_init(&flow->ready);
@@ -238,7 +239,6 @@ static void begun(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow, struct siw_
 {
 	wqe->state = SIW_WQE_BEGUN;
 	wqe->status = SIW_WC_SUCCESS;
-	wqe->seq = siw_rdmap_begun(flow->stream);
 	rd->wq.begun++;
 	if (siw_qp_awaits_response(wqe)) {
 		flow->reads_out++;
@@ -282,6 +282,7 @@ static int begin_next(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
 {
 	uint32_t slot = flow->next;
 	struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, slot);
+	uint64_t accepted;
 	int err;
 
 	if ((wqe->flags & SIW_SEND_FENCE) && flow->reads_out)
@@ -289,7 +290,7 @@ static int begin_next(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
 	if (siw_qp_awaits_response(wqe) && flow->reads_out >= siw_rdmap_rd_ord(flow->stream))
 		return -EAGAIN;
 	err = begin(flow, wqe, slot);
-	if (err == -EAGAIN && siw_rdmap_flush(flow->stream) == 1)
+	if (err == -EAGAIN && siw_rdmap_flush(flow->stream, &accepted) == 1)
 		err = begin(flow, wqe, slot);
 	/* The peer is lost: whoever receives hears of it, and sees to its requests. */
 	if (err == -EAGAIN || err == -EPIPE)
@@ -304,17 +305,15 @@ static int begin_next(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
 	return 0;
 }
 
-void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
+void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow, uint64_t accepted)
 {
-	uint64_t accepted = siw_rdmap_accepted(flow->stream);
-
 	while (flow->n) {
 		const struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, flow->first);
 
 		if (wqe->state == SIW_WQE_POSTED)
 			return;
 		if (wqe->state == SIW_WQE_BEGUN &&
-		    (siw_qp_awaits_response(wqe) || wqe->seq > accepted))
+		    (siw_qp_awaits_response(wqe) || wqe->stamp.end > accepted))
 			return;
 		finish(rd, flow, outcome(wqe, SIW_WC_SUCCESS));
 	}
@@ -349,21 +348,22 @@ static __attribute__((cold, noinline)) void torn(struct siw_rd_qp *rd, struct si
 /* Sends to one peer what there is to send: whether there is more for the next turn. */
 static bool run_flow(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
 {
+	uint64_t accepted;
 	int r;
 
 	while (may_begin(rd, flow))
 		if (begin_next(rd, flow))
 			break;
-	r = siw_rdmap_flush(flow->stream);
+	r = siw_rdmap_flush(flow->stream, &accepted);
 	/* The socket may have taken everything since a request found no room. */
 	if (r == 1 && may_begin(rd, flow) && !begin_next(rd, flow))
 		r = 0;
-	siw_qp_rd_reap(rd, flow);
+	siw_qp_rd_reap(rd, flow, accepted);
 	if (__builtin_expect(r == -EACCES, 0)) {
 		torn(rd, flow);
 		return true;
 	}
-	return r == 0 && !siw_rdmap_blocked(flow->stream);
+	return r == 0 && !siw_ddp_tx_blocked(flow->ddp);
 }
 
 enum siw_run siw_qp_rd_run(struct siw_wq *wq)
@@ -441,7 +441,7 @@ bool siw_qp_rd_uses_key(struct siw_wq *wq, uint32_t lkey)
 		for (uint32_t n = flow->n, slot = flow->first; n; n--) {
 			const struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, slot);
 
-			if (siw_qp_wqe_uses_key(wqe, lkey, siw_rdmap_rd_framed(flow->stream)))
+			if (siw_qp_wqe_uses_key(wqe, lkey, UINT64_MAX - 1))
 				return true;
 			slot = wqe->chain;
 		}

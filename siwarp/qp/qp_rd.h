@@ -8,6 +8,7 @@
 /* The requests to one peer, which lies with its stream. All under the send lock. */
 struct siw_qp_rd_flow {
 	struct siw_rdmap_stream *stream; /* NULL: it was never used */
+	struct siw_ddp_stream *ddp;	 /* what that stands on */
 	struct siw_link busy;		 /* in rd_busy, while it has requests */
 	struct siw_link ready;		 /* in rd_ready */
 	uint32_t n;
@@ -21,8 +22,8 @@ struct siw_qp_rd_flow {
 struct siw_qp_rd_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream);
 /* It has something to begin or to go on with. */
 void siw_qp_rd_ready(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow);
-/* Completes, in order, what the peer has and what was read there. */
-void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow);
+/* Completes, in order, what the peer has (segments accepted) and what was read there. */
+void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow, uint64_t accepted);
 /* Every request to a peer is over; the first of them for that reason, the rest flushed. */
 void siw_qp_rd_finish_all(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow, int first);
 

@@ -11,6 +11,11 @@
 /* Reads and atomics that one peer may have outstanding, either way, when nobody says otherwise. */
 #define DEPTH 16
 
+static void reap_flow(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
+{
+	siw_qp_rd_reap(rd, flow, siw_ddp_tx_accepted(flow->ddp));
+}
+
 /*
  * What the peer had taken when it sent this is complete, and its completion comes first: who has the answer
  * has the request back.
@@ -18,7 +23,7 @@
 static void reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	siw_lock(&rd->wq.qp.send_lock);
-	siw_qp_rd_reap(rd, siw_qp_rd_flow_of(stream));
+	reap_flow(rd, siw_qp_rd_flow_of(stream));
 	siw_unlock(&rd->wq.qp.send_lock);
 }
 
@@ -87,7 +92,7 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_lock(&rd->wq.qp.send_lock);
 	flow = siw_qp_rd_flow_of(stream);
 	/* Whatever it took is with the peer, and no matter of this. */
-	siw_qp_rd_reap(rd, flow);
+	reap_flow(rd, flow);
 	for (uint32_t n = ev->quoted ? flow->n : 0, slot = flow->first; n && !found; n--) {
 		struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, slot);
 
@@ -151,7 +156,7 @@ static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, in
 {
 	struct siw_qp_rd_flow *flow = siw_qp_rd_flow_of(stream);
 
-	siw_qp_rd_reap(rd, flow);
+	reap_flow(rd, flow);
 	if (flow->n && siw_qp_wqe(&rd->wq, flow->first)->state == SIW_WQE_POSTED) {
 		move_requests(rd, stream, reset);
 	} else {

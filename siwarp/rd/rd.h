@@ -88,14 +88,17 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer);
 /*
  * Takes a segment: head_len octets at head, then the iovecs; at most mulpdu in all. It is copied, with
  * its CRC, in one pass, and sent as soon as window, credit and pace allow; a short one behind others
- * with the next siw_rd_flush, as several go down together. 1 taken; 0 no room now
- * (siw_rd_blocked); -EFAULT memory is not there; -EPIPE the peer is gone or starting anew
+ * with the next siw_rd_flush, as several go down together. > 0 taken: as siw_rd_framed is now; 0 no room
+ * now (siw_rd_blocked); -EFAULT memory is not there; -EPIPE the peer is gone or starting anew
  * (siw_rd_recv says so too).
  */
-int siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len, const struct iovec *iov,
-	      int n);
-/* Sends what may go: 1 everything taken is on its way; 0 some waits for window, pace or socket. */
-int siw_rd_flush(struct siw_rd_peer *peer);
+int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+		  const struct iovec *iov, int n);
+/*
+ * Sends what may go: 1 everything taken is on its way; 0 some waits for window, pace or socket.
+ * *taken: as siw_rd_accepted.
+ */
+int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
 bool siw_rd_blocked(const struct siw_rd_peer *peer);
 /* Segments taken by siw_rd_tx in this epoch pair, and how many, in order, the peer has taken. */
 uint64_t siw_rd_framed(const struct siw_rd_peer *peer);

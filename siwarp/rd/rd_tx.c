@@ -333,27 +333,6 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 
 /* ---- taking in ------------------------------------------------------------------------------------ */
 
-/* Header (if it is there already), head and iovecs go behind it, then the CRC: one pass. */
-static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *head,
-		size_t head_len, const struct iovec *iov, int n, bool sum)
-{
-	uint8_t *at = slot->buf + SIW_RD_LEN;
-	uint32_t crc = sum ? siw_crc32c(0, slot->buf, SIW_RD_LEN) : 0;
-
-	sum = sum && peer->rd->crc;
-	memcpy(at, head, head_len);
-	if (sum)
-		crc = siw_crc32c(crc, head, head_len);
-	at += head_len;
-	for (int i = 0; i < n; at += iov[i++].iov_len)
-		if (sum ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
-			: siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
-			return -EFAULT;
-	crc = sum ? htole32(crc) : 0;
-	memcpy(at, &crc, sizeof(crc));
-	return 0;
-}
-
 void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 {
 	send_slot(peer, index, now);
@@ -370,48 +349,6 @@ static bool goes_at_once(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 	       may_send(peer, len, now);
 }
 
-static int take_in(struct siw_rd_peer *peer, const void *head, size_t head_len,
-		   const struct iovec *iov, int n, uint32_t len, uint64_t now)
-{
-	struct siw_rd_slot *slot;
-	bool at_once;
-
-	if ((!peer->tx || peer->nxt - peer->una > peer->tx->mask) && !widen(peer))
-		return 0;
-	slot = slot_of(peer->tx, peer->nxt);
-	*slot = (struct siw_rd_slot){ .len = len };
-	slot->buf = siw_rd_buf(peer->rd, len, &slot->class);
-	if (!slot->buf)
-		return 0;
-	at_once = goes_at_once(peer, len, now);
-	if (at_once)
-		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)peer->nxt, 0,
-			      (struct siw_rd_wire *)slot->buf);
-	if (fill(peer, slot, head, head_len, iov, n, at_once)) {
-		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
-		if (peer->una == peer->nxt) /* no timer would see to a window of nothing */
-			siw_rd_tx_free(peer);
-		return -EFAULT;
-	}
-	peer->tx->octets += len;
-	peer->rd->tx_octets += siw_rd_class_octets(slot->class);
-	peer->nxt++;
-	if (at_once && send_built(peer, slot, now)) {
-		bool first = peer->tx->in_flight == 0;
-
-		account_sent(peer, peer->nxt - 1, now);
-		if (first)
-			siw_rd_rearm(peer, now);
-	}
-	if (__builtin_expect(len >= peer->search_at, 0))
-		siw_rd_mtu_search(peer, now);
-	if (!peer->since_ns)
-		peer->since_ns = now;
-	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
-		siw_rd_rearm(peer, now);
-	return 1;
-}
-
 /* It may have forgotten this end. (It may have been heard since that clock was read, too.) */
 static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -419,29 +356,110 @@ static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 				now > peer->heard_ns + peer->rd->idle / 3);
 }
 
-int siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len, const struct iovec *iov,
-	      int n)
+/* Whether a segment may be taken in: 1; 0 not now; -EPIPE. */
+static int admit(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+{
+	if (is_over(peer))
+		return -EPIPE;
+	if (!has_room(peer, len))
+		return 0;
+	return must_verify(peer, now) ? siw_rd_verify(peer, now) : 1;
+}
+
+/* The slot behind the window's last, with a buffer for so many octets; NULL: no memory. */
+static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, uint32_t len)
+{
+	struct siw_rd_slot *slot;
+
+	if ((!peer->tx || peer->nxt - peer->una > peer->tx->mask) && !widen(peer))
+		return NULL;
+	slot = slot_of(peer->tx, peer->nxt);
+	*slot = (struct siw_rd_slot){ .len = len };
+	slot->buf = siw_rd_buf(peer->rd, len, &slot->class);
+	return slot->buf ? slot : NULL;
+}
+
+/*
+ * Header (of one that goes at once), head and iovecs, then the CRC: one pass. 1: the slot is in the window; -EFAULT: it
+ * is not.
+ */
+static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *head,
+		size_t head_len, const struct iovec *iov, int n, bool at_once)
+{
+	uint8_t *at = slot->buf + SIW_RD_LEN;
+	bool sum = at_once && peer->rd->crc;
+	uint32_t crc = 0;
+	int r = 0;
+
+	if (at_once)
+		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)peer->nxt, 0,
+			      (struct siw_rd_wire *)slot->buf);
+	memcpy(at, head, head_len);
+	if (sum)
+		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + head_len);
+	at += head_len;
+	for (int i = 0; i < n && !r; at += iov[i++].iov_len)
+		r = sum ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
+			: siw_guard_read(at, iov[i].iov_base, iov[i].iov_len);
+	if (r) {
+		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
+		if (peer->una == peer->nxt) /* no timer would see to a window of nothing */
+			siw_rd_tx_free(peer);
+		return -EFAULT;
+	}
+	crc = sum ? htole32(crc) : 0;
+	memcpy(at, &crc, sizeof(crc));
+	peer->tx->octets += slot->len;
+	peer->rd->tx_octets += siw_rd_class_octets(slot->class);
+	peer->nxt++;
+	return 1;
+}
+
+/* One more is in the window, and perhaps on its way: what that asks for. */
+static void see_to(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+{
+	if (__builtin_expect(len >= peer->search_at, 0))
+		siw_rd_mtu_search(peer, now);
+	if (!peer->since_ns)
+		peer->since_ns = now;
+	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
+		siw_rd_rearm(peer, now);
+	else if (peer->state == SIW_RD_CLOSED)
+		siw_rd_hello(peer, now);
+}
+
+int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+		  const struct iovec *iov, int n)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t now = siw_now_ns();
 	size_t len = SIW_RD_OVERHEAD + head_len;
-	int r;
+	struct siw_rd_slot *slot = NULL;
+	bool at_once = false;
+	int64_t r;
 
 	for (int i = 0; i < n; i++)
 		len += iov[i].iov_len;
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	if (is_over(peer))
-		r = -EPIPE;
-	else if (!has_room(peer, (uint32_t)len))
-		r = 0;
-	else if (must_verify(peer, now))
-		r = siw_rd_verify(peer, now);
-	else
-		r = take_in(peer, head, head_len, iov, n, (uint32_t)len, now);
-	if (r == 1 && peer->state == SIW_RD_CLOSED)
-		siw_rd_hello(peer, now);
+	r = admit(peer, (uint32_t)len, now);
+	if (r == 1) {
+		slot = new_slot(peer, (uint32_t)len);
+		at_once = slot && goes_at_once(peer, slot->len, now);
+		r = slot ? fill(peer, slot, head, head_len, iov, n, at_once) : 0;
+	}
+	if (r == 1) {
+		if (at_once && send_built(peer, slot, now)) {
+			bool first = peer->tx->in_flight == 0;
+
+			account_sent(peer, peer->nxt - 1, now);
+			if (first)
+				siw_rd_rearm(peer, now);
+		}
+		see_to(peer, slot->len, now);
+		r = (int64_t)peer->nxt;
+	}
 	siw_unlock(&rd->lock);
 	return r;
 }
@@ -456,7 +474,12 @@ static bool all_sent(const struct siw_rd_peer *peer)
 		peer->timer_ns != SIW_RD_NEVER);
 }
 
-int siw_rd_flush(struct siw_rd_peer *peer)
+static uint64_t accepted(const struct siw_rd_peer *peer)
+{
+	return is_over(peer) ? peer->over_una : peer->una;
+}
+
+int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
 {
 	struct siw_rd *rd = peer->rd;
 	bool all = true;
@@ -464,6 +487,7 @@ int siw_rd_flush(struct siw_rd_peer *peer)
 	siw_lock(&rd->lock);
 	if (!all_sent(peer))
 		all = siw_rd_pump(peer, siw_now_ns());
+	*taken = accepted(peer);
 	siw_unlock(&rd->lock);
 	return all;
 }
@@ -496,7 +520,7 @@ uint64_t siw_rd_accepted(const struct siw_rd_peer *peer)
 	uint64_t n;
 
 	siw_lock(&rd->lock);
-	n = is_over(peer) ? peer->over_una : peer->una;
+	n = accepted(peer);
 	siw_unlock(&rd->lock);
 	return n;
 }

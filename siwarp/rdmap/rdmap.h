@@ -115,6 +115,15 @@ struct siw_rdmap_atomic {
 	uint64_t compare_mask;
 };
 
+/*
+ * Where an operation lies in its stream: octets from the first on. Its memory is not read any more, and it is out, when
+ * what siw_rdmap_flush says is accepted has come to its end; of a Read or an atomic, that is its request.
+ */
+struct siw_rdmap_stamp {
+	uint64_t end; /* UINT64_MAX: it is not wholly framed */
+	uint64_t begin;
+};
+
 struct siw_rdmap_op {
 	uint8_t opcode; /* SEND..., WRITE, READ_REQUEST, ATOMIC_REQUEST; RD: PRIVATE, a Write-Record */
 	bool solicited;	    /* PRIVATE */
@@ -135,18 +144,21 @@ struct siw_rdmap_op {
 	uint8_t imm_opcode;
 	uint32_t imm;
 	uint8_t *imm_room;
+	/* Written by siw_rdmap_send and _flush; stays as sgl does. */
+	struct siw_rdmap_stamp *stamp;
 };
 /*
- * Begins an operation: 0 (it has number siw_rdmap_begun after the call); -EAGAIN not now: an
+ * Begins an operation: 0; -EAGAIN not now: an
  * earlier message is not wholly framed, or a Read (an atomic counts as one) would exceed ORD:
  * flush and try again after progress; -EACCES a local key is bad; -EPIPE the stream has ended; -errno.
  */
 int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
  * Asks the peer, by an empty Read behind all that was begun, whether it has received that; the Read
- * counts against the ORD. 0: SIW_RDMAP_CONFIRMED will come; -EAGAIN: not now, as siw_rdmap_send; -errno.
+ * counts against the ORD. 0: SIW_RDMAP_CONFIRMED will come, with this user_data; -EAGAIN: not now, as
+ * siw_rdmap_send; -errno.
  */
-int siw_rdmap_confirm(struct siw_rdmap_stream *stream);
+int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data);
 /* Read and Atomic Requests sent so far, of any kind: the MSN of the last one. Send lock. */
 uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
 /*
@@ -155,19 +167,11 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
  * again at the next progress (siw_rdmap_send first, so that the user's operations get their turn);
  * -errno the stream is dead. -EACCES: dead because this end found an error in what it was sending
  * (a local key, the source of a response): siw_rdmap_recv gives ERROR too, and siw_rdmap_terminate
- * is due. -EFAULT: dead because memory that was referred to is not there any more.
+ * is due. -EFAULT: dead because memory that was referred to, at *accepted, is not there any more.
+ * After 0 siw_ddp_tx_blocked tells whether it waits for TCP (or the peer's first FPDU), or for another turn.
+ * *accepted, always: how far TCP took the stream, as stamps count.
  */
-int siw_rdmap_flush(struct siw_rdmap_stream *stream);
-/*
- * After a flush gave -EFAULT: the operation whose memory TCP could not read, by its number, or 0 if
- * it was not the user's.
- */
-uint64_t siw_rdmap_faulty(struct siw_rdmap_stream *stream);
-/* After a flush gave 0: it waits for TCP (or for the peer's first FPDU), not for another turn. */
-bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream);
-/* Operations begun by siw_rdmap_send, and how many of them (in order) TCP took whole. */
-uint64_t siw_rdmap_begun(const struct siw_rdmap_stream *stream);
-uint64_t siw_rdmap_accepted(struct siw_rdmap_stream *stream);
+int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted);
 /* Whether responses to the peer's Read Requests are due: siw_rdmap_flush sends them. Any thread. */
 bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
 
@@ -182,7 +186,7 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_ERROR,  /* this end found err; siw_rdmap_terminate is due; the stream is over */
 	SIW_RDMAP_CLOSED, /* the stream ended (status 0) or the connection broke (-errno) */
 	SIW_RDMAP_UNEXPECTED, /* a Send waits for a receive: siw_rdmap_recv is due when one is posted */
-	SIW_RDMAP_CONFIRMED, /* the peer has received every operation up to number user_data */
+	SIW_RDMAP_CONFIRMED, /* the peer has received all that was begun before siw_rdmap_confirm: user_data */
 	/*
 	 * A receive is used up by a bad message: user_data, status. Datagram: -EMSGSIZE or -EACCES;
 	 * stream: -EACCES or -EPROTO, and ERROR follows.
@@ -195,7 +199,7 @@ enum siw_rdmap_event_kind {
 	/* Reliable datagrams. The stream goes on after each but LOST, and after TERMINATED, too. */
 	SIW_RDMAP_REFUSED, /* the peer's message was refused for err, flush is due. of_response: the
 			      oldest Read or atomic is over, user_data; blamed: a receive, user_data */
-	SIW_RDMAP_ACKED,   /* siw_rdmap_accepted moved, or there is room: flush is due */
+	SIW_RDMAP_ACKED,   /* more is accepted, or there is room: flush is due */
 	SIW_RDMAP_PAUSED, /* as UNEXPECTED: siw_rdmap_rd_resume is due when a receive is posted; with
 			     status -EBUSY, when completions of Write-Records were polled */
 	SIW_RDMAP_LOST,	  /* the peer is lost or started anew, status: siw_rdmap_rd_end is due */
@@ -358,8 +362,8 @@ int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *
 /* ---- reliable datagrams (RD) --------------------------------------------------------------------
  *
  * An endpoint has a stream for each peer with which something is under way; siw_rdmap_send and the other
- * functions of streams are as above. A refusal ends no stream: the peer is sent an error message in a
- * Terminate's form, and only the message that it names fails there.
+ * functions of streams are as above, but that stamps count segments and accepted is what the peer has. A
+ * refusal ends no stream: the peer is sent an error message in a Terminate's form, and only the message that it names fails there.
  */
 /*
  * Opens an endpoint on one of ddp, which it owns from then on. user_octets: of siw_rdmap_rd_user. 0;
@@ -387,11 +391,11 @@ int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
 			struct siw_rdmap_stream **out);
 /* The layer above's user_octets in the stream, zeroed when it is made. */
 void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream);
+/* What it stands on, to be asked directly. */
+struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream);
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
 /* Reads and atomics that may be outstanding to this peer now. Send lock. */
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
-/* Operations, in order, that are wholly framed: their memory is not read any more. Send lock. */
-uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream);
 /* MSN of the last Send begun. Send lock. */
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
 /*

@@ -52,7 +52,7 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 		.compare_mask = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare_mask
 									   : UINT64_MAX),
 	};
-	return siw_rdmap_read_issue(stream, read, SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_LEN);
+	return siw_rdmap_read_issue(stream, read, op, SIW_RDMAP_ATOMIC_LEN);
 }
 
 bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,

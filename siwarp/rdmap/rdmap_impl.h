@@ -211,8 +211,6 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Operations begun and not yet accepted below, at most. A power of two. */
-#define SIW_RDMAP_INFLIGHT 2048u
 /* A Terminate of ours is shorter; a peer's may have what we do not expect behind it. */
 #define SIW_RDMAP_TERM_BUF 256
 
@@ -295,14 +293,12 @@ struct siw_rdmap_tx {
 	bool imm_due;  /* the message in the works is a Write, and what is behind it is this: */
 	uint8_t imm_opcode; /* with imm_sge for its octets */
 	uint8_t term;	    /* enum siw_rdmap_term_state */
-	uint64_t begun, accepted;
-	uint64_t *ring;	    /* operation -> number of its ddp message */
-	uint32_t ring_mask; /* it grows, up to SIW_RDMAP_INFLIGHT */
 	bool torn;	    /* over reliable datagrams: siw_rdmap_rd_is_torn */
 	uint32_t term_len;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
+	uint64_t *imm_end; /* of its operation's stamp */
 };
 
 /* An error to tell the peer of. */
@@ -391,10 +387,9 @@ static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
 }
 
 /*
- * rdmap_stream.c: with nothing below it. inflight: room for so many operations that are not accepted, at
- * first; a power of two. user_octets: of siw_rdmap_rd_user.
+ * rdmap_stream.c: with nothing below it. user_octets: of siw_rdmap_rd_user.
  */
-struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight, uint32_t user_octets);
+struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets);
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
 
 /* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
@@ -442,7 +437,7 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
 /* Sends the request of so many octets that lies in the slot's wire: as siw_ddp_tx. */
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 uint8_t opcode, uint32_t length);
+			 const struct siw_rdmap_op *op, uint32_t length);
 /* Progress lock: the oldest that is outstanding, or NULL; and its end. */
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
 void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);

@@ -9,9 +9,6 @@
 #include "base/addr.h"
 #include "rdmap/rdmap_impl.h"
 
-/* Operations to one peer that it does not have yet, at first: the ring grows. */
-#define INFLIGHT 16
-
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
@@ -73,7 +70,7 @@ static void free_reports(struct siw_rdmap_stream *stream)
 static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 		struct siw_rdmap_stream **out)
 {
-	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(INFLIGHT, rd->user_octets);
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(rd->user_octets);
 	int r;
 
 	if (!stream)
@@ -148,6 +145,11 @@ int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
 	return 0;
 }
 
+struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream)
+{
+	return stream->ddp;
+}
+
 void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream)
 {
 	return stream->user;
@@ -172,11 +174,6 @@ uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
 {
 	/* The Immediate Data behind a Write that is in the works is the next one. */
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
-}
-
-uint64_t siw_rdmap_rd_framed(const struct siw_rdmap_stream *stream)
-{
-	return stream->tx.begun - (stream->tx.active && !stream->tx.response);
 }
 
 bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream)

@@ -63,15 +63,16 @@ static void publish(struct siw_rdmap_stream *stream)
 }
 
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 uint8_t opcode, uint32_t length)
+			 const struct siw_rdmap_op *op, uint32_t length)
 {
 	struct siw_ddp_msg msg = {
 		.internal = true,
-		.ulp_octet = siw_rdmap_ctrl(opcode),
+		.ulp_octet = siw_rdmap_ctrl(op->opcode),
 		.qn = SIW_RDMAP_QN_READ,
 		.sgl = &read->wire_sge,
 		.nsge = 1,
 		.length = length,
+		.end = op->stamp ? &op->stamp->end : NULL,
 	};
 	struct siw_wire_err err;
 	int r;
@@ -127,7 +128,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 		.src_stag = htobe32(op->rkey),
 		.src_to = htobe64(op->remote_to),
 	};
-	return siw_rdmap_read_issue(stream, read, SIW_RDMAP_READ_REQUEST, SIW_RDMAP_READ_LEN);
+	return siw_rdmap_read_issue(stream, read, op, SIW_RDMAP_READ_LEN);
 }
 
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream)

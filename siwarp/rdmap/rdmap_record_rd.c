@@ -52,15 +52,15 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_
 		.nsge = op->nsge,
 		.length = op->length,
 		.head = stream->of_rd.record_head,
+		.end = &op->stamp->end,
 	};
-	uint64_t before = siw_ddp_tx_begun(stream->ddp);
 	struct siw_wire_err err;
 	int r;
 
 	siw_rdmap_record_put_head(&head, stream->of_rd.record_head);
 	r = siw_ddp_tx(stream->ddp, &msg, &err);
 	/* One that broke off has used up its number. */
-	rd->record_id += siw_ddp_tx_begun(stream->ddp) != before;
+	rd->record_id += r >= 0 || siw_ddp_tx_active(stream->ddp);
 	return r;
 }
 

@@ -8,19 +8,13 @@
 
 #include "rdmap/rdmap_impl.h"
 
-struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t inflight, uint32_t user_octets)
+struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets)
 {
 	struct siw_rdmap_stream *stream;
 
 	if (posix_memalign((void **)&stream, 64, sizeof(*stream) + user_octets))
 		return NULL;
 	memset(stream, 0, sizeof(*stream) + user_octets);
-	stream->tx.ring_mask = inflight - 1;
-	stream->tx.ring = malloc(inflight * sizeof(*stream->tx.ring));
-	if (!stream->tx.ring) {
-		free(stream);
-		return NULL;
-	}
 	return stream;
 }
 
@@ -35,13 +29,12 @@ void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 	free(stream->reads);
 	free(stream->requests);
 	free(stream->read_bufs);
-	free(stream->tx.ring);
 	free(stream);
 }
 
 int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_rdmap_stream **out)
 {
-	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(SIW_RDMAP_INFLIGHT, 0);
+	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(0);
 
 	if (!stream)
 		return -ENOMEM;
@@ -141,6 +134,7 @@ static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 	};
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST, .rkey = 1 };
 	struct siw_wire_err err;
+	uint64_t accepted;
 	int r;
 
 	if (rtr == SIW_MPA_RTR_FPDU)
@@ -151,7 +145,7 @@ static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_RTR);
 	if (r < 0)
 		return r;
-	r = siw_ddp_tx_flush(stream->ddp);
+	r = siw_ddp_tx_flush(stream->ddp, &accepted);
 	return r < 0 ? r : 0;
 }
 

@@ -102,6 +102,7 @@ static int frame(struct siw_rdmap_stream *stream)
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
+	uint64_t accepted;
 	int r;
 
 	if (tx->term == SIW_RDMAP_TERM_NONE) {
@@ -123,7 +124,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		tx->term = SIW_RDMAP_TERM_FRAMED;
 	}
 	if (tx->term == SIW_RDMAP_TERM_FRAMED) {
-		r = siw_ddp_tx_flush(stream->ddp);
+		r = siw_ddp_tx_flush(stream->ddp, &accepted);
 		if (r != 1)
 			return r;
 		siw_count(SIW_COUNTER_terminate_tx, 1);

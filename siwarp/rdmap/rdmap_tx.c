@@ -9,43 +9,8 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/*
- * The ring has, for each operation, the number of its last ddp message; with this, the one before is its own
- * as well.
- */
-#define TWO (1ull << 63)
-
 /* Octets of responses that one flush begins at most. */
 #define TURN (1u << 20)
-
-static void refresh_accepted(struct siw_rdmap_stream *stream)
-{
-	struct siw_rdmap_tx *tx = &stream->tx;
-	uint64_t messages = siw_ddp_tx_accepted(stream->ddp);
-
-	while (tx->accepted != tx->begun &&
-	       (tx->ring[tx->accepted & tx->ring_mask] & ~TWO) <= messages)
-		tx->accepted++;
-}
-
-/* Twice the room for operations that are not accepted: false if that is more than there may be. */
-static __attribute__((cold, noinline)) bool grow(struct siw_rdmap_tx *tx)
-{
-	uint32_t size = (tx->ring_mask + 1) * 2;
-	uint64_t *ring;
-
-	if (size > SIW_RDMAP_INFLIGHT)
-		return false;
-	ring = malloc(size * sizeof(*ring));
-	if (!ring)
-		return false;
-	for (uint64_t i = tx->accepted; i != tx->begun; i++)
-		ring[i & (size - 1)] = tx->ring[i & tx->ring_mask];
-	free(tx->ring);
-	tx->ring = ring;
-	tx->ring_mask = size - 1;
-	return true;
-}
 
 /* An error in what this end sends: the stream is over, and the Terminate says why. */
 static int broken(struct siw_rdmap_stream *stream)
@@ -74,7 +39,7 @@ static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_
 	msg->head = op->imm_room;
 }
 
-/* The message behind a Write: as siw_ddp_tx. */
+/* The message behind a Write, which ends the operation: as siw_ddp_tx. */
 static int begin_imm(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -85,6 +50,7 @@ static int begin_imm(struct siw_rdmap_stream *stream)
 		.sgl = &tx->imm_sge,
 		.nsge = 1,
 		.length = SIW_RDMAP_IMM_LEN,
+		.end = tx->imm_end,
 	};
 	struct siw_wire_err err;
 	int r = siw_ddp_tx(stream->ddp, &msg, &err);
@@ -104,39 +70,49 @@ static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream 
 	memcpy(op->imm_room, &wire, sizeof(wire));
 	tx->imm_sge = (struct siw_sge){ (uintptr_t)op->imm_room, SIW_RDMAP_IMM_LEN, 0 };
 	tx->imm_opcode = op->imm_opcode;
+	tx->imm_end = &op->stamp->end;
 	tx->imm_due = true; /* nothing comes in between: the message in the works stays so */
 	return framed ? begin_imm(stream) : 0;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+/* The message of a Send or a Write: false, it is neither. */
+static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
-	struct siw_ddp_msg msg = {
+	*msg = (struct siw_ddp_msg){
 		.internal = op->internal,
 		.ulp_octet = siw_rdmap_ctrl(op->opcode),
 		.sgl = op->sgl,
 		.nsge = op->nsge,
 		.length = op->length,
+		.end = &op->stamp->end,
 	};
-	struct siw_wire_err err;
-
 	switch (op->opcode) {
 	case SIW_RDMAP_SEND_INV: /* RFC5040-5.3-12 */
 	case SIW_RDMAP_SEND_SE_INV:
-		msg.ulp_word = op->rkey;
+		msg->ulp_word = op->rkey;
 		/* fall through */
 	case SIW_RDMAP_SEND:
 	case SIW_RDMAP_SEND_SE:
-		msg.qn = SIW_RDMAP_QN_SEND;
+		msg->qn = SIW_RDMAP_QN_SEND;
 		if (__builtin_expect(op->imm_opcode, 0))
-			put_send_imm(op, &msg);
-		break;
+			put_send_imm(op, msg);
+		return true;
 	case SIW_RDMAP_WRITE:
-		msg.tagged = true;
-		msg.stag = op->rkey;
-		msg.to = op->remote_to;
-		break;
+		msg->tagged = true;
+		msg->stag = op->rkey;
+		msg->to = op->remote_to;
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Any other operation: as siw_ddp_tx. */
+static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+{
+	switch (op->opcode) {
 	case SIW_RDMAP_PRIVATE:
 		return siw_rdmap_is_rd(stream) ? siw_rdmap_rd_record_begin(stream, op) : -EINVAL;
 	case SIW_RDMAP_READ_REQUEST:
@@ -146,7 +122,6 @@ static int begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 	default:
 		return -EINVAL;
 	}
-	return siw_ddp_tx(stream->ddp, &msg, &err);
 }
 
 /* Its sgl is no source but a sink. */
@@ -155,72 +130,72 @@ static bool asks(const struct siw_rdmap_op *op)
 	return op->opcode == SIW_RDMAP_READ_REQUEST || op->opcode == SIW_RDMAP_ATOMIC_REQUEST;
 }
 
-int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+/* Whether a message may begin now: 0; -EAGAIN, -EPIPE. */
+static int may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *stream)
 {
-	struct siw_rdmap_tx *tx = &stream->tx;
-	uint64_t before, last;
-	int r;
-
 	if (!stream->started || tx->term ||
 	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 		return -EPIPE;
-	if (tx->active) {
-		tx->waiting = tx->response;
-		return -EAGAIN;
-	}
-	if (tx->begun - tx->accepted > tx->ring_mask) {
-		refresh_accepted(stream);
-		if (tx->begun - tx->accepted > tx->ring_mask && !grow(tx))
-			return -EAGAIN;
-	}
-	before = siw_ddp_tx_begun(stream->ddp);
-	r = begin(stream, op);
+	if (!tx->active)
+		return 0;
+	tx->waiting = tx->response;
+	return -EAGAIN;
+}
+
+/* A message of the user's was begun, as siw_ddp_tx said. */
+static void begun(struct siw_rdmap_tx *tx, int framed)
+{
+	tx->waiting = tx->response = false;
+	tx->active = framed == 0;
+}
+
+int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_ddp_msg msg;
+	struct siw_wire_err err;
+	int r = may_begin(tx, stream);
+
+	if (r)
+		return r;
+	*op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed(stream->ddp) };
+	if (make_msg(op, &msg))
+		r = siw_ddp_tx(stream->ddp, &msg, &err);
+	else
+		r = begin_other(stream, op);
 	if (r < 0) {
 		/* A key that died behind the first segments; or it never was begun. */
-		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_begun(stream->ddp) != before)
+		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
 			return broken(stream);
 		return r;
 	}
-	tx->waiting = false;
-	tx->active = r == 0;
-	tx->response = false;
-	last = siw_ddp_tx_begun(stream->ddp);
+	begun(tx, r);
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
-		last = (last + 1) | TWO;
 		r = follow_write(stream, op, r);
 		/* Over reliable datagrams only a peer that is lost fails it; the Write is begun. */
 		if (r < 0 && !siw_rdmap_is_rd(stream))
 			return r;
 	}
-	tx->ring[tx->begun++ & tx->ring_mask] = last;
 	siw_rdmap_traffic_count(&stream->traffic.sent, 1, asks(op) ? 0 : op->length);
 	return 0;
 }
 
-int siw_rdmap_confirm(struct siw_rdmap_stream *stream)
+int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	/* An STag that names nothing, as the RTR's: nobody looks at it (RFC5040-5.2.1-16). */
 	struct siw_rdmap_op read = {
 		.opcode = SIW_RDMAP_READ_REQUEST,
-		.user_data = tx->begun,
+		.user_data = user_data,
 		.rkey = 1,
 	};
-	int r;
+	int r = may_begin(tx, stream);
 
-	if (!stream->started || tx->term ||
-	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
-		return -EPIPE;
-	if (tx->active) {
-		tx->waiting = tx->response;
-		return -EAGAIN;
-	}
-	r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
+	if (!r)
+		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
 	if (r < 0)
 		return r;
-	tx->waiting = false;
-	tx->active = r == 0;
-	tx->response = false;
+	begun(tx, r);
 	siw_count(SIW_COUNTER_confirm_reads, 1);
 	return 0;
 }
@@ -298,20 +273,27 @@ static int frame(struct siw_rdmap_stream *stream)
 	}
 }
 
-int siw_rdmap_flush(struct siw_rdmap_stream *stream)
+/* Why nothing may be flushed: 0 it may, -errno. */
+static int is_over(const struct siw_rdmap_stream *stream)
 {
-	int framed, r;
-
 	if (!stream->started || stream->tx.term)
 		return -EPIPE;
-	if (siw_rdmap_is_rd(stream) && stream->tx.torn)
-		return -EACCES;
-	if (siw_rdmap_fault_is_set(stream))
-		return -EACCES;
-	framed = frame(stream);
-	if (framed < 0)
+	return (siw_rdmap_is_rd(stream) && stream->tx.torn) || siw_rdmap_fault_is_set(stream)
+		       ? -EACCES
+		       : 0;
+}
+
+int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
+{
+	int framed = is_over(stream), r;
+
+	if (!framed)
+		framed = frame(stream);
+	if (framed < 0) {
+		*accepted = siw_ddp_tx_accepted(stream->ddp);
 		return framed;
-	r = siw_ddp_tx_flush(stream->ddp);
+	}
+	r = siw_ddp_tx_flush(stream->ddp, accepted);
 	/*
 	 * What waits there for credit, window or pace goes by itself when it may: to flush it again before
 	 * that would change nothing.
@@ -319,36 +301,4 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream)
 	if (siw_rdmap_is_rd(stream) && r >= 0)
 		return framed;
 	return r < 0 ? r : r && framed;
-}
-
-uint64_t siw_rdmap_faulty(struct siw_rdmap_stream *stream)
-{
-	struct siw_rdmap_tx *tx = &stream->tx;
-	uint64_t choked, last;
-
-	refresh_accepted(stream);
-	if (tx->accepted == tx->begun)
-		return 0;
-	/* What TCP choked on is the first message that it has not taken. */
-	choked = siw_ddp_tx_accepted(stream->ddp) + 1;
-	last = tx->ring[tx->accepted & tx->ring_mask];
-	if ((last & ~TWO) == choked || last == ((choked + 1) | TWO))
-		return tx->accepted + 1;
-	return 0;
-}
-
-bool siw_rdmap_blocked(const struct siw_rdmap_stream *stream)
-{
-	return siw_ddp_tx_blocked(stream->ddp);
-}
-
-uint64_t siw_rdmap_begun(const struct siw_rdmap_stream *stream)
-{
-	return stream->tx.begun;
-}
-
-uint64_t siw_rdmap_accepted(struct siw_rdmap_stream *stream)
-{
-	refresh_accepted(stream);
-	return stream->tx.accepted;
 }

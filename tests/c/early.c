@@ -42,14 +42,16 @@ struct end {
 };
 
 static struct end asks, answers;
+static uint64_t accepted; /* by the last flush */
+static struct siw_rdmap_stamp stamp;
 static int done;	   /* answers that came */
 static uint64_t user_data; /* of the last one */
 static bool at_once;	   /* the next request is answered before it returns */
 
-int __real_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-		     const struct iovec *iov, int n);
-int __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-		     const struct iovec *iov, int n);
+int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+			 const struct iovec *iov, int n);
+int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+			 const struct iovec *iov, int n);
 
 static void begin(struct end *e)
 {
@@ -99,7 +101,7 @@ static void turn(struct end *e)
 			done++;
 			user_data = event.user_data;
 		} else if (e == &answers) {
-			CHECK(siw_rdmap_flush(stream) >= 0);
+			CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
 		}
 	}
 }
@@ -115,12 +117,12 @@ static void until_done(int n)
 	}
 }
 
-int __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-		     const struct iovec *iov, int n)
+int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
+			 const struct iovec *iov, int n)
 {
-	int r = __real_siw_rd_tx(peer, head, head_len, iov, n);
+	int64_t r = __real_siw_rd_tx(peer, head, head_len, iov, n);
 
-	if (r == 1 && at_once) {
+	if (r > 0 && at_once) {
 		at_once = false; /* the answer goes the same way */
 		until_done(done + 1);
 	}
@@ -143,7 +145,7 @@ static void ask(const struct siw_rdmap_op *op, bool early)
 	at_once = early;
 	CHECK(siw_rdmap_send(stream, op) == 0);
 	CHECK(!early || done == before + 1);
-	CHECK(siw_rdmap_flush(stream) >= 0);
+	CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
 	until_done(before + 1);
 	turn(&answers);
 	turn(&asks);
@@ -154,6 +156,7 @@ static void read_all(uint64_t number, bool early)
 {
 	struct siw_sge sge = { (uintptr_t)asks.memory, SIZE, asks.stag };
 	struct siw_rdmap_op op = {
+		.stamp = &stamp,
 		.opcode = SIW_RDMAP_READ_REQUEST,
 		.user_data = number,
 		.sgl = &sge,
@@ -173,6 +176,7 @@ static void add(uint64_t number, bool early)
 	struct siw_sge sge = { (uintptr_t)asks.memory, 8, asks.stag };
 	struct siw_rdmap_atomic atomic = { .kind = SIW_RDMAP_FETCH_ADD, .data = number };
 	struct siw_rdmap_op op = {
+		.stamp = &stamp,
 		.opcode = SIW_RDMAP_ATOMIC_REQUEST,
 		.user_data = number,
 		.sgl = &sge,

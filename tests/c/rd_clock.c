@@ -488,6 +488,8 @@ static void sent_in_order(uint32_t first, uint32_t n)
 /* What a full socket did not take goes when it has room, in order and once; no timer counts it as lost. */
 static void full_socket(bool no_batches)
 {
+	uint64_t accepted;
+
 	begin();
 	meet();
 	net.no_batches = no_batches;
@@ -495,7 +497,8 @@ static void full_socket(bool no_batches)
 	net.full = true;
 	for (int i = 0; i < 5; i++)
 		post(1);
-	CHECK(siw_rd_flush(peer()) == 0 && rd->blocked && !siw_link_alone(&peer()->starved));
+	CHECK(siw_rd_flush(peer(), &accepted) == 0 && rd->blocked &&
+	      !siw_link_alone(&peer()->starved));
 	pass(MS);
 	CHECK(!n_sent);
 	room_again();

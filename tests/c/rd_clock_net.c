@@ -14,7 +14,7 @@ bool holds;
 int news[8];
 
 static struct siw_llp_port port;
-static uint64_t began;
+static uint64_t began, accepted;
 static uint32_t logged; /* of net.kept */
 
 static bool knows(int end, int place)
@@ -82,7 +82,7 @@ void look(void)
 		news[event.kind]++;
 		if (event.kind != SIW_RD_SEGMENT) {
 			if (event.kind == SIW_RD_ACKED)
-				siw_rd_flush(event.peer);
+				siw_rd_flush(event.peer, &accepted);
 		} else if (holds) {
 			siw_rd_pause(event.peer);
 		} else {
@@ -160,8 +160,8 @@ void post(uint32_t octets)
 	static uint8_t body[1400];
 	struct iovec iov = { body, octets };
 
-	CHECK(siw_rd_tx(peer(), "", 0, &iov, 1) == 1);
-	siw_rd_flush(peer());
+	CHECK(siw_rd_tx(peer(), "", 0, &iov, 1) > 0);
+	siw_rd_flush(peer(), &accepted);
 	note();
 }
 

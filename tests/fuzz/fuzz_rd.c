@@ -119,17 +119,20 @@ static void send_segment(int a, int b, uint32_t len)
 	uint8_t head[HEAD] = { 'S', (uint8_t)a, (uint8_t)b, (uint8_t)len };
 	static uint8_t body[1024];
 	struct iovec iov = { body, len };
-	int r;
+	uint64_t accepted;
+	int64_t r;
 
 	if (!peer)
 		return;
 	memcpy(head + 4, &number, 4);
 	memset(body, (int)(ends[a].with[b].next * 7), len);
 	r = siw_rd_tx(peer, head, sizeof(head), &iov, 1);
-	CHECK(r == 0 || r == 1 || r == -EPIPE);
-	if (r == 1)
+	CHECK(r >= 0 || r == -EPIPE);
+	CHECK(r <= 0 || (uint64_t)r == siw_rd_framed(peer));
+	if (r > 0)
 		ends[a].with[b].next++;
-	siw_rd_flush(peer);
+	siw_rd_flush(peer, &accepted);
+	CHECK(accepted == siw_rd_accepted(peer));
 }
 
 /* A segment came to a from b: as it was sent, after the one before it. */
@@ -154,6 +157,7 @@ static void take(int a, int b, const uint8_t *data, uint32_t len)
 static void happened(int a, const struct siw_rd_event *event)
 {
 	int b = fuzz_place_of(siw_rd_peer_addr(event->peer));
+	uint64_t accepted;
 
 	switch (event->kind) {
 	case SIW_RD_SEGMENT:
@@ -181,7 +185,7 @@ static void happened(int a, const struct siw_rd_event *event)
 		return;
 	default:
 		CHECK(event->kind == SIW_RD_ACKED);
-		siw_rd_flush(event->peer);
+		siw_rd_flush(event->peer, &accepted);
 	}
 }
 

@@ -107,14 +107,17 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 	struct siw_rdmap_start start = {
 		.recvs = q, .pd = 1, .ird = 4, .ord = 4, .initiator = true
 	};
-	static struct siw_sge sink_sge; /* stays as long as the Read */
+	static struct siw_sge sink_sge; /* stays as long as the Read, as does: */
+	static struct siw_rdmap_stamp stamp;
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST,
 				     .user_data = 9,
 				     .sgl = &sink_sge,
 				     .nsge = 1,
 				     .length = 100,
-				     .rkey = 1 };
+				     .rkey = 1,
+				     .stamp = &stamp };
 	struct siw_rdmap_stream *stream;
+	uint64_t accepted;
 	uint32_t sink;
 
 	sink_sge = (struct siw_sge){ (uintptr_t)region, 100, stag };
@@ -123,7 +126,7 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 	stream = open_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	fuzz_n_sent = 0;
-	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream) == 1);
+	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream, &accepted) == 1);
 	/* Length, untagged header, and the sink's STag is first. */
 	memcpy(&sink, fuzz_sent + 2 + 18, 4);
 	fuzz_patch(in, "SINK", __builtin_bswap32(sink));
@@ -134,6 +137,7 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 static bool turn(struct siw_rdmap_stream *stream, int *idle)
 {
 	struct siw_rdmap_event event;
+	uint64_t accepted;
 
 	if (siw_rdmap_recv(stream, &event) != 1) {
 		*idle += fuzz_dry();
@@ -155,7 +159,7 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	default:
 		break;
 	}
-	siw_rdmap_flush(stream);
+	siw_rdmap_flush(stream, &accepted);
 	return true;
 }
 

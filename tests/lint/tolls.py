@@ -28,7 +28,6 @@ ALLOWED: dict[str, str] = {
     "siw_ddp_dgram_resume": "rdmap stops short of the last datagram, and only llp knows sockets",
     "siw_ddp_uc_resume": "as siw_ddp_dgram_resume",
     "siw_ddp_dgram_tagged_max": "takes this layer's own headers off what llp says of the path",
-    "siw_rdmap_blocked": "of RD's streams qp has nothing of ddp to ask",
 }
 MOST = 10
 

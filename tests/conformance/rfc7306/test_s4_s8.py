@@ -165,7 +165,7 @@ def test_an_error_found_while_making_a_response_is_told_alone(w: RdmapWorld) -> 
     lib.siw_guard_install()
     try:
         gone.vanish()
-        assert lib.siw_rdmap_flush(stream.handle) < 0
+        assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
         t = stream.terminates((0, 0, 0))
         assert (t.m, t.d, t.r) == (0, 0, 0)
     finally:

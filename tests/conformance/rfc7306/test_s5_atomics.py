@@ -438,7 +438,7 @@ def test_a_region_that_died_before_its_answer_is_refused_then(w: RdmapWorld) -> 
     stream.put(atomic_request(stag=m.stag, to=m.addr, data=1))
     assert stream.event().kind == "REQUESTED"
     assert w.free(m.stag) == 0
-    assert lib.siw_rdmap_flush(stream.handle) < 0
+    assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
     t = stream.terminates((0, 1, lib.SIW_RDMAP_INVALID_STAG))
     assert (t.d, t.r) == (1, 0)
     assert get(m) == 1

@@ -6,6 +6,7 @@ Octets are built by siwarp.inspect and judged with crcmod; nothing here shares c
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import socket
 from collections.abc import Callable, Sequence
@@ -180,6 +181,7 @@ class PeerStream:
         self.sock = mpa.sock
         self.crc = crc
         self._kept: list[Any] = []
+        self.ends: list[Any] = []  # of the messages begun
 
     def put(self, *segments: bytes) -> None:
         """Send segments to the stream, each in an FPDU."""
@@ -250,16 +252,20 @@ class Stream(PeerStream):
                 "sgl": array,
                 "nsge": len(elements),
                 "length": sum(e[1] for e in elements),
+                "end": (end := ffi.new("uint64_t *")),
                 **fields,
             },
         )
-        self._kept.append((array, msg))
+        self._kept.append((array, msg, end))
         return msg
 
     def begin(self, msg: Any) -> int:
         err = ffi.new("struct siw_wire_err *")
         rv = lib.siw_ddp_tx(self.handle, msg, err)
         self.tx_error = (err.layer, err.type, err.code)
+        assert rv < 0 or (msg.end[0] < 2**64 - 1) == bool(rv), "it has its end when it is framed"
+        if rv >= 0:
+            self.ends.append(msg.end)
         return checked(rv)
 
     def more(self) -> int:
@@ -269,7 +275,10 @@ class Stream(PeerStream):
         return checked(rv)
 
     def flush_once(self) -> int:
-        return checked(lib.siw_ddp_tx_flush(self.handle))
+        accepted = ffi.new("uint64_t *")
+        rv = lib.siw_ddp_tx_flush(self.handle, accepted)
+        assert accepted[0] == lib.siw_ddp_tx_accepted(self.handle)
+        return checked(rv)
 
     def transmit(self, msg: Any) -> None:
         """Send all of a message; what it is has to fit into TCP's buffers."""
@@ -287,11 +296,13 @@ class Stream(PeerStream):
 
     @property
     def begun(self) -> int:
-        return int(lib.siw_ddp_tx_begun(self.handle))
+        return len(self.ends)
 
     @property
     def accepted(self) -> int:
-        return int(lib.siw_ddp_tx_accepted(self.handle))
+        """Messages that are out whole, as are all before them."""
+        upto = lib.siw_ddp_tx_accepted(self.handle)
+        return sum(1 for _ in itertools.takewhile(lambda end: end[0] <= upto, self.ends))
 
 
 class PeerDgram:

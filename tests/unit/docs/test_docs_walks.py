@@ -68,7 +68,13 @@ def test_each_hop_of_a_walk_calls_the_next(title: str) -> None:
 def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
     kinds = ("RC", "UD", "UC", "RD")
     each_way = {f"{what}, {kind}" for what in ("send", "receive") for kind in kinds}
-    assert set(walks()) == each_way | {"complete, every type"}
+    assert set(walks()) == each_way | {"flush, RC", "complete, every type"}
+
+
+def test_walks_down_are_as_short_as_they_should_be() -> None:
+    assert len(walks()["send, RC"]) <= 8
+    assert walks()["send, RD"][-1].function == "siw_llp_udp_send"
+    assert len(walks()["send, RD"]) <= 11
 
 
 def test_a_hop_that_is_not_called_is_noticed() -> None:

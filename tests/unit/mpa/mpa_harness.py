@@ -5,6 +5,7 @@ Octets are built by siwarp.inspect and judged with crcmod; nothing here shares c
 
 from __future__ import annotations
 
+import bisect
 import errno
 import os
 import socket
@@ -160,6 +161,7 @@ class Stream:
         self._ulpdu_len = ffi.new("size_t *")
         self._whole = ffi.new("bool *")
         self._kept: list[Any] = []
+        self.ends: list[int] = []  # of the FPDUs framed, as octets of the stream
 
     # start-up
 
@@ -194,12 +196,18 @@ class Stream:
         """Frame one FPDU: 1, or 0 if the batch is full. Pieces stay alive."""
         iov = Iov(pieces)
         array = iov.array if iov else ffi.NULL
-        rv = checked(lib.siw_mpa_tx_fpdu(self.handle, head, len(head), array, len(iov)))
+        end = checked(lib.siw_mpa_tx_fpdu(self.handle, head, len(head), array, len(iov)))
         self._kept.append(iov)
-        return rv
+        if end:
+            assert end > (self.ends[-1] if self.ends else 0)
+            self.ends.append(end)
+        return min(end, 1)
 
     def flush_once(self) -> int:
-        return checked(lib.siw_mpa_tx_flush(self.handle))
+        accepted = ffi.new("uint64_t *")
+        rv = lib.siw_mpa_tx_flush(self.handle, accepted)
+        assert accepted[0] == lib.siw_mpa_tx_accepted(self.handle)
+        return checked(rv)
 
     def flush(self) -> None:
         """Flush; the peer must read at the same time if it is more than TCP takes."""
@@ -207,11 +215,12 @@ class Stream:
 
     @property
     def framed(self) -> int:
-        return int(lib.siw_mpa_tx_framed(self.handle))
+        return len(self.ends)
 
     @property
     def accepted(self) -> int:
-        return int(lib.siw_mpa_tx_accepted(self.handle))
+        """FPDUs that are out whole."""
+        return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted(self.handle))
 
     # in
 

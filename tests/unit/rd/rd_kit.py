@@ -79,7 +79,7 @@ class Endpoint:
         iov, keep = iovec(*rest)
         rv = lib.siw_rd_tx(peer, head, len(head), iov, len(rest))
         del keep
-        return rv
+        return min(rv, 1)
 
     def recv(self) -> bool:
         """One event, dealt with; False when there is none."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from _siwarp_layers import lib
+from _siwarp_layers import ffi, lib
 from unit.llp.conftest import Counters
 from unit.rd.rd_kit import Endpoint, pump, run
 
@@ -138,7 +138,7 @@ def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(e
     pump(a, peer, [b"x"], a, b)
     plan("loss=100%")
     assert a.send(peer, b"y") == 1
-    lib.siw_rd_flush(peer)
+    lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
     lib.siw_faults_install(b"")
     time.sleep(1.35)
     run(lambda: lib.siw_rd_accepted(peer) == 2, a, b)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from _siwarp_layers import lib
+from _siwarp_layers import ffi, lib
 from unit.llp.conftest import setting
 from unit.rd.rd_kit import Endpoint, Stranger, pump, run
 
@@ -71,7 +71,7 @@ def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_train(end):
     for segment in sent:
         assert e.send(peer, segment) == 1
     assert len(pieces(s.sock)) == 1
-    assert lib.siw_rd_flush(peer) == 1
+    assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
     ((octets, car),) = pieces(s.sock)
     datagrams = cars(octets, car)
     assert [d.body for d in datagrams] == sent[1:]
@@ -90,7 +90,7 @@ def test_one_that_is_longer_begins_another_train(end):
     lengths = [10, 200, 200, 300, 300, 300]
     for n in lengths:
         assert e.send(peer, bytes(n)) == 1
-    assert lib.siw_rd_flush(peer) == 1
+    assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
     found = [[len(d.body) for d in cars(*piece)] for piece in pieces(s.sock)]
     assert found == [[10], [200, 200], [300, 300, 300]]
     s.close()
@@ -106,7 +106,7 @@ def test_a_train_is_no_longer_than_the_peers_credit(end):
     peer = e.peer(s.address)
     for _ in range(10):
         assert e.send(peer, bytes(100)) == 1
-    assert lib.siw_rd_flush(peer) == 0
+    assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 0
     assert [len(cars(*piece)) for piece in pieces(s.sock)] == [1, 4]
     s.close()
 

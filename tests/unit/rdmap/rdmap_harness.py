@@ -5,6 +5,7 @@ Octets are built by siwarp.inspect and judged with crcmod; nothing here shares c
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -204,6 +205,7 @@ class Stream(PeerStream):
         super().__init__(handle, mpa, crc=crc)
         self.ddp = ddp
         self.recvs = recvs
+        self.stamps: list[Any] = []  # of the operations begun
 
     def start(
         self,
@@ -278,14 +280,19 @@ class Stream(PeerStream):
                 "sgl": array,
                 "nsge": len(elements),
                 "length": sum(e[1] for e in elements),
+                "stamp": (stamp := ffi.new("struct siw_rdmap_stamp *")),
                 **fields,
             },
         )
-        self._kept.append((array, op))
+        self._kept.append((array, op, stamp))
         return op
 
     def begin(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
-        checked(lib.siw_rdmap_send(self.handle, self.op(opcode, elements, **fields)))
+        op = self.op(opcode, elements, **fields)
+        checked(lib.siw_rdmap_send(self.handle, op))
+        assert op.stamp.begin < op.stamp.end
+        assert not self.stamps or self.stamps[-1].end <= op.stamp.begin
+        self.stamps.append(op.stamp)
 
     def atomic(self, sink: Sge, rkey: int = 1, remote_to: int = 0, **how: int) -> None:
         """Ask for an atomic operation; how: kind, data, mask, compare, compare_mask, user_data."""
@@ -295,7 +302,10 @@ class Stream(PeerStream):
         self.do(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
 
     def flush_once(self) -> int:
-        return checked(lib.siw_rdmap_flush(self.handle))
+        accepted = ffi.new("uint64_t *")
+        rv = lib.siw_rdmap_flush(self.handle, accepted)
+        assert accepted[0] == lib.siw_ddp_tx_accepted(self.ddp)
+        return checked(rv)
 
     def flush(self) -> None:
         until(self.flush_once)
@@ -310,11 +320,13 @@ class Stream(PeerStream):
 
     @property
     def begun(self) -> int:
-        return int(lib.siw_rdmap_begun(self.handle))
+        return len(self.stamps)
 
     @property
     def accepted(self) -> int:
-        return int(lib.siw_rdmap_accepted(self.handle))
+        """Operations that are out whole, as are all before them."""
+        upto = lib.siw_ddp_tx_accepted(self.ddp)
+        return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
 
     @property
     def owes(self) -> bool:

@@ -238,9 +238,9 @@ def test_a_full_tcp_is_told_from_a_turn_that_is_over(w: RdmapWorld) -> None:
     stream = w.initiator(rcvbuf=4096)
     m = w.memory(64 << 20)
     stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
-    assert not lib.siw_rdmap_blocked(stream.handle)
+    assert not lib.siw_ddp_tx_blocked(stream.ddp)
     turns = 0
-    while not lib.siw_rdmap_blocked(stream.handle):
+    while not lib.siw_ddp_tx_blocked(stream.ddp):
         assert stream.flush_once() == 0
         turns += 1
     assert turns < 64, "64 MiB went into a TCP that nobody reads"

@@ -289,8 +289,8 @@ def test_a_confirmation_counts_as_a_read_of_the_ord_and_says_what_is_there(w: Rd
     m = w.memory(64)
     for _ in range(3):
         stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
-    assert lib.siw_rdmap_confirm(stream.handle) == 0
-    assert lib.siw_rdmap_confirm(stream.handle) == -errno.EAGAIN
+    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
+    assert lib.siw_rdmap_confirm(stream.handle, 3) == -errno.EAGAIN
     stream.flush()
     assert [stream.pull()[0].opcode for _ in range(3)] == [Opcode.SEND] * 3
     _, request = stream.pull_read_request()
@@ -298,7 +298,7 @@ def test_a_confirmation_counts_as_a_read_of_the_ord_and_says_what_is_there(w: Rd
     stream.put(read_response(stag=request.sink_stag, to=request.sink_to))
     e = stream.event()
     assert (e.kind, e.user_data) == ("CONFIRMED", 3)
-    assert lib.siw_rdmap_confirm(stream.handle) == 0
+    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
 
 
 @pytest.mark.parametrize("size", [1, 16, 20_000])
@@ -307,7 +307,7 @@ def test_octets_with_a_confirmation_which_linux_siw_sends_are_thrown_away(
 ) -> None:
     stream = w.initiator()
     m = w.memory(64)
-    assert lib.siw_rdmap_confirm(stream.handle) == 0
+    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
     stream.flush()
     _, request = stream.pull_read_request()
     sink = {"stag": request.sink_stag, "to": request.sink_to}
@@ -317,13 +317,13 @@ def test_octets_with_a_confirmation_which_linux_siw_sends_are_thrown_away(
     stream.recvs.post(3, m.sge())
     stream.put(send(b"next"))
     assert stream.event().user_data == 3
-    assert lib.siw_rdmap_confirm(stream.handle) == 0
+    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
 
 
 def test_a_confirmation_with_octets_for_another_stag_is_an_error(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(64)
-    assert lib.siw_rdmap_confirm(stream.handle) == 0
+    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
     stream.flush()
     stream.pull_read_request()
     stream.put(read_response(b"x", stag=m.stag, to=m.addr))
