@@ -1,46 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Connection ids: the user's requests as MPA parameters, the RNIC's connection events as the
- * user's. What this layer does not do: frames (mpa), streams (verbs).
+ * Connection ids: what the user asks for, as MPA parameters. What this layer does not do: frames
+ * (mpa), streams (qp). Events: cm_event.c.
  */
 #include <errno.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <siwarp/cm.h>
-
 #include "base/addr.h"
-#include "base/clock.h"
-#include "base/lock.h"
 #include "base/reason.h"
 #include "base/settings.h"
-#include "qp/qp.h"
+#include "cm/cm_impl.h"
 #include "verbs/verbs.h"
 
-#define NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
 #define MAX_PDATA_REV1 512
 #define MAX_PDATA_REV2 508
-
-struct siw_cm_channel {
-	struct siw_context *context;
-	struct siw_qp_evq *evq;
-	/* An id does not go away between the taking of its event and the telling. */
-	siw_lock_t lock;
-	_Atomic uint32_t n_ids;
-};
-
-struct siw_cm_id {
-	struct siw_cm_channel *channel;
-	void *user;
-	struct siw_qp_conn *conn;
-	struct siw_qp *qp;
-	bool passive, listening;
-	struct siw_mpa_params request; /* active: what was asked; passive: what the peer asked */
-	uint16_t ird, ord;	       /* after negotiation */
-	bool ord_asked;		       /* by number */
-};
 
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 {
@@ -325,15 +299,6 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 
 /* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
 
-/* RFC6581-9.3-01, RFC6581-9.1-09 */
-static const struct siw_wire_err LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MPA_CATASTROPHIC };
-static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
-
-static uint16_t at_most(uint16_t own, uint16_t peer)
-{
-	return peer == NOT_NEGOTIATED || own < peer ? own : peer;
-}
-
 /*
  * RFC6581-9.2-05: the Reply names all kinds offered that can open the connection, and the initiator
  * chooses. A Read needs a place among those that the peer may have outstanding.
@@ -346,16 +311,6 @@ static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
 		return rtr;
 	/* RFC6581-9.2-08: a Reply names one all the same where the Request offers none. */
 	return offered ? offered : SIW_MPA_RTR_WRITE;
-}
-
-/* Which of the kinds offered an initiator of ours sends: Write, then Read, as Linux's siw. */
-static uint8_t choose_rtr(uint8_t offered)
-{
-	if (offered & SIW_MPA_RTR_WRITE)
-		return SIW_MPA_RTR_WRITE;
-	if (offered & SIW_MPA_RTR_READ)
-		return SIW_MPA_RTR_READ;
-	return offered & SIW_MPA_RTR_FPDU ? SIW_MPA_RTR_FPDU : SIW_MPA_RTR_WRITE;
 }
 
 static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
@@ -371,7 +326,7 @@ static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	if (ask_depths(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
-		id->ord = at_most(id->ord, req->ird);
+		id->ord = siw_cm_at_most(id->ord, req->ird);
 		p->p2p = req->p2p;
 		p->rtr = req->p2p ? reply_rtr(req->rtr, id->ird) : 0;
 	}
@@ -421,7 +376,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.ord_known = reply.enhanced || id->ord_asked;
 	err = siw_qp_attach(id->conn, id->qp, &at);
 	if (err)
-		siw_qp_refuse(id->conn, &LOCAL_ERROR);
+		siw_qp_refuse(id->conn, &SIW_CM_LOCAL_ERROR);
 	return siw_refused(err);
 }
 
@@ -455,212 +410,4 @@ int siw_cm_disconnect(struct siw_cm_id *id)
 	if (!id->conn || id->listening)
 		return siw_refuse(NOT_CONNECTED);
 	return siw_refused(siw_qp_disconnect(id->conn));
-}
-
-/* ---- events ---------------------------------------------------------------------------------- */
-
-static void tell_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
-{
-	ev->rev = p->rev;
-	ev->crc = p->crc;
-	ev->markers = p->markers;
-	ev->peer_to_peer = p->p2p ? p->rtr : 0;
-	ev->private_data_len = p->pdata_len;
-	memcpy(ev->private_data, p->pdata, p->pdata_len);
-	/* RFC6581-9.1-01, -10 */
-	ev->peer_ird = p->enhanced ? p->ird : -1;
-	ev->peer_ord = p->enhanced ? p->ord : -1;
-}
-
-/* The new id is the user's from here on. */
-static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
-		      struct siw_cm_event *ev)
-{
-	struct siw_cm_id *listener = e->user_data;
-	struct siw_cm_id *id = siw_cm_create_id(ch, listener->user);
-
-	if (!id) {
-		siw_qp_conn_destroy(e->conn);
-		return -ENOMEM;
-	}
-	id->conn = e->conn;
-	id->passive = true;
-	id->request = e->params;
-	siw_qp_conn_user_data(e->conn, id);
-	ev->event = SIW_CM_CONNECT_REQUEST;
-	ev->id = id;
-	ev->listen_id = listener;
-	tell_params(ev, &e->params);
-	/* The peer's IRD bounds our ORD, its ORD is what it wants of our IRD. */
-	ev->initiator_depth = e->params.enhanced ? e->params.ird : NOT_NEGOTIATED;
-	ev->responder_resources = e->params.enhanced ? e->params.ord : NOT_NEGOTIATED;
-	return 0;
-}
-
-static void tell_error(struct siw_cm_event *ev, const struct siw_wire_err *err)
-{
-	ev->wire_error = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
-}
-
-/* This end's IRD becomes at least the responder's ORD, or it cannot (RFC6581-9.1-07, -08). */
-static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
-{
-	struct siw_device_attr dev;
-
-	if (peer_ord == NOT_NEGOTIATED || peer_ord <= id->ird) /* RFC6581-9.1-14 */
-		return 0;
-	siw_query_device(id->channel->context, &dev);
-	if (peer_ord > dev.max_qp_rd_atom)
-		return -EPROTO;
-	id->ird = peer_ord;
-	return 0;
-}
-
-static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
-		     struct siw_cm_event *ev)
-{
-	struct siw_qp_attach at = { .initiator = true };
-	struct siw_wire_err why = LOCAL_ERROR;
-	int err = 0;
-
-	id->ird = id->request.ird;
-	id->ord = id->request.ord;
-	if (e->params.enhanced) {
-		id->ord = at_most(id->ord, e->params.ird);
-		err = match_ird(id, e->params.ord);
-		if (err)
-			why = INSUFFICIENT_IRD;
-		at.rtr = id->request.p2p ? e->params.rtr : 0;
-	}
-	at.ird = id->ird;
-	at.ord = id->ord;
-	at.ord_known = e->params.enhanced || id->ord_asked;
-	if (!err)
-		err = siw_qp_attach(id->conn, id->qp, &at);
-	if (err) {
-		siw_qp_refuse(id->conn, &why);
-		ev->event = SIW_CM_CONNECT_ERROR;
-		ev->status = err;
-		tell_error(ev, &why);
-		return;
-	}
-	/* ESTABLISHED comes as an event of its own, with these numbers put in. */
-	id->request = e->params;
-	ev->event = 0;
-}
-
-static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
-{
-	ev->event = SIW_CM_ESTABLISHED;
-	ev->initiator_depth = id->ord;
-	ev->responder_resources = id->ird;
-	if (!id->passive) {
-		tell_params(ev, &id->request);
-	} else {
-		ev->rev = id->request.rev;
-		ev->markers = id->request.markers;
-		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
-	}
-	ev->crc = siw_qp_conn_crc(id->conn);
-}
-
-static int failure_kind(int status)
-{
-	return status == -EPROTO || status == -ECONNRESET || status == -ENOTCONN
-		       ? SIW_CM_CONNECT_ERROR
-		       : SIW_CM_UNREACHABLE;
-}
-
-/* One event of the RNIC's as the user's: 0, or 1 if there is nothing to tell. */
-static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
-		     struct siw_cm_event *ev)
-{
-	struct siw_cm_id *id = e->user_data;
-
-	memset(ev, 0, sizeof(*ev));
-	ev->status = e->status;
-	ev->id = id;
-	ev->peer_ird = ev->peer_ord = -1;
-	switch (e->kind) {
-	case SIW_CONN_REQUEST:
-		if (on_request(ch, e, ev))
-			return 1;
-		break;
-	case SIW_CONN_REPLY:
-		on_reply(id, e, ev);
-		break;
-	case SIW_CONN_REJECTED:
-		ev->event = SIW_CM_REJECTED;
-		tell_params(ev, &e->params);
-		break;
-	case SIW_CONN_FAILED:
-		ev->event = failure_kind(e->status);
-		tell_error(ev, &e->err);
-		break;
-	case SIW_CONN_ESTABLISHED:
-		on_established(id, ev);
-		break;
-	default:
-		ev->event = SIW_CM_DISCONNECTED;
-		tell_error(ev, &e->err);
-		break;
-	}
-	ev->context = ev->id->user;
-	return ev->event == 0;
-}
-
-static int ms_left(uint64_t deadline)
-{
-	uint64_t now = siw_now_ns();
-
-	return now >= deadline ? 0 : (int)((deadline - now + 999999) / 1000000);
-}
-
-int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int timeout_ms)
-{
-	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
-	struct siw_qp_conn_event e;
-
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_verbs_stale(ch->context))
-		return siw_refuse(STALE);
-	if (!event)
-		return siw_refuse_null("event");
-	/*
-	 * Until there is something to tell: another thread may be faster, and of a Reply the user
-	 * hears by the ESTABLISHED that follows at once.
-	 */
-	for (;;) {
-		int r = siw_qp_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
-
-		if (r)
-			return siw_refused(r);
-		siw_lock(&ch->lock);
-		r = siw_qp_evq_take(ch->evq, &e) && !translate(ch, &e, event);
-		siw_unlock(&ch->lock);
-		if (r)
-			return siw_refused(0); /* what befell the id is the event's to say */
-	}
-}
-
-const char *siw_cm_event_str(int event)
-{
-	switch (event) {
-	case SIW_CM_CONNECT_REQUEST:
-		return "connect request";
-	case SIW_CM_CONNECT_ERROR:
-		return "connect error";
-	case SIW_CM_UNREACHABLE:
-		return "unreachable";
-	case SIW_CM_REJECTED:
-		return "rejected";
-	case SIW_CM_ESTABLISHED:
-		return "established";
-	case SIW_CM_DISCONNECTED:
-		return "disconnected";
-	default:
-		return "unknown event";
-	}
 }

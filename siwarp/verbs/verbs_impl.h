@@ -30,6 +30,12 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 int siw_verbs_thread_start(struct siw_context *ctx);
 void siw_verbs_thread_stop(struct siw_context *ctx);
 
+/* ---- verbs_channel.c; the queue has a channel ---- */
+/* Adds an event of the queue, which something came to while it was armed. */
+void siw_verbs_channel_raise(struct siw_cq *cq);
+/* Takes the queue out of its channel, once the user has acknowledged all events taken of it. */
+void siw_verbs_channel_leave(struct siw_cq *cq);
+
 /* ---- verbs_async.c ---- */
 int siw_verbs_async_open(struct siw_context *ctx);
 void siw_verbs_async_close(struct siw_context *ctx);

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The events of an id: those of its connection, as the user's, with what was negotiated. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/reason.h"
+#include "cm/cm_impl.h"
+#include "verbs/verbs.h"
+
+/* RFC6581-9.1-09 */
+static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
+
+/* Which of the kinds offered an initiator of ours sends: Write, then Read, as Linux's siw. */
+static uint8_t choose_rtr(uint8_t offered)
+{
+	if (offered & SIW_MPA_RTR_WRITE)
+		return SIW_MPA_RTR_WRITE;
+	if (offered & SIW_MPA_RTR_READ)
+		return SIW_MPA_RTR_READ;
+	return offered & SIW_MPA_RTR_FPDU ? SIW_MPA_RTR_FPDU : SIW_MPA_RTR_WRITE;
+}
+
+static void report_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
+{
+	ev->rev = p->rev;
+	ev->crc = p->crc;
+	ev->markers = p->markers;
+	ev->peer_to_peer = p->p2p ? p->rtr : 0;
+	ev->private_data_len = p->pdata_len;
+	memcpy(ev->private_data, p->pdata, p->pdata_len);
+	/* RFC6581-9.1-01, -10 */
+	ev->peer_ird = p->enhanced ? p->ird : -1;
+	ev->peer_ord = p->enhanced ? p->ord : -1;
+}
+
+/* Makes an id of the connection that a peer requested; the user owns it from here on. 0 or -ENOMEM. */
+static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+		      struct siw_cm_event *ev)
+{
+	struct siw_cm_id *listener = e->user_data;
+	struct siw_cm_id *id = siw_cm_create_id(ch, listener->user);
+
+	if (!id) {
+		siw_qp_conn_destroy(e->conn);
+		return -ENOMEM;
+	}
+	id->conn = e->conn;
+	id->passive = true;
+	id->request = e->params;
+	siw_qp_conn_user_data(e->conn, id);
+	ev->event = SIW_CM_CONNECT_REQUEST;
+	ev->id = id;
+	ev->listen_id = listener;
+	report_params(ev, &e->params);
+	/* The peer's IRD bounds our ORD, its ORD is what it wants of our IRD. */
+	ev->initiator_depth = e->params.enhanced ? e->params.ird : SIW_CM_NOT_NEGOTIATED;
+	ev->responder_resources = e->params.enhanced ? e->params.ord : SIW_CM_NOT_NEGOTIATED;
+	return 0;
+}
+
+static void report_error(struct siw_cm_event *ev, const struct siw_wire_err *err)
+{
+	ev->wire_error = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
+}
+
+/* This end's IRD becomes at least the responder's ORD, or it cannot (RFC6581-9.1-07, -08). */
+static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
+{
+	struct siw_device_attr dev;
+
+	if (peer_ord == SIW_CM_NOT_NEGOTIATED || peer_ord <= id->ird) /* RFC6581-9.1-14 */
+		return 0;
+	siw_query_device(id->channel->context, &dev);
+	if (peer_ord > dev.max_qp_rd_atom)
+		return -EPROTO;
+	id->ird = peer_ord;
+	return 0;
+}
+
+static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+		     struct siw_cm_event *ev)
+{
+	struct siw_qp_attach at = { .initiator = true };
+	struct siw_wire_err why = SIW_CM_LOCAL_ERROR;
+	int err = 0;
+
+	id->ird = id->request.ird;
+	id->ord = id->request.ord;
+	if (e->params.enhanced) {
+		id->ord = siw_cm_at_most(id->ord, e->params.ird);
+		err = match_ird(id, e->params.ord);
+		if (err)
+			why = INSUFFICIENT_IRD;
+		at.rtr = id->request.p2p ? e->params.rtr : 0;
+	}
+	at.ird = id->ird;
+	at.ord = id->ord;
+	at.ord_known = e->params.enhanced || id->ord_asked;
+	if (!err)
+		err = siw_qp_attach(id->conn, id->qp, &at);
+	if (err) {
+		siw_qp_refuse(id->conn, &why);
+		ev->event = SIW_CM_CONNECT_ERROR;
+		ev->status = err;
+		report_error(ev, &why);
+		return;
+	}
+	/* ESTABLISHED comes as an event of its own, with these numbers put in. */
+	id->request = e->params;
+	ev->event = 0;
+}
+
+static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
+{
+	ev->event = SIW_CM_ESTABLISHED;
+	ev->initiator_depth = id->ord;
+	ev->responder_resources = id->ird;
+	if (!id->passive) {
+		report_params(ev, &id->request);
+	} else {
+		ev->rev = id->request.rev;
+		ev->markers = id->request.markers;
+		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
+	}
+	ev->crc = siw_qp_conn_crc(id->conn);
+}
+
+static int failure_kind(int status)
+{
+	return status == -EPROTO || status == -ECONNRESET || status == -ENOTCONN
+		       ? SIW_CM_CONNECT_ERROR
+		       : SIW_CM_UNREACHABLE;
+}
+
+/* Makes the user's event of a connection's: 0, or 1 if there is none to report. */
+static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+		     struct siw_cm_event *ev)
+{
+	struct siw_cm_id *id = e->user_data;
+
+	memset(ev, 0, sizeof(*ev));
+	ev->status = e->status;
+	ev->id = id;
+	ev->peer_ird = ev->peer_ord = -1;
+	switch (e->kind) {
+	case SIW_CONN_REQUEST:
+		if (on_request(ch, e, ev))
+			return 1;
+		break;
+	case SIW_CONN_REPLY:
+		on_reply(id, e, ev);
+		break;
+	case SIW_CONN_REJECTED:
+		ev->event = SIW_CM_REJECTED;
+		report_params(ev, &e->params);
+		break;
+	case SIW_CONN_FAILED:
+		ev->event = failure_kind(e->status);
+		report_error(ev, &e->err);
+		break;
+	case SIW_CONN_ESTABLISHED:
+		on_established(id, ev);
+		break;
+	default:
+		ev->event = SIW_CM_DISCONNECTED;
+		report_error(ev, &e->err);
+		break;
+	}
+	ev->context = ev->id->user;
+	return ev->event == 0;
+}
+
+static int ms_left(uint64_t deadline)
+{
+	uint64_t now = siw_now_ns();
+
+	return now >= deadline ? 0 : (int)((deadline - now + 999999) / 1000000);
+}
+
+int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int timeout_ms)
+{
+	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+	struct siw_qp_conn_event e;
+
+	siw_reason_begin();
+	if (!ch)
+		return siw_refuse_null("channel");
+	if (siw_verbs_stale(ch->context))
+		return siw_refuse(STALE);
+	if (!event)
+		return siw_refuse_null("event");
+	/*
+	 * Until there is an event to report: another thread may take it first, and a Reply is
+	 * reported by the ESTABLISHED that follows at once.
+	 */
+	for (;;) {
+		int r = siw_qp_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
+
+		if (r)
+			return siw_refused(r);
+		siw_lock(&ch->lock);
+		r = siw_qp_evq_take(ch->evq, &e) && !translate(ch, &e, event);
+		siw_unlock(&ch->lock);
+		if (r)
+			return siw_refused(0); /* the event has the id's error */
+	}
+}
+
+const char *siw_cm_event_str(int event)
+{
+	switch (event) {
+	case SIW_CM_CONNECT_REQUEST:
+		return "connect request";
+	case SIW_CM_CONNECT_ERROR:
+		return "connect error";
+	case SIW_CM_UNREACHABLE:
+		return "unreachable";
+	case SIW_CM_REJECTED:
+		return "rejected";
+	case SIW_CM_ESTABLISHED:
+		return "established";
+	case SIW_CM_DISCONNECTED:
+		return "disconnected";
+	default:
+		return "unknown event";
+	}
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* cm/cm_impl.h - what the files of cm share: the channel, the id, and a rule of negotiation. */
+#ifndef SIW_CM_IMPL_H
+#define SIW_CM_IMPL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <siwarp/cm.h>
+
+#include "base/lock.h"
+#include "qp/qp.h"
+
+#define SIW_CM_NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
+
+/* RFC6581-9.3-01: the Terminate of an end that cannot go on for a reason of its own. */
+static const struct siw_wire_err SIW_CM_LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MPA_CATASTROPHIC };
+
+struct siw_cm_channel {
+	struct siw_context *context;
+	struct siw_qp_evq *evq;
+	/* Held from the taking of an event until it is reported: its id cannot be destroyed meanwhile. */
+	siw_lock_t lock;
+	_Atomic uint32_t n_ids;
+};
+
+struct siw_cm_id {
+	struct siw_cm_channel *channel;
+	void *user;
+	struct siw_qp_conn *conn;
+	struct siw_qp *qp;
+	bool passive, listening;
+	struct siw_mpa_params request; /* active: our Request; passive: the peer's */
+	uint16_t ird, ord;	       /* after negotiation */
+	bool ord_asked;		       /* by number */
+};
+
+/* RFC 6581 section 6: the smaller of this end's depth and the peer's, which may be left open. */
+static inline uint16_t siw_cm_at_most(uint16_t own, uint16_t peer)
+{
+	return peer == SIW_CM_NOT_NEGOTIATED || own < peer ? own : peer;
+}
+
+#endif

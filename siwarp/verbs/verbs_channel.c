@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Completion channels: a descriptor that is readable while completion queues have events. */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "verbs/verbs_impl.h"
+
+/*
+ * The channel whose events this thread is collecting itself, so that nobody need be woken for them.
+ */
+static __thread struct siw_comp_channel *collecting;
+
+struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
+{
+	struct siw_comp_channel *ch;
+	int err = -ENOMEM;
+
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refused_null(siw_refuse_null("context"));
+	if (siw_verbs_inherited(ctx))
+		return siw_refused_null(siw_refuse(STALE));
+	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
+		err = siw_verbs_refuse_full("channels", SIW_MAX_CHANNELS);
+		goto fail;
+	}
+	ch = calloc(1, sizeof(*ch));
+	if (!ch)
+		goto fail;
+	ch->fd = siw_llp_event_open();
+	if (ch->fd < 0) {
+		err = ch->fd;
+		free(ch);
+		goto fail;
+	}
+	ch->ctx = ctx;
+	siw_lock_init(&ch->lock);
+	siw_link_init(&ch->cqs);
+	return ch;
+fail:
+	atomic_fetch_sub(&ctx->n_channel, 1);
+	return siw_refused_null(err);
+}
+
+int siw_destroy_comp_channel(struct siw_comp_channel *ch)
+{
+	siw_reason_begin();
+	if (!ch)
+		return siw_refuse_null("channel");
+	if (siw_verbs_inherited(ch->ctx))
+		return siw_refuse(STALE);
+	if (atomic_load(&ch->n_cq))
+		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
+	atomic_fetch_sub(&ch->ctx->n_channel, 1);
+	siw_llp_event_close(ch->fd);
+	siw_lock_destroy(&ch->lock);
+	free(ch);
+	return 0;
+}
+
+int siw_comp_channel_fd(struct siw_comp_channel *ch)
+{
+	siw_reason_begin();
+	if (!ch)
+		return siw_refuse_null("channel");
+	if (siw_verbs_inherited(ch->ctx))
+		return siw_refuse(STALE);
+	return ch->fd;
+}
+
+void siw_verbs_channel_raise(struct siw_cq *cq)
+{
+	struct siw_comp_channel *ch = cq->channel;
+
+	siw_lock(&ch->lock);
+	if (!cq->events++)
+		siw_link_add(&ch->cqs, &cq->in_channel);
+	if (!ch->fd_set && collecting != ch) {
+		ch->fd_set = true;
+		siw_llp_event_set(ch->fd);
+	}
+	siw_unlock(&ch->lock);
+}
+
+/* The descriptor says whether events are left, for those who sleep on it. Channel's lock held. */
+static void show_events(struct siw_comp_channel *ch)
+{
+	bool more = !siw_link_alone(&ch->cqs);
+
+	if (more == ch->fd_set)
+		return;
+	if (more)
+		siw_llp_event_set(ch->fd);
+	else
+		siw_llp_event_clear(ch->fd);
+	ch->fd_set = more;
+}
+
+struct wanted_event {
+	struct siw_comp_channel *ch;
+	struct siw_cq *cq;
+};
+
+static int take_event(void *arg)
+{
+	struct wanted_event *want = arg;
+	struct siw_comp_channel *ch = want->ch;
+
+	siw_lock(&ch->lock);
+	if (!siw_link_alone(&ch->cqs)) {
+		struct siw_cq *cq = siw_container(ch->cqs.next, struct siw_cq, in_channel);
+
+		siw_link_del(&cq->in_channel);
+		if (--cq->events)
+			siw_link_add(&ch->cqs, &cq->in_channel);
+		cq->unacked++;
+		want->cq = cq;
+	}
+	show_events(ch);
+	siw_unlock(&ch->lock);
+	return want->cq != NULL;
+}
+
+int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_context,
+		     int timeout_ms)
+{
+	struct wanted_event want = { .ch = ch };
+	int r;
+
+	siw_reason_begin();
+	if (!ch)
+		return siw_refuse_null("channel");
+	if (siw_verbs_inherited(ch->ctx))
+		return siw_refuse(STALE);
+	if (!cq)
+		return siw_refuse_null("cq");
+	collecting = ch;
+	r = siw_verbs_wait(ch->ctx, take_event, &want, ch->fd, timeout_ms);
+	collecting = NULL;
+	if (r < 0)
+		return siw_refused(r);
+	*cq = want.cq;
+	if (cq_context)
+		*cq_context = want.cq->user;
+	return 0;
+}
+
+void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
+{
+	struct siw_comp_channel *ch = cq ? cq->channel : NULL;
+
+	if (!ch || siw_verbs_inherited(cq->ctx))
+		return;
+	siw_lock(&ch->lock);
+	cq->unacked -= nevents < cq->unacked ? nevents : cq->unacked;
+	siw_unlock(&ch->lock);
+}
+
+void siw_verbs_channel_leave(struct siw_cq *cq)
+{
+	const struct timespec step = { .tv_nsec = 200000 };
+	struct siw_comp_channel *ch = cq->channel;
+
+	siw_lock(&ch->lock);
+	if (cq->events) {
+		cq->events = 0;
+		siw_link_del(&cq->in_channel);
+		show_events(ch);
+	}
+	while (cq->unacked) { /* rare, and as short as the user's handling of an event */
+		siw_unlock(&ch->lock);
+		nanosleep(&step, NULL);
+		siw_lock(&ch->lock);
+	}
+	siw_unlock(&ch->lock);
+	atomic_fetch_sub(&ch->n_cq, 1);
+}
