@@ -146,8 +146,8 @@ def test_a_listener_comes_back_while_old_connections_linger(port, kit):
     assert kit.port_of(port.listen(port=number).local()) == number
 
 
-def test_a_connection_outlasts_the_want_of_descriptors(child):
-    child("""
+#: A connection waits, and no descriptor is left for it.
+WITHOUT_DESCRIPTORS = """
 p = Port()
 listener = p.listen()
 client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
@@ -159,6 +159,13 @@ try:
     raise SystemExit("accepted without a descriptor")
 except OSError as e:
     assert e.errno == 24, e
+"""
+
+
+def test_a_connection_outlasts_the_want_of_descriptors(child):
+    child(
+        WITHOUT_DESCRIPTORS
+        + """
 # It neither spins meanwhile nor forgets: the sleep ends when it is time to try again.
 assert all(listener not in p.poll() for _ in range(100))
 start = time.monotonic()
@@ -171,27 +178,20 @@ client.sendall(b"still here")
 until(lambda: b in p.poll())
 assert b.recv() == (10, b"still here")
 p.close()
-""")
+"""
+    )
 
 
 def test_a_listener_without_descriptors_can_be_closed(child):
-    child("""
-p = Port()
-listener = p.listen()
-client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()), hard))
-p.poll_until(listener)
-try:
-    p.accept(listener)
-    raise SystemExit("accepted without a descriptor")
-except OSError as e:
-    assert e.errno == 24, e
+    child(
+        WITHOUT_DESCRIPTORS
+        + """
 listener.close()
 assert p.wait(200_000) == 0, "nothing is left to try again"
 assert p.poll() == []
 p.close()
-""")
+"""
+    )
 
 
 def test_all_descriptors_are_non_blocking_closed_on_exec_and_without_delay(port):

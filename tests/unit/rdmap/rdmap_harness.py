@@ -155,6 +155,23 @@ def terminate(body: bytes | Terminate, **fields: Any) -> bytes:
     return untagged(bytes(body), **{"opcode": Opcode.TERMINATE, "qn": Queue.TERMINATE, **fields})
 
 
+def operation(opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> tuple[Any, Any, Any]:
+    """Return an operation's list, the operation and its stamp, to be kept until it is done."""
+    array = sgl(elements)
+    op = ffi.new(
+        "struct siw_rdmap_op *",
+        {
+            "opcode": opcode,
+            "sgl": array,
+            "nsge": len(elements),
+            "length": sum(e[1] for e in elements),
+            "stamp": (stamp := ffi.new("struct siw_rdmap_stamp *")),
+            **fields,
+        },
+    )
+    return array, op, stamp
+
+
 @dataclass(frozen=True)
 class Event:
     """A struct siw_rdmap_event."""
@@ -272,20 +289,9 @@ class Stream(PeerStream):
     # the stream's side: out
 
     def op(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> Any:
-        array = sgl(elements)
-        op = ffi.new(
-            "struct siw_rdmap_op *",
-            {
-                "opcode": opcode,
-                "sgl": array,
-                "nsge": len(elements),
-                "length": sum(e[1] for e in elements),
-                "stamp": (stamp := ffi.new("struct siw_rdmap_stamp *")),
-                **fields,
-            },
-        )
-        self._kept.append((array, op, stamp))
-        return op
+        kept = operation(opcode, elements, **fields)
+        self._kept.append(kept)
+        return kept[1]
 
     def begin(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
         op = self.op(opcode, elements, **fields)

@@ -19,9 +19,9 @@ from unit.rdmap.rdmap_harness import (
     RecvQueue,
     StreamError,
     checked,
+    operation,
     pattern,
     setting,
-    sgl,
     until,
 )
 
@@ -49,18 +49,7 @@ class End:
 
     def begin(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
         """Send one operation, as soon as that may be: the send lock's side."""
-        array = sgl(elements)
-        op = ffi.new(
-            "struct siw_rdmap_op *",
-            {
-                "opcode": opcode,
-                "sgl": array,
-                "nsge": len(elements),
-                "length": sum(e[1] for e in elements),
-                "stamp": (stamp := ffi.new("struct siw_rdmap_stamp *")),
-                **fields,
-            },
-        )
+        array, op, stamp = operation(opcode, elements, **fields)
         kept.append((array, op, stamp))
         self.last = stamp
 

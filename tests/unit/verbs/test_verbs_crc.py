@@ -12,7 +12,7 @@ from unit.verbs.uc_harness import Ends, Peer
 from unit.verbs.verbs_harness import Rig, counted, nothing, pattern, poll
 
 from siwarp.inspect import DDPDatagram, UDDatagram
-from siwarp.verbs import RecvWR, SendFlag, SendWR, WROpcode
+from siwarp.verbs import AH, MR, RecvWR, SendFlag, SendWR, WROpcode
 
 #: Up to 4,096 octets are copied behind their header, more go out from where they lie.
 SIZES = [0, 1, 4095, 4096, 4097, 20_000, 60_000]
@@ -25,6 +25,13 @@ def sink() -> Iterator[Stranger]:
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     yield s
     s.close()
+
+
+def messages(mr: MR, ah: AH, n: int, size: int, pieces: int) -> list[SendWR]:
+    """Return Sends of a region's octets one behind the other, each out of so many pieces."""
+    cuts = [size * k // pieces for k in range(pieces + 1)]
+    lists = [[mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)] for i in range(n)]
+    return [SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED) for i, sg in enumerate(lists)]
 
 
 def crc_of(octets: bytes, on: bool) -> bytes:
@@ -43,12 +50,7 @@ def test_a_send_has_the_crc_of_all_its_octets(
     cq = rig.cq()
     qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
     mr, ah = rig.mr(bytearray(pattern(n * size or 1))), rig.ah(sink.getsockname())
-    cuts = [size * k // pieces for k in range(pieces + 1)]
-    posted = []
-    for i in range(n):
-        sg = [mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)]
-        posted.append(SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED))
-    qp.post_send(posted)
+    qp.post_send(messages(mr, ah, n, size, pieces))
     for i in range(n):
         octets = sink.recv(1 << 16)
         assert octets[HEAD:-CRC] == pattern(n * size)[i * size : (i + 1) * size]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from unit.verbs.errq_harness import QKEY, Stranger, datagram
 from unit.verbs.record_harness import Target
-from unit.verbs.test_verbs_crc import CRC, HEAD, SIZES, WHERE, crc_of, spoilt
+from unit.verbs.test_verbs_crc import CRC, HEAD, SIZES, WHERE, crc_of, messages, spoilt
 from unit.verbs.verbs_harness import MCAST_PORT, Rig, counted, nothing, pattern, poll
 
 from siwarp.verbs import RecvWR, SendFlag, SendWR, WROpcode
@@ -43,12 +43,7 @@ def test_what_goes_to_a_group_has_the_crc_of_all_its_octets(
     cq = rig.cq()
     qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
     mr, ah = rig.mr(bytearray(pattern(n * size or 1))), rig.ah((GROUP, 0))
-    cuts = [size * k // pieces for k in range(pieces + 1)]
-    posted = []
-    for i in range(n):
-        sg = [mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)]
-        posted.append(SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED))
-    qp.post_send(posted)
+    qp.post_send(messages(mr, ah, n, size, pieces))
     for i in range(n):
         octets = listener.recv(1 << 16)
         assert octets[HEAD:-CRC] == pattern(n * size)[i * size : (i + 1) * size]
