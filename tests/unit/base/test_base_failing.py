@@ -72,3 +72,54 @@ first, second = (bytes(ffi.buffer(key)) for key in keys)
 assert first[:8] != second[:8] and first[8:] != second[8:] and bytes(8) not in (first, second)
 """,
     )
+
+
+def test_a_process_whose_forks_cannot_be_followed_has_no_page(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    """Its child would go on counting in it."""
+    code = """
+with failing("__register_atfork", errno.ENOMEM):
+    lib.siw_counters_init()
+lib.siw_counters_test_count(4, 3)
+assert lib.siw_counter_get(4) == 3 and lib.siw_counters_path() == ffi.NULL
+"""
+    run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path))
+    assert not (tmp_path / "siwarp").exists()
+
+
+def test_sockets_need_forks_to_be_followed_and_are_there_once_they_can_be(build_dir: Path) -> None:
+    run_failing(
+        build_dir,
+        """
+before = open_fds()
+with failing("__register_atfork", errno.ENOMEM):
+    try:
+        Port()
+    except OSError as e:
+        assert e.errno == errno.ENOMEM
+    else:
+        raise AssertionError("a port")
+assert open_fds() == before
+p = Port()
+p.udp()
+p.close()
+""",
+    )
+
+
+def test_a_capture_that_a_child_would_write_into_ends_the_process(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    run_failing(
+        build_dir,
+        f"""
+import signal
+pid = os.fork()
+if pid == 0:
+    with failing("__register_atfork", errno.ENOMEM):
+        lib.siw_capture_open(b"{tmp_path}/x.pcapng")
+    os._exit(0)
+assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGABRT
+""",
+    )
