@@ -205,8 +205,8 @@ NAMED(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), -1)
 NAMED(int, shutdown, (int fd, int how), (fd, how), -1)
 /* What pthread_atfork comes to, which the linker puts into each library. */
 NAMED(int, __register_atfork,
-	(void (*before)(void), void (*parent)(void), void (*child)(void), void *library),
-	(before, parent, child, library), error)
+      (void (*before)(void), void (*parent)(void), void (*child)(void), void *library),
+      (before, parent, child, library), error)
 NAMED(int, flock, (int fd, int how), (fd, how), -1)
 NAMED(int, posix_fallocate, (int fd, off_t at, off_t len), (fd, at, len), error)
 NAMED(ssize_t, getrandom, (void *buf, size_t n, unsigned int flags), (buf, n, flags), -1)

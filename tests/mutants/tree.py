@@ -24,6 +24,7 @@ _NODE = re.compile(
     r"^(tests/\S+?::\w+(?:\[.*?\](?= |$))?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b)?"
 )
 _VERDICT = re.compile(r"^=+ .*\b\d+ (?:failed|errors?)\b.* in [\d.]+s.* =+\n?\Z", re.MULTILINE)
+_FAILED = re.compile(r"^tests/\S+ (?:FAILED|ERROR)\b", re.MULTILINE)
 _MISSED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -188,7 +189,8 @@ class Copy:
 def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | None:
     """Return pytest's exit status; None if it took too long.
 
-    A test that failed may leave a thread behind that never ends: then what pytest said last counts.
+    A test that failed may leave something behind that never ends, a thread, or what its end waits
+    for: then what pytest said last counts.
     """
     deadline = time.monotonic() + limit
     while (left := deadline - time.monotonic()) > 0:
@@ -198,7 +200,14 @@ def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | 
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(ENDING)
             return 1
+        if _FAILED.search(log.read_text("utf-8", errors="replace")) and _quiet(log) > TEST_LIMIT:
+            return 1
     return None
+
+
+def _quiet(log: Path) -> float:
+    """Return for how many seconds nothing was written."""
+    return time.time() - log.stat().st_mtime
 
 
 def _judge(status: int | None, out: str) -> Run:

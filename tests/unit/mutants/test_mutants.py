@@ -205,7 +205,7 @@ def test_what_was_tried_on_other_code_is_only_a_hint(tmp_path: Path) -> None:
         ("====== 1 failed, 70 passed in 3.67s ======", 1),
         ("=== 2 passed, 1 error in 63.10s (0:01:03) ===", 1),
         ("====== 71 passed in 3.67s ======", None),
-        ("tests/unit/x.py::test_y FAILED", None),
+        ("tests/unit/x.py::test_z FAILED [ 62%]", None),
     ],
 )
 def test_a_run_that_lives_on_behind_its_verdict_is_judged_by_it(
@@ -213,7 +213,21 @@ def test_a_run_that_lives_on_behind_its_verdict_is_judged_by_it(
 ) -> None:
     monkeypatch.setattr(tree, "ENDING", 0.05)
     log = tmp_path / "log"
-    log.write_text(f"tests/unit/x.py::test_y FAILED\n{last}\n", "utf-8")
+    log.write_text(f"tests/unit/x.py::test_y PASSED\n{last}\n", "utf-8")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         assert _status(process, 0.5, log) == status
+        process.kill()
+
+
+def test_a_run_that_hangs_after_a_failure_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "ENDING", 0.05)
+    monkeypatch.setattr(tree, "TEST_LIMIT", 0.2)
+    log = tmp_path / "log"
+    log.write_text("tests/unit/x.py::test_y PASSED\n", "utf-8")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        assert _status(process, 0.5, log) is None
+        log.write_text("tests/unit/x.py::test_y[a] FAILED [ 62%]", "utf-8")
+        assert _status(process, 5, log) == 1
         process.kill()
