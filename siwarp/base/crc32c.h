@@ -3,15 +3,17 @@
  * base/crc32c.h - CRC32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4)
  * and of the datagram edge.
  *
- * It knows nothing of frames: what is covered, and in which octet order the value
- * goes on the wire, is the caller's business. The first argument is the running
+ * It knows nothing of frames: what is covered is the caller's business. The first argument is the running
  * value, 0 to start; crc(a || b) == crc(crc(0, a), b).
  */
 #ifndef SIW_BASE_CRC32C_H
 #define SIW_BASE_CRC32C_H
 
+#include <endian.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/uio.h>
 
 /* cffi: begin */
@@ -36,5 +38,32 @@ int siw_crc32c_test_impl(const char *name);
 const char *siw_crc32c_test_name(int i);
 
 /* cffi: end */
+
+#define SIW_CRC32C_OCTETS 4
+
+/*
+ * On the wire it stands as iSCSI sends its digests: the polynomial's highest power is bit 0 of the first
+ * octet (RFC5044-4.4-10), which for the usual reflected register is least significant octet first.
+ */
+static inline void siw_crc32c_put(uint8_t *at, uint32_t crc)
+{
+	crc = htole32(crc);
+	memcpy(at, &crc, sizeof(crc));
+}
+
+static inline uint32_t siw_crc32c_get(const uint8_t *at)
+{
+	uint32_t crc;
+
+	memcpy(&crc, at, sizeof(crc));
+	return le32toh(crc);
+}
+
+/* Whether the last of these octets are the CRC of those before. */
+static inline bool siw_crc32c_ends(const uint8_t *octets, size_t len)
+{
+	len -= SIW_CRC32C_OCTETS;
+	return siw_crc32c(0, octets, len) == siw_crc32c_get(octets + len);
+}
 
 #endif

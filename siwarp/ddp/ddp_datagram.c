@@ -14,7 +14,7 @@
 #include "base/addr.h"
 #include "base/capture.h"
 #include "base/crc32c.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "ddp/ddp_dgram_impl.h"
 
 #define CRC_LEN	 SIW_DDP_DGRAM_CRC
@@ -69,18 +69,12 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
 /* Header (already there), payload and CRC at out: their octets; 0: the payload is not there. */
 static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov, int n)
 {
-	uint8_t *at = out + SIW_DDP_UNTAGGED;
-	uint32_t crc = 0;
-	int i;
+	uint32_t crc = dgram->crc ? siw_crc32c(0, out, SIW_DDP_UNTAGGED) : 0;
+	uint8_t *at = siw_pieces_gather(out + SIW_DDP_UNTAGGED, dgram->crc ? &crc : NULL, iov, n);
 
-	if (dgram->crc)
-		crc = siw_crc32c(0, out, SIW_DDP_UNTAGGED);
-	for (i = 0; i < n; at += iov[i++].iov_len) {
-		if (dgram->crc ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
-			       : siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
-			return 0;
-	}
-	siw_ddp_put_crc(at, crc);
+	if (!at)
+		return 0;
+	siw_crc32c_put(at, crc);
 	return (size_t)(at - out) + CRC_LEN;
 }
 
@@ -104,11 +98,10 @@ static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struc
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
 	if (dgram->crc) {
 		crc = siw_crc32c(0, head, SIW_DDP_UNTAGGED);
-		for (int i = 0; i < n; i++)
-			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
-				return -EFAULT;
+		if (siw_pieces_crc(&crc, iov, n))
+			return -EFAULT;
 	}
-	siw_ddp_put_crc(tail, crc);
+	siw_crc32c_put(tail, crc);
 	all[n + 1] = (struct iovec){ tail, CRC_LEN };
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
@@ -285,21 +278,12 @@ static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t 
 /* Whether the datagram in the buffer may be acted upon at all; counts it if not. */
 static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
 {
-	uint32_t crc;
-
-	if (len < OVERHEAD || len > SIW_LLP_ROOM) {
-		siw_drop(SIW_COUNTER_drop_short);
-		return false;
-	}
-	memcpy(&crc, buf + len - CRC_LEN, CRC_LEN);
-	if (dgram->crc && siw_crc32c(0, buf, len - CRC_LEN) != le32toh(crc)) {
-		siw_drop(SIW_COUNTER_drop_crc);
-		return false;
-	}
-	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !is_record(buf, len)) {
-		siw_drop(SIW_COUNTER_drop_version);
-		return false;
-	}
+	if (len < OVERHEAD || len > SIW_LLP_ROOM)
+		return siw_drop(SIW_COUNTER_drop_short);
+	if (dgram->crc && !siw_crc32c_ends(buf, len))
+		return siw_drop(SIW_COUNTER_drop_crc);
+	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !is_record(buf, len))
+		return siw_drop(SIW_COUNTER_drop_version);
 	return true;
 }
 
@@ -334,15 +318,9 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 
 bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member)
 {
-	const uint8_t *buf = group->room;
-	size_t len = SIW_DDP_UNTAGGED + group->rx_payload;
-	uint32_t crc;
-
-	memcpy(&crc, buf + len, CRC_LEN);
-	if (!member->crc || siw_crc32c(0, buf, len) == le32toh(crc))
+	if (!member->crc || siw_crc32c_ends(group->room, OVERHEAD + group->rx_payload))
 		return true;
-	siw_drop(SIW_COUNTER_drop_crc);
-	return false;
+	return siw_drop(SIW_COUNTER_drop_crc);
 }
 
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
@@ -359,7 +337,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 	const uint8_t *from = dgram->room + SIW_DDP_UNTAGGED + head;
 	uint32_t length = dgram->rx_payload - head;
 	struct iovec iov[SIW_MEM_MAX_SGE];
-	int i, n, r = 1;
+	int n, r = 1;
 
 	if (!buf) {
 		siw_drop(SIW_COUNTER_drop_no_buffer);
@@ -374,13 +352,8 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 	}
 	n = siw_mem_sgl_resolve(dgram->mem, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
 				0, length, iov, SIW_MEM_MAX_SGE);
-	if (n < 0) {
+	if (n < 0 || siw_pieces_scatter(iov, n, from))
 		r = -EACCES;
-		goto out;
-	}
-	for (i = 0; i < n && r == 1; from += iov[i++].iov_len)
-		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
-			r = -EACCES;
 out:
 	siw_mem_queue_pop(queue);
 	return r;

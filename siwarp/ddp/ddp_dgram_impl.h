@@ -27,10 +27,4 @@ struct siw_ddp_dgram {
 	uint32_t batch_max;  /* octets of a datagram that a batch may be made of; 0: none */
 };
 
-static inline void siw_ddp_put_crc(uint8_t *at, uint32_t crc)
-{
-	crc = htole32(crc);
-	memcpy(at, &crc, SIW_DDP_DGRAM_CRC);
-}
-
 #endif

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "ddp/ddp_lower.h"
 #include "llp/llp.h"
 #include "rd/rd.h"
@@ -215,9 +215,8 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 {
 	const uint8_t *from = stream->rd_rx.data + skip;
 
-	for (int i = 0; i < n; from += iov[i++].iov_len)
-		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
-			return -EFAULT;
+	if (siw_pieces_scatter(iov, n, from))
+		return -EFAULT;
 	stream->rd_rx.data = NULL;
 	siw_rd_taken(stream->rd);
 	return 1;

@@ -10,7 +10,7 @@
 #include <errno.h>
 
 #include "base/crc32c.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "ddp/ddp_dgram_impl.h"
 
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest)
@@ -44,11 +44,10 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 	iov[0] = (struct iovec){ head, SIW_DGRAM_LEN + SIW_DDP_TAGGED + msg->head_len };
 	if (dgram->crc) {
 		crc = siw_crc32c(0, head, iov[0].iov_len);
-		for (int i = 1; i <= n; i++)
-			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
-				return -EFAULT;
+		if (siw_pieces_crc(&crc, iov + 1, n))
+			return -EFAULT;
 	}
-	siw_ddp_put_crc(tail, crc);
+	siw_crc32c_put(tail, crc);
 	iov[n + 1] = (struct iovec){ tail, SIW_DDP_DGRAM_CRC };
 	r = siw_llp_udp_send(dgram->sock, msg->dest, iov, n + 2);
 	dgram->record_psn += !r;
@@ -60,14 +59,13 @@ int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp
 {
 	const uint8_t *from = dgram->room + SIW_DGRAM_LEN + SIW_DDP_TAGGED + head;
 	struct iovec iov[SIW_MEM_MAX_SGE];
-	int i, n, r = 0;
+	int n, r;
 
 	n = siw_mem_stag_get(dgram->mem, seg->stag, pd, NULL, right, seg->to, seg->payload - head,
 			     iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
-	for (i = 0; i < n && !r; from += iov[i++].iov_len)
-		r = siw_guard_write(iov[i].iov_base, from, iov[i].iov_len);
+	r = siw_pieces_scatter(iov, n, from);
 	if (n)
 		siw_mem_stag_put(dgram->mem, seg->stag);
 	if (r)

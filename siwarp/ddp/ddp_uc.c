@@ -15,7 +15,7 @@
 #include "base/addr.h"
 #include "base/capture.h"
 #include "base/crc32c.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -92,44 +92,27 @@ uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
 
 static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 {
-	uint32_t crc;
-
-	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_LLP_ROOM) {
-		siw_drop(SIW_COUNTER_drop_short);
-		return false;
-	}
-	memcpy(&crc, buf + len - SIW_DGRAM_CRC_LEN, SIW_DGRAM_CRC_LEN);
-	if (uc->crc && siw_crc32c(0, buf, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
-		siw_drop(SIW_COUNTER_drop_crc);
-		return false;
-	}
+	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_LLP_ROOM)
+		return siw_drop(SIW_COUNTER_drop_short);
+	if (uc->crc && !siw_crc32c_ends(buf, len))
+		return siw_drop(SIW_COUNTER_drop_crc);
 	if (buf[0] != siw_dgram_first(SIW_DGRAM_UC) ||
-	    (buf[SIW_DGRAM_LEN] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
-		siw_drop(SIW_COUNTER_drop_version);
-		return false;
-	}
-	if (len < SIW_DGRAM_LEN + siw_ddp_head_len(buf[SIW_DGRAM_LEN]) + SIW_DGRAM_CRC_LEN) {
-		siw_drop(SIW_COUNTER_drop_short);
-		return false;
-	}
+	    (buf[SIW_DGRAM_LEN] & SIW_DDP_DV_MASK) != SIW_DDP_DV)
+		return siw_drop(SIW_COUNTER_drop_version);
+	if (len < SIW_DGRAM_LEN + siw_ddp_head_len(buf[SIW_DGRAM_LEN]) + SIW_DGRAM_CRC_LEN)
+		return siw_drop(SIW_COUNTER_drop_short);
 	return true;
 }
 
 static bool is_peers(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *head,
 		     const struct siw_addr *source)
 {
-	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source)) {
-		siw_drop(SIW_COUNTER_drop_source);
-		return false;
-	}
-	if (head->dest_index || head->source_index) { /* nobody shares this socket */
-		siw_drop(SIW_COUNTER_drop_qn);
-		return false;
-	}
-	if (be32toh(head->qkey) != uc->qkey) {
-		siw_drop(SIW_COUNTER_drop_qkey);
-		return false;
-	}
+	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source))
+		return siw_drop(SIW_COUNTER_drop_source);
+	if (head->dest_index || head->source_index) /* nobody shares this socket */
+		return siw_drop(SIW_COUNTER_drop_qn);
+	if (be32toh(head->qkey) != uc->qkey)
+		return siw_drop(SIW_COUNTER_drop_qkey);
 	return true;
 }
 
@@ -139,10 +122,8 @@ static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 	uint32_t psn = be32toh(head->psn);
 	int32_t missing = (int32_t)(psn - uc->rx.psn);
 
-	if (missing < 0) {
-		siw_drop(SIW_COUNTER_drop_late);
-		return false;
-	}
+	if (missing < 0)
+		return siw_drop(SIW_COUNTER_drop_late);
 	if (missing) {
 		siw_count(SIW_COUNTER_uc_missing, (uint64_t)missing);
 		uc->rx.whole = false;
@@ -227,16 +208,6 @@ static int used_up(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int 
 	return r;
 }
 
-static int copy(const struct iovec *iov, int n, const uint8_t *from)
-{
-	int i;
-
-	for (i = 0; i < n; from += iov[i++].iov_len)
-		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
-			return -EACCES;
-	return 0;
-}
-
 int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery)
 {
@@ -260,7 +231,7 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 		return used_up(rx, delivery, -EMSGSIZE);
 	n = siw_mem_sgl_resolve(uc->mem, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
 				rx->placed, octets, iov, SIW_MEM_MAX_SGE);
-	if (n < 0 || copy(iov, n, rx->payload + skip))
+	if (n < 0 || siw_pieces_scatter(iov, n, rx->payload + skip))
 		return used_up(rx, delivery, -EACCES);
 	rx->placed += octets;
 	return seg->last ? used_up(rx, delivery, 1) : 2;
@@ -291,12 +262,12 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 			     iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
-	r = copy(iov, n, uc->rx.payload);
+	r = siw_pieces_scatter(iov, n, uc->rx.payload);
 	if (n)
 		siw_mem_stag_put(uc->mem, seg->stag);
 	if (r) {
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
-		return r;
+		return -EACCES;
 	}
 	return seg->last ? 1 : 2;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/crc32c.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
 /* A payload up to here is copied. */
@@ -190,12 +190,6 @@ static uint8_t *put_heads(struct siw_uc_tx *tx, uint32_t qkey, bool last, uint8_
 	return at;
 }
 
-static void put_crc(uint8_t *at, uint32_t crc)
-{
-	crc = htole32(crc);
-	memcpy(at, &crc, SIW_DGRAM_CRC_LEN);
-}
-
 /* Whether a datagram of so many octets can join what is gathered. */
 static bool joins(const struct siw_uc_tx *tx, uint32_t size)
 {
@@ -209,16 +203,12 @@ static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	uint8_t *start = tx->batch + tx->used, *at = put_heads(tx, uc->qkey, last, start);
-	uint32_t crc = 0, size;
-	int i;
+	uint32_t crc = uc->crc ? siw_crc32c(0, start, (size_t)(at - start)) : 0, size;
 
-	if (uc->crc)
-		crc = siw_crc32c(0, start, (size_t)(at - start));
-	for (i = 0; i < n; at += iov[i++].iov_len)
-		if (uc->crc ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
-			    : siw_guard_read(at, iov[i].iov_base, iov[i].iov_len))
-			return -EFAULT;
-	put_crc(at, crc);
+	at = siw_pieces_gather(at, uc->crc ? &crc : NULL, iov, n);
+	if (!at)
+		return -EFAULT;
+	siw_crc32c_put(at, crc);
 	size = (uint32_t)(at - start) + SIW_DGRAM_CRC_LEN;
 	if (!tx->used)
 		tx->datagram = size;
@@ -235,17 +225,15 @@ static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec 
 	struct iovec all[SIW_MEM_MAX_SGE + 2];
 	uint8_t *end = put_heads(&uc->tx, uc->qkey, last, head);
 	uint32_t crc = 0;
-	int i;
 
 	all[0] = (struct iovec){ head, (size_t)(end - head) };
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
 	if (uc->crc) {
 		crc = siw_crc32c(0, head, all[0].iov_len);
-		for (i = 0; i < n; i++)
-			if (siw_guard_crc(&crc, iov[i].iov_base, iov[i].iov_len))
-				return -EFAULT;
+		if (siw_pieces_crc(&crc, iov, n))
+			return -EFAULT;
 	}
-	put_crc(tail, crc);
+	siw_crc32c_put(tail, crc);
 	all[n + 1] = (struct iovec){ tail, sizeof(tail) };
 	return send_one(uc, all, n + 2);
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "base/counters.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "ddp/ddp_lower.h"
 #include "llp/llp.h"
 
@@ -115,19 +115,6 @@ static int failed(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
 	return rx->dead = why;
 }
 
-/* 0, or -EFAULT: the buffer's memory is not there any more. */
-static int copy_out(const struct siw_ddp_unexpected_seg *node, const struct iovec *iov, int n)
-{
-	const uint8_t *from = node->data;
-
-	for (int i = 0; i < n; i++) {
-		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
-			return -EFAULT;
-		from += iov[i].iov_len;
-	}
-	return 0;
-}
-
 int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 				struct siw_ddp_delivery *delivery)
 {
@@ -148,7 +135,7 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 						     SIW_DDP_TOO_LONG });
 	n = siw_ddp_untagged_iov(stream, seg, iov);
-	if (n < 0 || copy_out(node, iov, n))
+	if (n < 0 || siw_pieces_scatter(iov, n, node->data))
 		return failed(rx, -EACCES,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 						     0 });

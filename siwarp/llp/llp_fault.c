@@ -6,6 +6,7 @@
 #include "base/capture.h"
 #include "base/clock.h"
 #include "base/counters.h"
+#include "base/pieces.h"
 #include "llp/llp_fault.h"
 
 #define RECEIVES      64	/* datagrams that one call takes from the kernel at most */
@@ -161,15 +162,6 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 
 /* ---- datagrams that leave ---------------------------------------------------------------------- */
 
-static size_t length_of(const struct iovec *iov, int n)
-{
-	size_t sum = 0;
-
-	for (int i = 0; i < n; i++)
-		sum += iov[i].iov_len;
-	return sum;
-}
-
 static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
@@ -293,7 +285,7 @@ static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		       const struct iovec *iov, int n)
 {
-	size_t length = length_of(iov, n);
+	size_t length = siw_pieces_octets(iov, n);
 	struct siw_llp_faulty *f;
 	int rv, error;
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/counters.h"
 #include "base/guard.h"
+#include "base/pieces.h"
 #include "llp/llp_fault.h"
 
 #define PIECES 64 /* iovecs handed on in one call */
@@ -19,15 +20,6 @@ static struct siw_fault_path *path_of(struct siw_llp_faulty *f, enum siw_fault_d
 static struct siw_fault_queue *queue_of(struct siw_llp_faulty *f, enum siw_fault_dir dir)
 {
 	return &f->way[dir].queue;
-}
-
-static size_t length_of(const struct iovec *iov, int n)
-{
-	size_t sum = 0;
-
-	for (int i = 0; i < n; i++)
-		sum += iov[i].iov_len;
-	return sum;
 }
 
 /* The first octets of iov: their number in out's entries, which hold *length octets. */
@@ -174,7 +166,7 @@ static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = path_of(f, SIW_FAULT_TX);
-	size_t length = length_of(iov, n), share;
+	size_t length = siw_pieces_octets(iov, n), share;
 	uint64_t now = siw_now_ns();
 	ssize_t sent;
 
@@ -413,7 +405,7 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = path_of(f, SIW_FAULT_RX);
-	size_t length = length_of(iov, n), share;
+	size_t length = siw_pieces_octets(iov, n), share;
 
 	for (int i = 0; i < TURNS; i++) {
 		ssize_t got = f->error ? -f->error : take_held(sock, f, iov, n, length);

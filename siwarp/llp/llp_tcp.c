@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/counters.h"
+#include "base/pieces.h"
 #include "base/trace.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
@@ -162,15 +163,6 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 	return -sock->error;
 }
 
-static size_t length(const struct iovec *iov, int n)
-{
-	size_t sum = 0;
-
-	for (int i = 0; i < n; i++)
-		sum += iov[i].iov_len;
-	return sum;
-}
-
 static __attribute__((always_inline)) inline ssize_t send_once(struct siw_llp_sock *sock,
 							       const struct iovec *iov, int n)
 {
@@ -210,7 +202,7 @@ static __attribute__((always_inline)) inline ssize_t sendv_now(struct siw_llp_so
 
 	if (__builtin_expect(sent < 0, 0))
 		return siw_llp_send_failed(sock, errno);
-	if ((size_t)sent < length(iov, n))
+	if ((size_t)sent < siw_pieces_octets(iov, n))
 		siw_count(SIW_COUNTER_tx_partial, 1);
 	return sent;
 }

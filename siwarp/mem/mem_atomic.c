@@ -5,7 +5,7 @@
  */
 #include <errno.h>
 
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "mem/mem.h"
 
 #define WORD 8
@@ -43,13 +43,7 @@ int siw_mem_sgl_write(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, 
 		      const void *octets, uint64_t len)
 {
 	struct iovec iov[SIW_MEM_MAX_SGE];
-	const uint8_t *from = octets;
 	int n = siw_mem_sgl_resolve(mem, sgl, nsge, false, pd, true, 0, len, iov, SIW_MEM_MAX_SGE);
 
-	for (int i = 0; i < n; i++) {
-		if (siw_guard_write(iov[i].iov_base, from, iov[i].iov_len))
-			return -EFAULT;
-		from += iov[i].iov_len;
-	}
-	return n < 0 ? n : 0;
+	return n < 0 ? n : siw_pieces_scatter(iov, n, octets);
 }

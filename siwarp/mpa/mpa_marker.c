@@ -76,7 +76,7 @@ int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_l
 	put(&c, zeros, siw_mpa_pad(ulpdu));
 	mark_if_due(&c);
 	if (crc) /* with all Markers: RFC5044-4.4-11 */
-		siw_mpa_crc_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
+		siw_crc32c_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
 	else
 		memcpy(c.to, zeros, SIW_MPA_CRC_OCTETS);
 	return 0;

@@ -155,7 +155,7 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 {
 	if (!crc_is_on(stream)) /* RFC5044-4.1-03 */
 		return true;
-	if (crc == siw_mpa_crc_get(trailer))
+	if (crc == siw_crc32c_get(trailer))
 		return true;
 	siw_count(SIW_COUNTER_crc_errors, 1);
 	return false;

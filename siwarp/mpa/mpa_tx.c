@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "base/settings.h"
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
@@ -134,15 +134,13 @@ static int frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 	siw_mpa_put_be16(start, ulpdu);
 	memcpy(at, head, head_len);
 	at += head_len;
-	for (int i = 0; i < n; i++) {
-		if (siw_guard_read(at, payload[i].iov_base, payload[i].iov_len))
-			return -EFAULT;
-		at += payload[i].iov_len;
-	}
+	at = siw_pieces_gather(at, NULL, payload, n);
+	if (!at)
+		return -EFAULT;
 	memset(at, 0, (size_t)(start + len - at)); /* pad: RFC5044-4.1-02 */
 	if (crc) {
 		at = start + len - SIW_MPA_CRC_OCTETS;
-		siw_mpa_crc_put(at, siw_crc32c(0, start, (size_t)(at - start)));
+		siw_crc32c_put(at, siw_crc32c(0, start, (size_t)(at - start)));
 	}
 	return 0;
 }
@@ -175,7 +173,7 @@ static int frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 	at = arena_take(tx, pad + SIW_MPA_CRC_OCTETS);
 	memset(at, 0, pad + SIW_MPA_CRC_OCTETS);
 	if (crc_on)
-		siw_mpa_crc_put(at + pad, siw_crc32c(crc, at, pad));
+		siw_crc32c_put(at + pad, siw_crc32c(crc, at, pad));
 	return 0;
 }
 

@@ -2,7 +2,7 @@
 /*
  * mpa/mpa_wire.h - MPA's octets: start-up frames and FPDUs.
  *
- * All integers are big endian but the CRC (see siw_mpa_crc_put). Look at the length first; the
+ * All integers are big endian but the CRC (see base/crc32c.h). Look at the length first; the
  * accessors cannot fail after that.
  */
 #ifndef SIW_MPA_WIRE_H
@@ -148,23 +148,6 @@ static inline uint32_t siw_mpa_marked_len(uint32_t at, uint32_t len)
 
 	return len +
 	       SIW_MPA_MARKER_OCTETS * ((behind + SIW_MPA_MARKER_APART - 1) / SIW_MPA_MARKER_APART);
-}
-
-/*
- * The CRC goes as iSCSI sends its digests: the polynomial's highest power is bit 0 of the first
- * octet (RFC5044-4.4-10), which for the usual reflected register is least significant octet first.
- */
-static inline void siw_mpa_crc_put(uint8_t *p, uint32_t crc)
-{
-	p[0] = (uint8_t)crc;
-	p[1] = (uint8_t)(crc >> 8);
-	p[2] = (uint8_t)(crc >> 16);
-	p[3] = (uint8_t)(crc >> 24);
-}
-
-static inline uint32_t siw_mpa_crc_get(const uint8_t *p)
-{
-	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
 #endif

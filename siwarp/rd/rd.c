@@ -250,30 +250,16 @@ size_t siw_rd_peer_size(void)
 /* Whether a datagram may be acted upon at all; counts it if not. */
 static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
-	const uint8_t *octets = (const uint8_t *)wire;
-	uint32_t crc;
-
-	if (len < SIW_RD_OVERHEAD) {
-		siw_drop(SIW_COUNTER_drop_short);
-		return false;
-	}
-	memcpy(&crc, octets + len - SIW_DGRAM_CRC_LEN, sizeof(crc));
-	if (rd->crc && siw_crc32c(0, octets, len - SIW_DGRAM_CRC_LEN) != le32toh(crc)) {
-		siw_drop(SIW_COUNTER_drop_crc);
-		return false;
-	}
-	if ((wire->llp.type & 0x0f) != (SIW_DGRAM_VERSION << 2 | SIW_DGRAM_MARK)) {
-		siw_drop(SIW_COUNTER_drop_version);
-		return false;
-	}
-	if (wire->llp.dest_index) {
-		siw_drop(SIW_COUNTER_drop_header);
-		return false;
-	}
-	if (ntohl(wire->llp.qkey) != rd->qkey) {
-		siw_drop(SIW_COUNTER_drop_qkey);
-		return false;
-	}
+	if (len < SIW_RD_OVERHEAD)
+		return siw_drop(SIW_COUNTER_drop_short);
+	if (rd->crc && !siw_crc32c_ends((const uint8_t *)wire, len))
+		return siw_drop(SIW_COUNTER_drop_crc);
+	if ((wire->llp.type & 0x0f) != (SIW_DGRAM_VERSION << 2 | SIW_DGRAM_MARK))
+		return siw_drop(SIW_COUNTER_drop_version);
+	if (wire->llp.dest_index)
+		return siw_drop(SIW_COUNTER_drop_header);
+	if (ntohl(wire->llp.qkey) != rd->qkey)
+		return siw_drop(SIW_COUNTER_drop_qkey);
 	return true;
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/crc32c.h"
 #include "base/faults.h"
-#include "base/guard.h"
+#include "base/pieces.h"
 #include "rd/rd_impl.h"
 
 #define FIRST_SLOTS   16
@@ -167,13 +167,11 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 static struct siw_rd_slot *build(struct siw_rd_peer *peer, uint64_t index)
 {
 	struct siw_rd_slot *slot = slot_of(peer->tx, index);
-	uint32_t crc = 0;
+	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
 
 	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, 0,
 		      (struct siw_rd_wire *)slot->buf);
-	if (peer->rd->crc)
-		crc = htole32(siw_crc32c(0, slot->buf, slot->len - SIW_DGRAM_CRC_LEN));
-	memcpy(slot->buf + slot->len - SIW_DGRAM_CRC_LEN, &crc, sizeof(crc));
+	siw_crc32c_put(slot->buf + len, peer->rd->crc ? siw_crc32c(0, slot->buf, len) : 0);
 	return slot;
 }
 
@@ -389,7 +387,6 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *
 	uint8_t *at = slot->buf + SIW_RD_LEN;
 	bool sum = at_once && peer->rd->crc;
 	uint32_t crc = 0;
-	int r = 0;
 
 	if (at_once)
 		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)peer->nxt, 0,
@@ -397,18 +394,14 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *
 	memcpy(at, head, head_len);
 	if (sum)
 		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + head_len);
-	at += head_len;
-	for (int i = 0; i < n && !r; at += iov[i++].iov_len)
-		r = sum ? siw_guard_crc_read(&crc, at, iov[i].iov_base, iov[i].iov_len)
-			: siw_guard_read(at, iov[i].iov_base, iov[i].iov_len);
-	if (r) {
+	at = siw_pieces_gather(at + head_len, sum ? &crc : NULL, iov, n);
+	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
 		if (peer->una == peer->nxt) /* no timer would see to a window of nothing */
 			siw_rd_tx_free(peer);
 		return -EFAULT;
 	}
-	crc = sum ? htole32(crc) : 0;
-	memcpy(at, &crc, sizeof(crc));
+	siw_crc32c_put(at, crc);
 	peer->tx->octets += slot->len;
 	peer->rd->tx_octets += siw_rd_class_octets(slot->class);
 	peer->nxt++;
@@ -433,13 +426,11 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t now = siw_now_ns();
-	size_t len = SIW_RD_OVERHEAD + head_len;
+	size_t len = SIW_RD_OVERHEAD + head_len + siw_pieces_octets(iov, n);
 	struct siw_rd_slot *slot = NULL;
 	bool at_once = false;
 	int64_t r;
 
-	for (int i = 0; i < n; i++)
-		len += iov[i].iov_len;
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);

@@ -27,9 +27,8 @@ void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t 
 
 int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len)
 {
-	uint32_t crc = rd->crc ? htole32(siw_crc32c(0, datagram, len)) : 0;
 	struct iovec iov = { datagram, len + SIW_DGRAM_CRC_LEN };
 
-	memcpy(datagram + len, &crc, sizeof(crc));
+	siw_crc32c_put(datagram + len, rd->crc ? siw_crc32c(0, datagram, len) : 0);
 	return siw_llp_udp_send(rd->sock, to, &iov, 1);
 }

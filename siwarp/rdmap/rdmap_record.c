@@ -290,8 +290,7 @@ static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
 
 static bool drop(enum siw_counter why)
 {
-	siw_drop(why);
-	return false;
+	return siw_drop(why);
 }
 
 /* *event quotes the segment, and which message of its sender's it is of. */

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * base/pieces.h - memory in pieces: octets out of and into a list of iovecs, which is the program's and may be
+ * gone: each is guarded (guard.h). 0, or -EFAULT, unless something else is said.
+ */
+#ifndef SIW_BASE_PIECES_H
+#define SIW_BASE_PIECES_H
+
+#include "base/guard.h"
+
+#include <sys/uio.h>
+
+static inline size_t siw_pieces_octets(const struct iovec *iov, int n)
+{
+	size_t sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += iov[i].iov_len;
+	return sum;
+}
+
+/* *crc goes on over the pieces. */
+static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
+{
+	int r = 0;
+
+	for (int i = 0; i < n && !r; i++)
+		r = siw_guard_crc(crc, iov[i].iov_base, iov[i].iov_len);
+	return r;
+}
+
+/* Copies them to one place, and has *crc go on over them, unless crc is NULL. Where they end there; NULL: -EFAULT. */
+static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struct iovec *iov, int n)
+{
+	for (int i = 0; i < n; to += iov[i++].iov_len)
+		if (crc ? siw_guard_crc_read(crc, to, iov[i].iov_base, iov[i].iov_len)
+			: siw_guard_read(to, iov[i].iov_base, iov[i].iov_len))
+			return NULL;
+	return to;
+}
+
+/* Copies from one place as many octets as they hold. */
+static inline int siw_pieces_scatter(const struct iovec *iov, int n, const uint8_t *from)
+{
+	int r = 0;
+
+	for (int i = 0; i < n && !r; from += iov[i++].iov_len)
+		r = siw_guard_write(iov[i].iov_base, from, iov[i].iov_len);
+	return r;
+}
+
+#endif
