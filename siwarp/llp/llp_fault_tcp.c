@@ -12,16 +12,6 @@
 #define PIECES 64 /* iovecs handed on in one call */
 #define TURNS  16 /* reads from the kernel that one call makes at most */
 
-static struct siw_fault_path *path_of(struct siw_llp_faulty *f, enum siw_fault_dir dir)
-{
-	return &f->way[dir].path;
-}
-
-static struct siw_fault_queue *queue_of(struct siw_llp_faulty *f, enum siw_fault_dir dir)
-{
-	return &f->way[dir].queue;
-}
-
 /* The first octets of iov: their number in out's entries, which hold *length octets. */
 static int cut(const struct iovec *iov, int n, struct iovec *out, size_t *length)
 {
@@ -50,8 +40,8 @@ static uint8_t *scratch(struct siw_llp_faulty *f)
 /* The stream is over, as if the peer or the network had ended it. */
 static int end_stream(struct siw_llp_faulty *f, int error)
 {
-	siw_fault_queue_free(queue_of(f, SIW_FAULT_TX));
-	siw_fault_queue_free(queue_of(f, SIW_FAULT_RX));
+	siw_fault_queue_free(&f->way[SIW_FAULT_TX].queue);
+	siw_fault_queue_free(&f->way[SIW_FAULT_RX].queue);
 	atomic_store_explicit(&f->full, false, memory_order_relaxed);
 	f->reset_at = UINT64_MAX;
 	f->shut = false;
@@ -71,19 +61,15 @@ static int reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)
 {
-	struct siw_fault_path *path = path_of(f, SIW_FAULT_TX);
+	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
 	uint64_t from = path->octets;
+	size_t looked_at = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
+	int bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, looked_at);
 	struct iovec part[PIECES];
 	ssize_t sent;
-	int bits = 0;
 
-	if (share > SIW_LLP_FAULT_SCRATCH)
-		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL,
-						SIW_LLP_FAULT_SCRATCH);
-	else
-		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, share);
 	if (bits) {
-		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
+		share = looked_at;
 		if (!scratch(f))
 			return siw_llp_send_failed(sock, ENOBUFS);
 		if (siw_fault_gather(f->scratch, iov, 0, share))
@@ -95,8 +81,8 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	} else {
 		/* What lies behind the scratch's length was not looked at. */
 		for (int i = 0; i < f->plan.n; i++)
-			if (f->plan.clause[i].corrupt && share > SIW_LLP_FAULT_SCRATCH)
-				share = SIW_LLP_FAULT_SCRATCH;
+			if (f->plan.clause[i].corrupt)
+				share = looked_at;
 		n = cut(iov, n, part, &share);
 	}
 	sent = siw_llp_tcp_sendv_now(sock, part, n);
@@ -116,14 +102,14 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const struct iovec *iov,
 		    size_t length, uint64_t now)
 {
-	struct siw_fault_path *path = path_of(f, dir);
+	struct siw_fault_path *path = &f->way[dir].path;
 	size_t piece = siw_fault_stream_piece(&f->plan, path, &f->peer), taken = 0;
 
 	while (taken < length) {
 		size_t n = length - taken < piece ? length - taken : piece;
 		struct siw_fault_fate fate = { .depart_ns = now };
 		struct siw_fault_held *held;
-		int rv = siw_fault_queue_add(queue_of(f, dir), iov, taken, n, &fate, &held);
+		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
 
 		if (rv < 0)
 			return taken ? (ssize_t)taken : rv;
@@ -142,8 +128,8 @@ static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const stru
 static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			 const struct iovec *iov, size_t share, uint64_t now)
 {
-	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_TX);
-	size_t limit = siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_TX), &f->peer);
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
+	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_TX].path, &f->peer);
 	ssize_t taken = -ENOBUFS;
 
 	if (q->octets < limit) {
@@ -165,7 +151,7 @@ static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n)
 {
-	struct siw_fault_path *path = path_of(f, SIW_FAULT_TX);
+	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
 	size_t length = siw_pieces_octets(iov, n), share;
 	uint64_t now = siw_now_ns();
 	ssize_t sent;
@@ -175,7 +161,7 @@ static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	share = siw_fault_stream_share(&f->plan, path, &f->peer, length, now);
 	if (!share)
 		return reset(sock, f);
-	if (siw_fault_queue_empty(queue_of(f, SIW_FAULT_TX)) &&
+	if (siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 	    !siw_fault_stream_waits(&f->plan, path, &f->peer, now))
 		sent = send_direct(sock, f, iov, n, share);
 	else
@@ -205,7 +191,7 @@ ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, 
 /* What is due, until the socket takes no more. */
 static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
-	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_TX);
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 	struct siw_fault_held *held;
 
 	if (now < f->retry_at)
@@ -233,7 +219,7 @@ static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64
 
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
-	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_TX);
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 
 	if (f->reset_at <= now && !f->error) {
 		reset(sock, f);
@@ -248,7 +234,7 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 		siw_llp_tcp_shutdown_now(sock);
 	}
 	if (atomic_load_explicit(&f->full, memory_order_relaxed) &&
-	    q->octets < siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_TX), &f->peer)) {
+	    q->octets < siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_TX].path, &f->peer)) {
 		atomic_store_explicit(&f->full, false, memory_order_relaxed);
 		siw_llp_sock_ready(sock);
 	}
@@ -261,7 +247,7 @@ int siw_llp_fault_shutdown(struct siw_llp_sock *sock)
 
 	if (!f)
 		return siw_llp_tcp_shutdown_now(sock);
-	if (f->error || siw_fault_queue_empty(queue_of(f, SIW_FAULT_TX)))
+	if (f->error || siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue))
 		rv = siw_llp_tcp_shutdown_now(sock);
 	else
 		f->shut = true;
@@ -298,7 +284,7 @@ static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t
 static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			 const struct iovec *iov, int n, size_t length)
 {
-	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_RX);
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	uint64_t now = siw_now_ns();
 	struct siw_fault_held *held;
 	size_t here;
@@ -327,9 +313,9 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 
 static int hold_end(struct siw_llp_faulty *f)
 {
-	struct siw_fault_fate fate = { .release_ns = path_of(f, SIW_FAULT_RX)->last_ns };
+	struct siw_fault_fate fate = { .release_ns = f->way[SIW_FAULT_RX].path.last_ns };
 	struct siw_fault_held *held;
-	int rv = siw_fault_queue_add(queue_of(f, SIW_FAULT_RX), NULL, 0, 0, &fate, &held);
+	int rv = siw_fault_queue_add(&f->way[SIW_FAULT_RX].queue, NULL, 0, 0, &fate, &held);
 
 	if (rv == 0)
 		held->end = true;
@@ -338,17 +324,17 @@ static int hold_end(struct siw_llp_faulty *f)
 
 static bool end_is_held(struct siw_llp_faulty *f)
 {
-	struct siw_link *l = queue_of(f, SIW_FAULT_RX)->order.prev;
+	struct siw_link *l = f->way[SIW_FAULT_RX].queue.order.prev;
 
-	return l != &queue_of(f, SIW_FAULT_RX)->order &&
+	return l != &f->way[SIW_FAULT_RX].queue.order &&
 	       siw_container(l, struct siw_fault_held, link)->end;
 }
 
 /* From the kernel into the queue: octets, 0 at the end, -errno. */
 static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t share)
 {
-	size_t limit = siw_fault_stream_limit(&f->plan, path_of(f, SIW_FAULT_RX), &f->peer);
-	struct siw_fault_queue *q = queue_of(f, SIW_FAULT_RX);
+	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_RX].path, &f->peer);
+	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct iovec iov;
 	ssize_t got;
 
@@ -377,7 +363,7 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)
 {
-	struct siw_fault_path *path = path_of(f, SIW_FAULT_RX);
+	struct siw_fault_path *path = &f->way[SIW_FAULT_RX].path;
 	struct iovec part[PIECES];
 	ssize_t got;
 	int bits;
@@ -404,7 +390,7 @@ static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n)
 {
-	struct siw_fault_path *path = path_of(f, SIW_FAULT_RX);
+	struct siw_fault_path *path = &f->way[SIW_FAULT_RX].path;
 	size_t length = siw_pieces_octets(iov, n), share;
 
 	for (int i = 0; i < TURNS; i++) {
@@ -416,8 +402,8 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		share = siw_fault_stream_share(&f->plan, path, &f->peer, length, now);
 		if (!share)
 			return reset(sock, f);
-		if (siw_fault_queue_empty(queue_of(f, SIW_FAULT_RX)) &&
-		    siw_fault_queue_empty(queue_of(f, SIW_FAULT_TX)) &&
+		if (siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) &&
+		    siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
 			got = recv_direct(sock, f, iov, n, share);
 			if (got < 0)

@@ -229,6 +229,30 @@ static inline void siw_llp_order_received(int fd, const struct siw_addr *source)
 }
 #endif
 
+/* Octets that went, or -1 and errno. dest: NULL on a connected socket. n: IOV_MAX at the most. */
+static __attribute__((always_inline)) inline ssize_t
+siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n)
+{
+	socklen_t dest_len = dest ? siw_addr_len(dest) : 0;
+	struct msghdr msg = {
+		.msg_name = (void *)dest,
+		.msg_namelen = dest_len,
+		.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = (size_t)n,
+	};
+	ssize_t sent;
+
+	siw_llp_order_send(fd, dest);
+	do {
+		if (n == 1)
+			sent = siw_llp_sendto(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL, dest,
+					      dest_len);
+		else
+			sent = siw_llp_sendmsg(fd, &msg, MSG_NOSIGNAL);
+	} while (sent < 0 && errno == EINTR);
+	return sent;
+}
+
 /* Makes a socket of fd and registers it; fd stays the caller's on an error. */
 int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);

@@ -163,24 +163,9 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 	return -sock->error;
 }
 
-static __attribute__((always_inline)) inline ssize_t send_once(struct siw_llp_sock *sock,
-							       const struct iovec *iov, int n)
+static inline ssize_t send_once(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
-	struct msghdr msg = {
-		.msg_iov = (struct iovec *)iov,
-		.msg_iovlen = n > IOV_MAX ? IOV_MAX : (size_t)n,
-	};
-	ssize_t sent;
-
-	siw_llp_order_send(sock->fd, NULL);
-	do {
-		if (n == 1)
-			sent = siw_llp_sendto(sock->fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL,
-					      NULL, 0);
-		else
-			sent = siw_llp_sendmsg(sock->fd, &msg, MSG_NOSIGNAL);
-	} while (sent < 0 && errno == EINTR);
-	return sent;
+	return siw_llp_send(sock->fd, NULL, iov, n > IOV_MAX ? IOV_MAX : n);
 }
 
 static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock *sock,

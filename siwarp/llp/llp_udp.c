@@ -156,34 +156,12 @@ static bool is_pending_error(int error)
 	}
 }
 
-static __attribute__((always_inline)) inline ssize_t send_plain(int fd, const struct siw_addr *dest,
-								const struct iovec *iov, int n)
-{
-	struct msghdr msg = {
-		.msg_name = (void *)dest,
-		.msg_namelen = siw_addr_len(dest),
-		.msg_iov = (struct iovec *)iov,
-		.msg_iovlen = (size_t)n,
-	};
-	ssize_t sent;
-
-	siw_llp_order_send(fd, dest);
-	do {
-		if (n == 1)
-			sent = siw_llp_sendto(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL, dest,
-					      siw_addr_len(dest));
-		else
-			sent = siw_llp_sendmsg(fd, &msg, MSG_NOSIGNAL);
-	} while (sent < 0 && errno == EINTR);
-	return sent;
-}
-
 static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock *sock,
 							     const struct siw_addr *dest,
 							     const struct iovec *iov, int n)
 {
 	uint64_t when = siw_capture_lock();
-	ssize_t sent = send_plain(sock->fd, dest, iov, n);
+	ssize_t sent = siw_llp_send(sock->fd, dest, iov, n);
 
 	if (sent >= 0)
 		siw_llp_capture_datagram(sock, when, true, dest, iov, 0, (size_t)sent, 0);
@@ -195,7 +173,7 @@ static inline ssize_t send_once(struct siw_llp_sock *sock, const struct siw_addr
 				const struct iovec *iov, int n)
 {
 	return siw_capture_on() ? send_captured(sock, dest, iov, n)
-				: send_plain(sock->fd, dest, iov, n);
+				: siw_llp_send(sock->fd, dest, iov, n);
 }
 
 /*

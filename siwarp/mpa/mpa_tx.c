@@ -199,40 +199,15 @@ static __attribute__((cold)) int take_back(struct siw_mpa_tx *tx, const struct m
 	return -EFAULT;
 }
 
-/* It is in the batch, len octets of the stream. */
-static int64_t framed(struct siw_mpa_tx *tx, uint32_t len)
-{
-	return (int64_t)(tx->framed += len);
-}
-
-/* As siw_mpa_tx_fpdu, which has looked at what it was given, on a stream with Markers. */
-static __attribute__((noinline)) int64_t tx_marked(struct siw_mpa_tx *tx, const void *head,
-						   size_t head_len, const struct iovec *payload,
-						   int n, uint32_t ulpdu, bool crc)
-{
-	uint32_t at = (uint32_t)tx->framed;
-	uint32_t len = siw_mpa_marked_len(at, siw_mpa_fpdu_len(ulpdu));
-	struct need need = { .ulpdu = ulpdu, .arena = len, .iovs = 1 };
-	struct mark mark;
-	int rv;
-
-	if (!has_room(tx, &need))
-		return 0;
-	rv = batch_alloc(tx);
-	if (rv < 0)
-		return rv;
-	mark = mark_of(tx);
-	rv = siw_mpa_marked_put(arena_take(tx, len), at, head, head_len, payload, n, ulpdu, crc);
-	return rv < 0 ? take_back(tx, &mark) : framed(tx, len);
-}
-
 int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
 			const struct iovec *payload, int n)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
-	uint8_t crc_mode = atomic_load_explicit(&stream->crc_mode, memory_order_acquire);
+	uint8_t crc_mode = __atomic_load_n(&stream->crc_mode, __ATOMIC_ACQUIRE);
 	struct need need = need_of(head_len, payload, n);
-	uint32_t ulpdu = (uint32_t)need.ulpdu;
+	uint32_t ulpdu = (uint32_t)need.ulpdu, len = siw_mpa_fpdu_len(ulpdu);
+	uint32_t at = (uint32_t)tx->framed;
+	bool crc = crc_mode == SIW_MPA_CRC_ON;
 	struct mark mark;
 	int rv;
 
@@ -242,19 +217,24 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 		return -ENOTCONN;
 	if (head_len > MAX_HEAD || need.ulpdu > SIW_MPA_MAX_MULPDU)
 		return -EMSGSIZE;
-	if (tx->markers)
-		return tx_marked(tx, head, head_len, payload, n, ulpdu, crc_mode == SIW_MPA_CRC_ON);
+	if (__builtin_expect(tx->markers, 0)) {
+		len = siw_mpa_marked_len(at, len);
+		need = (struct need){ .ulpdu = ulpdu, .arena = len, .iovs = 1 };
+	}
 	if (!has_room(tx, &need))
 		return 0;
 	rv = batch_alloc(tx);
 	if (rv < 0)
 		return rv;
 	mark = mark_of(tx);
-	rv = need.ulpdu <= PLAIN_CRC_OCTETS ? frame_small(tx, head, head_len, payload, n, ulpdu,
-							  crc_mode == SIW_MPA_CRC_ON)
-					    : frame_large(tx, head, head_len, payload, n, ulpdu,
-							  crc_mode == SIW_MPA_CRC_ON);
-	return rv < 0 ? take_back(tx, &mark) : framed(tx, siw_mpa_fpdu_len(ulpdu));
+	if (__builtin_expect(tx->markers, 0))
+		rv = siw_mpa_marked_put(arena_take(tx, len), at, head, head_len, payload, n, ulpdu,
+					crc);
+	else if (ulpdu <= PLAIN_CRC_OCTETS)
+		rv = frame_small(tx, head, head_len, payload, n, ulpdu, crc);
+	else
+		rv = frame_large(tx, head, head_len, payload, n, ulpdu, crc);
+	return rv < 0 ? take_back(tx, &mark) : (int64_t)(tx->framed += len);
 }
 
 /* TCP took n octets: drops them from the batch. */

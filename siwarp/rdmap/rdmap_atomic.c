@@ -88,11 +88,7 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	if (siw_mem_sgl_write(stream->mem, read->sgl, read->nsge, stream->pd, &original,
 			      sizeof(original)))
 		return false;
-	event->kind = SIW_RDMAP_READ_DONE;
-	event->user_data = read->user_data;
-	event->length = read->length;
-	siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
-	siw_rdmap_read_pop(stream, read);
+	siw_rdmap_read_done(stream, read, event);
 	return true;
 }
 

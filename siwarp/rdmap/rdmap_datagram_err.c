@@ -29,7 +29,7 @@ _Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "an error message fits")
 
 /* ---- found here ------------------------------------------------------------------------------ */
 
-static void quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
+void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
 {
 	event->quoted = true;
 	event->quoted_tagged = seg->tagged;
@@ -43,18 +43,24 @@ static void quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
 	memcpy(event->quoted_head, seg->head, sizeof(event->quoted_head));
 }
 
-void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
-			   struct siw_rdmap_event *event)
+/* What a message that broke a rule, or reports one that did, says of itself. */
+static void fill(const struct siw_ddp_seg *seg, int kind, struct siw_rdmap_event *event)
 {
-	event->kind = SIW_RDMAP_BAD_MSG;
+	event->kind = kind;
 	event->status = 0;
 	event->length = seg->payload;
 	event->solicited = false;
 	event->ulp_word = seg->ulp_word;
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	event->msn = seg->msn;
+}
+
+void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+			   struct siw_rdmap_event *event)
+{
+	fill(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
-	quote(event, seg);
+	siw_rdmap_quote(event, seg);
 	event->quoted_qn = seg->qn; /* of a tagged one the LLP header has the indexes */
 }
 
@@ -119,7 +125,7 @@ static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 	event->err =
 		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
 	seg.seg_len = be16toh(seg_len);
-	quote(event, &seg);
+	siw_rdmap_quote(event, &seg);
 	if (seg.tagged && head.hdrct & SIW_RDMAP_TERM_R)
 		siw_rdmap_record_quote(buf + seg.head_len, len - seg.head_len, event);
 	return true;
@@ -128,17 +134,9 @@ static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			     struct siw_rdmap_event *event)
 {
-	if (!parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event)) {
-		siw_drop(SIW_COUNTER_err_malformed);
-		return 0;
-	}
-	event->kind = SIW_RDMAP_PEER_ERR;
-	event->status = 0;
-	event->length = seg->payload;
-	event->solicited = false;
-	event->ulp_word = seg->ulp_word;
-	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
-	event->msn = seg->msn;
+	if (!parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event))
+		return siw_drop(SIW_COUNTER_err_malformed);
+	fill(seg, SIW_RDMAP_PEER_ERR, event);
 	return 1;
 }
 

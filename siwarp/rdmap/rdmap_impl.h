@@ -205,6 +205,8 @@ static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t m
 /* An error message came: 1 and *event, which the sending side has not confirmed yet; 0: dropped. */
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			     struct siw_rdmap_event *event);
+/* *event quotes the segment's header. */
+void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
 /* A message broke a rule: *event says how. */
 void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
 			   struct siw_rdmap_event *event);
@@ -261,7 +263,7 @@ enum siw_rdmap_fault_state {
 
 enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_NONE = 0,
-	SIW_RDMAP_TERM_BUILT = 1,  /* the message lies in term_out */
+	SIW_RDMAP_TERM_DUE = 1,	   /* nothing else is sent any more */
 	SIW_RDMAP_TERM_FRAMED = 2, /* ... and in mpa's batch */
 	SIW_RDMAP_TERM_SENT = 3,   /* TCP has it */
 };
@@ -294,7 +296,6 @@ struct siw_rdmap_tx {
 	uint8_t imm_opcode; /* with imm_sge for its octets */
 	uint8_t term;	    /* enum siw_rdmap_term_state */
 	bool torn;	    /* over reliable datagrams: siw_rdmap_rd_is_torn */
-	uint32_t term_len;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
@@ -404,6 +405,9 @@ static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 }
 /* The message that tells it, at most SIW_RDMAP_TERM_MAX octets: how many. */
 uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
+/* ... as a message of this stream's, which the octets lie in. */
+void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
+			     struct siw_ddp_msg *msg);
 /* Fills event from a Terminate Message of len octets, whatever they are. */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 
@@ -429,6 +433,9 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 /* Progress lock: judges a segment of a response (false: *err); ends the oldest Read. */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err);
+/* The oldest is answered: *event says so, if somebody waits for it. */
+void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			 struct siw_rdmap_event *event);
 void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			   struct siw_rdmap_event *event);
 /* Both locks. */

@@ -44,18 +44,9 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 		      struct siw_wire_err *err)
 {
-	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_ddp_msg msg = {
-		.internal = true,
-		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
-		.qn = SIW_RDMAP_QN_TERMINATE,
-		.sgl = &tx->term_sge,
-		.nsge = 1,
-	};
+	struct siw_ddp_msg msg;
 
-	tx->term_len = siw_rdmap_terminate_build(fault, tx->term_out);
-	tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
-	msg.length = tx->term_len;
+	siw_rdmap_terminate_msg(stream, fault, &msg);
 	siw_count(SIW_COUNTER_terminate_tx, 1);
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }
@@ -112,16 +103,8 @@ static int refused(struct siw_rdmap_event *event, struct siw_wire_err err,
 	event->of_response = event->blamed = false;
 	event->quoted = seg && seg->head_len;
 	event->quoted_msn = event->quoted_head_len = event->quoted_seg_len = 0;
-	if (event->quoted) {
-		event->quoted_tagged = seg->tagged;
-		event->quoted_qn = seg->tagged ? 0 : seg->qn;
-		event->quoted_msn = seg->tagged ? 0 : seg->msn;
-		event->quoted_stag = seg->tagged ? seg->stag : 0;
-		event->quoted_to = seg->tagged ? seg->to : 0;
-		event->quoted_seg_len = (uint16_t)seg->seg_len;
-		event->quoted_head_len = seg->head_len;
-		memcpy(event->quoted_head, seg->head, seg->head_len);
-	}
+	if (event->quoted)
+		siw_rdmap_quote(event, seg);
 	return 1;
 }
 

@@ -228,6 +228,20 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 	return true;
 }
 
+void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			 struct siw_rdmap_event *event)
+{
+	event->user_data = read->user_data;
+	if (!read->silent) {
+		event->kind = SIW_RDMAP_READ_DONE;
+		event->length = read->length;
+		siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
+	} else if (read->confirm) {
+		event->kind = SIW_RDMAP_CONFIRMED;
+	}
+	siw_rdmap_read_pop(stream, read);
+}
+
 void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			   struct siw_rdmap_event *event)
 {
@@ -235,18 +249,8 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 
 	read->placed += seg->payload;
 	event->kind = SIW_RDMAP_PROGRESS;
-	if (!seg->last)
-		return;
-	if (!read->silent) {
-		event->kind = SIW_RDMAP_READ_DONE;
-		event->user_data = read->user_data;
-		event->length = read->length;
-		siw_rdmap_traffic_count(&stream->traffic.received, 0, read->length);
-	} else if (read->confirm) {
-		event->kind = SIW_RDMAP_CONFIRMED;
-		event->user_data = read->user_data;
-	}
-	siw_rdmap_read_pop(stream, read);
+	if (seg->last)
+		siw_rdmap_read_done(stream, read, event);
 }
 
 int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *user_data)

@@ -288,11 +288,6 @@ static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
 
-static bool drop(enum siw_counter why)
-{
-	return siw_drop(why);
-}
-
 /* *event quotes the segment, and which message of its sender's it is of. */
 static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		  struct siw_wire_err err, struct siw_rdmap_event *event)
@@ -336,9 +331,9 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	uint32_t start;
 
 	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT != SIW_RDMAP_RV)
-		return drop(SIW_COUNTER_drop_version);
+		return siw_drop(SIW_COUNTER_drop_version);
 	if (seg->ulp_word != dgram->qkey)
-		return drop(SIW_COUNTER_drop_qkey);
+		return siw_drop(SIW_COUNTER_drop_qkey);
 	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != SIW_RDMAP_PRIVATE ||
 	    !siw_rdmap_record_get_head(siw_ddp_dgram_payload(dgram->ddp), seg->payload, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE, event);
@@ -347,7 +342,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	s = find(r, event, wire.id);
 	if (s && s->state != OPEN) /* told, or as good as */
-		return drop(SIW_COUNTER_drop_late);
+		return siw_drop(SIW_COUNTER_drop_late);
 	if (s && !agrees(s, seg, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	/* Whoever may not write here does not take up a slot either. */
@@ -357,7 +352,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	if (!s)
 		s = begin(r, event, seg, &wire);
 	if (!s)
-		return drop(SIW_COUNTER_record_full);
+		return siw_drop(SIW_COUNTER_record_full);
 	start = (uint32_t)(seg->to - wire.to);
 	if (seg->payload > SIW_RDMAP_RECORD_HEAD &&
 	    !note(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))

@@ -80,42 +80,46 @@ uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t 
 	return (uint32_t)(at - out);
 }
 
-/* Hands it to ddp, behind the FPDU that was last: what was in the works is given up. */
-static int frame(struct siw_rdmap_stream *stream)
+void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
+			     struct siw_ddp_msg *msg)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_ddp_msg msg = {
+	uint32_t length = siw_rdmap_terminate_build(fault, tx->term_out);
+
+	tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, length, 0 };
+	*msg = (struct siw_ddp_msg){
 		.internal = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
 		.qn = SIW_RDMAP_QN_TERMINATE,
 		.sgl = &tx->term_sge,
 		.nsge = 1,
-		.length = tx->term_len,
+		.length = length,
 	};
-	struct siw_wire_err err;
-
-	if (tx->active)
-		return siw_ddp_tx_more(stream->ddp, &err);
-	return siw_ddp_tx(stream->ddp, &msg, &err);
 }
 
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_wire_err err;
+	struct siw_ddp_msg msg;
 	uint64_t accepted;
 	int r;
 
 	if (tx->term == SIW_RDMAP_TERM_NONE) {
 		if (!stream->started || !siw_rdmap_fault_is_set(stream))
 			return -EINVAL;
+		/* Behind the FPDU that was last: what was in the works is given up. */
 		siw_ddp_tx_abandon(stream->ddp);
 		tx->active = tx->imm_due = false;
-		tx->term_len = siw_rdmap_terminate_build(&stream->fault, tx->term_out);
-		tx->term_sge = (struct siw_sge){ (uintptr_t)tx->term_out, tx->term_len, 0 };
-		tx->term = SIW_RDMAP_TERM_BUILT; /* RFC5040-5.4-08: nothing follows it */
+		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows it */
 	}
-	if (tx->term == SIW_RDMAP_TERM_BUILT) {
-		r = frame(stream);
+	if (tx->term == SIW_RDMAP_TERM_DUE) {
+		if (tx->active) {
+			r = siw_ddp_tx_more(stream->ddp, &err);
+		} else {
+			siw_rdmap_terminate_msg(stream, &stream->fault, &msg);
+			r = siw_ddp_tx(stream->ddp, &msg, &err);
+		}
 		if (r < 0)
 			return r;
 		tx->active = r == 0;

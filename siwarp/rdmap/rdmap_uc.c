@@ -172,10 +172,11 @@ void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void drop(struct siw_rdmap_uc *uc, enum siw_counter why)
+/* 0: nothing comes up. */
+static int drop(struct siw_rdmap_uc *uc, enum siw_counter why)
 {
-	siw_drop(why);
 	siw_ddp_uc_spoil(uc->ddp);
+	return siw_drop(why);
 }
 
 /* What a segment is part of; UC_NOTHING: it has been dropped. */
@@ -267,10 +268,8 @@ static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 	if (__builtin_expect(!uc->headed, 1))
 		return true;
 	if (siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire)) != sizeof(wire) ||
-	    !siw_rdmap_is_send_imm(&wire)) {
-		drop(uc, SIW_COUNTER_drop_opcode);
-		return false;
-	}
+	    !siw_rdmap_is_send_imm(&wire))
+		return drop(uc, SIW_COUNTER_drop_opcode);
 	uc->solicited = wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 	uc->imm = wire.data;
 	return true;
@@ -283,15 +282,11 @@ static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	struct siw_ddp_delivery delivery;
 	struct siw_rdmap_wire_imm wire;
 
-	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo) {
-		drop(uc, SIW_COUNTER_drop_header);
-		return 0;
-	}
+	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo)
+		return drop(uc, SIW_COUNTER_drop_header);
 	siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire));
-	if (siw_ddp_uc_take(uc->ddp, uc->recvs, &delivery) < 0) {
-		drop(uc, SIW_COUNTER_drop_no_buffer);
-		return 0;
-	}
+	if (siw_ddp_uc_take(uc->ddp, uc->recvs, &delivery) < 0)
+		return drop(uc, SIW_COUNTER_drop_no_buffer);
 	memset(event, 0, sizeof(*event));
 	event->kind = SIW_RDMAP_RECV;
 	event->user_data = delivery.user_data;
@@ -318,11 +313,9 @@ static int send_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	case 2:
 		return 0;
 	case -ENOBUFS:
-		drop(uc, SIW_COUNTER_drop_no_buffer);
-		return 0;
+		return drop(uc, SIW_COUNTER_drop_no_buffer);
 	case -EPROTO:
-		drop(uc, SIW_COUNTER_drop_header);
-		return 0;
+		return drop(uc, SIW_COUNTER_drop_header);
 	case -EMSGSIZE:
 		siw_drop(SIW_COUNTER_drop_too_long);
 		return deliver(uc, &s->seg, &delivery, r, event);
@@ -336,17 +329,13 @@ static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 {
 	enum uc_op kind;
 
-	if (!uc->recvs) { /* before RTR, or in error */
-		drop(uc, SIW_COUNTER_drop_no_buffer);
-		return 0;
-	}
+	if (!uc->recvs) /* before RTR, or in error */
+		return drop(uc, SIW_COUNTER_drop_no_buffer);
 	kind = kind_of(uc, &s->seg);
 	if (kind == UC_NOTHING)
 		return 0;
-	if (s->whole && !follows(uc, s, kind)) {
-		drop(uc, SIW_COUNTER_drop_header);
-		return 0;
-	}
+	if (s->whole && !follows(uc, s, kind))
+		return drop(uc, SIW_COUNTER_drop_header);
 	if (kind == UC_WRITE) {
 		write_in(uc, s);
 		return 0;
