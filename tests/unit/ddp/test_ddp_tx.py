@@ -293,3 +293,40 @@ def test_a_dead_connection_is_told(w: DdpWorld) -> None:
         return False
 
     until(step)
+
+
+def in_use(stream: Stream, stag: int) -> bool:
+    return bool(lib.siw_ddp_tx_revoke(stream.handle, stag))
+
+
+def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(w: DdpWorld) -> None:
+    stream = w.sender(rcvbuf=4096)
+    sent = []
+    while True:
+        m = w.memory(20_000)
+        msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
+        msg.length = 20_000
+        sent.append((m, msg))
+        if stream.begin(msg) == 0:
+            break
+        assert len(sent) < 5000, "nothing ever was full"
+    *framed, _ = sent
+    accepted = lib.siw_ddp_tx_accepted(stream.handle)
+    used = [in_use(stream, m.stag) for m, _ in framed]
+    assert used == [msg.end[0] > accepted for _, msg in framed]
+    assert any(used) and not all(used)
+
+
+def test_small_responses_from_many_regions_leave_as_room_is_made_for_them(w: DdpWorld) -> None:
+    stream = w.sender()
+    regions = [w.memory(10, bytes([i]) * 10) for i in range(100)]
+    for turn in range(2):
+        for m in regions:
+            msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
+            msg.length = 10
+            assert stream.begin(msg) == 1
+            assert in_use(stream, m.stag), turn
+    until(stream.flush_once)
+    assert not any(in_use(stream, m.stag) for m in regions)
+    got = [stream.pull()[1] for _ in range(200)]
+    assert got == [bytes([i]) * 10 for i in range(100)] * 2

@@ -5,10 +5,12 @@ What RFC 5040 says of them clause by clause is in tests/conformance/rfc5040.
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
-from _siwarp_layers import lib
+from _siwarp_layers import ffi, lib
+from hostile.vanishing import Vanishing
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
@@ -336,6 +338,43 @@ def test_accepted_counts_operations_only(w: RdmapWorld) -> None:
     stream.flush()
     assert (stream.begun, stream.accepted) == (3, 3)
     assert [stream.pull()[0].opcode for _ in range(4)] == [3, 2, 0, 1]
+
+
+@pytest.mark.parametrize("crc", [True, False])
+def test_memory_that_tcp_cannot_read_is_in_the_stamp_of_its_operation(
+    w: RdmapWorld, crc: bool
+) -> None:
+    stream = w.initiator(crc=crc)
+    m = w.memory(10)
+    gone = Vanishing(1 << 16, "unmapped")
+    stream.do(SEND, [m.sge()])
+    stream.begin(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
+    stream.begin(SEND, [m.sge()])
+    gone.vanish()
+    accepted = ffi.new("uint64_t *")
+    assert lib.siw_rdmap_flush(stream.handle, accepted) == -errno.EFAULT
+    first, faulty, last = stream.stamps
+    assert first.end <= accepted[0]
+    assert faulty.begin <= accepted[0] < faulty.end <= last.begin
+    gone.close()
+
+
+@pytest.mark.parametrize("size", [10, 4 << 20])
+def test_a_write_and_its_immediate_have_one_stamp(w: RdmapWorld, size: int) -> None:
+    stream = w.initiator()
+    m = w.memory(size)
+    imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE, "imm_room": ffi.new("uint8_t[8]")}
+    stream.begin(WRITE, [m.sge()], rkey=1, **imm)
+    (stamp,) = stream.stamps
+    got: list[tuple[int, int]] = []
+    thread = pull_all(stream, 2, got)
+    if size > 1 << 20:
+        assert stamp.end == 2**64 - 1, "it is not wholly framed"
+    stream.flush()
+    thread.join()
+    assert (stamp.begin, stamp.end) == (0, lib.siw_ddp_tx_framed(stream.ddp))
+    assert stream.accepted == 1
+    assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
 def test_a_long_message_keeps_others_out_until_it_is_framed(w: RdmapWorld) -> None:
