@@ -19,8 +19,16 @@ class Closing:
         """End it; a second call does nothing."""
         raise NotImplementedError
 
+    def _enter(self) -> None:
+        """Raise if a ``with`` block cannot begin with it."""
+
+    def _leave(self) -> None:
+        """End it at the end of a ``with`` block."""
+        self.close()
+
     def __enter__(self: C) -> C:
+        self._enter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._leave()

@@ -14,13 +14,13 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.interval import CONFIDENCE, Interval, ratio_interval
-from siwarp.bench.runner import BenchError, Progress
+from siwarp.bench.runner import BenchError, Progress, counter
 from siwarp.bench.table import MIB, figure, plain
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def compare(
     """
     path = other_program(other)
     programs = {"this": _Program(), "other": _Program(path)}
-    step = _counter(progress, (rounds + 1) * len(figures))
+    step = counter(progress, (rounds + 1) * len(figures))
     iters: list[int] = []
     for what in figures:
         chosen = programs["this"].measure(what, None)["iters"]
@@ -249,20 +249,6 @@ def compare(
         "wanted_rounds": ROUNDS,
         "figures": [_summary(*each) for each in zip(figures, iters, pairs, strict=True)],
     }
-
-
-def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    if progress is not None:
-        progress(0, total)
-    return step
 
 
 def has_loss(compared: dict[str, Any]) -> bool:

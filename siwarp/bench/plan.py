@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 __all__ = [
     "KINDS",
@@ -12,6 +13,7 @@ __all__ = [
     "RD_FLOOR",
     "Floors",
     "Plan",
+    "PlanOptions",
     "UsageError",
     "floor_plan",
     "floors_of",
@@ -102,6 +104,33 @@ class Plan:
     def credit(self) -> int:
         """Messages that one credit of the receiver is worth; iterations are a multiple of it."""
         return max(1, self.depth // 2)
+
+
+class PlanOptions(TypedDict, total=False):
+    """What a measurement may be told beside its kind, type of queue pair and operation.
+
+    Attributes:
+        size: octets of a message, or of the region.
+        iters: messages of a run; without it a run takes a sixth of a second or so.
+        depth: messages outstanding.
+        wait: ``poll`` or ``event``.
+        api: ``c`` or ``python``; of the latter the floor is the same run in C.
+        post_list: requests posted as one list.
+        rounds: how often each is measured, in turn.
+        markers: measure ours with Markers both ways, too (RC).
+        persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
+
+    """
+
+    size: int | None
+    iters: int | None
+    depth: int | None
+    wait: str
+    api: str
+    post_list: int
+    rounds: int
+    markers: bool
+    persona: str
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from siwarp.bench.plan import Floors, Plan, floor_plan, floors_of, make_plan, without_losses
+from siwarp.bench.plan import (
+    Floors,
+    Plan,
+    PlanOptions,
+    floor_plan,
+    floors_of,
+    make_plan,
+    without_losses,
+)
 
-__all__ = ["BenchError", "LostError", "program", "run"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["BenchError", "LostError", "Progress", "counter", "program", "run"]
 
 #: Seconds after which a run ends itself, and how many more until it is ended.
 LIMIT_S = 20
@@ -44,6 +55,21 @@ _ITERS = {
 }
 
 Progress = Callable[[int, int], None]
+
+
+def counter(progress: Progress | None, total: int) -> Callable[[], None]:
+    """Return what is called behind each step of so many; it reports to progress."""
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    if progress is not None:
+        progress(0, total)
+    return step
 
 
 class BenchError(RuntimeError):
@@ -275,18 +301,10 @@ def run(
     qp: str = "ud",
     op: str = "send",
     *,
-    size: int | None = None,
-    iters: int | None = None,
-    depth: int | None = None,
-    wait: str = "poll",
-    api: str = "c",
-    post_list: int = 1,
-    rounds: int = 7,
-    markers: bool = False,
-    persona: str = "auto",
     others: bool = True,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    **options: Unpack[PlanOptions],
 ) -> dict[str, Any]:
     """Measure one thing beside its floor.
 
@@ -297,19 +315,11 @@ def run(
             Write to its completion, us).
         qp, op: ``ud``, ``uc``, ``rd`` or ``rc``; ``send``, ``write`` or ``read``. The floor of rd's
             latency and rate is ud, of its bandwidth raw UDP in large datagrams.
-        size: octets of a message, or of the region.
-        iters: messages of a run; without it a run takes a sixth of a second or so.
-        depth: messages outstanding.
-        wait: ``poll`` or ``event``.
-        api: ``c`` or ``python``; of the latter the floor is the same run in C.
-        post_list: requests posted as one list.
-        rounds: how often each is measured, in turn.
-        markers: measure ours with Markers both ways, too (RC).
-        persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
+        options: PlanOptions.
         others: measure the other raw runs too, not only the floor.
         env: more environment for the processes that measure; SIWARP_FAULTS for our client. If that
             plan has losses, RD is measured without them, too: what of its rate it keeps.
-        progress: called with the runs that are done and their number.
+        progress: called with the number of runs that are done, and of all.
 
     Returns:
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
@@ -325,36 +335,13 @@ def run(
         BenchError: a run failed; LostError: it lost messages.
 
     """
-    plan = make_plan(
-        kind,
-        qp,
-        op,
-        size=size,
-        iters=iters,
-        depth=depth,
-        wait=wait,
-        api=api,
-        post_list=post_list,
-        rounds=rounds,
-        markers=markers,
-        persona=persona,
-    )
+    plan = make_plan(kind, qp, op, **options)
     floors = floors_of(plan)
     if not others:
         floors = Floors(floors.floor)
     env = env or {}
     runs = _runs(plan, floors, env.get("SIWARP_FAULTS", ""))
-    total = plan.rounds * len(runs)
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    if progress is not None:
-        progress(0, total)
+    step = counter(progress, plan.rounds * len(runs))
     plan = _with_iters(plan, runs, env)
     all_rounds = [_round(plan, runs, env, step, turn) for turn in range(plan.rounds)]
     return _summary(plan, floors, runs, all_rounds)

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import siwarp
+from siwarp.cli.ping_loop import serve
 from siwarp.verbs import (
     AH,
     CQ,
     MR,
     PD,
     QP,
+    WC,
     CompChannel,
     Context,
     Error,
@@ -74,9 +76,16 @@ def hold_file(path: Path) -> None:
             _say({"sha256": hashlib.sha256(memory).hexdigest()})
 
 
-def _enough() -> bool:
-    """Whether the demo said something meanwhile."""
-    return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_hear())
+class _Enough:
+    """Set when the demo says that it has enough."""
+
+    def is_set(self) -> bool:
+        """Whether it said something meanwhile."""
+        return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_hear())
+
+    def fileno(self) -> int:
+        """Return the descriptor on which it would."""
+        return sys.stdin.fileno()
 
 
 def echo_datagrams(kind: QPType) -> None:
@@ -93,9 +102,9 @@ def echo_datagrams(kind: QPType) -> None:
             qp.to_rts()
             recvs = [RecvWR(i, sg=[mr.sge(i * size, size)]) for i in range(_SLOTS)]
             qp.post_recv(recvs)
-            _say({"port": qp.qp_num, "size": size})
-            while not _enough():
-                for wc in cq.wait(0.2, _SLOTS):
+
+            def echo(wcs: list[WC]) -> None:
+                for wc in wcs:
                     if wc.check().opcode == WCOpcode.SEND:
                         # It has left, or is there: its memory may be filled again.
                         qp.post_recv(recvs[wc.wr_id])
@@ -106,6 +115,9 @@ def echo_datagrams(kind: QPType) -> None:
                     ah = ways[wc.source]
                     back = [mr.sge(wc.wr_id * size, wc.byte_len)]
                     qp.post_send(SendWR(wc.wr_id, sg=back, ah=ah))
+
+            _say({"port": qp.qp_num, "size": size})
+            serve(cq, echo, _Enough())
         for ah in ways.values():
             ah.close()
     _say("closed")

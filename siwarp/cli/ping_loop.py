@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How a ping server waits: it polls for a moment after each message, and sleeps then."""
+"""How a server waits: it polls for a moment after each message, and sleeps then."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import os
 import select
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from siwarp.verbs import CQ, WC
 
-__all__ = ["BUSY", "Sleeper", "Stop", "serve"]
+__all__ = ["BUSY", "Sleeper", "Stop", "Stopping", "serve"]
 
 #: Seconds that a server polls after the last message before it sleeps.
 BUSY = 0.002
+
+
+class Stopping(Protocol):
+    """What ends a server: whether it shall stop, and a descriptor that is readable from then on."""
+
+    def is_set(self) -> bool:
+        """Whether it shall stop."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
 
 
 class Stop:
@@ -40,7 +51,7 @@ class Stop:
 class Sleeper:
     """Sleeps until something completes, something else is readable, or the server shall stop."""
 
-    def __init__(self, cq: CQ, stop: Stop, *others: int) -> None:
+    def __init__(self, cq: CQ, stop: Stopping, *others: int) -> None:
         assert cq.channel is not None
         self._cq, self._channel = cq, cq.channel
         self._poll = select.poll()
@@ -58,7 +69,7 @@ class Sleeper:
         return self._cq.poll(16)
 
 
-def serve(cq: CQ, handle: Callable[[list[WC]], None], stop: Stop) -> None:
+def serve(cq: CQ, handle: Callable[[list[WC]], None], stop: Stopping) -> None:
     """Hand over what completes until ``stop`` is set. The queue has a completion channel."""
     sleeper = Sleeper(cq, stop)
     active = time.monotonic()

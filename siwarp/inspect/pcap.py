@@ -8,6 +8,7 @@ length is checked against what the file holds, and what is wrong with a file is 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
 import zlib
@@ -73,8 +74,8 @@ class CaptureFile:
     name: str
     damage: str | None = None
     frames: int = 0
-    #: What `file` unpacks, to be closed behind it.
-    plain: BinaryIO | None = None
+    #: Whether `file` unpacks what the file holds.
+    packed: bool = False
     _order: str = "<"
     _interfaces: list[_Interface] = field(default_factory=list)
 
@@ -89,18 +90,10 @@ class CaptureFile:
         else:
             raise ValueError(f"{self.name} is not a pcapng or pcap file")
 
-    def __enter__(self) -> CaptureFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        if self.plain is not None:
-            self.plain.close()
-
     def _read(self, size: int) -> bytes:
         try:
             octets = self.file.read(size)
-            if self.plain is not None:
+            if self.packed:
                 spend(unpacked=len(octets))
             return octets
         except (EOFError, gzip.BadGzipFile, zlib.error) as e:
@@ -257,13 +250,15 @@ class CaptureFile:
             at += (size + 3) // 4 * 4
 
 
-def open_capture(path: str | Path) -> CaptureFile:
-    """A pcap or pcapng file, also compressed by gzip or from a pipe, ready to be read.
+@contextlib.contextmanager
+def open_capture(path: str | Path) -> Iterator[CaptureFile]:
+    """A pcap or pcapng file, also compressed by gzip or from a pipe, open for a ``with`` block.
 
     OSError when it cannot be opened.
     """
-    plain = Path(path).open("rb")  # noqa: SIM115
-    if plain.peek(2)[:2] != GZIP:  # a look that takes nothing out of a pipe
-        return CaptureFile(plain, str(path))
-    packed = cast(BinaryIO, gzip.GzipFile(fileobj=plain))
-    return CaptureFile(packed, str(path), plain=plain)
+    with Path(path).open("rb") as plain:
+        if plain.peek(2)[:2] != GZIP:  # a look that takes nothing out of a pipe
+            yield CaptureFile(plain, str(path))
+            return
+        with gzip.GzipFile(fileobj=plain) as packed:
+            yield CaptureFile(cast(BinaryIO, packed), str(path), packed=True)

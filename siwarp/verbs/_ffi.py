@@ -15,10 +15,10 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from siwarp._siwarp import ffi, lib
+from siwarp.base.closing import Closing
 from siwarp.verbs.errors import Error, StateError, from_errno
 from siwarp.verbs.reason import refused
 
@@ -184,11 +184,10 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-H = TypeVar("H", bound="Handle")
 T = TypeVar("T")
 
 
-class Handle:
+class Handle(Closing):
     """A Python object that stands for one object of the C library.
 
     It keeps its parents alive, knows its children, closes once, and closes itself at the end of a
@@ -309,16 +308,10 @@ class Handle:
                 child._close_all()
         self.close()
 
-    def __enter__(self: H) -> H:
+    def _enter(self) -> None:
         self._live()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self) -> None:
         reap()
         if not self.closed:
             self._close_all()

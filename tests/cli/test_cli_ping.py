@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -344,6 +346,33 @@ def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
             woken.append(_switches(process.pid) - before)
         assert min(woken) <= 1, woken
         process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.skipif(
+    os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
+)
+def test_the_demo_s_echo_sleeps_while_idle_and_ends_when_it_is_told_to() -> None:
+    code = (
+        "from siwarp.cli.demo_peer import echo_datagrams\n"
+        "from siwarp.verbs import QPType\n"
+        "echo_datagrams(QPType.UD)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert "port" in json.loads(process.stdout.readline())
+        woken = []
+        for _ in range(3):
+            time.sleep(1)
+            before = _switches(process.pid)
+            time.sleep(1)
+            woken.append(_switches(process.pid) - before)
+        assert min(woken) <= 1, woken
+        process.stdin.write('"enough"\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == "closed"
         assert process.wait(10) == 0
 
 
