@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mem/mem_queue.h - part of mem/mem.h: a queue of receive buffers as those see it who fill the buffers. Looking
- * at the oldest and taking it away are inline, since every message does both.
+ * mem/mem_queue.h - part of mem/mem.h: a queue of receive buffers, for the code that fills them.
+ * Peek and pop are inline, since every message needs both.
  */
 #ifndef SIW_MEM_QUEUE_H
 #define SIW_MEM_QUEUE_H
@@ -17,7 +17,7 @@ struct siw_mem_buffer {
 	struct siw_sge sgl[]; /* max_sge of them */
 };
 
-/* One that was taken and given back. */
+/* A buffer that was popped, and returned by siw_mem_queue_return. */
 struct siw_mem_returned {
 	struct siw_mem_returned *next;
 	struct siw_mem_buffer buf;
@@ -29,14 +29,15 @@ struct siw_mem_queue {
 	uint32_t pd;
 	uint32_t stride; /* octets from buffer to buffer */
 	bool internal;
-	_Alignas(64) _Atomic uint32_t tail; /* posted; stored by the poster with release */
-	_Alignas(64) _Atomic uint32_t head; /* taken; stored under the progress lock with release */
-	_Atomic uint32_t n_returned;	    /* progress lock to write, as for: */
-	struct siw_mem_returned *returned;  /* they come before the ring's */
+	_Alignas(64) _Atomic uint32_t tail; /* count of buffers posted; stored with release */
+	_Alignas(
+		64) _Atomic uint32_t head; /* count of those taken; stored with release: progress */
+	_Atomic uint32_t n_returned;	   /* length of returned: progress lock to write */
+	struct siw_mem_returned *returned; /* taken before the ring's: progress lock */
 	_Alignas(64) uint8_t ring[];
 };
 
-/* The oldest buffer, or NULL; it stays until popped. Progress lock. */
+/* The next buffer to fill, or NULL; valid until it is popped. Progress lock. */
 static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
@@ -51,6 +52,7 @@ static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_m
 
 void siw_mem_queue_pop_returned(struct siw_mem_queue *queue);
 
+/* Takes away the buffer that siw_mem_queue_peek returns. Progress lock. */
 static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
@@ -64,7 +66,8 @@ static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 }
 
 /*
- * A buffer of these elements that was taken comes before all others again: 0 or -ENOMEM. Progress lock.
+ * Puts a buffer of these elements, which was popped, back in front of all others: 0 or -ENOMEM.
+ * Progress lock.
  */
 int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
 			 int nsge);
