@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * <siwarp/cm.h> - connects RC queue pairs: the life of a connection as in librdmacm, over MPA's
- * start-up frames with their private data (RFC 5044 section 7.1, RFC 6581).
+ * <siwarp/cm.h> - connects RC queue pairs, in the steps of librdmacm, by MPA's start-up frames with
+ * their private data (RFC 5044 section 7.1, RFC 6581).
  *
- * active:  siw_cm_create_id, siw_create_qp, siw_cm_connect -> ESTABLISHED | REJECTED | UNREACHABLE
- * |          CONNECT_ERROR passive: siw_cm_create_id, siw_cm_listen -> CONNECT_REQUEST with a new
- * id; siw_create_qp and          siw_cm_accept -> ESTABLISHED, or siw_cm_reject both:
- * siw_cm_disconnect, or the peer's -> DISCONNECTED; the QP goes to ERR. cm moves the QP through
- * INIT, RTR and RTS itself; receives may be posted as soon as siw_cm_accept or siw_cm_connect is to
- * be called (siw_cm_bind_qp moves the QP to INIT for that).
+ * active    siw_cm_create_id, siw_create_qp, siw_cm_bind_qp, siw_cm_connect: then an event
+ *           ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR
+ * passive   siw_cm_create_id, siw_cm_listen: then CONNECT_REQUEST events, each with a new id;
+ *           with that id siw_create_qp, siw_cm_bind_qp, siw_cm_accept: then ESTABLISHED; or
+ *           siw_cm_reject
+ * both      siw_cm_disconnect here or at the peer: then DISCONNECTED, and the QP goes to ERR
  *
- * Conventions as in <siwarp/siw.h>. An id and what comes of it belong to one channel; an event's id
- * stays valid until the user destroys it.
+ * These functions move the QP through INIT, RTR and RTS. siw_cm_bind_qp moves it to INIT, so that
+ * receives can be posted before the connection is made.
+ *
+ * Conventions as in <siwarp/siw.h>. The events of an id come on its channel. An id that an event
+ * brings is valid until the user destroys it.
  */
 #ifndef SIWARP_CM_H
 #define SIWARP_CM_H
@@ -63,11 +66,11 @@ struct siw_cm_event {
 	void *context;		     /* of id (of listen_id in a CONNECT_REQUEST) */
 	int event;		     /* enum siw_cm_event_type */
 	int status;		     /* 0 or -errno: -ECONNREFUSED, -ETIMEDOUT, -EPROTO, ... */
-	int rev, crc, peer_to_peer;  /* what the peer's frame said or what both agreed */
+	int rev, crc, peer_to_peer;  /* of the peer's frame; ESTABLISHED: as both ends agreed */
 	int markers;		     /* 1 = the peer's frame asks for Markers in what it receives */
 	int initiator_depth;	     /* ORD of this end after negotiation; request: at most this */
-	int responder_resources;     /* IRD of this end; request: what the peer wants of it */
-	int peer_ird, peer_ord;	     /* as the peer's frame has them, -1 where it has none */
+	int responder_resources;     /* IRD of this end; request: the ORD that the peer wants */
+	int peer_ird, peer_ord;	     /* of the peer's frame; -1: it has none */
 	uint32_t wire_error; /* as siw_wc.vendor_err: of the Terminate that ended it, or 0 */
 	uint32_t private_data_len;
 	uint8_t private_data[512];
@@ -78,33 +81,43 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
 int siw_cm_destroy_channel(struct siw_cm_channel *channel);
 /* Readable while an event waits; for poll(2) and its like. */
 int siw_cm_channel_fd(struct siw_cm_channel *channel);
-/* Waits as siw_get_cq_event does. 0, -EAGAIN when the time is over, -EINTR on a signal. */
+/*
+ * Waits as siw_get_cq_event does, and writes the next event to *event: 0; -EAGAIN after timeout_ms
+ * milliseconds; -EINTR after a signal.
+ */
 int siw_cm_get_event(struct siw_cm_channel *channel, struct siw_cm_event *event, int timeout_ms);
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *channel, void *context);
-/* Ends what is going on with it; the QP, if any, goes to ERR and stays the user's to destroy. */
+/*
+ * Destroys the id. Its listening, start-up or connection ends; its QP, if any, goes to ERR, and is
+ * the user's to destroy.
+ */
 int siw_cm_destroy_id(struct siw_cm_id *id);
 void siw_cm_set_context(struct siw_cm_id *id, void *context);
-/* Addresses of a listener (peer: none) or a connection; either pointer may be NULL. */
+/*
+ * The addresses of a listener, which has no peer, or of a connection. Either pointer may be NULL.
+ */
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer);
 
 /* Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted. */
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 
 /*
- * Listens on addr; port 0 takes a free one (siw_cm_addr tells). EADDRINUSE, EADDRNOTAVAIL, EACCES.
+ * Listens on addr; port 0 takes a free one, which siw_cm_addr returns. backlog as for listen(2).
+ * -EADDRINUSE, -EADDRNOTAVAIL, -EACCES.
  */
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog);
-/* Starts to connect the id's QP; the outcome comes as an event. source may be NULL. */
+/* Starts to connect the id's QP; an event has the result. source and param may be NULL. */
 int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const struct siw_addr *source,
 		   const struct siw_cm_param *param);
-/*
- * Answers a CONNECT_REQUEST with the id's QP; ESTABLISHED follows as an event. param may be NULL.
- */
+/* Accepts a CONNECT_REQUEST with the id's QP; ESTABLISHED follows. param may be NULL. */
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
-/* Answers a CONNECT_REQUEST with R=1 and private data; the id is then only good for destroying. */
+/* Rejects a CONNECT_REQUEST (R=1), with private data. The id can then only be destroyed. */
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len);
-/* Ends the connection: what was posted and completed still reaches the peer; both QPs go to ERR. */
+/*
+ * Ends the connection; both QPs go to ERR. Requests that completed with success before still reach
+ * the peer.
+ */
 int siw_cm_disconnect(struct siw_cm_id *id);
 const char *siw_cm_event_str(int event);
 

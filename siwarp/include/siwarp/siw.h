@@ -184,7 +184,7 @@ struct siw_mr {
 	size_t length;
 	uint32_t handle;
 	uint32_t lkey;
-	uint32_t rkey; /* the STag; what to tell the peer, with addr as the tagged offset */
+	uint32_t rkey; /* the STag, which the peer needs, with addr as the tagged offset */
 };
 
 struct siw_pd *siw_alloc_pd(struct siw_context *context);
@@ -192,20 +192,22 @@ struct siw_pd *siw_alloc_pd(struct siw_context *context);
 int siw_dealloc_pd(struct siw_pd *pd);
 
 /*
- * Registers length octets at addr; access is a set of enum siw_access_flags. Pins nothing; looks at
- * the first and the last page. A hole between them is found when somebody reaches into it, which
- * fails as a bad key does. Errors: EINVAL (length 0 is fine; beyond max_mr_size, wrapping, or
- * remote write or atomics without local write is not, and a region that a peer may end takes no
- * windows), EFAULT (memory absent, or not writable as asked), ENOMEM (max_mr).
+ * Registers length octets at addr, which may be 0; access is a set of enum siw_access_flags. Pins
+ * no memory, and checks the first and the last page alone: an access to a hole between them fails
+ * as one with a bad key does. Errors: EINVAL (length above max_mr_size, or the end wraps; remote
+ * write or atomics without local write; MW_BIND with REMOTE_INVALIDATE), EFAULT (memory absent, or
+ * not writable as access needs it), ENOMEM (max_mr).
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
 /*
- * The STag is dead when this returns, and no placement into the memory is in flight: one that
- * another thread is at is waited for, and a stream that is answering the peer's Read from here is
- * reset. EBUSY while a request of this end's own is on its way that uses the memory: a send or
- * Write that TCP or UDP has not taken, a Read or an atomic without its response. EBUSY too while a
- * window is bound to it, or a bind to it is posted. Posted receives do not keep it: one that a
- * message meets later completes with LOC_PROT_ERR.
+ * Deregisters the region. When this returns, the STag is invalid and no octet of the memory is read
+ * or written any more: a placement that another thread has begun is waited for, and a stream that
+ * still sends a Read's response from here is reset.
+ *
+ * EBUSY: a request of this end still uses the memory (a Send or Write that TCP or UDP has not
+ * taken, a Read or atomic without its response), a window is bound to it, or a bind to it is
+ * posted. Posted receives do not count: a message that takes one later completes it with
+ * LOC_PROT_ERR.
  */
 int siw_dereg_mr(struct siw_mr *mr);
 
@@ -217,17 +219,17 @@ enum siw_rereg_mr_flags {
 
 /* As enum ibv_rereg_mr_err_code, as far as siwarp has them; errno says why. */
 enum siw_rereg_mr_err_code {
-	SIW_REREG_MR_ERR_INPUT = -1, /* the region is what it was, its keys live */
-	SIW_REREG_MR_ERR_CMD = -4,   /* it was deregistered before: do not use it */
+	SIW_REREG_MR_ERR_INPUT = -1, /* the region is unchanged, its keys are valid */
+	SIW_REREG_MR_ERR_CMD = -4,   /* the region is deregistered: do not use it */
 };
 
 /*
- * Changes what flags (of enum siw_rereg_mr_flags) says of a region and gives it new keys, as
- * unpredictable as any; what is not in flags is not looked at. The old keys are dead when this
- * returns, and nothing is in flight with them, as after siw_dereg_mr: requests that still carry
- * them fail. 0, or an enum siw_rereg_mr_err_code with errno EINVAL (flags, a PD of another device,
- * another PD for a region that is bound to a QP, what siw_reg_mr says), EFAULT, ENOMEM (for a
- * moment there are two), or EBUSY as siw_dereg_mr.
+ * Changes what flags (set of enum siw_rereg_mr_flags) name of a region, and gives it new keys,
+ * which nobody can guess; the other arguments are ignored. When this returns, the old keys are
+ * invalid as after siw_dereg_mr, and requests that still carry them fail. 0, or an enum
+ * siw_rereg_mr_err_code with errno EINVAL (flags, a PD of another device, another PD for a region
+ * that is bound to a QP, or as siw_reg_mr), EFAULT, ENOMEM (the old and the new one exist at the
+ * same time), or EBUSY as siw_dereg_mr.
  */
 int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
 		 int access);
@@ -243,7 +245,7 @@ enum siw_mw_type {
 struct siw_mw {
 	struct siw_context *context;
 	struct siw_pd *pd;
-	uint32_t rkey; /* type 1: of the last bind posted; type 2: what the program keeps here */
+	uint32_t rkey; /* type 1: of the last bind posted; type 2: the program writes it */
 	uint32_t handle;
 	int type; /* enum siw_mw_type */
 };
@@ -265,29 +267,27 @@ struct siw_mw_bind {
 };
 
 /*
- * A window: what of a region peers may touch, and how, changed by requests on RC and UC queue
- * pairs. A bind or an invalidation takes effect when its turn in the send queue comes: who is told
- * the key by a Send behind the bind finds the window open, and when the completion of an
- * invalidation (of a bind elsewhere, of the siw_dealloc_mw) is there, no octet behind the old key
- * changes any more. What of a Read's answer TCP has not taken then cannot be recalled: that stream
- * is reset. A key that names nothing ends the peer's connection with a Terminate (of UC, that
- * message alone is dropped). A window grants nothing locally, and remote writing only in a region
- * with local writing.
+ * A memory window: a part of a region that peers may access, and how. RC and UC queue pairs bind
+ * and invalidate it by requests, which take effect in their turn in the send queue. So a peer that
+ * learns the key from a Send behind the bind can use it. When an invalidation, a bind of it
+ * elsewhere or siw_dealloc_mw has completed, no octet is changed by the old key any more; a stream
+ * that still has to send a Read's response from there is reset. A peer that uses an invalid key is
+ * sent a Terminate; on UC its message alone is dropped. A window allows no local access, and remote
+ * writing only in a region with local writing.
  *
- * Type 1 is bound by siw_bind_mw and belongs to its PD: the peers of all its QPs may use it. It
- * gets a new key, as unpredictable as any STag, at each bind, which ends the binding before; a bind
- * of length 0 does only that.
+ * Type 1 is bound by siw_bind_mw. The peers of all QPs of its PD may use it. Each bind gives it a
+ * new key that nobody can guess and ends the binding before; a bind of length 0 does that alone.
  *
- * Type 2 is bound by SIW_WR_BIND_MW, to the QP that it is posted to, and belongs to its peer alone,
- * in any connection that the QP comes to have. Its key has the upper 24 bits of the rkey that
- * siw_alloc_mw gave and any low octet: siw_inc_rkey gives the next. It must be invalid to be bound:
- * SIW_WR_LOCAL_INV on that QP, or a Send with Invalidate of its peer, makes it so. When that QP is
- * gone, siw_dealloc_mw remains.
+ * Type 2 is bound by SIW_WR_BIND_MW to the QP that the request is posted to; its peer alone may use
+ * it, in every connection that the QP will have. Its key has the upper 24 bits of the rkey of
+ * siw_alloc_mw and a lowest octet of the program's choice: siw_inc_rkey gives the next. Before it
+ * is bound again it must be invalidated, by SIW_WR_LOCAL_INV on that QP or a Send with Invalidate
+ * of its peer. After that QP was destroyed, only siw_dealloc_mw is left.
  *
  * Errors: EINVAL, ENOMEM (max_mw).
  */
 struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type);
-/* Ends the binding too. EBUSY while a bind of it is posted that has not taken effect. */
+/* Also ends the binding. EBUSY: a bind of it is posted that has not taken effect. */
 int siw_dealloc_mw(struct siw_mw *mw);
 /*
  * Posts a bind of a window of type 1, as siw_post_send posts one of type 2, and puts the new key
@@ -387,18 +387,19 @@ int siw_cq_capacity(struct siw_cq *cq);
  */
 int siw_resize_cq(struct siw_cq *cq, int cqe);
 /*
- * Takes up to num_entries completions: their count, 0 if there are none, or -errno. -EOVERFLOW:
- * more completed than it holds, and what it held has been taken. One completion was lost then,
- * those after it are dropped (counter cq_overflow), SIW_EVENT_CQ_ERR was raised, and every QP that
- * uses it goes to ERR with SIW_EVENT_QP_FATAL. It can only be destroyed: resizing it, arming it and
- * making a QP on it are -EOVERFLOW too.
+ * Takes up to num_entries completions: their count, 0 if there are none, or -errno.
+ *
+ * -EOVERFLOW: the queue overflowed, and the completions it held have been taken. Those after them
+ * were dropped (counter cq_overflow), SIW_EVENT_CQ_ERR was raised, and every QP that uses the queue
+ * goes to ERR with SIW_EVENT_QP_FATAL. The queue can only be destroyed then: to resize or arm it,
+ * or to make a QP with it, is -EOVERFLOW, too.
  */
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc);
 /*
- * Asks for one event on the channel when the next completion is put in; with solicited_only, the
- * next that is of a solicited message's receive or in error. What lies in the queue already raises
- * none: so arm, then poll once more, then wait. Asked for both, any completion counts. -EINVAL: no
- * channel.
+ * Arms the queue: the next completion raises one event on its channel; with solicited_only, the
+ * next one with an error or of a receive that a solicited message took. Completions that are in the
+ * queue already raise none: so arm, poll once more, then wait. Armed in both ways, any completion
+ * raises the event. -EINVAL: the queue has no channel.
  */
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only);
 const char *siw_wc_status_str(int status);
@@ -421,17 +422,19 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
 /* ---- address handles ------------------------------------------------------------------------- */
 
 /*
- * Where a UD message goes: an IP address, and a UDP port that is used when the low 16 bits of the
- * work request's remote_qpn, which are a UD QPN's UDP port, are 0. Bits 16 to 23 are the QP's index
- * there. So an answer to a message goes to the source that siw_poll_cq_from gave with remote_qpn =
- * wc.src_qp, as verbs programs have it; with remote_qpn 0 it would reach the first QP of a socket
- * that several share. The address may be a multicast group's: the port is then SIW_MCAST_PORT
- * (setting mcast_port), whatever the handle or remote_qpn says. A message to a group leaves by the
- * QP's device, not beyond the network there unless setting mcast_ttl says more.
+ * The destination of UD messages: an IP address and a UDP port. A UD QPN has a UDP port in its low
+ * 16 bits and the index of the QP on its socket in bits 16 to 23; the handle's port is used if the
+ * low 16 bits of the request's remote_qpn are 0. To reply to a message, send to the source that
+ * siw_poll_cq_from gave, with remote_qpn = wc.src_qp as verbs programs do; remote_qpn 0 names the
+ * first QP of a shared socket.
+ *
+ * The address may be a multicast group's. Then the port is SIW_MCAST_PORT (setting mcast_port),
+ * whatever the handle and remote_qpn have, and messages leave by the QP's device; they pass routers
+ * only if setting mcast_ttl is above 1.
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
 /*
- * EBUSY while a send to it is posted that UDP has not taken: its socket is full, or its QP in SQD.
+ * EBUSY: a send to it is posted that UDP has not taken, as its socket is full or its QP is in SQD.
  */
 int siw_destroy_ah(struct siw_ah *ah);
 
@@ -459,18 +462,18 @@ enum siw_qp_state {
 };
 
 /*
- * When an RC send request (Send, Write) completes, and what a Send without a receive meets. The
- * wire is the same, and each end chooses for itself.
+ * When Sends and Writes on RC complete, and what happens to a Send for which no receive is posted.
+ * The octets on the wire are the same, and each end chooses for itself.
  *
- * IWARP, as RFC 5040 has it: a request completes when TCP took it, so a completion says that the
- * buffer may be used again, and no more; a Send that finds no receive ends the connection.
+ * IWARP, as in RFC 5040: a request completes when TCP has taken it. The completion says only that
+ * the buffer may be used again. A Send without a receive ends the connection.
  *
- * ROCE, as programs for InfiniBand expect: a request completes when the peer has it, which is
- * learnt by a zero-length RDMA Read behind it. One that the peer refuses completes with what is
- * wrong, what came before it with success and the rest with WR_FLUSH_ERR. It takes one of the RDMA
- * Reads that the peer allows, so at least one is asked for when connecting; a peer that allows
- * none, or does not say (MPA revision 1, unless initiator_depth was given), has these requests
- * complete as with IWARP (counter confirm_none).
+ * ROCE, as programs for InfiniBand expect: a request completes when the peer has it; a zero-length
+ * RDMA Read behind it confirms that. A request that the peer refuses completes with the error,
+ * those before it with success, those behind it with WR_FLUSH_ERR. The confirming Read is one of
+ * those that the peer allows, so the connection asks for at least one. If the peer allows none, or
+ * does not say (MPA revision 1 without initiator_depth), requests complete as with IWARP (counter
+ * confirm_none).
  */
 enum siw_persona {
 	SIW_PERSONA_AUTO = 0, /* setting persona, or else IWARP */
@@ -479,20 +482,22 @@ enum siw_persona {
 };
 
 /*
- * UD: what becomes of the queue pair when somebody who has its Q_Key sends a message that breaks
- * the rules of DDP or RDMAP (an opcode that UD has not, a part of a message). Either way the sender
- * is told by an error message, within the limits of settings err_rate and err_source_rate, and
- * siw_poll_err tells this end.
+ * UD: what happens to the queue pair when a message with its Q_Key breaks the rules of DDP or RDMAP
+ * (an opcode that UD does not have, or a part of a message). Under both policies an error message
+ * reports it to the sender, within settings err_rate and err_source_rate, and siw_poll_err to this
+ * end.
  *
- * ERROR, as datagram-iWARP's paper has it: the queue pair goes to ERR and flushes, with
- * SIW_EVENT_QP_REQ_ERR or SIW_EVENT_QP_ACCESS_ERR. RESET -> INIT -> RTR -> RTS, and it goes on.
- * MESSAGE: it goes on, with SIW_EVENT_QP_ERR_QUEUED. For whoever serves peers that are not trusted.
+ * ERROR, as in datagram-iWARP's paper: the queue pair goes to ERR and flushes, with
+ * SIW_EVENT_QP_REQ_ERR or SIW_EVENT_QP_ACCESS_ERR. By RESET -> INIT -> RTR -> RTS it can be used
+ * again. MESSAGE: the queue pair goes on, with SIW_EVENT_QP_ERR_QUEUED. For servers of untrusted
+ * peers.
  *
- * The Q_Key is all that keeps strangers from ending a queue pair under ERROR: take a random one.
- * What has the wrong one, or fails before that (CRC, length, versions, queue), is dropped and
- * counted under either. So is one that finds no receive. One that is longer than the receive it
- * meets completes that with SIW_WC_LOC_LEN_ERR, the sender is told, and the queue pair goes on
- * under either.
+ * Under ERROR only the Q_Key keeps a stranger from stopping the queue pair: take a random one.
+ *
+ * Under both policies: a datagram with a wrong Q_Key, or one that fails a check before that (CRC,
+ * length, versions, queue number), or finds no receive, is dropped and counted. A message longer
+ * than its receive completes it with SIW_WC_LOC_LEN_ERR and is reported to the sender; the queue
+ * pair goes on.
  */
 enum siw_error_policy {
 	/*
@@ -516,14 +521,16 @@ struct siw_qp_init_attr {
 	void *qp_context;
 	struct siw_cq *send_cq;
 	struct siw_cq *recv_cq;
-	struct siw_srq *srq;   /* NULL, or whose receives it takes: it has none of its own then */
-	struct siw_qp_cap cap; /* written back: what was granted, at least what was asked */
+	struct siw_srq
+		*srq; /* NULL, or the queue that it takes receives from, in place of its own */
+	struct siw_qp_cap cap; /* written back: what it has, at least what was requested */
 	int qp_type;
 	int sq_sig_all;
 	int no_crc; /* UD, UC: 1 = send zero in the CRC field and do not check it */
 	/*
 	 * UD, UC, RD: address and port to bind; family 0 = the device's first address, port 0 =
-	 * any. RD at a wildcard address is reached at the one alone that its machine answers from.
+	 * any. RD at the wildcard address can be reached only at the address that its machine sends
+	 * from.
 	 */
 	struct siw_addr addr;
 	int persona;	  /* RC: enum siw_persona */
@@ -534,23 +541,24 @@ struct siw_qp_init_attr {
 	 */
 	struct siw_qp *shared_socket_qp;
 	/*
-	 * UD, RD: Write-Records that may be in process here at a time, at most 1024; 0: none is
-	 * taken. The receive CQ needs room for half as many completions more, which is also how
-	 * many wait there at the most: further ones wait until these are polled. Any peer with the
-	 * Q_Key and the key of a region with SIW_ACCESS_REMOTE_WRITE may send some.
+	 * UD, RD: how many Write-Records may be in process here at a time, at most 1024; 0: none is
+	 * accepted. Up to half as many of their completions lie in the receive CQ, which needs room
+	 * for them; further ones are put there when these were polled. Any peer that has the Q_Key
+	 * and the key of a region with SIW_ACCESS_REMOTE_WRITE may send Write-Records.
 	 */
 	uint32_t max_write_records;
 	/*
-	 * RD: how many peers it remembers at most (0: setting rd_peers; the one idle longest makes
-	 * room for another), and after how many milliseconds of silence one that owes an answer
-	 * counts as gone (0: setting peer_timeout).
+	 * RD: the most peers that it remembers (0: setting rd_peers); a new one takes the place of
+	 * the one that was idle for longest. peer_timeout_ms: a peer that a response is due from
+	 * and that is silent for so many milliseconds is declared lost (0: setting
+	 * peer_timeout_ms).
 	 */
 	uint32_t max_peers;
 	uint32_t peer_timeout_ms;
 	/*
-	 * RC: 1 = Sends that no receive is posted for wait for one here, whatever the persona:
-	 * setting rnr_octets says for how many octets of them there is room, then the peer's
-	 * sending stops. The peer's orderly end is reported behind the last of them.
+	 * RC: 1 = a Send without a receive waits here until one is posted, whatever the persona. Up
+	 * to setting rnr_octets of such Sends are stored; then TCP stops the peer. The peer's
+	 * orderly end is reported after the last of them.
 	 */
 	int keep_unexpected;
 };
@@ -580,42 +588,44 @@ struct siw_qp_attr {
 	uint32_t qkey;	  /* UD, UC: what datagrams must carry; of UC those sent do, too */
 	/* RC, UC: what the peer may do, whatever its STags allow; all at first */
 	int qp_access_flags;
-	int en_sqd_async_notify; /* to SQD: an event tells when the send queue is drained */
-	int sq_draining;	 /* query: in SQD, requests that were begun are not complete yet */
+	int en_sqd_async_notify; /* to SQD: raise an event when the send queue is drained */
+	int sq_draining;	 /* query, in SQD: requests that were begun are not complete yet */
 	/*
-	 * ORD: RDMA Reads and atomics this end has outstanding at the most; in SQD at most what was
-	 * agreed on with the peer. IRD: those the peer may have outstanding here. Connected: what
-	 * both ends agreed on; before: what was asked for, 0 if nothing was.
+	 * max_rd_atomic, the ORD: the most RDMA Reads and atomics that this end has outstanding; in
+	 * SQD it can be set, up to what both ends agreed on. max_dest_rd_atomic, the IRD: the most
+	 * that the peer may have outstanding here. Query: while connected what both ends agreed on,
+	 * before that what was set, or 0.
 	 */
 	int max_rd_atomic;
 	int max_dest_rd_atomic;
 	/*
-	 * RC, persona roce: how long a Send of the peer's waits here for a receive before a
-	 * Terminate ends the connection (no receiver-not-ready NAK is on the wire, so this end
-	 * counts for both): rnr_retry times what min_rnr_timer means. rnr_retry is 0 to 7, 7
-	 * without limit and the default; min_rnr_timer is InfiniBand's code, 0 (655.36 ms) or 1
-	 * (0.01 ms) to 31 (491.52 ms), 12 (0.64 ms) the default.
+	 * RC, persona roce: how long a Send of the peer waits here for a receive, before a
+	 * Terminate ends the connection: rnr_retry times the time of min_rnr_timer. Both are of
+	 * this end, since there is no receiver-not-ready NAK on the wire. rnr_retry: 0 to 6, or 7,
+	 * the default: without limit. min_rnr_timer: InfiniBand's code, 1 (0.01 ms) to 31 (491.52
+	 * ms) or 0 (655.36 ms); 12 (0.64 ms) is the default.
 	 */
 	int rnr_retry;
 	int min_rnr_timer;
 	/*
-	 * UD and UC, to INIT: a bound UDP socket of the caller's; the QP takes it over, and its
-	 * number. Not of one that shares its socket or is a member of a multicast group.
+	 * UD and UC, to INIT: a bound UDP socket that the QP takes over, which gives it its number.
+	 * Not for a QP that shares its socket or is a member of a multicast group.
 	 */
 	int fd;
 	/*
-	 * UC, to RTR: where the peer is (SIW_QP_AV, which this step needs); its port is
-	 * dest_qp_num's low 16 bits or, where that is not given or 0, in the address. path_mtu:
-	 * octets of payload that one datagram has at the most, at least 256, or 1 to 5 for those of
-	 * enum ibv_mtu (256 to 4096); 0 or not given: what the route carries without cutting
-	 * datagrams, which is also the most. Query: octets, now.
+	 * UC, to RTR. ah_addr (SIW_QP_AV, which this step needs): the peer's address; its port is
+	 * the low 16 bits of dest_qp_num, or that of the address if they are 0 or not given.
+	 * path_mtu: the most octets of payload of one datagram, at least 256, or 1 to 5 as in enum
+	 * ibv_mtu (256 to 4096); 0 or not given: what the route carries without fragmentation,
+	 * which is also the maximum. Query: octets, now.
 	 */
 	struct siw_addr ah_addr;
 	int path_mtu;
 	uint32_t dest_qp_num;
 	/*
-	 * UC: the number of the first datagram that comes (to RTR) and that is sent (to RTS), 32
-	 * bits: the peer's other one. 0 if not given. Query: of the next.
+	 * UC: the number, 32 bits, of the first datagram that is received (rq_psn, to RTR) and sent
+	 * (sq_psn, to RTS); the peer has them the other way round. 0 if not given. Query: of the
+	 * next.
 	 */
 	uint32_t rq_psn;
 	uint32_t sq_psn;
@@ -624,46 +634,44 @@ struct siw_qp_attr {
 enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE = 0,
 	/*
-	 * RC. A Write, then an Immediate Data message (RFC 7306), which takes a receive of the
-	 * peer's, writes nothing there and completes it with SIW_WC_RECV_RDMA_WITH_IMM when the
-	 * Write is there. It must be of the RFC; an older peer terminates.
+	 * RC. A Write, then an Immediate Data message (RFC 7306). That takes a receive of the peer,
+	 * writes nothing to it, and completes it with SIW_WC_RECV_RDMA_WITH_IMM when the Write is
+	 * there. A peer without RFC 7306 terminates.
 	 */
 	SIW_WR_RDMA_WRITE_WITH_IMM = 1,
 	SIW_WR_SEND = 2,
 	/*
-	 * A message of siwarp's own, since no RFC has such; 8 octets less than a Send may have on
-	 * UD. RC: posting it is EINVAL unless setting private_messages (SIWARP_PRIVATE_MESSAGES=1,
-	 * at both ends) says that every peer is siwarp.
+	 * A message that no RFC has, siwarp's own; on UD it has 8 octets less than a Send. On RC it
+	 * is EINVAL unless setting private_messages says that every peer is siwarp
+	 * (SIWARP_PRIVATE_MESSAGES=1 at both ends).
 	 */
 	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,
 	/*
-	 * RC. On the 64 bits at wr.atomic.remote_addr, which is a multiple of 8 (else the peer
-	 * terminates and its memory is untouched) in memory with SIW_ACCESS_REMOTE_ATOMIC; in one
-	 * step for other queue pairs, devices and threads there and for that machine's own atomic
-	 * instructions, in its octet order. What was there before comes, in this machine's octet
-	 * order, into the elements, which have 8 octets in all. They are of the ORD and IRD, as
-	 * Reads.
+	 * RC and RD. They change the 64 bits, in the peer's octet order, at wr.atomic.remote_addr,
+	 * in memory with SIW_ACCESS_REMOTE_ATOMIC; atomic with respect to all queue pairs, devices,
+	 * threads and atomic instructions of that machine. An address that is no multiple of 8
+	 * makes the peer terminate, its memory unchanged. The elements, of 8 octets in all, receive
+	 * the value before, in this machine's octet order. Atomics count as Reads for ORD and IRD.
 	 */
-	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* if it is wr.atomic.compare_add: wr.atomic.swap */
+	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* writes wr.atomic.swap if the value is compare_add */
 	SIW_WR_ATOMIC_FETCH_AND_ADD = 6, /* adds wr.atomic.compare_add */
 	SIW_WR_LOCAL_INV = 7,		 /* RC and UC: at this end alone */
 	SIW_WR_BIND_MW = 8,
 	SIW_WR_SEND_WITH_INV = 9,
 	/*
-	 * The same with the masks of RFC 7306 section 5.1, by the numbers that the kernel has for
-	 * them. If the bits in masked.compare_add_mask are as in compare_add, those in
-	 * masked.swap_mask become as in swap. Adding is of each field alone, a set bit of
-	 * masked.compare_add_mask being a field's most significant one: what is carried out of it
-	 * is lost.
+	 * The same with the masks of RFC 7306 section 5.1; numbers as in the Linux kernel. CMP: if
+	 * the bits of masked.compare_add_mask equal those of compare_add, the bits of
+	 * masked.swap_mask are set to those of swap. ADD: each set bit of masked.compare_add_mask
+	 * is the top bit of a field; fields are added separately, and a carry out of one is lost.
 	 */
 	SIW_WR_MASKED_ATOMIC_CMP_AND_SWP = 12,
 	SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD = 13,
 	/*
-	 * UD and RD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma, at the peer
-	 * in rd, in as many datagrams as it takes. On UD some may be lost; the peer's queue pair,
-	 * which must have been made with max_write_records, completes a
-	 * SIW_WC_RECV_WRITE_RECORD that tells which octets came.
+	 * UD and RD, siwarp's own: an RDMA Write of up to max_rc_msg octets to wr.rdma at the peer
+	 * in rd, in as many datagrams as it needs. On UD some may be lost. The peer's queue pair,
+	 * which must have max_write_records above 0, gets a completion SIW_WC_RECV_WRITE_RECORD, by
+	 * which siw_query_record returns the octets that came.
 	 */
 	SIW_WR_RDMA_WRITE_RECORD = 128,
 };
@@ -740,99 +748,106 @@ struct siw_recv_wr {
 };
 
 /*
- * Errors of siw_create_qp: EINVAL (a cap above the device's, a CQ missing, a CQ or SRQ of another
- * device, a type that is neither, share: of another device, no UD, addr is given too, the CRC
- * differs), ENOMEM, EADDRINUSE and EADDRNOTAVAIL (UD address), EMFILE (no descriptor is left for
- * its socket), ENOSPC (SIW_MAX_SHARERS QPs share that socket). With an SRQ the receive caps are
- * ignored and written back as 0.
+ * Makes a queue pair in RESET. With an SRQ the receive caps are ignored and written back as 0.
+ * Errors: EINVAL (an unknown type; a cap above the device's; no CQ; a CQ or SRQ of another device;
+ * shared_socket_qp is of another device, is no UD QP or has another no_crc, or addr is given, too),
+ * ENOMEM, EADDRINUSE and EADDRNOTAVAIL (addr), EMFILE (no descriptor is left for its socket),
+ * ENOSPC (SIW_MAX_SHARERS QPs share that socket already).
  *
- * UD QPs that share a socket are told apart by an index, 0 of the first: a UD QPN is index << 16 |
- * UDP port. Each has states, queues, CQs, PD and a Q_Key of its own, and drops what finds no
- * receive of its own; what has an index that no QP has is dropped (counter drop_qn). Common to them
- * are the address and the kernel's buffers: a flood to one of them may cost the others datagrams
- * there. The socket goes with its last QP, whichever that is.
+ * UD QPs that share a socket have an index each, 0 for the first: a UD QPN is index << 16 | UDP
+ * port. Each has its own state, queues, CQs, PD and Q_Key. Datagrams to an index without a QP are
+ * dropped (counter drop_qn). The QPs share the address and the kernel's buffers, so a flood to one
+ * may make the kernel drop datagrams to the others. The socket is closed with the last of them.
  */
 #define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
- * EBUSY while a connection id has it (siw_cm_bind_qp) or it is a member of a multicast group. Its
- * completions go with it. A post that is under way in another thread ends with EINVAL.
+ * Destroys it, and its completions that were not polled. EBUSY: a connection id has it
+ * (siw_cm_bind_qp), or it is a member of a multicast group. A post that another thread has begun
+ * returns EINVAL.
  */
 int siw_destroy_qp(struct siw_qp *qp);
 /*
- * UD, UC: RESET -> INIT -> RTR -> RTS, local steps. RC: <siwarp/cm.h> does these steps. Any state
- * -> ERR (flushes) or RESET (forgets). RTS -> SQD: what was begun completes, what is posted waits
- * until SQD -> RTS. A UD or UC send that fails by a mistake of this end (LOC_PROT_ERR, LOC_LEN_ERR)
- * takes its QP to SQE: sends flush, receives go on; SQE -> RTS mends it. EINVAL, and nothing
- * changes: the table of states has no such step, the step does not take an attribute of the mask
- * (InfiniBand's table says which), or a value is beyond the device's or the connection's.
+ * Changes the state or other attributes; attr_mask is a set of enum siw_qp_attr_mask.
+ *
+ * RESET -> INIT -> RTR -> RTS: UD, UC and RD by this call, RC by <siwarp/cm.h>. Any state -> ERR:
+ * all requests flush. Any state -> RESET: they are dropped without completions. RTS -> SQD:
+ * requests that were begun complete; the others wait until SQD -> RTS. A UD or UC send that fails
+ * by an error of this end (LOC_PROT_ERR, LOC_LEN_ERR) takes its QP to SQE: sends flush, receives go
+ * on, until SQE -> RTS.
+ *
+ * EINVAL, and nothing changes: there is no such step; the step does not take an attribute of the
+ * mask (siw_qp_step_attrs), or a value is beyond what the device or the connection allows.
  */
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
-/* What is true now, of every member. Either pointer may be NULL. */
+/* Writes the current value of every member. Either pointer may be NULL. */
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
 uint32_t siw_qp_num(struct siw_qp *qp);
+
 /* ---- multicast ------------------------------------------------------------------------------- */
 
 /*
- * The UDP port of every group, unless setting mcast_port says another one; not registered at IANA.
+ * The UDP port of every group, unless setting mcast_port has another; not registered at IANA.
  */
 #define SIW_MCAST_PORT 62607
 
 /*
- * UD: from now on what is sent to the group (an IPv4 or IPv6 multicast address of the family of the
- * QP's; its port and scope are not looked at) on the QP's device comes to this QP too, if it has
- * the QP's Q_Key. Each QP of a group takes a receive of its own for its copy, and drops it where it
- * has none (counter drop_no_buffer). A QP that is a member gets what it sends itself, as with the
- * usual adapters; one that is none need not be one to send. Completions are as of any message:
- * src_qp and source are the sender's own. What is wrong with a message to a group is told to nobody
- * but by counters.
+ * UD: makes the QP a member of a multicast group, on its device. group is an IPv4 or IPv6 multicast
+ * address of the QP's family; its port and scope are ignored. From now on the QP receives the
+ * messages to the group that have its Q_Key, its own among them. Each member takes a receive for
+ * its copy, and drops it without one (counter drop_no_buffer). In a completion src_qp and source
+ * are the sender's. Errors in messages to a group are only counted, not reported to the sender. To
+ * send to a group a QP need not be a member.
  *
- * In any state; again: nothing happens. -EINVAL: no UD QP, no multicast address, the wrong family,
- * -ENODEV, -EADDRINUSE (another program has the port for all addresses), -EMFILE, -ENOMEM, or what
- * the system says of joining.
+ * In any state; for a member nothing changes. -EINVAL: no UD QP, no multicast address, another
+ * family; -ENODEV; -EADDRINUSE: another program has the port for all addresses; -EMFILE; -ENOMEM;
+ * or another error of joining.
  */
 int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group);
 /*
- * No more of that. -EINVAL: it is no member. A QP must be of no group any more when it is
- * destroyed.
+ * Ends the membership. -EINVAL: the QP is no member. Before it is destroyed, a QP must leave all
+ * groups.
  */
 int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
 
 /*
- * Posts a list, in order, up to the first request that cannot be: *bad_wr (NULL: nobody asks) is
- * then that one and the return -EINVAL (state, opcode, flags, number of SGEs, inline size, an
- * address handle of another PD, an RC message above max_rc_msg, an atomic of other than 8 octets, a
- * Read or an atomic where the peer allows none) or -ENOMEM (queue full).
+ * Posts a list of requests, in order, up to the first that is refused: *bad_wr, unless bad_wr is
+ * NULL, is then that one. 0; -EINVAL (state, opcode, flags, number of SGEs, inline size, an address
+ * handle of another PD, an RC message above max_rc_msg, an atomic of other than 8 octets, a Read or
+ * atomic if the peer allows none); -ENOMEM: the queue is full.
  *
- * A queue holds exactly max_send_wr or max_recv_wr requests. A request has its slot until its
- * completion is polled; one without a completion, until a later completion of the same queue is.
- * Receives may be posted from INIT on, sends from RTS on; in SQE and ERR they flush.
+ * A queue has room for exactly max_send_wr or max_recv_wr requests. A request occupies its slot
+ * until its completion was polled; one without a completion, until a later one of the same queue
+ * was. Receives can be posted from INIT on, sends from RTS on; in SQE and ERR they flush.
  *
- * A UD message longer than a datagram holds (IPv4: max_ud_msg) completes with LOC_LEN_ERR at the
- * sender; one longer than the receive that it meets, at the receiver, which writes nothing of it.
- * SIW_SEND_FENCE on UD and SIW_SEND_SOLICITED on a Write without immediate data, a Read or an
- * atomic mean nothing and are no error.
+ * A UD message longer than a datagram (IPv4: max_ud_msg) completes with LOC_LEN_ERR at the sender;
+ * one longer than its receive does so at the receiver, and nothing of it is written. SIW_SEND_FENCE
+ * on UD, and SIW_SEND_SOLICITED on a Write without immediate data, a Read or an atomic, are
+ * ignored.
  *
- * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV happen at this end, in their turn; with SIW_SEND_FENCE after
- * the Reads that were posted before. They have no elements. -EINVAL: no window or none of type 2, a
- * window or region of another device, flags other than those of siw_mw_bind_info, SIW_SEND_INLINE.
+ * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV act at this end, in their turn; with SIW_SEND_FENCE after the
+ * Reads that were posted before. They have no elements. -EINVAL: no window of type 2, a window or
+ * region of another device, flags that siw_mw_bind_info does not name, SIW_SEND_INLINE.
+ *
  * A bind completes with MW_BIND_ERR, and the QP goes to ERR (UC: SQE), if window, region and QP are
- * not of one PD, the window is bound already, the rkey is another's, the region is closed or has no
- * SIW_ACCESS_MW_BIND, it does not hold the range, lacks the local writing that remote writing and
- * atomics need, or the length is 0. LOCAL_INV does so with LOC_PROT_ERR unless invalidate_rkey is
- * that of a window of type 2 bound to this QP, or of a live region of siw_reg_mr_qp with
- * SIW_ACCESS_REMOTE_INVALIDATE.
+ * not of one PD; the window is bound already; the rkey is not one of its own; the region is closed,
+ * has no SIW_ACCESS_MW_BIND, does not contain the range, or has no local writing although the
+ * window allows remote writing or atomics; or the length is 0. LOCAL_INV completes with
+ * LOC_PROT_ERR, with the same consequence, unless invalidate_rkey is the key of a window of type 2
+ * bound to this QP, or of a region of siw_reg_mr_qp with SIW_ACCESS_REMOTE_INVALIDATE.
  */
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
-/* -EINVAL too where the QP has an SRQ: receives are posted there. */
+/*
+ * The same for receives. -EINVAL also for a QP with an SRQ, to which receives are posted instead.
+ */
 int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
 
 /* ---- shared receive queues ------------------------------------------------------------------- */
 
 /* As struct ibv_srq_attr. */
 struct siw_srq_attr {
-	uint32_t max_wr;    /* receives it holds; written back: at least what was asked */
-	uint32_t max_sge;   /* of one receive; written back likewise */
+	uint32_t max_wr;  /* receives it has room for; written back: at least what was requested */
+	uint32_t max_sge; /* of one receive; written back likewise */
 	uint32_t srq_limit; /* 0: none */
 };
 
@@ -847,23 +862,23 @@ enum siw_srq_attr_mask {
 };
 
 /*
- * A queue of receives that any number of RC and UD QPs of one device share (siw_qp_init_attr's
- * srq): the next message of any of them takes the oldest, and completes on that QP's receive CQ.
- * The lkeys of receives are of the SRQ's PD, which need not be that of the QPs. Errors: EINVAL
- * (max_wr 0, a limit above max_wr, or more than max_srq_wr or max_srq_sge), ENOMEM (max_srq).
+ * A queue of receives that any number of RC and UD QPs of one device share (srq of
+ * siw_qp_init_attr). The next message to any of them takes the oldest receive, which completes on
+ * that QP's receive CQ. The lkeys of receives are of the SRQ's PD, which need not be that of the
+ * QPs. Errors: EINVAL (max_wr is 0 or above max_srq_wr, max_sge above max_srq_sge, the limit above
+ * max_wr), ENOMEM (max_srq).
  *
- * A QP of it that goes to ERR leaves the receives where they are, except one whose message broke
- * off in its middle: that one completes with WR_FLUSH_ERR. SIW_EVENT_QP_LAST_WQE_REACHED tells when
- * the QP has taken its last; whoever destroys or resets a QP before that does not hear of such a
- * receive.
+ * When one of its QPs goes to ERR, a receive that the QP took for an unfinished message completes
+ * with WR_FLUSH_ERR; the others stay. SIW_EVENT_QP_LAST_WQE_REACHED says that the QP takes none any
+ * more. If the QP is destroyed or reset before that event, such a receive has no completion.
  */
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init);
-/* EBUSY while a QP uses it. Receives that are still posted go without completions. */
+/* EBUSY: a QP uses it. Receives that are still posted have no completions. */
 int siw_destroy_srq(struct siw_srq *srq);
 /*
- * SIW_SRQ_LIMIT arms the limit: as soon as fewer receives are left (at once, if they are already)
- * SIW_EVENT_SRQ_LIMIT_REACHED is raised, once, and the limit is 0 again. -EINVAL: a limit above
- * max_wr, or SIW_SRQ_MAX_WR: an SRQ keeps the size that it was made with.
+ * SIW_SRQ_LIMIT arms the limit. When fewer receives are left, which may be at once,
+ * SIW_EVENT_SRQ_LIMIT_REACHED is raised once, and the limit is 0 again. -EINVAL: a limit above
+ * max_wr; or SIW_SRQ_MAX_WR, since the size of an SRQ does not change.
  */
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int attr_mask);
 /* Its size, and the limit while it is armed. */

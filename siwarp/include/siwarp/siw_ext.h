@@ -28,33 +28,35 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 /*
- * Why the last call of this thread was refused (it returned NULL or a negative number), in one
- * line: the rule, the value, the limit, and what to do. Of functions of <siwarp/siw.h>,
- * <siwarp/siw_ext.h> and <siwarp/cm.h>. Ask before the thread calls another of them; the text stays
- * until it asks again. "" after a call that was not refused; but calls which post, poll or only ask
- * for a number (siw_cq_capacity and its like) leave the reason of the call before unless they are
- * refused themselves.
+ * Why the last call of this thread was refused, that is returned NULL or a negative number: the
+ * rule, the value, the limit and what to do, in one line. For functions of <siwarp/siw.h>,
+ * <siwarp/siw_ext.h> and <siwarp/cm.h>; call it before the thread calls another of them. The text
+ * is valid until this thread calls siw_reason again. "" after a call that was not refused; but
+ * calls that post, poll or return a number (as siw_cq_capacity) do not clear the reason of the call
+ * before.
  */
 const char *siw_reason(void);
 /*
- * The same as a word, as CQ_SIZE, for programs that tell refusals apart: it stays when a text gets
- * better.
+ * The same as a word, for instance CQ_SIZE, for programs: it stays the same when a text is
+ * reworded.
  */
 const char *siw_reason_name(void);
 
 /* ---- capture --------------------------------------------------------------------------------- */
 
 /*
- * Writes what this process sends and receives to a pcapng file from now on, %p in its path being
- * the PID; no root is needed. Ethernet, IP, TCP and UDP headers are made up, and why a datagram was
- * dropped is its comment. A forked child goes on in a file of its own, with -PID before the suffix.
- * SIWARP_CAPTURE=FILE does the same from the first opening of a device on. A connection that was
- * made before is written without its start, which tools then do not know. When the file cannot
- * grow, or has SIWARP_CAPTURE_MB million octets, it ends there, whole; a line on stderr says so.
- * -EBUSY: a capture is on, -ESPIPE: no regular file, or what open() and write() say.
+ * From now on writes what this process sends and receives to a pcapng file; no root is needed. %p
+ * in the path is the PID. Ethernet, IP, TCP and UDP headers are made up; the comment of a dropped
+ * datagram says why. A forked child has a file of its own, with -PID before the suffix.
+ * SIWARP_CAPTURE=FILE does the same when the first device is opened.
+ *
+ * Connections made before the capture are written without their start. When the file cannot grow,
+ * or has SIWARP_CAPTURE_MB million octets, it ends after a whole packet, with a line on stderr.
+ *
+ * 0; -EBUSY: a capture is on; -ESPIPE: no regular file; or an error of open() or write().
  */
 int siw_capture_start(const char *path);
-/* Nothing if no capture is on. */
+/* Ends the capture, if one is on. */
 void siw_capture_stop(void);
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -64,46 +66,50 @@ void siw_capture_stop(void);
  * on: of datagrams loss, bursts, duplication, reordering, corruption, delay, jitter, rate,
  * blackout; of streams delay, jitter, rate, blackout, reset, short reads and writes, corruption. As
  * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7": `siwarp wan --help` has the
- * language. Seeded: the same plan does the same to the same sequence of packets. Each socket is, in
- * each direction, a way of its own. It takes the place of the plan before; what that one held comes
- * out. SIWARP_FAULTS=PLAN does the same from the first opening of a device on, which fails with
- * EINVAL if it is none. -EINVAL: it is no plan, and nothing changed; siw_faults_error() says where
- * and why.
+ * language. It is seeded: the same plan does the same to the same sequence of packets, for each
+ * socket and direction separately. It replaces the plan before, and packets that one delayed are
+ * released. SIWARP_FAULTS=PLAN does the same when the first device is opened, which fails with
+ * EINVAL if the plan is wrong. 0; -EINVAL: the plan is wrong, and nothing changed;
+ * siw_faults_error() says where and why.
  */
 int siw_faults_set(const char *plan);
-/* Ends it. Nothing if there is none. */
+/* Ends the plan, if one is set. */
 void siw_faults_clear(void);
 /* What was wrong with the plan of this thread's last call that failed, in one line; "". */
 const char *siw_faults_error(void);
 /*
- * The plan that is on, as text that siw_faults_set() takes, "" if none is: its length; cut at size.
+ * Writes the plan that is set as text for siw_faults_set(), "" if none is, of at most size octets
+ * with its NUL; returns the length of the whole text.
  */
 size_t siw_faults_get(char *plan, size_t size);
 
 /* ---- memory of one queue pair ---------------------------------------------------------------- */
 
 /*
- * As siw_reg_mr, in the QP's protection domain, but of the peers only that of this QP may use the
- * region, in any connection the QP comes to have; who else tries is terminated. With
- * SIW_ACCESS_REMOTE_INVALIDATE that peer may end it by a Send with Invalidate: when the receive
- * completes (SIW_WC_WITH_INV) both keys are dead and the memory is the program's alone;
- * siw_dereg_mr is due as ever. (A peer whose own Read of the region is still being answered gets a
- * reset instead.) An STag without that right or of another QP stays as it is, and the peer is
- * terminated. This end may end it in the same way, by SIW_WR_LOCAL_INV on that QP. Local use, as an
- * lkey, is not limited to the QP, which may be destroyed first.
+ * As siw_reg_mr, in the QP's protection domain; but only the QP's peer may access the region, in
+ * every connection that the QP will have. Another peer that tries is sent a Terminate. Local use,
+ * as an lkey, is not limited to the QP, which may be destroyed before the region.
+ *
+ * With SIW_ACCESS_REMOTE_INVALIDATE that peer may invalidate the region by a Send with Invalidate.
+ * When the receive completes (SIW_WC_WITH_INV), both keys are invalid and no peer accesses the
+ * memory any more; siw_dereg_mr is still needed. If a Read of the region by that peer still has to
+ * be responded to, its connection is reset instead. A Send with Invalidate of an STag without that
+ * right, or of another QP, changes nothing, and the peer is sent a Terminate. This end can
+ * invalidate the region in the same way, by SIW_WR_LOCAL_INV on that QP.
  */
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
 
 /* ---- completion queues, address handles ------------------------------------------------------ */
 
 /*
- * How many completions wait. It only looks: unlike an siw_poll_cq that finds nothing it moves no
- * traffic, and the device's thread goes on with that at once. For who sleeps in an event loop of
- * its own.
+ * The number of completions in the queue, or -errno. Unlike siw_poll_cq on an empty queue it makes
+ * no progress, and the device's thread goes on with that at once. For programs that sleep in an
+ * event loop of their own.
  */
 int siw_cq_pending(struct siw_cq *cq);
 /*
- * As siw_poll_cq; sources[i] is where the message of wc[i] came from (family 0: not a UD receive).
+ * As siw_poll_cq; sources[i] is the source address of the message of wc[i] (family 0: no datagram's
+ * receive).
  */
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources);
@@ -122,8 +128,9 @@ int siw_qp_step_attrs(int qp_type, int from, int to);
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
 /*
- * UD: which source addresses sent what was dropped because no receive was posted, the worst first:
- * the number known (32 at the most), of which max are put into out. -EINVAL: it is no UD QP.
+ * UD: the source addresses of datagrams that were dropped because no receive was posted, those with
+ * most drops first. Writes up to max to out; returns how many are known, at most 32. -EINVAL: no UD
+ * QP.
  */
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
 
@@ -140,7 +147,7 @@ struct siw_err_entry {
 	uint32_t src_qpn; /* source's QPN */
 	struct siw_addr source;
 	uint64_t wr_id;	  /* REPORTED: of the send request */
-	uint32_t msn;	  /* of the message that is complained of; of a Write-Record its id */
+	uint32_t msn;	  /* of the wrong message; of a Write-Record its id */
 	uint32_t seg_len; /* octets of its segment, header included */
 	uint8_t layer;	  /* the three numbers of a Terminate (RFC 5040 section 4.8) */
 	uint8_t type;
@@ -151,22 +158,23 @@ struct siw_err_entry {
 
 /*
  * UD: takes up to num_entries errors, oldest first: their count, 0 if there are none, or -errno.
- * -EINVAL: it is no UD QP. An empty one moves the device's traffic, as siw_poll_cq does. They stay
- * over a reset. A QP keeps err_queue (a setting) of them, half for each origin; what comes when
- * that half is full is lost (counter err_lost): the first error is mostly the cause of the others.
+ * -EINVAL: no UD QP. If there are none, it makes progress as siw_poll_cq does. Errors stay when the
+ * QP is reset. A QP stores err_queue (a setting) of them, half for each origin. Those that come
+ * while their half is full are dropped (counter err_lost), since the first is mostly the cause of
+ * the others.
  *
- * What is found in a message ends a QP of policy ERROR, but for this: a Write-Record that reaches
- * for memory it may not is not even told to its sender, whom that would teach which keys there are.
+ * An error that this end finds stops a QP of policy ERROR. One exception: a Write-Record to memory
+ * that it may not access is not reported to its sender, who would learn which keys exist.
  *
- * What a peer reports changes no state, and counts only if it is about one of the last err_window
- * (a setting) messages, or Write-Records, sent, which went there with the Q_Key that the report
- * has; once for each message.
+ * An error that a peer reports changes no state. It is accepted only if it is about one of the last
+ * err_window (a setting) messages or Write-Records, if that was sent to this peer with the Q_Key
+ * that the report has, and once per message.
  */
 int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries);
 
 /* ---- Write-Records --------------------------------------------------------------------------- */
 
-/* What siw_query_record tells of a Write-Record. */
+/* A Write-Record, as siw_query_record returns it. */
 struct siw_record {
 	struct siw_addr source;
 	uint32_t src_qp;
@@ -182,11 +190,10 @@ struct siw_record_range {
 	uint32_t end;
 };
 /*
- * Of the Write-Record whose completion had this wr_id: how many ranges of it came (32 at the most:
- * what would be one more is left out), of which max are put into ranges, in order; no two touch.
- * record may be NULL. -ENOENT: it is not kept any more: max_write_records / 2 came after it.
- * -EINVAL: it is no UD or RD QP. Outside of the ranges, too, octets of the message may have been
- * written.
+ * The Write-Record whose completion had this wr_id. Writes up to max ranges of octets that came, in
+ * order, no two adjacent; returns how many there are, at most 32: further ones are left out. record
+ * may be NULL. Octets outside of the ranges may have been written, too. -ENOENT: it is not stored
+ * any more, as max_write_records / 2 came after it; -EINVAL: no UD or RD QP.
  */
 int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
 		     struct siw_record_range *ranges, int max);
