@@ -92,17 +92,11 @@ static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struc
 {
 	struct iovec all[SIW_MEM_MAX_SGE + 3];
 	uint8_t tail[CRC_LEN];
-	uint32_t crc = 0;
 
 	all[0] = (struct iovec){ head, SIW_DDP_UNTAGGED };
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
-	if (dgram->crc) {
-		crc = siw_crc32c(0, head, SIW_DDP_UNTAGGED);
-		if (siw_pieces_crc(&crc, iov, n))
-			return -EFAULT;
-	}
-	siw_crc32c_put(tail, crc);
-	all[n + 1] = (struct iovec){ tail, CRC_LEN };
+	if (siw_ddp_close_datagram(all, n, tail, dgram->crc))
+		return -EFAULT;
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
 

@@ -4,10 +4,13 @@
 #define SIW_DDP_IMPL_H
 
 #include <errno.h>
+#include <errno.h>
 #include <stdatomic.h>
 
+#include "base/crc32c.h"
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/pieces.h"
 #include "ddp/ddp.h"
 #include "ddp/ddp_wire.h"
 #include "mem/mem_queue.h"
@@ -170,6 +173,23 @@ uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_d
 /* Stores the segment at the head. 3: done; 0: its rest has not come, or there is no room now; -errno. */
 int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
+
+/* ---- datagrams ------------------------------------------------------------------------------- */
+
+/*
+ * A datagram that goes from where it lies: all has the header in front, n pieces behind it, and room for the CRC, which lies
+ * in tail. 0, or -EFAULT: a piece is not there.
+ */
+static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail, bool with_crc)
+{
+	uint32_t crc = 0;
+
+	if (with_crc && siw_pieces_crc(&crc, all, n + 1))
+		return -EFAULT;
+	siw_crc32c_put(tail, crc);
+	all[n + 1] = (struct iovec){ tail, SIW_CRC32C_OCTETS };
+	return 0;
+}
 
 /* cffi: begin */
 

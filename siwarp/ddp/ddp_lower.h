@@ -33,29 +33,6 @@ static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
 	return siw_mpa_mulpdu(stream->mpa);
 }
 
-/* As siw_mpa_tx_flush. */
-static inline int siw_ddp_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_rd_flush(stream->rd, accepted);
-	return siw_mpa_tx_flush(stream->mpa, accepted);
-}
-
-static inline bool siw_ddp_lower_blocked(const struct siw_ddp_stream *stream)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_rd_blocked(stream->rd);
-	return siw_mpa_tx_blocked(stream->mpa);
-}
-
-/* How far TCP took the stream (octets), or the peer has it (segments). */
-static inline uint64_t siw_ddp_lower_accepted(const struct siw_ddp_stream *stream)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_rd_accepted(stream->rd);
-	return siw_mpa_tx_accepted(stream->mpa);
-}
-
 /* ---- in: progress lock ----------------------------------------------------------------------- */
 
 /* As siw_mpa_rx_fpdu. */

@@ -31,7 +31,6 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 		.psn = htobe32(dgram->record_psn),
 	};
 	struct iovec iov[SIW_MEM_MAX_SGE + 2];
-	uint32_t crc = 0;
 	int n, r;
 
 	n = siw_mem_sgl_resolve(dgram->mem, msg->sgl, msg->nsge, msg->internal, msg->pd, false,
@@ -42,13 +41,8 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 	siw_ddp_put_tagged(head + sizeof(llp), msg->last, msg->ulp_octet, msg->stag, msg->to);
 	memcpy(head + SIW_DGRAM_LEN + SIW_DDP_TAGGED, msg->head, msg->head_len);
 	iov[0] = (struct iovec){ head, SIW_DGRAM_LEN + SIW_DDP_TAGGED + msg->head_len };
-	if (dgram->crc) {
-		crc = siw_crc32c(0, head, iov[0].iov_len);
-		if (siw_pieces_crc(&crc, iov + 1, n))
-			return -EFAULT;
-	}
-	siw_crc32c_put(tail, crc);
-	iov[n + 1] = (struct iovec){ tail, SIW_DDP_DGRAM_CRC };
+	if (siw_ddp_close_datagram(iov, n, tail, dgram->crc))
+		return -EFAULT;
 	r = siw_llp_udp_send(dgram->sock, msg->dest, iov, n + 2);
 	dgram->record_psn += !r;
 	return r;

@@ -30,7 +30,7 @@ static bool has_room_for_source(struct siw_ddp_stream *stream)
 
 	if (tx->n_sources < SIW_DDP_SOURCES || source_of(tx, tx->msg.src_stag))
 		return true;
-	accepted = siw_ddp_lower_accepted(stream);
+	accepted = siw_ddp_tx_accepted(stream);
 	for (uint32_t i = 0; i < tx->n_sources; i++)
 		if (tx->sources[i].end > accepted)
 			tx->sources[n++] = tx->sources[i];
@@ -189,7 +189,7 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 			return (int)end;
 		if (flushed) /* cannot be: an empty batch takes any segment */
 			return -EIO;
-		end = siw_ddp_lower_flush(stream, &accepted);
+		end = siw_ddp_tx_flush(stream, &accepted);
 		if (end <= 0)
 			return (int)end;
 		flushed = true;
@@ -255,12 +255,14 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
-	return siw_ddp_lower_flush(stream, accepted);
+	return siw_ddp_over_rd(stream) ? siw_rd_flush(stream->rd, accepted)
+				       : siw_mpa_tx_flush(stream->mpa, accepted);
 }
 
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
 {
-	return siw_ddp_lower_blocked(stream);
+	return siw_ddp_over_rd(stream) ? siw_rd_blocked(stream->rd)
+				       : siw_mpa_tx_blocked(stream->mpa);
 }
 
 uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn)
@@ -280,7 +282,8 @@ uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream)
 
 uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream)
 {
-	return siw_ddp_lower_accepted(stream);
+	return siw_ddp_over_rd(stream) ? siw_rd_accepted(stream->rd)
+				       : siw_mpa_tx_accepted(stream->mpa);
 }
 
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
@@ -290,7 +293,7 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 
 	if (siw_ddp_over_rd(stream)) /* what is framed was copied */
 		return 0;
-	if (source && source->end > siw_ddp_lower_accepted(stream))
+	if (source && source->end > siw_ddp_tx_accepted(stream))
 		return 1;
 	return tx->active && tx->msg.from_stag && tx->msg.src_stag == stag && tx->offset > 0;
 }

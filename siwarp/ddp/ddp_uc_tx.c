@@ -224,17 +224,11 @@ static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec 
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
 	struct iovec all[SIW_MEM_MAX_SGE + 2];
 	uint8_t *end = put_heads(&uc->tx, uc->qkey, last, head);
-	uint32_t crc = 0;
 
 	all[0] = (struct iovec){ head, (size_t)(end - head) };
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
-	if (uc->crc) {
-		crc = siw_crc32c(0, head, all[0].iov_len);
-		if (siw_pieces_crc(&crc, iov, n))
-			return -EFAULT;
-	}
-	siw_crc32c_put(tail, crc);
-	all[n + 1] = (struct iovec){ tail, sizeof(tail) };
+	if (siw_ddp_close_datagram(all, n, tail, uc->crc))
+		return -EFAULT;
 	return send_one(uc, all, n + 2);
 }
 

@@ -11,11 +11,6 @@
 #define LEAST_REO (50 * 1000ull)
 #define MOST_RTOS 6
 
-static inline struct siw_rd_slot *slot_of(struct siw_rd_tx *tx, uint64_t index)
-{
-	return &tx->slot[index & tx->mask];
-}
-
 /* What one acknowledgement brought. */
 struct gain {
 	uint64_t octets, lost;
@@ -27,7 +22,7 @@ struct gain {
 static void delivered(struct siw_rd_peer *peer, uint64_t index, struct gain *gain)
 {
 	struct siw_rd_tx *tx = peer->tx;
-	struct siw_rd_slot *slot = slot_of(tx, index);
+	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
 
 	if (slot->lost) {
 		slot->lost = false;
@@ -52,7 +47,7 @@ static void accept_to(struct siw_rd_peer *peer, uint64_t to, struct gain *gain)
 	struct siw_rd_tx *tx = peer->tx;
 
 	for (; peer->una < to; peer->una++) {
-		struct siw_rd_slot *slot = slot_of(tx, peer->una);
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, peer->una);
 
 		if (!slot->sacked)
 			delivered(peer, peer->una, gain);
@@ -72,7 +67,7 @@ static void selective(struct siw_rd_peer *peer, uint64_t from, const uint8_t *bi
 
 	for (uint32_t i = 0; i < octets * 8 && from + i < tx->sent; i++)
 		if (bitmap[i / 8] & 1u << i % 8 && from + i >= peer->una &&
-		    !slot_of(tx, from + i)->sacked)
+		    !siw_rd_slot_of(tx, from + i)->sacked)
 			delivered(peer, from + i, gain);
 }
 
@@ -83,7 +78,7 @@ static void find_lost(struct siw_rd_peer *peer, struct gain *gain)
 	uint64_t reo = peer->cc.min_rtt / 4 > LEAST_REO ? peer->cc.min_rtt / 4 : LEAST_REO;
 
 	for (uint64_t i = peer->una; i < tx->high; i++) {
-		struct siw_rd_slot *slot = slot_of(tx, i);
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
 		if (slot->sacked || slot->lost)
 			continue;
@@ -152,7 +147,7 @@ static int64_t last_unsure(struct siw_rd_peer *peer)
 	struct siw_rd_tx *tx = peer->tx;
 
 	for (uint64_t i = tx->sent; i-- > peer->una;)
-		if (!slot_of(tx, i)->sacked)
+		if (!siw_rd_slot_of(tx, i)->sacked)
 			return (int64_t)i;
 	return -1;
 }
@@ -163,8 +158,8 @@ static uint32_t longest_unsure(struct siw_rd_peer *peer)
 	uint32_t most = 0;
 
 	for (uint64_t i = peer->una; i < tx->sent; i++)
-		if (!slot_of(tx, i)->sacked && slot_of(tx, i)->len > most)
-			most = slot_of(tx, i)->len;
+		if (!siw_rd_slot_of(tx, i)->sacked && siw_rd_slot_of(tx, i)->len > most)
+			most = siw_rd_slot_of(tx, i)->len;
 	return most;
 }
 
@@ -173,7 +168,7 @@ static void all_lost(struct siw_rd_peer *peer)
 	struct siw_rd_tx *tx = peer->tx;
 
 	for (uint64_t i = peer->una; i < tx->sent; i++) {
-		struct siw_rd_slot *slot = slot_of(tx, i);
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
 		if (slot->sacked || slot->lost)
 			continue;
@@ -217,7 +212,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_ask(peer, now);
 	} else if (probes_tail) {
 		/* A probe of the tail (RFC 8985 section 7): what it brings back says what is lost. */
-		struct siw_rd_slot *slot = slot_of(tx, (uint64_t)last);
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, (uint64_t)last);
 
 		if (!slot->lost) {
 			slot->lost = true;

@@ -373,6 +373,11 @@ static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
 	return peer->cc.srtt && !peer->rtos && !peer->backoff;
 }
 
+static inline struct siw_rd_slot *siw_rd_slot_of(struct siw_rd_tx *tx, uint64_t index)
+{
+	return &tx->slot[index & tx->mask];
+}
+
 static inline uint32_t siw_rd_units(uint32_t datagram)
 {
 	uint32_t segment = datagram - SIW_RD_OVERHEAD;

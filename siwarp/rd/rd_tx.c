@@ -18,11 +18,6 @@
 
 /* ---- the window --------------------------------------------------------------------------------- */
 
-static inline struct siw_rd_slot *slot_of(struct siw_rd_tx *tx, uint64_t index)
-{
-	return &tx->slot[index & tx->mask];
-}
-
 static bool widen(struct siw_rd_peer *peer)
 {
 	struct siw_rd_tx *old = peer->tx, *tx;
@@ -36,7 +31,7 @@ static bool widen(struct siw_rd_peer *peer)
 		memcpy(tx, old, sizeof(*tx));
 	tx->mask = n - 1;
 	for (uint64_t i = peer->una; old && i < peer->nxt; i++)
-		*slot_of(tx, i) = *slot_of(old, i);
+		*siw_rd_slot_of(tx, i) = *siw_rd_slot_of(old, i);
 	free(old);
 	peer->tx = tx;
 	return true;
@@ -55,7 +50,7 @@ void siw_rd_tx_free(struct siw_rd_peer *peer)
 	if (!peer->tx)
 		return;
 	for (uint64_t i = peer->una; i < peer->nxt; i++)
-		free_slot(peer, slot_of(peer->tx, i));
+		free_slot(peer, siw_rd_slot_of(peer->tx, i));
 	free(peer->tx);
 	peer->tx = NULL;
 }
@@ -108,7 +103,7 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 static void account_sent(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 {
 	struct siw_rd_tx *tx = peer->tx;
-	struct siw_rd_slot *slot = slot_of(tx, index);
+	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
 	uint64_t pace = siw_rd_cc_pace(&peer->cc);
 
 	tx->in_flight += slot->len;
@@ -166,7 +161,7 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 /* Each time anew: what it acknowledges is of now. */
 static struct siw_rd_slot *build(struct siw_rd_peer *peer, uint64_t index)
 {
-	struct siw_rd_slot *slot = slot_of(peer->tx, index);
+	struct siw_rd_slot *slot = siw_rd_slot_of(peer->tx, index);
 	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
 
 	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, 0,
@@ -232,14 +227,15 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_tx *tx = peer->tx;
-	uint32_t datagram = slot_of(tx, tx->sent)->len, units = tx->units, n = 0, len = datagram;
+	uint32_t datagram = siw_rd_slot_of(tx, tx->sent)->len, units = tx->units, n = 0,
+		 len = datagram;
 	uint64_t octets = 0, due;
 
 	if (!may_join_batch(peer, datagram))
 		return 1;
 	due = due_octets(peer, now);
 	for (uint64_t i = tx->sent; i < peer->nxt && n < BATCH_MAX && len == datagram; i++, n++) {
-		len = slot_of(tx, i)->len;
+		len = siw_rd_slot_of(tx, i)->len;
 		units += siw_rd_units(len);
 		if (len > datagram || octets + len > SIW_RD_BATCH)
 			break;
@@ -289,7 +285,7 @@ static void send_new(struct siw_rd_peer *peer, uint64_t now)
 	struct siw_rd_tx *tx = peer->tx;
 
 	while (tx->sent < peer->nxt) {
-		uint32_t len = slot_of(tx, tx->sent)->len, n;
+		uint32_t len = siw_rd_slot_of(tx, tx->sent)->len, n;
 
 		if (!has_credit(peer, len) || !may_send(peer, len, now))
 			return;
@@ -304,7 +300,7 @@ static bool resend_lost(struct siw_rd_peer *peer, uint64_t now)
 	struct siw_rd_tx *tx = peer->tx;
 
 	for (uint64_t i = peer->una; i < tx->sent && tx->n_lost; i++) {
-		struct siw_rd_slot *slot = slot_of(tx, i);
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
 		if (slot->lost && (!may_send(peer, slot->len, now) || !send_slot(peer, i, now)))
 			return false;
@@ -371,7 +367,7 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, uint32_t len)
 
 	if ((!peer->tx || peer->nxt - peer->una > peer->tx->mask) && !widen(peer))
 		return NULL;
-	slot = slot_of(peer->tx, peer->nxt);
+	slot = siw_rd_slot_of(peer->tx, peer->nxt);
 	*slot = (struct siw_rd_slot){ .len = len };
 	slot->buf = siw_rd_buf(peer->rd, len, &slot->class);
 	return slot->buf ? slot : NULL;
