@@ -147,8 +147,11 @@ static int make_queues(struct siw_wq *wq)
 			   cap->max_inline_data);
 	wq->sq_stride = (wq->sq_stride + 63) & ~63u;
 	wq->sq_mask = cap->max_send_wr - 1;
-	/* A UD send that goes to the socket at once needs no ring, and there may be thousands of QPs. */
-	if (!siw_class_of(wq)->lazy_ring && siw_qp_sq_make(wq))
+	/*
+	 * A UD send that goes to the socket at once needs no slots, and there may be thousands of
+	 * QPs.
+	 */
+	if (!siw_class_of(wq)->lazy_slots && siw_qp_sq_make(wq))
 		return -ENOMEM;
 	if (wq->qp.srq) {
 		wq->recvs = wq->qp.srq->recvs;
@@ -242,9 +245,12 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	siw_link_init(&qp->in_ctx);
 	siw_link_init(&qp->in_srq);
 	siw_link_init(&wq->timed.link);
+	siw_link_init(&wq->flows);
+	siw_link_init(&wq->flow.busy);
+	siw_link_init(&wq->flow.ready);
+	if (!siw_class_of(wq)->many_flows)
+		siw_link_add(&wq->flows, &wq->flow.busy);
 	siw_verbs_async_init(&qp->async, qp->ctx, qp);
-	if (siw_class_of(wq)->init)
-		siw_class_of(wq)->init(wq, init);
 }
 
 static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
@@ -341,8 +347,7 @@ static int take_away(struct siw_wq *wq)
 	err = class->may_end ? class->may_end(wq) : 0;
 	if (err)
 		return err;
-	if (class->settle)
-		class->settle(wq);
+	siw_qp_prepare(wq, SIW_QPE_TO_RESET, NULL, 0);
 	siw_qp_step(wq, SIW_QPE_TO_RESET); /* what is posted from here on is refused */
 	if (class->release)
 		class->release(wq);

@@ -223,7 +223,10 @@ static int serve_listener(struct siw_qp_conn *listener)
 		struct siw_qp_conn *conn;
 
 		if (!siw_qp_admission_has_room(listener->admission)) {
-			/* They wait in the kernel, and when its queue is full the network keeps them. */
+			/*
+			 * They wait in the kernel, and when its queue is full the network keeps
+			 * them.
+			 */
 			listener->admission->shut = true;
 			siw_llp_pause(listener->lsock);
 			siw_count(SIW_COUNTER_startups_paused, 1);
@@ -332,7 +335,7 @@ int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct s
 		err = siw_llp_local(conn->lsock, local);
 	else if (conn->mpa)
 		err = siw_mpa_addrs(conn->mpa, local, peer);
-	else if (conn->rc && conn->rc->stream)
+	else if (conn->rc && conn->rc->wq.flow.stream)
 		err = siw_mpa_addrs(conn->rc->mpa, local, peer);
 	siw_unlock(&ctx->progress);
 	return err;
@@ -407,8 +410,8 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		siw_rdmap_close(stream);
 	} else {
 		rc->mpa = conn->mpa;
-		rc->ddp = ddp;
-		rc->stream = stream;
+		rc->wq.flow.ddp = ddp;
+		rc->wq.flow.stream = stream;
 		rc->wq.connected = true;
 		rc->wq.granted_ord = rc->wq.reads_max = at->ord;
 		rc->wq.granted_ird = at->ird;
@@ -418,9 +421,8 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->peer_confirms = false;
 		rc->confirm = (struct siw_confirm){
 			.on = rc->wq.roce && at->ord && at->ord_known,
-			.wanted = rc->wq.sq_next,
-			.covered = rc->wq.sq_next,
-			.known = rc->wq.sq_next,
+			.wanted = rc->wq.sq_head,
+			.covered = rc->wq.sq_head,
 		};
 	}
 	siw_unlock(&rc->wq.qp.send_lock);
@@ -459,7 +461,7 @@ int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_
 	if (qp->ctx != ctx || siw_class_of(&rc->wq) != &siw_qp_rc_class)
 		return siw_refuse(CM_QP_CONTEXT);
 	siw_lock(&ctx->progress);
-	if (conn->stage != STARTED || rc->conn || rc->stream ||
+	if (conn->stage != STARTED || rc->conn || rc->wq.flow.stream ||
 	    siw_qp_state_next(SIW_QPT_RC, qp->state, SIW_QPE_ATTACHED, &action) < 0) {
 		err = siw_refuse(CM_QP_STATE, (uint64_t)qp->state);
 		goto out;

@@ -4,12 +4,13 @@
 
 #include "qp/qp_impl.h"
 
-static void end_sends(struct siw_wq *wq)
+/* Every request: flushed, or dropped; and then the protocol's. send_lock held. */
+static void end_sends(struct siw_wq *wq, bool report)
 {
-	siw_qp_mw_settle(wq, true);
-	siw_verbs_forget_unsent(&wq->qp);
-	if (siw_class_of(wq)->clear_records)
-		siw_class_of(wq)->clear_records(wq);
+	wq->revoke.due = SIW_REVOKE_NONE;
+	siw_qp_sq_end(wq, report);
+	if (siw_class_of(wq)->abandon)
+		siw_class_of(wq)->abandon(wq);
 }
 
 void siw_qp_flush(struct siw_wq *wq)
@@ -18,19 +19,10 @@ void siw_qp_flush(struct siw_wq *wq)
 	struct siw_qp *qp = &wq->qp;
 	uint64_t wr_id;
 
-	end_sends(wq);
+	siw_qp_mw_settle(wq, true);
+	siw_verbs_forget_unsent(qp);
 	siw_lock(&qp->send_lock);
-	wq->revoke.due = SIW_REVOKE_NONE;
-	if (class->abandon)
-		class->abandon(wq, true);
-	while (wq->sq_head != wq->sq_tail) {
-		struct siw_wqe *wqe = siw_qp_wqe(wq, wq->sq_head);
-
-		int status = wqe->state == SIW_WQE_DONE ? wqe->status : SIW_WC_WR_FLUSH_ERR;
-
-		siw_qp_wqe_finish(wq, wqe, status, status == SIW_WC_SUCCESS ? 0 : wq->wire_err);
-	}
-	wq->sq_next = wq->sq_head;
+	end_sends(wq, true);
 	siw_set_teardown(wq, SIW_FLUSHED);
 	siw_unlock(&qp->send_lock);
 
@@ -53,18 +45,13 @@ void siw_qp_forget(struct siw_wq *wq)
 	struct siw_qp *qp = &wq->qp;
 	uint64_t wr_id;
 
-	end_sends(wq);
+	siw_qp_mw_settle(wq, true);
+	siw_verbs_forget_unsent(qp);
 	siw_lock(&qp->send_lock);
-	wq->revoke.due = SIW_REVOKE_NONE;
-	if (class->abandon)
-		class->abandon(wq, false);
-	/* Where windows are bound, requests are in the ring and in order. */
-	for (uint32_t i = wq->sq_next; class->binds && i != wq->sq_tail; i++)
-		siw_qp_let_go(wq, siw_qp_wqe(wq, i));
+	end_sends(wq, false);
 	if (class->take_recv)
 		class->take_recv(wq, &wr_id);
 	siw_set_teardown(wq, SIW_ALIVE);
-	wq->sq_head = wq->sq_next = wq->sq_tail;
 	wq->draining = false;
 	siw_lock(&qp->recv_lock);
 	while (!qp->srq && siw_mem_queue_take(wq->recvs, &wr_id) == 1)
@@ -86,8 +73,7 @@ static void drain(struct siw_wq *wq, bool notify)
 	siw_lock(&wq->qp.send_lock);
 	wq->draining = true;
 	wq->sqd_notify = notify;
-	if (siw_class_of(wq)->drain)
-		siw_class_of(wq)->drain(wq);
+	siw_class_of(wq)->run(wq);
 	siw_qp_drained(wq);
 	siw_unlock(&wq->qp.send_lock);
 	/* Whatever is not out yet, the next rounds of progress see to. */
@@ -145,4 +131,52 @@ void siw_qp_fail(struct siw_qp *qp, int status)
 void siw_qp_leave(struct siw_qp *qp)
 {
 	siw_qp_finish(siw_wq_of(qp));
+}
+
+enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed)
+{
+	if (left == SIW_RUN_BLOCKED)
+		return progressed ? SIW_TURN_BLOCKED : SIW_TURN_STARVED;
+	return left == SIW_RUN_MORE ? SIW_TURN_MORE : SIW_TURN_DONE;
+}
+
+enum siw_turn siw_qp_turn(struct siw_qp *qp, uint64_t round)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	enum siw_run left;
+	uint32_t head;
+	bool due;
+
+	(void)round;
+	siw_lock(&qp->send_lock);
+	head = wq->sq_head;
+	left = siw_class_of(wq)->run(wq);
+	head -= wq->sq_head;
+	due = wq->revoke.due;
+	siw_unlock(&qp->send_lock);
+	if (__builtin_expect(due, 0))
+		siw_qp_mw_settle(wq, false);
+	return siw_qp_turn_of(left, head);
+}
+
+bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what)
+{
+	bool ran = false, busy;
+
+	siw_lock(&wq->qp.send_lock);
+	busy = siw_qp_sq_uses(wq, uses, what);
+	if (busy && wq->qp.state == SIW_QPS_RTS) {
+		ran = true;
+		siw_class_of(wq)->run(wq);
+		busy = siw_qp_sq_uses(wq, uses, what);
+	}
+	siw_unlock(&wq->qp.send_lock);
+	if (ran) /* with what is left, or with what went wrong */
+		siw_verbs_mark_unsent(&wq->qp);
+	return busy;
+}
+
+bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey)
+{
+	return siw_qp_still_uses(siw_wq_of(qp), siw_qp_wqe_uses_key, &lkey);
 }

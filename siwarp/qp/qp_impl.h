@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_impl.h - what the files of this folder do for each other; private to it. In the order of who may
- * call whom: a file calls those above it here, and types through struct siw_qp_class alone.
+ * qp/qp_impl.h - what the files of this folder do for each other; private to it. In the order of
+ * who may call whom: a file calls those above it here, and types through struct siw_qp_class alone.
  */
 #ifndef SIW_QP_IMPL_H
 #define SIW_QP_IMPL_H
@@ -35,8 +35,8 @@ static inline bool siw_qp_awaits_response(const struct siw_wqe *wqe)
 /* enum siw_wc_opcode of a known one. */
 int siw_qp_op_wc(int wr_opcode);
 /*
- * Refusals that several types share, each -errno with its reason: an opcode that this type of QP has not,
- * its state, a full send ring, a call for other types. types: as "UD or RD".
+ * Refusals that several types share, each -errno with its reason: an opcode that this type of QP
+ * has not, its state, a full send queue, a call for other types. types: as "UD or RD".
  */
 int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode);
 int siw_qp_refuse_send_state(const struct siw_wq *wq, int state);
@@ -50,47 +50,60 @@ int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr);
 void siw_qp_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr);
 /* The WQE of a Write-Record as RDMAP's operation. */
 void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op);
-/* Any other; index is its user_data. */
-void siw_qp_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op);
+/* Any other; its user_data is the WQE. */
+void siw_qp_op_make(struct siw_wqe *wqe, struct siw_rdmap_op *op);
 
 /* How the request behind an error of the peer's completes. */
 enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err);
 /* Whether the header that the peer's error quotes is of this request. */
 bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev);
 
-/* ---- qp_sq.c: the send ring; send_lock held ---- */
-struct siw_wqe *siw_qp_wqe(const struct siw_wq *wq, uint32_t index);
+/* ---- qp_sq.c: slots and flows; send_lock held ---- */
 /* Whether every slot of the send queue waits for a completion to be polled. */
 static inline bool siw_qp_sq_full(struct siw_wq *wq)
 {
 	return wq->sq_tail - atomic_load_explicit(&wq->qp.sq_freed, memory_order_relaxed) >
 	       wq->sq_mask;
 }
-/* Makes the ring: 0 or -ENOMEM. A lazy one: with the first request that goes there. */
+/* Makes the slots: 0 or -ENOMEM. Lazy ones: with the first request that needs one. */
 int siw_qp_sq_make(struct siw_wq *wq);
-/* Copies a checked request into the ring: the WQE, or NULL when it is full. */
-struct siw_wqe *siw_qp_wqe_put(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length);
-/* As it, but the WQE is given, and RD's slots are not in order. */
-void siw_qp_wqe_fill(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr,
-		     uint64_t length);
 /*
- * The oldest request, or RD's next to complete, is over: its completion, if one is due. A bind that did not come to
- * its turn lets go of what it pins. peer may be NULL.
+ * Copies a checked request into a slot, the newest of its flow: the WQE, or NULL when there is no
+ * room.
  */
-void siw_qp_wqe_complete(struct siw_wq *wq, struct siw_wqe *wqe, int status, uint32_t vendor_err,
-			 const struct siw_addr *peer);
-/* Completes the oldest WQE (if it is signalled or failed) and frees its slot. */
-void siw_qp_wqe_finish(struct siw_wq *wq, struct siw_wqe *wqe, int status, uint32_t vendor_err);
+struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
+			      const struct siw_send_wr *wr, uint64_t length);
 /*
- * A send was put into the ring of a QP in ERR: completes it, unless a flush of older ones is due.
- * send_lock held.
+ * A checked request is over as soon as it is posted, and needs no slot: its completion, if one is
+ * due.
+ */
+void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length, int status,
+		      const struct siw_addr *peer);
+/* How a request completes that could not be sent. */
+enum siw_wc_status siw_qp_sq_status(const struct siw_wq *wq, int err);
+/* The next request of a flow is begun, or over without that: its WQE. */
+struct siw_wqe *siw_qp_flow_advance(struct siw_wq *wq, struct siw_flow *flow, int state,
+				    int status);
+/* The oldest request of a flow is over: its completion, if one is due, and its slot is free. */
+void siw_qp_flow_finish(struct siw_wq *wq, struct siw_flow *flow, int status);
+/*
+ * All requests of a flow are over. Of those of which nobody knows how they ended, the first ends
+ * with that status, the rest are flushed.
+ */
+void siw_qp_flow_finish_all(struct siw_wq *wq, struct siw_flow *flow, int first);
+/*
+ * A request was posted in SQE or ERR, and there is one flow: completes it, unless a flush of older
+ * ones is due.
  */
 void siw_qp_flush_late_send(struct siw_wq *wq);
-/* A bind that will not come to its turn lets go of what it pins. */
-void siw_qp_let_go(struct siw_wq *wq, struct siw_wqe *wqe);
-/* Whether a request on its way uses this memory. accepted: those up to that number need it no more. */
-bool siw_qp_wqe_uses_key(const struct siw_wqe *wqe, uint32_t lkey, uint64_t accepted);
-bool siw_qp_sq_uses_key(struct siw_wq *wq, uint32_t lkey, uint64_t accepted);
+/* All requests are over: flushed, or (report: false) dropped without a word. */
+void siw_qp_sq_end(struct siw_wq *wq, bool report);
+/* Whether a request has to do with something: one that is posted, or on its way. */
+typedef bool siw_qp_wqe_uses_fn(const struct siw_flow *flow, const struct siw_wqe *wqe,
+				const void *what);
+bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what);
+/* With memory of that lkey, a uint32_t. */
+siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
 /*
  * Whether a post may wait for others: it is not the first since the last poll, and somebody looks
  * soon: whoever polls, or the progress thread at its next nap's end.
@@ -102,8 +115,8 @@ bool siw_qp_may_wait(struct siw_wq *wq);
  * How many messages to ask a QP's socket for at its next turn, after n came. Asking once more than
  * there are costs a system call that a lone message's latency would feel, so a turn begins with one
  * and doubles while they keep coming. Who stops before the socket is empty is handed out again: a
- * poller that moved something does not sleep. Long messages end a turn sooner (SIW_TURN_OCTETS, some 10
- * microseconds of copying): other queue pairs wait.
+ * poller that moved something does not sleep. Long messages end a turn sooner (SIW_TURN_OCTETS,
+ * some 10 microseconds of copying): other queue pairs wait.
  */
 #define SIW_TURN_OCTETS 65536
 
@@ -131,48 +144,67 @@ void siw_qp_set_unexpected(struct siw_wq *wq, bool any);
 /* ---- qp_step.c ---- */
 /* Does an event's step by the table, actions aside: the action, or -EINVAL. progress held. */
 int siw_qp_step(struct siw_wq *wq, int event);
-/* A request failed by this end's own mistake: to SQE by the table. send_lock held. */
-void siw_qp_send_failed(struct siw_wq *wq);
+/*
+ * A request failed by this end's own mistake: to SQE, if the table has it so, and whether.
+ * send_lock held.
+ */
+bool siw_qp_send_failed(struct siw_wq *wq);
 /* In SQD: reports, once, that everything begun is complete. send_lock held. */
 void siw_qp_drained(struct siw_wq *wq);
-/* Raises an asynchronous event (enum siw_event_type) of the QP. */
 /* Which event says that a peer caused this error. */
 int siw_qp_event_of(const struct siw_wire_err *err);
 /* Marks it unsent, and wakes who sleeps. */
 void siw_qp_wake(struct siw_wq *wq);
-/* Sends what there is to send; what is left is for the next rounds of progress. send_lock not held. */
+/*
+ * Sends what there is to send; what is left is for the next rounds of progress. send_lock not held.
+ */
 void siw_qp_run_and_mark(struct siw_wq *wq);
 /* Gets out what waits for company, as far as the socket takes it at once. send_lock not held. */
 void siw_qp_finish(struct siw_wq *wq);
-/* What run left, in verbs' words. progressed: some request completed. */
-enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed);
-/* Whether requests use that memory, once what only waits for company or for somebody to look is out. */
-bool siw_qp_still_uses(struct siw_wq *wq, bool (*uses)(struct siw_wq *wq, uint32_t lkey),
-		       uint32_t lkey);
+/*
+ * What must be done before an event's step, as struct siw_qp_class has it; and what waits for
+ * company goes out.
+ */
+int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask);
 
 /* ---- qp_mw.c: binds and local invalidations as requests ---- */
 /*
- * Whether a request happens at this end alone: BIND_MW or LOCAL_INV. Both stand side by side in enum
- * siw_wr_opcode.
+ * Whether a request happens at this end alone: BIND_MW or LOCAL_INV. Both stand side by side in
+ * enum siw_wr_opcode.
  */
 static inline bool siw_qp_is_local(int opcode)
 {
 	return (unsigned int)opcode - SIW_WR_LOCAL_INV <= SIW_WR_BIND_MW - SIW_WR_LOCAL_INV;
 }
-/* Puts one into the send ring; type: the windows that may be bound. send_lock held, as for the two below. */
+/*
+ * Puts one into the send queue; type: the windows that may be bound. send_lock held, as for the two
+ * below.
+ */
 int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type);
 /*
- * Does what it says: 0; -EINPROGRESS: it has happened, but before it completes siw_qp_mw_settle is due, or
- * the QP is CUT; or an enum siw_wc_status.
+ * Does what it says: 0; -EINPROGRESS: it has happened, but before it completes siw_qp_mw_settle is
+ * due, or the QP is CUT; or an enum siw_wc_status.
  */
 int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe);
-/* The request at sq_next has happened at this end alone. */
+/* The next request has happened at this end alone. */
 void siw_qp_did_local(struct siw_wq *wq);
 /*
- * Ends what wq->revoke says, if it is due. last: the QP's own stream is over. progress held, and send_lock
- * not.
+ * Ends what wq->revoke says, if it is due. last: the QP's own stream is over. progress held, and
+ * send_lock not.
  */
 void siw_qp_mw_settle(struct siw_wq *wq, bool last);
+
+/* ---- qp_flow.c: sending, of all types but UD; send_lock held ---- */
+/* Posts a request where there is one flow, as struct siw_qp_class has it. */
+int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+/* Begins what may begin and gives it to the layer below: as siw_rdmap_flush. */
+int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow);
+/* Completes, in order, what is accepted, and what was read or failed. */
+void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow);
+/* What siw_qp_flow_send (r) and reaping left behind. blocked: after 0, it waits for the socket. */
+enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked);
+/* The request that a peer's error quotes, if it is still on its way, or NULL. */
+struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev);
 
 /* ---- qp_end.c: progress held ---- */
 /* Completes every send and receive with WR_FLUSH_ERR. */
@@ -184,16 +216,33 @@ void siw_qp_act(struct siw_wq *wq, int action, bool notify);
 /* Something ends it, and this event (enum siw_event_type) says so: to ERR by the table. */
 void siw_qp_abort(struct siw_wq *wq, int type);
 
-/* What struct siw_qp_ops has, for types on datagrams: to ERR; and what waits goes out. */
+/* What run left, in verbs' words. progressed: some request completed. */
+enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed);
+/*
+ * What struct siw_qp_ops has, for every type: a turn at sending; and whether requests use that
+ * memory.
+ */
+enum siw_turn siw_qp_turn(struct siw_qp *qp, uint64_t round);
+bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey);
+/*
+ * Whether requests use something, once what only waits for company or for somebody to look is out.
+ */
+bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what);
+/* And for those on datagrams: to ERR; what waits goes out. */
 void siw_qp_fail(struct siw_qp *qp, int status);
 void siw_qp_leave(struct siw_qp *qp);
 
 /* ---- qp_errq.c; progress held ---- */
 /* A message that came is wrong: notes it, and ends the QP if its policy has it so. */
 void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event);
-/* A peer reached for memory that it may not (BAD_ACCESS): notes it, whatever the policy, and nothing else. */
+/*
+ * A peer reached for memory that it may not (BAD_ACCESS): notes it, whatever the policy, and
+ * nothing else.
+ */
 void siw_qp_err_access(struct siw_wq *wq, const struct siw_rdmap_event *event);
-/* A peer reports an error in a request that is complete: notes it. wr_id: 0 where it is not known. */
+/*
+ * A peer reports an error in a request that is complete: notes it. wr_id: 0 where it is not known.
+ */
 void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event, uint64_t wr_id);
 /* What the policy comes to: the QP is new, or joined its first group or left the last. */
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
@@ -220,7 +269,9 @@ extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_cla
 /* ---- qp_record.c: UD's Write-Records ---- */
 /* What a request for a Write-Record asks. */
 struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe);
-/* Reports those that are over, and sees to it that the others are looked at in time. progress held. */
+/*
+ * Reports those that are over, and sees to it that the others are looked at in time. progress held.
+ */
 void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns);
 void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns);
 /* A completion of one was polled: of UD and RD. */
@@ -230,8 +281,8 @@ void siw_qp_record_clear(struct siw_ud *ud);
 
 /* ---- qp_ud_err.c; progress held ---- */
 /*
- * A message that came is wrong (BAD_MSG, or BAD_RECV of one too long): reports it to the sender within the
- * limits, and goes on as siw_qp_err_found.
+ * A message that came is wrong (BAD_MSG, or BAD_RECV of one too long): reports it to the sender
+ * within the limits, and goes on as siw_qp_err_found.
  */
 void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event);
 /* A peer's error message came: notes it, if it is about something sent. */
@@ -241,8 +292,6 @@ void siw_qp_ud_err_reported(struct siw_ud *ud, const struct siw_rdmap_event *eve
 int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
 enum siw_run siw_qp_ud_run(struct siw_wq *wq);
 enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round);
-void siw_qp_ud_drain(struct siw_wq *wq);
-bool siw_qp_ud_uses_key(struct siw_qp *qp, uint32_t lkey);
 bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);
 
 /* ---- qp_ud.c ---- */

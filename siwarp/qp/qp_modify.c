@@ -56,8 +56,6 @@ static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, i
 		wq->rnr_retry = attr->rnr_retry;
 	if (mask & SIW_QP_MIN_RNR_TIMER)
 		wq->min_rnr_timer = attr->min_rnr_timer;
-	if (siw_class_of(wq)->changed)
-		siw_class_of(wq)->changed(wq, mask);
 	siw_unlock(&wq->qp.send_lock);
 }
 
@@ -71,7 +69,10 @@ static int check_range(const char *name, int asked, int most, bool given)
 
 static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
-	/* Of a connection, no more than the peer agreed on, and never none: posted Reads would hang. */
+	/*
+	 * Of a connection, no more than the peer agreed on, and never none: posted Reads would
+	 * hang.
+	 */
 	bool connected = wq->connected && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
 
@@ -197,7 +198,7 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 		if (err)
 			return err;
 	}
-	err = class->prepare(wq, event, attr, mask);
+	err = siw_qp_prepare(wq, event, attr, mask);
 	if (err)
 		return err;
 	take_attributes(wq, attr, mask);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Requests that happen at this end alone: binds of memory windows, and local invalidation. A bind is checked as
- * to its form when it is posted, and as to rights when its turn comes: then both are as they are.
+ * Requests that happen at this end alone: binds of memory windows, and local invalidation. A bind
+ * is checked as to its form when it is posted, and as to rights when its turn comes: then both are
+ * as they are.
  */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* ---- into the ring --------------------------------------------------------------------------- */
+/* ---- into the queue -------------------------------------------------------------------------- */
 
 static int check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
 {
@@ -31,6 +32,7 @@ int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED;
 	struct siw_send_wr plain = *wr;
+	struct siw_bind bind = { 0 };
 	struct siw_wqe *wqe;
 	int err = 0;
 
@@ -41,19 +43,21 @@ int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
 		err = check_bind(&wq->qp, wr);
 	if (err)
 		return err;
-	plain.num_sge = 0;
-	wqe = siw_qp_wqe_put(wq, &plain, 0);
-	if (!wqe)
+	if (siw_qp_sq_full(wq))
 		return siw_qp_refuse_slot(wq);
 	if (wr->opcode == SIW_WR_BIND_MW)
-		err = siw_verbs_bind_pin(wq->qp.ctx, wr, type, &wqe->bind);
+		err = siw_verbs_bind_pin(wq->qp.ctx, wr, type, &bind);
+	if (err)
+		return err;
+	plain.num_sge = 0;
+	wqe = siw_qp_sq_put(wq, &wq->flow, &plain, 0);
+	if (wr->opcode == SIW_WR_BIND_MW)
+		wqe->bind = bind;
 	else
 		wqe->rkey = wr->invalidate_rkey;
-	if (err)
-		wq->sq_tail--; /* as if it had not been */
-	else if (wq->qp.state == SIW_QPS_ERR)
+	if (wq->qp.state >= SIW_QPS_SQE)
 		siw_qp_flush_late_send(wq);
-	return err;
+	return 0;
 }
 
 static int bind_type_1(struct siw_wq *wq, const struct siw_send_wr *wr)
@@ -125,7 +129,7 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
 	r = siw_verbs_bind(&wq->qp, &wqe->bind, &wq->revoke.rest);
 	if (r == -EINPROGRESS) {
 		wq->revoke.due = SIW_REVOKE_DUE;
-		wq->revoke.index = wq->sq_next;
+		wq->revoke.wqe = wqe;
 		cut_if_sending(wq, wq->revoke.rest.stag);
 	}
 	return r;
@@ -133,11 +137,8 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
 
 void siw_qp_did_local(struct siw_wq *wq)
 {
-	struct siw_wqe *wqe = siw_qp_wqe(wq, wq->sq_next++);
+	struct siw_wqe *wqe = siw_qp_flow_advance(wq, &wq->flow, SIW_WQE_DONE, SIW_WC_SUCCESS);
 
-	wqe->state = SIW_WQE_DONE;
-	wqe->status = SIW_WC_SUCCESS;
-	wqe->seq = 0;
 	if (siw_class_of(wq)->did_local)
 		siw_class_of(wq)->did_local(wq, wqe);
 }
@@ -158,7 +159,7 @@ void siw_qp_mw_settle(struct siw_wq *wq, bool last)
 	/* Unless its requests were flushed meanwhile. */
 	if (wq->revoke.due == SIW_REVOKE_BEGUN) {
 		wq->revoke.due = SIW_REVOKE_NONE;
-		if (wq->sq_next == revoke.index && wq->sq_next != wq->sq_tail)
+		if (wq->flow.next == revoke.wqe)
 			siw_qp_did_local(wq);
 	}
 	siw_unlock(&wq->qp.send_lock);

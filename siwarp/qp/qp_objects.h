@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* qp/qp_objects.h - queue pairs by type, and what is in their send queues; private to this folder. */
+/*
+ * qp/qp_objects.h - queue pairs by type, and what is in their send queues; private to this folder.
+ */
 #ifndef SIW_QP_OBJECTS_H
 #define SIW_QP_OBJECTS_H
 
@@ -16,7 +18,7 @@ enum siw_wqe_state {
 	SIW_WQE_DONE,  /* a Read or an atomic whose response came, or one in error */
 };
 
-/* A posted send. Followed in memory by its SGEs, then its inline octets. */
+/* A posted send, in a slot. Followed in memory by its SGEs, then its inline octets. */
 struct siw_wqe {
 	uint64_t wr_id;
 	uint64_t length;		      /* octets */
@@ -29,7 +31,7 @@ struct siw_wqe {
 	uint32_t rkey;	/* UD: the Q_Key */
 	uint8_t opcode; /* enum siw_wr_opcode */
 	uint8_t state;
-	uint8_t status; /* enum siw_wc_status, DONE */
+	uint8_t status; /* enum siw_wc_status: DONE; RD, BEGUN: the peer refused it, if not 0 */
 	uint8_t nsge;
 	uint32_t flags; /* enum siw_send_flags */
 	union {
@@ -49,20 +51,39 @@ struct siw_wqe {
 			uint8_t imm_room[8];
 		};
 	};
-	uint32_t chain; /* RD: the slot of the next to its peer, or the next free one */
+	struct siw_wqe *chain; /* the next of its flow, or the next free slot */
 	struct siw_sge sge[];
+};
+
+/*
+ * One ordered run of requests to one peer: RC, UC and UD have one, RD has one for each peer. All
+ * zero but for the links: it was never used. send_lock.
+ */
+struct siw_flow {
+	struct siw_wqe *first, *next; /* the oldest, and the next to begin; NULL: there is none */
+	struct siw_wqe *last;	      /* the newest, while there is a first one */
+	/* RC and RD: where they go, NULL: there is none; and what that stands on. */
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	const struct siw_addr *peer; /* RD */
+	/* As stamps count: what ends there or before is complete, or is not read any more. */
+	uint64_t accepted, taken;
+	uint32_t reads_out;   /* Reads and atomics without their responses */
+	bool torn;	      /* RD: siw_rdmap_rd_is_torn, and the request that broke off says so */
+	struct siw_link busy; /* in flows of its QP; RD: while it has requests */
+	struct siw_link ready; /* RD: in ready */
 };
 
 enum siw_revoke_state {
 	SIW_REVOKE_NONE,
-	SIW_REVOKE_DUE,	  /* the request, at sq_next, waits for siw_qp_mw_settle */
+	SIW_REVOKE_DUE,	  /* the request, the next of its flow, waits for siw_qp_mw_settle */
 	SIW_REVOKE_BEGUN, /* ... which is at it */
 };
 
 /* What is left of a window's binding that a bind has ended. */
 struct siw_revoke {
 	enum siw_revoke_state due;
-	uint32_t index; /* sq_next then */
+	const struct siw_wqe *wqe;
 	struct siw_bind_rest rest;
 };
 
@@ -107,17 +128,16 @@ enum siw_run {
 };
 
 /*
- * Persona roce: how far the peer is known to have what was sent, as places in the send ring: all before it.
- * Any Read tells it of all that went before; where there is none behind what waits, one of nothing is
- * sent, one at a time.
+ * Persona roce: how far the peer is known to have what was sent, in numbers of requests begun.
+ * Any Read tells it of all that went before; where there is none behind what waits, one of nothing
+ * is sent, one at a time.
  */
 struct siw_confirm {
 	bool on;	  /* off: TCP's acceptance completes */
 	bool asked;	  /* a Read of nothing is on its way */
 	bool due;	  /* a long request was last: one goes ahead of the next request */
-	uint32_t wanted;  /* behind the last request that somebody waits for */
+	uint32_t wanted;  /* so many: the last one that somebody waits for */
 	uint32_t covered; /* ... that a Read on its way will confirm */
-	uint32_t known;	  /* ... that is confirmed */
 };
 
 struct siw_wq;
@@ -131,59 +151,68 @@ struct siw_qp_class {
 	bool shares_socket;    /* several may use one socket */
 	bool may_wait;	       /* a post may wait for others to go down with it: siw_qp_may_wait */
 	bool binds;	       /* windows, by requests; and LOCAL_INV */
-	bool lazy_ring;	       /* most requests need no place in the send ring */
-	bool unordered;	       /* requests leave the ring in any order, and begun counts them */
+	bool lazy_slots;       /* most requests need no slot */
+	bool many_flows;       /* one for each peer */
 	bool has_rights;       /* of peers, in this end's memory */
 	int type;	       /* enum siw_qp_type */
-	/* From the caller's attributes, before anything is opened. */
-	void (*init)(struct siw_wq *wq, const struct siw_qp_init_attr *init);
+	uint32_t opcodes;      /* set of 1 << enum siw_wr_opcode */
+	uint64_t turn_octets;  /* that one turn begins, at least */
+	int failure; /* enum siw_wc_status of a request that could not be, if not for its memory */
 	/*
-	 * The first socket, or what comes before a connection: 0 or -errno. fd: the user's, replaces the
-	 * socket; or -1. progress held, as below unless something else is said.
+	 * Takes over the caller's attributes; the first socket, or what comes before a connection:
+	 * 0 or -errno. fd: the user's, replaces the socket; or -1. progress held, as below unless
+	 * something else is said.
 	 */
 	int (*create)(struct siw_wq *wq, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_wq *wq, const struct siw_addr *addr, int fd);
 	/* Whether it may be destroyed now: 0 or -errno. */
 	int (*may_end)(const struct siw_wq *wq);
-	/* What it has of its own goes. Said twice, or of one that was never whole, it does no harm. */
+	/*
+	 * What it has of its own goes. Said twice, or of one that was never whole, it does no harm.
+	 */
 	void (*close)(struct siw_wq *wq);
 	/* -ENOTCONN: it has none. peer: of a connection, else as it was. */
 	int (*addr)(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer);
 	void (*query_attr)(const struct siw_wq *wq, struct siw_qp_attr *attr);
 	void (*query_init)(const struct siw_wq *wq, struct siw_qp_init_attr *init);
 	/*
-	 * What must be done before an event's step, and may fail: 0 or -errno. Before it goes to ERR, RESET or
-	 * SQD, too: what has come is taken in, what waits for company goes out.
+	 * What must be done before an event's step, and may fail: 0 or -errno. Before it goes to
+	 * ERR or RESET, too: what has come is taken in.
 	 */
 	int (*prepare)(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask);
 	/* The state is another: what comes from now on is received, or is not. */
 	void (*receive)(struct siw_wq *wq);
-	/* Attributes are others: at once, send_lock held, too; and when all else is done. */
-	void (*changed)(struct siw_wq *wq, int mask);
+	/* Attributes are others, and all else is done. */
 	void (*modified)(struct siw_wq *wq, int mask);
-	/* Before it is destroyed, as prepare. */
-	void (*settle)(struct siw_wq *wq);
 	/* It is in ERR: ends what goes on, then siw_qp_flush. */
 	void (*end)(struct siw_wq *wq);
 	/* It goes to RESET: lets go of everything at once. */
 	void (*release)(struct siw_wq *wq);
 
-	/* Sending; send_lock held. */
+	/* Sending; send_lock held, as for all down to take_recv. */
 	int (*post)(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
 	enum siw_run (*run)(struct siw_wq *wq);
-	/* Into SQD; and from there back to RTS, before run. */
-	void (*drain)(struct siw_wq *wq);
+	/* Back from SQD to RTS, before run. */
 	void (*resume)(struct siw_wq *wq);
 	/*
-	 * The protocol forgets all that was begun; report: and requests that are in no order of the ring
-	 * complete with WR_FLUSH_ERR.
+	 * Begins a request: 0; -EAGAIN not now; -errno. What it means
+	 * that one could not be (err: that -errno, or an enum siw_wc_status).
 	 */
-	void (*abandon)(struct siw_wq *wq, bool report);
+	int (*begin)(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
+	void (*failed)(struct siw_wq *wq, struct siw_flow *flow, int status);
+	/*
+	 * Gives what was begun to the layer below, as siw_rdmap_flush, and sees how far the flow
+	 * is.
+	 */
+	int (*flush)(struct siw_wq *wq, struct siw_flow *flow);
+	/*
+	 * Requests are over: the protocol forgets what it knows of them, and the receiving side
+	 * Write-Records.
+	 */
+	void (*abandon)(struct siw_wq *wq);
 	/* The receive that a message broken off in its middle has taken: 1 and its wr_id, or 0. */
 	int (*take_recv)(struct siw_wq *wq, uint64_t *wr_id);
-	/* The receiving side forgets the Write-Records in process. progress held, and send_lock not. */
-	void (*clear_records)(struct siw_wq *wq);
-	/* The one of that number, or NULL. progress held. */
+	/* The Write-Record of that number, or NULL. progress held. */
 	const struct siw_rdmap_record *(*find_record)(struct siw_wq *wq, uint64_t number);
 	/* Whether the stream answers a Read from there, and so must be reset. */
 	bool (*is_sending)(struct siw_wq *wq, uint32_t stag);
@@ -212,11 +241,15 @@ struct siw_wq {
 	uint32_t wire_err; /* of the Terminate that ended it, as in struct siw_wc's vendor_err */
 
 	/* The send queue: send_lock. */
-	char *sq;	    /* ring of WQEs */
-	uint32_t sq_stride; /* octets */
-	uint32_t sq_mask;
-	uint32_t sq_head, sq_next, sq_tail; /* oldest, next to begin, next free */
-	uint32_t begun;			    /* unordered: requests begun and not complete */
+	char *sq;		   /* slots of WQEs */
+	uint32_t sq_stride;	   /* octets */
+	uint32_t sq_mask;	   /* their number less one */
+	uint32_t sq_used;	   /* slots that were ever used */
+	struct siw_wqe *sq_free;   /* ... and are free again */
+	uint32_t sq_head, sq_tail; /* requests that are complete, and all of them */
+	uint32_t begun;		   /* requests begun and not complete */
+	struct siw_flow flow;	   /* unless there are many */
+	struct siw_link flows;
 	struct siw_revoke revoke;
 	bool draining;	 /* in SQD, and what was begun is not complete yet */
 	bool sqd_notify; /* and somebody wants to know when it is */
@@ -246,11 +279,8 @@ struct siw_records {
 
 struct siw_rc {
 	struct siw_wq wq; /* first */
-	/* While it lives: progress and send_lock to write. RDMAP, what it stands on, and that. */
-	struct siw_rdmap_stream *stream;
-	struct siw_ddp_stream *ddp;
+	/* What the flow's streams stand on. All while it lives: progress and send_lock to write. */
 	struct siw_mpa_stream *mpa;
-	uint32_t reads_out; /* Reads and atomics without their responses: send_lock */
 	/* The MSN of the last Send, too (RFC 5041: they count from 1): send_lock. */
 	uint32_t sends_begun;
 	struct siw_confirm confirm; /* send_lock */
@@ -262,8 +292,8 @@ struct siw_rc {
 	struct siw_linger *linger; /* made with the QP, so that closing cannot fail */
 	bool counted;		   /* in ctx->n_rc */
 	/*
-	 * Its connection, or NULL, and how that hears of it: kind is SIW_CONN_ESTABLISHED, or at the end
-	 * SIW_CONN_DISCONNECTED with the cause. progress held.
+	 * Its connection, or NULL, and how that hears of it: kind is SIW_CONN_ESTABLISHED, or at
+	 * the end SIW_CONN_DISCONNECTED with the cause. progress held.
 	 */
 	struct siw_qp_conn *conn;
 	void (*on_end)(struct siw_qp_conn *conn, int kind, int status,
@@ -295,9 +325,7 @@ struct siw_rd_qp {
 	struct siw_wq wq; /* first */
 	struct siw_rd *endpoint;
 	struct siw_rdmap_rd *end; /* on that; what follows: send_lock */
-	struct siw_link busy;	  /* peers with requests */
-	struct siw_link ready;	  /* of these, with something to begin or to go on with */
-	uint32_t free;		  /* a free slot */
+	struct siw_link ready;	  /* flows with something to begin or to go on with */
 	uint32_t max_peers, peer_timeout_ms;
 	struct siw_records records;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Send requests of queue pairs that speak RDMAP on a stream of messages: what each opcode takes, and
- * which operation it becomes.
+ * Send requests of queue pairs that speak RDMAP on a stream of messages: what each opcode takes,
+ * and which operation it becomes.
  */
 #include <errno.h>
 
@@ -83,7 +83,7 @@ int siw_qp_refuse_send_state(const struct siw_wq *wq, int state)
 
 int siw_qp_refuse_slot(const struct siw_wq *wq)
 {
-	/* UD's ring is made when it is needed first, and there may be no memory for it. */
+	/* UD's slots are made when they are needed first, and there may be no memory for it. */
 	return wq->sq ? siw_refuse_full(SEND_FULL, wq->cap.max_send_wr) : siw_refuse(NO_MEMORY);
 }
 
@@ -109,6 +109,12 @@ static int refuse_read(const struct siw_wq *wq, const struct siw_send_wr *wr)
 						    : siw_refuse(NO_READS);
 }
 
+static bool may_be(const struct siw_qp_class *class, int opcode)
+{
+	return opcode == SIW_WR_RDMA_WRITE_RECORD ? class->has_records
+						  : class->opcodes >> opcode & 1;
+}
+
 int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
@@ -116,7 +122,7 @@ int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
 	uint64_t length = 0;
 
-	if (!flags || ((flags & SIW_OP_RECORD) && !siw_class_of(wq)->unordered))
+	if (!flags || !may_be(siw_class_of(wq), wr->opcode))
 		return siw_qp_refuse_opcode(wq, wr->opcode);
 	if (wr->send_flags & ~known)
 		return siw_refuse(SEND_FLAGS, wr->send_flags);
@@ -185,13 +191,13 @@ void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op)
 	};
 }
 
-void siw_qp_op_make(struct siw_wqe *wqe, uint32_t index, struct siw_rdmap_op *op)
+void siw_qp_op_make(struct siw_wqe *wqe, struct siw_rdmap_op *op)
 {
 	*op = (struct siw_rdmap_op){
 		.opcode = wqe->flags & SIW_SEND_SOLICITED ? ops[wqe->opcode].rdmap_solicited
 							  : ops[wqe->opcode].rdmap,
 		.internal = wqe->flags & SIW_SEND_INLINE,
-		.user_data = index,
+		.user_data = (uintptr_t)wqe,
 		.sgl = wqe->sge,
 		.nsge = wqe->nsge,
 		.length = wqe->length,

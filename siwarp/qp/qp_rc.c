@@ -15,13 +15,23 @@ static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL);
 }
 
+/* The peer has what was begun before that request (NULL: all), but what it is still to answer. */
+static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end)
+{
+	for (struct siw_wqe *wqe = rc->wq.flow.first; wqe != end; wqe = wqe->chain)
+		if (wqe->state == SIW_WQE_BEGUN && !siw_qp_awaits_response(wqe))
+			wqe->state = SIW_WQE_DONE;
+}
+
 static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
+	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)ev->user_data;
+
 	siw_lock(&rc->wq.qp.send_lock);
-	siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->state = SIW_WQE_DONE;
-	siw_qp_wqe(&rc->wq, (uint32_t)ev->user_data)->status = SIW_WC_SUCCESS;
-	rc->confirm.known = (uint32_t)ev->user_data + 1;
-	rc->reads_out--;
+	if (rc->confirm.on)
+		mark_delivered(rc, wqe);
+	wqe->state = SIW_WQE_DONE;
+	rc->wq.flow.reads_out--;
 	siw_unlock(&rc->wq.qp.send_lock);
 	siw_qp_run_and_mark(&rc->wq);
 }
@@ -29,46 +39,33 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 /* The answers come in order, so this one knows more than the last. */
 static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
+	struct siw_wqe *wqe;
+	int32_t more;
+
 	siw_lock(&rc->wq.qp.send_lock);
-	rc->confirm.known = (uint32_t)ev->user_data;
+	wqe = rc->wq.flow.first;
+	for (more = (int32_t)((uint32_t)ev->user_data - rc->wq.sq_head); more > 0; more--)
+		wqe = wqe->chain;
+	mark_delivered(rc, wqe);
 	rc->confirm.asked = false;
 	siw_unlock(&rc->wq.qp.send_lock);
 	siw_qp_run_and_mark(&rc->wq);
 }
 
-/* The request that the Terminate is about, if it is still here; else sq_next. */
-static uint32_t find_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
-{
-	uint32_t i = rc->wq.sq_head;
-
-	while (i != rc->wq.sq_next && !siw_qp_is_quoted(siw_qp_wqe(&rc->wq, i), ev))
-		i++;
-	return i;
-}
-
 /*
- * Says how the request ended that the Terminate is about. The peer took what came in order, so it
- * has the Sends and Writes before; what it was still to answer, it will not.
+ * Says how the request ended that the Terminate is about, if it is still here. The peer took what
+ * came in order, so it has the Sends and Writes before; what it was still to answer, it will not.
  */
 static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
-	uint32_t culprit;
+	struct siw_wqe *culprit;
 
-	if (!ev->quoted)
-		return;
 	siw_lock(&rc->wq.qp.send_lock);
-	culprit = find_culprit(rc, ev);
-	if (culprit != rc->wq.sq_next) {
-		for (uint32_t i = rc->wq.sq_head; i != culprit; i++) {
-			struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, i);
-
-			if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe))
-				continue;
-			wqe->state = SIW_WQE_DONE;
-			wqe->status = SIW_WC_SUCCESS;
-		}
-		siw_qp_wqe(&rc->wq, culprit)->state = SIW_WQE_DONE;
-		siw_qp_wqe(&rc->wq, culprit)->status = (uint8_t)siw_qp_status_of(&ev->err);
+	culprit = siw_qp_flow_quoted(&rc->wq.flow, ev);
+	if (culprit) {
+		mark_delivered(rc, culprit);
+		culprit->state = SIW_WQE_DONE;
+		culprit->status = (uint8_t)siw_qp_status_of(&ev->err);
 	}
 	siw_unlock(&rc->wq.qp.send_lock);
 }
@@ -87,15 +84,15 @@ static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		blamed.status = -EACCES;
 	else
 		return;
-	if (siw_ddp_stream_take(rc->ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
+	if (siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
 	    siw_mem_queue_take(rc->wq.recvs, &blamed.user_data) == 1)
 		on_recv(rc, &blamed);
 }
 
 /*
  * This end's memory is not there, or its key is dead: the request that it belongs to says so. A
- * response's place is the oldest Read's; an error about no segment was found in what was being sent,
- * and that is the newest.
+ * response's place is the oldest Read's; an error about no segment was found in what was being
+ * sent, and that is the newest.
  */
 static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -106,9 +103,7 @@ static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	if (ev->err.type != 0 || (!of_read && !of_sent)) /* 0: local catastrophic, at both layers */
 		return;
 	siw_lock(&rc->wq.qp.send_lock);
-	for (uint32_t i = rc->wq.sq_head; i != rc->wq.sq_next; i++) {
-		struct siw_wqe *wqe = siw_qp_wqe(&rc->wq, i);
-
+	for (struct siw_wqe *wqe = rc->wq.flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state == SIW_WQE_BEGUN && (!of_read || siw_qp_awaits_response(wqe)))
 			found = wqe;
 		if (found && of_read)
@@ -122,9 +117,9 @@ static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * The peer ended a region that it is still being sent in answer to a Read. What TCP has not taken of that
- * cannot be recalled, and the memory is the program's as soon as it hears: the connection ends first,
- * with a reset, as if the region had been deregistered.
+ * The peer ended a region that it is still being sent in answer to a Read. What TCP has not taken
+ * of that cannot be recalled, and the memory is the program's as soon as it hears: the connection
+ * ends first, with a reset, as if the region had been deregistered.
  */
 static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 						       const struct siw_rdmap_event *ev)
@@ -134,7 +129,7 @@ static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 	bool in_flight;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	in_flight = siw_ddp_tx_revoke(rc->ddp, ev->inv_stag) == 1;
+	in_flight = siw_ddp_tx_revoke(rc->wq.flow.ddp, ev->inv_stag) == 1;
 	siw_unlock(&rc->wq.qp.send_lock);
 	if (!in_flight)
 		return false;
@@ -194,15 +189,16 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * A peer of persona roce asks behind each message whether it is here, and the question mostly came in
- * the same read. Answered now, its request completes although the program here polls no more for a
- * while. False when the stream is over.
+ * A peer of persona roce asks behind each message whether it is here, and the question mostly came
+ * in the same read. Answered now, its request completes although the program here polls no more for
+ * a while. False when the stream is over.
  */
 static __attribute__((noinline)) bool answer_question(struct siw_rc *rc)
 {
 	struct siw_rdmap_event ev;
 
-	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->stream, &ev) != 1 || handle(rc, &ev);
+	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->wq.flow.stream, &ev) != 1 ||
+	       handle(rc, &ev);
 }
 
 static int serve(struct siw_io_handler *self)
@@ -217,7 +213,7 @@ static int serve(struct siw_io_handler *self)
 		return 0;
 	}
 	while (n < rc->wq.burst && octets < SIW_TURN_OCTETS &&
-	       siw_rdmap_recv(rc->stream, &ev) == 1) {
+	       siw_rdmap_recv(rc->wq.flow.stream, &ev) == 1) {
 		n++;
 		octets += ev.placed;
 		if (!handle(rc, &ev))
@@ -237,10 +233,10 @@ static int serve(struct siw_io_handler *self)
 /* What waits may have got its receive, or waited long enough. */
 static void look(struct siw_rc *rc, uint64_t now_ns)
 {
-	if (siw_is_closing(&rc->wq) || !rc->stream)
+	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
 		return;
 	serve(&rc->wq.qp.handler);
-	if (siw_is_closing(&rc->wq) || !rc->stream)
+	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
 		return;
 	if (siw_qp_rnr_has_expired(rc, now_ns))
 		serve(&rc->wq.qp.handler);
@@ -261,9 +257,9 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 /* A request or a response of this end's own could not be sent. */
 static void end_broken(struct siw_rc *rc)
 {
-	if (rc->stream && siw_teardown_of(&rc->wq) == SIW_CUT)
+	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_CUT)
 		siw_qp_rc_abort(rc);
-	if (!rc->stream || siw_is_closing(&rc->wq))
+	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
 		return;
 	/*
 	 * If the peer must be told, RDMAP says so as an ERROR; a request that never began concerns
@@ -276,27 +272,16 @@ static void end_broken(struct siw_rc *rc)
 
 static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
-	struct siw_rc *rc = siw_rc_of(wq);
-	enum siw_run left;
-	bool broken, due;
-	uint32_t head;
+	enum siw_turn left = siw_qp_turn(qp, round);
+	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	int teardown = siw_teardown_of(&rc->wq);
+	bool broken = teardown == SIW_BROKEN || teardown == SIW_CUT;
 
-	(void)round;
-	siw_lock(&qp->send_lock);
-	head = wq->sq_head;
-	left = siw_qp_rc_run(wq);
-	head -= wq->sq_head;
-	broken = siw_teardown_of(wq) == SIW_BROKEN || siw_teardown_of(wq) == SIW_CUT;
-	due = wq->revoke.due;
-	siw_unlock(&qp->send_lock);
-	if (__builtin_expect(due, 0))
-		siw_qp_mw_settle(wq, false);
 	if (broken)
 		end_broken(rc);
 	if (qp->has_unexpected)
 		look(rc, siw_now_ns());
-	return broken ? SIW_TURN_DONE : siw_qp_turn_of(left, head);
+	return broken ? SIW_TURN_DONE : left;
 }
 
 #define SETTLE_TURNS 8
@@ -309,28 +294,16 @@ void siw_qp_rc_settle(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
-	for (int i = 0; i < SETTLE_TURNS && rc->stream && !siw_is_closing(&rc->wq); i++)
+	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
 		if (!serve(&rc->wq.qp.handler))
 			return;
-}
-
-static bool ring_uses_key(struct siw_wq *wq, uint32_t lkey)
-{
-	const struct siw_rc *rc = siw_rc_of(wq);
-
-	return siw_qp_sq_uses_key(wq, lkey, rc->mpa ? siw_mpa_tx_accepted(rc->mpa) : 0);
-}
-
-static bool uses_key(struct siw_qp *qp, uint32_t lkey)
-{
-	return siw_qp_still_uses(siw_wq_of(qp), ring_uses_key, lkey);
 }
 
 static bool is_sending(struct siw_wq *wq, uint32_t stag)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
-	return rc->stream && siw_ddp_tx_revoke(rc->ddp, stag) == 1;
+	return rc->wq.flow.stream && siw_ddp_tx_revoke(rc->wq.flow.ddp, stag) == 1;
 }
 
 /* Responses that TCP has not taken yet still refer to the memory. */
@@ -351,7 +324,7 @@ static void settle_binds(struct siw_qp *qp)
 	bool cut;
 
 	siw_lock(&qp->send_lock);
-	cut = siw_teardown_of(&rc->wq) == SIW_CUT && rc->stream;
+	cut = siw_teardown_of(&rc->wq) == SIW_CUT && rc->wq.flow.stream;
 	siw_unlock(&qp->send_lock);
 	if (cut)
 		siw_qp_rc_abort(rc);
@@ -368,7 +341,7 @@ static void leave(struct siw_qp *qp)
 {
 	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
 
-	if (!rc->stream || siw_is_closing(&rc->wq))
+	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
 		return;
 	siw_qp_rc_settle(&rc->wq);
 	siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
@@ -381,12 +354,6 @@ static bool is_leaving(const struct siw_qp *qp)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void init(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
-{
-	(void)attr;
-	wq->timed.tick = tick;
-}
-
 static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
@@ -397,17 +364,10 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 		return -ENOMEM;
 	wq->qp.qpn = siw_qp_rc_number(wq->qp.ctx);
 	wq->qp.handler.serve = serve;
+	wq->timed.tick = tick;
 	rc->counted = true;
 	atomic_fetch_add(&wq->qp.ctx->n_rc, 1);
 	return 0;
-}
-
-static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
-{
-	(void)wq;
-	(void)addr;
-	(void)fd;
-	return -EINVAL; /* the table of states takes no socket */
 }
 
 static void close_qp(struct siw_wq *wq)
@@ -425,28 +385,27 @@ static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *pee
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
-	return rc->stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
+	return rc->wq.flow.stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
 }
 
 static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
 {
 	(void)attr;
 	(void)mask;
-	if (siw_rc_of(wq)->stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
+	if (wq->flow.stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
 		siw_qp_rc_settle(wq);
 	return 0;
 }
 
-static void changed(struct siw_wq *wq, int mask)
+static void modified(struct siw_wq *wq, int mask)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
-	if ((mask & SIW_QP_ACCESS_FLAGS) && rc->stream)
-		siw_rdmap_deny(rc->stream, ~(uint32_t)wq->access);
-}
-
-static void modified(struct siw_wq *wq, int mask)
-{
+	if ((mask & SIW_QP_ACCESS_FLAGS) && rc->wq.flow.stream) {
+		siw_lock(&wq->qp.send_lock);
+		siw_rdmap_deny(rc->wq.flow.stream, ~(uint32_t)wq->access);
+		siw_unlock(&wq->qp.send_lock);
+	}
 	if (wq->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
 		siw_qp_rnr_begin(siw_rc_of(wq));
 }
@@ -461,29 +420,19 @@ static void release(struct siw_wq *wq)
 	siw_qp_rc_release(siw_rc_of(wq));
 }
 
-static void abandon(struct siw_wq *wq, bool report)
-{
-	struct siw_rc *rc = siw_rc_of(wq);
-	uint64_t index;
-
-	(void)report;
-	while (rc->stream && siw_rdmap_take_read(rc->stream, &index) == 1)
-		;
-	rc->reads_out = 0;
-}
-
 static int take_recv(struct siw_wq *wq, uint64_t *wr_id)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
-	return rc->stream ? siw_ddp_stream_take(rc->ddp, SIW_RDMAP_QN_SEND, wr_id) : 0;
+	return rc->wq.flow.stream ? siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id)
+				  : 0;
 }
 
 const struct siw_qp_class siw_qp_rc_class = {
 	.ops = {
 		.owns_regions = true,
 		.turn = turn,
-		.uses_key = uses_key,
+		.uses_key = siw_qp_uses_key,
 		.revoke = revoke,
 		.settle = settle_binds,
 		.fail = fail_qp,
@@ -492,23 +441,23 @@ const struct siw_qp_class siw_qp_rc_class = {
 	},
 	.size = sizeof(struct siw_rc),
 	.type = SIW_QPT_RC,
+	.opcodes = UINT32_MAX,
+	.turn_octets = UINT64_MAX,
+	.failure = SIW_WC_WR_FLUSH_ERR,
 	.binds = true,
 	.has_rights = true,
-	.init = init,
 	.create = create,
-	.open = open_socket,
 	.close = close_qp,
 	.addr = addr_of,
 	.prepare = prepare,
-	.changed = changed,
 	.modified = modified,
-	.settle = siw_qp_rc_settle,
 	.end = end,
 	.release = release,
-	.post = siw_qp_rc_post,
+	.post = siw_qp_flow_post,
 	.run = siw_qp_rc_run,
-	.drain = siw_qp_rc_drain,
-	.abandon = abandon,
+	.begin = siw_qp_rc_begin,
+	.failed = siw_qp_rc_failed,
+	.flush = siw_qp_rc_flush,
 	.take_recv = take_recv,
 	.is_sending = is_sending,
 	.did_local = siw_qp_rc_did_local,

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* qp/qp_rc.h - what the files of RC queue pairs do for each other; a file calls those above it here. */
+/*
+ * qp/qp_rc.h - what the files of RC queue pairs do for each other; a file calls those above it
+ * here.
+ */
 #ifndef SIW_QP_RC_H
 #define SIW_QP_RC_H
 
 #include "qp/qp_impl.h"
 
-/* ---- qp_rc_tx.c; send_lock held ---- */
-int siw_qp_rc_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+/* ---- qp_rc_tx.c: as struct siw_qp_class has them; send_lock held ---- */
 enum siw_run siw_qp_rc_run(struct siw_wq *wq);
-/* In SQD: sees to it that what was begun completes. */
-void siw_qp_rc_drain(struct siw_wq *wq);
+int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
+void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status);
+int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow);
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe);
 
 /* ---- qp_rnr.c; progress held ---- */

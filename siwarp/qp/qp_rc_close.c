@@ -49,9 +49,9 @@ static struct siw_mpa_stream *detach(struct siw_rc *rc)
 	struct siw_mpa_stream *mpa = rc->mpa;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	siw_rdmap_close(rc->stream);
-	rc->stream = NULL;
-	rc->ddp = NULL;
+	siw_rdmap_close(rc->wq.flow.stream);
+	rc->wq.flow.stream = NULL;
+	rc->wq.flow.ddp = NULL;
 	rc->mpa = NULL;
 	rc->wq.connected = false;
 	if (siw_teardown_of(&rc->wq) < SIW_FLUSHED)
@@ -116,13 +116,16 @@ static void finish(struct siw_rc *rc, bool dead)
 	leave_conn(rc);
 }
 
-/* Sends what is left to send, then shuts the sending side: 1 done, 0 not yet, -errno. send_lock held. */
+/*
+ * Sends what is left to send, then shuts the sending side: 1 done, 0 not yet, -errno. send_lock
+ * held.
+ */
 static int shut(struct siw_rc *rc)
 {
 	uint64_t accepted;
 	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING
-			? siw_rdmap_terminate(rc->stream)
-			: siw_rdmap_flush(rc->stream, &accepted);
+			? siw_rdmap_terminate(rc->wq.flow.stream)
+			: siw_rdmap_flush(rc->wq.flow.stream, &accepted);
 
 	if (r != 1)
 		return r;
@@ -140,11 +143,11 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 	siw_qp_rc_run(&rc->wq);
 	siw_unlock(&rc->wq.qp.send_lock);
 	/*
-	 * The peer may be as full of words as we are: who only talks does not hear that both wait. And a
-	 * responder that never heard of its peer will not get anything out.
+	 * The peer may be as full of words as we are: who only talks does not hear that both wait.
+	 * And a responder that never heard of its peer will not get anything out.
 	 */
 	if (!r) {
-		siw_ddp_stream_drop_unexpected(rc->ddp);
+		siw_ddp_stream_drop_unexpected(rc->wq.flow.ddp);
 		siw_mpa_drain(rc->mpa);
 		if (!rc->may_send)
 			r = -ENOTCONN;
@@ -154,8 +157,8 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 }
 
 /*
- * Ends sending now: what TCP does not take at once is given up, since it refers to memory that is the
- * user's again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
+ * Ends sending now: what TCP does not take at once is given up, since it refers to memory that is
+ * the user's again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
  */
 static int end_sending(struct siw_rc *rc)
 {
@@ -179,7 +182,7 @@ void siw_qp_rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
 
 void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
 {
-	if (!rc->stream) {
+	if (!rc->wq.flow.stream) {
 		siw_qp_flush(&rc->wq);
 		return;
 	}
@@ -192,8 +195,8 @@ void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
 }
 
 /*
- * RDMAP's local catastrophic error has no code, and any may stand there (RFC 5040 figure 9). As 0 it
- * would be told as 0, which means that there is none.
+ * RDMAP's local catastrophic error has no code, and any may stand there (RFC 5040 figure 9). As 0
+ * it would be told as 0, which means that there is none.
  */
 static void give_code(struct siw_wire_err *err)
 {
@@ -253,7 +256,7 @@ void siw_qp_rc_abort(struct siw_rc *rc)
 	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
 	/* A message that broke off in its middle has its receive already: the oldest of all. */
-	taken = siw_ddp_stream_take(rc->ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
+	taken = siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
 	siw_mpa_close(detach(rc), true);
 	if (taken)
 		siw_qp_flush_recv(&rc->wq, wr_id);
@@ -263,7 +266,7 @@ void siw_qp_rc_abort(struct siw_rc *rc)
 
 void siw_qp_rc_release(struct siw_rc *rc)
 {
-	if (rc->stream) {
+	if (rc->wq.flow.stream) {
 		if (end_sending(rc) == 1)
 			let_linger(rc);
 		else

@@ -11,19 +11,14 @@
 /* Reads and atomics that one peer may have outstanding, either way, when nobody says otherwise. */
 #define DEPTH 16
 
-static void reap_flow(struct siw_rd_qp *rd, struct siw_qp_rd_flow *flow)
-{
-	siw_qp_rd_reap(rd, flow, siw_ddp_tx_accepted(flow->ddp));
-}
-
 /*
- * What the peer had taken when it sent this is complete, and its completion comes first: who has the answer
- * has the request back.
+ * What the peer had taken when it sent this is complete, and its completion comes first: who has
+ * the answer has the request back.
  */
 static void reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	siw_lock(&rd->wq.qp.send_lock);
-	reap_flow(rd, siw_qp_rd_flow_of(stream));
+	siw_qp_rd_reap(rd, siw_qp_rd_flow_of(stream));
 	siw_unlock(&rd->wq.qp.send_lock);
 }
 
@@ -56,7 +51,7 @@ static void run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
 			 int status)
 {
-	struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, (uint32_t)user_data);
+	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)user_data;
 
 	siw_lock(&rd->wq.qp.send_lock);
 	/* A peer that is over may have answered what did not get out to it any more. */
@@ -70,10 +65,10 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 }
 
 /*
- * What asks has its answer with that. Anything else may be in the middle of being sent, from the user's
- * memory, and is over when the peer has thrown all of it away.
+ * What asks has its answer with that. Anything else may be in the middle of being sent, from the
+ * user's memory, and is over when the peer has thrown all of it away.
  */
-static void blame(struct siw_qp_rd_flow *flow, struct siw_wqe *wqe, uint8_t status)
+static void blame(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
 	wqe->status = status;
 	if (!siw_qp_awaits_response(wqe))
@@ -82,27 +77,25 @@ static void blame(struct siw_qp_rd_flow *flow, struct siw_wqe *wqe, uint8_t stat
 	wqe->state = SIW_WQE_DONE;
 }
 
-/* The peer refused something: the request that it names says so; one that was complete, the error queue. */
+/*
+ * The peer refused something: the request that it names says so; one that was complete, the error
+ * queue.
+ */
 static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		     const struct siw_rdmap_event *ev)
 {
-	struct siw_qp_rd_flow *flow;
-	bool found = false;
+	struct siw_flow *flow;
+	struct siw_wqe *wqe;
 
 	siw_lock(&rd->wq.qp.send_lock);
 	flow = siw_qp_rd_flow_of(stream);
 	/* Whatever it took is with the peer, and no matter of this. */
-	reap_flow(rd, flow);
-	for (uint32_t n = ev->quoted ? flow->n : 0, slot = flow->first; n && !found; n--) {
-		struct siw_wqe *wqe = siw_qp_wqe(&rd->wq, slot);
-
-		found = siw_qp_is_quoted(wqe, ev);
-		if (found)
-			blame(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
-		slot = wqe->chain;
-	}
+	siw_qp_rd_reap(rd, flow);
+	wqe = siw_qp_flow_quoted(flow, ev);
+	if (wqe)
+		blame(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
 	siw_unlock(&rd->wq.qp.send_lock);
-	if (!found)
+	if (!wqe)
 		siw_qp_err_reported(&rd->wq, ev, 0);
 	run_and_mark(rd, stream);
 }
@@ -128,39 +121,41 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 /* Nothing was begun of them: they are for the next life of the pair. */
 static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, bool reset)
 {
-	struct siw_qp_rd_flow old = *siw_qp_rd_flow_of(stream), *flow;
-	struct siw_addr peer = *siw_rdmap_rd_peer_addr(stream);
+	struct siw_flow *flow = siw_qp_rd_flow_of(stream), old;
+	struct siw_addr peer = *flow->peer;
 
-	siw_link_del(&siw_qp_rd_flow_of(stream)->busy);
-	siw_link_del(&siw_qp_rd_flow_of(stream)->ready);
+	siw_link_del(&flow->busy);
+	siw_link_del(&flow->ready);
+	old = *flow;
+	old.peer = &peer;
+	siw_link_init(&old.busy);
+	siw_link_init(&old.ready);
 	siw_rdmap_rd_end(stream, reset);
 	/* The record of the peer is there; without memory they are lost with its life. */
 	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
-		siw_qp_rd_flush_slots(rd, &old, &peer);
+		siw_qp_flow_finish_all(&rd->wq, &old, SIW_WC_WR_FLUSH_ERR);
 		return;
 	}
 	flow = siw_qp_rd_flow_of(stream);
-	flow->n = old.n;
-	flow->first = old.first;
-	flow->next = old.first;
+	flow->first = flow->next = old.first;
 	flow->last = old.last;
-	siw_link_add(&rd->busy, &flow->busy);
+	siw_link_add(&rd->wq.flows, &flow->busy);
 	siw_qp_rd_ready(rd, flow);
 }
 
 /*
- * A stream ends; first: how the first request ends that was begun and of which nobody knows whether the peer
- * has it. Send lock.
+ * A stream ends; first: how the first request ends that was begun and of which nobody knows whether
+ * the peer has it. Send lock.
  */
 static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first, bool reset)
 {
-	struct siw_qp_rd_flow *flow = siw_qp_rd_flow_of(stream);
+	struct siw_flow *flow = siw_qp_rd_flow_of(stream);
 
-	reap_flow(rd, flow);
-	if (flow->n && siw_qp_wqe(&rd->wq, flow->first)->state == SIW_WQE_POSTED) {
+	siw_qp_rd_reap(rd, flow);
+	if (flow->first && flow->first->state == SIW_WQE_POSTED) {
 		move_requests(rd, stream, reset);
 	} else {
-		siw_qp_rd_finish_all(rd, flow, first);
+		siw_qp_flow_finish_all(&rd->wq, flow, first);
 		siw_rdmap_rd_end(stream, reset);
 	}
 	if (__builtin_expect(rd->wq.draining, 0))
@@ -186,6 +181,7 @@ static void end_broken(struct siw_rd_qp *rd)
 	siw_lock(&rd->wq.qp.send_lock);
 	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
 		siw_set_teardown(&rd->wq, SIW_ALIVE);
+	siw_qp_rd_resume(&rd->wq); /* which began nothing meanwhile */
 	while ((stream = siw_rdmap_rd_torn(rd->end)))
 		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, true);
 	siw_unlock(&rd->wq.qp.send_lock);
@@ -366,7 +362,7 @@ static void close_socket(struct siw_wq *wq)
 
 static bool has_requests(void *user)
 {
-	return ((struct siw_qp_rd_flow *)user)->n;
+	return ((struct siw_flow *)user)->first;
 }
 
 /* Streams that nobody has used since the last time go. */
@@ -392,7 +388,7 @@ static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_
 
 	if (err)
 		return err;
-	err = siw_rdmap_rd_open(mem, ddp, sizeof(struct siw_qp_rd_flow), out);
+	err = siw_rdmap_rd_open(mem, ddp, sizeof(struct siw_flow), out);
 	if (err) {
 		siw_ddp_rd_close(ddp);
 		return err;
@@ -448,10 +444,14 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 
 static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 {
+	struct siw_rd_qp *rd = siw_rd_of(wq);
 	struct siw_addr addr;
 	int err = siw_qp_first_addr(wq, &attr->addr, &addr);
 
-	siw_qp_rd_slots(siw_rd_of(wq));
+	rd->records.max = attr->max_write_records;
+	rd->max_peers = attr->max_peers;
+	rd->peer_timeout_ms = attr->peer_timeout_ms;
+	siw_link_init(&rd->ready);
 	return err ? err : open_socket(wq, &addr, -1);
 }
 
@@ -477,28 +477,15 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
 
 static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
-	enum siw_run left;
-	uint32_t head;
-	bool broken;
+	enum siw_turn left = siw_qp_turn(qp, round);
+	struct siw_rd_qp *rd = siw_rd_of(siw_wq_of(qp));
+	bool broken = siw_teardown_of(&rd->wq) == SIW_BROKEN;
 
-	(void)round;
-	siw_lock(&qp->send_lock);
-	head = wq->sq_head;
-	left = siw_qp_rd_run(wq);
-	head -= wq->sq_head;
-	broken = siw_teardown_of(wq) == SIW_BROKEN;
-	siw_unlock(&qp->send_lock);
 	if (broken)
-		end_broken(siw_rd_of(wq));
+		end_broken(rd);
 	if (qp->has_unexpected)
-		look(siw_rd_of(wq));
-	return broken ? SIW_TURN_DONE : siw_qp_turn_of(left, head);
-}
-
-static bool uses_key(struct siw_qp *qp, uint32_t lkey)
-{
-	return siw_qp_still_uses(siw_wq_of(qp), siw_qp_rd_uses_key, lkey);
+		look(rd);
+	return broken ? SIW_TURN_DONE : left;
 }
 
 /* Peers are told: else they would ask, and wait, until their time-out. */
@@ -517,38 +504,16 @@ static void record_polled(struct siw_qp *qp)
 	siw_qp_record_polled(siw_wq_of(qp), &siw_rd_of(siw_wq_of(qp))->records);
 }
 
-static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
-{
-	(void)event;
-	(void)attr;
-	(void)mask;
-	/* What only waits for company counts as begun. */
-	siw_qp_finish(wq);
-	return 0;
-}
-
 static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t number)
 {
 	return siw_rd_of(wq)->end ? siw_rdmap_rd_record_find(siw_rd_of(wq)->end, number) : NULL;
-}
-
-static void init(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
-{
-	struct siw_rd_qp *rd = siw_rd_of(wq);
-
-	wq->timed.tick = tick;
-	rd->records.max = attr->max_write_records;
-	rd->max_peers = attr->max_peers;
-	rd->peer_timeout_ms = attr->peer_timeout_ms;
-	siw_link_init(&rd->busy);
-	siw_link_init(&rd->ready);
 }
 
 const struct siw_qp_class siw_qp_rd_class = {
 	.ops = {
 		.owns_regions = true,
 		.turn = turn,
-		.uses_key = uses_key,
+		.uses_key = siw_qp_uses_key,
 		.fail = siw_qp_fail,
 		.leave = leave,
 		.record_polled = record_polled,
@@ -558,21 +523,24 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.has_records = true,
 	.has_errors = true,
 	.may_wait = true,
-	.unordered = true,
+	.many_flows = true,
 	.has_rights = true,
-	.init = init,
+	.opcodes = UINT32_MAX,
+	.turn_octets = UINT64_MAX,
+	.failure = SIW_WC_LOC_PROT_ERR,
 	.create = create,
 	.open = open_socket,
 	.close = close_socket,
 	.addr = addr_of,
 	.query_init = query_init,
-	.prepare = prepare,
 	.receive = receive,
-	.settle = siw_qp_finish,
 	.end = siw_qp_flush,
 	.post = siw_qp_rd_post,
 	.run = siw_qp_rd_run,
 	.resume = siw_qp_rd_resume,
+	.begin = siw_qp_rd_begin,
+	.failed = siw_qp_rd_failed,
+	.flush = siw_qp_rd_flush,
 	.abandon = siw_qp_rd_abandon,
 	.find_record = find_record,
 };

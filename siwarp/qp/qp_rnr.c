@@ -31,7 +31,7 @@ static void watch(struct siw_rc *rc)
 void siw_qp_rnr_begin(struct siw_rc *rc)
 {
 	siw_qp_set_unexpected(&rc->wq, true);
-	if (siw_rdmap_starved(rc->stream, &rc->rnr_msn))
+	if (siw_rdmap_starved(rc->wq.flow.stream, &rc->rnr_msn))
 		rc->rnr_deadline_ns = siw_now_ns() + patience_ns(rc);
 	watch(rc);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
@@ -48,10 +48,10 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 {
 	uint32_t msn;
 
-	if (!siw_rdmap_starved(rc->stream, &msn)) {
+	if (!siw_rdmap_starved(rc->wq.flow.stream, &msn)) {
 		/* More may be on its way to its receives: another turn. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
-		if (!siw_rdmap_unexpected(rc->stream)) {
+		if (!siw_rdmap_unexpected(rc->wq.flow.stream)) {
 			siw_qp_rnr_end(rc);
 			siw_verbs_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
 		} else if (
@@ -69,7 +69,7 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 	watch(rc);
 	if (rc->wq.rnr_retry == NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
-	siw_rdmap_expire(rc->stream);
+	siw_rdmap_expire(rc->wq.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	return true;
 }

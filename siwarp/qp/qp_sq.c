@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The send ring: its entries, and how they end. */
+/* The send queue: requests in slots, in the flow that each is of, and how they end. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "qp/qp_impl.h"
 
-struct siw_wqe *siw_qp_wqe(const struct siw_wq *wq, uint32_t index)
-{
-	return (struct siw_wqe *)(wq->sq + (size_t)(index & wq->sq_mask) * wq->sq_stride);
-}
+/* ---- into the queue -------------------------------------------------------------------------- */
 
 /* Inline octets lie behind the SGEs; the one SGE of an inline WQE points at them. */
 static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr)
@@ -32,9 +29,40 @@ int siw_qp_sq_make(struct siw_wq *wq)
 	return wq->sq ? 0 : -ENOMEM;
 }
 
-void siw_qp_wqe_fill(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr,
-		     uint64_t length)
+/* There is one: no more requests wait than there are slots. */
+static struct siw_wqe *take_slot(struct siw_wq *wq)
 {
+	struct siw_wqe *wqe = wq->sq_free;
+
+	if (wqe)
+		wq->sq_free = wqe->chain;
+	else
+		wqe = (struct siw_wqe *)(wq->sq + (size_t)wq->sq_used++ * wq->sq_stride);
+	return wqe;
+}
+
+static void append(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+{
+	wqe->chain = NULL;
+	if (flow->first)
+		flow->last->chain = wqe;
+	else
+		flow->first = wqe;
+	flow->last = wqe;
+	if (!flow->next)
+		flow->next = wqe;
+	if (siw_link_alone(&flow->busy))
+		siw_link_add(&wq->flows, &flow->busy);
+}
+
+struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
+			      const struct siw_send_wr *wr, uint64_t length)
+{
+	struct siw_wqe *wqe;
+
+	if (siw_qp_sq_full(wq) || (__builtin_expect(!wq->sq, 0) && siw_qp_sq_make(wq)))
+		return NULL;
+	wqe = take_slot(wq);
 	wqe->wr_id = wr->wr_id;
 	wqe->length = length;
 	wqe->opcode = (uint8_t)wr->opcode;
@@ -45,86 +73,168 @@ void siw_qp_wqe_fill(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_se
 		copy_inline(wq, wqe, wr);
 	else if (wr->num_sge) /* without elements the list may be NULL */
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
-}
-
-struct siw_wqe *siw_qp_wqe_put(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length)
-{
-	struct siw_wqe *wqe;
-
-	if (siw_qp_sq_full(wq) || (__builtin_expect(!wq->sq, 0) && siw_qp_sq_make(wq)))
-		return NULL;
-	wqe = siw_qp_wqe(wq, wq->sq_tail);
-	siw_qp_wqe_fill(wq, wqe, wr, length);
 	wq->sq_tail++;
+	append(wq, flow, wqe);
 	return wqe;
 }
 
-void siw_qp_let_go(struct siw_wq *wq, struct siw_wqe *wqe)
+struct siw_wqe *siw_qp_flow_advance(struct siw_wq *wq, struct siw_flow *flow, int state, int status)
+{
+	struct siw_wqe *wqe = flow->next;
+
+	wqe->state = (uint8_t)state;
+	wqe->status = (uint8_t)status;
+	flow->next = wqe->chain;
+	wq->begun++;
+	return wqe;
+}
+
+/* ---- their end ------------------------------------------------------------------------------- */
+
+enum siw_wc_status siw_qp_sq_status(const struct siw_wq *wq, int err)
+{
+	return err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
+						: (enum siw_wc_status)siw_class_of(wq)->failure;
+}
+
+static bool is_silent(const struct siw_wq *wq, uint32_t flags, int status)
+{
+	return status == SIW_WC_SUCCESS && !wq->sig_all && !(flags & SIW_SEND_SIGNALED);
+}
+
+static void put_completion(struct siw_wq *wq, uint64_t wr_id, int wr_opcode, uint64_t length,
+			   int status, const struct siw_addr *peer)
+{
+	struct siw_wc wc = {
+		.wr_id = wr_id,
+		.status = status,
+		.opcode = siw_qp_op_wc(wr_opcode),
+		.vendor_err = status ? wq->wire_err : 0,
+		.byte_len = (uint32_t)length,
+		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
+	};
+
+	siw_verbs_complete(&wq->qp, wq->qp.send_cq, &wc, peer, wq->sq_head + 1, false);
+}
+
+void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length, int status,
+		      const struct siw_addr *peer)
+{
+	wq->sq_tail++;
+	if (!is_silent(wq, wr->send_flags, status))
+		put_completion(wq, wr->wr_id, wr->opcode, length, status, peer);
+	wq->sq_head++;
+}
+
+/* A bind that will not come to its turn lets go of what it pins. */
+static void let_go(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0) && wqe->state == SIW_WQE_POSTED)
 		siw_verbs_bind_drop(wq->qp.ctx, &wqe->bind);
 }
 
-void siw_qp_wqe_complete(struct siw_wq *wq, struct siw_wqe *wqe, int status, uint32_t vendor_err,
-			 const struct siw_addr *peer)
+void siw_qp_flow_finish(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
-	struct siw_wc wc;
+	struct siw_wqe *wqe = flow->first;
 
-	siw_qp_let_go(wq, wqe);
-	if (status == SIW_WC_SUCCESS && !wq->sig_all && !(wqe->flags & SIW_SEND_SIGNALED)) {
-		wq->sq_head++;
-		return;
-	}
-	wc = (struct siw_wc){
-		.wr_id = wqe->wr_id,
-		.status = status,
-		.opcode = siw_qp_op_wc(wqe->opcode),
-		.vendor_err = vendor_err,
-		.byte_len = (uint32_t)wqe->length,
-		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
-	};
-	siw_verbs_complete(&wq->qp, wq->qp.send_cq, &wc, peer, wq->sq_head + 1, false);
+	let_go(wq, wqe);
+	wq->begun -= wqe->state != SIW_WQE_POSTED;
+	if (flow->next == wqe)
+		flow->next = wqe->chain;
+	flow->first = wqe->chain;
+	if (flow->peer && !flow->first)
+		siw_link_del(&flow->busy);
+	if (!is_silent(wq, wqe->flags, status))
+		put_completion(wq, wqe->wr_id, wqe->opcode, wqe->length, status,
+			       status ? flow->peer : NULL);
 	wq->sq_head++;
+	wqe->chain = wq->sq_free;
+	wq->sq_free = wqe;
 }
 
-void siw_qp_wqe_finish(struct siw_wq *wq, struct siw_wqe *wqe, int status, uint32_t vendor_err)
+void siw_qp_flow_finish_all(struct siw_wq *wq, struct siw_flow *flow, int first)
 {
-	siw_qp_wqe_complete(wq, wqe, status, vendor_err, NULL);
+	while (flow->first) {
+		const struct siw_wqe *wqe = flow->first;
+
+		if (wqe->state == SIW_WQE_DONE || (wqe->state == SIW_WQE_BEGUN && wqe->status)) {
+			siw_qp_flow_finish(wq, flow, wqe->status);
+		} else {
+			siw_qp_flow_finish(wq, flow, first);
+			first = SIW_WC_WR_FLUSH_ERR;
+		}
+	}
+	flow->reads_out = 0;
+	siw_link_del(&flow->ready);
 }
 
 void siw_qp_flush_late_send(struct siw_wq *wq)
 {
-	if (siw_teardown_of(wq) != SIW_FLUSHED)
+	if (wq->qp.state == SIW_QPS_SQE || siw_teardown_of(wq) == SIW_FLUSHED)
+		siw_qp_flow_finish_all(wq, &wq->flow, SIW_WC_WR_FLUSH_ERR);
+}
+
+static void forget_flow(struct siw_wq *wq, struct siw_flow *flow)
+{
+	for (struct siw_wqe *wqe = flow->next; wqe; wqe = wqe->chain)
+		let_go(wq, wqe);
+	flow->first = flow->next = NULL;
+	flow->reads_out = 0;
+	siw_link_del(&flow->ready);
+	if (flow->peer)
+		siw_link_del(&flow->busy);
+}
+
+void siw_qp_sq_end(struct siw_wq *wq, bool report)
+{
+	struct siw_link *next;
+
+	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = next) {
+		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
+
+		next = l->next;
+		if (report)
+			siw_qp_flow_finish_all(wq, flow, SIW_WC_WR_FLUSH_ERR);
+		else
+			forget_flow(wq, flow);
+	}
+	if (report)
 		return;
-	siw_qp_wqe_finish(wq, siw_qp_wqe(wq, wq->sq_head), SIW_WC_WR_FLUSH_ERR, wq->wire_err);
-	wq->sq_next = wq->sq_head;
+	wq->sq_free = NULL;
+	wq->sq_used = wq->begun = 0;
+	wq->sq_head = wq->sq_tail;
 }
 
 /* ---- what is on its way ---------------------------------------------------------------------- */
 
 /* Whether this request still reads or writes its memory. */
-static bool needs_memory(const struct siw_wqe *wqe, uint64_t accepted)
+static bool needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)
 {
 	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
 		return false;
-	return wqe->state == SIW_WQE_POSTED || siw_qp_awaits_response(wqe) || wqe->seq > accepted;
+	return wqe->state == SIW_WQE_POSTED || siw_qp_awaits_response(wqe) ||
+	       wqe->stamp.end > flow->taken;
 }
 
-bool siw_qp_wqe_uses_key(const struct siw_wqe *wqe, uint32_t lkey, uint64_t accepted)
+bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *lkey)
 {
-	if (!needs_memory(wqe, accepted))
+	if (!needs_memory(flow, wqe))
 		return false;
 	for (int i = 0; i < wqe->nsge; i++)
-		if (wqe->sge[i].lkey == lkey)
+		if (wqe->sge[i].lkey == *(const uint32_t *)lkey)
 			return true;
 	return false;
 }
 
-bool siw_qp_sq_uses_key(struct siw_wq *wq, uint32_t lkey, uint64_t accepted)
+bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what)
 {
-	for (uint32_t i = wq->sq_head; i != wq->sq_tail; i++)
-		if (siw_qp_wqe_uses_key(siw_qp_wqe(wq, i), lkey, accepted))
-			return true;
+	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
+		const struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
+
+		for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain)
+			if (uses(flow, wqe, what))
+				return true;
+	}
 	return false;
 }
 

@@ -21,22 +21,21 @@ int siw_qp_step(struct siw_wq *wq, int event)
 	return next < 0 ? next : action;
 }
 
-void siw_qp_send_failed(struct siw_wq *wq)
+bool siw_qp_send_failed(struct siw_wq *wq)
 {
 	int action, next = siw_qp_state_next(siw_class_of(wq)->type, wq->qp.state,
 					     SIW_QPE_SEND_FAILED, &action);
 
 	if (next < 0)
-		return;
+		return false;
 	atomic_store(&wq->qp.state, next);
 	wq->draining = false;
+	return true;
 }
 
 void siw_qp_drained(struct siw_wq *wq)
 {
-	bool in_order = !siw_class_of(wq)->unordered;
-
-	if (!wq->draining || wq->begun || (in_order && wq->sq_head != wq->sq_next))
+	if (!wq->draining || wq->begun)
 		return;
 	wq->draining = false;
 	if (wq->sqd_notify)
@@ -80,27 +79,13 @@ void siw_qp_finish(struct siw_wq *wq)
 	siw_unlock(&wq->qp.send_lock);
 }
 
-enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed)
+int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
 {
-	if (left == SIW_RUN_BLOCKED)
-		return progressed ? SIW_TURN_BLOCKED : SIW_TURN_STARVED;
-	return left == SIW_RUN_MORE ? SIW_TURN_MORE : SIW_TURN_DONE;
-}
+	const struct siw_qp_class *class = siw_class_of(wq);
+	int err = class->prepare ? class->prepare(wq, event, attr, mask) : 0;
 
-bool siw_qp_still_uses(struct siw_wq *wq, bool (*uses)(struct siw_wq *wq, uint32_t lkey),
-		       uint32_t lkey)
-{
-	bool ran = false, busy;
-
-	siw_lock(&wq->qp.send_lock);
-	busy = uses(wq, lkey);
-	if (busy && wq->qp.state == SIW_QPS_RTS) {
-		ran = true;
-		siw_class_of(wq)->run(wq);
-		busy = uses(wq, lkey);
-	}
-	siw_unlock(&wq->qp.send_lock);
-	if (ran) /* with what is left, or with what went wrong */
-		siw_verbs_mark_unsent(&wq->qp);
-	return busy;
+	/* What only waits for company counts as begun. */
+	if (!err && class->may_wait)
+		siw_qp_finish(wq);
+	return err;
 }

@@ -27,7 +27,9 @@ static void close_socket(struct siw_wq *wq)
 	ud->sock = NULL;
 }
 
-/* On this socket, which stays the caller's if it fails; share: another's endpoint there, or NULL. */
+/*
+ * On this socket, which stays the caller's if it fails; share: another's endpoint there, or NULL.
+ */
 static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 			 struct siw_rdmap_dgram *share)
 {
@@ -117,6 +119,8 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 	struct siw_addr addr;
 	int err;
 
+	wq->timed.tick = siw_qp_record_tick;
+	siw_ud_of(wq)->records.max = init->max_write_records;
 	if (init->shared_socket_qp)
 		return share_socket(siw_ud_of(wq), siw_ud_of(siw_wq_of(init->shared_socket_qp)));
 	err = siw_qp_first_addr(wq, &init->addr, &addr);
@@ -146,16 +150,6 @@ static int may_end(const struct siw_wq *wq)
 	uint64_t groups = siw_ud_of(wq)->n_groups;
 
 	return groups ? siw_refuse(QP_IN_GROUPS, groups) : 0;
-}
-
-static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
-{
-	(void)event;
-	(void)attr;
-	(void)mask;
-	/* What only waits for company counts as begun. */
-	siw_qp_finish(wq);
-	return 0;
 }
 
 static void receive(struct siw_wq *wq)
@@ -247,18 +241,12 @@ static int serve(struct siw_io_handler *self)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void init(struct siw_wq *wq, const struct siw_qp_init_attr *init)
-{
-	wq->timed.tick = siw_qp_record_tick;
-	siw_ud_of(wq)->records.max = init->max_write_records;
-}
-
 static void record_polled(struct siw_qp *qp)
 {
 	siw_qp_record_polled(siw_wq_of(qp), &siw_ud_of(siw_wq_of(qp))->records);
 }
 
-static void clear_records(struct siw_wq *wq)
+static void abandon(struct siw_wq *wq)
 {
 	siw_qp_record_clear(siw_ud_of(wq));
 }
@@ -271,7 +259,7 @@ static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t nu
 const struct siw_qp_class siw_qp_ud_class = {
 	.ops = {
 		.turn = siw_qp_ud_turn,
-		.uses_key = siw_qp_ud_uses_key,
+		.uses_key = siw_qp_uses_key,
 		.uses_ah = siw_qp_ud_uses_ah,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_leave,
@@ -283,21 +271,18 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.has_errors = true,
 	.shares_socket = true,
 	.may_wait = true,
-	.lazy_ring = true,
-	.init = init,
+	.lazy_slots = true,
+	.failure = SIW_WC_GENERAL_ERR,
 	.create = create,
 	.open = open_socket,
 	.may_end = may_end,
 	.close = close_ud,
 	.addr = addr_of,
 	.query_init = query_init,
-	.prepare = prepare,
 	.receive = receive,
-	.settle = siw_qp_finish,
 	.end = siw_qp_flush,
 	.post = siw_qp_ud_post,
 	.run = siw_qp_ud_run,
-	.drain = siw_qp_ud_drain,
-	.clear_records = clear_records,
+	.abandon = abandon,
 	.find_record = find_record,
 };

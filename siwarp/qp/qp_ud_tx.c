@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UD queue pairs, sending: one message, one datagram. A lone send goes from the caller's request to the
- * socket. What comes in lists, or one by one with no poll between, is copied into the ring, so that
- * those of one size to one peer go down together: a system call for up to 32.
+ * UD queue pairs, sending: one message, one datagram. A lone send goes from the caller's request to
+ * the socket. What comes in lists, or one by one with no poll between, is copied into the queue, so
+ * that those of one size to one peer go down together: a system call for up to 32.
  */
 #include <errno.h>
 #include <limits.h>
@@ -27,61 +27,33 @@ static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
 	address(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
-/* What a send that failed here and now completes with. */
-static enum siw_wc_status status_of(int err)
-{
-	return err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
-	       : err == -EMSGSIZE		? SIW_WC_LOC_LEN_ERR
-						: SIW_WC_GENERAL_ERR;
-}
-
 /* Where its address handle is: behind the union where a Write-Record has its key. */
 static bool is_record(const struct siw_send_wr *wr)
 {
 	return __builtin_expect(wr->opcode == SIW_WR_RDMA_WRITE_RECORD, 0);
 }
 
-/* The oldest request is over: its completion, and its place in the ring. */
-static void complete(struct siw_ud *ud, uint64_t wr_id, uint32_t flags, uint64_t length, int status)
-{
-	if (status || ud->wq.sig_all || (flags & SIW_SEND_SIGNALED)) {
-		struct siw_wc wc = {
-			.wr_id = wr_id,
-			.status = status,
-			.opcode = SIW_WC_SEND,
-			.byte_len = (uint32_t)length,
-			.qp_num = atomic_load_explicit(&ud->wq.qp.qpn, memory_order_relaxed),
-		};
-
-		siw_verbs_complete(&ud->wq.qp, ud->wq.qp.send_cq, &wc, NULL, ud->wq.sq_head + 1,
-				   false);
-	}
-	ud->wq.sq_head++;
-}
-
-static void flush_sends(struct siw_ud *ud)
-{
-	while (ud->wq.sq_head != ud->wq.sq_tail) {
-		const struct siw_wqe *wqe = siw_qp_wqe(&ud->wq, ud->wq.sq_head);
-
-		complete(ud, wqe->wr_id, wqe->flags, wqe->length, SIW_WC_WR_FLUSH_ERR);
-	}
-}
-
 /*
- * The oldest request failed. A key or a length of ours that is wrong stops the queue, as verbs has it
- * (SQE). What the network refused is to a datagram what loss is: other peers go on being served.
+ * How a request completes that failed. A key or a length of ours that is wrong stops the queue, as
+ * verbs has it (SQE). What the network refused is to a datagram what loss is: other peers go on
+ * being served.
  */
-static __attribute__((cold, noinline)) void fail(struct siw_ud *ud, uint64_t wr_id, int err)
+static __attribute__((cold, noinline)) enum siw_wc_status fail(struct siw_ud *ud, int err)
 {
-	enum siw_wc_status status = status_of(err);
-	bool ours = status != SIW_WC_GENERAL_ERR;
+	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
+						     : siw_qp_sq_status(&ud->wq, err);
 
-	if (ours) /* before the completion, so that who polls it sees the state */
+	if (status !=
+	    SIW_WC_GENERAL_ERR) /* before the completion, so that who polls it sees the state */
 		siw_qp_send_failed(&ud->wq);
-	complete(ud, wr_id, 0, 0, status);
-	if (ours)
-		flush_sends(ud);
+	return status;
+}
+
+/* The oldest request failed, and those behind it are flushed if that stops the queue. */
+static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int err)
+{
+	siw_qp_flow_finish(&ud->wq, &ud->wq.flow, (int)fail(ud, err));
+	siw_qp_flush_late_send(&ud->wq);
 }
 
 static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
@@ -135,7 +107,7 @@ static int64_t check_record(const struct siw_ud *ud, const struct siw_send_wr *w
 	return siw_qp_check_length(&ud->wq, wr, length);
 }
 
-/* Into the ring; siw_qp_ud_run sends it. */
+/* Into the queue; siw_qp_ud_run sends it. */
 static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 						       const struct siw_send_wr *wr)
 {
@@ -145,7 +117,7 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 
 	if (length < 0)
 		return (int)length;
-	wqe = siw_qp_wqe_put(&ud->wq, wr, (uint64_t)length);
+	wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, (uint64_t)length);
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->wq);
 	address(ah, wr->rd.remote_qpn, &wqe->dest);
@@ -156,16 +128,15 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 	wqe->record.addr = wr->wr.rdma.remote_addr;
 	wqe->record.rkey = wr->wr.rdma.rkey;
 	wqe->seq = 0;
-	if (ud->wq.qp.state == SIW_QPS_SQE)
-		flush_sends(ud);
-	else if (ud->wq.qp.state == SIW_QPS_ERR)
+	if (ud->wq.qp.state >= SIW_QPS_SQE)
 		siw_qp_flush_late_send(&ud->wq);
 	return 0;
 }
 
+/* For company, or since nothing is sent now: SQD keeps it, SQE and ERR flush. */
 static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length)
 {
-	struct siw_wqe *wqe = siw_qp_wqe_put(&ud->wq, wr, length);
+	struct siw_wqe *wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, length);
 
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->wq);
@@ -175,20 +146,9 @@ static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t lengt
 	wqe->rkey = qkey_of(ud, wr);
 	wqe->remote = index_of(wr);
 	wqe->send_imm = wr->imm_data;
-	return 0;
-}
-
-/* In a state that sends nothing: SQD queues, SQE and ERR flush. */
-static __attribute__((cold, noinline)) int post_held(struct siw_ud *ud,
-						     const struct siw_send_wr *wr, uint64_t length)
-{
-	int err = queue(ud, wr, length);
-
-	if (!err && ud->wq.qp.state == SIW_QPS_SQE)
-		flush_sends(ud);
-	else if (!err && ud->wq.qp.state == SIW_QPS_ERR)
+	if (__builtin_expect(ud->wq.qp.state >= SIW_QPS_SQE, 0))
 		siw_qp_flush_late_send(&ud->wq);
-	return err;
+	return 0;
 }
 
 /* The first send to a group: its socket is made ready for that: 0 or -errno. */
@@ -218,9 +178,7 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 		if (err)
 			return err;
 	}
-	if (__builtin_expect(ud->wq.qp.state != SIW_QPS_RTS, 0))
-		return post_held(ud, wr, (uint64_t)length);
-	if (wait || ud->wq.sq_head != ud->wq.sq_tail)
+	if (wait || ud->wq.flow.first || ud->wq.qp.state != SIW_QPS_RTS)
 		return queue(ud, wr, (uint64_t)length);
 	if (siw_qp_sq_full(&ud->wq))
 		return siw_refuse_full(SEND_FULL, ud->wq.cap.max_send_wr);
@@ -241,26 +199,19 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 				   });
 	if (err == -EAGAIN)
 		return queue(ud, wr, (uint64_t)length);
-	ud->wq.sq_tail++; /* it needs no place in the ring, but a slot */
-	if (err)
-		fail(ud, wr->wr_id, err);
-	else
-		complete(ud, wr->wr_id, wr->send_flags, (uint64_t)length, SIW_WC_SUCCESS);
+	siw_qp_sq_bypass(wq, wr, (uint64_t)length,
+			 __builtin_expect(err, 0) ? (int)fail(ud, err) : SIW_WC_SUCCESS, NULL);
 	return 0;
 }
 
 /* The oldest WQEs as operations: their count. */
 static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
-	uint32_t left = ud->wq.sq_tail - ud->wq.sq_head;
-	int n = left < (uint32_t)max ? (int)left : max;
+	struct siw_wqe *wqe = ud->wq.flow.first;
+	int n;
 
-	for (int i = 0; i < n; i++) {
-		struct siw_wqe *wqe = siw_qp_wqe(&ud->wq, ud->wq.sq_head + (uint32_t)i);
-
-		if (__builtin_expect(wqe->opcode == SIW_WR_RDMA_WRITE_RECORD, 0))
-			return i;
-		ops[i] = (struct siw_rdmap_dgram_op){
+	for (n = 0; n < max && wqe && wqe->opcode != SIW_WR_RDMA_WRITE_RECORD; n++) {
+		ops[n] = (struct siw_rdmap_dgram_op){
 			.user_data = wqe->wr_id,
 			.dest = &wqe->dest,
 			.dest_index = (uint8_t)wqe->remote,
@@ -273,45 +224,42 @@ static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 			.nsge = wqe->nsge,
 			.length = wqe->length,
 		};
+		wqe = wqe->chain;
 	}
 	return n;
-}
-
-/* A datagram is out or it is not; of a Write-Record some may be. */
-static bool half_out(struct siw_ud *ud)
-{
-	const struct siw_wqe *wqe;
-
-	if (ud->wq.sq_head == ud->wq.sq_tail)
-		return false;
-	wqe = siw_qp_wqe(&ud->wq, ud->wq.sq_head);
-	return wqe->opcode == SIW_WR_RDMA_WRITE_RECORD && wqe->seq;
 }
 
 /* The oldest request is a Write-Record: 0 it is over; -EAGAIN; 1 a turn is over. */
 static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 {
-	struct siw_wqe *wqe = siw_qp_wqe(&ud->wq, ud->wq.sq_head);
+	struct siw_flow *flow = &ud->wq.flow;
+	struct siw_wqe *wqe = flow->first;
 	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
 	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->seq);
 
+	/* A datagram is out or it is not; of this some may be. */
+	if (wqe->seq && flow->next == wqe)
+		siw_qp_flow_advance(&ud->wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
 		return r;
 	if (!r)
 		return 1;
 	if (r < 0)
-		fail(ud, wqe->wr_id, r);
+		fail_oldest(ud, r);
 	else
-		siw_qp_wqe_finish(&ud->wq, wqe, SIW_WC_SUCCESS, 0);
+		siw_qp_flow_finish(&ud->wq, flow, SIW_WC_SUCCESS);
 	siw_qp_drained(&ud->wq);
 	return 0;
 }
 
-/* In SQD what is begun goes on; what else waits there goes out after it. In ERR and RESET, others clear the ring. */
+/*
+ * In SQD what is begun goes on; what else waits there goes out after it. In ERR and RESET, others
+ * clear the queue.
+ */
 static inline bool may_run(struct siw_ud *ud)
 {
 	return __builtin_expect(ud->wq.qp.state == SIW_QPS_RTS, 1) ||
-	       (ud->wq.qp.state == SIW_QPS_SQD && half_out(ud));
+	       (ud->wq.qp.state == SIW_QPS_SQD && ud->wq.begun);
 }
 
 /* Sends what is queued, max datagrams or a few more. */
@@ -320,7 +268,7 @@ static enum siw_run run(struct siw_ud *ud, int max)
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	while (ud->wq.sq_head != ud->wq.sq_tail && may_run(ud)) {
+	while (ud->wq.flow.first && may_run(ud)) {
 		int n = gather(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 
@@ -336,12 +284,9 @@ static enum siw_run run(struct siw_ud *ud, int max)
 			return SIW_RUN_BLOCKED;
 		sent += taken;
 		if (taken < 0)
-			fail(ud, siw_qp_wqe(&ud->wq, ud->wq.sq_head)->wr_id, taken);
-		for (; taken > 0; taken--) {
-			const struct siw_wqe *wqe = siw_qp_wqe(&ud->wq, ud->wq.sq_head);
-
-			complete(ud, wqe->wr_id, wqe->flags, wqe->length, SIW_WC_SUCCESS);
-		}
+			fail_oldest(ud, taken);
+		for (; taken > 0; taken--)
+			siw_qp_flow_finish(&ud->wq, &ud->wq.flow, SIW_WC_SUCCESS);
 		if (sent >= max)
 			return SIW_RUN_MORE;
 	}
@@ -354,74 +299,36 @@ enum siw_run siw_qp_ud_run(struct siw_wq *wq)
 }
 
 /*
- * Where others share the socket: not all of it, and nothing behind one that found no room in this round; or room
- * would be whosever it is when it comes.
+ * Where others share the socket: not all of it, and nothing behind one that found no room in this
+ * round; or room would be whosever it is when it comes.
  */
-static enum siw_run run_turn(struct siw_ud *ud, uint64_t round)
-{
-	enum siw_run left;
-
-	if (!ud->dgram || !siw_rdmap_dgram_shared(ud->dgram))
-		return run(ud, INT_MAX);
-	if (siw_rdmap_dgram_full(ud->dgram) == round)
-		return SIW_RUN_BLOCKED;
-	left = run(ud, SHARED_TURN);
-	if (left == SIW_RUN_BLOCKED)
-		siw_rdmap_dgram_set_full(ud->dgram, round);
-	return left;
-}
-
 enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
 	enum siw_run left;
 	uint32_t head;
 
+	if (!ud->dgram || !siw_rdmap_dgram_shared(ud->dgram))
+		return siw_qp_turn(qp, round);
+	if (siw_rdmap_dgram_full(ud->dgram) == round)
+		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
-	head = wq->sq_head;
-	left = run_turn(siw_ud_of(wq), round);
-	head -= wq->sq_head;
+	head = ud->wq.sq_head;
+	left = run(ud, SHARED_TURN);
+	head -= ud->wq.sq_head;
 	siw_unlock(&qp->send_lock);
+	if (left == SIW_RUN_BLOCKED)
+		siw_rdmap_dgram_set_full(ud->dgram, round);
 	return siw_qp_turn_of(left, head);
 }
 
-void siw_qp_ud_drain(struct siw_wq *wq)
+static bool uses_ah(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *ah)
 {
-	wq->sq_next = wq->sq_head + half_out(siw_ud_of(wq));
-}
-
-static bool ring_uses_key(struct siw_wq *wq, uint32_t lkey)
-{
-	return siw_qp_sq_uses_key(wq, lkey, 0);
-}
-
-bool siw_qp_ud_uses_key(struct siw_qp *qp, uint32_t lkey)
-{
-	return siw_qp_still_uses(siw_wq_of(qp), ring_uses_key, lkey);
-}
-
-static bool ring_uses_ah(const struct siw_wq *wq, const struct siw_ah *ah)
-{
-	for (uint32_t i = wq->sq_head; i != wq->sq_tail; i++)
-		if (siw_qp_wqe(wq, i)->ah == ah)
-			return true;
-	return false;
+	(void)flow;
+	return wqe->ah == ah;
 }
 
 bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
-	bool ran = false, busy;
-
-	siw_lock(&qp->send_lock);
-	busy = ring_uses_ah(wq, ah);
-	if (busy && qp->state == SIW_QPS_RTS) {
-		ran = true;
-		siw_qp_ud_run(wq);
-		busy = ring_uses_ah(wq, ah);
-	}
-	siw_unlock(&qp->send_lock);
-	if (ran) /* with what is left, or with what went wrong */
-		siw_verbs_mark_unsent(qp);
-	return busy;
+	return siw_qp_still_uses(siw_wq_of(qp), uses_ah, ah);
 }

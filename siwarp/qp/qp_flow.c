@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What sending is on every type whose requests are begun in their order and complete when something
+ * was heard of them: RC, UC and each peer of RD. A request waits in its flow until it may begin,
+ * then for its completion, and completes behind all that were before it. What a type does
+ * differently, struct siw_qp_class has.
+ */
+#include <errno.h>
+
+#include "qp/qp_impl.h"
+
+/* ---- posting --------------------------------------------------------------------------------- */
+
+int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+{
+	int64_t length;
+	struct siw_wqe *wqe;
+
+	(void)wait; /* all of them lie in the queue until they complete */
+	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
+		return siw_qp_mw_post(wq, wr, SIW_MW_TYPE_2);
+	length = siw_qp_op_check(wq, wr);
+	if (length < 0)
+		return (int)length;
+	wqe = siw_qp_sq_put(wq, &wq->flow, wr, (uint64_t)length);
+	if (!wqe)
+		return siw_qp_refuse_slot(wq);
+	siw_qp_op_put(wqe, wr);
+	if (__builtin_expect(wq->qp.state >= SIW_QPS_SQE, 0))
+		siw_qp_flush_late_send(wq);
+	return 0;
+}
+
+/* ---- beginning ------------------------------------------------------------------------------- */
+
+static uint32_t reads_max(const struct siw_wq *wq, const struct siw_flow *flow)
+{
+	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : wq->reads_max;
+}
+
+static bool may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
+{
+	const struct siw_wqe *wqe = flow->next;
+
+	return wqe && wq->qp.state == SIW_QPS_RTS && siw_teardown_of(wq) == SIW_ALIVE &&
+	       !((wqe->flags & SIW_SEND_FENCE) && flow->reads_out) &&
+	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= reads_max(wq, flow));
+}
+
+/* What happens at this end alone is done when it begins: as struct siw_qp_class's begin. */
+static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct siw_wqe *wqe)
+{
+	int r = siw_qp_mw_begin(wq, wqe);
+
+	return r == -EINPROGRESS ? -EAGAIN : r;
+}
+
+/* The next request could not be. err: -errno, or an enum siw_wc_status. */
+static __attribute__((cold, noinline)) void blame(struct siw_wq *wq, struct siw_flow *flow, int err)
+{
+	int status = err > 0 ? err : (int)siw_qp_sq_status(wq, err);
+
+	siw_qp_flow_advance(wq, flow, SIW_WQE_DONE, status);
+	siw_class_of(wq)->failed(wq, flow, status);
+}
+
+int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
+{
+	const struct siw_qp_class *class = siw_class_of(wq);
+	const struct siw_wqe *stuck = NULL;
+	uint64_t octets = 0;
+	int r;
+
+	for (;;) {
+		int err = 0;
+
+		while (may_begin(wq, flow) && octets < class->turn_octets) {
+			struct siw_wqe *wqe = flow->next;
+			bool local = __builtin_expect(siw_qp_is_local(wqe->opcode), 0);
+
+			octets += wqe->length;
+			err = local ? begin_local(wq, wqe) : class->begin(wq, flow, wqe);
+			if (err)
+				break;
+			if (local)
+				siw_qp_did_local(wq);
+			else
+				siw_qp_flow_advance(wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
+			flow->reads_out += siw_qp_awaits_response(wqe);
+		}
+		if (__builtin_expect(err && err != -EAGAIN, 0))
+			blame(wq, flow, err);
+		if (__builtin_expect(siw_teardown_of(wq) == SIW_CUT, 0))
+			return 0;
+		r = class->flush(wq, flow);
+		if (r != 1 || !may_begin(wq, flow))
+			return r;
+		if (octets >= class->turn_octets)
+			return 0;
+		/*
+		 * The layer below has taken everything since a request found no room: nobody else
+		 * would begin it. One that finds none now, either, waits for a Read, whose end comes
+		 * here again.
+		 */
+		if (flow->next == stuck)
+			return r;
+		stuck = flow->next;
+	}
+}
+
+/* ---- completing ------------------------------------------------------------------------------ */
+
+/*
+ * Whether none behind it completes. RD's go on; and what the network refused is as if it were lost.
+ */
+static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
+{
+	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
+	       !siw_class_of(wq)->many_flows;
+}
+
+/*
+ * The oldest request failed at this end, and those before it are complete: where there is SQE, to
+ * SQE; else the connection ends with it.
+ */
+static __attribute__((cold, noinline)) void fail_in_turn(struct siw_wq *wq, struct siw_flow *flow)
+{
+	/* Before the completion, so that who polls it sees the state. */
+	if (!siw_qp_send_failed(wq)) {
+		siw_tear(wq, SIW_BROKEN);
+		return;
+	}
+	siw_set_teardown(wq, SIW_ALIVE);
+	siw_qp_flow_finish_all(wq, flow, SIW_WC_WR_FLUSH_ERR);
+	siw_class_of(wq)->abandon(wq);
+}
+
+void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
+{
+	struct siw_wqe *wqe;
+
+	while ((wqe = flow->first) && wqe->state != SIW_WQE_POSTED) {
+		if (wqe->state == SIW_WQE_BEGUN &&
+		    (siw_qp_awaits_response(wqe) || wqe->stamp.end > flow->accepted))
+			return;
+		if (is_last_word(
+			    wq,
+			    wqe)) { /* what is not for its turn is for the flush, which is near */
+			if (siw_teardown_of(wq) == SIW_FAILING)
+				fail_in_turn(wq, flow);
+			return;
+		}
+		siw_qp_flow_finish(wq, flow, wqe->status);
+	}
+}
+
+enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked)
+{
+	int teardown = siw_teardown_of(wq);
+
+	if (__builtin_expect(wq->draining, 0))
+		siw_qp_drained(wq);
+	if (teardown == SIW_BROKEN || teardown == SIW_CUT || wq->revoke.due)
+		return SIW_RUN_MORE;
+	/* A dead stream says so to the receiving side, which knows what to do. */
+	if (r)
+		return SIW_RUN_DONE;
+	return blocked ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
+}
+
+struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev)
+{
+	struct siw_wqe *wqe = ev->quoted ? flow->first : NULL;
+
+	while (wqe && !siw_qp_is_quoted(wqe, ev))
+		wqe = wqe->chain;
+	return wqe;
+}
