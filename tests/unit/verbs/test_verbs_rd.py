@@ -391,6 +391,55 @@ def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> Non
         assert not s.hears_more(0.02), "one error message for one message"
 
 
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("what", ["another place", "another STag", "a Send"])
+def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
+    rig: Rig, what: str
+) -> None:
+    b = Peer(rig, 1 << 12)
+    b.recv(1, 64)
+    other = rig.mr(bytearray(64), ALL_ACCESS)
+    with stranger(b) as s:
+        s.put(s.write(b"evil", b.size, l=0))
+        assert s.told().code == 1
+        more = {
+            "another place": lambda: s.write(b"good", 100),
+            "another STag": lambda: s.write(b"good", b.size + 4, stag=other.rkey, to=other.addr),
+            "a Send": lambda: s.untagged(Opcode.SEND, b"good"),
+        }[what]()
+        s.put(more)
+        if what == "a Send":
+            assert b.got()[0].byte_len == 4 and b.into.read(4) == b"good"
+        else:
+            assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
+        assert not s.hears_more(0.02)
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("what", ["the rest of it", "a hole"])
+def test_a_send_longer_than_its_receive_ends_with_its_last_segment_and_no_other(
+    rig: Rig, what: str
+) -> None:
+    b = Peer(rig)
+    b.recv(1, 4)
+    b.recv(2, 64, 100)
+    with stranger(b) as s:
+        s.put(s.untagged(Opcode.SEND, b"longer than it", l=0))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 2, 5)
+        if what == "the rest of it":
+            s.put(s.untagged(Opcode.SEND, b"and on", mo=14))
+        else:
+            s.put(s.untagged(Opcode.SEND, b"behind it", mo=20))
+            s.told()
+        s.put(s.untagged(Opcode.SEND, b"on"))
+        got = b.got(2)
+        assert [(w.wr_id, w.status) for w in got] == [
+            (1, WCStatus.LOC_LEN_ERR), (2, WCStatus.SUCCESS)
+        ]  # fmt: skip
+        assert b.into.read(2, 100) == b"on"
+
+
 @pytest.mark.clause("DGRAM-RDV-7", "RFC5040-4.8-06")
 @pytest.mark.parametrize("octets", [0, 1, 27])
 def test_a_read_request_of_another_length_is_an_operation_error_and_is_not_quoted(
