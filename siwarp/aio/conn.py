@@ -320,7 +320,7 @@ class Connection(User):
         return result
 
     def _forget(self, slot: int) -> Any:
-        """End a request's life here, and return what its ``done`` gave."""
+        """Forget a request, and return what its ``done`` gave."""
         op = self._ops.pop(slot)
         self._slots.append(slot)
         if op.counted:

@@ -17,7 +17,7 @@ __all__ = ["RDEndpoint", "open_rd"]
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 32
 
-#: What becomes of a message whose peer is gone, or lives anew.
+#: What becomes of a message whose peer is lost, or has a new incarnation.
 _LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
 
 
@@ -72,7 +72,7 @@ def open_rd(
 ) -> Opening[RDEndpoint]:
     """Bind an RD queue pair at (host, port) of this machine; port 0 takes a free one.
 
-    ``peer_timeout``: seconds of silence after which a peer that owes an answer counts as gone; 0:
+    ``peer_timeout``: seconds of silence after which a peer with a response due counts as lost; 0:
     setting ``peer_timeout_ms``. ``await`` it, or enter it by ``async with``.
 
     Raises:

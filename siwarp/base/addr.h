@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/addr.h - what the layers do with a struct siw_addr. No sockets here. */
+/* base/addr.h - functions on struct siw_addr, an IP address with a port. No sockets here. */
 #ifndef SIW_BASE_ADDR_H
 #define SIW_BASE_ADDR_H
 
@@ -16,7 +16,7 @@ _Static_assert(offsetof(struct siw_addr, v6) == offsetof(struct sockaddr_in6, si
 _Static_assert(offsetof(struct siw_addr, scope) == offsetof(struct sockaddr_in6, sin6_scope_id),
 	       "scope");
 
-/* Length of the sockaddr that this address stands for, 0 if it holds none. */
+/* Octets of the struct sockaddr that this address is; 0: it is none. */
 static inline socklen_t siw_addr_len(const struct siw_addr *a)
 {
 	return a->family == AF_INET    ? sizeof(struct sockaddr_in)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * base/capture.h - a pcapng file of what this process sends and receives, with Ethernet, IP and
- * TCP or UDP headers made up round it, so that no root and no network interface is needed. llp
- * hands the packets in; who drops a datagram says why, and the reason becomes that packet's comment.
+ * TCP or UDP headers made up, so that no root and no network interface is needed. llp writes the
+ * packets; the code that drops a datagram gives the reason, which becomes that packet's comment.
  *
- * While off it costs a relaxed load and a branch for each system call of llp. While on, one
- * lock is held from before a send until it is written down, so that the file's order is one that
- * can have been: no answer stands before what it answers.
+ * While off it costs a relaxed load and a branch for each system call of llp. While on, one lock is
+ * held from before a send until the packet is written, so that no response is in the file before
+ * its request.
  *
- * Nothing is held back: each packet is in the file when the call that moved it returns. A received
- * datagram's block has room for a comment, which a later siw_capture_note() fills in place.
+ * Nothing is buffered: each packet is in the file when the call that moved it returns. The block of
+ * a received datagram has room for a comment, which siw_capture_note() fills in place.
  */
 #ifndef SIW_BASE_CAPTURE_H
 #define SIW_BASE_CAPTURE_H
@@ -24,7 +24,9 @@
 
 #include "base/counters.h"
 
-/* Stored, relaxed, by open and close; what it guards is read under the lock. */
+/*
+ * Whether a capture may be on. Stored, relaxed, by open and close; the capture's data has a lock.
+ */
 extern _Atomic uint32_t siw_capture_active;
 
 static inline bool siw_capture_on(void)
@@ -54,34 +56,37 @@ struct siw_capture_packet {
 	/* The payload: length octets behind the first skip ones. */
 	const struct iovec *iov;
 	size_t skip, length;
-	size_t missing; /* octets of a datagram behind those that are not at hand */
+	size_t missing; /* octets of a datagram behind these that were cut off */
 };
 
 /* ---- for llp: all but the first two between lock and unlock ----------------------------------- */
 
-/* Returns the time. */
+/* Takes the lock, and returns the time (CLOCK_REALTIME, ns), as siw_capture_now() does. */
 uint64_t siw_capture_lock(void);
 void siw_capture_unlock(void);
 uint64_t siw_capture_now(void);
 /*
- * Another number for each file: 0 while there is none. In a forked child the first call
+ * The number of the file, another one for each; 0: there is none. In a forked child the first call
  * makes the child's own file.
  */
 uint32_t siw_capture_generation(void);
-/* The number of the interface of this name in the file. */
+/* The number in the file of the interface of this name, which is added if it is new. */
 int siw_capture_interface(const char *name);
 void siw_capture_write(const struct siw_capture_packet *packet);
 
-/* ---- for those that drop --------------------------------------------------------------------- */
+/* ---- for the code that drops ----------------------------------------------------------------- */
 
 /* cffi: begin */
 
-/* The datagram that this thread received last was dropped for this: an enum siw_counter. */
+/* Says why the datagram that this thread received last was dropped: an enum siw_counter. */
 void siw_capture_note(int why);
 
 /* cffi: end */
 
-/* Counts a datagram that is dropped, and says so in the capture. false, as the judge says then. */
+/*
+ * Counts a dropped datagram and notes the reason in the capture. Always false, for a check to
+ * return.
+ */
 static inline bool siw_drop(enum siw_counter why)
 {
 	siw_count(why, 1);
@@ -94,20 +99,20 @@ static inline bool siw_drop(enum siw_counter why)
 
 /* ---- the file ---------------------------------------------------------------------------------
  *
- * In path each %p stands for the process's PID. A forked child goes on in a file of its own: the
- * same name with its PID for %p, or with -PID before the suffix, which must not exist yet. It must be a regular file. When it
- * cannot grow, the disk being full or SIWARP_CAPTURE_MB reached, the capture ends with a line on stderr,
- * its file whole up to there; traffic goes on.
+ * In path each %p stands for the process's PID. The file must be a regular one. A forked child has
+ * a file of its own: the same name with its PID for %p, or with -PID before the suffix, which must
+ * not exist yet. When the file cannot grow, because the disk is full or it has SIWARP_CAPTURE_MB
+ * million octets, the capture ends after a whole packet with a line on stderr; traffic goes on.
  */
 
-/* Overwrites. 0, -EBUSY: there is a capture already, or -errno. */
+/* Starts a capture; an existing file is overwritten. 0; -EBUSY: a capture is on; or -errno. */
 int siw_capture_open(const char *path);
-/* Nothing if there is none. */
+/* Ends the capture, if one is on. */
 void siw_capture_close(void);
 /*
- * Once per process: starts what SIWARP_CAPTURE asks for. A file that is there already is another
- * process's (they share the variable): then -PID is put before the suffix. No file is overwritten, and no
- * symbolic link followed.
+ * Starts the capture that SIWARP_CAPTURE names, at the first call of a process. If the file exists,
+ * another process with the same variable has it, and this one writes to FILE with -PID before the
+ * suffix. No file is overwritten and no symbolic link followed.
  */
 void siw_capture_init(void);
 

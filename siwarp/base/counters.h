@@ -34,7 +34,7 @@
 	X(err_found, "messages of peers on datagrams that broke a rule")                    \
 	X(err_sent, "error messages sent about them")                                       \
 	X(err_limited, "error messages not sent: the limit to one source or in all")        \
-	X(err_unsent, "error messages not sent: nobody to tell, or the socket refused")     \
+	X(err_unsent, "error messages not sent: no receiver, or the socket refused")        \
 	X(err_received, "error messages received about messages sent")                      \
 	X(err_stale, "datagrams dropped: errors about nothing sent there lately")           \
 	X(err_malformed, "datagrams dropped: errors that are not laid out as one")          \
@@ -42,8 +42,8 @@
 	X(drop_late, "UC datagrams dropped: another came before that was sent later")       \
 	X(drop_partial, "datagrams dropped: UC, others of its message are missing")         \
 	X(drop_access, "datagrams dropped: Writes to what this end does not grant")         \
-	X(uc_missing, "UC datagrams that did not come, as their numbers tell")              \
-	X(record_partial, "Write-Records told of which octets are missing")                 \
+	X(uc_missing, "UC datagrams that did not come, by the gaps in their numbers")       \
+	X(record_partial, "Write-Records completed with octets missing")                    \
 	X(record_early, "Write-Records ended early: too many were in process")              \
 	X(record_full, "datagrams dropped: no room for one more Write-Record")              \
 	X(record_ranges, "datagrams of Write-Records not noted: too many gaps")             \

@@ -3,8 +3,8 @@
  * base/crc32c.h - CRC32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4)
  * and of the datagram edge.
  *
- * It knows nothing of frames: what is covered is the caller's business. The first argument is the running
- * value, 0 to start; crc(a || b) == crc(crc(0, a), b).
+ * It knows nothing of frames. The first argument is the value so far, 0 at the start:
+ * crc(a || b) == crc(crc(0, a), b).
  */
 #ifndef SIW_BASE_CRC32C_H
 #define SIW_BASE_CRC32C_H
@@ -20,7 +20,7 @@
 
 uint32_t siw_crc32c(uint32_t crc, const void *buf, size_t len);
 
-/* Copies and sums in one pass over the octets. The two ranges must not overlap. */
+/* Copies len octets and returns their CRC, in one pass. The two ranges must not overlap. */
 uint32_t siw_crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
 
 uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n);
@@ -42,8 +42,9 @@ const char *siw_crc32c_test_name(int i);
 #define SIW_CRC32C_OCTETS 4
 
 /*
- * On the wire it stands as iSCSI sends its digests: the polynomial's highest power is bit 0 of the first
- * octet (RFC5044-4.4-10), which for the usual reflected register is least significant octet first.
+ * On the wire it stands as iSCSI sends its digests: the polynomial's highest power is bit 0 of the
+ * first octet (RFC5044-4.4-10), which for the usual reflected register is least significant octet
+ * first.
  */
 static inline void siw_crc32c_put(uint8_t *at, uint32_t crc)
 {

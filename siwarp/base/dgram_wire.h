@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * base/dgram_wire.h - the datagram LLP header of datagram-iWARP (spec/datagram-iwarp.md, "LLP
- * header"): what every datagram starts with that is not a plain UD segment.
+ * header"), with which every datagram starts that is not a plain UD segment.
  *
  *   0         1         2         3         4           8           12
  *  +---------+---------+---------+---------+-----------+-----------+
@@ -9,12 +9,12 @@
  *  |  4 |2|2 |         |  index  |  index  |           |           |
  *  +---------+---------+---------+---------+-----------+-----------+
  *
- * The low two bits of the first octet are 2, where a DDP segment has its version, 1: that tells them
- * apart. v is 0. An index is that of a queue pair among those of its socket. What follows depends on
- * the type; the last four octets of the datagram are a CRC32C over all before them, least significant
- * octet first, or zero between two ends that agreed on none.
+ * The low two bits of the first octet are 2; in a DDP segment they are its version, 1. v is 0. An
+ * index is that of a queue pair on its socket. What follows depends on the type. The last four
+ * octets of the datagram are the CRC32C of all octets before them, least significant octet first,
+ * or zero between two ends that agreed on none.
  *
- * What it does NOT do: judge.
+ * What this header does NOT do: check datagrams.
  */
 #ifndef SIW_DGRAM_WIRE_H
 #define SIW_DGRAM_WIRE_H
@@ -32,13 +32,13 @@
 enum siw_dgram_type {
 	SIW_DGRAM_UC = 1,	    /* a DDP segment on an unreliable connection */
 	SIW_DGRAM_RECORD = 2,	    /* UD Write-Record: a tagged DDP segment */
-	SIW_DGRAM_RD_DATA = 4,	    /* a DDP segment, numbered, and what it acknowledges */
-	SIW_DGRAM_RD_ACK = 5,	    /* what is acknowledged alone */
-	SIW_DGRAM_RD_HELLO = 6,	    /* asks for a cookie */
-	SIW_DGRAM_RD_CHALLENGE = 7, /* has one; no state was made for it */
-	SIW_DGRAM_RD_ECHO = 8,	    /* brings it back: state may be made */
-	SIW_DGRAM_RD_PROBE = 9,	    /* does a datagram this long come through? */
-	SIW_DGRAM_RD_BYE = 10,	    /* this endpoint is closed, or knows nothing of that epoch */
+	SIW_DGRAM_RD_DATA = 4,	    /* a numbered DDP segment, with an acknowledgement */
+	SIW_DGRAM_RD_ACK = 5,	    /* an acknowledgement alone */
+	SIW_DGRAM_RD_HELLO = 6,	    /* requests a cookie */
+	SIW_DGRAM_RD_CHALLENGE = 7, /* has the cookie; its sender stores nothing */
+	SIW_DGRAM_RD_ECHO = 8,	    /* returns the cookie: the receiver may store a peer */
+	SIW_DGRAM_RD_PROBE = 9,	    /* tests whether a datagram of this length arrives */
+	SIW_DGRAM_RD_BYE = 10,	    /* this endpoint is closed, or does not know that epoch */
 };
 
 struct siw_dgram_wire {
@@ -47,7 +47,7 @@ struct siw_dgram_wire {
 	uint8_t dest_index;
 	uint8_t source_index;
 	uint32_t qkey;
-	uint32_t psn; /* number of this datagram: each type says of what */
+	uint32_t psn; /* the datagram's number; its meaning depends on the type */
 } __attribute__((packed));
 #define SIW_DGRAM_LEN 12
 _Static_assert(sizeof(struct siw_dgram_wire) == SIW_DGRAM_LEN, "LLP header");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/faults.h - a plan of what goes wrong on the way: its text, its values, and what it has for
- * each datagram and octet. It is seeded: the same plan does the same to the same sequence of packets,
- * whatever the time. Values alone: llp applies them to sockets, wan/ to the packets of a relay.
+ * base/faults.h - a plan of faults, of what goes wrong on the way: its text, its values, and its
+ * verdict on each datagram and octet. It is seeded: the same plan does the same to the same
+ * sequence of packets, whatever the time. It touches no sockets: llp applies verdicts to those,
+ * wan/ to a relay's packets.
  *
  *   plan    clause [; clause]...
  *   clause  [tx: | rx:] name=value [, name=value]...
@@ -25,13 +26,14 @@
  *   peer=ADDR[/LEN][:PORT]  only what goes to or comes from there; [ADDR][/LEN][:PORT] of IPv6
  *   seed=7           another seed than 1
  *
- * What is held is bounded: 65,536 packets and 32 MiB of a direction, more is dropped; of a stream 4 MiB, more
- * is not taken yet.
+ * What is held is bounded: 65,536 packets and 32 MiB of a direction, more is dropped; of a stream 4
+ * MiB, more is not taken yet.
  *
- * Every clause that fits a packet acts on it, in their order. tx: is what this end sends, rx: what it
- * receives, neither is both. A share may have seven decimals, a time is in ns, us, ms or s, a rate in
- * bit, kbit, Mbit or Gbit, octets in B, KB, MB, GB (powers of 1000), KiB or MiB. loss, burst, dup, reorder are
- * of datagrams alone (TCP would repair them: see `siwarp wan`), reset and short of streams alone.
+ * Every clause that fits a packet acts on it, in their order. tx: is what this end sends, rx: what
+ * it receives, neither is both. A share may have seven decimals, a time is in ns, us, ms or s, a
+ * rate in bit, kbit, Mbit or Gbit, octets in B, KB, MB, GB (powers of 1000), KiB or MiB. loss,
+ * burst, dup, reorder are of datagrams alone (TCP would repair them: see `siwarp wan`), reset and
+ * short of streams alone.
  *
  * Locks: what is marked "any thread" has its own; paths and queues are the caller's.
  */
@@ -56,7 +58,7 @@ enum siw_fault_dir {
 	SIW_FAULT_RX = 1,
 };
 
-/* A value of 0 is a fault that is not asked for. */
+/* A value of 0: this fault is not in the clause. */
 struct siw_fault_clause {
 	uint8_t dirs; /* 1 << enum siw_fault_dir */
 	bool has_blackout, has_reset_at;
@@ -80,13 +82,13 @@ struct siw_faults {
 };
 
 /*
- * Text to values. 0, or -EINVAL with one line in `why` (size octets) that names clause and character and
- * says what was expected. The empty text is a plan of no clause.
+ * Text to values. 0, or -EINVAL with one line in `why` (size octets) that names clause and
+ * character and says what was expected. The empty text is a plan of no clause.
  */
 int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t size);
 /*
- * Values to text, such that parsing it gives them again: its length without the final zero, whatever
- * size is; cut where it does not fit.
+ * Values to text, such that parsing it gives them again: its length without the final zero,
+ * whatever size is; cut where it does not fit.
  */
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size);
 
@@ -95,7 +97,7 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
  * Faults begin when it is set: the time and the numbering of packets start over.
  */
 
-/* NULL or "" ends it. 0, or -EINVAL: siw_faults_why() tells. */
+/* NULL or "" ends it. 0, or -EINVAL: siw_faults_why() says why. */
 int siw_faults_install(const char *text);
 /* Once per process: what SIWARP_FAULTS says. 0, or -EINVAL each time if that is no plan. */
 int siw_faults_init(void);
@@ -151,14 +153,14 @@ struct siw_fault_fate {
 	uint64_t flip;	     /* a random number: where and which bit */
 };
 
-/* flow tells flows of one plan apart. */
+/* flow: another number for each flow of a plan. */
 void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *plan,
 			 uint64_t began_ns, enum siw_fault_dir dir, uint32_t flow);
 bool siw_fault_matches(const struct siw_fault_clause *clause, enum siw_fault_dir dir,
 		       const struct siw_addr *peer);
 /*
- * The fate of the next datagram, of `length` octets, while `packets` ones of `octets` octets wait for the
- * rate. Changes the path: keep a copy for a datagram that is not taken after all.
+ * The fate of the next datagram, of `length` octets, while `packets` ones of `octets` octets wait
+ * for the rate. Changes the path: keep a copy for a datagram that is not taken after all.
  */
 void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
 		     const struct siw_addr *peer, size_t length, uint64_t now_ns, uint64_t packets,

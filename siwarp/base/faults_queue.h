@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/faults_queue.h - packets, or pieces of a stream, that a plan of faults holds back: in order of
- * release, but for the ones that others overtake. Bounded in number and octets. No locks inside.
+ * base/faults_queue.h - packets, or pieces of a stream, that a plan of faults holds back: in order
+ * of release, but for the ones that others overtake. Bounded in number and octets. No locks inside.
  */
 #ifndef SIW_BASE_FAULTS_QUEUE_H
 #define SIW_BASE_FAULTS_QUEUE_H

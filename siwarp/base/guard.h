@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/guard.h - touching memory that is not ours. What a program registered it may unmap, protect
- * or truncate at any time, and then a peer's Write must end a queue pair and not the process. System
- * calls say EFAULT of themselves; copies and checksums of our own go through here and do too.
+ * base/guard.h - access to memory of the user. A program may unmap, protect or truncate memory that
+ * it registered at any time; a peer's Write to it must then end a queue pair, not the process.
+ * System calls return EFAULT there; copies and checksums of our own go through these functions,
+ * which do so, too.
  *
- * How: a guarded access notes on its thread which octets it is about and where to go on; a handler
- * of SIGSEGV and SIGBUS that finds a fault in exactly these octets goes on there. Every other fault is
- * handed to the handler that was there before (the program's own, Python's faulthandler, a
- * sanitizer's), so that mistakes of ours still crash. An access that meets no fault costs some stores
- * to the stack, about two nanoseconds, and no system call.
+ * How: a guarded access notes for its thread the range that it accesses and where to continue. A
+ * handler of SIGSEGV and SIGBUS continues there after a fault in this very range. It passes every
+ * other fault to the handler that was installed before (the program's, Python's faulthandler, a
+ * sanitizer's), so that bugs of ours still crash. An access without a fault costs some stores to
+ * the stack, about two nanoseconds, and no system call.
  *
- * What a program must know: a handler for these signals that it installs after it opened its first
- * device must call the one that it replaced (as sigaction() gave it) or memory that vanishes is a
- * crash again; and a thread that polls must not block the two signals, since Linux kills a process
- * for a fault of a thread that does. It is undefined which octets of such a range were written.
+ * What a program must know: a handler for these signals that it installs after its first device was
+ * opened must call the one that it replaced (of sigaction()); otherwise memory that vanishes
+ * crashes the process. A thread that polls must not block the two signals, since Linux kills the
+ * process for a fault in such a thread. After a fault it is undefined which octets of the range
+ * were written.
  */
 #ifndef SIW_BASE_GUARD_H
 #define SIW_BASE_GUARD_H
@@ -24,15 +26,16 @@
 /* cffi: begin */
 
 /*
- * Installs the handlers; remove gives back what was there before, unless somebody else has
- * replaced them meanwhile. They count: the last remove does it. Any thread.
+ * Installs the handlers, or counts one more user. The last remove restores the handlers from
+ * before, unless ours were replaced meanwhile. Any thread.
  */
 void siw_guard_install(void);
 void siw_guard_remove(void);
 
 /*
- * All of these: 0, or -EFAULT when theirs is not there, or may not be touched so. One of the two
- * ranges is the library's own; *crc is a running CRC32C (crc32c.h), undefined after an error.
+ * Each returns 0, or -EFAULT if theirs, the user's range, is absent or protected; own is the
+ * library's. *crc is a CRC32C so far (crc32c.h), undefined after an error. crc: of theirs. crc_read
+ * and crc_write: they copy as read and write do, and sum the octets copied.
  */
 int siw_guard_read(void *own, const void *theirs, size_t len);
 int siw_guard_write(void *theirs, const void *own, size_t len);
@@ -41,10 +44,11 @@ int siw_guard_crc_read(uint32_t *crc, void *own, const void *theirs, size_t len)
 int siw_guard_crc_write(uint32_t *crc, void *theirs, const void *own, size_t len);
 
 /*
- * On 64 bits of theirs, which lie on an 8-octet boundary, in this machine's octet order, in one step for
- * every CPU and thread; *before is what was there. Adding: of each field alone, a set bit of bounds being
- * its most significant one; 0: one field of 64 bits. Swapping: the bits of swap_mask, if those of
- * compare_mask are as in compare.
+ * Atomic operations on 64 bits of theirs, at an address that is a multiple of 8, in this machine's
+ * octet order, atomic for every CPU and thread. *before: the value before. fetch_add: each set bit
+ * of bounds is the top bit of a field, and fields are added separately; bounds 0: one field of 64
+ * bits. cmp_swap: if the bits of compare_mask equal those of compare, the bits of swap_mask are set
+ * to those of swap.
  */
 int siw_guard_fetch_add(uint64_t *before, uint64_t *theirs, uint64_t add, uint64_t bounds);
 int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs, uint64_t compare, uint64_t compare_mask,

@@ -23,7 +23,7 @@ static inline bool siw_link_alone(const struct siw_link *l)
 	return l->next == l;
 }
 
-/* At the end of the list. */
+/* Adds l, which is in no list, at the end of the list. */
 static inline void siw_link_add(struct siw_link *list, struct siw_link *l)
 {
 	l->prev = list->prev;

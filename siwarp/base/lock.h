@@ -4,11 +4,11 @@
  * give it back, where a pthread mutex needs two of them and three times the instructions; a
  * 64-octet message takes a lock five times each way.
  *
- * Who finds it held spins for about a microsecond, then yields, then sleeps in short steps, since
- * the holder may be inside a system call. Whoever waits is counted, and newcomers wait with them. One
- * that comes back at once would still find the lock free before a sleeper does; so who has waited for
- * some tenths of a millisecond makes all the others wait, and a thread that takes and gives back the lock all
- * day starves nobody.
+ * A thread that finds it held spins for about a microsecond, then yields, then sleeps in short
+ * steps, since the holder may be inside a system call. While threads wait, new ones wait with them.
+ * A thread that releases the lock and takes it again at once would still be faster than one that
+ * sleeps; so a thread that has waited for some tenths of a millisecond becomes urgent, and all
+ * others wait for it. Thus no thread starves another.
  */
 #ifndef SIW_BASE_LOCK_H
 #define SIW_BASE_LOCK_H
@@ -20,7 +20,7 @@
 typedef struct {
 	_Atomic uint32_t held;
 	_Atomic uint32_t wanted; /* threads in siw_lock_wait */
-	_Atomic uint32_t urgent; /* those of them that go before the others */
+	_Atomic uint32_t urgent; /* those of them that the others wait for */
 } siw_lock_t;
 
 #define SIW_LOCK_INIT   \
@@ -28,7 +28,7 @@ typedef struct {
 		0, 0, 0 \
 	}
 
-/* The slow way in. */
+/* Takes the lock when siw_trylock did not. */
 void siw_lock_wait(siw_lock_t *l);
 
 static inline void siw_lock_init(siw_lock_t *l)
@@ -43,7 +43,7 @@ static inline void siw_lock_destroy(siw_lock_t *l)
 	(void)l;
 }
 
-/* Fails also when others wait: their turn comes first. */
+/* Whether it took the lock; false also while others wait, whose turn comes first. */
 static inline bool siw_trylock(siw_lock_t *l)
 {
 	if (atomic_load_explicit(&l->held, memory_order_relaxed) ||

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/pieces.h - memory in pieces: octets out of and into a list of iovecs, which is the program's and may be
- * gone: each is guarded (guard.h). 0, or -EFAULT, unless something else is said.
+ * base/pieces.h - memory in pieces: octets out of and into a list of iovecs, which is the program's
+ * and may be gone: each is guarded (guard.h). 0, or -EFAULT, unless something else is said.
  */
 #ifndef SIW_BASE_PIECES_H
 #define SIW_BASE_PIECES_H
@@ -29,7 +29,10 @@ static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
 	return r;
 }
 
-/* Copies them to one place, and has *crc go on over them, unless crc is NULL. Where they end there; NULL: -EFAULT. */
+/*
+ * Copies them to one place, and has *crc go on over them, unless crc is NULL. Where they end there;
+ * NULL: -EFAULT.
+ */
 static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struct iovec *iov, int n)
 {
 	for (int i = 0; i < n; to += iov[i++].iov_len)

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/reason.h - why a call of the public interface was refused: a code and a few numbers, kept for
- * each thread. Recording formats nothing and allocates nothing; siw_reason() makes the text when
- * somebody asks.
+ * base/reason.h - why a call of the public interface was refused: a code and a few numbers, kept
+ * for each thread. Recording formats nothing and allocates nothing; siw_reason() makes the text.
  *
  * A function that refuses says so in one line, which is its negative errno value as well:
  *
  *	return siw_refuse(SEND_SGE, wr->num_sge, qp->cap.max_send_sge);
  *
  * A public function begins with siw_reason_begin() and returns siw_refused(err) where err may come
- * from below, from somebody who recorded nothing: what the number alone tells is the reason then.
- * Calls that post and poll do not begin so; each of their refusals records something.
+ * from a function that recorded nothing: then the reason is that of the errno value alone.
+ * Functions that post and poll do not begin so, but record a reason with each refusal.
  */
 #ifndef SIW_BASE_REASON_H
 #define SIW_BASE_REASON_H
@@ -19,10 +18,10 @@
 #include <stdint.h>
 
 /*
- * Each reason once: its name, its errno value, its text. {0} to {3} are the numbers, in decimal or as
- * what stands behind the colon: hex; text (a string that lives for ever, or as long as its thread); errno,
- * state, states, steps, type, attrs (as in <siwarp/siw.h>; a set of states has a bit for each, a set of
- * steps has bit 8 * from + to).
+ * Each reason once: its name, its errno value, its text. {0} to {3} are the numbers, in decimal or
+ * as the word behind the colon: hex; text (a string that is valid as long as its thread); errno,
+ * state, states, steps, type, attrs (as in <siwarp/siw.h>; a set of states has a bit for each, a
+ * set of steps has bit 8 * from + to).
  */
 #define SIW_REASONS(X)                                                                                       \
 	/* ---- any object */                                                                                \
@@ -337,7 +336,9 @@ static inline int siw_refuse_null(const char *argument)
 	return siw_refuse(NULL_ARGUMENT, siw_reason_text(argument));
 }
 
-/* The end of a public call: err, and if it is negative and nobody said why, what it says by itself. */
+/*
+ * The end of a public call: err, and if it is negative and nobody said why, what it says by itself.
+ */
 static inline int siw_refused(int err)
 {
 	if (err >= 0)

@@ -3,11 +3,11 @@
  * base/settings.h - every setting of the project, declared once: in C a field, in the
  * environment a SIWARP_ variable, on the command line an option.
  *
- * A call (siw_setting_set) beats an option (which makes that call) beats the environment
- * beats the default. The environment is read once, at the first use of any setting, and not at all in a program
- * that is setuid, setgid or has capabilities of its file. A value
- * that is no number or out of bounds, or a SIWARP_ variable that is not in the table, is
- * worth one line on stderr and changes nothing.
+ * Precedence: a call of siw_setting_set, which an option makes, too; then the environment; then the
+ * default. The environment is read once, at the first use of any setting; in a program that is
+ * setuid, setgid or has capabilities of its file it is ignored. A value that is no number or out of
+ * bounds, and a SIWARP_ variable that is not in the table, cause a line on stderr and change
+ * nothing.
  */
 #ifndef SIW_BASE_SETTINGS_H
 #define SIW_BASE_SETTINGS_H
@@ -28,9 +28,9 @@
 	X(hot_sockets, "SIWARP_HOT_SOCKETS", "--hot-sockets", 4, 1, 16,                       \
 	  "sockets polled directly, without asking epoll first")                              \
 	X(rcvbuf, "SIWARP_RCVBUF", "--rcvbuf", 8 << 20, 4096, 1 << 30,                        \
-	  "octets asked for as a UDP socket's receive buffer")                                \
+	  "octets requested for a UDP socket's receive buffer")                               \
 	X(sndbuf, "SIWARP_SNDBUF", "--sndbuf", 8 << 20, 4096, 1 << 30,                        \
-	  "octets asked for as a UDP socket's send buffer")                                   \
+	  "octets requested for a UDP socket's send buffer")                                  \
 	X(mcast_port, "SIWARP_MCAST_PORT", "--mcast-port", 62607, 1, 65535,                   \
 	  "UDP port that all messages to multicast groups go to: the same for all members")   \
 	X(mcast_ttl, "SIWARP_MCAST_TTL", "--mcast-ttl", 1, 0, 255,                            \
@@ -66,7 +66,7 @@
 	X(err_source_rate, "SIWARP_ERR_SOURCE_RATE", "--err-source-rate", 20, 0, 1000000,     \
 	  "of these to one source address")                                                   \
 	X(peer_timeout_ms, "SIWARP_PEER_TIMEOUT_MS", "--peer-timeout-ms", 10000, 100, 600000, \
-	  "milliseconds an RD peer may be silent while it owes an answer")                    \
+	  "milliseconds of silence after which an RD peer with a response due is lost")       \
 	X(rd_peers, "SIWARP_RD_PEERS", "--rd-peers", 65536, 1, 1 << 24,                       \
 	  "peers that one RD queue pair remembers")                                           \
 	X(rd_window, "SIWARP_RD_WINDOW", "--rd-window", 4 << 20, 65536, 65535 << 10,          \
@@ -99,14 +99,15 @@ struct siw_settings {
 };
 
 /*
- * The values. Most are read when an object is made, so call siw_setting_set() before; some are looked at again
- * by a device's thread, so a field may change under its reader.
+ * The values. Most are read when an object is made, so siw_setting_set() comes before that. A
+ * device's thread reads some again, so a field may change while it is read.
  */
 const struct siw_settings *siw_settings(void);
 
 /*
- * The variable of that name, which need not be a setting. All of C reads the environment here: NULL also where
- * the kernel says (AT_SECURE) that this program runs with more rights than who started it.
+ * The environment variable of this name, which need not be a setting; all C code reads the
+ * environment by this function. NULL: it is not set, or the program runs with more rights than the
+ * user who started it (AT_SECURE).
  */
 const char *siw_setting_variable(const char *name);
 
@@ -137,11 +138,11 @@ int siw_setting_set(const char *name, int64_t value);
 int siw_setting_set_text(const char *name, const char *text);
 
 /*
- * What SIWARP_CAPTURE says: the file to write a capture to (base/capture.h), NULL if it is not set
- * or empty. Text, and of the environment alone, so it is not in the table.
+ * The value of SIWARP_CAPTURE, the file of a capture (base/capture.h); NULL if it is unset or
+ * empty. A text, and of the environment alone, so it is not in the table.
  */
 const char *siw_setting_capture(void);
-/* What SIWARP_FAULTS says, likewise: a plan of what goes wrong on the way (base/faults.h). */
+/* The value of SIWARP_FAULTS, likewise: a plan of faults (base/faults.h). */
 const char *siw_setting_faults(void);
 
 /* cffi: end */

@@ -62,7 +62,7 @@ class QPInitAttr:
             completions more. On RD, where they come whole, half as many wait to be polled; then
             their senders wait.
         max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
-        peer_timeout: RD: seconds of silence after which a peer that owes an answer counts as gone;
+        peer_timeout: RD: seconds of silence after which a peer with a response due counts as lost;
             0: setting ``peer_timeout_ms``.
         qp_context: anything that the caller wants to find again.
 

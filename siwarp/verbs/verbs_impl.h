@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* verbs/verbs_impl.h - what the files of this folder do for each other; private to it. */
+/* verbs/verbs_impl.h - functions that the files of this folder share; private to it. */
 #ifndef SIW_VERBS_IMPL_H
 #define SIW_VERBS_IMPL_H
 
 #include "verbs/verbs_objects.h"
 
 /* ---- verbs_exit.c ---- */
-/* From here on exit() ends connections before the process ends: 0 or -ENOMEM. */
+/* From now on exit() ends connections in order before the process ends. 0 or -ENOMEM. */
 int siw_verbs_exit_watch(void);
 
 /* ---- verbs_fork.c ---- */
-/* From here on a fork is noticed: 0 or -ENOMEM. */
+/* From now on a fork marks the context as inherited in the child. 0 or -ENOMEM. */
 int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
-/* Every open device; none is opened or closed meanwhile. */
+/* Calls it for every open device; none is opened or closed meanwhile. */
 void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
-/* A context that was closed, to be used again, or NULL; and one that is closed now. */
+/* A closed context to use again, or NULL; _keep takes one that is closed now. */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ---- */
-/* Serves, once, every socket that may have something: the number of messages moved. progress held. */
+/* Serves each socket that may have work once: the number of messages moved. progress held. */
 int siw_verbs_progress_once(struct siw_context *ctx);
 /*
- * What was posted and waits for company or its turn is sent now, as the caller may do something else. polls: not if
- * another thread makes progress already.
+ * Sends now what was posted and waits to be sent as a batch or for its turn, since the caller may
+ * not poll soon. polls: not if another thread makes progress already.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 int siw_verbs_thread_start(struct siw_context *ctx);
@@ -44,40 +44,43 @@ void siw_verbs_async_close(struct siw_context *ctx);
 int siw_verbs_port_open(struct siw_context *ctx);
 
 /* ---- verbs_busy.c; no lock held ---- */
-/* Whether a send request that is not out yet, or a Read without its response, uses this memory. */
+/*
+ * Whether a send that the socket has not taken, or a Read without its response, uses this memory.
+ */
 bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey);
-/* Whether a send to it is not out yet. */
+/* Whether the socket has not taken a send to it. */
 bool siw_verbs_ah_in_use(struct siw_ah *ah);
 
 /*
- * The STag is dead already; streams whose answers to Reads still refer to its memory cannot go on. When
- * this returns, nobody else does, either. No lock held; _locked: progress held.
+ * The STag is invalid already. Resets the streams, but except's, that still have to send a Read's
+ * response from its memory; when this returns, no other thread uses that memory. No lock held;
+ * _locked: progress held.
  */
 void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag);
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except);
 
 /* ---- verbs_limits.c ---- */
-/* Takes one of max: whether there was one. */
+/* Counts one more, if there are fewer than max: whether it did. */
 bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max);
 
 /* ---- verbs_mr.c ---- */
-/* What mem is to allow, of a set of enum siw_access_flags. */
+/* The set of enum siw_mem_right of a set of enum siw_access_flags. */
 static inline uint32_t siw_verbs_rights(int access)
 {
 	return (uint32_t)access &
 	       (SIW_MEM_LOCAL_WRITE | SIW_MEM_REMOTE_WRITE | SIW_MEM_REMOTE_READ |
 		SIW_MEM_REMOTE_ATOMIC | SIW_MEM_REMOTE_INVALIDATE);
 }
-/* The device is closed. */
+/* Frees the memory of all freelists, when the device is closed. */
 void siw_verbs_free_freelist_memory(struct siw_context *ctx);
 
 /* ---- verbs_mw.c ---- */
-/* From here on windows may be bound to the region, if its access says so. */
+/* From now on windows may be bound to the region, if its access has SIW_ACCESS_MW_BIND. */
 void siw_verbs_mw_allow(struct siw_region *region);
 /*
- * Before the region ends: 0, no window is bound to it any more or will be, and what was is over; -EBUSY.
- * No lock held.
+ * Before the region ends. 0: no window is or will be bound to it, and bindings that have ended are
+ * not in use any more; -EBUSY: one is bound. No lock held.
  */
 int siw_verbs_mw_forbid(struct siw_region *region);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* verbs/verbs_objects.h - the objects behind the handles that queue pairs do not look into; private to this folder. */
+/* verbs/verbs_objects.h - objects that only this folder looks into; private to it. */
 #ifndef SIW_VERBS_OBJECTS_H
 #define SIW_VERBS_OBJECTS_H
 
@@ -22,13 +22,13 @@ struct siw_device {
 	struct siw_device_info info;
 };
 
-/* What the user sees of a region, and what is not for changing. */
+/* A region: the user's struct, and our own copy of what the user must not change. */
 struct siw_region {
 	struct siw_mr mr; /* first */
 	int access;
 	const void *owner;	 /* of the QP that it is bound to, or NULL */
-	_Atomic bool bindable;	 /* it lives and windows may be bound to it: mw_lock to write */
-	uint32_t pins;		 /* posted binds, and bindings whose end is under way: mw_lock */
+	_Atomic bool bindable;	 /* windows may be bound to it: mw_lock to write */
+	uint32_t pins;		 /* posted binds, and bindings that are being ended: mw_lock */
 	struct siw_link windows; /* bound to it, or invalidated and not bound again: mw_lock */
 	struct siw_link in_freelist;
 };
@@ -46,7 +46,7 @@ struct siw_window {
 
 struct siw_cqe {
 	struct siw_wc wc;
-	struct siw_qp *owner; /* alive: destroying takes its completions out before */
+	struct siw_qp *owner; /* valid: destroying a QP removes its completions first */
 	uint32_t slot;	      /* polling it frees the owner's send or receive slots up to here */
 	struct siw_addr source;
 };
@@ -61,7 +61,7 @@ struct siw_cq {
 	struct siw_comp_channel *channel;
 	void *user;
 	int armed;	      /* 0, 1 any, 2 solicited only: lock */
-	_Atomic bool overrun; /* a completion was lost, and no more come: lock to write */
+	_Atomic bool overrun; /* it overflowed, and takes no more: lock to write */
 	_Atomic uint32_t n_qp;
 	struct siw_link in_channel; /* channel's lock, as the three below */
 	uint32_t events;	    /* raised, not taken */

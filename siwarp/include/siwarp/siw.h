@@ -9,8 +9,8 @@
  * Returns: a function that gives a pointer returns NULL and sets errno; any other returns 0 or a
  * count, or a negative errno value. Every object may be used from several threads at once.
  *
- * fork: what was open stays the parent's, which goes on undisturbed. In the child every call on it
- * fails with ESTALE, destroying it too (its descriptors are closed by then), and the child may open
+ * fork: open objects stay the parent's, which goes on undisturbed. In the child every call on them
+ * fails with ESTALE, also to destroy them (their descriptors are closed there); the child may open
  * devices of its own. A program that becomes a daemon by forking opens its devices afterwards.
  *
  * What this header does not have: connecting RC queue pairs, which is <siwarp/cm.h>, and functions
@@ -52,7 +52,7 @@ struct siw_device_info {
 	struct siw_addr addrs[16];
 };
 
-/* Limits of an open device, true ones: each is enforced and each can be reached. */
+/* Limits of an open device: each is enforced, and each can be reached. */
 struct siw_device_attr {
 	uint64_t max_mr_size;
 	uint32_t max_qp;
@@ -100,22 +100,21 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
 /* ---- asynchronous events --------------------------------------------------------------------- */
 
 /*
- * As enum ibv_event_type. Those without a comment are of what IP has not: paths, partitions, a
- * subnet manager.
+ * As enum ibv_event_type. Those without a comment never come: they are about things that IP does
+ * not have, as paths, partitions and a subnet manager.
  */
 enum siw_event_type {
 	SIW_EVENT_CQ_ERR = 0,	     /* cq: it overflowed; its QPs are in ERR */
 	SIW_EVENT_QP_FATAL = 1,	     /* qp: to ERR: its stream or its CQ failed */
-	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: to ERR: the peer asked for what cannot be */
-	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: to ERR: the peer may not touch what it asked for */
+	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: to ERR: a request of the peer is invalid */
+	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: to ERR: a request of the peer has no access */
 	SIW_EVENT_COMM_EST = 4,	     /* qp: a message came while it is in RTR */
 	SIW_EVENT_SQ_DRAINED = 5,    /* qp: in SQD, and what was begun is complete */
 	SIW_EVENT_PATH_MIG = 6,
 	SIW_EVENT_PATH_MIG_ERR = 7,
 	/*
-	 * Never: nothing of a device in software fails for good. Its interface may go, which
-	 * PORT_ERR says, and come back; what a call cannot do for want of memory or descriptors it
-	 * says itself.
+	 * Never comes: a device in software does not fail for good. PORT_ERR reports that its
+	 * interface is gone; a call without memory or descriptors returns an error.
 	 */
 	SIW_EVENT_DEVICE_FATAL = 8,
 	SIW_EVENT_PORT_ACTIVE = 9, /* port_num: the interface is up and running */
@@ -124,7 +123,7 @@ enum siw_event_type {
 	SIW_EVENT_PKEY_CHANGE = 12,
 	SIW_EVENT_SM_CHANGE = 13,
 	/*
-	 * Never: taking a receive is a step in a ring; what is wrong with one its completion says.
+	 * Never comes: an SRQ cannot fail. An error of a receive is in its completion.
 	 */
 	SIW_EVENT_SRQ_ERR = 14,
 	SIW_EVENT_SRQ_LIMIT_REACHED = 15,   /* srq: fewer receives are left than its limit */
@@ -147,13 +146,14 @@ struct siw_async_event {
 };
 
 /*
- * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0, -EAGAIN when the time
- * is over, -EINTR on a signal. A kind that happens to an object several times before anybody takes
- * it is one event. A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR:
- * FATAL is a Terminate of the peer's, a broken or reset stream, an overflow of its CQ. One that
- * goes there by siw_modify_qp, by a disconnect of either end, or by a request of its own that fails
- * (its completion says so) raises none of them. An RC QP passes through RTR at once: COMM_EST is
- * for UD.
+ * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0; -EAGAIN after
+ * timeout_ms milliseconds; -EINTR after a signal. If the same event of an object is raised again
+ * before it was taken, it stays one event.
+ *
+ * A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR. FATAL: a Terminate
+ * of the peer, a broken or reset stream, an overflow of its CQ. A QP that goes to ERR by
+ * siw_modify_qp, by a disconnect of either end, or by a request of its own that fails, raises none.
+ * COMM_EST is for UD, since an RC QP passes through RTR at once.
  */
 int siw_get_async_event(struct siw_context *context, struct siw_async_event *event, int timeout_ms);
 /*

@@ -39,12 +39,11 @@ struct siw_sge {
 	uint32_t lkey;
 };
 
-/* What one source address (its port is 0) lost for want of a receive, as siw_query_drops tells. */
+/* Datagrams of one source address (port 0) dropped without a receive: siw_query_drops. */
 struct siw_source_drops {
 	struct siw_addr source;
 	uint64_t drops; /* datagrams */
-	uint64_t
-		over; /* so many of them at the most may be of others: more sources than are kept */
+	uint64_t over;	/* up to so many of these may be of sources that are not stored any more */
 };
 
 /*
