@@ -203,7 +203,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 			const struct iovec *payload, int n)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
-	uint8_t crc_mode = __atomic_load_n(&stream->crc_mode, __ATOMIC_ACQUIRE);
+	uint8_t crc_mode = atomic_load_explicit(&stream->crc_mode, memory_order_acquire);
 	struct need need = need_of(head_len, payload, n);
 	uint32_t ulpdu = (uint32_t)need.ulpdu, len = siw_mpa_fpdu_len(ulpdu);
 	uint32_t at = (uint32_t)tx->framed;
