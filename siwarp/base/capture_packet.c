@@ -45,8 +45,8 @@ static uint16_t fold(uint64_t sum)
 }
 
 /*
- * A locally administered address that shows the IP address it stands for; a group has its own (RFC 1112
- * section 6.4, RFC 2464 section 7).
+ * A locally administered address that shows the IP address it stands for; a group has its own (RFC
+ * 1112 section 6.4, RFC 2464 section 7).
  */
 static void put_mac(uint8_t *at, const struct siw_addr *a)
 {
@@ -101,7 +101,9 @@ static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
 	return UDP;
 }
 
-/* A SYN allows the largest segments and windows, so that no tool takes a long flight for an error. */
+/*
+ * A SYN allows the largest segments and windows, so that no tool takes a long flight for an error.
+ */
 static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
 {
 	size_t len = TCP + (p->flags & SIW_TCP_SYN ? SYN_MORE : 0);
@@ -164,7 +166,7 @@ size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out
 	copy_payload(segment + len, p);
 	len += p->length;
 	put_ip(out + ETHERNET, p, len + p->missing);
-	/* Of a datagram that was cut no checksum can be told: 0 says that there is none. */
+	/* The checksum of a datagram that was cut is unknown: 0 says that there is none. */
 	if (!p->missing) {
 		uint16_t sum = checksum(p, segment, len);
 

@@ -181,9 +181,9 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 	return siw_refused(err);
 }
 
-/* ---- what the user asks, as parameters ------------------------------------------------------- */
+/* ---- the user's parameters as MPA's ---------------------------------------------------------- */
 
-/* A depth asked for: 0 the device's limit, -1 none. */
+/* A depth that the user gave: 0 is the device's limit, -1 none. */
 static int depth(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
@@ -228,7 +228,7 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	    depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp_ord > 0;
-	/* One Read each way tells whether the peer has what was sent. */
+	/* One Read each way confirms that the peer has what was sent. */
 	if (siw_qp_roce(id->qp)) {
 		*ord = *ord ? *ord : 1;
 		*ird = *ird ? *ird : 1;

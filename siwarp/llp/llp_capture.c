@@ -2,15 +2,16 @@
 /*
  * llp/llp_capture.c - from sockets to packets: whose they are, and TCP's numbers.
  *
- * base/capture.c writes pcapng; here every octet that a socket took or gave gets Ethernet, IP, TCP and UDP headers. Off,
- * a capture is one relaxed load and a branch for each system call. On, one lock spans the system call and its writing
- * down, so in the file no answer stands before what it answers.
+ * base/capture.c writes pcapng; here all octets that pass a socket get Ethernet, IP, TCP and UDP
+ * headers. Off, a capture costs one relaxed load and a branch for each system call. On, one lock is
+ * held from the system call until its packet is written, so no response is in the file before its
+ * request.
  *
- * TCP segments are cut where the calls cut them. First sequence numbers follow from the addresses, so that the captures of
- * both ends agree. With both ends in one process octets are written once, when they are sent. A received datagram's block
- * has room for a comment: siw_drop(counter) fills it when somebody drops that datagram. Under a plan of faults the file has
- * what the socket gave and took. What a socket cannot know is not in the file: retransmissions, fragments, the peer's
- * acknowledgements, link addresses.
+ * Each call makes a TCP segment of its own. First sequence numbers follow from the addresses, so
+ * that the captures of both ends agree. With both ends in one process octets are written once, when
+ * they are sent. A received datagram's block has room for a comment, which siw_drop(counter) fills.
+ * Under a plan of faults the file has what passed the socket. It does not have what a socket cannot
+ * know: retransmissions, fragments, the peer's acknowledgements, link addresses.
  */
 #include <net/if.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ struct siw_llp_capture {
 	bool ended[2];
 	/*
 	 * With both ends of a connection in this process its octets are written once, as on a
-	 * wire: when they are sent. known is the peer's next number as the other end's capture has it.
+	 * wire: when they are sent. known is the peer's next number as the other end's capture has
+	 * it.
 	 */
 	struct siw_llp_capture *twin;
 	bool has_known;
@@ -316,7 +318,9 @@ void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset)
 
 void siw_llp_capture_close(struct siw_llp_sock *sock)
 {
-	/* In a forked child the socket is the parent's too, and its connection does not end here. */
+	/*
+	 * In a forked child the socket is the parent's too, and its connection does not end here.
+	 */
 	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->port->owner)
 		siw_llp_capture_end_now(sock, true, sock->aborted);
 	if (!sock->capture)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_capture.h - what the sockets tell a capture (base/capture.h). Called while one is on, between
- * siw_capture_lock() and siw_capture_unlock(), whose time is `when`; all keep errno.
+ * llp/llp_capture.h - writes what sockets send and receive to a capture (base/capture.h). Called
+ * while one is on, between siw_capture_lock(), which returns the time `when`, and
+ * siw_capture_unlock(). All keep errno.
  */
 #ifndef SIW_LLP_CAPTURE_H
 #define SIW_LLP_CAPTURE_H
@@ -20,7 +21,7 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 /* The end of one direction, once; reset ends both. */
 void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset);
 
-/* The same with the lock, for where there is a capture only perhaps. */
+/* The same for callers without the lock: they do nothing if no capture is on. */
 void siw_llp_capture_connected_now(struct siw_llp_sock *sock, bool initiator);
 void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset);
 /* The socket is about to be closed. */

@@ -25,7 +25,10 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 	siw_fault_queue_init(&f->way[0].queue);
 	siw_fault_queue_init(&f->way[1].queue);
 	f->reset_at = UINT64_MAX;
-	/* A send and a receive may both be the first: the pair to the load in siw_llp_faulty_lock(). */
+	/*
+	 * A send and a receive may both be the first: the pair to the load in
+	 * siw_llp_faulty_lock().
+	 */
 	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
 						    memory_order_acquire))
 		return f;
@@ -90,7 +93,9 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 
 	if (sock->held)
 		return UINT64_MAX; /* nobody reads; siw_llp_resume() hands it out */
-	/* The end is not told before what goes the other way is gone: who hears of it closes. */
+	/*
+	 * The end is not reported before all is sent, since the reader of an end closes the socket.
+	 */
 	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_alone(&rx->order) &&
 	    siw_container(rx->order.next, struct siw_fault_held, link)->end)
 		return UINT64_MAX;
@@ -118,7 +123,7 @@ void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, 
 		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
 
 	next = earliest(next, f->reset_at);
-	/* Unlocked, what came in was told by who took it in. */
+	/* Without the port's lock: whoever received something has set its time already. */
 	if (port_locked)
 		next = earliest(next, siw_llp_fault_rx_next(sock, f));
 	if (holds != f->counted)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fault.h - a plan of faults (base/faults.h) between the layers above and the sockets. Without
- * one it costs each system call a relaxed load and a branch.
+ * llp/llp_fault.h - a plan of faults (base/faults.h) between the layers above and the sockets.
+ * Without one it costs each system call a relaxed load and a branch.
  *
- * Each socket is a way of its own: rates, limits and numbering of packets are its own, in each
- * direction. What is held back lies in queues here; siw_llp_port_poll() moves it on when it is due, and a
- * wait ends in time for that. A capture shows what the socket gave and took: what a plan drops or holds on the way
- * out is not in it, or when it leaves; what it drops on the way in is, with the reason as its comment.
+ * Each socket has its own rates, limits and packet numbers, in each direction. Packets that are
+ * held back lie in queues here; siw_llp_port_poll() releases them when they are due, and a wait
+ * ends in time for that. A capture shows what passed the socket: packets that a plan drops when
+ * they are sent are not in it, and delayed ones are there when they leave; received packets that a
+ * plan drops are in it, with the reason as their comment.
  */
 #ifndef SIW_LLP_FAULT_H
 #define SIW_LLP_FAULT_H
@@ -49,32 +50,37 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
-/* A connection is made: its reset may come while it is idle. */
+/* A connection is made. From now on its reset by time can come, even while it is idle. */
 void siw_llp_fault_met(struct siw_llp_sock *sock);
-/* The socket is about to be closed: what it held is gone. */
+/* The socket is about to be closed: drops what is held back for it. */
 void siw_llp_fault_close(struct siw_llp_sock *sock);
 
 /* ---- for the poller ----------------------------------------------------------------------------- */
 
-/* Under the caller's lock on the port: sends what is due, marks ready who has something to read. */
+/*
+ * Under the caller's lock on the port: sends what is due, marks sockets ready that have octets due.
+ */
 void siw_llp_fault_release(struct siw_llp_port *port);
-/* When a sleeper must be up: 0 never. */
+/* When a sleeper must wake; 0: never. */
 uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
-/* The socket has room, but the plan takes no more: nobody is to wait for room. */
+/* Whether the plan takes no more although the socket has room: then nobody waits for room. */
 bool siw_llp_fault_full(const struct siw_llp_sock *sock);
 
 /* ---- between llp_fault.c and llp_fault_tcp.c ---------------------------------------------------- */
 
-/* The socket's state, locked, as of the plan that is on; NULL: no plan ever met it, and none is on. */
+/*
+ * The socket's state, locked, for the plan that is set; NULL: none is set, and none was while it
+ * existed.
+ */
 struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error);
 /*
- * Gives it back, and has the port know when something is due; what came in too, if the caller has
- * the lock on the port.
+ * Unlocks it, after setting when the port has something due: to send, and also to receive if the
+ * caller has the lock on the port.
  */
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked);
-/* What of a stream is due to be sent; its error, its end, its reset by time. */
+/* Does what is due for a stream: sends octets, its end, its reset by time; or reports its error. */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
-/* When there is something to be read, UINT64_MAX: not by the clock. */
+/* When there is something to read; UINT64_MAX: no time is known. */
 uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_fault_tcp.c - faults of streams: octets are delayed and changed, never lost or reordered. */
+/*
+ * llp/llp_fault_tcp.c - faults of streams: octets are delayed and changed, never lost or reordered.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -296,7 +298,7 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		return -EAGAIN;
 	if (held->end) {
 		siw_llp_sock_ended(sock);
-		siw_fault_queue_drop(q, held); /* the kernel tells it from now on */
+		siw_fault_queue_drop(q, held); /* the kernel reports it from now on */
 		return 0;
 	}
 	here = held->length - held->taken;

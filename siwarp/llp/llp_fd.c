@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fd.c - which descriptors are this layer's, so that a forked child lets go of its copies at
- * once: while it held them, a port would stay taken and a connection open that its parent closed.
- * The child closes and does no more; the epoll set behind a copy is the parent's.
+ * llp/llp_fd.c - a list of this layer's descriptors, so that a forked child can close its copies at
+ * once: while it had them, a port would stay in use, and a connection open, after the parent closed
+ * them. The child only closes; it must not change the epoll set, which is the parent's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +99,9 @@ bool siw_llp_fd_give(int fd)
 
 void siw_llp_fd_close(int fd)
 {
-	/* A forked child that closes what it inherited: the number may be somebody else's by now. */
+	/*
+	 * A forked child that closes what it inherited: the number may be somebody else's by now.
+	 */
 	if (siw_llp_fd_give(fd))
 		close(fd);
 }

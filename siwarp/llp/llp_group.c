@@ -16,7 +16,9 @@
 #define IP_MULTICAST_ALL 49
 #endif
 
-/* By a socket that is there: if_nametoindex() makes one, and says nothing of use where it cannot. */
+/*
+ * By a socket that is there: if_nametoindex() makes one, and says nothing of use where it cannot.
+ */
 static int index_of(int fd, const char *netdev, uint32_t *ifindex)
 {
 	struct ifreq request = { 0 };
@@ -59,7 +61,10 @@ static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
 	if (rv == 0 && group->family == AF_INET6) {
 		local.scope = ifindex;
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-		/* IPv6 asks only for the group when it gives out a copy, not by which interface it came. */
+		/*
+		 * IPv6 gives a copy to each member of the group, whatever interface the datagram
+		 * came by.
+		 */
 		if (rv == 0)
 			rv = siw_llp_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, (int)ifindex);
 		if (rv == -EPERM) /* see llp.h */

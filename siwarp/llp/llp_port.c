@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_port.c - the poller: which sockets want serving. llp.h says what hot and cold are. */
+/* llp/llp_port.c - the poller: finds sockets with work. llp.h defines hot and cold. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -177,7 +177,10 @@ static bool heat(struct siw_llp_sock *sock)
 		return false;
 	if (sock->ready)
 		ring_remove(sock);
-	/* While the port is armed it stays registered, and the event that brought us here is used up. */
+	/*
+	 * While the port is armed it stays registered, and the event that brought us here is used
+	 * up.
+	 */
 	sock->ready = atomic_load_explicit(&port->armed, memory_order_relaxed);
 	if (!sock->ready)
 		unregister(sock);
@@ -198,7 +201,9 @@ void siw_llp_sock_ended(struct siw_llp_sock *sock)
 void siw_llp_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
-	/* Hot, it would end each sleep: those are watched for what they have, not for what is new. */
+	/*
+	 * Hot, it would end each sleep: those are watched for what they have, not for what is new.
+	 */
 	siw_llp_sock_ended(sock);
 }
 
@@ -308,7 +313,7 @@ static void take_event(struct siw_llp_sock *sock, uint32_t events)
 	bool want = atomic_load_explicit(&sock->want_write, memory_order_seq_cst);
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
-	/* Room that nobody asked for. Who asks later has epoll look again (siw_llp_wants()). */
+	/* Room that nobody waits for. Whoever does later has epoll look again (siw_llp_wants()). */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
 		return;
 	if ((sock->held || sock->stopped) && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&

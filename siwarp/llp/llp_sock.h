@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_sock.h - the port and the socket as this folder's files see them. */
+/* llp/llp_sock.h - the port and the socket, and what this folder's files share; private to it. */
 #ifndef SIW_LLP_SOCK_H
 #define SIW_LLP_SOCK_H
 
@@ -36,12 +36,12 @@ struct siw_llp_sock {
 	int8_t hot;   /* index in the port's hot set; -1: cold */
 	bool ready;   /* epoll (or the upper layer) said so and no receive has said EAGAIN
 			* since; a cold socket is on the ready ring while this is set */
-	bool held;    /* what can be read there is of no interest now */
-	bool stopped; /* a plan of faults holds as much of its stream as it may */
-	bool stalled; /* a listener without a descriptor for the connection that waits */
+	bool held;    /* siw_llp_pause: it is not to be read now */
+	bool stopped; /* a plan of faults holds back as much of its stream as it may */
+	bool stalled; /* a listener: there was no descriptor for a connection */
 	struct siw_io_handler *handler;
 	struct siw_llp_port *port;
-	uint64_t active; /* number of the poll that last had data or a wish to write here */
+	uint64_t active; /* number of the last poll that found data or want_write here */
 	struct siw_link ring;
 
 	/*
@@ -53,11 +53,12 @@ struct siw_llp_sock {
 	_Atomic uint8_t registered; /* it is in the epoll set */
 	bool udp;		    /* never changes */
 	_Atomic uint8_t shared;	    /* several threads send on it: siw_llp_shared() */
-	bool aborted;		    /* its closing resets */
-	_Atomic uint64_t due_ns; /* when it is to be handed out whatever came; UINT64_MAX: never */
-	int error;		 /* how its connecting ended */
-	uint32_t ifindex;	 /* of a group's socket: the interface; 0: any other */
-	uint32_t drops; /* the kernel's count of datagrams dropped here that is counted already */
+	bool aborted;		    /* siw_llp_tcp_abort */
+	_Atomic uint64_t
+		due_ns;	  /* when a poll returns its handler in any case; UINT64_MAX: never */
+	int error;	  /* of connecting: an errno, or 0 */
+	uint32_t ifindex; /* of a group's socket: the interface; 0: any other */
+	uint32_t drops;	  /* of the kernel's count of dropped datagrams, what is in our counter */
 	struct siw_link all;
 	struct siw_link timed; /* it has timers */
 	struct siw_llp_capture
@@ -127,30 +128,33 @@ static inline bool siw_llp_due_by(_Atomic uint64_t *due, uint64_t at)
 
 #define SIW_LLP_OF(link, member) siw_container(link, struct siw_llp_sock, member)
 
-/* ---- llp_port.c: what the sockets tell the poller -------------------------------------------- */
+/* ---- llp_port.c: reports of sockets to the poller -------------------------------------------- */
 
 int siw_llp_sock_register(struct siw_llp_sock *sock);
-/* It has nothing: EAGAIN. */
+/* A receive returned EAGAIN. */
 void siw_llp_sock_drained(struct siw_llp_sock *sock);
-/* Its end: EOF or an error, told once; it leaves the hot set, where it would be told for ever. */
+/*
+ * A receive found the end or an error. The socket leaves the hot set, where polls would find that
+ * again.
+ */
 void siw_llp_sock_ended(struct siw_llp_sock *sock);
-/* A listener that met EMFILE and the like: off the ring for a while. */
+/* A listener got EMFILE or the like: it leaves the ready ring for a while. */
 void siw_llp_sock_stall(struct siw_llp_sock *sock);
-/* Out of the hot set, the ring, the epoll set. */
+/* Takes the socket out of the hot set, the ready ring and the epoll set. */
 void siw_llp_sock_detach(struct siw_llp_sock *sock);
-/* Wait sets made before now are blind to something: whoever sleeps on one must look again. */
+/* Wait sets filled before now lack something: wakes who sleeps on one. Any thread. */
 void siw_llp_port_changed(struct siw_llp_port *port);
 
-/* It had data. */
+/* A receive on the socket had data. */
 static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
 {
 	sock->active = sock->port->active = sock->port->polls;
 }
 
 /*
- * The calls of the data path. In a process with threads the C library makes each a cancellation point,
- * two atomic instructions that these do without; a thread that is cancelled in here would keep the
- * caller's locks anyway.
+ * The calls of the data path. In a process with threads the C library makes each a cancellation
+ * point, two atomic instructions that these do without; a thread that is cancelled in here would
+ * keep the caller's locks anyway.
  */
 static inline ssize_t siw_llp_sendto(int fd, const void *buf, size_t len, int flags,
 				     const struct siw_addr *dest, socklen_t dest_len)
@@ -197,11 +201,16 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 
 /* ---- llp_fd.c: descriptors, noted so that a forked child closes them ---------------------------- */
 
-/* Round the call that makes one, so that no fork falls between the call and the noting. */
+/*
+ * Before and after the call that makes a descriptor, so that no fork falls between call and note.
+ */
 void siw_llp_fd_begin(void);
 /* fd as the call gave it: noted, or -errno. */
 int siw_llp_fd_end(int fd);
-/* Takes over one of the caller's: 0 or -ENOMEM. give: it is the caller's again; false: it was not ours. */
+/*
+ * Takes over one of the caller's: 0 or -ENOMEM. give: it is the caller's again; false: it was not
+ * ours.
+ */
 int siw_llp_fd_take(int fd);
 bool siw_llp_fd_give(int fd);
 void siw_llp_fd_close(int fd);
@@ -209,9 +218,9 @@ void siw_llp_fd_close(int fd);
 /* ---- llp_sock.c ------------------------------------------------------------------------------ */
 
 /*
- * What was done before a send was done before the receive that brought it. ThreadSanitizer cannot see
- * an order that goes through the kernel, so with both ends in one process it would take the peer's
- * placing for a race with what the program did before it posted: these two tell it, flow by
+ * What was done before a send was done before the receive that brought it. ThreadSanitizer cannot
+ * see an order that goes through the kernel, so with both ends in one process it would take the
+ * peer's placing for a race with what the program did before it posted: these two tell it, flow by
  * flow. dest and source are NULL on a connected socket. Nothing in any other build.
  */
 #if defined(__SANITIZE_THREAD__)
@@ -257,15 +266,15 @@ siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n
 int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * It wants to write. always: also if it already did, for where no event is sure to come
- * (a full device queue, ENOBUFS, has room again without telling the socket).
+ * Sets want_write. always: registers it anew even if it was set, for errors after which no event is
+ * sure to come (a full device queue, ENOBUFS, gets room again without an event of the socket).
  */
 void siw_llp_wants(struct siw_llp_sock *sock, bool always);
 /* A send failed with this errno: counts it; -EAGAIN (want_write is set) or -error. */
 int siw_llp_send_failed(struct siw_llp_sock *sock, int error);
 /* Counts what the kernel dropped at this socket since the last call. */
 void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
-/* Its buffers as the settings have them. */
+/* Sets its buffers as the settings say. */
 void siw_llp_udp_buffers(int fd);
 /* A descriptor of our own: 0, or -errno. */
 int siw_llp_socket(uint16_t family, int type);

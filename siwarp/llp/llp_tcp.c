@@ -141,14 +141,14 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 
 	if (sock->kind == SIW_LLP_STREAM)
 		return 0;
-	/* Reading SO_ERROR clears it: it is kept, so that asking again tells the same. */
+	/* Reading SO_ERROR clears it: it is stored, so that a second call returns the same. */
 	if (!sock->error && getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &sock->error, &len))
 		sock->error = errno;
 	if (!sock->error) {
 		int rv = siw_llp_peer(sock, &peer);
 
 		if (rv == 0) {
-			/* It stays ready: data may have come with the event that told of this. */
+			/* It stays ready: data may have come with the same event. */
 			sock->kind = SIW_LLP_STREAM;
 			if (siw_capture_on())
 				siw_llp_capture_connected_now(sock, true);
@@ -304,7 +304,9 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 
 void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 {
-	/* Linux: a stream that is disconnected from its peer resets it, and its pollers hear of it. */
+	/*
+	 * Linux: a stream that is disconnected from its peer resets it, and its pollers hear of it.
+	 */
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
 
 	siw_llp_tcp_abort(sock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_wait.c - sleeping until a port has something, and event descriptors. */
+/* llp/llp_wait.c - sleeping until a port has work, and event descriptors. */
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
-/* What the ready marks remember is no event any more: nobody may sleep on it. */
+/* Epoll does not report a socket again that is marked ready: nobody may sleep while one is. */
 static bool has_ready(const struct siw_llp_port *port)
 {
 	if (port->n_ring)
@@ -23,7 +23,7 @@ static bool has_ready(const struct siw_llp_port *port)
 	return false;
 }
 
-/* For room in the socket, that is: of what a plan of faults holds back the clock tells. */
+/* For room in the socket; what a plan of faults holds back is due by the clock. */
 static bool waits_for_room(const struct siw_llp_sock *sock)
 {
 	return atomic_load_explicit(&sock->want_write, memory_order_seq_cst) &&

@@ -65,7 +65,7 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 	free(watch);
 }
 
-/* Whether a link message tells the watched name, which a new interface may have got. */
+/* Whether a link message has the watched name, which a new interface may have. */
 static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
@@ -116,8 +116,8 @@ static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 }
 
 /*
- * What was not lost is older than what was: it would tell again of a past that is over. Whoever looks
- * at the interface after this sees at least what the newest of it said.
+ * Messages that were not lost are older than those that were, and report a state that is over.
+ * Whoever looks at the interface after this sees at least what the newest of it said.
  */
 static void forget(struct siw_llp_watch *watch)
 {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mem/mem_stag.c - STags: what they name, who may use them for what, and how they die
- * (RFC 5041 section 8.2, 8.3; RFC 5042).
+ * mem/mem_stag.c - STags: the memory that they name, who may use them for what, and how they become
+ * invalid (RFC 5041 section 8.2, 8.3; RFC 5042).
  *
- * An STag's top bit tells two kinds apart. 0: the rest is a keyed permutation of (index 20 bits,
- * generation 11 bits): whoever knows some STags does not know others, and one that was freed does not
- * match what comes after it at its index. 1: of a window whose low octet its owner chooses each time
- * (verbs' type 2); what is between is another such permutation of (index, generation 3 bits), the same for
- * all 256 of it. Such a window is bound to one stream, so that what is left to guess is nobody else's.
- * Free indexes queue up, the oldest is reused first, so that a generation comes back as late as
- * possible.
+ * The top bit of an STag has its kind. 0: the other bits are a keyed permutation of (index 20 bits,
+ * generation 11 bits), so nobody can compute an STag from others, and a freed one does not match
+ * the next at its index. 1: a window whose owner chooses the lowest octet at each binding (verbs'
+ * type 2); the bits between are another such permutation, of (index, generation 3 bits), the same
+ * for all 256 STags of the window. Such a window is bound to one stream, so guessing its STag helps
+ * no other peer. Free indexes are reused in the order in which they were freed, so that a
+ * generation returns as late as possible.
  *
- * Look-ups take no lock. An entry's word holds generation, a live bit and a count of
- * references, and whether the peer invalidated it: then it is dead but not free, since its owner may
- * still name it. Those who write through an entry count themselves in before they look at the live
- * bit; whoever frees it clears the live bit, then waits for the count. Those who only resolve a
- * local key read the fields between two loads of the word.
+ * Look-ups take no lock. The word of an entry has its generation, a live bit, a count of
+ * references, and an invalid bit: the peer invalidated the STag, which is not free, since its owner
+ * may still use its name. A look-up that gives access counts a reference before it reads the live
+ * bit; freeing clears the live bit, then waits until the count is 0. A look-up of a local key alone
+ * reads the fields between two loads of the word.
  */
 #include <errno.h>
 #include <sched.h>
@@ -368,7 +368,10 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 		return -ENOENT;
 	if (word & LIVE)
 		return -EBUSY;
-	/* Who counted in while it lived reads the fields yet; who comes now finds it dead and does not. */
+	/*
+	 * Who counted in while it lived reads the fields yet; who comes now finds it dead and does
+	 * not.
+	 */
 	await_refs(e);
 	fill(e, region);
 	word = atomic_load(&e->word);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Asynchronous events: what happens to an object and no completion tells. An object holds the
- * places of its own events, so that raising one cannot fail; a kind that is raised again before
- * anybody took it moves to the end and stays one event.
+ * Asynchronous events, for what no completion reports. The memory of an object's events is in the
+ * object, so that raising one cannot fail; an event that is raised again before it was taken moves
+ * to the end and stays one.
  */
 #include <errno.h>
 #include <time.h>

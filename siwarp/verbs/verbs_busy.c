@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What requests and responses that are on their way still use: memory and address handles. Looked for
- * when one of them is to go, so that posting need not count.
+ * Memory and address handles that requests and responses still use. They are searched for when one
+ * is to be destroyed, so that posting need not count.
  */
 #include "verbs/verbs_impl.h"
 

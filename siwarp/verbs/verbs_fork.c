@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What fork does to open devices. The child has their memory, but not the threads that move their
- * traffic, and perhaps locks that a thread which is not here never gives back. So in the child they are
- * inherited: every call on them or on what was made from them says ESTALE before it takes a lock. Their
- * descriptors are closed by llp. The parent notices nothing.
+ * Open devices after fork. The child has their memory, but not their threads, and perhaps locks
+ * that a thread of the parent held. So they are marked inherited in the child: every call on them
+ * or their objects returns ESTALE before it takes a lock. llp closes their descriptors. The parent
+ * is not affected.
  */
 #include <errno.h>
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The memory of destroyed objects, in the order of their end: the longer ago, the fewer look for it. */
+/*
+ * The memory of destroyed objects. The oldest is reused first, since late calls to it are least
+ * likely.
+ */
 #include "verbs/verbs_impl.h"
 
 void siw_verbs_freelist_init(struct siw_freelist *list)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Memory windows, and invalidation by this end's own requests. Whether a window is bound is what the STag
- * table says of its key: a peer may end it, and nobody looks for the window then. A region knows the
- * windows that were bound to it last.
+ * Memory windows, and invalidation by this end's own requests. Whether a window is bound is known
+ * to the STag table alone: when a peer invalidates its key, nobody looks for the window. A region
+ * has a list of the windows that were last bound to it.
  *
- * A bind is checked as to its form when it is posted, and as to rights when its turn comes: then both are
- * as they are. Until then it pins window and region.
+ * The form of a bind is checked when it is posted, its rights when it has its turn, since they may
+ * change before. Until then it pins window and region.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The port of an open device: what its interface is now, and the events that tell of its changes.
+ * The port of an open device: the state of its interface, and the events that report changes of it.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who makes progress. A thread that polls does it itself, under the progress lock; a thread that
- * waits for an event does it and sleeps on the sockets themselves; when nobody does either, the
- * device's own thread does, and it steps aside as soon as somebody polls.
+ * Which thread makes progress. One that polls does, under the progress lock; one that waits for an
+ * event does, and sleeps on the sockets; if there is neither, the device's own thread does, and
+ * stops as soon as another thread polls.
  */
 #include <errno.h>
 #include <sched.h>
@@ -83,8 +83,8 @@ static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 }
 
 /*
- * A QP leaves the list before it is served, so that a post in between can put it back. Several may share a
- * full socket: the first that found no room at all is the first in the next turn.
+ * A QP leaves the list before it is served, so that a post in between can put it back. Several may
+ * share a full socket: the first that found no room at all is the first in the next turn.
  */
 static int send_unsent(struct siw_context *ctx)
 {
@@ -164,8 +164,9 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 }
 
 /*
- * A quarter as often each time, down to three times a second: what a tick looks after moves by itself as its
- * socket says, and an idle device sleeps. All on one grid, so that many cost no more wake-ups than one.
+ * A quarter as often each time, down to three times a second: what a tick looks after moves by
+ * itself as its socket says, and an idle device sleeps. All on one grid, so that many cost no more
+ * wake-ups than one.
  */
 static void plan(struct siw_timed *timed, uint64_t now)
 {
@@ -332,8 +333,8 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /*
- * The first naps after this thread has served the device are shorter, since a program that polls for a
- * moment and computes again is not worth a long one.
+ * The first naps after this thread has served the device are shorter, since a program that polls
+ * for a moment and computes again is not worth a long one.
  */
 static int64_t nap_us(unsigned int naps)
 {
@@ -430,8 +431,8 @@ static void *run(void *arg)
 }
 
 /*
- * Under a real-time policy threads of one priority do not take turns: one that polls without end would
- * keep this one off its CPU for ever, also while it holds a lock. So it goes one above.
+ * Under a real-time policy threads of one priority do not take turns: one that polls without end
+ * would keep this one off its CPU for ever, also while it holds a lock. So it goes one above.
  */
 static int start_above(pthread_t *thread, void *arg)
 {
@@ -465,8 +466,8 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	if (!siw_settings()->progress)
 		return 0;
 	/*
-	 * The program's signals are for the program's threads. A fault is nobody's signal, and whoever
-	 * blocks it dies of it; guard.h says which ones this thread survives.
+	 * The program's signals are for the program's threads. A fault is nobody's signal, and
+	 * whoever blocks it dies of it; guard.h says which ones this thread survives.
 	 */
 	sigfillset(&all);
 	sigdelset(&all, SIGSEGV);

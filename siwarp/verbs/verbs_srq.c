@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shared receive queues: one queue of receives for several queue pairs. Whoever's message comes next
- * takes the oldest. Takers hold the progress lock, so the order of taking is that of posting; posters
- * hold the SRQ's own lock.
+ * Shared receive queues: one queue of receives for several queue pairs. The next message to any of
+ * them takes the oldest receive, under the progress lock; receives are posted under the SRQ's own
+ * lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -27,7 +27,9 @@ static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 	return check_limit(attr->srq_limit, attr->max_wr);
 }
 
-/* Without a queue, as one that was destroyed; a post that comes too late for that one finds none. */
+/*
+ * Without a queue, as one that was destroyed; a post that comes too late for that one finds none.
+ */
 static struct siw_srq *blank_srq(struct siw_context *ctx)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_srqs);
