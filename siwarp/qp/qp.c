@@ -362,13 +362,10 @@ static int take_away(struct siw_wq *wq)
 int siw_destroy_qp(struct siw_qp *qp)
 {
 	struct siw_wq *wq = siw_wq_of(qp);
-	int err;
+	int err = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (atomic_load(&wq->held))
 		return siw_refuse(QP_BOUND);
 	siw_lock(&qp->ctx->progress);
@@ -393,13 +390,10 @@ uint32_t siw_qp_num(struct siw_qp *qp)
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr other = { 0 }, own = { 0 };
-	int err;
+	int err = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	siw_lock(&qp->ctx->progress);
 	err = siw_class_of(siw_wq_of(qp))->addr(siw_wq_of(qp), &own, &other);
 	siw_unlock(&qp->ctx->progress);

@@ -7,6 +7,14 @@
 
 _Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "the same limit, told to users");
 
+int siw_qp_enter(const struct siw_qp *qp)
+{
+	siw_reason_begin();
+	if (!qp)
+		return siw_refuse_null("qp");
+	return siw_verbs_inherited(qp->ctx) ? siw_refuse(STALE) : 0;
+}
+
 int siw_qp_open_udp(struct siw_wq *wq, const struct siw_addr *addr, int fd,
 		    struct siw_llp_sock **out)
 {

@@ -116,13 +116,10 @@ static int take_locked(struct siw_wq *wq, int max, struct siw_err_entry *out)
 
 int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries)
 {
-	int n;
+	int n = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (n)
+		return n;
 	if (num_entries < 0)
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (num_entries && !entries)

@@ -42,6 +42,14 @@ int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode);
 int siw_qp_refuse_send_state(const struct siw_wq *wq, int state);
 int siw_qp_refuse_slot(const struct siw_wq *wq);
 int siw_qp_not_of(const struct siw_wq *wq, const char *types);
+static inline uint64_t siw_qp_octets(const struct siw_send_wr *wr)
+{
+	uint64_t length = 0;
+
+	for (int i = 0; i < wr->num_sge; i++)
+		length += wr->sg_list[i].length;
+	return length;
+}
 /* The octets of a message, or -EINVAL: too many of them for a message, or inline. */
 int64_t siw_qp_check_length(const struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length);
 /* The checks at posting, all but those of its list of elements: octets, or -EINVAL. */
@@ -128,6 +136,13 @@ static inline void siw_qp_next_burst(struct siw_wq *wq, int n)
 		wq->burst = 1;
 	else
 		wq->burst = wq->burst * 2 < max ? wq->burst * 2 : max;
+}
+/* A turn at receiving is over: n messages, so many octets. */
+static inline void siw_qp_served(struct siw_wq *wq, int n, uint32_t octets)
+{
+	siw_qp_next_burst(wq, octets < SIW_TURN_OCTETS ? n : wq->burst);
+	if (wq->qp.srq)
+		siw_verbs_srq_taken(wq->qp.srq);
 }
 /* How a RECV or BAD_RECV completes its receive (enum siw_wc_status). */
 int siw_qp_recv_status(const struct siw_rdmap_event *ev);
@@ -251,7 +266,9 @@ void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
 /* Whether one more error message may go to this address; counted as sent if so. */
 bool siw_qp_err_limit_admit(struct siw_context *ctx, const struct siw_addr *to);
 
-/* ---- qp_device.c; progress held ---- */
+/* ---- qp_device.c; progress held, but for the first ---- */
+/* A call of the program's on a queue pair begins: 0; or -errno, it is NULL or inherited over fork. */
+int siw_qp_enter(const struct siw_qp *qp);
 /* A UDP socket that the queue pair serves: bound to addr, or the user's. */
 int siw_qp_open_udp(struct siw_wq *wq, const struct siw_addr *addr, int fd,
 		    struct siw_llp_sock **out);

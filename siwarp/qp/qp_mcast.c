@@ -157,12 +157,10 @@ static int change(struct siw_qp *qp, const struct siw_addr *addr,
 		  int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
 {
 	struct siw_addr key;
-	int err;
+	int err = siw_qp_enter(qp);
 
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!addr)
 		return siw_refuse_null("group");
 	if (siw_class_of(siw_wq_of(qp)) != &siw_qp_ud_class)
@@ -181,12 +179,10 @@ static int change(struct siw_qp *qp, const struct siw_addr *addr,
 
 int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group)
 {
-	siw_reason_begin();
 	return change(qp, group, attach);
 }
 
 int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group)
 {
-	siw_reason_begin();
 	return change(qp, group, detach);
 }

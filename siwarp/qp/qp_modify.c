@@ -213,13 +213,10 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
-	int err;
+	int err = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&qp->ctx->progress);
@@ -255,6 +252,8 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 
 static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 {
+	struct siw_addr peer;
+
 	*init = (struct siw_qp_init_attr){
 		.qp_context = wq->user,
 		.send_cq = wq->qp.send_cq,
@@ -268,19 +267,19 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
 	};
+	if (siw_class_of(wq)->open) /* of a socket that stays */
+		siw_class_of(wq)->addr(wq, &init->addr, &peer);
 	if (siw_class_of(wq)->query_init)
 		siw_class_of(wq)->query_init(wq, init);
 }
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
 {
+	int err = siw_qp_enter(qp);
 	bool dead;
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	siw_lock(&qp->ctx->progress);
 	dead = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD;
 	siw_lock(&qp->send_lock);

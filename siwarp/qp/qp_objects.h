@@ -172,7 +172,7 @@ struct siw_qp_class {
 	 */
 	void (*close)(struct siw_wq *wq);
 	/* -ENOTCONN: it has none. peer: of a connection, else as it was. */
-	int (*addr)(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer);
+	int (*addr)(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer);
 	void (*query_attr)(const struct siw_wq *wq, struct siw_qp_attr *attr);
 	void (*query_init)(const struct siw_wq *wq, struct siw_qp_init_attr *init);
 	/*

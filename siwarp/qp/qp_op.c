@@ -120,7 +120,7 @@ int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
 				   SIW_SEND_INLINE;
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
-	uint64_t length = 0;
+	uint64_t length;
 
 	if (!flags || !may_be(siw_class_of(wq), wr->opcode))
 		return siw_qp_refuse_opcode(wq, wr->opcode);
@@ -131,8 +131,7 @@ int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
 		return refuse_read(wq, wr);
 	if ((flags & SIW_OP_PRIVATE) && !wq->private)
 		return siw_refuse(PRIVATE_MESSAGE);
-	for (int i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
+	length = siw_qp_octets(wr);
 	if ((flags & SIW_OP_ATOMIC) && length != sizeof(uint64_t))
 		return siw_refuse(ATOMIC_LENGTH, length);
 	return siw_qp_check_length(wq, wr, length);

@@ -222,9 +222,7 @@ static int serve(struct siw_io_handler *self)
 	if (__builtin_expect(rc->peer_confirms, 0) &&
 	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !answer_question(rc))
 		return n;
-	siw_qp_next_burst(&rc->wq, octets < SIW_TURN_OCTETS ? n : rc->wq.burst);
-	if (rc->wq.qp.srq)
-		siw_verbs_srq_taken(rc->wq.qp.srq);
+	siw_qp_served(&rc->wq, n, octets);
 	return n;
 }
 
@@ -381,7 +379,7 @@ static void close_qp(struct siw_wq *wq)
 	rc->counted = false;
 }
 
-static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 

@@ -300,9 +300,7 @@ static int serve(struct siw_io_handler *self)
 	}
 	if (n == rd->wq.burst || octets >= SIW_TURN_OCTETS)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
-	siw_qp_next_burst(&rd->wq, octets < SIW_TURN_OCTETS ? n : rd->wq.burst);
-	if (rd->wq.qp.srq)
-		siw_verbs_srq_taken(rd->wq.qp.srq);
+	siw_qp_served(&rd->wq, n, octets);
 	if (siw_rdmap_rd_streams(rd->end) && siw_link_alone(&rd->wq.timed.link))
 		siw_verbs_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
 	return n;
@@ -455,7 +453,7 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 	return err ? err : open_socket(wq, &addr, -1);
 }
 
-static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_rd_qp *rd = siw_rd_of(wq);
 
@@ -469,8 +467,6 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
 
 	attr->max_peers = rd->max_peers;
 	attr->peer_timeout_ms = rd->peer_timeout_ms;
-	if (rd->end)
-		siw_llp_local(siw_rd_sock(rd->endpoint), &attr->addr);
 }
 
 /* ---- what is asked of it --------------------------------------------------------------------- */

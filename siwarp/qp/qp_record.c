@@ -117,13 +117,10 @@ static int query(struct siw_wq *wq, uint64_t wr_id, struct siw_record *record,
 int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
 		     struct siw_record_range *ranges, int max)
 {
-	int n;
+	int n = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (n)
+		return n;
 	if (!siw_class_of(siw_wq_of(qp))->has_records)
 		return siw_qp_not_of(siw_wq_of(qp), "UD or RD");
 	if (!wr_id)

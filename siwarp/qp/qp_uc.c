@@ -68,7 +68,7 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 	return err ? err : open_socket(wq, &addr, -1);
 }
 
-static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_uc *uc = siw_uc_of(wq);
 
@@ -154,12 +154,6 @@ static void receive(struct siw_wq *wq)
 	if (uc->wq.qp.state == SIW_QPS_RESET)
 		uc->peer = (struct siw_addr){ 0 };
 	siw_unlock(&uc->wq.qp.send_lock);
-}
-
-static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
-{
-	if (siw_uc_of(wq)->sock)
-		siw_llp_local(siw_uc_of(wq)->sock, &init->addr);
 }
 
 static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
@@ -263,9 +257,7 @@ static int serve(struct siw_io_handler *self)
 		octets += more;
 		n += got;
 	}
-	siw_qp_next_burst(&uc->wq, octets < SIW_TURN_OCTETS ? n : uc->wq.burst);
-	if (uc->wq.qp.srq)
-		siw_verbs_srq_taken(uc->wq.qp.srq);
+	siw_qp_served(&uc->wq, n, octets);
 	/* Segments without a completion were moved too: nobody sleeps while they come. */
 	return n + (octets != 0);
 }
@@ -306,7 +298,6 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.close = close_socket,
 	.addr = addr_of,
 	.query_attr = query_attr,
-	.query_init = query_init,
 	.prepare = prepare,
 	.receive = receive,
 	.end = siw_qp_flush,

@@ -133,16 +133,10 @@ static void close_ud(struct siw_wq *wq)
 	close_socket(wq);
 }
 
-static int addr_of(struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	(void)peer;
 	return siw_ud_of(wq)->sock ? siw_llp_local(siw_ud_of(wq)->sock, own) : -ENOTCONN;
-}
-
-static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
-{
-	if (siw_ud_of(wq)->sock)
-		siw_llp_local(siw_ud_of(wq)->sock, &init->addr);
 }
 
 static int may_end(const struct siw_wq *wq)
@@ -167,16 +161,14 @@ static void receive(struct siw_wq *wq)
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 {
 	struct siw_ud *ud;
-	int n = -EINVAL;
+	int n = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (n)
+		return n;
 	if (max > 0 && !out)
 		return siw_refuse_null("out");
 	ud = siw_ud_of(siw_wq_of(qp));
+	n = -EINVAL;
 	siw_lock(&qp->ctx->progress);
 	if (siw_class_of(&ud->wq) == &siw_qp_ud_class && ud->dgram)
 		n = siw_rdmap_dgram_drops(ud->dgram, out, max);
@@ -233,9 +225,7 @@ static int serve(struct siw_io_handler *self)
 		octets += ev.length;
 		n++;
 	}
-	siw_qp_next_burst(&ud->wq, octets < SIW_TURN_OCTETS ? n : ud->wq.burst);
-	if (ud->wq.qp.srq)
-		siw_verbs_srq_taken(ud->wq.qp.srq);
+	siw_qp_served(&ud->wq, n, octets);
 	return n;
 }
 
@@ -278,7 +268,6 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.may_end = may_end,
 	.close = close_ud,
 	.addr = addr_of,
-	.query_init = query_init,
 	.receive = receive,
 	.end = siw_qp_flush,
 	.post = siw_qp_ud_post,

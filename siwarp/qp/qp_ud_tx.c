@@ -59,7 +59,7 @@ static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int e
 static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->wr.ud.ah;
-	uint64_t length = 0, over;
+	uint64_t length, over;
 
 	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_SEND_WITH_IMM)
 		return siw_qp_refuse_opcode(&ud->wq, wr->opcode);
@@ -69,8 +69,7 @@ static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
 		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(UD_HANDLE);
 	if (!(uint16_t)wr->wr.ud.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
-	for (int i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
+	length = siw_qp_octets(wr);
 	if ((wr->send_flags & SIW_SEND_INLINE) && length > ud->wq.cap.max_inline_data)
 		return siw_refuse(INLINE_LENGTH, length, ud->wq.cap.max_inline_data);
 	/* One that is too long completes with LOC_LEN_ERR; how much too long is no matter. */
@@ -92,7 +91,7 @@ static uint32_t qkey_of(const struct siw_ud *ud, const struct siw_send_wr *wr)
 static int64_t check_record(const struct siw_ud *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
-	uint64_t length = 0;
+	uint64_t length;
 
 	if (wr->send_flags & ~KNOWN_FLAGS)
 		return siw_refuse(SEND_FLAGS, wr->send_flags);
@@ -102,8 +101,7 @@ static int64_t check_record(const struct siw_ud *ud, const struct siw_send_wr *w
 		return siw_refuse(HANDLE_GROUP);
 	if (!(uint16_t)wr->rd.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
-	for (int i = 0; i < wr->num_sge; i++)
-		length += wr->sg_list[i].length;
+	length = siw_qp_octets(wr);
 	return siw_qp_check_length(&ud->wq, wr, length);
 }
 
