@@ -303,9 +303,9 @@ def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(w: DdpWorld) ->
     stream = w.sender(rcvbuf=4096)
     sent = []
     while True:
-        m = w.memory(20_000)
+        m = w.memory(3000)
         msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
-        msg.length = 20_000
+        msg.length = 3000
         sent.append((m, msg))
         if stream.begin(msg) == 0:
             break
