@@ -18,7 +18,7 @@
 #include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- making and closing ---------------------------------------------------------------------- */
 
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out)

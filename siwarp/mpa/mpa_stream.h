@@ -39,7 +39,7 @@ enum siw_mpa_state {
 enum siw_mpa_event {
 	SIW_MPA_EV_CONNECTED = 0,   /* TCP is connected */
 	SIW_MPA_EV_SENT = 1,	    /* TCP took the last octet of our frame */
-	SIW_MPA_EV_REQUEST = 2,	    /* a Request that can be answered either way */
+	SIW_MPA_EV_REQUEST = 2,	    /* a Request that may be accepted or rejected */
 	SIW_MPA_EV_UNABLE = 3,	    /* a well-formed Request for what we cannot do */
 	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that fits our Request */
 	SIW_MPA_EV_REPLY_NO = 5,    /* a Reply with R=1 */

@@ -73,7 +73,7 @@ struct siw_qp_attach {
 };
 /* Makes the started stream the QP's: INIT -> RTR -> RTS. ESTABLISHED follows as an event. */
 int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *attach);
-/* Instead of attaching: tells the peer why by a Terminate, as far as it may be told, and ends. */
+/* In place of attaching: sends a Terminate with the error, if one may be sent, and closes. */
 void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err);
 /* The attached QP goes to ERR, what it completed still reaches the peer. -ENOTCONN: there is none. */
 int siw_qp_disconnect(struct siw_qp_conn *conn);

@@ -67,7 +67,7 @@ static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 	end_stream(conn, false);
 }
 
-/* A request that nobody saw yet just vanishes; an initiator is told. */
+/* A request that the user has not seen is dropped; to an initiator the end is reported. */
 static void fail(struct siw_qp_conn *conn, int status)
 {
 	struct siw_wire_err err;
@@ -244,7 +244,7 @@ static int serve_listener(struct siw_qp_conn *listener)
 	return ACCEPTS;
 }
 
-/* ---- what the connection manager asks for ---------------------------------------------------- */
+/* ---- calls of the connection manager --------------------------------------------------------- */
 
 int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
 		  struct siw_qp_conn **out)

@@ -226,7 +226,7 @@ struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw
 void siw_qp_flush(struct siw_wq *wq);
 /* Drops them without a word. */
 void siw_qp_forget(struct siw_wq *wq);
-/* After a step, by the table: what an action asks for. notify: SQ_DRAINED is wanted. */
+/* Does an action of the state table after a step. notify: SQ_DRAINED is to be raised. */
 void siw_qp_act(struct siw_wq *wq, int action, bool notify);
 /* Something ends it, and this event (enum siw_event_type) says so: to ERR by the table. */
 void siw_qp_abort(struct siw_wq *wq, int type);

@@ -105,7 +105,7 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 
 /* ---- their turn ------------------------------------------------------------------------------ */
 
-/* What TCP has not taken of an answer from there cannot be recalled: whether it was so. */
+/* Whether TCP still has to take a response from there, which cannot be recalled. */
 static bool cut_if_sending(struct siw_wq *wq, uint32_t stag)
 {
 	if (!siw_class_of(wq)->is_sending || !siw_class_of(wq)->is_sending(wq, stag))

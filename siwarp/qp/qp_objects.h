@@ -88,8 +88,9 @@ struct siw_revoke {
 };
 
 /*
- * How far a queue pair is with coming to its end. The table of states (qp_state.c) says what a program sees; this is
- * what happens behind it, mostly within ERR. In order: each is further than those before it.
+ * How far a queue pair is with coming to its end. The table of states (qp_state.c) says what a
+ * program sees; this is what happens behind it, mostly within ERR. In order: each is further than
+ * those before it.
  *
  *              a request failed, those      ... or nobody waits     ... or the stream refers to
  *              ahead of it complete         for those ahead of it   memory that it may not
@@ -144,7 +145,7 @@ struct siw_wq;
 
 /* What a type of queue pairs is: the differences, once. */
 struct siw_qp_class {
-	struct siw_qp_ops ops; /* first: what verbs asks */
+	struct siw_qp_ops ops; /* first */
 	size_t size;	       /* octets of its struct */
 	bool has_records;      /* it takes and sends Write-Records */
 	bool has_errors;       /* siw_poll_err; a stream's end says what was wrong instead */
@@ -214,7 +215,9 @@ struct siw_qp_class {
 	int (*take_recv)(struct siw_wq *wq, uint64_t *wr_id);
 	/* The Write-Record of that number, or NULL. progress held. */
 	const struct siw_rdmap_record *(*find_record)(struct siw_wq *wq, uint64_t number);
-	/* Whether the stream answers a Read from there, and so must be reset. */
+	/*
+	 * Whether the stream still has to send a Read's response from there, and so must be reset.
+	 */
 	bool (*is_sending)(struct siw_wq *wq, uint32_t stag);
 	/* A request has happened at this end alone: its number, and who waits for it. */
 	void (*did_local)(struct siw_wq *wq, struct siw_wqe *wqe);

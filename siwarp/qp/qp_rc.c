@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RC queue pairs while their stream lives: what comes up from it, and whoever asks them something.
+ * RC queue pairs while they have a stream: its events, and calls of verbs.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,10 @@ static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL);
 }
 
-/* The peer has what was begun before that request (NULL: all), but what it is still to answer. */
+/*
+ * The peer has all requests before that one (NULL: all), but Reads and atomics without their
+ * responses.
+ */
 static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end)
 {
 	for (struct siw_wqe *wqe = rc->wq.flow.first; wqe != end; wqe = wqe->chain)
@@ -36,7 +39,7 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_qp_run_and_mark(&rc->wq);
 }
 
-/* The answers come in order, so this one knows more than the last. */
+/* Responses come in order, so this one confirms more than the last. */
 static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe;

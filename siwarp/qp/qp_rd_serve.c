@@ -118,7 +118,7 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		err_found(rd, ev);
 }
 
-/* Nothing was begun of them: they are for the next life of the pair. */
+/* None of them was begun: they are for the next incarnation of the pair. */
 static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, bool reset)
 {
 	struct siw_flow *flow = siw_qp_rd_flow_of(stream), old;
@@ -131,7 +131,7 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_link_init(&old.busy);
 	siw_link_init(&old.ready);
 	siw_rdmap_rd_end(stream, reset);
-	/* The record of the peer is there; without memory they are lost with its life. */
+	/* The record of the peer exists; without memory they are lost with this incarnation. */
 	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
 		siw_qp_flow_finish_all(&rd->wq, &old, SIW_WC_WR_FLUSH_ERR);
 		return;
@@ -188,7 +188,7 @@ static void end_broken(struct siw_rd_qp *rd)
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* How many completions of Write-Records were polled: as many more may be told. */
+/* How many completions of Write-Records were polled: as many more may be reported. */
 static void count_polled(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
@@ -484,7 +484,7 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 	return broken ? SIW_TURN_DONE : left;
 }
 
-/* Peers are told: else they would ask, and wait, until their time-out. */
+/* Peers are sent BYE: else they would probe, and wait, until their time-out. */
 static void leave(struct siw_qp *qp)
 {
 	struct siw_wq *wq = siw_wq_of(qp);

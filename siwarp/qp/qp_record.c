@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Write-Record on UD: posted with an address handle and a key of the target's; there, a completion that uses
- * no receive tells who wrote what where, and which octets of it came.
+ * no receive says who wrote what where, and which octets of it came.
  */
 #include <errno.h>
 

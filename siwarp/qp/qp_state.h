@@ -26,7 +26,7 @@ enum siw_qp_action {
 	SIW_QPA_NONE,
 	SIW_QPA_BIND,	     /* take the caller's socket, if one came */
 	SIW_QPA_RECEIVE,     /* UD: messages are matched to receives from now on */
-	SIW_QPA_DRAIN,	     /* begin no request more, and tell when those begun are complete */
+	SIW_QPA_DRAIN,	     /* begin no more requests, and report when those begun are complete */
 	SIW_QPA_RESUME,	     /* go on with what was posted meanwhile */
 	SIW_QPA_FLUSH_SENDS, /* UD: complete posted sends with WR_FLUSH_ERR */
 	SIW_QPA_FLUSH,	     /* close the stream, complete everything with WR_FLUSH_ERR */

@@ -47,7 +47,7 @@
 #define TRIES	  64   /* times that one call receives */
 #define DENSE	  32   /* short datagrams in a row: from then on the kernel is asked for batches */
 #define SPARSE	  64   /* times in a row that two or fewer came: no longer */
-#define COOKIE_MS 5000 /* a cookie's life, where a record lives longer without traffic */
+#define COOKIE_MS 5000 /* how long a cookie is valid; an idle record of a peer stays for longer */
 
 /* ---- opened, closed ------------------------------------------------------------------------------ */
 
@@ -160,7 +160,7 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
 	siw_unlock(&rd->lock);
 }
 
-/* RESTARTED or GONE was told before: who asks on has dealt with it, and may send anew. */
+/* RESTARTED or GONE was reported before: the caller has dealt with it, and may send anew. */
 static void settle(struct siw_rd *rd)
 {
 	if (!rd->settle)
@@ -263,7 +263,7 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 	return true;
 }
 
-/* A first sign of life of a pair that this end began. */
+/* The first datagram of a pair that this end began. */
 static void opened(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (!peer->rtos)
@@ -275,7 +275,7 @@ static void opened(struct siw_rd_peer *peer, uint64_t now)
 	peer->timer_ns = SIW_RD_NEVER;
 }
 
-/* Of this peer, in this life: DATA, ACK, PROBE, BYE. */
+/* A datagram of this peer with the current epochs: DATA, ACK, PROBE, BYE. */
 static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
 	uint32_t body = len - SIW_RD_OVERHEAD;

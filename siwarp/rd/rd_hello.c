@@ -187,7 +187,7 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	}
 	same = peer && peer->state == SIW_RD_OPEN && peer->epoch == epoch &&
 	       peer->peer_epoch == its_epoch;
-	/* One that made the life which is, or an earlier one, makes none again. */
+	/* The ECHO of this incarnation, or an earlier one, opens none again. */
 	if (peer && made <= peer->cookie_made && !same) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;

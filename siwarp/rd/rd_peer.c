@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_peer.c - the table of peers, what is told of them, and buffers. */
+/* rd/rd_peer.c - the table of peers, reports about them, and buffers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,8 +203,9 @@ static bool in_use(const struct siw_rd_peer *peer)
 }
 
 /*
- * No datagram of it can still be on its way; nor can an ECHO that once made a life of it make that life
- * again, of which this end would then have forgotten how far it was.
+ * Whether the record can be dropped: no datagram of the peer is on its way any more, and no ECHO
+ * that opened an incarnation is valid any more, which would open that one again with its sequence
+ * numbers forgotten.
  */
 static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -216,8 +217,8 @@ static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * The oldest makes room. Those in use that are met go behind all others: a few that are for ever must not
- * hide the rest. Of each call's work there is a bound.
+ * The oldest makes room. Those in use that are met go behind all others: a few that are for ever
+ * must not hide the rest. Of each call's work there is a bound.
  */
 static bool make_room(struct siw_rd *rd, uint64_t now)
 {

@@ -107,8 +107,8 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * It owes an answer and was silent for too long. Where this timer comes far too late it was this process that
- * stood still: the peer was not asked meanwhile, and is, before it is judged.
+ * Whether the peer is lost: a response is due and it was silent for too long. If this timer runs
+ * far too late, this process stood still and did not probe the peer; then it is probed first.
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -119,7 +119,10 @@ static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 	       now - peer->timer_ns < timeout / 4;
 }
 
-/* Nothing is outstanding: what the window took may go; a peer that something is expected of is asked. */
+/*
+ * Nothing is outstanding: what the window took may go; a peer that something is expected of is
+ * asked.
+ */
 static void rest(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t every = peer->rd->timeout / 8;

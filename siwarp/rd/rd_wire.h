@@ -8,7 +8,7 @@
  *  |    epoch    |    epoch    |             |         |     |     |
  *  +-------------+-------------+-------------+---------+-----+-----+
  *
- * An epoch is one life of the pair at that end; the first PSN of an epoch is the epoch's own number.
+ * An epoch is one incarnation of the pair at that end; its first PSN is the epoch's own number.
  * acknowledged: the next PSN that the sender of this datagram has not taken yet. credit: units of 1024
  * octets (each datagram's segment takes one at least) that may be outstanding from there on.
  *

@@ -102,7 +102,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 	return siw_ddp_dgram_tx_error(dgram->ddp, &message);
 }
 
-/* ---- told by a peer -------------------------------------------------------------------------- */
+/* ---- reported by a peer ---------------------------------------------------------------------- */
 
 /* The three numbers and the header quoted, or false: it is not laid out as an error message is. */
 static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)

@@ -95,7 +95,7 @@ static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 		siw_drop(SIW_COUNTER_drop_header);
 		return SIW_RDMAP_DROP;
 	}
-	/* Members are told apart by nothing, and nobody tells a group of errors. */
+	/* Nothing distinguishes members, and errors are not reported to a group. */
 	if (SIW_RDMAP_DQN_DEST(group->seg.qn)) {
 		siw_drop(SIW_COUNTER_drop_qn);
 		return SIW_RDMAP_DROP;

@@ -246,7 +246,7 @@ struct siw_rdmap_request {
 	uint32_t behind; /* the MSN */
 };
 
-/* The first error that this end found, as a Terminate will tell it. */
+/* The first error that this end found, for its Terminate. */
 struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
@@ -302,7 +302,7 @@ struct siw_rdmap_tx {
 	uint64_t *imm_end; /* of its operation's stamp */
 };
 
-/* An error to tell the peer of. */
+/* An error to report to the peer. */
 struct siw_rdmap_report {
 	struct siw_link link;
 	struct siw_rdmap_fault fault;
@@ -314,13 +314,13 @@ struct siw_rdmap_rd {
 	struct siw_ddp_rd *ddp;
 	uint32_t user_octets;
 	struct siw_rdmap_records *records; /* NULL: it takes no Write-Records; progress, as: */
-	uint32_t records_polled;	   /* of those told */
+	uint32_t records_polled;	   /* of those reported */
 	uint32_t record_id;		   /* of the next one sent: send lock */
 	enum siw_rdmap_rd_mode mode;
 	struct siw_rdmap_start start;	 /* both locks to write */
 	bool waits;			 /* a segment is held: progress */
 	struct siw_rdmap_stream *served; /* by the last event: progress */
-	siw_lock_t lock; /* a leaf: streams that are made, and what they are to tell */
+	siw_lock_t lock;		 /* a leaf: new streams, and their reports */
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
 	/* Where the last stream asked for is: send lock. */
@@ -433,7 +433,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 /* Progress lock: judges a segment of a response (false: *err); ends the oldest Read. */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err);
-/* The oldest is answered: *event says so, if somebody waits for it. */
+/* The oldest request has its response: writes *event, if it has a completion. */
 void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_event *event);
 void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
@@ -469,7 +469,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 /* rdmap_read.c: the peer's Reads. Progress lock: takes a request in; false: the fault is set. */
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery);
-/* Lets those be answered that need not wait any more: whether there are any. */
+/* Allows the responses that need not wait any more: whether there are any. */
 bool siw_rdmap_request_release(struct siw_rdmap_stream *stream);
 /* Send lock: begins the oldest request's response. As siw_ddp_tx. */
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
@@ -479,12 +479,12 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
 /* It broke off: sets the fault, -EACCES; over reliable datagrams the answer is an error message now: 1. */
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
 
-/* rdmap_rd_err.c. Any lock: the peer is to be told, if there is a place for it. */
+/* rdmap_rd_err.c. Any lock: reports an error to the peer, if there is a place for it. */
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
 /* Send lock: begins the oldest error message, if there is one (1: there is none). As siw_ddp_tx. */
 int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream);
-/* Send lock: the answer to a request that was refused. As siw_ddp_tx. */
+/* Send lock: the error message for a request that was refused. As siw_ddp_tx. */
 int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_request *request, struct siw_wire_err *err);
 /* Progress lock: a message of the peer's was refused; *event says so: 1. */
@@ -500,7 +500,7 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: an error message of the peer's is in term_in; *event is filled. */
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* rdmap_rd.c. Progress lock: one more of our requests was answered. */
+/* rdmap_rd.c. Progress lock: one more of our requests has its response. */
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
@@ -509,15 +509,15 @@ bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct s
 				 struct siw_wire_err *err);
 void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 				struct siw_rdmap_event *event);
-/* Whether the segment that is next is of one, and so many are told and not polled that it must wait. */
+/* Whether the next segment is of one, and must wait as too many are reported and not polled. */
 bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream);
 
 /* rdmap_record.c: what an endpoint counts its Write-Records from (DGRAM-REC-2). */
 uint32_t siw_rdmap_record_first_id(void);
-/* Room for those that were told; and one more of them: its number. */
+/* Room for those that were reported; and one more of them: its number. */
 struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max);
 uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec);
-/* Whether as many were told, beyond so many, as are kept. */
+/* Whether, beyond those polled, as many were reported as are stored. */
 bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
 const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
 						      uint64_t number);
@@ -534,7 +534,7 @@ bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
 /* Whether a segment lies in its message, and is its last if it says so. */
 bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head);
 
-/* rdmap_read.c, progress lock: the request of that MSN will have no answer. */
+/* rdmap_read.c, progress lock: the request of that MSN will have no response. */
 void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
 /* Ends the oldest one: true and its user_data, or false. */
 bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data);

@@ -8,8 +8,8 @@
  *  |    3    |       |          |                |                |                |
  *  +---------+-------+----------+----------------+----------------+----------------+----------
  *
- * A slot has a message in process, or one that is over and kept: so that its ranges can be read, and so that
- * a datagram which comes late does not begin it anew.
+ * A slot has a message in process, or one that is over and kept: so that its ranges can be read,
+ * and so that a datagram which comes late does not begin it anew.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -64,7 +64,10 @@ uint32_t siw_rdmap_record_first_id(void)
 {
 	uint32_t id;
 
-	/* Not what an earlier life at this port had. An early boot's failure is no matter. */
+	/*
+	 * Not the number of an earlier process at this port. A failure early at boot does not
+	 * matter.
+	 */
 	if (getrandom(&id, sizeof(id), GRND_NONBLOCK) < 0)
 		id = (uint32_t)siw_now_ns();
 	return id;
@@ -178,8 +181,8 @@ static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 }
 
 /*
- * Nobody may keep the others out: a host has half of what may be in process, and who begins one more ends
- * its oldest; so does whoever finds no room.
+ * Nobody may keep the others out: a host has half of what may be in process, and who begins one
+ * more ends its oldest; so does whoever finds no room.
  */
 static void make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {
@@ -309,8 +312,9 @@ static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
 }
 
 /*
- * They reached for memory. This end's user may know; they may not, as by asking and asking again they would
- * learn which STags there are. And it may be a datagram of long ago, and the region is not there any more.
+ * They reached for memory. This end's user may know; they may not, as by asking and asking again
+ * they would learn which STags there are. And it may be a datagram of long ago, and the region is
+ * not there any more.
  */
 static bool no_access(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		      struct siw_wire_err err, struct siw_rdmap_event *event)

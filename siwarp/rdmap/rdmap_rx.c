@@ -328,7 +328,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 	return 1;
 }
 
-/* An atomic of ours is answered. */
+/* The response to an atomic of ours. */
 static int answered(struct siw_rdmap_stream *stream, uint32_t length, struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;

@@ -3,7 +3,7 @@
  * rdmap/rdmap_uc.c - unreliable connections: which segments belong together, and what is delivered of them.
  * An operation of which a datagram is missing is not delivered; octets of a Write that did come are in place.
  *
- * What the peer may not do is dropped and counted. It is not told: as InfiniBand's UC.
+ * Invalid messages are dropped and counted, and not reported to the peer: as with InfiniBand's UC.
  */
 #include <errno.h>
 #include <stdlib.h>
