@@ -286,6 +286,9 @@ def main() -> int:
     if args.move:
         store([dataclasses.replace(m, layer=tree.layer(m.place(tree).path)) for m in every])
         return 0
+    if unknown := set(args.only or ()) - {m.id for m in every}:
+        say(f"no such mutant: {', '.join(sorted(unknown))}")
+        return 1
     HOME.mkdir(parents=True, exist_ok=True)
     mutants = [
         m
