@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What sending is on every type whose requests are begun in their order and complete when something
- * was heard of them: RC, UC and each peer of RD. A request waits in its flow until it may begin,
- * then for its completion, and completes behind all that were before it. What a type does
- * differently, struct siw_qp_class has.
+ * Sending on RC, on UC, and to each peer of RD: requests begin in their order and complete in their order.
+ * A request waits in its flow until it may begin, and then until it is accepted or its response came.
+ * struct siw_qp_class has what a type does differently.
  */
 #include <errno.h>
 
@@ -111,7 +110,8 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 /* ---- completing ------------------------------------------------------------------------------ */
 
 /*
- * Whether none behind it completes. RD's go on; and what the network refused is as if it were lost.
+ * Whether it failed, and none behind it completes. On RD those behind it do; and a request that the network
+ * refused counts as one that was lost.
  */
 static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
 {
@@ -143,12 +143,10 @@ void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
 		if (wqe->state == SIW_WQE_BEGUN &&
 		    (siw_qp_awaits_response(wqe) || wqe->stamp.end > flow->accepted))
 			return;
-		if (is_last_word(
-			    wq,
-			    wqe)) { /* what is not for its turn is for the flush, which is near */
+		if (is_last_word(wq, wqe)) {
 			if (siw_teardown_of(wq) == SIW_FAILING)
 				fail_in_turn(wq, flow);
-			return;
+			return; /* if not, the flush, which is near, completes it */
 		}
 		siw_qp_flow_finish(wq, flow, wqe->status);
 	}

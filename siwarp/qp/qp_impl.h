@@ -25,12 +25,12 @@ uint8_t siw_qp_op_flags(int wr_opcode);
 /* Whether it is complete when something came back, and not before. */
 static inline bool siw_qp_awaits_response(const struct siw_wqe *wqe)
 {
-	const uint32_t asks = 1u << SIW_WR_RDMA_READ | 1u << SIW_WR_ATOMIC_CMP_AND_SWP |
-			      1u << SIW_WR_ATOMIC_FETCH_AND_ADD |
-			      1u << SIW_WR_MASKED_ATOMIC_CMP_AND_SWP |
-			      1u << SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
+	const uint32_t await = 1u << SIW_WR_RDMA_READ | 1u << SIW_WR_ATOMIC_CMP_AND_SWP |
+			       1u << SIW_WR_ATOMIC_FETCH_AND_ADD |
+			       1u << SIW_WR_MASKED_ATOMIC_CMP_AND_SWP |
+			       1u << SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
 
-	return asks >> (wqe->opcode & 31) & 1; /* RDMA_WRITE_RECORD counts as RDMA_WRITE */
+	return await >> (wqe->opcode & 31) & 1; /* RDMA_WRITE_RECORD counts as RDMA_WRITE */
 }
 /* enum siw_wc_opcode of a known one. */
 int siw_qp_op_wc(int wr_opcode);

@@ -196,7 +196,7 @@ void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
 
 /*
  * RDMAP's local catastrophic error has no code, and any may stand there (RFC 5040 figure 9). As 0
- * it would be told as 0, which means that there is none.
+ * vendor_err would be 0, which means that there was no error.
  */
 static void give_code(struct siw_wire_err *err)
 {
@@ -229,12 +229,12 @@ void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *e
 void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
 		    const struct siw_wire_err *err)
 {
-	struct siw_wire_err told;
+	struct siw_wire_err coded;
 
 	if (err) {
-		told = *err;
-		give_code(&told);
-		err = &told;
+		coded = *err;
+		give_code(&coded);
+		err = &coded;
 	}
 	if (err)
 		rc->wq.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;

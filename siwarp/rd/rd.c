@@ -350,7 +350,7 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 	}
 }
 
-/* ---- what is told ---------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------------- */
 
 static int news_of(struct siw_rd_peer *peer)
 {
@@ -395,7 +395,7 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer;
 
-	/* A segment is waited for; what it acknowledged is told behind it. */
+	/* A segment is given first; what it acknowledged is reported behind it. */
 	if (rd->offered && !(rd->offered->reports & ~SIW_RD_REPORT_ACKED))
 		return offer(rd, event);
 	if (!siw_link_alone(&rd->news)) {
@@ -414,26 +414,26 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 }
 
 /* There is one. */
-static struct siw_rd_peer *first_owed(struct siw_rd *rd)
+static struct siw_rd_peer *first_due(struct siw_rd *rd)
 {
 	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
 }
 
-/* Nothing came: what is owed, and what is due. */
+/* Nothing came: sends the acknowledgements that are due, and serves the timers. */
 static void when_empty(struct siw_rd *rd)
 {
 	/* The time of the last datagram: those that wait for company only are not found so. */
-	bool owed = !siw_link_alone(&rd->acks) && siw_rd_ack_now(first_owed(rd), rd->now);
+	bool ack = !siw_link_alone(&rd->acks) && siw_rd_ack_now(first_due(rd), rd->now);
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
 		return;
 	/* Each poll looks at the clock for the sockets: here it is read when there is something to do. */
-	if (!rd->blocked && !owed && siw_llp_sock_awaits_due(rd->sock))
+	if (!rd->blocked && !ack && siw_llp_sock_awaits_due(rd->sock))
 		return;
 	now = siw_now_ns();
 	while (!siw_link_alone(&rd->acks)) {
-		struct siw_rd_peer *peer = first_owed(rd);
+		struct siw_rd_peer *peer = first_due(rd);
 
 		if (!siw_rd_ack_now(peer, now))
 			break;

@@ -296,7 +296,7 @@ void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
 	siw_link_add(&peer->rd->lru, &peer->lru);
 }
 
-/* ---- what is told ---------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------------- */
 
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 {

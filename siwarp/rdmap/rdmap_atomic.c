@@ -128,7 +128,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		.internal = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_ATOMIC_RESPONSE),
 		.qn = SIW_RDMAP_QN_ATOMIC, /* RFC7306-5.2-02 */
-		.sgl = &request->answer_sge,
+		.sgl = &request->response_sge,
 		.nsge = 1,
 		.length = SIW_RDMAP_ATOMIC_RESPONSE_LEN,
 	};
@@ -140,9 +140,9 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 			   err);
 	if (r)
 		return r;
-	request->answer =
+	request->response =
 		(struct siw_rdmap_wire_atomic_response){ wire->request, htobe64(original) };
-	request->answer_sge =
-		(struct siw_sge){ (uintptr_t)&request->answer, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
+	request->response_sge =
+		(struct siw_sge){ (uintptr_t)&request->response, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }

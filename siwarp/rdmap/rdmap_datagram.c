@@ -307,7 +307,7 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 	return r;
 }
 
-/* A receive was used up for nothing. Whose message was too long is told so; a bad key is our own. */
+/* A receive was used up in vain. The sender of a message that is too long is sent an error; a bad lkey is our own mistake. */
 static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
 						     struct siw_rdmap_event *event)
 {

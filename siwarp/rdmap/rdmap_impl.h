@@ -17,8 +17,8 @@
 /* ---- traffic --------------------------------------------------------------------------------- */
 
 /*
- * The shared counters cost an atomic instruction each, so a message counts here, each direction
- * under its own lock, and what has come together is reported when a receive finds nothing.
+ * The shared counters cost an atomic instruction each. So messages are counted here, each direction under
+ * its own lock, and the sums go to the shared counters when a receive finds nothing.
  */
 struct siw_rdmap_flow {
 	_Atomic uint64_t msgs, octets;
@@ -27,7 +27,7 @@ struct siw_rdmap_flow {
 struct siw_rdmap_traffic {
 	struct siw_rdmap_flow sent;	/* send lock */
 	struct siw_rdmap_flow received; /* progress lock, as what was reported */
-	struct siw_rdmap_flow sent_told, received_told;
+	struct siw_rdmap_flow sent_reported, received_reported;
 };
 
 static inline void siw_rdmap_traffic_add(_Atomic uint64_t *to, uint64_t n)
@@ -43,24 +43,25 @@ static inline void siw_rdmap_traffic_count(struct siw_rdmap_flow *flow, uint64_t
 	siw_rdmap_traffic_add(&flow->octets, octets);
 }
 
-static inline void siw_rdmap_traffic_publish(_Atomic uint64_t *now, _Atomic uint64_t *told,
+static inline void siw_rdmap_traffic_publish(_Atomic uint64_t *now, _Atomic uint64_t *reported,
 					     enum siw_counter counter)
 {
 	uint64_t n = atomic_load_explicit(now, memory_order_relaxed);
-	uint64_t before = atomic_load_explicit(told, memory_order_relaxed);
+	uint64_t before = atomic_load_explicit(reported, memory_order_relaxed);
 
 	if (n == before)
 		return;
 	siw_count(counter, n - before);
-	atomic_store_explicit(told, n, memory_order_relaxed);
+	atomic_store_explicit(reported, n, memory_order_relaxed);
 }
 
 static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 {
-	siw_rdmap_traffic_publish(&t->sent.msgs, &t->sent_told.msgs, SIW_COUNTER_tx_msgs);
-	siw_rdmap_traffic_publish(&t->sent.octets, &t->sent_told.octets, SIW_COUNTER_tx_octets);
-	siw_rdmap_traffic_publish(&t->received.msgs, &t->received_told.msgs, SIW_COUNTER_rx_msgs);
-	siw_rdmap_traffic_publish(&t->received.octets, &t->received_told.octets,
+	siw_rdmap_traffic_publish(&t->sent.msgs, &t->sent_reported.msgs, SIW_COUNTER_tx_msgs);
+	siw_rdmap_traffic_publish(&t->sent.octets, &t->sent_reported.octets, SIW_COUNTER_tx_octets);
+	siw_rdmap_traffic_publish(&t->received.msgs, &t->received_reported.msgs,
+				  SIW_COUNTER_rx_msgs);
+	siw_rdmap_traffic_publish(&t->received.octets, &t->received_reported.octets,
 				  SIW_COUNTER_rx_octets);
 }
 
@@ -68,7 +69,7 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 
 struct siw_rdmap_sources;
 
-/* One more of this source's. *sources is made with the first. */
+/* Counts one more message of this source. *sources is made with the first. */
 void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct siw_addr *source);
 /* As siw_rdmap_dgram_drops. */
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
@@ -88,7 +89,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 #define SIW_RDMAP_DQN_UNUSED	 0xff0000fcu
 #define SIW_RDMAP_INDEX_SHIFT	 16 /* of the index in a QPN */
 
-/* A message that was sent lately: where to, as a hash, and what the layer above calls it. */
+/* One of the last messages sent: a hash of its destination, and the layer above's user_data. */
 struct siw_rdmap_sent {
 	uint64_t user_data;
 	uint32_t tag; /* 0: none */
@@ -109,7 +110,7 @@ struct siw_rdmap_dgram {
 	void *user;
 	uint32_t max; /* octets of a message */
 	uint32_t index;
-	bool joined; /* the socket was another's: who receives there tells only of his own traffic */
+	bool joined; /* it shares another's socket, and the endpoint that receives there reports only its own traffic */
 	struct siw_rdmap_traffic traffic;
 	/* Written by start: under the QP's send lock and the progress lock. */
 	struct siw_mem_queue *recvs;
@@ -126,18 +127,18 @@ struct siw_rdmap_dgram {
 	uint64_t path_ns; /* when that was asked about */
 };
 
-/* rdmap_record.c: a tagged segment came to this endpoint: false: it is dropped; else *event. */
+/* rdmap_record.c: takes a tagged segment for this endpoint. true: *event; false: it is dropped. */
 bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			 struct siw_rdmap_event *event);
-/* A message's RDMAP header (or what there is of it) is quoted in *event too, with its id as quoted_msn. */
+/* Quotes a message's RDMAP header, or what there is of it, in *event, its id as quoted_msn. */
 void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event);
-/* As siw_rdmap_dgram_sent, of an error message that quotes a tagged header. */
+/* As siw_rdmap_dgram_sent, for an error message that quotes a tagged header. */
 bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
 			   uint64_t *user_data);
 
 /*
- * Who a message went to, with the Q_Key and queue number it had. Who does not know the Q_Key cannot
- * make up a report that fits.
+ * A hash of a message's destination, Q_Key and queue number. A sender that does not know the Q_Key cannot
+ * forge an error message that matches it.
  */
 static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qkey, uint32_t qn)
 {
@@ -162,32 +163,34 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 
 /* ---- rdmap_datagram.c, for rdmap_group.c ---- */
 
-/* What a segment is to this endpoint. */
+/* What this endpoint does with a segment. */
 enum siw_rdmap_verdict {
 	SIW_RDMAP_TAKE,
-	SIW_RDMAP_TAKE_HEADED, /* it begins with a head of SIW_RDMAP_IMM_LEN octets */
+	SIW_RDMAP_TAKE_HEADED, /* it begins with SIW_RDMAP_IMM_LEN octets for this layer */
 	SIW_RDMAP_DROP,	       /* counted */
 	SIW_RDMAP_ERROR_MESSAGE,
 	SIW_RDMAP_WRONG,
 };
 /*
- * Who has the Q_Key and breaks a rule is told so (WRONG, *err); nobody else is told anything. Queue 2
- * is for error messages, and a Terminate is one wherever it comes: about them nothing is ever said.
+ * Checks a segment. WRONG, *err: its sender has the Q_Key and breaks a rule, and is sent an error message;
+ * no other is. Error messages come on queue 2, and a Terminate is one on any queue: no error message is
+ * sent about them.
  */
 enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
 /*
- * Fills the next receive of an endpoint with what came to lower (its own, or its group's) and is taken: as
- * siw_ddp_dgram_place, and but for -ENOBUFS *event is a RECV; source and user are there already.
+ * Fills the endpoint's next receive with the datagram at hand of lower, its own endpoint of ddp or its
+ * group's. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with -ENOBUFS; the caller has set
+ * its source and user.
  */
 int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
 			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
 			 struct siw_rdmap_event *event);
 
-/* rdmap_datagram_err.c: makes dgram->sents or, before this MSN, doubles it, if there is memory. */
+/* rdmap_datagram_err.c: makes dgram->sents, or doubles it before this MSN; without memory it does nothing. */
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
-/* A message of this MSN went out. */
+/* Records that the message of this MSN was sent. */
 static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
 				       uint64_t user_data)
 {
@@ -202,18 +205,18 @@ static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t m
 	}
 	s->sent[msn & s->mask] = (struct siw_rdmap_sent){ user_data, tag };
 }
-/* An error message came: 1 and *event, which the sending side has not confirmed yet; 0: dropped. */
+/* Takes an error message. 1: *event, which siw_rdmap_dgram_sent has still to check; 0: dropped. */
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			     struct siw_rdmap_event *event);
 /* *event quotes the segment's header. */
 void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
-/* A message broke a rule: *event says how. */
+/* Fills *event for a message that broke a rule. */
 void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
 			   struct siw_rdmap_event *event);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* A Terminate of ours is shorter; a peer's may have what we do not expect behind it. */
+/* A Terminate of ours is shorter; a peer's may have unknown octets behind it. */
 #define SIW_RDMAP_TERM_BUF 256
 
 /* An RDMA Read or an atomic of ours, from its request to its response. */
@@ -222,10 +225,10 @@ struct siw_rdmap_read {
 	uint32_t stag;	 /* the sink's, or 0 */
 	uint32_t length; /* octets */
 	uint32_t placed; /* octets of the response; of the receiving side alone */
-	bool silent;	 /* nobody above waits for it: the RTR, and: */
-	bool confirm;	 /* of siw_rdmap_confirm */
+	bool silent;	 /* the layer above does not wait for it: the RTR, or confirm */
+	bool confirm;	 /* siw_rdmap_confirm's */
 	bool refused;	 /* an error message named it; of the receiving side alone */
-	bool atomic;	 /* and this is where its result goes: */
+	bool atomic;	 /* an atomic, whose result goes to sgl */
 	int nsge;
 	const struct siw_sge *sgl;
 	union siw_rdmap_wire_atomic_request wire; /* the request, referred to until TCP has it */
@@ -236,21 +239,21 @@ struct siw_rdmap_read {
 struct siw_rdmap_request {
 	union siw_rdmap_wire_atomic_request wire;
 	bool atomic;
-	struct siw_rdmap_wire_atomic_response answer; /* to an atomic, once it is done */
-	struct siw_sge answer_sge;
+	struct siw_rdmap_wire_atomic_response response; /* to an atomic, once it is done */
+	struct siw_sge response_sge;
 	struct siw_ddp_seg seg; /* for a Terminate to quote */
 	uint64_t buffer;	/* of queue 1 */
-	bool refused;		/* over reliable datagrams; the answer is that: */
+	bool refused;		/* over reliable datagrams: err is sent in place of the response */
 	struct siw_wire_err err;
-	bool held;	 /* it is not answered before a Send was received: */
-	uint32_t behind; /* the MSN */
+	bool held; /* the response waits until the Send of MSN behind was received */
+	uint32_t behind;
 };
 
 /* The first error that this end found, for its Terminate. */
 struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
-	bool of_rd; /* it ends no more than the message that it names, so it names one whatever the error */
+	bool of_rd; /* over reliable datagrams: only the message that it names ends, so it always names one */
 	struct siw_ddp_seg seg;
 	struct siw_rdmap_wire_read wire;
 };
@@ -273,13 +276,14 @@ enum siw_rdmap_term_state {
 
 /* Under the progress lock. */
 struct siw_rdmap_rx {
-	bool over;	 /* TERMINATED, ERROR or CLOSED was said */
+	bool over;	 /* TERMINATED, ERROR or CLOSED was given */
 	bool heard;	 /* the peer's first FPDU was seen, or need not be awaited */
 	bool have;	 /* seg is judged and not wholly placed */
 	bool rtr;	 /* ... and it is the peer's RTR */
-	bool discard;	 /* seg's payload, which was not asked for, is thrown away */
+	bool discard;	 /* seg's payload, which no Read requested, is thrown away */
 	bool unexpected; /* Sends wait for receives, or requests for Sends */
-	uint32_t asked;	 /* requests taken in; those behind stream->asked are held */
+	uint32_t
+		requests_in; /* the peer's, taken in; those beyond stream->requests_released are held */
 	uint8_t want_rtr;
 	bool writing; /* a Write's last segment has not come */
 	/* Octets of the last Write, if nothing came for queue 0 since it began; or it was refused: */
@@ -371,10 +375,10 @@ struct siw_rdmap_stream {
 	_Atomic bool closing;
 
 	/* Rings with one writer and one reader each, by the two locks. */
-	_Alignas(64) _Atomic uint32_t issued;	/* reads: stored under the send lock */
-	_Atomic uint32_t served;		/* requests: likewise */
-	_Alignas(64) _Atomic uint32_t answered; /* reads: stored under the progress lock */
-	_Atomic uint32_t asked;			/* requests: likewise */
+	_Alignas(64) _Atomic uint32_t reads_begun; /* reads: stored under the send lock */
+	_Atomic uint32_t requests_done;		   /* requests: likewise */
+	_Alignas(64) _Atomic uint32_t reads_done;  /* reads: stored under the progress lock */
+	_Atomic uint32_t requests_released;	   /* requests: likewise */
 
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
@@ -403,12 +407,12 @@ static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 	return atomic_load_explicit(&stream->fault_state, memory_order_acquire) ==
 	       SIW_RDMAP_FAULT_SET;
 }
-/* The message that tells it, at most SIW_RDMAP_TERM_MAX octets: how many. */
+/* Builds the Terminate Message about it, at most SIW_RDMAP_TERM_MAX octets: how many. */
 uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
 /* ... as a message of this stream's, which the octets lie in. */
 void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			     struct siw_ddp_msg *msg);
-/* Fills event from a Terminate Message of len octets, whatever they are. */
+/* Fills *event from len octets that are meant to be a Terminate Message; any octets are safe. */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 
 enum siw_rdmap_read_kind {
@@ -440,15 +444,15 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 			   struct siw_rdmap_event *event);
 /* Both locks. */
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
-/* What else asks through the same ring: the slot of the next request, or NULL: no more may be asked now. */
+/* The slot of the next Read or Atomic Request; NULL: as many are outstanding as may be. */
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
 /* Sends the request of so many octets that lies in the slot's wire: as siw_ddp_tx. */
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 const struct siw_rdmap_op *op, uint32_t length);
-/* Progress lock: the oldest that is outstanding, or NULL; and its end. */
+/* Progress lock: the oldest outstanding one, or NULL; ends it. */
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
 void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
-/* DDP's numbers for what RDMAP names itself when what a request asks for is meant. */
+/* RDMAP's own error codes in place of DDP's, for memory that a request names. */
 struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
 
 /* rdmap_atomic.c. Requester, send lock: */
@@ -456,10 +460,10 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 /* Progress lock: judges a segment of a response (false: *err). */
 bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
-/* A response of so many octets lies in atomic_response_in: ends the oldest request, or false: *err. */
+/* A response of so many octets lies in atomic_response_in: ends the oldest request; false: *err. */
 bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 			   struct siw_rdmap_event *event, struct siw_wire_err *err);
-/* The peer's: whether it may be done (progress lock; false: *err). */
+/* Progress lock: whether the peer's atomic may be done; false: *err. */
 bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
 			 struct siw_wire_err *err);
 /* Does it, and begins the response (send lock): as siw_ddp_tx. */
@@ -476,7 +480,7 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 /* Octets of it. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
-/* It broke off: sets the fault, -EACCES; over reliable datagrams the answer is an error message now: 1. */
+/* It broke off. Sets the fault: -EACCES; over reliable datagrams sends an error message instead: 1. */
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
 
 /* rdmap_rd_err.c. Any lock: reports an error to the peer, if there is a place for it. */
@@ -487,16 +491,16 @@ int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream);
 /* Send lock: the error message for a request that was refused. As siw_ddp_tx. */
 int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_request *request, struct siw_wire_err *err);
-/* Progress lock: a message of the peer's was refused; *event says so: 1. */
+/* Progress lock: a message of the peer's was refused: 1 and *event. */
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /*
- * Progress lock: a message that was whole could not be delivered: *event, a BAD_RECV, says why, and the
- * peer is told.
+ * Progress lock: a whole message could not be delivered. Makes *event a BAD_RECV, and queues an error
+ * message to the peer.
  */
 void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
-/* Progress lock: the request that came last may have been refused: then *event says that. */
+/* Progress lock: if the last request was refused, *event becomes REFUSED. */
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: an error message of the peer's is in term_in; *event is filled. */
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
@@ -504,7 +508,7 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
-/* Progress lock, for these: judges a segment of one (false: *err); it is placed: done, all of it. */
+/* Progress lock, both: checks a segment of one (false: *err); counts one that is placed. done: the last. */
 bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_wire_err *err);
 void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
@@ -521,7 +525,7 @@ uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdm
 bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
 const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
 						      uint64_t number);
-/* What all segments of a message begin with, on the wire and read from there (false: it is none). */
+/* The octets at the start of each segment of a message: written, and parsed (false: there are too few). */
 #define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {
 	uint32_t id, length;

@@ -90,9 +90,9 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 		return r;
 	}
 	/* A Read's number is its MSN, as on a connection. */
-	atomic_store_explicit(&stream->issued, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
+	atomic_store_explicit(&stream->reads_begun, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
 			      memory_order_relaxed);
-	atomic_store_explicit(&stream->answered, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
+	atomic_store_explicit(&stream->reads_done, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
 			      memory_order_relaxed);
 	stream->of_rd.rd = rd;
 	stream->of_rd.peer = siw_ddp_rd_peer_addr(stream->ddp);
@@ -162,12 +162,12 @@ const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *str
 
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 {
-	uint32_t told = siw_ddp_rd_peer_ird(stream->ddp);
+	uint32_t ird = siw_ddp_rd_peer_ird(stream->ddp);
 
 	/* A peer that was never spoken to has not said yet: one finds out. */
-	if (!told)
-		told = 1;
-	return told < stream->ord ? told : stream->ord;
+	if (!ird)
+		ird = 1;
+	return ird < stream->ord ? ird : stream->ord;
 }
 
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
@@ -222,17 +222,18 @@ void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset)
 static bool is_idle(struct siw_rdmap_stream *stream)
 {
 	return !stream->tx.active && !stream->rx.have && !stream->rx.writing && !stream->tx.torn &&
-	       stream->rx.asked == atomic_load_explicit(&stream->served, memory_order_relaxed) &&
-	       atomic_load_explicit(&stream->issued, memory_order_relaxed) ==
-		       atomic_load_explicit(&stream->answered, memory_order_relaxed) &&
+	       stream->rx.requests_in ==
+		       atomic_load_explicit(&stream->requests_done, memory_order_relaxed) &&
+	       atomic_load_explicit(&stream->reads_begun, memory_order_relaxed) ==
+		       atomic_load_explicit(&stream->reads_done, memory_order_relaxed) &&
 	       !atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed) &&
 	       !stream->of_rd.recording.on && siw_ddp_rd_idle(stream->ddp);
 }
 
 static bool awaits(struct siw_rdmap_stream *stream)
 {
-	return atomic_load(&stream->issued) !=
-	       atomic_load_explicit(&stream->answered, memory_order_relaxed);
+	return atomic_load(&stream->reads_begun) !=
+	       atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 }
 
 /*

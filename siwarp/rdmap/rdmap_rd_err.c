@@ -9,7 +9,7 @@
 
 #include "rdmap/rdmap_impl.h"
 
-/* Errors that a peer was not told of yet; further ones it is not told of at all. Requests have their own. */
+/* Error messages that wait to be sent to a peer; further ones are dropped. Refused requests do not count. */
 #define MAX_REPORTS 8
 
 static bool is_response(const struct siw_ddp_seg *seg)
@@ -111,7 +111,7 @@ static int refused(struct siw_rdmap_event *event, struct siw_wire_err err,
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_request *request =
-		&stream->requests[(stream->rx.asked - 1) & stream->request_mask];
+		&stream->requests[(stream->rx.requests_in - 1) & stream->request_mask];
 
 	if (request->refused)
 		refused(event, request->err, &request->seg);
@@ -147,14 +147,14 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;
-	if (spoils(&stream->rx, seg)) { /* the peer was told of the Write */
+	if (spoils(&stream->rx, seg)) { /* the error message is about the Write */
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;
 	}
 	refused(event, err, seg);
 	event->with_imm = event->of_write = false;
 	if (seg && seg->head_len && is_response(seg)) {
-		/* Whoever answered did what was asked: there is nothing to tell. */
+		/* The response shows that the request was done: there is nothing to report. */
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}

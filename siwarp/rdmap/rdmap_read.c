@@ -42,13 +42,13 @@ static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *re
 
 static struct siw_rdmap_read *next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
 {
-	uint32_t issued = atomic_load_explicit(&stream->issued, memory_order_relaxed);
+	uint32_t begun = atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 	/* Pairs with the store in siw_rdmap_read_pop: the slot is free. */
-	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_acquire);
+	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_acquire);
 
-	if (issued - answered >= limit) /* RFC5040-6.1-04 */
+	if (begun - done >= limit) /* RFC5040-6.1-04 */
 		return NULL;
-	return &stream->reads[issued & stream->read_mask];
+	return &stream->reads[begun & stream->read_mask];
 }
 
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
@@ -59,7 +59,8 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 /* Pairs with the load in siw_rdmap_read_oldest: from here on a response is expected. */
 static void publish(struct siw_rdmap_stream *stream)
 {
-	atomic_store_explicit(&stream->issued, siw_rdmap_reads(stream) + 1, memory_order_release);
+	atomic_store_explicit(&stream->reads_begun, siw_rdmap_reads(stream) + 1,
+			      memory_order_release);
 }
 
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
@@ -133,20 +134,20 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream)
 {
-	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
+	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
 	if (!stream->reads ||
-	    answered == atomic_load_explicit(&stream->issued, memory_order_acquire))
+	    done == atomic_load_explicit(&stream->reads_begun, memory_order_acquire))
 		return NULL;
-	return &stream->reads[answered & stream->read_mask];
+	return &stream->reads[done & stream->read_mask];
 }
 
 void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
-	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
+	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
 	free_sink(stream, read);
-	atomic_store_explicit(&stream->answered, answered + 1, memory_order_release);
+	atomic_store_explicit(&stream->reads_done, done + 1, memory_order_release);
 	if (siw_rdmap_is_rd(stream))
 		siw_rdmap_rd_response_done(stream);
 	read = siw_rdmap_read_oldest(stream);
@@ -157,12 +158,12 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 
 void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 {
-	uint32_t answered = atomic_load_explicit(&stream->answered, memory_order_relaxed);
+	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
 
 	/* Their numbers are the MSNs, from 1 on. */
-	if (msn - 1 - answered >=
-	    atomic_load_explicit(&stream->issued, memory_order_acquire) - answered)
+	if (msn - 1 - done >=
+	    atomic_load_explicit(&stream->reads_begun, memory_order_acquire) - done)
 		return;
 	stream->reads[(msn - 1) & stream->read_mask].refused = true;
 	if (oldest->refused)
@@ -336,7 +337,7 @@ static __attribute__((cold, noinline)) bool not_answered(struct siw_rdmap_stream
 	request->refused = true;
 	request->held = false;
 	request->err = err;
-	stream->rx.asked++;
+	stream->rx.requests_in++;
 	return true;
 }
 
@@ -344,7 +345,8 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 			  const struct siw_ddp_delivery *delivery)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
-	struct siw_rdmap_request *request = &stream->requests[rx->asked & stream->request_mask];
+	struct siw_rdmap_request *request =
+		&stream->requests[rx->requests_in & stream->request_mask];
 	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 				    SIW_RDMAP_UNSPECIFIED };
 	bool atomic = siw_rdmap_opcode_of(seg) == SIW_RDMAP_ATOMIC_REQUEST;
@@ -365,45 +367,46 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
 		request->behind = siw_ddp_rx_arrived(stream->ddp);
-	rx->asked++;
+	rx->requests_in++;
 	return true;
 }
 
 bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
 {
-	uint32_t asked = atomic_load_explicit(&stream->asked, memory_order_relaxed);
-	uint32_t before = asked, delivered = siw_ddp_rx_delivered(stream->ddp);
+	uint32_t released = atomic_load_explicit(&stream->requests_released, memory_order_relaxed);
+	uint32_t before = released, delivered = siw_ddp_rx_delivered(stream->ddp);
 
-	for (; asked != stream->rx.asked; asked++) {
-		const struct siw_rdmap_request *r = &stream->requests[asked & stream->request_mask];
+	for (; released != stream->rx.requests_in; released++) {
+		const struct siw_rdmap_request *r =
+			&stream->requests[released & stream->request_mask];
 
 		/* Responses come in order: those behind a held one wait too. */
 		if (r->held && (int32_t)(delivered - r->behind) < 0)
 			break;
 	}
-	if (asked == before)
+	if (released == before)
 		return false;
 	/* Pairs with the load in siw_rdmap_responses_pending. */
-	atomic_store_explicit(&stream->asked, asked, memory_order_release);
+	atomic_store_explicit(&stream->requests_released, released, memory_order_release);
 	return true;
 }
 
 bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream)
 {
-	return atomic_load_explicit(&stream->asked, memory_order_acquire) !=
-	       atomic_load_explicit(&stream->served, memory_order_relaxed);
+	return atomic_load_explicit(&stream->requests_released, memory_order_acquire) !=
+	       atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 }
 
 static struct siw_rdmap_request *oldest_request(struct siw_rdmap_stream *stream)
 {
-	uint32_t served = atomic_load_explicit(&stream->served, memory_order_relaxed);
+	uint32_t done = atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 
-	return &stream->requests[served & stream->request_mask];
+	return &stream->requests[done & stream->request_mask];
 }
 
 static uint32_t answer_size(const struct siw_rdmap_request *request)
 {
-	return request->atomic ? sizeof(request->answer.original)
+	return request->atomic ? sizeof(request->response.original)
 			       : be32toh(request->wire.read.rdmardsz);
 }
 
@@ -446,10 +449,10 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	uint64_t buffer = request->buffer;
 	struct siw_sge sge = { (uintptr_t)&stream->read_bufs[buffer], sizeof(*stream->read_bufs),
 			       0 };
-	uint32_t served = atomic_load_explicit(&stream->served, memory_order_relaxed);
+	uint32_t done = atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 
 	siw_rdmap_traffic_count(&stream->traffic.sent, 0, answer_size(request));
-	atomic_store_explicit(&stream->served, served + 1, memory_order_release);
+	atomic_store_explicit(&stream->requests_done, done + 1, memory_order_release);
 	/*
 	 * Last: with the buffer the peer's next request may come in, to the slot just left. The
 	 * ring is as large as the queue, so there is room. Pairs with siw_mem_queue_peek.

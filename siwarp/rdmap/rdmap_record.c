@@ -40,13 +40,13 @@ _Static_assert(sizeof(struct record_wire) == SIW_RDMAP_RECORD_HEAD &&
 _Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == SIW_RDMAP_RECORD_HEAD,
 	       "all of it is quoted");
 
-enum slot_state { FREE, OPEN, DUE, TOLD };
+enum slot_state { FREE, OPEN, DUE, REPORTED };
 
 struct slot {
 	enum slot_state state;
 	uint64_t last_ns;  /* OPEN: when its last datagram came */
 	uint64_t final_ns; /* OPEN: when its final segment came; 0: it has not */
-	uint64_t order;	   /* of beginning, or TOLD, of telling */
+	uint64_t order;	   /* of beginning; REPORTED: of the report */
 	struct siw_rdmap_record rec;
 };
 
@@ -54,7 +54,7 @@ struct siw_rdmap_records {
 	uint32_t max;	    /* in process */
 	uint32_t open, due; /* slots in these states */
 	uint32_t hint;	    /* where the last datagram's message is */
-	uint64_t told;	    /* numbers given */
+	uint64_t reported;  /* numbers given */
 	uint64_t order;
 	uint64_t window_ns, timeout_ns;
 	struct slot slots[]; /* twice max */
@@ -213,7 +213,7 @@ static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_ev
 	make_room(r, &event->source);
 	s = oldest(r, FREE, NULL, &n);
 	if (!s) {
-		s = oldest(r, TOLD, NULL, &n);
+		s = oldest(r, REPORTED, NULL, &n);
 		if (n <= siw_rdmap_record_kept(r->max)) /* somebody may still ask for them */
 			return NULL;
 	}
@@ -410,9 +410,9 @@ const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgr
 		r->due--;
 	else
 		r->open--;
-	first->state = TOLD;
+	first->state = REPORTED;
 	first->order = ++r->order;
-	first->rec.number = ++r->told;
+	first->rec.number = ++r->reported;
 	if (first->rec.valid < first->rec.length)
 		siw_count(SIW_COUNTER_record_partial, 1);
 	return &first->rec;
@@ -422,7 +422,7 @@ const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_rec
 						      uint64_t number)
 {
 	for (uint32_t i = 0; r && i < 2 * r->max; i++)
-		if (r->slots[i].state == TOLD && r->slots[i].rec.number == number)
+		if (r->slots[i].state == REPORTED && r->slots[i].rec.number == number)
 			return &r->slots[i].rec;
 	return NULL;
 }
@@ -434,14 +434,14 @@ const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgr
 
 uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec)
 {
-	struct slot *s = &r->slots[r->told % (2 * r->max)];
+	struct slot *s = &r->slots[r->reported % (2 * r->max)];
 
-	*s = (struct slot){ .state = TOLD, .rec = *rec };
-	s->rec.number = ++r->told;
-	return r->told;
+	*s = (struct slot){ .state = REPORTED, .rec = *rec };
+	s->rec.number = ++r->reported;
+	return r->reported;
 }
 
 bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled)
 {
-	return (int32_t)((uint32_t)r->told - polled) >= (int32_t)siw_rdmap_record_kept(r->max);
+	return (int32_t)((uint32_t)r->reported - polled) >= (int32_t)siw_rdmap_record_kept(r->max);
 }

@@ -329,7 +329,8 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 }
 
 /* The response to an atomic of ours. */
-static int answered(struct siw_rdmap_stream *stream, uint32_t length, struct siw_rdmap_event *event)
+static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
+			   struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;
 
@@ -364,7 +365,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		break;
 	case SIW_RDMAP_ATOMIC_RESPONSE:
 		if (done)
-			r = answered(stream, delivery->length, event);
+			r = atomic_response(stream, delivery->length, event);
 		break;
 	case SIW_RDMAP_TERMINATE:
 		if (done) {
@@ -454,7 +455,8 @@ static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_str
 	if (r < 0)
 		return fault(stream, event, siw_ddp_error(stream->ddp), &seg);
 	rx->unexpected = siw_ddp_rx_unexpected(stream->ddp) ||
-			 rx->asked != atomic_load_explicit(&stream->asked, memory_order_relaxed);
+			 rx->requests_in != atomic_load_explicit(&stream->requests_released,
+								 memory_order_relaxed);
 	if (r == 0)
 		return 0;
 	event->kind = SIW_RDMAP_PROGRESS;

@@ -125,7 +125,7 @@ static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_o
 }
 
 /* Its sgl is no source but a sink. */
-static bool asks(const struct siw_rdmap_op *op)
+static bool awaits_response(const struct siw_rdmap_op *op)
 {
 	return op->opcode == SIW_RDMAP_READ_REQUEST || op->opcode == SIW_RDMAP_ATOMIC_REQUEST;
 }
@@ -176,7 +176,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 		if (r < 0 && !siw_rdmap_is_rd(stream))
 			return r;
 	}
-	siw_rdmap_traffic_count(&stream->traffic.sent, 1, asks(op) ? 0 : op->length);
+	siw_rdmap_traffic_count(&stream->traffic.sent, 1, awaits_response(op) ? 0 : op->length);
 	return 0;
 }
 
@@ -202,7 +202,7 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 
 uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
 {
-	return atomic_load_explicit(&stream->issued, memory_order_relaxed);
+	return atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 }
 
 /* Goes on with the message in the works: 1 it is framed, 0 not yet, -errno. */
@@ -228,7 +228,7 @@ static int go_on(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-static int answer(struct siw_rdmap_stream *stream)
+static int respond(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
@@ -267,7 +267,7 @@ static int frame(struct siw_rdmap_stream *stream)
 			return 0;
 		}
 		turn += siw_rdmap_response_size(stream);
-		r = answer(stream);
+		r = respond(stream);
 		if (r != 1)
 			return r;
 	}
