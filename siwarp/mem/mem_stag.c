@@ -78,7 +78,7 @@ struct siw_mem {
 	struct siw_stag_key key, window_key; /* set once, when it is made */
 	siw_lock_t lock;		     /* guards all below; not taken by look-ups */
 	uint32_t n_chunks;
-	uint32_t n_free, free_first, free_last; /* indexes in a queue: the oldest is reused first */
+	uint32_t n_free, free_first, free_last; /* a queue of indexes, n_free of them: the oldest is reused first */
 };
 
 /*
@@ -165,7 +165,7 @@ int siw_mem_open(struct siw_mem **out)
 		return r;
 	}
 	siw_lock_init(&mem->lock);
-	mem->free_first = mem->free_last = NONE;
+
 	*out = mem;
 	return 0;
 }

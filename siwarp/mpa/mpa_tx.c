@@ -117,8 +117,6 @@ static struct need need_of(size_t head_len, const struct iovec *payload, int n)
 
 static bool has_room(const struct siw_mpa_tx *tx, const struct need *need)
 {
-	if (tx->iov_head == tx->iov_tail) /* empty: everything legal fits */
-		return true;
 	return tx->framed - tx->accepted < BATCH_OCTETS &&
 	       tx->arena_used + need->arena <= ARENA_OCTETS &&
 	       tx->iov_tail + need->iovs <= BATCH_IOVS;
