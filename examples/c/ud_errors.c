@@ -2,11 +2,11 @@
 /*
  * ud_errors: what goes wrong on a UD queue pair, read from its error queue, and how it goes on.
  *
- *   cc ud_errors.c $(siwarp config --cflags --libs) -o ud_errors
- *   ./ud_errors
+ *   cc ud_errors.c $(siwarp config --cflags --libs) -o ud_errors ./ud_errors
  *
- * One queue pair sends another a message that this one does not take. The one that found the error goes to the
- * Error state (policy ERROR) and tells the sender; both read of it, the first is reset, and traffic goes on.
+ * One queue pair sends another a message that this one does not take. The one that found the error
+ * goes to the Error state (policy ERROR) and tells the sender; both read of it, the first is reset,
+ * and traffic goes on.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -78,8 +78,8 @@ static void post_send(struct siw_ah *ah, uint32_t qpn)
 
 	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
 	/*
-	 * Until this is polled the send holds its octets and the queue's one slot. On one CQ with the
-	 * receives it could come behind the answer.
+	 * Until this is polled the send holds its octets and the queue's one slot. On one CQ with
+	 * the receives it could come behind the answer.
 	 */
 	complete(sends, NULL);
 }

@@ -232,7 +232,9 @@ static void in_child(void)
 
 static void follow_forks(void)
 {
-	/* Without the memory for it, a child would write into its parent's file: no capture then. */
+	/*
+	 * Without the memory for it, a child would write into its parent's file: no capture then.
+	 */
 	if (pthread_atfork(before_fork, in_parent, in_child))
 		abort();
 }

@@ -59,7 +59,7 @@ struct siw_capture_packet {
 	size_t missing; /* octets of a datagram behind these that were cut off */
 };
 
-/* ---- for llp: all but the first two between lock and unlock ----------------------------------- */
+/* ---- for llp: all but the first two between lock and unlock ---------------------------------- */
 
 /* Takes the lock, and returns the time (CLOCK_REALTIME, ns), as siw_capture_now() does. */
 uint64_t siw_capture_lock(void);
@@ -97,7 +97,7 @@ static inline bool siw_drop(enum siw_counter why)
 
 /* cffi: begin */
 
-/* ---- the file ---------------------------------------------------------------------------------
+/* ---- the file --------------------------------------------------------------------------------
  *
  * In path each %p stands for the process's PID. The file must be a regular one. A forked child has
  * a file of its own: the same name with its PID for %p, or with -PID before the suffix, which must

@@ -20,7 +20,7 @@
 #define PIECE_NS      1000000	 /* of a rate, about so much time's octets */
 #define NS	      1000000000ull
 
-/* ---- the plan of this process ------------------------------------------------------------------ */
+/* ---- the plan of this process ---------------------------------------------------------------- */
 
 _Atomic uint32_t siw_faults_active;
 
@@ -123,7 +123,7 @@ uint32_t siw_faults_next_flow(uint32_t of)
 	return flow;
 }
 
-/* ---- chance ------------------------------------------------------------------------------------ */
+/* ---- chance ---------------------------------------------------------------------------------- */
 
 /* What a random number is for: each fault has its own, so that one does not shift another's. */
 enum draw { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
@@ -155,7 +155,7 @@ static uint64_t below(uint64_t key, uint64_t number, enum draw what, uint64_t n)
 	return (uint64_t)((unsigned __int128)draw(key, number, what) * n >> 64);
 }
 
-/* ---- datagrams --------------------------------------------------------------------------------- */
+/* ---- datagrams ------------------------------------------------------------------------------- */
 
 void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *plan,
 			 uint64_t began_ns, enum siw_fault_dir dir, uint32_t flow)
@@ -302,7 +302,7 @@ void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip)
 		octets[bit / 8] ^= (uint8_t)(1 << bit % 8);
 }
 
-/* ---- streams ----------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 #define FOR_EACH_FIT(plan, path, peer, i, c)                                \
 	for (int i = 0; i < (plan)->n; i++)                                 \

@@ -16,12 +16,12 @@
  *   delay=10ms       everything comes so much later, in order
  *   jitter=2ms       ... and up to so much more
  *   rate=50Mbit      bits a second at most
- *   limit=100        what may wait for the rate: a number of packets (1000), or octets as 256KB; more is
- *                    dropped, or, of a stream, not taken yet
+ *   limit=100        what may wait for the rate: a number of packets (1000), or octets as 256KB;
+ *                    more is dropped, or, of a stream, not taken yet
  *   blackout=2s@10s  nothing passes for 2 s, 10 s after the plan began; a stream's octets wait
  *   reset=1MB        streams: the connection is reset after so many octets of a direction
- *   reset=5s         ... or so long after the plan began; a connection that was there before the plan
- *                    must have moved something since
+ *   reset=5s         ... or so long after the plan began; a connection that was there before the
+ *                    plan must have moved something since
  *   short=10%        streams: reads and writes that move only a part
  *   peer=ADDR[/LEN][:PORT]  only what goes to or comes from there; [ADDR][/LEN][:PORT] of IPv6
  *   seed=7           another seed than 1
@@ -92,7 +92,7 @@ int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t
  */
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size);
 
-/* ---- the plan of this process: any thread ------------------------------------------------------
+/* ---- the plan of this process: any thread ----------------------------------------------------
  *
  * Faults begin when it is set: the time and the numbering of packets start over.
  */
@@ -125,7 +125,7 @@ uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns);
 /* The next number for siw_fault_path_init(), from 0 for each plan. */
 uint32_t siw_faults_next_flow(uint32_t generation);
 
-/* ---- one direction of one flow ---------------------------------------------------------------- */
+/* ---- one direction of one flow --------------------------------------------------------------- */
 
 /* cffi: begin */
 
@@ -168,7 +168,7 @@ void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
 /* Flips the bit that fate->flip means among `length` octets. */
 void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip);
 
-/* ---- streams ----------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 /* Of a call that would move `length` octets: how many it may, at least 1. 0: the reset is due. */
 size_t siw_fault_stream_share(const struct siw_faults *plan, struct siw_fault_path *path,

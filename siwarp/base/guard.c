@@ -15,10 +15,10 @@
 #include "base/lock.h"
 
 /*
- * Where to go on after a fault. The compiler's own setjmp saves frame, place and stack and has all else
- * counted as lost, so it is three stores; the handler goes there by changing what its return
- * restores, which also gives back the signal mask and the floating-point modes, and lets the handlers
- * of sanitizers in between return as they should. Elsewhere the C library's does.
+ * Where to go on after a fault. The compiler's own setjmp saves frame, place and stack and has all
+ * else counted as lost, so it is three stores; the handler goes there by changing what its return
+ * restores, which also gives back the signal mask and the floating-point modes, and lets the
+ * handlers of sanitizers in between return as they should. Elsewhere the C library's does.
  */
 #if defined(__x86_64__) || (defined(__aarch64__) && !defined(__clang__))
 #define BY_CONTEXT   1
@@ -100,22 +100,25 @@ static inline _Atomic uint64_t *shared(uint64_t *word)
 	return (_Atomic uint64_t *)word;
 }
 
-/* RFC 7306 section 5.1.1: what a bound's bit carries is lost, and none is carried into it but its own. */
+/*
+ * RFC 7306 section 5.1.1: what a bound's bit carries is lost, and none is carried into it but its
+ * own.
+ */
 static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
 {
 	return ((a & ~bounds) + (b & ~bounds)) ^ ((a ^ b) & bounds);
 }
 
 /*
- * ThreadSanitizer's own atomics hold a lock of its while they touch the word, and a fault would leave it
- * held; so these are not instrumented.
+ * ThreadSanitizer's own atomics hold a lock of its while they touch the word, and a fault would
+ * leave it held; so these are not instrumented.
  */
 #define UNSEEN __attribute__((noinline, no_sanitize("thread")))
 
 /*
- * These two must stay calls: where a guarded function calls nothing, the compiler takes it that nothing can
- * come back to where it saved itself, and leaves that place out. Both loops go round again only when
- * somebody else's step came in between, who thereby got on.
+ * These two must stay calls: where a guarded function calls nothing, the compiler takes it that
+ * nothing can come back to where it saved itself, and leaves that place out. Both loops go round
+ * again only when somebody else's step came in between, who thereby got on.
  */
 static UNSEEN uint64_t fetch_add(_Atomic uint64_t *word, uint64_t add, uint64_t bounds)
 {
@@ -271,7 +274,10 @@ void siw_guard_install(void)
 		struct sigaction found;
 
 		sigaction(signals[i], NULL, &found);
-		/* One that replaced ours calls ours: on top of it we would call each other for ever. */
+		/*
+		 * One that replaced ours calls ours: on top of it we would call each other for
+		 * ever.
+		 */
 		if (is_ours(&found) || (placed[i] && !is_nobodys(&found)))
 			continue;
 		before[i] = found;

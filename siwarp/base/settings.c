@@ -154,8 +154,8 @@ static void take_variable(const char *var)
 }
 
 /*
- * A program that runs with more rights than who started it (setuid, setgid, capabilities of its file) must not
- * do with them what that one's environment says, as writing a capture to any place.
+ * A program that runs with more rights than who started it (setuid, setgid, capabilities of its
+ * file) must not do with them what that one's environment says, as writing a capture to any place.
  */
 static char **environment(void)
 {

@@ -2,14 +2,15 @@
 /*
  * bench/bench.h - one end of one measured run: raw sockets, or ours through <siwarp/siw.h>.
  *
- * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with a
- * socket pair between the two ("ctl") over which they tell each other ports and keys and agree on
+ * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
+ * a socket pair between the two ("ctl") over which they tell each other ports and keys and agree on
  * when to start. The client prints what it measured as one line of JSON. Rounds, medians and ratios
  * are not its business; Python (runner.py) has them.
  *
- * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer, and by
- * alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have to wait for a CPU.
- * Who serves RDMA and sees no completion while the peer works waits until the peer is done or gone.
+ * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer,
+ * and by alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have
+ * to wait for a CPU. Who serves RDMA and sees no completion while the peer works waits until the
+ * peer is done or gone.
  */
 #ifndef SIW_BENCH_BENCH_H
 #define SIW_BENCH_BENCH_H
@@ -70,12 +71,17 @@ struct siw_bench_buf {
 /* ---- bench_util.c */
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Die, saying what failed, on a negative errno value and on NULL (errno says why): else that object. */
+/*
+ * Die, saying what failed, on a negative errno value and on NULL (errno says why): else that
+ * object.
+ */
 void siw_bench_check(int r, const char *what);
 void *siw_bench_made(void *object, const char *what);
 uint64_t siw_bench_now(void); /* ns */
 void siw_bench_pin(int cpu);
-/* Raises the soft limit of descriptors to the hard one, and dies if that is too low for n sockets. */
+/*
+ * Raises the soft limit of descriptors to the hard one, and dies if that is too low for n sockets.
+ */
 void siw_bench_need_fds(uint32_t n);
 void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots);
 void siw_bench_buf_free(struct siw_bench_buf *buf);

@@ -10,7 +10,7 @@
 #define OWN_QKEY   0x80000000u
 #define CM_WAIT_MS 5000
 
-/* ---- posting and waiting -------------------------------------------------------------------------- */
+/* ---- posting and waiting --------------------------------------------------------------------- */
 
 void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot)
 {
@@ -154,7 +154,7 @@ uint32_t siw_bench_await_recv(struct siw_bench_end *e)
 	return length;
 }
 
-/* ---- setting up ------------------------------------------------------------------------------------ */
+/* ---- setting up ------------------------------------------------------------------------------ */
 
 static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 {
@@ -200,7 +200,10 @@ static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	e->ah = siw_bench_made(siw_create_ah(e->pd, a), "an address handle");
 }
 
-/* As UD, and to RTR each end tells its queue pair who the other is; neither sends before both are there. */
+/*
+ * As UD, and to RTR each end tells its queue pair who the other is; neither sends before both are
+ * there.
+ */
 static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Round trips on 200 quiet QPs, one after the other, while one more QP floods: the client keeps a window
- * of messages under way on it all the time. The run "quiet" is the same without the flood. One thread
- * an end, one CQ for all. The program's figure is the whole round trip of a quiet QP.
+ * Round trips on 200 quiet QPs, one after the other, while one more QP floods: the client keeps a
+ * window of messages under way on it all the time. The run "quiet" is the same without the flood.
+ * One thread an end, one CQ for all. The program's figure is the whole round trip of a quiet QP.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ struct crowd {
 	uint32_t served;	  /* server: quiet messages answered */
 };
 
-/* ---- requests: wr_id is the QP's number, then the slot ------------------------------------------- */
+/* ---- requests: wr_id is the QP's number, then the slot --------------------------------------- */
 
 static void post_recv(struct crowd *c, uint32_t number, uint32_t slot)
 {
@@ -75,7 +75,7 @@ static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool sign
 	siw_bench_check(siw_post_send(one->qp, &wr, &bad), "posting a send");
 }
 
-/* ---- the flood ------------------------------------------------------------------------------------ */
+/* ---- the flood ------------------------------------------------------------------------------- */
 
 static uint32_t flood_slots(const struct siw_bench_opts *o)
 {
@@ -98,7 +98,7 @@ static void repay(struct crowd *c)
 		post_send(c, FLOOD, 1, true);
 }
 
-/* ---- what comes ----------------------------------------------------------------------------------- */
+/* ---- what comes ------------------------------------------------------------------------------ */
 
 static void take(struct crowd *c, const struct siw_wc *wc)
 {
@@ -162,7 +162,7 @@ static void ask(struct crowd *c, uint32_t n, uint64_t *ns)
 	}
 }
 
-/* ---- setting up ----------------------------------------------------------------------------------- */
+/* ---- setting up ------------------------------------------------------------------------------ */
 
 static void make_qp(struct crowd *c, uint32_t number)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * siwarp-bench-memory: what one process's memory holds for its peers. Started by `siwarp bench memory`
- * twice, as the end that is measured and as the end that has the peers, with a socket pair between
- * them.
+ * siwarp-bench-memory: what one process's memory holds for its peers. Started by `siwarp bench
+ * memory` twice, as the end that is measured and as the end that has the peers, with a socket pair
+ * between them.
  *
- * The measured end prints one line of JSON: its own PSS and what the kernel holds for its sockets, with
- * every peer known and nothing under way ("idle"), and with one message on its way to each of them
- * that no peer takes, as the other end is stopped ("loaded").
+ * The measured end prints one line of JSON: its own PSS and what the kernel holds for its sockets,
+ * with every peer known and nothing under way ("idle"), and with one message on its way to each of
+ * them that no peer takes, as the other end is stopped ("loaded").
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -61,13 +61,16 @@ static bool reliable(const struct end *e)
 	return !strcmp(e->qp, "rd");
 }
 
-/* Whether a request completes without the peer's doing: UD. (RC, too, but each has a queue of its own.) */
+/*
+ * Whether a request completes without the peer's doing: UD. (RC, too, but each has a queue of its
+ * own.)
+ */
 static bool at_once(const struct end *e)
 {
 	return !strcmp(e->qp, "ud");
 }
 
-/* ---- what there is --------------------------------------------------------------------------------- */
+/* ---- what there is --------------------------------------------------------------------------- */
 
 /* Octets of this process: its own, and its share of what it has in common with others. */
 static uint64_t own_pss(void)
@@ -85,9 +88,9 @@ static uint64_t own_pss(void)
 }
 
 /*
- * Octets that the kernel has allocated for what a socket sent and received; -1: that is none. Asked for
- * without libc: the device may close a descriptor of its own meanwhile, which is no matter here, but
- * ThreadSanitizer would have the two in order.
+ * Octets that the kernel has allocated for what a socket sent and received; -1: that is none. Asked
+ * for without libc: the device may close a descriptor of its own meanwhile, which is no matter
+ * here, but ThreadSanitizer would have the two in order.
  */
 static int64_t of_socket(int fd)
 {
@@ -122,7 +125,7 @@ static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
 	return octets;
 }
 
-/* ---- both ends ------------------------------------------------------------------------------------- */
+/* ---- both ends ------------------------------------------------------------------------------- */
 
 /* cqe: completions that nobody polls. */
 static void open_end(struct end *e, uint32_t cqe)
@@ -180,7 +183,7 @@ static uint16_t port_of(struct siw_qp *qp)
 	return ntohs(a.port_be);
 }
 
-/* ---- the end that has the peers --------------------------------------------------------------------- */
+/* ---- the end that has the peers -------------------------------------------------------------- */
 
 static void have_datagram_peers(struct end *e)
 {
@@ -234,7 +237,7 @@ static void be_peers(struct end *e)
 	siw_bench_swap(e->ctl, 0); /* all is measured */
 }
 
-/* ---- the end that is measured ------------------------------------------------------------------------ */
+/* ---- the end that is measured ---------------------------------------------------------------- */
 
 static void meet_datagram_peers(struct end *e)
 {

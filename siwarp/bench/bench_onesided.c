@@ -4,10 +4,10 @@
  *
  * For each sample the target polls its queue for a while, says over a plain UDP socket that it is
  * ready, and from then on only watches its memory, as a program does that computes. When the number
- * that the initiator writes is there it answers over the same plain socket. The initiator takes the time
- * from "ready" to the answer. The run "polling" is the same, but the target goes on polling; the run "idle"
- * never polled at all. What the two plain messages cost is in all three, so the difference of two
- * runs is the delay that not polling adds.
+ * that the initiator writes is there it answers over the same plain socket. The initiator takes the
+ * time from "ready" to the answer. The run "polling" is the same, but the target goes on polling;
+ * the run "idle" never polled at all. What the two plain messages cost is in all three, so the
+ * difference of two runs is the delay that not polling adds.
  */
 #include <errno.h>
 #include <stdlib.h>

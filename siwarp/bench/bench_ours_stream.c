@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Bandwidth and message rate through the verbs. Sends are windowed: the receiver gives a credit, a
- * small message, for each half window, because neither UD nor iWARP's RC holds a sender back. RD does:
- * there the window is what the peer has not confirmed. Writes count when the receiver has answered the
- * Send behind them, Reads when the data is there.
+ * small message, for each half window, because neither UD nor iWARP's RC holds a sender back. RD
+ * does: there the window is what the peer has not confirmed. Writes count when the receiver has
+ * answered the Send behind them, Reads when the data is there.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 #define CREDIT_OCTETS 4
 
-/* ---- windowed sends ------------------------------------------------------------------------------- */
+/* ---- windowed sends -------------------------------------------------------------------------- */
 
 struct list {
 	struct siw_sge sge;
@@ -127,8 +127,9 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 }
 
 /*
- * RD: its own completions are the credit, those of the last request of every half window, and wr_id tells
- * how many are complete with it. Only at the end there is a message back: the peer has seen them all.
+ * RD: its own completions are the credit, those of the last request of every half window, and wr_id
+ * tells how many are complete with it. Only at the end there is a message back: the peer has seen
+ * them all.
  */
 static uint32_t rd_source(struct siw_bench_end *e, uint32_t n)
 {
@@ -175,7 +176,7 @@ static uint64_t by_send(struct siw_bench_end *e, uint32_t n)
 	return ns;
 }
 
-/* ---- RDMA ------------------------------------------------------------------------------------------ */
+/* ---- RDMA ------------------------------------------------------------------------------------ */
 
 /* Keeps depth requests outstanding until n have completed. */
 static void keep_going(struct siw_bench_end *e, int opcode, uint32_t n)

@@ -127,7 +127,7 @@ static void recv_all(struct raw *r, char *data, size_t size, uint64_t total)
 	}
 }
 
-/* ---- latency ------------------------------------------------------------------------------------ */
+/* ---- latency --------------------------------------------------------------------------------- */
 
 /* Messages both ways, or for Read a request one way and the data back. */
 static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
@@ -162,7 +162,7 @@ static void latency(struct raw *r, struct siw_bench_result *result)
 	free(ns);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------ */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static void source(struct raw *r, uint32_t n)
 {

@@ -127,7 +127,7 @@ static bool recv_one(struct raw *r, void *data, size_t size)
 	}
 }
 
-/* ---- latency ------------------------------------------------------------------------------------ */
+/* ---- latency --------------------------------------------------------------------------------- */
 
 static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 {
@@ -161,7 +161,7 @@ static void latency(struct raw *r, struct siw_bench_result *result)
 	free(ns);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------ */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static uint32_t send_mmsg(struct raw *r, uint32_t k)
 {

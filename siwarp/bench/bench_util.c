@@ -111,7 +111,7 @@ void siw_bench_buf_check(const char *data, uint64_t size)
 				      (unsigned long long)i);
 }
 
-/* ---- the other end ----------------------------------------------------------------------------- */
+/* ---- the other end --------------------------------------------------------------------------- */
 
 static void put(int ctl, const void *data, size_t length)
 {
@@ -179,7 +179,7 @@ bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 	return now - guard->since > siw_bench_patience_ms * 1000000ull;
 }
 
-/* ---- sums -------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 static int compare(const void *a, const void *b)
 {

@@ -35,7 +35,9 @@ static void report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
 	ev->peer_ord = p->enhanced ? p->ord : -1;
 }
 
-/* Makes an id of the connection that a peer requested; the user owns it from here on. 0 or -ENOMEM. */
+/*
+ * Makes an id of the connection that a peer requested; the user owns it from here on. 0 or -ENOMEM.
+ */
 static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		      struct siw_cm_event *ev)
 {

@@ -20,7 +20,10 @@ static const struct siw_wire_err SIW_CM_LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MP
 struct siw_cm_channel {
 	struct siw_context *context;
 	struct siw_qp_evq *evq;
-	/* Held from the taking of an event until it is reported: its id cannot be destroyed meanwhile. */
+	/*
+	 * Held from the taking of an event until it is reported: its id cannot be destroyed
+	 * meanwhile.
+	 */
 	siw_lock_t lock;
 	_Atomic uint32_t n_ids;
 };

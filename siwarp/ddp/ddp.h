@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp.h - direct data placement (RFC 5041): segments, and their placement into memory. Streams
- * stand on mpa. Datagram endpoints stand on llp (ddp_datagram.c), and this layer adds and checks their
- * CRC32C. Two more headers belong to this contract: ddp_rd.h, streams on reliable datagrams, and
- * ddp_uc.h, unreliable connections.
+ * stand on mpa. Datagram endpoints stand on llp (ddp_datagram.c), and this layer adds and checks
+ * their CRC32C. Two more headers belong to this contract: ddp_rd.h, streams on reliable datagrams,
+ * and ddp_uc.h, unreliable connections.
  *
  * What this layer does NOT do: know RDMA operations. It passes the RsvdULP octets through, and the
  * layer above says for each segment what memory it may be placed into.
@@ -50,13 +50,13 @@ struct siw_ddp_seg {
 	uint32_t seg_len;		/* octets of the whole segment, header included */
 	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as it came, for a Terminate to quote */
 	uint8_t head_len;
-	uint32_t
-		note; /* untagged: a word of the layer above, stored while the segment is unexpected */
+	/* untagged: a word of the layer above, stored while the segment is unexpected */
+	uint32_t note;
 };
 
 /*
- * Parses a segment header that an error message quotes. false: len octets are too few for it. payload
- * and seg_len are computed from len, and no field is checked.
+ * Parses a segment header that an error message quotes. false: len octets are too few for it.
+ * payload and seg_len are computed from len, and no field is checked.
  */
 bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
 
@@ -64,30 +64,36 @@ bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg
 struct siw_ddp_delivery {
 	uint64_t user_data; /* untagged: of the buffer */
 	uint32_t length;    /* untagged: octets of the message. tagged: of the last segment */
-	/* siw_ddp_stream_headed: its first octets, valid until the next delivery; NULL: it has fewer */
+	/*
+	 * siw_ddp_stream_headed: its first octets, valid until the next delivery; NULL: it has
+	 * fewer
+	 */
 	const uint8_t *head;
 };
 
 /* ---- streams (connected, over MPA) ----------------------------------------------------------- */
 
 /*
- * Opens a DDP stream on an MPA stream, before or after that one's start-up. The caller still owns mpa,
- * and closes it after this stream. 0 or -ENOMEM.
+ * Opens a DDP stream on an MPA stream, before or after that one's start-up. The caller still owns
+ * mpa, and closes it after this stream. 0 or -ENOMEM.
  */
 int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 			struct siw_ddp_stream **out);
 void siw_ddp_stream_close(struct siw_ddp_stream *stream);
-/* Drops the unexpected segments, which get no buffers any more, and lets the stream go on behind them. */
+/*
+ * Drops the unexpected segments, which get no buffers any more, and lets the stream go on behind
+ * them.
+ */
 void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream);
 /*
- * Sets the queue whose buffers segments of queue number qn (0..3) go into. A segment for a queue number
- * that has none is an error. MSNs start at 1.
+ * Sets the queue whose buffers segments of queue number qn (0..3) go into. A segment for a queue
+ * number that has none is an error. MSNs start at 1.
  */
 void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_mem_queue *queue);
 void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
- * Sets whether queue qn's first message, if it is empty, is delivered without a buffer; its delivery's
- * user_data then means nothing. It applies to one such message.
+ * Sets whether queue qn's first message, if it is empty, is delivered without a buffer; its
+ * delivery's user_data then means nothing. It applies to one such message.
  */
 void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
@@ -97,8 +103,8 @@ void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn,
  */
 void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set);
 /*
- * Sets the identity by which this stream may use STags that are bound to one stream. It is the stream's
- * address unless set; streams with the same identity may use the same STags.
+ * Sets the identity by which this stream may use STags that are bound to one stream. It is the
+ * stream's address unless set; streams with the same identity may use the same STags.
  */
 void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity);
 const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
@@ -109,8 +115,8 @@ const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *user_data);
 
 /*
- * From now on segments of queue 0 that find no buffer are stored ("unexpected") until there is one, in
- * at most so many octets of memory, at least 128 KiB. 0: such a segment is an error.
+ * From now on segments of queue 0 that find no buffer are stored ("unexpected") until there is one,
+ * in at most so many octets of memory, at least 128 KiB. 0: such a segment is an error.
  * deliver_before_end: see siw_ddp_rx_before_end.
  */
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
@@ -129,8 +135,9 @@ struct siw_ddp_msg {
 	int nsge;
 	uint64_t length; /* octets of sgl to send, from its start */
 	/*
-	 * NULL, or octets of the library's to send before those; stays as sgl. untagged: SIW_DDP_ULP_HEAD of
-	 * them, once. tagged: SIW_DDP_ULP_TAGGED of them, in every segment, outside of its range of offsets.
+	 * NULL, or octets of the library's to send before those; stays as sgl. untagged:
+	 * SIW_DDP_ULP_HEAD of them, once. tagged: SIW_DDP_ULP_TAGGED of them, in every segment,
+	 * outside of its range of offsets.
 	 */
 	const uint8_t *head;
 	/*
@@ -140,14 +147,17 @@ struct siw_ddp_msg {
 	bool from_stag;
 	uint32_t src_stag;
 	uint64_t src_to;
-	/* NULL, or where its end goes when it is wholly framed; UINT64_MAX until then. Stays so long. */
+	/*
+	 * NULL, or where its end goes when it is wholly framed; UINT64_MAX until then. Stays so
+	 * long.
+	 */
 	uint64_t *end;
 };
 /*
  * Begins a message: 1 all segments are framed, 0 some are left (siw_ddp_tx_more goes on), -EBUSY
- * one is in the works, -EACCES a key or range is bad (*err as from siw_mem_stag_get) or the memory is
- * not there any more (*err: local catastrophic), -errno the
- * stream is dead. Nothing is flushed here but a batch that is full.
+ * one is in the works, -EACCES a key or range is bad (*err as from siw_mem_stag_get) or the memory
+ * is not there any more (*err: local catastrophic), -errno the stream is dead. Nothing is flushed
+ * here but a batch that is full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 	       struct siw_wire_err *err);
@@ -170,8 +180,8 @@ bool siw_ddp_tx_active(const struct siw_ddp_stream *stream);
 /* The MSN of the last message begun on a queue. Send lock. */
 uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
 /*
- * How far the stream is framed, and how far it is accepted: octets that TCP took, or segments that a
- * peer of reliable datagrams has. A message is out when accepted has come to its end.
+ * How far the stream is framed, and how far it is accepted: octets that TCP took, or segments that
+ * a peer of reliable datagrams has. A message is out when accepted has come to its end.
  */
 uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream);
 uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream);
@@ -184,7 +194,8 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
 
 /*
  * Gives the next segment's header. The segment stays at the head of the stream until it is placed.
- *   1         *seg: checked for what needs no placement (version, QN, MSN, MO, a buffer, its length)
+ *   1         *seg: checked for what needs no placement (version, QN, MSN, MO, a buffer, its
+ *             length)
  *   2         a zero-length FPDU, which is no segment
  *   0         nothing has come yet
  *   -EPROTO, -EBADMSG  the segment is wrong: siw_ddp_error
@@ -198,7 +209,8 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
  *   2         placed; its message has more segments
  *   3         stored: it is unexpected
  *   0         its rest has not come, or there is no room to store it: call again
- *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_error; nothing was written if STag, access or bounds are wrong
+ *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_error; nothing was written if STag, access or bounds are
+ *                               wrong
  *   -errno    the connection broke
  */
 int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
@@ -220,8 +232,8 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 /* Octets of memory that unexpected segments take; 0: there are none. */
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
 /*
- * With deliver_before_end: whether the connection ended or broke while unexpected segments still wait
- * for buffers. The layer above reports the end only once they are placed.
+ * With deliver_before_end: whether the connection ended or broke while unexpected segments still
+ * wait for buffers. The layer above reports the end only once they are placed.
  */
 bool siw_ddp_rx_before_end(const struct siw_ddp_stream *stream);
 /* Whether only a part of a message of queue 0 has come. */
@@ -235,23 +247,26 @@ uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 
 /*
- * Opens an endpoint on a UDP socket. The caller still owns the socket, and closes it after the endpoint.
- * crc: whether CRCs are sent and checked; all endpoints of one socket agree on it. An endpoint on a
- * multicast group's socket only receives, and checks no CRC itself (siw_ddp_dgram_sound). 0, -ENOMEM,
- * -errno.
+ * Opens an endpoint on a UDP socket. The caller still owns the socket, and closes it after the
+ * endpoint. crc: whether CRCs are sent and checked; all endpoints of one socket agree on it. An
+ * endpoint on a multicast group's socket only receives, and checks no CRC itself
+ * (siw_ddp_dgram_sound). 0, -ENOMEM, -errno.
  */
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
 /* The caller stopped before siw_ddp_dgram_rx returned 0: its handler is to be called again. */
 void siw_ddp_dgram_resume(struct siw_ddp_dgram *dgram);
-/* The longest payload of one datagram: 65507 octets (IPv6: 65527), less 18 for headers and 4 for the CRC. */
+/*
+ * The longest payload of one datagram: 65507 octets (IPv6: 65527), less 18 for headers and 4 for
+ * the CRC.
+ */
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
 
 /*
- * Sends one untagged segment (L=1, MO=0) as one datagram. 0; -EAGAIN: the socket is full; -EACCES: an
- * lkey or its range is bad; -errno of the send. pd and internal: as for siw_mem_sgl_resolve. Each
- * endpoint counts MSNs of its own.
+ * Sends one untagged segment (L=1, MO=0) as one datagram. 0; -EAGAIN: the socket is full; -EACCES:
+ * an lkey or its range is bad; -errno of the send. pd and internal: as for siw_mem_sgl_resolve.
+ * Each endpoint counts MSNs of its own.
  */
 #define SIW_DDP_DGRAM_HEAD 8
 struct siw_ddp_dgram_msg {
@@ -285,39 +300,43 @@ struct siw_ddp_dgram_error {
 };
 int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *error);
 /*
- * Sends the first of n messages, and with it those behind it that can go in the same system call: small
- * ones to the same destination and of the same size (the last may be shorter). Each is a datagram of
- * its own. Returns how many UDP took, at least 1, or what siw_ddp_dgram_tx returns for the first.
+ * Sends the first of n messages, and with it those behind it that can go in the same system call:
+ * small ones to the same destination and of the same size (the last may be shorter). Each is a
+ * datagram of its own. Returns how many UDP took, at least 1, or what siw_ddp_dgram_tx returns for
+ * the first.
  */
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
 /*
- * Gives the next datagram whose CRC, lengths and version are right and which is untagged; others are
- * dropped and counted. 1: *seg and *source; 0: no more came. It stays until the next siw_ddp_dgram_rx of
- * any endpoint. Endpoints that share a socket give each other's datagrams, too, and any of them can
- * place one into any queue. The layer above checks siw_ddp_dgram_whole (L=1, MO=0), as it knows from
- * the Q_Key whether the sender may be sent an error.
+ * Gives the next datagram whose CRC, lengths and version are right and which is untagged; others
+ * are dropped and counted. 1: *seg and *source; 0: no more came. It stays until the next
+ * siw_ddp_dgram_rx of any endpoint. Endpoints that share a socket give each other's datagrams, too,
+ * and any of them can place one into any queue. The layer above checks siw_ddp_dgram_whole (L=1,
+ * MO=0), as it knows from the Q_Key whether the sender may be sent an error.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
 /*
- * Whether a datagram that came to a multicast group's endpoint is good for this member: its CRC is right,
- * or the member checks none. A bad one is counted.
+ * Whether a datagram that came to a multicast group's endpoint is good for this member: its CRC is
+ * right, or the member checks none. A bad one is counted.
  */
 bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
 /* The payload of the datagram at hand, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
- * Behind an LLP header of type Record a datagram has one tagged segment. *seg then has tagged set, and
- * in ulp_word the Q_Key and in qn the indexes that the LLP header gives.
+ * Behind an LLP header of type Record a datagram has one tagged segment. *seg then has tagged set,
+ * and in ulp_word the Q_Key and in qn the indexes that the LLP header gives.
  *
- * Places such a segment's payload, without its first head octets. 0; -EACCES: *err, nothing was written.
- * right: as for siw_ddp_rx_place.
+ * Places such a segment's payload, without its first head octets. 0; -EACCES: *err, nothing was
+ * written. right: as for siw_ddp_rx_place.
  */
 int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
 			       uint32_t pd, uint32_t head, uint32_t right,
 			       struct siw_wire_err *err);
 /* The longest payload, head octets included, of such a datagram to dest that is not fragmented. */
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
-/* Sends such a datagram: head, then length octets of sgl from offset on. Returns as siw_ddp_dgram_tx. */
+/*
+ * Sends such a datagram: head, then length octets of sgl from offset on. Returns as
+ * siw_ddp_dgram_tx.
+ */
 #define SIW_DDP_TAGGED_HEAD 24
 struct siw_ddp_dgram_tagged {
 	const struct siw_addr *dest;
@@ -337,12 +356,12 @@ struct siw_ddp_dgram_tagged {
 };
 int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg);
 /*
- * Takes the queue's oldest buffer and places the payload there, without its first head octets (which it
- * must have).
+ * Takes the queue's oldest buffer and places the payload there, without its first head octets
+ * (which it must have).
  *   1          delivered: *delivery
  *   -ENOBUFS   there is no buffer: the datagram is dropped and counted
- *   -EMSGSIZE  the message is longer than the buffer, which is taken; nothing is written, and *delivery
- *              has the buffer's user_data and the message's length
+ *   -EMSGSIZE  the message is longer than the buffer, which is taken; nothing is written, and
+ *              *delivery has the buffer's user_data and the message's length
  *   -EACCES    an lkey of the buffer is bad, or its memory is gone; the buffer is taken
  */
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,

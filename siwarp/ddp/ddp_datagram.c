@@ -158,7 +158,7 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 	return r;
 }
 
-/* ---- batches: what goes the same way goes together --------------------------------------------- */
+/* ---- batches: what goes the same way goes together ------------------------------------------- */
 
 #define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507

@@ -15,7 +15,7 @@
 #include "ddp/ddp_wire.h"
 #include "mem/mem_queue.h"
 
-/* ---- streams -------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 #define SIW_DDP_QUEUES 4
 /* Regions of which octets may lie below, not taken by TCP. */
@@ -112,19 +112,21 @@ struct siw_ddp_stream {
 	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
 };
 
-/* ---- ddp_stream.c ---- */
+/* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
 /* A stream with nothing below it. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
 
-/* ---- ddp_rx.c, for ddp_unexpected.c ---- */
+/* ---- ddp_rx.c, for ddp_unexpected.c ---------------------------------------------------------- */
 
 /* Whether this -errno means that the connection is over, and not that what came is wrong. */
 static inline bool siw_ddp_lower_ended(int r)
 {
 	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
 }
-/* What a failure of the layer below means to this stream: -errno, and rx.err for a protocol error. */
+/*
+ * What a failure of the layer below means to this stream: -errno, and rx.err for a protocol error.
+ */
 
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
 /* Octets at the start of this segment's message that are not for its buffer. */
@@ -143,16 +145,21 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 		return end > head ? end - head : 0;
 	return end;
 }
-/* Where an untagged segment is placed: at most SIW_MEM_MAX_SGE + 1 iovecs; their count or -errno. */
+/*
+ * Where an untagged segment is placed: at most SIW_MEM_MAX_SGE + 1 iovecs; their count or -errno.
+ */
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
 /* Takes a buffer for the next message off the queue; false: there is none. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
-/* Counts a segment that lies in its buffer. 1: it was its message's last one, *delivery; 2: it was not. */
+/*
+ * Counts a segment that lies in its buffer. 1: it was its message's last one, *delivery; 2: it was
+ * not.
+ */
 int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
 
-/* ---- ddp_rd.c, for ddp_rx.c ---- */
+/* ---- ddp_rd.c, for ddp_rx.c ------------------------------------------------------------------ */
 
 /* Octets at the start of this tagged segment that are not placed. */
 static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
@@ -166,19 +173,24 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
 /* Drops the segment at the head if its message was refused before: whether it did. */
 bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
-/* ---- ddp_unexpected.c, for ddp_rx.c ---- */
+/* ---- ddp_unexpected.c, for ddp_rx.c ---------------------------------------------------------- */
 
-/* Checks a segment while unexpected ones are stored: 0, or a code of enum siw_ddp_untagged_ecode. */
+/*
+ * Checks a segment while unexpected ones are stored: 0, or a code of enum siw_ddp_untagged_ecode.
+ */
 uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
-/* Stores the segment at the head. 3: done; 0: its rest has not come, or there is no room now; -errno. */
+/*
+ * Stores the segment at the head. 3: done; 0: its rest has not come, or there is no room now;
+ * -errno.
+ */
 int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
- * A datagram that goes from where it lies: all has the header in front, n pieces behind it, and room for the CRC, which lies
- * in tail. 0, or -EFAULT: a piece is not there.
+ * A datagram that goes from where it lies: all has the header in front, n pieces behind it, and
+ * room for the CRC, which lies in tail. 0, or -EFAULT: a piece is not there.
  */
 static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail, bool with_crc)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments: mpa, or a peer of
- * reliable datagrams. Segments come whole and in order from either.
+ * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments: mpa, or a peer
+ * of reliable datagrams. Segments come whole and in order from either.
  *
  * What it does NOT do: start-up and teardown, which the maker of the stream does.
  */

@@ -63,7 +63,9 @@ void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 	return stream ? stream->user : NULL;
 }
 
-/* What stays of a stream, 0 for a peer that is new: how far each queue's numbers are, and the note. */
+/*
+ * What stays of a stream, 0 for a peer that is new: how far each queue's numbers are, and the note.
+ */
 struct kept {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
 	uint32_t note;
@@ -166,7 +168,10 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 {
 	struct siw_rd_event news;
 
-	/* Who comes and goes without a message brings nothing: others must not wait for an end of it. */
+	/*
+	 * Who comes and goes without a message brings nothing: others must not wait for an end of
+	 * it.
+	 */
 	for (int tries = 0; tries < 64; tries++) {
 		struct siw_ddp_stream *stream;
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_rd.h - part of ddp/ddp.h: streams on reliable datagrams. An endpoint makes a stream for a peer
- * when it is first needed and frees it when nothing is under way; the MSNs stay in rd's record of the
- * peer. A refused message does not end such a stream: siw_ddp_rx_head or siw_ddp_rx_place reports the
- * refusal once, the rest of the message is thrown away, and the next message is received as usual.
+ * ddp/ddp_rd.h - part of ddp/ddp.h: streams on reliable datagrams. An endpoint makes a stream for a
+ * peer when it is first needed and frees it when nothing is under way; the MSNs stay in rd's record
+ * of the peer. A refused message does not end such a stream: siw_ddp_rx_head or siw_ddp_rx_place
+ * reports the refusal once, the rest of the message is thrown away, and the next message is
+ * received as usual.
  *
  * What this does NOT do: order, repeat or acknowledge segments; rd/rd.h does.
  *
@@ -27,24 +28,38 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd);
 /* The caller stopped before siw_ddp_rd_recv returned 0: its handler is to be called again. */
 void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd);
 
-/* Gives the record of the peer at addr. 0; -ENOBUFS: there are as many as allowed; -ENOMEM. Either lock. */
+/*
+ * Gives the record of the peer at addr. 0; -ENOBUFS: there are as many as allowed; -ENOMEM. Either
+ * lock.
+ */
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out);
 /* The user of the peer's stream; NULL: it has none. */
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
-/* Makes the peer's stream. One caller at a time; the stream needs no lock before siw_ddp_rd_show. */
+/*
+ * Makes the peer's stream. One caller at a time; the stream needs no lock before siw_ddp_rd_show.
+ */
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out);
-/* Publishes a stream that the layer above has set up: siw_ddp_rd_user and siw_ddp_rd_recv find it now. */
+/*
+ * Publishes a stream that the layer above has set up: siw_ddp_rd_user and siw_ddp_rd_recv find it
+ * now.
+ */
 void siw_ddp_rd_show(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
 	SIW_DDP_RD_KEEP, /* it is idle: the peer's record keeps its MSNs */
 	SIW_DDP_RD_LOST_PEER,
 	SIW_DDP_RD_RESET, /* this end gives up: the peer is sent a BYE */
 };
-/* Frees the stream; both locks. The receive of an unfinished message goes back to the head of its queue. */
+/*
+ * Frees the stream; both locks. The receive of an unfinished message goes back to the head of its
+ * queue.
+ */
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
-/* A number of the layer above, kept with the MSNs; 0 at first and for each new incarnation of the peer. */
+/*
+ * A number of the layer above, kept with the MSNs; 0 at first and for each new incarnation of the
+ * peer.
+ */
 void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note);
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream);
 /* Whether nothing is under way in either direction. Both locks. */
@@ -73,17 +88,19 @@ struct siw_ddp_rd_event {
 int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
 /*
  * Pauses the stream: the segment at the head and what the peer sends behind it wait for
- * siw_ddp_rd_resume. siw_ddp_rx_head does so itself, and returns 0, when a segment of queue 0 finds no
- * buffer.
+ * siw_ddp_rd_resume. siw_ddp_rx_head does so itself, and returns 0, when a segment of queue 0 finds
+ * no buffer.
  */
 void siw_ddp_rd_pause(struct siw_ddp_stream *stream);
 bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream);
-/* The whole payload of the segment that siw_ddp_rx_head gave; valid until it is placed or refused. */
+/*
+ * The whole payload of the segment that siw_ddp_rx_head gave; valid until it is placed or refused.
+ */
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 /*
- * Sets which tagged segments begin with SIW_DDP_ULP_TAGGED octets for the layer above: those with bit
- * 1 << (ulp_octet & 15) in set. These octets are not placed; the TO is that of the first octet behind
- * them. The layer above must refuse a segment that is shorter.
+ * Sets which tagged segments begin with SIW_DDP_ULP_TAGGED octets for the layer above: those with
+ * bit 1 << (ulp_octet & 15) in set. These octets are not placed; the TO is that of the first octet
+ * behind them. The layer above must refuse a segment that is shorter.
  */
 void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
 /* Whether the next segment is one of these. */

@@ -11,7 +11,7 @@
 /* Octets that one call frames at most: others of the port want their turn too. */
 #define TURN (1u << 20)
 
-/* ---- where octets below were read from ---------------------------------------------------------- */
+/* ---- where octets below were read from ------------------------------------------------------- */
 
 static struct siw_ddp_source *source_of(struct siw_ddp_tx *tx, uint32_t stag)
 {
@@ -38,7 +38,10 @@ static bool has_room_for_source(struct siw_ddp_stream *stream)
 	return n < SIW_DDP_SOURCES;
 }
 
-/* Over TCP, which refers to the region until it took all of it. Over reliable datagrams it was copied. */
+/*
+ * Over TCP, which refers to the region until it took all of it. Over reliable datagrams it was
+ * copied.
+ */
 static void note_source(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
@@ -51,7 +54,7 @@ static void note_source(struct siw_ddp_stream *stream)
 	*source = (struct siw_ddp_source){ tx->framed, tx->msg.src_stag };
 }
 
-/* ---- segments ----------------------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------------------- */
 
 /* The same of a message with a head, which stands before its list. */
 static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_uc.h - part of ddp/ddp.h: endpoints of unreliable connections (datagram-iWARP, "UC"). A
- * message is cut into segments, each of which is one datagram: LLP header (base/dgram_wire.h, type UC),
- * DDP segment, CRC32C. Datagrams are numbered (PSN), so that a receiver sees what did not come.
+ * message is cut into segments, each of which is one datagram: LLP header (base/dgram_wire.h, type
+ * UC), DDP segment, CRC32C. Datagrams are numbered (PSN), so that a receiver sees what did not
+ * come.
  *
  * An operation is one message, or several that belong together; its first datagram is marked. An
  * operation is "whole" if none of its datagrams up to the one at hand is missing.
  *
- * What this does NOT do: repeat datagrams, or wait for late ones. A datagram that comes late or twice is
- * dropped.
+ * What this does NOT do: repeat datagrams, or wait for late ones. A datagram that comes late or
+ * twice is dropped.
  *
- * Locks: siw_ddp_uc_tx... and _number: the QP's send lock; _close, _connect, _keys and _cut: both; all
- * others: the progress lock.
+ * Locks: siw_ddp_uc_tx... and _number: the QP's send lock; _close, _connect, _keys and _cut: both;
+ * all others: the progress lock.
  */
 #ifndef SIW_DDP_UC_H
 #define SIW_DDP_UC_H
@@ -23,8 +24,8 @@
 struct siw_ddp_uc;
 
 /*
- * Opens an endpoint on a UDP socket, and forbids fragments there. The caller still owns the socket, and
- * closes it after the endpoint. crc: whether CRCs are sent and checked. 0, -ENOMEM, -errno.
+ * Opens an endpoint on a UDP socket, and forbids fragments there. The caller still owns the socket,
+ * and closes it after the endpoint. crc: whether CRCs are sent and checked. 0, -ENOMEM, -errno.
  */
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out);
@@ -38,8 +39,8 @@ struct siw_ddp_uc_path {
 	uint32_t payload; /* most octets of a segment's payload; 0: what the route's MTU allows */
 };
 /*
- * Sets the peer; datagrams from others are dropped. 0; -EAFNOSUPPORT: its address is of another family;
- * -ENETUNREACH and the like: there is no route. On failure nothing changed.
+ * Sets the peer; datagrams from others are dropped. 0; -EAFNOSUPPORT: its address is of another
+ * family; -ENETUNREACH and the like: there is no route. On failure nothing changed.
  */
 int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path);
 /* Sets the PSN of the next datagram that is sent. */
@@ -77,13 +78,15 @@ struct siw_ddp_uc_msg {
  *   0        some are left: siw_ddp_uc_tx_more goes on
  *   -EBUSY   another message has segments left
  *   -EAGAIN  siw_ddp_uc_refused has a report to be read first
- *   -EACCES  an lkey is bad; -EFAULT: its memory is gone. The message ends here, and a receiver drops
- *            what came of it
+ *   -EACCES  an lkey is bad; -EFAULT: its memory is gone. The message ends here, and a receiver
+ *            drops what came of it
  */
 int siw_ddp_uc_tx(struct siw_ddp_uc *uc, const struct siw_ddp_uc_msg *msg);
 /* Goes on with the message, by 64 KiB at most: returns as siw_ddp_uc_tx. */
 int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc);
-/* Gives UDP what is collected. 1: it took all; 0: the socket is full, or the network refused one. */
+/*
+ * Gives UDP what is collected. 1: it took all; 0: the socket is full, or the network refused one.
+ */
 int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc);
 /* Whether the last flush found the socket full. */
 bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
@@ -91,8 +94,8 @@ bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
 uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc);
 uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc);
 /*
- * Whether the network refused a datagram (no route, a filter). 1, once: the numbers of the first and the
- * last message that it may belong to, counted from 1. 0: none was refused.
+ * Whether the network refused a datagram (no route, a filter). 1, once: the numbers of the first
+ * and the last message that it may belong to, counted from 1. 0: none was refused.
  */
 int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops what is collected, and the message that has segments left. */
@@ -106,8 +109,8 @@ struct siw_ddp_uc_seg {
 	bool whole;
 };
 /*
- * Gives the peer's next datagram that is valid and newer than all before it. 1: *seg, valid until the
- * next call; 0: no more came. Others are dropped and counted.
+ * Gives the peer's next datagram that is valid and newer than all before it. 1: *seg, valid until
+ * the next call; 0: no more came. Others are dropped and counted.
  */
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
 /* Gives up the operation at hand: the rest of it is not whole. */
@@ -115,23 +118,26 @@ void siw_ddp_uc_spoil(struct siw_ddp_uc *uc);
 /* Copies the first octets of the payload at hand, at most len, into out: how many. */
 uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len);
 /*
- * Places the untagged segment at hand, which is whole. head: octets that its message begins with and
- * that are not for the buffer. A message that is never finished leaves its buffer to the next one.
+ * Places the untagged segment at hand, which is whole. head: octets that its message begins with
+ * and that are not for the buffer. A message that is never finished leaves its buffer to the next
+ * one.
  *   1          the message is delivered: *delivery
  *   2          the message has more segments
  *   -ENOBUFS   there is no buffer
  *   -EPROTO    the segment does not begin where the last one ended
- *   -EMSGSIZE  the message is longer than the buffer; -EACCES: the buffer's lkey or memory is bad. The
- *              buffer is used up: *delivery
+ *   -EMSGSIZE  the message is longer than the buffer; -EACCES: the buffer's lkey or memory is bad.
+ *              The buffer is used up: *delivery
  */
 int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t head,
 		     struct siw_ddp_delivery *delivery);
-/* Takes a buffer for a message that has no octets for it. 1: *delivery has its user_data; -ENOBUFS. */
+/*
+ * Takes a buffer for a message that has no octets for it. 1: *delivery has its user_data; -ENOBUFS.
+ */
 int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
 		    struct siw_ddp_delivery *delivery);
 /*
- * Places the tagged segment at hand. 1: it is its message's last one; 2: it is not; -EACCES: *err, and
- * nothing was written.
+ * Places the tagged segment at hand. 1: it is its message's last one; 2: it is not; -EACCES: *err,
+ * and nothing was written.
  */
 int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
 			    struct siw_wire_err *err);

@@ -21,7 +21,10 @@ struct siw_uc_rx {
 	/* The datagram in the port's buffer. */
 	struct siw_ddp_seg seg;
 	const uint8_t *payload;
-	/* The message in the works; nsge etc. are of the buffer that was taken for it, or for one before. */
+	/*
+	 * The message in the works; nsge etc. are of the buffer that was taken for it, or for one
+	 * before.
+	 */
 	bool begun;
 	bool held; /* there is such a buffer */
 	uint32_t msn;
@@ -45,8 +48,8 @@ struct siw_uc_tx {
 	uint64_t begun, accepted;
 	uint64_t refused_first, refused_last; /* 0: none */
 	/*
-	 * Datagrams of one size that wait to go together, one behind the other; the last one may be shorter, and
-	 * then none follows.
+	 * Datagrams of one size that wait to go together, one behind the other; the last one may be
+	 * shorter, and then none follows.
 	 */
 	uint8_t *batch;
 	uint32_t used, datagram, datagrams;

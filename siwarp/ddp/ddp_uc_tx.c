@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc_tx.c - unreliable connections: messages cut into segments, numbered datagrams. What is small is
- * copied, with its CRC in one pass, into a batch: datagrams of one size that a single system call carries. What
- * is large goes from where it lies.
+ * ddp/ddp_uc_tx.c - unreliable connections: messages cut into segments, numbered datagrams. What is
+ * small is copied, with its CRC in one pass, into a batch: datagrams of one size that a single
+ * system call carries. What is large goes from where it lies.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_unexpected.c - segments of queue 0 that come before their buffer: kept, within a limit, and
- * placed in their order once buffers are posted, while what comes behind them goes on.
+ * ddp/ddp_unexpected.c - segments of queue 0 that come before their buffer: kept, within a limit,
+ * and placed in their order once buffers are posted, while what comes behind them goes on.
  *
  * What is kept was checked like everything else but for the buffer's length, which is judged when
  * there is one. While anything is kept, all that comes for queue 0 is, so that nothing overtakes.
@@ -65,7 +65,10 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	int r;
 
 	if (!node) { /* it stays where it is, and what is behind it in the socket */
-		/* Who reads no more does not hear it from TCP; who is to have all of it first need not. */
+		/*
+		 * Who reads no more does not hear it from TCP; who is to have all of it first need
+		 * not.
+		 */
 		if (!unexpected->deliver_before_end && siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
 			return rx->dead = -ECONNRESET;
 		unexpected->full = true;

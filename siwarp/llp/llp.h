@@ -39,7 +39,7 @@ struct siw_io_handler {
 	int (*serve)(struct siw_io_handler *self);
 };
 
-/* ---- port: the poller ---------------------------------------------------------------------------
+/* ---- port: the poller ------------------------------------------------------------------------
  *
  * A socket is hot or cold.
  *

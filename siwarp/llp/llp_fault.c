@@ -13,7 +13,7 @@
 #define MAX_DATAGRAM  65507	/* octets of UDP's payload; the kernel says EMSGSIZE to more */
 #define LONGEST_SLEEP 100000000 /* ns, while something is held: the plan may end meanwhile */
 
-/* ---- a socket's state -------------------------------------------------------------------------- */
+/* ---- a socket's state ------------------------------------------------------------------------ */
 
 static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 {
@@ -80,7 +80,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	return f;
 }
 
-/* ---- when it is due ---------------------------------------------------------------------------- */
+/* ---- when it is due -------------------------------------------------------------------------- */
 
 static uint64_t earliest(uint64_t a, uint64_t b)
 {
@@ -165,7 +165,7 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 	return due == UINT64_MAX ? 0 : earliest(due, siw_now_ns() + LONGEST_SLEEP);
 }
 
-/* ---- datagrams that leave ---------------------------------------------------------------------- */
+/* ---- datagrams that leave -------------------------------------------------------------------- */
 
 static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
@@ -308,7 +308,7 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return rv;
 }
 
-/* ---- datagrams that come ----------------------------------------------------------------------- */
+/* ---- datagrams that come --------------------------------------------------------------------- */
 
 /* One that was held, if it is due: its length, or -EAGAIN. */
 static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
@@ -384,7 +384,7 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 	return got;
 }
 
-/* ---- the poller -------------------------------------------------------------------------------- */
+/* ---- the poller ------------------------------------------------------------------------------ */
 
 void siw_llp_fault_release(struct siw_llp_port *port)
 {

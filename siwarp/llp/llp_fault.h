@@ -18,8 +18,8 @@
 #include "llp/llp_sock.h"
 
 struct siw_llp_faulty {
-	siw_lock_t
-		lock; /* of all below; taken with any of llp's callers' locks held, before a capture's */
+	/* of all below; taken with any of llp's callers' locks held, before a capture's */
+	siw_lock_t lock;
 	uint32_t generation;
 	uint64_t began;
 	struct siw_faults plan;
@@ -55,7 +55,7 @@ void siw_llp_fault_met(struct siw_llp_sock *sock);
 /* The socket is about to be closed: drops what is held back for it. */
 void siw_llp_fault_close(struct siw_llp_sock *sock);
 
-/* ---- for the poller ----------------------------------------------------------------------------- */
+/* ---- for the poller -------------------------------------------------------------------------- */
 
 /*
  * Under the caller's lock on the port: sends what is due, marks sockets ready that have octets due.
@@ -66,7 +66,7 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
 /* Whether the plan takes no more although the socket has room: then nobody waits for room. */
 bool siw_llp_fault_full(const struct siw_llp_sock *sock);
 
-/* ---- between llp_fault.c and llp_fault_tcp.c ---------------------------------------------------- */
+/* ---- between llp_fault.c and llp_fault_tcp.c ------------------------------------------------- */
 
 /*
  * The socket's state, locked, for the plan that is set; NULL: none is set, and none was while it

@@ -58,7 +58,7 @@ static int reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 	return end_stream(f, ECONNRESET);
 }
 
-/* ---- out --------------------------------------------------------------------------------------- */
+/* ---- out ------------------------------------------------------------------------------------- */
 
 static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)
@@ -266,7 +266,7 @@ void siw_llp_fault_met(struct siw_llp_sock *sock)
 		siw_llp_faulty_unlock(sock, f, false);
 }
 
-/* ---- in ---------------------------------------------------------------------------------------- */
+/* ---- in -------------------------------------------------------------------------------------- */
 
 /* `length` octets of ours to where the caller wants them. */
 static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t length)

@@ -199,7 +199,7 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 #endif
 }
 
-/* ---- llp_fd.c: descriptors, noted so that a forked child closes them ---------------------------- */
+/* ---- llp_fd.c: descriptors, noted so that a forked child closes them ------------------------- */
 
 /*
  * Before and after the call that makes a descriptor, so that no fork falls between call and note.

@@ -312,7 +312,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 	return siw_llp_udp_send_batchv(sock, dest, &iov, 1, seg);
 }
 
-/* ---- in ------------------------------------------------------------------------------------- */
+/* ---- in -------------------------------------------------------------------------------------- */
 
 /* As recvfrom(2), and, if seg is given, how long the datagrams of a batch are; 0: it is none. */
 static __attribute__((always_inline)) inline ssize_t

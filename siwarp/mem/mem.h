@@ -157,7 +157,7 @@ struct siw_mem_atomic {
 int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream, uint64_t to,
 		   const struct siw_mem_atomic *op, uint64_t *before, struct siw_wire_err *err);
 
-/* ---- receive queues ------------------------------------------------------------------------- */
+/* ---- receive queues -------------------------------------------------------------------------- */
 
 /* A ring of posted receive buffers, which several queue pairs may share. */
 struct siw_mem_queue_attr {

@@ -78,7 +78,8 @@ struct siw_mem {
 	struct siw_stag_key key, window_key; /* set once, when it is made */
 	siw_lock_t lock;		     /* guards all below; not taken by look-ups */
 	uint32_t n_chunks;
-	uint32_t n_free, free_first, free_last; /* a queue of indexes, n_free of them: the oldest is reused first */
+	/* a queue of indexes, n_free of them: the oldest is reused first */
+	uint32_t n_free, free_first, free_last;
 };
 
 /*

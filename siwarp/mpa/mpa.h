@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa.h - marker PDU aligned framing over TCP (RFC 5044, RFC 6581): the start-up
- * exchange, then FPDUs with CRC32C.
+ * mpa/mpa.h - marker PDU aligned framing over TCP (RFC 5044, RFC 6581): the start-up exchange, then
+ * FPDUs with CRC32C.
  *
- * What this layer does NOT do: know DDP. To it a ULPDU is octets, and the layer above says where they go.
+ * What this layer does NOT do: know DDP. To it a ULPDU is octets, and the layer above says where
+ * they go.
  *
- * Locks: as llp. The tx functions of a stream are called under the QP's send lock and all others under the
- * progress lock. The two sides share only atomic data.
+ * Locks: as llp. The tx functions of a stream are called under the QP's send lock and all others
+ * under the progress lock. The two sides share only atomic data.
  */
 #ifndef SIW_MPA_H
 #define SIW_MPA_H
@@ -32,14 +33,17 @@ struct siw_llp_port;
 struct siw_llp_sock;
 struct siw_mpa_stream;
 
-/* ---- start-up --------------------------------------------------------------------- */
+/* ---- start-up -------------------------------------------------------------------------------- */
 
-/* Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. 0, -EAGAIN, -errno. */
+/*
+ * Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. 0, -EAGAIN,
+ * -errno.
+ */
 int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		   struct siw_mpa_stream **out);
 /*
- * Opens a stream in start-up, initiator mode; params: this end's Request. 0; -EINVAL: illegal params;
- * -errno.
+ * Opens a stream in start-up, initiator mode; params: this end's Request. 0; -EINVAL: illegal
+ * params; -errno.
  */
 int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
@@ -53,36 +57,39 @@ enum siw_mpa_startup {
 };
 
 /*
- * Goes on with start-up. Returns one of enum siw_mpa_startup, or -errno: -ECONNREFUSED and the like from
- * TCP; -EPROTO, not a valid frame (siw_mpa_error); -ECONNRESET, the peer closed. Octets behind the frame
- * belong to the first FPDU. Once start-up is over it returns STARTING, or the -errno that ended it.
+ * Goes on with start-up. Returns one of enum siw_mpa_startup, or -errno: -ECONNREFUSED and the like
+ * from TCP; -EPROTO, not a valid frame (siw_mpa_error); -ECONNRESET, the peer closed. Octets behind
+ * the frame belong to the first FPDU. Once start-up is over it returns STARTING, or the -errno that
+ * ended it.
  *
  * This layer checks the form, the layers above IRD and ORD. Initiator: the Reply has the Request's
- * revision, format and connection model, and peer->rtr is the one RTR to send, of those that were offered
- * and the peer supports. If there is none: -EPROTO with NO_RTR_MATCH, and FPDUs can still be sent, not
- * received, for the Terminate that RFC 6581 section 9.2 requires. Responder: this layer itself rejects a
- * Request of revision 0 (a Reply with R=1) and returns -EPROTO.
+ * revision, format and connection model, and peer->rtr is the one RTR to send, of those that were
+ * offered and the peer supports. If there is none: -EPROTO with NO_RTR_MATCH, and FPDUs can still
+ * be sent, not received, for the Terminate that RFC 6581 section 9.2 requires. Responder: this
+ * layer itself rejects a Request of revision 0 (a Reply with R=1) and returns -EPROTO.
  */
 int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
 /*
- * Responder: sends the Reply; params->rejected: it rejects. 0; -EINVAL: illegal params; -errno. Of params
- * it uses crc, markers, rejected, the private data and, for an enhanced Request, ird, ord and, if that is
- * peer-to-peer, rtr (at least one). All else follows from the Request: revision, format, connection model,
- * and 0x3fff in ird or ord where the Request has it in ord or ird. CRCs are then on if either end wanted
- * them, and what is sent to an end has Markers if that end wanted them.
+ * Responder: sends the Reply; params->rejected: it rejects. 0; -EINVAL: illegal params; -errno. Of
+ * params it uses crc, markers, rejected, the private data and, for an enhanced Request, ird, ord
+ * and, if that is peer-to-peer, rtr (at least one). All else follows from the Request: revision,
+ * format, connection model, and 0x3fff in ird or ord where the Request has it in ord or ird. CRCs
+ * are then on if either end wanted them, and what is sent to an end has Markers if that end wanted
+ * them.
  */
 int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params);
 
-/* ---- FPDUs out ------------------------------------------------------------------------------------
+/* ---- FPDUs out -------------------------------------------------------------------------------
  *
  * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush gives the batch to TCP in as few calls as
  * it can. Small payloads are copied into the batch; large ones are referred to, and must stay until
- * siw_mpa_tx_accepted has passed the FPDU (with Markers all is copied). A batch holds about 256 KiB.
- * Responder: nothing is flushed before the peer's first FPDU came (RFC 5044 section 7.1.2).
+ * siw_mpa_tx_accepted has come to the FPDU's end (with Markers all is copied). A batch holds about
+ * 256 KiB. Responder: nothing is flushed before the peer's first FPDU came (RFC 5044 section 7.1.2).
  */
 
 /*
- * The longest ULPDU now, in octets: RFC 5044 section 4.5 with the current EMSS, at most setting mulpdu.
+ * The longest ULPDU now, in octets: RFC 5044 section 4.5 with the current EMSS, at most setting
+ * mulpdu.
  */
 size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream);
 /*
@@ -107,13 +114,14 @@ bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream);
 /* What the last flush said. */
 uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 
-/* ---- FPDUs in --------------------------------------------------------------------- */
+/* ---- FPDUs in -------------------------------------------------------------------------------- */
 
 /*
  * Gives the FPDU at the head of the stream, until siw_mpa_rx_payload consumes it.
- *   1            *head: its first *head_len ULPDU octets, at least min(ulpdu_len, 64); *ulpdu_len: octets
- *                of the ULPDU, 0 for an empty FPDU; *whole: all of it is here and its CRC is checked
- *                (always up to 8 KiB, with setting strict, and with Markers, which are checked and removed)
+ *   1            *head: its first *head_len ULPDU octets, at least min(ulpdu_len, 64); *ulpdu_len:
+ *                octets of the ULPDU, 0 for an empty FPDU; *whole: all of it is here and its CRC is
+ *                checked (always up to 8 KiB, with setting strict, and with Markers, which are
+ *                checked and removed)
  *   0            nothing has come yet
  *   -EPROTO, -EBADMSG  what came is wrong: siw_mpa_error
  *   -ENOTCONN    the stream ended between FPDUs; -ECONNRESET: within one, or by a reset
@@ -123,8 +131,9 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t *head_len,
 		    size_t *ulpdu_len, bool *whole);
 /*
- * Consumes that FPDU: writes its ULPDU octets from skip on to dest, which must hold exactly ulpdu_len - skip
- * octets; dest NULL, n 0: throws them away. With setting strict dest is written after the CRC was checked.
+ * Consumes that FPDU: writes its ULPDU octets from skip on to dest, which must hold exactly
+ * ulpdu_len - skip octets; dest NULL, n 0: throws them away. With setting strict dest is written
+ * after the CRC was checked.
  *   1         all is placed, and the CRC is right (or off)
  *   0         the rest has not come: call again with the same arguments when the handler is called
  *   -EBADMSG  the CRC is wrong
@@ -134,7 +143,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
  */
 int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n);
 
-/* ---- the stream as a whole -------------------------------------------------------- */
+/* ---- the stream as a whole ------------------------------------------------------------------- */
 
 /* The error behind the last -EPROTO or -EBADMSG. */
 struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream);
@@ -147,8 +156,8 @@ bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
 /* Ends sending; receiving goes on. 0 or -errno. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);
 /*
- * Reads what the peer still sends, and throws it away. 1: the stream ended, or the connection broke; 0:
- * not yet; -EMSGSIZE: more came than setting linger_octets allows.
+ * Reads what the peer still sends, and throws it away. 1: the stream ended, or the connection
+ * broke; 0: not yet; -EMSGSIZE: more came than setting linger_octets allows.
  */
 int siw_mpa_drain(struct siw_mpa_stream *stream);
 /* abort: with a reset. */

@@ -161,7 +161,7 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 	return false;
 }
 
-/* ---- the head --------------------------------------------------------------------- */
+/* ---- the head -------------------------------------------------------------------------------- */
 
 /* Whether a Marker stands right before the next FPDU: its octets. */
 static uint32_t lead_of(const struct siw_mpa_rx *rx)
@@ -317,11 +317,11 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	return 1;
 }
 
-/* ---- the payload ------------------------------------------------------------------ */
+/* ---- the payload ----------------------------------------------------------------------------- */
 
 /*
- * Copies len octets to dest from its octet at on, and sums them if crc is not NULL. Without dest they
- * are dropped. 0, -EFAULT.
+ * Copies len octets to dest from its octet at on, and sums them if crc is not NULL. Without dest
+ * they are dropped. 0, -EFAULT.
  */
 static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *src, size_t len,
 		   uint32_t *crc)
@@ -560,7 +560,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 	}
 }
 
-/* ---- the end ---------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 int siw_mpa_drain(struct siw_mpa_stream *stream)
 {

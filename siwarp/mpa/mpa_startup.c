@@ -80,7 +80,7 @@ int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 	return rv;
 }
 
-/* ---- actions: one of enum siw_mpa_startup or -errno ------------------------------- */
+/* ---- actions: one of enum siw_mpa_startup or -errno ------------------------------------------ */
 
 static int act_illegal(struct siw_mpa_stream *stream)
 {
@@ -228,7 +228,7 @@ int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
 	return actions[cell->action](stream);
 }
 
-/* ---- observers: an event, or NOTHING ---------------------------------------------- */
+/* ---- observers: an event, or NOTHING --------------------------------------------------------- */
 
 #define NOTHING (-1)
 
@@ -431,7 +431,7 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
 	return rv < 0 ? rv : 0;
 }
 
-/* ---- from above ------------------------------------------------------------------- */
+/* ---- from above ------------------------------------------------------------------------------ */
 
 /*
  * The Reply is in the Request's revision and format (RFC6581-10-05, -06), says the

@@ -182,8 +182,8 @@ bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_l
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
 /*
- * Reads what came before start-up is over, up to a few KiB. Octets read (> 0); -EAGAIN; -ENOBUFS: there
- * are that many; -ENOMEM; -ENOTCONN; -errno.
+ * Reads what came before start-up is over, up to a few KiB. Octets read (> 0); -EAGAIN; -ENOBUFS:
+ * there are that many; -ENOMEM; -ENOTCONN; -errno.
  */
 int siw_mpa_rx_early(struct siw_mpa_stream *stream);
 

@@ -83,9 +83,9 @@ _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
  *     +-------------------------------------------------------------+
  */
 /*
- * Marker (RFC 5044 section 4.2, figure 3), before the first FPDU and at every 512th octet from there.
- * FPDUs and Markers are multiples of four octets, so that one falls between FPDUs, at an even place
- * inside a ULPDU, or right before a CRC; never into a length field or a CRC.
+ * Marker (RFC 5044 section 4.2, figure 3), before the first FPDU and at every 512th octet from
+ * there. FPDUs and Markers are multiples of four octets, so that one falls between FPDUs, at an even
+ * place inside a ULPDU, or right before a CRC; never into a length field or a CRC.
  *
  *     +-------------------------------+-----------------------------+
  *     |           reserved            | FPDUPTR: octets from the    |
@@ -137,9 +137,9 @@ static inline uint32_t siw_mpa_to_marker(uint32_t at)
 }
 
 /*
- * Octets that an FPDU of len octets takes of a stream with Markers from position at on: its own, and
- * the Markers right before it and inside it (RFC5044-4.3-05). Positions count from the first Marker
- * on and wrap.
+ * Octets that an FPDU of len octets takes of a stream with Markers from position at on: its own,
+ * and the Markers right before it and inside it (RFC5044-4.3-05). Positions count from the first
+ * Marker on and wrap.
  */
 static inline uint32_t siw_mpa_marked_len(uint32_t at, uint32_t len)
 {

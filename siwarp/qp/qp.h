@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp.h - queue pairs and their connections' start-up: what the connection manager above needs. The
- * user's half is <siwarp/siw.h>.
+ * qp/qp.h - queue pairs and their connections' start-up: what the connection manager above needs.
+ * The user's half is <siwarp/siw.h>.
  *
  * What this layer does NOT do: decide about connections. It carries start-up frames up and down as
  * values and turns a started stream into a QP's.
@@ -75,7 +75,9 @@ struct siw_qp_attach {
 int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *attach);
 /* In place of attaching: sends a Terminate with the error, if one may be sent, and closes. */
 void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err);
-/* The attached QP goes to ERR, what it completed still reaches the peer. -ENOTCONN: there is none. */
+/*
+ * The attached QP goes to ERR, what it completed still reaches the peer. -ENOTCONN: there is none.
+ */
 int siw_qp_disconnect(struct siw_qp_conn *conn);
 /* Ends what is going on; its events that nobody took are dropped. */
 void siw_qp_conn_destroy(struct siw_qp_conn *conn);

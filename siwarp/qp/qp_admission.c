@@ -26,7 +26,9 @@ struct siw_admission *siw_qp_admission_new(void)
 	admission->max.requests = (uint32_t)set->max_requests;
 	admission->max_source.starting = share_of(set->max_startups);
 	admission->max_source.requests = share_of(set->max_requests);
-	/* A secret is nice to have and nothing depends on it: an early boot's failure is no matter. */
+	/*
+	 * A secret is nice to have and nothing depends on it: an early boot's failure is no matter.
+	 */
 	if (getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
 		admission->key = (uintptr_t)admission;
 	admission->key |= 1;

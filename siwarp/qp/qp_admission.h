@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_admission.h - how many connections a listener has pending, in all and by source, and whether
- * one more may come in (RFC 5042 section 6.4.1: nobody may take all of what others need too).
+ * qp/qp_admission.h - how many connections a listener has pending, in all and by source, and
+ * whether one more may come in (RFC 5042 section 6.4.1: nobody may take all of what others need
+ * too).
  *
  * Pending is in MPA start-up (settings max_startups) or started up and not taken by the program
  * (max_requests bounds both together). Sources are IPv4 addresses and IPv6 /64 prefixes, counted in
@@ -40,8 +41,8 @@ struct siw_admission *siw_qp_admission_new(void);
 /* Whether one more may be accepted. */
 bool siw_qp_admission_has_room(const struct siw_admission *admission);
 /*
- * The place of an IPv4 address or an IPv6 /64 in a table of 1 << SIW_ADMISSION_BITS, by a secret odd key: two
- * may share one, and nobody can know who does with whom.
+ * The place of an IPv4 address or an IPv6 /64 in a table of 1 << SIW_ADMISSION_BITS, by a secret
+ * odd key: two may share one, and nobody can know who does with whom.
  */
 uint32_t siw_qp_admission_place(uint64_t key, const struct siw_addr *addr);
 /* Where a source is counted. */

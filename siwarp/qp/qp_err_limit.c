@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How many error messages leave: so many a second in all, and of those so many to one source (settings
- * err_rate and err_source_rate), and so many at once. Whoever forges a victim's address brings no more
- * than that upon it. Sources are counted in a table of fixed size, by place as listeners count theirs
- * (qp_admission.h): two that share a place share its limit.
+ * How many error messages leave: so many a second in all, and of those so many to one source
+ * (settings err_rate and err_source_rate), and so many at once. Whoever forges a victim's address
+ * brings no more than that upon it. Sources are counted in a table of fixed size, by place as
+ * listeners count theirs (qp_admission.h): two that share a place share its limit.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,8 +17,8 @@
 #define SECOND 1000000000u
 
 /*
- * A bucket as the time at which it will be empty again: each message moves that on by a second's part,
- * and it is full when that is a second ahead.
+ * A bucket as the time at which it will be empty again: each message moves that on by a second's
+ * part, and it is full when that is a second ahead.
  */
 struct siw_err_limit {
 	uint64_t key;

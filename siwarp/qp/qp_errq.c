@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Errors of datagram queue pairs: what this end found in peers' messages, what peers report of ours,
- * and what becomes of the queue pair. What a peer reports only ever lies in the queue to be read.
+ * Errors of datagram queue pairs: what this end found in peers' messages, what peers report of
+ * ours, and what becomes of the queue pair. What a peer reports only ever lies in the queue to be
+ * read.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +10,9 @@
 #include "base/capture.h"
 #include "qp/qp_impl.h"
 
-/* Both origins in one ring, so that they come out in their order; neither may take more than half. */
+/*
+ * Both origins in one ring, so that they come out in their order; neither may take more than half.
+ */
 struct siw_errq {
 	uint32_t size, head, n; /* head: the oldest */
 	uint32_t waiting[2];	/* by origin, less one */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sending on RC, on UC, and to each peer of RD: requests begin in their order and complete in their order.
- * A request waits in its flow until it may begin, and then until it is accepted or its response came.
- * struct siw_qp_class has what a type does differently.
+ * Sending on RC, on UC, and to each peer of RD: requests begin in their order and complete in their
+ * order. A request waits in its flow until it may begin, and then until it is accepted or its
+ * response came. struct siw_qp_class has what a type does differently.
  */
 #include <errno.h>
 
@@ -98,8 +98,8 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 			return 0;
 		/*
 		 * The layer below has taken everything since a request found no room: nobody else
-		 * would begin it. One that finds none now, either, waits for a Read, whose end comes
-		 * here again.
+		 * would begin it. One that finds none now, either, waits for a Read, whose end
+		 * comes here again.
 		 */
 		if (flow->next == stuck)
 			return r;
@@ -110,8 +110,8 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 /* ---- completing ------------------------------------------------------------------------------ */
 
 /*
- * Whether it failed, and none behind it completes. On RD those behind it do; and a request that the network
- * refused counts as one that was lost.
+ * Whether it failed, and none behind it completes. On RD those behind it do; and a request that the
+ * network refused counts as one that was lost.
  */
 static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
 {

@@ -9,7 +9,7 @@
 #include "qp/qp_objects.h"
 #include "rdmap/rdmap_record.h"
 
-/* ---- qp_op.c ---- */
+/* ---- qp_op.c --------------------------------------------------------------------------------- */
 enum siw_op_flags {
 	SIW_OP_KNOWN = 1,
 	SIW_OP_SENDS = 2,	    /* it takes a receive of the peer's: an MSN of queue 0 */
@@ -66,7 +66,7 @@ enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err);
 /* Whether the header that the peer's error quotes is of this request. */
 bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev);
 
-/* ---- qp_sq.c: slots and flows; send_lock held ---- */
+/* ---- qp_sq.c: slots and flows; send_lock held ------------------------------------------------ */
 /* Whether every slot of the send queue waits for a completion to be polled. */
 static inline bool siw_qp_sq_full(struct siw_wq *wq)
 {
@@ -118,7 +118,7 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
  */
 bool siw_qp_may_wait(struct siw_wq *wq);
 
-/* ---- qp_recv.c: progress held ---- */
+/* ---- qp_recv.c: progress held ---------------------------------------------------------------- */
 /*
  * How many messages to ask a QP's socket for at its next turn, after n came. Asking once more than
  * there are costs a system call that a lone message's latency would feel, so a turn begins with one
@@ -156,7 +156,7 @@ void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id);
 /* Sends wait for receives: posting one is news from now on, or not any more. */
 void siw_qp_set_unexpected(struct siw_wq *wq, bool any);
 
-/* ---- qp_step.c ---- */
+/* ---- qp_step.c ------------------------------------------------------------------------------- */
 /* Does an event's step by the table, actions aside: the action, or -EINVAL. progress held. */
 int siw_qp_step(struct siw_wq *wq, int event);
 /*
@@ -182,7 +182,7 @@ void siw_qp_finish(struct siw_wq *wq);
  */
 int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask);
 
-/* ---- qp_mw.c: binds and local invalidations as requests ---- */
+/* ---- qp_mw.c: binds and local invalidations as requests -------------------------------------- */
 /*
  * Whether a request happens at this end alone: BIND_MW or LOCAL_INV. Both stand side by side in
  * enum siw_wr_opcode.
@@ -209,7 +209,7 @@ void siw_qp_did_local(struct siw_wq *wq);
  */
 void siw_qp_mw_settle(struct siw_wq *wq, bool last);
 
-/* ---- qp_flow.c: sending, of all types but UD; send_lock held ---- */
+/* ---- qp_flow.c: sending, of all types but UD; send_lock held --------------------------------- */
 /* Posts a request where there is one flow, as struct siw_qp_class has it. */
 int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
 /* Begins what may begin and gives it to the layer below: as siw_rdmap_flush. */
@@ -221,7 +221,7 @@ enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked);
 /* The request that a peer's error quotes, if it is still on its way, or NULL. */
 struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev);
 
-/* ---- qp_end.c: progress held ---- */
+/* ---- qp_end.c: progress held ----------------------------------------------------------------- */
 /* Completes every send and receive with WR_FLUSH_ERR. */
 void siw_qp_flush(struct siw_wq *wq);
 /* Drops them without a word. */
@@ -247,7 +247,7 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 void siw_qp_fail(struct siw_qp *qp, int status);
 void siw_qp_leave(struct siw_qp *qp);
 
-/* ---- qp_errq.c; progress held ---- */
+/* ---- qp_errq.c; progress held ---------------------------------------------------------------- */
 /* A message that came is wrong: notes it, and ends the QP if its policy has it so. */
 void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event);
 /*
@@ -262,12 +262,14 @@ void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event,
 /* What the policy comes to: the QP is new, or joined its first group or left the last. */
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
 
-/* ---- qp_err_limit.c; progress held ---- */
+/* ---- qp_err_limit.c; progress held ----------------------------------------------------------- */
 /* Whether one more error message may go to this address; counted as sent if so. */
 bool siw_qp_err_limit_admit(struct siw_context *ctx, const struct siw_addr *to);
 
-/* ---- qp_device.c; progress held, but for the first ---- */
-/* A call of the program's on a queue pair begins: 0; or -errno, it is NULL or inherited over fork. */
+/* ---- qp_device.c; progress held, but for the first ------------------------------------------- */
+/*
+ * A call of the program's on a queue pair begins: 0; or -errno, it is NULL or inherited over fork.
+ */
 int siw_qp_enter(const struct siw_qp *qp);
 /* A UDP socket that the queue pair serves: bound to addr, or the user's. */
 int siw_qp_open_udp(struct siw_wq *wq, const struct siw_addr *addr, int fd,
@@ -280,10 +282,10 @@ uint32_t siw_qp_rc_number(struct siw_context *ctx);
 int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted,
 		      struct siw_addr *addr);
 
-/* ---- by type ---- */
+/* ---- by type --------------------------------------------------------------------------------- */
 extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_class, siw_qp_rd_class;
 
-/* ---- qp_record.c: UD's Write-Records ---- */
+/* ---- qp_record.c: UD's Write-Records --------------------------------------------------------- */
 /* What a request for a Write-Record asks. */
 struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe);
 /*
@@ -296,7 +298,7 @@ void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records);
 /* Forgets those in process. progress held. */
 void siw_qp_record_clear(struct siw_ud *ud);
 
-/* ---- qp_ud_err.c; progress held ---- */
+/* ---- qp_ud_err.c; progress held -------------------------------------------------------------- */
 /*
  * A message that came is wrong (BAD_MSG, or BAD_RECV of one too long): reports it to the sender
  * within the limits, and goes on as siw_qp_err_found.
@@ -305,13 +307,13 @@ void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event)
 /* A peer's error message came: notes it, if it is about something sent. */
 void siw_qp_ud_err_reported(struct siw_ud *ud, const struct siw_rdmap_event *event);
 
-/* ---- qp_ud_tx.c: as struct siw_qp_class and struct siw_qp_ops have them ---- */
+/* ---- qp_ud_tx.c: as struct siw_qp_class and struct siw_qp_ops have them ---------------------- */
 int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
 enum siw_run siw_qp_ud_run(struct siw_wq *wq);
 enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round);
 bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);
 
-/* ---- qp_ud.c ---- */
+/* ---- qp_ud.c --------------------------------------------------------------------------------- */
 /* A RECV: as siw_qp_received. */
 void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev);
 

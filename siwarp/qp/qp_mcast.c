@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Multicast: the groups that UD queue pairs of a device are members of. Each has a socket of its own,
- * which carries nothing else; what comes there is given to every member, each with its own receive.
+ * Multicast: the groups that UD queue pairs of a device are members of. Each has a socket of its
+ * own, which carries nothing else; what comes there is given to every member, each with its own
+ * receive.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -112,9 +112,10 @@ struct siw_revoke {
  */
 enum siw_teardown {
 	SIW_ALIVE,
-	SIW_FAILING, /* nothing more begins; those ahead of the request that failed complete first */
-	SIW_BROKEN,  /* the stream ends at the next turn */
-	SIW_CUT,     /* the same, by a reset */
+	/* nothing more begins; those ahead of the request that failed complete first */
+	SIW_FAILING,
+	SIW_BROKEN,	   /* the stream ends at the next turn */
+	SIW_CUT,	   /* the same, by a reset */
 	SIW_SHUTTING_DOWN, /* ERR: what was begun is on its way out */
 	SIW_TERMINATING,   /* ERR: the same, and a Terminate */
 	SIW_FLUSHED, /* ERR: what was posted before is complete, and what is posted is so at once */
@@ -256,8 +257,8 @@ struct siw_wq {
 	struct siw_revoke revoke;
 	bool draining;	 /* in SQD, and what was begun is not complete yet */
 	bool sqd_notify; /* and somebody wants to know when it is */
-	_Atomic int
-		teardown; /* enum siw_teardown: send_lock to write; from SHUTTING_DOWN on progress, too */
+	/* enum siw_teardown: send_lock to write; from SHUTTING_DOWN on progress, too */
+	_Atomic int teardown;
 	uint32_t polls_at_post; /* ctx->polls at the last post */
 
 	/* The receive queue. */
@@ -288,7 +289,8 @@ struct siw_rc {
 	uint32_t sends_begun;
 	struct siw_confirm confirm; /* send_lock */
 	bool peer_confirms; /* by Reads of nothing whether its messages are here: progress */
-	bool may_send; /* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
+	/* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
+	bool may_send;
 	uint32_t rnr_msn;	  /* the oldest Send that waits for a receive: progress */
 	uint64_t rnr_deadline_ns; /* it waits until then: progress */
 	uint64_t close_by_ns;

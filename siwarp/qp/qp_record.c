@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Write-Record on UD: posted with an address handle and a key of the target's; there, a completion that uses
- * no receive says who wrote what where, and which octets of it came.
+ * Write-Record on UD: posted with an address handle and a key of the target's; there, a completion
+ * that uses no receive says who wrote what where, and which octets of it came.
  */
 #include <errno.h>
 
@@ -51,7 +51,9 @@ static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
 
-	/* Who does not poll is given no more: neither their queue nor what is kept here overflows. */
+	/*
+	 * Who does not poll is given no more: neither their queue nor what is kept here overflows.
+	 */
 	while (ud->records.reported -
 		       atomic_load_explicit(&ud->records.polled, memory_order_relaxed) <
 	       siw_rdmap_record_kept(ud->records.max)) {

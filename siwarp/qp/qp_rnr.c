@@ -54,9 +54,8 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 		if (!siw_rdmap_unexpected(rc->wq.flow.stream)) {
 			siw_qp_rnr_end(rc);
 			siw_verbs_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
-		} else if (
-			rc->wq.qp
-				.srq) { /* another stream may be faster: then this one still waits */
+		} else if (rc->wq.qp.srq) {
+			/* Another stream may be faster: then this one still waits. */
 			rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 			watch(rc);
 		}

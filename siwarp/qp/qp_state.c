@@ -7,7 +7,9 @@
 
 #define STATES (SIW_QPS_ERR + 1)
 
-/* Which attributes go with which step: as the InfiniBand specification's table of modifiers has it. */
+/*
+ * Which attributes go with which step: as the InfiniBand specification's table of modifiers has it.
+ */
 #define CUR    SIW_QP_CUR_STATE
 #define QKEY   SIW_QP_QKEY
 #define FD     SIW_QP_FD
@@ -28,7 +30,10 @@ enum column { UD, UC, RD, RC, COLUMNS };
 
 struct step {
 	signed char next, action;
-	/* What siw_modify_qp may change on the way, by type, with STEP; 0: the type has no such step. */
+	/*
+	 * What siw_modify_qp may change on the way, by type, with STEP; 0: the type has no such
+	 * step.
+	 */
 	int attrs[COLUMNS];
 };
 
@@ -59,7 +64,10 @@ struct step {
 
 /* clang-format off */
 static const struct step steps[STATES][SIW_QPE_COUNT] = {
-	/*                                          UD          UC                          RD                    RC */
+	/*
+	 *                                          UD          UC                          RD
+	 * RC
+	 */
 	[SIW_QPS_RESET] = {
 		[SIW_QPE_STAY] = GO(RESET, NONE,    0,          0,                          0,                    RC_SET),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),

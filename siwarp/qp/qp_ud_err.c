@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Errors of datagrams on UD: the sender of a wrong message is sent an error message, within limits. */
+/*
+ * Errors of datagrams on UD: the sender of a wrong message is sent an error message, within limits.
+ */
 #include "base/capture.h"
 
 #include "qp/qp_impl.h"

@@ -2,37 +2,41 @@
 /*
  * rd/rd.c - an endpoint: opened, closed, what comes to it, what it reports.
  *
- * How reliable datagrams work. Segments go in and come out whole, once and in order per peer. rd_hello.c
- * meets peers by a stateless cookie; rd_peer.c has the table of peers (SipHash; the one that is idle longest makes
- * room; an idle record is below 512 octets); rd_tx.c has window, credit and pace; rd_ack.c what was delivered or
- * lost; rd_rx.c order and acknowledgements; rd_cc.c the window, as pure functions; rd_mtu.c how long a datagram may
- * be; rd_timer.c what happens by time alone.
+ * How reliable datagrams work. Segments go in and come out whole, once and in order per peer.
+ * rd_hello.c meets peers by a stateless cookie; rd_peer.c has the table of peers (SipHash; the one
+ * that is idle longest makes room; an idle record is below 512 octets); rd_tx.c has window, credit
+ * and pace; rd_ack.c what was delivered or lost; rd_rx.c order and acknowledgements; rd_cc.c the
+ * window, as pure functions; rd_mtu.c how long a datagram may be; rd_timer.c what happens by time
+ * alone.
  *
- * Sending: a segment is copied with its CRC in one pass and sent in the call that brings it. A short one behind
- * others that are on their way waits for the flush; those of one length to one peer leave as one batch of up to 64
- * (UDP_SEGMENT). While many short ones arrive, the kernel is asked to hand batches up whole (UDP_GRO), until two or
- * fewer came 64 times in a row; never under a plan of faults.
+ * Sending: a segment is copied with its CRC in one pass and sent in the call that brings it. A
+ * short one behind others that are on their way waits for the flush; those of one length to one
+ * peer leave as one batch of up to 64 (UDP_SEGMENT). While many short ones arrive, the kernel is
+ * asked to hand batches up whole (UDP_GRO), until two or fewer came 64 times in a row; never under
+ * a plan of faults.
  *
- * Acknowledgements ride on DATA. One travels alone when the socket is empty and two segments wait or one has waited
- * 20 us, or when 64 wait (16 long ones, 8 behind a gap); so a ping-pong sends none. A segment is acknowledged when ddp
- * has taken it. Data comes up before the news of what its datagram acknowledges, so a reply does not wait for the
- * completion of the request before it.
+ * Acknowledgements ride on DATA. One travels alone when the socket is empty and two segments wait
+ * or one has waited 20 us, or when 64 wait (16 long ones, 8 behind a gap); so a ping-pong sends
+ * none. A segment is acknowledged when ddp has taken it. Data comes up before the news of what its
+ * datagram acknowledges, so a reply does not wait for the completion of the request before it.
  *
- * Congestion: CUBIC's growth. Loss without a queue and below 4% counts as noise. A round trip above three times the
- * least one makes the window yield, unless losses show that another flow fills the buffer regardless. Where the least
- * round trip is below a millisecond, a loss while a queue stands leaves the window at four times what the path was seen
- * to hold: a full window's own sending time looks like a queue there.
+ * Congestion: CUBIC's growth. Loss without a queue and below 4% counts as noise. A round trip above
+ * three times the least one makes the window yield, unless losses show that another flow fills the
+ * buffer regardless. Where the least round trip is below a millisecond, a loss while a queue stands
+ * leaves the window at four times what the path was seen to hold: a full window's own sending time
+ * looks like a queue there.
  *
- * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs what is due. A timer that comes
- * far too late asks the peer once more: it was this process that stood still.
+ * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs what is due.
+ * A timer that comes far too late asks the peer once more: it was this process that stood still.
  *
- * Memory for segments that came early or are paused counts buffers and rings; one peer has at most a quarter of what
- * is left. A record is kept while an ECHO could make its incarnation again. If a peer leaves a gap or an unfinished
- * message, it is probed; after peer_timeout without progress it is declared lost.
+ * Memory for segments that came early or are paused counts buffers and rings; one peer has at most
+ * a quarter of what is left. A record is kept while an ECHO could make its incarnation again. If a
+ * peer leaves a gap or an unfinished message, it is probed; after peer_timeout without progress it
+ * is declared lost.
  *
- * Path MTU: a datagram begins with 1200 octets, except on loopback, and grows when a probe was answered; probes are sent
- * when full segments are. A path that drops long datagrams silently is noticed by time-outs, or when long ones are lost
- * again beside short ones that pass.
+ * Path MTU: a datagram begins with 1200 octets, except on loopback, and grows when a probe was
+ * answered; probes are sent when full segments are. A path that drops long datagrams silently is
+ * noticed by time-outs, or when long ones are lost again beside short ones that pass.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -49,7 +53,7 @@
 #define SPARSE	  64   /* times in a row that two or fewer came: no longer */
 #define COOKIE_MS 5000 /* how long a cookie is valid; an idle record of a peer stays for longer */
 
-/* ---- opened, closed ------------------------------------------------------------------------------ */
+/* ---- opened, closed -------------------------------------------------------------------------- */
 
 /* What the kernel can hold for us bounds what peers may send before we look. */
 static uint32_t window_of(struct siw_llp_sock *sock)
@@ -169,7 +173,7 @@ static void settle(struct siw_rd *rd)
 	rd->settle = NULL;
 }
 
-/* ---- peers, as the layer above sees them --------------------------------------------------------- */
+/* ---- peers, as the layer above sees them ----------------------------------------------------- */
 
 int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
 {
@@ -245,7 +249,7 @@ size_t siw_rd_peer_size(void)
 	return sizeof(struct siw_rd_peer);
 }
 
-/* ---- what comes ------------------------------------------------------------------------------------ */
+/* ---- what comes ------------------------------------------------------------------------------ */
 
 /* Whether a datagram may be acted upon at all; counts it if not. */
 static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
@@ -269,7 +273,9 @@ static void opened(struct siw_rd_peer *peer, uint64_t now)
 	if (!peer->rtos)
 		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
 	peer->state = SIW_RD_OPEN;
-	/* An ECHO of the peer's own beginning, begun before it met ours, begins nothing any more. */
+	/*
+	 * An ECHO of the peer's own beginning, begun before it met ours, begins nothing any more.
+	 */
 	peer->cookie_made = siw_rd_ms(peer->rd, now);
 	peer->backoff = peer->rtos = 0;
 	peer->timer_ns = SIW_RD_NEVER;
@@ -350,7 +356,7 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 	}
 }
 
-/* ---- reports --------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
 static int news_of(struct siw_rd_peer *peer)
 {
@@ -428,7 +434,10 @@ static void when_empty(struct siw_rd *rd)
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
 		return;
-	/* Each poll looks at the clock for the sockets: here it is read when there is something to do. */
+	/*
+	 * Each poll looks at the clock for the sockets: here it is read when there is something to
+	 * do.
+	 */
 	if (!rd->blocked && !ack && siw_llp_sock_awaits_due(rd->sock))
 		return;
 	now = siw_now_ns();
@@ -447,11 +456,11 @@ static void when_empty(struct siw_rd *rd)
 	}
 }
 
-/* ---- receiving --------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 /*
- * Together they cost a part of what they do one by one, but a lone one a little more: so while many short
- * ones come. A plan of faults has a fate for each, and so has a capture a place.
+ * Together they cost a part of what they do one by one, but a lone one a little more: so while many
+ * short ones come. A plan of faults has a fate for each, and so has a capture a place.
  */
 static void want_batches(struct siw_rd *rd, bool on)
 {

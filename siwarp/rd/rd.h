@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd.h - reliable datagrams: one UDP socket and any number of peers. Segments to and from each peer
- * arrive whole, once and in order (spec/datagram-iwarp.md, "RD").
+ * rd/rd.h - reliable datagrams: one UDP socket and any number of peers. Segments to and from each
+ * peer arrive whole, once and in order (spec/datagram-iwarp.md, "RD").
  *
- * What this layer does NOT do: know what a segment is. It numbers segments, checks them (CRC32C, Q_Key),
- * acknowledges, repeats and paces them, and finds out which peers are lost.
+ * What this layer does NOT do: know what a segment is. It numbers segments, checks them (CRC32C,
+ * Q_Key), acknowledges, repeats and paces them, and finds out which peers are lost.
  *
- * A peer is an address. Its record is made by siw_rd_peer, or when an unknown source returned a cookie;
- * an idle record takes less than 512 octets. An epoch is one incarnation of an endpoint. Whether a peer
- * that has started anew got what was sent to it before is unknown, and none of that is repeated.
+ * A peer is an address. Its record is made by siw_rd_peer, or when an unknown source returned a
+ * cookie; an idle record takes less than 512 octets. An epoch is one incarnation of an endpoint.
+ * Whether a peer that has started anew got what was sent to it before is unknown, and none of that
+ * is repeated.
  *
- * A segment is acknowledged when the layer above has taken it (siw_rd_taken): so an accepted segment is
- * placed at the peer.
+ * A segment is acknowledged when the layer above has taken it (siw_rd_taken): so an accepted
+ * segment is placed at the peer.
  *
- * Locks: the "tx" functions are called under the caller's send lock, close under both, all others under
- * the progress lock. The endpoint's own lock orders the two sides.
+ * Locks: the "tx" functions are called under the caller's send lock, close under both, all others
+ * under the progress lock. The endpoint's own lock orders the two sides.
  */
 #ifndef SIW_RD_H
 #define SIW_RD_H
@@ -38,7 +39,8 @@ struct siw_rd_attr {
 	int fd;				/* a bound UDP socket of the user's, or -1 */
 	struct siw_io_handler *handler; /* siw_llp_port_poll calls it when siw_rd_recv is due */
 	bool no_crc;
-	uint8_t ird; /* advertised: Read Requests and atomics that a peer may have outstanding here */
+	/* advertised: Read Requests and atomics that a peer may have outstanding here */
+	uint8_t ird;
 	uint32_t qkey;
 	uint32_t max_peers; /* 0: setting rd_peers */
 	/* A silent peer is declared lost after this, +-20%; 0: setting peer_timeout. */
@@ -48,7 +50,9 @@ struct siw_rd_attr {
 int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out);
 /* Sends each peer a BYE, which may be lost, and frees all. */
 void siw_rd_close(struct siw_rd *rd);
-/* Its socket: for its address, and to have the handler called again before siw_rd_recv returned 0. */
+/*
+ * Its socket: for its address, and to have the handler called again before siw_rd_recv returned 0.
+ */
 struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd);
 void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
@@ -57,7 +61,8 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 
 /*
  * Gives the record of the peer at addr, and makes it if there is none; nothing is sent yet. With
- * max_peers records the one idle longest is evicted; -ENOBUFS: none is idle. 0, -ENOMEM. Either lock.
+ * max_peers records the one idle longest is evicted; -ENOBUFS: none is idle. 0, -ENOMEM. Either
+ * lock.
  */
 int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);
@@ -65,8 +70,8 @@ const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);
 void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper);
 void *siw_rd_upper(const struct siw_rd_peer *peer);
 /*
- * Octets in the record for the layer above, zeroed when the record is made and when an incarnation of
- * either end is over. Either lock.
+ * Octets in the record for the layer above, zeroed when the record is made and when an incarnation
+ * of either end is over. Either lock.
  */
 #define SIW_RD_ROOM 36
 void *siw_rd_room(struct siw_rd_peer *peer);
@@ -75,22 +80,25 @@ uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer);
 /* For tests and benchmarks: how many records there are, and octets of one. */
 uint32_t siw_rd_n_peers(struct siw_rd *rd);
 size_t siw_rd_peer_size(void);
-/* Ends this incarnation of the pair: drops what is unsent and sends the peer a BYE. The record stays. */
+/*
+ * Ends this incarnation of the pair: drops what is unsent and sends the peer a BYE. The record
+ * stays.
+ */
 void siw_rd_reset(struct siw_rd_peer *peer);
 
 /* ---- tx -------------------------------------------------------------------------------------- */
 
 /*
- * The longest segment to this peer now, in octets, at least 1024. It follows the path MTU and may change
- * from one segment to the next.
+ * The longest segment to this peer now, in octets, at least 1024. It follows the path MTU and may
+ * change from one segment to the next.
  */
 uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer);
 /*
- * Takes a segment: head_len octets at head, then the iovecs; at most mulpdu in all. It is copied, with
- * its CRC, in one pass, and sent as soon as window, credit and pace allow; a short one behind others
- * with the next siw_rd_flush, as several go down together. > 0 taken: as siw_rd_framed is now; 0 no room
- * now (siw_rd_blocked); -EFAULT memory is not there; -EPIPE the peer is gone or starting anew
- * (siw_rd_recv says so too).
+ * Takes a segment: head_len octets at head, then the iovecs; at most mulpdu in all. It is copied,
+ * with its CRC, in one pass, and sent as soon as window, credit and pace allow; a short one behind
+ * others with the next siw_rd_flush, as several go down together. > 0 taken: as siw_rd_framed is
+ * now; 0 no room now (siw_rd_blocked); -EFAULT memory is not there; -EPIPE the peer is gone or
+ * starting anew (siw_rd_recv says so too).
  */
 int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
 		  const struct iovec *iov, int n);
@@ -123,19 +131,21 @@ struct siw_rd_event {
 	uint32_t len;
 };
 /*
- * Gives the next event: 1 and *event; 0: none now. Timers expire here, too. A SEGMENT is given again
- * until siw_rd_taken or siw_rd_pause.
+ * Gives the next event: 1 and *event; 0: none now. Timers expire here, too. A SEGMENT is given
+ * again until siw_rd_taken or siw_rd_pause.
  */
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
 /* The last SEGMENT is placed, or refused and thrown away: it may be acknowledged. */
 void siw_rd_taken(struct siw_rd_peer *peer);
 /*
- * The last SEGMENT cannot be taken now, as no receive is posted. It is stored, no event of this peer is
- * given until siw_rd_resume, and the peer's credit runs out. Other peers go on.
+ * The last SEGMENT cannot be taken now, as no receive is posted. It is stored, no event of this
+ * peer is given until siw_rd_resume, and the peer's credit runs out. Other peers go on.
  */
 void siw_rd_pause(struct siw_rd_peer *peer);
 void siw_rd_resume(struct siw_rd_peer *peer);
-/* expected: the peer must send something although all is acknowledged, so silence means it is lost. */
+/*
+ * expected: the peer must send something although all is acknowledged, so silence means it is lost.
+ */
 void siw_rd_expect(struct siw_rd_peer *peer, bool expected);
 
 /* cffi: end */

@@ -139,7 +139,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 	siw_rd_pump(peer, now);
 }
 
-/* ---- nothing comes back ------------------------------------------------------------------------------ */
+/* ---- nothing comes back ---------------------------------------------------------------------- */
 
 /* The last one sent that is not known to be there: -1 none. */
 static int64_t last_unsure(struct siw_rd_peer *peer)
@@ -179,8 +179,8 @@ static void all_lost(struct siw_rd_peer *peer)
 }
 
 /*
- * What goes in fragments does not come there, as a live peer's acknowledgements say: after as many time-outs as fit
- * the time that a peer may be silent there is no hope for it.
+ * What goes in fragments does not come there, as a live peer's acknowledgements say: after as many
+ * time-outs as fit the time that a peer may be silent there is no hope for it.
  */
 static bool is_hopeless(struct siw_rd_peer *peer)
 {
@@ -211,7 +211,9 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		/* The peer has all, or gives no credit: ask it. */
 		siw_rd_ask(peer, now);
 	} else if (probes_tail) {
-		/* A probe of the tail (RFC 8985 section 7): what it brings back says what is lost. */
+		/*
+		 * A probe of the tail (RFC 8985 section 7): what it brings back says what is lost.
+		 */
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, (uint64_t)last);
 
 		if (!slot->lost) {

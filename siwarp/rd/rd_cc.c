@@ -54,7 +54,10 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 
 	if (!rtt)
 		rtt = 1;
-	/* What was outstanding for so long was sent again, unless this process stood still and not the path. */
+	/*
+	 * What was outstanding for so long was sent again, unless this process stood still and not
+	 * the path.
+	 */
 	if (rtt > LONGEST_RTT)
 		rtt = LONGEST_RTT;
 	cc->last_rtt = rtt;
@@ -67,7 +70,10 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 		cc->rttvar = rtt / 2;
 	} else {
 		off = rtt > cc->srtt ? rtt - cc->srtt : cc->srtt - rtt;
-		/* RFC 6298 section 2.3. Decay first, else they settle at 3/4 and 7/8 of what they measure. */
+		/*
+		 * RFC 6298 section 2.3. Decay first, else they settle at 3/4 and 7/8 of what they
+		 * measure.
+		 */
 		cc->rttvar -= cc->rttvar / 4;
 		cc->rttvar += off / 4;
 		cc->srtt -= cc->srtt / 8;
@@ -91,8 +97,9 @@ static bool is_standing(const struct siw_rd_cc *cc)
 }
 
 /*
- * What the path holds without a queue, by what it delivered, and a quarter to find out whether it is more. Where
- * round trips are short most of one is the ends' own work, done by turns: several times as much keeps both busy.
+ * What the path holds without a queue, by what it delivered, and a quarter to find out whether it
+ * is more. Where round trips are short most of one is the ends' own work, done by turns: several
+ * times as much keeps both busy.
  */
 static uint64_t path_holds(const struct siw_rd_cc *cc)
 {
@@ -100,7 +107,7 @@ static uint64_t path_holds(const struct siw_rd_cc *cc)
 			  (is_local(cc) ? 4.0 : 1.25));
 }
 
-/* ---- CUBIC --------------------------------------------------------------------------------------- */
+/* ---- CUBIC ----------------------------------------------------------------------------------- */
 
 /* The root of x^3 = v. */
 static uint64_t cube_root(uint64_t v)
@@ -163,7 +170,9 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t m
 		cc->cwnd += octets;
 		return;
 	}
-	/* Less than the path was seen to hold: a reduction for noise, which is made good at once. */
+	/*
+	 * Less than the path was seen to hold: a reduction for noise, which is made good at once.
+	 */
 	if (!is_local(cc) && cc->cwnd < path_holds(cc)) {
 		cc->cwnd += octets / 4;
 		return;
@@ -195,7 +204,7 @@ static void yield(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t 
 	cc->k_ms = 0;
 }
 
-/* ---- what happens --------------------------------------------------------------------------------- */
+/* ---- what happens ---------------------------------------------------------------------------- */
 
 /* A round is over: how much was delivered and lost in it. */
 static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)

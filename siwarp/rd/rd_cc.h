@@ -3,12 +3,13 @@
  * rd/rd_cc.h - round-trip times and congestion control of one peer: values in, values out. All
  * times in nanoseconds, all amounts in octets.
  *
- * The window grows as CUBIC's (RFC 9438). It differs in which losses count. A loss while the round trip is
- * near its minimum is taken for noise of the path and changes nothing, up to a share of SIW_RD_CC_NOISE. A
- * loss while a queue stands, or beyond that share, is congestion.
+ * The window grows as CUBIC's (RFC 9438). It differs in which losses count. A loss while the round
+ * trip is near its minimum is taken for noise of the path and changes nothing, up to a share of
+ * SIW_RD_CC_NOISE. A loss while a queue stands, or beyond that share, is congestion.
  *
- * A round trip of more than three times the minimum means a needlessly long queue, and the window shrinks,
- * as BBR bounds its own. But where losses show that another flow fills the buffer anyway, this one competes.
+ * A round trip of more than three times the minimum means a needlessly long queue, and the window
+ * shrinks, as BBR bounds its own. But where losses show that another flow fills the buffer anyway,
+ * this one competes.
  *
  * What it does NOT do: send, or know of datagrams.
  */
@@ -44,7 +45,10 @@ struct siw_rd_cc {
 void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss);
 /* A round trip measured on a datagram that was sent once (Karn's rule). */
 void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt);
-/* octets were delivered. in_flight: octets still outstanding; full: the window kept more from being sent. */
+/*
+ * octets were delivered. in_flight: octets still outstanding; full: the window kept more from being
+ * sent.
+ */
 void siw_rd_cc_ack(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint64_t in_flight,
 		   uint32_t mss, bool full);
 void siw_rd_cc_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t mss);

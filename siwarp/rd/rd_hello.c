@@ -24,7 +24,7 @@ struct datagram {
 	uint8_t crc[SIW_DGRAM_CRC_LEN];
 } __attribute__((packed));
 
-/* ---- the end that begins ---------------------------------------------------------------------------- */
+/* ---- the end that begins --------------------------------------------------------------------- */
 
 static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -66,8 +66,9 @@ void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
 		if (peer->rtos < UINT8_MAX)
 			peer->rtos++;
 		/*
-		 * The answer may still be on its way, and its epochs are kept until another CHALLENGE comes.
-		 * By then no CHALLENGE that an earlier HELLO drew is on its way any more.
+		 * The answer may still be on its way, and its epochs are kept until another
+		 * CHALLENGE comes. By then no CHALLENGE that an earlier HELLO drew is on its way
+		 * any more.
 		 */
 		if (peer->rtos > ECHOES && now - peer->heard_ns >= challenge_took(peer))
 			peer->state = SIW_RD_HELLO;
@@ -93,11 +94,11 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	send_hello(peer, now);
 }
 
-/* ---- the end that is met ------------------------------------------------------------------------------ */
+/* ---- the end that is met --------------------------------------------------------------------- */
 
 /*
- * The wire has the lower half of a cookie's time, the hash all of it: so one that was overheard is good
- * for its few seconds and never again, when the lower half comes round.
+ * The wire has the lower half of a cookie's time, the hash all of it: so one that was overheard is
+ * good for its few seconds and never again, when the lower half comes round.
  */
 static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from,
 			    uint32_t its_epoch, uint32_t epoch, uint64_t made)
@@ -192,7 +193,9 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
-	/* Both began at once, and each met the other's beginning: the greater epoch's is the one. */
+	/*
+	 * Both began at once, and each met the other's beginning: the greater epoch's is the one.
+	 */
 	if (peer && (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) &&
 	    peer->epoch > its_epoch) {
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
@@ -215,7 +218,7 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 void siw_rd_bye(struct siw_rd_peer *peer)
 {

@@ -27,7 +27,7 @@
 #define SIW_RD_MS	   1000000ull
 #define SIW_RD_S	   1000000000ull
 
-/* ---- datagrams sent and not acknowledged ------------------------------------------------------ */
+/* ---- datagrams sent and not acknowledged ----------------------------------------------------- */
 
 struct siw_rd_slot {
 	uint8_t *buf;  /* header, segment and CRC */
@@ -51,7 +51,7 @@ struct siw_rd_tx {
 	struct siw_rd_slot slot[];
 };
 
-/* ---- datagrams that came early, or that cannot be taken now ------------------------------------ */
+/* ---- datagrams that came early, or that cannot be taken now ---------------------------------- */
 
 struct siw_rd_held {
 	uint8_t *buf; /* NULL: not here */
@@ -68,7 +68,7 @@ struct siw_rd_rx {
 	struct siw_rd_held slot[];
 };
 
-/* ---- peers -------------------------------------------------------------------------------------- */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
 enum siw_rd_state {
 	SIW_RD_CLOSED, /* no epochs are agreed; the next segment starts the handshake */
@@ -114,7 +114,10 @@ struct siw_rd_peer {
 	uint16_t credit;      /* units the peer grants, from una on */
 	uint16_t probe_limit; /* octets: datagrams of this length were tried and do not pass */
 
-	/* Indices; a datagram's PSN is its epoch + its index. Oldest unacknowledged, next sent, next expected. */
+	/*
+	 * Indices; a datagram's PSN is its epoch + its index. Oldest unacknowledged, next sent,
+	 * next expected.
+	 */
 	uint64_t una, nxt, rcv;
 	uint64_t over_una;    /* una of the incarnation that is over, until that is dealt with */
 	struct siw_rd_tx *tx; /* NULL: nothing outstanding */
@@ -132,7 +135,10 @@ struct siw_rd_peer {
 	uint16_t probe;		   /* octets of the PROBE under way; 0: none */
 	uint32_t probe_psn;	   /* and its number */
 	uint32_t touched_ms;	   /* when it was moved to the end of lru; low bits of the clock */
-	/* Until when the PROBE's answer is awaited; without a PROBE: no longer ones are tried before. */
+	/*
+	 * Until when the PROBE's answer is awaited; without a PROBE: no longer ones are tried
+	 * before.
+	 */
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
 	struct siw_rd_cookie cookie; /* ECHOED: to be returned */
@@ -180,13 +186,17 @@ struct siw_rd {
 	uint64_t tx_octets, tx_limit; /* memory of buffers, all peers */
 	uint64_t timeout;
 	/*
-	 * Longer than a datagram can be in the network. A record idle for so long may be evicted. A peer
-	 * silent for a third of it may have evicted this end's, and is asked before it is sent anything.
+	 * Longer than a datagram can be in the network. A record idle for so long may be evicted. A
+	 * peer silent for a third of it may have evicted this end's, and is asked before it is sent
+	 * anything.
 	 */
 	uint64_t idle;
 	uint64_t began;
 	uint32_t cookie_ms; /* how long a cookie is valid */
-	/* A heap, the earliest timer first: entry i before 2i + 1 and 2i + 2. It has room for every record. */
+	/*
+	 * A heap, the earliest timer first: entry i before 2i + 1 and 2i + 2. It has room for every
+	 * record.
+	 */
 	struct siw_rd_timer *heap;
 	uint32_t heap_n, heap_max;
 	uint64_t due; /* the earliest timer, as set at the socket */
@@ -207,7 +217,10 @@ struct siw_rd {
 	uint8_t *direct; /* the given segment's datagram in rx_buf; NULL: it is in the peer's rx */
 	uint32_t direct_len; /* octets of it */
 	uint8_t *rx_buf;     /* SIW_RD_BUF octets */
-	/* In rx_buf: datagrams of one source, at: the next, each of seg octets but the last, up to end. */
+	/*
+	 * In rx_buf: datagrams of one source, at: the next, each of seg octets but the last, up to
+	 * end.
+	 */
 	struct siw_addr from;
 	uint32_t at, end, seg;
 	bool batches;	 /* the kernel gives datagrams in batches (UDP_GRO) */
@@ -223,7 +236,7 @@ struct siw_rd {
 
 _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 512, "an idle peer's record");
 
-/* ---- rd_peer.c ------------------------------------------------------------------------------ */
+/* ---- rd_peer.c ------------------------------------------------------------------------------- */
 
 int siw_rd_table_init(struct siw_rd *rd);
 void siw_rd_table_fini(struct siw_rd *rd);
@@ -235,8 +248,8 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* An event of the peer is due: SIW_RD_REPORT_. */
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
 /*
- * Ends this incarnation of the pair: drops what is unacknowledged, takes another epoch for this end, and
- * reports kind to the layer above (0: it knows).
+ * Ends this incarnation of the pair: drops what is unacknowledged, takes another epoch for this
+ * end, and reports kind to the layer above (0: it knows).
  */
 void siw_rd_over(struct siw_rd_peer *peer, int kind);
 /* Its segment at rcv lies in rx and it is not paused: it is given next. */
@@ -259,7 +272,7 @@ static inline uint8_t siw_rd_class(uint32_t octets)
 void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class);
 void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 
-/* ---- rd_tx.c -------------------------------------------------------------------------------- */
+/* ---- rd_tx.c --------------------------------------------------------------------------------- */
 
 /* The socket is full: the peer is pumped again when there is room. */
 void siw_rd_starve(struct siw_rd_peer *peer);
@@ -268,7 +281,7 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now);
 /* Sends the datagram of that index again, whatever the window allows. */
 void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now);
 void siw_rd_tx_free(struct siw_rd_peer *peer);
-/* ---- rd_ack.c ------------------------------------------------------------------------------- */
+/* ---- rd_ack.c -------------------------------------------------------------------------------- */
 
 /* Handles what a datagram of these epochs acknowledges. octets: of bitmap, which may be NULL. */
 void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, const uint8_t *bitmap,
@@ -277,7 +290,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now);
 /* Sets the timer anew after something was sent, or delivered. */
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
 
-/* ---- rd_rx.c -------------------------------------------------------------------------------- */
+/* ---- rd_rx.c --------------------------------------------------------------------------------- */
 
 /* Handles a DATA that lies in rx_buf. */
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now);
@@ -289,7 +302,7 @@ bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer);
 
-/* ---- rd_hello.c ----------------------------------------------------------------------------- */
+/* ---- rd_hello.c ------------------------------------------------------------------------------ */
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now);
 /* The handshake's timer. */
@@ -314,14 +327,18 @@ void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t 
 /* Adds the CRC behind len octets and sends them: returns as siw_llp_udp_send. */
 int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len);
 
-/* ---- rd_mtu.c ------------------------------------------------------------------------------- */
+/* ---- rd_mtu.c -------------------------------------------------------------------------------- */
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer);
 /* A datagram of so many octets does not pass the path. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
-/* One more time-out in a row (peer->rtos) while datagrams of up to so many octets were outstanding. */
+/*
+ * One more time-out in a row (peer->rtos) while datagrams of up to so many octets were outstanding.
+ */
 void siw_rd_mtu_silence(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
-/* Of one acknowledgement: octets of the longest datagram lost twice, and of the longest delivered. */
+/*
+ * Of one acknowledgement: octets of the longest datagram lost twice, and of the longest delivered.
+ */
 void siw_rd_mtu_suspect(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now);
 /* Sends a datagram that is longer than the path's MTU, in fragments: as siw_rd_send. */
 int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
@@ -340,7 +357,10 @@ void siw_rd_no_timer(struct siw_rd_peer *peer);
 bool siw_rd_timers(struct siw_rd *rd, uint32_t peers);
 /* Asks the peer for an acknowledgement. */
 void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now);
-/* After a long silence, before something is sent: asks whether the peer still knows these epochs. 0. */
+/*
+ * After a long silence, before something is sent: asks whether the peer still knows these epochs.
+ * 0.
+ */
 int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now);
 /* A response of the peer is due from now on: if it stays silent, it is lost. */
 void siw_rd_await(struct siw_rd_peer *peer, uint64_t now);
@@ -354,8 +374,8 @@ static inline uint64_t siw_rd_ms(const struct siw_rd *rd, uint64_t now)
 }
 
 /*
- * Whether the peer must send something although it was sent nothing: the layer above expects it, or what
- * came has a gap.
+ * Whether the peer must send something although it was sent nothing: the layer above expects it, or
+ * what came has a gap.
  */
 static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 {
@@ -365,8 +385,8 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 }
 
 /*
- * Whether the next time-out only repeats the last datagram (a tail loss probe, RFC 8985 section 7): not
- * while the peer is silent, nor while the time-out is backed off.
+ * Whether the next time-out only repeats the last datagram (a tail loss probe, RFC 8985 section 7):
+ * not while the peer is silent, nor while the time-out is backed off.
  */
 static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_mtu.c - how long a datagram may be. Datagrams are not fragmented (DF), and none is longer than
- * what is known to pass: what every path carries, until a probe of a longer one was answered (RFC 8899). So
- * no segment is in a datagram that a path without a word throws away.
+ * rd/rd_mtu.c - how long a datagram may be. Datagrams are not fragmented (DF), and none is longer
+ * than what is known to pass: what every path carries, until a probe of a longer one was answered
+ * (RFC 8899). So no segment is in a datagram that a path without a word throws away.
  *
  * What routers say (ICMP) the kernel keeps by address, and forged reports too. It is asked what it
  * knows when something that long is missing, and not believed when it is not.
@@ -49,7 +49,10 @@ static uint32_t datagram_of(const struct siw_rd *rd, uint32_t mtu)
 	return n < SIW_RD_LEAST_DATAGRAM ? SIW_RD_LEAST_DATAGRAM : n;
 }
 
-/* PROBE: with DF, and whatever ICMP said. DONT: routers cut IPv4, of IPv6 the kernel cuts what ICMP says. */
+/*
+ * PROBE: with DF, and whatever ICMP said. DONT: routers cut IPv4, of IPv6 the kernel cuts what ICMP
+ * says.
+ */
 
 static uint32_t route(const struct siw_rd_peer *peer)
 {
@@ -81,7 +84,7 @@ static uint32_t above(const struct siw_rd *rd, uint32_t octets)
 	return 0;
 }
 
-/* ---- downward --------------------------------------------------------------------------------------- */
+/* ---- downward -------------------------------------------------------------------------------- */
 
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
@@ -128,7 +131,7 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 	return r;
 }
 
-/* ---- upward ------------------------------------------------------------------------------------------ */
+/* ---- upward ---------------------------------------------------------------------------------- */
 
 /* What to try: what the route is said to carry, else the next common size. 0: nothing is left. */
 static uint32_t next_size(const struct siw_rd_peer *peer)

@@ -8,7 +8,7 @@
 #define TOUCH_MS 100
 #define LOOK_AT	 16 /* records that one call looks at, to make room */
 
-/* ---- buffers --------------------------------------------------------------------------------------
+/* ---- buffers ---------------------------------------------------------------------------------
  *
  * Of sizes by powers of two; what is given back is used again at once, while it is in the cache.
  */
@@ -44,7 +44,7 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class)
 	rd->pool[class].n++;
 }
 
-/* ---- records ------------------------------------------------------------------------------------------
+/* ---- records ---------------------------------------------------------------------------------
  *
  * They lie together, as they live long: between other things each would keep a page of its own.
  */
@@ -86,7 +86,7 @@ static void give_record(struct siw_rd *rd, struct siw_rd_peer *peer)
 	rd->unused = peer;
 }
 
-/* ---- the table ------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 int siw_rd_table_init(struct siw_rd *rd)
 {
@@ -296,7 +296,7 @@ void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
 	siw_link_add(&peer->rd->lru, &peer->lru);
 }
 
-/* ---- reports --------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 {

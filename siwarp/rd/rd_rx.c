@@ -13,8 +13,8 @@
 #define GAP_ACKS    8  /* ... or, behind a gap, so many */
 
 /*
- * A peer may have a quarter kept here of what is left for all: so those who fill their share leave one to
- * whoever comes next. What comes in order needs no room, so one datagram is always welcome.
+ * A peer may have a quarter kept here of what is left for all: so those who fill their share leave
+ * one to whoever comes next. What comes in order needs no room, so one datagram is always welcome.
  */
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer)
 {
@@ -28,7 +28,7 @@ uint16_t siw_rd_credit(const struct siw_rd_peer *peer)
 	return (uint16_t)(units < rd->window_units ? units : rd->window_units);
 }
 
-/* ---- what is kept ---------------------------------------------------------------------------------- */
+/* ---- what is kept ---------------------------------------------------------------------------- */
 
 static struct siw_rd_held *slot_of(struct siw_rd_rx *rx, uint64_t index)
 {
@@ -104,8 +104,8 @@ static bool reach(struct siw_rd_peer *peer, uint64_t index)
 }
 
 /*
- * Whether a buffer of so many octets may be kept, for a datagram of len: within the window of datagrams, the
- * peer's share of octets, what there is for all.
+ * Whether a buffer of so many octets may be kept, for a datagram of len: within the window of
+ * datagrams, the peer's share of octets, what there is for all.
  */
 static bool fits(const struct siw_rd_peer *peer, uint64_t index, uint32_t len, uint32_t octets)
 {
@@ -165,7 +165,7 @@ void siw_rd_offer_next(struct siw_rd_peer *peer)
 	siw_link_add(&peer->rd->ready, &peer->ready);
 }
 
-/* ---- DATA ------------------------------------------------------------------------------------------- */
+/* ---- DATA ------------------------------------------------------------------------------------ */
 
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
@@ -196,14 +196,17 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		siw_rd_offer_next(peer);
 	else if (siw_rd_awaits_more(peer))
 		siw_rd_await(peer, now);
-	/* The sender is to know at once; where many come without a pause, of those behind a gap together. */
+	/*
+	 * The sender is to know at once; where many come without a pause, of those behind a gap
+	 * together.
+	 */
 	siw_rd_ack_due(peer,
 		       !peer->held &&
 			       (opens || rd->streak < GAP_ACKS || peer->due_acks + 1 >= GAP_ACKS),
 		       now);
 }
 
-/* ---- what the layer above does with it ---------------------------------------------------------------- */
+/* ---- what the layer above does with it ------------------------------------------------------- */
 
 static void accept_next(struct siw_rd_peer *peer)
 {
@@ -269,7 +272,7 @@ void siw_rd_resume(struct siw_rd_peer *peer)
 	siw_llp_sock_ready(rd->sock);
 }
 
-/* ---- acknowledgements ------------------------------------------------------------------------------- */
+/* ---- acknowledgements ------------------------------------------------------------------------ */
 
 /* What of the PSNs from rcv on is here: octets of the bitmap. */
 static uint32_t put_bitmap(const struct siw_rd_peer *peer, uint8_t *to)

@@ -16,7 +16,7 @@
 #define IDLE_TX_NS    (100 * SIW_RD_MS)
 #define LONGEST_RTO   SIW_RD_S
 
-/* ---- the window --------------------------------------------------------------------------------- */
+/* ---- the window ------------------------------------------------------------------------------ */
 
 static bool widen(struct siw_rd_peer *peer)
 {
@@ -79,7 +79,7 @@ static inline bool is_over(const struct siw_rd_peer *peer)
 	return (peer->reports & SIW_RD_REPORT_OVER) || peer->settling;
 }
 
-/* ---- sending -------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -221,8 +221,8 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 }
 
 /*
- * How many of those that were never sent could go in one batch, the first of which may go: they are as long
- * as that one but for the last, which may be shorter.
+ * How many of those that were never sent could go in one batch, the first of which may go: they are
+ * as long as that one but for the last, which may be shorter.
  */
 static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -325,7 +325,7 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 	return tx->sent == peer->nxt && !tx->n_lost;
 }
 
-/* ---- taking in ------------------------------------------------------------------------------------ */
+/* ---- taking in ------------------------------------------------------------------------------- */
 
 void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 {
@@ -333,8 +333,8 @@ void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 }
 
 /*
- * Nothing waits before it, and all allow it: it may go as it is built. A short one behind others that are on
- * their way waits for the flush, and for company.
+ * Nothing waits before it, and all allow it: it may go as it is built. A short one behind others
+ * that are on their way waits for the flush, and for company.
  */
 static bool goes_at_once(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
@@ -374,8 +374,8 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, uint32_t len)
 }
 
 /*
- * Header (of one that goes at once), head and iovecs, then the CRC: one pass. 1: the slot is in the window; -EFAULT: it
- * is not.
+ * Header (of one that goes at once), head and iovecs, then the CRC: one pass. 1: the slot is in the
+ * window; -EFAULT: it is not.
  */
 static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *head,
 		size_t head_len, const struct iovec *iov, int n, bool at_once)

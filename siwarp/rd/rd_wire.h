@@ -9,8 +9,8 @@
  *  +-------------+-------------+-------------+---------+-----+-----+
  *
  * An epoch is one incarnation of the pair at that end; its first PSN is the epoch's own number.
- * acknowledged: the next PSN that the sender of this datagram has not taken yet. credit: units of 1024
- * octets (each datagram's segment takes one at least) that may be outstanding from there on.
+ * acknowledged: the next PSN that the sender of this datagram has not taken yet. credit: units of
+ * 1024 octets (each datagram's segment takes at least one) that may be outstanding from there on.
  *
  *   DATA       the segment
  *   ACK        a bitmap, up to 512 octets: bit i (of octet i / 8, from the lowest) is PSN

@@ -3,8 +3,8 @@
  * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), both halves. They go through the
  * rings of the RDMA Reads, ours and the peer's, and so share their limits and their order.
  *
- * The peer's is done when its response is due and not when its request comes: what was asked for before
- * has been answered by then, and what was sent before has been received.
+ * The peer's is done when its response is due and not when its request comes: what was asked for
+ * before has been answered by then, and what was sent before has been received.
  */
 #include <errno.h>
 
@@ -77,8 +77,8 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	uint64_t original = be64toh(wire->original);
 
 	/*
-	 * One buffer is enough: responses come one by one, and each is done with here. It is free again whatever is
-	 * wrong with this one: over reliable datagrams others follow.
+	 * One buffer is enough: responses come one by one, and each is done with here. It is free
+	 * again whatever is wrong with this one: over reliable datagrams others follow.
 	 */
 	siw_mem_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;

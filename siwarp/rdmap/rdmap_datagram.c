@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with Solicited Event or immediate data or
- * without, each one datagram. The four octets that RFC 5040 has for an STag to invalidate carry the Q_Key.
+ * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with Solicited Event or immediate data
+ * or without, each one datagram. The four octets that RFC 5040 has for an STag to invalidate carry
+ * the Q_Key.
  *
  * What is not for us is dropped and counted, and changes nothing: no receive is used, nobody is
  * told. What is, and breaks a rule, comes up (SIW_RDMAP_BAD_MSG): rdmap_datagram_err.c.
@@ -307,7 +308,10 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 	return r;
 }
 
-/* A receive was used up in vain. The sender of a message that is too long is sent an error; a bad lkey is our own mistake. */
+/*
+ * A receive was used up in vain. The sender of a message that is too long is sent an error; a bad
+ * lkey is our own mistake.
+ */
 static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
 						     struct siw_rdmap_event *event)
 {

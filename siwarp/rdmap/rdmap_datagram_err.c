@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram_err.c - error messages on datagrams: what a Terminate is on a stream, without an
- * end to anything. One untagged segment on queue 2, the Q_Key that of the message it is about:
+ * rdmap/rdmap_datagram_err.c - error messages on datagrams: as a Terminate on a stream, but nothing
+ * ends. One untagged segment on queue 2, with the Q_Key of the message that it is about:
  *
  *   0                 18                 22            24                42        46
  *  +-----------------+------------------+-------------+-----------------+--------+
@@ -9,9 +9,9 @@
  *  | QN 2            | M=1 D=1 R=0      |             | is complained of|        |
  *  +-----------------+------------------+-------------+-----------------+--------+
  *
- * The quoted header has the MSN; behind that of a Write-Record is RDMAP's, which has the message's id, and R
- * is 1. One that came counts only if it is about a message that this end sent
- * there lately.
+ * The quoted header has the MSN. For a Write-Record RDMAP's header follows, which has the message's
+ * id, and R is 1. A received one counts only if it is about one of the last messages that this end
+ * sent to its source.
  */
 #include <errno.h>
 #include <stddef.h>

@@ -17,8 +17,8 @@
 /* ---- traffic --------------------------------------------------------------------------------- */
 
 /*
- * The shared counters cost an atomic instruction each. So messages are counted here, each direction under
- * its own lock, and the sums go to the shared counters when a receive finds nothing.
+ * The shared counters cost an atomic instruction each. So messages are counted here, each direction
+ * under its own lock, and the sums go to the shared counters when a receive finds nothing.
  */
 struct siw_rdmap_flow {
 	_Atomic uint64_t msgs, octets;
@@ -65,7 +65,7 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 				  SIW_COUNTER_rx_octets);
 }
 
-/* ---- rdmap_sources.c: who was dropped for want of a receive ------------------------------------ */
+/* ---- rdmap_sources.c: who was dropped for want of a receive ---------------------------------- */
 
 struct siw_rdmap_sources;
 
@@ -75,7 +75,7 @@ void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct si
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
 			    int max);
 
-/* ---- datagrams ---- */
+/* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
  * The queue number on datagrams: the standard queue in the low two bits, then the index of the
@@ -110,7 +110,11 @@ struct siw_rdmap_dgram {
 	void *user;
 	uint32_t max; /* octets of a message */
 	uint32_t index;
-	bool joined; /* it shares another's socket, and the endpoint that receives there reports only its own traffic */
+	/*
+	 * it shares another's socket, and the endpoint that receives there reports only its own
+	 * traffic
+	 */
+	bool joined;
 	struct siw_rdmap_traffic traffic;
 	/* Written by start: under the QP's send lock and the progress lock. */
 	struct siw_mem_queue *recvs;
@@ -137,8 +141,8 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 			   uint64_t *user_data);
 
 /*
- * A hash of a message's destination, Q_Key and queue number. A sender that does not know the Q_Key cannot
- * forge an error message that matches it.
+ * A hash of a message's destination, Q_Key and queue number. A sender that does not know the Q_Key
+ * cannot forge an error message that matches it.
  */
 static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qkey, uint32_t qn)
 {
@@ -161,7 +165,7 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 	return ntohs(source->port_be) | SIW_RDMAP_DQN_SRC(qn) << SIW_RDMAP_INDEX_SHIFT;
 }
 
-/* ---- rdmap_datagram.c, for rdmap_group.c ---- */
+/* ---- rdmap_datagram.c, for rdmap_group.c ----------------------------------------------------- */
 
 /* What this endpoint does with a segment. */
 enum siw_rdmap_verdict {
@@ -172,23 +176,26 @@ enum siw_rdmap_verdict {
 	SIW_RDMAP_WRONG,
 };
 /*
- * Checks a segment. WRONG, *err: its sender has the Q_Key and breaks a rule, and is sent an error message;
- * no other is. Error messages come on queue 2, and a Terminate is one on any queue: no error message is
- * sent about them.
+ * Checks a segment. WRONG, *err: its sender has the Q_Key and breaks a rule, and is sent an error
+ * message; no other is. Error messages come on queue 2, and a Terminate is one on any queue: no
+ * error message is sent about them.
  */
 enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
 /*
- * Fills the endpoint's next receive with the datagram at hand of lower, its own endpoint of ddp or its
- * group's. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with -ENOBUFS; the caller has set
- * its source and user.
+ * Fills the endpoint's next receive with the datagram at hand of lower, its own endpoint of ddp or
+ * its group's. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with -ENOBUFS; the
+ * caller has set its source and user.
  */
 int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
 			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
 			 struct siw_rdmap_event *event);
 
-/* rdmap_datagram_err.c: makes dgram->sents, or doubles it before this MSN; without memory it does nothing. */
+/*
+ * rdmap_datagram_err.c: makes dgram->sents, or doubles it before this MSN; without memory it does
+ * nothing.
+ */
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
 /* Records that the message of this MSN was sent. */
 static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
@@ -253,7 +260,8 @@ struct siw_rdmap_request {
 struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
-	bool of_rd; /* over reliable datagrams: only the message that it names ends, so it always names one */
+	/* over reliable datagrams: only the message that it names ends, so it always names one */
+	bool of_rd;
 	struct siw_ddp_seg seg;
 	struct siw_rdmap_wire_read wire;
 };
@@ -282,11 +290,13 @@ struct siw_rdmap_rx {
 	bool rtr;	 /* ... and it is the peer's RTR */
 	bool discard;	 /* seg's payload, which no Read requested, is thrown away */
 	bool unexpected; /* Sends wait for receives, or requests for Sends */
-	uint32_t
-		requests_in; /* the peer's, taken in; those beyond stream->requests_released are held */
+	/* the peer's, taken in; those beyond stream->requests_released are held */
+	uint32_t requests_in;
 	uint8_t want_rtr;
 	bool writing; /* a Write's last segment has not come */
-	/* Octets of the last Write, if nothing came for queue 0 since it began; or it was refused: */
+	/*
+	 * Octets of the last Write, if nothing came for queue 0 since it began; or it was refused:
+	 */
 	uint32_t written;
 	struct siw_ddp_seg seg;
 };
@@ -480,7 +490,9 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 /* Octets of it. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
-/* It broke off. Sets the fault: -EACCES; over reliable datagrams sends an error message instead: 1. */
+/*
+ * It broke off. Sets the fault: -EACCES; over reliable datagrams sends an error message instead: 1.
+ */
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
 
 /* rdmap_rd_err.c. Any lock: reports an error to the peer, if there is a place for it. */
@@ -495,8 +507,8 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /*
- * Progress lock: a whole message could not be delivered. Makes *event a BAD_RECV, and queues an error
- * message to the peer.
+ * Progress lock: a whole message could not be delivered. Makes *event a BAD_RECV, and queues an
+ * error message to the peer.
  */
 void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
@@ -508,7 +520,10 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
-/* Progress lock, both: checks a segment of one (false: *err); counts one that is placed. done: the last. */
+/*
+ * Progress lock, both: checks a segment of one (false: *err); counts one that is placed. done: the
+ * last.
+ */
 bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_wire_err *err);
 void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
@@ -525,7 +540,10 @@ uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdm
 bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
 const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
 						      uint64_t number);
-/* The octets at the start of each segment of a message: written, and parsed (false: there are too few). */
+/*
+ * The octets at the start of each segment of a message: written, and parsed (false: there are too
+ * few).
+ */
 #define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {
 	uint32_t id, length;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, and a stream per peer while something goes
- * on.
+ * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, and a stream per peer while
+ * something goes on.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -237,8 +237,8 @@ static bool awaits(struct siw_rdmap_stream *stream)
 }
 
 /*
- * Who was heard of by half of a message owes the rest, and is found gone without it: else its death would
- * keep the receive for ever.
+ * Who was heard of by half of a message owes the rest, and is found gone without it: else its death
+ * would keep the receive for ever.
  */
 static void watch(struct siw_rdmap_stream *stream)
 {
@@ -298,7 +298,10 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 	siw_ddp_rd_serve_again(rd->ddp);
 }
 
-/* The streams served take turns: each is reported when the next one's begins, the last when all are through. */
+/*
+ * The streams served take turns: each is reported when the next one's begins, the last when all are
+ * through.
+ */
 static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {
 	if (rd->served == stream)

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd_err.c - errors on reliable datagrams, which end a message and not the stream. A peer is told
- * of one in a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an error message and
- * no end.
+ * rdmap/rdmap_rd_err.c - errors on reliable datagrams, which end a message and not the stream. A
+ * peer is told of one in a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an
+ * error message and no end.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "rdmap/rdmap_impl.h"
 
-/* Error messages that wait to be sent to a peer; further ones are dropped. Refused requests do not count. */
+/*
+ * Error messages that wait to be sent to a peer; further ones are dropped. Refused requests do not
+ * count.
+ */
 #define MAX_REPORTS 8
 
 static bool is_response(const struct siw_ddp_seg *seg)
@@ -125,7 +128,10 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
 	siw_rdmap_rd_report(stream, err, seg);
 }
 
-/* A Write with Immediate is one operation: what becomes of the Immediate Data when its Write is refused. */
+/*
+ * A Write with Immediate is one operation: what becomes of the Immediate Data when its Write is
+ * refused.
+ */
 static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint32_t before = rx->written;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), both halves: our requests and the
- * responses to them, the peer's requests and our responses. Atomics (rdmap_atomic.c) go through here.
+ * responses to them, the peer's requests and our responses. Atomics (rdmap_atomic.c) go through
+ * here.
  *
  * Both wait in rings that the sending and the receiving side share; responses come in the order of
  * the requests (RFC5040-5.2.2-06), so a ring is all it takes.
@@ -80,8 +81,9 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 
 	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
 	/*
-	 * A reliable datagram leaves at once, and its answer may be here before this thread goes on. What
-	 * fails there is the peer, with everything that it was asked: nothing is taken back.
+	 * A reliable datagram leaves at once, and its answer may be here before this thread goes
+	 * on. What fails there is the peer, with everything that it was asked: nothing is taken
+	 * back.
 	 */
 	if (siw_rdmap_is_rd(stream)) {
 		publish(stream);
@@ -322,8 +324,8 @@ static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request
 }
 
 /*
- * The request that came last is wrong. Over reliable datagrams an error message answers it when it is its
- * turn; else it ends the stream.
+ * The request that came last is wrong. Over reliable datagrams an error message answers it when it
+ * is its turn; else it ends the stream.
  */
 static __attribute__((cold, noinline)) bool not_answered(struct siw_rdmap_stream *stream,
 							 struct siw_rdmap_request *request,

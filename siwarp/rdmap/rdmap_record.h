@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each datagram
- * of a message is placed by itself. The target records which octets came, and reports the message when all
- * came or no more are expected.
+ * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each
+ * datagram of a message is placed by itself. The target records which octets came, and reports the
+ * message when all came or no more are expected.
  *
  * What this does NOT do: repeat. A message that lost all its datagrams is not reported.
  *
@@ -47,8 +47,9 @@ int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
 /* Drops the unfinished messages and the reports kept. */
 void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram);
 /*
- * Reports the next message that is complete, or expired at now_ns; NULL: none. The report is valid until
- * siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none is unfinished.
+ * Reports the next message that is complete, or expired at now_ns; NULL: none. The report is valid
+ * until siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none is
+ * unfinished.
  */
 const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
 						     uint64_t *due_ns);
@@ -70,16 +71,16 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends from octet *offset (0 at first) on, and moves it. 1: all is sent; 0: a turn's 64 KiB are sent,
- * call again; -EAGAIN: the socket is full; -errno as siw_ddp_dgram_tx: the message fails.
+ * Sends from octet *offset (0 at first) on, and moves it. 1: all is sent; 0: a turn's 64 KiB are
+ * sent, call again; -EAGAIN: the socket is full; -errno as siw_ddp_dgram_tx: the message fails.
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset);
 
 /*
- * Over reliable datagrams siw_rdmap_send of a PRIVATE op sends one. They arrive whole, once and in order;
- * the event RECORD reports each, its user_data the number. While as many reports as are kept were not
- * polled, the stream is paused.
+ * Over reliable datagrams siw_rdmap_send of a PRIVATE op sends one. They arrive whole, once and in
+ * order; the event RECORD reports each, its user_data the number. While as many reports as are kept
+ * were not polled, the stream is paused.
  */
 int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_rd.c - Write-Record over reliable datagrams: the segments of UD's, which come whole and
- * in order here, so that a message has one range and is told of once, in its turn.
+ * rdmap/rdmap_record_rd.c - Write-Record over reliable datagrams: the segments of UD's, which come
+ * whole and in order here, so that a message has one range and is told of once, in its turn.
  */
 #include <errno.h>
 

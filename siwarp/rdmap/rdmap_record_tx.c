@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_tx.c - Write-Records out, segment by segment, and what was sent lately, for error messages to be
- * about.
+ * rdmap/rdmap_record_tx.c - Write-Records out, segment by segment, and what was sent lately, for
+ * error messages to be about.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -40,8 +40,8 @@ static struct siw_rdmap_record_sents *sents_make(void)
 }
 
 /*
- * Its first datagram went out: it has used up its id, even if the rest never goes. Without memory for it, reports
- * about it will be stale.
+ * Its first datagram went out: it has used up its id, even if the rest never goes. Without memory
+ * for it, reports about it will be stale.
  */
 static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
 {

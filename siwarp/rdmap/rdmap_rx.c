@@ -8,7 +8,7 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/* ---- what may come: RFC 5040 figure 4, RFC 7306 figure 2 -------------------------------------- */
+/* ---- what may come: RFC 5040 figure 4, RFC 7306 figure 2 ------------------------------------- */
 
 static const struct {
 	bool known, tagged;

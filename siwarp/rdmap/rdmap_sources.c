@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_sources.c - who sends to a datagram endpoint more than it posts receives for (RFC 5042
- * section 6.4.3.1: one must be able to tell). A table of fixed size by the "space saving" rule: an
- * address that finds no place takes the least one's and its count, so that whoever floods is in it,
- * and a count is too high by no more than over.
+ * rdmap/rdmap_sources.c - who sends to a datagram endpoint more than it posts receives for (RFC
+ * 5042 section 6.4.3.1: one must be able to tell). A table of fixed size by the "space saving"
+ * rule: an address that finds no place takes the least one's and its count, so that whoever floods
+ * is in it, and a count is too high by no more than over.
  */
 #include <stdlib.h>
 

@@ -108,8 +108,8 @@ static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer
 }
 
 /*
- * Queue 2: one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). Queue 3: one, which is
- * free again before the next response is looked at (RFC7306-5.2.2-06).
+ * Queue 2: one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). Queue 3: one,
+ * which is free again before the next response is looked at (RFC7306-5.2.2-06).
  */
 static int make_own_queues(struct siw_rdmap_stream *stream)
 {

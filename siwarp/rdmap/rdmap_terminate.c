@@ -37,8 +37,8 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 
 /*
  * What goes along with an error (figure 10): the segment's length and header unless the error is
- * LLP's or local, the Read Request's header with a protection error alone. Over reliable datagrams local
- * ones quote as much: who asked goes on, and must know what is not answered.
+ * LLP's or local, the Read Request's header with a protection error alone. Over reliable datagrams
+ * local ones quote as much: who asked goes on, and must know what is not answered.
  */
 static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
 {

@@ -295,8 +295,8 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
 	}
 	r = siw_ddp_tx_flush(stream->ddp, accepted);
 	/*
-	 * What waits there for credit, window or pace goes by itself when it may: to flush it again before
-	 * that would change nothing.
+	 * What waits there for credit, window or pace goes by itself when it may: to flush it again
+	 * before that would change nothing.
 	 */
 	if (siw_rdmap_is_rd(stream) && r >= 0)
 		return framed;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_uc.c - unreliable connections: which segments belong together, and what is delivered of them.
- * An operation of which a datagram is missing is not delivered; octets of a Write that did come are in place.
+ * rdmap/rdmap_uc.c - unreliable connections: which segments belong together, and what is delivered
+ * of them. An operation of which a datagram is missing is not delivered; octets of a Write that did
+ * come are in place.
  *
  * Invalid messages are dropped and counted, and not reported to the peer: as with InfiniBand's UC.
  */

@@ -19,8 +19,8 @@ struct siw_rdmap_uc;
 int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 /*
- * psn: of the peer's next datagram. payload: most octets of a segment's payload, 0: what the route's MTU
- * allows. Returns as siw_ddp_uc_connect. Both locks, as the next.
+ * psn: of the peer's next datagram. payload: most octets of a segment's payload, 0: what the
+ * route's MTU allows. Returns as siw_ddp_uc_connect. Both locks, as the next.
  */
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
@@ -34,15 +34,16 @@ struct siw_rdmap_uc_start {
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
 
 /*
- * Begins an operation: SEND, SEND_SE or WRITE, each with or without immediate data. Send lock, as below.
+ * Begins an operation: SEND, SEND_SE or WRITE, each with or without immediate data. Send lock, as
+ * below.
  *   0                  begun; its number is siw_rdmap_uc_begun after the call
  *   -EACCES, -EFAULT   an lkey or its memory is bad; it has a number, too
  *   -EAGAIN, -ENOMEM   not now
  */
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);
 /*
- * Goes on with the operation and gives UDP what is framed. 1: nothing is left; 0: call again; -EACCES,
- * -EFAULT: the last operation begun fails.
+ * Goes on with the operation and gives UDP what is framed. 1: nothing is left; 0: call again;
+ * -EACCES, -EFAULT: the last operation begun fails.
  */
 int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc);
@@ -52,8 +53,8 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc);
 
 /*
- * Gives the next message: 1 and *event (RECV or BAD_RECV); 0: none. *octets: payload placed by this call,
- * that of Writes included.
+ * Gives the next message: 1 and *event (RECV or BAD_RECV); 0: none. *octets: payload placed by this
+ * call, that of Writes included.
  */
 int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets);
 

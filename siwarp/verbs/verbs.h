@@ -101,7 +101,8 @@ struct siw_context {
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
 	_Atomic bool cq_overrun;   /* a CQ overflowed, and its QPs have not failed yet */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
-	bool inherited; /* this is a forked child's copy, not to be used: set before the child runs */
+	/* this is a forked child's copy, not to be used: set before the child runs */
+	bool inherited;
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	       /* QPs with something left to send; unsent_lock */
 	uint64_t turns;		       /* number of rounds over unsent: progress */
@@ -260,7 +261,7 @@ struct siw_bind_rest {
 	struct siw_region *region; /* pinned, or NULL */
 };
 
-/* ---- the context; any thread ------------------------------------------------------------------ */
+/* ---- the context; any thread ----------------------------------------------------------------- */
 
 /* Whether this is a forked child and its parent opened the device. Needs no lock. */
 static inline bool siw_verbs_inherited(const struct siw_context *ctx)

@@ -42,7 +42,10 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 	return cq;
 }
 
-/* Who arms one may sleep on a descriptor of its own next: what it posts then waits for nothing. cq->lock held. */
+/*
+ * Who arms one may sleep on a descriptor of its own next: what it posts then waits for nothing.
+ * cq->lock held.
+ */
 static void set_armed(struct siw_cq *cq, int how)
 {
 	int by = !!how - !!cq->armed;
@@ -174,7 +177,10 @@ int siw_cq_pending(struct siw_cq *cq)
 	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
 }
 
-/* A completion keeps its number, so that who looks at head and tail without the lock sees no change. */
+/*
+ * A completion keeps its number, so that who looks at head and tail without the lock sees no
+ * change.
+ */
 static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
 {
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
@@ -235,8 +241,8 @@ void siw_verbs_cq_count(struct siw_cq *cq, int by)
 }
 
 /*
- * A completion was lost, so the queue cannot be trusted any more. Its QPs go to ERR in the next pass:
- * whoever completes may hold any of their locks. cq->lock held.
+ * A completion was lost, so the queue cannot be trusted any more. Its QPs go to ERR in the next
+ * pass: whoever completes may hold any of their locks. cq->lock held.
  */
 static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 {
@@ -371,8 +377,8 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 		set_armed(cq, solicited_only ? 2 : 1);
 	siw_unlock(&cq->lock);
 	/*
-	 * The program may sleep now, on a descriptor of its own. After the arming: what completes by this is
-	 * to make an event.
+	 * The program may sleep now, on a descriptor of its own. After the arming: what completes
+	 * by this is to make an event.
 	 */
 	if (!err)
 		siw_verbs_send_posted(ctx, false);

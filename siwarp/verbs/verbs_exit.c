@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The end of a process that did not close its devices. What completed must reach the peer, but the
- * kernel resets a connection that is closed with unread input, and forgets what it has not sent yet.
- * So exit() ends each connection as siw_close_device would have it, for linger_ms at most. A process
- * that is killed, or calls _exit(), ends as the kernel has it.
+ * kernel resets a connection that is closed with unread input, and forgets what it has not sent
+ * yet. So exit() ends each connection as siw_close_device would have it, for linger_ms at most. A
+ * process that is killed, or calls _exit(), ends as the kernel has it.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -5,11 +5,11 @@
 
 #include "verbs/verbs_objects.h"
 
-/* ---- verbs_exit.c ---- */
+/* ---- verbs_exit.c ---------------------------------------------------------------------------- */
 /* From now on exit() ends connections in order before the process ends. 0 or -ENOMEM. */
 int siw_verbs_exit_watch(void);
 
-/* ---- verbs_fork.c ---- */
+/* ---- verbs_fork.c ---------------------------------------------------------------------------- */
 /* From now on a fork marks the context as inherited in the child. 0 or -ENOMEM. */
 int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
@@ -19,7 +19,7 @@ void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg),
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
 
-/* ---- verbs_progress.c ---- */
+/* ---- verbs_progress.c ------------------------------------------------------------------------ */
 /* Serves each socket that may have work once: the number of messages moved. progress held. */
 int siw_verbs_progress_once(struct siw_context *ctx);
 /*
@@ -30,20 +30,20 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 int siw_verbs_thread_start(struct siw_context *ctx);
 void siw_verbs_thread_stop(struct siw_context *ctx);
 
-/* ---- verbs_channel.c; the queue has a channel ---- */
+/* ---- verbs_channel.c; the queue has a channel ------------------------------------------------ */
 /* Adds an event of the queue, which something came to while it was armed. */
 void siw_verbs_channel_raise(struct siw_cq *cq);
 /* Takes the queue out of its channel, once the user has acknowledged all events taken of it. */
 void siw_verbs_channel_leave(struct siw_cq *cq);
 
-/* ---- verbs_async.c ---- */
+/* ---- verbs_async.c --------------------------------------------------------------------------- */
 int siw_verbs_async_open(struct siw_context *ctx);
 void siw_verbs_async_close(struct siw_context *ctx);
 
-/* ---- verbs_port.c ---- */
+/* ---- verbs_port.c ---------------------------------------------------------------------------- */
 int siw_verbs_port_open(struct siw_context *ctx);
 
-/* ---- verbs_busy.c; no lock held ---- */
+/* ---- verbs_busy.c; no lock held -------------------------------------------------------------- */
 /*
  * Whether a send that the socket has not taken, or a Read without its response, uses this memory.
  */
@@ -60,11 +60,11 @@ void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag);
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except);
 
-/* ---- verbs_limits.c ---- */
+/* ---- verbs_limits.c -------------------------------------------------------------------------- */
 /* Counts one more, if there are fewer than max: whether it did. */
 bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max);
 
-/* ---- verbs_mr.c ---- */
+/* ---- verbs_mr.c ------------------------------------------------------------------------------ */
 /* The set of enum siw_mem_right of a set of enum siw_access_flags. */
 static inline uint32_t siw_verbs_rights(int access)
 {
@@ -75,7 +75,7 @@ static inline uint32_t siw_verbs_rights(int access)
 /* Frees the memory of all freelists, when the device is closed. */
 void siw_verbs_free_freelist_memory(struct siw_context *ctx);
 
-/* ---- verbs_mw.c ---- */
+/* ---- verbs_mw.c ------------------------------------------------------------------------------ */
 /* From now on windows may be bound to the region, if its access has SIW_ACCESS_MW_BIND. */
 void siw_verbs_mw_allow(struct siw_region *region);
 /*
@@ -84,7 +84,7 @@ void siw_verbs_mw_allow(struct siw_region *region);
  */
 int siw_verbs_mw_forbid(struct siw_region *region);
 
-/* ---- verbs_freelist.c ---- */
+/* ---- verbs_freelist.c ------------------------------------------------------------------------ */
 void siw_verbs_freelist_init(struct siw_freelist *list);
 
 #endif

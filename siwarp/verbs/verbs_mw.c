@@ -209,7 +209,7 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	return 0;
 }
 
-/* ---- binds ------------------------------------------------------------------------------------ */
+/* ---- binds ----------------------------------------------------------------------------------- */
 
 int siw_verbs_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
 		       struct siw_bind *bind)

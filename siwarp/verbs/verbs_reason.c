@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Why this thread's last call was refused, in words: base/reason.h's table, filled in when asked. */
+/*
+ * Why this thread's last call was refused, in words: base/reason.h's table, filled in when asked.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * wan/wan.h - a relay of IP packets between two network namespaces, a and b, that impairs them by a plan of
- * faults (base/faults.h): tx: is from a to b, rx: from b to a, a peer is b's end of the packet. Without
- * root everything is in a user namespace of its own.
+ * wan/wan.h - a relay of IP packets between two network namespaces, a and b, that impairs them by a
+ * plan of faults (base/faults.h): tx: is from a to b, rx: from b to a, a peer is b's end of the
+ * packet. Without root everything is in a user namespace of its own.
  *
- * What this program does NOT do: look into packets beyond addresses and ports. Reset and
- * short are of streams and mean nothing here.
+ * What this program does NOT do: look into packets beyond addresses and ports. Reset and short are
+ * of streams and mean nothing here.
  */
 #ifndef SIW_WAN_H
 #define SIW_WAN_H
@@ -41,7 +41,7 @@ pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart);
 /* Becomes a program in namespace which of the relay `pid`; returns an exit status if it cannot. */
 int wan_enter(pid_t pid, int which, char *const argv[]);
 
-/* ---- wan_relay.c ------------------------------------------------------------------------------- */
+/* ---- wan_relay.c ----------------------------------------------------------------------------- */
 
 struct wan_stats {
 	uint64_t packets, octets; /* that came to the relay */

@@ -2,11 +2,11 @@
 /*
  * wan/wan_main.c - siwarp-wan, the program behind `siwarp wan`, which is how to call it:
  *
- *   siwarp-wan PLAN MTU STATS_FD B_COMMAND A_COMMAND [ARGUMENT]...
- *   siwarp-wan --enter PID a|b COMMAND [ARGUMENT]...
+ *   siwarp-wan PLAN MTU STATS_FD B_COMMAND A_COMMAND [ARGUMENT]... siwarp-wan --enter PID a|b
+ *   COMMAND [ARGUMENT]...
  *
- * B_COMMAND is for a shell, or empty. Statistics go to STATS_FD as JSON when A_COMMAND is over, whose exit
- * status is the program's.
+ * B_COMMAND is for a shell, or empty. Statistics go to STATS_FD as JSON when A_COMMAND is over,
+ * whose exit status is the program's.
  */
 #include <errno.h>
 #include <signal.h>

@@ -64,7 +64,9 @@ const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from)
 	return &relay->ways[from].stats;
 }
 
-/* The end at b of a packet, with its port if it shows one; the length of the IP header, 0: no IP. */
+/*
+ * The end at b of a packet, with its port if it shows one; the length of the IP header, 0: no IP.
+ */
 static size_t look(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
 {
 	size_t head;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program with an epoll of its own: what it posted and what waits for company is sent when it arms its
- * completion queue, and the event is there, however long the device's thread naps.
+ * A program with an epoll of its own: what it posted and what waits for company is sent when it
+ * arms its completion queue, and the event is there, however long the device's thread naps.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -26,7 +26,9 @@ static void poll_all(void)
 		;
 }
 
-/* The first of two posts goes at once; whether the second waits, as it does while the thread naps. */
+/*
+ * The first of two posts goes at once; whether the second waits, as it does while the thread naps.
+ */
 static bool second_waits(void)
 {
 	poll_all();

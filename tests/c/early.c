@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Over reliable datagrams a Read or an atomic may be answered before the call that asks for it returns, as the
- * request leaves in that call. Here it always is: the linker puts a function of this file between ddp and
- * llp (--wrap), which has the other end answer, and this end take the answer, before it returns.
+ * Over reliable datagrams a Read or an atomic may be answered before the call that asks for it
+ * returns, as the request leaves in that call. Here it always is: the linker puts a function of
+ * this file between ddp and llp (--wrap), which has the other end answer, and this end take the
+ * answer, before it returns.
  *
  * One thread, so nobody else's work on either end comes in between.
  */

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Preloaded into a process: of the calls that siwarp makes of the system the n-th since failing_arm(n)
- * fails, as on a machine without memory, descriptors or buffers. Sending and receiving is
- * interrupted instead. Or, by failing_name(), calls of one name fail with any error. Calls of everybody
- * else go through untouched.
+ * Preloaded into a process: of the calls that siwarp makes of the system the n-th since
+ * failing_arm(n) fails, as on a machine without memory, descriptors or buffers. Sending and
+ * receiving is interrupted instead. Or, by failing_name(), calls of one name fail with any error.
+ * Calls of everybody else go through untouched.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -86,8 +86,8 @@ long failing_arm(long n)
 }
 
 /*
- * From its n-th call on, `times` calls of this name fail with that error; 0 times: none. Returns how many
- * there were of the name before. While no other thread of siwarp's runs.
+ * From its n-th call on, `times` calls of this name fail with that error; 0 times: none. Returns
+ * how many there were of the name before. While no other thread of siwarp's runs.
  */
 long failing_name(const char *name, long n, long times, int error);
 long failing_name(const char *name, long n, long times, int error)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A live RC stream, a UD queue pair and threads that move traffic all the time, while this process forks
- * again and again. The children find every inherited handle dead, open a device of their own and
- * talk over it, and leave in each way there is.
+ * A live RC stream, a UD queue pair and threads that move traffic all the time, while this process
+ * forks again and again. The children find every inherited handle dead, open a device of their own
+ * and talk over it, and leave in each way there is.
  *
  * siw-test-fork CHILDREN
  */
@@ -26,9 +26,9 @@ static _Atomic bool stop;
 static _Atomic unsigned long rounds[2];
 
 /*
- * gcc 12's AddressSanitizer does not bring its allocator over a fork whole while another thread is in it: a
- * child hangs in free(). There the threads of this file stand still for a fork; in other builds they
- * do not.
+ * gcc 12's AddressSanitizer does not bring its allocator over a fork whole while another thread is
+ * in it: a child hangs in free(). There the threads of this file stand still for a fork; in other
+ * builds they do not.
  */
 #if defined(__SANITIZE_ADDRESS__)
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -141,7 +141,10 @@ static void all_is_dead(void)
 }
 
 #if defined(__SANITIZE_THREAD__)
-/* ThreadSanitizer cannot start a thread in the child of a process with threads; base/settings.h has this. */
+/*
+ * ThreadSanitizer cannot start a thread in the child of a process with threads; base/settings.h has
+ * this.
+ */
 int siw_setting_set(const char *name, int64_t value);
 #endif
 

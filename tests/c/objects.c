@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Threads that share one CQ, one SRQ, one device: some post and poll, others make, change and destroy
- * objects beside them. The argument is how long, in milliseconds.
+ * Threads that share one CQ, one SRQ, one device: some post and poll, others make, change and
+ * destroy objects beside them. The argument is how long, in milliseconds.
  */
 #include <errno.h>
 #include <pthread.h>

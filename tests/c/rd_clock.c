@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Each row of the specification's table of RD's timers, by a clock of the test's own: when what is due
- * comes, to the nanosecond, and that it does not come before. The argument names the row.
+ * Each row of the specification's table of RD's timers, by a clock of the test's own: when what is
+ * due comes, to the nanosecond, and that it does not come before. The argument names the row.
  */
 #include "rd_clock.h"
 
@@ -116,7 +116,9 @@ static void round_trips(uint32_t n, uint64_t rtt)
 	n_sent = 0;
 }
 
-/* The last one once more after 2 SRTT + 1 ms; then RTO, no less than 20 ms, doubling to a second. */
+/*
+ * The last one once more after 2 SRTT + 1 ms; then RTO, no less than 20 ms, doubling to a second.
+ */
 static void retransmission(void)
 {
 	uint64_t rto, at;
@@ -151,7 +153,10 @@ static void retransmission_far(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 3);
 }
 
-/* Karn: a time-out stays doubled until a datagram that was sent once gives a round trip (RFC 6298 section 5). */
+/*
+ * Karn: a time-out stays doubled until a datagram that was sent once gives a round trip (RFC 6298
+ * section 5).
+ */
 static void retransmission_kept(void)
 {
 	begin();
@@ -323,7 +328,10 @@ static void full_length(uint64_t ns)
 	}
 }
 
-/* What the route is said to carry, and less, each three times, 2 RTO apart; then again ten seconds later. */
+/*
+ * What the route is said to carry, and less, each three times, 2 RTO apart; then again ten seconds
+ * later.
+ */
 static void longer(void)
 {
 	CHECK(!siw_setting_set("rd_datagram", 1400));
@@ -343,7 +351,10 @@ static void longer(void)
 	CHECK(after(SIW_DGRAM_RD_PROBE, 6) <= 240 * MS + 10 * S + 2 * MS);
 }
 
-/* Long ones pass no more: so long after that they are tried again, where segments of full length are sent. */
+/*
+ * Long ones pass no more: so long after that they are tried again, where segments of full length
+ * are sent.
+ */
 static void longer_soon(void)
 {
 	uint64_t lowered;
@@ -408,9 +419,12 @@ static void byes(void)
 	limited(&(struct says){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 100, MS);
 }
 
-/* ---- acknowledgements ---------------------------------------------------------------------------- */
+/* ---- acknowledgements ------------------------------------------------------------------------ */
 
-/* What is queued and was never sent, for want of credit, is not acknowledged whatever the peer says. */
+/*
+ * What is queued and was never sent, for want of credit, is not acknowledged whatever the peer
+ * says.
+ */
 static void ack_of_what_was_never_sent(void)
 {
 	uint8_t all = 0xff;
@@ -467,7 +481,7 @@ static void ack_bit_by_bit(void)
 	}
 }
 
-/* ---- a full socket ------------------------------------------------------------------------------- */
+/* ---- a full socket --------------------------------------------------------------------------- */
 
 /* The socket takes something again, and the endpoint hears of it. */
 static void room_again(void)
@@ -485,7 +499,10 @@ static void sent_in_order(uint32_t first, uint32_t n)
 		CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, i)->wire.llp.psn) == epoch + first + i);
 }
 
-/* What a full socket did not take goes when it has room, in order and once; no timer counts it as lost. */
+/*
+ * What a full socket did not take goes when it has room, in order and once; no timer counts it as
+ * lost.
+ */
 static void full_socket(bool no_batches)
 {
 	uint64_t accepted;
@@ -542,7 +559,9 @@ static void full_socket_amid(void)
 	CHECK(siw_rd_accepted(peer()) == 3 && !news[SIW_RD_GONE]);
 }
 
-/* An acknowledgement that found no room is lost, and its datagram, said again, acknowledged again. */
+/*
+ * An acknowledgement that found no room is lost, and its datagram, said again, acknowledged again.
+ */
 static void full_socket_ack(void)
 {
 	begin();
@@ -558,7 +577,10 @@ static void full_socket_ack(void)
 	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 1);
 }
 
-/* What is posted to a second peer while a first one waits for room waits with it, not for a time-out. */
+/*
+ * What is posted to a second peer while a first one waits for room waits with it, not for a
+ * time-out.
+ */
 static void full_socket_others(void)
 {
 	uint32_t of_first;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An endpoint of reliable datagrams with a clock that the test moves: one endpoint, a stranger whose
- * datagrams the test builds, and all that the endpoint sent, each with its time. Over the network of
- * tests/fuzz/fuzz_rd.h.
+ * An endpoint of reliable datagrams with a clock that the test moves: one endpoint, a stranger
+ * whose datagrams the test builds, and all that the endpoint sent, each with its time. Over the
+ * network of tests/fuzz/fuzz_rd.h.
  */
 #ifndef TESTS_C_RD_CLOCK_H
 #define TESTS_C_RD_CLOCK_H

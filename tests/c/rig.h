@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the test programs share: a device, queue pairs on loopback, and steps that die when they fail. */
+/*
+ * What the test programs share: a device, queue pairs on loopback, and steps that die when they
+ * fail.
+ */
 #ifndef TESTS_C_RIG_H
 #define TESTS_C_RIG_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a program takes from the environment of who starts it: opens a device, sends itself a datagram, and says
- * what it found set. It has the library inside, as the loader of a setuid program looks for none in a build's folder.
+ * What a program takes from the environment of who starts it: opens a device, sends itself a
+ * datagram, and says what it found set. It has the library inside, as the loader of a setuid
+ * program looks for none in a build's folder.
  */
 #include <arpa/inet.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Four threads on two devices with progress threads: on queue pairs that all of them share and on queue
- * pairs of their own, RC and UD, posting, polling and waiting on channels, all at once. Every
+ * Four threads on two devices with progress threads: on queue pairs that all of them share and on
+ * queue pairs of their own, RC and UD, posting, polling and waiting on channels, all at once. Every
  * octet that arrives is looked at, and at the end every request has completed once.
  *
  * siw-test-threads SECONDS

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Memory windows that end while the peer writes and reads by them at full speed: once this end knows of
- * the end, no octet changes there and none that is written there afterwards goes out. Then binds,
- * deallocations, deregistrations and ends of queue pairs by four threads at once, which may all come too late
- * for each other. The argument is how long each half takes, in milliseconds.
+ * Memory windows that end while the peer writes and reads by them at full speed: once this end
+ * knows of the end, no octet changes there and none that is written there afterwards goes out. Then
+ * binds, deallocations, deregistrations and ends of queue pairs by four threads at once, which may
+ * all come too late for each other. The argument is how long each half takes, in milliseconds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -244,8 +244,8 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 	start(p, &thread, &a, mw, memory);
 	end_it(&b, &mw, how, other);
 	/*
-	 * Of a queue pair's end a window of type 1 does not hear: others could still use it. Of type 2,
-	 * nobody is left who could.
+	 * Of a queue pair's end a window of type 1 does not hear: others could still use it. Of
+	 * type 2, nobody is left who could.
 	 */
 	if (how == DESTROY) {
 		check(siw_dealloc_mw(mw));
@@ -375,7 +375,10 @@ static void *replace_regions(void *unused)
 	return unused;
 }
 
-/* A connection on channels of its own: failing binds end it at any time, which is nobody else's event. */
+/*
+ * A connection on channels of its own: failing binds end it at any time, which is nobody else's
+ * event.
+ */
 struct pair {
 	struct rig left, right;
 	struct end a, b;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * fuzz.h - what the harnesses share: a lower layer of plain memory instead of sockets (fuzz_llp.c), and
- * the input's first two octets, which say how it is fed.
+ * fuzz.h - what the harnesses share: a lower layer of plain memory instead of sockets (fuzz_llp.c),
+ * and the input's first two octets, which say how it is fed.
  *
  *   octet 0  CRC 1, Markers 2, strict 4, initiator 8, refuse 16, four bits for the harness
  *   octet 1  three bits: how many octets a read gives at most; 8: every other read finds nothing;

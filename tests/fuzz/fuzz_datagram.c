@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Datagrams, from UDP up to the messages of a UD queue pair, and its errors: those found are answered,
- * those reported compared with what was sent to the one peer that there is.
+ * Datagrams, from UDP up to the messages of a UD queue pair, and its errors: those found are
+ * answered, those reported compared with what was sent to the one peer that there is.
  */
 #include "fuzz.h"
 #include "llp/llp.h"
@@ -51,7 +51,10 @@ static void send_some(struct siw_rdmap_dgram *dgram)
 	siw_rdmap_record_send(dgram, &record, &offset);
 }
 
-/* Of every Write-Record that may be over: ranges in order that do not touch, in the message and the memory. */
+/*
+ * Of every Write-Record that may be over: ranges in order that do not touch, in the message and the
+ * memory.
+ */
 static void check_records(struct siw_rdmap_dgram *dgram)
 {
 	const struct siw_rdmap_record *rec;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Reliable datagrams: three endpoints of the true code, a network that does what the input says, and four
- * strangers who say what the input says, also in the name of an endpoint.
+ * Reliable datagrams: three endpoints of the true code, a network that does what the input says,
+ * and four strangers who say what the input says, also in the name of an endpoint.
  *
  *   octet 0  SHORT 1: little memory, few records, cookies and idle time of 50 ms; WRAP 2: PSNs
  *            begin near the end of their numbers; CALM 4: no strangers, no restarts, no resets;
  *            NO_CARS 8
  *   then     steps, of an octet that says what and one or more that say how
  *
- * What holds, whatever comes: of each endpoint's segments the others take each once at the most, in order,
- * without a gap in one life of the pair; what is said to be accepted was taken; memory and records are within
- * their bounds and the books are right; nobody who was not met is sent more than he said. In the end all
- * that still counts arrives.
+ * What holds, whatever comes: of each endpoint's segments the others take each once at the most, in
+ * order, without a gap in one life of the pair; what is said to be accepted was taken; memory and
+ * records are within their bounds and the books are right; nobody who was not met is sent more than
+ * he said. In the end all that still counts arrives.
  */
 #include <arpa/inet.h>
 
@@ -72,7 +72,7 @@ static bool knows(int end, int place)
 	return record(end, place) != NULL;
 }
 
-/* ---- the endpoints ----------------------------------------------------------------------------- */
+/* ---- the endpoints --------------------------------------------------------------------------- */
 
 static void open_end(int i)
 {
@@ -235,7 +235,7 @@ static void restart(int i, bool quietly)
 		over(i, b);
 }
 
-/* ---- the books ----------------------------------------------------------------------------------- */
+/* ---- the books ------------------------------------------------------------------------------- */
 
 static uint64_t check_tx(const struct siw_rd_peer *peer)
 {
@@ -316,7 +316,7 @@ static void check_end(int i)
 	}
 }
 
-/* ---- strangers ------------------------------------------------------------------------------------- */
+/* ---- strangers ------------------------------------------------------------------------------- */
 
 static uint32_t near_(uint32_t base, uint32_t by)
 {
@@ -385,7 +385,7 @@ static void speak(struct input *in)
 	fuzz_net_send(from, to, &d, SIW_RD_OVERHEAD + len);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static void deliver_all(void)
 {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * fuzz_rd.h - a network of memory with a clock of its own, under the true code of reliable datagrams: what
- * an endpoint sends is in flight until the input has it delivered, dropped, doubled or damaged.
+ * fuzz_rd.h - a network of memory with a clock of its own, under the true code of reliable
+ * datagrams: what an endpoint sends is in flight until the input has it delivered, dropped, doubled
+ * or damaged.
  *
- * Places 0 to ENDS - 1 are endpoints, those from there on to PLACES - 1 strangers that the input speaks for.
+ * Places 0 to ENDS - 1 are endpoints, those from there on to PLACES - 1 strangers that the input
+ * speaks for.
  */
 #ifndef FUZZ_RD_H
 #define FUZZ_RD_H

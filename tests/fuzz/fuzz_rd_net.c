@@ -107,7 +107,7 @@ bool fuzz_net_arrive(uint32_t i)
 	return true;
 }
 
-/* ---- sockets: their descriptor is the place ---------------------------------------------------- */
+/* ---- sockets: their descriptor is the place -------------------------------------------------- */
 
 enum { FIRST_FD = 1000000 };
 
@@ -252,7 +252,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 	return 0;
 }
 
-/* ---- the poller ---------------------------------------------------------------------------------- */
+/* ---- the poller ------------------------------------------------------------------------------ */
 
 void siw_llp_sock_timed(struct siw_llp_sock *sock)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RDMAP messages on a stream: Sends, Writes, Read Requests and their answers, Terminates; as initiator
- * with a Read of our own outstanding, whose sink the input calls SINK.
+ * RDMAP messages on a stream: Sends, Writes, Read Requests and their answers, Terminates; as
+ * initiator with a Read of our own outstanding, whose sink the input calls SINK.
  */
 #include "fuzz.h"
 #include "llp/llp.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An unreliable connection, from UDP up to its messages: Sends and Writes in any number of datagrams, and
- * immediate data. Where the octets say "STAG" they get a key that may be written to, "TOHI" and "TOLO" where.
+ * An unreliable connection, from UDP up to its messages: Sends and Writes in any number of
+ * datagrams, and immediate data. Where the octets say "STAG" they get a key that may be written to,
+ * "TOHI" and "TOLO" where.
  */
 #include "fuzz.h"
 #include "llp/llp.h"

@@ -35,8 +35,8 @@ struct advertisement {
 /*
  * Returns the reply's length, with *reply set to where it lies, or -1 for an unknown command.
  *
- * Each reply has another place than the last ones: siw answers a Read of nothing with octets of what it
- * sent last, from where they lie, and its CRC is wrong if they change meanwhile.
+ * Each reply has another place than the last ones: siw answers a Read of nothing with octets of
+ * what it sent last, from where they lie, and its CRC is wrong if they change meanwhile.
  */
 static int answer(struct ibv_mr *memory_mr, const char *message, uint32_t length, char **reply)
 {
