@@ -59,8 +59,8 @@ def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
 ) -> None:
     cqs = [rig.cq() for _ in range(2)]
     mrs = [rig.mr(bytearray(1 << 16)) for _ in cqs]
-    for cq, mr in zip(cqs, mrs, strict=True):
-        qp = rig.ud(cq, qkey=QKEY)
+    qps = [rig.ud(cq, qkey=QKEY) for cq in cqs]
+    for qp, mr in zip(qps, mrs, strict=True):
         qp.attach_mcast(GROUP)
         qp.post_recv(RecvWR(1, sg=[mr.sge()]))
     with Stranger() as theirs, counted("drop_crc", 2):
@@ -68,6 +68,8 @@ def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
         for cq, mr in zip(cqs, mrs, strict=True):
             nothing(cq)
             assert bytes(mr.view) == bytes(1 << 16)
+        # A call under the progress lock: what was read above was so before the next is placed.
+        assert all(qp.errors() == [] for qp in qps)
         theirs.sendto(datagram(pattern(size, 2)), (GROUP, MCAST_PORT))
         for cq, mr in zip(cqs, mrs, strict=True):
             assert poll(cq)[0].byte_len == size
@@ -131,6 +133,7 @@ def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_plac
             who.sendto(wrong, target.qp.addr)
             nothing(target.cq)
         assert bytes(target.memory.view) == bytes(1 << 16)
+        assert target.qp.errors() == []  # as above
         who.sendto(good, target.qp.addr)
         ((_, record),) = target.told()
         assert record.whole and target.memory.read(size) == data
