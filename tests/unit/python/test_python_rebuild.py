@@ -171,3 +171,11 @@ def test_this_tree_is_built_so(build_dir: Path, root: Path) -> None:
         (build_dir / "build.ninja").read_text().split("build libsiwarp.so.0: ")[1].split("\n\n")[0]
     )
     assert f"-B{root}/siwarp/_build/beside" in words.replace("$ ", " ")
+
+
+def test_the_tool_that_builds_one_at_a_time_does_not_call_itself(root: Path) -> None:
+    done = subprocess.run(
+        [root / "tools/ninja", "-C", "build"], capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 2
+    assert "in a venv alone, as siwarp-ninja: make build" in done.stderr
