@@ -9,12 +9,13 @@ import errno
 import itertools
 import os
 import select
+import signal
 import socket
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from siwarp._siwarp import ffi, lib
@@ -458,10 +459,11 @@ class Waitable(Handle):
             if not self._in_library:  # else the event is for who is there; he says when he leaves
                 sleeper.register(self.fileno(), select.POLLIN)
             left = None if deadline is None else deadline - time.monotonic()
-            if left is None or left > _LONG:
-                sleeper.poll()
-            else:
-                sleeper.poll(max(0, int(left * 1000 + 0.999)))
+            with _signals_wake(sleeper):
+                if left is None or left > _LONG:
+                    sleeper.poll()
+                else:
+                    sleeper.poll(max(0, int(left * 1000 + 0.999)))
         finally:
             self._unwatch(call)
             os.close(woken)
@@ -476,6 +478,32 @@ class Waitable(Handle):
 
 #: Seconds that no poll of the kernel's takes: as good as without limit.
 _LONG = 1_000_000.0
+
+
+@contextlib.contextmanager
+def _signals_wake(sleeper: select.poll) -> Iterator[None]:
+    """Have a signal that comes right before the sleep end it, as one that comes within does.
+
+    Python looks for signals before the call and not in it. Where an event loop has the wake-up
+    descriptor it stays the loop's; other threads than the main one handle no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            if before == -1:
+                sleeper.register(reader, select.POLLIN)
+            else:
+                signal.set_wakeup_fd(before)
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def _slice(deadline: float | None) -> int:

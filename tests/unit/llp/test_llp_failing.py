@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 from failing import run_failing
 from unit.llp.test_llp_capture import flow, read
 
-#: `code` that fails once with each call named, `error` being told, and no descriptor left open.
+SO_RCVBUFFORCE = 33
+
+
+def buffer_calls() -> int:
+    """Return the calls that set a new UDP socket's two buffers: twice as many without privilege."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 16)
+        except PermissionError:
+            return 4
+        return 2
+
+
+#: `call` that fails once with each call of `name`, `error` being told, and no descriptor left open.
+#: `name#2` is the second one, `name+2` the second behind those that set a new socket's buffers.
 TOLD = """
 p = Port()
 u4, u6 = p.udp("127.0.0.1"), p.udp("::1")
@@ -23,7 +38,7 @@ p.close()
 """
 CALLS = [
     ("lib.siw_llp_udp_open(p.c, addr('127.0.0.1'), ffi.NULL, out)", "socket bind epoll_ctl"),
-    ("lib.siw_llp_udp_open(p.c, addr('::1'), ffi.NULL, out)", "setsockopt#3"),
+    ("lib.siw_llp_udp_open(p.c, addr('::1'), ffi.NULL, out)", "setsockopt+1"),
     ("lib.siw_llp_udp_path(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
     ("lib.siw_llp_udp_path(u6.c, dest6)", "bind connect getsockopt"),
     ("lib.siw_llp_udp_whole(u4.c)", "getsockname setsockopt"),
@@ -32,11 +47,11 @@ CALLS = [
     ("lib.siw_llp_udp_gro(u4.c, True)", "setsockopt"),
     (
         "lib.siw_llp_udp_join(p.c, group, b'lo', ffi.NULL, out)",
-        "socket ioctl setsockopt#3 setsockopt#4 setsockopt#5 bind epoll_ctl",
+        "socket ioctl setsockopt+1 setsockopt+2 setsockopt+3 bind epoll_ctl",
     ),
     (
         "lib.siw_llp_udp_join(p.c, group6, b'lo', ffi.NULL, out)",
-        "socket setsockopt#3 setsockopt#4 setsockopt#5 setsockopt#6 bind",
+        "socket setsockopt+1 setsockopt+2 setsockopt+3 setsockopt+4 bind",
     ),
     (
         "lib.siw_llp_udp_group_sender(u4.c, b'lo', 1)",
@@ -66,9 +81,10 @@ CALLS = [
 def test_a_call_that_the_system_refuses_is_told_and_leaves_nothing_open(
     build_dir: Path, call: str, name: str
 ) -> None:
-    name, _, nth = name.partition("#")
+    name, behind, nth = name.partition("+") if "+" in name else name.partition("#")
+    n = int(nth or 1) + (buffer_calls() if behind == "+" else 0)
     error = 12 if name == "calloc" else 105  # ENOMEM, ENOBUFS
-    run_failing(build_dir, TOLD.format(name=name, error=error, nth=nth or 1, call=call))
+    run_failing(build_dir, TOLD.format(name=name, error=error, nth=n, call=call))
 
 
 def test_what_only_a_batch_is_refused_with_is_for_single_datagrams_to_try(
@@ -137,10 +153,11 @@ def test_a_group_of_ipv6_is_joined_without_the_right_to_bind_to_an_interface(
 ) -> None:
     run_failing(
         build_dir,
+        f"nth = {buffer_calls() + 3}"
         """
 p = Port()
 out = ffi.new("struct siw_llp_sock **")
-with failing("setsockopt", errno.EPERM, nth=5):
+with failing("setsockopt", errno.EPERM, nth=nth):
     rv = lib.siw_llp_udp_join(p.c, addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
 assert rv == 0
 lib.siw_llp_close(out[0])

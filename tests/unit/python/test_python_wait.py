@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -189,6 +191,40 @@ def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str)
             delays.append(float(process.stdout.readline()) - sent)
         assert process.returncode == 0
     assert min(delays) < 0.1, delays
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["alone", "in an event loop's thread"])
+def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor(
+    ud: UD, monkeypatch: pytest.MonkeyPatch, loop: bool
+) -> None:
+    """Python looks for signals before the system call, and not in it."""
+    real, events, seen = select.poll, [], []
+
+    class Poll:
+        def __init__(self) -> None:
+            self.real = real()
+            self.register = self.real.register
+
+        def poll(self, timeout: int | None = None) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            events.extend(self.real.poll(0))
+            raise InterruptedError
+
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    old = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+    before = signal.set_wakeup_fd(writer.fileno() if loop else -1)
+    try:
+        with monkeypatch.context() as m, pytest.raises(InterruptedError):
+            m.setattr(select, "poll", Poll)
+            ud.channel.get_cq_event(LIMIT)
+        assert signal.set_wakeup_fd(-1) == (writer.fileno() if loop else -1)
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGUSR1, old)
+        reader.close()
+        writer.close()
+    assert seen and len(events) == (0 if loop else 1)
 
 
 @pytest.mark.timeout(20)  # without the count, closing the queue waits for ever
