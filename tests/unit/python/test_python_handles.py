@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from unit.python.python_harness import UD
+from unit.verbs.test_verbs_fork import settle
 
 import siwarp
 from siwarp.verbs import (
@@ -185,6 +186,7 @@ def test_handles_left_open_end_cleanly_with_the_process(tmp_path: object) -> Non
 
 
 def test_a_forked_child_that_exits_leaves_the_parents_handles_working(ud: UD) -> None:
+    settle()
     pid = os.fork()
     if pid == 0:
         status = 1

@@ -47,6 +47,7 @@ from siwarp.verbs import (
 )
 from siwarp.verbs.reason import words
 
+TESTS = Path(__file__).parents[2]
 TABLE = Path(siwarp.__file__).parent / "base" / "reason.h"
 NULL = ffi.NULL
 THERE = RemoteBuffer(0x1000, 8, 7)
@@ -494,7 +495,7 @@ def elsewhere(program: str, **environment: str) -> tuple[str, str]:
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | short_of_memory() | environment,
+        env=os.environ | short_of_memory() | {"PYTHONPATH": str(TESTS)} | environment,
     )
     assert done.returncode == 0, done.stderr
     name, words_of_c = done.stdout.splitlines()
@@ -526,7 +527,7 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
         {},
     ),
     "STALE": (
-        "import os\ncontext = Context()\n"
+        "import os\nfrom unit.verbs.test_verbs_fork import settle\ncontext = Context()\nsettle()\n"
         "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         "lib.siw_alloc_pd(context._c)",
         {},
