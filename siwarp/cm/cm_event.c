@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The events of an id: those of its connection, as the user's, with what was negotiated. */
+/*
+ * cm/cm_event.c - makes the user's events of an id from its connection's events, and completes the
+ * negotiation of IRD and ORD.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +15,10 @@
 /* RFC6581-9.1-09 */
 static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
 
-/* Which of the kinds offered an initiator of ours sends: Write, then Read, as Linux's siw. */
+/*
+ * The RTR that an initiator chooses among the kinds it offered: Write, then Read, as siwarp and
+ * Linux's siw do. A responder is not told the choice.
+ */
 static uint8_t choose_rtr(uint8_t offered)
 {
 	if (offered & SIW_MPA_RTR_WRITE)
@@ -36,7 +42,7 @@ static void report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
 }
 
 /*
- * Makes an id of the connection that a peer requested; the user owns it from here on. 0 or -ENOMEM.
+ * Makes an id for the connection that a peer requested. From now on the user owns it. 0 or -ENOMEM.
  */
 static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		      struct siw_cm_event *ev)
@@ -56,7 +62,7 @@ static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event 
 	ev->id = id;
 	ev->listen_id = listener;
 	report_params(ev, &e->params);
-	/* The peer's IRD bounds our ORD, its ORD is what it wants of our IRD. */
+	/* The peer's IRD bounds our ORD, and the peer's ORD is what it wants of our IRD. */
 	ev->initiator_depth = e->params.enhanced ? e->params.ird : SIW_CM_NOT_NEGOTIATED;
 	ev->responder_resources = e->params.enhanced ? e->params.ord : SIW_CM_NOT_NEGOTIATED;
 	return 0;
@@ -67,7 +73,10 @@ static void report_error(struct siw_cm_event *ev, const struct siw_wire_err *err
 	ev->wire_error = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
 }
 
-/* This end's IRD becomes at least the responder's ORD, or it cannot (RFC6581-9.1-07, -08). */
+/*
+ * Raises this end's IRD to the responder's ORD, or fails if the device's limit forbids it
+ * (RFC6581-9.1-07, -08).
+ */
 static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 {
 	struct siw_device_attr dev;
@@ -109,7 +118,7 @@ static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
 		report_error(ev, &why);
 		return;
 	}
-	/* ESTABLISHED comes as an event of its own, with these numbers put in. */
+	/* SIW_CONN_ESTABLISHED follows at once; the user's event reports these numbers then. */
 	id->request = e->params;
 	ev->event = 0;
 }
@@ -136,7 +145,7 @@ static int failure_kind(int status)
 		       : SIW_CM_UNREACHABLE;
 }
 
-/* Makes the user's event of a connection's: 0, or 1 if there is none to report. */
+/* Translates a connection's event for the user. Returns 0, or 1 if there is nothing to report. */
 static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		     struct siw_cm_event *ev)
 {
@@ -194,8 +203,8 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	if (!event)
 		return siw_refuse_null("event");
 	/*
-	 * Until there is an event to report: another thread may take it first, and a Reply is
-	 * reported by the ESTABLISHED that follows at once.
+	 * Repeats until there is an event to report: another thread may take an event first, and a
+	 * Reply has none of its own, since SIW_CONN_ESTABLISHED follows it.
 	 */
 	for (;;) {
 		int r = siw_qp_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
@@ -206,7 +215,8 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 		r = siw_qp_evq_take(ch->evq, &e) && !translate(ch, &e, event);
 		siw_unlock(&ch->lock);
 		if (r)
-			return siw_refused(0); /* the event has the id's error */
+			/* an error of the connection is in the event, not in the result */
+			return siw_refused(0);
 	}
 }
 

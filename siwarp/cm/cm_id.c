@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Connection ids: what the user asks for, as MPA parameters. What this layer does not do: frames
- * (mpa), streams (qp). Events: cm_event.c.
+ * cm/cm_id.c - connection ids: translates the user's parameters to those of MPA, and negotiates.
+ * This layer does not build frames (mpa) or streams (qp). Events are in cm_event.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -181,9 +181,9 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 	return siw_refused(err);
 }
 
-/* ---- the user's parameters as MPA's ---------------------------------------------------------- */
+/* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
-/* A depth that the user gave: 0 is the device's limit, -1 none. */
+/* Checks a depth that the user gave: 0 asks for the device's limit, -1 for none. */
 static int depth(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
@@ -228,7 +228,7 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	    depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp_ord > 0;
-	/* One Read each way confirms that the peer has what was sent. */
+	/* A Read in each direction confirms that the peer has received what was sent. */
 	if (siw_qp_roce(id->qp)) {
 		*ord = *ord ? *ord : 1;
 		*ird = *ird ? *ird : 1;
@@ -300,8 +300,8 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 /* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
 
 /*
- * RFC6581-9.2-05: the Reply names all kinds offered that can open the connection, and the initiator
- * chooses. A Read needs a place among those that the peer may have outstanding.
+ * RFC6581-9.2-05: the Reply names all offered kinds that can open the connection, and the initiator
+ * chooses. A Read can only open it if this end's IRD allows one.
  */
 static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
 {
@@ -309,7 +309,7 @@ static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
 
 	if (rtr)
 		return rtr;
-	/* RFC6581-9.2-08: a Reply names one all the same where the Request offers none. */
+	/* RFC6581-9.2-08: the Reply names a kind even if the Request offers none. */
 	return offered ? offered : SIW_MPA_RTR_WRITE;
 }
 
@@ -362,7 +362,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 		return siw_refuse_null("id");
 	if (siw_verbs_stale(id->channel->context))
 		return siw_refuse(STALE);
-	/* A Reply that says yes cannot be taken back: look at the QP before. */
+	/* An accepting Reply cannot be taken back, so the QP is checked first. */
 	err = check_accept(id);
 	if (!err)
 		err = reply_of(id, param ? param : &defaults, &reply);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_datagram.c - the lower edge on datagrams: one untagged segment and its CRC32C are one
- * UDP datagram (datagram-iWARP; no MPA).
+ * ddp/ddp_datagram.c - DDP on plain UDP datagrams, for UD queue pairs. Each message is one untagged
+ * segment. The segment and its CRC32C make one datagram; there is no MPA.
  *
  *   0                 18                       len-4      len
  *  +-----------------+------------------------+----------+
@@ -20,7 +20,8 @@
 #define CRC_LEN	 SIW_DDP_DGRAM_CRC
 #define OVERHEAD (SIW_DDP_UNTAGGED + CRC_LEN)
 /*
- * Up to here a message is copied into one buffer: one pass makes copy and CRC, one iovec goes down.
+ * The longest payload that is copied into one buffer. The copy and its CRC take one pass, and the
+ * socket gets a single iovec. Longer payloads are sent from where they lie.
  */
 #define COPY_MAX 4096
 
@@ -66,7 +67,10 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
 	return dgram->max;
 }
 
-/* Header (already there), payload and CRC at out: their octets; 0: the payload is not there. */
+/*
+ * Completes the datagram at out, whose header is already written: appends the payload and the CRC.
+ * Returns the datagram's length, or 0 if the payload's memory is not mapped.
+ */
 static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov, int n)
 {
 	uint32_t crc = dgram->crc ? siw_crc32c(0, out, SIW_DDP_UNTAGGED) : 0;
@@ -86,7 +90,7 @@ static int send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct s
 	return one.iov_len ? siw_llp_udp_send(dgram->sock, dest, &one, 1) : -EFAULT;
 }
 
-/* The payload from where it lies. */
+/* Sends the payload from where it lies, without copying it. */
 static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struct siw_addr *dest,
 			 const struct iovec *iov, int n)
 {
@@ -105,7 +109,7 @@ static inline uint64_t payload_of(const struct siw_ddp_dgram_msg *msg)
 	return msg->head_len + msg->length;
 }
 
-/* Where the payload is: how many pieces, or -EACCES. */
+/* Finds the memory of the payload. Returns the number of iovecs, or -EACCES. */
 static inline int resolve(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg,
 			  struct iovec iov[SIW_MEM_MAX_SGE + 1])
 {
@@ -120,7 +124,7 @@ static inline int resolve(const struct siw_ddp_dgram *dgram, const struct siw_dd
 
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg)
 {
-	/* Not the endpoint's: there may be thousands. */
+	/* On the stack and not in the endpoint: a process may have thousands of endpoints. */
 	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	uint64_t payload = payload_of(msg);
@@ -136,7 +140,7 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 				: send_gathered(dgram, buf, msg->dest, iov, n);
 	if (r)
 		return r;
-	dgram->msn++; /* RFC5041-4.3-08, here per endpoint and not per stream */
+	dgram->msn++; /* RFC5041-4.3-08, but counted per endpoint instead of per stream */
 	return 0;
 }
 
@@ -158,12 +162,12 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 	return r;
 }
 
-/* ---- batches: what goes the same way goes together ------------------------------------------- */
+/* ---- batches: datagrams to one destination in one system call -------------------------------- */
 
 #define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
 
-/* How many of the messages, from the first on, one batch could carry. */
+/* Returns how many messages, counted from the first, can go into one batch. */
 static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs,
 			int n)
 {
@@ -178,13 +182,17 @@ static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_
 		sum += next;
 		if (next > size || sum > BATCH_OCTETS || !siw_addr_same(msgs[0].dest, msgs[i].dest))
 			return i;
-		if (next < size) /* only the last one may be shorter */
+		/* only the last datagram of a batch may be shorter than the others */
+		if (next < size)
 			return i + 1;
 	}
 	return i;
 }
 
-/* Builds up to n datagrams one behind the other: how many; fewer where a key or memory is bad. */
+/*
+ * Builds up to n datagrams one behind the other. Returns how many were built: fewer than n if the
+ * key or the memory of the next one is bad.
+ */
 static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		       const struct siw_ddp_dgram_msg *msgs, int n, size_t *octets)
 {
@@ -202,7 +210,7 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
 				     dgram->msn + (uint32_t)i, 0);
 		size = fill(dgram, at, iov, pieces);
-		if (!size) /* sent by itself it gets its error */
+		if (!size) /* this message is later sent alone, and that send returns the error */
 			break;
 		at += size;
 	}
@@ -210,7 +218,10 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 	return i;
 }
 
-/* n messages as one batch: how many went; 0: one by one, please; -errno. */
+/*
+ * Sends n messages as one batch. Returns how many were sent, 0 if the caller has to send them one
+ * by one, or -errno.
+ */
 static int send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		      const struct siw_ddp_dgram_msg *msgs, int n)
 {
@@ -249,14 +260,17 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether it has the LLP header and, behind that, a tagged segment. */
+/* Whether the datagram has the LLP header of Write-Record, followed by a tagged segment. */
 static __attribute__((noinline)) bool is_record(const uint8_t *buf, size_t len)
 {
 	return len >= SIW_DDP_RECORD_OVERHEAD && buf[0] == siw_dgram_first(SIW_DGRAM_RECORD) &&
 	       (buf[SIW_DGRAM_LEN] & (SIW_DDP_T | SIW_DDP_DV_MASK)) == (SIW_DDP_T | SIW_DDP_DV);
 }
 
-/* Its segment, with what the LLP header says of it. */
+/*
+ * Parses the tagged segment of a Write-Record, and adds the Q_Key, the queue pairs' indexes and the
+ * PSN from the LLP header.
+ */
 static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t len,
 						   struct siw_ddp_seg *seg)
 {
@@ -269,7 +283,7 @@ static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t 
 	seg->msn = be32toh(head.psn);
 }
 
-/* Whether the datagram in the buffer may be acted upon at all; counts it if not. */
+/* Checks length, CRC and version of the received datagram. Counts it as dropped if one is wrong. */
 static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
 {
 	if (len < OVERHEAD || len > SIW_LLP_ROOM)
@@ -297,7 +311,8 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 			parse_record(buf, (uint32_t)len, seg);
 			return 1;
 		}
-		if (buf[0] & SIW_DDP_T) { /* it has no Q_Key, so nobody vouches for it */
+		if (buf[0] & SIW_DDP_T) {
+			/* a tagged segment without an LLP header has no Q_Key to check */
 			siw_drop(SIW_COUNTER_drop_header);
 			continue;
 		}
@@ -305,7 +320,10 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 		dgram->rx_payload = seg->payload;
 		return 1;
 	}
-	/* A flood of rubbish must not keep the others waiting. */
+	/*
+	 * Invalid datagrams alone must not occupy the progress thread: other sockets get their
+	 * turn.
+	 */
 	siw_llp_resume(dgram->sock);
 	return 0;
 }

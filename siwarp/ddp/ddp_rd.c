@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_rd.c - the lower edge on reliable datagrams: llp brings the segments of each peer whole,
- * once and in order, and keeps the message sequence numbers of peers with whom nothing goes on.
+ * ddp/ddp_rd.c - DDP streams on reliable datagrams. The layer below (rd) delivers each peer's
+ * segments whole, once and in order. It also stores the message sequence numbers of peers that have
+ * no stream at the moment.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
-	struct siw_link held; /* streams whose peers wait: progress lock */
+	struct siw_link held; /* streams that are paused; under the progress lock */
 };
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -44,7 +45,7 @@ void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd)
 
 /* ---- peers and their streams ----------------------------------------------------------------- */
 
-/* A siw_ddp_rd_peer is llp's, under another type. */
+/* A struct siw_ddp_rd_peer is a struct siw_rd_peer under another name. */
 static struct siw_rd_peer *below(const struct siw_ddp_rd_peer *peer)
 {
 	return (struct siw_rd_peer *)(uintptr_t)peer;
@@ -64,19 +65,20 @@ void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 }
 
 /*
- * What stays of a stream, 0 for a peer that is new: how far each queue's numbers are, and the note.
+ * What rd stores for a peer while it has no stream: the last MSN sent and received on each queue,
+ * and the note. All are 0 for a new peer.
  */
-struct kept {
+struct saved {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
 	uint32_t note;
 };
-_Static_assert(sizeof(struct kept) <= SIW_RD_ROOM, "llp's room for us");
+_Static_assert(sizeof(struct saved) <= SIW_RD_ROOM, "rd has room for it");
 
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out)
 {
 	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem);
-	const struct kept *kept = siw_rd_room(below(peer));
+	const struct saved *saved = siw_rd_room(below(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -85,8 +87,8 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 	stream->user = user;
 	siw_link_init(&stream->rd_rx.held);
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++) {
-		stream->tx.msn[qn] = kept->sent[qn] + 1;
-		stream->rx.q[qn].msn = kept->received[qn] + 1;
+		stream->tx.msn[qn] = saved->sent[qn] + 1;
+		stream->rx.q[qn].msn = saved->received[qn] + 1;
 	}
 	*out = stream;
 	return 0;
@@ -97,7 +99,7 @@ void siw_ddp_rd_show(struct siw_ddp_stream *stream)
 	siw_rd_set_upper(stream->rd, stream);
 }
 
-/* A message that will not be finished has no claim on its buffer. */
+/* Puts back the buffers of unfinished messages: their remaining segments will not come. */
 static void return_buffers(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
@@ -108,12 +110,12 @@ static void return_buffers(struct siw_ddp_rx *rx)
 
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
-	struct kept *kept = siw_rd_room(stream->rd);
+	struct saved *saved = siw_rd_room(stream->rd);
 
 	return_buffers(&stream->rx);
 	for (int qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
-		kept->sent[qn] = stream->tx.msn[qn] - 1;
-		kept->received[qn] = stream->rx.q[qn].msn - 1;
+		saved->sent[qn] = stream->tx.msn[qn] - 1;
+		saved->received[qn] = stream->rx.q[qn].msn - 1;
 	}
 	siw_link_del(&stream->rd_rx.held);
 	siw_rd_set_upper(stream->rd, NULL);
@@ -124,12 +126,12 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 
 void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note)
 {
-	((struct kept *)siw_rd_room(stream->rd))->note = note;
+	((struct saved *)siw_rd_room(stream->rd))->note = note;
 }
 
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream)
 {
-	return ((const struct kept *)siw_rd_room(stream->rd))->note;
+	return ((const struct saved *)siw_rd_room(stream->rd))->note;
 }
 
 bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
@@ -162,15 +164,15 @@ void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected)
 	siw_rd_expect(stream->rd, expected);
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 {
 	struct siw_rd_event news;
 
 	/*
-	 * Who comes and goes without a message brings nothing: others must not wait for an end of
-	 * it.
+	 * Bounded, since events of peers without a stream are skipped: a flood of them must not
+	 * keep other sockets waiting.
 	 */
 	for (int tries = 0; tries < 64; tries++) {
 		struct siw_ddp_stream *stream;
@@ -189,7 +191,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 			}
 			return 1;
 		}
-		if (!stream) /* nobody waits for it */
+		if (!stream) /* nobody is interested in this peer */
 			continue;
 		if (news.kind == SIW_RD_ACKED) {
 			event->kind = SIW_DDP_RD_ACKED;
@@ -279,9 +281,9 @@ void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 	siw_rd_reset(below(peer));
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refused segments ------------------------------------------------------------------------ */
 
-/* The queue whose next message this segment is of, or NULL. */
+/* The queue whose current message this segment belongs to, or NULL. */
 static struct siw_ddp_rxq *queue_of(struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	if (seg->tagged || seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue ||
@@ -290,7 +292,7 @@ static struct siw_ddp_rxq *queue_of(struct siw_ddp_rx *rx, const struct siw_ddp_
 	return &rx->q[seg->qn];
 }
 
-/* What was told of a message's buffer, and whether the message has one by right. */
+/* Whether this error concerns the buffer of a message that had a right to one. */
 static bool spoils_buffer(const struct siw_wire_err *err)
 {
 	return err->layer == SIW_LAYER_DDP &&
@@ -298,7 +300,10 @@ static bool spoils_buffer(const struct siw_wire_err *err)
 		(err->type == SIW_DDP_UNTAGGED_BUFFER && err->code == SIW_DDP_TOO_LONG));
 }
 
-/* The message ends here as far as its queue goes. One of the user's buffers is used up by it. */
+/*
+ * Gives up the message that is being received. On queue 0 it uses up a buffer, which completes in
+ * error; on other queues the buffer is put back.
+ */
 static void give_up(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32_t qn)
 {
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;

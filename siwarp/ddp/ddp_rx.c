@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_rx.c - segments in: parsed, judged (RFC 5041 section 7.1), placed, and delivered with
- * their message's last one (section 5.4). TCP keeps the order, so what is placed is delivered.
+ * ddp/ddp_rx.c - receiving on streams: each segment is parsed, checked (RFC 5041 section 7.1) and
+ * placed. A message is delivered with its last segment (section 5.4). TCP and rd keep the order, so
+ * no segment is placed ahead of a missing one.
  *
- * A segment that is refused is read to its end before the refusal is given up: its CRC may not
- * have been checked yet, and a header that did not come as it was sent is no protocol error.
+ * A refused segment is first received to its end, and only then reported. Its CRC may not have been
+ * checked yet, and a header that was damaged on the way is not a protocol error of the peer.
  */
 #include <errno.h>
 
@@ -15,18 +16,24 @@ static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_L
 
 static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
 
-/* What comes from below, as this layer says it; an error is the stream's last word. */
+/*
+ * Translates an error of the layer below into this layer's. An error of MPA or TCP ends the stream.
+ */
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 
 	if (r >= 0)
 		return r;
-	if (siw_ddp_over_rd(stream)) /* -EFAULT, the only one */
+	if (siw_ddp_over_rd(stream)) /* only -EFAULT can happen here */
 		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
 	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
 		rx->err = siw_mpa_error(stream->mpa);
-	} else if (r == -EFAULT) { /* the place is gone: no fault of the peer's, who is told so */
+	} else if (r == -EFAULT) {
+		/*
+		 * The destination memory is gone. That is not the peer's fault; the Terminate says
+		 * so.
+		 */
 		rx->err = LOCAL_CATASTROPHIC;
 		r = -EACCES;
 	}
@@ -35,7 +42,10 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 	return r;
 }
 
-/* Throws the segment away; once all of it has come: the reason why. */
+/*
+ * Receives the rest of the refused segment and drops it. Returns 0 while octets are missing, then
+ * the reason of the refusal.
+ */
 static int refusal(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
@@ -49,7 +59,7 @@ static int refusal(struct siw_ddp_stream *stream)
 		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
 	rx->err = rx->why_err;
-	return rx->dead = rx->why; /* RFC5041-7.1-09: nothing behind it is looked at */
+	return rx->dead = rx->why; /* RFC5041-7.1-09: no later segment is processed */
 }
 
 static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err)
@@ -73,7 +83,8 @@ void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
 	rx->why_err = err;
 	if (siw_ddp_over_rd(stream) && !rx->have) {
 		rx->refusing = false;
-	} else if (!rx->have) { /* it was placed already, so it came as it was sent */
+	} else if (!rx->have) {
+		/* The segment was placed already, so its CRC is checked and the refusal stands. */
 		rx->err = err;
 		rx->dead = -EPROTO;
 	}
@@ -93,13 +104,16 @@ static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 		      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER, code });
 }
 
-/* A message that takes no buffer: siw_ddp_stream_accept_empty_rtr. */
+/*
+ * Whether this segment is an empty message that takes no buffer: see
+ * siw_ddp_stream_accept_empty_rtr.
+ */
 static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
 {
 	return __builtin_expect(q->accept_empty_rtr, 0) && !q->begun && seg->last && !seg->payload;
 }
 
-/* The checks of RFC5041-7.1-01: a code of enum siw_ddp_untagged_ecode, or 0. */
+/* Makes the checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
 static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rxq *q;
@@ -111,7 +125,7 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 	q = &rx->q[seg->qn];
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
 		return siw_ddp_unexpected_judge(rx, seg);
-	if (seg->msn != q->msn) /* in order, so the range is this one */
+	if (seg->msn != q->msn) /* messages arrive in order, so only one MSN is valid */
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
 		length = q->length;
@@ -121,7 +135,8 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 		buf = siw_mem_queue_peek(q->queue);
 		if (!buf && (seg->qn || !rx->unexpected.limit))
 			return SIW_DDP_NO_BUFFER;
-		length = buf ? buf->length : UINT64_MAX; /* judged when there is one */
+		/* without a buffer the length is checked later, in ddp_unexpected.c */
+		length = buf ? buf->length : UINT64_MAX;
 	}
 	if (seg->mo != (q->begun ? q->placed : 0))
 		return SIW_DDP_INVALID_MO;
@@ -130,7 +145,10 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 	return 0;
 }
 
-/* A segment too short for its header. RFC 5041 has no number for it, and it quotes no header. */
+/*
+ * For a segment that is shorter than its header. RFC 5041 has no code for this, and the Terminate
+ * quotes no header.
+ */
 static const struct siw_wire_err TOO_SHORT = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 
 static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
@@ -198,7 +216,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 	return 1;
 }
 
-/* The message's buffer leaves the queue with its first segment. */
+/* Takes the message's buffer off the queue when its first segment arrives. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(q->queue);
@@ -236,7 +254,10 @@ int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 	return 1;
 }
 
-/* The first octets of the message go to the head, the others to the buffer. */
+/*
+ * Places a message that begins with octets for the layer above: these go to q->head, the others to
+ * the buffer.
+ */
 static __attribute__((cold, noinline)) int
 headed_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, struct iovec *iov)
 {
@@ -294,7 +315,10 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 		return place_empty_rtr(stream, q, delivery);
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
 		return siw_ddp_keep_unexpected(stream);
-	/* Another stream of the same queue may have been faster since siw_ddp_rx_head. */
+	/*
+	 * Another stream that shares this queue may have taken the last buffer since
+	 * siw_ddp_rx_head.
+	 */
 	if (!q->begun && !siw_ddp_take_buffer(q)) {
 		if (!seg->qn && rx->unexpected.limit)
 			return siw_ddp_keep_unexpected(stream);
@@ -323,8 +347,8 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	int n, r;
 
 	/*
-	 * What the program did with its memory before it posted a receive comes before what the
-	 * peer writes there from now on: pairs with the store of tail in siw_mem_queue_post.
+	 * Orders memory: what the program wrote before it posted a receive happens before what the
+	 * peer writes from now on. Pairs with the store of tail in siw_mem_queue_post.
 	 */
 	if (rx->q[0].queue)
 		(void)siw_mem_queue_peek(rx->q[0].queue);
@@ -336,8 +360,8 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 		return refuse(stream, -EACCES, err);
 	r = siw_ddp_lower_payload(stream, seg->head_len + head, n ? iov : NULL, n);
 	/*
-	 * Held only while placing: between two calls the peer may be silent for ever, and whoever
-	 * frees the STag does not wait for that.
+	 * The reference to the STag is held only while octets are placed. The peer may stay silent
+	 * between two calls, and a thread that frees the STag must not wait for the peer.
 	 */
 	if (n)
 		siw_mem_stag_put(stream->mem, seg->stag);

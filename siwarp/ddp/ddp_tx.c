@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_tx.c - messages cut into segments (RFC 5041 section 5.2) that go down one by one, in
- * order (RFC5041-5.3-02, -03). One message at a time is in the works: a cursor.
+ * ddp/ddp_tx.c - sending on streams: a message is cut into segments (RFC 5041 section 5.2), which
+ * go to the layer below in order (RFC5041-5.3-02, -03). One message at a time is in progress;
+ * tx.offset says how far it is framed.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "ddp/ddp_lower.h"
 
-/* Octets that one call frames at most: others of the port want their turn too. */
+/* The most octets that one call frames, so that other queue pairs of the port get their turn. */
 #define TURN (1u << 20)
 
-/* ---- where octets below were read from ------------------------------------------------------- */
+/* ---- the regions that unsent octets refer to ------------------------------------------------- */
 
 static struct siw_ddp_source *source_of(struct siw_ddp_tx *tx, uint32_t stag)
 {
@@ -21,7 +22,9 @@ static struct siw_ddp_source *source_of(struct siw_ddp_tx *tx, uint32_t stag)
 	return NULL;
 }
 
-/* Whether the message in the works may end here: its region can be noted. */
+/*
+ * Whether there is a free entry in tx->sources for the region that the current message reads from.
+ */
 static bool has_room_for_source(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
@@ -39,8 +42,8 @@ static bool has_room_for_source(struct siw_ddp_stream *stream)
 }
 
 /*
- * Over TCP, which refers to the region until it took all of it. Over reliable datagrams it was
- * copied.
+ * Notes that octets which TCP has not taken yet refer to the region of this Read Response. Reliable
+ * datagrams copy the octets, so they need no note.
  */
 static void note_source(struct siw_ddp_stream *stream)
 {
@@ -56,7 +59,9 @@ static void note_source(struct siw_ddp_stream *stream)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* The same of a message with a head, which stands before its list. */
+/*
+ * As payload(), for a message that has octets of the layer above (msg->head) in front of its list.
+ */
 static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,
 							  uint64_t len, struct iovec *iov)
 {
@@ -67,7 +72,8 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
 
 	if (msg->tagged) {
 		iov[n++] = (struct iovec){ (void *)msg->head, SIW_DDP_ULP_TAGGED };
-		at += SIW_DDP_ULP_HEAD; /* which is no part of the message, as: */
+		/* offsets count the message alone; the code below expects the head to be counted */
+		at += SIW_DDP_ULP_HEAD;
 		end += SIW_DDP_ULP_HEAD;
 	} else if (at < SIW_DDP_ULP_HEAD) {
 		uint64_t part = (end < SIW_DDP_ULP_HEAD ? end : SIW_DDP_ULP_HEAD) - at;
@@ -82,7 +88,10 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
 	return r < 0 ? r : n + r;
 }
 
-/* The payload of the next len octets; for a source under an STag a reference is held if > 0. */
+/*
+ * Finds the next len octets of the payload. Returns the number of iovecs or -errno. If the source
+ * is an STag and the result is above 0, a reference to the STag is held.
+ */
 static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *iov,
 		   struct siw_wire_err *err)
 {
@@ -104,16 +113,19 @@ static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *io
 	return n;
 }
 
-/* A segment of the message in the works, to be framed. */
+/* The next segment of the current message. */
 struct segment {
-	uint64_t len; /* octets of its payload */
+	uint64_t len; /* octets of payload */
 	bool last;
 	size_t head_len;
 	uint8_t head[SIW_DDP_MAX_HEAD];
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 };
 
-/* The next one: its pieces of payload, held as payload() says; or -errno. */
+/*
+ * Cuts the next segment. Returns the number of iovecs of its payload, with a reference held as
+ * payload() says, or -errno.
+ */
 static int cut(struct siw_ddp_stream *stream, struct segment *seg, struct siw_wire_err *err)
 {
 	const struct siw_ddp_tx *tx = &stream->tx;
@@ -121,7 +133,7 @@ static int cut(struct siw_ddp_stream *stream, struct segment *seg, struct siw_wi
 	uint64_t left = msg->length - tx->offset;
 
 	seg->head_len = msg->tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
-	/* Asked anew each time: it may change between segments (RFC5041-3-02). */
+	/* Asked for each segment, since it may change in between (RFC5041-3-02). */
 	seg->len = siw_ddp_lower_mulpdu(stream) - seg->head_len;
 	if (__builtin_expect(msg->head && msg->tagged, 0))
 		seg->len -= SIW_DDP_ULP_TAGGED;
@@ -137,7 +149,7 @@ static int cut(struct siw_ddp_stream *stream, struct segment *seg, struct siw_wi
 	return payload(stream, seg->len, seg->iov, err);
 }
 
-/* It is with the layer below, and ends there. */
+/* Notes that the layer below has taken the segment. end: where it ends in the stream below. */
 static void framed(struct siw_ddp_stream *stream, const struct segment *seg, int64_t end)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
@@ -188,9 +200,10 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 						      0 };
 			return -EACCES;
 		}
-		if (end < 0 || siw_ddp_over_rd(stream)) /* the peer is to take something first */
+		/* rd is full until its peer acknowledges something */
+		if (end < 0 || siw_ddp_over_rd(stream))
 			return (int)end;
-		if (flushed) /* cannot be: an empty batch takes any segment */
+		if (flushed) /* never reached: an empty batch takes any segment */
 			return -EIO;
 		end = siw_ddp_tx_flush(stream, &accepted);
 		if (end <= 0)
@@ -223,7 +236,8 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 	if (!msg->tagged)
 		tx->at_msn = tx->msn[msg->qn]++; /* RFC5041-4.3-08, -10 */
 	r = siw_ddp_tx_more(stream, err);
-	if (r < 0 && tx->active && !tx->offset) { /* nothing of it is framed: it never was */
+	if (r < 0 && tx->active && !tx->offset) {
+		/* no segment was framed, so the message does not count as begun */
 		tx->active = false;
 		if (!msg->tagged)
 			tx->msn[msg->qn]--;
@@ -294,7 +308,7 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 	struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_source *source = source_of(tx, stag);
 
-	if (siw_ddp_over_rd(stream)) /* what is framed was copied */
+	if (siw_ddp_over_rd(stream)) /* reliable datagrams copy what is framed */
 		return 0;
 	if (source && source->end > siw_ddp_tx_accepted(stream))
 		return 1;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc.c - unreliable connections: who the peer is, and what comes of it.
+ * ddp/ddp_uc.c - unreliable connections: the peer, and receiving.
  *
  *   0            12            26 or 30          len-4      len
  *  +------------+-------------+-----------------+----------+
  *  | LLP header | DDP header  | payload         | CRC32C   |
  *  +------------+-------------+-----------------+----------+
  *
- * What comes late is dropped: the gap it left has been seen by then, and its message given up.
+ * A datagram that arrives out of order is dropped: its message was given up when the gap was
+ * noticed.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 #include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
-/* ---- making and closing ---------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out)
@@ -36,7 +37,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 	uc->sock = sock;
 	uc->crc = crc;
 	siw_ddp_uc_cut(uc);
-	uc->tx.car_max = UINT32_MAX;
+	uc->tx.batch_max = UINT32_MAX;
 	*out = uc;
 	return 0;
 }
@@ -88,7 +89,7 @@ uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
 	return uc->tx.payload;
 }
 
-/* ---- what may be acted upon ------------------------------------------------------------------ */
+/* ---- checks of what arrives ------------------------------------------------------------------ */
 
 static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 {
@@ -109,14 +110,18 @@ static bool is_peers(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *h
 {
 	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source))
 		return siw_drop(SIW_COUNTER_drop_source);
-	if (head->dest_index || head->source_index) /* nobody shares this socket */
+	/* a UC socket is never shared, so both indexes are 0 */
+	if (head->dest_index || head->source_index)
 		return siw_drop(SIW_COUNTER_drop_qn);
 	if (be32toh(head->qkey) != uc->qkey)
 		return siw_drop(SIW_COUNTER_drop_qkey);
 	return true;
 }
 
-/* Whether it is newer than all before it; sees what is missing in front of it. */
+/*
+ * Whether the datagram's PSN is later than all before it. Counts the PSNs that are missing in front
+ * of it.
+ */
 static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 {
 	uint32_t psn = be32toh(head->psn);
@@ -154,14 +159,18 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 		uc->rx.payload = buf + SIW_DGRAM_LEN + uc->rx.seg.head_len;
 		if (head.flags & SIW_UC_FIRST) {
 			uc->rx.whole = true;
-			uc->rx.begun = false; /* one that was not finished never will be */
+			/* an unfinished message before this one will not be finished */
+			uc->rx.begun = false;
 		}
 		seg->seg = uc->rx.seg;
 		seg->first = head.flags & SIW_UC_FIRST;
 		seg->whole = uc->rx.whole;
 		return 1;
 	}
-	/* A flood of rubbish must not keep the others waiting. */
+	/*
+	 * Invalid datagrams alone must not occupy the progress thread: other sockets get their
+	 * turn.
+	 */
 	siw_llp_resume(uc->sock);
 	return 0;
 }
@@ -181,7 +190,7 @@ uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
 
 /* ---- placing --------------------------------------------------------------------------------- */
 
-/* A buffer, of this queue or left by a message that was not finished. */
+/* Takes a buffer off the queue, unless an unfinished message left one. False: there is none. */
 static bool hold_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 {
 	const struct siw_mem_buffer *buf;
@@ -255,7 +264,10 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
-	/* As in ddp_rx.c: what the program did before it posted a receive comes before this. */
+	/*
+	 * Orders memory as in place_tagged of ddp_rx.c: what the program did before it posted a
+	 * receive happens before this write.
+	 */
 	if (queue)
 		(void)siw_mem_queue_peek(queue);
 	n = siw_mem_stag_get(uc->mem, seg->stag, uc->pd, uc->identity, right, seg->to, seg->payload,

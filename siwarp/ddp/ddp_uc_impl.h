@@ -55,7 +55,7 @@ struct siw_uc_tx {
 	uint32_t used, datagram, datagrams;
 	uint32_t gone; /* octets of it that are out, where they go one by one */
 	bool full;
-	uint32_t car_max; /* octets of a datagram that a batch may be made of */
+	uint32_t batch_max; /* octets of a datagram that a batch may be made of */
 };
 
 struct siw_ddp_uc {

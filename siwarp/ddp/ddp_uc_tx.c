@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc_tx.c - unreliable connections: messages cut into segments, numbered datagrams. What is
- * small is copied, with its CRC in one pass, into a batch: datagrams of one size that a single
- * system call carries. What is large goes from where it lies.
+ * ddp/ddp_uc_tx.c - sending on unreliable connections: messages are cut into segments, and each
+ * segment is a numbered datagram. Short payloads are copied, with the CRC computed in the same
+ * pass, into a batch: datagrams of one size that one system call sends. Long payloads are sent from
+ * where they lie.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,13 +12,18 @@
 #include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
-/* A payload up to here is copied. */
+/* The longest payload that is copied. */
 #define COPY_MAX     4096
 #define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
-/* Octets that one call frames at most: others want their turn, a receiver in this process too. */
+/*
+ * The most octets that one call frames. Others get their turn, such as a receiver in this process.
+ */
 #define TURN 65536u
-/* Where the kernel says "too long" and knows no better path: what every IPv6 path carries. */
+/*
+ * Used when the kernel reports "too long" and does not know the path MTU: what every IPv6 path
+ * carries.
+ */
 #define SAFE_PAYLOAD (1280 - 48 - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN)
 
 void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn)
@@ -64,9 +70,9 @@ int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 	return 1;
 }
 
-/* ---- the way out ----------------------------------------------------------------------------- */
+/* ---- to the socket --------------------------------------------------------------------------- */
 
-/* The network would not have it: what is not out of the messages begun so far never will be. */
+/* The network refused a datagram: messages begun so far that are not wholly sent never will be. */
 static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
 {
 	if (!tx->refused_last)
@@ -75,7 +81,10 @@ static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
 	tx->active = false;
 }
 
-/* A datagram longer than the path: the next ones are shorter, and this one goes in fragments. */
+/*
+ * The datagram is longer than the path allows. Later ones are made shorter; this one is sent in
+ * fragments.
+ */
 static __attribute__((cold, noinline)) int too_long(struct siw_ddp_uc *uc, const struct iovec *iov,
 						    int n)
 {
@@ -89,7 +98,7 @@ static __attribute__((cold, noinline)) int too_long(struct siw_ddp_uc *uc, const
 	return siw_llp_udp_send_cut(uc->sock, &uc->peer, iov, n);
 }
 
-/* 1 out, or refused; 0 the socket is full. */
+/* Returns 1 if the datagram was sent or refused, 0 if the socket is full. */
 static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
 {
 	int r = siw_llp_udp_send(uc->sock, &uc->peer, iov, n);
@@ -105,13 +114,16 @@ static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
 	return 1;
 }
 
-/* One system call for all: 1, 0 the socket is full, -EOPNOTSUPP one by one. */
+/*
+ * Sends the whole batch with one system call. Returns 1 if it was sent or refused, 0 if the socket
+ * is full, -EOPNOTSUPP if its datagrams have to be sent one by one.
+ */
 static int send_batch(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	int r;
 
-	if (tx->gone || tx->datagrams < 2 || tx->datagram > tx->car_max)
+	if (tx->gone || tx->datagrams < 2 || tx->datagram > tx->batch_max)
 		return -EOPNOTSUPP;
 	r = siw_llp_udp_send_batch(uc->sock, &uc->peer, tx->batch, tx->used,
 				   (uint16_t)tx->datagram);
@@ -122,7 +134,7 @@ static int send_batch(struct siw_ddp_uc *uc)
 		return 0;
 	}
 	if (r == -EOPNOTSUPP)
-		tx->car_max = tx->datagram - 1;
+		tx->batch_max = tx->datagram - 1;
 	else if (r != -ECONNREFUSED)
 		refuse(tx);
 	return r == -EOPNOTSUPP || r == -ECONNREFUSED ? -EOPNOTSUPP : 1;
@@ -190,15 +202,15 @@ static uint8_t *put_heads(struct siw_uc_tx *tx, uint32_t qkey, bool last, uint8_
 	return at;
 }
 
-/* Whether a datagram of so many octets can join what is gathered. */
+/* Whether a datagram of this size can join the batch. */
 static bool joins(const struct siw_uc_tx *tx, uint32_t size)
 {
 	return !tx->used ||
 	       (!tx->full && !tx->gone && tx->datagrams < BATCH_MAX && size <= tx->datagram &&
-		tx->datagram <= tx->car_max && tx->used + size <= BATCH_OCTETS);
+		tx->datagram <= tx->batch_max && tx->used + size <= BATCH_OCTETS);
 }
 
-/* Into the batch: 1, -EFAULT. */
+/* Appends the segment to the batch: 1 or -EFAULT. */
 static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	struct siw_uc_tx *tx = &uc->tx;
@@ -218,7 +230,7 @@ static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int
 	return 1;
 }
 
-/* From where it lies: 1, 0 the socket is full, -EFAULT. */
+/* Sends the segment from where its payload lies: 1, 0 if the socket is full, -EFAULT. */
 static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
@@ -232,13 +244,19 @@ static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec 
 	return send_one(uc, all, n + 2);
 }
 
-/* Whether what is gathered is out, and the message in the works goes on. */
+/*
+ * Sends the batch. False if the socket is full, or if the network refused and the current message
+ * was given up.
+ */
 static bool make_room(struct siw_ddp_uc *uc)
 {
 	return send_gathered(uc) && uc->tx.active;
 }
 
-/* The next segment: 1; 0 not now; -EACCES, -EFAULT. *octets: of its payload. */
+/*
+ * Sends the next segment or puts it into the batch. Returns 1, 0 if that is not possible now,
+ * -EACCES or -EFAULT. *octets: of its payload.
+ */
 static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 {
 	struct siw_uc_tx *tx = &uc->tx;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_unexpected.c - segments of queue 0 that come before their buffer: kept, within a limit,
- * and placed in their order once buffers are posted, while what comes behind them goes on.
+ * ddp/ddp_unexpected.c - "unexpected" segments: segments of queue 0 that arrive before a buffer is
+ * posted. They are stored, up to a limit, and placed in order once there are buffers. Meanwhile
+ * segments of other queues are processed.
  *
- * What is kept was checked like everything else but for the buffer's length, which is judged when
- * there is one. While anything is kept, all that comes for queue 0 is, so that nothing overtakes.
+ * A stored segment has passed all checks but one: whether it fits the buffer is checked when there
+ * is one. While any is stored, every further segment of queue 0 is stored too, so that the order is
+ * kept.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -28,7 +30,10 @@ uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_d
 	return seg->mo == rx->unexpected.mo ? 0 : SIW_DDP_INVALID_MO;
 }
 
-/* Room for the segment at the head of the stream: NULL when there is none, or no memory. */
+/*
+ * Allocates memory for the segment at the head of the stream. NULL: the limit is reached, or there
+ * is no memory.
+ */
 static struct siw_ddp_unexpected_seg *make_room(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
@@ -64,10 +69,11 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	struct iovec iov;
 	int r;
 
-	if (!node) { /* it stays where it is, and what is behind it in the socket */
+	if (!node) { /* the segment waits here, and what follows it waits in the socket */
 		/*
-		 * Who reads no more does not hear it from TCP; who is to have all of it first need
-		 * not.
+		 * While this end does not read, TCP does not report that the peer is gone, so ask
+		 * for it. With deliver_before_end the end is of no interest until everything was
+		 * delivered.
 		 */
 		if (!unexpected->deliver_before_end && siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
 			return rx->dead = -ECONNRESET;
@@ -127,7 +133,10 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	int n;
 
-	/* Nothing more comes behind the connection's end, but what is here may be wanted. */
+	/*
+	 * After the end of the connection nothing more arrives, but stored segments may still be
+	 * wanted.
+	 */
 	if (rx->dead && !siw_ddp_lower_ended(rx->dead))
 		return 0;
 	if (!node || (!q->begun && !siw_ddp_take_buffer(q)))

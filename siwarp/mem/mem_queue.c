@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mem/mem_queue.c - receive buffers, in the order they were posted (RFC 5041 section 5.1.2).
+ * mem/mem_queue.c - receive buffers, in the order in which they were posted (RFC 5041 section
+ * 5.1.2).
  *
- * A ring with one writer (whoever posts; the caller sees to it that it is one at a time) and one
- * reader (whoever holds the progress lock).
+ * A ring with one reader, the holder of the progress lock, and one writer, the thread that posts.
+ * Callers make sure that only one thread posts at a time.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -66,7 +67,8 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	fill((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride), user_data, sgl,
 	     nsge);
 	/*
-	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is whole before it shows.
+	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is complete before it
+	 * becomes visible.
 	 */
 	atomic_store_explicit(&queue->tail, tail + 1, memory_order_release);
 	return 0;

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * mem/mem_stag.c - STags: the memory that they name, who may use them for what, and how they become
- * invalid (RFC 5041 section 8.2, 8.3; RFC 5042).
+ * invalid (RFC 5041 sections 8.2, 8.3; RFC 5042).
  *
- * The top bit of an STag has its kind. 0: the other bits are a keyed permutation of (index 20 bits,
- * generation 11 bits), so nobody can compute an STag from others, and a freed one does not match
- * the next at its index. 1: a window whose owner chooses the lowest octet at each binding (verbs'
- * type 2); the bits between are another such permutation, of (index, generation 3 bits), the same
- * for all 256 STags of the window. Such a window is bound to one stream, so guessing its STag helps
- * no other peer. Free indexes are reused in the order in which they were freed, so that a
- * generation returns as late as possible.
+ * The top bit of an STag tells its kind.
+ * - 0: a region, or a window of type 1. The other 31 bits are a keyed permutation of (index, 20
+ *   bits; generation, 11 bits). So no one can compute an STag from others, and a freed STag does
+ *   not match the next one at its index.
+ * - 1: a window whose owner chooses the lowest octet at each binding (type 2 of verbs). The 23 bits
+ *   in the middle are another such permutation, of (index, 20 bits; generation, 3 bits), and the
+ *   same for all 256 STags of the window. Such a window is bound to one stream, so guessing its
+ *   STag helps no other peer. Free indexes are reused in the order in which they were freed, so
+ *   that a generation recurs as late as possible.
  *
  * Look-ups take no lock. The word of an entry has its generation, a live bit, a count of
- * references, and an invalid bit: the peer invalidated the STag, which is not free, since its owner
- * may still use its name. A look-up that gives access counts a reference before it reads the live
- * bit; freeing clears the live bit, then waits until the count is 0. A look-up of a local key alone
- * reads the fields between two loads of the word.
+ * references, and an invalid bit. The invalid bit says that the peer invalidated the STag; it is
+ * not free, since its owner may still use its name. A look-up that grants access adds a reference
+ * before it reads the live bit. Freeing clears the live bit, and then waits until the count is 0. A
+ * look-up of a local key takes no reference: it reads the fields between two loads of the word.
  */
 #include <errno.h>
 #include <sched.h>
@@ -40,15 +42,18 @@
 #define TURN_SHIFT 44
 #define TURN_ONE   (1ull << TURN_SHIFT)
 
-#define WINDOW		(1u << 31) /* in an STag */
+#define WINDOW		(1u << 31) /* the top bit of an STag */
 #define REGION_BITS	31
 #define WINDOW_BITS	23
 #define REGION_GEN_BITS (REGION_BITS - INDEX_BITS)
 #define WINDOW_GEN_BITS (WINDOW_BITS - INDEX_BITS)
-/* In a generation, so that no STag of one kind matches an entry of the other. */
+/*
+ * Set in the generation of a window of type 2, so that an STag of one kind never matches an entry
+ * of the other.
+ */
 #define GEN_OF_WINDOW 0x800u
-#define GEN_OCTET     0xffu /* of a window: its owner's */
-/* Indexes that wait at least, before one is used again, as long as there are fresh ones. */
+#define GEN_OCTET     0xffu /* the octet of a window's STag that its owner chooses */
+/* At least this many free indexes wait before one is reused, unless the table cannot grow. */
 #define REST 256
 
 struct siw_stag_entry {
@@ -61,39 +66,41 @@ struct siw_stag_entry {
 	_Atomic uint32_t rights;
 	_Atomic uint32_t pd;
 	_Atomic int nsge;
-	uint32_t next; /* while free; under the table's lock */
+	uint32_t next; /* index of the next free entry; under the table's lock */
 };
 _Static_assert(sizeof(struct siw_stag_entry) == 64, "one cache line");
 
-/* Of a permutation (index, generation) -> what of an STag is not fixed. */
+/* The key of a permutation of (index, generation). */
 struct siw_stag_key {
 	uint32_t add[3];
 	uint32_t mul[3];
 	uint32_t inverse[3];
 };
 
-/* Grown chunk by chunk; a chunk never moves, so that look-ups need no lock. */
+/* The table grows chunk by chunk. A chunk never moves, so look-ups need no lock. */
 struct siw_mem {
 	struct siw_stag_entry *_Atomic chunks[CHUNKS];
-	struct siw_stag_key key, window_key; /* set once, when it is made */
-	siw_lock_t lock;		     /* guards all below; not taken by look-ups */
+	struct siw_stag_key key, window_key; /* constant */
+	siw_lock_t lock;		     /* guards the members below; look-ups do not take it */
 	uint32_t n_chunks;
-	/* a queue of indexes, n_free of them: the oldest is reused first */
+	/* queue of n_free free indexes; the oldest is reused first */
 	uint32_t n_free, free_first, free_last;
 };
 
 /*
- * Fields are loaded with acquire and stored with release: neither costs anything here, and the
- * word loaded after them (siw_stag_peek) is then truly later. Pairs: store_field.
+ * Fields are loaded with acquire and stored with release, which costs nothing on x86. So a load of
+ * the word that follows in the code also happens later (local_key_ok). load_field pairs with
+ * store_field.
  */
 #define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
 #define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)
 
-/*
- * ---- the permutation: three rounds of keyed addition, keyed odd multiplication and a fold of the
- * upper half into the lower. A Feistel network of four rounds took half as long again.
- */
+/* ---- the permutation of STags ---------------------------------------------------------------- */
 
+/*
+ * Three rounds of keyed addition, multiplication by a keyed odd number, and a fold of the upper half
+ * into the lower. A Feistel network of four rounds took half as long again.
+ */
 static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
 {
 	uint32_t mask = (1u << bits) - 1;
@@ -130,7 +137,8 @@ static int make_key(struct siw_stag_key *key)
 	if (n != sizeof(*key))
 		return -EIO;
 	for (i = 0; i < 3; i++) {
-		uint32_t m = key->mul[i] | 1, inverse = m; /* right in 3 bits; doubles each time */
+		/* an inverse modulo 2^3; each step doubles the number of right bits */
+		uint32_t m = key->mul[i] | 1, inverse = m;
 
 		for (k = 0; k < 4; k++)
 			inverse *= 2 - m * inverse;
@@ -189,7 +197,7 @@ static void push_free(struct siw_mem *mem, uint32_t index)
 	mem->free_last = index;
 }
 
-/* One chunk more, if there can be. */
+/* Adds a chunk. Without memory, or at the largest size, the table stays as it is. */
 static void grow(struct siw_mem *mem)
 {
 	struct siw_stag_entry *chunk;
@@ -240,7 +248,7 @@ static uint32_t stag_of(const struct siw_mem *mem, bool window, uint32_t index, 
 	return permute(&mem->key, index * gens + turn, REGION_BITS);
 }
 
-/* The index this STag would have, and its generation. */
+/* The index and the generation that this STag stands for. */
 static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32_t *gen)
 {
 	uint32_t plain;
@@ -256,7 +264,10 @@ static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32
 	return plain >> REGION_GEN_BITS;
 }
 
-/* A free entry gets a new STag, which is dead yet: the entry, or NULL. */
+/*
+ * Takes a free entry and gives it a new STag, which is not valid yet. Returns NULL if there is no
+ * entry.
+ */
 static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint32_t *stag)
 {
 	struct siw_stag_entry *e;
@@ -271,11 +282,14 @@ static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint3
 	e = entry_at(mem, index);
 	word = atomic_load(&e->word);
 	*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
-	if (!*stag) { /* zero stays for "no STag": skip that turn */
+	if (!*stag) { /* 0 means "no STag", so this turn is skipped */
 		word = atomic_fetch_add(&e->word, TURN_ONE) + TURN_ONE;
 		*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
 	}
-	/* The count may be non-zero for a moment: look-ups of dead STags come and go. */
+	/*
+	 * The count of references may be above 0 for a moment, by look-ups of invalid STags; so
+	 * add, do not store.
+	 */
 	atomic_fetch_add(&e->word, ((uint64_t)gen - gen_of(word)) << GEN_SHIFT);
 	return e;
 }
@@ -331,7 +345,10 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
 	return e && alive(atomic_load(&e->word), gen);
 }
 
-/* Who counted in before the STag died may still be writing (RFC5041-8.3.1-07). */
+/*
+ * Waits for look-ups that took a reference before the STag became invalid. They may still write
+ * (RFC5041-8.3.1-07).
+ */
 static void await_refs(struct siw_stag_entry *e)
 {
 	while (atomic_load(&e->word) & REFS)
@@ -370,8 +387,8 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	if (word & LIVE)
 		return -EBUSY;
 	/*
-	 * Who counted in while it lived reads the fields yet; who comes now finds it dead and does
-	 * not.
+	 * Look-ups that took a reference while the STag was valid may still read the fields. Later
+	 * ones find it invalid and read none.
 	 */
 	await_refs(e);
 	fill(e, region);
@@ -385,13 +402,16 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 
 static void release(struct siw_stag_entry *e)
 {
-	/* Pairs with the load in siw_mem_stag_free: what was written through e is written. */
+	/*
+	 * Pairs with the load in await_refs: what was written to the memory is written before the
+	 * count falls.
+	 */
 	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
 }
 
 /* ---- invalidation by the peer (RFC 5040 section 5.3) ----------------------------------------- */
 
-/* The entry with a reference held, if the peer of this stream may invalidate it; else NULL. */
+/* The entry with a reference held if the peer of this stream may invalidate it, else NULL. */
 static struct siw_stag_entry *get_invalidable(struct siw_mem *mem, uint32_t stag,
 					      const void *stream, uint32_t *gen)
 {
@@ -427,7 +447,7 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 		return -EACCES;
 	word = atomic_load(&e->word);
 	do
-		done = alive(word, gen); /* else its owner was faster */
+		done = alive(word, gen); /* false: the owner freed or invalidated it first */
 	while (done && !atomic_compare_exchange_weak(&e->word, &word, word - LIVE + INVALID));
 	release(e);
 	if (!done)
@@ -449,14 +469,16 @@ static int refuse_tagged(struct siw_wire_err *err, uint8_t code)
 	return refuse(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
 }
 
-/* The checks of RFC5041-7.1-06 but the first; rights are RDMAP's notion (RFC 5040 figure 9). */
+/*
+ * The checks of RFC5041-7.1-06 except the first. Rights are a matter of RDMAP (RFC 5040 figure 9).
+ */
 static int check(struct siw_stag_entry *e, uint32_t pd, const void *stream, uint32_t right,
 		 uint64_t to, uint64_t len, struct siw_wire_err *err)
 {
 	const void *owner = load_field(e, stream);
 	uint64_t base = load_field(e, to_base);
 
-	/* RFC5041-8.2-01, -02: bound to a stream, or else to a protection domain. */
+	/* RFC5041-8.2-01, -02: the STag belongs to a stream, or else to a protection domain. */
 	if (owner ? owner != stream : load_field(e, pd) != pd)
 		return refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
 	if ((load_field(e, rights) & right) != right)
@@ -500,7 +522,7 @@ int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void
 		return 1;
 	}
 	n = siw_mem_sgl_resolve(mem, sgl, load_field(e, nsge), false, pd, true, to, len, iov, max);
-	if (n < 0) { /* a local element died under the STag */
+	if (n < 0) { /* a region in the list was freed while the STag was valid */
 		release(e);
 		return refuse(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
 	}
@@ -516,7 +538,7 @@ void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
 
 /* ---- local scatter/gather elements ----------------------------------------------------------- */
 
-/* Whether this key lets its owner read or write all of [addr, addr + len). */
+/* Whether the key of sge allows all of its range to be read or written. */
 static bool local_key_ok(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
 			 uint32_t right)
 {
@@ -533,7 +555,7 @@ static bool local_key_ok(struct siw_mem *mem, const struct siw_sge *sge, uint32_
 	ok = alive(word, gen) && load_field(e, pd) == pd && load_field(e, rights) & right &&
 	     sge->addr >= start && sge->addr - start <= length &&
 	     sge->length <= length - (sge->addr - start);
-	/* Freed meanwhile? Then the fields may be another region's. */
+	/* If the region was freed meanwhile, the fields read may be those of another region. */
 	return ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_frame.c - Request and Reply Frames: from octets to values and back. No sockets,
- * no state.
+ * mpa/mpa_frame.c - builds and parses MPA Request and Reply Frames. It uses no socket and no state.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,7 +12,10 @@ static const char *key_of(bool reply)
 	return reply ? SIW_MPA_KEY_REPLY : SIW_MPA_KEY_REQUEST;
 }
 
-/* What we may say ourselves. Revision 0 is the RDMA Consortium's and not ours to speak. */
+/*
+ * What this end may send. Revision 0 is the RDMA Consortium's protocol, which siwarp does not
+ * support.
+ */
 bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
 {
 	uint32_t room = SIW_MPA_MAX_PDATA;
@@ -62,7 +64,7 @@ static void get_enhanced(const uint8_t *at, struct siw_mpa_params *p)
 	p->ird = ird & SIW_MPA_MAX_IRD;
 	p->ord = ord & SIW_MPA_MAX_IRD;
 	p->p2p = !!(ird & SIW_MPA_BIT_A);
-	if (!p->p2p) /* RFC6581-9.2-15: B, C and D say nothing then */
+	if (!p->p2p) /* RFC6581-9.2-15: without A the bits B, C and D have no meaning */
 		return;
 	p->rtr |= ird & SIW_MPA_BIT_B ? SIW_MPA_RTR_FPDU : 0;
 	p->rtr |= ord & SIW_MPA_BIT_C ? SIW_MPA_RTR_WRITE : 0;
@@ -90,8 +92,8 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
 }
 
 /*
- * A wrong key is told from its first wrong octet on, a wrong length as soon as the header
- * is here: a peer that speaks something else is not waited for (RFC5044-8-05).
+ * A wrong key is reported at its first wrong octet, and a wrong length as soon as the header has
+ * arrived. So no one waits for a peer that speaks another protocol (RFC5044-8-05).
  */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 {
@@ -99,7 +101,7 @@ int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 	uint32_t pd;
 
 	if (memcmp(frame, key_of(reply), len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
-		return -EPROTO; /* RFC5044-7.1.1-02, -04; also Initiator/Initiator: 7.1.2-15 */
+		return -EPROTO; /* RFC5044-7.1.1-02, -04; two initiators: RFC5044-7.1.2-15 */
 	if (len < sizeof(*f))
 		return (int)(sizeof(*f) - len);
 	pd = siw_mpa_be16(f->pd_length);
@@ -119,10 +121,7 @@ int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out)
 	out->markers = !!(f->flags & SIW_MPA_FLAG_M);
 	out->crc = !!(f->flags & SIW_MPA_FLAG_C);
 	out->rejected = !!(f->flags & SIW_MPA_FLAG_R);
-	/*
-	 * In revisions 0 and 1 the place of S is a reserved bit (RFC5044-7.1.1-13,
-	 * RFC6581-6-02).
-	 */
+	/* In revisions 0 and 1 the bit S is reserved (RFC5044-7.1.1-13, RFC6581-6-02). */
 	if (f->rev >= 2 && f->flags & SIW_MPA_FLAG_S) {
 		if (len < sizeof(struct siw_mpa_enhanced)) /* RFC6581-6-05 */
 			return -EPROTO;

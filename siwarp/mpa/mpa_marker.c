@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_marker.c - Markers (RFC 5044 sections 4.2, 4.3): put among the octets of an FPDU, and
- * judged in one that came. Octets and positions only; whose they are is for mpa_tx.c and mpa_rx.c.
+ * mpa/mpa_marker.c - inserts Markers into an FPDU that is sent, and checks those of a received one
+ * (RFC 5044 sections 4.2, 4.3). It works on octets and stream positions; mpa_tx.c and mpa_rx.c own
+ * the buffers.
  */
 #include <errno.h>
 #include <string.h>
@@ -10,10 +11,10 @@
 #include "base/guard.h"
 #include "mpa/mpa_stream.h"
 
-/* Where an FPDU is being written, and where that is in the stream. */
+/* Where the next octet of an FPDU is written. */
 struct cursor {
 	uint8_t *to;
-	uint32_t at, first; /* first: of the length field */
+	uint32_t at, first; /* at: its position in the stream; first: that of the length field */
 };
 
 static void put_marker(struct cursor *c, uint32_t fpduptr)
@@ -26,14 +27,14 @@ static void put_marker(struct cursor *c, uint32_t fpduptr)
 	c->at += sizeof(*marker);
 }
 
-/* RFC5044-4.3-03, -08; a distance is right across a wrap of positions too (RFC5044-4.3-04). */
+/* RFC5044-4.3-03, -08. The difference is also right when positions wrap (RFC5044-4.3-04). */
 static void mark_if_due(struct cursor *c)
 {
 	if (!siw_mpa_to_marker(c->at))
 		put_marker(c, c->at - c->first);
 }
 
-/* 0, -EFAULT: from is not there. */
+/* Copies len octets with Markers in between: 0, or -EFAULT if from is not mapped. */
 static int put(struct cursor *c, const uint8_t *from, size_t len)
 {
 	while (len) {
@@ -75,7 +76,7 @@ int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_l
 			return -EFAULT;
 	put(&c, zeros, siw_mpa_pad(ulpdu));
 	mark_if_due(&c);
-	if (crc) /* with all Markers: RFC5044-4.4-11 */
+	if (crc) /* the CRC covers the Markers (RFC5044-4.4-11) */
 		siw_crc32c_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
 	else
 		memcpy(c.to, zeros, SIW_MPA_CRC_OCTETS);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_rx.c - FPDUs in (RFC 5044 sections 4.4, 6): found by their length field, CRC
- * checked.
+ * mpa/mpa_rx.c - receives FPDUs (RFC 5044 sections 4.4, 6). Their length fields say where they
+ * begin; each one's CRC is checked.
  *
- * Small FPDUs come many to a read into staging, are checked there and then copied. The
- * rest of a large one is read straight to its place, with a little staging behind it for
- * its trailer and the next header; never across two FPDUs, since the second one's place
- * is known only from its header. That puts payload into place before its CRC is known, a
- * variance from RFC5044-6-01 that setting strict takes back: nothing is given up as
- * received before the check.
+ * Small FPDUs are read many at a time into a staging buffer, checked there, and then copied to
+ * their place. Of a large FPDU the first octets are staged, and the rest is read directly to its
+ * place. That read also takes a few octets into staging: the trailer and the next header. It never
+ * takes payload of two FPDUs, since only the header says where the second one's payload goes.
  *
- * With Markers an FPDU is always awaited whole in staging and checked there, Markers too; its
- * payload is copied to its place from between them.
+ * A direct read places payload before its CRC is checked, which deviates from RFC5044-6-01. The
+ * setting strict avoids this. In both cases an FPDU is reported as received only after the check.
+ *
+ * With Markers every FPDU is completely staged, its CRC and its Markers are checked, and the
+ * payload between them is copied to its place.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,17 +26,20 @@
 #include "mpa/mpa_stream.h"
 
 #define STAGING_OCTETS (64u << 10)
-/* The largest FPDU, 2 + 65535 + 3 + 4, and as much again behind it. */
+/* The largest FPDU has 2 + 65535 + 3 + 4 octets; this holds nearly two. */
 #define STRICT_OCTETS (128u << 10)
-/* Up to this an FPDU is awaited whole and checked before it is given up. */
+/* FPDUs up to this size are staged completely and checked before they are placed. */
 #define WHOLE_OCTETS 8192u
 /*
- * In bulk transfer a read at an FPDU's end takes no more than this: what is staged is
- * copied twice.
+ * During a bulk transfer, the read at an FPDU's end stages at most this many octets, since staged
+ * octets are copied twice.
  */
 #define BULK_OCTETS 4096u
 #define HEAD_OCTETS 64u
-/* A peer that does not await our Reply may fill this, and then TCP's window. */
+/*
+ * What a peer may send before it has our Reply is stored up to this size; the rest stays in TCP's
+ * window.
+ */
 #define EARLY_OCTETS 4096u
 #define DEST_IOVS    64
 
@@ -44,7 +48,7 @@ void siw_mpa_rx_free(struct siw_mpa_rx *rx)
 	free(rx->buf);
 }
 
-/* Under the progress lock, as start-up is that stores it. */
+/* Relaxed suffices: start-up stores crc_mode under the progress lock, which the caller holds. */
 static bool crc_is_on(const struct siw_mpa_stream *stream)
 {
 	return atomic_load_explicit(&stream->crc_mode, memory_order_relaxed) == SIW_MPA_CRC_ON;
@@ -62,14 +66,14 @@ static int rx_dead(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int r
 }
 
 /*
- * Makes room behind what is staged: at least want octets, which always suffices for one
- * FPDU's rest.
+ * Makes room for at least want octets behind what is staged. That is always possible for the rest
+ * of one FPDU.
  */
 static int make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
 	uint32_t cap = rx->strict ? STRICT_OCTETS : STAGING_OCTETS;
 
-	if (rx->cap < cap) { /* none yet; or it was made before Markers were agreed on */
+	if (rx->cap < cap) { /* the first time; or again, once Markers were negotiated */
 		uint8_t *buf = realloc(rx->buf, cap);
 
 		if (!buf)
@@ -87,7 +91,7 @@ static int make_room(struct siw_mpa_rx *rx, uint32_t want)
 	return rx->cap > rx->end ? 0 : -ENOBUFS;
 }
 
-/* One read into staging of up to limit octets. Notes whether the socket has more. */
+/* Reads once into staging, up to limit octets. Sets rx->dry if the socket has no more. */
 static int fill(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -115,8 +119,8 @@ int siw_mpa_rx_early(struct siw_mpa_stream *stream)
 }
 
 /*
- * A read failed: 0 if it only found nothing. middle: inside an FPDU, where an end of
- * stream is an error.
+ * Translates the error of a read: 0 if there was nothing to read. middle: within an FPDU, where the
+ * end of the stream is an error.
  */
 static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
 {
@@ -129,8 +133,9 @@ static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
 }
 
 /*
- * The last read took everything there was, so another now would only learn that: 0 is
- * returned without it. The socket did not say EAGAIN, so its handler comes up again.
+ * Whether the last read took everything that the socket had. Then the caller returns 0 without
+ * another read, which would only find nothing. The socket is still marked ready, since it has not
+ * reported EAGAIN, so its handler is called again.
  */
 static bool was_dry(struct siw_mpa_rx *rx)
 {
@@ -141,8 +146,8 @@ static bool was_dry(struct siw_mpa_rx *rx)
 }
 
 /*
- * A valid FPDU is here: a responder may send now (RFC5044-7.1.2-11), once its Reply is
- * out.
+ * A valid FPDU has arrived. From now on a responder may send (RFC5044-7.1.2-11), as soon as its
+ * Reply is out.
  */
 static void validated(struct siw_mpa_stream *stream)
 {
@@ -163,7 +168,7 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* Whether a Marker stands right before the next FPDU: its octets. */
+/* The octets of a Marker directly before the next FPDU, or 0 if there is none. */
 static uint32_t lead_of(const struct siw_mpa_rx *rx)
 {
 	return siw_mpa_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
@@ -179,7 +184,7 @@ static uint32_t wanted_marked(const struct siw_mpa_rx *rx)
 									SIW_MPA_LEN_OCTETS)));
 }
 
-/* Octets that must be staged before the FPDU at the head is given up. */
+/* Octets that must be staged before the header of the next FPDU is reported. */
 static uint32_t wanted(const struct siw_mpa_rx *rx)
 {
 	uint32_t len;
@@ -198,7 +203,7 @@ static int stage_head(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 
-	/* Bounded: each turn takes octets of this FPDU, or ends it. */
+	/* Ends: each round reads octets of this FPDU, or returns. */
 	for (;;) {
 		uint32_t want = wanted(rx);
 		int rv;
@@ -244,8 +249,8 @@ static int plain_head(struct siw_mpa_stream *stream)
 }
 
 /*
- * The FPDU is whole and sound. A Marker before it is passed over, and one in its first octets moved
- * out of the way, so that its head is in one piece.
+ * The FPDU is complete and its checks have passed. Skips a Marker before it, and moves the octets
+ * before an early Marker up to those behind it, so that the header is contiguous.
  */
 static void open_marked(struct siw_mpa_rx *rx, uint32_t marked_len)
 {
@@ -294,7 +299,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 
 	if (rx->dead)
 		return rx->dead;
-	if (stream->start) { /* start-up, or a Reply that is not wholly out */
+	if (stream->start) { /* start-up, or our Reply is not sent completely */
 		rv = siw_mpa_pump(stream);
 		if (rv < 0)
 			return rv;
@@ -320,8 +325,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 /* ---- the payload ----------------------------------------------------------------------------- */
 
 /*
- * Copies len octets to dest from its octet at on, and sums them if crc is not NULL. Without dest
- * they are dropped. 0, -EFAULT.
+ * Copies len octets to dest, from dest's octet at on, and adds them to *crc unless crc is NULL.
+ * Without dest the octets are dropped. 0 or -EFAULT.
  */
 static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *src, size_t len,
 		   uint32_t *crc)
@@ -347,8 +352,8 @@ static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *sr
 }
 
 /*
- * What is left of dest behind its first at octets, as iovecs: their count, their octets
- * in *len.
+ * Stores in out the part of dest that follows its first at octets. Returns the number of iovecs;
+ * *len gets their octets.
  */
 static int remaining(const struct iovec *dest, int n, size_t at, struct iovec *out, int max,
 		     size_t *len)
@@ -376,10 +381,7 @@ static int finish(struct siw_mpa_rx *rx, uint32_t consumed)
 	return 1;
 }
 
-/*
- * Begins an FPDU of which a part is staged: accounts for its head and places what is
- * here.
- */
+/* Begins an FPDU that is only partly staged: adds its header to the CRC. */
 static void begin(struct siw_mpa_stream *stream, size_t skip)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -393,7 +395,7 @@ static void begin(struct siw_mpa_stream *stream, size_t skip)
 	rx->placing = true;
 }
 
-/* Moves payload from staging to its place: 0, -EFAULT. */
+/* Moves staged payload to its place: 0 or -EFAULT. */
 static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -412,8 +414,9 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 }
 
 /*
- * One read [rest of the payload, at its place][staging]. The CRC follows at once, while
- * the octets are in the cache. Octets read, or as fill().
+ * Reads the rest of the payload to its place and, behind it, octets into staging, in one system
+ * call. The CRC follows at once, while the octets are in the cache. Returns the octets read, or
+ * what fill() returns.
  */
 static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
@@ -424,10 +427,11 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 	int used = remaining(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
 	ssize_t got;
 
-	/* place_staged() emptied staging, or there would be no rest. */
+	/* Staging is empty: place_staged() took everything, since payload is missing. */
 	rx->pos = rx->end = 0;
 	asked = direct;
-	if (direct == rest) { /* else there are more than DEST_IOVS pieces: another turn */
+	if (direct == rest) {
+		/* otherwise dest has more than DEST_IOVS pieces left, and another read follows */
 		iov[used++] = (struct iovec){ rx->buf, BULK_OCTETS };
 		asked += BULK_OCTETS;
 	}
@@ -445,7 +449,10 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 		for (int i = 0; left; i++) {
 			size_t now = iov[i].iov_len < left ? iov[i].iov_len : left;
 
-			/* It was there when the kernel wrote it; it need not be any more. */
+			/*
+			 * The memory was mapped when the kernel wrote it, but may be unmapped by
+			 * now.
+			 */
 			if (siw_guard_crc(&rx->crc, iov[i].iov_base, now))
 				return -EFAULT;
 			left -= now;
@@ -455,7 +462,10 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 	return (int)got;
 }
 
-/* All payload is placed; pad and CRC are left. 1, 0 not here yet, -EBADMSG. */
+/*
+ * Checks the CRC once all payload is placed. Returns 1, 0 if pad and CRC have not arrived, or
+ * -EBADMSG.
+ */
 static int trailer(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -494,7 +504,7 @@ static int payload_whole(struct siw_mpa_stream *stream, size_t skip, const struc
 	return finish(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
 }
 
-/* The same from between Markers. */
+/* As payload_whole(), for payload that has Markers in between. */
 static __attribute__((noinline)) int payload_marked(struct siw_mpa_stream *stream, size_t skip,
 						    const struct iovec *dest, int n)
 {
@@ -538,7 +548,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 			return -EINVAL;
 		begin(stream, skip);
 	}
-	/* Bounded: each turn takes octets of this FPDU, or ends it. */
+	/* Ends: each round takes octets of this FPDU, or returns. */
 	for (;;) {
 		int rv;
 
@@ -569,7 +579,7 @@ int siw_mpa_drain(struct siw_mpa_stream *stream)
 	if (stream->start)
 		siw_mpa_pump(stream);
 	rx->have = rx->whole = rx->placing = false;
-	/* As much as a turn of the poller may take; a socket that is not empty comes up again. */
+	/* Bounded, to give other sockets a turn. A socket that still has octets is served again. */
 	for (int i = 0; i < 64; i++) {
 		int rv;
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_startup.c - connection start-up (RFC 5044 section 7.1, RFC 6581): a table of
- * (state, event).
+ * mpa/mpa_startup.c - connection start-up (RFC 5044 section 7.1, RFC 6581), a table of (state,
+ * event).
  *
- * An event is found by the state's observer (what TCP brought) or comes from above
- * (reply). The table says what is done about it and which state follows; nothing else
- * writes the state. Timeouts (RFC5044-7.1.2-16, -20) are the caller's, who has the clock.
+ * Each state has an observer, which looks at the TCP socket and returns an event. The layer above
+ * causes the events ACCEPT and REJECT by its reply. The table gives the action for an event and the
+ * next state; nothing else changes the state. The caller has the clock, so it enforces the timeouts
+ * (RFC5044-7.1.2-16, -20).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct cell {
 #define ROW(state)	   [SIW_MPA_ST_##state]
 #define ON(event, act, to) [SIW_MPA_EV_##event] = {SIW_MPA_ACT_##act, SIW_MPA_ST_##to}
 
-/* A cell that is not listed is ILLEGAL. */
+/* Cells that are not listed are ILLEGAL. */
 static const struct cell table[SIW_MPA_N_STATES][SIW_MPA_N_EVENTS] = {
 	ROW(CONNECTING) = {
 		ON(CONNECTED, SEND_REQUEST, SENDING_REQUEST),
@@ -80,7 +81,7 @@ int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 	return rv;
 }
 
-/* ---- actions: one of enum siw_mpa_startup or -errno ------------------------------------------ */
+/* ---- actions: each returns one of enum siw_mpa_startup, or -errno ---------------------------- */
 
 static int act_illegal(struct siw_mpa_stream *stream)
 {
@@ -115,8 +116,8 @@ static int act_give_request(struct siw_mpa_stream *stream)
 }
 
 /*
- * A Request of revision 0 (RFC 5044 annex C.2.1: a Reply in our own revision, then an
- * orderly close): it is told so, rather than left with a closed connection.
+ * Answers a Request of revision 0 with a rejecting Reply of our own revision and an orderly close
+ * (RFC 5044 annex C.2.1), so that the peer learns why.
  */
 static int act_refuse(struct siw_mpa_stream *stream)
 {
@@ -126,19 +127,19 @@ static int act_refuse(struct siw_mpa_stream *stream)
 	start->mine = (struct siw_mpa_params){ .rev = 1, .crc = peer->crc, .rejected = 1 };
 	put_frame(stream, true);
 	siw_count(SIW_COUNTER_rejects, 1);
-	siw_mpa_pump(stream); /* all of it or not: there is no second try */
+	siw_mpa_pump(stream); /* whether or not all of it is sent now: there is no second try */
 	stream->rx.dead = -EPROTO;
 	return siw_mpa_fail(stream, SIW_MPA_BAD_FRAME, -EPROTO);
 }
 
-/* What both frames together say of the octets to come. */
+/* Sets CRC and Markers as both frames together demand. */
 static void settle_modes(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_start *start = stream->start;
 	/* RFC5044-7.1.1-10, -11 */
 	uint8_t mode = start->mine.crc || start->peer.crc ? SIW_MPA_CRC_ON : SIW_MPA_CRC_OFF;
 
-	/* RFC5044-7.1.1-06 to -09: each end's M is about what it receives. */
+	/* RFC5044-7.1.1-06 to -09: an end's M flag is about what that end receives. */
 	stream->tx.markers = start->peer.markers;
 	stream->rx.markers = start->mine.markers;
 	stream->rx.strict |= start->mine.markers;
@@ -159,8 +160,8 @@ static int act_give_reject(struct siw_mpa_stream *stream)
 }
 
 /*
- * The Terminate that RFC6581-9.2-10 asks for travels in an FPDU: sending opens, receiving
- * does not.
+ * RFC6581-9.2-10 demands a Terminate, which travels in an FPDU. So the stream opens for sending,
+ * and not for receiving.
  */
 static int act_give_mismatch(struct siw_mpa_stream *stream)
 {
@@ -185,8 +186,8 @@ static int act_send_reject(struct siw_mpa_stream *stream)
 }
 
 /*
- * Our Reply is out. FPDUs wait for the peer's first (RFC5044-7.1.2-11), which seldom is
- * here by now.
+ * Our Reply is sent. FPDUs must wait for the peer's first one (RFC5044-7.1.2-11), which has rarely
+ * arrived by now.
  */
 static int act_enter_full(struct siw_mpa_stream *stream)
 {
@@ -228,7 +229,7 @@ int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
 	return actions[cell->action](stream);
 }
 
-/* ---- observers: an event, or NOTHING --------------------------------------------------------- */
+/* ---- observers: each returns an event, or NOTHING -------------------------------------------- */
 
 #define NOTHING (-1)
 
@@ -267,15 +268,17 @@ static int see_sent(struct siw_mpa_stream *stream)
 }
 
 /*
- * Reads the frame and no octet more, so that FPDUs behind it are still in the socket: 1
- * it is whole, 0 not yet, -EPROTO none such, -errno TCP is gone.
+ * Reads the frame and not one octet more, so that FPDUs behind it stay in the socket. Returns 1 if
+ * the frame is complete, 0 if octets are missing, -EPROTO if it is invalid, or -errno if TCP
+ * failed.
  */
 static int read_frame(struct siw_mpa_stream *stream, bool reply)
 {
 	struct siw_mpa_start *start = stream->start;
 
 	/*
-	 * Two turns for header and private data, more only if TCP brings them piecemeal.
+	 * Usually two rounds, for the header and the private data; more if TCP delivers single
+	 * octets.
 	 */
 	for (uint32_t turn = 0; turn <= SIW_MPA_MAX_FRAME; turn++) {
 		int missing = siw_mpa_frame_missing(start->in, start->in_len, reply);
@@ -303,21 +306,21 @@ static int see_request(struct siw_mpa_stream *stream)
 		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : lost(stream, rv);
 	if (siw_mpa_frame_parse(stream->start->in, peer) < 0 || peer->rev > 2)
 		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
-	peer->rejected = 0; /* R is not looked at in a Request (RFC 5044 section 7.1.1) */
+	peer->rejected = 0; /* the R flag has no meaning in a Request (RFC 5044 section 7.1.1) */
 	if (peer->rev == 0)
 		return SIW_MPA_EV_UNABLE;
 	return SIW_MPA_EV_REQUEST;
 }
 
 /*
- * The RTR that we shall send, of those that both ends know: ours to choose (RFC 6581
- * section 1.1).
+ * Chooses the RTR message that this end sends, among those that both ends support. The choice is
+ * ours (RFC 6581 section 1.1).
  */
 static uint8_t choose_rtr(uint8_t both)
 {
 	/*
-	 * A Write needs nothing of the peer; a Read needs IRD; an empty Send may take a
-	 * receive.
+	 * A Write needs nothing from the peer. A Read needs IRD, and an empty Send may take a
+	 * receive buffer.
 	 */
 	if (both & SIW_MPA_RTR_WRITE)
 		return SIW_MPA_RTR_WRITE;
@@ -359,14 +362,15 @@ static int see_reply(struct siw_mpa_stream *stream)
 }
 
 /*
- * While the layers above think the Request over: is the peer still there? What it sends
- * is kept.
+ * While the layers above decide about the Request: checks that the peer is still there, and stores
+ * what it sends.
  */
 static int see_lost(struct siw_mpa_stream *stream)
 {
 	int rv = siw_mpa_rx_early(stream);
 
-	if (rv == -ENOBUFS) /* it has said more than it may: its end is all that counts now */
+	/* the buffer is full: from now on only the connection's end is reported */
+	if (rv == -ENOBUFS)
 		siw_llp_pause(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
@@ -380,7 +384,7 @@ static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
 	ROW(REJECTING) = see_sent,
 };
 
-/* What start-up needed goes when it is over. */
+/* Frees the memory of start-up once start-up is over. */
 static void forget_start(struct siw_mpa_stream *stream)
 {
 	if (stream->state < SIW_MPA_ST_FULL)
@@ -395,7 +399,7 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer)
 
 	if (!stream->start && stream->state != SIW_MPA_ST_FULL)
 		return stream->rx.dead;
-	/* The longest way is CONNECTING to FULL: four events. */
+	/* The longest path, from CONNECTING to FULL, takes four events. */
 	for (int i = 0; i < 4 && rv == SIW_MPA_STARTING && stream->start; i++) {
 		int event = observers[stream->state](stream);
 
@@ -419,10 +423,7 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
 	int rv;
 
 	if (stream->state != SIW_MPA_ST_ACCEPTING && stream->state != SIW_MPA_ST_REJECTING) {
-		/*
-		 * act_refuse: the state is FAILED already, the frame is still ours to
-		 * send.
-		 */
+		/* After act_refuse the state is FAILED, but its frame may still have to be sent. */
 		if (stream->start && stream->start->out_sent < stream->start->out_len)
 			see_sent(stream);
 		return 0;
@@ -431,11 +432,11 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
 	return rv < 0 ? rv : 0;
 }
 
-/* ---- from above ------------------------------------------------------------------------------ */
+/* ---- calls of the layer above ---------------------------------------------------------------- */
 
 /*
- * The Reply is in the Request's revision and format (RFC6581-10-05, -06), says the
- * Request's connection model (RFC6581-9.2-04, -13), and 0x3fff where the Request did
+ * Makes the Reply fit the Request: it has the same revision and format (RFC6581-10-05, -06) and the
+ * same connection model (RFC6581-9.2-04, -13), and says 0x3fff where the Request did
  * (RFC6581-9.1-11, -13).
  */
 static void fit_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)

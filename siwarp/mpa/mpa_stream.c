@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* mpa/mpa_stream.c - streams: made, asked, closed. */
+/* mpa/mpa_stream.c - opens and closes streams, and answers questions about them. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -106,7 +106,8 @@ bool siw_mpa_crc_on(const struct siw_mpa_stream *stream)
 int siw_mpa_shutdown(struct siw_mpa_stream *stream)
 {
 	if (stream->state == SIW_MPA_ST_ACCEPTING || stream->state == SIW_MPA_ST_REJECTING) {
-		stream->shutdown_wanted = true; /* behind the Reply */
+		/* siw_mpa_startup() does it once the Reply is sent */
+		stream->shutdown_wanted = true;
 		return 0;
 	}
 	return siw_llp_tcp_shutdown(stream->sock);

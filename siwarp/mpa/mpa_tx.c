@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_tx.c - FPDUs out (RFC 5044 section 4.1): framed into a batch, which goes to TCP
- * in as few calls as it takes.
+ * mpa/mpa_tx.c - sends FPDUs (RFC 5044 section 4.1): they are framed into a batch, which goes to
+ * TCP in as few system calls as possible.
  *
- * The batch is a list of iovecs. Headers, trailers and small pieces of payload lie in the
- * arena one behind the other, so a run of small FPDUs is one iovec and thus one send();
- * large pieces are referred to where they are. A trailer and the header behind it share
- * an iovec: two per large FPDU. The arena starts anew whenever TCP has taken everything;
- * untouched parts of it cost no memory.
+ * The batch is a list of iovecs. Headers, trailers and small pieces of payload are copied into the
+ * arena, one behind the other, so a sequence of small FPDUs becomes one iovec and one send(). Large
+ * pieces of payload are not copied; an iovec refers to them. The trailer of an FPDU and the header
+ * of the next share an iovec, so a large FPDU takes two. The arena is reused from its start
+ * whenever TCP has taken the whole batch. Pages of it that were never used take no memory.
  *
- * With Markers all is copied: an FPDU would be in pieces of 508 octets, and its CRC runs over
- * the Markers too, which is quickest where they lie with it.
+ * With Markers everything is copied: an FPDU would consist of pieces of 508 octets. Its CRC also
+ * covers the Markers, and is fastest over contiguous memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,25 +23,29 @@
 #include "mpa/mpa_stream.h"
 
 /*
- * Large enough that a call's cost is spread thin, small enough that what the CRC has just read is
- * still in the core's cache when the kernel copies it: 256 KiB moved an eighth more than 1 MiB, 64
- * KiB much less.
+ * Large enough that the cost of a system call is spread over many octets. Small enough that what
+ * the CRC has read is still in the core's cache when the kernel copies it. Measured: 256 KiB moves
+ * an eighth more octets per second than 1 MiB, and 64 KiB much fewer.
  */
 #define BATCH_OCTETS (1u << 18)
 #define ARENA_OCTETS (256u << 10)
-/* One sendmsg takes IOV_MAX of them. */
+/* The most that one sendmsg takes (IOV_MAX). */
 #define BATCH_IOVS 1024u
 /*
- * A piece up to this is copied: cheaper than an iovec, and it keeps small FPDUs in one
+ * Pieces up to this size are copied: that is cheaper than an iovec, and small FPDUs share one
  * send().
  */
 #define COPY_OCTETS 2048u
-/* Up to this, one CRC over what was copied beats a fused copy piece by piece. */
+/*
+ * Up to this size one CRC over the copied octets is faster than copy and CRC in one pass for each
+ * piece.
+ */
 #define PLAIN_CRC_OCTETS 256u
 /*
- * Flushes between two looks at the segment size, each a system call. It changes seldom, but
- * for a young connection's: Linux bounds it to half of the largest window seen. So the looks
- * get rarer from each flush on, and rare once there is nothing more to gain.
+ * How many flushes may pass before the segment size is queried again, which is a system call. The
+ * size seldom changes, except on a young connection: Linux bounds it by half of the largest window
+ * seen so far. So the interval doubles from query to query, up to MULPDU_YOUNG. It is MULPDU_OLD
+ * once the size has reached its limit.
  */
 #define MULPDU_YOUNG 64u
 #define MULPDU_OLD   1024u
@@ -62,7 +66,7 @@ size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
 	return n + stream->rx.cap;
 }
 
-/* Not in the struct: a stream that never sends stays small. */
+/* Allocated at the first send, so that a stream that never sends stays small. */
 static int batch_alloc(struct siw_mpa_tx *tx)
 {
 	if (!tx->arena)
@@ -83,7 +87,7 @@ static void iov_add(struct siw_mpa_tx *tx, const void *base, size_t len)
 	tx->iov[tx->iov_tail++] = (struct iovec){ (void *)base, len };
 }
 
-/* The next len octets of the arena, as part of what goes out. */
+/* Reserves the next len octets of the arena, and adds them to the batch. */
 static uint8_t *arena_take(struct siw_mpa_tx *tx, size_t len)
 {
 	uint8_t *at = tx->arena + tx->arena_used;
@@ -93,7 +97,7 @@ static uint8_t *arena_take(struct siw_mpa_tx *tx, size_t len)
 	return at;
 }
 
-/* What an FPDU needs of the batch: octets of ULPDU, octets of arena, iovecs. */
+/* The space that an FPDU takes: octets of ULPDU, octets of the arena, iovecs. */
 struct need {
 	size_t ulpdu, arena;
 	uint32_t iovs;
@@ -110,7 +114,7 @@ static struct need need_of(size_t head_len, const struct iovec *payload, int n)
 		if (payload[i].iov_len <= COPY_OCTETS)
 			need.arena += payload[i].iov_len;
 		else
-			need.iovs += 2; /* itself, and what is copied behind it */
+			need.iovs += 2; /* itself, and the copied octets behind it */
 	}
 	return need;
 }
@@ -122,7 +126,9 @@ static bool has_room(const struct siw_mpa_tx *tx, const struct need *need)
 	       tx->iov_tail + need->iovs <= BATCH_IOVS;
 }
 
-/* The two below: 0, or -EFAULT with a part of the FPDU in the batch. */
+/*
+ * frame_small() and frame_large() return 0, or -EFAULT with a part of the FPDU left in the batch.
+ */
 static int frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
 {
@@ -175,7 +181,7 @@ static int frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 	return 0;
 }
 
-/* The batch's end, to come back to. */
+/* The end of the batch before an FPDU was added. */
 struct mark {
 	uint32_t arena_used, iov_tail;
 	size_t last;
@@ -187,7 +193,7 @@ static struct mark mark_of(const struct siw_mpa_tx *tx)
 			      tx->iov_tail > tx->iov_head ? tx->iov[tx->iov_tail - 1].iov_len : 0 };
 }
 
-/* The payload is not there: as if nothing of the FPDU had been put in. */
+/* Removes a part of an FPDU whose payload is not mapped. */
 static __attribute__((cold)) int take_back(struct siw_mpa_tx *tx, const struct mark *mark)
 {
 	tx->arena_used = mark->arena_used;
@@ -235,7 +241,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 	return rv < 0 ? take_back(tx, &mark) : (int64_t)(tx->framed += len);
 }
 
-/* TCP took n octets: drops them from the batch. */
+/* Removes from the batch the n octets that TCP took. */
 static void batch_taken(struct siw_mpa_tx *tx, size_t n)
 {
 	tx->accepted += n;
@@ -268,7 +274,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 	if (!siw_mpa_tx_is_open(stream)) /* RFC5044-7.1.2-11 */
 		return 0;
 	tx->flushes++;
-	/* Bounded: each turn takes an octet or ends it. */
+	/* Ends: each round sends octets, or returns. */
 	while (tx->accepted != tx->framed) {
 		ssize_t sent = siw_llp_tcp_sendv(stream->sock, tx->iov + tx->iov_head,
 						 (int)(tx->iov_tail - tx->iov_head));
@@ -297,8 +303,8 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)
 }
 
 /*
- * RFC5044-4.5-02: length, ULPDU and CRC fill a segment, and no pad is needed; -01: beside the
- * most Markers that there can be.
+ * RFC5044-4.5-02: length field, ULPDU and CRC fill a segment, and no pad is needed. RFC5044-4.5-01:
+ * space is left for the largest possible number of Markers.
  */
 static uint32_t mulpdu_of(int emss, int64_t limit, bool markers)
 {
