@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/capture.c - see capture.h. The file's format: pcapng, in the host's octet order. */
+/*
+ * base/capture.c - writes capture files: see capture.h. The format is pcapng, in the host's octet
+ * order.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,8 +28,8 @@
 #define OPT_APPLICATION 4      /* of the section */
 #define OPT_NAME	2      /* of an interface */
 #define OPT_RESOLUTION	9      /* of an interface: 10^-n seconds */
-#define OPT_ROOM	0xf51a /* of local use: room for a comment; readers skip it */
-#define ROOM		76     /* octets of it */
+#define OPT_ROOM	0xf51a /* local use: reserves room for a comment; readers skip it */
+#define ROOM		76     /* octets of that room */
 
 #define MAX_INTERFACES 64
 #define BLOCK_MAX      (32 + SIW_CAPTURE_HEADERS_MAX + 65536 + 4 + 8 + 4 + ROOM + 4 + 4)
@@ -37,11 +40,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Under the lock. */
 static struct {
-	int fd; /* valid if generation */
+	int fd; /* valid if generation is not 0 */
 	uint32_t generation, generations;
-	bool forked; /* the file is the parent's */
+	bool forked; /* this process was forked; the file is its parent's */
 	off_t end, limit;
-	char path[PATH_MAX]; /* as it was given */
+	char path[PATH_MAX]; /* as the user gave it */
 	char file[PATH_MAX]; /* as it was opened */
 	int n_interfaces;
 	char interfaces[MAX_INTERFACES][16];
@@ -49,7 +52,7 @@ static struct {
 	size_t len;
 } cap;
 
-/* Where the comment of the datagram goes that this thread received last. */
+/* Where to write the comment of the datagram that this thread received last. */
 static __thread struct {
 	uint32_t generation;
 	off_t room;
@@ -94,7 +97,11 @@ static void fail(const char *what)
 {
 	siw_trace_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
 	if (ftruncate(cap.fd,
-		      cap.end)) /* half a block would spoil the file; if it stays, it stays */
+		      /*
+		       * an incomplete block would make the file unreadable; nothing can be done if
+		       * this fails
+		       */
+		      cap.end))
 		errno = 0;
 	close(cap.fd);
 	cap.generation = 0;
@@ -111,7 +118,10 @@ static int finish(void)
 	put32(size);
 	memcpy(cap.block + 4, &size, sizeof(size));
 	if (cap.end + (off_t)cap.len > cap.limit) {
-		/* Asked first: writing on would cost the process a signal, which ends most. */
+		/*
+		 * Checked before the write: exceeding ulimit -f raises SIGXFSZ, which ends most
+		 * programs.
+		 */
 		errno = EFBIG;
 		fail("its file has the size that SIWARP_CAPTURE_MB or ulimit -f allows");
 		return -EFBIG;
@@ -149,7 +159,10 @@ static int write_section(void)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* The path with this process's PID for each %p; suffixed: also -PID before the suffix. */
+/*
+ * Copies path to out with the process ID for each %p. suffixed: also inserts -PID before the
+ * suffix.
+ */
 static int expand(char *out, const char *path, bool suffixed)
 {
 	const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
@@ -177,7 +190,7 @@ static int expand(char *out, const char *path, bool suffixed)
 	return 0;
 }
 
-/* How many octets a file may have: by the setting and by what the process may write at all. */
+/* The largest size that the setting and the process's resource limit allow. */
 static off_t size_limit(void)
 {
 	off_t limit = siw_settings()->capture_mb * 1000000;
@@ -202,7 +215,8 @@ static int open_file(bool suffixed, int how)
 	if (fd < 0)
 		return -errno;
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-		close(fd); /* comments are put in later: no pipe will do */
+		/* comments are written later, at an earlier offset, which a pipe does not allow */
+		close(fd);
 		return -ESPIPE;
 	}
 	cap.fd = fd;
@@ -233,7 +247,8 @@ static void in_child(void)
 static void follow_forks(void)
 {
 	/*
-	 * Without the memory for it, a child would write into its parent's file: no capture then.
+	 * Without this handler a child would write into its parent's file. It fails for lack of
+	 * memory only.
 	 */
 	if (pthread_atfork(before_fork, in_parent, in_child))
 		abort();
@@ -349,7 +364,7 @@ int siw_capture_interface(const char *name)
 		return 0;
 	begin(BLOCK_INTERFACE);
 	put32(1); /* Ethernet */
-	put32(0); /* nothing is cut */
+	put32(0); /* packets have no length limit */
 	put_option(OPT_NAME, name, strlen(name));
 	put_option(OPT_RESOLUTION, &nanoseconds, 1);
 	put_option(OPT_END, "", 0);
@@ -400,7 +415,7 @@ void siw_capture_note(int why)
 
 	if (strncmp(help, prefix, sizeof(prefix) - 1) == 0)
 		help += sizeof(prefix) - 1;
-	/* What is left must hold the head of an option. */
+	/* The rest of the room must hold at least the header of an option. */
 	n = snprintf((char *)room + 4, ROOM - 4 + 1, "%s: %s", siw_counter_name(why), help);
 	if (n > ROOM - 4)
 		n = ROOM - 4;

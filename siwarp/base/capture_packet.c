@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/capture_packet.c - the headers that a capture's packets get. */
+/* base/capture_packet.c - builds the Ethernet, IP, TCP and UDP headers of captured packets. */
 #include <endian.h>
 
 #include "base/addr.h"
@@ -11,7 +11,7 @@
 #define IPV6	 40
 #define UDP	 8
 #define TCP	 20
-#define SYN_MORE 8 /* octets of a SYN's options */
+#define SYN_MORE 8 /* octets of the options of a SYN */
 
 static void put16(uint8_t *at, uint32_t v)
 {
@@ -25,7 +25,9 @@ static void put32(uint8_t *at, uint32_t v)
 	put16(at + 2, v);
 }
 
-/* The Internet checksum's sum, unfolded; octets before the last piece must be even in number. */
+/*
+ * Adds len octets to an Internet checksum, not folded yet. Only the last call may have an odd len.
+ */
 static uint64_t sum16(uint64_t sum, const uint8_t *at, size_t len)
 {
 	size_t i;
@@ -45,8 +47,8 @@ static uint16_t fold(uint64_t sum)
 }
 
 /*
- * A locally administered address that shows the IP address it stands for; a group has its own (RFC
- * 1112 section 6.4, RFC 2464 section 7).
+ * The MAC address for an IP address: a locally administered one with the IP address in it, or the
+ * group's own (RFC 1112 section 6.4, RFC 2464 section 7).
  */
 static void put_mac(uint8_t *at, const struct siw_addr *a)
 {
@@ -74,7 +76,7 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 		memset(at, 0, IPV4);
 		at[0] = 0x45;
 		put16(at + 2, (uint32_t)(IPV4 + len));
-		at[6] = 0x40; /* don't fragment: then the identification may be 0 */
+		at[6] = 0x40; /* don't fragment, so that the identification may be 0 */
 		at[8] = 64;
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
@@ -102,7 +104,8 @@ static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
 }
 
 /*
- * A SYN allows the largest segments and windows, so that no tool takes a long flight for an error.
+ * The SYN announces the largest segments and windows, so that no tool reports a large flight as an
+ * error.
  */
 static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
 {
@@ -134,7 +137,7 @@ static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
 		for (; skip >= iov->iov_len; iov++)
 			skip -= iov->iov_len;
 		n = iov->iov_len - skip < left ? iov->iov_len - skip : left;
-		/* What the program took away since it went out shows as zeros. */
+		/* Memory that the program unmapped after the send shows as zeros. */
 		if (siw_guard_read(out, (const uint8_t *)iov->iov_base + skip, n))
 			memset(out, 0, n);
 		out += n;
@@ -143,7 +146,7 @@ static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
 	}
 }
 
-/* Of TCP and UDP, over the pseudo header too, which is the same sum for IPv4 and IPv6. */
+/* The checksum of TCP or UDP. Its pseudo header has the same sum for IPv4 and IPv6. */
 static uint16_t checksum(const struct siw_capture_packet *p, const uint8_t *segment, size_t len)
 {
 	uint64_t sum = len + (p->tcp ? IPPROTO_TCP : IPPROTO_UDP);
@@ -166,11 +169,11 @@ size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out
 	copy_payload(segment + len, p);
 	len += p->length;
 	put_ip(out + ETHERNET, p, len + p->missing);
-	/* The checksum of a datagram that was cut is unknown: 0 says that there is none. */
+	/* If a datagram was truncated, its checksum is unknown; 0 means that there is none. */
 	if (!p->missing) {
 		uint16_t sum = checksum(p, segment, len);
 
-		/* In UDP 0 means none, so that a sum of 0 goes as its other form. */
+		/* In UDP 0 means no checksum, so a sum of 0 is sent as 0xffff. */
 		put16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
 	}
 	return ETHERNET + ip + len;

@@ -2,9 +2,9 @@
 /*
  * base/counters.c - see counters.h.
  *
- * The page's file stays open and locked (flock) while its process lives. So whoever gets
- * the lock knows that the owner is gone, also across PID namespaces that share the folder,
- * and may remove it. Making, locking and removing are done under a lock on the folder.
+ * The file of a page stays open and locked (flock) while its process lives. So whoever gets the
+ * lock knows that the owner is gone, even across PID namespaces that share the folder, and may
+ * remove the file. Files are created, locked and removed under a lock on the folder.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -27,12 +27,12 @@
 static struct siw_counters_page private_page;
 struct siw_counters_page *_Atomic siw_counters_page = &private_page;
 
-/* Guarded by lock, which the fork handlers keep whole. */
+/* Guarded by lock, which the fork handlers take and release. */
 static siw_lock_t lock = SIW_LOCK_INIT;
 static struct {
-	pid_t pid;	 /* of the process that called init, 0: nobody yet */
-	int fd;		 /* of the file, locked */
-	char path[4096]; /* "": no file */
+	pid_t pid;	 /* the process that called siw_counters_init, or 0 */
+	int fd;		 /* the file, locked */
+	char path[4096]; /* "" without a file */
 } own = { .fd = -1 };
 
 static const struct {
@@ -43,7 +43,10 @@ static const struct {
 #undef X
 };
 
-/* When this process started, in clock ticks since boot: field 22, counted after the name. */
+/*
+ * When this process started, in clock ticks since boot: field 22 of stat. Fields are counted from
+ * the closing parenthesis of the name, which may contain blanks.
+ */
 static uint64_t start_ticks(void)
 {
 	char buf[1024], *p;
@@ -63,8 +66,10 @@ static uint64_t start_ticks(void)
 	return p ? strtoull(p, NULL, 10) : 0;
 }
 
-/* Another process of this user holds it for some microseconds; one that hangs must not
- * hang us, too. */
+/*
+ * Another process of this user holds the lock for a few microseconds. If that process hangs, this
+ * one must not.
+ */
 static bool lock_folder(int dir)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
@@ -79,7 +84,10 @@ static bool lock_folder(int dir)
 	return false;
 }
 
-/* Opens and locks the folder, making it if it is not there; -1: not to be trusted or had. */
+/*
+ * Opens and locks the folder, and creates it if needed. -1: that failed, or the folder is not safe
+ * to use.
+ */
 static int open_folder(const char *path)
 {
 	struct stat st;
@@ -98,7 +106,7 @@ static int open_folder(const char *path)
 	return dir;
 }
 
-/* Removes the file if its owner is gone. Anything that is not ours stays. */
+/* Removes the file if its owner is gone. Files of other users stay. */
 static void remove_stale(int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -129,7 +137,7 @@ static void clean_folder(int dir)
 	closedir(d);
 }
 
-/* Makes, locks and sizes the file; the mapping, or NULL with nothing left behind. */
+/* Creates, locks and sizes the file. Returns the mapping, or NULL with no file left behind. */
 static struct siw_counters_page *make_file(int dir, const char *name, int *out)
 {
 	const size_t size = sizeof(struct siw_counters_page);
@@ -138,7 +146,7 @@ static struct siw_counters_page *make_file(int dir, const char *name, int *out)
 
 	if (fd < 0)
 		return NULL;
-	/* posix_fallocate: on a full file system fail here, not by SIGBUS when counting. */
+	/* posix_fallocate: a full file system makes this fail, and not a later count by SIGBUS. */
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && posix_fallocate(fd, 0, (off_t)size) == 0)
 		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) {
@@ -165,7 +173,7 @@ static void fill_page(struct siw_counters_page *p)
 		p->value[i] = atomic_load_explicit(&private_page.value[i], memory_order_relaxed);
 		snprintf(p->name[i], sizeof(p->name[i]), "%s", table[i].name);
 	}
-	/* The magic last: a reader that sees it sees the rest. */
+	/* The magic is stored last: a reader that sees it sees everything else. */
 	memcpy(&magic, SIW_COUNTERS_MAGIC, sizeof(magic));
 	atomic_store_explicit(&p->magic, magic, memory_order_release);
 }
@@ -181,7 +189,7 @@ static bool open_page(const char *folder)
 	clean_folder(dir);
 	snprintf(name, sizeof(name), "%d", (int)getpid());
 	p = make_file(dir, name, &own.fd);
-	close(dir); /* and so unlocks it */
+	close(dir); /* which also unlocks the folder */
 	if (!p)
 		return false;
 	fill_page(p);
@@ -200,7 +208,7 @@ static void fork_parent(void)
 	siw_unlock(&lock);
 }
 
-/* The child counts for itself, from 0, and lets go of the parent's file. */
+/* The child starts counting from 0, and closes the parent's file. */
 static void fork_child(void)
 {
 	struct siw_counters_page *p =
@@ -229,7 +237,7 @@ void siw_counters_init(void)
 		goto out;
 	own.pid = getpid();
 	if (!watching_fork && pthread_atfork(fork_prepare, fork_parent, fork_child))
-		goto out; /* a child would go on counting in our page */
+		goto out; /* without the handlers, a child would count in its parent's page */
 	watching_fork = true;
 	if (run && run[0] == '/' && strlen(run) < sizeof(folder) - 16) {
 		snprintf(folder, sizeof(folder), "%s/siwarp", run);
@@ -243,9 +251,8 @@ out:
 }
 
 /*
- * Other threads may still be counting, so the mapping stays. A process that did not pass
- * the fork handlers (vfork, clone) is told by its PID, a file that is not ours any more by
- * its inode.
+ * The mapping stays, since other threads may still be counting. The PID identifies a child that did
+ * not run the fork handlers (vfork, clone), and the inode a file that replaced ours.
  */
 __attribute__((destructor)) static void remove_own(void)
 {

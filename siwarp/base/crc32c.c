@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/crc32c.c - which implementation runs, and the one that runs everywhere. */
+/* base/crc32c.c - selects the implementation, and has the one that runs on every CPU. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/crc32c.h"
 #include "base/crc32c_impl.h"
 
-/* Slicing by 8: table[k][b] is what octet b contributes from k octets further on. */
+/* Slicing by 8: table[k][b] is the contribution of octet b followed by k octets. */
 static uint32_t table[8][256];
 
 #define POLY_REFLECTED 0x82f63b78u
@@ -26,7 +26,7 @@ static void table_init(void)
 			table[k][b] = (table[k - 1][b] >> 8) ^ table[0][table[k - 1][b] & 0xff];
 }
 
-/* Little endian whatever the CPU is; compilers make one load of it. */
+/* Little endian on every CPU. Compilers make a single load of it. */
 static inline uint32_t load32(const uint8_t *p)
 {
 	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -50,7 +50,7 @@ static uint32_t table_sum(uint32_t crc, const uint8_t *p, size_t len)
 static uint32_t table_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
 			   size_t len)
 {
-	if (len) /* memcpy() takes no NULL, not even for nothing */
+	if (len) /* memcpy() must not get NULL, even for 0 octets */
 		memcpy(dst, src, len);
 	return table_sum(crc, src, len);
 }
@@ -80,8 +80,8 @@ static const struct siw_crc32c_ops *const all[] = {
 #define N_ALL ((int)(sizeof(all) / sizeof(all[0])))
 
 /*
- * Written when the library is loaded, before there is a second thread, and by tests.
- * Relaxed is enough: whatever it points to is constant.
+ * Written when the library is loaded, before there is a second thread, and by tests. Relaxed
+ * suffices, since it points to constants.
  */
 static const struct siw_crc32c_ops *_Atomic chosen;
 

@@ -2,19 +2,19 @@
 /*
  * base/crc32c_x86.c - CRC32C on x86-64.
  *
- * sse42:  crc32q has a latency of 3 cycles and a throughput of 1, so three streams
- *         run side by side over three adjacent blocks, and two carry-less products
- *         shift the first two results to their place.
- * avx512: four 64-octet accumulators; each step multiplies them by x^2048 and adds
- *         the next 256 octets. What is left is folded together and handed to crc32q.
- * Both give short input (and short rests) to one stream of crc32q.
+ *  sse42:  crc32q has a latency of 3 cycles and a throughput of 1. So three streams run
+ *          side by side over three adjacent blocks, and two carry-less products shift the
+ *          first two results to their place.
+ *  avx512: four 64-octet accumulators. Each step multiplies them by x^2048 and adds the
+ *          next 256 octets. In the end the four are combined into one, and crc32q reduces it.
+ * Both process short input, and a short rest, as one stream of crc32q.
  *
- * Polynomials are bit-reflected: bit i of a w-bit word is the coefficient of
- * x^(w-1-i), so the octet that comes first holds the highest powers. The carry-less
- * product of two such words is the product of the polynomials times x, hence the
- * odd exponents: to shift an accumulator by D bits its low half (the higher powers)
- * takes x^(D+64-1) and its high half x^(D-1); to shift a 32-bit CRC by n octets,
- * with the crc32q that reduces the product adding 32 more, takes x^(8n-33).
+ * Polynomials are bit-reflected: bit i of a w-bit word is the coefficient of x^(w-1-i), so the
+ * first octet holds the highest powers. The carry-less product of two such words is the product of
+ * the polynomials times x; hence the odd exponents. To shift an accumulator by D bits, its low half
+ * (the higher powers) is multiplied by x^(D+64-1), and its high half by x^(D-1). To shift a 32-bit
+ * CRC by n octets it is multiplied by x^(8n-33), since the crc32q that reduces the product adds
+ * another 32.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@
 #if SIW_CRC32C_X86
 #include <immintrin.h>
 
-/* RXw_n: x^n mod P, as a reflected word of w bits. A test recomputes each from its name. */
+/* RXw_n is x^n mod P, as a reflected word of w bits. A test computes each again from its name. */
 #define RX64_2111  0xe9a5d8be00000000ull
 #define RX64_2047  0x1426a81500000000ull
 #define RX64_1599  0x7ccbbbf200000000ull
@@ -50,13 +50,13 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /*
- * Each function below is compiled twice: with dst NULL it sums, otherwise it also stores at
- * dst what it loads from src. Inlining makes dst a constant NULL in the one twin, and NOT_NULL
- * tells the compiler about the other.
+ * Each function below is compiled twice: with dst NULL it only computes the CRC, otherwise it also
+ * stores at dst what it loads from src. Inlining makes dst a constant NULL in one copy; in the
+ * other, NOT_NULL tells the compiler that dst is set.
  */
 #define NOT_NULL __attribute__((nonnull))
 
-/* The octets from src + i on, as one word. */
+/* Loads the octets from src + i on as one word, and copies them to dst + i. */
 #define DEFINE_TAKE(type, name)                                      \
 	INLINE type name(uint8_t *dst, const uint8_t *src, size_t i) \
 	{                                                            \
@@ -77,7 +77,7 @@ INLINE uint8_t *advance(uint8_t *dst, size_t i)
 	return dst ? dst + i : NULL;
 }
 
-/* One stream; the fastest there is below some 100 octets. */
+/* One stream of crc32q, the fastest way for less than about 100 octets. */
 INLINE SSE42 uint32_t one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
 	uint64_t c = crc;
@@ -108,8 +108,8 @@ INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
 }
 
 /*
- * Three streams of n octets each. far and near shift by 2n and n octets; the shifted
- * values enter with the last 8 octets of the third stream, which saves reducing them.
+ * Three streams of n octets each. far and near shift a CRC by 2n and n octets. The shifted values
+ * are added to the last 8 octets of the third stream, so they need no reduction of their own.
  */
 INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src, const size_t n,
 				    uint64_t far, uint64_t near)
@@ -130,7 +130,10 @@ INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *s
 	return (uint32_t)_mm_crc32_u64(c, last);
 }
 
-/* Block lengths: 2048 for bulk, 336 so that 1 KiB is one group of three, 64 for the rest. */
+/*
+ * Block lengths: 2048 for long input, 336 so that 1 KiB is one group of three blocks, 64 for the
+ * rest.
+ */
 INLINE SSE42 uint32_t sse42_run(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
 	size_t i = 0;
@@ -176,19 +179,19 @@ INLINE AVX512 __m512i take512(uint8_t *dst, const uint8_t *src, size_t i)
 	return v;
 }
 
-/* acc, shifted by what k stands for, plus data */
+/* acc shifted as k says, plus data */
 INLINE AVX512 __m512i fold(__m512i acc, __m512i k, __m512i data)
 {
 	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(acc, k, 0x00),
 					 _mm512_clmulepi64_epi128(acc, k, 0x11), data, 0x96);
 }
 
-/* In each lane the low word shifts the higher powers, and has the larger exponent. */
+/* In each 128-bit lane the low word shifts the higher powers, and has the larger exponent. */
 #define K2(low, high) _mm512_broadcast_i32x4(_mm_set_epi64x((long long)(high), (long long)(low)))
 
 /*
- * The accumulators are spelled out one by one: as an array, gcc 12 at -O2 keeps them in
- * memory and loses a quarter of the speed.
+ * Four separate members and no array: of an array, gcc 12 at -O2 keeps the elements in memory,
+ * which costs a quarter of the speed.
  */
 struct zmm4 {
 	__m512i z0, z1, z2, z3;
@@ -205,7 +208,7 @@ INLINE AVX512 struct zmm4 take4(uint8_t *dst, const uint8_t *src, size_t i)
 	return a;
 }
 
-/* The four accumulators of consecutive 64-octet groups, as one. */
+/* Combines the accumulators of four consecutive 64-octet groups into one. */
 INLINE AVX512 __m512i fold4(struct zmm4 a)
 {
 	__m512i r = fold(a.z0, K2(RX64_1599, RX64_1535), a.z3);
@@ -214,7 +217,10 @@ INLINE AVX512 __m512i fold4(struct zmm4 a)
 	return fold(a.z2, K2(RX64_575, RX64_511), r);
 }
 
-/* Four lanes of 128 bits to 32: the first three go to the fourth's place. */
+/*
+ * Reduces four lanes of 128 bits to a CRC of 32: the first three are shifted to the place of the
+ * fourth.
+ */
 INLINE AVX512 uint32_t reduce(__m512i z)
 {
 	const __m512i k = _mm512_set_epi64(0, 0, (long long)RX64_127, (long long)RX64_191,
@@ -228,10 +234,10 @@ INLINE AVX512 uint32_t reduce(__m512i z)
 	return (uint32_t)_mm_crc32_u64(c, (uint64_t)_mm_extract_epi64(x, 1));
 }
 
-/* From here up folding beats one stream. */
+/* From this length on, folding is faster than one stream. */
 #define FOLD_MIN 128
 
-/* From here up aligned stores are worth some octets in one stream. */
+/* From this length on, aligned stores gain more than the few octets processed separately cost. */
 #define ALIGN_MIN 2048
 
 /* len >= 64 */
@@ -265,7 +271,7 @@ INLINE AVX512 uint32_t avx512_long(uint32_t crc, uint8_t *dst, const uint8_t *sr
 	return one_stream(reduce(acc), advance(dst, i), src + i, len - i);
 }
 
-/* Apart, so that short input does not pay for the wide registers. */
+/* Separate functions, so that short input does not pay for saving wide registers. */
 static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, const uint8_t *src,
 								 size_t len)
 {
@@ -275,7 +281,10 @@ static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, c
 static AVX512 NOT_NULL __attribute__((noinline)) uint32_t
 avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t len)
 {
-	/* A line that a store crosses costs a quarter; what comes first is cheap in comparison. */
+	/*
+	 * A store that crosses a cache line costs a quarter more time. Processing the octets before
+	 * the first line boundary separately costs less.
+	 */
 	if (len >= ALIGN_MIN) {
 		size_t head = -(uintptr_t)dst % 64;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/faults.c - the plan of this process, and what it has for each packet: see faults.h. */
+/* base/faults.c - the plan of this process, and its decision about each packet: see faults.h. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,10 +14,10 @@
 #include "base/trace.h"
 
 #define MAX_PASSES    3
-#define DEFAULT_LIMIT 1000	 /* packets that wait for a rate */
-#define STREAM_LIMIT  (4 << 20)	 /* octets of a stream on their way */
-#define STREAM_PIECE  (64 << 10) /* octets that are released together, at most */
-#define PIECE_NS      1000000	 /* of a rate, about so much time's octets */
+#define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate */
+#define STREAM_LIMIT  (4 << 20)	 /* octets of a stream that may be held back */
+#define STREAM_PIECE  (64 << 10) /* the most octets of a stream that are released together */
+#define PIECE_NS      1000000	 /* under a rate, a piece has about this much time's octets */
 #define NS	      1000000000ull
 
 /* ---- the plan of this process ---------------------------------------------------------------- */
@@ -25,7 +25,7 @@
 _Atomic uint32_t siw_faults_active;
 
 static siw_lock_t lock = SIW_LOCK_INIT;
-/* Under the lock; generation is also loaded, relaxed, to see that it changed. */
+/* Under the lock. generation is also loaded without it, relaxed, to notice a change. */
 static struct siw_faults current;
 static uint64_t began;
 static _Atomic uint32_t generation; /* odd while there is a plan */
@@ -123,12 +123,15 @@ uint32_t siw_faults_next_flow(uint32_t of)
 	return flow;
 }
 
-/* ---- chance ---------------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
-/* What a random number is for: each fault has its own, so that one does not shift another's. */
+/*
+ * What a random number decides. Each fault has its own sequence, so that adding one fault to a plan
+ * does not change the decisions about another.
+ */
 enum draw { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
 
-/* splitmix64's mixing function, published by its author for any use. */
+/* The mixing function of splitmix64, published by its author for any use. */
 static uint64_t mix(uint64_t x)
 {
 	x += 0x9e3779b97f4a7c15u;
@@ -149,7 +152,7 @@ static bool chance(uint64_t key, uint64_t number, enum draw what, uint32_t share
 	return share && (uint64_t)(scaled >> 64) < share;
 }
 
-/* 0..n-1 */
+/* a number from 0 to n - 1 */
 static uint64_t below(uint64_t key, uint64_t number, enum draw what, uint64_t n)
 {
 	return (uint64_t)((unsigned __int128)draw(key, number, what) * n >> 64);
@@ -197,8 +200,9 @@ static bool in_blackout(const struct siw_fault_clause *c, const struct siw_fault
 }
 
 /*
- * Bursts of so many, that begin with such a chance at each datagram that is in none that
- * loss is the share of all: with gaps of (1-q)/q on average, loss = burst / (burst + (1-q)/q).
+ * Losses come in bursts of burst datagrams. q, the probability that a datagram outside a burst
+ * begins one, is chosen so that loss is the share of all datagrams: gaps last (1-q)/q datagrams on
+ * average, so loss = burst / (burst + (1-q)/q).
  */
 static bool lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
 {
@@ -228,7 +232,10 @@ static bool is_full(const struct siw_fault_clause *c, size_t length, uint64_t pa
 	return packets >= (c->limit ? c->limit : DEFAULT_LIMIT);
 }
 
-/* The clause's delays, from `t` on. */
+/*
+ * Returns when a packet of this clause is released that enters at t. *depart: when it has passed
+ * the rate.
+ */
 static uint64_t pass_through(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
 			     size_t length, uint64_t t, uint64_t *depart)
 {
@@ -253,7 +260,7 @@ static int drops(const struct siw_fault_clause *c, struct siw_fault_path *path, 
 		return SIW_COUNTER_fault_blackout;
 	if (is_lost)
 		return SIW_COUNTER_fault_loss;
-	/* With room behind it, a packet that does not have to wait passes whatever the limit. */
+	/* The limit concerns packets that have to wait: if the rate is free, a packet passes. */
 	if (c->rate && path->clause[i].busy_ns > now && is_full(c, length, packets, octets))
 		return SIW_COUNTER_fault_limit;
 	return -1;
@@ -287,7 +294,7 @@ void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
 	path->packets++;
 	if (fate->drop >= 0)
 		return;
-	/* Jitter alone does not reorder. */
+	/* Jitter does not reorder packets. */
 	if (t < path->last_ns)
 		t = path->last_ns;
 	path->last_ns = t;
@@ -366,7 +373,10 @@ uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_faul
 	return path->last_ns = t;
 }
 
-/* Each piece of the stream has its chance, and its octet, wherever calls begin and end. */
+/*
+ * Whether a piece is changed, and which octet of it, depends on its position in the stream alone,
+ * not on the lengths of the calls.
+ */
 int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
 			     const struct siw_addr *peer, uint8_t *octets, size_t length)
 {

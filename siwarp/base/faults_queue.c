@@ -119,7 +119,9 @@ struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t n
 
 void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
-	/* A release is never before the departure, so this one waits for no rate any more. */
+	/*
+	 * A packet's release is never before its departure, so this one waits for the rate no more.
+	 */
 	if (q->waiting == &held->link) {
 		q->waiting = held->link.next;
 		q->n_waiting--;

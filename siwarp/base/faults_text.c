@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/faults_text.c - a plan of faults as text: faults.h has the language. */
+/*
+ * base/faults_text.c - parses and formats the text of a plan of faults; faults.h has the language.
+ */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,8 +36,8 @@ static const struct unit octets[] = { { "GB", 1000000000 }, { "MB", 1000000 },	{
 /* ---- reading --------------------------------------------------------------------------------- */
 
 struct reader {
-	const char *text, *at; /* the whole, and where we are */
-	int clause;	       /* from 1 */
+	const char *text, *at; /* the whole text, and the position in it */
+	int clause;	       /* number of the current clause, from 1 */
 	char *why;
 	size_t size;
 };
@@ -60,7 +62,7 @@ static void skip_blanks(struct reader *r)
 		r->at++;
 }
 
-/* What a value is made of: all up to a separator or a blank. */
+/* Copies all up to a separator or a blank. */
 static int take_word(struct reader *r, const char *stops, char *word, size_t size)
 {
 	size_t n = strcspn(r->at, stops);
@@ -73,7 +75,9 @@ static int take_word(struct reader *r, const char *stops, char *word, size_t siz
 	return 0;
 }
 
-/* digits[.digits]unit, exactly: what the unit cannot divide is refused. */
+/*
+ * Parses digits[.digits]unit. A value that is not a whole number of the smallest unit is refused.
+ */
 static int parse_number(const char *word, const struct unit *units, uint64_t most, uint64_t *out)
 {
 	const char *dot, *end = word;
@@ -190,7 +194,7 @@ static int read_reset(struct reader *r, const char *at, const char *word,
 	return fail(r, at, "\"%s\" where octets, as 1MB, or a time, as 5s, are expected", word);
 }
 
-/* ADDR[/LEN][:PORT], or [ADDR][/LEN][:PORT] with brackets; without them IPv6 has no port. */
+/* Parses ADDR[/LEN][:PORT] or [ADDR][/LEN][:PORT]. IPv6 needs the brackets if there is a port. */
 static int read_peer(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
 {
 	char *addr = word, *rest, *slash, *colon;
@@ -207,7 +211,7 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 		rest = word + strcspn(word, "/");
 		colon = strchr(word, ':');
 		if (colon && strchr(colon + 1, ':'))
-			colon = NULL; /* of IPv6 */
+			colon = NULL; /* the colons belong to an IPv6 address */
 		else if (colon && colon < rest)
 			rest = colon;
 	}
@@ -383,7 +387,7 @@ int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t
 struct writer {
 	char *text;
 	size_t size, length;
-	bool first; /* of its clause */
+	bool first; /* whether nothing of the clause is written yet */
 };
 
 static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const char *fmt, ...)
@@ -404,7 +408,7 @@ static void put_name(struct writer *w, const char *name)
 	w->first = false;
 }
 
-/* In the largest unit that leaves no fraction; of one unit only, with decimals. */
+/* Uses the largest unit that leaves no fraction. If there is only one unit, writes decimals. */
 static void put_number(struct writer *w, uint64_t value, const struct unit *units)
 {
 	const struct unit *u = units;
@@ -478,7 +482,7 @@ static void put_clause(struct writer *w, const struct siw_fault_clause *c)
 	put_if(w, "short", c->partial, shares);
 	if (c->peer.family)
 		put_peer(w, c);
-	/* A clause has something in it: the seed at the least. */
+	/* A clause must not be empty, so one without faults shows its seed. */
 	if (c->seed != 1 || w->first) {
 		put_name(w, "seed");
 		put_number(w, c->seed, plain);

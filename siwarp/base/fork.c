@@ -5,10 +5,12 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* Held over a fork like the others, first of all: the list is the same before and after it. */
+/*
+ * Held over a fork like the locks in the list, and taken first, so that the list does not change.
+ */
 static siw_lock_t lock = SIW_LOCK_INIT;
-static struct siw_fork_lock *watched; /* lock; the last one first */
-static bool registered;		      /* lock */
+static struct siw_fork_lock *watched; /* under lock; the newest first */
+static bool registered;		      /* under lock */
 
 static void before_fork(void)
 {
@@ -28,7 +30,9 @@ static void in_child(void)
 {
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		l->in_child();
-	/* Anew: threads that are not here may have waited for them. */
+	/*
+	 * Initialized again, since threads that do not exist in the child may have waited for them.
+	 */
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		siw_lock_init(&l->lock);
 	siw_lock_init(&lock);
@@ -38,7 +42,7 @@ int siw_fork_watch(struct siw_fork_lock *l)
 {
 	bool done;
 
-	/* Pairs with the store below; only the first call takes a lock that a fork may hold. */
+	/* Pairs with the store below. Only the first call takes the lock, which a fork may hold. */
 	if (atomic_load_explicit(&l->watched, memory_order_acquire))
 		return 0;
 	siw_lock(&lock);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/guard.c - accesses that a fault ends, and the handlers that know of them. */
+/*
+ * base/guard.c - accesses to the user's memory that end with -EFAULT if the memory is not mapped,
+ * and the signal handlers that make this possible.
+ */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -15,10 +18,11 @@
 #include "base/lock.h"
 
 /*
- * Where to go on after a fault. The compiler's own setjmp saves frame, place and stack and has all
- * else counted as lost, so it is three stores; the handler goes there by changing what its return
- * restores, which also gives back the signal mask and the floating-point modes, and lets the
- * handlers of sanitizers in between return as they should. Elsewhere the C library's does.
+ * Where execution continues after a fault. The compiler's setjmp saves the frame pointer, the
+ * address and the stack pointer, and treats all other registers as lost; that is three stores. The
+ * handler continues there by changing the context that its return restores. So the return also
+ * restores the signal mask and the floating-point modes, and handlers of sanitizers in between
+ * return normally. Elsewhere the C library's setjmp is used.
  */
 #if defined(__x86_64__) || (defined(__aarch64__) && !defined(__clang__))
 #define BY_CONTEXT   1
@@ -32,34 +36,37 @@ typedef jmp_buf jump_t;
 
 struct guard {
 	jump_t jump;
-	uintptr_t start, end; /* the octets that may fault */
+	uintptr_t start, end; /* the octets whose access may fault */
 };
 
 /*
- * This thread's access in progress. Initial-exec: a handler must not call what finds a thread's
- * variables, which may allocate.
+ * The access that this thread is making. Initial-exec: a signal handler must not call the function
+ * that looks up thread-local variables, which may allocate.
  */
 static __thread struct guard *now __attribute__((tls_model("initial-exec")));
 
 #define BARRIER() __asm__ volatile("" ::: "memory")
 
-/* The body of a function that has nothing to lose: the variables in its registers are. */
-#define GUARDED(theirs, len, access)                                 \
-	do {                                                         \
-		struct guard g;                                      \
-                                                                     \
-		if (!(len))                                          \
-			return 0;                                    \
-		g.start = (uintptr_t)(theirs);                       \
-		g.end = g.start + (len);                             \
-		if (SAVE_HERE(&g)) /* the handler has cleared now */ \
-			return -EFAULT;                              \
-		now = &g;                                            \
-		BARRIER();                                           \
-		access;                                              \
-		BARRIER();                                           \
-		now = NULL;                                          \
-		return 0;                                            \
+/*
+ * The body of a guarded function. Local variables may be in registers, which a fault loses, so
+ * these functions have none.
+ */
+#define GUARDED(theirs, len, access)                                              \
+	do {                                                                      \
+		struct guard g;                                                   \
+                                                                                  \
+		if (!(len))                                                       \
+			return 0;                                                 \
+		g.start = (uintptr_t)(theirs);                                    \
+		g.end = g.start + (len);                                          \
+		if (SAVE_HERE(&g)) /* after a fault; the handler has reset now */ \
+			return -EFAULT;                                           \
+		now = &g;                                                         \
+		BARRIER();                                                        \
+		access;                                                           \
+		BARRIER();                                                        \
+		now = NULL;                                                       \
+		return 0;                                                         \
 	} while (0)
 
 __attribute__((noinline)) int siw_guard_read(void *own, const void *theirs, size_t len)
@@ -89,36 +96,33 @@ __attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, c
 	GUARDED(theirs, len, *crc = siw_crc32c_copy(*crc, theirs, own, len));
 }
 
-/* ---- 64 bits at once ------------------------------------------------------------------------- */
+/* ---- atomic accesses of 64 bits -------------------------------------------------------------- */
 
 _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK_FREE == 2,
 	       "an atomic word of the user's is a plain one");
 
-/* The user's word, which other threads of the user may step on at the same time. */
+/* A word of the user's memory, which other threads of the program may change at the same time. */
 static inline _Atomic uint64_t *shared(uint64_t *word)
 {
 	return (_Atomic uint64_t *)word;
 }
 
-/*
- * RFC 7306 section 5.1.1: what a bound's bit carries is lost, and none is carried into it but its
- * own.
- */
+/* RFC 7306 section 5.1.1: a bit that is set in bounds ends a field, so its carry is dropped. */
 static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
 {
 	return ((a & ~bounds) + (b & ~bounds)) ^ ((a ^ b) & bounds);
 }
 
 /*
- * ThreadSanitizer's own atomics hold a lock of its while they touch the word, and a fault would
- * leave it held; so these are not instrumented.
+ * ThreadSanitizer's atomics hold an internal lock while they access the word, and a fault would
+ * leave it held. So these functions are not instrumented.
  */
 #define UNSEEN __attribute__((noinline, no_sanitize("thread")))
 
 /*
- * These two must stay calls: where a guarded function calls nothing, the compiler takes it that
- * nothing can come back to where it saved itself, and leaves that place out. Both loops go round
- * again only when somebody else's step came in between, who thereby got on.
+ * These two must not be inlined. In a guarded function that calls nothing, the compiler assumes
+ * that nothing can return to the saved place, and removes it. Both loops repeat only after another
+ * thread has changed the word, so some thread always makes progress.
  */
 static UNSEEN uint64_t fetch_add(_Atomic uint64_t *word, uint64_t add, uint64_t bounds)
 {
@@ -160,15 +164,15 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 		*before = cmp_swap(shared(theirs), compare, compare_mask, swap, swap_mask));
 }
 
-/* ---- the handlers ---------------------------------------------------------------------------- */
+/* ---- the signal handlers --------------------------------------------------------------------- */
 
 static const int signals[2] = { SIGSEGV, SIGBUS };
-static struct sigaction before[2]; /* written before the handler is installed */
-static bool placed[2];		   /* ours is installed, or was and somebody replaced it */
+static struct sigaction before[2]; /* the previous handlers; written before ours are installed */
+static bool placed[2];		   /* ours is installed, or another replaced it since */
 static unsigned int users;
 static siw_lock_t lock = SIW_LOCK_INIT;
 
-/* Some CPUs name the page that is missing, and not the octet. */
+/* Compared by pages: some CPUs report the page of the fault and not the octet. */
 static bool is_theirs(const struct guard *g, const void *addr)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr;
@@ -182,7 +186,9 @@ static void go_on(struct guard *g, ucontext_t *context)
 	context->uc_mcontext.gregs[REG_RBP] = (greg_t)(uintptr_t)g->jump[0];
 	context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)g->jump[1];
 	context->uc_mcontext.gregs[REG_RSP] = (greg_t)(uintptr_t)g->jump[2];
-	/* A copy may run backwards; C code runs forwards. */
+	/*
+	 * Clears the direction flag: a copy may run backwards, and C code expects it to be clear.
+	 */
 	context->uc_mcontext.gregs[REG_EFL] &= ~(greg_t)0x400;
 #elif BY_CONTEXT
 	context->uc_mcontext.regs[29] = (uintptr_t)g->jump[0];
@@ -196,13 +202,16 @@ static void go_on(struct guard *g, ucontext_t *context)
 #endif
 }
 
-/* Nobody else's: the default action ends the process, as if we had not been here. */
+/* There is no other handler. The default action ends the process, as it would without siwarp. */
 static void by_default(int sig, const siginfo_t *info)
 {
 	struct sigaction action = { .sa_handler = SIG_DFL };
 
 	sigaction(sig, &action, NULL);
-	/* A fault comes again by itself when this returns; a signal that was sent does not. */
+	/*
+	 * A fault happens again by itself when the handler returns; a signal that was sent does
+	 * not.
+	 */
 	if (info->si_code <= 0)
 		raise(sig);
 }
@@ -244,8 +253,9 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		go_on(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
 		/*
-		 * A handler installed after ours saw the fault, gave us the signal back and sent it
-		 * anew, as Python's faulthandler does: the fault itself comes again, and to us.
+		 * A handler that was installed after ours saw the fault, restored our handler and
+		 * raised the signal again, as Python's faulthandler does. The fault itself happens
+		 * again, and our handler gets it.
 		 */
 	} else {
 		hand_on(sig, info, context);
@@ -275,8 +285,8 @@ void siw_guard_install(void)
 
 		sigaction(signals[i], NULL, &found);
 		/*
-		 * One that replaced ours calls ours: on top of it we would call each other for
-		 * ever.
+		 * A handler that replaced ours may call ours. If ours were installed on top of it,
+		 * the two would call each other without end.
 		 */
 		if (is_ours(&found) || (placed[i] && !is_nobodys(&found)))
 			continue;

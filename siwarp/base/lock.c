@@ -6,7 +6,7 @@
 
 #define SPINS	 200
 #define YIELDS	 50
-#define PATIENCE 3 /* sleeps until the others must wait: some tenths of a millisecond */
+#define PATIENCE 3 /* after so many sleeps a thread gets precedence: some tenths of a millisecond */
 
 static inline void pause_cpu(void)
 {
@@ -17,7 +17,7 @@ static inline void pause_cpu(void)
 #endif
 }
 
-/* One look: whether the lock is ours now. */
+/* Tries to take the lock once. */
 static bool take(siw_lock_t *l, bool urgent)
 {
 	if (!urgent && atomic_load_explicit(&l->urgent, memory_order_relaxed))

@@ -33,7 +33,7 @@ static const struct setting {
 };
 #define N_SETTINGS ((int)(sizeof(table) / sizeof(table[0])))
 
-/* SIWARP_CAPTURE and SIWARP_FAULTS, the settings that are no numbers. */
+/* SIWARP_CAPTURE and SIWARP_FAULTS, whose values are text. */
 static const char *capture, *faults;
 #define CAPTURE ENV_PREFIX "CAPTURE="
 #define FAULTS	ENV_PREFIX "FAULTS="
@@ -53,7 +53,7 @@ static bool is_log(const struct setting *s)
 
 static int store(const struct setting *s, int64_t value);
 
-/* Settings of 0..2 whose values have names. */
+/* Settings with the values 0 to 2, which have names. */
 static const struct named {
 	const _Atomic int64_t *value;
 	const char *names[3];
@@ -81,7 +81,9 @@ static int store_name(const struct setting *s, const char *text)
 	return -EINVAL;
 }
 
-/* Relaxed: a setting stands for itself, and siw_settings() orders the first reading. */
+/*
+ * Relaxed suffices: no other data depends on a setting, and siw_settings() orders the first read.
+ */
 static int store(const struct setting *s, int64_t value)
 {
 	if (value < s->min || value > s->max)
@@ -100,7 +102,7 @@ static int store_text(const struct setting *s, const char *text)
 
 		return level < 0 ? level : store(s, level);
 	}
-	/* Digits alone: strtoll() would also take blanks, a plus sign and a rest. */
+	/* Digits only: strtoll() would also accept blanks, a plus sign and trailing text. */
 	if (store_name(s, text) == 0)
 		return 0;
 	if (!digits[0] || digits[strspn(digits, "0123456789")])
@@ -118,7 +120,7 @@ static const struct setting *find_env(const char *var, size_t len)
 	return NULL;
 }
 
-/* The value of var if it is that variable, a copy; false: it is another. */
+/* If var is the variable called name, stores a copy of its value. False: it is another one. */
 static bool take_text(const char *var, const char *name, const char **value)
 {
 	size_t n = strlen(name);
@@ -154,8 +156,8 @@ static void take_variable(const char *var)
 }
 
 /*
- * A program that runs with more rights than who started it (setuid, setgid, capabilities of its
- * file) must not do with them what that one's environment says, as writing a capture to any place.
+ * A program with more rights than the user who started it (setuid, setgid, file capabilities) must
+ * ignore that user's environment: by SIWARP_CAPTURE it would write to any file.
  */
 static char **environment(void)
 {

@@ -33,7 +33,7 @@ static void put(const char *head, const char *fmt, va_list ap)
 	if (n > (int)sizeof(line) - 2)
 		n = (int)sizeof(line) - 2;
 	line[n++] = '\n';
-	/* A lost line is no reason to fail, nor to try again. */
+	/* A line that cannot be written is lost; that is no reason to fail. */
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		errno = saved;
 	errno = saved;
@@ -68,7 +68,7 @@ void siw_trace_set(int level)
 		atomic_store_explicit(&siw_trace_levels[i], (uint8_t)level, memory_order_relaxed);
 }
 
-/* The place of the word of len octets in a list of names, or -1. */
+/* The index of the word of len octets in a list of names, or -1. */
 static int find(const char *const *names, int n, const char *word, size_t len)
 {
 	for (int i = 0; i < n; i++)
@@ -121,7 +121,7 @@ int siw_trace_level(const char *layer)
 
 int siw_trace_test_log(const char *layer, int level, const char *text)
 {
-	/* siw_log() takes names, not values: one call for each pair. */
+	/* siw_log() takes names and not values, so there is one call for each pair. */
 #define LEVELS(l)                                      \
 	if (strcmp(layer, #l) == 0) {                  \
 		switch (level) {                       \

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_capture.c - from sockets to packets: whose they are, and TCP's numbers.
+ * llp/llp_capture.c - turns what passes a socket into the packets of a capture: addresses,
+ * interface, and the sequence numbers of TCP.
  *
- * base/capture.c writes pcapng; here all octets that pass a socket get Ethernet, IP, TCP and UDP
- * headers. Off, a capture costs one relaxed load and a branch for each system call. On, one lock is
- * held from the system call until its packet is written, so no response is in the file before its
- * request.
+ * base/capture.c writes the pcapng file. This file gives the octets that pass a socket Ethernet,
+ * IP, TCP or UDP headers. While no capture runs, that costs each system call one relaxed load and a
+ * branch. While one runs, a lock is held from the system call until its packet is written, so no
+ * response precedes its request in the file.
  *
- * Each call makes a TCP segment of its own. First sequence numbers follow from the addresses, so
- * that the captures of both ends agree. With both ends in one process octets are written once, when
- * they are sent. A received datagram's block has room for a comment, which siw_drop(counter) fills.
- * Under a plan of faults the file has what passed the socket. It does not have what a socket cannot
- * know: retransmissions, fragments, the peer's acknowledgements, link addresses.
+ * Each system call becomes one TCP segment. Initial sequence numbers are computed from the
+ * addresses, so that the captures of both ends agree. If both ends are in one process, octets are
+ * written once, when they are sent. The block of a received datagram has room for a comment, which
+ * siw_drop(counter) fills in. Under a plan of faults the file shows what passed the socket. It does
+ * not show what a socket cannot know: retransmissions, fragments, the peer's acknowledgements, link
+ * addresses.
  */
 #include <net/if.h>
 #include <stdlib.h>
@@ -20,22 +22,21 @@
 
 #include "llp/llp_capture.h"
 
-/* What the capture knows of a socket. Under the capture's lock. */
+/* The capture's state of a socket. Under the capture's lock. */
 struct siw_llp_capture {
-	uint32_t generation; /* of the capture that the rest is about */
+	uint32_t generation; /* the capture that the other members belong to */
 	int interface;
 	struct siw_addr local, peer;
-	uint32_t next[2]; /* TCP's next sequence number: of the peer, of ours */
+	uint32_t next[2]; /* TCP's next sequence number, by THEIRS and OURS */
 	bool ended[2];
 	/*
-	 * With both ends of a connection in this process its octets are written once, as on a
-	 * wire: when they are sent. known is the peer's next number as the other end's capture has
-	 * it.
+	 * If both ends of a connection are in this process, twin is the other end. known is the
+	 * peer's next sequence number as the twin has written it: octets below it are in the file.
 	 */
 	struct siw_llp_capture *twin;
 	bool has_known;
 	uint32_t known;
-	struct siw_link all; /* of TCP's that have a generation */
+	struct siw_link all; /* in streams: the TCP sockets that a capture knows */
 };
 
 static struct siw_link streams = { &streams, &streams };
@@ -49,7 +50,10 @@ static bool is_wildcard(const struct siw_addr *a)
 	return a->family == AF_INET ? !memcmp(a->v4, zero, 4) : !memcmp(a->v6, zero, 16);
 }
 
-/* The address that this machine would use towards the peer, where the socket is bound to all. */
+/*
+ * A socket that is bound to the wildcard gets the address that this host would use towards the
+ * peer.
+ */
 static void local_towards(struct siw_addr *local, const struct siw_addr *peer)
 {
 	int fd = socket(peer->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -70,11 +74,11 @@ static bool same_host(struct siw_addr a, struct siw_addr b)
 {
 	a.port_be = b.port_be = 0;
 	return siw_addr_same(&a, &b) ||
-	       /* All of 127/8 is the loopback interface's. */
+	       /* all of 127/8 belongs to the loopback interface */
 	       (a.family == AF_INET && b.family == AF_INET && a.v4[0] == 127 && b.v4[0] == 127);
 }
 
-/* The number in the file of the interface that has this address, or whose group it is. */
+/* The number, within the file, of the interface that has this address or joined this group. */
 static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *local)
 {
 	static struct siw_llp_interface all[64];
@@ -92,8 +96,8 @@ static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *
 }
 
 /*
- * A first sequence number that both ends work out alike, so that captures of the two, or the
- * two halves of a connection within one process, tell of one connection.
+ * An initial sequence number that both ends compute alike. So two captures, or the two ends of a
+ * connection in one process, show the same connection.
  */
 static uint32_t first_number(const struct siw_addr *from, const struct siw_addr *to)
 {
@@ -132,14 +136,17 @@ static void find_twin(struct siw_llp_capture *capture)
 			other->twin = capture;
 			capture->known = other->next[OURS];
 			capture->has_known = true;
-			/* Mid-stream, what this end sent up to now is not written yet. */
+			/*
+			 * In the middle of a stream, what this end has sent before is not in the
+			 * file.
+			 */
 			break;
 		}
 	}
 	siw_link_add(&streams, &capture->all);
 }
 
-/* The socket's state for the capture that is on, NULL if none is; *fresh: it was not known yet. */
+/* The socket's state for the running capture, or NULL without one. *fresh: it was just created. */
 static struct siw_llp_capture *capture_of(struct siw_llp_sock *sock, bool *fresh)
 {
 	uint32_t generation = siw_capture_generation();
@@ -216,18 +223,18 @@ static struct siw_llp_capture *stream_of(struct siw_llp_sock *sock)
 	if (!capture || !fresh)
 		return capture;
 	if (siw_llp_peer(sock, &peer)) {
-		capture->generation = 0; /* it is gone already: next time anew */
+		capture->generation = 0; /* the connection is gone; try again at the next call */
 		return NULL;
 	}
 	set_peer(sock, capture, &peer);
-	/* The octet after a SYN's. */
+	/* A SYN takes one sequence number. */
 	capture->next[OURS] = first_number(&capture->local, &capture->peer) + 1;
 	capture->next[THEIRS] = first_number(&capture->peer, &capture->local) + 1;
 	find_twin(capture);
 	return capture;
 }
 
-/* A segment of one direction, which advances its number by the octets and the flags in it. */
+/* Writes a segment of one direction, and advances that direction's sequence number. */
 static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who, uint8_t flags,
 			const struct iovec *iov, size_t skip, size_t length)
 {
@@ -247,7 +254,7 @@ static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who,
 	};
 
 	capture->next[who] += (uint32_t)length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
-	/* Compared as sequence numbers are, which wrap. */
+	/* Sequence numbers wrap, so compare their difference. */
 	if (who == THEIRS && capture->has_known &&
 	    (int32_t)(capture->known - capture->next[THEIRS]) >= 0)
 		return;
@@ -319,7 +326,8 @@ void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset)
 void siw_llp_capture_close(struct siw_llp_sock *sock)
 {
 	/*
-	 * In a forked child the socket is the parent's too, and its connection does not end here.
+	 * In a forked child the socket is the parent's too, so closing it does not end the
+	 * connection.
 	 */
 	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->port->owner)
 		siw_llp_capture_end_now(sock, true, sock->aborted);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_fault.c - faults of datagrams, and when what is held is due: see llp_fault.h. */
+/*
+ * llp/llp_fault.c - applies a plan of faults to datagrams, and releases what is held back when it
+ * is due: see llp_fault.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,9 +12,10 @@
 #include "base/pieces.h"
 #include "llp/llp_fault.h"
 
-#define RECEIVES      64	/* datagrams that one call takes from the kernel at most */
-#define MAX_DATAGRAM  65507	/* octets of UDP's payload; the kernel says EMSGSIZE to more */
-#define LONGEST_SLEEP 100000000 /* ns, while something is held: the plan may end meanwhile */
+#define RECEIVES     64	   /* the most datagrams that one call takes from the kernel */
+#define MAX_DATAGRAM 65507 /* octets of UDP payload; the kernel refuses more with EMSGSIZE */
+/* ns, while something is held back, since the plan may end meanwhile */
+#define LONGEST_SLEEP 100000000
 
 /* ---- a socket's state ------------------------------------------------------------------------ */
 
@@ -26,7 +30,7 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 	siw_fault_queue_init(&f->way[1].queue);
 	f->reset_at = UINT64_MAX;
 	/*
-	 * A send and a receive may both be the first: the pair to the load in
+	 * A send and a receive may race to be the first. Pairs with the load in
 	 * siw_llp_faulty_lock().
 	 */
 	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
@@ -36,7 +40,7 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 	return other;
 }
 
-/* Another plan: what is held comes out at once. */
+/* Takes over a new plan. What the old one held back is released at once. */
 static void renew(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	uint32_t flow;
@@ -67,7 +71,8 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	*error = 0;
 	if (!f) {
 		if (siw_faults_generation() % 2 == 0)
-			return NULL; /* the plan is over; another socket still holds something */
+			/* the plan has ended; another socket still holds something back */
+			return NULL;
 		f = make(sock);
 		if (!f) {
 			*error = ENOBUFS;
@@ -80,7 +85,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	return f;
 }
 
-/* ---- when it is due -------------------------------------------------------------------------- */
+/* ---- when something is due ------------------------------------------------------------------- */
 
 static uint64_t earliest(uint64_t a, uint64_t b)
 {
@@ -92,9 +97,10 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	struct siw_fault_queue *rx = &f->way[SIW_FAULT_RX].queue;
 
 	if (sock->held)
-		return UINT64_MAX; /* nobody reads; siw_llp_resume() hands it out */
+		return UINT64_MAX; /* the socket is paused; siw_llp_resume() reports it */
 	/*
-	 * The end is not reported before all is sent, since the reader of an end closes the socket.
+	 * The end of the stream is not reported before everything is sent, since a reader that sees
+	 * the end closes the socket.
 	 */
 	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_alone(&rx->order) &&
 	    siw_container(rx->order.next, struct siw_fault_held, link)->end)
@@ -109,11 +115,11 @@ static uint64_t tx_next(const struct siw_llp_faulty *f)
 	return next == UINT64_MAX || next > f->retry_at ? next : f->retry_at;
 }
 
-/* Any thread. */
+/* Called by any thread. */
 static void set_due(struct siw_llp_port *port, uint64_t at)
 {
 	if (siw_llp_due_by(&port->fault_due, at))
-		siw_llp_port_changed(port); /* who sleeps must be up earlier */
+		siw_llp_port_changed(port); /* a thread that sleeps must wake up earlier */
 }
 
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
@@ -123,7 +129,10 @@ void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, 
 		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
 
 	next = earliest(next, f->reset_at);
-	/* Without the port's lock: whoever received something has set its time already. */
+	/*
+	 * Without the port's lock the receive queue is not looked at; whoever put something into it
+	 * has set its time already.
+	 */
 	if (port_locked)
 		next = earliest(next, siw_llp_fault_rx_next(sock, f));
 	if (holds != f->counted)
@@ -165,7 +174,7 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 	return due == UINT64_MAX ? 0 : earliest(due, siw_now_ns() + LONGEST_SLEEP);
 }
 
-/* ---- datagrams that leave -------------------------------------------------------------------- */
+/* ---- sending datagrams ----------------------------------------------------------------------- */
 
 static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
@@ -175,7 +184,7 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	if (now < f->retry_at)
 		return;
 	f->retry_at = 0;
-	/* Bounded: each turn takes one out. */
+	/* Ends: each round takes a datagram out of the queue. */
 	while ((held = siw_fault_queue_due(q, now))) {
 		struct iovec iov = { held->octets, held->length };
 		int rv = siw_llp_udp_send_now(sock, &held->peer, &iov, 1);
@@ -215,7 +224,7 @@ static void count_fate(const struct siw_fault_fate *fate, uint64_t now)
 		siw_count(SIW_COUNTER_fault_delay, 1);
 }
 
-/* Now, and twice if it has to be. */
+/* Sends the datagram now, twice if the plan duplicates it. */
 static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		       const struct iovec *iov, int n, size_t length,
 		       const struct siw_fault_fate *fate)
@@ -236,7 +245,7 @@ static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		n = 1;
 	}
 	rv = siw_llp_udp_send_now(sock, dest, iov, n);
-	/* The copy is the network's: where there is no room for it, it is lost there. */
+	/* A full socket loses the duplicate, as a network would. */
 	if (rv == 0 && fate->dup && siw_llp_udp_send_now(sock, dest, iov, n) == -EAGAIN)
 		siw_llp_want_write(sock, false);
 	free(one.iov_base);
@@ -280,7 +289,7 @@ static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		rv = send_held(f, dest, iov, length, &fate);
 	}
 	if (rv < 0)
-		f->way[SIW_FAULT_TX].path = before; /* it comes again */
+		f->way[SIW_FAULT_TX].path = before; /* the caller will send it again */
 	else if (fate.drop < 0)
 		count_fate(&fate, now);
 	flush_datagrams(sock, f, now);
@@ -308,9 +317,9 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return rv;
 }
 
-/* ---- datagrams that come --------------------------------------------------------------------- */
+/* ---- receiving datagrams --------------------------------------------------------------------- */
 
-/* One that was held, if it is due: its length, or -EAGAIN. */
+/* Returns the length of a held datagram that is due, or -EAGAIN. */
 static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			 struct siw_addr *source, void *buf, size_t size)
 {
@@ -329,7 +338,10 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	return got;
 }
 
-/* What the kernel gave: whether it goes up now. */
+/*
+ * Decides about a datagram from the kernel. True: it is delivered now; false: it is held back or
+ * dropped.
+ */
 static bool passes_now(struct siw_llp_faulty *f, const struct siw_addr *source, void *buf,
 		       size_t here, size_t true_length)
 {
@@ -378,13 +390,13 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 		if (got < 0 || passes_now(f, source, buf, (size_t)got < size ? (size_t)got : size,
 					  (size_t)got))
 			break;
-		got = -EAGAIN; /* and there may be more: the socket stays ready */
+		got = -EAGAIN; /* there may be more datagrams, so the socket stays ready */
 	}
 	siw_llp_faulty_unlock(sock, f, true);
 	return got;
 }
 
-/* ---- the poller ------------------------------------------------------------------------------ */
+/* ---- called by the poller -------------------------------------------------------------------- */
 
 void siw_llp_fault_release(struct siw_llp_port *port)
 {
@@ -395,7 +407,10 @@ void siw_llp_fault_release(struct siw_llp_port *port)
 	if (now < due && port->fault_generation == siw_faults_generation())
 		return;
 	port->fault_generation = siw_faults_generation();
-	/* First, so that what another thread holds from now on is not forgotten. */
+	/*
+	 * Cleared before the sockets are looked at, so that what another thread holds from now on
+	 * is not forgotten.
+	 */
 	atomic_store_explicit(&port->fault_due, UINT64_MAX, memory_order_seq_cst);
 	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
 		struct siw_llp_sock *sock = SIW_LLP_OF(l, all);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fault_tcp.c - faults of streams: octets are delayed and changed, never lost or reordered.
+ * llp/llp_fault_tcp.c - applies a plan of faults to streams: octets are delayed or changed, never
+ * lost or reordered.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +12,13 @@
 #include "base/pieces.h"
 #include "llp/llp_fault.h"
 
-#define PIECES 64 /* iovecs handed on in one call */
-#define TURNS  16 /* reads from the kernel that one call makes at most */
+#define PIECES 64 /* the most iovecs that one call passes on */
+#define TURNS  16 /* the most reads that one call makes */
 
-/* The first octets of iov: their number in out's entries, which hold *length octets. */
+/*
+ * Stores in out the iovecs of the first *length octets of iov. Returns their number; *length
+ * becomes the octets in them.
+ */
 static int cut(const struct iovec *iov, int n, struct iovec *out, size_t *length)
 {
 	size_t left = *length;
@@ -39,7 +43,7 @@ static uint8_t *scratch(struct siw_llp_faulty *f)
 	return f->scratch;
 }
 
-/* The stream is over, as if the peer or the network had ended it. */
+/* Ends the stream as if the peer or the network had ended it. */
 static int end_stream(struct siw_llp_faulty *f, int error)
 {
 	siw_fault_queue_free(&f->way[SIW_FAULT_TX].queue);
@@ -58,7 +62,7 @@ static int reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 	return end_stream(f, ECONNRESET);
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)
@@ -81,7 +85,10 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		part[0] = (struct iovec){ f->scratch, share };
 		n = 1;
 	} else {
-		/* What lies behind the scratch's length was not looked at. */
+		/*
+		 * Octets beyond the scratch's size were not examined, so they are not sent by this
+		 * call.
+		 */
 		for (int i = 0; i < f->plan.n; i++)
 			if (f->plan.clause[i].corrupt)
 				share = looked_at;
@@ -91,7 +98,7 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	if (sent > 0)
 		path->octets = from + (uint64_t)sent;
 	if (sent > 0 && bits) {
-		/* Counted are those that went. */
+		/* Counts only the changed octets that were sent. */
 		path->octets = from;
 		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, (size_t)sent);
 		path->octets = from + (uint64_t)sent;
@@ -100,7 +107,7 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	return sent;
 }
 
-/* Holds up to `length` octets: how many, or -errno. */
+/* Holds back up to `length` octets. Returns how many, or -errno. */
 static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const struct iovec *iov,
 		    size_t length, uint64_t now)
 {
@@ -115,7 +122,10 @@ static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const stru
 
 		if (rv < 0)
 			return taken ? (ssize_t)taken : rv;
-		/* Behind the adding: a piece that is not taken must not use up the rate. */
+		/*
+		 * After siw_fault_queue_add: a piece that could not be added must not use up the
+		 * rate.
+		 */
 		held->release_ns = siw_fault_stream_release(&f->plan, path, &f->peer, n, now);
 		siw_count(SIW_COUNTER_fault_corrupt,
 			  (uint64_t)siw_fault_stream_corrupt(&f->plan, path, &f->peer, held->octets,
@@ -142,7 +152,7 @@ static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	atomic_store_explicit(&f->full, q->octets >= limit || taken == -ENOBUFS,
 			      memory_order_relaxed);
 	if (taken == -ENOBUFS) {
-		/* siw_llp_fault_stream_flush() hands the socket out when there is room. */
+		/* siw_llp_fault_stream_flush() reports the socket once there is room. */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		siw_llp_wants(sock, false);
 		return -EAGAIN;
@@ -169,7 +179,7 @@ static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	else
 		sent = send_held(sock, f, iov, share, now);
 	if (sent < 0)
-		path->calls--; /* it comes again */
+		path->calls--; /* the caller will make this call again */
 	else if (share < length)
 		siw_count(SIW_COUNTER_fault_short, 1);
 	return sent;
@@ -190,7 +200,7 @@ ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, 
 	return sent;
 }
 
-/* What is due, until the socket takes no more. */
+/* Sends what is due, until the socket takes no more. */
 static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
@@ -199,7 +209,7 @@ static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64
 	if (now < f->retry_at)
 		return;
 	f->retry_at = 0;
-	/* Bounded: each turn takes an octet or ends it. */
+	/* Ends: each round sends octets, or returns. */
 	while ((held = siw_fault_queue_due(q, now))) {
 		struct iovec iov = { held->octets + held->taken, held->length - held->taken };
 		ssize_t sent = siw_llp_tcp_sendv_now(sock, &iov, 1);
@@ -266,9 +276,9 @@ void siw_llp_fault_met(struct siw_llp_sock *sock)
 		siw_llp_faulty_unlock(sock, f, false);
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
-/* `length` octets of ours to where the caller wants them. */
+/* Copies `length` octets to the caller's iovecs. */
 static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t length)
 {
 	for (int i = 0; i < n && length; i++) {
@@ -282,7 +292,7 @@ static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t
 	return 0;
 }
 
-/* Octets that are due, 0 at the end, -EAGAIN, -EFAULT. */
+/* Returns octets that are due, 0 at the end of the stream, -EAGAIN or -EFAULT. */
 static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			 const struct iovec *iov, int n, size_t length)
 {
@@ -298,7 +308,7 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		return -EAGAIN;
 	if (held->end) {
 		siw_llp_sock_ended(sock);
-		siw_fault_queue_drop(q, held); /* the kernel reports it from now on */
+		siw_fault_queue_drop(q, held); /* from now on the kernel reports the end */
 		return 0;
 	}
 	here = held->length - held->taken;
@@ -332,7 +342,10 @@ static bool end_is_held(struct siw_llp_faulty *f)
 	       siw_container(l, struct siw_fault_held, link)->end;
 }
 
-/* From the kernel into the queue: octets, 0 at the end, -errno. */
+/*
+ * Moves octets from the kernel into the queue. Returns how many, 0 at the end of the stream, or
+ * -errno.
+ */
 static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t share)
 {
 	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_RX].path, &f->peer);
@@ -340,7 +353,10 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 	struct iovec iov;
 	ssize_t got;
 
-	/* Full: out of the hot set, where what the kernel has would end every sleep. */
+	/*
+	 * A full queue takes the socket out of the hot set. There the octets that the kernel has
+	 * would end every sleep.
+	 */
 	sock->stopped = end_is_held(f) || q->octets >= limit;
 	if (sock->stopped) {
 		siw_llp_sock_ended(sock);
@@ -355,13 +371,16 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 	iov = (struct iovec){ f->scratch, share };
 	got = siw_llp_tcp_recvv_now(sock, &iov, 1);
 	if (got > 0 && hold(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
-		return end_stream(f, ENOMEM); /* octets of it are gone */
+		return end_stream(f, ENOMEM); /* some of the octets are lost */
 	if (got == 0)
 		hold_end(f);
 	return got;
 }
 
-/* Straight from the kernel, but for octets to be changed. */
+/*
+ * Receives straight from the kernel, by way of the scratch buffer only if octets have to be
+ * changed.
+ */
 static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)
 {
@@ -409,19 +428,19 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
 			got = recv_direct(sock, f, iov, n, share);
 			if (got < 0)
-				path->calls--; /* it comes again */
+				path->calls--; /* the caller will make this call again */
 			else if (share < length && (size_t)got == share)
 				siw_count(SIW_COUNTER_fault_short, 1);
 			return got;
 		}
 		got = fetch(sock, f, share);
 		if (got < 0) {
-			/* Something may be due by now, and is the more so if there is no more. */
+			/* Something may have become due meanwhile. */
 			path->calls--;
 			return got == -EAGAIN ? take_held(sock, f, iov, n, length) : got;
 		}
 	}
-	return -EAGAIN; /* and there may be more: the socket stays ready */
+	return -EAGAIN; /* there may be more octets, so the socket stays ready */
 }
 
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)

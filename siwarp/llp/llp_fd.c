@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fd.c - a list of this layer's descriptors, so that a forked child can close its copies at
- * once: while it had them, a port would stay in use, and a connection open, after the parent closed
- * them. The child only closes; it must not change the epoll set, which is the parent's.
+ * llp/llp_fd.c - the set of this layer's descriptors. A forked child closes its copies at once: a
+ * port stays in use, and a connection open, as long as any copy is open, even after the parent
+ * closed its own. The child only closes them. It must not change the epoll set, which is the
+ * parent's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 static void in_child(void);
 
 static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
-/* Under the lock: a bit for each descriptor. */
+/* Under the lock: one bit for each descriptor. */
 static uint64_t *ours;
 static size_t n_words;
 
@@ -100,7 +101,8 @@ bool siw_llp_fd_give(int fd)
 void siw_llp_fd_close(int fd)
 {
 	/*
-	 * A forked child that closes what it inherited: the number may be somebody else's by now.
+	 * A forked child that closes an object it inherited does nothing here: its copy is closed,
+	 * and the number may belong to another file by now.
 	 */
 	if (siw_llp_fd_give(fd))
 		close(fd);

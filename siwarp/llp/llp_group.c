@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_group.c - multicast: sockets that are members of a group, and sending to one. */
+/* llp/llp_group.c - multicast: sockets that are members of a group, and sending to a group. */
 #include <net/if.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -17,7 +17,8 @@
 #endif
 
 /*
- * By a socket that is there: if_nametoindex() makes one, and says nothing of use where it cannot.
+ * Uses an existing socket: if_nametoindex() opens one of its own, and does not report why if that
+ * fails.
  */
 static int index_of(int fd, const char *netdev, uint32_t *ifindex)
 {
@@ -30,7 +31,10 @@ static int index_of(int fd, const char *netdev, uint32_t *ifindex)
 	return 0;
 }
 
-/* In the group on that interface, and nothing of what other sockets have joined. */
+/*
+ * Joins the group on that interface. IP_MULTICAST_ALL off: datagrams of groups that only other
+ * sockets joined are not received.
+ */
 static int join4(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct ip_mreqn member = { .imr_ifindex = (int)ifindex };
@@ -50,7 +54,7 @@ static int join6(int fd, const struct siw_addr *group, uint32_t ifindex)
 	return setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &member, sizeof(member)) ? -errno : 0;
 }
 
-/* Bound to the group and in it: 0 or -errno. */
+/* Binds the socket to the group and joins it: 0 or -errno. */
 static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct siw_addr local = *group;
@@ -62,12 +66,12 @@ static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
 		local.scope = ifindex;
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		/*
-		 * IPv6 gives a copy to each member of the group, whatever interface the datagram
-		 * came by.
+		 * IPv6 gives every member of the group a copy, no matter on which interface the
+		 * datagram arrived.
 		 */
 		if (rv == 0)
 			rv = siw_llp_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, (int)ifindex);
-		if (rv == -EPERM) /* see llp.h */
+		if (rv == -EPERM) /* without privilege the socket works unbound: see llp.h */
 			rv = 0;
 	}
 	if (rv == 0 && bind(fd, (const struct sockaddr *)&local, siw_addr_len(&local)))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_if.c - the interfaces of this host that have an address. */
+/* llp/llp_if.c - lists the interfaces of this host that have an address. */
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define N_ADDRS (sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(struct siw_addr))
 
-/* The entry for the interface that ifa is about; an IPv4 alias "eth0:1" is of eth0. */
+/* The entry of ifa's interface; an IPv4 alias such as "eth0:1" belongs to eth0. */
 static struct siw_llp_interface *entry(struct siw_llp_interface *out, int *n, int max,
 				       const struct ifaddrs *ifa)
 {
@@ -55,7 +55,7 @@ static int read_mtus(struct siw_llp_interface *out, int n)
 		struct ifreq req = { 0 };
 
 		memcpy(req.ifr_name, out[i].name, sizeof(out[i].name));
-		/* It may have gone since; it then has no MTU and is not up. */
+		/* An interface that has disappeared meanwhile has no MTU and is not up. */
 		if (ioctl(fd, SIOCGIFMTU, &req) == 0)
 			out[i].mtu = (uint32_t)req.ifr_mtu;
 		else
@@ -71,7 +71,7 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 		sa_family_t family;
 		size_t len;
 	} pass[] = {
-		{ AF_UNSPEC, 0 }, /* makes the entries, in the system's order */
+		{ AF_UNSPEC, 0 }, /* creates the entries, in the system's order */
 		{ AF_INET, sizeof(struct sockaddr_in) },
 		{ AF_INET6, sizeof(struct sockaddr_in6) },
 	};

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_port.c - the poller: finds sockets with work. llp.h defines hot and cold. */
+/*
+ * llp/llp_port.c - the poller: finds the sockets that have work. llp.h defines hot and cold
+ * sockets.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -13,27 +16,32 @@
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
-#define ASK_EVERY   32	  /* polls between two askings of epoll while something is hot */
-#define ASK_NS	    10000 /* ... or nanoseconds, if there are cold ones */
-#define STALE_POLLS 256	  /* polls without data after which a hot socket gives up its place ... */
-#define COOL_POLLS  1024  /* ... and after which it does unasked, if another one had data */
-#define BATCH	    64	  /* events of one asking */
-#define DROPS_EVERY 4096  /* askings without an event between two looks at the drop counters */
+#define ASK_EVERY   32	  /* while there are hot sockets, epoll is asked at every 32nd poll ... */
+#define ASK_NS	    10000 /* ... or after so many nanoseconds, if there are cold sockets */
+#define STALE_POLLS 256	  /* a hot socket without data for so many polls gives way to another ... */
+/* ... and after so many it becomes cold anyway, if another socket had data */
+#define COOL_POLLS 1024
+#define BATCH	   64 /* the most events of one epoll_wait */
+/* after so many epoll_waits without an event, the drop counters are read */
+#define DROPS_EVERY 4096
 #define STALL_NS    (100 * 1000 * 1000ull)
 
 /* ---- the wake descriptor --------------------------------------------------------------------- */
 
 void siw_llp_port_wake(struct siw_llp_port *port)
 {
-	/* Once is enough: clear_wake() and this exchange in turn, so no wake falls between. */
+	/*
+	 * One write is enough while woken is set. clear_wake() stores 0 after it has read the
+	 * descriptor, so no wake is lost.
+	 */
 	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
 		siw_llp_event_set(port->wake_fd);
 }
 
 /*
- * A wake lasts until all who sleep have left: another thread's poll must not take it from them.
- * Read first, then store 0: a wake before the store was meant for this poll too, one
- * after it writes again.
+ * Resets the wake descriptor once no thread sleeps on it: it must first have woken all of them. The
+ * descriptor is read before 0 is stored. So a wake before the store was also meant for this poll,
+ * and one after it writes again.
  */
 static void clear_wake(struct siw_llp_port *port)
 {
@@ -41,14 +49,17 @@ static void clear_wake(struct siw_llp_port *port)
 		return;
 	siw_llp_event_clear(port->wake_fd);
 	atomic_store_explicit(&port->woken, 0, memory_order_seq_cst);
-	/* Someone lay down meanwhile and a wake meant for him may have found woken set. */
+	/*
+	 * A thread may have begun to sleep meanwhile. A wake for it may have found woken set, so
+	 * wake again.
+	 */
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
 }
 
 void siw_llp_port_changed(struct siw_llp_port *port)
 {
-	/* Pairs with siw_llp_wait(): it adds itself to sleepers, then loads changes. */
+	/* Pairs with siw_llp_wait(), which adds itself to sleepers and then loads changes. */
 	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
@@ -112,7 +123,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
-	/* Pairs with siw_llp_wants(), which may have stored its wish since events_of() looked. */
+	/* Pairs with siw_llp_wants(): it may have set want_write after events_of() loaded it. */
 	now = events_of(sock) | ev.events;
 	if (now != ev.events) {
 		ev.events = now;
@@ -144,7 +155,10 @@ static void hot_remove(struct siw_llp_sock *sock)
 		ring_append(sock);
 }
 
-/* Hot to cold. Registering looks at the socket once more: nothing that came so far is missed. */
+/*
+ * Makes a hot socket cold. epoll checks the socket when it is registered, so data that arrived
+ * before is not missed.
+ */
 static int cool(struct siw_llp_sock *sock)
 {
 	int rv = atomic_load_explicit(&sock->registered, memory_order_relaxed)
@@ -168,7 +182,7 @@ static bool make_room(struct siw_llp_port *port)
 	return port->polls - idlest->active >= STALE_POLLS && cool(idlest) == 0;
 }
 
-/* Cold to hot; false: there is no place. */
+/* Makes a cold socket hot. False: there is no place. */
 static bool heat(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
@@ -178,8 +192,8 @@ static bool heat(struct siw_llp_sock *sock)
 	if (sock->ready)
 		ring_remove(sock);
 	/*
-	 * While the port is armed it stays registered, and the event that brought us here is used
-	 * up.
+	 * While the port is armed, the socket stays registered. Its event is used up, so mark it
+	 * ready.
 	 */
 	sock->ready = atomic_load_explicit(&port->armed, memory_order_relaxed);
 	if (!sock->ready)
@@ -202,7 +216,8 @@ void siw_llp_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
 	/*
-	 * Hot, it would end each sleep: those are watched for what they have, not for what is new.
+	 * A hot socket that is paused would end every sleep, since a sleep watches hot sockets for
+	 * the data they have, and not for new data.
 	 */
 	siw_llp_sock_ended(sock);
 }
@@ -214,12 +229,15 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
 		sock->port->n_stalled--;
 	if (sock->hot >= 0)
 		hot_remove(sock);
-	/* In a forked child the epoll set is the parent's: it is not ours to change. */
+	/* In a forked child the epoll set is the parent's, and must not be changed. */
 	if (getpid() == sock->port->owner)
 		unregister(sock);
 }
 
-/* Those that had nothing for long while others had: each costs every poll a system call. */
+/*
+ * Makes hot sockets cold that had no data for long while others had: each hot socket costs every
+ * poll a system call.
+ */
 static void cool_the_idle(struct siw_llp_port *port)
 {
 	for (int i = port->n_hot - 1; i >= 0; i--)
@@ -227,7 +245,7 @@ static void cool_the_idle(struct siw_llp_port *port)
 			cool(port->hot[i]);
 }
 
-/* ---- now and then ---------------------------------------------------------------------------- */
+/* ---- done from time to time ------------------------------------------------------------------ */
 
 void siw_llp_sock_stall(struct siw_llp_sock *sock)
 {
@@ -265,10 +283,10 @@ void siw_llp_sock_timed(struct siw_llp_sock *sock)
 
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
 {
-	/* Pairs with release_timed(), which takes it before it looks at the sockets. */
+	/* Pairs with release_timed(), which resets timed_due before it looks at the sockets. */
 	siw_llp_due_by(&sock->due_ns, at);
 	if (siw_llp_due_by(&sock->port->timed_due, at))
-		siw_llp_port_changed(sock->port); /* who sleeps must be up earlier */
+		siw_llp_port_changed(sock->port); /* a thread that sleeps must wake up earlier */
 }
 
 static void release_timed(struct siw_llp_port *port)
@@ -293,7 +311,7 @@ static void release_timed(struct siw_llp_port *port)
 	}
 }
 
-/* A few sockets a time, in turn. */
+/* Looks at eight sockets per call, in turn. */
 static void sample_drops(struct siw_llp_port *port)
 {
 	for (int i = 0; i < 8 && port->all.next != &port->all; i++) {
@@ -306,14 +324,17 @@ static void sample_drops(struct siw_llp_port *port)
 	}
 }
 
-/* ---- poll ------------------------------------------------------------------------------------ */
+/* ---- polling --------------------------------------------------------------------------------- */
 
 static void take_event(struct siw_llp_sock *sock, uint32_t events)
 {
 	bool want = atomic_load_explicit(&sock->want_write, memory_order_seq_cst);
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
-	/* Room that nobody waits for. Whoever does later has epoll look again (siw_llp_wants()). */
+	/*
+	 * Only EPOLLOUT, and nobody waits to send. A later siw_llp_wants() makes epoll report it
+	 * again.
+	 */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
 		return;
 	if ((sock->held || sock->stopped) && !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) &&
@@ -343,7 +364,7 @@ static void ask_epoll(struct siw_llp_port *port)
 	cool_the_idle(port);
 }
 
-/* After a sleep the hot sockets go first; only if they had nothing is it worth to ask. */
+/* After a sleep the hot sockets are served first. epoll is asked only if none of them had data. */
 static bool slept_for_a_cold_one(struct siw_llp_port *port)
 {
 	bool cold = port->active < port->slept;
@@ -354,8 +375,8 @@ static bool slept_for_a_cold_one(struct siw_llp_port *port)
 }
 
 /*
- * A poll may be long: a flood on a hot socket, or a program that does much between two polls. So
- * where sockets are cold their waiting is limited by the clock, too.
+ * One poll may take long: a hot socket may be flooded, or the program may do much between two
+ * polls. So where there are cold sockets, the time since epoll was last asked counts, too.
  */
 static inline bool cold_ones_waited(struct siw_llp_port *port)
 {
@@ -377,7 +398,7 @@ static inline bool must_ask(struct siw_llp_port *port)
 	       (port->after_sleep && slept_for_a_cold_one(port));
 }
 
-/* Up to room of the hot ones: all, or those whose turn it is. */
+/* Returns up to room hot sockets: all of them, or else those whose turn it is. */
 static int hand_out_hot(struct siw_llp_port *port, struct siw_io_handler **handlers, int room)
 {
 	int n = port->n_hot < room ? port->n_hot : room;
@@ -430,7 +451,9 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		ask_epoll(port);
 	if (port->n_ring == 0)
 		return hand_out_hot(port, handlers, n);
-	/* The ring gets half of the room if it needs it; of a room of one, every other poll. */
+	/*
+	 * The ready ring gets up to half of the room. With a room of one, it gets every other poll.
+	 */
 	share = n > 1 ? n / 2 : (int)(port->polls & 1);
 	if (share > port->n_ring)
 		share = port->n_ring;
@@ -469,11 +492,14 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 	atomic_store_explicit(&port->armed, 0, memory_order_seq_cst);
 	for (int i = 0; i < port->n_hot; i++) {
 		unregister(port->hot[i]);
-		port->hot[i]->ready = false; /* polls hand it out in any case */
+		port->hot[i]->ready = false; /* a poll returns hot sockets in any case */
 	}
 	if (port->n_hot)
 		siw_llp_port_changed(
-			port); /* who sleeps on the epoll set alone is blind to these */
+			/*
+			 * a thread that sleeps on the epoll set alone does not see the hot sockets
+			 */
+			port);
 }
 
 bool siw_llp_port_armed(const struct siw_llp_port *port)
@@ -554,7 +580,7 @@ uint8_t *siw_llp_port_room(struct siw_llp_port *port)
 	return port->room;
 }
 
-/* Pairs with siw_llp_batch_give(): what was written there is. */
+/* Pairs with siw_llp_batch_give(), which publishes what was written to the batch. */
 uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
 {
 	uint8_t *batch = atomic_exchange_explicit(&port->batch, NULL, memory_order_acquire);

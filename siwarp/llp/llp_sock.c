@@ -24,7 +24,7 @@ int siw_llp_option(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
 
-/* One that connects will be. */
+/* Whether the socket carries data, or will once it is connected. */
 static bool is_data(enum siw_llp_kind kind)
 {
 	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
@@ -63,7 +63,10 @@ void siw_llp_close(struct siw_llp_sock *sock)
 {
 	if (!sock)
 		return;
-	/* In a forked child the descriptor is closed already, and its number may be another's. */
+	/*
+	 * In a forked child the descriptor is closed already, and its number may belong to another
+	 * file.
+	 */
 	if (sock->udp && getpid() == sock->port->owner)
 		siw_llp_udp_count_drops(sock);
 	siw_llp_fault_close(sock);
@@ -72,7 +75,9 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	siw_link_del(&sock->all);
 	siw_link_del(&sock->timed);
 	sock->port->n_data -= is_data((enum siw_llp_kind)sock->kind);
-	/* Linux closes the descriptor also where close() says EINTR: never twice. */
+	/*
+	 * Linux closes the descriptor even if close() returns EINTR, so it is never closed twice.
+	 */
 	siw_llp_fd_close(sock->fd);
 	free(sock);
 }
@@ -89,9 +94,9 @@ void siw_llp_resume(struct siw_llp_sock *sock)
 }
 
 /*
- * The epoll set's entry anew: epoll looks at the socket while it changes an entry and
- * reports it if it is ready, so that nothing that became so earlier is missed. A socket that is
- * leaving the set at this moment gives ENOENT; then it is hot, or closed.
+ * Changes the socket's entry in the epoll set. epoll checks the socket during the change and
+ * reports it if it is ready, so nothing is missed. ENOENT means that another thread has just
+ * removed the entry: the socket is hot then, or closed.
  */
 static void refresh(struct siw_llp_sock *sock, bool write)
 {
@@ -113,7 +118,8 @@ void siw_llp_wants(struct siw_llp_sock *sock, bool always)
 	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
 		refresh(sock, true);
 	else if (!did)
-		siw_llp_port_changed(sock->port); /* a wait set may hold it for reading only */
+		/* a thread may sleep on this socket for reading only */
+		siw_llp_port_changed(sock->port);
 	siw_unlock(&sock->port->wish_lock);
 }
 
@@ -124,10 +130,10 @@ static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *s
 	siw_lock(&sock->port->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
-		/* Otherwise each datagram that leaves would wake epoll. */
+		/* otherwise every datagram that leaves would wake epoll */
 		refresh(sock, false);
 	siw_unlock(&sock->port->wish_lock);
-	/* It may have been another's wish. */
+	/* Another user of the socket may be the one who waited to send. */
 	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))
 		siw_llp_port_wake(sock->port);
 }
@@ -155,7 +161,10 @@ int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
 		return -EAGAIN;
 	default:
 		siw_count(SIW_COUNTER_send_errors, 1);
-		/* EACCES is what the layers above say of a bad key; this one was the network's. */
+		/*
+		 * To the layers above EACCES means a bad key, so the network's EACCES becomes
+		 * EPERM.
+		 */
 		return error == EACCES ? -EPERM : -error;
 	}
 }
@@ -182,7 +191,11 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 
-/* The place that stands for a flow. Two flows that share one are ordered more than they are. */
+/*
+ * ThreadSanitizer does not see that a send precedes the receive of its octets, so each flow gets an
+ * address to synchronize on. Two flows that share an address only appear more ordered than they
+ * are.
+ */
 static void *flow(uint16_t from, uint16_t to)
 {
 	static char flows[1 << 16];
@@ -190,7 +203,9 @@ static void *flow(uint16_t from, uint16_t to)
 	return &flows[(uint16_t)(from * 40503u + to)];
 }
 
-/* Stands for all of them: who reads what a peer left behind that is gone cannot ask who it was. */
+/*
+ * Stands for all flows, for a receiver that cannot learn who its peer was, since the peer is gone.
+ */
 static char any;
 
 static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))

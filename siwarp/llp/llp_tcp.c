@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_tcp.c - streams. */
+/* llp/llp_tcp.c - TCP sockets. */
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,8 +30,8 @@ static int open_bound(const struct siw_addr *local, uint16_t family, bool listen
 	if (rv == 0 && family == AF_INET6)
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 	/*
-	 * A listener must be able to come back while old connections of its port are in
-	 * TIME-WAIT; Linux still refuses a port on which another one listens.
+	 * A listener must be able to return while old connections of its port are in TIME-WAIT.
+	 * Linux still refuses a port on which another socket listens.
 	 */
 	if (rv == 0 && listens)
 		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -60,7 +60,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return rv;
 }
 
-/* What accept() says of a connection that ended, or of the network, and not of the listener. */
+/* Whether accept() reports the failure of one connection, and not of the listener. */
 static bool of_the_connection(int error)
 {
 	switch (error) {
@@ -87,7 +87,7 @@ static int accept_failed(struct siw_llp_sock *listener, int error)
 	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
 		siw_llp_sock_stall(listener);
 	else if (of_the_connection(error))
-		return -EAGAIN; /* there may be more: the listener stays ready */
+		return -EAGAIN; /* there may be more connections, so the listener stays ready */
 	return -error;
 }
 
@@ -126,7 +126,7 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	if (fd < 0)
 		return fd;
 	rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
-	/* An interrupted connect goes on by itself, like one that would block. */
+	/* An interrupted connect continues in the background, like one that would block. */
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
 		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, handler, out);
 	if (rv < 0)
@@ -148,7 +148,7 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 		int rv = siw_llp_peer(sock, &peer);
 
 		if (rv == 0) {
-			/* It stays ready: data may have come with the same event. */
+			/* The socket stays ready: data may have arrived with the same event. */
 			sock->kind = SIW_LLP_STREAM;
 			if (siw_capture_on())
 				siw_llp_capture_connected_now(sock, true);
@@ -217,7 +217,7 @@ static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_so
 	return got;
 }
 
-/* The receive is done under the lock too: the order of the octets is that of the file. */
+/* The receive is made under the capture's lock, so that the file has the octets in their order. */
 static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock *sock,
 							     const struct iovec *iov, int n)
 {
@@ -279,7 +279,7 @@ bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	/* Not SO_ERROR: reading that takes it from the next receive. */
+	/* SO_ERROR is not used: reading it hides the error from the next receive. */
 	return getsockopt(sock->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
 	       info.tcpi_state == TCP_CLOSE;
 }
@@ -304,9 +304,7 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 
 void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 {
-	/*
-	 * Linux: a stream that is disconnected from its peer resets it, and its pollers hear of it.
-	 */
+	/* On Linux, connecting a stream to AF_UNSPEC resets it, and its pollers are notified. */
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
 
 	siw_llp_tcp_abort(sock);

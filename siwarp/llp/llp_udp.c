@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_udp.c - datagrams. */
+/* llp/llp_udp.c - UDP sockets. */
 #include <fcntl.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
@@ -21,7 +21,10 @@
 #define UDP_GRO 104
 #endif
 
-/* The drop counter as the kernel has it; SO_RXQ_OVFL would cost a control message a datagram. */
+/*
+ * The kernel's counter of dropped datagrams. SO_RXQ_OVFL would add a control message to each
+ * datagram.
+ */
 static uint32_t drops(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS] = { 0 };
@@ -42,7 +45,7 @@ void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
 	sock->drops = now;
 }
 
-/* As large as we may: beyond the system's limit if we are privileged, else up to it. */
+/* Sets a socket buffer's size: with privilege beyond the system's limit, otherwise up to it. */
 static void set_buffer(int fd, int force, int plain, int64_t octets)
 {
 	/* The kernel doubles what it is given. */
@@ -90,7 +93,7 @@ static int int_option(int fd, int name, int *value)
 	return getsockopt(fd, SOL_SOCKET, name, value, &len) ? -errno : 0;
 }
 
-/* 0 if fd is a UDP socket that has a port. */
+/* Returns 0 if fd is a UDP socket that is bound to a port. */
 static int check_bound_udp(int fd)
 {
 	struct siw_addr local = { 0 };
@@ -122,8 +125,9 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || fcntl(fd, F_SETFD, FD_CLOEXEC))
 		return -errno;
 	/*
-	 * Off: an error queue that nobody reads would keep the socket ready for ever, and
-	 * datagrams must come one by one. Where the kernel does not know an option it is off.
+	 * RECVERR is turned off: nobody reads the error queue, which would keep the socket ready
+	 * for ever. GRO is turned off: datagrams must be received one by one. If the kernel does
+	 * not know an option, it is off.
 	 */
 	siw_llp_option(fd, IPPROTO_IP, IP_RECVERR, 0);
 	siw_llp_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
@@ -139,7 +143,10 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 	return rv;
 }
 
-/* What an ICMP message, or its absence of an answer, leaves as a socket's pending error. */
+/*
+ * Whether an ICMP message, or a neighbour that did not answer, left this as the socket's pending
+ * error.
+ */
 static bool is_pending_error(int error)
 {
 	switch (error) {
@@ -177,8 +184,9 @@ static inline ssize_t send_once(struct siw_llp_sock *sock, const struct siw_addr
 }
 
 /*
- * A pending error is of an earlier datagram and gone with the call that met it. The same errno
- * twice is this datagram's own (no route), unless it is one that only ICMP brings.
+ * A pending error belongs to an earlier datagram, and the call that returned it has cleared it. So
+ * the datagram is sent again. If that fails with the same errno, the error is this datagram's own
+ * (no route), except for ECONNREFUSED, which only ICMP causes.
  */
 static __attribute__((cold, noinline)) int
 send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
@@ -199,7 +207,7 @@ static __attribute__((always_inline)) inline int
 send_now(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
 {
 	if (__builtin_expect(send_once(sock, dest, iov, n) >= 0, 1)) {
-		siw_llp_want_write(sock, false); /* one load, but after an EAGAIN */
+		siw_llp_want_write(sock, false); /* costs one load, except after an EAGAIN */
 		return 0;
 	}
 	if (is_pending_error(errno))
@@ -220,14 +228,14 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			       : send_now(sock, dest, iov, n);
 }
 
-/* What a batch is refused with that single datagrams would not be. */
+/* Whether this error may refuse a batch whose datagrams could be sent one by one. */
 static bool is_batch_error(int error)
 {
 	return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP ||
 	       error == ENOPROTOOPT;
 }
 
-/* The datagrams of a batch of so many octets, one by one; none if it failed. */
+/* Writes each datagram of a batch of so many octets to the capture; none if octets is negative. */
 static void capture_batch(struct siw_llp_sock *sock, uint64_t when, bool out,
 			  const struct siw_addr *peer, const struct iovec *iov, ssize_t octets,
 			  size_t seg)
@@ -287,7 +295,8 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	ssize_t sent;
 
 	if (siw_faults_on())
-		return -ECONNREFUSED; /* one by one: each has its own fate */
+		/* the caller sends them one by one, since each has its own fate */
+		return -ECONNREFUSED;
 	sent = siw_capture_on() ? batch_captured(sock, dest, iov, n, seg)
 				: send_batch(sock, dest, iov, n, seg);
 	if (sent >= 0) {
@@ -296,7 +305,10 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	}
 	if (is_batch_error(errno))
 		return -EOPNOTSUPP;
-	/* An error that ICMP left belongs to an earlier datagram: one by one finds out whose. */
+	/*
+	 * The error belongs to an earlier datagram. Sending one by one finds out to which
+	 * destination.
+	 */
 	if (is_pending_error(errno)) {
 		siw_count(SIW_COUNTER_icmp_errors, 1);
 		return -ECONNREFUSED;
@@ -312,9 +324,12 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 	return siw_llp_udp_send_batchv(sock, dest, &iov, 1, seg);
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
-/* As recvfrom(2), and, if seg is given, how long the datagrams of a batch are; 0: it is none. */
+/*
+ * As recvfrom(2). If seg is given, *seg becomes the size of the datagrams of a batch, or 0 for a
+ * single datagram.
+ */
 static __attribute__((always_inline)) inline ssize_t
 recv_plain(int fd, struct siw_addr *source, void *buf, size_t size, socklen_t *len, uint16_t *seg)
 {
@@ -347,7 +362,7 @@ recv_plain(int fd, struct siw_addr *source, void *buf, size_t size, socklen_t *l
 	return got;
 }
 
-/* Also makes the address whole that a sockaddr_in does not fill. */
+/* Also clears the octets of source that a sockaddr_in does not fill. */
 static __attribute__((always_inline)) inline ssize_t
 recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_udp_path.c - how long a datagram may be on its way without being cut into fragments. */
+/* llp/llp_udp_path.c - how long a datagram may be without being fragmented on its path. */
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -10,7 +10,10 @@
 #define IPV6_HEAD 40
 #define UDP_HEAD  8
 
-/* IP_PMTUDISC_... has the values of IPV6_PMTUDISC_...: DO sets "don't fragment", DONT cuts. */
+/*
+ * IP_PMTUDISC_... has the same values as IPV6_PMTUDISC_... . DO sets "don't fragment", DONT allows
+ * fragments.
+ */
 static int discover(struct siw_llp_sock *sock, uint16_t family, int how)
 {
 	if (family == AF_INET6)
@@ -46,7 +49,7 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return r;
 }
 
-/* What the kernel knows of the path that a socket connected to dest takes. */
+/* The kernel's path MTU from a socket that is connected to dest. */
 static int connected_mtu(int fd, const struct siw_addr *dest)
 {
 	socklen_t len = sizeof(int);
@@ -87,7 +90,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 	int rcvbuf = 0;
 	socklen_t len = sizeof(rcvbuf);
 
-	/* The kernel counts its own headers too: half of what it says is payload (socket(7)). */
+	/* The kernel's figure includes its own overhead: half of it is payload (socket(7)). */
 	if (getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len) || rcvbuf < 0)
 		return 0;
 	return (uint32_t)rcvbuf / 2;
@@ -96,7 +99,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
-	/* A 16-bit length that over IPv4 covers the IP header too. */
+	/* A 16-bit length limits a datagram; over IPv4 it includes the IP header. */
 	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
 	struct siw_addr local;
 	int fd, r = siw_llp_local(sock, &local);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_wait.c - sleeping until a port has work, and event descriptors. */
+/* llp/llp_wait.c - sleeping until a port has work, and event descriptors (eventfd). */
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -9,12 +9,17 @@
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
-/* Epoll does not report a socket again that is marked ready: nobody may sleep while one is. */
+/*
+ * Whether a socket is marked ready. epoll does not report it again, so no one may sleep meanwhile.
+ */
 static bool has_ready(const struct siw_llp_port *port)
 {
 	if (port->n_ring)
 		return true;
-	/* Unarmed, the hot ones are in the set themselves, and poll(2) sees them as they are. */
+	/*
+	 * While the port is not armed, hot sockets are in the wait set themselves, and poll(2)
+	 * checks them.
+	 */
 	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
 		return false;
 	for (int i = 0; i < port->n_hot; i++)
@@ -23,7 +28,10 @@ static bool has_ready(const struct siw_llp_port *port)
 	return false;
 }
 
-/* For room in the socket; what a plan of faults holds back is due by the clock. */
+/*
+ * Whether the socket waits for room in its send buffer. What a plan of faults holds back is due by
+ * the clock.
+ */
 static bool waits_for_room(const struct siw_llp_sock *sock)
 {
 	return atomic_load_explicit(&sock->want_write, memory_order_seq_cst) &&
@@ -46,7 +54,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	int hot;
 
 	set->port = port;
-	/* Before want_write is loaded: siw_llp_wants() stores that one first, then changes. */
+	/* Loaded before want_write: siw_llp_wants() stores want_write first, and then changes. */
 	set->changes = atomic_load_explicit(&port->changes, memory_order_seq_cst);
 	set->n = 0;
 	hot = atomic_load_explicit(&port->armed, memory_order_relaxed) ? 0 : port->n_hot;
@@ -60,7 +68,10 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	port->after_sleep = true;
 }
 
-/* Nanoseconds that the wait may last, -1: no limit; *due: it ends because the port says so. */
+/*
+ * Nanoseconds that the wait may last, or -1 for no limit. *due: it ends because the port has
+ * something due.
+ */
 static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
 {
 	int64_t ns = timeout_us;
@@ -85,7 +96,7 @@ static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool
 	return ns;
 }
 
-/* 1, 0, or -errno. */
+/* Returns 1 if a descriptor is ready, 0 after the time, or -errno. */
 static int sleep_on(struct pollfd *fds, nfds_t n, int64_t ns)
 {
 	struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
@@ -109,7 +120,7 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 		fds[n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
 	if (!port)
 		return sleep_on(fds, n, ns);
-	/* Pairs with siw_llp_port_changed(): it adds to changes, then loads sleepers. */
+	/* Pairs with siw_llp_port_changed(), which adds to changes and then loads sleepers. */
 	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != set->changes)
 		rv = 1;
@@ -129,7 +140,7 @@ void siw_llp_event_set(int fd)
 {
 	uint64_t one = 1;
 
-	/* EAGAIN: it is full, hence set. */
+	/* EAGAIN means that the counter is full, so the event is set. */
 	while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_watch.c - what happens to an interface while somebody watches it (rtnetlink(7)). */
+/* llp/llp_watch.c - reports changes of an interface (rtnetlink(7)). */
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -12,7 +12,7 @@
 
 struct siw_llp_watch {
 	struct siw_llp_sock *sock;
-	unsigned int index; /* 0: there is no such interface now */
+	unsigned int index; /* 0: the interface does not exist now */
 	char name[IF_NAMESIZE];
 };
 
@@ -65,7 +65,7 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 	free(watch);
 }
 
-/* Whether a link message has the watched name, which a new interface may have. */
+/* Whether a link message is about the watched name. A new interface may have taken it. */
 static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
@@ -116,8 +116,8 @@ static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 }
 
 /*
- * Messages that were not lost are older than those that were, and report a state that is over.
- * Whoever looks at the interface after this sees at least what the newest of it said.
+ * Discards the messages that are queued. They are older than the lost ones, and report a state that
+ * is over. A look at the interface after this finds at least what the newest of them said.
  */
 static void forget(struct siw_llp_watch *watch)
 {
@@ -137,7 +137,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 	} buf;
 	int tries = 0;
 
-	/* Most of what comes may be about other interfaces. */
+	/* Bounded: most messages may be about other interfaces. */
 	while (tries++ < 64) {
 		ssize_t len = recv(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC);
 
@@ -151,7 +151,9 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 			siw_llp_sock_drained(watch->sock);
 			return 0;
 		}
-		/* The kernel sends these one by one, and a longer one is none that counts here. */
+		/*
+		 * The kernel sends these messages one at a time. A longer one does not matter here.
+		 */
 		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
 			int news = news_of(watch, &buf.first);
 

@@ -10,8 +10,10 @@
  * - 1: a window whose owner chooses the lowest octet at each binding (type 2 of verbs). The 23 bits
  *   in the middle are another such permutation, of (index, 20 bits; generation, 3 bits), and the
  *   same for all 256 STags of the window. Such a window is bound to one stream, so guessing its
- *   STag helps no other peer. Free indexes are reused in the order in which they were freed, so
- *   that a generation recurs as late as possible.
+ *   STag helps no other peer.
+ *
+ * Free indexes are reused in the order in which they were freed, so that a generation recurs as
+ * late as possible.
  *
  * Look-ups take no lock. The word of an entry has its generation, a live bit, a count of
  * references, and an invalid bit. The invalid bit says that the peer invalidated the STag; it is
@@ -98,8 +100,8 @@ struct siw_mem {
 /* ---- the permutation of STags ---------------------------------------------------------------- */
 
 /*
- * Three rounds of keyed addition, multiplication by a keyed odd number, and a fold of the upper half
- * into the lower. A Feistel network of four rounds took half as long again.
+ * Three rounds of keyed addition, multiplication by a keyed odd number, and a fold of the upper
+ * half into the lower. A Feistel network of four rounds took half as long again.
  */
 static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
 {
