@@ -1,42 +1,46 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd.c - an endpoint: opened, closed, what comes to it, what it reports.
+ * rd/rd.c - an endpoint: open, close, receive datagrams, report events.
  *
- * How reliable datagrams work. Segments go in and come out whole, once and in order per peer.
- * rd_hello.c meets peers by a stateless cookie; rd_peer.c has the table of peers (SipHash; the one
- * that is idle longest makes room; an idle record is below 512 octets); rd_tx.c has window, credit
- * and pace; rd_ack.c what was delivered or lost; rd_rx.c order and acknowledgements; rd_cc.c the
- * window, as pure functions; rd_mtu.c how long a datagram may be; rd_timer.c what happens by time
- * alone.
+ * How reliable datagrams work. Segments are accepted and delivered whole, once and in order per
+ * peer.
  *
- * Sending: a segment is copied with its CRC in one pass and sent in the call that brings it. A
- * short one behind others that are on their way waits for the flush; those of one length to one
- * peer leave as one batch of up to 64 (UDP_SEGMENT). While many short ones arrive, the kernel is
- * asked to hand batches up whole (UDP_GRO), until two or fewer came 64 times in a row; never under
- * a plan of faults.
+ * Files: rd_hello.c: handshake by a stateless cookie. rd_peer.c: the table of peers (SipHash); if
+ * it is full, the record that has been idle longest is evicted. rd_tx.c: window, credit and pacing.
+ * rd_ack.c: what was delivered and what was lost. rd_rx.c: order and acknowledgements. rd_cc.c:
+ * congestion control, as pure functions. rd_mtu.c: path MTU. rd_timer.c: timers.
  *
- * Acknowledgements ride on DATA. One travels alone when the socket is empty and two segments wait
- * or one has waited 20 us, or when 64 wait (16 long ones, 8 behind a gap); so a ping-pong sends
- * none. A segment is acknowledged when ddp has taken it. Data comes up before the news of what its
- * datagram acknowledges, so a reply does not wait for the completion of the request before it.
+ * Sending: a segment is copied, and its CRC computed, in one loop; it is sent in the call that
+ * brings it. A short segment behind others that are unacknowledged waits for the flush; segments of
+ * one length to one peer leave in one batch of up to 64 (UDP_SEGMENT). While many short datagrams
+ * arrive, UDP_GRO is on and the kernel delivers batches. It is turned off after 64 receives in a
+ * row that found two datagrams or fewer, and stays off while a plan of faults is on.
  *
- * Congestion: CUBIC's growth. Loss without a queue and below 4% counts as noise. A round trip above
- * three times the least one makes the window yield, unless losses show that another flow fills the
- * buffer regardless. Where the least round trip is below a millisecond, a loss while a queue stands
- * leaves the window at four times what the path was seen to hold: a full window's own sending time
- * looks like a queue there.
+ * Acknowledgements are carried by DATA. A separate ACK is sent if the socket is empty and two
+ * segments wait for an acknowledgement or one has waited for 20 us, or if 64 wait (16 if they are
+ * long, 8 behind a gap). So a ping-pong sends none. A segment is acknowledged after ddp has taken
+ * it. The data of a datagram is delivered before the event for what the datagram acknowledges: a
+ * reply does not wait for the completion of the request before it.
  *
- * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs what is due.
- * A timer that comes far too late asks the peer once more: it was this process that stood still.
+ * Congestion: the window grows as CUBIC's does. Losses without a queue and below 4% count as noise.
+ * A round trip of more than three times the minimum shrinks the window, unless losses show that
+ * another flow fills the buffer anyway. If the minimum round trip is below a millisecond, the time
+ * to send a full window looks like a queue; there, a loss while a queue stands leaves the window at
+ * four times what the path was measured to hold.
  *
- * Memory for segments that came early or are paused counts buffers and rings; one peer has at most
- * a quarter of what is left. A record is kept while an ECHO could make its incarnation again. If a
- * peer leaves a gap or an unfinished message, it is probed; after peer_timeout without progress it
- * is declared lost.
+ * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs only the
+ * timers that are due. If a timer runs far too late, this process stood still; the peer is probed
+ * once more before it is declared lost.
  *
- * Path MTU: a datagram begins with 1200 octets, except on loopback, and grows when a probe was
- * answered; probes are sent when full segments are. A path that drops long datagrams silently is
- * noticed by time-outs, or when long ones are lost again beside short ones that pass.
+ * Memory: segments that came early or are paused are stored; buffers and rings count. One peer may
+ * use a quarter of what is left. A record stays while a valid ECHO could open its incarnation once
+ * more. If a peer leaves a gap or an unfinished message, it is probed; after peer_timeout without
+ * progress it is declared lost.
+ *
+ * Path MTU: datagrams have at most 1200 octets at first, except on loopback, and become longer when
+ * a probe was acknowledged; probes are sent only when segments fill the datagrams. A path that
+ * silently drops long datagrams is noticed by time-outs, or when long datagrams are lost repeatedly
+ * while short ones arrive.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -48,14 +52,15 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-#define TRIES	  64   /* times that one call receives */
-#define DENSE	  32   /* short datagrams in a row: from then on the kernel is asked for batches */
-#define SPARSE	  64   /* times in a row that two or fewer came: no longer */
-#define COOKIE_MS 5000 /* how long a cookie is valid; an idle record of a peer stays for longer */
+#define TRIES 64 /* most receives in one call */
+#define DENSE 32 /* short datagrams in a row after which UDP_GRO is turned on */
+/* receives in a row with two datagrams or fewer after which UDP_GRO is turned off */
+#define SPARSE	  64
+#define COOKIE_MS 5000 /* lifetime of a cookie; an idle record stays longer */
 
 /* ---- opened, closed -------------------------------------------------------------------------- */
 
-/* What the kernel can hold for us bounds what peers may send before we look. */
+/* The most credit for one peer: what the socket's receive buffer can hold until it is read. */
 static uint32_t window_of(struct siw_llp_sock *sock)
 {
 	uint64_t window = (uint64_t)siw_settings()->rd_window;
@@ -137,7 +142,7 @@ void siw_rd_close(struct siw_rd *rd)
 			siw_rd_bye(peer);
 	}
 	siw_rd_table_fini(rd);
-	/* Whoever gave the socket may have kept a descriptor of it. */
+	/* The user may still have a descriptor of the socket, and gets it back without UDP_GRO. */
 	if (rd->batches && siw_llp_port_is_ours(rd->port))
 		siw_llp_udp_gro(rd->sock, false);
 	siw_llp_close(rd->sock);
@@ -164,7 +169,7 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
 	siw_unlock(&rd->lock);
 }
 
-/* RESTARTED or GONE was reported before: the caller has dealt with it, and may send anew. */
+/* The caller has handled the RESTARTED or GONE that was reported last, and may send. */
 static void settle(struct siw_rd *rd)
 {
 	if (!rd->settle)
@@ -196,9 +201,9 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 {
 	siw_lock(&peer->rd->lock);
 	peer->claimed = false;
-	if (peer->settling) /* it has dealt with that */
+	if (peer->settling) /* it has handled the event */
 		settle(peer->rd);
-	/* Pairs with the load below: what the layer above made is whole before it shows. */
+	/* Pairs with the load below: the layer above's object is complete before it is visible. */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);
 }
@@ -251,7 +256,7 @@ size_t siw_rd_peer_size(void)
 
 /* ---- what comes ------------------------------------------------------------------------------ */
 
-/* Whether a datagram may be acted upon at all; counts it if not. */
+/* Whether a datagram may be handled at all; counts it if not. */
 static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
 	if (len < SIW_RD_OVERHEAD)
@@ -267,21 +272,22 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 	return true;
 }
 
-/* The first datagram of a pair that this end began. */
+/* The first datagram of a pair whose handshake this end began. */
 static void opened(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (!peer->rtos)
 		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
 	peer->state = SIW_RD_OPEN;
 	/*
-	 * An ECHO of the peer's own beginning, begun before it met ours, begins nothing any more.
+	 * If the peer began a handshake before it received ours, its ECHO must not open one more
+	 * pair.
 	 */
 	peer->cookie_made = siw_rd_ms(peer->rd, now);
 	peer->backoff = peer->rtos = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 }
 
-/* A datagram of this peer with the current epochs: DATA, ACK, PROBE, BYE. */
+/* Handles a datagram of the current epochs: DATA, ACK, PROBE or BYE. */
 static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
 	uint32_t body = len - SIW_RD_OVERHEAD;
@@ -401,7 +407,7 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer;
 
-	/* A segment is given first; what it acknowledged is reported behind it. */
+	/* A segment is given first; what its datagram acknowledged is reported after it. */
 	if (rd->offered && !(rd->offered->reports & ~SIW_RD_REPORT_ACKED))
 		return offer(rd, event);
 	if (!siw_link_alone(&rd->news)) {
@@ -419,23 +425,26 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 	return rd->offered ? offer(rd, event) : 0;
 }
 
-/* There is one. */
+/* The list must not be empty. */
 static struct siw_rd_peer *first_due(struct siw_rd *rd)
 {
 	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
 }
 
-/* Nothing came: sends the acknowledgements that are due, and serves the timers. */
+/* Nothing was received: sends the acknowledgements that are due, and serves the timers. */
 static void when_empty(struct siw_rd *rd)
 {
-	/* The time of the last datagram: those that wait for company only are not found so. */
+	/*
+	 * With the time of the last datagram, an acknowledgement that only waits out its delay is
+	 * not due.
+	 */
 	bool ack = !siw_link_alone(&rd->acks) && siw_rd_ack_now(first_due(rd), rd->now);
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
 		return;
 	/*
-	 * Each poll looks at the clock for the sockets: here it is read when there is something to
+	 * Every poll reads the clock for all sockets; here it is read only if there is something to
 	 * do.
 	 */
 	if (!rd->blocked && !ack && siw_llp_sock_awaits_due(rd->sock))
@@ -451,7 +460,10 @@ static void when_empty(struct siw_rd *rd)
 	if (now >= rd->due || rd->blocked) {
 		siw_rd_tick(rd, now);
 	} else {
-		/* The time at which the socket came up may have been one that is past. */
+		/*
+		 * The socket was called for an earlier timer that has expired; it needs the next
+		 * one.
+		 */
 		siw_llp_sock_due(rd->sock, rd->due);
 	}
 }
@@ -459,8 +471,9 @@ static void when_empty(struct siw_rd *rd)
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /*
- * Together they cost a part of what they do one by one, but a lone one a little more: so while many
- * short ones come. A plan of faults has a fate for each, and so has a capture a place.
+ * Turns UDP_GRO on or off. A batch costs a fraction of its datagrams received one by one, but a
+ * lone datagram costs slightly more: UDP_GRO is on only while many short ones come. It is off under
+ * a plan of faults and a capture, which handle each datagram alone.
  */
 static void want_batches(struct siw_rd *rd, bool on)
 {
@@ -483,7 +496,7 @@ static void took_in(struct siw_rd *rd, uint32_t len, uint32_t seg)
 		want_batches(rd, true);
 }
 
-/* The socket is empty: what came since it was so the last time? */
+/* The socket is empty: counts how many datagrams came since it was last empty. */
 static void ran_dry(struct siw_rd *rd)
 {
 	rd->lulls = rd->streak > 2 ? 0 : rd->lulls + 1;
@@ -492,7 +505,7 @@ static void ran_dry(struct siw_rd *rd)
 		want_batches(rd, false);
 }
 
-/* What the socket has next: false when it is empty. */
+/* Receives the next datagram or batch. false: the socket is empty. */
 static bool receive(struct siw_rd *rd)
 {
 	ssize_t len;
@@ -515,7 +528,7 @@ static bool receive(struct siw_rd *rd)
 	return len >= 0;
 }
 
-/* The datagrams that lie in rx_buf, up to one that there is something to tell of. */
+/* Handles the datagrams in rx_buf up to the first that causes an event. */
 static int look_at(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	int r = next_event(rd, event);
@@ -547,7 +560,7 @@ int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 		}
 		r = look_at(rd, event);
 	}
-	/* A flood of rubbish must not keep the others waiting. */
+	/* A flood of invalid datagrams must not starve the other sockets. */
 	if (!r)
 		siw_llp_resume(rd->sock);
 out:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_ack.c - what comes back of what was sent: delivered, lost, nothing at all. */
+/* rd/rd_ack.c - what became of sent datagrams: delivered, lost, or unacknowledged at a time-out. */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,16 +7,17 @@
 #include "base/capture.h"
 #include "rd/rd_impl.h"
 
-#define PASSED_BY 3 /* so many later ones delivered: it is lost (RFC 6675) */
+#define PASSED_BY 3 /* a datagram is lost when so many later ones were delivered (RFC 6675) */
 #define LEAST_REO (50 * 1000ull)
 #define MOST_RTOS 6
 
-/* What one acknowledgement brought. */
+/* What one acknowledgement changed. */
 struct gain {
 	uint64_t octets, lost;
-	uint32_t longest; /* delivered */
-	uint32_t relost;  /* the longest lost for a second time */
-	uint64_t sent_ns; /* the latest that was sent once: 0 none */
+	uint32_t longest; /* the longest that was delivered */
+	uint32_t relost;  /* the longest that was lost for a second time */
+	/* send time of the newest delivered datagram that was sent once; 0: none */
+	uint64_t sent_ns;
 };
 
 static void delivered(struct siw_rd_peer *peer, uint64_t index, struct gain *gain)
@@ -71,7 +72,10 @@ static void selective(struct siw_rd_peer *peer, uint64_t from, const uint8_t *bi
 			delivered(peer, from + i, gain);
 }
 
-/* Those that later ones have passed by: by number, or, sent again, by time. */
+/*
+ * Marks as lost what later datagrams have overtaken: by number, or, if it was retransmitted, by
+ * send time.
+ */
 static void find_lost(struct siw_rd_peer *peer, struct gain *gain)
 {
 	struct siw_rd_tx *tx = peer->tx;
@@ -103,7 +107,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 	uint64_t before = tx ? tx->in_flight : 0, to = peer->una + (uint64_t)ahead;
 
 	if (ahead < 0)
-		return; /* an old one that was overtaken */
+		return; /* an older acknowledgement that arrived late */
 	if (to > (tx ? tx->sent : peer->una)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
 		return;
@@ -117,7 +121,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 		selective(peer, to, bitmap, octets, &gain);
 	if (gain.octets) {
 		peer->rtos = 0;
-		if (gain.sent_ns) { /* Karn: what was sent again says nothing of the round trip */
+		if (gain.sent_ns) { /* Karn's rule: a retransmitted datagram gives no round trip */
 			peer->backoff = 0;
 			if (now > gain.sent_ns)
 				siw_rd_cc_rtt(&peer->cc, now - gain.sent_ns);
@@ -141,7 +145,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 
 /* ---- nothing comes back ---------------------------------------------------------------------- */
 
-/* The last one sent that is not known to be there: -1 none. */
+/* The last sent index that is not known to have arrived; -1: none. */
 static int64_t last_unsure(struct siw_rd_peer *peer)
 {
 	struct siw_rd_tx *tx = peer->tx;
@@ -179,15 +183,15 @@ static void all_lost(struct siw_rd_peer *peer)
 }
 
 /*
- * What goes in fragments does not come there, as a live peer's acknowledgements say: after as many
- * time-outs as fit the time that a peer may be silent there is no hope for it.
+ * Fragments do not reach the peer, although its acknowledgements show that it is alive. After as
+ * many time-outs as fit into peer_timeout the peer is declared lost.
  */
 static bool is_hopeless(struct siw_rd_peer *peer)
 {
 	uint64_t fit = peer->rd->timeout / SIW_RD_S;
 
 	if (fit < 8)
-		fit = 8; /* a time-out is an eighth of it at the most, and a second */
+		fit = 8; /* a time-out is at most an eighth of it, and at most a second */
 	return peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
 	       longest_unsure(peer) > peer->whole;
 }
@@ -208,11 +212,11 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		return;
 	}
 	if (last < 0) {
-		/* The peer has all, or gives no credit: ask it. */
+		/* The peer has everything, or grants no credit: probe it. */
 		siw_rd_ask(peer, now);
 	} else if (probes_tail) {
 		/*
-		 * A probe of the tail (RFC 8985 section 7): what it brings back says what is lost.
+		 * A tail loss probe (RFC 8985 section 7): its acknowledgement shows what is lost.
 		 */
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, (uint64_t)last);
 

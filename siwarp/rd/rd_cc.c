@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_cc.c - see rd_cc.h. */
+/* rd/rd_cc.c - congestion control of a peer; rd_cc.h explains it. */
 #include "rd/rd_cc.h"
 
 #include <string.h>
 
-#define MS	       1000000ull
-#define SECOND	       1000000000ull
-#define LEAST_RTO      (20 * MS)
-#define LONGEST_RTO    SECOND
-#define FIRST_RTO      (200 * MS)
-#define LONGEST_RTT    (2 * SECOND)
-#define LOCAL_RTT      MS /* below it nothing is paced */
-#define MOST_CWND      (1ull << 40)
-#define LEAST_CWND     4 /* datagrams */
-#define LOCAL_CWND     (128u << 10)
-#define NOISE_SHARE    2600 /* of 65536: 4% */
-#define BETA_10	       7    /* what a reduction leaves, in tenths */
-#define REST_ROUNDS    4    /* after a reduction, before the next: that long it takes to show */
+#define MS	    1000000ull
+#define SECOND	    1000000000ull
+#define LEAST_RTO   (20 * MS)
+#define LONGEST_RTO SECOND
+#define FIRST_RTO   (200 * MS)
+#define LONGEST_RTT (2 * SECOND)
+#define LOCAL_RTT   MS /* below this round trip nothing is paced */
+#define MOST_CWND   (1ull << 40)
+#define LEAST_CWND  4 /* datagrams */
+#define LOCAL_CWND  (128u << 10)
+#define NOISE_SHARE 2600 /* 4%, in 1/65536 */
+#define BETA_10	    7	 /* a reduction leaves so many tenths */
+/* rounds from one reduction to the next: a reduction needs so long to show */
+#define REST_ROUNDS    4
 #define COMPETE_ROUNDS 100
 #define C_10	       4 /* CUBIC's C, in tenths of datagrams per second cubed */
 
@@ -55,8 +56,8 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	if (!rtt)
 		rtt = 1;
 	/*
-	 * What was outstanding for so long was sent again, unless this process stood still and not
-	 * the path.
+	 * A longer time means that it was retransmitted, or that this process stood still; neither
+	 * measures the path.
 	 */
 	if (rtt > LONGEST_RTT)
 		rtt = LONGEST_RTT;
@@ -71,8 +72,8 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	} else {
 		off = rtt > cc->srtt ? rtt - cc->srtt : cc->srtt - rtt;
 		/*
-		 * RFC 6298 section 2.3. Decay first, else they settle at 3/4 and 7/8 of what they
-		 * measure.
+		 * RFC 6298 section 2.3. Decay comes first; in the other order the integer division
+		 * would settle at 3/4 and 7/8 of the measured value.
 		 */
 		cc->rttvar -= cc->rttvar / 4;
 		cc->rttvar += off / 4;
@@ -82,7 +83,7 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	cc->rto = (uint32_t)lesser(greater(cc->srtt + 4 * cc->rttvar, LEAST_RTO), LONGEST_RTO);
 }
 
-/* The round trip says that a queue stands somewhere. */
+/* Whether the round trip shows a queue. */
 static bool is_queueing(const struct siw_rd_cc *cc)
 {
 	uint64_t rtt = cc->round_rtt ? cc->round_rtt : cc->last_rtt;
@@ -90,15 +91,15 @@ static bool is_queueing(const struct siw_rd_cc *cc)
 	return rtt > cc->min_rtt + cc->min_rtt / 4 + MS / 5;
 }
 
-/* ... one that is longer than anybody needs. */
+/* Whether the round trip shows a queue longer than needed. */
 static bool is_standing(const struct siw_rd_cc *cc)
 {
 	return !is_local(cc) && cc->last_rtt > 3 * cc->min_rtt + 2 * MS;
 }
 
 /*
- * What the path holds without a queue, by what it delivered, and a quarter to find out whether it
- * is more. Where round trips are short most of one is the ends' own work, done by turns: several
+ * The octets that the path holds without a queue, by the delivery rate, plus a quarter to probe for
+ * more. On a local path most of a round trip is the work of the two ends, which take turns: four
  * times as much keeps both busy.
  */
 static uint64_t path_holds(const struct siw_rd_cc *cc)
@@ -109,7 +110,7 @@ static uint64_t path_holds(const struct siw_rd_cc *cc)
 
 /* ---- CUBIC ----------------------------------------------------------------------------------- */
 
-/* The root of x^3 = v. */
+/* The integer cube root. */
 static uint64_t cube_root(uint64_t v)
 {
 	uint64_t low = 0, high = 2000000;
@@ -134,18 +135,21 @@ static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to, uint32_t mss
 	cc->ssthresh = cc->cwnd;
 	cc->epoch = now;
 	cc->rest = REST_ROUNDS;
-	/* K = cbrt(W_max (1 - beta) / C) seconds; in milliseconds, 10^9 more under the root. */
+	/*
+	 * K = cbrt(W_max (1 - beta) / C) seconds. Multiplying by 10^9 under the root gives
+	 * milliseconds.
+	 */
 	datagrams = (cc->w_max > cc->cwnd ? cc->w_max - cc->cwnd : 0) / mss;
 	cc->k_ms = (uint32_t)cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10);
 }
 
-/* As an integer, however long ago the last loss was. */
+/* As an integer, bounded: after a long time without loss the value can be huge. */
 static uint64_t octets_of(double octets)
 {
 	return octets < MOST_CWND ? (uint64_t)octets : MOST_CWND;
 }
 
-/* Where CUBIC has the window at this time: octets. */
+/* CUBIC's window at this time, octets. */
 static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 {
 	double t = ((double)(now - cc->epoch + cc->srtt) - (double)cc->k_ms * MS) / (double)SECOND;
@@ -154,7 +158,7 @@ static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 	return grown > 0 ? octets_of(grown) : 0;
 }
 
-/* Where Reno would have it, with this beta: RFC 9438 section 4.3. */
+/* Reno's window at this time with this beta, octets: RFC 9438 section 4.3. */
 static uint64_t reno_at(const struct siw_rd_cc *cc, uint64_t now, uint32_t mss)
 {
 	double rounds = (double)(now - cc->epoch) / (double)(cc->srtt ? cc->srtt : 1);
@@ -171,7 +175,8 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t m
 		return;
 	}
 	/*
-	 * Less than the path was seen to hold: a reduction for noise, which is made good at once.
+	 * Below what the path was measured to hold, the last reduction was for noise: grow back
+	 * fast.
 	 */
 	if (!is_local(cc) && cc->cwnd < path_holds(cc)) {
 		cc->cwnd += octets / 4;
@@ -191,7 +196,7 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t m
 		cc->cwnd += octets * mss / cc->cwnd / 100;
 }
 
-/* A thirtieth each round; growth begins anew from there. */
+/* Shrinks the window by a thirtieth per round and restarts growth from there. */
 static void yield(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t mss)
 {
 	uint64_t least = least_window(cc, mss);
@@ -206,7 +211,7 @@ static void yield(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t 
 
 /* ---- what happens ---------------------------------------------------------------------------- */
 
-/* A round is over: how much was delivered and lost in it. */
+/* A round has ended: takes stock of what was delivered and lost in it. */
 static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 {
 	uint64_t sum = cc->delivered - cc->round_delivered + cc->lost - cc->round_lost;
@@ -215,14 +220,14 @@ static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 	if (cc->round_start && took) {
 		rate = (uint64_t)((double)(cc->delivered - cc->round_delivered) * (double)SECOND /
 				  (double)took);
-		/* The greatest of late: it sinks by a 64th each round. */
+		/* A maximum that decays by a 64th per round. */
 		cc->rate = greater(rate, cc->rate - cc->rate / 64);
 	}
 	if (sum) {
 		cc->noise -= cc->noise / 8;
 		cc->noise += (uint32_t)((cc->lost - cc->round_lost) * 65536 / sum / 8);
 	}
-	/* A queue begins to stand: the window is large enough. */
+	/* A queue builds up: the window is large enough, slow start ends. */
 	if (cc->cwnd < cc->ssthresh && is_queueing(cc) && cc->cwnd > LOCAL_CWND) {
 		if (++cc->slow_rounds >= 2)
 			cc->ssthresh = cc->cwnd;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_hello.c - how two ends meet, and part. Who says HELLO gets a cookie and nothing is
- * remembered; a record is made, or set back, for who brings the cookie back, and so receives at the
- * address that it speaks from.
+ * rd/rd_hello.c - how two ends meet, and part. A HELLO is answered with a cookie, and nothing is
+ * stored. A record is made, or reset, only for a source that returns the cookie, which proves that
+ * it receives at its source address.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -10,10 +10,12 @@
 #include "base/capture.h"
 #include "rd/rd_impl.h"
 
-#define HELLO_NS       (20 * SIW_RD_MS) /* then twice as long, and so on */
-#define HELLO_MOST     (500 * SIW_RD_MS)
-#define ECHOES	       3		  /* before another cookie is asked for */
-#define CHALLENGE_EACH (SIW_RD_S / 50000) /* so many a second, and so many at once */
+#define HELLO_NS   (20 * SIW_RD_MS) /* then twice as long, and so on */
+#define HELLO_MOST (500 * SIW_RD_MS)
+/* ECHOs without an answer after which a new cookie is requested */
+#define ECHOES 3
+/* rate limit: so many per second, and so many in a burst */
+#define CHALLENGE_EACH (SIW_RD_S / 50000)
 #define CHALLENGE_MOST 5000
 #define BYE_EACH       (SIW_RD_S / 1000)
 #define BYE_MOST       100
@@ -52,7 +54,7 @@ void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
 	send_hello(peer, now);
 }
 
-/* From the first HELLO to the CHALLENGE: a round trip takes no longer than that. */
+/* Time from the first HELLO to the CHALLENGE: an upper bound of the round trip. */
 static uint64_t challenge_took(const struct siw_rd_peer *peer)
 {
 	return peer->heard_ns - peer->since_ns;
@@ -66,9 +68,9 @@ void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
 		if (peer->rtos < UINT8_MAX)
 			peer->rtos++;
 		/*
-		 * The answer may still be on its way, and its epochs are kept until another
-		 * CHALLENGE comes. By then no CHALLENGE that an earlier HELLO drew is on its way
-		 * any more.
+		 * The peer's acknowledgement of the ECHO may still be on its way; its epochs stay
+		 * valid until another CHALLENGE comes. After this time, no CHALLENGE for an earlier
+		 * HELLO is on its way any more.
 		 */
 		if (peer->rtos > ECHOES && now - peer->heard_ns >= challenge_took(peer))
 			peer->state = SIW_RD_HELLO;
@@ -97,8 +99,8 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 /* ---- the end that is met --------------------------------------------------------------------- */
 
 /*
- * The wire has the lower half of a cookie's time, the hash all of it: so one that was overheard is
- * good for its few seconds and never again, when the lower half comes round.
+ * The wire carries the lower half of a cookie's time, the hash covers all of it. So an overheard
+ * cookie is valid for its few seconds only, and not again when the lower half wraps around.
  */
 static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from,
 			    uint32_t its_epoch, uint32_t epoch, uint64_t made)
@@ -112,7 +114,10 @@ static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from
 	return siw_siphash(&rd->key, &in, sizeof(in));
 }
 
-/* The epoch this end would have with who speaks so: the one it has, if it goes on, or a new one. */
+/*
+ * The epoch of this end for a pair with that peer epoch: the current one if that pair goes on, else
+ * a new one.
+ */
 static uint32_t epoch_for(struct siw_rd *rd, const struct siw_rd_peer *peer, uint32_t its_epoch)
 {
 	if (peer && (peer->state != SIW_RD_OPEN || peer->peer_epoch == its_epoch))
@@ -127,7 +132,10 @@ void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 	uint32_t its_epoch = ntohl(wire->source_epoch);
 	uint64_t now = rd->now, made = siw_rd_ms(rd, now);
 
-	/* No longer an answer than the question; no more of them than is sensible. */
+	/*
+	 * The response is no longer than the request, and rate limited, so it does not amplify an
+	 * attack.
+	 */
 	if (len < sizeof(out) || !its_epoch ||
 	    !siw_rd_take(&rd->hello, now, CHALLENGE_EACH, CHALLENGE_MOST)) {
 		siw_drop(SIW_COUNTER_drop_rd_hello);
@@ -144,7 +152,7 @@ void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + SIW_RD_COOKIE_LEN);
 }
 
-/* The cookie is ours, for this source and these epochs, and fresh: when it was made. */
+/* Whether the cookie was made here, for this source and these epochs, and is fresh. *made: when. */
 static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 			  const struct siw_rd_wire *wire, uint64_t now, uint64_t *made)
 {
@@ -160,7 +168,7 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 					  ntohl(wire->dest_epoch), *made);
 }
 
-/* Both know both epochs: what waited for it goes. */
+/* Both ends know both epochs: what was queued may be sent. */
 static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
@@ -188,13 +196,14 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	}
 	same = peer && peer->state == SIW_RD_OPEN && peer->epoch == epoch &&
 	       peer->peer_epoch == its_epoch;
-	/* The ECHO of this incarnation, or an earlier one, opens none again. */
+	/* The ECHO that opened this incarnation, or an earlier ECHO, opens no other. */
 	if (peer && made <= peer->cookie_made && !same) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
 	/*
-	 * Both began at once, and each met the other's beginning: the greater epoch's is the one.
+	 * Both ends began at once, and each received the other's ECHO: the handshake of the end
+	 * with the greater epoch counts.
 	 */
 	if (peer && (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) &&
 	    peer->epoch > its_epoch) {

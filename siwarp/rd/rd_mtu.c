@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_mtu.c - how long a datagram may be. Datagrams are not fragmented (DF), and none is longer
- * than what is known to pass: what every path carries, until a probe of a longer one was answered
- * (RFC 8899). So no segment is in a datagram that a path without a word throws away.
+ * rd/rd_mtu.c - path MTU discovery. Datagrams are sent with DF, and none is longer than what is
+ * known to pass: what every path carries, until a probe of a longer one was acknowledged (RFC
+ * 8899). So no segment is in a datagram that the path may drop silently.
  *
- * What routers say (ICMP) the kernel keeps by address, and forged reports too. It is asked what it
- * knows when something that long is missing, and not believed when it is not.
+ * The kernel stores the MTUs that ICMP messages report, and forged messages can put wrong ones
+ * there. Its value is used only when a datagram longer than that is missing.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -15,16 +15,18 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-#define SEARCH_SOON  (1 * SIW_RD_S)  /* longer ones are tried so long after they did not pass */
-#define SEARCH_AGAIN (10 * SIW_RD_S) /* and so long after they were tried */
+/* after a length did not pass, no longer one is probed for this time */
+#define SEARCH_SOON  (1 * SIW_RD_S)
+#define SEARCH_AGAIN (10 * SIW_RD_S) /* nor, after a search, for this time */
 #define PROBE_TRIES  3
-#define PATH_RTOS    2	 /* in a row: long datagrams may not pass */
-#define RELOST	     3	 /* long ones lost again while short ones pass */
-#define SMALLEST     548 /* octets that pass where anything does: 576 less headers */
-/* What the kernel says of the loopback interface: on the way there nothing is in between. */
+#define PATH_RTOS    2 /* time-outs in a row after which long datagrams may not pass */
+/* long datagrams lost twice, while short ones pass, after which long ones may not pass */
+#define RELOST	 3
+#define SMALLEST 548 /* octets that pass every path: IPv4's 576 less headers */
+/* The loopback interface's MTU: there is no path between the ends. */
 #define LOCAL_MTU 65535
 
-/* Octets of MTU that paths have. */
+/* MTUs of common links, octets. */
 static const uint32_t common[] = { 65536, 32768, 16384, 9000, 4352, 1500, 1492, 1400, 1280 };
 
 static uint32_t headers(const struct siw_rd *rd)
@@ -49,11 +51,6 @@ static uint32_t datagram_of(const struct siw_rd *rd, uint32_t mtu)
 	return n < SIW_RD_LEAST_DATAGRAM ? SIW_RD_LEAST_DATAGRAM : n;
 }
 
-/*
- * PROBE: with DF, and whatever ICMP said. DONT: routers cut IPv4, of IPv6 the kernel cuts what ICMP
- * says.
- */
-
 static uint32_t route(const struct siw_rd_peer *peer)
 {
 	return datagram_of(peer->rd, siw_llp_udp_route_mtu(&peer->addr));
@@ -75,7 +72,7 @@ void siw_rd_mtu_start(struct siw_rd_peer *peer)
 	settle(peer, mtu >= LOCAL_MTU ? datagram_of(peer->rd, mtu) : SIW_RD_LEAST_DATAGRAM);
 }
 
-/* The next common size above this one: 0 none. */
+/* The next common size above this one; 0: none. */
 static uint32_t above(const struct siw_rd *rd, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
@@ -91,7 +88,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	uint32_t to = SIW_RD_LEAST_DATAGRAM, known;
 
 	if (octets > peer->whole)
-		return; /* known, and it goes in fragments */
+		return; /* known already: such datagrams go in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_LEAST_DATAGRAM) {
 		known = route(peer);
@@ -133,7 +130,10 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 
 /* ---- upward ---------------------------------------------------------------------------------- */
 
-/* What to try: what the route is said to carry, else the next common size. 0: nothing is left. */
+/*
+ * The next length to probe: what the kernel's route MTU allows, else the next common size. 0: none
+ * is left.
+ */
 static uint32_t next_size(const struct siw_rd_peer *peer)
 {
 	uint32_t size = peer->whole ? route(peer) : SIW_RD_LEAST_DATAGRAM;
@@ -143,7 +143,7 @@ static uint32_t next_size(const struct siw_rd_peer *peer)
 	return size < peer->probe_limit ? size : 0;
 }
 
-/* 0, or -EMSGSIZE: it does not even leave. */
+/* Sends a PROBE: 0, or -EMSGSIZE: this host's own interface cannot send it. */
 static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 {
 	struct siw_rd *rd = peer->rd;
@@ -155,7 +155,7 @@ static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	peer->probe_ns = now + 2 * peer->cc.rto;
 	siw_rd_due(peer, peer->probe_ns);
 	if (!out)
-		return 0; /* as if it were lost */
+		return 0; /* handled as if the PROBE were lost */
 	memset(out, 0, size);
 	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
@@ -203,7 +203,10 @@ void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn)
 	if (!peer->probe || psn != peer->probe_psn)
 		return;
 	settle(peer, peer->probe);
-	/* A window that nothing was lost of yet is counted in datagrams. */
+	/*
+	 * Before the first loss the initial window is a number of datagrams, so it grows with their
+	 * length.
+	 */
 	if (cc->ssthresh == UINT64_MAX && cc->cwnd < 10ull * siw_rd_datagram(peer))
 		cc->cwnd = 10ull * siw_rd_datagram(peer);
 	go_on(peer, peer->rd->now);

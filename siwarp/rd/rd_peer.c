@@ -6,15 +6,15 @@
 #include "rd/rd_impl.h"
 
 #define TOUCH_MS 100
-#define LOOK_AT	 16 /* records that one call looks at, to make room */
+#define LOOK_AT	 16 /* most records that one call examines to make room */
 
 /* ---- buffers ---------------------------------------------------------------------------------
  *
  * Of sizes by powers of two; what is given back is used again at once, while it is in the cache.
  */
 
-#define POOL_OCTETS (4u << 20) /* of a size that are kept */
-#define POOL_MOST   256u       /* buffers of a size that are kept */
+#define POOL_OCTETS (4u << 20) /* most octets of free buffers of one size */
+#define POOL_MOST   256u       /* most free buffers of one size */
 
 void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class)
 {
@@ -56,7 +56,7 @@ struct siw_rd_slab {
 	struct siw_rd_peer peer[];
 };
 
-/* One that is all zero, or NULL. */
+/* A zeroed record, or NULL. */
 static struct siw_rd_peer *take_record(struct siw_rd *rd)
 {
 	uint32_t n = rd->n_peers + 1 < MOST_OF_SLAB ? rd->n_peers + 1 : MOST_OF_SLAB;
@@ -156,7 +156,10 @@ void siw_rd_table_fini(struct siw_rd *rd)
 
 static uint32_t hash_of(const struct siw_rd *rd, const struct siw_addr *addr)
 {
-	/* The scope counts only where both have one, so it is not in the hash. */
+	/*
+	 * siw_addr_same compares scopes only if both addresses have one, so the hash leaves the
+	 * scope out.
+	 */
 	return (uint32_t)siw_siphash(&rd->key, addr, offsetof(struct siw_addr, scope));
 }
 
@@ -176,7 +179,7 @@ struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr)
 	return NULL;
 }
 
-/* Twice as many buckets, if there is memory for them. */
+/* Doubles the number of buckets, if there is memory for it. */
 static void widen(struct siw_rd *rd)
 {
 	uint32_t n = rd->buckets * 2;
@@ -195,7 +198,7 @@ static void widen(struct siw_rd *rd)
 	rd->buckets = n;
 }
 
-/* Something of it is in progress here. */
+/* Whether anything is in progress with the peer. */
 static bool in_use(const struct siw_rd_peer *peer)
 {
 	return peer->claimed || peer->tx || peer->rx || peer->reports || peer->settling ||
@@ -203,9 +206,8 @@ static bool in_use(const struct siw_rd_peer *peer)
 }
 
 /*
- * Whether the record can be dropped: no datagram of the peer is on its way any more, and no ECHO
- * that opened an incarnation is valid any more, which would open that one again with its sequence
- * numbers forgotten.
+ * Whether the record can be dropped: no datagram of the peer can still be on its way, and no valid
+ * ECHO can open its incarnation once more with the sequence numbers forgotten.
  */
 static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -217,8 +219,8 @@ static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * The oldest makes room. Those in use that are met go behind all others: a few that are for ever
- * must not hide the rest. Of each call's work there is a bound.
+ * Evicts the record that has been idle longest. Records in use move to the end of the list, so that
+ * a few long-lived ones at its front do not hide the rest. The work per call is bounded.
  */
 static bool make_room(struct siw_rd *rd, uint64_t now)
 {
@@ -288,7 +290,10 @@ void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint32_t ms = (uint32_t)(now / SIW_RD_MS);
 
-	/* heard_ns and sent_ns are exact, the order of the list need not be. */
+	/*
+	 * heard_ns and sent_ns are exact; the order of the list may lag by TOUCH_MS, which saves
+	 * work.
+	 */
 	if (ms - peer->touched_ms < TOUCH_MS)
 		return;
 	peer->touched_ms = ms;

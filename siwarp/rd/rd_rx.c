@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_rx.c - what comes: order, duplicates, what is acknowledged and when. */
+/* rd/rd_rx.c - receiving: order, duplicates, and when to acknowledge. */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,14 @@
 #include "rd/rd_impl.h"
 
 #define FIRST_SLOTS 16
-#define MANY_ACKS   64 /* so many datagrams are acknowledged at once, whatever comes ... */
-#define LONG_ACKS   16 /* ... or, if they are long, so many */
-#define GAP_ACKS    8  /* ... or, behind a gap, so many */
+#define MANY_ACKS   64 /* so many datagrams are acknowledged at once */
+#define LONG_ACKS   16 /* so many, if they are long */
+#define GAP_ACKS    8  /* so many, behind a gap */
 
 /*
- * A peer may have a quarter kept here of what is left for all: so those who fill their share leave
- * one to whoever comes next. What comes in order needs no room, so one datagram is always welcome.
+ * The credit to grant: at most a quarter of the memory that is left, so that peers which use all
+ * their credit leave some to the next one. A datagram in order needs no memory, so at least one
+ * unit is granted unless the peer is paused.
  */
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer)
 {
@@ -68,7 +69,7 @@ void siw_rd_rx_free(struct siw_rd_peer *peer)
 	free_ring(peer);
 }
 
-/* Slots of a ring that has this index: a power of two. */
+/* The slots of a ring that includes this index: a power of two. */
 static uint32_t slots_for(const struct siw_rd_peer *peer, uint64_t index)
 {
 	uint32_t n = peer->rx ? peer->rx->mask + 1 : FIRST_SLOTS;
@@ -104,8 +105,8 @@ static bool reach(struct siw_rd_peer *peer, uint64_t index)
 }
 
 /*
- * Whether a buffer of so many octets may be kept, for a datagram of len: within the window of
- * datagrams, the peer's share of octets, what there is for all.
+ * Whether a buffer of so many octets may be stored for a datagram of len octets: within the window,
+ * the peer's credit, and the memory for all peers.
  */
 static bool fits(const struct siw_rd_peer *peer, uint64_t index, uint32_t len, uint32_t octets)
 {
@@ -120,7 +121,7 @@ static bool fits(const struct siw_rd_peer *peer, uint64_t index, uint32_t len, u
 	return rd->rx_octets + more <= rd->rx_limit;
 }
 
-/* A datagram in rx_buf goes into the ring: a large one with that buffer, others copied. */
+/* Stores a datagram of rx_buf in the ring: a large one by taking over rx_buf, others by a copy. */
 static bool keep(struct siw_rd_peer *peer, uint64_t index, uint8_t *datagram, uint32_t len)
 {
 	struct siw_rd *rd = peer->rd;
@@ -197,8 +198,8 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	else if (siw_rd_awaits_more(peer))
 		siw_rd_await(peer, now);
 	/*
-	 * The sender is to know at once; where many come without a pause, of those behind a gap
-	 * together.
+	 * A gap is acknowledged at once, so that the sender learns of it early. In a stream without
+	 * pauses, datagrams behind a gap are acknowledged several at a time.
 	 */
 	siw_rd_ack_due(peer,
 		       !peer->held &&
@@ -248,9 +249,9 @@ void siw_rd_pause(struct siw_rd_peer *peer)
 	siw_link_del(&peer->ready);
 	if (rd->offered == peer) {
 		rd->offered = NULL;
-		/* One that was kept before was acknowledged as such when it came. */
+		/* A segment that was stored earlier was acknowledged in the bitmap when it came. */
 		if (rd->direct) {
-			/* Where there is no memory it is lost, and comes again. */
+			/* If there is no memory, it counts as lost and will be retransmitted. */
 			if (!keep(peer, peer->rcv, rd->direct, rd->direct_len))
 				siw_drop(SIW_COUNTER_drop_rd_window);
 			siw_rd_ack_due(peer, false, rd->now);
@@ -274,7 +275,7 @@ void siw_rd_resume(struct siw_rd_peer *peer)
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */
 
-/* What of the PSNs from rcv on is here: octets of the bitmap. */
+/* Writes the bitmap of stored PSNs from rcv on. Returns its octets. */
 static uint32_t put_bitmap(const struct siw_rd_peer *peer, uint8_t *to)
 {
 	const struct siw_rd_rx *rx = peer->rx;
@@ -298,7 +299,7 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	siw_link_del(&peer->acks);
 	peer->sent_ns = now;
 	siw_count(SIW_COUNTER_rd_acks, 1);
-	/* Lost is lost: what it acknowledges comes again, and is acknowledged again. */
+	/* A failed send counts as a loss: the peer retransmits, and is acknowledged then. */
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
 }
 

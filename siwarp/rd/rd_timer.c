@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_timer.c - what happens by time alone. */
+/* rd/rd_timer.c - peers' timers. */
 #include <stdlib.h>
 
 #include "rd/rd_impl.h"
@@ -29,7 +29,7 @@ static void put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 	timer.peer->heap_at = i + 1;
 }
 
-/* From place i, which is free, to where it belongs, towards the first. */
+/* Sifts a timer up from index i, which is free. */
 static void rise(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
@@ -39,7 +39,7 @@ static void rise(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 	put(rd, i, timer);
 }
 
-/* ... and towards the last ones, or the first. */
+/* Sifts a timer down, or up, from index i, which is free. */
 static void settle(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
@@ -86,7 +86,7 @@ void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	/* Not the number of a longer one that is on its way. */
+	/* A number that differs from that of the MTU probe that may be outstanding. */
 	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
@@ -107,8 +107,8 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * Whether the peer is lost: a response is due and it was silent for too long. If this timer runs
- * far too late, this process stood still and did not probe the peer; then it is probed first.
+ * Whether the peer is lost: a response is due and the peer was silent for too long. If this timer
+ * runs far too late, this process stood still and did not probe the peer; then it is probed first.
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -119,10 +119,7 @@ static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 	       now - peer->timer_ns < timeout / 4;
 }
 
-/*
- * Nothing is outstanding: what the window took may go; a peer that something is expected of is
- * asked.
- */
+/* Nothing is outstanding: frees an idle send window, and probes a peer whose response is due. */
 static void rest(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t every = peer->rd->timeout / 8;
@@ -156,7 +153,7 @@ static void fire(struct siw_rd_peer *peer, uint64_t now)
 	}
 }
 
-/* When it has something next. */
+/* When the peer's next timer expires. */
 static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t next = peer->timer_ns;
@@ -180,7 +177,7 @@ static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_pump(peer, now);
 }
 
-/* What waited for room: as many as there is room for now. */
+/* Sends what waited for room in the socket, as far as there is room now. */
 static void feed_starved(struct siw_rd *rd, uint64_t now)
 {
 	rd->blocked = false;
@@ -197,7 +194,7 @@ void siw_rd_tick(struct siw_rd *rd, uint64_t now)
 {
 	if (rd->blocked)
 		feed_starved(rd, now);
-	rd->due = 0; /* nobody sets it meanwhile */
+	rd->due = 0; /* so that siw_rd_due does not set the socket's timer during the loop */
 	while (rd->heap_n && rd->heap[0].at <= now) {
 		struct siw_rd_peer *peer = rd->heap[0].peer;
 		uint64_t at;
@@ -205,7 +202,7 @@ void siw_rd_tick(struct siw_rd *rd, uint64_t now)
 		tick_peer(peer, now);
 		at = next_of(peer, now);
 		siw_rd_no_timer(peer);
-		if (at != SIW_RD_NEVER) /* never twice in one tick */
+		if (at != SIW_RD_NEVER) /* at most once per tick, so that the loop ends */
 			siw_rd_due(peer, at > now ? at : now + 1);
 	}
 	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;

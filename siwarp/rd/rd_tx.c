@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_tx.c - what is sent: taken in, sent as window, credit and pace allow, and again. */
+/*
+ * rd/rd_tx.c - sending: takes segments in, sends them as window, credit and pace allow, and
+ * retransmits.
+ */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +13,8 @@
 #include "rd/rd_impl.h"
 
 #define FIRST_SLOTS   16
-#define LEAST_QUEUE   (256u << 10) /* octets that may always wait here */
-#define PACE_BURST_NS SIW_RD_MS	   /* what may go at once is what is due within it */
+#define LEAST_QUEUE   (256u << 10) /* octets that may always be queued */
+#define PACE_BURST_NS SIW_RD_MS	   /* so much of the pace may be sent in one burst */
 #define BATCH_MAX     64	   /* datagrams of a batch (UDP_MAX_SEGMENTS of older kernels) */
 #define IDLE_TX_NS    (100 * SIW_RD_MS)
 #define LONGEST_RTO   SIW_RD_S
@@ -55,7 +58,7 @@ void siw_rd_tx_free(struct siw_rd_peer *peer)
 	peer->tx = NULL;
 }
 
-/* Whether a datagram of so many octets may be taken in now. */
+/* Whether a datagram of so many octets may be queued now. */
 static bool has_room(const struct siw_rd_peer *peer, uint32_t len)
 {
 	const struct siw_rd *rd = peer->rd;
@@ -68,7 +71,7 @@ static bool has_room(const struct siw_rd_peer *peer, uint32_t len)
 		limit = LEAST_QUEUE;
 	if (limit > most)
 		limit = most;
-	/* Peers that acknowledge nothing leave a share to the others. */
+	/* Peers that acknowledge nothing must leave memory to the others. */
 	if (limit > left / SIW_RD_SHARE)
 		limit = left / SIW_RD_SHARE;
 	return peer->tx->octets + len <= limit && peer->nxt - peer->una < SIW_RD_WINDOW_MAX;
@@ -137,7 +140,7 @@ void siw_rd_starve(struct siw_rd_peer *peer)
 		siw_link_add(&peer->rd->starved, &peer->starved);
 }
 
-/* 1 sent (or lost on the way), 0 the socket is full. */
+/* 1: sent, or lost on the way; 0: the socket is full. */
 static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
 {
 	struct iovec iov = { slot->buf, slot->len };
@@ -158,7 +161,7 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 	return 1;
 }
 
-/* Each time anew: what it acknowledges is of now. */
+/* Writes header and CRC at each transmission, so that the acknowledgement in it is current. */
 static struct siw_rd_slot *build(struct siw_rd_peer *peer, uint64_t index)
 {
 	struct siw_rd_slot *slot = siw_rd_slot_of(peer->tx, index);
@@ -178,7 +181,7 @@ static int send_slot(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 	return 1;
 }
 
-/* Window and pace let a datagram of so many octets out. */
+/* Whether socket, window and pace allow a datagram of so many octets now. */
 static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (peer->rd->blocked) {
@@ -203,7 +206,7 @@ static bool has_credit(const struct siw_rd_peer *peer, uint32_t len)
 	return tx->units + siw_rd_units(len) <= peer->credit || (!tx->units && peer->credit);
 }
 
-/* Octets that may go now for the pace's sake, and one datagram more. */
+/* Octets that the pace allows now. */
 static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t pace = siw_rd_cc_pace(&peer->cc), since = now - peer->pace_ns;
@@ -221,8 +224,8 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 }
 
 /*
- * How many of those that were never sent could go in one batch, the first of which may go: they are
- * as long as that one but for the last, which may be shorter.
+ * How many of the datagrams that were never sent fit into one batch; the first one may be sent. All
+ * have its length, except the last, which may be shorter.
  */
 static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -247,7 +250,7 @@ static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
 	return n;
 }
 
-/* The next n as one batch: 1; 0 the socket is full. */
+/* Sends the next n datagrams as one batch. 1: sent; 0: the socket is full. */
 static int send_batch(struct siw_rd_peer *peer, uint32_t n, uint64_t now)
 {
 	struct siw_rd_tx *tx = peer->tx;
@@ -268,18 +271,21 @@ static int send_batch(struct siw_rd_peer *peer, uint32_t n, uint64_t now)
 	}
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
 		sent = send_slot(peer, tx->sent, now);
-		/* Where it does not fit alone either, that was not the batch's fault. */
+		/*
+		 * If the path MTU was lowered meanwhile, the datagrams were too long, and batches
+		 * still work.
+		 */
 		if (r == -EOPNOTSUPP && peer->whole == whole)
 			peer->rd->batch_max = (uint32_t)iov[0].iov_len - 1;
 		return sent;
 	}
-	/* Any other error is a loss on the way, as a single one's is. */
+	/* Any other error counts as a loss on the way, as for a single datagram. */
 	for (; n; n--)
 		account_sent(peer, tx->sent, now);
 	return 1;
 }
 
-/* Those that were never sent, as far as all allow it. */
+/* Sends datagrams that were never sent, as far as credit, window, pace and socket allow. */
 static void send_new(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_tx *tx = peer->tx;
@@ -333,8 +339,8 @@ void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 }
 
 /*
- * Nothing waits before it, and all allow it: it may go as it is built. A short one behind others
- * that are on their way waits for the flush, and for company.
+ * Whether nothing is queued before it and it may be sent while it is built. A short one behind
+ * unacknowledged ones waits for the flush, to be sent in a batch.
  */
 static bool goes_at_once(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
@@ -343,14 +349,17 @@ static bool goes_at_once(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 	       may_send(peer, len, now);
 }
 
-/* It may have forgotten this end. (It may have been heard since that clock was read, too.) */
+/*
+ * Whether the peer may have forgotten this end after a long silence. heard_ns may be later than
+ * now, which was read before the lock was taken.
+ */
 static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 {
 	return peer->verify || (peer->state == SIW_RD_OPEN && peer->una == peer->nxt &&
 				now > peer->heard_ns + peer->rd->idle / 3);
 }
 
-/* Whether a segment may be taken in: 1; 0 not now; -EPIPE. */
+/* Whether a segment may be queued: 1; 0: not now; -EPIPE: the pair has ended. */
 static int admit(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (is_over(peer))
@@ -360,7 +369,7 @@ static int admit(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 	return must_verify(peer, now) ? siw_rd_verify(peer, now) : 1;
 }
 
-/* The slot behind the window's last, with a buffer for so many octets; NULL: no memory. */
+/* Appends a slot to the window, with a buffer of so many octets. NULL: no memory. */
 static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, uint32_t len)
 {
 	struct siw_rd_slot *slot;
@@ -374,8 +383,8 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, uint32_t len)
 }
 
 /*
- * Header (of one that goes at once), head and iovecs, then the CRC: one pass. 1: the slot is in the
- * window; -EFAULT: it is not.
+ * Fills the slot: header (if it is sent at once), head and iovecs, then the CRC, computed while
+ * copying. 1: the slot is in the window; -EFAULT: it is not.
  */
 static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *head,
 		size_t head_len, const struct iovec *iov, int n, bool at_once)
@@ -393,7 +402,8 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *
 	at = siw_pieces_gather(at + head_len, sum ? &crc : NULL, iov, n);
 	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
-		if (peer->una == peer->nxt) /* no timer would see to a window of nothing */
+		/* an empty window without a timer would never be freed */
+		if (peer->una == peer->nxt)
 			siw_rd_tx_free(peer);
 		return -EFAULT;
 	}
@@ -404,7 +414,7 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *
 	return 1;
 }
 
-/* One more is in the window, and perhaps on its way: what that asks for. */
+/* After a segment was queued: starts what it needs, an MTU search, the timer or the handshake. */
 static void see_to(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (__builtin_expect(len >= peer->search_at, 0))
@@ -451,7 +461,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
 	return r;
 }
 
-/* Nothing to send, and the timer runs: pumping would change nothing. */
+/* Whether nothing is to be sent and the timer is set, so that siw_rd_pump would change nothing. */
 static bool all_sent(const struct siw_rd_peer *peer)
 {
 	const struct siw_rd_tx *tx = peer->tx;

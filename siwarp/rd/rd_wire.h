@@ -8,20 +8,21 @@
  *  |    epoch    |    epoch    |             |         |     |     |
  *  +-------------+-------------+-------------+---------+-----+-----+
  *
- * An epoch is one incarnation of the pair at that end; its first PSN is the epoch's own number.
- * acknowledged: the next PSN that the sender of this datagram has not taken yet. credit: units of
- * 1024 octets (each datagram's segment takes at least one) that may be outstanding from there on.
+ * An epoch numbers one incarnation of an endpoint; the PSN of its first DATA equals the epoch.
+ * acknowledged: the first PSN that the sender of this datagram has not taken yet.
+ * credit: so many units of 1024 octets may be outstanding from there on. Each datagram takes at
+ * least one unit.
  *
  *   DATA       the segment
  *   ACK        a bitmap, up to 512 octets: bit i (of octet i / 8, from the lowest) is PSN
  *              acknowledged + i. PSN: the sender's next one, or, if flag PROBED, the probe's number
- *   HELLO      20 octets of zeros: as long as what it is answered with
- *   CHALLENGE  a cookie: a time of the sender's and a keyed hash
+ *   HELLO      20 octets of zeros: it is as long as the CHALLENGE
+ *   CHALLENGE  a cookie: the sender's time and a keyed hash
  *   ECHO       the same cookie
  *   PROBE      zeros; PSN numbers the probe
  *   BYE        nothing
  *
- * What it does NOT do: judge.
+ * What it does NOT do: check what it reads.
  */
 #ifndef SIW_RD_WIRE_H
 #define SIW_RD_WIRE_H
@@ -40,21 +41,22 @@ struct siw_rd_wire {
 #define SIW_RD_LEN 28
 _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 
-#define SIW_RD_PROBED  0x01 /* ACK: answers the PROBE of that PSN */
-#define SIW_RD_UNKNOWN 0x02 /* BYE: of epochs that are not known here; else the endpoint closed */
+#define SIW_RD_PROBED 0x01 /* ACK: acknowledges the PROBE with that PSN */
+/* BYE: the epochs are unknown here; without it: the endpoint was closed */
+#define SIW_RD_UNKNOWN 0x02
 
 struct siw_rd_cookie {
-	uint32_t made; /* milliseconds on the challenger's clock */
+	uint32_t made; /* time on the challenger's clock, milliseconds */
 	uint32_t zero[2];
 	uint64_t hash;
 } __attribute__((packed));
 #define SIW_RD_COOKIE_LEN 20
 _Static_assert(sizeof(struct siw_rd_cookie) == SIW_RD_COOKIE_LEN, "cookie");
 
-#define SIW_RD_UNIT	  1024u /* octets of credit's unit */
-#define SIW_RD_WINDOW_MAX 4096u /* datagrams outstanding at most: bits of the bitmap */
+#define SIW_RD_UNIT	  1024u /* octets of one unit of credit */
+#define SIW_RD_WINDOW_MAX 4096u /* most datagrams outstanding, and bits of the bitmap */
 #define SIW_RD_OVERHEAD	  (SIW_RD_LEN + SIW_DGRAM_CRC_LEN)
-/* A plan for the smallest path: IPv6's least MTU less its headers and the options there may be. */
+/* Passes every path: IPv6's minimum MTU less its headers and possible options. */
 #define SIW_RD_LEAST_DATAGRAM 1200u
 
 #endif
