@@ -104,9 +104,21 @@ def _own(name: str, build: Path) -> str | None:
     return relative if relative.split("/")[1] in LAYERS else None
 
 
+def added(copies: list[list[int]]) -> tuple[int, ...]:
+    """What all copies of a line counted, branch by branch.
+
+    A function that is inlined by force has a copy at each of its calls, and gcov gives those of one
+    file in a row, as branches of one line.
+    """
+    n = min(map(len, copies))
+    if any(len(copy) % n for copy in copies):
+        raise ValueError(f"one line has {sorted(set(map(len, copies)))} branches")
+    return tuple(sum(count for copy in copies for count in copy[at::n]) for at in range(n))
+
+
 def read(build: Path) -> list[Line]:
     """All lines with branches, with the counts of all objects that a header is compiled into."""
-    counts: dict[tuple[str, int, str], list[int]] = {}
+    counts: dict[tuple[str, int, str], list[list[int]]] = defaultdict(list)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = pool.map(_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
         for found in (f for files in objects for f in files):
@@ -114,16 +126,14 @@ def read(build: Path) -> list[Line]:
             for line in found["lines"] if name else ():
                 if line["branches"] and name:
                     key = (name, line["line_number"], line.get("function_name", ""))
-                    taken = [branch["count"] for branch in line["branches"]]
-                    before = counts.setdefault(key, [0] * len(taken))
-                    counts[key] = [a + b for a, b in zip(before, taken, strict=True)]
+                    counts[key].append([branch["count"] for branch in line["branches"]])
     texts: dict[str, list[str]] = {}
     lines = []
-    for (name, number, function), taken in sorted(counts.items()):
+    for (name, number, function), copies in sorted(counts.items()):
         if name not in texts:
             texts[name] = (ROOT / name).read_text(encoding="utf-8").splitlines()
         text = texts[name][number - 1] if number <= len(texts[name]) else ""
-        lines.append(Line(name, number, function, folded(text), tuple(taken)))
+        lines.append(Line(name, number, function, folded(text), added(copies)))
     return lines
 
 

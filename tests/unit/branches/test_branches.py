@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from branches.count import Entry, Line, exceptions, judge, too_few
+import pytest
+from branches.count import Entry, Line, added, exceptions, judge, too_few
 
 
 def line(
@@ -14,6 +15,13 @@ def line(
 def test_a_layer_has_the_branches_of_all_its_lines() -> None:
     rows, problems = judge([line(1, 0), line(5, 5), line(0, 1, file="ddp/ddp_rx.c")], [])
     assert (dict(rows), problems) == ({"mpa": [3, 4, 0], "ddp": [1, 2, 0]}, [])
+
+
+def test_the_copies_of_a_line_count_together() -> None:
+    assert added([[1, 0], [2, 3]]) == (3, 3)
+    assert added([[1, 0], [2, 0, 4, 5]]) == (7, 5)  # of two calls in one file
+    with pytest.raises(ValueError, match=r"\[2, 3\] branches"):
+        added([[1, 0], [1, 2, 3]])
 
 
 def test_less_than_90_per_cent_of_a_layer_are_too_few() -> None:
