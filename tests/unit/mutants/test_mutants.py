@@ -11,7 +11,7 @@ from mutants import tree
 from mutants.anchor import Tree
 from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
 from mutants.run import Results, report
-from mutants.tree import Run, Trouble, _judge, _status
+from mutants.tree import Copy, Run, Trouble, _judge, _status
 
 MUTANTS = load()
 TREE = Tree(ROOT)
@@ -156,6 +156,24 @@ def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
 def test_a_run_that_had_no_tests_is_no_verdict() -> None:
     with pytest.raises(Trouble):
         _judge(5, "no tests ran")
+
+
+def test_files_named_before_their_folder_are_run_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Copy(tmp_path)
+    runs: list[list[str]] = []
+
+    def run(arguments: list[str], limit: float, log: Path) -> int:
+        log.write_text("", "utf-8")
+        runs.append(arguments)
+        return 0
+
+    monkeypatch.setattr(copy, "_pytest", run)
+    one, folders = "tests/unit/verbs/test_one.py", ["tests/unit/cm", "tests/unit/verbs"]
+    assert copy.test([one, *folders], 900, tmp_path / "log", {"tests/a.py::b"}).how == "passed"
+    left_out = ["-x", "--deselect=tests/a.py::b"]
+    assert runs == [[*left_out, one], [*left_out, f"--ignore={one}", *folders]]
 
 
 def results_of(tmp_path: Path, mutants: list[Mutant], hows: list[str]) -> Results:
