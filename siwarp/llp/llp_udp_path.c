@@ -91,7 +91,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 	socklen_t len = sizeof(rcvbuf);
 
 	/* The kernel's figure includes its own overhead: half of it is payload (socket(7)). */
-	if (getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len) || rcvbuf < 0)
+	if (getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len))
 		return 0;
 	return (uint32_t)rcvbuf / 2;
 }

@@ -23,6 +23,13 @@ static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw
 	}
 }
 
+static void copy_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+{
+	wqe->nsge = (uint8_t)wr->num_sge;
+	if (wr->num_sge) /* without elements the list may be NULL */
+		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
+}
+
 int siw_qp_sq_make(struct siw_wq *wq)
 {
 	wq->sq = calloc(wq->cap.max_send_wr, wq->sq_stride);
@@ -68,11 +75,10 @@ struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
 	wqe->opcode = (uint8_t)wr->opcode;
 	wqe->state = SIW_WQE_POSTED;
 	wqe->flags = wr->send_flags;
-	wqe->nsge = (uint8_t)wr->num_sge;
 	if (wr->send_flags & SIW_SEND_INLINE)
 		copy_inline(wq, wqe, wr);
-	else if (wr->num_sge) /* without elements the list may be NULL */
-		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
+	else
+		copy_list(wqe, wr);
 	wq->sq_tail++;
 	append(wq, flow, wqe);
 	return wqe;

@@ -125,6 +125,7 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
     stream.sock.sendall(bytes(reply) + fpdu(b"not looked at"))
     assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == (2, 0, 7)
+    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO, "it is over, by the same"
     assert refused(stream.look) == errno.EPROTO
     assert stream.frame(b"terminate") == 1
     assert stream.flush_once() == 1

@@ -142,6 +142,18 @@ def test_of_a_train_with_a_damaged_datagram_the_others_count(watched):
     run(lambda: len(e.data()) == DENSE + 9, e)
 
 
+def test_a_long_one_of_a_train_that_comes_before_its_turn_does_not_take_the_next_along(watched):
+    e, s, sock = watched
+    for i in range(DENSE):
+        s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
+    run(lambda: len(e.data()) == DENSE, e)
+    assert is_asked_for(sock)
+    more = [b"\x11" * 40_000, b"\x22" * 1000]
+    say_batch(s, more, DENSE + 1)
+    s.say(RDType.DATA, psn=s.epoch + DENSE, body=b"late")
+    run(lambda: e.data()[DENSE:] == [b"late", *more], e)
+
+
 def test_when_hardly_anything_comes_trains_are_not_asked_for_any_more(watched):
     e, s, sock = watched
     for i in range(DENSE):

@@ -12,6 +12,7 @@ from unit.rdmap.rdmap_harness import (
     LOCAL_WRITE,
     RdmapWorld,
     Stream,
+    StreamError,
     fpdu,
     pattern,
     read_request,
@@ -276,6 +277,24 @@ def test_who_waited_too_long_is_told_in_a_terminate_which_send_it_was(w: RdmapWo
     assert is_quiet(stream)
     lib.siw_rdmap_expire(stream.handle)
     assert stream.terminates(NO_BUFFER).quoted_ddp.msn == 2
+
+
+@pytest.mark.clause("RFC5040-7.1-03")
+def test_a_wait_that_ends_behind_an_error_of_ours_does_not_change_what_is_told(
+    w: RdmapWorld,
+) -> None:
+    stream = w.initiator(unexpected_octets=ROOM)
+    stream.put(send(b"early"))
+    assert stream.event().kind == "PARKED"
+    until(lambda: is_quiet(stream) and starved(stream) == 1)
+    m = w.memory(4 << 20)
+    stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
+    w.free(m.stag)
+    with pytest.raises(StreamError, match="EACCES"):
+        stream.flush_once()
+    lib.siw_rdmap_expire(stream.handle)
+    e = stream.event()
+    assert (e.kind, e.err, e.quoted) == ("ERROR", (0, 0, 0), False)
 
 
 def test_without_parking_a_send_without_receive_is_an_error(w: RdmapWorld) -> None:

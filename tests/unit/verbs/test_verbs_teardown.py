@@ -24,6 +24,7 @@ MIB = 1 << 20
 SLOW = 5 if "SANITIZER" in os.environ else 1
 PATIENT = 60_000  # ms: where lingering is not what is tested, a busy machine has the time it needs
 FLUSHED = WCStatus.WR_FLUSH_ERR
+WRITE_HEAD = 14  # octets of a tagged DDP header
 
 # A process that sends 1 MiB, polls its completion and goes at once; what its peer writes to it all
 # the while lies unread in its socket. argv: host, port, persona, how it goes.
@@ -185,6 +186,25 @@ def test_what_tcp_took_arrives_and_what_it_did_not_take_is_never_sent() -> None:
         octets = read_to_end(peer)
         assert 0 < len(octets) < size
         assert b"\x22" * 100 not in octets
+
+
+def test_a_write_that_was_begun_when_the_peer_ended_its_sending_arrives_whole() -> None:
+    size = 32 * MIB
+    with device(linger_ms=PATIENT) as wire, answering(wire, gone=True, size=size) as (a, peer):
+        a.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 5))
+        peer.sock.shutdown(socket.SHUT_WR)
+        until(lambda: a.qp.qp_state == QPState.ERR)
+        octets: list[bytes] = []
+        thread = threading.Thread(target=lambda: octets.append(read_to_end(peer)), daemon=True)
+        thread.start()
+        assert [w.status for w in poll(a.scq)] == [WCStatus.SUCCESS]
+        thread.join(30)
+        at = payload = 0
+        while at < len(octets[0]):  # an FPDU: its length, the ULPDU, a pad, the CRC
+            ulpdu = int.from_bytes(octets[0][at : at + 2], "big")
+            payload += ulpdu - WRITE_HEAD
+            at += (2 + ulpdu + 3) // 4 * 4 + 4
+        assert (at, payload) == (len(octets[0]), size)
 
 
 def test_a_terminate_arrives_although_much_behind_the_error_is_unread() -> None:
