@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from interop import vm
-from interop.conftest import RPING_LARGEST
+from interop.conftest import ECHO_PORT, RPING_LARGEST
 from interop.rping import (
     Client,
     Connection,
@@ -193,7 +193,8 @@ def test_siw_has_in_memory_what_we_write(
     client = EchoClient(connected(stack, guest, closing, echo_server, terms))
     for turn in range(ROUNDS):
         data = pattern(size, turn)
-        assert client.write(data) == data
+        client.write(data, client.memory())
+        assert client.has(size) == data
 
 
 @pytest.mark.parametrize(("terms", "size"), list(cells("our Read, {}", [*PLAIN, *OLD], ECHO_SIZES)))
@@ -202,10 +203,14 @@ def test_we_read_what_siw_has_in_memory(
 ) -> None:
     guest.configure()
     client = EchoClient(connected(stack, guest, closing, echo_server, terms))
+    memory = client.memory()
+    guest.wait_asleep(ECHO_PORT)
+    data = b""
     for turn in range(ROUNDS):
         data = pattern(size, 100 + turn)
-        client.write(data)
-        assert client.read(size) == (data, data)
+        client.write(data, memory)
+        assert client.read(size, memory) == data
+    assert client.has(size) == data
 
 
 # ------------------------------------- persona roce: siw says that it has what we sent

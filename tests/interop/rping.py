@@ -189,17 +189,23 @@ class EchoClient:
         """Have ``data`` Sent back; its first octet must be that of the command, "E"."""
         return self._ask(data)
 
-    def write(self, data: bytes) -> bytes:
-        """Write ``data`` to the guest's memory; returns what the guest then has there."""
+    def memory(self) -> tuple[int, int]:
+        """Where the guest's memory lies, and its key."""
         address, key, _ = ADVERTISEMENT.unpack(self._ask(b"A"))
+        return address, key
+
+    def write(self, data: bytes, memory: tuple[int, int]) -> None:
+        """Write ``data`` there."""
         source = self.connection.register(len(data))
         source.memory[:] = data
-        self.connection.write(source, len(data), address, key)
-        return self._ask(b"M" + struct.pack(">I", len(data)))
+        self.connection.write(source, len(data), *memory)
 
-    def read(self, length: int) -> tuple[bytes, bytes]:
-        """The guest's memory as an RDMA Read delivers it, and as the guest Sends it."""
-        address, key, _ = ADVERTISEMENT.unpack(self._ask(b"A"))
+    def read(self, length: int, memory: tuple[int, int]) -> bytes:
+        """What an RDMA Read from there delivers."""
         sink = self.connection.register(length)
-        self.connection.read(sink, length, address, key)
-        return bytes(sink.memory), self._ask(b"M" + struct.pack(">I", length))
+        self.connection.read(sink, length, *memory)
+        return bytes(sink.memory)
+
+    def has(self, length: int) -> bytes:
+        """What the guest itself has there, by a Send."""
+        return self._ask(b"M" + struct.pack(">I", length))

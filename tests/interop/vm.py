@@ -648,6 +648,17 @@ class Guest:
             "sleep 0.05; done"
         )
 
+    def wait_asleep(self, port: int) -> None:
+        """Wait until the server on this port waits for its client, and siw has left its last post.
+
+        A Read that comes within that post may be answered wrongly: README.md, siw's own defects.
+        """
+        state = f"/proc/$(cat /tmp/{port}.pid)/status"
+        self.check(
+            f"n=0; until grep -q '^State:.S' {state}; do n=$((n+1)); [ $n -lt 500 ] || exit 1; "
+            "sleep 0.01; done"
+        )
+
     def log(self) -> str:
         """Kernel messages (siw's debugging included) since the last call."""
         return self.check("dmesg -c")
