@@ -12,23 +12,22 @@
         print(await conn.recv())
 
 ``connect``, ``listen``, ``open_ud`` and ``open_rd`` are the short way; ``completions``, ``wait``
-and ``cm_event`` await what happens to objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are
+and ``cm_event`` await events of objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are
 those of the blocking interface, and deadlines are asyncio's (``asyncio.timeout``,
 ``asyncio.wait_for``).
 
-All that one event loop does over one device shares one open device: two descriptors in the loop,
-one thread of the library. A connection has its socket and nothing else. The device closes with
-the last that uses it. Like asyncio itself, nothing here may be called from another thread than
-the loop's.
+Everything that one event loop does on one device shares one open device: two descriptors in the
+loop, one thread of the library. A connection adds its socket alone. The device closes with its last
+user. As in asyncio itself, nothing here may be called from another thread than the loop's.
 
-What cancelling does:
+What cancellation does:
 
-- ``recv``, ``accept``, ``wait`` and iterating lose nothing: the next call gives the message or the
-  connection.
+- ``recv``, ``accept``, ``wait`` and iterating lose nothing: the next call returns the message or
+  the connection.
 - ``connect`` closes what it began. So does ``Request.accept``.
-- ``send``, ``write``, ``read``: nothing or all of it has been done or will be, never a part of a
-  message; the connection goes on. But where the caller's own memory is lent (more than 64 KiB, an
-  MR, ``read_into``), cancelling closes the connection, so that the memory is the caller's again.
+- ``send``, ``write``, ``read``: the operation is done wholly, perhaps later, or not at all, and the
+  connection goes on. But if the operation uses the caller's own memory (more than 64 KiB, an MR,
+  ``read_into``), cancelling closes the connection, so that the caller may use the memory again.
 """
 
 from siwarp.aio.conn import Connection, connect

@@ -9,7 +9,7 @@ import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from siwarp.aio.source import Gate, Inbox, Source, User
+from siwarp.aio.source import Admission, Inbox, Source, User
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
 from siwarp.cm.conn import within
 from siwarp.verbs import (
@@ -39,7 +39,7 @@ __all__ = ["Connection", "Opening", "connect"]
 #: Octets of one posted receive, and how many are posted.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
-#: Requests outstanding; octets of one that are copied when it is posted, and of one that is staged.
+#: Requests outstanding; the most octets that are sent inline, and that are copied to be sent.
 SENDS = 16
 INLINE = 256
 STAGED = 64 * 1024
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class _Op:
-    """A request that was posted: who waits for it, and what to do when it has completed."""
+    """A posted request: the future that awaits it, and what to do when it has completed."""
 
     __slots__ = ("counted", "done", "waiter")
 
@@ -67,14 +67,13 @@ class Connection(User):
 
     Messages have up to ``recv_size`` octets; a longer one breaks the connection. They arrive in
     ``recv_depth`` receives posted in advance. More of them wait for ``recv``: up to setting
-    ``rnr_octets`` here, the rest at the peer, whose ``send`` takes longer then. So do its Writes
-    and this end's Reads, which are behind them. A peer that is not made by siwarp's ``connect`` or
-    ``listen`` may end the connection at a message that it has no receive for: let it answer now
-    and then.
+    ``rnr_octets`` here, the rest at the peer, whose ``send`` then takes longer. So do its Writes
+    and this end's Reads, which follow these messages. A peer that was not made by siwarp's
+    ``connect`` or ``listen`` may end the connection when a message finds no receive there, so the
+    protocol should let it answer from time to time.
 
-    Any number of tasks may use it; the messages of one task go out in its order. Iterating gives
-    those that come until the peer closes the connection; where it breaks, iterating raises what
-    ``recv`` does.
+    Any number of tasks may use it; messages of one task keep their order. Iterating yields messages
+    until the peer closes the connection; if it breaks, iterating raises what ``recv`` raises.
     """
 
     def __init__(self, source: Source, cm_id: CMID, recv_size: int, recv_depth: int) -> None:
@@ -84,8 +83,8 @@ class Connection(User):
         self._left_in_order = False
         self._ops: dict[int, _Op] = {}
         self._slots = list(range(SENDS))
-        self._slot_gate = Gate(SENDS)
-        self._staging_gate = Gate(1)
+        self._slot_admission = Admission(SENDS)
+        self._staging_admission = Admission(1)
         self._inbox = Inbox()
         self._recv_size = recv_size
         self._recv_room = recv_depth
@@ -148,7 +147,7 @@ class Connection(User):
         self._alive()
         slot, length = await self._inbox.get()
         data = self._memory.read(length, slot * self._recv_size)
-        # The connection may be over behind this message: the next call will say so.
+        # The connection may have ended after this message; the next call reports that.
         with contextlib.suppress(StateError):
             self.qp.post_recv(self._recvs[slot])
         return data
@@ -171,7 +170,7 @@ class Connection(User):
     def register(self, buffer: Any, access: int = _ALL_ACCESS) -> MR:
         """Register a buffer, or new memory of so many octets, for the peer to read and write.
 
-        Tell the peer ``mr.remote().pack()``. It closes with the connection.
+        Send ``mr.remote().pack()`` to the peer. The region closes with the connection.
         """
         self._alive()
         return MR(self.pd, buffer, access)
@@ -179,8 +178,8 @@ class Connection(User):
     async def write(self, remote: RemoteBuffer, data: Any, offset: int = 0) -> None:
         """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
 
-        It returns when the connection has taken the data (RFC 5040 says no more); the peer
-        sees all of it before any message that is sent afterwards.
+        It returns when TCP has taken the data, as RFC 5040 defines it. The peer sees all of it
+        before any message that is sent afterwards.
         """
         size = data.length if isinstance(data, MR) else memoryview(data).nbytes
         within(remote, offset, size, "writing")
@@ -195,7 +194,7 @@ class Connection(User):
             await self.read_into(remote, into, offset)
             return bytes(into)
         self._alive()
-        await self._staging_gate.enter()
+        await self._staging_admission.enter()
         sg = [self._memory.sge(self._staging_at, size)]
         wr = SendWR(opcode=WROpcode.RDMA_READ, sg=sg, remote=_at(remote, offset))
 
@@ -203,7 +202,7 @@ class Connection(User):
             try:
                 return b"" if self._closed else self._memory.read(size, self._staging_at)
             finally:
-                self._staging_gate.leave()
+                self._staging_admission.leave()
 
         data: bytes = await self._do(wr, take)
         return data
@@ -228,7 +227,7 @@ class Connection(User):
             with self._lent(data, AccessFlag(0)) as mr:
                 await self._pieces(opcode, mr, remote)
             return
-        # Released at the end: a traceback would keep the caller's buffer from being resized.
+        # Released here: a traceback that holds it would keep the caller from resizing the buffer.
         with memoryview(data) as whole, whole.cast("B") as octets:
             if len(octets) <= INLINE:
                 await self._do(self._inline(opcode, octets, remote))
@@ -238,21 +237,21 @@ class Connection(User):
     async def _staged(
         self, opcode: WROpcode, octets: memoryview, remote: RemoteBuffer | None
     ) -> None:
-        await self._staging_gate.enter()
+        await self._staging_admission.enter()
         try:
             self._alive()
             self._memory.write(octets, offset=self._staging_at)
             sg = [self._memory.sge(self._staging_at, len(octets))]
             wr = SendWR(opcode=opcode, sg=sg, remote=remote)
         except BaseException:
-            self._staging_gate.leave()
+            self._staging_admission.leave()
             raise
-        await self._do(wr, self._staging_gate.leave)
+        await self._do(wr, self._staging_admission.leave)
 
     def _inline(
         self, opcode: WROpcode, octets: memoryview, remote: RemoteBuffer | None
     ) -> Callable[[], SendWR]:
-        """Return what makes the request, just before it is posted and the octets are copied."""
+        """Return what makes the request; it is called just before posting copies the octets."""
 
         def make() -> SendWR:
             self._memory.write(octets, offset=self._inline_at)
@@ -264,7 +263,7 @@ class Connection(User):
 
     @contextlib.contextmanager
     def _lent(self, data: Any, access: AccessFlag) -> Generator[MR, None, None]:
-        """Give an MR over the caller's memory; who is cancelled gets it back by closing."""
+        """Yield an MR over the caller's memory; cancellation closes the connection to free it."""
         mr = data if isinstance(data, MR) else MR(self.pd, data, access)
         try:
             yield mr
@@ -288,13 +287,13 @@ class Connection(User):
     async def _do(
         self, wr: SendWR | Callable[[], SendWR], done: Callable[[], Any] | None = None
     ) -> Any:
-        """Post a request, wait for it, return what ``done`` gave.
+        """Post a request, wait for it, and return the result of ``done``.
 
-        ``done`` is called once, when the request has completed, even if nobody waits any more, or
-        when it was not posted.
+        ``done`` is called once: when the request has completed, even if nobody waits any more, or
+        when it could not be posted.
         """
         try:
-            await self._slot_gate.enter()
+            await self._slot_admission.enter()
         except BaseException:
             if done is not None:
                 done()
@@ -320,12 +319,12 @@ class Connection(User):
         return result
 
     def _forget(self, slot: int) -> Any:
-        """Forget a request, and return what its ``done`` gave."""
+        """Forget a request, and return the result of its ``done``."""
         op = self._ops.pop(slot)
         self._slots.append(slot)
         if op.counted:
             self._sq.wanted -= 1
-        self._slot_gate.leave()
+        self._slot_admission.leave()
         return None if op.done is None else op.done()
 
     def _on_sent(self, slot: int, wc: WC) -> None:
@@ -341,7 +340,7 @@ class Connection(User):
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
             self._inbox.end(lambda: self._error(wc, "receiving"))
-        # else it is over, and the event that follows says why
+        # otherwise the connection has ended, and the event that follows says why
 
     def _error(self, wc: WC, what: str) -> BaseException:
         try:
@@ -384,7 +383,7 @@ class Connection(User):
             with contextlib.suppress(Error):  # the peer may have left already
                 self._peer, self._local = self.qp.peer, self.qp.addr
         elif self._established.done():
-            # What came before the end is in the queues by now.
+            # What arrived before the end is in the queues by now.
             self._rq.drain()
             self._sq.drain()
             self._left_in_order = event.status == 0 and not event.wire_error
@@ -393,12 +392,12 @@ class Connection(User):
             self._established.set_result(event)
 
     async def established(self) -> CMEvent:
-        """Wait for the start-up's outcome (for ``connect`` and ``Listener``)."""
+        """Wait until start-up has succeeded or failed (for ``connect`` and ``Listener``)."""
         return await asyncio.shield(self._established)
 
     @property
     def is_established(self) -> bool | None:
-        """Whether start-up went well; ``None``: it is not over."""
+        """Whether start-up succeeded; ``None`` while it goes on."""
         if not self._established.done():
             return None
         return self._established.result().type == CMEventType.ESTABLISHED
@@ -428,7 +427,7 @@ class Connection(User):
     def abandon(self) -> None:
         """Close at once, without waiting for the device if this was its last user.
 
-        What was sent still arrives. Who waits in another task gets StateError.
+        What was sent still arrives. Calls that wait in other tasks raise StateError.
         """
         if self._closed:
             return
@@ -461,7 +460,7 @@ def _at(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
 
 
 class Opening(Generic[T]):
-    """Of ``connect``, ``listen`` and ``open_ud``: await it, or enter it by ``async with``."""
+    """What ``connect``, ``listen`` and ``open_ud`` return: for ``await`` or ``async with``."""
 
     def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
         self._begin = begin
@@ -487,7 +486,7 @@ def connect(
 ) -> Opening[Connection]:
     """Connect to a listener at (host, port): ``await`` it, or enter it by ``async with``.
 
-    Cancelling closes what was begun. A peer that says nothing is given up after 30 seconds.
+    Cancelling ends the attempt. A peer that does not answer is given up after 30 seconds.
 
     Raises:
         PeerGone: nobody listens there, it rejected, or it did not answer.
@@ -503,8 +502,8 @@ def connect(
             raise
         conn = Connection(source, cm_id, recv_size, recv_depth)
         try:
-            # Peer to peer, so that either end may speak first (RFC 6581): by itself MPA wants the
-            # initiator's first FPDU before the responder's (RFC 5044 section 7.1.3).
+            # Peer to peer, so that either end may send first (RFC 6581). Without it the responder
+            # must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
             rtr = RTR.FPDU | RTR.WRITE | RTR.READ
             param = ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=START_UP_S)
             cm_id.connect((host, address[1]), param)

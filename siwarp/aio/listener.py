@@ -19,18 +19,18 @@ MOST_WAITING = 4096
 
 
 class Request:
-    """Somebody wants to connect: ``accept`` or ``reject`` it. Dropped, it is closed."""
+    """A peer asks for a connection: ``accept`` or ``reject`` it. If dropped, it is closed."""
 
     def __init__(self, listener: Listener, event: CMEvent) -> None:
         self._listener = listener
         self._id = event.id
-        #: What the peer said.
+        #: The private data of the peer's Request.
         self.private_data = event.private_data
         self._answered = False
 
     @property
     def peer(self) -> Address:
-        """Who asks: (ip, port)."""
+        """The peer that asks: (ip, port)."""
         return self._id.peer_addr
 
     def _answer(self) -> None:
@@ -39,12 +39,12 @@ class Request:
         self._answered = True
 
     def begin(self, private_data: bytes) -> Connection:
-        """Answer yes; the connection is not established yet (for ``Listener``)."""
+        """Accept, without waiting until the connection is established (for ``Listener``)."""
         self._answer()
         return self._listener._begin(self, private_data)
 
     async def accept(self, private_data: bytes = b"") -> Connection:
-        """Answer yes and wait until the connection is made. Cancelling closes it.
+        """Accept, and wait until the connection is established. Cancelling closes it.
 
         Raises:
             PeerGone: the peer left meanwhile.
@@ -62,12 +62,12 @@ class Request:
         return conn
 
     def reject(self, private_data: bytes = b"") -> None:
-        """Answer no, and say why."""
+        """Reject, with private data that may say why."""
         self._answer()
         try:
             self._id.reject(private_data)
         except PeerGone:
-            pass  # no need to say it to it
+            pass  # the peer has left; nobody needs the answer
         finally:
             self._id.close()
 
@@ -80,8 +80,8 @@ class Request:
 class Listener(User):
     """A listening address: iterate over it, or ``accept``, for connections.
 
-    ``requests()`` gives the requests instead, for who decides by their private data. Cancelling
-    loses nothing: what was answered meanwhile is there for the next call.
+    ``requests()`` yields the requests instead, for servers that decide by their private data.
+    Cancelling loses nothing: the next call returns what was accepted meanwhile.
     """
 
     def __init__(self, source: Source, address: Address, recv_size: int, recv_depth: int) -> None:
@@ -121,10 +121,10 @@ class Listener(User):
     # ---- connections
 
     async def accept(self, private_data: bytes = b"") -> Connection:
-        """Answer whoever asks, with ``private_data``, and return the next connection that is made.
+        """Accept requests, with ``private_data``, and return the next established connection.
 
-        Requests are answered as they come while this waits, so one that is slow to finish its
-        start-up holds up no other.
+        Requests are accepted as they arrive, so a peer that is slow in its start-up delays no
+        other.
 
         Raises:
             StateError: the listener is closed.
@@ -156,12 +156,12 @@ class Listener(User):
         try:
             conn = request.begin(self._private_data)
         except PeerGone:
-            return  # it left already
+            return  # the peer has left already
         except Error as e:
             error = e
             self._made.fail(
                 lambda: error
-            )  # no memory, no descriptors: the one who waits hears of it
+            )  # no memory or no descriptors: the waiting call raises it
             return
         self._making[conn] = self._source.loop.call_later(START_UP_S, conn.abandon)
         conn.on_outcome(lambda _outcome: self._outcome(conn))
@@ -191,7 +191,7 @@ class Listener(User):
     # ---- requests
 
     async def requests(self) -> AsyncIterator[Request]:
-        """Give each request, to be accepted or rejected, until the listener closes."""
+        """Yield each request, to be accepted or rejected, until the listener closes."""
         while not self._closed:
             try:
                 request: Request = await self._requests.get()
@@ -211,7 +211,7 @@ class Listener(User):
     def abandon(self) -> None:
         """Close at once, without waiting for the device if this was its last user.
 
-        Connections that were given out live on, others are closed.
+        Connections that ``accept`` returned live on, others are closed.
         """
         if self._closed:
             return

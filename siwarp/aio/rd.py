@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""RD: messages to and from anybody, whole, once and in order for each peer, awaited."""
+"""RD for asyncio: messages to and from any peer, whole, once and in order for each peer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["RDEndpoint", "open_rd"]
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 32
 
-#: What becomes of a message whose peer is lost, or has a new incarnation.
+#: How a message ends whose peer is lost, or has a new incarnation.
 _LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
 
 
 class RDEndpoint(Endpoint):
     """An RD queue pair with memory around it; made by ``open_rd``.
 
-    It talks to any number of peers that do so, too, and nothing is set up with them. ``recv_depth``
-    messages of all peers wait for ``recv``; further ones wait at their senders, and nothing is
-    lost. One longer than ``recv_size`` is dropped. Messages of one task to one peer arrive in their
-    order.
+    It exchanges messages with any number of RD peers, without setting up connections.
+    ``recv_depth`` messages of all peers together wait for ``recv``; further ones wait at their
+    senders, and nothing is lost. A message longer than ``recv_size`` is dropped. Messages of one
+    task to one peer arrive in their order.
     """
 
     _type = QPType.RD
@@ -36,12 +36,12 @@ class RDEndpoint(Endpoint):
         """Send one message to (host, port); returns when the peer has it.
 
         The host is numeric. Cancelling leaves the message sent. Up to 32 messages are under way at
-        a time, to all peers together: one that takes nothing can hold up the others.
+        a time, to all peers together, so a peer that takes nothing can delay the others.
 
         Raises:
             LimitError: it has more than 65535 octets.
-            PeerGone: the peer was silent for ``peer_timeout``, closed or began anew; nobody knows
-                whether it has the message.
+            PeerGone: the peer was silent for ``peer_timeout``, closed or restarted; it is unknown
+            whether it has the message.
             Error: the message was refused.
 
         """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a loop has of a device: one open context, whose events it turns into wake-ups.
+"""A device as an event loop uses it: one open context, whose events wake tasks.
 
 There is one open device per loop and device, with a completion channel and a CM channel: two
-descriptors in the loop. Queue pairs share completion queues, each with room reserved; wr_id's high
-half says whose a completion is. The loop asks how many completions wait and polls only those,
-since an empty poll would have the device's thread nap. A device closes in a thread of its own,
-as streams may linger.
+descriptors in the loop. Queue pairs share completion queues, in which each has room reserved. The
+high half of a completion's wr_id names its queue pair. The loop asks how many completions wait and
+polls only for those, since an empty poll would make the device's thread sleep. A device is closed
+in a thread of its own, since that may take time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from siwarp.aio.wait import EVENTS_A_TURN, readable_now, running_loop
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import CQ, WC, CompChannel, Context, Error, source_toward
 
-__all__ = ["Gate", "Inbox", "Queue", "Source", "User"]
+__all__ = ["Admission", "Inbox", "Queue", "Source", "User"]
 
 #: Completions that one shared queue holds, and how many are taken at a time.
 QUEUE_SIZE = 4096
 BATCH = 256
 
-#: What is told of a completion: a function of its slot (wr_id's low 32 bits) and the completion.
+#: Called for a completion with its slot (wr_id's low 32 bits) and the completion.
 Handler = Callable[[int, WC], None]
 
 
@@ -41,7 +41,7 @@ class Queue:
         self.cq = CQ(source.context, size, cq_context=self, channel=source.channel)
         self.room = self.cq.capacity
         self.handlers: dict[int, Handler] = {}
-        #: How many wait for something to complete here; while there are any it is armed.
+        #: How many tasks wait for a completion here; the queue is armed while there are any.
         self.wanted = 0
         self._armed = False
         self._next = 0
@@ -54,12 +54,12 @@ class Queue:
         return self._next << 32
 
     def leave(self, key: int, room: int) -> None:
-        """Give the room back."""
+        """Release the room."""
         del self.handlers[key >> 32]
         self.room += room
 
     def drain(self) -> None:
-        """Hand out what has completed, and leave the traffic to the device's thread."""
+        """Pass on what has completed; the device's thread keeps moving the traffic."""
         while self.cq.pending:
             for wc in self.cq.poll(BATCH):
                 handler = self.handlers.get(wc.wr_id >> 32)
@@ -67,7 +67,7 @@ class Queue:
                     handler(wc.wr_id & 0xFFFFFFFF, wc)
 
     def want(self) -> None:
-        """Wait with the others: events from now on, and what came before them is handed out."""
+        """Count a waiter: arm the queue for events, and pass on what has completed before."""
         if not self._armed:
             self._armed = True
             self.cq.req_notify()
@@ -103,13 +103,13 @@ class Source:
 
     @classmethod
     def of(cls, host: str) -> Source:
-        """Return the running loop's for the device of an address; who gets it calls ``leave``."""
+        """Return the running loop's source for an address; the caller must ``leave`` it."""
         loop = running_loop()
         here = _sources.setdefault(loop, {})
         source = here.get(host)
         if source is None:
             source = here[host] = cls(loop, host)
-            # All addresses of a device are one device.
+            # All addresses of a device share its source.
             for known in set(here.values()) - {source}:
                 if known.context.name == source.context.name:
                     source._retire()
@@ -154,7 +154,7 @@ class Source:
                 self.loop.remove_reader(fd)
         with contextlib.suppress(RuntimeError):
             self.gone = self.loop.create_future()
-        # Streams may have to wait for their peers' ends, a loop must not.
+        # Closing may wait until peers end their streams, and the loop must not wait.
         threading.Thread(target=self._close, name="siwarp-aio-close").start()
 
     def _close(self) -> None:
@@ -169,7 +169,7 @@ class Source:
             self.gone.set_result(None)
 
     async def closed(self) -> None:
-        """Wait until the device is closed, if it is about to."""
+        """Wait until the device is closed, if it is being closed."""
         if self.gone is not None:
             await asyncio.shield(self.gone)
 
@@ -214,7 +214,7 @@ U = TypeVar("U", bound="User")
 
 
 class User(ABC):
-    """What stands on a source: ``async with`` closes it."""
+    """Base of what uses a source: ``async with`` closes it."""
 
     _source: Source
 
@@ -234,15 +234,15 @@ class User(ABC):
         await self.close()
 
 
-class Gate:
-    """So many may be inside at a time; the others queue up, and who is cancelled leaves no gap."""
+class Admission:
+    """Admits a number of tasks at a time; the others wait in order. Cancelling loses no place."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Wait for one's turn."""
+        """Wait for admission."""
         if self._room > 0 and not self._waiting:
             self._room -= 1
             return
@@ -252,14 +252,14 @@ class Gate:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave()  # the turn came, too late
+                self.leave()  # admitted and cancelled at once
             else:
-                with contextlib.suppress(ValueError):  # passed over already
+                with contextlib.suppress(ValueError):  # it was skipped already
                     self._waiting.remove(turn)
             raise
 
     def leave(self) -> None:
-        """Let the next one in."""
+        """Admit the next task."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -269,14 +269,14 @@ class Gate:
 
 
 class _Failure:
-    """In the place of an item."""
+    """An error, in the place of an item."""
 
     def __init__(self, why: Callable[[], BaseException]) -> None:
         self.why = why
 
 
 class Inbox:
-    """What came and nobody has taken yet. Who waits and is cancelled takes nothing with him."""
+    """A queue of items; a task that is cancelled while it waits loses none."""
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
@@ -284,12 +284,12 @@ class Inbox:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def put(self, item: Any) -> None:
-        """Add one and wake one who waits."""
+        """Add an item and wake a task that waits."""
         self.items.append(item)
         self._wake_one()
 
     def end(self, why: Callable[[], BaseException]) -> None:
-        """Say that nothing will come any more; the first reason counts."""
+        """Note that no items will follow, and why; the first reason counts."""
         if self._end is None:
             self._end = why
         for waiter in self._waiting:
@@ -303,11 +303,11 @@ class Inbox:
                 return
 
     def fail(self, why: Callable[[], BaseException]) -> None:
-        """Have one ``get`` raise; what comes later is not touched."""
+        """Let one ``get`` raise this; later items are not affected."""
         self.put(_Failure(why))
 
     async def get(self) -> Any:
-        """Wait for the oldest and take it; raise the reason when none will come any more."""
+        """Wait for the oldest item and take it; once no more will follow, raise the reason."""
         while not self.items:
             if self._end is not None:
                 raise self._end()
@@ -317,7 +317,7 @@ class Inbox:
                 await waiter
             except asyncio.CancelledError:
                 if self.items:
-                    self._wake_one()  # what he was woken for is for another
+                    self._wake_one()  # the item that woke this task is for another one
                 raise
             finally:
                 self._waiting.remove(waiter)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""UD: messages to and from anybody, awaited."""
+"""UD for asyncio: messages to and from any peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from siwarp.aio.conn import Opening
-from siwarp.aio.source import Gate, Inbox, Source, User
+from siwarp.aio.source import Admission, Inbox, Source, User
 from siwarp.verbs import (
     AH,
     MR,
@@ -40,7 +40,7 @@ RECV_DEPTH = 128
 #: Messages that the queue pair has not sent yet, and octets of one.
 SENDS = 32
 SEND_SIZE = 65535
-#: How often a message is posted again that was flushed for another one's sake.
+#: How often a message is posted again that was flushed because another one failed.
 TRIES = 16
 #: Destinations that are remembered.
 DESTINATIONS = 1024
@@ -52,9 +52,9 @@ class _Message(NamedTuple):
 
 
 class Datagram(_Message):
-    """A message that came, and from whom: (ip, port)."""
+    """A received message, and its source: (ip, port)."""
 
-    #: The number of the queue pair that sent it: of several on one socket, which to answer.
+    #: The number of the queue pair that sent it, to answer it if several share a socket.
     qpn: int = 0
 
 
@@ -78,7 +78,7 @@ class Endpoint(User):
         self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
         self._inbox = Inbox()
-        self._gate = Gate(SENDS)
+        self._admission = Admission(SENDS)
         self._slots = list(range(SENDS))
         self._sent: dict[int, asyncio.Future[WC]] = {}
         self._handles: OrderedDict[Address, AH] = OrderedDict()
@@ -122,7 +122,7 @@ class Endpoint(User):
         return self._address
 
     async def _post(self, octets: memoryview, handle: AH, qpn: int) -> WC:
-        await self._gate.enter()
+        await self._admission.enter()
         slot = self._slots.pop()
         done = self._sent[slot] = self._source.loop.create_future()
         self._sq.wanted += 1
@@ -145,8 +145,8 @@ class Endpoint(User):
         handle = self._handles.get(to)
         if handle is None:
             handle = self._handles[to] = AH(self.pd, to)
-            # Requests are copied when they are posted, the destination too. One that a full
-            # socket still holds a message to goes when the message has.
+            # Posting copies a request, its destination included. An address handle is closed once
+            # no message to it waits for a full socket.
             if len(self._handles) > DESTINATIONS:
                 with contextlib.suppress(StateError):
                     self._handles.popitem(last=False)[1].close()
@@ -157,13 +157,13 @@ class Endpoint(User):
     def _forget(self, slot: int) -> asyncio.Future[WC]:
         self._slots.append(slot)
         self._sq.wanted -= 1
-        self._gate.leave()
+        self._admission.leave()
         return self._sent.pop(slot)
 
     def _on_sent(self, slot: int, wc: WC) -> None:
         if slot in self._sent:
             done = self._forget(slot)
-            # One that is refused stops the queue; the others' have nothing to do with it.
+            # A refused message stops the send queue; it must run again for the others.
             if not wc.ok and not self._closed and self.qp.qp_state == QPState.SQE:
                 self.qp.to_rts()
             if not done.done():
@@ -172,7 +172,7 @@ class Endpoint(User):
     def _on_received(self, slot: int, wc: WC) -> None:
         if wc.ok:
             self._inbox.put((slot, wc))
-        elif not self._closed:  # too long for the receive: the next one has its place
+        elif not self._closed:  # too long for its receive, which is posted again
             with contextlib.suppress(StateError):
                 self.qp.post_recv(self._recvs[slot])
 
@@ -237,7 +237,8 @@ class Endpoint(User):
 class UDEndpoint(Endpoint):
     """A UD queue pair with memory around it; made by ``open_ud``.
 
-    A message that finds no receive posted is dropped, as UD has it: ``recv_depth`` of them wait for
+    A message that finds no receive posted is dropped, as UD defines it: ``recv_depth`` of them wait
+    for
     ``recv``. One longer than ``recv_size`` is dropped, too.
     """
 
@@ -246,9 +247,9 @@ class UDEndpoint(Endpoint):
     async def send(self, data: Any, to: Address, *, qpn: int = 0) -> None:
         """Send one message to (host, port); returns when UD has taken it.
 
-        The host is numeric. Of several queue pairs on a socket the first one gets it, or the one
-        with this number: ``send(data, d.source, qpn=d.qpn)`` answers who sent ``d``. Cancelling
-        leaves the message sent or not sent.
+        The host is numeric. If several queue pairs share a socket there, the first one gets it, or
+        the one with number ``qpn``: ``send(data, d.source, qpn=d.qpn)`` answers the sender of
+        ``d``. After cancelling, the message may be sent or not.
 
         Raises:
             LimitError: it is longer than a datagram.
@@ -262,7 +263,7 @@ class UDEndpoint(Endpoint):
             handle = self._handle(to)
             for _ in range(TRIES):
                 wc = await self._post(octets, handle, qpn)
-                # Another one's message was refused, and this one was flushed behind it, unsent.
+                # Another message was refused, and this one was flushed behind it, unsent.
                 if wc.status != WCStatus.WR_FLUSH_ERR:
                     break
         wc.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Awaiting what happens to objects of the verbs: completions, connection events."""
+"""Awaiting events of verbs objects: completions, connection events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EVENTS_A_TURN", "cm_event", "completions", "readable_now", "running_
 #: Events handled before the loop's other work has its turn.
 EVENTS_A_TURN = 64
 
-# Of each loop: the channels that it watches, and who waits there.
+# For each loop: the channels that it watches, and the waits on each.
 _watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Waitable, set[_Wait]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -33,11 +33,11 @@ def readable_now(fd: int) -> bool:
 
 
 class _Wait:
-    """One task's wait on a channel, registered from the moment it is made: then it may arm.
+    """One task's wait on a channel, registered when it is made, so the queue may be armed then.
 
-    The loop watches the channel's descriptor while anybody waits there. It is the loop that takes
-    the events of completion queues and tells the tasks that each is for, so that no task takes one
-    that another waits for.
+    The loop watches the channel's descriptor while any task waits there. The loop itself takes the
+    events of completion queues and wakes the tasks that wait for that queue, so no task takes an
+    event that another waits for.
     """
 
     def __init__(self, channel: Waitable, about: CQ | None = None) -> None:
@@ -57,7 +57,7 @@ class _Wait:
         channel._watch(self._call, about)
 
     def _call(self) -> None:
-        """Wake the task; this is called in whatever thread took the event."""
+        """Wake the task; called by the thread that took the event, which may be any."""
         if asyncio._get_running_loop() is self._loop:
             self._end()
         else:
@@ -70,11 +70,11 @@ class _Wait:
             self._woken.set_result(None)
 
     async def woken(self) -> None:
-        """Wait until there is something to look for."""
+        """Wait until there may be something."""
         await self._woken
 
     def leave(self) -> None:
-        """Wait no more; the loop forgets the channel when the last who waits there has left."""
+        """End the wait; the loop stops watching a channel after its last wait."""
         self._channel._unwatch(self._call)
         others = self._here.get(self._channel)
         if others is None or self not in others:
@@ -86,7 +86,7 @@ class _Wait:
 
 
 def _take_events(channel: CompChannel) -> None:
-    """Take what is there; whom it is for is told by that."""
+    """Take the events that are there, which wakes the tasks that they are for."""
     for _ in range(EVENTS_A_TURN):
         if channel.closed or not readable_now(channel.fileno()):
             return
@@ -123,7 +123,7 @@ async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
 
 
 async def completions(cq: CQ, num_entries: int = 16) -> AsyncIterator[list[WC]]:
-    """Give batches of completions, each of 1 to ``num_entries``, for ever."""
+    """Yield batches of completions, each of 1 to ``num_entries``, for ever."""
     while True:
         yield await wait(cq, num_entries)
 
@@ -148,7 +148,7 @@ async def cm_event(channel: CMEventChannel) -> CMEvent:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop that runs, or say what to do.
+    """Return the running loop.
 
     Raises:
         RuntimeError: none runs here.

@@ -1,1 +1,1 @@
-"""What every layer may use: here, only what is useful without the C library."""
+"""What every layer may use, without the C library."""

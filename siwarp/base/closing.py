@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What ``with`` closes at its end, once for all classes that have ``close``."""
+"""The base class of all classes that ``with`` closes at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ C = TypeVar("C", bound="Closing")
 
 
 class Closing:
-    """``with`` gives the object itself, and closes it at its end."""
+    """``with`` yields the object itself, and closes it at its end."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Read the counters of a process, one's own or another's of the same user.
+"""Read the counters of this process, or of another one of the same user.
 
 A process that has opened a device keeps its counters in a file named by its PID; base/counters.h
 says where and states the format, and the names come from the same table. Reading takes no lock
@@ -23,14 +23,14 @@ NAME_SIZE = 32
 
 
 class CountersError(OSError):
-    """There are no counters to be read for that process; the text says why."""
+    """The counters of that process cannot be read; the text says why."""
 
 
 def folders() -> list[Path]:
     """Return the folders in which a process of this user may keep its page, likeliest first.
 
-    One that is missing, not the user's own, open to others or a symbolic link is left out, as
-    the C side does not use it either.
+    A folder that is missing, not the user's own, open to others or a symbolic link is left out:
+    the C code does not use it either.
     """
     run = os.environ.get("XDG_RUNTIME_DIR", "")
     uid = os.geteuid()
@@ -69,7 +69,7 @@ def _pages() -> Iterator[tuple[int, Path]]:
 
 
 def _parse(pid: int, data: bytes) -> dict[str, int]:
-    """Return the counters of a page; CountersError if it is not the living process's own."""
+    """Return the counters of a page; CountersError if it is not that of the running process."""
     if len(data) < HEADER.size:
         raise CountersError(f"process {pid}: its counters page is cut short")
     magic, version, count, owner, _zero, start, _opened = HEADER.unpack_from(data)
@@ -93,7 +93,7 @@ def _parse(pid: int, data: bytes) -> dict[str, int]:
 
 
 def _load(path: Path) -> bytes:
-    """Return a page's octets; never follows a link, never waits on something that is no file."""
+    """Return a page's octets; never follows a link, and never waits on what is not a file."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -134,7 +134,7 @@ def read(pid: int) -> dict[str, int]:
 
 
 def own() -> dict[str, int]:
-    """Return this process's counters, which it has even where it found no folder for its page."""
+    """Return this process's counters, which it has even if it found no folder for its page."""
     from siwarp._siwarp import ffi, lib
 
     return {

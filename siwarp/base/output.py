@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a command does whose output nobody reads to the end, as of ``siwarp bench | head -1``."""
+"""Commands whose output is not read to the end, as in ``siwarp bench | head -1``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TextIO
 
 __all__ = ["BROKEN_PIPE", "unbroken"]
 
-#: The exit status then: a shell's own for a process that SIGPIPE ended.
+#: Their exit status: what a shell reports for a process that SIGPIPE ended.
 BROKEN_PIPE = 141
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Return whether whoever reads what we wrote there took it all.
+    """Return whether the reader took all that was written.
 
-    What they did not take is thrown away; the interpreter would try again at exit and complain.
+    The rest is discarded: otherwise the interpreter tries again at exit, and prints an error.
     """
     try:
         stream.flush()
@@ -39,7 +39,7 @@ def unbroken(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         status = BROKEN_PIPE
     except SystemExit as e:
-        # typer puts something else in place of the output that a broken pipe was.
+        # typer replaces the standard output by another object after a broken pipe.
         broken = sys.stdout is not output
         if _flushed(output) and _flushed(complaints) and not broken:
             raise

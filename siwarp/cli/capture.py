@@ -16,7 +16,7 @@ LIMIT = "SIWARP_CAPTURE_MB"
 
 
 def _make_room(path: Path) -> None:
-    """Remove an older capture: the library never overwrites what it finds at that place."""
+    """Remove an older capture, since the library never overwrites a file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def _make_room(path: Path) -> None:
 
 
 def _try(path: Path) -> None:
-    """Fail now if the library could not make the file: it would run without a capture."""
+    """Fail now if the file cannot be created: the library would run without a capture."""
     path = Path(str(path).replace("%p", str(os.getpid())))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -58,7 +58,7 @@ def capture(
     file = Path(output).absolute()
     if not file.parent.is_dir():
         raise OSError(f"{file.parent}: no such directory")
-    if shutil.which(command[0]):  # else an older capture would go for nothing
+    if shutil.which(command[0]):  # otherwise an older capture would be removed in vain
         _make_room(file)
     _try(file)
     environment = {**os.environ, VARIABLE: str(file)}

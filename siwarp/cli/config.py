@@ -24,7 +24,7 @@ class Setting:
     help: str
 
     def set(self, text: str) -> bool:
-        """Give it a value for this process; False if the text is none of its values."""
+        """Give it a value for this process; False if the text is not one of its values."""
         from siwarp._siwarp import lib
 
         return bool(lib.siw_setting_set_text(self.name.encode(), text.encode()) == 0)

@@ -20,13 +20,13 @@ from siwarp.cli.demo_peer import mapped
 from siwarp.cli.peer import Peer
 
 _MIB = 1 << 20
-#: Octets of one RDMA operation of the file, and how many are under way at once.
+#: Octets of one RDMA operation of the file, and how many are outstanding at once.
 _CHUNK = _MIB
 _DEPTH = 16
 
 
 class _Failed(Exception):
-    """Something was not as the demo promises; the text says what."""
+    """Something failed that the demo promises; the text says what."""
 
 
 def _sure(good: bool, text: str) -> None:
@@ -52,13 +52,13 @@ def _make_file(path: Path, size: int) -> str:
 
 
 def _empty_file(path: Path, size: int) -> None:
-    """Make a file whose blocks are there: a full disk must show now, not as SIGBUS later."""
+    """Create a file with its blocks allocated: a full disk must fail here, not by SIGBUS later."""
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
-    """Move all of ``mr`` by RDMA in pieces, several under way; return the seconds it took."""
+    """Move all of ``mr`` by RDMA in pieces, several at a time; return the seconds it took."""
     from siwarp.verbs import SendWR
 
     pieces = range(0, mr.length, _CHUNK)
@@ -72,7 +72,7 @@ def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
         for i, at in enumerate(pieces)
     ]
     began = time.perf_counter()
-    # Cut short, requests on their way would still use the memory: they end first, with the QP.
+    # If this is interrupted, outstanding requests still use the memory: close the QP first.
     with contextlib.ExitStack() as cut_short, show.bar(text, mr.length) as step:
         cut_short.callback(conn.close)
         posted = done = 0
@@ -107,7 +107,7 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         with mapped(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
                 took = _move(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
-            # The octets are where they belong when a Read behind them has come back.
+            # Once a Read that follows them has completed, the octets are in the peer's memory.
             conn.read(there.part(size - 1, 1))
         peer.say("digest")
         _sure(
@@ -131,7 +131,7 @@ def _bad_key(peer: Peer) -> None:
 
     def write(conn: Any, there: Any) -> None:
         conn.write(there, b"this must not arrive")
-        conn.recv(30)  # the Write itself only says that TCP has it: the refusal comes later
+        conn.recv(30)  # the Write completes when TCP has it; the refusal arrives later
 
     def read(conn: Any, there: Any) -> None:
         conn.read(there, 64, timeout=30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The part of ``siwarp demo`` that is about datagrams: what comes back of them, and what has to."""
+"""The part of ``siwarp demo`` about datagrams: which come back, and which must come back."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Lost", "reliable", "unreliable"]
 
-#: Seconds until a datagram counts as lost: where nothing may be, and where a plan says so.
+#: Seconds until a datagram counts as lost: without a plan of faults, and with one.
 _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
-#: Of the reliable part: messages, octets of each, and how many are under way at once.
+#: The reliable part: how many messages, octets of each, and how many are outstanding at once.
 _MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
 
 
 class Lost(Exception):
-    """A datagram did not come back where it had to; the text says which."""
+    """A datagram did not come back, although nothing may be lost; the text says which."""
 
 
 @contextmanager
 def _end(kind: str, octets: int, port: int) -> Iterator[tuple[QP, CQ, MR, AH]]:
-    """Open a queue pair of this kind ("UD", "RD") with memory, and the way to the peer's."""
+    """Open a queue pair of this type ("UD", "RD") with memory, and the peer's address handle."""
     from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPCap, QPInitAttr, QPType
 
     with ExitStack() as stack:
@@ -45,10 +45,10 @@ def _end(kind: str, octets: int, port: int) -> Iterator[tuple[QP, CQ, MR, AH]]:
 
 
 def unreliable(peer: Peer, lossy: bool) -> None:
-    """Send a UD datagram of each size there; where ``lossy``, some need not come back.
+    """Send a UD datagram of each size to the peer; if ``lossy``, some may be lost.
 
     Raises:
-        Lost: one did not come back, and had to.
+        Lost: one did not come back, although it had to.
 
     """
     from siwarp.verbs import RecvWR, SendWR
@@ -80,7 +80,7 @@ def unreliable(peer: Peer, lossy: bool) -> None:
 
 
 def _answered(qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patience: float) -> bool:
-    """Whether this very message comes back in time; what comes late or twice is passed over."""
+    """Whether this very message comes back in time; late and duplicate ones are ignored."""
     deadline = time.monotonic() + patience
     while (left := deadline - time.monotonic()) > 0:
         for wc in cq.wait(left, 1):
@@ -92,10 +92,10 @@ def _answered(qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patien
 
 
 def reliable(peer: Peer) -> None:
-    """Send RD messages there, many under way: all come back, once and in order.
+    """Send RD messages to the peer, many at a time: all come back, once and in order.
 
     Raises:
-        Lost: one did not, or another came in its place.
+        Lost: one did not come back, or another came in its place.
 
     """
     from siwarp.base import counters
@@ -139,6 +139,6 @@ def reliable(peer: Peer) -> None:
 
 
 def _part(peer: Peer) -> None:
-    """Have the peer close first: what it has not heard acknowledged would fail there."""
+    """Let the peer close first: its unacknowledged messages would fail otherwise."""
     peer.say("enough")
     peer.hear()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The other process of ``siwarp demo``: it holds memory, echoes datagrams, and refuses bad keys.
 
-What the two tell each other beside the data goes over standard input and output, a JSON value a
+The two processes exchange their control messages over standard input and output, one JSON value a
 line.
 """
 

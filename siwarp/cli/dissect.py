@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp dissect``: the messages in a capture, and the streams that they are of."""
+"""``siwarp dissect``: the messages in a capture, and their streams."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from siwarp.cli import show
 if TYPE_CHECKING:
     from siwarp.inspect import Message, Stream
 
-#: Private data is shown up to so many octets.
+#: How many octets of private data are shown.
 PRIVATE_SHOWN = 16
 
 
 def _plain(text: str) -> str:
-    """Text out of a capture, which a terminal must not obey."""
+    """Return text from a capture without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
@@ -49,7 +49,7 @@ def _startup(fields: dict[str, int | str]) -> list[str]:
 
 
 def _details(message: Message) -> str:
-    """What a person wants to know beside the columns."""
+    """Return what a person wants to know that is not in the columns."""
     parts = []
     if "rev" in message.fields:
         parts.append(", ".join(_startup(message.fields)))

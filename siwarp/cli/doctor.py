@@ -64,9 +64,9 @@ def _ports() -> Finding:
 
 
 def _granted(option: int, force: int, octets: int) -> int:
-    """Return how large a buffer a UDP socket gets that asks for so many octets, as ours do.
+    """Return the buffer size that a UDP socket gets which asks for so many octets, as ours do.
 
-    The socket is asked and not /proc, which does not have the limits in a container of older
+    The socket is asked, and not /proc, which does not have the limits in a container of older
     kernels.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -74,7 +74,7 @@ def _granted(option: int, force: int, octets: int) -> int:
             s.setsockopt(socket.SOL_SOCKET, force, octets)
         except PermissionError:
             s.setsockopt(socket.SOL_SOCKET, option, octets)
-        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel tells the double
+        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel reports twice the size
 
 
 def _buffers() -> Finding:
@@ -134,7 +134,7 @@ def _gso() -> Finding:
 
 
 def _remedy() -> str:
-    """Return what lets this user make namespaces: which of several locks there are depends."""
+    """Return what would let this user make namespaces; several settings may forbid it."""
     if os.geteuid() == 0:
         return "root needs CAP_SYS_ADMIN; give a container --privileged"
     for name, value in (

@@ -74,11 +74,11 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 
 
 class UsageError(Exception):
-    """The command line cannot be meant as it stands."""
+    """The command line is wrong; the text says how."""
 
 
 def take_settings(arguments: list[str]) -> list[str]:
-    """Apply the settings at the head of the arguments and return what is behind them.
+    """Apply the settings at the head of the arguments, and return the other arguments.
 
     They go into the environment too, for the processes that a command starts.
     """
@@ -108,7 +108,7 @@ def take_settings(arguments: list[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status: 141 where nobody reads its output to the end."""
+    """Run the command and return its exit status: 141 if its output is not read to the end."""
     return unbroken(lambda: _run(arguments))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A peer process of one's own: started on loopback, gone when the starter is."""
+"""A peer process that a command starts, and that ends when the command does."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Peer(Closing):
         return json.loads(line)
 
     def say(self, value: Any) -> None:
-        """Give it a value."""
+        """Send it a value."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value) + "\n")
         self._process.stdin.flush()
@@ -62,7 +62,7 @@ class Peer(Closing):
     def close(self) -> int:
         """End it and return its exit status."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        # A broken pipe: it ended before we said the last thing.
+        # A broken pipe: it ended before it read the last value.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -84,7 +84,7 @@ def when_starter_is_gone(call: Callable[[], None]) -> None:
 
     def watch() -> None:
         try:
-            # Not by sys.stdin: who holds its lock when the interpreter ends has it abort.
+            # Not by sys.stdin: the interpreter aborts if a thread holds its lock at exit.
             while os.read(sys.stdin.fileno(), 4096):
                 pass
         finally:

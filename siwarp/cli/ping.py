@@ -4,29 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
 from enum import Enum
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import typer
 
 from siwarp.cli import show
 from siwarp.cli.peer import Peer, when_starter_is_gone
-from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, numeric, pattern
-
-if TYPE_CHECKING:
-    from siwarp.cli.ping_probe import PortProbe
-    from siwarp.verbs import AH, CQ, MR, PD, QP, RemoteBuffer, SendWR, WCOpcode
+from siwarp.cli.ping_wire import numeric
 
 #: The default port, as of perftest.
 PORT = 18515
-#: Seconds without an answer after which a UD ping is lost and an RC connection given up.
-PATIENCE = {"ud": 1.0, "uc": 1.0, "rd": 15.0, "rc": 10.0}
 
 
 class QPKind(str, Enum):
@@ -56,7 +49,7 @@ class PersonaKind(str, Enum):
 
 @dataclass
 class Result:
-    """What came of a run; times of a round trip are in microseconds."""
+    """The result of a run; times of a round trip are in microseconds."""
 
     peer: str
     qp: str
@@ -91,292 +84,15 @@ def _summary(times: list[int]) -> dict[str, float] | None:
     }
 
 
-#: How many pings in a row may be lost before the run ends: after that nobody is there. An RC
-#: connection does not lose one and deliver the next.
+#: After how many lost pings in a row a run ends, since nobody is there. An RC connection never
+#: loses one ping and delivers the next.
 _HOPE = {"ud": 5, "uc": 5, "rd": 1, "rc": 1}
-
-#: Seconds of polling after which another process may need the core more, the peer perhaps.
-_POLITE = 0.0002
-
-
-def _deadline(qp: str) -> tuple[float, float]:
-    now = time.monotonic()
-    return now + _POLITE, now + PATIENCE[qp]
-
-
-def _over(deadline: tuple[float, float]) -> bool:
-    """Say whether waiting is over; let others run if it is not so short any more."""
-    now = time.monotonic()
-    if now > deadline[0]:
-        os.sched_yield()
-    return now > deadline[1]
-
-
-class _OneSided:
-    """Writes and Reads of the peer's memory; what comes back lies behind what goes."""
-
-    _size: int
-    _mr: MR
-    _qp: QP
-    _cq: CQ
-    _wr: SendWR
-    #: Completions of this kind end no round trip.
-    _sent: WCOpcode
-    #: Of queue pair, as ``--qp`` has it.
-    _kind: str
-
-    def _aim(self, there: RemoteBuffer, op: str, ah: AH | None = None) -> None:
-        from siwarp.verbs import SendWR, WROpcode
-
-        size = self._size
-        self._wr = SendWR(
-            opcode=WROpcode.RDMA_WRITE,
-            sg=[self._mr.sge(0, size)],
-            remote=there,
-            send_flags=0,
-            ah=ah,
-        )
-        # A Read behind the Write brings its last octet back: then the peer has it all.
-        last = 1 if op == "write" else size
-        self._fetch = SendWR(
-            2,
-            opcode=WROpcode.RDMA_READ,
-            sg=[self._mr.sge(size, last)],
-            remote=there.part(size - last, last),
-            ah=ah,
-        )
-        self._both = [self._wr, self._fetch]
-        self._want = pattern(size)
-
-    def _completion(self) -> bool:
-        poll = self._cq.poll
-        deadline = _deadline(self._kind)
-        while True:
-            for wc in poll():
-                if wc.check().opcode != self._sent:
-                    return True
-            if _over(deadline):
-                return False
-
-    def _write(self, count: int) -> bool | None:
-        size = self._size
-        view = self._mr.view
-        view[size - 1 : size] = number(count, 1)
-        view[size] = ~view[size - 1] & 0xFF
-        self._qp.post_send(self._both)
-        if not self._completion():
-            return None
-        return view[size] == view[size - 1]
-
-    def _read(self, count: int) -> bool | None:
-        self._qp.post_send(self._fetch)
-        if not self._completion():
-            return None
-        return self._mr.view[self._size : 2 * self._size] == self._want
-
-
-class _DatagramPinger(_OneSided):
-    """Of UD and RD: one queue pair, on which the answers come back."""
-
-    def __init__(
-        self, dest: tuple[str, int], kind: str, op: str, size: int, device: str | None
-    ) -> None:
-        from siwarp.cli.ping_probe import PortProbe
-        from siwarp.verbs import (
-            AH,
-            CQ,
-            MR,
-            PD,
-            QP,
-            Context,
-            ErrorPolicy,
-            QPInitAttr,
-            QPType,
-            RecvWR,
-            SendWR,
-            WCOpcode,
-            source_toward,
-        )
-
-        self._kind = kind
-        self._size = size
-        self._parts = contextlib.ExitStack()
-        part = self._parts.enter_context
-        try:
-            source = source_toward(dest)
-            context = part(Context(device or source))
-            pd = part(PD(context))
-            cq = part(CQ(context, 64))
-            most = context.query_device().max_ud_msg if op == "send" else MAX_SIZE
-            if not 1 <= size <= most:
-                raise typer.BadParameter(
-                    f"a {kind.upper()} ping has 1 to {most} octets", param_hint="--size"
-                )
-            addr = None if device else (source, 0)
-            policy = ErrorPolicy.MESSAGE
-            kind_of = QPType[kind.upper()]
-            slots = 8 if op == "send" else 1  # what is read lies behind what is written
-            # Before the queue pair, so that they are closed after it: it may be using them still.
-            self._mr = part(MR(pd, size * (slots + 1)))
-            ah = part(AH(pd, dest))
-            qp = part(QP(pd, QPInitAttr(kind_of, scq=cq, addr=addr, error_policy=policy)))
-            qp.to_rts()
-            recvs = [RecvWR(i, sg=[self._mr.sge((i + 1) * size, size)]) for i in range(slots)]
-            if op == "send":
-                qp.post_recv(recvs)
-        except BaseException:
-            self._parts.close()
-            raise
-        self._recvs = recvs
-        self._qp = qp
-        self._cq = cq
-        #: Whether anybody is there; none once something came.
-        self._probe: PortProbe | None = PortProbe(dest, kind)
-        self._parts.callback(self._probe.close)
-        self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
-        self._sent = WCOpcode.SEND
-        self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
-        self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
-        if op != "send":
-            try:
-                self._aim(self._ask(dest, Hello(op, size), pd, ah), op, ah)
-            except BaseException:
-                self._parts.close()
-                raise
-
-    def _ask(self, dest: tuple[str, int], hello: Hello, pd: PD, ah: AH) -> RemoteBuffer:
-        """Have the server lend memory."""
-        from siwarp.verbs import MR, RecvWR, RemoteBuffer, SendWR, Timeout
-
-        asked = bytes([MEMORY]) + hello.pack()
-        mr = self._parts.enter_context(MR(pd, 128))
-        mr.write(asked)
-        self._qp.post_recv(RecvWR(sg=[mr.sge(64, 64)]))
-        self._qp.post_send(SendWR(sg=[mr.sge(0, len(asked))], ah=ah))
-        deadline = _deadline(self._kind)
-        while not _over(deadline):
-            if self._probe is not None:
-                self._probe.look()
-            for wc in self._cq.poll():
-                wc.check() if self._probe is None else self._probe.check(wc)
-                if wc.opcode == self._sent:
-                    continue
-                try:
-                    return RemoteBuffer.unpack(mr.read(max(wc.byte_len - 1, 0), 65))
-                except ValueError:
-                    raise OSError(
-                        "the ping server has no memory to lend: try again later"
-                    ) from None
-        raise Timeout(110, f"asking {dest[0]} port {dest[1]} for memory: no answer")
-
-    def _send(self, count: int) -> bool | None:
-        size = self._size
-        tag = number(count, size - 1)
-        view = self._mr.view
-        view[1 : 1 + len(tag)] = tag
-        want = bytes([ANSWER]) + bytes(view[1:size])
-        poll = self._cq.poll
-        self._qp.post_send(self._wr)
-        deadline = _deadline(self._kind)
-        while True:
-            for wc in poll():
-                wc.check() if self._probe is None else self._probe.check(wc)
-                if wc.opcode == self._sent:
-                    continue
-                at = (wc.wr_id + 1) * size
-                got = bytes(view[at : at + wc.byte_len])
-                self._probe = None
-                self._qp.post_recv(self._recvs[wc.wr_id])
-                if got == want:
-                    return True
-                if len(got) != size or got[1 : 1 + len(tag)] == tag:
-                    return False
-                # else it answers an earlier ping, which counts as lost
-            if self._probe is not None:
-                self._probe.look()
-            if _over(deadline):
-                return None
-
-    def close(self) -> None:
-        self._parts.close()
-
-
-class _RCPinger(_OneSided):
-    _kind = "rc"
-
-    def __init__(self, dest: tuple[str, int], op: str, size: int, device: str | None) -> None:
-        from siwarp.cm import CMID, CMEventChannel, ConnParam
-        from siwarp.verbs import (
-            CQ,
-            MR,
-            PD,
-            QP,
-            Context,
-            QPInitAttr,
-            QPType,
-            RecvWR,
-            RemoteBuffer,
-            SendWR,
-            Timeout,
-            WCOpcode,
-        )
-
-        if not 1 <= size <= MAX_SIZE:
-            raise typer.BadParameter(f"an RC ping has 1 to {MAX_SIZE} octets", param_hint="--size")
-        self._size = size
-        self._parts = contextlib.ExitStack()
-        part = self._parts.enter_context
-        try:
-            context = part(Context(device) if device else Context.toward(dest))
-            pd = part(PD(context))
-            self._cq = part(CQ(context, 64))
-            self._qp = part(QP(pd, QPInitAttr(QPType.RC, scq=self._cq)))
-            channel = part(CMEventChannel(context))
-            self._id = part(CMID(channel))
-            self._id.bind_qp(self._qp)
-            self._mr = part(MR(pd, 2 * size))
-            self._mr.view[:size] = pattern(size)
-            self._recv = RecvWR(1, sg=[self._mr.sge(size, size)])
-            self._qp.post_recv(self._recv)
-            self._id.connect(dest, ConnParam(private_data=Hello(op, size).pack()))
-            event = channel.get_event(30)
-            if event is None:
-                raise Timeout(110, f"connecting to {dest[0]} port {dest[1]}: no answer")
-            there = RemoteBuffer.unpack(event.check().private_data)
-        except ValueError:
-            self._parts.close()
-            raise OSError(f"{dest[0]} port {dest[1]} is no siwarp ping server") from None
-        except BaseException:
-            self._parts.close()
-            raise
-        self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
-        self._wr = SendWR(sg=[self._mr.sge(0, size)])
-        if op != "send":
-            self._aim(there, op)
-        self._sent = WCOpcode.SEND
-
-    def _send(self, count: int) -> bool | None:
-        size = self._size
-        view = self._mr.view
-        tag = number(count, size)
-        view[: len(tag)] = tag
-        self._qp.post_send(self._wr)
-        if not self._completion():
-            return None
-        good = view[size:] == view[:size]
-        self._qp.post_recv(self._recv)
-        return good
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._id.disconnect()
-        self._parts.close()
 
 
 def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[int], int]:
     """Return how many pings were sent, the times of the good ones in ns, and how many were wrong.
 
-    Ctrl-C ends the run, not the account of it.
+    Ctrl-C ends the run; the result counts what was done until then.
     """
     times: list[int] = []
     wrong = sent = pending = silent = 0
@@ -387,7 +103,7 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
             began = clock()
             answer = pinger.ping(i)
             ended = clock()
-            sent += 1  # not before: one that Ctrl-C broke off is not lost
+            sent += 1  # not before: a ping that Ctrl-C interrupts is not lost
             if answer:
                 times.append(ended - began)
             elif answer is not None:
@@ -406,16 +122,17 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
 def _client(
     host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> Result:
-    dest = (numeric(host), port)
-    pinger: Any
-    if qp == "uc":
-        from siwarp.cli.ping_uc import UCPinger
+    from siwarp.cli.ping_client import PATIENCE, DatagramPinger, RCPinger
+    from siwarp.cli.ping_uc import UCPinger
 
+    dest = (numeric(host), port)
+    pinger: _Pinger
+    if qp == "uc":
         pinger = UCPinger(dest, op, size, device, PATIENCE[qp])
     elif qp == "rc":
-        pinger = _RCPinger(dest, op, size, device)
+        pinger = RCPinger(dest, op, size, device)
     else:
-        pinger = _DatagramPinger(dest, qp, op, size, device)
+        pinger = DatagramPinger(dest, qp, op, size, device)
     try:
         sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
     finally:

@@ -18,7 +18,7 @@ BUSY = 0.002
 
 
 class Stopping(Protocol):
-    """What ends a server: whether it shall stop, and a descriptor that is readable from then on."""
+    """Ends a server: says whether it shall stop, and has a descriptor that is readable then."""
 
     def is_set(self) -> bool:
         """Whether it shall stop."""
@@ -28,7 +28,7 @@ class Stopping(Protocol):
 
 
 class Stop:
-    """Whether a server shall stop; a signal handler or another thread says so by ``set``."""
+    """Ends a server; a signal handler or another thread calls ``set``."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -39,7 +39,7 @@ class Stop:
         return self._set
 
     def set(self) -> None:
-        """Say so; whoever sleeps on the descriptor wakes."""
+        """Tell the server to stop; this wakes it if it sleeps on the descriptor."""
         self._set = True
         os.eventfd_write(self._fd, 1)
 
@@ -70,7 +70,7 @@ class Sleeper:
 
 
 def serve(cq: CQ, handle: Callable[[list[WC]], None], stop: Stopping) -> None:
-    """Hand over what completes until ``stop`` is set. The queue has a completion channel."""
+    """Pass on completions until ``stop`` is set. The queue has a completion channel."""
     sleeper = Sleeper(cq, stop)
     active = time.monotonic()
     while not stop.is_set():

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Whether anybody has the UDP port that pings go to: what the socket of a queue pair is not told.
+"""Finds out whether any program has the UDP port that pings go to.
 
-That socket has many peers and hears of no refusal. Another one, which has this peer alone, does.
+A queue pair's socket has many peers, so the kernel does not report an ICMP refusal on it. It does
+on a socket that is connected to this peer alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from siwarp.verbs import WC, PeerGone
 
 __all__ = ["PortProbe"]
 
-#: Seconds without any answer until doubt begins.
+#: Seconds without any answer after which the port is probed.
 PATIENCE = 0.5
 
 
 class PortProbe:
-    """Asks for the port by an empty datagram, which whoever has it drops, after a while."""
+    """Probes a port with an empty datagram, which a program that has the port drops."""
 
     def __init__(self, dest: tuple[str, int], qp: str) -> None:
         self._dest, self._qp = dest, qp
@@ -27,10 +28,10 @@ class PortProbe:
         self._asker: socket.socket | None = None
 
     def look(self) -> None:
-        """Look for a refusal; call this now and then while no answer has come. It never waits.
+        """Look for a refusal, without waiting. To be called repeatedly while no answer has come.
 
         Raises:
-            PeerGone: the machine there says that nobody has the port.
+            PeerGone: the machine there reports that no program has the port.
 
         """
         try:
@@ -47,10 +48,10 @@ class PortProbe:
                 "there, or mend the port",
             ) from None
         except OSError:
-            return  # no answer, or no way to ask: that says nothing, and pings go on
+            return  # no answer yet, or no way to probe: that proves nothing, so pings go on
 
     def check(self, wc: WC) -> WC:
-        """Return a completion if it succeeded, as ``WC.check``; a lost peer never was there."""
+        """Check a completion as ``WC.check`` does; a lost peer means that nobody was there."""
         try:
             return wc.check()
         except PeerGone as e:
@@ -71,6 +72,6 @@ class PortProbe:
         self._asker.send(b"")
 
     def close(self) -> None:
-        """Ask no more."""
+        """End probing."""
         if self._asker is not None:
             self._asker.close()

@@ -41,8 +41,8 @@ from siwarp.verbs import (
 __all__ = ["DatagramServer", "RCServer"]
 
 _SEND_ID = 1 << 32
-#: Messages of an RC client that have a place: one that is answered, the next, and one more, as the
-#: completion of an answer may come behind the message that follows it.
+#: Places for messages of an RC client: one for the message that is being answered, one for the
+#: next, and one more, since the completion of an answer may come after the message that follows it.
 _SLOTS = 3
 
 
@@ -61,10 +61,10 @@ class DatagramServer:
     """Answers UD or RD pings on one queue pair."""
 
     SLOTS = 64
-    #: Clients whose address handle is kept.
+    #: How many clients' address handles are stored.
     CLIENTS = 256
-    #: RD: octets of memory for all clients together that write and read; who has asked least lately
-    #: makes room.
+    #: RD: octets of memory for all clients together that write and read. The client that has been
+    #: silent longest loses its memory to a new one.
     MEMORY = 4 * MAX_SIZE
 
     def __init__(self, context: Context, address: Address, kind: QPType = QPType.UD) -> None:
@@ -116,7 +116,7 @@ class DatagramServer:
 
     def _serve(self, wcs: list[WC]) -> None:
         for wc in wcs:
-            # RD: a client that is gone flushes what was for it alone.
+            # RD: the loss of a client flushes only the requests to that client.
             if wc.status == WCStatus.WR_FLUSH_ERR and self._qp.qp_state == QPState.ERR:
                 self._restart()
                 return
@@ -152,7 +152,7 @@ class DatagramServer:
         return True
 
     def _lend(self, source: Address, asked: bytes) -> bytes:
-        """Return the address and key of a client's memory, or nothing: it gets none."""
+        """Return the address and key of a client's memory, or no octets if it gets none."""
         try:
             hello = Hello.unpack(asked)
             if source in self._lent:
@@ -179,7 +179,7 @@ class DatagramServer:
         return ah
 
     def _restart(self) -> None:
-        """Bring the queue pair back from the error state; what it had is dropped."""
+        """Bring the queue pair back from the error state; its outstanding requests are dropped."""
         self._qp.modify(QPAttr(qp_state=QPState.RESET))
         while self._cq.poll(64):
             pass
@@ -229,7 +229,7 @@ class _Client:
             raise
 
     def serve(self, wc: WC) -> None:
-        """Go on after one of its completions; an error means that it is over."""
+        """Process one of its completions; an error means that the client is gone."""
         self.seen = time.monotonic()
         if wc.wr_id & _SEND_ID:
             self.qp.post_recv(self.recvs[wc.wr_id & ~_SEND_ID])
@@ -346,7 +346,7 @@ class RCServer:
             event.id.close()
 
     def _make_room(self, octets: int) -> None:
-        """Let go of clients that are silent for long, if there is no place for one more."""
+        """Disconnect clients that have been silent for long, if there is no place for one more."""
         by_age = sorted(self._clients.values(), key=lambda client: client.seen)
         for client in by_age:
             used = sum(one.octets for one in self._clients.values())

@@ -48,17 +48,17 @@ __all__ = ["MOST", "UCPinger", "UCServer"]
 
 #: Octets of a UC ping: a server gives memory to whoever asks.
 MOST = 1 << 20
-#: How often a client asks to be met, and how long it waits for each answer.
+#: How often a client sends its request over UD, and how many seconds it waits for each answer.
 TRIES, EACH = 20, 0.25
 
 _MAGIC = b"siwucpg1"
-#: Operation, port of the client's queue pair, octets of a ping; then its memory, and zeros: who
-#: asks sends no less than the answer has.
+#: Operation, port of the client's queue pair, octets of a ping; then its memory, and zeros, so that
+#: a request is not shorter than its answer.
 _ASK = struct.Struct("!8sBxHQ20s24x")
 #: 1 and the port of the server's queue pair, then its memory; or 0.
 _ANSWER = struct.Struct("!8sBxH20s")
 _MEET_ID = 1 << 40
-#: Where a message may lie: the next one does not come to where the last one is being read.
+#: Places for received messages: a message never overwrites the one before it.
 _PLACES = 4
 
 
@@ -82,12 +82,12 @@ class _Half:
             raise
 
     def recv(self, place: int) -> None:
-        """Post a receive: each has a place of its own, and is posted again when that was read."""
+        """Post a receive. Each has its own place, and is posted again once that was read."""
         sg = [self.mr.sge((1 + place) * self.size, self.size)] if self.op == "send" else []
         self.qp.post_recv(RecvWR(self._id * _PLACES + place, sg=sg))
 
     def meet(self, peer: Address, memory: RemoteBuffer) -> None:
-        """Say who the peer is.
+        """Connect to the peer.
 
         Raises:
             ValueError: its memory is too small to be written to.
@@ -107,20 +107,20 @@ class _Half:
         ]
 
     def send(self, place: int) -> None:
-        """Send, or write to that place, what is in the first part of the memory."""
+        """Send the first part of the memory, or write it to that place of the peer's."""
         self.qp.post_send(self._wrs[place % _PLACES])
 
     def place(self, wc: WC) -> int:
-        """Return where a message came to: immediate data tell it of a Write."""
+        """Return the place of a message; for a Write, the immediate data has it."""
         return (wc.imm_data if self.op == "write" else wc.wr_id) % _PLACES
 
     def came(self, wc: WC) -> memoryview:
-        """Return the octets of the place that a message came to."""
+        """Return the octets at a message's place."""
         at = (1 + self.place(wc)) * self.size
         return self.mr.view[at : at + self.size]
 
     def back(self, wc: WC) -> None:
-        """Send what came."""
+        """Send a message back."""
         self.mr.view[: self.size] = self.came(wc)
         self.send(self.place(wc))
 
@@ -129,7 +129,7 @@ class _Half:
 
 
 def is_message(wc: WC) -> bool:
-    """Whether a peer's message came, as against one's own that went."""
+    """Whether a completion is of a received message, and not of one that was sent."""
     return wc.opcode in (WCOpcode.RECV, WCOpcode.RECV_RDMA_WITH_IMM)
 
 
@@ -158,7 +158,7 @@ class UCPinger:
     def _meet(
         self, pd: PD, dest: Address, source: str, half: _Half
     ) -> tuple[Address, RemoteBuffer]:
-        """Ask until the server answers: where its queue pair is, and its memory."""
+        """Request a queue pair until the server answers with its port and its memory."""
         ask = _ASK.pack(
             _MAGIC, OPS.index(half.op), half.qp.addr[1], half.size, half.mr.remote().pack()
         )
@@ -203,7 +203,7 @@ class UCPinger:
                     return wc
             now = time.monotonic()
             if now > polite:
-                os.sched_yield()  # another process may need the core more, the peer perhaps
+                os.sched_yield()  # let other processes run; one of them may be the peer
             if now > end:
                 return None
 
@@ -225,7 +225,7 @@ class UCPinger:
             half.recv(wc.wr_id % _PLACES)
             if same or not late:
                 return bool(same) and wc.byte_len == size
-            # else it answers an earlier ping, which counts as lost
+            # otherwise it answers an earlier ping, which counts as lost
         return None
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ class UCServer:
             answer = known[1]  # the first answer was lost
         at = _ASK.size * self.SLOTS
         self._mr.write(answer, offset=at)
-        # A mistake of the source's, such as an address that nobody can be at, ends nothing here.
+        # A client's mistake, such as an impossible address, must not end the server.
         with contextlib.suppress(Error), AH(self._pd, source) as ah:
             self._qp.post_send(SendWR(sg=[self._mr.sge(at, _ANSWER.size)], ah=ah, send_flags=0))
 
@@ -335,7 +335,7 @@ class UCServer:
         return answer
 
     def _make_room(self) -> bool:
-        """Let go of the client that is silent longest, if there is no place for one more."""
+        """Disconnect the client that has been silent longest, if there is no place for one more."""
         if len(self._clients) < self.CLIENTS:
             return True
         who = min(self._seen, key=lambda one: self._seen[one])

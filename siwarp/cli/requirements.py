@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The requirements of the specification of datagram-iWARP, read out of its text.
+"""The requirements of the specification of datagram-iWARP, parsed from its text.
 
 A requirement is a list item that starts with its id and its level::
 

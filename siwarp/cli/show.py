@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """How the commands print: tables and bars in a terminal, plain lines in a pipe.
 
-rich is imported for a terminal alone: into a pipe a command should not take longer than it must.
+rich is imported only for a terminal, so that a command whose output goes to a pipe starts fast.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def heading(text: str) -> None:
 
 
 def tick(text: str, good: bool = True) -> None:
-    """Print something that was found to be so, or not."""
+    """Print a finding, marked as good or bad."""
     if not fancy():
         print(f"{'ok' if good else 'FAILED'}: {text}")
         return
@@ -71,7 +71,7 @@ def tick(text: str, good: bool = True) -> None:
 
 
 def note(text: str) -> None:
-    """Print an explanation beside the matter."""
+    """Print an additional explanation."""
     line(f"    {text}", style="dim")
 
 
@@ -109,7 +109,7 @@ def table(
 
 @contextlib.contextmanager
 def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar while something goes on; call what this gives with the steps done since then."""
+    """Show a progress bar; call what this yields with the steps done since the last call."""
     if not fancy():
         yield lambda _steps: None
         return

@@ -62,7 +62,7 @@ _WORDS = {
 
 
 def _tell(statistics: dict[str, dict[str, int]]) -> None:
-    """Print what the relay did, on standard error: standard output is the command's."""
+    """Print what the relay did on standard error, since standard output belongs to the command."""
     for way, name in (("a_to_b", "a to b"), ("b_to_a", "b to a")):
         of = statistics[way]
         parts = [f"{of['packets']} packets, {of['octets']} octets"]
@@ -84,7 +84,7 @@ def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
                 status = process.wait()
                 break
             except KeyboardInterrupt:
-                continue  # it is for the command, which ends or not as it likes
+                continue  # the signal is meant for the command, which may end by it or not
     return status if status >= 0 else 128 - status, json.loads(said) if said else None
 
 

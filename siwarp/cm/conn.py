@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Connections in a few lines: ``connect``, ``listen``, then send, recv, write and read.
 
-Nothing here that the verbs cannot do: a ``Connection`` is an RC queue pair with two completion
+All this can be done with the verbs, too: a ``Connection`` is an RC queue pair with two completion
 queues, receives posted in advance, and memory registered when it is needed. Its parts are public
-attributes, for whoever wants to go on with the verbs.
+attributes, so that a program can use the verbs on them.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
-#: Connections that were answered and are not made yet; for one more the oldest is given up.
+#: Accepted connections that are not established yet; for one more, the oldest is given up.
 MOST_STARTING = 128
 
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
 class _Home:
-    """An open device with a CM channel: closes when the last who uses it is done."""
+    """An open device with a CM channel; closes with its last user."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -88,11 +88,11 @@ class Connection(Closing):
 
     Messages have up to ``recv_size`` octets; a longer one breaks the connection. They arrive in
     ``recv_depth`` receives posted in advance. More of them wait for ``recv``: up to setting
-    ``rnr_octets`` here, the rest at the peer, whose ``send`` takes longer then and may be given a
-    ``timeout``. So do its Writes and this end's Reads, which are behind them. A peer that is not
-    made by this module may end the connection at a message that it has no receive for: let it
-    answer now and then. With ``Persona.ROCE`` at this end what is sent from here is with the peer
-    when ``send`` or ``write`` returns.
+    ``rnr_octets`` here, the rest at the peer, whose ``send`` then takes longer; it may be given a
+    ``timeout``. Its Writes and this end's Reads, which follow these messages, take longer, too. A
+    peer that was not made by this module may end the connection when a message finds no receive
+    there, so the protocol should let it answer from time to time. With ``Persona.ROCE`` at this
+    end, the peer has the data when ``send`` or ``write`` returns.
 
     One thread may send while another receives; ``close`` in a third ends their calls.
     """
@@ -109,7 +109,7 @@ class Connection(Closing):
         self._home = home
         self._closed = False
         self._parts = contextlib.ExitStack()
-        # Who closes has both: reentrant, since a send that took too long closes, too.
+        # close() takes both. Reentrant, since a send that took too long closes, too.
         self._sending = threading.RLock()
         self._receiving = threading.RLock()
         self.private_data = b""
@@ -156,7 +156,7 @@ class Connection(Closing):
         Raises:
             PeerGone: the connection is over.
             ProtocolError: the peer refused something; the error says what.
-            Timeout: it did not go out within ``timeout`` seconds.
+            Timeout: it was not sent within ``timeout`` seconds.
 
         """
         self._alive()
@@ -182,7 +182,7 @@ class Connection(Closing):
         with self._receiving:
             wc = self._wait(self.rcq, timeout, "receiving")
             data = self._inbox.read(wc.byte_len, wc.wr_id * self._recv_size)
-            # The connection may be over behind this message: the next call will say so.
+            # The connection may have ended after this message; the next call reports that.
             with contextlib.suppress(StateError):
                 self.qp.post_recv(self._recvs[wc.wr_id])
             return data
@@ -192,7 +192,7 @@ class Connection(Closing):
     def register(self, buffer: Any, access: int = _ALL_ACCESS) -> MR:
         """Register a buffer, or new memory of so many octets, for the peer to read and write.
 
-        Tell the peer ``mr.remote().pack()``. It closes with the connection.
+        Send ``mr.remote().pack()`` to the peer. The region closes with the connection.
         """
         mr: MR = self._parts.enter_context(MR(self.pd, buffer, access))
         return mr
@@ -202,11 +202,11 @@ class Connection(Closing):
     ) -> None:
         """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
 
-        It returns when the connection has taken the data (RFC 5040 says no more); the peer
-        sees all of it before any message that is sent afterwards.
+        It returns when TCP has taken the data, as RFC 5040 defines it. The peer sees all of it
+        before any message that is sent afterwards.
 
         Raises:
-            LimitError: ``remote`` has not so many octets; nothing is written.
+            LimitError: ``remote`` has fewer octets; nothing is written.
 
         """
         size = data.length if isinstance(data, MR) else memoryview(data).nbytes
@@ -227,7 +227,7 @@ class Connection(Closing):
         """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``.
 
         Raises:
-            LimitError: ``remote`` has not so many octets.
+            LimitError: ``remote`` has fewer octets.
 
         """
         size = remote.length - offset if length is None else length
@@ -259,7 +259,7 @@ class Connection(Closing):
 
     @contextlib.contextmanager
     def _lent(self, data: Any, access: AccessFlag) -> Iterator[MR]:
-        """Give an MR over ``data`` for one operation."""
+        """Yield an MR over ``data`` for one operation."""
         if isinstance(data, MR):
             yield data
             return
@@ -272,7 +272,7 @@ class Connection(Closing):
                 try:
                     mr.close()
                 except Error:
-                    if not self._closed:  # else it closes with the PD, once the QP lets go of it
+                    if not self._closed:  # otherwise it closes with the PD, after the QP
                         raise
 
     def _do(self, wr: SendWR, timeout: float | None) -> None:
@@ -296,7 +296,7 @@ class Connection(Closing):
         if not wcs:
             if cq is self.rcq:
                 raise Timeout(errno.ETIMEDOUT, f"{what}: nothing came within {timeout} s")
-            # The request is still out and may yet use the memory: only closing is safe now.
+            # The request is outstanding and may still use the memory: only closing is safe now.
             self.close()
             raise Timeout(
                 errno.ETIMEDOUT,
@@ -336,7 +336,7 @@ class Connection(Closing):
         if self._closed:
             return
         self._closed = True
-        for channel in self._channels:  # who waits in another thread finds it closed
+        for channel in self._channels:  # calls that wait in other threads find it closed
             channel._wake()
         with contextlib.suppress(Error):
             self.id.disconnect()
@@ -344,7 +344,7 @@ class Connection(Closing):
             try:
                 self.id.close()
                 if hasattr(self, "qp"):
-                    self.qp.close()  # before memory that a request on its way uses
+                    self.qp.close()  # before memory that an outstanding request uses
                 self._parts.close()
             finally:
                 self._home.leave()
@@ -354,7 +354,7 @@ class Connection(Closing):
 
 
 def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
-    """Refuse what the peer would refuse, and end the connection for.
+    """Refuse an access that the peer would refuse by ending the connection.
 
     Raises:
         LimitError: the octets are not all in the peer's memory (EINVAL).
@@ -389,19 +389,19 @@ def connect(
 
     Raises:
         PeerGone: nobody listens there, it rejected, or it did not answer.
-        Timeout: it was not done within ``timeout`` seconds.
+        Timeout: the connection was not established within ``timeout`` seconds.
 
     """
     home = _Home(Context.toward(address))
     conn = Connection(home, CMID(home.channel), recv_size, recv_depth, persona)
     try:
-        # Peer to peer, so that either end may speak first (RFC 6581): by itself MPA wants the
-        # initiator's first FPDU before the responder's (RFC 5044 section 7.1.3).
+        # Peer to peer, so that either end may send first (RFC 6581). Without it the responder must
+        # wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
         rtr = RTR.FPDU | RTR.WRITE | RTR.READ
         conn.id.connect(
             address, ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=timeout)
         )
-        # The library keeps the time by itself; this is for a lost event.
+        # The library limits the time itself; this limit is for a lost event.
         event = home.channel.get_event(None if timeout is None else timeout + 1)
         if event is None:
             raise Timeout(
@@ -425,7 +425,7 @@ class Listener(Closing):
         self._home.enter()
         self._closed = False
         self._recv = recv_size, recv_depth, persona
-        # Answered, and not made yet: an initiator may owe its first message for a while.
+        # Accepted, and not established yet: the initiator's first message may take a while.
         self._starting: dict[CMID, Connection] = {}
         self._accepting = threading.RLock()
         try:
@@ -443,11 +443,11 @@ class Listener(Closing):
     def accept(self, timeout: float | None = None, private_data: bytes = b"") -> Connection:
         """Wait for the next connection and return it.
 
-        Whoever asks meanwhile is answered, so one that is slow to finish its start-up holds up no
-        other; those that are made later are there for the next call.
+        It accepts every request meanwhile, so a peer that is slow in its start-up delays no other;
+        connections that are established later are returned by the next call.
 
         Raises:
-            Timeout: none was made within ``timeout`` seconds.
+            Timeout: none was established within ``timeout`` seconds.
             StateError: the listener is closed.
 
         """
@@ -467,7 +467,7 @@ class Listener(Closing):
                     raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
 
     def _on_event(self, event: CMEvent, private_data: bytes) -> Connection | None:
-        """Answer a request; return a connection that is made now."""
+        """Accept a request; return a connection that has become established."""
         if event.type == CMEventType.CONNECT_REQUEST:
             self._answer(event, private_data)
             return None
@@ -485,7 +485,7 @@ class Listener(Closing):
             conn.private_data = request.private_data
             conn.id.accept(ConnParam(private_data=private_data))
         except PeerGone:
-            conn.close()  # it left while we answered
+            conn.close()  # the peer left while it was accepted
         except BaseException:
             conn.close()
             raise
@@ -505,12 +505,12 @@ class Listener(Closing):
     def close(self) -> None:
         """Stop listening; connections that were accepted live on.
 
-        A thread that waits in ``accept`` gets StateError, and one that iterates stops.
+        A thread that waits in ``accept`` gets StateError, and iteration in another thread ends.
         """
         if self._closed:
             return
         self._closed = True
-        self._home.channel._wake()  # who accepts in another thread finds it closed
+        self._home.channel._wake()  # a call that accepts in another thread finds it closed
         try:
             with self._accepting:
                 for conn in self._starting.values():

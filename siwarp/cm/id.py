@@ -54,7 +54,7 @@ class RTR(IntFlag):
 
 @dataclass(frozen=True)
 class ConnParam:
-    """What one end says while connecting (``struct siw_cm_param``).
+    """The parameters of one end of a connection (``struct siw_cm_param``).
 
     Attributes:
         private_data: at most 508 octets in revision 2, 512 in 1.
@@ -109,13 +109,13 @@ class CMEvent:
         id: to which id; of a CONNECT_REQUEST, the new one.
         listen_id: of a CONNECT_REQUEST, the id that listens.
         status: 0 or an errno value, positive.
-        rev, crc, peer_to_peer: what the peer's frame said or both agreed.
+        rev, crc, peer_to_peer: what the peer's frame contains, or what was negotiated.
         markers: whether the peer's frame asks for Markers in what it receives.
         initiator_depth, responder_resources: ORD and IRD of this end.
         peer_ird, peer_ord: as the peer's frame has them, ``None`` where it has none.
         wire_error: of an end or a failure, ``layer << 16 | type << 8 | code`` of the Terminate
-            that was seen or sent, or 0.
-        private_data: what the peer said.
+            that was received or sent, or 0.
+        private_data: of the peer's frame.
 
     """
 
@@ -191,7 +191,7 @@ class CMEventChannel(Waitable):
         return self._get_event(timeout, None)
 
     def _get_event(self, timeout: float | None, over: Callable[[], bool] | None) -> CMEvent | None:
-        """As ``get_event``; ``None`` also when ``over``, asked after each ``_wake``, says so."""
+        """As ``get_event``; also ``None`` once ``over``, called after each ``_wake``, is true."""
         reap()
         c = self._live()
         event = ffi.new("struct siw_cm_event *")
@@ -239,7 +239,7 @@ class CMID(Handle):
     """One connection, or one listener (``struct siw_cm_id``).
 
     Active: ``bind_qp``, ``connect``. Passive: ``listen``; a CONNECT_REQUEST brings a new id, then
-    ``bind_qp`` and ``accept``, or ``reject``. What becomes of it comes as events on its channel.
+    ``bind_qp`` and ``accept``, or ``reject``. Events on its channel report the outcome.
     An id that has a queue pair closes before the queue pair does.
     """
 
@@ -249,9 +249,9 @@ class CMID(Handle):
 
     channel: CMEventChannel
     qp: QP | None
-    #: Anything that the caller wants to find again.
+    #: Any value of the caller's.
     context: Any
-    #: Where ``connect`` was to lead.
+    #: The destination of ``connect``.
     _dest: Address | None
 
     def __init__(self, channel: CMEventChannel, context: Any = None) -> None:
@@ -271,7 +271,7 @@ class CMID(Handle):
         self.channel = channel
         self.qp = None
         self._dest = None
-        self._using = threading.RLock()  # as a handler of a signal may close it, too
+        self._using = threading.RLock()  # reentrant, since a signal handler may close it, too
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
@@ -284,8 +284,8 @@ class CMID(Handle):
         self.qp = None
 
     def _alone(self) -> contextlib.AbstractContextManager[object]:
-        """Keep other threads from ending it meanwhile: an id's memory goes with it."""
-        # In a forked child a thread that is not here may hold the lock, and nothing is called.
+        """Keep other threads from closing it meanwhile, which frees the id's memory."""
+        # In a forked child a thread that does not exist there may hold the lock; nothing is called.
         return self._using if self._pid == os.getpid() else contextlib.nullcontext()
 
     def _call(self, call: Any, *args: Any) -> int:
