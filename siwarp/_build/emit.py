@@ -17,7 +17,7 @@ import cffi
 BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(siwarp/[^>]+)>)', re.MULTILINE)
-# Marks for the compiler that cffi does not know; each leaves its line where it was.
+# Attributes that cffi does not know; replacing them keeps the line numbers.
 MARKS = re.compile(r"\b(SIW_(?:API|EXPORT|PUBLIC))\b|__attribute__\s*\(\(.*?\)\)")
 
 # System types that a header takes from the C library.
@@ -41,7 +41,7 @@ PRELUDE_C = """
 
 
 class BlockError(Exception):
-    """A header whose blocks cannot be used; the text names file and line."""
+    """A header whose blocks are wrong; the text names file and line."""
 
 
 def blocks(header: Path) -> str:
@@ -68,7 +68,7 @@ def blocks(header: Path) -> str:
 
 
 def in_include_order(root: Path, start: list[Path]) -> list[Path]:
-    """Return the headers and what they include of ours, each after what it includes."""
+    """Return the headers and those of ours that they include, each after the ones it includes."""
     done: list[Path] = []
     seen: set[Path] = set()
 
@@ -142,13 +142,13 @@ def main() -> int:
             return 1
     lines = [include_line(root, header) for header, _ in found]
     if not args.public:
-        # In the tests' module a function that a header promises and no file has yet is missing
-        # for its own tests only; tests/lint/c_symbols.py names it.
+        # In the tests' module, a declared function without a definition fails only its own tests;
+        # tests/lint/c_symbols.py names it.
         lines += [f"#pragma weak {name}" for name in function_names(ffi)]
     ffi.set_source(args.module, PRELUDE_C + "\n".join(lines) + "\n")
     ffi.emit_c_code(str(args.out))
 
-    # The folders are dependencies too: a header that comes or goes changes them.
+    # The folders are dependencies, too, since adding or removing a header changes them.
     needed = [*folders, *headers]
     names = " ".join(make_name(path) for path in needed)
     args.depfile.write_text(f"{make_name(args.out)}: {names}\n", encoding="utf-8")

@@ -41,7 +41,7 @@ class RDEndpoint(Endpoint):
         Raises:
             LimitError: it has more than 65535 octets.
             PeerGone: the peer was silent for ``peer_timeout``, closed or restarted; it is unknown
-            whether it has the message.
+                whether it has the message.
             Error: the message was refused.
 
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Measurements beside the raw sockets: ours and the floor, round by round in the same run.
+"""Measurements beside raw sockets: siwarp and the floor in turn, round by round in the same run.
 
-``run`` measures one thing and returns everything it saw; ``siwarp bench`` prints it, and
-``python -m siwarp.bench`` compares the whole list of figures with what they must be.
+``run`` makes one measurement and returns all its results; ``siwarp bench`` prints them, and
+``python -m siwarp.bench`` compares all figures with what they must be.
 """
 
 from siwarp.bench.plan import Plan, UsageError, make_plan

@@ -287,7 +287,7 @@ static uint32_t recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 	}
 }
 
-/* A train that GRO kept together counts as the datagrams it was. */
+/* A batch that GRO received as one counts as its datagrams. */
 static uint32_t recv_gso(struct raw *r)
 {
 	static char train[1 << 16];

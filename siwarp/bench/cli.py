@@ -113,7 +113,7 @@ Command = Callable[..., None]
 
 
 def _takes(names: str) -> Callable[[Command], Command]:
-    """Give a command these of the options, and --json, behind those that it declares itself."""
+    """Add these options, and --json, to a command, after those that it declares itself."""
 
     def give(command: Command) -> Command:
         taken = (*names.split(), "as_json")
@@ -137,7 +137,7 @@ def _takes(names: str) -> Callable[[Command], Command]:
 
 @contextlib.contextmanager
 def bar(text: str) -> Iterator[Step | None]:
-    """Show a progress bar in a terminal; give nothing when output goes elsewhere."""
+    """Show a progress bar in a terminal; yields None if the output goes elsewhere."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
         return
@@ -233,7 +233,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _plan(faults: str | None) -> dict[str, str]:
-    """Return the environment that sets a plan of faults at the client."""
+    """Return the environment variables that set a plan of faults at the client."""
     if faults is None:
         return {}
     from siwarp.bench.plan_option import check_plan
@@ -384,7 +384,7 @@ def of_peers(
 
 
 def _show_memory(found: dict[str, Any]) -> None:
-    """Print a line for each point: what there is in all, and what a further peer costs."""
+    """Print a line for each point: the memory in all, and what a further peer costs."""
     print("octets                  in all: process, kernel's buffers   of each further peer")
     for qp, points in found.items():
         for point in points:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "ROUNDS", "Compared", "compare", "has_loss", "other_program", "show"]
 
-#: Rounds that a comparison takes to tell 2%, and the fewest of a trial.
+#: Rounds that a comparison needs to resolve 2%, and the fewest of a trial.
 ROUNDS = 40
 LEAST_ROUNDS = 3
 #: Seconds that one program has for one measurement.
 LIMIT_S = 60
 #: How this build is started.
 _THIS = (sys.executable, "-m", "siwarp.cli")
-#: What would have the other program load this build's modules or library.
+#: Variables that would make the other program load this build's modules or library.
 _OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
 
@@ -49,8 +49,8 @@ class Compared:
         unit: of the result.
         less_is_better: whether a ratio above 1 is bad.
         limit: how far from 1 the ratio may be: 0.02 is 2%.
-        part: how many of the messages that a run of ``siwarp bench`` has by itself this one has.
-            A run of latency has its slowest raw socket's too, which takes most of its time.
+        part: the share of the messages that ``siwarp bench`` itself would send. A run of latency
+            also measures raw sockets, and the slowest takes most of its time.
 
     """
 
@@ -117,7 +117,7 @@ class _Program:
     def _said(self, words: Sequence[str]) -> str:
         command = [*self._start, "bench", *words]
         try:
-            # In a folder without a siwarp/ that Python would take for the package.
+            # In a folder without a siwarp/, which Python would take for the package.
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ class _Program:
         """Measure once and return the result; without iters the program chooses how many.
 
         Raises:
-            BenchError: the program failed, or it is none that measures as siwarp does.
+            BenchError: the program failed, or it does not measure as siwarp does.
 
         """
         words = [*what.command, "--rounds", "1", "--json"]
@@ -164,7 +164,7 @@ class _Program:
 
 
 def _pair(what: Compared, programs: dict[str, _Program], iters: int, turn: int) -> dict[str, Any]:
-    """Measure with both programs; who begins changes from round to round."""
+    """Measure with both programs; which one begins alternates from round to round."""
     order = list(programs) if turn % 2 == 0 else list(reversed(programs))
     results = {name: programs[name].measure(what, iters) for name in order}
     floors = {f"{name}_floor": result.get("floor") for name, result in results.items()}
@@ -210,8 +210,8 @@ def compare(
 ) -> dict[str, Any]:
     """Measure each figure with this build and with the other program, in turn.
 
-    The first measurement of each is not counted: it says how many messages the others have, and
-    finds out whether the program can do it at all.
+    The first measurement of each is not counted: it finds out how many messages the others send,
+    and whether the program can measure it at all.
 
     Args:
         other: the other program, a path or a name that the shell would find.
@@ -226,7 +226,7 @@ def compare(
         ``verdict``, and ``pairs``, every round's values.
 
     Raises:
-        BenchError: one of the programs cannot measure; the text names it and says what it said.
+        BenchError: one of the programs cannot measure; the text names it and quotes its message.
 
     """
     path = other_program(other)

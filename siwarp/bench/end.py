@@ -43,7 +43,7 @@ from siwarp.verbs import (
 )
 
 LOOPBACK = "127.0.0.1"
-#: Seconds without news from the peer, asleep, and how many polls surely take long.
+#: Seconds to wait for the peer, and the number of polls after which the time is checked.
 IDLE_S = 10
 IDLE_POLLS = 20_000_000
 RECVS_OF_LAT = 16
@@ -82,7 +82,7 @@ class Ctl:
         return got
 
     def swap(self, number: int = 0) -> int:
-        """Give a number and take the other end's."""
+        """Exchange numbers with the other end."""
         return int(_NUMBER.unpack(self._swap(_NUMBER.pack(number)))[0])
 
     def look_after(self) -> None:
@@ -92,14 +92,14 @@ class Ctl:
                 sys.exit("the other end is gone")
 
     def swap_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
-        """Tell the other end the port and the memory, and return its."""
+        """Send port and memory to the other end, and return the other end's."""
         mine = _HELLO.pack(port, 0, mr.rkey, mr.addr, mr.length)
         port, _side_port, rkey, addr, length = _HELLO.unpack(self._swap(mine))
         return port, RemoteBuffer(addr, length, rkey)
 
 
 class End:
-    """A QP that is ready, and memory: first what is sent, then slots to receive into."""
+    """A QP in RTS, and memory: first what is sent, then slots to receive into."""
 
     def __init__(self, o: argparse.Namespace, slots: int) -> None:
         self.o = o
@@ -184,7 +184,7 @@ class End:
         return SendWR(send_flags=flags, sg=[self.mr.sge(0, size)], ah=self.ah)
 
     def sender(self, size: int) -> Callable[[], None]:
-        """Return what sends one message; one in SIGNAL_EVERY reports its completion."""
+        """Return a function that sends one message; one in SIGNAL_EVERY is signalled."""
         silent, reported = self.message(size), self.message(size, SendFlag.SIGNALED)
         post = self.qp.post_send
         count = 0
@@ -212,7 +212,7 @@ class End:
         return wcs
 
     def receiver(self) -> Callable[[], WC]:
-        """Return what waits for one receive, passing over other completions."""
+        """Return a function that waits for one receive, and skips other completions."""
         poll, recv = self.cq.poll, int(WCOpcode.RECV)
 
         def await_polling() -> WC:
@@ -240,7 +240,7 @@ class End:
     def await_done(self) -> None:
         """Wait for the Send with which the other end says that it has written or read enough.
 
-        Meanwhile nothing completes here, so only the other end's leaving ends this earlier.
+        Meanwhile nothing completes here, so only the other end's exit ends this earlier.
         """
         while not (wcs := self.wait(1)) or wcs[0].opcode != WCOpcode.RECV:
             if not wcs:
@@ -262,7 +262,7 @@ class End:
 
 def lat_by_send(end: End, n: int) -> list[int]:
     """Send messages to and fro; half a round trip counts."""
-    # Receives are posted again behind the send, while the message is under way.
+    # Receives are posted again after the send, while the message is on its way.
     send, receive, now = end.sender(end.o.size), end.receiver(), time.perf_counter_ns
     post, recvs, size = end.qp.post_recv, end.recvs, end.o.size
     times: list[int] = []
@@ -286,7 +286,7 @@ def lat_by_send(end: End, n: int) -> list[int]:
 
 
 def lat_by_write(end: End, n: int) -> list[int]:
-    """Write into each other's memory and watch one's own; half a round trip counts."""
+    """Write into the peer's memory and watch the own; half a round trip counts."""
     view, poll, post = end.mr.view, end.cq.poll, end.qp.post_send
     wr, now = end.rdma(WROpcode.RDMA_WRITE), time.perf_counter_ns
     seen, mine = end.at(0) + end.o.size - 1, end.o.size - 1
@@ -511,7 +511,7 @@ def main() -> None:
     parser.add_argument("--cpu", type=int)
     parser.add_argument("--ctl", type=int, default=-1)
     o = parser.parse_args()
-    signal.alarm(o.limit)  # nothing catches it: that is the end
+    signal.alarm(o.limit)  # SIGALRM is not handled, so it ends the process
     result = {"lat": latency, "bw": stream, "rate": stream, "reg": registration}[o.kind](o)
     if result is not None:
         print(json.dumps(result))

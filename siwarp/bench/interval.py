@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The interval of a ratio from paired measurements, by Wilcoxon's signed ranks.
 
-Ranks, since a machine that was busy for a moment makes pairs that are far off: these widen a t
-interval until nothing can be told any more, and hardly move this one.
+It uses ranks, since a machine that is busy for a moment produces outliers: these widen a t interval
+until it says nothing, and hardly affect this one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 __all__ = ["CONFIDENCE", "Interval", "ratio_interval"]
 
-#: How surely the interval holds the ratio, if there are pairs enough: six.
+#: The confidence of the interval, if there are at least six pairs.
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A ratio, the bounds of its interval, and how surely the interval holds it (0 to 1)."""
+    """A ratio, the bounds of its interval, and the interval's confidence (0 to 1)."""
 
     ratio: float
     low: float
@@ -40,7 +40,7 @@ def _rank_sums(n: int) -> list[int]:
 def _outside(n: int) -> tuple[int, float]:
     """Return how many Walsh averages lie outside the interval at each end, and its confidence.
 
-    With fewer than six pairs no interval is as sure as CONFIDENCE: then it is the widest one.
+    With fewer than six pairs no interval reaches CONFIDENCE; then it is the widest one.
     """
     left, outside, counts = 0, 0, _rank_sums(n)
     while 2 * (left + counts[outside]) <= (1 - CONFIDENCE) * 2**n:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a process's memory holds for its peers: measured by siwarp-bench-memory, summed up here.
+"""How much memory a process uses for its peers: measured by siwarp-bench-memory, summed up here.
 
-One process after the other, each with so many peers from its start: what an allocator keeps from a
-larger number does not count for a smaller one.
+Each number of peers is measured in a process of its own, so that memory which an allocator kept
+from a larger number does not count for a smaller one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["PEERS", "QPS", "measure"]
 PEERS = (1, 10, 100, 1_000, 10_000)
 QPS = ("ud", "rd", "rc")
 
-#: Seconds after which an end ends itself, and some.
+#: Seconds after which an end exits, plus a margin.
 _LIMIT_S = 130
 
 
 def _slab() -> dict[str, int]:
-    """Octets of the kernel's objects behind a socket, by kind; empty where that may not be read."""
+    """Octets of the kernel's objects of a socket, by kind; empty if they may not be read."""
     sizes: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/slabinfo").read_text(encoding="ascii").splitlines():
@@ -37,7 +37,7 @@ def _slab() -> dict[str, int]:
 
 
 def _object(qp: str, sizes: dict[str, int]) -> int | None:
-    """Octets that the kernel has for each socket beside its data; None if it does not tell."""
+    """Octets that the kernel uses for each socket besides its data; None if that is unknown."""
     wanted = ["TCP" if qp == "rc" else "UDP", "sock_inode_cache", "filp", "dentry"]
     if any(name not in sizes for name in wanted):
         return None
@@ -45,7 +45,7 @@ def _object(qp: str, sizes: dict[str, int]) -> int | None:
 
 
 def _one(qp: str, peers: int) -> dict[str, Any]:
-    """One process with so many peers, as siwarp-bench-memory tells of it."""
+    """Measure one process with so many peers by siwarp-bench-memory."""
     tool = str(program().with_name("siwarp-bench-memory"))
     mine, theirs = socket.socketpair()
     with mine, theirs, contextlib.ExitStack() as stack:
@@ -77,7 +77,7 @@ def _one(qp: str, peers: int) -> dict[str, Any]:
 
 
 def _per_peer(points: list[dict[str, Any]], objects: int | None) -> None:
-    """Say of each point what every peer costs that the point before it had not."""
+    """Add to each point what each peer costs that the previous point did not have."""
     for before, point in zip([None, *points], points, strict=False):
         point["kernel_objects"] = None if objects is None else objects * point["sockets"]
         if before is None:
@@ -96,9 +96,9 @@ def measure(
 ) -> dict[str, Any]:
     """Return, for each kind of queue pair, a list with a point for each number of peers.
 
-    Of a point, all in octets: ``idle`` and ``loaded`` (PSS of the process), ``idle_kernel`` and
-    ``loaded_kernel`` (what the kernel holds for its sockets' data), ``kernel_objects`` (the
-    sockets themselves; None where /proc/slabinfo may not be read), and from the second point on
+    A point has, all in octets: ``idle`` and ``loaded`` (PSS of the process), ``idle_kernel`` and
+    ``loaded_kernel`` (what the kernel holds for its sockets' data), ``kernel_objects`` (the sockets
+    themselves; None if /proc/slabinfo may not be read), and from the second point on
     ``idle_per_peer`` and ``loaded_per_peer``: each further peer's part of all of these together.
 
     Raises:

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of the table: its name, and what ``run`` is asked for."""
+    """One figure of the table: its name, and the arguments of ``run``."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ def measure(
     run: Callable[..., dict[str, Any]] = run,
     iters: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure each row with both personas; one that fails has its reason instead."""
+    """Measure each row with both personas; a row that fails has the reason instead."""
     results = []
     for i, row in enumerate(rows):
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What is to be measured: which runs belong to it, how long, and what the floor is."""
+"""Plans of measurements: which runs they consist of, how long, and what the floor is."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 
 #: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
 UD_MOST = 65507 - 18 - 4
-#: The same of a segment on UC, behind the LLP header too: what one raw datagram is compared with.
+#: The same for a segment on UC, which has the LLP header, too: one raw datagram carries as much.
 UC_MOST = UD_MOST - 12
 #: Octets of one RC message, and of one RD message.
 RC_MOST = 1 << 30
-#: Octets of the datagrams that RD's bandwidth stands beside.
+#: Octets of the raw datagrams that RD's bandwidth is compared with.
 RD_FLOOR = 60000
-#: As the library asks for: setting rcvbuf.
+#: The receive buffer that the library asks for: setting rcvbuf.
 RECEIVE_BUFFER = 8 << 20
 
 #: Kind: unit, whether less is better.
@@ -44,7 +44,7 @@ KINDS = {
     "crowd": ("us", True),
 }
 
-#: What of a plan of faults RD has to send again.
+#: The faults of a plan that make RD retransmit.
 _LOSSES = ("loss", "burst", "corrupt")
 
 #: What ``persona`` may be; "both": ours as iwarp, and as roce beside it.
@@ -52,7 +52,7 @@ PERSONAS = ("auto", "iwarp", "roce", "both")
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be measured; the text says what can."""
+    """This cannot be measured; the text says what can."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Plan:
         qp: ud, uc, rd or rc; the floors of uc are those of ud, those of rd: see floor_plan.
         op: send, write or read.
         size: octets of a message, or of the region for reg.
-        iters: messages of one run's measured part; 0: found out so that a run is short.
+        iters: messages of one run's measured part; 0: chosen so that a run is short.
         depth: messages outstanding; of sends, the window that the receiver's credits keep open.
         wait: poll or event: how completions are waited for.
         api: c or python: who calls our verbs.
@@ -107,14 +107,14 @@ class Plan:
 
 
 class PlanOptions(TypedDict, total=False):
-    """What a measurement may be told beside its kind, type of queue pair and operation.
+    """The options of a measurement besides its kind, type of queue pair and operation.
 
     Attributes:
         size: octets of a message, or of the region.
         iters: messages of a run; without it a run takes a sixth of a second or so.
         depth: messages outstanding.
         wait: ``poll`` or ``event``.
-        api: ``c`` or ``python``; of the latter the floor is the same run in C.
+        api: ``c`` or ``python``; the floor of ``python`` is the same run in C.
         post_list: requests posted as one list.
         rounds: how often each is measured, in turn.
         markers: measure ours with Markers both ways, too (RC).
@@ -135,7 +135,7 @@ class PlanOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Floors:
-    """The raw runs that a measurement stands beside: the one of the ratio, and the others."""
+    """The raw runs that a measurement is compared with: the one for the ratio, and the others."""
 
     floor: str | None
     others: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ _FLOORS = {
 def floors_of(plan: Plan) -> Floors:
     """Return the raw runs of a plan.
 
-    With ``api="python"`` the floor is ours in C instead, for latency and rate of RD ours with UD.
+    With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
     """
     if plan.kind in ("reg", "onesided", "done"):
         return Floors("c" if plan.api == "python" else None)
@@ -171,7 +171,7 @@ def floors_of(plan: Plan) -> Floors:
     assert raw.floor is not None
     if plan.qp == "rd":
         return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
-    # A GSO train needs two segments at least.
+    # A GSO batch needs two segments at least.
     others = tuple(name for name in raw.others if name != "gso" or plan.size * 2 <= 65507)
     if plan.api == "python":
         return Floors("c", (raw.floor,))
@@ -179,11 +179,9 @@ def floors_of(plan: Plan) -> Floors:
 
 
 def floor_plan(plan: Plan) -> Plan:
-    """Return what the floors run: the same, a Write on UC beside a raw datagram.
+    """Return the plan of the floors: the same, but raw datagrams for a Write on UC.
 
-    Beside RD it is UD, bandwidth in large datagrams.
-
-    The octets of a run are as many then.
+    For RD it is UD, with large datagrams for bandwidth, and as many octets in a run.
     """
     if plan.qp != "rd":
         return replace(plan, op="send") if plan.qp == "uc" else plan
@@ -196,7 +194,7 @@ def floor_plan(plan: Plan) -> Plan:
 
 
 def without_losses(faults: str) -> str | None:
-    """Return a plan of faults without what RD has to send again; None: it has nothing of that."""
+    """Return a plan without the faults that make RD retransmit; None if it has none of these."""
     clauses = []
     lossy = False
     for clause in map(str.strip, faults.split(";")):
@@ -216,8 +214,8 @@ def _name(word: str) -> str:
 def _receive_buffer() -> int:
     """Return the octets that a UDP socket's receive buffer can have without privilege.
 
-    The kernel tells the double of what was asked for, and counts its own bookkeeping against it.
-    The limit in /proc is not there in a container of older kernels.
+    The kernel reports twice the size that was asked for, and counts its own bookkeeping, too.
+    Containers of older kernels do not have the limit in /proc.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
@@ -245,7 +243,7 @@ def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
 
 
 def _controls_flow(kind: str, qp: str) -> bool:
-    """Whether a window may be more than a receive buffer; RD's floor has the same rate's window."""
+    """Whether a window may exceed the receive buffer; RD's floor has the same rate's window."""
     return qp == "rc" or (qp == "rd" and kind == "bw")
 
 

@@ -25,7 +25,7 @@ def _refusals() -> Iterator[None]:
 
 
 def set_plan(plan: str) -> None:
-    """Have things go wrong at this end: what it sends (tx:) and what it receives (rx:)."""
+    """Set a plan of faults for what this end sends (tx:) and receives (rx:)."""
     with _refusals():
         set_faults(plan)
 
@@ -37,7 +37,7 @@ def check_plan(plan: str) -> str:
 
 
 def check_plan_of_line(plan: str) -> str:
-    """Return it likewise, if a line can do that: it has packets, and knows nothing of streams."""
+    """As ``check_plan``, but refuse faults of streams: the relay of a line sees only packets."""
     written = check_plan(plan)
     if re.search(r"\b(reset|short)=", written):
         raise typer.BadParameter(

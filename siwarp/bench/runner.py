@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BenchError", "LostError", "Progress", "counter", "program", "run"]
 
-#: Seconds after which a run ends itself, and how many more until it is ended.
+#: Seconds after which a run exits by itself, and how many more until it is killed.
 LIMIT_S = 20
 GRACE_S = 5
-#: Seconds that the measured part of a run takes when its length is left open.
+#: Seconds that the measured part of a run takes if its length is not given.
 TARGET_S = 0.15
-#: What siwarp-bench and end.py exit with when messages were lost.
+#: The exit status of siwarp-bench and end.py when messages were lost.
 EXIT_LOST = 3
-#: What an end says whose peer has failed: then the peer knows the reason.
+#: The message of an end whose peer has failed; the peer has the reason.
 SECOND_HAND = "the other end is gone"
 
 #: Kind: iterations that the first, short run has, and the least and most of a real one.
@@ -58,7 +58,7 @@ Progress = Callable[[int, int], None]
 
 
 def counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    """Return what is called behind each step of so many; it reports to progress."""
+    """Return a function to be called after each of so many steps; it reports to progress."""
     done = 0
 
     def step() -> None:
@@ -82,10 +82,10 @@ class LostError(BenchError):
 
 @dataclass(frozen=True)
 class _Run:
-    """One way to move the messages: its name in the result, who does it, whether it is beside ours.
+    """One way to move the messages: its name in the result, its program, and whether it is a floor.
 
-    What is beside has the floors' plan, and no plan of faults. faults: one instead of the plan that
-    the environment has; None: that one.
+    A floor has the floors' plan, and no plan of faults. faults: replaces the plan of faults in the
+    environment; None keeps that one.
     """
 
     name: str
@@ -108,7 +108,7 @@ def program() -> Path:
 
     assert _siwarp.__file__ is not None
     beside = Path(_siwarp.__file__).resolve().parent
-    # In a package it is where the wheel puts it, in an editable one in the build folder.
+    # An installed wheel has it in the package, an editable installation in the build folder.
     for found in ("bench/bin/siwarp-bench", "siwarp/bench/siwarp-bench"):
         if (beside / found).is_file():
             return beside / found
@@ -161,7 +161,7 @@ def _judge(run: _Run, ends: list[tuple[subprocess.Popen[str], str]]) -> None:
     failed = [(process, _reason(process, said)) for process, said in ends if process.returncode]
     if not failed:
         return
-    # The end that only saw the other leave knows nothing.
+    # The end that only saw the other one exit does not know the reason.
     process, reason = min(failed, key=lambda end: end[1] == SECOND_HAND)
     kind = LostError if process.returncode == EXIT_LOST else BenchError
     raise kind(f"the run {run.name!r} failed: {reason}")
@@ -173,7 +173,7 @@ def _settings(run: _Run) -> dict[str, str]:
 
 
 def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]:
-    """Return an end's environment: a plan of faults is for our client, whose line it is."""
+    """Return an end's environment: a plan of faults is for siwarp's client only."""
     everything = {**os.environ, **env}
     if side == "server" or run.beside:
         everything.pop("SIWARP_FAULTS", None)
@@ -207,7 +207,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                     env={**_environment(env, side, run), **_settings(run)},
                 )
                 started.append(process)
-            # Only the ends hold theirs now: when one leaves, the other sees it.
+            # Now only the ends have the sockets open, so each sees when the other exits.
             for ctl in ctls.values():
                 ctl.close()
             said = [
@@ -231,7 +231,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
 
 
 def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
-    """Return what each round consists of: the floor, ours, what ours is beside, the others."""
+    """Return the runs of a round: the floor, siwarp, siwarp's variants, the other floors."""
     persona = "iwarp" if plan.persona == "both" else plan.persona
     ours = _Run("ours", "ours", python=plan.api == "python", persona=persona)
     if plan.kind == "onesided":
@@ -251,9 +251,9 @@ def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
 
 
 def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
-    """Return the plan with a number of iterations, by a short run of the floor if need be.
+    """Return the plan with a number of iterations, found by a short run of the floor if needed.
 
-    On a line with faults ours takes by far the longest.
+    On a line with faults siwarp takes by far the longest.
     """
     slowest = next(run for run in runs if run.name == "ours") if "SIWARP_FAULTS" in env else runs[0]
     short, least, most = _ITERS[plan.kind]
@@ -261,7 +261,7 @@ def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
         iters = plan.iters or least
     else:
         probe = replace(plan, iters=short + -short % plan.credit)
-        # Of three, the best: another process may have had the CPU meanwhile.
+        # The best of three, since another process may have used the CPU meanwhile.
         values = [_measure(probe, slowest, env)["value"] for _ in range(3)]
         value = min(values) if plan.less_is_better else max(values)
         seconds = {
@@ -276,7 +276,7 @@ def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
 def _round(
     plan: Plan, runs: list[_Run], env: Mapping[str, str], step: Callable[[], None], turn: int
 ) -> dict[str, Any]:
-    # Whether the floor or ours comes first changes from round to round.
+    # The floor and siwarp take turns in being first.
     order = [runs[1], runs[0], *runs[2:]] if turn % 2 and len(runs) > 1 else runs
     values: dict[str, float] = {}
     p99: dict[str, float] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The figures that siwarp promises: each with its floor, what it must be, and the aim."""
+"""The figures that siwarp promises: each with its floor, its limit, and its aim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ROWS", "Row", "figure", "judge", "measure", "plain", "show", "write"
 
 MIB = 1 << 20
 
-#: What a figure may stand beside, and the ratio to it: keys of a result of ``run``.
+#: What a figure may be compared with, and the ratio: keys of a result of ``run``.
 _RATIOS = {"floor": "ratio_median", "lossless": "lossless_ratio"}
 
 
@@ -135,7 +135,7 @@ ROWS: tuple[Row, ...] = (
         },
         "lossless",
     ),
-    # Without the spinning that a wait begins with by default: then it would not sleep at all.
+    # A wait spins first by default, and would then not sleep at all; so spinning is off.
     Row(
         "UD 64 B, asleep on a completion channel",
         "raw UDP, blocking",
@@ -187,7 +187,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def figure(value: float, unit: str) -> str:
-    """Return a figure with its unit and three digits that count."""
+    """Return a figure with its unit and three significant digits."""
     if unit == "msg/s":
         value, unit = value / 1e6, "M msg/s"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
@@ -266,7 +266,7 @@ def _others(result: dict[str, Any]) -> str:
 
 
 def plain(console: Console | None, width: int) -> Console:
-    """Return the console, or a new one; where it is no terminal, one so wide."""
+    """Return the console, or a new one; if it is no terminal, one of this width."""
     from rich.console import Console
 
     console = console or Console(highlight=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``siwarp bench wan``: flows of ours and of the kernel's TCP that share a bad line.
 
-The line is that of `siwarp wan`: two network namespaces with a relay between them, which treats
-every packet alike, whose ever it is.
+The line is that of `siwarp wan`: two network namespaces with a relay in between, which treats all
+packets alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from siwarp.bench.runner import BenchError
 __all__ = ["congestion_control", "measure", "sources"]
 
 _B = "10.77.0.2"
-#: Seconds that starting and ending may take beside the flows themselves.
+#: Seconds that starting and ending may take in addition to the flows.
 _MARGIN_S = 40
 
 
@@ -39,7 +39,7 @@ def _flow(role: str, kind: str, *more: str) -> list[str]:
 def measure(
     flows: tuple[str, ...], seconds: float, faults: str, congestion: str = ""
 ) -> dict[str, Any]:
-    """Run the flows beside each other over a line of this plan, and return what each moved.
+    """Run the flows at the same time over a line with this plan, and return what each moved.
 
     ``flows``: kinds, of ``tcp`` and ``rd``. ``congestion``: TCP's control, if not the kernel's
     own choice. Of each the result has ``mbit_s`` and ``share`` (of all
@@ -80,7 +80,7 @@ def _shares(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
-    """Run the sources of the flows, in namespace a: all begin when all have their other end."""
+    """Run the flows' sources in namespace a: all begin when all have reached their sinks."""
     with contextlib.ExitStack() as stack:
         started = []
         for kind in flows:

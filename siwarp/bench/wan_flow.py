@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """One end of one flow over `siwarp wan`: a TCP connection of the kernel's, or an RD of ours.
 
-A source says ``ready`` when the other end has answered, begins when it reads a line, and then
-prints what the other end has of it, octets, a number for each tenth of a second.
+A source prints ``ready`` when the other end has answered, begins when it reads a line, and then
+prints for each tenth of a second how many octets the other end has.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _rd_sink(host: str) -> None:
 
 
 def _report(seconds: float, octets: Callable[[], int]) -> None:
-    """Wait for the word to begin, then print the flow's octets, step by step."""
+    """Wait for the line to begin, then print the flow's octets, step by step."""
     print("ready", flush=True)
     sys.stdin.readline()
     began, before, steps = time.monotonic(), octets(), []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""scapy layers for MPA, DDP, RDMAP and datagram-iWARP, and the cutting of TCP streams.
+"""scapy layers for MPA, DDP, RDMAP and datagram-iWARP, and the framing of TCP streams.
 
 Written from the RFCs alone and importing nothing of the stack: tests build octets and judge
 octets with this package.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""From a capture to messages: what was asked, what answered it, and what went wrong.
+"""From a capture to messages: requests, their responses, and errors.
 
 Works on captures of siwarp's own (``siwarp capture``) and on those of tcpdump: TCP connections that
-begin with an MPA start-up frame are cut into FPDUs, and so are those whose start is not in the
-file, from the first FPDU that a sound CRC proves. UDP payloads with a sound CRC are taken for
-datagram-iWARP, then everything else that comes to the same addresses, and what a comment says was
-dropped.
+begin with an MPA start-up frame are split into FPDUs. A connection whose start is not in the file
+is split from the first octets that look like an FPDU and have a valid CRC. UDP payloads with a
+valid CRC are taken for datagram-iWARP, and then everything else that is sent to the same addresses,
+and datagrams that a comment marks as dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ UD_HEADER_LEN = 18
 
 @dataclass
 class Dissection:
-    """All that is in a capture; `damage` says what a file that ends too early lacks."""
+    """All messages and streams of a capture; `damage` says what is wrong with the file."""
 
     messages: list[Message] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
@@ -66,19 +66,21 @@ class Dissection:
 
 @dataclass
 class _Found:
-    """A stream and what was said on it, not numbered yet."""
+    """A stream and its messages, not numbered yet."""
 
     stream: Stream
     messages: list[Message] = field(default_factory=list)
     halves: list[HalfReader] = field(default_factory=list)
-    quoted: list[tuple[Message, Any]] = field(default_factory=list)  # UD: what errors are about
+    quoted: list[tuple[Message, Any]] = field(
+        default_factory=list
+    )  # UD: errors and what they quote
 
 
 # ---- TCP --------------------------------------------------------------------------------------
 
 
 def _rc(connection: Connection) -> _Found | None:
-    """A connection's messages; None if it is none of iWARP's."""
+    """A connection's messages; None if it does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
     startups = {d: startup_of(connection.halves.get(d)) for d in (forth, back)}
     if isinstance(startups[back], MPARequest):
@@ -112,7 +114,7 @@ def _rc(connection: Connection) -> _Found | None:
 
 
 def _match(found: _Found) -> None:
-    """Pair requests with answers, and Terminates with what they quote."""
+    """Pair requests with responses, and Terminates with the messages that they quote."""
     for reader in found.halves:
         others = [other.messages for other in found.halves if other is not reader]
         said = others[0] if others else []
@@ -122,7 +124,7 @@ def _match(found: _Found) -> None:
         for message, quoted in reader.quoted:
             blamed = [m.number for m in said if quoted is not None and quotes(quoted, m)]
             message.about = blamed[-1] if blamed else None
-    # The last of each name: there may be as many errors as messages.
+    # An index of the last message of each name, since there may be as many errors as messages.
     named = {
         (m.source, m.dest, m.fields.get("qn"), m.fields.get("msn")): m.number
         for m in found.messages
@@ -151,7 +153,7 @@ def _fits(asked: Message, response: Message) -> bool:
 
 
 def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
-    """Pair Atomic Requests with Responses: in order, which the identifier says again."""
+    """Pair Atomic Requests with Responses: in order, confirmed by the identifier."""
     holes = any(m.kind == GAP or m.note for m in requests + responses)
     waiting = deque(m for m in requests if m.kind == Opcode.ATOMIC_REQUEST.name)
     for response in responses:
@@ -172,7 +174,7 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
 def _match_reads(stream: Stream, requests: list[Message], responses: list[Message]) -> None:
     """Pair the Read Requests of one end with the Read Responses of the other: in order.
 
-    Where the capture lacks some, one that does not fit is looked for among the later requests.
+    If the capture lacks some, a response that does not fit is matched with a later request.
     """
     holes = any(m.kind == GAP or m.note for m in requests + responses)
     waiting = deque(m for m in requests if m.kind == Opcode.RDMA_READ_REQUEST.name)
@@ -232,7 +234,7 @@ def _llp_type(octets: bytes) -> str | None:
 
 
 def _rd_fields(octets: bytes) -> dict[str, int | str]:
-    """What RD's header says, and how many datagrams an ACK's bitmap has."""
+    """The fields of RD's header, and how many datagrams an ACK's bitmap reports."""
     datagram = RDDatagram(octets)
     names = ("source_epoch", "dest_epoch", "acknowledged", "credit", "ird")
     fields: dict[str, int | str] = {name: int(getattr(datagram, name)) for name in names}
@@ -243,7 +245,7 @@ def _rd_fields(octets: bytes) -> dict[str, int | str]:
 
 
 def _segment(packet: Packet, kind: str, sound: bool) -> Message:
-    """A datagram with the LLP header: a segment, perhaps a part of its message, or RD's own."""
+    """A datagram with the LLP header as a message: a segment, or one of RD's own types."""
     octets = packet.payload
     reliable = kind.startswith("RD_")
     begin = RD_HEADER_LEN if reliable else LLP_HDR_LEN
@@ -292,7 +294,7 @@ def _kind_behind(kind: str, header: Header | None) -> str:
 
 
 def _sound(packet: Packet) -> bool:
-    """Whether a payload is a datagram of ours beyond doubt: by its CRC, or its whole header."""
+    """Whether a payload is certainly datagram-iWARP: by its CRC, or by its whole header."""
     octets = packet.payload
     if _llp_type(octets) is not None:
         return not packet.missing and _crc_fits(octets)
@@ -307,7 +309,7 @@ def _sound(packet: Packet) -> bool:
 
 
 def _datagram(packet: Packet, sound: bool) -> tuple[Message, Any]:
-    """A datagram as a message, and the header that it quotes if it is an error message."""
+    """A datagram as a message, and the header that it quotes if it reports an error."""
     quoted = None
     octets = packet.payload
     if (kind := _llp_type(octets)) is not None:
@@ -349,11 +351,11 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Any]:
     return message, quoted
 
 
-def _train(packet: Packet) -> list[Packet]:
-    """The datagrams in one packet that a capture took before the kernel cut it (UDP_SEGMENT).
+def _batch(packet: Packet) -> list[Packet]:
+    """The datagrams of a batch, captured as one packet before the kernel split it (UDP_SEGMENT).
 
-    All have one size but the last, which may be shorter: the first CRC that fits tells it. Without
-    such a one the packet is what it is.
+    All have the same size, except that the last one may be shorter. The first length with a valid
+    CRC is that size. Without any, the packet is one datagram.
     """
     octets = packet.payload
     header = parse_header(octets) if len(octets) >= 2 * (UD_HEADER_LEN + CRC_LEN) else None
@@ -376,12 +378,12 @@ def _train(packet: Packet) -> list[Packet]:
 
 
 def _ud(packets: list[Packet]) -> list[_Found]:
-    """The datagrams of ours, by who talks to whom."""
+    """The datagrams of datagram-iWARP, by pair of addresses."""
     judged = []
     for packet in packets:
         sound = _sound(packet)
         whole = sound or packet.missing or packet.comment is not None
-        for one in [packet] if whole else _train(packet):
+        for one in [packet] if whole else _batch(packet):
             spend(messages=1)
             judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
@@ -452,8 +454,8 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
 def examine(path: str | Path, limits: Limits | None = None) -> Dissection:
     """Messages and streams of a pcapng or pcap file, also compressed by gzip.
 
-    A file that is damaged or ends too early gives what stands before that, and `damage`. OSError
-    when it cannot be read; ValueError when it is no capture; TooMuch, which is a ValueError, when
+    Of a file that is damaged or ends too early, the result has what precedes that, and `damage`.
+    OSError if it cannot be read; ValueError if it is no capture; TooMuch, which is a ValueError, if
     it is larger than `limits` (by default `Limits()`).
     """
     with open_capture(path) as file, limited(Limits() if limits is None else limits):

@@ -9,6 +9,6 @@ from crc32c import crc32c as _crc32c
 def crc32c(octets: bytes | memoryview, before: int = 0) -> int:
     """CRC32C as an integer; on the wire its four octets go least significant first.
 
-    `before`: that of the octets that stand before these.
+    `before`: the CRC32C of the octets that precede these.
     """
     return _crc32c(octets, before)

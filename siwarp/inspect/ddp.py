@@ -6,8 +6,8 @@ two classes themselves. The field that DDP leaves to its upper layer (RsvdULP: 8
 tagged header, 40 in an untagged one) is shown as what RDMAP makes of it, the control octet
 (`rv`, `rdmap_rsvd`, `opcode`) and the Invalidate STag (RFC 5040 figure 3).
 
-A segment knows nothing of its own length: who holds it (an FPDU, a datagram) gives exactly
-its octets, and what follows the header is the upper layer's.
+A segment has no field for its length: the FPDU or datagram that carries it gives exactly its
+octets, and what follows the header is the upper layer's.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Datagram-iWARP: what is in a UDP payload; the last four octets are a CRC32C of the rest.
+"""Datagram-iWARP: the contents of a UDP payload; the last four octets are a CRC32C of the rest.
 
 On UD it is one untagged DDP segment. Its header is DDP's, except that the four octets of the
 Invalidate STag carry the Q_Key, and that QN names the queue in its low two bits, the destination's
 index in bits 8 to 15 and the source's in bits 16 to 23.
 
-All else begins with the LLP header, whose first octet has 2 where a segment has DDP's version, 1;
-what is behind it depends on its type.
+All other datagrams begin with the LLP header. Its first octet has 2 in the bits where a segment has
+DDP's version, which is 1. Its type says what follows.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class UDDatagram(Packet):
         return conf.raw_layer if _pkt is not None and len(_pkt) < CRC_LEN else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Put in the CRC that was left open."""
+        """Insert the CRC that was left open."""
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay
@@ -121,7 +121,7 @@ LLP_TYPES = {
     10: "RD_BYE",
 }
 LLP_HDR_LEN = 12
-#: What the low two bits of the first octet are, where a segment has DDP's version.
+#: The low two bits of the LLP header's first octet, where a segment has DDP's version.
 LLP_MARK = 2
 #: The flag of an operation's first datagram, of type UC.
 UC_FIRST = 1

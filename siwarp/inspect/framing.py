@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Where MPA's frames begin and end in octets, with Markers or without (RFC 5044 section 4).
 
-Octets alone, no packets: mpa.py makes scapy layers of what is found here.
+This works on octets; mpa.py makes scapy layers of the frames found here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STARTUP_HDR_LEN = 20
 LENGTH_LEN = 2
 CRC_LEN = 4
 MARKER_LEN = 4
-#: Octets from one Marker's first to the next one's.
+#: Octets from the start of one Marker to the start of the next.
 MARKER_SPACING = 512
 
 
@@ -34,9 +34,9 @@ def fpdu_len(ulpdu_length: int) -> int:
 
 
 class FoundMarker(NamedTuple):
-    """A Marker in a stream: where it stands, what it says, and what it should say.
+    """A Marker in a stream: its position, its pointer, and what the pointer should be.
 
-    `position` counts the octets from the first Marker's first. The two lowest bits of a pointer
+    `position` counts from the first octet of the first Marker. The two lowest bits of a pointer
     count as zero.
     """
 
@@ -46,7 +46,7 @@ class FoundMarker(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether it points to the FPDU that it stands in."""
+        """Whether it points to the start of its FPDU."""
         return self.fpduptr & ~3 == self.expected
 
 
@@ -56,13 +56,13 @@ class Span(NamedTuple):
     start: int
     end: int
     octets: bytes
-    crc_good: bool  # by its own CRC field, whatever was agreed on
-    marked: bytes | None = None  # the same with Markers, as it stood; None: there are none
+    crc_good: bool  # by its CRC field, even if CRC was not negotiated
+    marked: bytes | None = None  # the same with its Markers; None if there are none
     markers: tuple[FoundMarker, ...] = ()
 
 
 def next_plain(octets: bytes, at: int) -> Span | None:
-    """The FPDU at `at` in a stream without Markers; None where it is not whole."""
+    """The FPDU at `at` in a stream without Markers; None if it is not complete."""
     if len(octets) - at < LENGTH_LEN:
         return None
     end = at + fpdu_len(int.from_bytes(octets[at : at + LENGTH_LEN], "big"))
@@ -78,7 +78,7 @@ def crc_of(octets: bytes) -> int:
 
 
 def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
-    """The FPDU whose first octet, or the Marker before that, is at `at`; None where not whole.
+    """The FPDU that begins, or whose leading Marker begins, at `at`; None if not complete.
 
     A Marker stands at `origin` and every 512 octets from there; the CRC covers those inside.
     """
@@ -112,7 +112,7 @@ def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
 
 
 def fpdus_of(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
-    """The whole FPDUs from `at` on; `origin`: where a Marker stands, None: there are none."""
+    """The complete FPDUs from `at` on; `origin`: the position of a Marker, None without Markers."""
     while True:
         span = next_plain(octets, at) if origin is None else next_marked(octets, at, origin)
         if span is None:
@@ -122,7 +122,7 @@ def fpdus_of(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span
 
 
 def startup_end(octets: bytes) -> int | None:
-    """Where the start-up frame at the head of a stream ends; 0: there is none, None: not whole."""
+    """Where the start-up frame at a stream's head ends; 0: there is none, None: not complete."""
     if octets[:KEY_LEN] not in (REQUEST_KEY, REPLY_KEY):
         return 0
     if len(octets) < STARTUP_HDR_LEN:
@@ -132,7 +132,7 @@ def startup_end(octets: bytes) -> int | None:
 
 
 def plausible(octets: bytes) -> bool:
-    """Whether an FPDU's octets begin as RDMAP's do: versions 1, and T as the opcode has it."""
+    """Whether an FPDU begins like one of RDMAP: versions 1, and the T bit that its opcode needs."""
     if len(octets) < LENGTH_LEN + 14 + CRC_LEN:
         return False
     control, rdmap = octets[LENGTH_LEN], octets[LENGTH_LEN + 1]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 __all__ = ["Limits", "TooMuch", "limited", "spend"]
 
-#: Blocks and frames of a file for each message that is allowed; each takes a fifth of the memory.
+#: How many blocks or frames are allowed per allowed message; each takes a fifth of the memory.
 FRAMES_A_MESSAGE = 5
-#: So often the clock is looked at: once in so many frames or messages.
+#: The clock is read once in so many frames or messages.
 LOOK = 64
 
 
@@ -23,10 +23,10 @@ class TooMuch(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a capture may cost who reads it; 0: no limit.
+    """Limits on reading a capture; 0: no limit.
 
     Attributes:
-        messages: messages found in it; blocks and frames: five times as many.
+        messages: messages found in it; five times as many blocks and frames are allowed.
         unpacked: octets that a compressed file unpacks to.
         seconds: time that reading it takes.
 
@@ -76,7 +76,7 @@ _now: ContextVar[_Spent | None] = ContextVar("_now", default=None)
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Have what is read in this block count against ``limits``."""
+    """Count what is read in this ``with`` block against ``limits``."""
     token = _now.set(_Spent(limits))
     try:
         yield
@@ -85,10 +85,10 @@ def limited(limits: Limits) -> Iterator[None]:
 
 
 def spend(messages: int = 0, frames: int = 0, unpacked: int = 0) -> None:
-    """Count something that was read, and look at the clock now and then.
+    """Count something that was read, and check the clock from time to time.
 
     Raises:
-        TooMuch: that is beyond a limit.
+        TooMuch: a limit is exceeded.
 
     """
     spent = _now.get()

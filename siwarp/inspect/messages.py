@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a capture is told as: messages, the streams they are of, and what is wrong with them.
+"""The messages of a capture, their streams, and what is wrong with them.
 
-The two DDP headers are read here with struct and not with the scapy layers: a capture holds
+The two DDP headers are parsed here with struct and not with the scapy layers: a capture has
 hundreds of thousands, and scapy takes a millisecond for each.
 """
 
@@ -24,7 +24,7 @@ TERM_CLAUSES = {
 #: The LLP's codes that MPA's enhanced start-up added.
 ENHANCED_CODES = (5, 6, 7)
 ENHANCED_CLAUSE = "RFC6581-8"
-#: The first word of a drop's comment -> the clause that the datagram does not keep.
+#: The first word of a drop's comment -> the clause that the datagram violates.
 DROP_CLAUSES = {
     "drop_short": "RFC5041-4.3-01",
     "drop_crc": "RFC5041-3-07",
@@ -39,7 +39,7 @@ DROP_CLAUSES = {
     "err_malformed": "DGRAM-ERR-12",
 }
 RDMAP_VERSION_CLAUSE = "RFC5040-7.2-08"
-#: What the header of a message of RFC 7306 has.
+#: The fields of RFC 7306's message headers.
 EXTENSION_CLAUSE = "RFC7306-4.1-01"
 #: Kinds of messages beside the opcodes' names.
 REQUEST, REPLY, GAP, PART, BROKEN = "MPA_REQUEST", "MPA_REPLY", "GAP", "PART", "BROKEN"
@@ -54,7 +54,7 @@ _IMMEDIATE = struct.Struct(">II")
 _PRIVATE = struct.Struct(">B3xI")
 READ_REQUEST_FIELDS = ("sink_stag", "sink_to", "size", "src_stag", "src_to")
 ATOMIC_FIELDS = ("code", "request", "stag", "to", "data", "mask", "compare", "compare_mask")
-#: opcode -> what its own header is read by, and the names of the fields.
+#: opcode -> the struct of its own header, and the names of the fields.
 _OWN_HEADERS: dict[int, tuple[struct.Struct, tuple[str, ...]]] = {
     Opcode.RDMA_READ_REQUEST: (_READ_REQUEST, READ_REQUEST_FIELDS),
     Opcode.ATOMIC_REQUEST: (_ATOMIC_REQUEST, ATOMIC_FIELDS),
@@ -74,7 +74,7 @@ _TAGGED_OPCODES = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
 @dataclass(slots=True)
 class Message:
-    """One message, whole or what there is of it. Times are seconds since 1970, lengths octets.
+    """One message, complete or in part. Times are seconds since 1970, lengths octets.
 
     `kind` is an opcode's name, or MPA_REQUEST, MPA_REPLY (their length is that of the private
     data), RTR (the empty FPDU that may open a peer-to-peer connection), PART (of a frame, at the
@@ -84,10 +84,10 @@ class Message:
 
     number: int = 0
     stream: int = 0
-    time: float = 0.0  # when its last octet was there
+    time: float = 0.0  # when its last octet arrived
     when_ns: int = 0  # the same in nanoseconds, which a float cannot hold
     began_ns: int = 0
-    frame: int = 0  # of its last octet's packet in the file, from 1 on
+    frame: int = 0  # number of its last octet's packet in the file, from 1 on
     first_frame: int = 0
     transport: str = "rc"
     source: str = ""
@@ -97,25 +97,25 @@ class Message:
     segments: int = 1
     whole: bool = True
     fields: dict[str, int | str] = field(default_factory=dict)
-    answers: int | None = None  # number of the request that this one answers
+    answers: int | None = None  # number of the request that this one responds to
     answered_by: int | None = None
-    latency: float | None = None  # of an answer: seconds since its request was whole
+    latency: float | None = None  # of a response: seconds since its request was complete
     about: int | None = None  # of a Terminate: number of the message that it quotes
-    retransmitted: int = 0  # packets that brought octets of it once more
+    retransmitted: int = 0  # packets that repeated octets of it
     dropped: str | None = None  # why the receiver dropped it
     error: str | None = None
     clause: str | None = None
     note: str | None = None  # about the capture, not about the message
 
     def blame(self, error: str, clause: str | None) -> None:
-        """Note an error; the first one stays."""
+        """Note an error, unless one was noted before."""
         if self.error is None:
             self.error, self.clause = error, clause
 
 
 @dataclass
 class Stream:
-    """A connection, or what two UD addresses said to each other; times in seconds."""
+    """A connection, or the datagrams between two UD addresses; times in seconds."""
 
     number: int = 0
     transport: str = "rc"
@@ -126,19 +126,19 @@ class Stream:
     seconds: float = 0.0
     request: dict[str, int | str] | None = None  # fields of the start-up frames
     reply: dict[str, int | str] | None = None
-    crc: bool | None = None  # in use; None: not known
-    markers: dict[str, bool] = field(default_factory=dict)  # by who sends them
+    crc: bool | None = None  # whether it is in use; None: unknown
+    markers: dict[str, bool] = field(default_factory=dict)  # by sender
     messages: dict[str, int] = field(default_factory=dict)  # by kind
     octets: dict[str, int] = field(default_factory=dict)
     read_latency: dict[str, float] | None = None  # min, median, max
     errors: int = 0
     retransmitted: int = 0
-    missing: int = 0  # octets that the capture does not have
+    missing: int = 0  # octets that are not in the capture
     ended: str | None = None
 
 
 class Header(NamedTuple):
-    """A DDP header with RDMAP's part of it."""
+    """A DDP header, with RDMAP's fields in it."""
 
     tagged: bool
     last: bool
@@ -154,7 +154,7 @@ class Header(NamedTuple):
 
 
 def parse_header(octets: bytes) -> Header | None:
-    """The header at the head of a segment; None where it does not fit."""
+    """The header at the start of a segment; None if the segment is too short."""
     if not octets:
         return None
     msn = mo = 0
@@ -194,7 +194,7 @@ def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int
         return {"stag": header.a, "to": header.b}
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
-    if ud:  # among the queue pairs of their sockets
+    if ud:  # indexes of queue pairs that share a socket
         found["dest_index"] = header.b >> 8 & 0xFF
         found["source_index"] = header.b >> 16 & 0xFF
     layout, names = _OWN_HEADERS.get(header.opcode, (None, ()))
@@ -206,14 +206,14 @@ def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int
 
 
 def due_queue(opcode: int) -> int | None:
-    """The queue that a message of this opcode goes to; None for tagged ones and unknown ones."""
+    """The queue that a message with this opcode uses; None for tagged and unknown ones."""
     if opcode in _TAGGED_OPCODES or opcode not in OPCODES:
         return None
     return int(_QUEUES.get(opcode, Queue.SEND))
 
 
 def judge_header(message: Message, header: Header | None) -> None:
-    """Note what no receiver could accept in a header, by itself."""
+    """Note errors in a header that any receiver would refuse."""
     if header is None:
         message.blame("no DDP header", "RFC5041-4.3-01")
     elif header.dv != 1:
@@ -223,7 +223,7 @@ def judge_header(message: Message, header: Header | None) -> None:
     elif header.opcode not in OPCODES:
         message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.opcode == Opcode.PRIVATE:
-        pass  # which of them it is, and so what is due, its own first octet says
+        pass  # its own first octet says which kind it is, and so which queue it uses
     elif header.tagged != (due_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"
@@ -231,7 +231,7 @@ def judge_header(message: Message, header: Header | None) -> None:
 
 
 def judge_plain(message: Message, header: Header) -> None:
-    """Note what a plain segment on UD has that none may have."""
+    """Note errors of a plain segment on UD."""
     private = header.opcode == Opcode.PRIVATE and message.fields.get("subcode") in PRIVATE_CODES
     if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE) and not private:
         message.blame(f"{kind_of(header)} on UD", "DGRAM-UD-2")
@@ -240,7 +240,7 @@ def judge_plain(message: Message, header: Header) -> None:
 
 
 def judge_terminate(message: Message, payload: bytes) -> Any:
-    """Note a Terminate's three numbers in fields and words; what it quotes, None if nothing."""
+    """Note a Terminate's three numbers, as fields and in words. Return what it quotes, or None."""
     try:
         terminate = Terminate(payload)
     except (struct.error, ValueError, IndexError):

@@ -2,8 +2,8 @@
 """MPA: start-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9), FPDUs (RFC 5044
 section 4.1) and the Markers among them (sections 4.2 and 4.3).
 
-`MPA(octets)` holds what one run of octets without Markers holds, a list of start-up frames and
-FPDUs; stream.py cuts a whole TCP stream instead, with Markers or without.
+`MPA(octets)` is a list of the start-up frames and FPDUs in contiguous octets without Markers;
+stream.py splits a whole TCP stream, with or without Markers.
 
     bind_mpa(18515)                                      # this TCP port carries MPA
     sniff(offline="file.pcap", session=TCPSession)       # scapy's reassembly
@@ -51,14 +51,14 @@ from siwarp.inspect.framing import (
 
 #: The octets that IRD, ORD and the bits A to D take of the private data.
 ENHANCED_LEN = 4
-#: In the octet behind the key.
+#: Flags in the octet after the key.
 M_FLAG = 0x80
 
 
 def _enhanced(frame: Packet) -> bool:
-    """Private data starts with IRD/ORD: S, revision 2 or later, and room for it.
+    """Whether private data starts with IRD/ORD: S is set, revision 2 or later, and there is room.
 
-    In revisions 0 and 1 the S bit is a reserved one, which receivers do not look at.
+    In revisions 0 and 1 the S bit is reserved, and receivers ignore it.
     """
     has_room = frame.pd_length is None or frame.pd_length >= ENHANCED_LEN
     return bool(frame.s and frame.rev >= 2 and has_room)
@@ -95,7 +95,8 @@ class MPAStartup(Packet):
     """Base of both start-up frames; `MPAStartup(octets)` picks the class by the key.
 
     `pd_length` is worked out when left None; it counts IRD/ORD, `private_data` does not.
-    The flags C and D of RFC 6581 section 9 are `c_rtr` and `d_rtr`: C is taken by the CRC bit.
+    The flags C and D of RFC 6581 section 9 are `c_rtr` and `d_rtr`, since the CRC bit is named C,
+    too.
     """
 
     name = "MPA start-up"
@@ -111,7 +112,7 @@ class MPAStartup(Packet):
         return MPAReply if key == REPLY_KEY else conf.raw_layer
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Put in the length of the private data where it was left open."""
+        """Insert the length of the private data if it was left open."""
         if self.pd_length is None:
             length = (len(pkt) - STARTUP_HDR_LEN).to_bytes(2, "big")
             pkt = pkt[: STARTUP_HDR_LEN - 2] + length + pkt[STARTUP_HDR_LEN:]
@@ -153,7 +154,7 @@ class FPDU(Packet):
 
     name = "MPA FPDU"
     __slots__ = ("marked",)
-    #: The octets as they stood in a stream with Markers; None where there were none.
+    #: The octets as in a stream with Markers; None without Markers.
     marked: bytes | None
     fields_desc: ClassVar[list[Any]] = [
         ShortField("ulpdu_length", None),
@@ -167,7 +168,7 @@ class FPDU(Packet):
         super().__init__(*args, **fields)
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Put in length, pad and CRC where they were left open."""
+        """Insert length, pad and CRC if they were left open."""
         ulpdu = bytes(self.ulpdu) if self.ulpdu is not None else b""
         if self.ulpdu_length is None:
             pkt = len(ulpdu).to_bytes(LENGTH_LEN, "big") + pkt[LENGTH_LEN:]
@@ -187,7 +188,7 @@ class FPDU(Packet):
         return crc32c((self.marked or bytes(self))[:-CRC_LEN])
 
     def wire_len(self) -> int:
-        """Octets that it took of its stream, Markers included."""
+        """Octets that it takes in its stream, Markers included."""
         return len(self.marked or bytes(self))
 
 
@@ -203,10 +204,10 @@ class Marker(Packet):
 
 
 def mark(fpdu: Packet, at: int) -> bytes:
-    """Build an FPDU as it stands in a stream with Markers.
+    """Build an FPDU as in a stream with Markers.
 
-    `at` is the place of its first octet: octets since the first Marker's first. A Marker that
-    falls right before it is its own. The CRC, unless it was given, covers the Markers.
+    `at` is the position of its first octet, counted from the first Marker's first octet. A Marker
+    directly before it belongs to it. The CRC, unless it was given, covers the Markers.
     """
     plain = bytes(fpdu)
     out = bytearray()
@@ -214,7 +215,7 @@ def mark(fpdu: Packet, at: int) -> bytes:
     for word in range(0, len(plain), 4):
         here = at + len(out)
         if here % MARKER_SPACING == 0:
-            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))  # 16 bits of it
+            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))  # the field has 16 bits
         if word == len(plain) - CRC_LEN and fpdu.crc is None:
             out += crc32c(bytes(out)).to_bytes(CRC_LEN, "little")
         else:
@@ -223,7 +224,7 @@ def mark(fpdu: Packet, at: int) -> bytes:
 
 
 def mark_stream(fpdus: Iterable[Packet], at: int = 0) -> bytes:
-    """Build FPDUs one behind the other with Markers; `at` as for `mark`."""
+    """Build consecutive FPDUs with Markers; `at` as for `mark`."""
     out = bytearray()
     for fpdu in fpdus:
         out += mark(fpdu, at + len(out))
@@ -231,9 +232,9 @@ def mark_stream(fpdus: Iterable[Packet], at: int = 0) -> bytes:
 
 
 def unmark(octets: bytes, at: int = 0) -> tuple[bytes, list[tuple[int, int]]]:
-    """Take the Markers out of octets that begin at `at`: what is left, and (position, pointer)s.
+    """Remove the Markers from octets that begin at `at`: the rest, and (position, pointer) pairs.
 
-    A Marker that the octets end in is left out and not told of.
+    A Marker that is cut off by the end of the octets is removed, and not reported.
     """
     plain = bytearray()
     found = []
@@ -253,8 +254,8 @@ def unmark(octets: bytes, at: int = 0) -> tuple[bytes, list[tuple[int, int]]]:
 def frame_class(octets: bytes) -> type[Packet]:
     """Start-up frame or FPDU, by the key.
 
-    No FPDU of RDMAP looks like one: read as an FPDU a key is untagged with opcode 0, which
-    belongs to tagged segments.
+    No FPDU of RDMAP looks like a start-up frame: read as an FPDU, a key would be untagged with
+    opcode 0, which belongs to tagged segments.
     """
     starts = octets[:KEY_LEN] in (REQUEST_KEY, REPLY_KEY)
     return MPAStartup if starts else FPDU
@@ -262,15 +263,15 @@ def frame_class(octets: bytes) -> type[Packet]:
 
 @dataclass
 class _Way:
-    """What a TCPSession's stream needs to know of one direction between two packets."""
+    """What is remembered of one direction of a TCPSession's stream between two packets."""
 
-    started: bool = False  # its start-up frame was seen
+    started: bool = False  # its start-up frame has passed
     asks: bool = False  # that frame asks for Markers
     at: int = 0  # octets of FPDUs and Markers up to here
 
 
 class MPA(Packet):
-    """A run of octets that starts at a frame's first octet: start-up frames and FPDUs."""
+    """Contiguous octets from a frame's first octet on: start-up frames and FPDUs."""
 
     name = "MPA"
     fields_desc: ClassVar[list[Any]] = [
@@ -286,15 +287,15 @@ class MPA(Packet):
     def tcp_reassemble(
         cls, data: bytes, metadata: dict[str, Any], session: dict[Any, Any]
     ) -> Packet | None:
-        """For scapy's TCPSession: the whole frames at the head of the stream; None: too few octets.
+        """For scapy's TCPSession: the complete frames at the stream's head; None: too few octets.
 
-        TCPSession fills a gap with zeros, shows what was retransmitted twice, and takes segments in
-        the order in which they come: FPDUSession does not.
+        TCPSession fills a gap with zeros, shows retransmitted octets twice, and takes segments in
+        the order of their arrival. FPDUSession does none of this.
         """
         ident = metadata.get("ident")
         if ident is None and "relative_seq" in metadata:
-            return None  # asked once more about what was not whole a moment ago
-        # The session's key is the same for different connections; this one is not.
+            return None  # scapy asks again about octets that were not complete before
+        # The session's key may be the same for different connections; this one differs.
         way = session.setdefault((cls, ident), _Way())
         back = session.get((cls, _turned(ident)), _Way()) if ident else _Way()
         frames: list[Packet] = []
@@ -317,13 +318,13 @@ class MPA(Packet):
 
 
 def _turned(ident: bytes) -> bytes:
-    """TCPSession's key of the other direction: two addresses, two ports."""
+    """TCPSession's key for the other direction: two addresses, two ports."""
     half = (len(ident) - 4) // 2
     return ident[half:-4] + ident[:half] + ident[-2:] + ident[-4:-2]
 
 
 def bind_mpa(port: int) -> None:
-    """Have scapy take a TCP port's octets for MPA; TCPSession then puts them together."""
+    """Make scapy dissect a TCP port's octets as MPA; TCPSession then reassembles them."""
     bind_layers(TCP, MPA, dport=port)
     bind_layers(TCP, MPA, sport=port)
 

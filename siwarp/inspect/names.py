@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The enumerations that people read instead of numbers, one per list of the RFCs.
 
-Restated here on purpose and not taken from the stack: the layers of this package judge
-the stack's octets.
+They are defined again here, and not taken from the stack, since this package checks the stack's
+octets.
 """
 
 from __future__ import annotations

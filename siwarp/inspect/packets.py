@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """From frames to TCP segments and UDP datagrams: link headers, IPv4, IPv6 and its extension
-headers, fragments put together. What is neither, or is damaged, gives nothing.
+headers, reassembly of fragments. Other and damaged packets are skipped.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FRAGMENT = 44
 ETHERNET, RAW_IPV4, RAW_IPV6, SLL, SLL2 = 1, 228, 229, 113, 276
 RAW = (12, 14, 101)
 NULL = (0, 108)  # BSD loopback: an address family in front
-#: Datagrams in pieces that are remembered at once.
+#: How many fragmented datagrams are stored at a time.
 FRAGMENTS_MAX = 256
-#: Octets of the pieces of one: no more than IP can carry, with room for some that came twice.
+#: The most octets of fragments of one datagram: what IP can carry, and room for some duplicates.
 DATAGRAM_MAX = 2 * 65_536
 
 
@@ -53,7 +53,7 @@ class Packet:
 
 
 def _ip_of(link: int, octets: bytes) -> bytes:
-    """What lies behind the link header; empty where that is no IP packet."""
+    """What follows the link header; empty if that is no IP packet."""
     if link == ETHERNET:
         at = 12
         while len(octets) >= at + 2:
@@ -72,14 +72,14 @@ def _ip_of(link: int, octets: bytes) -> bytes:
 
 
 class Fragments:
-    """Datagrams that came in pieces, the oldest forgotten when there are too many."""
+    """Fragmented datagrams; the oldest is dropped when there are too many."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[object, ...], dict[int, bytes]] = {}
         self.ends: dict[tuple[object, ...], int] = {}
 
     def add(self, key: tuple[object, ...], offset: int, more: bool, part: bytes) -> bytes | None:
-        """One more piece; the whole once there is no hole, else None."""
+        """Add a fragment. Return the datagram once it is complete, else None."""
         if key not in self.parts and len(self.parts) >= FRAGMENTS_MAX:
             oldest = next(iter(self.parts))
             del self.parts[oldest]
@@ -120,7 +120,7 @@ def _ipv4(octets: bytes, fragments: Fragments) -> _Ip | None:
     total, ident, where = struct.unpack_from("!HHH", octets, 2)
     if head < 20 or len(octets) < head:
         return None
-    # Segmentation offload leaves 0 there: then the frame's own end counts.
+    # Segmentation offload leaves 0 there; then the frame's length counts.
     end = total if total >= head else len(octets)
     source, dest = str(IPv4Address(octets[12:16])), str(IPv4Address(octets[16:20]))
     body, length, protocol = octets[head:end], end - head, octets[9]

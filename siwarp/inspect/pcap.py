@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The frames in a capture file, pcap or pcapng, with no dissecting.
 
-Not scapy's readers: they cut frames at 65,535 octets, keep one comment of several, end silently
-where a file is damaged, and try each of their protocols on octets that may be hostile. Here every
-length is checked against what the file holds, and what is wrong with a file is said.
+scapy's readers are not used: they truncate frames at 65,535 octets, keep one of several comments,
+end silently if a file is damaged, and try all their protocols on octets that may be hostile. Here
+every length is checked against what the file holds, and damage is reported.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ GZIP = b"\x1f\x8b"
 SECTION, INTERFACE, OLD_PACKET, SIMPLE_PACKET, PACKET = 0x0A0D0D0A, 1, 2, 3, 6
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 OPT_END, OPT_COMMENT, OPT_RESOLUTION, OPT_OFFSET = 0, 1, 9, 14
-#: Octets of one block or frame: no writer makes larger ones, and what a file says may be a lie.
+#: The most octets of a block or frame. No writer makes larger ones, and a file may state any
+#: length.
 BLOCK_MAX = 1 << 24
 #: Nanoseconds.
 SECOND = 1_000_000_000
-#: The link type of a frame of which the file does not tell it.
+#: The link type of a frame if the file does not state it.
 NO_LINK = 0xFFFF_FFFF
 
 
@@ -50,7 +51,7 @@ class Frame:
     when: int
     link: int
     octets: bytes
-    length: int  # on the wire: more than there are octets where the capture cut it
+    length: int  # on the wire; more than len(octets) if the capture truncated it
     comment: str | None = None
 
 
@@ -153,7 +154,7 @@ class CaptureFile:
             kind = self._read(4)
 
     def _section(self) -> bytes | None:
-        """A section's head, which tells the octet order; None and `damage` if it is none."""
+        """A section header, which gives the octet order; None and `damage` if it is invalid."""
         raw = self._read(8)
         for order in "<>":
             if raw[4:] == struct.pack(order + "I", BYTE_ORDER_MAGIC):
@@ -232,7 +233,7 @@ class CaptureFile:
         for code, value in self._options(body[8:]):
             if code == OPT_RESOLUTION and len(value) == 1:
                 power = value[0] & 0x7F
-                # What is finer than 2^63 parts cannot be told by 64 bits of time.
+                # A resolution finer than 2^-63 s does not fit 64 bits of time.
                 base, most = (2, 63) if value[0] & 0x80 else (10, 19)
                 found.parts = base ** min(power, most)
             if code == OPT_OFFSET and len(value) == 8:
@@ -257,7 +258,7 @@ def open_capture(path: str | Path) -> Iterator[CaptureFile]:
     OSError when it cannot be opened.
     """
     with Path(path).open("rb") as plain:
-        if plain.peek(2)[:2] != GZIP:  # a look that takes nothing out of a pipe
+        if plain.peek(2)[:2] != GZIP:  # peek consumes nothing of a pipe
             yield CaptureFile(plain, str(path))
             return
         with gzip.GzipFile(fileobj=plain) as packed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The messages of one direction of an RC connection, cut out of its octets and judged."""
+"""The messages of one direction of an RC connection, parsed from its octets and checked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _startup_fields(frame: Any) -> dict[str, int | str]:
 
 
 def startup_of(half: Half | None) -> Any:
-    """A direction's start-up frame; None where it has none, or not all of it."""
+    """A direction's start-up frame; None if it has none, or an incomplete one."""
     octets = bytes(half.octets[:STARTUP_MAX]) if half is not None else b""
     end = startup_end(octets)
     return MPAStartup(octets[:end]) if end else None
@@ -68,13 +68,13 @@ class HalfReader:
         self._open: Message | None = None
         self._open_end = 0
         self._before: tuple[Any, ...] = ()
-        self._next: Header | None = None  # what the next segment of the open message must say
+        self._next: Header | None = None  # what the next segment of the message must have
         self._msn: dict[int, int] = {}
         self._over = False  # a Terminate was sent
-        self._may_be_empty = False  # the next FPDU, as it says that the initiator is ready
+        self._may_be_empty = False  # whether the next FPDU may be empty, as an RTR
 
     def read(self) -> None:
-        """Cut all of it."""
+        """Parse all of it."""
         startup = startup_of(self.half)
         end = (startup_end(bytes(self.half.octets[:STARTUP_MAX])) or 0) if startup else 0
         origin = end if self.marked else None
@@ -88,7 +88,7 @@ class HalfReader:
                 self._late_run(offset, octets, origin, startup is not None)
 
     def _late_run(self, offset: int, octets: bytes, origin: int | None, known: bool) -> None:
-        """What comes behind a gap, or in a stream whose start is not in the capture."""
+        """Parse what follows a gap, or a stream whose start is not in the capture."""
         self._msn.clear()
         within = origin - offset if origin is not None else None
         at = resume(octets, offset, self.half.places, self.crc is not False, within)
@@ -223,7 +223,7 @@ class HalfReader:
             self._next = header._replace(mo=header.mo + len(payload))
         if header.opcode == Opcode.TERMINATE and not header.tagged and fresh:
             quoted = judge_terminate(message, payload)
-            if not self._over:  # what comes behind it is about nothing
+            if not self._over:  # what follows it has no meaning
                 self.quoted.append((message, quoted))
             self._over = True
 
@@ -242,7 +242,7 @@ class HalfReader:
             message.blame(f"MO {header.mo} where {mo} is due", "RFC5041-5.2-05")
 
     def count_retransmissions(self) -> int:
-        """Tell each message how many packets brought some of it again; how many there were."""
+        """Count for each message the packets that repeated octets of it. Return their total."""
         again = [place for place in self.half.again if place.end - place.start > 1]
         for place in again:
             at = bisect.bisect_right(self.ends, place.start)

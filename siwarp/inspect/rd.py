@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Reliable datagrams (RD) of datagram-iWARP: the LLP header, the rest of RD's own behind it, what
-the type has, CRC32C.
+"""Reliable datagrams (RD) of datagram-iWARP: the LLP header, RD's further fields, the body that the
+type defines, CRC32C.
 
     RDDatagram(type=RDType.DATA, psn=7, source_epoch=1, dest_epoch=2, body=segment)
 """
@@ -74,12 +74,12 @@ class RDDatagram(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Raw for octets that are too few."""
+        """Raw if there are too few octets."""
         short = _pkt is not None and len(_pkt) < RD_HEADER_LEN + CRC_LEN
         return conf.raw_layer if short else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Put in the CRC that was left open."""
+        """Insert the CRC that was left open."""
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay

@@ -2,8 +2,8 @@
 """The RDMAP messages that carry a header of their own: RFC 5040 sections 4.4 and 4.8, RFC 7306.
 
 All other messages are a DDP header whose `opcode` says what they are, then the user's
-octets (Raw). The opcode alone decides here, not the queue number, so that a wrong queue
-number can be seen beside the header it came with.
+octets (Raw). The opcode alone decides here, and not the queue number, so that a wrong queue number
+is shown together with its header.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ReadRequest(Packet):
 class AtomicRequest(Packet):
     """Atomic Operation Request header, 52 octets (RFC 7306 figure 4).
 
-    What FetchAdd does not use is as it is to be sent: no compare data, and a mask of ones.
+    Fields that FetchAdd does not use have the values to be sent: no compare data, a mask of ones.
     """
 
     name = "RDMAP Atomic Request"
@@ -100,7 +100,7 @@ class ImmediateData(Packet):
 
 
 class PrivateHead(Packet):
-    """What an untagged private message begins with, 8 octets, before the user's.
+    """The 8 octets at the start of an untagged private message, before the user's.
 
     Of a Send with Immediate; spec/datagram-iwarp.md section 10.
     """
@@ -139,7 +139,7 @@ class QuotedReadRequest(_HeaderOnly, ReadRequest):
 
 
 def _quoted_ddp(octets: bytes) -> Packet:
-    """The quoted header's class by its T bit; ValueError (shown as Raw) when cut short."""
+    """The quoted header's class by its T bit; ValueError (shown as Raw) if it is truncated."""
     tagged = bool(octets and octets[0] & 0x80)
     if len(octets) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
         raise ValueError("the quoted DDP header is cut short")
@@ -147,7 +147,7 @@ def _quoted_ddp(octets: bytes) -> Packet:
 
 
 def _quoted_rdma(octets: bytes) -> Packet:
-    """The quoted Read Request's header; Raw when it is cut short."""
+    """The quoted Read Request's header; Raw if it is truncated."""
     whole = len(octets) >= len(QuotedReadRequest())
     return QuotedReadRequest(octets) if whole else Raw(octets)
 
@@ -155,9 +155,9 @@ def _quoted_rdma(octets: bytes) -> Packet:
 class Terminate(Packet):
     """Terminate header (RFC 5040 figures 7 and 8).
 
-    `m`, `d` and `r` say what follows. The length field stands when M or D is set: M says
-    that it is valid, and D demands its presence. Build with `quoted_ddp` a QuotedTagged or
-    QuotedUntagged and `quoted_rdma` a QuotedReadRequest, and set the bits to match.
+    `m`, `d` and `r` say what follows. The length field is present if M or D is set: M says that it
+    is valid, and D requires its presence. To build one, set `quoted_ddp` to a QuotedTagged or
+    QuotedUntagged, `quoted_rdma` to a QuotedReadRequest, and the bits to match.
     """
 
     name = "RDMAP Terminate"

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A scapy session that gives the MPA frames in TCP streams.
+"""A scapy session that yields the MPA frames in TCP streams.
 
     for packet in sniff(offline="file.pcap", session=FPDUSession):
         if MPA in packet:
             packet[MPA].frames
 
-Beside scapy's TCPSession: no port need be bound, connections are told apart by their whole
-address and by their SYN, segments may come in any order and more than once, and Markers are taken
-out.
+Unlike scapy's TCPSession, it needs no bound port, distinguishes connections by addresses, ports and
+SYN, accepts segments in any order and more than once, and removes Markers.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from siwarp.inspect.mpa import FPDU, MPA, MPAStartup
 from siwarp.inspect.packets import Fragments, of_scapy
 from siwarp.inspect.stream import Connection, Connections, Direction, Half, direction_of
 
-#: Segments behind a gap that are kept: when there are more, what is missing is not coming.
+#: How many segments behind a gap are stored; with more, the gap is considered permanent.
 EARLY_MAX = 4096
 
 
 @dataclass
 class _State:
-    """What a direction has told of itself."""
+    """What is known of a direction."""
 
     startup: ScapyPacket | None = None
     origin: int = 0  # where its FPDUs begin
-    other: bool = False  # it is none of iWARP's, or too much of it is missing
+    other: bool = False  # it does not carry iWARP, or too much of it is missing
 
 
 class FPDUSession(DefaultSession):
-    """Gives each packet that completes frames with an MPA layer of those frames as its payload.
+    """Yields each packet that completes frames, with an MPA layer of those frames as its payload.
 
-    A packet of an iWARP connection whose octets complete no frame is left out; others, of other
-    connections and protocols, go through as they are, and so does what comes behind a gap that
-    is never filled. FPDUs come without Markers; `FPDU.marked` has the octets with them.
+    A packet of an iWARP connection that completes no frame is omitted. Packets of other connections
+    and protocols are yielded unchanged, and so are those behind a gap that is never filled. FPDUs
+    have no Markers; `FPDU.marked` has the octets with them.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,7 +52,7 @@ class FPDUSession(DefaultSession):
         self._number = 0
 
     def process(self, pkt: ScapyPacket) -> ScapyPacket | None:
-        """scapy's entry, with each packet."""
+        """Process a packet; scapy calls this for each."""
         self._number += 1
         packet = of_scapy(pkt, self._number, self._fragments) if pkt else None
         if packet is None or not packet.tcp or TCP not in pkt:
@@ -82,7 +81,7 @@ class FPDUSession(DefaultSession):
     def _cut(
         self, connection: Connection, direction: Direction, half: Half, state: _State
     ) -> list[ScapyPacket]:
-        """The frames that are whole now; their octets are let go."""
+        """Return the frames that are complete now, and drop their octets."""
         octets, at = bytes(half.octets), 0
         frames: list[ScapyPacket] = []
         if state.startup is None:

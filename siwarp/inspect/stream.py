@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """From captured packets to frames: find the TCP connections, put each direction's octets in
-order, then cut them into the start-up frame and the FPDUs, with Markers or without.
+order, then split them into the start-up frame and the FPDUs, with or without Markers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEQ_SPACE = 1 << 32
 
 
 class Direction(NamedTuple):
-    """One half of a TCP connection: who sends to whom."""
+    """One direction of a TCP connection: source and destination."""
 
     source: str
     source_port: int
@@ -37,7 +37,7 @@ class Direction(NamedTuple):
     dest_port: int
 
     def reverse(self) -> Direction:
-        """The other half."""
+        """The other direction."""
         return Direction(self.dest, self.dest_port, self.source, self.source_port)
 
 
@@ -45,7 +45,7 @@ class Direction(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which packet brought the octets of a stream from `start` up to `end`; `when` in ns."""
+    """The packet that carried the octets of a stream from `start` up to `end`; `when` in ns."""
 
     start: int
     end: int
@@ -55,27 +55,27 @@ class Place(NamedTuple):
 
 @dataclass
 class Half:
-    """One direction of a connection while its segments come in; offsets count from its first octet.
+    """One direction of a connection being reassembled; offsets count from its first octet.
 
-    `octets` is what came without a gap from the start on, `places` who brought what, and `again`
-    the packets that brought octets which were there already.
+    `octets` has the octets from the start up to the first gap, `places` says which packet carried
+    which of them, and `again` lists the packets that repeated octets.
     """
 
     base: int | None = None
     octets: bytearray = field(default_factory=bytearray)
-    forgotten: int = 0  # octets that stood before `octets`
+    forgotten: int = 0  # octets before `octets`, dropped by forget()
     places: list[Place] = field(default_factory=list)
     again: list[Place] = field(default_factory=list)
     _early: list[tuple[int, int, bytes, Place]] = field(default_factory=list)
     _top: int = 0
 
     def start(self, seq: int) -> None:
-        """The sequence number of the first octet, as a SYN tells it."""
+        """Set the sequence number of the first octet, from a SYN."""
         if self.base is None:
             self.base = seq % SEQ_SPACE
 
     def add(self, seq: int, payload: bytes, frame: int = 0, when: int = 0) -> bool:
-        """A segment's octets. True if they made `octets` longer."""
+        """Add a segment's octets. True if `octets` got longer."""
         if self.base is None:
             self.base = seq
         offset = self._offset(seq)
@@ -90,7 +90,7 @@ class Half:
         return self.end > before
 
     def _offset(self, seq: int) -> int:
-        """Place of a sequence number in the stream: the candidate nearest to its end."""
+        """Offset of a sequence number in the stream: of all candidates, the nearest to its end."""
         assert self.base is not None
         low = (seq - self.base) % SEQ_SPACE
         lap = round((max(self._top, self.end) - low) / SEQ_SPACE)
@@ -108,7 +108,7 @@ class Half:
                 self.places.append(place)
 
     def runs(self) -> list[tuple[int, bytes]]:
-        """All octets: (offset, octets) of each stretch without a gap. Nothing may come after."""
+        """All octets: (offset, octets) of each stretch without a gap. To be called last."""
         found = [(self.forgotten, bytes(self.octets))] if self.octets else []
         while self._early:
             origin = max(self._early[0][0], 0)
@@ -118,7 +118,7 @@ class Half:
         return found
 
     def forget(self, size: int) -> None:
-        """Let go of the first octets, and of who brought what."""
+        """Drop the first octets, and their places."""
         del self.octets[:size]
         self.forgotten += size
         self.places.clear()
@@ -126,18 +126,18 @@ class Half:
 
     @property
     def end(self) -> int:
-        """Where the octets that came without a gap end."""
+        """The offset of the first gap, or of the end."""
         return self.forgotten + len(self.octets)
 
     @property
     def gap(self) -> int:
-        """How many segments came behind octets that did not."""
+        """How many segments lie behind the first gap."""
         return len(self._early)
 
 
 @dataclass
 class Connection:
-    """A TCP connection: the direction of whoever began it first, if that is known."""
+    """A TCP connection: the initiator's direction first, if that is known."""
 
     first: Direction
     first_frame: int = 0
@@ -145,14 +145,14 @@ class Connection:
     halves: dict[Direction, Half] = field(default_factory=dict)
     ended: str | None = None  # "closed" or "reset"
     last: int = 0
-    cut: int = 0  # octets that the capture cut off its frames
+    cut: int = 0  # octets that the capture truncated from its frames
 
     def half(self, direction: Direction) -> Half:
         """One direction's octets."""
         return self.halves.setdefault(direction, Half())
 
     def add(self, packet: Packet) -> bool:
-        """Take in one of its segments. True if a direction got longer without a gap."""
+        """Add one of its segments. True if the gapless part of a direction got longer."""
         half = self.half(direction_of(packet))
         if packet.flags & SYN:
             half.start(packet.seq + 1)
@@ -168,24 +168,24 @@ class Connection:
 
     @property
     def used(self) -> bool:
-        """Whether a SYN cannot be its own any more."""
+        """Whether a SYN would have to begin another connection."""
         return self.ended is not None or any(h.end or h.gap for h in self.halves.values())
 
 
 def direction_of(packet: Packet) -> Direction:
-    """Who sends it to whom."""
+    """The direction of a segment."""
     return Direction(packet.source, packet.source_port, packet.dest, packet.dest_port)
 
 
 class Connections:
-    """Sorts segments into connections; a SYN behind data or an end begins a new one."""
+    """Sorts segments into connections; a SYN after data or an end begins a new one."""
 
     def __init__(self) -> None:
         self.all: list[Connection] = []
         self._now: dict[Direction, Connection] = {}
 
     def of(self, packet: Packet) -> Connection:
-        """The connection that a segment belongs to, a new one where needed."""
+        """The connection that a segment belongs to; creates it if needed."""
         direction = direction_of(packet)
         found = self._now.get(direction)
         asks = packet.flags & (SYN | ACK) == SYN
@@ -208,11 +208,11 @@ def connections(packets: Iterable[Packet]) -> list[Connection]:
 
 
 def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
-    """The octets of every direction that carries data, retransmissions and disorder mended.
+    """The octets of every direction that carries data, in order and without retransmissions.
 
-    `packets` are scapy's. A direction starts at its SYN, or at its first segment when the capture
-    has none. Raises ValueError when octets are missing in the middle: nothing can be cut after a
-    gap; and when a pair of ports has more than one connection: `connections` has them apart.
+    `packets` are scapy's. A direction starts at its SYN, or at its first segment if the capture has
+    none. Raises ValueError if octets are missing in the middle, since frames cannot be found after
+    a gap, and if a pair of ports has several connections; `connections` separates these.
     """
     streams: dict[Direction, bytes] = {}
     for connection in connections(packets_of_scapy(packets)):
@@ -244,7 +244,7 @@ class Frames:
 
 
 def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
-    """Cut what `tcp_streams` gave: with Markers where the other end's start-up frame asks."""
+    """Split the result of `tcp_streams`, with Markers where the other end's start-up frame asks."""
     asks = {d: _asks_for_markers(octets) for d, octets in streams.items()}
     return {
         d: split_stream(octets, markers=asks.get(d.reverse(), False))
@@ -258,10 +258,10 @@ def _asks_for_markers(octets: bytes) -> bool:
 
 
 def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
-    """Cut one direction's octets, from its first on, into start-up frame and FPDUs.
+    """Split one direction's octets, from its first on, into start-up frame and FPDUs.
 
     markers: there is one before the first FPDU and at every 512th octet from there (RFC 5044
-    section 4.3). FPDUs come without them; what they said is in `Frames.markers`.
+    section 4.3). They are removed from the FPDUs; `Frames.markers` lists them.
     """
     frames = Frames()
     end = startup_end(octets)
@@ -284,14 +284,14 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
 def resume(
     octets: bytes, offset: int, places: list[Place], crc: bool, origin: int | None
 ) -> int | None:
-    """Where in a stretch behind a gap, or in a stream whose start is missing, an FPDU begins.
+    """Find where an FPDU begins in a stretch behind a gap, or in a stream whose start is missing.
 
-    Tried at the first octet of each segment: a sound CRC is the proof (`crc`), or, with CRC known
-    to be off, a header that RDMAP can have. None: nowhere. Offsets are in `octets`, which begins
-    at `offset` of the stream.
+    The first octet of each segment is tried. A valid CRC proves it (`crc`), or, if CRC is known to
+    be off, a header that RDMAP can have. None: not found. Offsets are in `octets`, which begins at
+    `offset` of the stream.
     """
     first = bisect.bisect_right(places, offset, key=lambda place: place.end)
-    for i in range(first, len(places)):  # not a slice: there may be as many gaps as places
+    for i in range(first, len(places)):  # no slice, since there may be as many gaps as places
         at = places[i].start - offset
         if at < 0:
             continue

@@ -12,8 +12,8 @@ A round of UD with oneself, from memory to memory::
             mr.write(b"hello")
             qp.post_send(SendWR(2, sg=[mr.sge(0, 5)], ah=AH(pd, qp.addr)))
 
-Every handle is a context manager, closes once, and keeps alive what it stands on. Polling and
-posting are safe from several threads; one work request belongs to one thread at a time.
+Every handle is a context manager, closes once, and keeps alive the handles it was made from.
+Polling and posting are safe from several threads; one work request belongs to one thread at a time.
 """
 
 from siwarp.verbs._ffi import Address

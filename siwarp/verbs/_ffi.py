@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Where Python meets the C library: return values to exceptions, addresses, handles' lives."""
+"""Calls into the C library: return values become exceptions; addresses; lifetime of handles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 Address = tuple[str, int]
 
 #: Milliseconds that a blocking call waits inside the library before it sleeps on a descriptor. A
-#: signal that comes just before the library sleeps is noticed at its end.
+#: signal that arrives just before the library sleeps is noticed after this time.
 SLICE_MS = 50
 
 
@@ -70,7 +70,7 @@ def _failure(number: int, what: str, advice: Mapping[int, str] | None) -> Error:
 
 
 def as_int(number: int) -> int:
-    """Return ``number``, or where no int of C holds it one that is refused for the same reason."""
+    """Return ``number``; if no C int can hold it, one that is refused for the same reason."""
     return max(-1, min(number, 0x7FFFFFFF))
 
 
@@ -143,14 +143,14 @@ def addr_from_c(addr: Any) -> Address | None:
 _serials = itertools.count(1)
 _roots: weakref.WeakSet[Handle] = weakref.WeakSet()
 
-# What the garbage collector found: (destroy, C object, what it stands on). The collector runs in
-# any thread at any moment, perhaps inside a call of the library, so it only leaves a note here.
+# What the garbage collector dropped: (destroy, C object, parents). The collector may run in any
+# thread at any moment, even inside a call of the library, so it only adds to this list.
 _dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
 _reaping = threading.Lock()
-#: Whoever takes the C object out of a handle, to end it, is one thread alone. Reentrant, as a
-#: handler of a signal may close something in the middle of it.
+#: Held to take the C object out of a handle, so that only one thread ends it. Reentrant, since a
+#: signal handler may close something meanwhile.
 _ending = threading.RLock()
-#: Whoever calls what watches an object holds it, and so does who stops watching.
+#: Held to call the functions that watch an object, and to stop watching.
 _watching = threading.RLock()
 
 
@@ -177,7 +177,7 @@ def reap() -> None:
 
 
 def _after_fork() -> None:
-    """Let the child reap, which a thread that is not here may have begun; what waits is not its."""
+    """Renew locks that threads of the parent may hold, and forget the parent's objects."""
     global _reaping, _ending, _watching
     _reaping, _ending, _watching = threading.Lock(), threading.RLock(), threading.RLock()
     _dropped.clear()
@@ -197,13 +197,13 @@ class Handle(Closing):
 
     __slots__ = ("__weakref__", "_c", "_children", "_keep", "_parents", "_pid", "_serial")
 
-    #: What messages call it.
+    #: Its name in messages.
     _what: ClassVar[str] = "object"
     #: The C function that ends it.
     _destroy: ClassVar[Callable[[Any], int]]
 
     def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
-        """Take charge of the C object ``c``, which stands on ``parents`` and uses ``keep``."""
+        """Take over the C object ``c``, which was made from ``parents`` and uses ``keep``."""
         self._c = c
         self._keep = keep
         self._parents = parents
@@ -228,7 +228,7 @@ class Handle(Closing):
         return getattr(self, "_c", None) is None
 
     def _users(self) -> list[Handle]:
-        """Return what is still open and stands on this, newest first."""
+        """Return what was made from this and is still open, newest first."""
         alive = [child for child in self._children if not child.closed]
         return sorted(alive, key=lambda child: -child._serial)
 
@@ -236,7 +236,7 @@ class Handle(Closing):
         """End the C object; a second call does nothing.
 
         Raises:
-            StateError: something that is still open stands on it; the message names it (EBUSY).
+            StateError: something made from it is still open; the message names it (EBUSY).
 
         """
         reap()
@@ -262,8 +262,8 @@ class Handle(Closing):
         if c is None:
             return  # another thread closes it
         self._taken(c)
-        # In a forked child the object is the parent's, and a thread that is not here may hold its
-        # locks for ever.
+        # In a forked child the object is the parent's, and a thread that does not exist in the
+        # child may hold its locks for ever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
         if rc < 0:
             self._c = c
@@ -275,24 +275,24 @@ class Handle(Closing):
         self._release()
 
     def _busy(self) -> str:
-        """Return who uses it and what to do, where the C library says EBUSY."""
+        """Return what uses it and what to do, if the C library says EBUSY."""
         return ""
 
     def _may_end(self) -> None:
         """Raise if it cannot close now."""
 
     def _taken(self, c: Any) -> None:
-        """Do what is due between the moment it is closed for all threads and the C object's end."""
+        """Called after it is closed for all threads, and before the C object ends."""
 
     def _release(self) -> None:
-        """Let go of the memory that the C object used."""
+        """Release the memory that the C object used."""
         self._keep = ()
 
     def _close_all(self) -> None:
-        """Close everything that stands on this, newest first, then this.
+        """Close everything made from this, newest first, then this.
 
-        What is busy gets a second chance after the others: memory is, while a queue pair that is
-        older than it still sends from there.
+        What is busy is tried again after the others, such as memory from which an older queue pair
+        still sends.
         """
         busy = []
         for child in self._users():
@@ -318,7 +318,7 @@ class Handle(Closing):
             self._close_all()
 
     def _destroyer(self) -> Callable[[Any], int]:
-        """Return what ends the C object when this handle was dropped."""
+        """Return the function that ends the C object after this handle was dropped."""
         return type(self)._destroy
 
     def __del__(self) -> None:
@@ -337,15 +337,15 @@ class Handle(Closing):
 
 
 class Waitable(Handle):
-    """A handle whose events threads and tasks wait for; it does not close under a thread that does.
+    """A handle whose events threads and tasks wait for; closing waits until no thread does.
 
     A thread waits in two steps. For ``SLICE_MS`` it waits inside the library, which moves traffic
     on and is quick. Then it sleeps on the event descriptor until the device's thread raises an
     event, a signal comes, or ``_wake`` says that it should look again. So a process with
     nothing to do does not run at all.
 
-    An event may be for somebody else than who takes it. Whoever takes one calls ``_wake``, so that
-    nobody sleeps on beside an event that was his.
+    A thread may take an event that another one waits for. So each thread that takes an event calls
+    ``_wake``, and no other sleeps on although its event was taken.
     """
 
     __slots__ = ("_in_library", "_waiters", "_watchers")
@@ -365,17 +365,17 @@ class Waitable(Handle):
         raise NotImplementedError
 
     def _watch(self, call: Callable[[], None], about: Any = None) -> None:
-        """Have ``call`` called by ``_wake``, in whatever thread, if it is about this or all."""
+        """Have ``_wake`` call ``call``, in any thread, if it is about this object or about all."""
         with _watching:
             self._watchers[call] = about
 
     def _unwatch(self, call: Callable[[], None]) -> None:
-        """Call it no more; no call of it is under way afterwards in another thread."""
+        """Stop that; afterwards no call is in progress in another thread."""
         with _watching:
             self._watchers.pop(call, None)
 
     def _wake(self, about: Any = None) -> None:
-        """Have those who wait for something ``about`` it look again (``None``: all)."""
+        """Let all that wait for something ``about`` it look again (``None``: all)."""
         if not self._watchers:
             return
         with _watching:
@@ -392,18 +392,18 @@ class Waitable(Handle):
         about: Any = None,
         drop: Callable[[], None] | None = None,
     ) -> T | None:
-        """Call ``get``, with milliseconds, until ``take`` makes something of what it got.
+        """Call ``get``, with milliseconds, until ``take`` returns something for its result.
 
-        ``None`` when ``timeout`` seconds are over, or when ``over`` says so, which is asked after
-        each ``_wake`` that is ``about`` the same. ``drop`` accounts for what ``get`` got and
-        ``take`` did not see, because a signal's handler raised in between.
+        Returns ``None`` after ``timeout`` seconds, or once ``over`` is true, which is called after
+        each ``_wake`` that is ``about`` the same. ``drop`` gets a result of ``get`` that ``take``
+        did not get because a signal handler raised in between.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with _ending:  # the C object must not go between the look and the count
+        with _ending:  # the C object must not end between the check and the count
             self._live()
             self._waiters += 1
         try:
-            # Side by side in the library one might take the other's event.
+            # Two threads in the library could take each other's events.
             alone = not self._has_thread() or self._waiters == 1
             while True:
                 if not alone and self._in_library and timeout != 0:
@@ -430,7 +430,7 @@ class Waitable(Handle):
             self._waiters -= 1
 
     def _in_the_library(self, get: Callable[[int], int], ms: int) -> int:
-        """Wait so many milliseconds there; others leave the events to who does."""
+        """Wait so many milliseconds in the library; only one thread does that at a time."""
         if not ms:
             return get(0)
         with _watching:
@@ -443,7 +443,7 @@ class Waitable(Handle):
                 self._wake()
 
     def _sleep(self, deadline: float | None, over: Callable[[], bool] | None, about: Any) -> None:
-        """Sleep until there may be an event, something was said by ``_wake``, or time is over."""
+        """Sleep until there may be an event, ``_wake`` was called, or the time is over."""
         woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
         def call() -> None:
@@ -456,7 +456,7 @@ class Waitable(Handle):
                 return
             sleeper = select.poll()
             sleeper.register(woken, select.POLLIN)
-            if not self._in_library:  # else the event is for who is there; he says when he leaves
+            if not self._in_library:  # otherwise that thread takes the event
                 sleeper.register(self.fileno(), select.POLLIN)
             left = None if deadline is None else deadline - time.monotonic()
             with _signals_wake(sleeper):
@@ -473,19 +473,19 @@ class Waitable(Handle):
             raise StateError(
                 errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
             )
-        self._wake()  # tasks: they find it closed
+        self._wake()  # tasks that wait find it closed
 
 
-#: Seconds that no poll of the kernel's takes: as good as without limit.
+#: More seconds than the kernel's poll accepts: treated as no limit.
 _LONG = 1_000_000.0
 
 
 @contextlib.contextmanager
 def _signals_wake(sleeper: select.poll) -> Iterator[None]:
-    """Have a signal that comes right before the sleep end it, as one that comes within does.
+    """Let a signal that arrives right before the sleep end it, as one during the sleep does.
 
-    Python looks for signals before the call and not in it. Where an event loop has the wake-up
-    descriptor it stays the loop's; other threads than the main one handle no signals.
+    Python checks for signals before the call, and not within. If an event loop uses the wake-up
+    descriptor, that stays so. Only the main thread handles signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -510,7 +510,7 @@ def _slice(deadline: float | None) -> int:
     """Return the milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
-    left = (deadline - time.monotonic()) * 1000  # it may be infinite
+    left = (deadline - time.monotonic()) * 1000  # the time may be infinite
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 
@@ -533,7 +533,7 @@ def _close_at_exit() -> None:
         try:
             root._close_all()
         except (Error, KeyboardInterrupt):
-            continue  # a daemon thread still waits in it; the process ends anyhow
+            continue  # a daemon thread still waits in it; the process ends anyway
     reap()
 
 

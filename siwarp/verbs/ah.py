@@ -42,9 +42,9 @@ class AHAttr:
 class AH(Handle):
     """A destination of UD messages or RD requests (``siw_create_ah``).
 
-    ``AH(pd, AHAttr(host, port))``, ``AH(pd, (host, port))``, or ``AH(pd, wc=wc)`` for the one from
-    whom a received message came. With that one, a request whose ``remote_qpn`` is 0 goes to the
-    queue pair that sent the message; with the others to the first of a socket that several share.
+    ``AH(pd, AHAttr(host, port))``, ``AH(pd, (host, port))``, or ``AH(pd, wc=wc)`` for the sender of
+    a received message. With the last, a request whose ``remote_qpn`` is 0 goes to the queue pair
+    that sent the message; otherwise to the first of those that share a socket.
 
     Raises:
         Error: no such host, or the completion is not of a UD receive (EINVAL).
@@ -59,7 +59,7 @@ class AH(Handle):
     pd: PD
     #: The numeric address and the port.
     dest: Address
-    #: What requests with ``remote_qpn`` 0 have: that of the completion, or 0.
+    #: The QPN that requests with ``remote_qpn`` 0 use: that of the completion, or 0.
     qpn: int
 
     def __init__(
@@ -84,13 +84,13 @@ class AH(Handle):
         self._open(c, pd)
 
     def _shut(self) -> None:
-        # A work request must never point to an address handle that is gone.
+        # A work request must never point to an address handle that is closed.
         c, wrs = self._c, [wr for wr in list(self._wrs) if wr._ah is self]
         for wr in wrs:
             wr._point(ffi.NULL)
         try:
             super()._shut()
-        except Error:  # it is in use, and so goes on
+        except Error:  # it is still in use, so it stays open
             for wr in wrs:
                 wr._point(c)
             raise

@@ -31,7 +31,7 @@ from siwarp.verbs.events import wait_until_acked
 __all__ = ["CQ", "WC", "CompChannel"]
 
 
-# What a completion in error means where no Terminate tells: class, errno, advice.
+# What a completion in error means if there was no Terminate: class, errno, advice.
 _ADVICE: dict[int, tuple[type[Error], int, str]] = {
     WCStatus.WR_FLUSH_ERR: (
         StateError,
@@ -73,9 +73,9 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
 
 
 class WC(NamedTuple):
-    """A completion (``struct siw_wc``): a value that stays as it is.
+    """A completion (``struct siw_wc``), as an immutable value.
 
-    With an error status only ``wr_id``, ``status``, ``qp_num`` and ``vendor_err`` hold.
+    With an error status only ``wr_id``, ``status``, ``qp_num`` and ``vendor_err`` are valid.
     """
 
     wr_id: int
@@ -85,9 +85,9 @@ class WC(NamedTuple):
     opcode: int
     #: ``layer << 16 | type << 8 | code`` of the Terminate behind it, or 0.
     vendor_err: int
-    #: Octets received or read; with RECV_RDMA_WITH_IMM of the peer's Write, which lie elsewhere.
+    #: Octets received or read; with RECV_RDMA_WITH_IMM those of the peer's Write.
     byte_len: int
-    #: With WCFlag.WITH_IMM: what the peer gave as its ``imm_data``.
+    #: With WCFlag.WITH_IMM: the peer's ``imm_data``.
     imm_data: int
     qp_num: int
     #: The sender's queue pair, in a UD receive.
@@ -102,7 +102,7 @@ class WC(NamedTuple):
 
     @property
     def invalidated_rkey(self) -> int | None:
-        """The key that the peer's Send with Invalidate ended; ``None`` of anything else."""
+        """The key that the peer's Send with Invalidate invalidated; ``None`` for anything else."""
         return self.imm_data if self.wc_flags & WCFlag.WITH_INV else None
 
     @property
@@ -122,10 +122,10 @@ class WC(NamedTuple):
         """Return this completion if it succeeded.
 
         Raises:
-            ProtocolError: a Terminate is behind the failure.
+            ProtocolError: a Terminate caused the failure.
             StateError: the request was flushed because its queue pair is in the error state
                 (ECANCELED).
-            LimitError: a message is too long for UD, or for the receive that it met (EMSGSIZE).
+            LimitError: a message is too long for UD, or for its receive (EMSGSIZE).
             PeerGone: the peer did not answer (ETIMEDOUT).
             Error: anything else (EIO).
 
@@ -156,15 +156,15 @@ class WC(NamedTuple):
         return f"<WC {' '.join(fields)} QP {self.qp_num}>"
 
 
-# A struct siw_wc, in the machine's octet order and without the members siwarp leaves zero, and the
-# struct siw_addr behind it.
+# A struct siw_wc and the struct siw_addr behind it, in the machine's octet order, without the
+# members that siwarp leaves zero.
 _WC_SIZE = ffi.sizeof("struct siw_wc")
 _ADDR_SIZE = ffi.sizeof("struct siw_addr")
 _WC_FIELDS = "=QiiIIIIII"
 _ONE = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x{_ADDR_SIZE}s")
 _MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
 
-#: More than so many completions at once: only as many as the queue holds.
+#: If more completions than this are asked for, memory is made only for those the queue can hold.
 _MANY_ENTRIES = 4096
 
 _unpack_one = _ONE.unpack
@@ -175,12 +175,12 @@ _null = ffi.NULL
 
 
 class _PollBuffer:
-    """Memory for ``n`` completions and their sources; of one, both lie together."""
+    """Memory for ``n`` completions and their sources; with ``n`` 1 the two are contiguous."""
 
     __slots__ = ("memory", "n", "octets", "sources", "wcs")
 
     def __init__(self, n: int) -> None:
-        # As uint64_t: the completions need their alignment.
+        # uint64_t for the alignment of the completions.
         size = n * (_WC_SIZE + _ADDR_SIZE)
         self.memory = ffi.new("uint64_t[]", (size + 7) // 8)
         self.n = n
@@ -202,7 +202,7 @@ class _PollBuffer:
 
 
 class CompChannel(Waitable):
-    """A channel on which completion queues tell that something completed.
+    """A channel for the events of completion queues.
 
     ``fileno()`` is for ``select``, ``poll`` and ``asyncio``: readable while an event waits.
     """
@@ -234,30 +234,31 @@ class CompChannel(Waitable):
 
         ``timeout`` is in seconds, ``None`` waits without limit, 0 does not wait. Other threads run
         meanwhile, and Ctrl-C interrupts within 100 ms. Events are acknowledged by
-        ``CQ.ack_events``, or all at once when the queue closes. Who waits for that very queue
-        (``CQ.wait``, ``siwarp.aio.wait``) looks again, whoever takes its event.
+        ``CQ.ack_events``, or all at once when the queue closes. Threads and tasks that wait for
+        that queue (``CQ.wait``, ``siwarp.aio.wait``) wake up, no matter which thread takes its
+        event.
         """
         return self._get_cq_event(timeout, None, None)
 
     def _get_cq_event(
         self, timeout: float | None, over: Callable[[], bool] | None, about: CQ | None
     ) -> CQ | None:
-        """As ``get_cq_event``; ``None`` also when ``over`` says so, asked after each ``_wake``."""
+        """As ``get_cq_event``; also ``None`` once ``over``, called after a ``_wake``, is true."""
         c = self._live()
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
 
         def take() -> CQ | None:
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
-            if cq is None:  # dropped meanwhile: its events are nobody's
+            if cq is None:  # dropped meanwhile: nobody needs its events
                 lib.siw_ack_cq_events(which[0], 1)
                 which[0] = _null
                 return None
             cq._unacked += 1
-            of, which[0] = which[0], _null  # counted: no signal is looked at in between
+            of, which[0] = which[0], _null  # counted: Python handles no signal in between
             cq._events += 1
             self._wake(cq)
-            # Who closes it acknowledges what is counted, and waits for what is not.
+            # Closing it acknowledges the counted events, and waits for the others.
             if cq.closed:
                 cq._taken(of)
                 return None
@@ -278,7 +279,7 @@ class CompChannel(Waitable):
 
 
 class CQ(Handle):
-    """A queue for at least ``cqe`` completions, with a channel for those who wait.
+    """A queue for at least ``cqe`` completions, with an optional channel to wait on.
 
     Raises:
         Error: ``cqe`` is below 1 or above the device's ``max_cqe`` (EINVAL).
@@ -292,7 +293,7 @@ class CQ(Handle):
 
     context: Context
     channel: CompChannel | None
-    #: Anything that the caller wants to find again.
+    #: Any value of the caller's.
     cq_context: Any
 
     def __init__(
@@ -314,7 +315,7 @@ class CQ(Handle):
         self.cq_context = cq_context
         self._unacked = 0
         self._events = 0  # taken from the channel so far
-        # Buffers that no thread uses at the moment: taking and giving back are single steps.
+        # Buffers that no thread uses at the moment; popping and appending are atomic.
         self._one = [_PollBuffer(1)]
         self._pool: list[_PollBuffer] = []
         self._open(c, context, *(() if channel is None else (channel,)))
@@ -325,11 +326,11 @@ class CQ(Handle):
     def poll(self, num_entries: int = 1) -> list[WC]:
         """Take up to ``num_entries`` completions; an empty list if there are none.
 
-        It moves the device's traffic on, too. A completion with an error status is data, not an
+        It also moves the device's traffic. A completion with an error status is data, not an
         exception: see ``WC.ok`` and ``WC.check()``.
 
         Raises:
-            StateError: it overflowed, and what it held was taken (EOVERFLOW).
+            StateError: it overflowed, and all that it held was polled (EOVERFLOW).
 
         """
         if num_entries != 1:
@@ -358,7 +359,7 @@ class CQ(Handle):
     def _poll_many(self, num_entries: int) -> list[WC]:
         if num_entries < 1:
             raise ValueError(f"cannot poll for {num_entries} completions")
-        if num_entries > _MANY_ENTRIES:  # memory for no more than there can be
+        if num_entries > _MANY_ENTRIES:  # no more memory than there can be completions
             num_entries = min(num_entries, self.capacity)
         free = self._pool
         try:
@@ -383,7 +384,7 @@ class CQ(Handle):
     def req_notify(self, solicited_only: bool = False) -> None:
         """Ask for one event on the channel at the next completion.
 
-        Poll once more afterwards: what completed before this call makes no event.
+        Poll once more afterwards: completions before this call cause no event.
         """
         rc = lib.siw_req_notify_cq(self._live(), int(solicited_only))
         check(rc, f"asking {self!r} for an event")
@@ -397,7 +398,7 @@ class CQ(Handle):
             lib.siw_ack_cq_events(c, count)
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """Poll, and if there is nothing, wait on the channel for something to complete.
+        """Poll, and if nothing has completed, wait on the channel.
 
         Returns an empty list when ``timeout`` (seconds) is over.
 
@@ -410,7 +411,7 @@ class CQ(Handle):
     def _wait_unless(
         self, over: Callable[[], bool] | None, timeout: float | None, num_entries: int
     ) -> list[WC]:
-        """As ``wait``; an empty list also when ``over``, asked after ``_wake`` of the channel."""
+        """As ``wait``; also an empty list once ``over`` is true, called after ``_wake``."""
         if self.channel is None:
             raise StateError(
                 errno.EINVAL, f"{self!r} has no channel: make it with channel=CompChannel(context)"
@@ -427,7 +428,7 @@ class CQ(Handle):
             if (left is not None and left <= 0) or (over is not None and over()):
                 return []
 
-            # Another thread that waits on the channel may take this queue's event, or close it.
+            # Another thread may take this queue's event from the channel, or close the queue.
             def look(events: int = events) -> bool:
                 return self._events != events or self.closed or (over is not None and over())
 
@@ -455,10 +456,10 @@ class CQ(Handle):
 
     @property
     def pending(self) -> int:
-        """How many completions wait: a look that moves no traffic.
+        """How many completions wait, without moving traffic.
 
-        ``poll()`` on an empty queue does, and the device's thread steps aside for about a
-        millisecond; who sleeps in an event loop looks here first.
+        ``poll()`` on an empty queue moves traffic, and makes the device's thread pause for about a
+        millisecond. So an event loop looks here first.
         """
         return check(lib.siw_cq_pending(self._live()), f"looking at {self!r}")
 

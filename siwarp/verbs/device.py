@@ -29,7 +29,7 @@ __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"
 
 @dataclass(frozen=True)
 class Device:
-    """A device as the machine has it now (``struct siw_device_info``).
+    """A device in its present state (``struct siw_device_info``).
 
     ``addresses`` is also its GID table: IPv4 first. ``mtu`` is the interface's, in octets.
     """
@@ -43,7 +43,7 @@ class Device:
 
 @dataclass(frozen=True)
 class DeviceAttr:
-    """The limits of an open device (``struct siw_device_attr``): each is true and enforced.
+    """The limits of an open device (``struct siw_device_attr``), which are enforced.
 
     Sizes are in octets.
     """
@@ -163,7 +163,7 @@ class Context(Waitable):
         else:
             c = self._open_by_name(name, what)
         self.device = _device(lib.siw_context_info(c))
-        # Whom an asynchronous event may be about, by the address of the C object.
+        # The objects that an asynchronous event may be about, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self._threaded = bool(lib.siw_setting_value(_PROGRESS))
         self._open(c)
@@ -239,7 +239,7 @@ class Context(Waitable):
             event = AsyncEvent(got, self._by_c.get)
             if event.element is not None or event.port_num:
                 return event
-            event.ack()  # its object was dropped meanwhile: nobody's event
+            event.ack()  # its object was dropped meanwhile, so nobody needs the event
             return None
 
         def drop() -> None:

@@ -60,7 +60,7 @@ class WCStatus(IntEnum):
 
 
 class WCOpcode(IntEnum):
-    """What a completion is of (``enum siw_wc_opcode``)."""
+    """The operation that completed (``enum siw_wc_opcode``)."""
 
     SEND = 0
     RDMA_WRITE = 1
@@ -106,7 +106,7 @@ class QPState(IntEnum):
 
 
 class Persona(IntEnum):
-    """When RC sends complete (``enum siw_persona``): TCP has them, or the peer has them."""
+    """When RC sends complete (``enum siw_persona``): once TCP, or once the peer, has them."""
 
     AUTO = 0
     IWARP = 1
@@ -116,7 +116,7 @@ class Persona(IntEnum):
 class ErrorPolicy(IntEnum):
     """What a peer's wrong message does to a datagram queue pair (``enum siw_error_policy``).
 
-    ``ERROR``: it goes to the error state; ``MESSAGE``: it is noted. ``AUTO``: the setting's.
+    ``ERROR``: it goes to the error state; ``MESSAGE``: the error is noted. ``AUTO``: the setting.
     """
 
     AUTO = 0
@@ -127,7 +127,7 @@ class ErrorPolicy(IntEnum):
 class ErrorOrigin(IntEnum):
     """Who found an error of a datagram queue pair (``enum siw_err_origin``)."""
 
-    #: This end, in a message that came.
+    #: This end, in a received message.
     FOUND = 1
     #: A peer, in a message that this end sent.
     REPORTED = 2

@@ -31,11 +31,11 @@ class Error(OSError):
 
 
 class StateError(Error):
-    """The object is not in a state for this: closed, still in use, a queue pair not ready."""
+    """The object's state does not allow this: it is closed, in use, or a queue pair not ready."""
 
 
 class LimitError(Error):
-    """A limit was reached: a queue is full, a message too long, the machine out of something."""
+    """A limit was reached: a queue is full, a message too long, a resource used up."""
 
 
 class PeerGone(Error):
@@ -47,7 +47,7 @@ class Timeout(Error, TimeoutError):
 
 
 class ProtocolError(Error):
-    """One end broke a protocol's rules, and a Terminate said so (RFC 5040 section 4.8).
+    """One end broke a protocol's rules, and a Terminate reported it (RFC 5040 section 4.8).
 
     Attributes:
         layer: 0 RDMAP, 1 DDP, 2 the LLP (MPA).
@@ -144,7 +144,7 @@ def terminate_clause(layer: int, type: int, code: int) -> str:
     return "RFC5040-4.8-03"
 
 
-# What an errno means where the caller has no better advice: class, advice.
+# What an errno means if the caller gives no better advice: class, advice.
 _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
     _errno.EBUSY: (StateError, "something still uses it: close that first"),
     _errno.ENOTCONN: (StateError, "it is not connected: connect it first"),
@@ -183,7 +183,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
 
 
 def from_errno(number: int, what: str, advice: str | None = None) -> Error:
-    """Return the exception for an errno value: ``what`` failed, why, and what to do."""
+    """Return the exception for an errno value: that ``what`` failed, why, and what to do."""
     if number == _errno.EPROTO:
         return ProtocolError(f"{what}: {advice or 'the peer broke the protocol'}")
     kind, usual = _BY_ERRNO.get(number, (Error, ""))

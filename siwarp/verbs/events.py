@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Asynchronous events: what happens to an object and no completion tells."""
+"""Asynchronous events: what happens to an object and is in no completion."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class AsyncEvent(Closing):
     __slots__ = ("__weakref__", "_acked", "_c", "_pid", "element", "event_type", "port_num")
 
     event_type: EventType
-    #: The CQ, QP or SRQ; ``None`` where the event is the device's.
+    #: The CQ, QP or SRQ; ``None`` if the event is the device's.
     element: Any
-    #: 1 where the event is the device's, else 0.
+    #: 1 if the event is the device's, else 0.
     port_num: int
 
     def __init__(self, c: Any, find: Callable[[int], Handle | None]) -> None:
@@ -73,7 +73,7 @@ class AsyncEvent(Closing):
         self.ack()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it was never finished
+        with contextlib.suppress(AttributeError):  # its __init__ failed
             self.ack()
 
     def __repr__(self) -> str:
@@ -89,6 +89,6 @@ def wait_until_acked(handle: Handle) -> None:
 
 @before_exit
 def _ack_all() -> None:
-    """Let the objects go that the program still has events of when it ends."""
+    """Acknowledge all events when the program ends, so that their objects can close."""
     for event in list(_unacked):
         event.ack()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What goes wrong on the way, by plan: for this process's traffic."""
+"""Plans of faults for this process's traffic."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def set_faults(plan: str) -> None:
 
 @contextlib.contextmanager
 def faults(plan: str) -> Iterator[str]:
-    """Have things go wrong on the way of this process's traffic while the block runs.
+    """Apply a plan of faults to this process's traffic while the block runs.
 
     As ``siwarp.faults("loss=1%,delay=0.1ms; rx:reorder=2%,seed=7")``. Datagrams: loss, burst, dup,
     reorder, corrupt, delay, jitter, rate, limit, blackout. Streams: delay, jitter, rate, limit,
-    blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause and ``peer=`` in it narrow
-    it down. The same plan does the same to the same sequence of packets. Counters named ``fault_*``
-    say what it did. Then the plan before comes back, if there was one.
+    blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause limits it to a direction,
+    ``peer=`` to a peer. The same plan does the same to the same sequence of packets. Counters named
+    ``fault_*`` say what it did. After the block, the previous plan applies again, if there was one.
 
     Yields:
         The plan as siwarp writes it.

@@ -27,7 +27,7 @@ _WIRE = struct.Struct("!QQI")
 
 
 class RemoteBuffer(NamedTuple):
-    """What a peer must know of a memory region to read or write it: 20 octets when packed."""
+    """What a peer needs to read or write a memory region: 20 octets when packed."""
 
     addr: int
     length: int
@@ -66,7 +66,7 @@ def _memory(buffer: Any) -> memoryview:
 
 
 def _export(view: memoryview, access: AccessFlag, buffer: object) -> Any:
-    """Return the memory as C has it, if it is good for that access."""
+    """Return the memory as a C buffer, if it allows that access."""
     if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
         raise Error(
             errno.EFAULT,
@@ -83,15 +83,15 @@ class MR(Handle):
     array; bytes for reading only), or a number of octets to make new, zeroed memory. The buffer
     cannot be resized or unmapped until the region is closed.
 
-    ``access`` says what the wire may do beyond local reading; the default is local writing only.
+    ``access`` says what is allowed besides local reading; the default is local writing only.
 
-    ``qp`` limits its use by peers to the one of this RC queue pair, of the same PD
-    (``siw_reg_mr_qp``). With ``AccessFlag.REMOTE_INVALIDATE`` that peer may end it by a Send with
-    Invalidate: both keys are dead when the receive completes, and closing it is due as ever.
+    ``qp`` limits remote use to the peer of this RC queue pair, of the same PD (``siw_reg_mr_qp``).
+    With ``AccessFlag.REMOTE_INVALIDATE`` that peer may invalidate it by a Send with Invalidate:
+    both keys are invalid when the receive completes. The region must still be closed.
 
     Raises:
         TypeError, BufferError: it has no contiguous buffer.
-        Error: the buffer is read-only but ``access`` has writing in it (EFAULT), or remote writing
+        Error: the buffer is read-only but ``access`` includes writing (EFAULT), or remote writing
             without local writing (EINVAL).
         LimitError: the device has no room for one more (ENOMEM).
 
@@ -102,7 +102,7 @@ class MR(Handle):
     _destroy = lib.siw_dereg_mr
 
     pd: PD
-    #: The address of its first octet, also under pyverbs' name ``buf``; the tagged offset of it.
+    #: The address of its first octet, which is also its tagged offset; pyverbs' name is ``buf``.
     addr: int
     buf: int
     #: Octets.
@@ -151,13 +151,13 @@ class MR(Handle):
     def rereg(self, *, pd: PD | None = None, buffer: Any = None, access: int | None = None) -> None:
         """Change the PD, the memory or the access of this region (``siw_rereg_mr``).
 
-        It gets new keys, and the old ones are dead when this returns: elements and remote buffers
-        made before are for nothing; make them anew, and tell the peer.
+        It gets new keys, and the old ones are invalid when this returns. Make new elements and
+        remote buffers, and send these to the peer.
 
         Raises:
-            TypeError, BufferError, Error, LimitError: as registering does; the region is what it
-                was, and its keys live. Error also if there is nothing to change, or the PD is of
-                another context (EINVAL).
+            TypeError, BufferError, Error, LimitError: as for registering; the region and its keys
+                are unchanged. Error also if there is nothing to change, or the PD is of another
+                context (EINVAL).
 
         """
         c = self._live()
@@ -196,7 +196,7 @@ class MR(Handle):
         new_pd._children.add(self)
 
     def _shut(self) -> None:
-        # A work request must never point to a region that is gone.
+        # A work request must never point to a region that is closed.
         for wr in list(self._wrs):
             wr._forget_bind(self)
         super()._shut()
@@ -204,7 +204,7 @@ class MR(Handle):
     def _release(self) -> None:
         super()._release()
         self._free()
-        # A view that the user made of this one keeps the memory.
+        # A view that the user made of this one keeps the memory in use.
         with contextlib.suppress(BufferError):
             self.view.release()
         self.view = memoryview(b"")
@@ -225,7 +225,7 @@ class MR(Handle):
         return SGE(self.addr + offset, length, self.lkey, keep=self)
 
     def remote(self, offset: int = 0, length: int | None = None) -> RemoteBuffer:
-        """Return what the peer must know to read or write this part of the memory."""
+        """Return what the peer needs to read or write this part of the memory."""
         self._live()
         offset, length = self._span(offset, length)
         return RemoteBuffer(self.addr + offset, length, self.rkey)

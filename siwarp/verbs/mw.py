@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory windows: what of a region peers may touch, changed by requests on queue pairs."""
+"""Memory windows: which part of a region peers may access, changed by requests on queue pairs."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class MWBind:
 class MW(Handle):
     """A memory window (``siw_alloc_mw``); closing it ends its binding.
 
-    ``bind()`` and ``invalidate()`` do for either type what ``QP.bind_mw`` (type 1), a ``SendWR``
-    with ``set_bind_wr`` and one with LOCAL_INV (type 2) do in pyverbs' words.
+    ``bind()`` and ``invalidate()`` work for both types. pyverbs' own ways are ``QP.bind_mw`` for
+    type 1, and for type 2 a ``SendWR`` with ``set_bind_wr`` or LOCAL_INV.
 
     Raises:
         Error: no such type (EINVAL).
@@ -79,7 +79,7 @@ class MW(Handle):
 
     @property
     def rkey(self) -> int:
-        """Its key: of the bind posted last, or what ``rkey`` was set to."""
+        """Its key: that of the bind posted last, or what ``rkey`` was set to."""
         return int(self._live().rkey)
 
     @rkey.setter
@@ -99,8 +99,8 @@ class MW(Handle):
     ) -> RemoteBuffer:
         """Post a bind to ``length`` octets (default: all) of ``mr`` from ``offset`` on.
 
-        Returns what to tell the peer, by a send that is posted behind it. Type 2 takes the next
-        key each time, and must be invalid when the turn of the bind comes.
+        Returns what to send to the peer, after the bind. Type 2 takes the next key each time, and
+        must be invalid when the bind is executed.
 
         Raises:
             ValueError: the octets are not inside the region.
@@ -125,7 +125,7 @@ class MW(Handle):
     ) -> None:
         """Post the end of its binding: type 1 a bind of length 0, type 2 a LOCAL_INV.
 
-        When it has completed, no peer changes anything by the key any more.
+        When it has completed, no peer accesses memory by the key any more.
         """
         if self.type == MWType.TYPE_1:
             qp.bind_mw(self, MWBind(MWBindInfo(None, 0, 0, 0), wr_id, send_flags))
@@ -135,7 +135,7 @@ class MW(Handle):
         )
 
     def _shut(self) -> None:
-        # A work request must never point to a window that is gone.
+        # A work request must never point to a window that is closed.
         for wr in list(self._wrs):
             wr._forget_bind(self)
         super()._shut()

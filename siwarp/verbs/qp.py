@@ -58,10 +58,10 @@ class QP(Handle):
 
     RD: as UD, and each request names its peer by ``SendWR(ah=...)``: Send, Write (with immediate
     data or recorded), Read and atomics, whole, once and in order for each peer. A Send or Write
-    completes when the peer has taken it, and before the receive of what the peer sent thereafter;
-    a Send that finds no receive waits for one. A peer that is gone fails its own requests alone,
-    with RETRY_EXC_ERR and WR_FLUSH_ERR, and ``WC.source`` says which peer it is. RD binds no memory
-    windows; those of type 1 that an RC or UC QP of the PD bound are open to its peers.
+    completes when the peer has taken it, and before the receive of anything that the peer sent
+    later. A Send that finds no receive waits for one. The loss of a peer fails only the requests to
+    it, with RETRY_EXC_ERR and WR_FLUSH_ERR, and ``WC.source`` names the peer. RD binds no memory
+    windows; its peers may use those of type 1 that an RC or UC QP of the PD bound.
 
     Raises:
         Error: a capability above the device's, a CQ missing or of another device (EINVAL); the UD
@@ -129,16 +129,16 @@ class QP(Handle):
     # ---- states
 
     def modify(self, attr: QPAttr, mask: int | None = None) -> None:
-        """Change attributes, the state among them (``siw_modify_qp``).
+        """Change attributes, such as the state (``siw_modify_qp``).
 
-        ``mask`` says which count; the default is those that are not ``None``.
+        ``mask`` selects the attributes; the default is those that are not ``None``.
 
         Raises:
             StateError: there is no such step from its state, or the step does not take one of the
                 attributes (EINVAL).
             LimitError: a value is beyond the device's or the connection's limits (EINVAL).
-            Error: its type has no such attribute, or the mask or a value means nothing (EINVAL).
-                In any case nothing was changed.
+            Error: its type has no such attribute, or the mask or a value is invalid (EINVAL). After
+                any error nothing was changed.
 
         """
         c_attr = ffi.new("struct siw_qp_attr *")
@@ -182,7 +182,7 @@ class QP(Handle):
         self._walk(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
 
     def _walk(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
-        """Take these steps, each with the attributes of ``attr`` that none before it takes."""
+        """Take these steps, each with the attributes of ``attr`` that no earlier step takes."""
         left: dict[str, Any] = {}
         if attr is not None:
             left = {name: getattr(attr, name) for name in QPAttr._MASKS}
@@ -195,9 +195,9 @@ class QP(Handle):
         self.modify(QPAttr(qp_state=way[-1], **left))
 
     def drops(self) -> list[SourceDrops]:
-        """Return whose datagrams were dropped because no receive was posted, the worst first.
+        """Return the sources whose datagrams were dropped since no receive was posted, worst first.
 
-        Of UD; at most 32 source addresses are kept, those that were dropped most.
+        For UD. At most 32 source addresses are stored, those with the most drops.
 
         Raises:
             Error: it is no UD queue pair (EINVAL).
@@ -211,8 +211,8 @@ class QP(Handle):
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
         """Take up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
 
-        Of UD. Without any it moves the device's traffic once. What a peer reports changes nothing
-        else; ``QP_ERR_QUEUED`` is the event that tells of it.
+        For UD. Without any it moves the device's traffic once. A report of a peer has no other
+        effect; ``QP_ERR_QUEUED`` is the event for it.
 
         Raises:
             Error: it is no UD queue pair (EINVAL).
@@ -236,21 +236,22 @@ class QP(Handle):
     def attach_mcast(self, group: str) -> None:
         """Receive what is sent to a multicast group on this device (``siw_attach_mcast``).
 
-        Of UD. ``group`` is an IPv4 or IPv6 address, of the family of the queue pair's own. Each
-        member takes a receive of its own for each message that has its Q_Key; one that sends to a
-        group it is a member of gets that too. ``AH(pd, (group, 0))`` is how to send there. Closing
-        the queue pair detaches it.
+        For UD. ``group`` is an IPv4 or IPv6 address, of the same family as the queue pair's own.
+        Each member uses one of its own receives for each message that has its Q_Key; a sender that
+        is a member gets the message, too. Send to the group by ``AH(pd, (group, 0))``. Closing the
+        queue pair detaches it.
 
         Raises:
-            Error: it is no UD queue pair, no multicast address or of the other family (EINVAL);
-                a program has the port of groups for all addresses (EADDRINUSE).
+            Error: it is no UD queue pair, or ``group`` is no multicast address or of the other
+                family (EINVAL); another program has bound the port of groups for all addresses
+                (EADDRINUSE).
             LimitError: no file descriptor is left for the group's socket (EMFILE).
 
         """
         self._groups |= {self._membership(lib.siw_attach_mcast, group, "attaching")}
 
     def detach_mcast(self, group: str) -> None:
-        """End that (``siw_detach_mcast``).
+        """Leave a multicast group (``siw_detach_mcast``).
 
         Raises:
             Error: it is no member (EINVAL).
@@ -260,16 +261,16 @@ class QP(Handle):
 
     def _membership(self, call: Any, name: str, doing: str) -> str:
         c_group = addr_to_c((name, 0))
-        # The interface is the device's, whatever the address says.
+        # The device's interface is used, even if the address has a scope.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
         check(call(self._live(), c_group), f"{doing} {self!r}: group {group}")
         return group
 
     def record(self, wc: WC) -> Record:
-        """Return what a completion of opcode ``RECV_WRITE_RECORD`` is about, and what came of it.
+        """Return the Write-Record that a completion of opcode ``RECV_WRITE_RECORD`` reports.
 
         Raises:
-            Error: ``max_write_records`` / 2 others came after it, so that it is not kept any more
+            Error: ``max_write_records`` / 2 others have followed, so it is not stored any more
                 (ENOENT).
 
         """
@@ -291,7 +292,7 @@ class QP(Handle):
         )
 
     def query(self) -> tuple[QPAttr, QPInitAttr]:
-        """Return its attributes and what it was made with, as they are now."""
+        """Return its present attributes, and those it was made with."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
         check(lib.siw_query_qp(self._live(), attr, init), f"asking {self!r}")
@@ -341,12 +342,12 @@ class QP(Handle):
 
     @property
     def qp_num(self) -> int:
-        """Its number. UC, UD: its UDP port, and on UD from bit 16 on its index there."""
+        """Its number. UC, UD: its UDP port; UD: from bit 16 on, its index on a shared socket."""
         return int(lib.siw_qp_num(self._live()))
 
     @property
     def addr(self) -> Address:
-        """Where it is: UC and UD, what it is bound to; RC, its end of the connection.
+        """Its address: for UC and UD, what it is bound to; for RC, its end of the connection.
 
         Raises:
             StateError: it is not connected (ENOTCONN).
@@ -373,7 +374,7 @@ class QP(Handle):
         Raises:
             LimitError: the send queue is full (ENOMEM).
             StateError: the queue pair was not in RTS yet (EINVAL).
-            Error: a request that cannot be (EINVAL). Any error's ``bad_wr`` is the first request
+            Error: an invalid request (EINVAL). Any error's ``bad_wr`` is the first request
                 that was not taken; those before it are posted.
 
         """
@@ -417,12 +418,12 @@ class QP(Handle):
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is its key then.
 
-        A length of 0 only ends the binding before.
+        A length of 0 only ends the previous binding.
 
         Raises:
             LimitError: the send queue or the table of keys is full (ENOMEM).
             StateError: the queue pair was not in RTS yet (EINVAL).
-            Error: a bind that cannot be (EINVAL).
+            Error: an invalid bind (EINVAL).
 
         """
         c, info = ffi.new("struct siw_mw_bind *"), mw_bind.info

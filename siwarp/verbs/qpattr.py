@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a queue pair is made with, and what of it can be changed."""
+"""What a queue pair is made with, and the attributes that can be changed."""
 
 from __future__ import annotations
 
@@ -39,32 +39,31 @@ class QPInitAttr:
         scq, rcq: where sends and receives complete; one queue may be both.
         cap: what it holds; ``QP.cap`` is what was granted.
         sq_sig_all: every send request completes visibly, signalled or not.
-        srq: whose receives it takes; it has none of its own then.
+        srq: the shared receive queue whose receives it uses; it has none of its own then.
         crc: UC, UD, RD: ``False`` sends zero in the CRC field and does not check it; both ends must
             agree.
         addr: UC, UD, RD: (host, port) to bind; the default is the device's first address and a free
             port.
         persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
-            peer has it; ``AUTO`` is what setting ``persona`` says, or else ``IWARP``.
-        keep_unexpected: RC: Sends that no receive is posted for wait for one, whatever the persona,
-            up to setting ``rnr_octets`` here and then at the peer; its orderly end comes after
-            the last of them.
-        error_policy: UD: what becomes of it when somebody who has its Q_Key breaks the rules:
-            ``ErrorPolicy.ERROR`` (or ``"error"``) takes it to the error state, ``MESSAGE`` notes
-            it; ``AUTO`` is what setting ``error_policy`` says, or else ``MESSAGE`` for members of
-            multicast groups and ``ERROR`` for others. The Q_Key is all that keeps strangers from
-            that: take a random one. ``errors()`` tells who it was.
+            peer has it; ``AUTO`` is setting ``persona``, or else ``IWARP``.
+        keep_unexpected: RC: Sends that find no receive wait for one, with any persona, up to
+            setting ``rnr_octets`` here and then at the peer; the peer's orderly end is reported
+            after the last of them.
+        error_policy: UD: what happens when a sender that has its Q_Key breaks the rules:
+            ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
+            ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
+            ``MESSAGE`` for members of multicast groups and ``ERROR`` for others. Only the Q_Key
+            protects against strangers, so take a random one. ``errors()`` names the sender.
         shared_socket_qp: UD: a UD QP of the same context whose socket this one uses too, up to 256
-            in all; each has an index there, bits 16 to 23 of its ``qp_num``. ``addr`` stays
-            ``None`` and ``crc`` as that one has it.
-        max_write_records: UD, RD: Write-Records that may be in process here at a time, at most
-            1024; 0, the default, takes none. The receive CQ needs room for half as many
-            completions more. On RD, where they come whole, half as many wait to be polled; then
-            their senders wait.
+            in all; each has an index, bits 16 to 23 of its ``qp_num``. ``addr`` must be ``None``,
+            and ``crc`` as in that one.
+        max_write_records: UD, RD: Write-Records that this end may receive at a time, at most 1024;
+            0, the default, refuses all. The receive CQ needs room for half as many additional
+            completions. On RD, once half as many wait to be polled, their senders wait.
         max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
         peer_timeout: RD: seconds of silence after which a peer with a response due counts as lost;
             0: setting ``peer_timeout_ms``.
-        qp_context: anything that the caller wants to find again.
+        qp_context: any value of the caller's.
 
     """
 
@@ -94,7 +93,7 @@ class QPAttr:
         qp_state: the state to go to.
         cur_qp_state: take the step only from this state.
         en_sqd_async_notify: with state SQD: an event tells when the send queue is drained.
-        qkey: UD, UC: the Q_Key that incoming messages must have; of UC those sent have it too.
+        qkey: UD, UC: the Q_Key that incoming messages must have; on UC, sent messages have it, too.
         qp_access_flags: RC, UC: what the peer may do.
         max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
         max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
@@ -108,11 +107,11 @@ class QPAttr:
         path_mtu: UC, with state RTR: octets of payload in one datagram at the most, 256 or more,
             or 1 to 5 for libibverbs' 256 to 4096; the default and the most is what the route
             carries.
-        rq_psn, sq_psn: UC, with state RTR and RTS: the number of the first datagram that comes, and
-            that is sent; 0 by default. The other end has them the other way round.
+        rq_psn, sq_psn: UC, with states RTR and RTS: the PSN of the first datagram received, and of
+            the first one sent; 0 by default. The peer has them the other way round.
         fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
             takes over and closes; its port becomes the QPN.
-        sq_draining: of a query: in SQD, requests that were begun are not complete yet.
+        sq_draining: in a query's result: in SQD, some requests that were begun are not complete.
 
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Why the C library refused a call: its own words (``siw_reason``), with Python's names in them."""
+"""Why the C library refused a call: the text of ``siw_reason``, with Python's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
 
 __all__ = ["refused", "words"]
 
-#: What has another name here, or is said in another way. The longest that fits is taken.
+#: C's names and phrases, and Python's. The longest match is replaced.
 _NAMES = {
     "<siwarp/cm.h>": "siwarp.cm",
     "give ah_addr (SIW_QP_AV)": "give ah_attr",
@@ -58,7 +58,7 @@ _NAMES = {
     "siw_reg_mr": "MR(pd, ...) without qp=",
     "with siw_reg_mr_qp": "with qp=",
 }
-#: The beginnings of C's names of flags and numbers, and Python's enum of them.
+#: Prefixes of C's flags and constants, and Python's enums for them.
 _ENUMS = {
     "SIW_ACCESS_": "AccessFlag.",
     "SIW_MW_TYPE_": "MWType.TYPE_",
@@ -74,7 +74,7 @@ _ANY = re.compile(
         ]
     )
 )
-#: EINVAL is many things; these are the ones with a class of their own.
+#: EINVAL has many reasons; these have an exception class of their own.
 _KINDS: dict[str, type[Error]] = {
     "CM_HAS_QP": StateError,
     "CM_LISTENS": StateError,
@@ -95,22 +95,22 @@ _KINDS: dict[str, type[Error]] = {
     "SEND_STATE": StateError,
     "SEND_STATE_RC": StateError,
 }
-#: These numbers say less than the reason does.
+#: For these errno values the reason says more than the number.
 _VAGUE = (errno.EINVAL, errno.ENOMEM)
 
 
 def words(text: str) -> str:
-    """Return a reason with Python's names in the place of C's."""
+    """Return a reason with Python's names instead of C's."""
     return _ANY.sub(lambda m: _NAMES.get(m[0]) or _ENUMS[m[0]], text)
 
 
 def refused(number: int, what: str) -> Error:
-    """Return the exception for what this thread's last call of the library refused.
+    """Return the exception for this thread's last refused call of the library.
 
-    ``number`` is its errno value, ``what`` the thing that was tried.
+    ``number`` is its errno value, ``what`` names the operation.
     """
     name = bytes(ffi.string(lib.siw_reason_name())).decode()
-    if name in ("", "SYSTEM"):  # the number alone tells it
+    if name in ("", "SYSTEM"):  # the library has no more to say than the number
         return from_errno(number, what)
     why = words(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
     error = from_errno(number, what, why)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a datagram queue pair tells of others: errors, what found no receive, Write-Records."""
+"""What a datagram queue pair reports about peers: errors, dropped messages, Write-Records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SourceDrops:
     Attributes:
         source: its IP address.
         drops: datagrams dropped.
-        over: so many of them at the most may be another's, where there were too many sources.
+        over: the most of them that may belong to other sources, if there were too many sources.
 
     """
 
@@ -39,9 +39,9 @@ class ErrorReport:
         source: the peer's IP address and port.
         qpn: its queue pair's number.
         layer, type, code: the three numbers of a Terminate (RFC 5040 section 4.8).
-        msn: the number of the message that is complained of; of a Write-Record its message_id.
+        msn: the MSN of the faulty message; of a Write-Record its message_id.
         wr_id: ``REPORTED``: of the send request; else ``None``.
-        header: the message's DDP header, as it was on the wire.
+        header: the message's DDP header, as on the wire.
         seg_len: octets of its segment, the header included.
 
     """
@@ -87,16 +87,16 @@ def report_of(e: Any) -> ErrorReport:
 
 @dataclass(frozen=True)
 class Record:
-    """What came of a Write-Record, as ``QP.record`` tells it.
+    """The result of a Write-Record, returned by ``QP.record``.
 
     Attributes:
-        source, src_qp: who wrote: address and port, and QPN.
-        message_id: the source's own number of it.
-        addr, rkey: where it was written: the address of its first octet, and under which key.
+        source, src_qp: the writer's address and port, and its QPN.
+        message_id: the number that the writer gave it.
+        addr, rkey: the address of its first octet, and the key it was written with.
         length: octets of the whole message.
-        valid: octets that came.
-        ranges: which: (start, end) pairs, counted from the message's first octet, in order; no two
-            touch. Outside of them, too, octets of the message may have been written.
+        valid: how many octets arrived.
+        ranges: which octets arrived: (start, end) pairs, counted from the message's first octet, in
+            order; no two touch. Octets outside of them may have been written, too.
 
     """
 
@@ -111,5 +111,5 @@ class Record:
 
     @property
     def whole(self) -> bool:
-        """Whether every octet came."""
+        """Whether every octet arrived."""
         return self.valid == self.length

@@ -35,7 +35,7 @@ class SrqAttr:
 
 @dataclass
 class SrqInitAttr:
-    """What a shared receive queue is made with; its limit is armed by ``SRQ.modify``."""
+    """What a shared receive queue is made with. ``SRQ.modify`` arms its limit."""
 
     attr: SrqAttr = field(default_factory=SrqAttr)
     srq_context: Any = None
@@ -91,8 +91,8 @@ class SRQ(Handle):
         If fewer receives are posted already, the event comes at once.
 
         Raises:
-            Error: the limit is above ``max_wr``, or ``mask`` has MAX_WR in it: the size stays
-                (EINVAL).
+            Error: the limit is above ``max_wr``, or ``mask`` includes MAX_WR, since the size cannot
+                change (EINVAL).
 
         """
         c_attr = ffi.new("struct siw_srq_attr *")

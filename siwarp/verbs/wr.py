@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Work requests: C structures with a Python face, so that posting one costs next to nothing."""
+"""Work requests: Python objects around C structures, so that posting one costs almost nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SGE", "RecvWR", "SendWR"]
 #: A remote Q_Key with its top bit set means the Q_Key of the queue pair that sends.
 OWN_QKEY = 0x80000000
 
-#: The opcodes that are done to 64 bits of the peer's memory.
+#: The opcodes of operations on 64 bits of the peer's memory.
 ATOMICS = frozenset(
     (
         WROpcode.ATOMIC_CMP_AND_SWP,
@@ -29,7 +29,7 @@ ATOMICS = frozenset(
     )
 )
 
-#: The opcodes that say where in the peer's memory.
+#: The opcodes of operations on the peer's memory.
 RDMA = frozenset(
     (
         WROpcode.RDMA_WRITE,
@@ -99,15 +99,15 @@ class SGE:
 class _WR:
     """What both kinds of work requests have: a C structure, its elements, the next in a list.
 
-    ``_next`` is the request that the C structure points to; a list that is posted again finds its
-    links in place.
+    ``_next`` is the request that the C structure points to. A list that is posted again keeps its
+    links.
     """
 
     __slots__ = ("_c", "_keep", "_next", "sg")
 
     _c: Any
     _next: Any
-    #: Its elements as it has them now: the length of ``wr.sg[0]`` may be changed between two posts.
+    #: Its own elements; the length of ``wr.sg[0]`` may be changed between two posts.
     sg: tuple[SGE, ...]
 
     def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
@@ -173,19 +173,20 @@ class SendWR(_WR):
             LOCAL_INV.
         num_sge: how many of ``sg`` to take; default: all.
         send_flags: SIGNALED by default; 0 for a request that completes silently.
-        sg: the memory to send from or, for a Read, to place into; of an atomic 8 octets in all,
-            which get what was there before.
-        ah, remote_qpn, remote_qkey: UD and, but for the Q_Key, RD; a QPN of 0 means the port of the
-            address handle, or the sender that it was made of, and the default Q_Key that of the
-            queue pair itself. To answer: ``ah=AH(pd, wc=wc), remote_qpn=wc.src_qp``.
+        sg: the memory to send from or, for a Read, to place into; for an atomic 8 octets in all,
+            which get the previous value.
+        ah, remote_qpn, remote_qkey: UD; RD except the Q_Key. A QPN of 0 means the port of the
+            address handle, or the sender it was made from; the default Q_Key is that of the queue
+            pair
+        itself. To answer: ``ah=AH(pd, wc=wc), remote_qpn=wc.src_qp``.
         remote: RDMA Write, Read and atomics; the peer's memory.
         compare_add, swap: atomics; what to add, or what to compare with and to swap in.
         compare_add_mask, swap_mask: masked atomics; adding, each field's most significant bit, and
             swapping, which bits are compared and which swapped.
-        invalidate_rkey: SEND_WITH_INV; the peer's key that ends when the message arrives.
-            LOCAL_INV; the key of this end's own.
-        imm_data: the two with immediate data; 32 bits for the peer's completion. They travel as
-            they lie in memory: where octet orders may differ use ``socket.htonl``.
+        invalidate_rkey: SEND_WITH_INV: the peer's key to invalidate when the message arrives.
+        LOCAL_INV: a key of this end.
+        imm_data: the two with immediate data: 32 bits for the peer's completion. They are sent in
+            the machine's octet order; if the peer's may differ, use ``socket.htonl``.
 
     """
 
@@ -225,7 +226,7 @@ class SendWR(_WR):
         self._ah: AH | None = None
         self._mw: MW | None = None
         self._mr: MR | None = None
-        # What the C structure has in unions is kept here: see _place().
+        # The values that the C structure has in unions are stored here: see _place().
         self._to: tuple[Any, int, int] = (_null, 0, 0)  # address handle, QPN, Q_Key
         self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
         self._operands = (compare_add, swap)
@@ -234,7 +235,7 @@ class SendWR(_WR):
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
-        self._c.invalidate_rkey = invalidate_rkey or imm_data  # one place for both
+        self._c.invalidate_rkey = invalidate_rkey or imm_data  # a union in C
         self._set_sg(sg, num_sge)
         if ah is None:
             self._place()
@@ -242,10 +243,10 @@ class SendWR(_WR):
             self.set_wr_rd(ah, remote_qpn, remote_qkey)
 
     def _place(self) -> None:
-        """Put into the C structure's unions what the opcode looks for there, and nothing else.
+        """Store in the C structure's unions what the opcode uses there, and nothing else.
 
-        An address in the peer's memory must never be taken for an address handle of ours, whatever
-        was said of this request, in whatever order.
+        The library must never take an address in the peer's memory for an address handle of ours,
+        no matter which attributes were set, and in which order.
         """
         c, opcode = self._c, self._c.opcode
         if opcode == WROpcode.BIND_MW:
@@ -263,22 +264,22 @@ class SendWR(_WR):
             c.wr.ud.ah, c.wr.ud.remote_qpn, c.wr.ud.remote_qkey = self._to
 
     def set_wr_ud(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
-        """Say where a UD message goes; keeps the address handle alive."""
+        """Set the destination of a UD message; keeps the address handle alive."""
         self.set_wr_rd(ah, rqpn, rqkey)
 
     def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
-        """Say which peer an RD request or RDMA_WRITE_RECORD is for; keeps its handle alive."""
+        """Set the peer of an RD request or RDMA_WRITE_RECORD; keeps the address handle alive."""
         to = ah._live(), rqpn or ah.qpn, rqkey
         if ah is not self._ah:
             ah._wrs.add(self)
             self._ah = ah
         elif to == self._to:
-            return  # as for the request before
+            return  # unchanged since the last post
         self._to = to
         self._place()
 
     def _point(self, handle: Any) -> None:
-        """Take this for the address handle's C object: NULL once that is gone."""
+        """Store the address handle's C object: NULL once that is closed."""
         self._to = handle, *self._to[1:]
         opcode = self._c.opcode
         if opcode != WROpcode.BIND_MW:
@@ -287,20 +288,21 @@ class SendWR(_WR):
             self._c.wr.ud.ah = handle
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
-        """Say which memory of the peer an RDMA Write or Read means."""
+        """Set the peer's memory for an RDMA Write or Read."""
         self._remote = rkey, addr
         self._place()
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
-        """Say which 64 bits of the peer's memory an atomic means, and its operands."""
+        """Set the 64 bits of the peer's memory for an atomic, and its operands."""
         self._remote, self._operands = (rkey, addr), (compare_add, swap)
         self._place()
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo, rkey: int | None = None) -> None:
-        """Say which window of type 2 a BIND_MW binds, and to what; keeps window and region alive.
+        """Set the window of type 2 that a BIND_MW binds, and to what; keeps window and region
+        alive.
 
-        ``rkey`` is the key that it shall have: its own with another low octet. The default is the
-        next one after ``mw.rkey``.
+        ``rkey`` is its new key, which differs only in the low octet. The default is the next one
+        after ``mw.rkey``.
         """
         mr = bind_info.mr
         self._bind = (
@@ -331,7 +333,7 @@ class SendWR(_WR):
 
     @property
     def invalidate_rkey(self) -> int:
-        """The key that a SEND_WITH_INV ends there, or a LOCAL_INV here."""
+        """The key that a SEND_WITH_INV invalidates at the peer, or a LOCAL_INV here."""
         return int(self._c.invalidate_rkey)
 
     @invalidate_rkey.setter
@@ -349,7 +351,7 @@ class SendWR(_WR):
 
     @property
     def opcode(self) -> WROpcode:
-        """What it asks for."""
+        """The operation."""
         return WROpcode(self._c.opcode)
 
     @opcode.setter
@@ -359,7 +361,7 @@ class SendWR(_WR):
 
     @property
     def send_flags(self) -> SendFlag:
-        """How it is done."""
+        """Flags of the request."""
         return SendFlag(self._c.send_flags)
 
     @send_flags.setter
@@ -377,8 +379,8 @@ class SendWR(_WR):
 def link(wrs: Iterable[_WR]) -> Any:
     """Chain work requests in their order and return the first one's C structure.
 
-    Links that are there from the last time cost a comparison. A request that stands in the list
-    twice cannot be chained; then the whole list goes through copies.
+    Links that exist from the last time cost one comparison each. A request that is in the list
+    twice cannot be chained; then the whole list is copied.
     """
     many = list(wrs)
     if not many:
