@@ -128,6 +128,8 @@ class Worker:
                 limit = 3 * TEST_LIMIT if "::" in hint else layer.limit
                 run = self.copy.test([hint], limit, self._log(mutant), fails)
             except Trouble:
+                if self.copy.stopped:
+                    raise
                 continue  # the test has another name by now
             if run.how != "passed":
                 return run

@@ -10,7 +10,7 @@ import pytest
 from mutants import tree
 from mutants.anchor import Tree
 from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
-from mutants.run import Results, report
+from mutants.run import Results, Worker, report
 from mutants.tree import Copy, Run, Trouble, _judge, _status
 
 MUTANTS = load()
@@ -174,6 +174,26 @@ def test_files_named_before_their_folder_are_run_before_it(
     assert copy.test([one, *folders], 900, tmp_path / "log", {"tests/a.py::b"}).how == "passed"
     left_out = ["-x", "--deselect=tests/a.py::b"]
     assert runs == [[*left_out, one], [*left_out, f"--ignore={one}", *folders]]
+
+
+def test_a_run_that_is_stopped_tries_no_more_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_one.py").touch()
+    copy = Copy(tmp_path)
+    runs: list[list[str]] = []
+
+    def run(tests: list[str], *_: object) -> Run:
+        runs.append(tests)
+        copy.stop()
+        raise Trouble("stopped")
+
+    monkeypatch.setattr(copy, "test", run)
+    worker = Worker(copy, Results(tmp_path / "results.jsonl", {}), layers())
+    with pytest.raises(Trouble):
+        worker._tests(mutant(layer="mpa", by="tests/test_one.py::test_it"))
+    assert runs == [["tests/test_one.py::test_it"]]
 
 
 def results_of(tmp_path: Path, mutants: list[Mutant], hows: list[str]) -> Results:
