@@ -54,6 +54,13 @@ def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: i
     assert (head.rv, head.opcode, head.q_key, head.qn, head.msn) == (1, 3, 0xDEADBEEF, 0x020100, 1)
 
 
+def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(w: DdpWorld) -> None:
+    v4, v6 = w.dgram(family=socket.AF_INET), w.dgram(family=socket.AF_INET6)
+    overhead = 12 + 14 + 4  # the LLP header, the DDP header, the CRC
+    assert lib.siw_ddp_dgram_tagged_max(v4.handle, v4.peer) == 65507 - overhead
+    assert lib.siw_ddp_dgram_tagged_max(v4.handle, v6.peer) == -errno.EAFNOSUPPORT
+
+
 @pytest.mark.clause("DGRAM-LLP-2", "DGRAM-LLP-3")
 @given(
     sizes=st.lists(st.integers(0, 1500), max_size=16),

@@ -114,6 +114,27 @@ def test_an_empty_fpdu_counts_by_its_octets(w: DdpWorld) -> None:
     assert lib.siw_ddp_tx_accepted(stream.handle) == lib.siw_ddp_tx_framed(stream.handle) == 8
 
 
+def test_no_empty_fpdu_goes_into_the_middle_of_a_message(w: DdpWorld) -> None:
+    stream = w.sender()
+    m = w.memory(8 << 20)
+    assert stream.begin(stream.message([m.sge()])) == 0
+    assert lib.siw_ddp_tx_empty(stream.handle) == -errno.EBUSY
+
+
+def test_an_empty_fpdu_for_which_the_batch_has_no_room_is_for_later(w: DdpWorld) -> None:
+    stream = w.sender()
+    framed = 0
+    while (rv := lib.siw_ddp_tx_empty(stream.handle)) == 1:
+        framed += 1
+        assert framed < BATCH_OCTETS // 8
+    assert (framed > 0, rv) == (True, -errno.EAGAIN)
+    until(stream.flush_once)
+    assert lib.siw_ddp_tx_empty(stream.handle) == 1
+    until(stream.flush_once)
+    assert recv_exactly(stream.sock, 8 * (framed + 1)).startswith(b"\0\0")
+    assert lib.siw_ddp_tx_accepted(stream.handle) == 8 * (framed + 1)
+
+
 def reader(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
     def run() -> None:
         into.extend(payload for _, payload in stream.sent(octets))

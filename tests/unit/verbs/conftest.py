@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from unit.llp.conftest import namespace
 from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import Wire
 from unit.verbs.verbs_harness import MCAST_PORT, Pair, Rig
+
+__all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from unit.verbs.uc_harness import QKEY, Ends, Peer, connect, crc32c
@@ -70,6 +70,34 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
         assert [w.opcode for w in ends.sent(2)] == [WCOpcode.RDMA_WRITE, WCOpcode.SEND]
         assert ends.received()[0].wr_id == 7
         assert ends.into.read(size) == data[::-1]
+
+
+def test_a_path_mtu_beyond_what_the_path_carries_is_what_it_carries(rig: Rig) -> None:
+    peer = Peer(rig, attrs={"path_mtu": 65535})
+    assert peer.qp.query()[0].path_mtu == MOST["127.0.0.1"]
+    peer.close()
+
+
+def test_a_path_without_room_for_headers_and_an_octet_is_refused(
+    namespace: Callable[[str, str], None],
+) -> None:
+    namespace(
+        "ip link set lo up",
+        """
+import errno, subprocess
+from unit.verbs.verbs_harness import Rig
+from siwarp.verbs import QPAttr, QPType
+rig = Rig()
+qp = rig.qp(rig.cq(), qp_type=QPType.UC, addr=("127.0.0.1", 0))
+subprocess.run(["ip", "link", "set", "lo", "mtu", "68"], check=True)
+try:
+    qp.to_rtr(QPAttr(ah_attr=("127.0.0.1", 9)))
+except OSError as e:
+    assert e.errno == errno.EMSGSIZE, e
+else:
+    raise AssertionError("40 octets are enough")
+""",
+    )
 
 
 @pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-3", "DGRAM-UC-4")
