@@ -210,7 +210,11 @@ void siw_bench_account(const struct siw_bench_opts *o, uint64_t done, uint64_t e
 	uint64_t theirs = siw_bench_swap(o->ctl, done);
 	uint64_t sent = o->server ? theirs : done, seen = o->server ? done : theirs;
 
-	if (sent != seen)
+	if (sent < seen)
+		siw_bench_die(SIW_BENCH_EXIT_LOST,
+			      "%llu messages arrived, and the sender gave up after %llu",
+			      (unsigned long long)seen, (unsigned long long)sent);
+	if (sent > seen)
 		siw_bench_die(SIW_BENCH_EXIT_LOST, "lost %llu of %llu messages",
 			      (unsigned long long)(sent - seen), (unsigned long long)sent);
 	if (sent != expected)

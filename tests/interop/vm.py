@@ -82,7 +82,7 @@ RTR_WRITE, RTR_READ = 0x0080, 0x0040
 AGENT_PORT = 7171  # in the guest
 GUEST_ADDRESS, HOST_ADDRESS = "10.0.2.15", "10.0.2.2"
 LIFE_S = 1800  # the guest powers itself off after this long
-BOOT_S, KVM_BOOT_S = 90.0, 8.0
+BOOT_S, KVM_BOOT_S = 300.0, 8.0
 EXIT_MARK = b"\ninterop-exit "
 
 

@@ -411,6 +411,8 @@ def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
         if what == "a Send":
             assert b.got()[0].byte_len == 4 and b.into.read(4) == b"good"
         else:
+            s.put(s.untagged(Opcode.SEND, b"behind it"))
+            assert b.got()[0].byte_len == 9  # what came before it is placed
             assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
         assert not s.hears_more(0.02)
 

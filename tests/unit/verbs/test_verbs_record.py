@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ SLOT = 1024
 @pytest.fixture
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
     """Wait this long, in ms, for what comes after the last segment, and for that."""
-    ms = getattr(request, "param", 150)
+    ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
     assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
     assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
     yield
