@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Queue pairs: made and destroyed. What is between is in qp_modify.c. */
+/* Creating and destroying queue pairs. qp_modify.c changes them. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
-/* Where a type's freed queue pairs are kept: ctx->free_qps. */
+/* The order is that of ctx->free_qps, which has a freelist per type. */
 static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
 	&siw_qp_rc_class,
 	&siw_qp_uc_class,
@@ -121,8 +121,8 @@ static uint32_t power_of_two(uint32_t n)
 }
 
 /*
- * Grants at least one of each, whole powers of two of requests, and what inline alignment leaves
- * over; none of the receives that an SRQ has instead.
+ * Rounds up what was asked for: at least one SGE, powers of two of requests, inline data to its
+ * alignment. With an SRQ, no receives of its own.
  */
 static void grant(struct siw_qp_cap *cap, bool shared)
 {
@@ -148,8 +148,8 @@ static int make_queues(struct siw_wq *wq)
 	wq->sq_stride = (wq->sq_stride + 63) & ~63u;
 	wq->sq_mask = cap->max_send_wr - 1;
 	/*
-	 * A UD send that goes to the socket at once needs no slots, and there may be thousands of
-	 * QPs.
+	 * With lazy_slots a UD send straight to the socket needs no slot, and there may be
+	 * thousands of QPs.
 	 */
 	if (!siw_class_of(wq)->lazy_slots && siw_qp_sq_make(wq))
 		return -ENOMEM;
@@ -162,7 +162,7 @@ static int make_queues(struct siw_wq *wq)
 	return siw_mem_queue_create(&queue, &wq->recvs);
 }
 
-/* What it has of its own. Nobody posts any more: it is in RESET, or was never whole. */
+/* Frees its queues. Nobody posts any more: it is in RESET, or its creation failed. */
 static void free_queues(struct siw_wq *wq)
 {
 	siw_class_of(wq)->close(wq);
@@ -175,7 +175,7 @@ static void free_queues(struct siw_wq *wq)
 	wq->sq = NULL;
 }
 
-/* From one place in the struct to another. */
+/* Clears the struct from one offset to another. */
 static void clear(struct siw_wq *wq, size_t from, size_t to)
 {
 	memset((char *)wq + from, 0, to - from);
@@ -184,7 +184,10 @@ static void clear(struct siw_wq *wq, size_t from, size_t to)
 #define AT(field)     offsetof(struct siw_wq, field)
 #define BEHIND(field) (AT(field) + sizeof(((struct siw_wq *)0)->field))
 
-/* All zero, and so in RESET, but for what a post that comes too late still touches. */
+/*
+ * A zeroed struct, which means RESET. Memory from the freelist keeps what a late post on the
+ * destroyed QP may still touch: locks, links, ops.
+ */
 static struct siw_wq *blank_qp(struct siw_context *ctx, const struct siw_qp_class *class)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_qps[index_of(class->type)]);
@@ -239,7 +242,8 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->min_rnr_timer = 12;
 	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	wq->burst = 1;
-	wq->polls_at_post = atomic_load(&qp->ctx->polls) - 1; /* its first post waits for nothing */
+	/* so that its first post is not delayed */
+	wq->polls_at_post = atomic_load(&qp->ctx->polls) - 1;
 	wq->cap = init->cap;
 	grant(&wq->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);
@@ -259,7 +263,7 @@ static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 
 	if (!wq)
 		return NULL;
-	/* Under a lock for those who come too late for the last one in this memory. */
+	/* A late post on the destroyed QP that had this memory may hold a lock. */
 	siw_lock(&wq->qp.send_lock);
 	siw_lock(&wq->qp.recv_lock);
 	set_attributes(wq, pd, init);
@@ -335,7 +339,7 @@ fail:
 	return siw_refused_null(err);
 }
 
-/* Out of everybody's sight: 0, or -errno and nothing has changed. progress held. */
+/* Makes the QP unreachable: 0; or -errno, and nothing has changed. progress held. */
 static int take_away(struct siw_wq *wq)
 {
 	const struct siw_qp_class *class = siw_class_of(wq);
@@ -348,7 +352,7 @@ static int take_away(struct siw_wq *wq)
 	if (err)
 		return err;
 	siw_qp_prepare(wq, SIW_QPE_TO_RESET, NULL, 0);
-	siw_qp_step(wq, SIW_QPE_TO_RESET); /* what is posted from here on is refused */
+	siw_qp_step(wq, SIW_QPE_TO_RESET); /* from here on posts are refused */
 	if (class->release)
 		class->release(wq);
 	siw_qp_forget(wq);
@@ -373,7 +377,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_unlock(&qp->ctx->progress);
 	if (err)
 		return err;
-	/* Nothing reaches it any more, and an event's handler may still want to look at it. */
+	/* An event handler may still be using it; this waits for that. */
 	siw_verbs_async_leave(&qp->async);
 	count_qp(wq, -1);
 	give_back(wq);
@@ -384,7 +388,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 
 uint32_t siw_qp_num(struct siw_qp *qp)
 {
-	return qp ? qp->qpn : 0; /* which no QP has */
+	return qp ? qp->qpn : 0; /* no QP has number 0 */
 }
 
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer)

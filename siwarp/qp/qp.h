@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp.h - queue pairs and their connections' start-up: what the connection manager above needs.
- * The user's half is <siwarp/siw.h>.
+ * qp/qp.h - queue pairs and connection start-up: what the connection manager above needs. The
+ * user's half is <siwarp/siw.h>.
  *
- * What this layer does NOT do: decide about connections. It carries start-up frames up and down as
- * values and turns a started stream into a QP's.
+ * What this layer does NOT do: decide about connections. It passes start-up frames up and down as
+ * values and makes a started stream a QP's.
  *
  * Lock order: context progress lock, QP send lock, QP receive lock, CQ lock, channel lock.
  */
@@ -25,12 +25,14 @@ struct siw_qp_conn;
 
 /* cffi: begin */
 enum siw_qp_conn_kind {
-	SIW_CONN_REQUEST = 1,  /* a listener got one: conn is new, params its Request */
-	SIW_CONN_REPLY,	       /* the peer accepted: params is its Reply; attach is due */
-	SIW_CONN_REJECTED,     /* the peer's Reply said R=1 */
-	SIW_CONN_FAILED,       /* start-up ended: status */
+	/* a Request came to a listener: conn is new, params is the Request */
+	SIW_CONN_REQUEST = 1,
+	/* the peer accepted: params is its Reply; siw_qp_attach is to be called */
+	SIW_CONN_REPLY,
+	SIW_CONN_REJECTED,     /* the peer's Reply has R=1 */
+	SIW_CONN_FAILED,       /* start-up failed: status */
 	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
-	SIW_CONN_DISCONNECTED, /* the attached QP's stream is over: status, err */
+	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
 };
 /* cffi: end */
 
@@ -39,18 +41,18 @@ struct siw_qp_conn_event {
 	int status;
 	struct siw_qp_conn *conn;
 	struct siw_qp_conn *listener; /* REQUEST */
-	void *user_data;	      /* of conn; of listener in a REQUEST */
+	void *user_data;	      /* of conn; in a REQUEST, of listener */
 	struct siw_wire_err err;
 	struct siw_mpa_params params;
 };
 
 int siw_qp_evq_open(struct siw_context *context, struct siw_qp_evq **out);
-/* Every conn of it must be destroyed. */
+/* All its connections must be destroyed before. */
 void siw_qp_evq_close(struct siw_qp_evq *evq);
 int siw_qp_evq_fd(struct siw_qp_evq *evq);
-/* Waits as siw_get_cq_event does until there is an event, and leaves it there. */
+/* Waits, as siw_get_cq_event does, until there is an event. Does not take it. */
 int siw_qp_evq_wait(struct siw_qp_evq *evq, int timeout_ms);
-/* Takes the oldest event: 1, or 0 when there is none. */
+/* Takes the oldest event: 1, or 0: there is none. */
 int siw_qp_evq_take(struct siw_qp_evq *evq, struct siw_qp_conn_event *event);
 
 int siw_qp_listen(struct siw_qp_evq *evq, const struct siw_addr *addr, int backlog, void *user_data,
@@ -58,38 +60,39 @@ int siw_qp_listen(struct siw_qp_evq *evq, const struct siw_addr *addr, int backl
 int siw_qp_connect(struct siw_qp_evq *evq, const struct siw_addr *dest,
 		   const struct siw_addr *source, const struct siw_mpa_params *params,
 		   int timeout_ms, void *user_data, struct siw_qp_conn **out);
-/* Responder: sends the Reply. */
+/* The responder sends its Reply. */
 int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params);
 void siw_qp_conn_user_data(struct siw_qp_conn *conn, void *user_data);
-/* Whether CRCs are on, of a connection that was attached. */
+/* Whether CRCs are on. For a connection with an attached QP, also after its end. */
 int siw_qp_conn_crc(struct siw_qp_conn *conn);
 int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer);
 
 struct siw_qp_attach {
 	uint16_t ird, ord;
-	uint8_t rtr; /* set of enum siw_mpa_rtr: the one to send, or those that may come */
+	uint8_t rtr; /* set of enum siw_mpa_rtr: the one to send, or those to accept */
 	bool initiator;
-	bool ord_known; /* ord is what the peer granted or the user said, and no guess */
+	bool ord_known; /* ord comes from the peer or the user, and is no default */
 };
-/* Makes the started stream the QP's: INIT -> RTR -> RTS. ESTABLISHED follows as an event. */
+/* Makes the started stream the QP's: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
 int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *attach);
-/* In place of attaching: sends a Terminate with the error, if one may be sent, and closes. */
+/* Instead of siw_qp_attach: sends a Terminate with the error, if possible, and closes. */
 void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err);
 /*
- * The attached QP goes to ERR, what it completed still reaches the peer. -ENOTCONN: there is none.
+ * Moves the attached QP to ERR; what has completed still reaches the peer. -ENOTCONN: no QP is
+ * attached.
  */
 int siw_qp_disconnect(struct siw_qp_conn *conn);
-/* Ends what is going on; its events that nobody took are dropped. */
+/* Ends the connection in any state and drops its events. */
 void siw_qp_conn_destroy(struct siw_qp_conn *conn);
 
-/* Who keeps a pointer to a QP holds it; held, it cannot be destroyed. */
+/* A QP with references cannot be destroyed. */
 void siw_qp_ref(struct siw_qp *qp);
 void siw_qp_unref(struct siw_qp *qp);
 struct siw_context *siw_qp_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /* Whether its persona is roce. */
 bool siw_qp_roce(struct siw_qp *qp);
-/* ORD and IRD asked for by siw_modify_qp, -1 where it was not. */
+/* ORD and IRD as set by siw_modify_qp; -1: not set. */
 void siw_qp_depths(struct siw_qp *qp, int *ord, int *ird);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Who may still come in at a listener. */
+/* Admission of connections at a listener; qp_admission.h explains it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -27,7 +27,8 @@ struct siw_admission *siw_qp_admission_new(void)
 	admission->max_source.starting = share_of(set->max_startups);
 	admission->max_source.requests = share_of(set->max_requests);
 	/*
-	 * A secret is nice to have and nothing depends on it: an early boot's failure is no matter.
+	 * At early boot there may be no random numbers. The hash need not be secret then: it only
+	 * makes collisions hard to provoke.
 	 */
 	if (getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
 		admission->key = (uintptr_t)admission;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Listeners and connections in start-up, up to a QP that takes the stream. */
+/* Listeners, and connections from start-up until a QP takes the stream. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "qp/qp_conn.h"
 
-/* So many at a listener's turn: those that came before them want to be heard, too. */
+/* Most connections accepted in a listener's turn, so that earlier ones are served in between. */
 #define ACCEPTS 16
 
 /* ---- start-up -------------------------------------------------------------------------------- */
@@ -29,7 +29,7 @@ static void free_conn(struct siw_qp_conn *conn)
 	free(conn);
 }
 
-/* What speaks RDMAP on a connection that is started up: 0 or -ENOMEM. */
+/* Opens ddp and RDMAP on a started connection: 0 or -ENOMEM. */
 static int open_stream(struct siw_qp_conn *conn, struct siw_ddp_stream **ddp,
 		       struct siw_rdmap_stream **stream)
 {
@@ -44,7 +44,7 @@ static int open_stream(struct siw_qp_conn *conn, struct siw_ddp_stream **ddp,
 	return err;
 }
 
-/* Whether a Terminate went out in place of all else. */
+/* Sends a Terminate as the only message: whether it was sent. */
 static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
@@ -58,7 +58,10 @@ static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 	return sent;
 }
 
-/* Ends a start-up with a Terminate, if it can go out now; the peer may take its time to read it. */
+/*
+ * Ends a start-up with a Terminate, if it can be sent now, and lingers so that the peer can read
+ * it.
+ */
 static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
@@ -67,7 +70,10 @@ static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 	end_stream(conn, false);
 }
 
-/* A request that the user has not seen is dropped; to an initiator the end is reported. */
+/*
+ * Start-up failed. A responder's connection, which the user has not seen, is dropped; an initiator
+ * gets an event.
+ */
 static void fail(struct siw_qp_conn *conn, int status)
 {
 	struct siw_wire_err err;
@@ -77,12 +83,13 @@ static void fail(struct siw_qp_conn *conn, int status)
 		return;
 	}
 	err = siw_mpa_error(conn->mpa);
-	/* RFC6581-9.2-10, -11; the only failure after which the peer can understand a Terminate. */
+	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */
 	if (status == -EPROTO && err.layer == SIW_LAYER_LLP && err.code == SIW_MPA_NO_RTR_MATCH)
 		refuse(conn, &err);
 	else
 		end_stream(conn, false);
-	if (status == -EPROTO) /* what no Terminate can say any more (RFC5044-8-01) */
+	/* reports an error for which no Terminate can be sent any more (RFC5044-8-01) */
+	if (status == -EPROTO)
 		conn->err = err;
 	siw_qp_evq_raise(conn, NULL, SIW_CONN_FAILED, status, NULL);
 }
@@ -116,7 +123,7 @@ static int serve_startup(struct siw_qp_conn *conn)
 	return 1;
 }
 
-/* The user thinks a Request over: is the peer still there? */
+/* The user has not answered a Request yet: checks whether the peer is still there. */
 static int serve_requested(struct siw_qp_conn *conn)
 {
 	struct siw_mpa_params unused;
@@ -124,7 +131,7 @@ static int serve_requested(struct siw_qp_conn *conn)
 
 	if (r >= 0)
 		return 0;
-	if (conn->listener) { /* the user has not even seen it */
+	if (conn->listener) { /* the user has not taken the Request yet */
 		free_conn(conn);
 		return 1;
 	}
@@ -159,7 +166,7 @@ static int serve(struct siw_io_handler *self)
 		return serve_startup(conn);
 	case REQUESTED:
 		return serve_requested(conn);
-	default: /* the peer's octets wait in the socket for the QP, which asks for them again */
+	default: /* the QP will be served for the octets in the socket after it resumes it */
 		if (conn->mpa)
 			siw_llp_pause(siw_mpa_sock(conn->mpa));
 		return 0;
@@ -194,12 +201,12 @@ static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
-/* Its source says whether a connection that was accepted may stay. */
+/* Keeps or refuses an accepted connection, depending on its source. */
 static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 {
 	struct siw_addr local, peer;
 
-	/* Who has gone already has no address any more. */
+	/* A peer that has already gone has no address. */
 	if (siw_mpa_addrs(conn->mpa, &local, &peer)) {
 		free_conn(conn);
 		return;
@@ -224,8 +231,8 @@ static int serve_listener(struct siw_qp_conn *listener)
 
 		if (!siw_qp_admission_has_room(listener->admission)) {
 			/*
-			 * They wait in the kernel, and when its queue is full the network keeps
-			 * them.
+			 * Further connections stay in the kernel's queue; when that is full, SYNs
+			 * are dropped and repeated.
 			 */
 			listener->admission->shut = true;
 			siw_llp_pause(listener->lsock);
@@ -261,7 +268,7 @@ int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog
 	}
 	siw_lock(&q->ctx->progress);
 	err = siw_llp_tcp_listen(q->ctx->port, addr, backlog, &conn->handler, &conn->lsock);
-	/* Under the lock: who takes the first event may ask for it. */
+	/* Set under the lock: another thread may take its first event and use *out. */
 	if (err)
 		free_conn(conn);
 	else
@@ -284,7 +291,7 @@ int siw_qp_connect(struct siw_qp_evq *q, const struct siw_addr *dest, const stru
 	err = siw_mpa_connect(q->ctx->port, dest, source, params, &conn->handler, &conn->mpa);
 	if (!err)
 		start_clock(conn, timeout_ms);
-	/* Under the lock: who takes the first event may ask for it. */
+	/* Set under the lock: another thread may take its first event and use *out. */
 	if (err)
 		free(conn);
 	else
@@ -300,7 +307,7 @@ int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
 
 	siw_lock(&ctx->progress);
 	if (conn->stage == OVER && conn->cause) {
-		err = conn->cause; /* the peer left meanwhile */
+		err = conn->cause; /* the peer closed meanwhile */
 	} else if (conn->stage != REQUESTED) {
 		err = siw_refuse(CM_NO_REQUEST);
 	} else {
@@ -361,7 +368,7 @@ static void establish(struct siw_qp_conn *conn)
 	siw_qp_evq_raise(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
-/* What its QP says: struct siw_rc. */
+/* struct siw_rc's on_end. */
 static void on_end(struct siw_qp_conn *conn, int kind, int status, const struct siw_wire_err *err)
 {
 	if (kind == SIW_CONN_ESTABLISHED) {
@@ -431,7 +438,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 	return err;
 }
 
-/* The stream is the QP's from now on. */
+/* Gives the stream to the QP. */
 static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
 {
 	siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
@@ -447,7 +454,9 @@ static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 	rc->cause_err = (struct siw_wire_err){ 0 };
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
-	/* An initiator's RTR may not have gone out yet; a responder with one waits for it. */
+	/*
+	 * An initiator's RTR may not be sent yet; a responder that expects one may not send before.
+	 */
 	siw_qp_wake(&rc->wq);
 	rc->may_send = at->initiator;
 }
@@ -472,7 +481,7 @@ int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_
 	hand_stream(conn, rc, at);
 	if (at->initiator || !at->rtr)
 		establish(conn);
-	else /* until the RTR comes */
+	else /* which ends when the RTR comes */
 		start_clock(conn, 0);
 out:
 	siw_unlock(&ctx->progress);
@@ -497,7 +506,7 @@ int siw_qp_disconnect(struct siw_qp_conn *conn)
 	siw_lock(&ctx->progress);
 	if (conn->rc)
 		siw_qp_rc_settle(&conn->rc->wq);
-	if (conn->rc) /* what came may have ended it */
+	if (conn->rc) /* what was received may have ended it */
 		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
 		err = -ENOTCONN;
@@ -520,7 +529,7 @@ void siw_qp_conn_destroy(struct siw_qp_conn *conn)
 		struct siw_rc *rc = conn->rc;
 
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
-		/* It may still be on its way to a flush; there is nobody left to tell. */
+		/* It may still have to flush, but has no connection to report to. */
 		rc->conn = NULL;
 	}
 	free_conn(conn);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* qp/qp_conn.h - a connection and its event queue, for qp_conn.c and qp_conn_events.c alone. */
+/* qp/qp_conn.h - a connection and its event queue; only for qp_conn.c and qp_conn_events.c. */
 #ifndef SIW_VERBS_CONN_H
 #define SIW_VERBS_CONN_H
 
@@ -9,52 +9,53 @@
 
 enum siw_conn_stage {
 	LISTENING,
-	STARTING,  /* frames go back and forth */
-	REQUESTED, /* responder: the user decides */
-	STARTED,   /* FPDUs may flow: attach is due */
-	ATTACHED,  /* a QP has the stream */
+	STARTING,  /* MPA start-up frames are exchanged */
+	REQUESTED, /* responder: a Request came; the user accepts or rejects it */
+	STARTED,   /* FPDUs may flow; siw_qp_attach is to be called */
+	ATTACHED,  /* a QP owns the stream */
 	OVER,
 };
 
 struct siw_qp_evq {
 	struct siw_context *ctx;
 	siw_lock_t lock;
-	struct siw_link events; /* of event_node: lock */
+	struct siw_link events; /* list of struct event_node; under lock */
 	int fd;
-	bool fd_set; /* lock */
+	bool fd_set; /* under lock */
 };
 
 struct siw_qp_conn {
 	struct siw_io_handler handler; /* first */
 	struct siw_qp_evq *evq;
-	struct siw_qp_conn *listener; /* while the listener keeps it for the user */
-	struct siw_link of_listener;  /* member of children, or free */
-	uint32_t source;	      /* in the listener's admission, where it is counted as: */
+	struct siw_qp_conn *listener; /* NULL once the user has taken the request */
+	struct siw_link of_listener;  /* link in its listener's children */
+	/* its entry in the listener's admission, and the count it is in */
+	uint32_t source;
 	enum siw_admission_place place;
-	struct siw_link children; /* of a listener, as the admission */
+	struct siw_link children; /* for a listener, as is admission */
 	struct siw_admission *admission;
 	enum siw_conn_stage stage;
 	struct siw_llp_sock *lsock;
-	struct siw_mpa_stream *mpa; /* until a QP has it */
-	struct siw_rc *rc;	    /* that has the stream */
+	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
+	struct siw_rc *rc;	    /* the QP that owns the stream */
 	void *user_data;
 	bool initiator;
 	bool established;
-	bool crc; /* of the stream that a QP has or had */
+	bool crc; /* of a stream that a QP owns or owned */
 	uint64_t deadline_ns;
 	struct siw_timed timed;
-	int cause; /* why it ended */
+	int cause; /* why it ended, -errno */
 	struct siw_wire_err err;
 };
 
 /* Queues an event: 0 or -ENOMEM. progress held, as for the two below. */
 int siw_qp_evq_raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
 		     const struct siw_mpa_params *params);
-/* The listener lets go of a connection: the user took its request, or it is over. */
+/* Removes a connection from its listener: the user took the request, or the connection ended. */
 void siw_qp_conn_hand_over(struct siw_qp_conn *conn);
-/* Where it counts with its listener from now on. */
+/* Counts the connection there in its listener's admission. */
 void siw_qp_conn_place(struct siw_qp_conn *conn, enum siw_admission_place place);
-/* Its events that nobody took are gone. */
+/* Removes all events of the connection. */
 void siw_qp_evq_drop(struct siw_qp_conn *conn);
 
 #endif

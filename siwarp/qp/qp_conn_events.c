@@ -126,7 +126,9 @@ int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
 {
 	struct event_node *node = NULL;
 
-	/* progress comes before the queue's lock, and handing over needs it. */
+	/*
+	 * The lock order is progress, then the queue's lock; siw_qp_conn_hand_over needs progress.
+	 */
 	siw_lock(&q->ctx->progress);
 	siw_lock(&q->lock);
 	if (!siw_link_alone(&q->events)) {

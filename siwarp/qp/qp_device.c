@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What queue pairs and connections share on a device: sockets, numbers, the first address. */
+/* What queue pairs share on a device: sockets, numbers, the first address. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The end of all that is posted: flushed with completions, or dropped without. */
+/* Ending all posted work: flushed with completions, or dropped without. */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* Every request: flushed, or dropped; and then the protocol's. send_lock held. */
-static void end_sends(struct siw_wq *wq, bool report)
+/*
+ * Ends every request, then what the protocol knows of them, and sets the state of teardown. Returns
+ * with send_lock held.
+ */
+static void end_sends(struct siw_wq *wq, bool report, enum siw_teardown to)
 {
+	siw_qp_mw_settle(wq, true);
+	siw_verbs_forget_unsent(&wq->qp);
+	siw_lock(&wq->qp.send_lock);
 	wq->revoke.due = SIW_REVOKE_NONE;
 	siw_qp_sq_end(wq, report);
 	if (siw_class_of(wq)->abandon)
 		siw_class_of(wq)->abandon(wq);
+	siw_set_teardown(wq, to);
 }
 
 void siw_qp_flush(struct siw_wq *wq)
@@ -19,15 +26,11 @@ void siw_qp_flush(struct siw_wq *wq)
 	struct siw_qp *qp = &wq->qp;
 	uint64_t wr_id;
 
-	siw_qp_mw_settle(wq, true);
-	siw_verbs_forget_unsent(qp);
-	siw_lock(&qp->send_lock);
-	end_sends(wq, true);
-	siw_set_teardown(wq, SIW_FLUSHED);
+	end_sends(wq, true, SIW_FLUSHED);
 	siw_unlock(&qp->send_lock);
 
 	siw_lock(&qp->recv_lock);
-	/* A message that broke off in its middle has its receive already. */
+	/* An unfinished message has consumed its receive already. */
 	if (class->take_recv && class->take_recv(wq, &wr_id) == 1)
 		siw_qp_flush_recv(wq, wr_id);
 	while (!qp->srq && siw_mem_queue_take(wq->recvs, &wr_id) == 1)
@@ -45,19 +48,15 @@ void siw_qp_forget(struct siw_wq *wq)
 	struct siw_qp *qp = &wq->qp;
 	uint64_t wr_id;
 
-	siw_qp_mw_settle(wq, true);
-	siw_verbs_forget_unsent(qp);
-	siw_lock(&qp->send_lock);
-	end_sends(wq, false);
+	end_sends(wq, false, SIW_ALIVE);
 	if (class->take_recv)
 		class->take_recv(wq, &wr_id);
-	siw_set_teardown(wq, SIW_ALIVE);
 	wq->draining = false;
 	siw_lock(&qp->recv_lock);
 	while (!qp->srq && siw_mem_queue_take(wq->recvs, &wr_id) == 1)
 		;
 	wq->rq_done = wq->rq_posted;
-	/* All slots are free; completions that wait to be polled must not take one back. */
+	/* All slots are free now; polling older completions must not free them again. */
 	siw_verbs_cq_rebase(qp->send_cq, qp, wq->sq_tail, wq->rq_posted);
 	siw_verbs_cq_rebase(qp->recv_cq, qp, wq->sq_tail, wq->rq_posted);
 	atomic_store(&qp->sq_freed, wq->sq_tail);
@@ -76,7 +75,7 @@ static void drain(struct siw_wq *wq, bool notify)
 	siw_class_of(wq)->run(wq);
 	siw_qp_drained(wq);
 	siw_unlock(&wq->qp.send_lock);
-	/* Whatever is not out yet, the next rounds of progress see to. */
+	/* The following rounds of progress send what is not sent yet. */
 	siw_qp_wake(wq);
 }
 
@@ -171,7 +170,7 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 		busy = siw_qp_sq_uses(wq, uses, what);
 	}
 	siw_unlock(&wq->qp.send_lock);
-	if (ran) /* with what is left, or with what went wrong */
+	if (ran) /* with requests left, or a failure to handle */
 		siw_verbs_mark_unsent(&wq->qp);
 	return busy;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How many error messages leave: so many a second in all, and of those so many to one source
- * (settings err_rate and err_source_rate), and so many at once. Whoever forges a victim's address
- * brings no more than that upon it. Sources are counted in a table of fixed size, by place as
- * listeners count theirs (qp_admission.h): two that share a place share its limit.
+ * Rate limit of error messages: settings err_rate for all and err_source_rate for one source, with
+ * bursts of one second's worth. A forged source address thus draws little traffic to its victim.
+ * Sources are counted in a table of fixed size, as qp_admission.h does: two sources with the same
+ * entry share its limit.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,8 +17,8 @@
 #define SECOND 1000000000u
 
 /*
- * A bucket as the time at which it will be empty again: each message moves that on by a second's
- * part, and it is full when that is a second ahead.
+ * A token bucket, as the time at which it will be empty. Each message moves this time forward by
+ * 1/rate second; the bucket is full when it is a second ahead.
  */
 struct siw_err_limit {
 	uint64_t key;
@@ -32,14 +32,17 @@ static struct siw_err_limit *make(void)
 
 	if (!admission)
 		return NULL;
-	/* An early boot's failure is no matter: the limit in all does not depend on it. */
+	/*
+	 * No random numbers at early boot: harmless, since the limit for all does not depend on the
+	 * key.
+	 */
 	if (getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
 		admission->key = (uintptr_t)admission;
 	admission->key |= 1;
 	return admission;
 }
 
-/* When the bucket would be empty again after one more, or 0: it is full. */
+/* The time at which the bucket is empty after one more message; 0: it is full. */
 static uint64_t fill(uint64_t empty_ns, uint64_t now_ns, int64_t rate)
 {
 	if (!rate)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Errors of datagram queue pairs: what this end found in peers' messages, what peers report of
- * ours, and what becomes of the queue pair. What a peer reports only ever lies in the queue to be
- * read.
+ * Error queues of datagram QPs: errors that this end found in peers' messages, and errors that
+ * peers report. An error found may also move the QP to ERR; a peer's report is only queued.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,11 +10,11 @@
 #include "qp/qp_impl.h"
 
 /*
- * Both origins in one ring, so that they come out in their order; neither may take more than half.
+ * Both origins are in one ring, so that they are polled in order; neither may fill more than half.
  */
 struct siw_errq {
 	uint32_t size, head, n; /* head: the oldest */
-	uint32_t waiting[2];	/* by origin, less one */
+	uint32_t waiting[2];	/* number of entries, by origin less one */
 	struct siw_err_entry entry[];
 };
 
@@ -29,7 +28,7 @@ static struct siw_errq *make(void)
 	return q;
 }
 
-/* The first ones stay: they are mostly the cause of the others. */
+/* A full queue drops new entries: the first ones mostly are the cause of the others. */
 static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int origin, uint64_t wr_id)
 {
 	struct siw_errq *q = wq->errq ? wq->errq : (wq->errq = make());
@@ -58,7 +57,10 @@ static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int orig
 
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group)
 {
-	/* Members of a group know each other's Q_Key, and one of them must not end the others. */
+	/*
+	 * Members of a group know each other's Q_Key, and one member must not be able to stop the
+	 * others.
+	 */
 	wq->errs_fatal = wq->error_policy == SIW_ERROR_POLICY_ERROR ||
 			 (wq->error_policy == SIW_ERROR_POLICY_AUTO && !in_group);
 }

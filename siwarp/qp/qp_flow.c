@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sending on RC, on UC, and to each peer of RD: requests begin in their order and complete in their
- * order. A request waits in its flow until it may begin, and then until it is accepted or its
- * response came. struct siw_qp_class has what a type does differently.
+ * Sending on RC, UC, and to each peer of RD. The requests of a flow begin in order and complete in
+ * order: a request waits in its flow until it may begin, and then until the peer or the socket has
+ * accepted it or its response came. struct siw_qp_class has what differs by type.
  */
 #include <errno.h>
 
@@ -15,7 +15,7 @@ int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	int64_t length;
 	struct siw_wqe *wqe;
 
-	(void)wait; /* all of them lie in the queue until they complete */
+	(void)wait; /* a request stays in the queue until it completes anyway */
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
 		return siw_qp_mw_post(wq, wr, SIW_MW_TYPE_2);
 	length = siw_qp_op_check(wq, wr);
@@ -46,7 +46,7 @@ static bool may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
 	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= reads_max(wq, flow));
 }
 
-/* What happens at this end alone is done when it begins: as struct siw_qp_class's begin. */
+/* A local request is done when it begins. Returns as struct siw_qp_class's begin. */
 static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	int r = siw_qp_mw_begin(wq, wqe);
@@ -54,7 +54,7 @@ static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct
 	return r == -EINPROGRESS ? -EAGAIN : r;
 }
 
-/* The next request could not be. err: -errno, or an enum siw_wc_status. */
+/* The next request failed to begin. err: -errno, or an enum siw_wc_status. */
 static __attribute__((cold, noinline)) void blame(struct siw_wq *wq, struct siw_flow *flow, int err)
 {
 	int status = err > 0 ? err : (int)siw_qp_sq_status(wq, err);
@@ -97,9 +97,9 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 		if (octets >= class->turn_octets)
 			return 0;
 		/*
-		 * The layer below has taken everything since a request found no room: nobody else
-		 * would begin it. One that finds none now, either, waits for a Read, whose end
-		 * comes here again.
+		 * The layer below was full when a request could not begin, and has sent everything
+		 * since: nothing else would make the request begin. If it cannot begin now either,
+		 * it waits for a Read, whose completion comes here.
 		 */
 		if (flow->next == stuck)
 			return r;
@@ -110,8 +110,8 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 /* ---- completing ------------------------------------------------------------------------------ */
 
 /*
- * Whether it failed, and none behind it completes. On RD those behind it do; and a request that the
- * network refused counts as one that was lost.
+ * Whether it failed, and no request behind it completes successfully. On RD they do; and a request
+ * that the network refused counts as lost.
  */
 static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
 {
@@ -120,12 +120,12 @@ static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
 }
 
 /*
- * The oldest request failed at this end, and those before it are complete: where there is SQE, to
- * SQE; else the connection ends with it.
+ * The oldest request failed at this end, and those before it are complete: moves the QP to SQE if
+ * its type has that state, else ends the connection.
  */
 static __attribute__((cold, noinline)) void fail_in_turn(struct siw_wq *wq, struct siw_flow *flow)
 {
-	/* Before the completion, so that who polls it sees the state. */
+	/* Before the completion, so that a program that polls it sees the new state. */
 	if (!siw_qp_send_failed(wq)) {
 		siw_tear(wq, SIW_BROKEN);
 		return;
@@ -146,7 +146,7 @@ void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
 		if (is_last_word(wq, wqe)) {
 			if (siw_teardown_of(wq) == SIW_FAILING)
 				fail_in_turn(wq, flow);
-			return; /* if not, the flush, which is near, completes it */
+			return; /* else the flush, which is imminent, completes it */
 		}
 		siw_qp_flow_finish(wq, flow, wqe->status);
 	}
@@ -160,7 +160,7 @@ enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked)
 		siw_qp_drained(wq);
 	if (teardown == SIW_BROKEN || teardown == SIW_CUT || wq->revoke.due)
 		return SIW_RUN_MORE;
-	/* A dead stream says so to the receiving side, which knows what to do. */
+	/* The receiving side learns of a dead stream by itself and handles it. */
 	if (r)
 		return SIW_RUN_DONE;
 	return blocked ? SIW_RUN_BLOCKED : SIW_RUN_MORE;

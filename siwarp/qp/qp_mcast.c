@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Multicast: the groups that UD queue pairs of a device are members of. Each has a socket of its
- * own, which carries nothing else; what comes there is given to every member, each with its own
- * receive.
+ * Multicast groups of a device's UD queue pairs. Each group has a socket of its own, which carries
+ * nothing else; a message that comes there is given to every member, each with its own receive.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 
 _Static_assert(SIW_MCAST_PORT == 62607, "the default of setting mcast_port");
 
-/* Of ctx->groups. It goes with its last member. */
+/* In ctx->groups. Its last member's detach frees it. */
 struct siw_group {
 	struct siw_io_handler handler; /* first */
 	struct siw_link link;
@@ -41,7 +40,9 @@ static int serve(struct siw_io_handler *self)
 	for (n = 0;
 	     n < group->burst && octets < SIW_TURN_OCTETS && siw_rdmap_group_next(group->rdmap);
 	     n++) {
-		/* A message is given out whole: it lies where the next one will. */
+		/*
+		 * A message goes to all members before the next is received into the same buffer.
+		 */
 		while (siw_rdmap_group_copy(group->rdmap, &ev)) {
 			deliver(&ev);
 			octets += ev.length;
@@ -62,7 +63,7 @@ static struct siw_group *find(struct siw_context *ctx, const struct siw_addr *ad
 	return NULL;
 }
 
-/* What receives on the group's socket. */
+/* Opens the endpoint that receives on the group's socket. */
 static int open_endpoint(struct siw_context *ctx, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Queue pairs: changed by siw_modify_qp, and asked. */
+/* siw_modify_qp and siw_query_qp. */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
@@ -59,7 +59,7 @@ static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, i
 	siw_unlock(&wq->qp.send_lock);
 }
 
-/* 0 where mask has not the bit. */
+/* Returns 0 if it was not given. */
 static int check_range(const char *name, int asked, int most, bool given)
 {
 	if (!given || (asked >= 0 && asked <= most))
@@ -70,8 +70,8 @@ static int check_range(const char *name, int asked, int most, bool given)
 static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	/*
-	 * Of a connection, no more than the peer agreed on, and never none: posted Reads would
-	 * hang.
+	 * On a connection, ORD is at most what was negotiated, and at least one if that is: else
+	 * posted Reads would hang.
 	 */
 	bool connected = wq->connected && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
@@ -93,7 +93,10 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	return err;
 }
 
-/* Values that no QP can have. What the step takes is the table's matter. progress held. */
+/*
+ * Refuses values that no QP can have; check_step refuses what the step does not take. progress
+ * held.
+ */
 static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
@@ -118,7 +121,7 @@ static int take_socket(struct siw_wq *wq, int fd)
 	return err;
 }
 
-/* The states that siw_modify_qp leads to from this one, but for RESET and ERR. */
+/* The states that siw_modify_qp can reach from this one, except RESET and ERR. */
 static uint64_t ways_on(int type, int state)
 {
 	uint64_t ways = 0;
@@ -144,7 +147,7 @@ static int no_step(const struct siw_wq *wq, int to)
 	return siw_refuse(QP_STEP, (uint64_t)wq->qp.state, (uint64_t)to, ways);
 }
 
-/* The steps that take an attribute, as base/reason.h has sets of steps. */
+/* The steps that take an attribute, as a set of steps in the form of base/reason.h. */
 static uint64_t steps_with(int type, int attribute)
 {
 	uint64_t steps = 0;
@@ -159,7 +162,7 @@ static uint64_t steps_with(int type, int attribute)
 	return steps;
 }
 
-/* Whether the table has the step, and takes these attributes on it. to: -1, it stays. */
+/* Whether the table has the step, and takes these attributes with it. to: -1: the state stays. */
 static int check_step(const struct siw_wq *wq, int to, int mask)
 {
 	int attrs = siw_qp_step_attrs(siw_class_of(wq)->type, wq->qp.state, to);
@@ -192,7 +195,7 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 		err = check_values(wq, attr, mask);
 	if (err)
 		return err;
-	/* What can fail comes before the state changes. */
+	/* Do what can fail before the state changes. */
 	if (mask & SIW_QP_FD) {
 		err = take_socket(wq, attr->fd);
 		if (err)
@@ -203,7 +206,7 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 		return err;
 	take_attributes(wq, attr, mask);
 	action = siw_qp_step(wq, event);
-	if (action < 0) /* a send failed just now, and SQE has no such step */
+	if (action < 0) /* a send failed meanwhile, and SQE has no such step */
 		return no_step(wq, attr->qp_state);
 	siw_qp_act(wq, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
@@ -267,7 +270,7 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
 	};
-	if (siw_class_of(wq)->open) /* of a socket that stays */
+	if (siw_class_of(wq)->open) /* it has a socket of its own */
 		siw_class_of(wq)->addr(wq, &init->addr, &peer);
 	if (siw_class_of(wq)->query_init)
 		siw_class_of(wq)->query_init(wq, init);

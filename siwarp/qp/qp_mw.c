@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Requests that happen at this end alone: binds of memory windows, and local invalidation. A bind
- * is checked as to its form when it is posted, and as to rights when its turn comes: then both are
- * as they are.
+ * Local requests: binds of memory windows, and local invalidation. The form of a bind is checked
+ * when it is posted, the rights when it begins: both may change until then.
  */
 #include <errno.h>
 
@@ -105,7 +104,10 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 
 /* ---- their turn ------------------------------------------------------------------------------ */
 
-/* Whether TCP still has to take a response from there, which cannot be recalled. */
+/*
+ * Whether TCP still has to accept a Read Response from that STag; it cannot be recalled, so the QP
+ * is CUT.
+ */
 static bool cut_if_sending(struct siw_wq *wq, uint32_t stag)
 {
 	if (!siw_class_of(wq)->is_sending || !siw_class_of(wq)->is_sending(wq, stag))
@@ -121,7 +123,7 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
 	if (wqe->opcode == SIW_WR_LOCAL_INV) {
 		if (siw_mem_stag_invalidate(wq->qp.ctx->mem, wqe->rkey, siw_verbs_owner(&wq->qp)))
 			return SIW_WC_LOC_PROT_ERR;
-		/* Nobody else's peer could use it. */
+		/* The STag belongs to this QP: no other QP's peer can use it. */
 		return cut_if_sending(wq, wqe->rkey) ? -EINPROGRESS : 0;
 	}
 	if (wq->revoke.due)
@@ -156,7 +158,7 @@ void siw_qp_mw_settle(struct siw_wq *wq, bool last)
 		return;
 	siw_verbs_bind_end(wq->qp.ctx, &revoke.rest, last ? &wq->qp : NULL);
 	siw_lock(&wq->qp.send_lock);
-	/* Unless its requests were flushed meanwhile. */
+	/* Unless the request was flushed meanwhile. */
 	if (wq->revoke.due == SIW_REVOKE_BEGUN) {
 		wq->revoke.due = SIW_REVOKE_NONE;
 		if (wq->flow.next == revoke.wqe)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_objects.h - queue pairs by type, and what is in their send queues; private to this folder.
+ * qp/qp_objects.h - the structs of queue pairs by type, and of their send queues; private to this
+ * folder.
  */
 #ifndef SIW_QP_OBJECTS_H
 #define SIW_QP_OBJECTS_H
@@ -15,36 +16,38 @@
 enum siw_wqe_state {
 	SIW_WQE_POSTED,
 	SIW_WQE_BEGUN, /* handed to RDMAP */
-	SIW_WQE_DONE,  /* a Read or an atomic whose response came, or one in error */
+	SIW_WQE_DONE,  /* a Read or atomic with its response, or a request in error */
 };
 
-/* A posted send, in a slot. Followed in memory by its SGEs, then its inline octets. */
+/* A posted send, in a slot. Its SGEs follow in memory, then its inline octets. */
 struct siw_wqe {
 	uint64_t wr_id;
 	uint64_t length;		      /* octets */
-	union {				      /* BEGUN */
+	union {				      /* while BEGUN */
 		struct siw_rdmap_stamp stamp; /* RC, RD */
-		uint64_t seq;		      /* UC: its number, where the stamp's end lies */
+		uint64_t seq;		      /* UC: its number; in the place of the stamp's end */
 	};
 	uint64_t remote;
-	uint32_t msn;	/* RC, BEGUN: of a Send or a Read or Atomic Request */
+	uint32_t msn;	/* RC, while BEGUN: of a Send, or of a Read or Atomic Request */
 	uint32_t rkey;	/* UD: the Q_Key */
 	uint8_t opcode; /* enum siw_wr_opcode */
 	uint8_t state;
-	uint8_t status; /* enum siw_wc_status: DONE; RD, BEGUN: the peer refused it, if not 0 */
+	/* enum siw_wc_status: while DONE; RD, while BEGUN: not 0 if the peer refused it */
+	uint8_t status;
 	uint8_t nsge;
 	uint32_t flags; /* enum siw_send_flags */
 	union {
 		struct { /* UD */
 			struct siw_addr dest;
 			uint32_t send_imm;	 /* SEND_WITH_IMM */
-			const struct siw_ah *ah; /* dest is of; only compared */
-			struct { /* RDMA_WRITE_RECORD: the peer's; seq: octets sent */
+			const struct siw_ah *ah; /* that dest comes from; only compared */
+			/* of a RDMA_WRITE_RECORD: the peer's memory. seq counts the octets sent */
+			struct {
 				uint64_t addr;
 				uint32_t rkey;
 			} record;
 		};
-		struct siw_bind bind; /* BIND_MW, while it is POSTED */
+		struct siw_bind bind; /* BIND_MW, while POSTED */
 		struct siw_rdmap_atomic atomic;
 		struct {
 			uint32_t imm; /* with SIW_OP_IMM */
@@ -56,31 +59,35 @@ struct siw_wqe {
 };
 
 /*
- * One ordered run of requests to one peer: RC, UC and UD have one, RD has one for each peer. All
- * zero but for the links: it was never used. send_lock.
+ * An ordered sequence of requests to one peer. RC, UC and UD have one flow, RD has one per peer.
+ * All zero but for the links: never used. Under send_lock.
  */
 struct siw_flow {
-	struct siw_wqe *first, *next; /* the oldest, and the next to begin; NULL: there is none */
-	struct siw_wqe *last;	      /* the newest, while there is a first one */
-	/* RC and RD: where they go, NULL: there is none; and what that stands on. */
+	struct siw_wqe *first, *next; /* the oldest, and the next to begin; NULL: none */
+	struct siw_wqe *last;	      /* the newest; valid if there is a first */
+	/* RC and RD: the stream of the requests, or NULL, and the ddp stream below it. */
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
 	const struct siw_addr *peer; /* RD */
-	/* As stamps count: what ends there or before is complete, or is not read any more. */
+	/*
+	 * In the units of stamps: up to accepted, requests are complete; up to taken, their memory
+	 * is not read any more.
+	 */
 	uint64_t accepted, taken;
-	uint32_t reads_out;   /* Reads and atomics without their responses */
-	bool torn;	      /* RD: siw_rdmap_rd_is_torn, and the request that broke off says so */
-	struct siw_link busy; /* in flows of its QP; RD: while it has requests */
-	struct siw_link ready; /* RD: in ready */
+	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */
+	/* RD: siw_rdmap_rd_is_torn, and the unfinished request is already in error */
+	bool torn;
+	struct siw_link busy;  /* in its QP's flows; for RD, while it has requests */
+	struct siw_link ready; /* RD: in its QP's ready */
 };
 
 enum siw_revoke_state {
 	SIW_REVOKE_NONE,
-	SIW_REVOKE_DUE,	  /* the request, the next of its flow, waits for siw_qp_mw_settle */
-	SIW_REVOKE_BEGUN, /* ... which is at it */
+	SIW_REVOKE_DUE,	  /* the next request of the flow waits for siw_qp_mw_settle */
+	SIW_REVOKE_BEGUN, /* siw_qp_mw_settle is carrying it out */
 };
 
-/* What is left of a window's binding that a bind has ended. */
+/* A window's old binding, still to be ended because a bind replaced it. */
 struct siw_revoke {
 	enum siw_revoke_state due;
 	const struct siw_wqe *wqe;
@@ -88,216 +95,219 @@ struct siw_revoke {
 };
 
 /*
- * How far a queue pair is with coming to its end. The table of states (qp_state.c) says what a
- * program sees; this is what happens behind it, mostly within ERR. In order: each is further than
- * those before it.
+ * How far the teardown of a queue pair has come. The state table (qp_state.c) is what a program
+ * sees; these are the steps behind it, most of them within ERR. They are in order.
  *
- *              a request failed, those      ... or nobody waits     ... or the stream refers to
- *              ahead of it complete         for those ahead of it   memory that it may not
- *                       |                            |                       |
- *    ALIVE ----------> FAILING ------------------> BROKEN ----------------> CUT
- *      |                |  UC: to SQE, ALIVE       |  RC: the next turn      |  the next turn
- *      |                |                          |  RD: ends the peer's    |  resets the stream
- *      |                |                          |  stream, ALIVE          |
- *      +--- to ERR -----+--------------------------+                         |
- *      |    RC with a stream: what was begun goes out                        |
- *      v                                                                     |
- *    SHUTTING_DOWN or TERMINATING                                            |
- *      |    all is out, or its time is over                                  |
- *      v                                                                     |
- *    FLUSHED <---------------------------------------------------------------+
- *      |    to RESET: ALIVE
- *      v
- *    DEAD   destroyed
+ *              a request failed; older      ... or the older ones       ... or the stream reads
+ *              ones complete first          are not waited for          revoked memory
+ *                        |                            |                       |
+ *     ALIVE ----------> FAILING ------------------> BROKEN ----------------> CUT
+ *       |                |  UC: to SQE, ALIVE       |  RC: the next turn      |  the next turn
+ *       |                |                          |  RD: ends the peer's    |  resets the stream
+ *       |                |                          |  stream, ALIVE          |
+ *       +--- to ERR -----+--------------------------+                         |
+ *       |    RC with a stream: sends what was begun                           |
+ *       v                                                                     |
+ *     SHUTTING_DOWN or TERMINATING                                            |
+ *       |    all is sent, or timed out                                        |
+ *       v                                                                     |
+ *     FLUSHED <---------------------------------------------------------------+
+ *       |    to RESET: ALIVE
+ *       v
+ *     DEAD   destroyed
  */
 enum siw_teardown {
 	SIW_ALIVE,
-	/* nothing more begins; those ahead of the request that failed complete first */
+	/* no more requests begin; those before the failed one complete first */
 	SIW_FAILING,
-	SIW_BROKEN,	   /* the stream ends at the next turn */
-	SIW_CUT,	   /* the same, by a reset */
-	SIW_SHUTTING_DOWN, /* ERR: what was begun is on its way out */
-	SIW_TERMINATING,   /* ERR: the same, and a Terminate */
-	SIW_FLUSHED, /* ERR: what was posted before is complete, and what is posted is so at once */
-	SIW_DEAD,    /* destroyed, and kept for those who come too late */
+	SIW_BROKEN,	   /* the stream is ended at the next turn */
+	SIW_CUT,	   /* as BROKEN, with a TCP reset */
+	SIW_SHUTTING_DOWN, /* ERR: what was begun is being sent */
+	SIW_TERMINATING,   /* ERR: as SHUTTING_DOWN, and then a Terminate */
+	SIW_FLUSHED,	   /* ERR: everything was flushed, and what is posted is flushed at once */
+	SIW_DEAD,	   /* destroyed; the memory stays for calls that come too late */
 };
 
-/* What a turn at sending left behind. */
+/* What a turn of sending left. */
 enum siw_run {
 	SIW_RUN_DONE,	 /* nothing */
-	SIW_RUN_BLOCKED, /* something, and the socket is full (or ORD, or a fence) */
+	SIW_RUN_BLOCKED, /* something; the socket is full, or ORD or a fence holds it back */
 	SIW_RUN_MORE,	 /* something that can go on at the next turn */
 };
 
 /*
- * Persona roce: how far the peer is known to have what was sent, in numbers of requests begun.
- * Any Read tells it of all that went before; where there is none behind what waits, one of nothing
- * is sent, one at a time.
+ * Persona roce: up to which request the peer is known to have everything, as counts of requests
+ * begun. The response to a Read confirms all requests before the Read. If no Read follows the
+ * requests that wait for this, a Read of no octets is sent, one at a time.
  */
 struct siw_confirm {
-	bool on;	  /* off: TCP's acceptance completes */
-	bool asked;	  /* a Read of nothing is on its way */
-	bool due;	  /* a long request was last: one goes ahead of the next request */
-	uint32_t wanted;  /* so many: the last one that somebody waits for */
-	uint32_t covered; /* ... that a Read on its way will confirm */
+	bool on;	  /* off: a request is complete when TCP has accepted it */
+	bool asked;	  /* a Read of no octets is outstanding */
+	bool due;	  /* the last request was long: send such a Read before the next request */
+	uint32_t wanted;  /* the count up to which a confirmation is needed */
+	uint32_t covered; /* the count up to which outstanding Reads will confirm */
 };
 
 struct siw_wq;
 
-/* What a type of queue pairs is: the differences, once. */
+/* What differs between the types of queue pairs. */
 struct siw_qp_class {
 	struct siw_qp_ops ops; /* first */
 	size_t size;	       /* octets of its struct */
-	bool has_records;      /* it takes and sends Write-Records */
-	bool has_errors;       /* siw_poll_err; a stream's end says what was wrong instead */
-	bool shares_socket;    /* several may use one socket */
-	bool may_wait;	       /* a post may wait for others to go down with it: siw_qp_may_wait */
-	bool binds;	       /* windows, by requests; and LOCAL_INV */
+	bool has_records;      /* it sends and receives Write-Records */
+	bool has_errors;       /* it has siw_poll_err; RC reports errors by the end of its stream */
+	bool shares_socket;    /* several QPs may use one socket */
+	bool may_wait;	       /* a post may be delayed for a batch: siw_qp_may_wait */
+	bool binds;	       /* binds windows by requests, and has LOCAL_INV */
 	bool lazy_slots;       /* most requests need no slot */
-	bool many_flows;       /* one for each peer */
-	bool has_rights;       /* of peers, in this end's memory */
+	bool many_flows;       /* one flow for each peer */
+	bool has_rights;       /* peers have access rights to this end's memory */
 	int type;	       /* enum siw_qp_type */
 	uint32_t opcodes;      /* set of 1 << enum siw_wr_opcode */
-	uint64_t turn_octets;  /* that one turn begins, at least */
-	int failure; /* enum siw_wc_status of a request that could not be, if not for its memory */
+	/* a turn begins requests until it has so many octets */
+	uint64_t turn_octets;
+	/* enum siw_wc_status of a request that failed for other reasons than its memory */
+	int failure;
 	/*
-	 * Takes over the caller's attributes; the first socket, or what comes before a connection:
-	 * 0 or -errno. fd: the user's, replaces the socket; or -1. progress held, as below unless
-	 * something else is said.
+	 * create takes over the caller's attributes and opens the first socket, or prepares a
+	 * connection. open opens a socket on addr, or replaces the socket by the user's fd (else
+	 * -1). 0 or -errno. progress held, as below unless said otherwise.
 	 */
 	int (*create)(struct siw_wq *wq, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_wq *wq, const struct siw_addr *addr, int fd);
 	/* Whether it may be destroyed now: 0 or -errno. */
 	int (*may_end)(const struct siw_wq *wq);
 	/*
-	 * What it has of its own goes. Said twice, or of one that was never whole, it does no harm.
+	 * Frees what the type has of its own. Harmless if called twice, or for a QP whose creation
+	 * failed.
 	 */
 	void (*close)(struct siw_wq *wq);
-	/* -ENOTCONN: it has none. peer: of a connection, else as it was. */
+	/* -ENOTCONN: there is none. peer is set only for a connection. */
 	int (*addr)(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer);
 	void (*query_attr)(const struct siw_wq *wq, struct siw_qp_attr *attr);
 	void (*query_init)(const struct siw_wq *wq, struct siw_qp_init_attr *init);
 	/*
-	 * What must be done before an event's step, and may fail: 0 or -errno. Before it goes to
-	 * ERR or RESET, too: what has come is taken in.
+	 * Called before an event's step, for what may fail: 0 or -errno. Before ERR and RESET,
+	 * receives what has arrived already.
 	 */
 	int (*prepare)(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask);
-	/* The state is another: what comes from now on is received, or is not. */
+	/* The state has changed: starts or stops receiving. */
 	void (*receive)(struct siw_wq *wq);
-	/* Attributes are others, and all else is done. */
+	/* Attributes have changed; called last. */
 	void (*modified)(struct siw_wq *wq, int mask);
-	/* It is in ERR: ends what goes on, then siw_qp_flush. */
+	/* The QP is in ERR: ends what is in progress, then siw_qp_flush. */
 	void (*end)(struct siw_wq *wq);
-	/* It goes to RESET: lets go of everything at once. */
+	/* The QP goes to RESET: releases everything at once. */
 	void (*release)(struct siw_wq *wq);
 
 	/* Sending; send_lock held, as for all down to take_recv. */
 	int (*post)(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
 	enum siw_run (*run)(struct siw_wq *wq);
-	/* Back from SQD to RTS, before run. */
+	/* SQD to RTS: called before run. */
 	void (*resume)(struct siw_wq *wq);
 	/*
-	 * Begins a request: 0; -EAGAIN not now; -errno. What it means
-	 * that one could not be (err: that -errno, or an enum siw_wc_status).
+	 * begin: begins a request: 0; -EAGAIN: not now; -errno. failed: a request could not begin;
+	 * status: enum siw_wc_status.
 	 */
 	int (*begin)(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
 	void (*failed)(struct siw_wq *wq, struct siw_flow *flow, int status);
 	/*
-	 * Gives what was begun to the layer below, as siw_rdmap_flush, and sees how far the flow
-	 * is.
+	 * Gives what was begun to the layer below; returns as siw_rdmap_flush. Updates the flow's
+	 * accepted and taken.
 	 */
 	int (*flush)(struct siw_wq *wq, struct siw_flow *flow);
-	/*
-	 * Requests are over: the protocol forgets what it knows of them, and the receiving side
-	 * Write-Records.
-	 */
+	/* All requests have ended: the protocol forgets them, and unfinished Write-Records. */
 	void (*abandon)(struct siw_wq *wq);
-	/* The receive that a message broken off in its middle has taken: 1 and its wr_id, or 0. */
+	/* The receive that an unfinished message has consumed: 1 and its wr_id, or 0. */
 	int (*take_recv)(struct siw_wq *wq, uint64_t *wr_id);
-	/* The Write-Record of that number, or NULL. progress held. */
+	/* The Write-Record with that number, or NULL. progress held. */
 	const struct siw_rdmap_record *(*find_record)(struct siw_wq *wq, uint64_t number);
 	/*
-	 * Whether the stream still has to send a Read's response from there, and so must be reset.
+	 * Whether the stream still has to send a Read Response from that STag, and so must be
+	 * reset.
 	 */
 	bool (*is_sending)(struct siw_wq *wq, uint32_t stag);
-	/* A request has happened at this end alone: its number, and who waits for it. */
+	/* A local request is done: notes who waits for it. */
 	void (*did_local)(struct siw_wq *wq, struct siw_wqe *wqe);
 };
 
-/* The work queues, and what else queue pairs of every type have. */
+/* The work queues, and what else all types have. */
 struct siw_wq {
 	struct siw_qp qp; /* first */
 	void *user;
-	_Atomic uint32_t held; /* connection ids that point here */
+	_Atomic uint32_t held; /* references by connection ids */
 	bool sig_all, no_crc;
 	bool roce;	      /* persona */
-	bool keep_unexpected; /* a Send without a receive waits for one, whatever the persona */
-	bool private;	      /* its peer is siwarp, and messages of siwarp's own may go there */
-	bool errs_fatal;      /* what error_policy comes to now: progress */
+	bool keep_unexpected; /* a Send without a receive waits for one, whatever the persona is */
+	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */
+	bool errs_fatal;      /* the effective error_policy; under progress */
 	int error_policy;     /* enum siw_error_policy */
 	uint32_t qkey;
-	int access, ord, ird; /* ord, ird: -1 not set */
+	int access, ord, ird; /* ord, ird: -1: not set */
 	int rnr_retry, min_rnr_timer;
 	struct siw_qp_cap cap;
-	bool connected; /* a stream is its own: progress and send_lock to write */
-	uint16_t granted_ord, granted_ird; /* what both ends agreed on */
-	uint16_t reads_max;		   /* ORD now: SQD may lower it: send_lock */
-	uint32_t wire_err; /* of the Terminate that ended it, as in struct siw_wc's vendor_err */
+	bool connected;			   /* it has a stream; progress and send_lock to write */
+	uint16_t granted_ord, granted_ird; /* negotiated with the peer */
+	uint16_t reads_max;		   /* the effective ORD, which SQD may lower; send_lock */
+	/* of the Terminate that ended the stream, as vendor_err of struct siw_wc */
+	uint32_t wire_err;
 
-	/* The send queue: send_lock. */
+	/* The send queue, under send_lock. */
 	char *sq;		   /* slots of WQEs */
 	uint32_t sq_stride;	   /* octets */
-	uint32_t sq_mask;	   /* their number less one */
+	uint32_t sq_mask;	   /* number of slots, less one */
 	uint32_t sq_used;	   /* slots that were ever used */
-	struct siw_wqe *sq_free;   /* ... and are free again */
-	uint32_t sq_head, sq_tail; /* requests that are complete, and all of them */
+	struct siw_wqe *sq_free;   /* used slots that are free now */
+	uint32_t sq_head, sq_tail; /* counts of complete requests, and of all */
 	uint32_t begun;		   /* requests begun and not complete */
-	struct siw_flow flow;	   /* unless there are many */
+	struct siw_flow flow;	   /* not used by types with many */
 	struct siw_link flows;
 	struct siw_revoke revoke;
-	bool draining;	 /* in SQD, and what was begun is not complete yet */
-	bool sqd_notify; /* and somebody wants to know when it is */
-	/* enum siw_teardown: send_lock to write; from SHUTTING_DOWN on progress, too */
+	bool draining;	 /* in SQD, and not everything begun is complete */
+	bool sqd_notify; /* SQ_DRAINED is to be raised then */
+	/* enum siw_teardown; send_lock to write, from SHUTTING_DOWN on also progress */
 	_Atomic int teardown;
 	uint32_t polls_at_post; /* ctx->polls at the last post */
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* its own, or the SRQ's */
-	uint32_t rq_posted;	     /* recv_lock */
-	uint32_t rq_done;	     /* receives completed: progress */
-	int burst;		     /* messages to ask for at the next turn: progress */
-	bool heard;		     /* COMM_EST was raised since it left RESET: progress */
+	uint32_t rq_posted;	     /* under recv_lock */
+	uint32_t rq_done;	     /* receives completed; under progress */
+	int burst;		     /* most messages to receive in the next turn; under progress */
+	bool heard;		     /* COMM_EST was raised since RESET; under progress */
 
-	struct siw_errq *errq; /* errors to be read, made with the first: progress */
+	/* errors to be polled; allocated with the first one; under progress */
+	struct siw_errq *errq;
 	struct siw_timed timed;
 };
 
-/* Write-Records that come: UD and RD. */
+/* Write-Records received, on UD and RD. */
 struct siw_records {
-	uint32_t max;		 /* in process, at the most */
-	uint32_t reported;	 /* completions of them: progress */
-	_Atomic uint32_t polled; /* of these */
-	uint32_t seen;		 /* RD: polled, when what comes was looked at: progress */
-	_Atomic bool waits;	 /* RD: one is to come up when one was polled */
+	uint32_t max;		 /* most in progress at a time */
+	uint32_t reported;	 /* completions queued; under progress */
+	_Atomic uint32_t polled; /* how many of these were polled */
+	uint32_t seen;		 /* RD: polled, when the peers were last served; under progress */
+	_Atomic bool waits;	 /* RD: a paused message goes on after the next poll */
 };
 
 struct siw_rc {
 	struct siw_wq wq; /* first */
-	/* What the flow's streams stand on. All while it lives: progress and send_lock to write. */
+	/* What the flow's streams are on. While it exists: progress and send_lock to write. */
 	struct siw_mpa_stream *mpa;
-	/* The MSN of the last Send, too (RFC 5041: they count from 1): send_lock. */
+	/* Equals the MSN of the last Send (RFC 5041: MSNs begin at 1). send_lock. */
 	uint32_t sends_begun;
 	struct siw_confirm confirm; /* send_lock */
-	bool peer_confirms; /* by Reads of nothing whether its messages are here: progress */
-	/* a responder: once the initiator's first FPDU came (RFC5044-7.1.2-11): progress */
+	/* the peer sends Reads of no octets to learn what has arrived; progress */
+	bool peer_confirms;
+	/* a responder may send once the initiator's first FPDU came (RFC5044-7.1.2-11); progress */
 	bool may_send;
-	uint32_t rnr_msn;	  /* the oldest Send that waits for a receive: progress */
-	uint64_t rnr_deadline_ns; /* it waits until then: progress */
+	uint32_t rnr_msn;	  /* MSN of the oldest Send that waits for a receive; progress */
+	uint64_t rnr_deadline_ns; /* how long it may wait; progress */
 	uint64_t close_by_ns;
-	struct siw_linger *linger; /* made with the QP, so that closing cannot fail */
-	bool counted;		   /* in ctx->n_rc */
+	struct siw_linger *linger; /* allocated with the QP, so that closing cannot fail */
+	bool counted;		   /* it is counted in ctx->n_rc */
 	/*
-	 * Its connection, or NULL, and how that hears of it: kind is SIW_CONN_ESTABLISHED, or at
+	 * Its connection, or NULL, and the connection's callback. kind: SIW_CONN_ESTABLISHED, or at
 	 * the end SIW_CONN_DISCONNECTED with the cause. progress held.
 	 */
 	struct siw_qp_conn *conn;
@@ -310,27 +320,28 @@ struct siw_rc {
 
 struct siw_ud {
 	struct siw_wq wq;	   /* first */
-	struct siw_llp_sock *sock; /* perhaps others', too */
+	struct siw_llp_sock *sock; /* perhaps shared with other QPs */
 	struct siw_rdmap_dgram *dgram;
-	uint32_t n_groups;    /* that it is a member of: progress */
-	bool sends_to_groups; /* its socket is made ready for that: send_lock */
+	uint32_t n_groups;    /* groups that it is a member of; progress */
+	bool sends_to_groups; /* the socket is set up for sending to groups; send_lock */
 	struct siw_records records;
 };
 
 struct siw_uc {
 	struct siw_wq wq; /* first */
 	struct siw_llp_sock *sock;
-	struct siw_ddp_uc *ddp; /* on the socket, and on that: */
+	struct siw_ddp_uc *ddp; /* on the socket; end is on this */
 	struct siw_rdmap_uc *end;
-	struct siw_addr peer; /* from RTR on: progress and send_lock to write, as */
+	/* set from RTR on; progress and send_lock to write, as for dest_qpn */
+	struct siw_addr peer;
 	uint32_t dest_qpn;
 };
 
 struct siw_rd_qp {
 	struct siw_wq wq; /* first */
 	struct siw_rd *endpoint;
-	struct siw_rdmap_rd *end; /* on that; what follows: send_lock */
-	struct siw_link ready;	  /* flows with something to begin or to go on with */
+	struct siw_rdmap_rd *end; /* on the endpoint; what follows is under send_lock */
+	struct siw_link ready;	  /* flows with something to begin or to continue */
 	uint32_t max_peers, peer_timeout_ms;
 	struct siw_records records;
 };
@@ -370,14 +381,14 @@ static inline void siw_set_teardown(struct siw_wq *wq, enum siw_teardown to)
 	atomic_store_explicit(&wq->teardown, to, memory_order_relaxed);
 }
 
-/* It comes that far at least. send_lock held. */
+/* Moves teardown forward to to; never back. send_lock held. */
 static inline void siw_tear(struct siw_wq *wq, enum siw_teardown to)
 {
 	if (siw_teardown_of(wq) < (int)to)
 		siw_set_teardown(wq, to);
 }
 
-/* RC: its stream is being shut, with the QP in ERR. */
+/* RC: the stream is being closed, with the QP in ERR. */
 static inline bool siw_is_closing(const struct siw_wq *wq)
 {
 	return siw_teardown_of(wq) == SIW_SHUTTING_DOWN || siw_teardown_of(wq) == SIW_TERMINATING;
@@ -388,7 +399,10 @@ static inline const struct siw_qp_class *siw_class_of(const struct siw_wq *wq)
 	return siw_container(wq->qp.ops, const struct siw_qp_class, ops);
 }
 
-/* A stream that sent its end and waits for the peer's, so that closing it resets nothing. */
+/*
+ * A stream that has shut its sending side and waits for the peer's end of stream, so that closing
+ * it does not reset the connection.
+ */
 struct siw_linger {
 	struct siw_io_handler handler;
 	struct siw_context *ctx;

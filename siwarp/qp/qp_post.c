@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Posting: the checks, and who goes on with what was posted. */
+/* Posting sends and receives: checks, and who sends or flushes what was posted. */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
@@ -43,7 +43,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	if (!later || err)
 		run = wq->sq_head == wq->sq_tail ? SIW_RUN_DONE : siw_class_of(wq)->run(wq);
-	/* Before the lock goes: behind it, the QP and its device may go, too. */
+	/* Before the lock is released: after that, QP and device may be destroyed. */
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(wq);
 	siw_unlock(&qp->send_lock);
@@ -55,9 +55,9 @@ static void flush_late_receive(struct siw_wq *wq)
 	struct siw_context *ctx = wq->qp.ctx;
 	uint64_t wr_id;
 
-	/* Only the holder of progress takes buffers off the queue. */
+	/* Only the holder of progress takes receives from the queue. */
 	siw_lock(&ctx->progress);
-	/* Unless it was reset or destroyed meanwhile. */
+	/* It may have been reset or destroyed meanwhile. */
 	while (wq->qp.state == SIW_QPS_ERR && !wq->qp.srq &&
 	       siw_mem_queue_take(wq->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(wq, wr_id);

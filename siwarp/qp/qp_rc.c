@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * RC queue pairs while they have a stream: its events, and calls of verbs.
- */
+/* RC queue pairs with a stream: the stream's events, and the ops. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -16,8 +14,8 @@ static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * The peer has all requests before that one (NULL: all), but Reads and atomics without their
- * responses.
+ * The peer has all requests before end (NULL: all): marks them as done, except Reads and atomics
+ * without their responses.
  */
 static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end)
 {
@@ -39,7 +37,7 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_qp_run_and_mark(&rc->wq);
 }
 
-/* Responses come in order, so this one confirms more than the last. */
+/* Responses come in order, so each confirms more than the one before. */
 static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe;
@@ -56,8 +54,8 @@ static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * Says how the request ended that the Terminate is about, if it is still here. The peer took what
- * came in order, so it has the Sends and Writes before; what it was still to answer, it will not.
+ * Marks the request that the Terminate quotes, if it is still queued. The peer takes messages in
+ * order, so it has the Sends and Writes before that one; Reads before it will have no response.
  */
 static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -73,7 +71,7 @@ static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_unlock(&rc->wq.qp.send_lock);
 }
 
-/* The receive that this end's error is about, if it is about one, says how it failed. */
+/* If this end's error is about a receive, completes that with the matching status. */
 static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err *err = &ev->err;
@@ -93,9 +91,9 @@ static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * This end's memory is not there, or its key is dead: the request that it belongs to says so. A
- * response's place is the oldest Read's; an error about no segment was found in what was being
- * sent, and that is the newest.
+ * If this end's memory is unmapped or its key is invalid, marks the request that uses it. An error
+ * in placing a response concerns the oldest Read; an error without a quoted segment was found in
+ * what was being sent, and concerns the newest request.
  */
 static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -120,9 +118,10 @@ static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * The peer ended a region that it is still being sent in answer to a Read. What TCP has not taken
- * of that cannot be recalled, and the memory is the program's as soon as it hears: the connection
- * ends first, with a reset, as if the region had been deregistered.
+ * The peer invalidated a region that is still being sent to it in a Read Response. TCP may still
+ * have to accept some of that, which cannot be recalled, and the program may reuse the memory as
+ * soon as it learns of the invalidation. So the connection is reset first, as if the region had
+ * been deregistered.
  */
 static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 						       const struct siw_rdmap_event *ev)
@@ -143,7 +142,7 @@ static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 	return true;
 }
 
-/* One event; false when the stream is over. */
+/* Handles one event; false: the stream has ended. */
 static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	switch (ev->kind) {
@@ -152,7 +151,7 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 			return false;
 		on_recv(rc, ev);
 		return true;
-	case SIW_RDMAP_BAD_RECV: /* the user's own key was wrong: the ERROR follows */
+	case SIW_RDMAP_BAD_RECV: /* the user's own key was wrong; an ERROR event follows */
 		on_recv(rc, ev);
 		return true;
 	case SIW_RDMAP_READ_DONE:
@@ -192,9 +191,9 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * A peer of persona roce asks behind each message whether it is here, and the question mostly came
- * in the same read. Answered now, its request completes although the program here polls no more for
- * a while. False when the stream is over.
+ * A peer of persona roce sends a Read of no octets after each message, which mostly arrives in the
+ * same read. It is handled now, so that the peer's request completes even if this program does not
+ * poll again soon. false: the stream has ended.
  */
 static __attribute__((noinline)) bool answer_question(struct siw_rc *rc)
 {
@@ -231,7 +230,7 @@ static int serve(struct siw_io_handler *self)
 
 /* ---- what waits for receives, and deadlines -------------------------------------------------- */
 
-/* What waits may have got its receive, or waited long enough. */
+/* Serves waiting Sends, which may have their receives now, and checks their deadline. */
 static void look(struct siw_rc *rc, uint64_t now_ns)
 {
 	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
@@ -255,7 +254,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 
 /* ---- what is asked of it --------------------------------------------------------------------- */
 
-/* A request or a response of this end's own could not be sent. */
+/* A request or response of this end could not be sent: ends the stream. */
 static void end_broken(struct siw_rc *rc)
 {
 	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_CUT)
@@ -263,8 +262,8 @@ static void end_broken(struct siw_rc *rc)
 	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
 		return;
 	/*
-	 * If the peer must be told, RDMAP says so as an ERROR; a request that never began concerns
-	 * us alone.
+	 * If RDMAP has an error for the peer, it is an ERROR event; a request that never began does
+	 * not concern the peer.
 	 */
 	serve(&rc->wq.qp.handler);
 	if (rc->wq.qp.state != SIW_QPS_ERR)
@@ -287,10 +286,7 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 
 #define SETTLE_TURNS 8
 
-/*
- * Before this end closes: takes in what has come already, within bounds. The peer may be asking
- * whether its last message is here.
- */
+/* The peer may have sent a Read of no octets to learn whether its last message has arrived. */
 void siw_qp_rc_settle(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
@@ -307,7 +303,7 @@ static bool is_sending(struct siw_wq *wq, uint32_t stag)
 	return rc->wq.flow.stream && siw_ddp_tx_revoke(rc->wq.flow.ddp, stag) == 1;
 }
 
-/* Responses that TCP has not taken yet still refer to the memory. */
+/* Responses that TCP has not accepted yet still refer to the memory. */
 static void revoke(struct siw_qp *qp, uint32_t stag)
 {
 	bool in_flight;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_rc.h - what the files of RC queue pairs do for each other; a file calls those above it
- * here.
+ * qp/qp_rc.h - what the files of RC queue pairs share. A file calls only those above its own
+ * section here.
  */
 #ifndef SIW_QP_RC_H
 #define SIW_QP_RC_H
@@ -16,36 +16,41 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow);
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe);
 
 /* ---- qp_rnr.c; progress held ----------------------------------------------------------------- */
-/* A Send found no receive. */
+/* A Send found no receive: starts the receiver-not-ready time. */
 void siw_qp_rnr_begin(struct siw_rc *rc);
-/* Nobody waits any more. */
+/* No Send waits for a receive any more. */
 void siw_qp_rnr_end(struct siw_rc *rc);
-/* What waited was served: whether it waited too long, and the ERROR is there to be taken. */
+/* After waiting Sends were served: whether one has waited too long; if so, an ERROR is due. */
 bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns);
 
 /* ---- qp_rc_close.c; all with progress held and send_lock not --------------------------------- */
-/* Why the stream ends: on_end says it. The first counts. */
+/* Sets the cause that on_end reports. Only the first call counts. */
 void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err);
-/* An error or the peer ended the stream: to ERR by the table, then as siw_qp_rc_close. */
+/*
+ * The stream ended by an error or by the peer: moves the QP to ERR by the table, then as
+ * siw_qp_rc_close.
+ */
 void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
 		    const struct siw_wire_err *err);
 /*
- * The QP is in ERR: gets what was begun (and a Terminate) out, then flushes and lets go of the
- * stream.
+ * The QP is in ERR: sends what was begun (and a Terminate), then flushes and gives up the stream.
  */
 void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how);
-/* Goes on with it; and at its time. */
+/* Continues this; and at its deadline. */
 void siw_qp_rc_close_step(struct siw_rc *rc);
 void siw_qp_rc_close_tick(struct siw_rc *rc, uint64_t now_ns);
-/* Awaits the peer's end of a stream that was shut, with nobody's help. 0, -ENOMEM. */
+/*
+ * Waits, independently of any QP, for the peer's end of a stream whose sending side is shut. 0,
+ * -ENOMEM.
+ */
 int siw_qp_linger(struct siw_context *ctx, struct siw_mpa_stream *mpa);
-/* Ends the stream with a reset: what TCP has not taken must not be sent any more. */
+/* Resets the connection: what TCP has not accepted must not be sent any more. */
 void siw_qp_rc_abort(struct siw_rc *rc);
-/* Lets go of the stream at once; what TCP has taken still reaches the peer. */
+/* Gives up the stream at once; what TCP has accepted still reaches the peer. */
 void siw_qp_rc_release(struct siw_rc *rc);
 
 /* ---- qp_rc.c; progress held ------------------------------------------------------------------ */
-/* Before this end closes: takes in what has come already, within bounds. */
+/* Before this end closes: receives what has arrived already, within bounds. */
 void siw_qp_rc_settle(struct siw_wq *wq);
 
 #endif

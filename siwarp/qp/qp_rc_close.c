@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How an RC queue pair lets go of its stream. What completed must reach the peer, so the sending
- * side is shut first and the peer's end of stream awaited: closing a socket with unread input
- * resets the connection and takes the peer's unread data with it. Work is flushed when the stream
- * refers to its memory no longer.
+ * How an RC queue pair gives up its stream. What has completed must reach the peer. Closing a
+ * socket with unread input resets the connection and discards data that the peer has not read yet;
+ * so the sending side is shut first, and the peer's end of stream awaited. Requests are flushed
+ * when the stream does not refer to their memory any more.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void linger_tick(struct siw_timed *timed, uint64_t now_ns)
 		linger_end(linger);
 }
 
-/* Nothing speaks RDMAP any more on the connection, which is left. */
+/* Closes RDMAP and ddp; returns the connection below them. */
 static struct siw_mpa_stream *detach(struct siw_rc *rc)
 {
 	struct siw_mpa_stream *mpa = rc->mpa;
@@ -72,7 +72,7 @@ static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
 	linger->timed.tick = linger_tick;
 	siw_link_init(&linger->timed.link);
 	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
-	siw_llp_resume(siw_mpa_sock(mpa)); /* nothing of it is held back any more */
+	siw_llp_resume(siw_mpa_sock(mpa)); /* it may have been paused */
 	siw_verbs_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
@@ -116,10 +116,7 @@ static void finish(struct siw_rc *rc, bool dead)
 	leave_conn(rc);
 }
 
-/*
- * Sends what is left to send, then shuts the sending side: 1 done, 0 not yet, -errno. send_lock
- * held.
- */
+/* Sends what is left, then shuts the sending side. 1: done; 0: not yet; -errno. send_lock held. */
 static int shut(struct siw_rc *rc)
 {
 	uint64_t accepted;
@@ -129,7 +126,7 @@ static int shut(struct siw_rc *rc)
 
 	if (r != 1)
 		return r;
-	r = siw_mpa_shutdown(rc->mpa); /* RFC5040-6.2.1-04: gracefully */
+	r = siw_mpa_shutdown(rc->mpa); /* RFC5040-6.2.1-04: a graceful close */
 	return r < 0 ? r : 1;
 }
 
@@ -139,12 +136,13 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 
 	siw_lock(&rc->wq.qp.send_lock);
 	r = shut(rc);
-	/* What went out meanwhile completes as it would have. */
+	/* What has been sent meanwhile completes successfully. */
 	siw_qp_rc_run(&rc->wq);
 	siw_unlock(&rc->wq.qp.send_lock);
 	/*
-	 * The peer may be as full of words as we are: who only talks does not hear that both wait.
-	 * And a responder that never heard of its peer will not get anything out.
+	 * Both ends may have full socket buffers: if neither reads, neither can send. So this end
+	 * reads and discards. A responder that has not received the initiator's first FPDU may not
+	 * send at all.
 	 */
 	if (!r) {
 		siw_ddp_stream_drop_unexpected(rc->wq.flow.ddp);
@@ -157,8 +155,8 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 }
 
 /*
- * Ends sending now: what TCP does not take at once is given up, since it refers to memory that is
- * the user's again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
+ * Ends sending at once: what TCP does not accept now is dropped, since its memory belongs to the
+ * user again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
  */
 static int end_sending(struct siw_rc *rc)
 {
@@ -195,8 +193,8 @@ void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
 }
 
 /*
- * RDMAP's local catastrophic error has no code, and any may stand there (RFC 5040 figure 9). As 0
- * vendor_err would be 0, which means that there was no error.
+ * RDMAP's local catastrophic error has no codes, and any value may be sent (RFC 5040 figure 9).
+ * With 0, vendor_err would be 0, which means no error.
  */
 static void give_code(struct siw_wire_err *err)
 {
@@ -204,20 +202,19 @@ static void give_code(struct siw_wire_err *err)
 		err->code = SIW_RDMAP_UNSPECIFIED;
 }
 
-/* What no completion says. */
+/* Raises an event for what no completion reports. -EFAULT: the request's completion reports it. */
 static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
 			  const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
 		siw_verbs_async_raise(&rc->wq.qp.async, siw_qp_event_of(err));
-	else if (err ||
-		 (status && status != -EFAULT)) /* EFAULT: a request of ours, which tells it */
+	else if (err || (status && status != -EFAULT))
 		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
 }
 
 void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err)
 {
-	/* The first is the cause; what ends what has ended already is none. */
+	/* The first call has the cause; later ones are its consequences. */
 	if (rc->has_cause)
 		return;
 	rc->has_cause = true;
@@ -255,7 +252,7 @@ void siw_qp_rc_abort(struct siw_rc *rc)
 
 	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
-	/* A message that broke off in its middle has its receive already: the oldest of all. */
+	/* An unfinished message has consumed the oldest receive already. */
 	taken = siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
 	siw_mpa_close(detach(rc), true);
 	if (taken)

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RC queue pairs, sending: requests through RDMAP, while the stream lives, and when the peer has
- * them.
+ * Sending on RC queue pairs: through RDMAP while there is a stream; with persona roce also finding
+ * out what the peer has.
  */
 #include <errno.h>
 
 #include "qp/qp_rc.h"
 
-/* From so many octets on, a request does not share its question with those behind it. */
+/*
+ * A request of at least so many octets is confirmed by a Read of its own, not together with later
+ * ones.
+ */
 #define LONG_OCTETS (64u << 10)
 
 static bool is_wanted(const struct siw_wq *wq, const struct siw_wqe *wqe)
@@ -15,13 +18,13 @@ static bool is_wanted(const struct siw_wq *wq, const struct siw_wqe *wqe)
 	return wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
 }
 
-/* How many requests were ever begun. */
+/* The number of requests ever begun. */
 static uint32_t begun_by(const struct siw_wq *wq)
 {
 	return wq->sq_head + wq->begun;
 }
 
-/* Requests nobody is told of wait until the queue is half full of them. */
+/* Unsignaled requests are confirmed only once they fill half of the queue. */
 static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 {
 	if (is_wanted(&rc->wq, wqe) || rc->wq.begun >= rc->wq.sq_mask / 2)
@@ -29,7 +32,10 @@ static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 	rc->confirm.due = wqe->length >= LONG_OCTETS;
 }
 
-/* Behind the last thing begun, so that it travels in the same write. Whether there was a need. */
+/*
+ * Sends a Read of no octets behind the last request begun, so that both leave in one write. Returns
+ * whether it was needed and sent.
+ */
 static bool send_confirm_read(struct siw_rc *rc)
 {
 	struct siw_confirm *c = &rc->confirm;
@@ -37,7 +43,7 @@ static bool send_confirm_read(struct siw_rc *rc)
 	if (c->asked || (int32_t)(c->covered - c->wanted) >= 0 ||
 	    (rc->wq.qp.state != SIW_QPS_RTS && rc->wq.qp.state != SIW_QPS_SQD))
 		return false;
-	/* Not now: a Read that is in its way ends some time, or TCP makes room. */
+	/* A later call tries once more: when an outstanding Read ends, or TCP has room. */
 	if (siw_rdmap_confirm(rc->wq.flow.stream, begun_by(&rc->wq)))
 		return false;
 	c->asked = true;
@@ -69,7 +75,7 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 	return 0;
 }
 
-/* The connection ends with it; with persona roce when those ahead of it are with the peer. */
+/* The connection ends with it; with persona roce, after the peer has the requests before it. */
 void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	struct siw_confirm *c = &siw_rc_of(wq)->confirm;
@@ -80,14 +86,14 @@ void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 	c->wanted = begun_by(wq) - 1;
 }
 
-/* Who waits for it: siw_qp_did_local's. */
+/* See siw_qp_did_local. */
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
 	/*
-	 * Its completion comes behind those of the requests before it, of which nobody may have
-	 * asked.
+	 * It completes after the requests before it, which may be unsignaled and so not be
+	 * confirmed yet.
 	 */
 	if (rc->confirm.on && is_wanted(wq, wqe))
 		rc->confirm.wanted = begun_by(wq) - 1;
@@ -98,20 +104,20 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
 	struct siw_rc *rc = siw_rc_of(wq);
 	int r;
 
-	/* What nobody is told of, nobody asked the peer about. */
+	/* Draining needs unsignaled requests confirmed, too. */
 	if (__builtin_expect(wq->draining, 0) && wq->begun)
 		rc->confirm.wanted = begun_by(wq);
 	if (rc->confirm.on)
 		send_confirm_read(rc);
 	r = siw_rdmap_flush(flow->stream, &flow->taken);
-	/* What the peer says that it has is DONE without that. */
+	/* If confirmations are on, mark_delivered makes requests DONE instead. */
 	flow->accepted = rc->confirm.on ? 0 : flow->taken;
 	return r;
 }
 
 /*
- * TCP could not read what is sent there: a request that lies there says so, and the stream is over.
- * It may be the response to a Read, too.
+ * TCP could not read the memory at that position of the stream: marks the request that lies there,
+ * and ends the stream. It may lie in a Read Response instead.
  */
 static __attribute__((cold, noinline)) void blame_sent(struct siw_wq *wq, uint64_t at)
 {
@@ -134,13 +140,13 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 	if (!flow->stream)
 		return SIW_RUN_DONE;
 	r = siw_qp_flow_send(wq, flow);
-	/* Nobody else would ask, if it was a long message that left no room for the question. */
+	/* A long message may have left no room for it before, and nothing else would send it. */
 	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
 		r = siw_qp_rc_flush(wq, flow);
 	siw_qp_flow_reap(wq, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(wq))
 		blame_sent(wq, flow->taken);
-	/* Found by this end in what it was sending: the receiving side has the error. */
+	/* This end found an error in what it was sending; the receiving side reports it. */
 	if (r == -EACCES && !siw_is_closing(wq))
 		siw_tear(wq, SIW_BROKEN);
 	return siw_qp_flow_left(wq, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));

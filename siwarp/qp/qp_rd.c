@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RD queue pairs: requests to any number of peers through one queue. Each peer has its own flow:
- * what is to one that is slow, or gone, holds up nobody else's. A completion says that the peer has
- * it.
+ * Sending on RD queue pairs: requests to any number of peers through one queue. Each peer has its
+ * own flow, so a slow or lost peer does not delay requests to others. A completion means that the
+ * peer has the message.
  */
 #include <errno.h>
 
@@ -60,7 +60,7 @@ static struct siw_addr destination(const struct siw_send_wr *wr)
 	return dest;
 }
 
-/* The requests to this peer that are not complete; NULL: there are none. */
+/* The flow of this peer, if it has requests; else NULL. */
 static struct siw_flow *flow_to(struct siw_wq *wq, const struct siw_addr *dest)
 {
 	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
@@ -72,7 +72,7 @@ static struct siw_flow *flow_to(struct siw_wq *wq, const struct siw_addr *dest)
 	return NULL;
 }
 
-/* Nothing is sent any more: the request is over, behind those to its peer that were begun. */
+/* Nothing is sent any more: flushes the request, after those to the same peer that were begun. */
 static __attribute__((cold, noinline)) int
 post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length)
 {
@@ -98,7 +98,7 @@ int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	struct siw_flow *flow;
 	struct siw_addr dest;
 
-	(void)wait; /* all of them lie in the queue until they are run */
+	(void)wait; /* a request stays in the queue until it is run anyway */
 	if (length < 0)
 		return (int)length;
 	if (siw_qp_sq_full(&rd->wq))
@@ -108,7 +108,7 @@ int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 		return post_flushed(rd, wr, (uint64_t)length);
 	dest = destination(wr);
 	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
-		return siw_refuse(PEERS_FULL); /* all of them have requests, too */
+		return siw_refuse(PEERS_FULL); /* no record can be evicted: all have requests */
 	flow = siw_qp_rd_flow_of(stream);
 	siw_qp_op_put(siw_qp_sq_put(wq, flow, wr, (uint64_t)length), wr);
 	siw_qp_rd_ready(rd, flow);
@@ -128,7 +128,7 @@ int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 	else
 		siw_qp_op_make(wqe, &op);
 	err = siw_rdmap_send(flow->stream, &op);
-	if (err) /* a peer is lost: whoever receives hears of it, and sees to its requests */
+	if (err) /* the peer is lost: the receiving side reports that and ends its requests */
 		return err == -EPIPE ? -EAGAIN : err;
 	if (siw_qp_awaits_response(wqe))
 		wqe->msn = siw_rdmap_reads(flow->stream);
@@ -138,8 +138,8 @@ int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 }
 
 /*
- * A request of ours could not be sent, for a key or memory of this end: SQE, as UD, and what nobody
- * began flushes. Requests that were begun go on.
+ * A request failed at this end by its key or memory: moves the QP to SQE, as on UD, and flushes
+ * requests that were not begun. Those begun continue.
  */
 static __attribute__((cold, noinline)) void fail(struct siw_wq *wq)
 {
@@ -163,7 +163,7 @@ void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow)
 {
 	(void)wq;
-	flow->taken = UINT64_MAX - 1; /* what was framed was copied */
+	flow->taken = UINT64_MAX - 1; /* the memory was copied when the request was framed */
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
 }
 
@@ -174,8 +174,8 @@ void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
 }
 
 /*
- * A message broke off in its middle, since its memory is not there any more: the peer cannot have
- * the rest, and so must not have what comes behind it. The stream ends in the next turn.
+ * Memory became unmapped in the middle of a message. The peer cannot have the rest, and so must not
+ * get anything behind it: the stream ends at the next turn.
  */
 static __attribute__((cold, noinline)) void tear(struct siw_wq *wq, struct siw_flow *flow)
 {
@@ -193,7 +193,7 @@ static __attribute__((cold, noinline)) void tear(struct siw_wq *wq, struct siw_f
 	siw_tear(wq, SIW_BROKEN);
 }
 
-/* Sends to one peer what there is to send: whether there is more for the next turn. */
+/* Sends to one peer. Returns whether there is more for the next turn. */
 static bool run_flow(struct siw_wq *wq, struct siw_flow *flow)
 {
 	int r = siw_qp_flow_send(wq, flow);

@@ -5,13 +5,13 @@
 
 #include "qp/qp_impl.h"
 
-/* send_lock held, for all of these. The flow lies with its stream. */
+/* All with send_lock held. The flow of a stream; it is stored with the stream. */
 struct siw_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream);
-/* It has something to begin or to go on with. */
+/* The flow has something to begin or to continue. */
 void siw_qp_rd_ready(struct siw_rd_qp *rd, struct siw_flow *flow);
-/* Whatever peers have requests, there may be something to begin. */
+/* Every flow with requests may have something to begin. */
 void siw_qp_rd_resume(struct siw_wq *wq);
-/* Completes, in order, what the peer has and what was read there. */
+/* Completes, in order, requests that the peer has accepted or that are done. */
 void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow);
 
 /* As struct siw_qp_class has them. */
@@ -20,7 +20,7 @@ enum siw_run siw_qp_rd_run(struct siw_wq *wq);
 int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
 void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status);
 int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow);
-/* What peers are at ends. progress held, too. */
+/* Ends what is in progress with peers. progress held, too. */
 void siw_qp_rd_abandon(struct siw_wq *wq);
 
 #endif

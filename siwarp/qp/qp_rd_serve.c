@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* RD queue pairs: what comes up from the peers, and what becomes of their requests and ours. */
+/* RD queue pairs: events of the peers, what becomes of requests, and the socket. */
 #include <errno.h>
 
 #include "base/addr.h"
@@ -8,12 +8,12 @@
 #include "rd/rd.h"
 #include "qp/qp_rd.h"
 
-/* Reads and atomics that one peer may have outstanding, either way, when nobody says otherwise. */
+/* Default ORD and IRD per peer. */
 #define DEPTH 16
 
 /*
- * What the peer had taken when it sent this is complete, and its completion comes first: who has
- * the answer has the request back.
+ * Requests that the peer had accepted when it sent this message complete first: a program that has
+ * a reply also has the completion of its request.
  */
 static void reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
@@ -47,14 +47,16 @@ static void run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 		siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* A Read is over. */
+/* A Read or atomic has completed. */
 static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
 			 int status)
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)user_data;
 
 	siw_lock(&rd->wq.qp.send_lock);
-	/* A peer that is over may have answered what did not get out to it any more. */
+	/*
+	 * The flow's end may have completed the request already, while its response was on its way.
+	 */
 	if (wqe->state == SIW_WQE_BEGUN) {
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = (uint8_t)status;
@@ -65,8 +67,8 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 }
 
 /*
- * What asks has its answer with that. Anything else may be in the middle of being sent, from the
- * user's memory, and is over when the peer has thrown all of it away.
+ * For a Read or atomic, the error is its response. Another request may still be in the middle of
+ * being sent from the user's memory; it ends when the peer has discarded all of it.
  */
 static void blame(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
@@ -78,8 +80,8 @@ static void blame(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 }
 
 /*
- * The peer refused something: the request that it names says so; one that was complete, the error
- * queue.
+ * The peer reports an error: marks the request that it quotes, or, if that has completed, queues an
+ * error entry.
  */
 static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		     const struct siw_rdmap_event *ev)
@@ -89,7 +91,7 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 
 	siw_lock(&rd->wq.qp.send_lock);
 	flow = siw_qp_rd_flow_of(stream);
-	/* Whatever it took is with the peer, and no matter of this. */
+	/* What the peer has accepted is complete, and not concerned. */
 	siw_qp_rd_reap(rd, flow);
 	wqe = siw_qp_flow_quoted(flow, ev);
 	if (wqe)
@@ -100,7 +102,7 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	run_and_mark(rd, stream);
 }
 
-/* This end refused something of the peer's. */
+/* This end refused a message of the peer. */
 static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		       const struct siw_rdmap_event *ev)
 {
@@ -113,12 +115,12 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	}
 	if (ev->blamed)
 		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
-	run_and_mark(rd, stream); /* the peer hears of it */
+	run_and_mark(rd, stream); /* sends the peer the error */
 	if (!ev->blamed)
 		err_found(rd, ev);
 }
 
-/* None of them was begun: they are for the next incarnation of the pair. */
+/* Moves requests, none of which was begun, to the next incarnation of the pair. */
 static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, bool reset)
 {
 	struct siw_flow *flow = siw_qp_rd_flow_of(stream), old;
@@ -131,7 +133,10 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_link_init(&old.busy);
 	siw_link_init(&old.ready);
 	siw_rdmap_rd_end(stream, reset);
-	/* The record of the peer exists; without memory they are lost with this incarnation. */
+	/*
+	 * The peer's record exists, so this fails only without memory; then the requests are
+	 * flushed.
+	 */
 	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
 		siw_qp_flow_finish_all(&rd->wq, &old, SIW_WC_WR_FLUSH_ERR);
 		return;
@@ -144,8 +149,8 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 }
 
 /*
- * A stream ends; first: how the first request ends that was begun and of which nobody knows whether
- * the peer has it. Send lock.
+ * A stream has ended. first: the status of the oldest begun request whose outcome is unknown.
+ * send_lock held.
  */
 static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first, bool reset)
 {
@@ -162,7 +167,7 @@ static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, in
 		siw_qp_drained(&rd->wq);
 }
 
-/* The peer is gone, or lives anew. */
+/* The peer is lost, or has restarted. */
 static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 						    struct siw_rdmap_stream *stream, int status)
 {
@@ -173,7 +178,10 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* A message of this end's broke off in its middle: its peer hears of it, and both begin anew. */
+/*
+ * A message of this end remains unfinished: ends the stream, which the peer learns of, and both
+ * ends start anew.
+ */
 static void end_broken(struct siw_rd_qp *rd)
 {
 	struct siw_rdmap_stream *stream;
@@ -181,21 +189,21 @@ static void end_broken(struct siw_rd_qp *rd)
 	siw_lock(&rd->wq.qp.send_lock);
 	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
 		siw_set_teardown(&rd->wq, SIW_ALIVE);
-	siw_qp_rd_resume(&rd->wq); /* which began nothing meanwhile */
+	siw_qp_rd_resume(&rd->wq); /* the flows have begun nothing meanwhile */
 	while ((stream = siw_rdmap_rd_torn(rd->end)))
 		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, true);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* How many completions of Write-Records were polled: as many more may be reported. */
+/* Passes on how many completions of Write-Records were polled: so many more may be queued. */
 static void count_polled(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
 	siw_rdmap_rd_record_polled(rd->end, rd->records.seen);
 }
 
-/* A Write-Record waits for one who polls; he may have done so just now. */
+/* A Write-Record waits until the program polls, which may have happened just now. */
 static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
@@ -206,7 +214,7 @@ static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
 	siw_rdmap_rd_resume(rd->end);
 }
 
-/* A message waits for a receive; one may have been posted just now. */
+/* A message waits for a receive, which may have been posted just now. */
 static void on_held(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
@@ -216,7 +224,7 @@ static void on_held(struct siw_rd_qp *rd)
 
 static int serve(struct siw_io_handler *self);
 
-/* Whether a segment that comes up again now could be taken, which it could not when it was held. */
+/* Whether a paused segment could be taken now. */
 static bool may_take_held(struct siw_rd_qp *rd)
 {
 	if (siw_mem_queue_used(rd->wq.recvs) && rd->wq.qp.state >= SIW_QPS_RTR)
@@ -227,7 +235,7 @@ static bool may_take_held(struct siw_rd_qp *rd)
 	return atomic_load(&rd->records.waits) && siw_rdmap_rd_record_has_room(rd->end);
 }
 
-/* A receive was posted, or a completion polled, that some message waits for. */
+/* Resumes paused messages, if a receive was posted or a completion polled that they wait for. */
 static void look(struct siw_rd_qp *rd)
 {
 	if (!may_take_held(rd))
@@ -247,7 +255,7 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		break;
 	case SIW_RDMAP_BAD_RECV:
 		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
-		run_and_mark(rd, stream); /* the peer hears of it */
+		run_and_mark(rd, stream); /* sends the peer the error */
 		err_found(rd, ev);
 		break;
 	case SIW_RDMAP_RECORD:
@@ -363,7 +371,7 @@ static bool has_requests(void *user)
 	return ((struct siw_flow *)user)->first;
 }
 
-/* Streams that nobody has used since the last time go. */
+/* Ends streams that were not used since the last tick. */
 static void tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, wq.timed);
@@ -377,7 +385,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 		siw_verbs_timed_del(rd->wq.qp.ctx, timed);
 }
 
-/* RDMAP on an endpoint, which stays the caller's: 0 and *out, or -errno. */
+/* Opens RDMAP on an endpoint, which remains the caller's: 0 and *out, or -errno. */
 static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_rdmap_rd **out)
 {
 	struct siw_mem *mem = rd->wq.qp.ctx->mem;
@@ -433,7 +441,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	rd->endpoint = endpoint;
 	rd->end = end;
 	wq->private = true;
-	/* As UD's: the UDP port. */
+	/* The UDP port, as on UD. */
 	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
 	siw_unlock(&wq->qp.send_lock);
 	receive(wq);
@@ -484,7 +492,7 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 	return broken ? SIW_TURN_DONE : left;
 }
 
-/* Peers are sent BYE: else they would probe, and wait, until their time-out. */
+/* Sends the peers BYE: otherwise they would probe until their time-out. */
 static void leave(struct siw_qp *qp)
 {
 	struct siw_wq *wq = siw_wq_of(qp);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Write-Record on UD: posted with an address handle and a key of the target's; there, a completion
- * that uses no receive says who wrote what where, and which octets of it came.
+ * Write-Records on UD: posted with an address handle and an rkey of the target. At the target, a
+ * completion that uses no receive says who wrote what and where, and which octets arrived.
  */
 #include <errno.h>
 
@@ -32,7 +32,7 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 	};
 }
 
-/* How often one looks whether somebody polled who had let completions lie. */
+/* How often unreported ones are checked while the program does not poll. */
 #define UNPOLLED_NS 10000000ull
 
 /* ---- the target ------------------------------------------------------------------------------ */
@@ -40,19 +40,20 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
-	/* Pairs with who holds a peer: it looks at the number behind the store of this. */
+	/* Pairs with on_held_record, which stores waits and then reads polled. */
 	if (atomic_load(&records->waits))
 		siw_qp_wake(wq);
 }
 
-/* Reports those that are over: when to look again, 0 if there is nothing to look for. */
+/* Reports complete ones. Returns when to check again; 0: none is left. */
 static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
 
 	/*
-	 * Who does not poll is given no more: neither their queue nor what is kept here overflows.
+	 * A program that does not poll gets no more, so that neither its queue nor the table here
+	 * overflows.
 	 */
 	while (ud->records.reported -
 		       atomic_load_explicit(&ud->records.polled, memory_order_relaxed) <
@@ -70,7 +71,9 @@ void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns)
 {
 	uint64_t due = report(ud, now_ns);
 
-	/* Setting a timer wakes whoever sleeps: one that is on and goes off before will do. */
+	/*
+	 * Setting a timer wakes a sleeping thread, so an earlier timer that is already set is used.
+	 */
 	if (due && (siw_link_alone(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
 		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The receive queue: how receives complete, whatever the type. */
+/* Completing receives, for all types. */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* The first message in RTR is news. */
+/* The first message received in RTR raises COMM_EST. */
 static inline void hear(struct siw_wq *wq)
 {
 	if (__builtin_expect(
@@ -75,8 +75,8 @@ void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id)
 }
 
 /*
- * Under the lock that a post holds: either it sees this, or what it posted is seen by who goes on
- * receiving now.
+ * Under the lock that posts hold: either the post sees has_unexpected, or whoever resumes receiving
+ * sees what was posted.
  */
 void siw_qp_set_unexpected(struct siw_wq *wq, bool any)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Receiver not ready, persona roce: Sends that came before their receives, kept by ddp. Who posts a
- * receive says so, to all who wait where receives are shared, and whoever waits too long ends the
+ * Receiver not ready, with persona roce: ddp keeps Sends that came before their receives. Posting a
+ * receive wakes every QP that waits for one of that queue. A Send that waits too long ends the
  * connection.
  */
 #include "base/clock.h"
@@ -9,7 +9,7 @@
 
 #define NO_LIMIT 7
 
-/* InfiniBand's codes, in units of 10 microseconds. */
+/* InfiniBand's RNR timer codes, in units of 10 microseconds. */
 static const uint32_t timer_of[32] = {
 	65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
 	48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
@@ -21,7 +21,7 @@ static uint64_t patience_ns(const struct siw_rc *rc)
 	return (uint64_t)rc->wq.rnr_retry * timer_of[rc->wq.min_rnr_timer] * 10000;
 }
 
-/* Somebody must look at the clock. */
+/* Sets the timer for the deadline. */
 static void watch(struct siw_rc *rc)
 {
 	if (rc->wq.rnr_retry != NO_LIMIT && rc->rnr_deadline_ns)
@@ -49,19 +49,19 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 	uint32_t msn;
 
 	if (!siw_rdmap_starved(rc->wq.flow.stream, &msn)) {
-		/* More may be on its way to its receives: another turn. */
+		/* More Sends may be on their way to their receives: takes another turn. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
 		if (!siw_rdmap_unexpected(rc->wq.flow.stream)) {
 			siw_qp_rnr_end(rc);
 			siw_verbs_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
 		} else if (rc->wq.qp.srq) {
-			/* Another stream may be faster: then this one still waits. */
+			/* Another QP may take the receive first; then this one still waits. */
 			rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 			watch(rc);
 		}
 		return false;
 	}
-	if (msn != rc->rnr_msn) { /* the next one's time begins */
+	if (msn != rc->rnr_msn) { /* the next Send starts its own time */
 		rc->rnr_msn = msn;
 		rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The send queue: requests in slots, in the flow that each is of, and how they end. */
+/* The send queue: requests in slots, each in its flow, and how they complete. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- into the queue -------------------------------------------------------------------------- */
 
-/* Inline octets lie behind the SGEs; the one SGE of an inline WQE points at them. */
+/* Inline octets are behind the SGEs; an inline WQE has one SGE that points to them. */
 static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	char *to = (char *)(wqe->sge + wq->cap.max_send_sge);
@@ -17,7 +17,7 @@ static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw
 	for (int i = 0; i < wr->num_sge; i++) {
 		const void *from = (const void *)(uintptr_t)wr->sg_list[i].addr;
 
-		if (wr->sg_list[i].length) /* an element of no octets may lie nowhere */
+		if (wr->sg_list[i].length) /* the address of an empty element may be invalid */
 			memcpy(to, from, wr->sg_list[i].length);
 		to += wr->sg_list[i].length;
 	}
@@ -36,7 +36,7 @@ int siw_qp_sq_make(struct siw_wq *wq)
 	return wq->sq ? 0 : -ENOMEM;
 }
 
-/* There is one: no more requests wait than there are slots. */
+/* A free slot; the caller has checked that there is one. */
 static struct siw_wqe *take_slot(struct siw_wq *wq)
 {
 	struct siw_wqe *wqe = wq->sq_free;
@@ -132,7 +132,7 @@ void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t 
 	wq->sq_head++;
 }
 
-/* A bind that will not come to its turn lets go of what it pins. */
+/* A bind that never begins releases what it pinned. */
 static void let_go(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0) && wqe->state == SIW_WQE_POSTED)

@@ -7,23 +7,21 @@
 
 #define STATES (SIW_QPS_ERR + 1)
 
-/*
- * Which attributes go with which step: as the InfiniBand specification's table of modifiers has it.
- */
+/* The attributes that each step takes: as in the InfiniBand specification's table of modifiers. */
 #define CUR    SIW_QP_CUR_STATE
 #define QKEY   SIW_QP_QKEY
 #define FD     SIW_QP_FD
 #define NOTIFY SIW_QP_EN_SQD_ASYNC_NOTIFY
 #define ACCESS SIW_QP_ACCESS_FLAGS
-/* UC here: its datagrams carry a Q_Key, so it has one, besides what a peer may do. RD likewise. */
+/* Here UC has a Q_Key, as its datagrams carry one, besides its peer's access rights. So has RD. */
 #define RIGHTS (QKEY | ACCESS)
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
-/* RC here: cm takes a QP from RESET to RTS, so what it shall agree on may be set before. */
+/* Here cm takes an RC QP from RESET to RTS, so depths to negotiate can be set before. */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
-/* Both are of the receiving side here, and may change whenever min_rnr_timer may. */
+/* Here both are of the receiving side, and may change whenever min_rnr_timer may. */
 #define RNR    (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)
 #define RC_SET (ACCESS | DEPTHS | RNR)
-/* Of a connection in SQD, the ORD may be lowered, too. */
+/* The ORD of a connection in SQD can be lowered. */
 #define RC_SQD (ACCESS | RNR | SIW_QP_MAX_QP_RD_ATOMIC)
 
 enum column { UD, UC, RD, RC, COLUMNS };
@@ -31,13 +29,12 @@ enum column { UD, UC, RD, RC, COLUMNS };
 struct step {
 	signed char next, action;
 	/*
-	 * What siw_modify_qp may change on the way, by type, with STEP; 0: the type has no such
-	 * step.
+	 * What siw_modify_qp may change, by type, with the bit STEP; 0: the type has no such step.
 	 */
 	int attrs[COLUMNS];
 };
 
-#define STEP (1 << 29) /* which no attribute has */
+#define STEP (1 << 29) /* a bit that no attribute has */
 #define GO(state, action, ud, uc, rd, rc)                                  \
 	{                                                                  \
 		SIW_QPS_##state, SIW_QPA_##action,                         \
@@ -45,7 +42,7 @@ struct step {
 			STEP | (ud), STEP | (uc), STEP | (rd), STEP | (rc) \
 		}                                                          \
 	}
-/* A step without attributes of every type; one of all types but RC; and one of RC alone. */
+/* Steps without attributes: of every type; of all types but RC (with attributes); of RC alone. */
 #define EACH(state, action) GO(state, action, 0, 0, 0, 0)
 #define DATAGRAMS(state, action, ud, uc, rd)                     \
 	{                                                        \
@@ -64,22 +61,23 @@ struct step {
 
 /* clang-format off */
 static const struct step steps[STATES][SIW_QPE_COUNT] = {
-	/*
-	 *                                          UD          UC                          RD
-	 * RC
-	 */
+	/*              UD          UC                  RD                    RC */
 	[SIW_QPS_RESET] = {
-		[SIW_QPE_STAY] = GO(RESET, NONE,    0,          0,                          0,                    RC_SET),
+		[SIW_QPE_STAY] = GO(RESET, NONE,
+			0,          0,                  0,                    RC_SET),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
-		[SIW_QPE_TO_INIT] = GO(INIT, BIND,  QKEY | FD,  RIGHTS | FD,                RIGHTS | FD | DEPTHS, RC_SET),
+		[SIW_QPE_TO_INIT] = GO(INIT, BIND,
+			QKEY | FD,  RIGHTS | FD,        RIGHTS | FD | DEPTHS, RC_SET),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 	},
 	[SIW_QPS_INIT] = {
-		[SIW_QPE_STAY] = GO(INIT, NONE,     QKEY,       RIGHTS,                     RIGHTS | DEPTHS,      RC_SET),
+		[SIW_QPE_STAY] = GO(INIT, NONE,
+			QKEY,       RIGHTS,             RIGHTS | DEPTHS,      RC_SET),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
-		[SIW_QPE_TO_INIT] = GO(INIT, BIND,  QKEY | FD,  RIGHTS | FD,                RIGHTS | FD | DEPTHS, RC_SET),
-		[SIW_QPE_TO_RTR] =
-			DATAGRAMS(RTR, RECEIVE,     QKEY,       RIGHTS | PATH,              RIGHTS),
+		[SIW_QPE_TO_INIT] = GO(INIT, BIND,
+			QKEY | FD,  RIGHTS | FD,        RIGHTS | FD | DEPTHS, RC_SET),
+		[SIW_QPE_TO_RTR] = DATAGRAMS(RTR, RECEIVE,
+			QKEY,       RIGHTS | PATH,      RIGHTS),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_ATTACHED] = CONNECTED(RTR, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
@@ -87,26 +85,32 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 	[SIW_QPS_RTR] = {
 		[SIW_QPE_STAY] = EACH(RTR, NONE),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
-		[SIW_QPE_TO_RTS] =
-			DATAGRAMS(RTS, NONE,        CUR | QKEY, CUR | RIGHTS | SIW_QP_SQ_PSN, CUR | RIGHTS),
+		[SIW_QPE_TO_RTS] = DATAGRAMS(RTS, NONE,
+			CUR | QKEY, CUR | RIGHTS | SIW_QP_SQ_PSN, CUR | RIGHTS),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_STARTED] = CONNECTED(RTS, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 	},
 	[SIW_QPS_RTS] = {
-		[SIW_QPE_STAY] = GO(RTS, NONE,      CUR | QKEY, CUR | RIGHTS,               CUR | RIGHTS,         CUR | ACCESS | RNR),
+		[SIW_QPE_STAY] = GO(RTS, NONE,
+			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
-		[SIW_QPE_TO_RTS] = GO(RTS, NONE,    CUR | QKEY, CUR | RIGHTS,               CUR | RIGHTS,         CUR | ACCESS | RNR),
-		[SIW_QPE_TO_SQD] = GO(SQD, DRAIN,   NOTIFY,     NOTIFY,                     NOTIFY,               NOTIFY),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE,
+			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS,         CUR | ACCESS | RNR),
+		[SIW_QPE_TO_SQD] = GO(SQD, DRAIN,
+			NOTIFY,     NOTIFY,             NOTIFY,               NOTIFY),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, FLUSH_SENDS, 0, 0, 0),
 	},
 	[SIW_QPS_SQD] = {
-		[SIW_QPE_STAY] = GO(SQD, NONE,      QKEY,       RIGHTS,                     RIGHTS,               RC_SQD),
+		[SIW_QPE_STAY] = GO(SQD, NONE,
+			QKEY,       RIGHTS,             RIGHTS,               RC_SQD),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
-		[SIW_QPE_TO_RTS] = GO(RTS, RESUME,  CUR | QKEY, CUR | RIGHTS,               CUR | RIGHTS,         CUR | ACCESS | RNR),
-		[SIW_QPE_TO_SQD] = GO(SQD, NONE,    QKEY,       RIGHTS,                     RIGHTS,               RC_SQD),
+		[SIW_QPE_TO_RTS] = GO(RTS, RESUME,
+			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS,         CUR | ACCESS | RNR),
+		[SIW_QPE_TO_SQD] = GO(SQD, NONE,
+			QKEY,       RIGHTS,             RIGHTS,               RC_SQD),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, FLUSH_SENDS, 0, 0, 0),
@@ -114,8 +118,8 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 	[SIW_QPS_SQE] = {
 		[SIW_QPE_STAY] = DATAGRAMS(SQE, NONE, 0, 0, 0),
 		[SIW_QPE_TO_RESET] = DATAGRAMS(RESET, FORGET, 0, 0, 0),
-		[SIW_QPE_TO_RTS] =
-			DATAGRAMS(RTS, NONE,        CUR | QKEY, CUR | RIGHTS,               CUR | RIGHTS),
+		[SIW_QPE_TO_RTS] = DATAGRAMS(RTS, NONE,
+			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS),
 		[SIW_QPE_TO_ERR] = DATAGRAMS(ERR, FLUSH, 0, 0, 0),
 		[SIW_QPE_FAILED] = DATAGRAMS(ERR, FLUSH, 0, 0, 0),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, NONE, 0, 0, 0),
@@ -145,7 +149,7 @@ static int column_of(int type)
 	}
 }
 
-/* The attributes of a step, or -EINVAL: there is none; *s: the step. */
+/* The attributes of a step, or -EINVAL: there is no such step. *s: the step. */
 static int step_of(int type, int state, int event, const struct step **s)
 {
 	int column = column_of(type);

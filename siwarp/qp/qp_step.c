@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Queue pairs, moved through their states by the table. */
+/* Moves queue pairs through their states by the table. */
 #include "qp/qp_impl.h"
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -8,7 +8,7 @@ int siw_qp_step(struct siw_wq *wq, int event)
 {
 	int action, next;
 
-	/* Under every lock that reads it, so that a post sees the old state or the new. */
+	/* Under both locks that posts hold, so that a post sees the old state or the new one. */
 	siw_lock(&wq->qp.send_lock);
 	siw_lock(&wq->qp.recv_lock);
 	next = siw_qp_state_next(siw_class_of(wq)->type, wq->qp.state, event, &action);
@@ -84,7 +84,7 @@ int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr,
 	const struct siw_qp_class *class = siw_class_of(wq);
 	int err = class->prepare ? class->prepare(wq, event, attr, mask) : 0;
 
-	/* What only waits for company counts as begun. */
+	/* Requests that were only delayed for a batch count as begun. */
 	if (!err && class->may_wait)
 		siw_qp_finish(wq);
 	return err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UC queue pairs: one peer, messages of any length, and no word about what is lost on the way. A
- * request lies in the queue until UDP has taken all of it.
+ * UC queue pairs: one peer, messages of any length; losses are not reported. A request stays in the
+ * queue until UDP has accepted all of it.
  */
 #include <errno.h>
 
@@ -49,7 +49,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	uc->ddp = ddp;
 	uc->end = end;
 	wq->qp.handler.serve = serve;
-	wq->private = true; /* as is everything that UC says */
+	wq->private = true; /* all UC messages are siwarp-private */
 	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
 	return 0;
 
@@ -148,7 +148,7 @@ static void receive(struct siw_wq *wq)
 		.owner = siw_verbs_owner(&uc->wq.qp),
 	};
 
-	/* Sending reads these too. */
+	/* Sending reads these, too. */
 	siw_lock(&uc->wq.qp.send_lock);
 	siw_rdmap_uc_start(uc->end, &start);
 	if (uc->wq.qp.state == SIW_QPS_RESET)
@@ -183,7 +183,10 @@ static int begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 	return err;
 }
 
-/* A mistake of this end's own stops the queue; what the network refused is as if it were lost. */
+/*
+ * A request that failed by this end's mistake stops the queue; one that the network refused counts
+ * as lost.
+ */
 static void failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	(void)flow;
@@ -192,7 +195,7 @@ static void failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 }
 
 /*
- * The network refused something of these requests (GENERAL_ERR), or the last one could not go on.
+ * Marks requests that the network refused (GENERAL_ERR), or the last one, which could not continue.
  */
 static __attribute__((cold, noinline)) void mark(struct siw_wq *wq, uint64_t first, uint64_t last,
 						 int status)
@@ -258,7 +261,9 @@ static int serve(struct siw_io_handler *self)
 		n += got;
 	}
 	siw_qp_served(&uc->wq, n, octets);
-	/* Segments without a completion were moved too: nobody sleeps while they come. */
+	/*
+	 * Segments that complete no message count, too: the poller must not sleep while they come.
+	 */
 	return n + (octets != 0);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* UD queue pairs: their sockets, and what comes there. */
+/* UD queue pairs: their sockets, and receiving. */
 #include <errno.h>
 
 #include "base/addr.h"
@@ -19,7 +19,7 @@ static void close_socket(struct siw_wq *wq)
 	if (!ud->dgram)
 		return;
 	other = siw_rdmap_dgram_close(ud->dgram);
-	if (other) /* it serves the socket from now on */
+	if (other) /* the other QP serves the socket from now on */
 		siw_llp_set_handler(ud->sock, &other->wq.qp.handler);
 	else
 		siw_llp_close(ud->sock);
@@ -28,7 +28,8 @@ static void close_socket(struct siw_wq *wq)
 }
 
 /*
- * On this socket, which stays the caller's if it fails; share: another's endpoint there, or NULL.
+ * Opens an endpoint on this socket, which remains the caller's on failure. share: another QP's
+ * endpoint on it, or NULL.
  */
 static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 			 struct siw_rdmap_dgram *share)
@@ -57,7 +58,7 @@ static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 	ud->sock = sock;
 	ud->dgram = dgram;
 	ud->wq.qp.handler.serve = serve;
-	/* The UDP port, and the index among those that share it. */
+	/* The UDP port, and the index among the QPs that share it. */
 	atomic_store(&ud->wq.qp.qpn, siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
 								     << SIW_QPN_INDEX_BIT);
 	return 0;
@@ -69,7 +70,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	struct siw_llp_sock *sock;
 	int err;
 
-	/* The others of its socket count on it. */
+	/* The QPs that share its socket depend on it. */
 	if (ud->dgram && siw_rdmap_dgram_shared(ud->dgram))
 		return siw_refuse(QP_FD_SHARED);
 	if (ud->n_groups)
@@ -77,14 +78,17 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	err = siw_qp_open_udp(wq, addr, fd, &sock);
 	if (err)
 		return err;
-	ud->sends_to_groups = false; /* in RESET: nobody sends */
+	ud->sends_to_groups = false; /* in RESET, so nobody sends */
 	err = open_endpoint(ud, sock, NULL);
 	if (err)
 		siw_llp_close(sock);
 	return err;
 }
 
-/* On the socket of another one: -EINVAL it has none, or another CRC, -ENOSPC it is full. */
+/*
+ * Opens an endpoint on another QP's socket. -EINVAL: it has none, or differs in CRC; -ENOSPC: no
+ * index is free.
+ */
 static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
 {
 	struct siw_context *ctx = ud->wq.qp.ctx;
@@ -97,7 +101,7 @@ static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
 		return siw_refuse(SHARE_CLOSED);
 	if (with->wq.no_crc != ud->wq.no_crc)
 		return siw_refuse(SHARE_CRC, with->wq.no_crc);
-	/* Each try gets another index. */
+	/* Each try gets another index; the number must not be that of an RC QP. */
 	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
 		err = open_endpoint(ud, with->sock, with->dgram);
 		if (err)
@@ -151,7 +155,7 @@ static void receive(struct siw_wq *wq)
 	struct siw_ud *ud = siw_ud_of(wq);
 	bool on = ud->wq.qp.state >= SIW_QPS_RTR && ud->wq.qp.state <= SIW_QPS_SQE;
 
-	/* Sending reads these too. */
+	/* Sending reads these, too. */
 	siw_lock(&ud->wq.qp.send_lock);
 	siw_rdmap_dgram_start(ud->dgram, on ? ud->wq.recvs : NULL, ud->wq.qp.pd->number,
 			      ud->wq.qkey);
@@ -183,7 +187,7 @@ void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev)
 	siw_qp_received(&ud->wq, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source);
 }
 
-/* What came is not, or not only, a receive. */
+/* Handles an event that is not, or not only, a receive. */
 static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
 						    const struct siw_rdmap_event *ev)
 {
@@ -199,7 +203,7 @@ static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
 		siw_qp_ud_received(ud, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)
 		siw_qp_ud_err_reported(ud, ev);
-	else if (ev->status != -EACCES) /* a key of this end's own is no fault of the peer's */
+	else if (ev->status != -EACCES) /* a wrong key of this end is not the peer's fault */
 		siw_qp_ud_err_found(ud, ev);
 }
 
@@ -213,7 +217,7 @@ static int serve(struct siw_io_handler *self)
 	ev.of_write = false;
 	while (n < ud->wq.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
-		/* Its own, or that of one which shares the socket. */
+		/* The event is for this QP or for one that shares the socket. */
 		struct siw_ud *to = ev.user;
 
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))

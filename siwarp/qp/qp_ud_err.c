@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * Errors of datagrams on UD: the sender of a wrong message is sent an error message, within limits.
- */
+/* UD: error messages to senders of wrong messages, within rate limits. */
 #include "base/capture.h"
 
 #include "qp/qp_impl.h"
@@ -24,7 +22,8 @@ void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	report(ud, event);
-	if (event->kind == SIW_RDMAP_BAD_MSG) /* otherwise its receive's completion says so */
+	/* otherwise the completion of its receive reports it */
+	if (event->kind == SIW_RDMAP_BAD_MSG)
 		siw_qp_err_found(&ud->wq, event);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UD queue pairs, sending: one message, one datagram. A lone send goes from the caller's request to
- * the socket. What comes in lists, or one by one with no poll between, is copied into the queue, so
- * that those of one size to one peer go down together: a system call for up to 32.
+ * Sending on UD queue pairs: one message is one datagram. A lone send goes straight from the
+ * caller's request to the socket. Sends posted as a list, or one by one without a poll in between,
+ * are copied into the queue; those of one size to one peer are sent together, up to 32 in one
+ * system call.
  */
 #include <errno.h>
 #include <limits.h>
@@ -12,7 +13,7 @@
 
 #define OWN_QKEY    0x80000000u
 #define KNOWN_FLAGS (SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED | SIW_SEND_INLINE)
-/* Datagrams that a QP which shares its socket sends before another one's turn. */
+/* Datagrams that a QP with a shared socket sends before another QP's turn. */
 #define SHARED_TURN 32
 
 static void address(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
@@ -27,29 +28,28 @@ static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
 	address(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
-/* Where its address handle is: behind the union where a Write-Record has its key. */
+/* A Write-Record has its address handle in wr->rd, behind its rkey. */
 static bool is_record(const struct siw_send_wr *wr)
 {
 	return __builtin_expect(wr->opcode == SIW_WR_RDMA_WRITE_RECORD, 0);
 }
 
 /*
- * How a request completes that failed. A key or a length of ours that is wrong stops the queue, as
- * verbs has it (SQE). What the network refused is to a datagram what loss is: other peers go on
- * being served.
+ * The status of a failed request. A wrong key or length of this end stops the queue, as verbs say
+ * (SQE). What the network refuses counts as lost, so that other peers are served.
  */
 static __attribute__((cold, noinline)) enum siw_wc_status fail(struct siw_ud *ud, int err)
 {
 	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
 						     : siw_qp_sq_status(&ud->wq, err);
 
-	if (status !=
-	    SIW_WC_GENERAL_ERR) /* before the completion, so that who polls it sees the state */
+	/* Before the completion, so that a program that polls it sees the new state. */
+	if (status != SIW_WC_GENERAL_ERR)
 		siw_qp_send_failed(&ud->wq);
 	return status;
 }
 
-/* The oldest request failed, and those behind it are flushed if that stops the queue. */
+/* The oldest request failed: completes it, and flushes those behind it if that stops the queue. */
 static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int err)
 {
 	siw_qp_flow_finish(&ud->wq, &ud->wq.flow, (int)fail(ud, err));
@@ -72,12 +72,12 @@ static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
 	length = siw_qp_octets(wr);
 	if ((wr->send_flags & SIW_SEND_INLINE) && length > ud->wq.cap.max_inline_data)
 		return siw_refuse(INLINE_LENGTH, length, ud->wq.cap.max_inline_data);
-	/* One that is too long completes with LOC_LEN_ERR; how much too long is no matter. */
+	/* One that is too long completes with LOC_LEN_ERR, however much too long it is. */
 	over = siw_rdmap_dgram_max(ud->dgram) + 1;
 	return (int64_t)(length < over ? length : over);
 }
 
-/* Of the destination among the QPs of its socket. */
+/* Index of the destination among the QPs of its socket. */
 static uint8_t index_of(const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
@@ -105,7 +105,7 @@ static int64_t check_record(const struct siw_ud *ud, const struct siw_send_wr *w
 	return siw_qp_check_length(&ud->wq, wr, length);
 }
 
-/* Into the queue; siw_qp_ud_run sends it. */
+/* Queues a Write-Record; siw_qp_ud_run sends it. */
 static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 						       const struct siw_send_wr *wr)
 {
@@ -131,7 +131,10 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 	return 0;
 }
 
-/* For company, or since nothing is sent now: SQD keeps it, SQE and ERR flush. */
+/*
+ * Queues a send: for a batch, or since the state allows no sending. SQD keeps it; SQE and ERR flush
+ * it.
+ */
 static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length)
 {
 	struct siw_wqe *wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, length);
@@ -149,7 +152,7 @@ static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t lengt
 	return 0;
 }
 
-/* The first send to a group: its socket is made ready for that: 0 or -errno. */
+/* Sets up the socket for the first send to a group: 0 or -errno. */
 static int prepare_for_groups(struct siw_ud *ud)
 {
 	int err = siw_llp_udp_group_sender(ud->sock, ud->wq.qp.ctx->info.netdev,
@@ -202,7 +205,7 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	return 0;
 }
 
-/* The oldest WQEs as operations: their count. */
+/* Makes operations of the oldest WQEs. Returns their number. */
 static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
 	struct siw_wqe *wqe = ud->wq.flow.first;
@@ -227,7 +230,7 @@ static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 	return n;
 }
 
-/* The oldest request is a Write-Record: 0 it is over; -EAGAIN; 1 a turn is over. */
+/* The oldest request is a Write-Record: 0: it has completed; -EAGAIN; 1: the turn is over. */
 static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 {
 	struct siw_flow *flow = &ud->wq.flow;
@@ -235,7 +238,7 @@ static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
 	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->seq);
 
-	/* A datagram is out or it is not; of this some may be. */
+	/* Unlike a single datagram, it can be partly sent. */
 	if (wqe->seq && flow->next == wqe)
 		siw_qp_flow_advance(&ud->wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
@@ -251,8 +254,8 @@ static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 }
 
 /*
- * In SQD what is begun goes on; what else waits there goes out after it. In ERR and RESET, others
- * clear the queue.
+ * In SQD, what has begun continues, and other requests wait behind it. In ERR and RESET, other code
+ * clears the queue.
  */
 static inline bool may_run(struct siw_ud *ud)
 {
@@ -260,7 +263,7 @@ static inline bool may_run(struct siw_ud *ud)
 	       (ud->wq.qp.state == SIW_QPS_SQD && ud->wq.begun);
 }
 
-/* Sends what is queued, max datagrams or a few more. */
+/* Sends queued requests: max datagrams or a few more. */
 static enum siw_run run(struct siw_ud *ud, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
@@ -297,8 +300,8 @@ enum siw_run siw_qp_ud_run(struct siw_wq *wq)
 }
 
 /*
- * Where others share the socket: not all of it, and nothing behind one that found no room in this
- * round; or room would be whosever it is when it comes.
+ * On a shared socket, a turn sends only some of the queue, and nothing in a round in which another
+ * QP found the socket full: otherwise whoever comes first would take all room.
  */
 enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 {
