@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), both halves. They go through the
- * rings of the RDMA Reads, ours and the peer's, and so share their limits and their order.
+ * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), requester and responder. They use
+ * the rings of RDMA Reads, and so share their limits and order.
  *
- * The peer's is done when its response is due and not when its request comes: what was asked for
- * before has been answered by then, and what was sent before has been received.
+ * The peer's atomic is carried out when its response is sent and not when its request comes: by
+ * then earlier requests have their responses, and earlier messages have been received.
  */
 #include <errno.h>
 
@@ -47,7 +47,7 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 		.to = htobe64(op->remote_to),
 		.data = htobe64(atomic->data),
 		.mask = htobe64(atomic->mask),
-		/* Of FetchAdd neither means anything, and these are what to send. */
+		/* FetchAdd does not use these two; the RFC says to send these values. */
 		.compare = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare : 0),
 		.compare_mask = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare_mask
 									   : UINT64_MAX),
@@ -63,7 +63,7 @@ bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_
 	*err = UNEXPECTED;
 	if (!read || !read->atomic)
 		return false;
-	/* RFC 7306 has no number for one that is too short. */
+	/* RFC 7306 has no error code for a response that is too short. */
 	*err = UNSPECIFIED;
 	return !seg->last || seg->mo + seg->payload == SIW_RDMAP_ATOMIC_RESPONSE_LEN;
 }
@@ -77,8 +77,8 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	uint64_t original = be64toh(wire->original);
 
 	/*
-	 * One buffer is enough: responses come one by one, and each is done with here. It is free
-	 * again whatever is wrong with this one: over reliable datagrams others follow.
+	 * One buffer is enough: responses come one at a time, and each is finished here. It is
+	 * posted again even if this response is bad: on reliable datagrams others follow.
 	 */
 	siw_mem_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;

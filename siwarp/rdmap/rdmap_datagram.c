@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with Solicited Event or immediate data
- * or without, each one datagram. The four octets that RFC 5040 has for an STag to invalidate carry
- * the Q_Key.
+ * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with or without Solicited Event or
+ * immediate data, one datagram each. The four octets that RFC 5040 uses for the STag to invalidate
+ * carry the Q_Key.
  *
- * What is not for us is dropped and counted, and changes nothing: no receive is used, nobody is
- * told. What is, and breaks a rule, comes up (SIW_RDMAP_BAD_MSG): rdmap_datagram_err.c.
+ * A datagram that is not for this end is dropped and counted, without other effect: it uses no
+ * receive and is not responded to. One that is for this end and breaks a rule is reported
+ * (SIW_RDMAP_BAD_MSG): rdmap_datagram_err.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "base/capture.h"
 #include "rdmap/rdmap_impl.h"
 
-/* Those that share a socket, by index. Made with the second one, gone with the last. */
+/* The endpoints of a socket, by index. Allocated with the second endpoint, freed with the last. */
 struct siw_rdmap_sharers {
 	uint32_t n;
 	uint32_t next; /* the index to try first */
@@ -49,7 +50,7 @@ static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 	return 0;
 }
 
-/* Another one that is left, or NULL. */
+/* Returns another endpoint of the socket, or NULL: none is left. */
 static struct siw_rdmap_dgram *leave(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_sharers *s = dgram->sharers;
@@ -142,7 +143,7 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *
 	dgram->qkey = qkey;
 }
 
-/* A Send becomes a private message. */
+/* Makes a Send with immediate data a private message. */
 static __attribute__((cold, noinline)) void put_head(const struct siw_rdmap_dgram_op *op,
 						     struct siw_ddp_dgram_msg *msg)
 {
@@ -215,7 +216,7 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	return taken;
 }
 
-/* Whether the private message that came is one that we know. */
+/* Whether a private message is a Send with immediate data. */
 static __attribute__((cold, noinline)) bool is_send_imm(const struct siw_rdmap_dgram *dgram,
 							const struct siw_ddp_seg *seg)
 {
@@ -243,7 +244,7 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 	} else if (queue == SIW_RDMAP_QN_TERMINATE) {
 		if (opcode == SIW_RDMAP_TERMINATE && siw_ddp_dgram_whole(seg))
 			return SIW_RDMAP_ERROR_MESSAGE;
-		why = SIW_COUNTER_drop_qn; /* it is for nothing else */
+		why = SIW_COUNTER_drop_qn; /* queue 2 is for error messages only */
 	} else if (seg->ulp_word != dgram->qkey) {
 		why = SIW_COUNTER_drop_qkey;
 	} else if (!siw_ddp_dgram_whole(seg)) {
@@ -276,7 +277,7 @@ static __attribute__((cold, noinline)) void read_head(const struct siw_rdmap_dgr
 	event->solicited = head.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* A RECV. */
+/* Makes *event a RECV. */
 static inline void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
 			const struct siw_ddp_delivery *delivery)
 {
@@ -309,13 +310,13 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 }
 
 /*
- * A receive was used up in vain. The sender of a message that is too long is sent an error; a bad
- * lkey is our own mistake.
+ * A receive was used up by a message that could not be placed. If the message is too long, its
+ * sender gets an error message; an invalid lkey is this end's mistake.
  */
 static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
 						     struct siw_rdmap_event *event)
 {
-	uint32_t length = event->length; /* the user's: a head is none of it */
+	uint32_t length = event->length; /* octets of the user's data, without the head */
 
 	siw_rdmap_dgram_found(seg,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
@@ -326,7 +327,9 @@ static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *s
 	event->length = length;
 }
 
-/* Whose a datagram is, on a socket that several share or for an index that one alone has not. */
+/*
+ * The endpoint that a datagram is for, on a socket with several endpoints, or if it has an index.
+ */
 static __attribute__((noinline)) struct siw_rdmap_dgram *find(struct siw_rdmap_dgram *dgram,
 							      uint32_t qn)
 {
@@ -358,7 +361,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			}
 		}
 		event->user = dgram->user;
-		if (!dgram->recvs) { /* before RTR, or in error */
+		if (!dgram->recvs) { /* before RTR, or in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;
@@ -390,7 +393,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		siw_rdmap_traffic_count(&any->traffic.received, 1, event->length);
 		return 1;
 	}
-	/* A flood of what is not for us must not keep the others waiting. */
+	/* A flood of datagrams for others must not starve the other sockets. */
 	siw_ddp_dgram_resume(any->ddp);
 	return 0;
 }

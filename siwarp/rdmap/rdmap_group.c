@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rdmap/rdmap_group.c - multicast: one datagram, a copy for each member. */
+/* rdmap/rdmap_group.c - multicast: each member gets a copy of a datagram. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -14,10 +14,10 @@ struct member {
 
 struct siw_rdmap_group {
 	struct siw_ddp_dgram *ddp;
-	struct siw_link members; /* in the order they came */
+	struct siw_link members; /* in the order in which they joined */
 	int n;
-	/* The message that is being given out. */
-	struct siw_link *last; /* who was asked last, or members itself */
+	/* The message that is being copied: */
+	struct siw_link *last; /* the last member that was offered it, or members itself */
 	struct siw_ddp_seg seg;
 	struct siw_addr source;
 };
@@ -82,7 +82,10 @@ bool siw_rdmap_group_next(struct siw_rdmap_group *group)
 	return siw_ddp_dgram_rx(group->ddp, &group->seg, &group->source);
 }
 
-/* What it is to this member; a broken rule is dropped like a wrong key. */
+/*
+ * How to handle it for this member. A message that breaks a rule is dropped, as one with a wrong
+ * Q_Key.
+ */
 static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 				    const struct siw_rdmap_dgram *dgram)
 {
@@ -91,11 +94,11 @@ static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 
 	if (!siw_ddp_dgram_sound(group->ddp, dgram->ddp))
 		return SIW_RDMAP_DROP;
-	if (group->seg.tagged) { /* a Write-Record is for one */
+	if (group->seg.tagged) { /* a Write-Record has one target */
 		siw_drop(SIW_COUNTER_drop_header);
 		return SIW_RDMAP_DROP;
 	}
-	/* Nothing distinguishes members, and errors are not reported to a group. */
+	/* Members have no indexes, and errors are not reported to a group. */
 	if (SIW_RDMAP_DQN_DEST(group->seg.qn)) {
 		siw_drop(SIW_COUNTER_drop_qn);
 		return SIW_RDMAP_DROP;
@@ -106,7 +109,7 @@ static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 	return verdict > SIW_RDMAP_TAKE_HEADED ? SIW_RDMAP_DROP : verdict;
 }
 
-/* As siw_rdmap_group_copy, for this member. */
+/* siw_rdmap_group_copy for one member. */
 static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
 		struct siw_rdmap_event *event)
 {
@@ -115,7 +118,7 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 
 	event->source = group->source;
 	event->user = dgram->user;
-	if (!dgram->recvs) { /* before RTR, or in error */
+	if (!dgram->recvs) { /* before RTR, or in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {
 		verdict = judge(group, dgram);
@@ -132,7 +135,10 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 		event->status = r;
 		return 1;
 	}
-	/* Not among the member's own, which are told when its own socket has nothing more. */
+	/*
+	 * Counted directly, since the member's own traffic is reported only by its own socket's
+	 * receives.
+	 */
 	siw_count(SIW_COUNTER_rx_msgs, 1);
 	siw_count(SIW_COUNTER_rx_octets, event->length);
 	return 1;

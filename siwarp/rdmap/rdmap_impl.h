@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rdmap/rdmap_impl.h - what the files of this layer share and nobody else sees. */
+/* rdmap/rdmap_impl.h - what the files of this folder share. */
 #ifndef SIW_RDMAP_IMPL_H
 #define SIW_RDMAP_IMPL_H
 
@@ -18,7 +18,7 @@
 
 /*
  * The shared counters cost an atomic instruction each. So messages are counted here, each direction
- * under its own lock, and the sums go to the shared counters when a receive finds nothing.
+ * under its own lock, and added to the shared counters when a receive finds nothing.
  */
 struct siw_rdmap_flow {
 	_Atomic uint64_t msgs, octets;
@@ -26,7 +26,7 @@ struct siw_rdmap_flow {
 
 struct siw_rdmap_traffic {
 	struct siw_rdmap_flow sent;	/* send lock */
-	struct siw_rdmap_flow received; /* progress lock, as what was reported */
+	struct siw_rdmap_flow received; /* progress lock, as for what was reported */
 	struct siw_rdmap_flow sent_reported, received_reported;
 };
 
@@ -69,7 +69,7 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 
 struct siw_rdmap_sources;
 
-/* Counts one more message of this source. *sources is made with the first. */
+/* Counts one more message of this source. Allocates *sources for the first one. */
 void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct siw_addr *source);
 /* As siw_rdmap_dgram_drops. */
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
@@ -78,8 +78,8 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
- * The queue number on datagrams: the standard queue in the low two bits, then the index of the
- * destination and of the source among the queue pairs of their socket (0: the only one).
+ * The queue number on datagrams: the RFC's queue number in the low two bits, then the indexes of
+ * destination and source among the queue pairs of their sockets (0 for the only one).
  */
 #define SIW_RDMAP_DQN_QUEUE	 0x3u
 #define SIW_RDMAP_DQN_DEST_SHIFT 8
@@ -87,18 +87,18 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 #define SIW_RDMAP_DQN_SRC(qn)	 ((qn) >> SIW_RDMAP_DQN_SRC_SHIFT & 0xff)
 #define SIW_RDMAP_DQN_DEST(qn)	 ((qn) >> SIW_RDMAP_DQN_DEST_SHIFT & 0xff)
 #define SIW_RDMAP_DQN_UNUSED	 0xff0000fcu
-#define SIW_RDMAP_INDEX_SHIFT	 16 /* of the index in a QPN */
+#define SIW_RDMAP_INDEX_SHIFT	 16 /* of the index in a QP number */
 
-/* One of the last messages sent: a hash of its destination, and the layer above's user_data. */
+/* A message sent recently: a hash of its destination, and its user_data. */
 struct siw_rdmap_sent {
 	uint64_t user_data;
 	uint32_t tag; /* 0: none */
 };
 
-/* The last messages sent, each at its MSN modulo their number. Send lock. */
+/* Messages sent recently, each at its MSN modulo their number. Send lock. */
 struct siw_rdmap_sents {
 	uint32_t mask;
-	uint32_t most; /* what mask grows to */
+	uint32_t most; /* the maximum of mask */
 	struct siw_rdmap_sent sent[];
 };
 
@@ -106,13 +106,14 @@ struct siw_rdmap_sharers;
 
 struct siw_rdmap_dgram {
 	struct siw_ddp_dgram *ddp;
-	struct siw_rdmap_sharers *sharers; /* NULL: it is alone; progress lock */
+	/* NULL: no other endpoint is on its socket; progress lock */
+	struct siw_rdmap_sharers *sharers;
 	void *user;
 	uint32_t max; /* octets of a message */
 	uint32_t index;
 	/*
-	 * it shares another's socket, and the endpoint that receives there reports only its own
-	 * traffic
+	 * it joined another endpoint's socket; that endpoint receives there, and reports only its
+	 * own traffic
 	 */
 	bool joined;
 	struct siw_rdmap_traffic traffic;
@@ -120,21 +121,26 @@ struct siw_rdmap_dgram {
 	struct siw_mem_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
-	struct siw_rdmap_sents *sents;	   /* send lock; made with the first message */
+	struct siw_rdmap_sents *sents;	   /* send lock; allocated with the first message */
 	struct siw_rdmap_sources *dropped; /* progress lock */
-	struct siw_rdmap_records *records; /* NULL: it takes none; progress lock */
-	/* Write-Records sent: send lock. */
-	struct siw_rdmap_record_sents *record_sents; /* made with the first */
+	struct siw_rdmap_records *records; /* NULL: it accepts none; progress lock */
+	/* Write-Records sent; under the send lock. */
+	struct siw_rdmap_record_sents *record_sents; /* allocated with the first one */
 	uint32_t record_id;			     /* the next one's */
-	uint32_t path_octets;			     /* of a datagram to: */
+	uint32_t path_octets;			     /* of a datagram to path */
 	struct siw_addr path;
-	uint64_t path_ns; /* when that was asked about */
+	uint64_t path_ns; /* when the path was last looked up */
 };
 
-/* rdmap_record.c: takes a tagged segment for this endpoint. true: *event; false: it is dropped. */
+/*
+ * rdmap_record.c: handles a tagged segment for this endpoint. true: *event; false: it was dropped.
+ */
 bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			 struct siw_rdmap_event *event);
-/* Quotes a message's RDMAP header, or what there is of it, in *event, its id as quoted_msn. */
+/*
+ * Copies a message's RDMAP header, as far as there is one, to *event as quoted, with its id as
+ * quoted_msn.
+ */
 void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event);
 /* As siw_rdmap_dgram_sent, for an error message that quotes a tagged header. */
 bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
@@ -147,7 +153,7 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qkey, uint32_t qn)
 {
 	const uint64_t odd =
-		0x9e3779b97f4a7c15u; /* 2^64 by the golden ratio: any odd number mixes */
+		0x9e3779b97f4a7c15u; /* 2^64 divided by the golden ratio; any odd number would do */
 	uint64_t who[2] = { 0 };
 
 	if (__builtin_expect(to->family == AF_INET, 1))
@@ -159,7 +165,7 @@ static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qk
 	return (uint32_t)((who[0] ^ who[0] >> 29) >> 32) | 1;
 }
 
-/* The QPN of a datagram's sender. */
+/* The QP number of a datagram's sender. */
 static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t qn)
 {
 	return ntohs(source->port_be) | SIW_RDMAP_DQN_SRC(qn) << SIW_RDMAP_INDEX_SHIFT;
@@ -167,55 +173,61 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 
 /* ---- rdmap_datagram.c, for rdmap_group.c ----------------------------------------------------- */
 
-/* What this endpoint does with a segment. */
+/* What to do with a segment. */
 enum siw_rdmap_verdict {
 	SIW_RDMAP_TAKE,
-	SIW_RDMAP_TAKE_HEADED, /* it begins with SIW_RDMAP_IMM_LEN octets for this layer */
-	SIW_RDMAP_DROP,	       /* counted */
+	SIW_RDMAP_TAKE_HEADED, /* as TAKE; the first SIW_RDMAP_IMM_LEN octets are for this layer */
+	SIW_RDMAP_DROP,	       /* it was counted */
 	SIW_RDMAP_ERROR_MESSAGE,
 	SIW_RDMAP_WRONG,
 };
 /*
- * Checks a segment. WRONG, *err: its sender has the Q_Key and breaks a rule, and is sent an error
- * message; no other is. Error messages come on queue 2, and a Terminate is one on any queue: no
- * error message is sent about them.
+ * Checks a segment. WRONG, *err: its sender has the Q_Key and broke a rule, and gets an error
+ * message; no other sender does. Error messages come on queue 2; a Terminate on any queue counts as
+ * one: no error message is sent about error messages.
  */
 enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
 /*
- * Fills the endpoint's next receive with the datagram at hand of lower, its own endpoint of ddp or
- * its group's. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with -ENOBUFS; the
- * caller has set its source and user.
+ * Places the current datagram of lower, which is the endpoint's own of ddp or its group's, in the
+ * endpoint's next receive. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with
+ * -ENOBUFS; the caller has set its source and user.
  */
 int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
 			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
 			 struct siw_rdmap_event *event);
 
 /*
- * rdmap_datagram_err.c: makes dgram->sents, or doubles it before this MSN; without memory it does
- * nothing.
+ * rdmap_datagram_err.c: allocates dgram->sents, or doubles it before this MSN is noted. Without
+ * memory it does nothing.
  */
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
-/* Records that the message of this MSN was sent. */
+/* Notes that the message with this MSN was sent. */
 static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
 				       uint64_t user_data)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 
-	/* Thousands of endpoints may have sent a few messages each. */
+	/*
+	 * It grows on demand: there may be thousands of endpoints that have sent a few messages
+	 * each.
+	 */
 	if (__builtin_expect(!s || (!(msn & s->mask) && s->mask < s->most), 0)) {
 		siw_rdmap_sents_make(dgram, msn);
 		s = dgram->sents;
-		if (!s) /* no memory: reports about it will be stale */
+		if (!s) /* no memory: later reports about this message are dropped */
 			return;
 	}
 	s->sent[msn & s->mask] = (struct siw_rdmap_sent){ user_data, tag };
 }
-/* Takes an error message. 1: *event, which siw_rdmap_dgram_sent has still to check; 0: dropped. */
+/*
+ * Parses an error message. 1: *event, still to be checked by siw_rdmap_dgram_sent; 0: it was
+ * dropped.
+ */
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			     struct siw_rdmap_event *event);
-/* *event quotes the segment's header. */
+/* Copies the segment's header to *event as quoted. */
 void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
 /* Fills *event for a message that broke a rule. */
 void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
@@ -223,44 +235,48 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* A Terminate of ours is shorter; a peer's may have unknown octets behind it. */
+/* This end's Terminates are shorter; a peer's may have unknown octets at its end. */
 #define SIW_RDMAP_TERM_BUF 256
 
-/* An RDMA Read or an atomic of ours, from its request to its response. */
+/* An RDMA Read or atomic of this end, from its request to its response. */
 struct siw_rdmap_read {
 	uint64_t user_data;
 	uint32_t stag;	 /* the sink's, or 0 */
 	uint32_t length; /* octets */
-	uint32_t placed; /* octets of the response; of the receiving side alone */
-	bool silent;	 /* the layer above does not wait for it: the RTR, or confirm */
-	bool confirm;	 /* siw_rdmap_confirm's */
-	bool refused;	 /* an error message named it; of the receiving side alone */
-	bool atomic;	 /* an atomic, whose result goes to sgl */
+	uint32_t placed; /* octets of the response; only used by the receiving side */
+	/* the layer above does not wait for it: it is an RTR or from siw_rdmap_confirm */
+	bool silent;
+	bool confirm; /* from siw_rdmap_confirm */
+	bool refused; /* an error message named it; only used by the receiving side */
+	bool atomic;  /* it is an atomic, whose result is written to sgl */
 	int nsge;
 	const struct siw_sge *sgl;
-	union siw_rdmap_wire_atomic_request wire; /* the request, referred to until TCP has it */
+	union siw_rdmap_wire_atomic_request wire; /* the request; valid until TCP has accepted it */
 	struct siw_sge wire_sge;
 };
 
-/* An RDMA Read or an atomic of the peer's, from its request until its response is framed. */
+/* An RDMA Read or atomic of the peer, from its request until its response is framed. */
 struct siw_rdmap_request {
 	union siw_rdmap_wire_atomic_request wire;
 	bool atomic;
-	struct siw_rdmap_wire_atomic_response response; /* to an atomic, once it is done */
+	struct siw_rdmap_wire_atomic_response response; /* to an atomic, once it was carried out */
 	struct siw_sge response_sge;
-	struct siw_ddp_seg seg; /* for a Terminate to quote */
+	struct siw_ddp_seg seg; /* which a Terminate would quote */
 	uint64_t buffer;	/* of queue 1 */
-	bool refused;		/* over reliable datagrams: err is sent in place of the response */
+	bool refused;		/* on reliable datagrams: err is sent instead of the response */
 	struct siw_wire_err err;
-	bool held; /* the response waits until the Send of MSN behind was received */
+	bool held; /* the response waits until the Send with MSN behind is received */
 	uint32_t behind;
 };
 
-/* The first error that this end found, for its Terminate. */
+/* The first error that this end found; its Terminate reports it. */
 struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
-	/* over reliable datagrams: only the message that it names ends, so it always names one */
+	/*
+	 * on reliable datagrams only the message that err is about ends, so a segment is always
+	 * quoted
+	 */
 	bool of_rd;
 	struct siw_ddp_seg seg;
 	struct siw_rdmap_wire_read wire;
@@ -268,55 +284,57 @@ struct siw_rdmap_fault {
 
 enum siw_rdmap_fault_state {
 	SIW_RDMAP_FAULT_NONE = 0,
-	SIW_RDMAP_FAULT_WRITING = 1, /* one side has claimed it */
-	SIW_RDMAP_FAULT_SET = 2,     /* fault holds; it does not change any more */
+	SIW_RDMAP_FAULT_WRITING = 1, /* one side has claimed fault */
+	SIW_RDMAP_FAULT_SET = 2,     /* fault is complete, and constant from now on */
 };
 
 enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_NONE = 0,
-	SIW_RDMAP_TERM_DUE = 1,	   /* nothing else is sent any more */
-	SIW_RDMAP_TERM_FRAMED = 2, /* ... and in mpa's batch */
-	SIW_RDMAP_TERM_SENT = 3,   /* TCP has it */
+	SIW_RDMAP_TERM_DUE = 1,	   /* nothing else may be sent any more */
+	SIW_RDMAP_TERM_FRAMED = 2, /* it is in mpa's batch */
+	SIW_RDMAP_TERM_SENT = 3,   /* TCP has accepted it */
 };
 
-/* No Write has as many octets. */
+/* A value that no Write's length can have. */
 #define SIW_RDMAP_SPOILT UINT32_MAX
 
-/* Under the progress lock. */
+/* Under the progress lock: */
 struct siw_rdmap_rx {
-	bool over;	 /* TERMINATED, ERROR or CLOSED was given */
-	bool heard;	 /* the peer's first FPDU was seen, or need not be awaited */
-	bool have;	 /* seg is judged and not wholly placed */
-	bool rtr;	 /* ... and it is the peer's RTR */
-	bool discard;	 /* seg's payload, which no Read requested, is thrown away */
-	bool unexpected; /* Sends wait for receives, or requests for Sends */
-	/* the peer's, taken in; those beyond stream->requests_released are held */
+	bool over;	 /* TERMINATED, ERROR or CLOSED was returned */
+	bool heard;	 /* the peer's first FPDU came, or is not waited for */
+	bool have;	 /* seg was judged and is not completely placed */
+	bool rtr;	 /* seg is the peer's RTR */
+	bool discard;	 /* seg's payload was not requested by a Read, and is discarded */
+	bool unexpected; /* Sends wait for receives, or requests wait for Sends */
+	/* requests received; those beyond stream->requests_released wait */
 	uint32_t requests_in;
 	uint8_t want_rtr;
-	bool writing; /* a Write's last segment has not come */
+	bool writing; /* a Write's last segment has not come yet */
 	/*
-	 * Octets of the last Write, if nothing came for queue 0 since it began; or it was refused:
+	 * Octets of the last Write, if nothing came for queue 0 since it began. SIW_RDMAP_SPOILT:
+	 * it was refused.
 	 */
 	uint32_t written;
 	struct siw_ddp_seg seg;
 };
 
-/* Under the send lock. */
+/* Under the send lock: */
 struct siw_rdmap_tx {
-	bool active;   /* ddp has a message in the works */
-	bool response; /* ... which is the oldest request's response */
-	bool waiting;  /* the user found a response in the works and waits for a turn */
-	bool imm_due;  /* the message in the works is a Write, and what is behind it is this: */
-	uint8_t imm_opcode; /* with imm_sge for its octets */
+	bool active;   /* ddp has a message that is not completely framed */
+	bool response; /* that message is the response to the oldest request */
+	/* the user's operation found a response being framed, and has the next turn */
+	bool waiting;
+	bool imm_due;	    /* that message is a Write, and its immediate data follows: */
+	uint8_t imm_opcode; /* the opcode; imm_sge has the octets */
 	uint8_t term;	    /* enum siw_rdmap_term_state */
-	bool torn;	    /* over reliable datagrams: siw_rdmap_rd_is_torn */
+	bool torn;	    /* on reliable datagrams: siw_rdmap_rd_is_torn */
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
-	uint64_t *imm_end; /* of its operation's stamp */
+	uint64_t *imm_end; /* end of its operation's stamp */
 };
 
-/* An error to report to the peer. */
+/* An error message to be sent to the peer. */
 struct siw_rdmap_report {
 	struct siw_link link;
 	struct siw_rdmap_fault fault;
@@ -327,40 +345,43 @@ struct siw_rdmap_rd {
 	struct siw_mem *mem;
 	struct siw_ddp_rd *ddp;
 	uint32_t user_octets;
-	struct siw_rdmap_records *records; /* NULL: it takes no Write-Records; progress, as: */
-	uint32_t records_polled;	   /* of those reported */
-	uint32_t record_id;		   /* of the next one sent: send lock */
+	/* NULL: it accepts no Write-Records; progress lock, as the next */
+	struct siw_rdmap_records *records;
+	uint32_t records_polled; /* how many of those reported were polled */
+	uint32_t record_id;	 /* id of the next one to send; send lock */
 	enum siw_rdmap_rd_mode mode;
 	struct siw_rdmap_start start;	 /* both locks to write */
-	bool waits;			 /* a segment is held: progress */
-	struct siw_rdmap_stream *served; /* by the last event: progress */
-	siw_lock_t lock;		 /* a leaf: new streams, and their reports */
+	bool waits;			 /* a segment is paused; progress lock */
+	struct siw_rdmap_stream *served; /* the stream of the last event; progress lock */
+	/* innermost lock: for making streams, and their error messages */
+	siw_lock_t lock;
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
-	/* Where the last stream asked for is: send lock. */
+	/* The result of the last siw_rdmap_rd_stream; send lock. */
 	struct siw_addr last_addr;
 	struct siw_rdmap_stream *last;
 };
 
-/* A Write-Record on its way in over reliable datagrams: progress lock. */
+/* A Write-Record being received on reliable datagrams; progress lock. */
 struct siw_rdmap_recording {
-	bool on; /* it is not whole */
+	bool on; /* it is not complete */
 	bool solicited;
 	uint32_t id, length, stag;
-	uint64_t to, next; /* of its first octet, and of the next that must come */
+	uint64_t to, next; /* of its first octet, and of the next one expected */
 };
 
-/* What a stream has over reliable datagrams besides. */
+/* What a stream on reliable datagrams has in addition. */
 struct siw_rdmap_of_rd {
-	struct siw_rdmap_rd *rd; /* NULL: it is a connection */
+	struct siw_rdmap_rd *rd; /* NULL: the stream is a connection */
 	const struct siw_addr *peer;
-	struct siw_link in_rd;	 /* of its endpoint: its lock */
+	struct siw_link in_rd;	 /* in its endpoint's streams; endpoint's lock */
 	_Atomic bool used;	 /* since the last sweep */
-	bool half;		 /* at the last sweep: a message has come by half */
-	struct siw_link reports; /* of struct siw_rdmap_report: the endpoint's lock */
+	bool half;		 /* at the last sweep a message was partly received */
+	struct siw_link reports; /* list of struct siw_rdmap_report; endpoint's lock */
 	_Atomic uint32_t n_reports;
 	struct siw_rdmap_recording recording;
-	uint8_t record_head[SIW_DDP_ULP_TAGGED]; /* of the one on its way out: send lock */
+	/* header of the Write-Record being sent; send lock */
+	uint8_t record_head[SIW_DDP_ULP_TAGGED];
 };
 
 struct siw_rdmap_stream {
@@ -370,7 +391,7 @@ struct siw_rdmap_stream {
 	uint32_t pd;
 	uint32_t denied; /* progress lock */
 	bool started;
-	bool private; /* siw_rdmap_start's */
+	bool private; /* as in struct siw_rdmap_start */
 	uint16_t ord;
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;
@@ -381,14 +402,14 @@ struct siw_rdmap_stream {
 	struct siw_rdmap_wire_atomic_response atomic_response_in; /* queue 3's */
 	struct siw_rdmap_fault fault;
 	_Atomic uint32_t fault_state;
-	/* Nothing more is to be sent but a Terminate. Set by rx, read by tx. */
+	/* Nothing but a Terminate may be sent any more. Set by rx, read by tx. */
 	_Atomic bool closing;
 
-	/* Rings with one writer and one reader each, by the two locks. */
-	_Alignas(64) _Atomic uint32_t reads_begun; /* reads: stored under the send lock */
-	_Atomic uint32_t requests_done;		   /* requests: likewise */
-	_Alignas(64) _Atomic uint32_t reads_done;  /* reads: stored under the progress lock */
-	_Atomic uint32_t requests_released;	   /* requests: likewise */
+	/* Each ring has one writer and one reader, the holders of the two locks. */
+	_Alignas(64) _Atomic uint32_t reads_begun; /* of reads: stored under the send lock */
+	_Atomic uint32_t requests_done;		   /* of requests: stored under the send lock */
+	_Alignas(64) _Atomic uint32_t reads_done;  /* of reads: stored under the progress lock */
+	_Atomic uint32_t requests_released;	   /* of requests: stored under the progress lock */
 
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
@@ -401,33 +422,34 @@ static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
 	return __builtin_expect(stream->of_rd.rd != NULL, 0);
 }
 
-/*
- * rdmap_stream.c: with nothing below it. user_octets: of siw_rdmap_rd_user.
- */
+/* rdmap_stream.c: a new stream, without a ddp stream. user_octets: size of siw_rdmap_rd_user. */
 struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets);
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
 
 /* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
 void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire);
-/* Whether there is one; it may then be read. */
+/* Whether a fault is set; if so, it may be read. */
 static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 {
 	/* Pairs with the store in siw_rdmap_fault_set. */
 	return atomic_load_explicit(&stream->fault_state, memory_order_acquire) ==
 	       SIW_RDMAP_FAULT_SET;
 }
-/* Builds the Terminate Message about it, at most SIW_RDMAP_TERM_MAX octets: how many. */
+/*
+ * Builds the Terminate Message for a fault, of at most SIW_RDMAP_TERM_MAX octets. Returns its
+ * octets.
+ */
 uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
-/* ... as a message of this stream's, which the octets lie in. */
+/* Makes it a message of this stream, which stores its octets. */
 void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			     struct siw_ddp_msg *msg);
-/* Fills *event from len octets that are meant to be a Terminate Message; any octets are safe. */
+/* Fills *event from len octets of a received Terminate Message; invalid ones are handled safely. */
 void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event);
 
 enum siw_rdmap_read_kind {
 	SIW_RDMAP_READ_USERS,
-	SIW_RDMAP_READ_RTR, /* it may exceed the ORD */
+	SIW_RDMAP_READ_RTR, /* is not limited by the ORD */
 	SIW_RDMAP_READ_CONFIRM,
 };
 
@@ -441,28 +463,31 @@ static inline bool siw_rdmap_is_immediate(uint8_t opcode)
 	return opcode == SIW_RDMAP_IMMEDIATE || opcode == SIW_RDMAP_IMMEDIATE_SE;
 }
 
-/* rdmap_read.c: our Reads. Requester, send lock: */
+/* rdmap_read.c: this end's Reads. Requester, send lock: */
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
-/* Progress lock: judges a segment of a response (false: *err); ends the oldest Read. */
+/*
+ * Progress lock: judges a segment of a response (false: *err); siw_rdmap_read_placed ends the
+ * oldest Read.
+ */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err);
-/* The oldest request has its response: writes *event, if it has a completion. */
+/* The oldest request has its response: fills *event, if the request has a completion. */
 void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_event *event);
 void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			   struct siw_rdmap_event *event);
 /* Both locks. */
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
-/* The slot of the next Read or Atomic Request; NULL: as many are outstanding as may be. */
+/* The slot for the next Read or Atomic Request; NULL: the limit is reached. */
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
-/* Sends the request of so many octets that lies in the slot's wire: as siw_ddp_tx. */
+/* Sends the request of so many octets in the slot's wire. Returns as siw_ddp_tx. */
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 const struct siw_rdmap_op *op, uint32_t length);
-/* Progress lock: the oldest outstanding one, or NULL; ends it. */
+/* Progress lock: the oldest outstanding request, or NULL; and ends it. */
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
 void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
-/* RDMAP's own error codes in place of DDP's, for memory that a request names. */
+/* Translates DDP's error codes to RDMAP's for memory that a request names. */
 struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
 
 /* rdmap_atomic.c. Requester, send lock: */
@@ -470,79 +495,83 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 /* Progress lock: judges a segment of a response (false: *err). */
 bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
-/* A response of so many octets lies in atomic_response_in: ends the oldest request; false: *err. */
+/* atomic_response_in has a response of so many octets: ends the oldest request; false: *err. */
 bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 			   struct siw_rdmap_event *event, struct siw_wire_err *err);
-/* Progress lock: whether the peer's atomic may be done; false: *err. */
+/* Progress lock: whether the peer's atomic is allowed; false: *err. */
 bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
 			 struct siw_wire_err *err);
-/* Does it, and begins the response (send lock): as siw_ddp_tx. */
+/* Carries it out, and begins the response (send lock). Returns as siw_ddp_tx. */
 int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
 			     struct siw_wire_err *err);
 
-/* rdmap_read.c: the peer's Reads. Progress lock: takes a request in; false: the fault is set. */
+/* rdmap_read.c: the peer's Reads. Progress lock: stores a request; false: the fault is set. */
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery);
-/* Allows the responses that need not wait any more: whether there are any. */
+/* Releases the responses that need not wait any more: whether there are any. */
 bool siw_rdmap_request_release(struct siw_rdmap_stream *stream);
-/* Send lock: begins the oldest request's response. As siw_ddp_tx. */
+/* Send lock: begins the response to the oldest request. Returns as siw_ddp_tx. */
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
-/* Octets of it. */
+/* Octets of that response. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
 /*
- * It broke off. Sets the fault: -EACCES; over reliable datagrams sends an error message instead: 1.
+ * The response could not be completed. Sets the fault: -EACCES; on reliable datagrams sends an
+ * error message instead: 1.
  */
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
 
-/* rdmap_rd_err.c. Any lock: reports an error to the peer, if there is a place for it. */
+/* rdmap_rd_err.c. Any lock: queues an error message to the peer, if there is room for it. */
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
-/* Send lock: begins the oldest error message, if there is one (1: there is none). As siw_ddp_tx. */
+/* Send lock: begins the oldest queued error message (1: there is none). Returns as siw_ddp_tx. */
 int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream);
-/* Send lock: the error message for a request that was refused. As siw_ddp_tx. */
+/* Send lock: begins the error message for a refused request. Returns as siw_ddp_tx. */
 int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_request *request, struct siw_wire_err *err);
-/* Progress lock: a message of the peer's was refused: 1 and *event. */
+/* Progress lock: a message of the peer was refused: 1 and *event. */
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /*
- * Progress lock: a whole message could not be delivered. Makes *event a BAD_RECV, and queues an
+ * Progress lock: a complete message could not be delivered. Makes *event a BAD_RECV, and queues an
  * error message to the peer.
  */
 void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /* Progress lock: if the last request was refused, *event becomes REFUSED. */
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* Progress lock: an error message of the peer's is in term_in; *event is filled. */
+/* Progress lock: term_in has an error message of the peer; fills *event. */
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* rdmap_rd.c. Progress lock: one more of our requests has its response. */
+/* rdmap_rd.c. Progress lock: a request of this end has its response. */
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
-/* rdmap_record_rd.c. Send lock: begins a Write-Record. As siw_ddp_tx. */
+/* rdmap_record_rd.c. Send lock: begins a Write-Record. Returns as siw_ddp_tx. */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
- * Progress lock, both: checks a segment of one (false: *err); counts one that is placed. done: the
- * last.
+ * Progress lock, both: judges a segment of a Write-Record (false: *err); counts a placed one. done:
+ * it is the last.
  */
 bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_wire_err *err);
 void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 				struct siw_rdmap_event *event);
-/* Whether the next segment is of one, and must wait as too many are reported and not polled. */
+/*
+ * Whether the next segment belongs to a Write-Record and must wait, since too many are reported and
+ * not polled.
+ */
 bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream);
 
-/* rdmap_record.c: what an endpoint counts its Write-Records from (DGRAM-REC-2). */
+/* rdmap_record.c: the first id of an endpoint's Write-Records (DGRAM-REC-2). */
 uint32_t siw_rdmap_record_first_id(void);
-/* Room for those that were reported; and one more of them: its number. */
+/* Allocates a table of reported Write-Records; adds one and returns its number. */
 struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max);
 uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec);
-/* Whether, beyond those polled, as many were reported as are stored. */
+/* Whether the table is full of reports that were not polled. */
 bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
 const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
 						      uint64_t number);
 /*
- * The octets at the start of each segment of a message: written, and parsed (false: there are too
- * few).
+ * The octets at the start of each segment of a message: written, and parsed (false: too few
+ * octets).
  */
 #define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {
@@ -553,12 +582,12 @@ struct siw_rdmap_record_head {
 void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t *out);
 bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
 			       struct siw_rdmap_record_head *head);
-/* Whether a segment lies in its message, and is its last if it says so. */
+/* Whether a segment is within its message, and is its last exactly if it says so. */
 bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head);
 
-/* rdmap_read.c, progress lock: the request of that MSN will have no response. */
+/* rdmap_read.c, progress lock: the request with that MSN will have no response. */
 void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
-/* Ends the oldest one: true and its user_data, or false. */
+/* Ends the oldest request: true and its user_data; false: there is none. */
 bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, and a stream per peer while
- * something goes on.
+ * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, with a stream per peer while
+ * something is in progress with it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,8 +46,8 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 	siw_lock(&rd->lock);
 	rd->mode = mode;
 	rd->start = *start;
-	rd->start.initiator = true; /* nobody waits for anybody here */
-	rd->start.private = true;   /* who speaks this protocol is siwarp */
+	rd->start.initiator = true; /* no end waits for the other's first FPDU here */
+	rd->start.private = true;   /* every end that speaks this protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
 		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
 			       start->denied);
@@ -89,7 +89,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 		siw_rdmap_stream_free(stream);
 		return r;
 	}
-	/* A Read's number is its MSN, as on a connection. */
+	/* A Read's number equals its MSN, as on a connection. */
 	atomic_store_explicit(&stream->reads_begun, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
 			      memory_order_relaxed);
 	atomic_store_explicit(&stream->reads_done, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
@@ -106,7 +106,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	return 0;
 }
 
-/* The peer's stream, made if there is none: the other side may be making it just now. */
+/* The peer's stream, made if there is none. The other side may be making it at the same time. */
 static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 		     struct siw_rdmap_stream **out)
 {
@@ -117,7 +117,7 @@ static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	if (!*out)
 		r = make(rd, peer, out);
 	if (r)
-		siw_ddp_rd_unclaim(peer); /* else it could never make room for another */
+		siw_ddp_rd_unclaim(peer); /* otherwise its record could never be evicted */
 	siw_unlock(&rd->lock);
 	return r;
 }
@@ -164,7 +164,10 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 {
 	uint32_t ird = siw_ddp_rd_peer_ird(stream->ddp);
 
-	/* A peer that was never spoken to has not said yet: one finds out. */
+	/*
+	 * The IRD of a peer that has never sent anything is unknown; one Read is allowed until it
+	 * is.
+	 */
 	if (!ird)
 		ird = 1;
 	return ird < stream->ord ? ird : stream->ord;
@@ -172,7 +175,7 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
 {
-	/* The Immediate Data behind a Write that is in the works is the next one. */
+	/* The immediate data that follows the current Write counts. */
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
@@ -237,8 +240,8 @@ static bool awaits(struct siw_rdmap_stream *stream)
 }
 
 /*
- * Who was heard of by half of a message owes the rest, and is found gone without it: else its death
- * would keep the receive for ever.
+ * A peer that has sent part of a message must send the rest, and is declared lost if it does not:
+ * otherwise the receive would stay in use for ever.
  */
 static void watch(struct siw_rdmap_stream *stream)
 {
@@ -254,7 +257,7 @@ uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 {
 	struct siw_link *l = rd->streams.next, *next;
 
-	/* Both locks keep everybody else from making one. */
+	/* No stream can be made meanwhile: that needs either lock, and both are held. */
 	for (; l != &rd->streams; l = next) {
 		struct siw_rdmap_stream *stream =
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
@@ -299,8 +302,8 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 }
 
 /*
- * The streams served take turns: each is reported when the next one's begins, the last when all are
- * through.
+ * Streams take turns. The traffic of each is added to the counters when the next one's turn begins,
+ * that of the last when all have had theirs.
  */
 static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {
@@ -318,7 +321,7 @@ static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
 	return 1;
 }
 
-/* A segment came: 1 *event; 0 it was that, and there is nothing to tell. */
+/* A segment came: 1 and *event; 0: no event. */
 static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 		   struct siw_rdmap_event *event)
 {
@@ -337,7 +340,7 @@ static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 	return siw_ddp_rd_paused(stream->ddp) ? held(rd, event) : 0;
 }
 
-/* The stream that news is about; NULL: it needs none, and is dealt with. */
+/* The stream that an event is about; NULL: the event needs none, and was handled. */
 static struct siw_rdmap_stream *whose(struct siw_rdmap_rd *rd, const struct siw_ddp_rd_event *news)
 {
 	struct siw_rdmap_stream *stream = news->user;
@@ -346,7 +349,7 @@ static struct siw_rdmap_stream *whose(struct siw_rdmap_rd *rd, const struct siw_
 		return stream;
 	if (rd->mode == SIW_RDMAP_RD_REJECT || stream_of(rd, news->peer, &stream))
 		siw_ddp_rd_reject(news->peer);
-	return NULL; /* it comes up again, for the stream there is now */
+	return NULL; /* the segment is delivered once more, for the stream that exists now */
 }
 
 int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
@@ -378,7 +381,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 		if (r)
 			return 1;
 	}
-	/* What brings no event must not keep the others waiting. */
+	/* Segments without an event must not starve the other sockets. */
 	siw_ddp_rd_serve_again(rd->ddp);
 	return 0;
 }
@@ -388,7 +391,10 @@ void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
 	if (awaits(stream) || stream->of_rd.half)
 		return;
 	siw_ddp_rd_expect(stream->ddp, false);
-	/* One may have been asked meanwhile, and have said so before this. */
+	/*
+	 * The sending side may have begun another request meanwhile, and called this before with
+	 * true.
+	 */
 	if (awaits(stream))
 		siw_ddp_rd_expect(stream->ddp, true);
 }

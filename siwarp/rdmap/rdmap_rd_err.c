@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd_err.c - errors on reliable datagrams, which end a message and not the stream. A
- * peer is told of one in a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an
- * error message and no end.
+ * rdmap/rdmap_rd_err.c - errors on reliable datagrams: they end a message and not the stream. The
+ * peer gets a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an error message
+ * and ends nothing else.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * Error messages that wait to be sent to a peer; further ones are dropped. Refused requests do not
- * count.
+ * Most error messages queued for a peer; further ones are dropped. Those for refused requests do
+ * not count.
  */
 #define MAX_REPORTS 8
 
@@ -43,7 +43,7 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	siw_unlock(&of->rd->lock);
 }
 
-/* Sends what a fault says; its octets stay until they are framed, and so copied. */
+/* Sends the error message for a fault; framing copies its octets from the stream's buffer. */
 static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 		      struct siw_wire_err *err)
 {
@@ -128,10 +128,7 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
 	siw_rdmap_rd_report(stream, err, seg);
 }
 
-/*
- * A Write with Immediate is one operation: what becomes of the Immediate Data when its Write is
- * refused.
- */
+/* A Write with Immediate is one operation: if its Write is refused, so is its Immediate Data. */
 static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint32_t before = rx->written;
@@ -153,19 +150,22 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;
-	if (spoils(&stream->rx, seg)) { /* the error message is about the Write */
+	if (spoils(&stream->rx, seg)) { /* the error message about the Write covers it */
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;
 	}
 	refused(event, err, seg);
 	event->with_imm = event->of_write = false;
 	if (seg && seg->head_len && is_response(seg)) {
-		/* The response shows that the request was done: there is nothing to report. */
+		/*
+		 * The response shows that the peer has handled the request: there is nothing to
+		 * report.
+		 */
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}
 	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->user_data) == 1;
-	/* Never about an error message. */
+	/* No error messages about error messages. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_report(stream, err, seg);
 	return 1;
@@ -177,7 +177,7 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 
 	event->quoted_head_len = 0;
 	event->quoted_seg_len = 0;
-	if (event->quoted) { /* so there are as many octets */
+	if (event->quoted) { /* so term_in has at least these octets */
 		const struct siw_rdmap_wire_terminate *wire = (const void *)stream->term_in;
 		const uint8_t *len = stream->term_in + sizeof(*wire), *head = len + 2;
 
@@ -185,7 +185,7 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 		event->quoted_head_len = event->quoted_tagged ? 14 : SIW_DDP_MAX_HEAD;
 		memcpy(event->quoted_head, head, event->quoted_head_len);
 	}
-	/* One buffer is enough: what it held was read. */
+	/* One buffer is enough: its message has been parsed. */
 	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
 		siw_rdmap_read_refused(stream, event->quoted_msn);

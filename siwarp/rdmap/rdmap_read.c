@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), both halves: our requests and the
- * responses to them, the peer's requests and our responses. Atomics (rdmap_atomic.c) go through
- * here.
+ * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), requester and responder. Atomics
+ * (rdmap_atomic.c) use it.
  *
- * Both wait in rings that the sending and the receiving side share; responses come in the order of
- * the requests (RFC5040-5.2.2-06), so a ring is all it takes.
+ * Outstanding requests of both directions are in rings that the sending and the receiving side
+ * share; responses come in the order of the requests (RFC5040-5.2.2-06), so rings suffice.
  */
 #include <errno.h>
 
@@ -14,7 +13,10 @@
 
 /* ---- our Reads ------------------------------------------------------------------------------- */
 
-/* An STag that grants one response its place, to this stream alone. Freed with the response. */
+/*
+ * Makes an STag that lets one response be placed, on this stream only. It is freed with the
+ * response.
+ */
 static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, uint32_t *stag)
 {
 	struct siw_mem_region region = {
@@ -81,9 +83,8 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 
 	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
 	/*
-	 * A reliable datagram leaves at once, and its answer may be here before this thread goes
-	 * on. What fails there is the peer, with everything that it was asked: nothing is taken
-	 * back.
+	 * A reliable datagram is sent at once, and its response may arrive before this thread
+	 * continues. If sending fails, the peer is lost, with all its requests: nothing is undone.
 	 */
 	if (siw_rdmap_is_rd(stream)) {
 		publish(stream);
@@ -93,7 +94,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	r = siw_ddp_tx(stream->ddp, &msg, &err);
 	if (r < 0)
 		free_sink(stream, read);
-	else /* early enough: over TCP the request leaves with a later flush */
+	else /* early enough: on TCP the request is sent by a later flush */
 		publish(stream);
 	return r;
 }
@@ -101,7 +102,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind)
 {
-	/* An RTR goes first, beside an ORD that may be 0. */
+	/* An RTR is the first message, and allowed even if ORD is 0. */
 	struct siw_rdmap_read *read =
 		next_slot(stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
 	uint32_t stag = 0;
@@ -125,7 +126,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	read->confirm = kind == SIW_RDMAP_READ_CONFIRM;
 	read->atomic = false;
 	read->wire.read = (struct siw_rdmap_wire_read){
-		/* Nobody looks at the sink of a Read of nothing; 0 confuses some. */
+		/* The sink STag of an empty Read is unused, but some peers reject 0. */
 		.sink_stag = htobe32(stag ? stag : 1),
 		.rdmardsz = htobe32(read->length),
 		.src_stag = htobe32(op->rkey),
@@ -153,7 +154,7 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 	if (siw_rdmap_is_rd(stream))
 		siw_rdmap_rd_response_done(stream);
 	read = siw_rdmap_read_oldest(stream);
-	/* Over reliable datagrams: answered before its turn, by an error message. */
+	/* On reliable datagrams: an error message has answered it already, out of order. */
 	if (__builtin_expect(read && read->refused, 0))
 		siw_rdmap_read_pop(stream, read);
 }
@@ -163,7 +164,7 @@ void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
 
-	/* Their numbers are the MSNs, from 1 on. */
+	/* Requests are numbered by their MSNs, from 1 on. */
 	if (msn - 1 - done >=
 	    atomic_load_explicit(&stream->reads_begun, memory_order_acquire) - done)
 		return;
@@ -184,8 +185,8 @@ bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
 }
 
 /*
- * A response to anything but the oldest Read cannot be, and neither can a gap in it: TCP keeps
- * the order. What a wrong STag is called depends on whether it is one at all (RFC5040-5.2.2-07).
+ * Only the oldest Read can have a response, and without a gap: TCP keeps the order. The error code
+ * for a wrong STag depends on whether the STag is valid at all (RFC5040-5.2.2-07).
  */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err)
@@ -199,8 +200,8 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 		return false;
 	}
 	/*
-	 * Linux siw answers a Read of nothing with as many octets as its own last request began
-	 * with. They have no place here, and what they confirm is as true.
+	 * Linux siw responds to an empty Read with as many octets as its own last request asked
+	 * for. They are discarded here; the response confirms what it should all the same.
 	 */
 	stream->rx.discard = read->confirm && seg->payload;
 	if (stream->rx.discard && seg->stag == be32toh(read->wire.read.sink_stag))
@@ -223,7 +224,8 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 					      wrap ? SIW_DDP_TO_WRAP : SIW_DDP_BOUNDS };
 		return false;
 	}
-	if (seg->last && end != read->length) { /* shorter than asked for: RFC 5040 has no name */
+	/* shorter than requested: RFC 5040 has no code for it */
+	if (seg->last && end != read->length) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_UNSPECIFIED };
 		return false;
@@ -298,7 +300,10 @@ struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
 				      codes[err.code] };
 }
 
-/* Whether the source may be read: RFC5040-7.2-09 to -13; of nothing, always (RFC5040-5.2.1-16). */
+/*
+ * Whether the source may be read: RFC5040-7.2-09 to -13; for an empty Read, always
+ * (RFC5040-5.2.1-16).
+ */
 static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
 		      struct siw_wire_err *err)
 {
@@ -317,15 +322,15 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 	return r >= 0;
 }
 
-/* The RDMAP header that a Terminate quotes; of an atomic none (RFC 7306 section 8.1). */
+/* The RDMAP header that a Terminate quotes; none for an atomic (RFC 7306 section 8.1). */
 static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request *request)
 {
 	return request->atomic ? NULL : &request->wire.read;
 }
 
 /*
- * The request that came last is wrong. Over reliable datagrams an error message answers it when it
- * is its turn; else it ends the stream.
+ * The request that came last is invalid. On reliable datagrams an error message is sent in place of
+ * its response; otherwise it ends the stream.
  */
 static __attribute__((cold, noinline)) bool not_answered(struct siw_rdmap_stream *stream,
 							 struct siw_rdmap_request *request,
@@ -358,14 +363,16 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	request->seg = *seg;
 	request->buffer = delivery->user_data;
 	request->refused = false;
-	/* The RFCs have no name for another length. */
+	/* The RFCs have no error code for a wrong length. */
 	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
 		return not_answered(stream, request, err, NULL);
 	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
 		   : !source_ok(stream, &request->wire.read, &err))
 		return not_answered(stream, request, siw_rdmap_request_error(err),
 				    quotable(request));
-	/* RFC 7306 section 7: an atomic is answered when what was sent before it was received. */
+	/*
+	 * RFC 7306 section 7: an atomic is responded to after earlier messages have been received.
+	 */
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
 		request->behind = siw_ddp_rx_arrived(stream->ddp);
@@ -382,7 +389,7 @@ bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
 		const struct siw_rdmap_request *r =
 			&stream->requests[released & stream->request_mask];
 
-		/* Responses come in order: those behind a held one wait too. */
+		/* Responses are sent in order: later ones wait too. */
 		if (r->held && (int32_t)(delivered - r->behind) < 0)
 			break;
 	}
@@ -426,7 +433,10 @@ static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_
 		.stag = be32toh(wire->sink_stag), /* RFC5040-4.4-02 */
 		.to = be64toh(wire->sink_to),
 		.length = be32toh(wire->rdmardsz),
-		/* The source is checked again, segment by segment: the region may have died. */
+		/*
+		 * The source is checked again for each segment: the region may have been
+		 * deregistered.
+		 */
 		.from_stag = true,
 		.src_stag = be32toh(wire->src_stag),
 		.src_to = be64toh(wire->src_to),
@@ -456,8 +466,9 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	siw_rdmap_traffic_count(&stream->traffic.sent, 0, answer_size(request));
 	atomic_store_explicit(&stream->requests_done, done + 1, memory_order_release);
 	/*
-	 * Last: with the buffer the peer's next request may come in, to the slot just left. The
-	 * ring is as large as the queue, so there is room. Pairs with siw_mem_queue_peek.
+	 * This comes last: with the buffer posted, the peer's next request may use the slot just
+	 * freed. The ring is as large as the queue, so there is room. Pairs with
+	 * siw_mem_queue_peek.
 	 */
 	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);
 }
@@ -479,7 +490,7 @@ int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_e
 	}
 	if (request->atomic)
 		return 1;
-	/* RFC 5040 section 4.8: the request as it would be for what is left. */
+	/* RFC 5040 section 4.8: the request as it would be for the rest of the data. */
 	wire.sink_to = htobe64(be64toh(wire.sink_to) + sent);
 	wire.src_to = htobe64(be64toh(wire.src_to) + sent);
 	wire.rdmardsz = htobe32(be32toh(wire.rdmardsz) - (uint32_t)sent);

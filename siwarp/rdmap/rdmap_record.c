@@ -44,20 +44,20 @@ enum slot_state { FREE, OPEN, DUE, REPORTED };
 
 struct slot {
 	enum slot_state state;
-	uint64_t last_ns;  /* OPEN: when its last datagram came */
-	uint64_t final_ns; /* OPEN: when its final segment came; 0: it has not */
-	uint64_t order;	   /* of beginning; REPORTED: of the report */
+	uint64_t last_ns;  /* OPEN: when its latest datagram came */
+	uint64_t final_ns; /* OPEN: when its final segment came; 0: not yet */
+	uint64_t order;	   /* order of the first datagrams; REPORTED: order of the reports */
 	struct siw_rdmap_record rec;
 };
 
 struct siw_rdmap_records {
-	uint32_t max;	    /* in process */
-	uint32_t open, due; /* slots in these states */
-	uint32_t hint;	    /* where the last datagram's message is */
-	uint64_t reported;  /* numbers given */
+	uint32_t max;	    /* unfinished messages */
+	uint32_t open, due; /* number of slots in these states */
+	uint32_t hint;	    /* slot of the last datagram's message */
+	uint64_t reported;  /* number of the last report */
 	uint64_t order;
 	uint64_t window_ns, timeout_ns;
-	struct slot slots[]; /* twice max */
+	struct slot slots[]; /* 2 * max */
 };
 
 uint32_t siw_rdmap_record_first_id(void)
@@ -65,8 +65,8 @@ uint32_t siw_rdmap_record_first_id(void)
 	uint32_t id;
 
 	/*
-	 * Not the number of an earlier process at this port. A failure early at boot does not
-	 * matter.
+	 * So that it differs from the ids of an earlier process at this port. Without random
+	 * numbers at early boot the time will do.
 	 */
 	if (getrandom(&id, sizeof(id), GRND_NONBLOCK) < 0)
 		id = (uint32_t)siw_now_ns();
@@ -107,7 +107,7 @@ void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram)
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* Notes octets [start, end): false if that would take one range too many. */
+/* Records the octets [start, end). false: that would take one range too many. */
 static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 {
 	struct siw_rdmap_range *r = rec->ranges;
@@ -115,7 +115,7 @@ static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 
 	while (i < rec->n && r[i].end < start)
 		i++;
-	/* i is the first that touches it or lies behind; k the first that lies behind. */
+	/* i: the first range that touches it or is behind it; k: the first that is behind it. */
 	for (k = i; k < rec->n && r[k].start <= end; k++) {
 		start = r[k].start < start ? r[k].start : start;
 		end = r[k].end > end ? r[k].end : end;
@@ -152,7 +152,7 @@ static struct slot *find(struct siw_rdmap_records *r, const struct siw_rdmap_eve
 	return NULL;
 }
 
-/* One address, whatever its port. */
+/* Compares addresses without ports. */
 static bool same_host(const struct siw_addr *a, const struct siw_addr *b)
 {
 	struct siw_addr x = *a, y = *b;
@@ -161,7 +161,7 @@ static bool same_host(const struct siw_addr *a, const struct siw_addr *b)
 	return siw_addr_same(&x, &y);
 }
 
-/* The oldest in this state, of this host if one is given; *n: how many of the kind there are. */
+/* The oldest slot in this state, and, if host is given, of this host. *n: their number. */
 static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 			   const struct siw_addr *host, uint32_t *n)
 {
@@ -181,8 +181,8 @@ static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 }
 
 /*
- * Nobody may keep the others out: a host has half of what may be in process, and who begins one
- * more ends its oldest; so does whoever finds no room.
+ * No host can lock out the others: a host may have half of the unfinished messages. A further
+ * message ends the host's oldest one; if no slot is free, the oldest of all.
  */
 static void make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {
@@ -214,7 +214,7 @@ static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_ev
 	s = oldest(r, FREE, NULL, &n);
 	if (!s) {
 		s = oldest(r, REPORTED, NULL, &n);
-		if (n <= siw_rdmap_record_kept(r->max)) /* somebody may still ask for them */
+		if (n <= siw_rdmap_record_kept(r->max)) /* the program may still query them */
 			return NULL;
 	}
 	*s = (struct slot){ .state = OPEN, .order = ++r->order };
@@ -291,7 +291,7 @@ static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
 
-/* *event quotes the segment, and which message of its sender's it is of. */
+/* Fills *event: quotes the segment and the id of its message. */
 static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		  struct siw_wire_err err, struct siw_rdmap_event *event)
 {
@@ -300,7 +300,7 @@ static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
 		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
 }
 
-/* Whoever has the Q_Key broke a rule: *event says so. */
+/* A sender with the right Q_Key broke a rule: reports it in *event. */
 static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		  enum siw_counter why, uint8_t code, struct siw_rdmap_event *event)
 {
@@ -312,9 +312,9 @@ static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
 }
 
 /*
- * They reached for memory. This end's user may know; they may not, as by asking and asking again
- * they would learn which STags there are. And it may be a datagram of long ago, and the region is
- * not there any more.
+ * Access to memory was denied. This end's user gets an event; the sender gets no error message,
+ * since it could find out valid STags by probing. It may also be an old datagram whose region is
+ * deregistered by now.
  */
 static bool no_access(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		      struct siw_wire_err err, struct siw_rdmap_event *event)
@@ -345,11 +345,11 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	s = find(r, event, wire.id);
-	if (s && s->state != OPEN) /* told, or as good as */
+	if (s && s->state != OPEN) /* it was reported, or is about to be */
 		return siw_drop(SIW_COUNTER_drop_late);
 	if (s && !agrees(s, seg, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
-	/* Whoever may not write here does not take up a slot either. */
+	/* A sender without access must not take up a slot. */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
 				       SIW_MEM_REMOTE_WRITE, &err))
 		return no_access(dgram, seg, err, event);
@@ -371,7 +371,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 
 /* ---- what is over ---------------------------------------------------------------------------- */
 
-/* When a message is over if nothing more of it comes; 0: now. */
+/* The time when a message ends if no more of it comes; 0: now. */
 static uint64_t over_at(const struct siw_rdmap_records *r, const struct slot *s)
 {
 	uint64_t at = s->last_ns + r->timeout_ns;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each
- * datagram of a message is placed by itself. The target records which octets came, and reports the
- * message when all came or no more are expected.
+ * datagram of a message is placed independently. The target records which octets came, and reports
+ * the message when it is complete or no more of it is expected.
  *
- * What this does NOT do: repeat. A message that lost all its datagrams is not reported.
+ * What this does NOT do: retransmit. A message that lost all its datagrams is not reported.
  *
  * Locks: siw_rdmap_record_send the QP's send lock, all others the progress lock.
  */
@@ -22,38 +22,40 @@ struct siw_rdmap_range {
 	uint32_t start;
 	uint32_t end;
 };
-/* Most ranges recorded of a message; one more is not recorded. */
+/* The most ranges recorded of a message; further ones are not recorded. */
 #define SIW_RDMAP_RECORD_RANGES 32
 
 /* The report of a message. */
 struct siw_rdmap_record {
 	struct siw_addr source;
 	uint32_t src_qpn;
-	uint32_t id; /* the source's number of it */
+	uint32_t id; /* the message's id, given by the source */
 	uint32_t stag;
 	uint64_t to;	 /* of its first octet */
 	uint32_t length; /* octets of the whole message */
 	uint32_t valid;	 /* octets in ranges */
 	bool solicited;
-	uint64_t number; /* this end's, counted from 1 */
+	uint64_t number; /* this end's number of the report, from 1 */
 	uint32_t n;
-	struct siw_rdmap_range ranges[SIW_RDMAP_RECORD_RANGES]; /* in order; no two touch */
+	/* in order; adjacent ranges are merged */
+	struct siw_rdmap_range ranges[SIW_RDMAP_RECORD_RANGES];
 };
 
 /*
- * Lets the endpoint take Write-Records, at most max unfinished at a time; 0: none. 0 or -ENOMEM.
+ * Lets the endpoint receive Write-Records, at most max unfinished ones at a time; 0: none. 0 or
+ * -ENOMEM.
  */
 int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
-/* Drops the unfinished messages and the reports kept. */
+/* Drops unfinished messages and stored reports. */
 void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram);
 /*
- * Reports the next message that is complete, or expired at now_ns; NULL: none. The report is valid
- * until siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none is
- * unfinished.
+ * Reports the next message that is complete, or has expired at now_ns; NULL: none. The report is
+ * valid until siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none
+ * is unfinished.
  */
 const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
 						     uint64_t *due_ns);
-/* The report of that number; NULL: it is not kept any more. */
+/* The report with that number; NULL: it is not stored any more. */
 const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram,
 						     uint64_t number);
 
@@ -71,27 +73,27 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends from octet *offset (0 at first) on, and moves it. 1: all is sent; 0: a turn's 64 KiB are
+ * Sends from octet *offset (0 at first) on, and advances it. 1: all is sent; 0: a turn's 64 KiB are
  * sent, call again; -EAGAIN: the socket is full; -errno as siw_ddp_dgram_tx: the message fails.
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset);
 
 /*
- * Over reliable datagrams siw_rdmap_send of a PRIVATE op sends one. They arrive whole, once and in
- * order; the event RECORD reports each, its user_data the number. While as many reports as are kept
- * were not polled, the stream is paused.
+ * On reliable datagrams, siw_rdmap_send of a PRIVATE op sends a Write-Record. They arrive complete,
+ * once and in order; the event RECORD reports each, with the number as user_data. While the table
+ * is full of reports that were not polled, the stream is paused.
  */
 int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
-/* Whether a paused one could be reported now. */
+/* Whether a paused Write-Record could be reported now. */
 bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd);
 const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
 							uint64_t number);
 
 /* cffi: end */
 
-/* How many reports are kept at least, if max messages may be unfinished. */
+/* The least number of stored reports, if max messages may be unfinished. */
 static inline uint32_t siw_rdmap_record_kept(uint32_t max)
 {
 	return (max + 1) / 2;

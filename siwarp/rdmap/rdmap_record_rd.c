@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_rd.c - Write-Record over reliable datagrams: the segments of UD's, which come
- * whole and in order here, so that a message has one range and is told of once, in its turn.
+ * rdmap/rdmap_record_rd.c - Write-Record on reliable datagrams: UD's segments, which here arrive
+ * complete and in order, so a message has one range and is reported once, in order.
  */
 #include <errno.h>
 
@@ -59,7 +59,7 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_
 
 	siw_rdmap_record_put_head(&head, stream->of_rd.record_head);
 	r = siw_ddp_tx(stream->ddp, &msg, &err);
-	/* One that broke off has used up its number. */
+	/* A message that failed after its first segment has used up its id. */
 	rd->record_id += r >= 0 || siw_ddp_tx_active(stream->ddp);
 	return r;
 }
@@ -72,7 +72,7 @@ static bool refuse(struct siw_wire_err *err, uint8_t code)
 	return false;
 }
 
-/* Whether a segment is the next of the message that is on its way in, or the first of one. */
+/* Whether a segment is the next one of the current message, or the first of a message. */
 static bool is_next(const struct siw_rdmap_recording *rec, const struct siw_ddp_seg *seg,
 		    const struct siw_rdmap_record_head *head)
 {

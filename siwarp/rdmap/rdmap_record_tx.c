@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_tx.c - Write-Records out, segment by segment, and what was sent lately, for
- * error messages to be about.
+ * rdmap/rdmap_record_tx.c - sending Write-Records segment by segment; and a table of those sent
+ * recently, to check error messages against.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,19 +11,22 @@
 #include "base/settings.h"
 #include "rdmap/rdmap_impl.h"
 
-/* Octets that one call sends: others want their turn, a receiver in this process too. */
+/*
+ * Octets that one call sends; then other QPs, and perhaps a receiver in this process, have their
+ * turn.
+ */
 #define TURN 65536u
-/* A path is asked about again after so long. */
+/* A path's MTU is looked up again after this time. */
 #define PATH_NS 1000000000ull
 
-/* One that was sent lately: what an error message about it says, and who may say it. */
+/* A Write-Record sent recently: what an error message must quote, and from whom it may come. */
 struct sent {
 	uint64_t user_data, to;
-	uint32_t tag; /* siw_rdmap_sent_tag's; 0: none */
+	uint32_t tag; /* siw_rdmap_sent_tag; 0: none */
 	uint32_t id, stag, length;
 };
 
-/* The last ones, each at its id modulo n. Send lock. */
+/* Those sent last, each at its id modulo n. Send lock. */
 struct siw_rdmap_record_sents {
 	uint32_t n;
 	struct sent sent[];
@@ -40,8 +43,8 @@ static struct siw_rdmap_record_sents *sents_make(void)
 }
 
 /*
- * Its first datagram went out: it has used up its id, even if the rest never goes. Without memory
- * for it, reports about it will be stale.
+ * The first datagram was sent: the message has used up its id, even if the rest is never sent.
+ * Without memory for the table, reports about it are dropped.
  */
 static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
 {
@@ -77,11 +80,11 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 	    event->quoted_to - sent->to > sent->length)
 		return false;
 	*user_data = sent->user_data;
-	sent->tag = 0; /* one report of each */
+	sent->tag = 0; /* one report per message */
 	return true;
 }
 
-/* Octets of the user's in one datagram to dest, or -errno. */
+/* Octets of user data in one datagram to dest, or -errno. */
 static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
 {
 	uint64_t now = siw_now_ns();
@@ -104,7 +107,7 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 			uint64_t offset, uint64_t octets)
 {
 	struct siw_rdmap_record_head head = {
-		.id = dgram->record_id - (offset != 0), /* begun() counts */
+		.id = dgram->record_id - (offset != 0), /* begun() has counted it */
 		.length = (uint32_t)op->length,
 		.to = op->to,
 		.solicited = op->solicited,

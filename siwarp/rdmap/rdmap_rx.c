@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rx.c - segments in, events up. Each call takes at most one segment, so whoever
- * calls decides how long a turn is.
+ * rdmap/rdmap_rx.c - receives segments, returns events. Each call handles at most one segment, so
+ * the caller decides how long a turn is.
  */
 #include <errno.h>
 
@@ -47,7 +47,7 @@ static const struct siw_wire_err TOO_LONG = { SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BU
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
-/* Over reliable datagrams a segment is all there when it is judged, and so is a message's head. */
+/* On reliable datagrams a segment is complete when it is judged, and so is the message's head. */
 static bool knows_private(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;
@@ -60,7 +60,7 @@ static bool knows_private(const struct siw_rdmap_stream *stream, const struct si
 	return wire.subcode == SIW_RDMAP_SEND_IMM || wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* What comes with the opcodes of RFC 7306, and the private one. */
+/* Judges segments with RFC 7306's opcodes and the private one. */
 static __attribute__((cold, noinline)) bool
 judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct siw_wire_err *err)
 {
@@ -70,12 +70,12 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
 		return siw_rdmap_atomic_expects(stream, seg, err);
 	if (op == SIW_RDMAP_PRIVATE && (!stream->private || !knows_private(stream, seg)))
-		return op_error(err, SIW_RDMAP_OPCODE); /* somebody else's experiment */
-	/* Over reliable datagrams: its Write was refused, and it is half of one operation. */
+		return op_error(err, SIW_RDMAP_OPCODE); /* another use of the opcode */
+	/* On reliable datagrams: its Write was refused, and the two are one operation. */
 	if (siw_rdmap_is_immediate(op) && stream->rx.written == SIW_RDMAP_SPOILT &&
 	    siw_rdmap_is_rd(stream))
 		return op_error(err, SIW_RDMAP_UNSPECIFIED);
-	/* RFC7306-6.3-08; which error it is no RFC says. */
+	/* RFC7306-6.3-08; no RFC says which error code. */
 	if (siw_rdmap_is_immediate(op) &&
 	    (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
 		return op_error(err, SIW_RDMAP_UNSPECIFIED);
@@ -85,7 +85,7 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 	return true;
 }
 
-/* RFC5040-7.2-02, -03 and what an opcode asks for besides. */
+/* RFC5040-7.2-02, -03, and what each opcode requires in addition. */
 static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 		  struct siw_wire_err *err)
 {
@@ -105,7 +105,7 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
 		return siw_rdmap_read_expects(stream, seg, err);
-	/* Its queue's buffers hold an Atomic Request, too, which is longer. */
+	/* Buffers of that queue also fit an Atomic Request, which is longer. */
 	if (op == SIW_RDMAP_READ_REQUEST && (uint64_t)seg->mo + seg->payload > SIW_RDMAP_READ_LEN) {
 		*err = TOO_LONG;
 		return false;
@@ -113,8 +113,11 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	if (op >= SIW_RDMAP_IMMEDIATE)
 		return judge_extension(stream, seg, err);
 	if (!seg->tagged && !seg->qn)
-		stream->rx.written = 0; /* what comes next is not right behind a Write */
-	/* RFC5040-7.2-04, -05: before anything is placed; done with the last segment. */
+		stream->rx.written = 0; /* what comes next does not directly follow a Write */
+	/*
+	 * RFC5040-7.2-04, -05: checked before anything is placed; invalidated with the last
+	 * segment.
+	 */
 	if (invalidates(op) && !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
 							    siw_ddp_stream_identity(stream->ddp))) {
 		*err = CANNOT_INVALIDATE;
@@ -133,7 +136,7 @@ static int over(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, 
 	return 1;
 }
 
-/* Says the fault that is set. */
+/* Fills *event from the fault that is set. */
 static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_fault *fault = &stream->fault;
@@ -157,25 +160,25 @@ static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 	if (siw_rdmap_is_rd(stream))
 		return siw_rdmap_rd_refused(stream, event, err, seg);
 	siw_rdmap_fault_set(stream, err, seg, NULL);
-	/* The sending side may be about to say another: then that is the first. */
+	/* The sending side may be setting another fault, which then is the first. */
 	return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 }
 
-/* Nothing now: time to report. */
+/* Nothing to receive now: adds the traffic to the counters. */
 static int idle(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
 	return 0;
 }
 
-/* ddp has nothing more to give; 0: it has, once receives are posted. */
+/* ddp has no more segments. 0: it will have some after receives are posted. */
 static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
 {
 	struct siw_wire_err err;
 
 	if (siw_ddp_rx_before_end(stream->ddp))
 		return idle(stream);
-	/* An orderly end is between messages: who died in the middle of one did not end it. */
+	/* An orderly close comes between messages; in the middle of one, the peer has failed. */
 	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_unfinished(stream->ddp)))
 		r = -ECONNRESET;
 	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
@@ -185,7 +188,7 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 	err = siw_ddp_error(stream->ddp);
 	if (siw_rdmap_is_rd(stream))
 		stream->rx.have = false;
-	/* An LLP error is about no segment that could be named (figure 10). */
+	/* An LLP error concerns no particular segment (figure 10). */
 	return fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
 }
 
@@ -194,8 +197,8 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_RTR_MATCH };
 
 /*
- * RFC 6581 calls the first kind a zero-length FULPDU and, in brackets, a Send: an FPDU with nothing
- * in it and a Send of nothing both are one.
+ * RFC 6581 calls the first kind a zero-length FULPDU and, in brackets, a Send: both an empty FPDU
+ * and an empty Send are accepted.
  */
 static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
@@ -209,9 +212,7 @@ static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 	return rx->want_rtr & SIW_MPA_RTR_READ && op == SIW_RDMAP_READ_REQUEST;
 }
 
-/*
- * No segment, only an FPDU: as RTR, or as anybody's way to say nothing. 1: *event says so.
- */
+/* An empty FPDU: an RTR, or without a meaning. 1: *event. */
 static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -230,8 +231,8 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 /* ---- delivery -------------------------------------------------------------------------------- */
 
 /*
- * A Send with Invalidate is whole: what it names dies before its user hears of it (RFC5040-5.3-13).
- * If its owner was faster just now, it cannot any more, and the receive ends with that error.
+ * A Send with Invalidate is complete: its STag is invalidated before the user gets the completion
+ * (RFC5040-5.3-13). If its owner has invalidated it meanwhile, the receive completes with an error.
  */
 static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *stream,
 						       const struct siw_ddp_seg *seg,
@@ -251,7 +252,7 @@ static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *
 		siw_rdmap_fault_set(stream, CANNOT_INVALIDATE, seg, NULL);
 }
 
-/* The message has a head: what is in it; false: nothing that could be. */
+/* Parses the head of the message; false: it is invalid. */
 static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delivery *delivery,
 		      struct siw_rdmap_event *event)
 {
@@ -285,7 +286,7 @@ static __attribute__((cold, noinline)) void headed(struct siw_rdmap_stream *stre
 
 	if (read_head(seg, delivery, event))
 		return;
-	/* It has taken a receive, which ends with the stream. */
+	/* It has used up a receive, which ends with the stream. */
 	siw_rdmap_fault_set(stream, unknown, seg, NULL);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = -EPROTO;
@@ -315,7 +316,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 	bool atomic = siw_rdmap_opcode_of(&rx->seg) == SIW_RDMAP_ATOMIC_REQUEST;
 	uint32_t size = be32toh(stream->read_bufs[delivery->user_data].read.rdmardsz);
 
-	/* As RTR it must be a Read of nothing. */
+	/* As an RTR it must be an empty Read. */
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return fault(stream, event, NO_RTR_MATCH, NULL);
 	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
@@ -328,7 +329,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 	return 1;
 }
 
-/* The response to an atomic of ours. */
+/* Handles the response to an atomic of this end. */
 static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
 			   struct siw_rdmap_event *event)
 {
@@ -339,7 +340,7 @@ static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
 	return fault(stream, event, err, &stream->rx.seg);
 }
 
-/* A segment is placed; done: it was its message's last. */
+/* Handles a placed segment; done: it completes its message. */
 static int placed(struct siw_rdmap_stream *stream, bool done,
 		  const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
@@ -350,7 +351,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	event->kind = SIW_RDMAP_PROGRESS;
 	event->placed = rx->seg.payload;
 	switch (siw_rdmap_opcode_of(&rx->seg)) {
-	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: not delivered */
+	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: a Write is not delivered */
 		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
 		rx->written = (rx->writing ? rx->written : 0) + rx->seg.payload;
 		rx->writing = !done;
@@ -382,7 +383,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	default:
 		if (rx->seg.tagged)
 			siw_rdmap_rd_record_placed(stream, done, event);
-		else if (done && !rx->rtr) /* an RTR takes no receive */
+		else if (done && !rx->rtr) /* an RTR uses no receive */
 			received(stream, &rx->seg, delivery, event);
 	}
 	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {
@@ -392,7 +393,9 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	return r;
 }
 
-/* Finds the next segment and judges it: 1 it is in rx->seg; 0; 2: *event is filled; -errno. */
+/*
+ * Finds the next segment and judges it. 1: it is in rx->seg; 0: none; 2: *event is filled; -errno.
+ */
 static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -409,7 +412,7 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 			return siw_ddp_rx_head(stream->ddp, &rx->seg);
 		}
 		rx->heard = rx->rtr = true;
-		/* No empty Send that comes later is an RTR. */
+		/* From now on an empty Send is no RTR. */
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
@@ -420,14 +423,15 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 	rx->have = true;
 	if (rx->heard)
 		return 1;
-	rx->heard = true; /* anything legal opens a connection without RTR; it comes next */
+	/* any valid segment starts a connection without RTR; it is handled next */
+	rx->heard = true;
 	event->kind = SIW_RDMAP_STARTED;
 	return 2;
 }
 
 /* ---- Sends that came before their receives --------------------------------------------------- */
 
-/* The segment was unexpected. */
+/* The segment belongs to a Send without a receive. */
 static int unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -438,7 +442,7 @@ static int unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 	return 1;
 }
 
-/* Goes on with what is unexpected: 1 *event; 0 it still waits. */
+/* Continues with unexpected Sends. 1: *event; 0: they still wait. */
 static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_stream *stream,
 							    struct siw_rdmap_event *event)
 {
@@ -491,7 +495,10 @@ void siw_rdmap_expire(struct siw_rdmap_stream *stream)
 				    &seg, NULL);
 }
 
-/* What every event may be asked for. All of it at once would be a slow string instruction. */
+/*
+ * Clears what a caller may read of every event. Clearing the whole struct would be a slow string
+ * instruction.
+ */
 static void clear(struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_NONE;
@@ -513,7 +520,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	if (rx->over || !stream->started)
 		return 0;
 	clear(event);
-	if (siw_rdmap_fault_is_set(stream)) /* the sending side's */
+	if (siw_rdmap_fault_is_set(stream)) /* set by the sending side */
 		return error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
 		return 1;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_sources.c - who sends to a datagram endpoint more than it posts receives for (RFC
- * 5042 section 6.4.3.1: one must be able to tell). A table of fixed size by the "space saving"
- * rule: an address that finds no place takes the least one's and its count, so that whoever floods
- * is in it, and a count is too high by no more than over.
+ * rdmap/rdmap_sources.c - counts the sources that send more to a datagram endpoint than it posts
+ * receives for (RFC 5042 section 6.4.3.1: an application must be able to find them). A table of
+ * fixed size by the "space saving" algorithm: an address without an entry takes over the entry with
+ * the least count, and its count. So every flooding source has an entry, and a count is too high by
+ * at most over.
  */
 #include <stdlib.h>
 
@@ -42,7 +43,7 @@ void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct si
 		*sources = calloc(1, sizeof(**sources));
 	if (!*sources)
 		return;
-	/* Another port is no other source. */
+	/* Ports of one address count as one source. */
 	who.port_be = 0;
 	place_of(*sources, &who)->drops++;
 }

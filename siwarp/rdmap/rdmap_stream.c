@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_stream.c - RDMAP streams as objects, and what makes a connection an RDMAP stream
- * (RFC 5040 section 6.1).
+ * rdmap/rdmap_stream.c - creating RDMAP streams, and starting them on a connection (RFC 5040
+ * section 6.1).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -65,8 +65,8 @@ static uint32_t power_of_two(uint32_t n)
 }
 
 /*
- * Queue 1: as many buffers as the peer may have Read and Atomic Requests outstanding
- * (RFC5040-5.2.2-03, RFC7306-5.2.2-05): the one number that is agreed on is for both.
+ * Queue 1 has as many buffers as the peer may have Read and Atomic Requests outstanding
+ * (RFC5040-5.2.2-03, RFC7306-5.2.2-05); one negotiated number bounds both together.
  */
 static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 {
@@ -92,7 +92,7 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	return 0;
 }
 
-/* A queue of one buffer of the stream's own. */
+/* Makes a queue with one buffer inside the stream. */
 static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer, size_t size,
 		      struct siw_mem_queue **out)
 {
@@ -108,8 +108,8 @@ static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer
 }
 
 /*
- * Queue 2: one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). Queue 3: one,
- * which is free again before the next response is looked at (RFC7306-5.2.2-06).
+ * Queue 2 has one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). Queue 3 has
+ * one; it is posted again before the next response is handled (RFC7306-5.2.2-06).
  */
 static int make_own_queues(struct siw_rdmap_stream *stream)
 {
@@ -122,8 +122,8 @@ static int make_own_queues(struct siw_rdmap_stream *stream)
 }
 
 /*
- * The initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag names nothing, but
- * is not 0, which some responders refuse.
+ * The initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag is unused, but not
+ * 0, which some responders reject.
  */
 static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 {
@@ -151,7 +151,7 @@ static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 
 int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_start *start)
 {
-	/* A Read as RTR needs a place even where no Reads were agreed on. */
+	/* A Read as RTR needs a slot even if no Reads were negotiated. */
 	uint32_t extra = start->rtr == SIW_MPA_RTR_READ;
 	uint32_t ird = start->ird > extra ? start->ird : extra;
 	uint32_t ord = start->ord > extra ? start->ord : extra;

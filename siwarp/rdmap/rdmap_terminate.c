@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): the first error
- * this end found, told to the peer, once; and the peer's, read whatever it may be.
+ * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): sends the first
+ * error that this end found, once; and parses the peer's, which may be anything.
  */
 #include <errno.h>
 
@@ -18,7 +18,7 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 		siw_rdmap_rd_report(stream, err, seg);
 		return;
 	}
-	/* Either side may be first; the first error is the one that is told (RFC5040-7.1-03). */
+	/* Either side may find an error first; the first one is sent (RFC5040-7.1-03). */
 	if (!atomic_compare_exchange_strong(&stream->fault_state, &none, SIW_RDMAP_FAULT_WRITING))
 		return;
 	fault->err = err;
@@ -36,9 +36,9 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 /* ---- ours ------------------------------------------------------------------------------------ */
 
 /*
- * What goes along with an error (figure 10): the segment's length and header unless the error is
- * LLP's or local, the Read Request's header with a protection error alone. Over reliable datagrams
- * local ones quote as much: who asked goes on, and must know what is not answered.
+ * What is quoted with an error (figure 10): the segment's length and header, unless the error is
+ * LLP's or local; the Read Request's header only with a protection error. On reliable datagrams
+ * local errors quote as much: the requester continues, and must know which request failed.
  */
 static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
 {
@@ -108,7 +108,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 	if (tx->term == SIW_RDMAP_TERM_NONE) {
 		if (!stream->started || !siw_rdmap_fault_is_set(stream))
 			return -EINVAL;
-		/* Behind the FPDU that was last: what was in the works is given up. */
+		/* After the last complete FPDU: the message being framed is abandoned. */
 		siw_ddp_tx_abandon(stream->ddp);
 		tx->active = tx->imm_due = false;
 		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows it */
@@ -139,7 +139,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 
 /* ---- the peer's ------------------------------------------------------------------------------ */
 
-/* Whether figure 9, RFC 5041 section 7.2 or RFC 5044 section 8 has these three numbers. */
+/* Whether figure 9, RFC 5041 section 7.2 or RFC 5044 section 8 defines this error. */
 static bool known(uint8_t layer, uint8_t type, uint8_t code)
 {
 	switch (layer << 4 | type) {
@@ -165,9 +165,9 @@ static bool known(uint8_t layer, uint8_t type, uint8_t code)
 }
 
 /*
- * Linux siw on a little-endian machine sends the four-bit fields of the first octet swapped and
- * HdrCt in the low bits. With HdrCt that shows; without, only where the numbers make no sense
- * as they stand.
+ * Linux siw on a little-endian machine sends the four-bit fields of the first octet swapped, and
+ * HdrCt in the low bits. If HdrCt is not 0, that shows it; else it is assumed only if the numbers
+ * are undefined as they are.
  */
 static void unswap(struct siw_rdmap_wire_terminate *head)
 {
@@ -188,7 +188,7 @@ static void unswap(struct siw_rdmap_wire_terminate *head)
 				(head->hdrct & 4 ? SIW_RDMAP_TERM_R : 0));
 }
 
-/* The quoted DDP header, if there is as much as it says there is. */
+/* Parses the quoted DDP header, if it is complete. */
 static void parse_quoted(const uint8_t *at, size_t len, struct siw_rdmap_event *event)
 {
 	struct siw_ddp_seg seg;
@@ -211,7 +211,7 @@ void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_
 	struct siw_rdmap_wire_terminate head;
 
 	event->kind = SIW_RDMAP_TERMINATED;
-	if (len < sizeof(head)) { /* it says nothing but that it is over */
+	if (len < sizeof(head)) { /* too short to say why */
 		event->err =
 			(struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 };
 		return;

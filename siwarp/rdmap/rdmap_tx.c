@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_tx.c - operations out (RFC 5040 section 5): one message at a time is with ddp,
- * either the user's next or the response to the peer's oldest Read Request, in turns.
+ * rdmap/rdmap_tx.c - sends operations (RFC 5040 section 5). ddp frames one message at a time: the
+ * user's next operation or the response to the peer's oldest Read Request, in turns.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,10 +9,12 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/* Octets of responses that one flush begins at most. */
+/* A flush begins no more responses after so many octets. */
 #define TURN (1u << 20)
 
-/* An error in what this end sends: the stream is over, and the Terminate says why. */
+/*
+ * This end found an error in what it sends: the stream ends, and the Terminate reports the error.
+ */
 static int broken(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
@@ -30,7 +32,7 @@ static int broken(struct siw_rdmap_stream *stream)
 
 /* ---- immediate data -------------------------------------------------------------------------- */
 
-/* A Send becomes a private message. */
+/* Makes a Send with immediate data a private message. */
 static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_op *op,
 							 struct siw_ddp_msg *msg)
 {
@@ -39,7 +41,7 @@ static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_
 	msg->head = op->imm_room;
 }
 
-/* The message behind a Write, which ends the operation: as siw_ddp_tx. */
+/* Begins the Immediate Data message that completes a Write. Returns as siw_ddp_tx. */
 static int begin_imm(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -60,7 +62,10 @@ static int begin_imm(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-/* Behind a Write that was begun: what siw_ddp_tx gave it, or gives the message now. */
+/*
+ * Sends the Immediate Data of a Write that was begun; framed: siw_ddp_tx's result for the Write.
+ * Returns the result for both.
+ */
 static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream *stream,
 							const struct siw_rdmap_op *op, int framed)
 {
@@ -71,13 +76,13 @@ static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream 
 	tx->imm_sge = (struct siw_sge){ (uintptr_t)op->imm_room, SIW_RDMAP_IMM_LEN, 0 };
 	tx->imm_opcode = op->imm_opcode;
 	tx->imm_end = &op->stamp->end;
-	tx->imm_due = true; /* nothing comes in between: the message in the works stays so */
+	tx->imm_due = true; /* nothing may come in between: tx->active stays set */
 	return framed ? begin_imm(stream) : 0;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* The message of a Send or a Write: false, it is neither. */
+/* Makes the message of a Send or a Write; false: the operation is another. */
 static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
 	*msg = (struct siw_ddp_msg){
@@ -109,7 +114,7 @@ static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 	}
 }
 
-/* Any other operation: as siw_ddp_tx. */
+/* Begins any other operation. Returns as siw_ddp_tx. */
 static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
 	switch (op->opcode) {
@@ -124,7 +129,7 @@ static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_o
 	}
 }
 
-/* Its sgl is no source but a sink. */
+/* Whether op's sgl is a sink and not a source. */
 static bool awaits_response(const struct siw_rdmap_op *op)
 {
 	return op->opcode == SIW_RDMAP_READ_REQUEST || op->opcode == SIW_RDMAP_ATOMIC_REQUEST;
@@ -142,7 +147,7 @@ static int may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *str
 	return -EAGAIN;
 }
 
-/* A message of the user's was begun, as siw_ddp_tx said. */
+/* A message of the user was begun; framed: siw_ddp_tx's result. */
 static void begun(struct siw_rdmap_tx *tx, int framed)
 {
 	tx->waiting = tx->response = false;
@@ -164,7 +169,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	else
 		r = begin_other(stream, op);
 	if (r < 0) {
-		/* A key that died behind the first segments; or it never was begun. */
+		/* A key became invalid after the first segments; else the message has not begun. */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
 			return broken(stream);
 		return r;
@@ -172,7 +177,9 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	begun(tx, r);
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
 		r = follow_write(stream, op, r);
-		/* Over reliable datagrams only a peer that is lost fails it; the Write is begun. */
+		/*
+		 * On reliable datagrams this fails only if the peer is lost; the Write has begun.
+		 */
 		if (r < 0 && !siw_rdmap_is_rd(stream))
 			return r;
 	}
@@ -183,7 +190,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	/* An STag that names nothing, as the RTR's: nobody looks at it (RFC5040-5.2.1-16). */
+	/* The STag of an empty Read is unused, as the RTR's (RFC5040-5.2.1-16). */
 	struct siw_rdmap_op read = {
 		.opcode = SIW_RDMAP_READ_REQUEST,
 		.user_data = user_data,
@@ -205,7 +212,7 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
 	return atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 }
 
-/* Goes on with the message in the works: 1 it is framed, 0 not yet, -errno. */
+/* Continues the current message: 1: it is framed; 0: not yet; -errno. */
 static int go_on(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -243,7 +250,7 @@ static int respond(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-/* Frames what there is to frame: 1 all of it, 0 some is left, -errno. */
+/* Frames what can be framed: 1: all of it; 0: some is left; -errno. */
 static int frame(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -262,7 +269,8 @@ static int frame(struct siw_rdmap_stream *stream)
 		if (!siw_rdmap_responses_pending(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
-		if (tx->waiting || turn >= TURN) { /* a response was last: the user's turn */
+		/* the last message was a response: the user's operation has its turn */
+		if (tx->waiting || turn >= TURN) {
 			tx->waiting = false;
 			return 0;
 		}
@@ -273,7 +281,7 @@ static int frame(struct siw_rdmap_stream *stream)
 	}
 }
 
-/* Why nothing may be flushed: 0 it may, -errno. */
+/* Whether the stream may be flushed: 0, or -errno: why not. */
 static int is_over(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)
@@ -294,10 +302,7 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
 		return framed;
 	}
 	r = siw_ddp_tx_flush(stream->ddp, accepted);
-	/*
-	 * What waits there for credit, window or pace goes by itself when it may: to flush it again
-	 * before that would change nothing.
-	 */
+	/* What waits there for credit, window or pace is sent without another flush. */
 	if (siw_rdmap_is_rd(stream) && r >= 0)
 		return framed;
 	return r < 0 ? r : r && framed;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_uc.c - unreliable connections: which segments belong together, and what is delivered
- * of them. An operation of which a datagram is missing is not delivered; octets of a Write that did
- * come are in place.
+ * rdmap/rdmap_uc.c - unreliable connections: finds out which segments belong together, and delivers
+ * what is complete. If a datagram of an operation is missing, the operation is not delivered;
+ * octets of a Write that arrived stay in place.
  *
- * Invalid messages are dropped and counted, and not reported to the peer: as with InfiniBand's UC.
+ * Invalid messages are dropped and counted, and not reported to the peer, as on InfiniBand's UC.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,12 +14,12 @@
 #include "rdmap/rdmap_impl.h"
 #include "rdmap/rdmap_uc.h"
 
-/* What the operation in the works is, as its last segment showed. */
+/* The kind of the operation being received, by its last segment. */
 enum uc_op {
 	UC_NOTHING,
 	UC_SEND,
 	UC_WRITE,
-	UC_IMMEDIATE, /* by itself, or behind a Write that is wholly here */
+	UC_IMMEDIATE, /* alone, or after a complete Write */
 };
 
 struct siw_rdmap_uc {
@@ -31,12 +31,12 @@ struct siw_rdmap_uc {
 	/* Progress lock. */
 	enum uc_op op;
 	uint8_t ulp_octet;
-	bool ended;  /* its message is whole; Immediate Data may follow */
-	bool headed; /* it is a Send with Immediate: */
+	bool ended;  /* its message is complete; Immediate Data may follow */
+	bool headed; /* it is a Send with Immediate, with these values: */
 	bool solicited;
 	uint32_t imm;
-	uint32_t octets; /* of a Write so far */
-	/* Send lock: a Write's Immediate Data is due when the Write is framed. */
+	uint32_t octets; /* octets of a Write so far */
+	/* Under the send lock: Immediate Data to be sent after its Write is framed. */
 	uint8_t due; /* opcode, 0: none */
 	uint32_t due_imm;
 };
@@ -84,7 +84,7 @@ static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *m
 	siw_rdmap_put_send_imm(msg->head, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 }
 
-/* The Immediate Data behind a Write that is framed: as siw_ddp_uc_tx. */
+/* Sends the Immediate Data of a Write that is framed. Returns as siw_ddp_uc_tx. */
 static int send_due(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
@@ -129,7 +129,7 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 		uc->due = op->imm_opcode;
 		uc->due_imm = op->imm;
 		if (r == 1)
-			send_due(uc); /* else siw_rdmap_uc_flush does */
+			send_due(uc); /* otherwise siw_rdmap_uc_flush does it */
 	}
 	if (r >= 0)
 		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
@@ -144,7 +144,7 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 		uc->due = 0;
 	if (r == 1 && uc->due)
 		r = send_due(uc) == 1;
-	/* After a turn's end too: what is gathered must not wait for the next. */
+	/* Also if the turn has ended: a batch must not wait for the next turn. */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
 }
@@ -158,7 +158,7 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 {
 	int r = siw_ddp_uc_refused(uc->ddp, first, last);
 
-	if (r && uc->due) { /* of the same operation */
+	if (r && uc->due) { /* it belongs to the same operation */
 		uc->due = 0;
 		++*last;
 	}
@@ -173,14 +173,14 @@ void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* 0: nothing comes up. */
+/* Drops the segment and its operation; returns 0. */
 static int drop(struct siw_rdmap_uc *uc, enum siw_counter why)
 {
 	siw_ddp_uc_spoil(uc->ddp);
 	return siw_drop(why);
 }
 
-/* What a segment is part of; UC_NOTHING: it has been dropped. */
+/* The kind of operation that a segment belongs to; UC_NOTHING: it was dropped. */
 static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
@@ -204,7 +204,7 @@ static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg
 	return UC_NOTHING;
 }
 
-/* Whether the segment goes on with what the one before it began, or begins something. */
+/* Whether the segment continues the current operation, or begins one. */
 static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enum uc_op kind)
 {
 	bool good = s->first ||
@@ -258,7 +258,7 @@ static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	return 1;
 }
 
-/* What a Send begins with, if it is a private message: false, it is dropped. */
+/* Parses the head of a Send, if it is a private message; false: it was dropped. */
 static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;
@@ -276,7 +276,7 @@ static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 	return true;
 }
 
-/* 1 *event; 0. */
+/* 1 and *event, or 0. */
 static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 			struct siw_rdmap_event *event)
 {
@@ -300,7 +300,7 @@ static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	return 1;
 }
 
-/* 1 *event; 0. */
+/* 1 and *event, or 0. */
 static int send_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 		   struct siw_rdmap_event *event)
 {
@@ -330,7 +330,7 @@ static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 {
 	enum uc_op kind;
 
-	if (!uc->recvs) /* before RTR, or in error */
+	if (!uc->recvs) /* before RTR, or in ERR */
 		return drop(uc, SIW_COUNTER_drop_no_buffer);
 	kind = kind_of(uc, &s->seg);
 	if (kind == UC_NOTHING)
@@ -364,7 +364,7 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 		if (*octets >= 65536)
 			break;
 	}
-	/* A long message, or a flood of what is not for us, must not keep the others waiting. */
+	/* A long message, or a flood of datagrams for others, must not starve the other sockets. */
 	siw_ddp_uc_resume(uc->ddp);
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_uc.h - part of rdmap/rdmap.h: unreliable connections. Sends and RDMA Writes of any
- * length to one peer. A message that lost a datagram is not delivered, and neither end hears of it.
+ * length to one peer. If a datagram of a message is lost, the message is not delivered, and neither
+ * end gets a report.
  *
  * Locks: as ddp/ddp_uc.h.
  */
@@ -15,17 +16,19 @@
 struct siw_ddp_uc;
 struct siw_rdmap_uc;
 
-/* Opens an end on one of ddp, which it owns from then on. 0; -ENOMEM: the caller still owns ddp. */
+/*
+ * Opens an end on an end of ddp, which it owns from then on. 0; -ENOMEM: the caller still owns ddp.
+ */
 int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 /*
- * psn: of the peer's next datagram. payload: most octets of a segment's payload, 0: what the
+ * psn: of the peer's next datagram. payload: most octets of a segment's payload, 0: as many as the
  * route's MTU allows. Returns as siw_ddp_uc_connect. Both locks, as the next.
  */
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
 struct siw_rdmap_uc_start {
-	struct siw_mem_queue *recvs; /* NULL: what comes is dropped */
+	struct siw_mem_queue *recvs; /* NULL: incoming messages are dropped */
 	uint32_t pd;
 	uint32_t qkey;
 	uint32_t denied;   /* as siw_rdmap_deny */
@@ -42,19 +45,19 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
  */
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);
 /*
- * Goes on with the operation and gives UDP what is framed. 1: nothing is left; 0: call again;
- * -EACCES, -EFAULT: the last operation begun fails.
+ * Continues the operation and gives UDP what is framed. 1: nothing is left; 0: call again; -EACCES,
+ * -EFAULT: the last operation begun has failed.
  */
 int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc);
 /* As siw_ddp_uc_refused. */
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
-/* Drops what UDP has not taken. */
+/* Drops what UDP has not accepted. */
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc);
 
 /*
- * Gives the next message: 1 and *event (RECV or BAD_RECV); 0: none. *octets: payload placed by this
- * call, that of Writes included.
+ * Returns 1 and the next message (RECV or BAD_RECV) in *event, or 0: none. *octets: payload placed
+ * by this call, including that of Writes.
  */
 int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets);
 

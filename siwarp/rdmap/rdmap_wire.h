@@ -17,8 +17,8 @@
 
 /*
  * The control octet (figure 3), which is the first RsvdULP octet of DDP: RV 2 bits, reserved 2
- * bits, opcode 4 bits. RV is 1 in what we send; 0, the RDMA Consortium's, is as valid in what we
- * receive (RFC5040-4.1-08).
+ * bits, opcode 4 bits. This end sends RV 1; in received messages 0, the RDMA Consortium's, is valid
+ * too (RFC5040-4.1-08).
  */
 #define SIW_RDMAP_RV	   1
 #define SIW_RDMAP_RV_SHIFT 6
@@ -97,7 +97,7 @@ _Static_assert(sizeof(struct siw_rdmap_wire_atomic_response) == SIW_RDMAP_ATOMIC
  *  +---------+--------+----------------+-----------
  */
 struct siw_rdmap_wire_imm {
-	uint32_t data; /* as it lies in memory at both ends */
+	uint32_t data; /* as it is in memory, at both ends */
 	uint32_t zero;
 } __attribute__((packed));
 struct siw_rdmap_wire_send_imm {
@@ -125,7 +125,7 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
 	return head->subcode == SIW_RDMAP_SEND_IMM || head->subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* What queue 1 carries; a message's opcode says which. */
+/* The header of a message on queue 1; its opcode says which. */
 union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;
 	struct siw_rdmap_wire_atomic atomic;
