@@ -290,16 +290,16 @@ static uint32_t recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 /* A batch that GRO received as one counts as its datagrams. */
 static uint32_t recv_gso(struct raw *r)
 {
-	static char train[1 << 16];
+	static char batch[1 << 16];
 
 	for (;;) {
-		ssize_t n = recv(r->fd, train, sizeof(train), 0);
+		ssize_t n = recv(r->fd, batch, sizeof(batch), 0);
 
 		if (n >= 0) {
 			siw_bench_busy(&r->guard);
 			return (uint32_t)(((uint64_t)n + r->o->size - 1) / r->o->size);
 		}
-		not_now("receiving a train");
+		not_now("receiving a batch");
 		if (siw_bench_idle(&r->guard))
 			return 0;
 	}

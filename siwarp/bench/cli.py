@@ -181,7 +181,7 @@ _FLOORS = {
     "connected": "raw UDP, connected, polling",
     "mmsg": "raw UDP, sendmmsg and recvmmsg",
     "blocking-mmsg": "raw UDP, sendmmsg and recvmmsg, blocking",
-    "gso": "raw UDP, trains by GSO and GRO",
+    "gso": "raw UDP, batches by GSO and GRO",
     "coalesced": "raw TCP, 64 KiB a send",
     "c": "the same in C",
     "ud": "siwarp, UD",

@@ -171,10 +171,10 @@ class UCPinger:
             )
             qp = part(QP(pd, init))
             qp.to_rts()
-            doubt = PortProbe(dest, "uc")
-            stack.callback(doubt.close)
+            probe = PortProbe(dest, "uc")
+            stack.callback(probe.close)
             for _ in range(TRIES):
-                doubt.look()
+                probe.look()
                 qp.post_recv(RecvWR(_MEET_ID, sg=[mr.sge(_ASK.size, _ASK.size)]))
                 qp.post_send(SendWR(sg=[mr.sge(0, _ASK.size)], ah=ah))
                 wc = self._completion(EACH)

@@ -17,7 +17,7 @@ static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_
 
 /*
  * The RTR that an initiator chooses among the kinds it offered: Write, then Read, as siwarp and
- * Linux's siw do. A responder is not told the choice.
+ * Linux's siw do. The responder does not learn the choice.
  */
 static uint8_t choose_rtr(uint8_t offered)
 {

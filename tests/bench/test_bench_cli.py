@@ -89,7 +89,7 @@ def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
     assert "siwarp  " in done.stdout
     assert "raw UDP, sendmmsg and recvmmsg  " in done.stdout
     assert "ratio " in done.stdout
-    assert "raw UDP, trains by GSO and GRO" in done.stdout
+    assert "raw UDP, batches by GSO and GRO" in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["lat", "bw"])

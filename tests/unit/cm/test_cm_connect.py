@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from unit.verbs.rc_harness import (
@@ -457,11 +458,27 @@ def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
     exchange(a, b)
 
 
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Let a start-up take half a second."""
+    assert lib.siw_setting_set(b"mpa_timeout_ms", 500) == 0
+    yield
+    assert lib.siw_setting_set(b"mpa_timeout_ms", 5000) == 0
+
+
 @pytest.mark.clause("RFC5044-7.1.2-16", "RFC5044-7.1.2-20")
-def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(two: Wire) -> None:
-    with plain_client(two.address):
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("said", [b"", b"MPA ID Req", bytes(MPARequest(rev=2))[:19]])
+def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(
+    two: Wire, said: bytes
+) -> None:
+    with counted("startup_timeouts", 1), plain_client(two.address) as s:
+        s.sendall(said)
+        start = time.monotonic()
         a, b = two.connect()
         exchange(a, b)
+        assert read_all(s) == b""
+    assert time.monotonic() - start < 4
 
 
 def test_a_client_that_leaves_before_the_answer_costs_no_processor_time(two: Wire) -> None:
