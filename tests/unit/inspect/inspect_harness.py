@@ -19,17 +19,23 @@ from scapy.utils import wrpcap, wrpcapng
 from siwarp.inspect import (
     FPDU,
     MPA,
+    DDPDatagram,
     DDPTagged,
     DDPUntagged,
+    Dissection,
     MPAReply,
     MPARequest,
     Opcode,
     ReadRequest,
+    Terminate,
+    UDDatagram,
     split_stream,
     tcp_streams,
 )
 
 CAPTURES = Path(__file__).resolve().parents[2] / "captures"
+RECORDED = sorted(CAPTURES.glob("*.pcap"))
+READ_RESPONSE = Opcode.RDMA_READ_RESPONSE
 # Addresses are given: scapy would ask the network for those left open.
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 A, B = ("10.1.0.1", 4000), ("10.1.0.2", 5000)
@@ -159,3 +165,18 @@ def sent(file: Path) -> dict[int, list[bytes]]:
         assert cut.startup is not None and cut.rest == b""
         found[direction.source_port] = [bytes(cut.startup), *map(bytes, cut.fpdus)]
     return found
+
+
+def kinds(found: Dissection) -> list[str]:
+    return [message.kind for message in found.messages]
+
+
+def terminate(quoted: Any, layer: int = 1, etype: int = 1, code: int = 0) -> bytes:
+    body = Terminate(
+        layer=layer, etype=etype, code=code, m=1, d=1, ddp_seg_len=9, quoted_ddp=quoted
+    )
+    return bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / body))
+
+
+def ud(msn: int = 1, payload: bytes = b"", **more: int) -> bytes:
+    return bytes(UDDatagram(segment=DDPDatagram(msn=msn, q_key=5, **more) / Raw(payload)))

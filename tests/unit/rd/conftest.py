@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from unit.llp.conftest import kit, namespace, port
-from unit.rd.rd_kit import Endpoint
+from unit.rd.rd_kit import Endpoint, Stranger
 
 __all__ = ["end", "kit", "namespace", "port"]
 
@@ -24,3 +24,22 @@ def end() -> Iterator[Callable[..., Any]]:
     yield make
     for e in made:
         e.close()
+
+
+@pytest.fixture
+def met(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
+    """Make an endpoint, and a peer that has met it."""
+    e = end()
+    s = Stranger(e)
+    s.meet()
+    yield e, s
+    s.close()
+
+
+@pytest.fixture
+def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
+    """Make an endpoint, and a peer that has not met it."""
+    e = end()
+    s = Stranger(e)
+    yield e, s
+    s.close()

@@ -1,0 +1,155 @@
+"""Connections with peers built by hand: start-up frames, Markers and RTRs of every kind."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+from unit.verbs.rc_harness import (
+    End,
+    Wire,
+    plain_client,
+    plain_listener,
+    read_all,
+)
+from unit.verbs.verbs_harness import poll
+
+from siwarp.cm import CMID, RTR, CMEventType, ConnParam
+from siwarp.inspect import FPDU, MPAReply, MPARequest, split_stream
+from siwarp.verbs import (
+    QPState,
+    WCStatus,
+)
+
+
+def fpdus_of(s: socket.socket) -> list[FPDU]:
+    return split_stream(read_all(s)).fpdus
+
+
+def terminates(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
+    """Return (layer, type, code) of each Terminate among the FPDUs."""
+    found = []
+    for fpdu in fpdus:
+        ulpdu = bytes(fpdu.ulpdu)
+        if ulpdu[1] & 0xF == 7:
+            found.append((ulpdu[18] >> 4, ulpdu[18] & 0xF, ulpdu[19]))
+    return found
+
+
+def answered(
+    wire: Wire, s: socket.socket, reply: MPAReply, param: ConnParam
+) -> tuple[End, socket.socket]:
+    a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=1 << 12)
+    a.id.connect(s.getsockname(), param)
+    peer, _ = s.accept()
+    peer.settimeout(5)
+    peer.recv(1000)
+    peer.sendall(bytes(reply))
+    return a, peer
+
+
+@pytest.mark.clause("RFC6581-9.1-08", "RFC6581-9.1-09")
+def test_a_responder_that_wants_more_reads_than_there_is_room_for_is_terminated(
+    wire: Wire,
+) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
+        )
+        event = a.event()
+        assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
+        assert event.wire_error == 2 << 16 | 6
+        with peer:
+            assert terminates(fpdus_of(peer)) == [(2, 0, 6)]
+    assert a.qp.qp_state == QPState.INIT
+
+
+@pytest.mark.clause("RFC6581-9.1-07", "RFC6581-9.1-10")
+def test_the_initiators_ird_grows_to_the_responders_ord_and_its_ord_shrinks_to_the_ird(
+    wire: Wire,
+) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire,
+            s,
+            MPAReply(rev=2, s=1, ird=3, ord=40),
+            ConnParam(initiator_depth=9, responder_resources=2),
+        )
+        event = a.event()
+        assert event.type == CMEventType.ESTABLISHED
+        assert (event.responder_resources, event.initiator_depth) == (40, 3)
+        assert (event.peer_ird, event.peer_ord) == (3, 40)
+        peer.close()
+
+
+@pytest.mark.clause("RFC6581-9.1-12", "RFC6581-9.1-14")
+def test_a_responder_that_leaves_depths_to_the_users_changes_none(wire: Wire) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire,
+            s,
+            MPAReply(rev=2, s=1, ird=0x3FFF, ord=0x3FFF),
+            ConnParam(initiator_depth=9, responder_resources=2),
+        )
+        event = a.event()
+        assert (event.responder_resources, event.initiator_depth) == (2, 9)
+        peer.close()
+
+
+@pytest.mark.clause("RFC6581-9.1-10")
+def test_a_rejecting_responders_depths_are_told(wire: Wire) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire, s, MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"), ConnParam()
+        )
+        event = a.event()
+        assert event.type == CMEventType.REJECTED
+        assert (event.peer_ird, event.peer_ord, event.private_data) == (7, 200, b"why")
+        peer.close()
+
+
+@pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
+def test_a_responder_that_knows_none_of_our_rtrs_is_terminated(wire: Wire) -> None:
+    with plain_listener() as s:
+        a, peer = answered(
+            wire,
+            s,
+            MPAReply(rev=2, s=1, a=1, ird=1, ord=1, d_rtr=1),
+            ConnParam(peer_to_peer=RTR.WRITE),
+        )
+        event = a.event()
+        assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
+        assert event.wire_error == 2 << 16 | 7
+        with peer:
+            assert terminates(fpdus_of(peer)) == [(2, 0, 7)]
+
+
+@pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
+def test_depths_that_a_request_leaves_to_the_users_are_left_in_the_reply(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
+        request = wire.request()
+        b = End(wire.passive, request.id, wire.p_channel)
+        b.id.accept(ConnParam(initiator_depth=6, responder_resources=8))
+        reply = MPAReply(s.recv(100))
+        assert (reply.ird, reply.ord) == (0x3FFF, 0x3FFF)
+        event = b.event()
+        assert (event.initiator_depth, event.responder_resources) == (6, 8)
+
+
+def test_garbage_in_place_of_fpdus_ends_the_connection_with_a_terminate(wire: Wire) -> None:
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+        b = End(wire.passive, wire.request().id, wire.p_channel, size=64)
+        b.recv(wr_id=3)
+        b.id.accept()
+        assert b.event().type == CMEventType.ESTABLISHED
+        s.recv(24)
+        s.sendall(b"\x00\x20" + bytes(range(60)))
+        b.is_over()
+        event = b.event()
+        assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 2 << 16 | 2)
+        assert [(w.wr_id, w.status) for w in poll(b.rcq)] == [(3, WCStatus.WR_FLUSH_ERR)]
+        s.shutdown(socket.SHUT_WR)
+        assert b.mem.read() == bytes(64)

@@ -1,0 +1,252 @@
+"""Reliable datagrams on the wire: false acknowledgements, every field, how many datagrams go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import Any
+
+import pytest
+from _siwarp_layers import ffi, lib
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.llp.conftest import Counters, setting
+from unit.rd.rd_kit import Endpoint, Stranger, pump, run
+
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, bitmap
+
+
+def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RDDatagram]]:
+    peer = e.peer(s.address)
+    for i in range(n):
+        assert e.send(peer, b"%04d" % i) == 1
+    s.met_by(peer, **fields)
+    return peer, [s.hear(RDType.DATA) for _ in range(n if fields.get("credit", 1) else 0)]
+
+
+@pytest.mark.clause("DGRAM-RD-3", "DGRAM-RD-18")
+def test_what_was_never_sent_is_not_acknowledged(strange):
+    e, s = strange
+    peer, sent = begun(e, s, 4)
+    assert [d.psn for d in sent] == [(s.other + i) & 0xFFFFFFFF for i in range(4)]
+    counters = Counters()
+    for lie in (5, 4096, 0x7FFFFFFF):
+        s.say(RDType.ACK, acknowledged=(s.other + lie) & 0xFFFFFFFF)
+    run(lambda: counters["drop_rd_ack"] == 3, e)
+    assert lib.siw_rd_accepted(peer) == 0
+    s.say(RDType.ACK, acknowledged=(s.other + 4) & 0xFFFFFFFF)
+    run(lambda: lib.siw_rd_accepted(peer) == 4, e)
+
+
+@pytest.mark.clause("DGRAM-RD-18")
+def test_a_bitmap_of_what_was_never_sent_harms_nothing(strange):
+    e, s = strange
+    peer, _ = begun(e, s, 4)
+    s.say(RDType.ACK, body=b"\xff" * 512, credit=65535)
+    s.say(RDType.ACK, body=b"\xff" * 9000, credit=65535)
+    assert e.send(peer, b"more") == 1
+    new = s.hear(RDType.DATA)
+    while new.body == b"0003":  # a slow machine: the last one, by its timer
+        new = s.hear(RDType.DATA)
+    assert new.body == b"more"
+    s.say(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
+    run(lambda: lib.siw_rd_accepted(peer) == 5, e)
+
+
+@pytest.mark.clause("DGRAM-RD-19")
+def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(strange):
+    e, s = strange
+    peer = e.peer(s.address)
+    for i in range(8):
+        assert e.send(peer, b"%04d" % i) == 1
+    s.other = first = s.hear(RDType.HELLO).source_epoch
+    s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+    # Answered the second time only, so that no round trip is known and timers are long.
+    s.hear(RDType.ECHO), s.hear(RDType.ECHO)
+    counters = Counters()
+    s.say(RDType.ACK)
+    for _ in range(8):
+        s.hear(RDType.DATA)
+    stood_still = counters["rd_retransmits"] > 0  # this machine, so that a timer came first
+    s.say(RDType.ACK, body=bitmap(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
+    for _ in range(100):
+        e.turn()
+    if not stood_still:
+        s.sock.setblocking(False)
+        again = RDDatagram(s.sock.recv(65536))
+    else:
+        again = s.hear(RDType.DATA)
+        while again.psn != first:
+            again = s.hear(RDType.DATA)
+    assert (again.type, again.psn, again.body) == (RDType.DATA, first, b"0000")
+
+
+@pytest.mark.clause("DGRAM-RD-20")
+def test_without_credit_nothing_is_sent_and_the_peer_is_asked(strange):
+    e, s = strange
+    peer, _ = begun(e, s, 3, credit=0)
+    probe = s.hear(RDType.PROBE)
+    assert lib.siw_rd_accepted(peer) == 0
+    s.say(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
+    assert [s.hear(RDType.DATA).body for _ in range(2)] == [b"0000", b"0001"]
+    s.say(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF, credit=2)
+    assert s.hear(RDType.DATA).body == b"0002"
+
+
+@pytest.mark.clause("DGRAM-RD-21")
+def test_a_probe_is_answered_by_its_number(met):
+    _, s = met
+    s.say(RDType.PROBE, psn=4711, body=bytes(1000))
+    ack = s.hear(RDType.ACK)
+    assert (ack.psn, ack.rd_flags) == (4711, "PROBED")
+
+
+@pytest.mark.clause("DGRAM-RD-13")
+def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_more_often(met):
+    e, s = met
+    e.judge = lambda _who, _data: "hold"
+    looked = []
+    s.say(RDType.DATA, body=b"held")
+    s.say(RDType.DATA, psn=s.epoch + 1, body=b"behind it")
+    run(lambda: looked.append(1) or len(looked) > 20, e)
+    s.drain()
+    peer, counters = e.peer(s.address), Counters()
+    for _ in range(1000):
+        lib.siw_rd_resume(peer)
+        e.turn()
+    assert counters["rd_acks"] == 0
+    e.judge = lambda _who, _data: "take"
+    lib.siw_rd_resume(peer)
+    run(lambda: e.data() == [b"held", b"behind it"], e)
+    assert s.hear(RDType.ACK).acknowledged == s.epoch + 2
+
+
+# ---- every field
+
+
+@pytest.mark.clause("DGRAM-RD-28")
+@settings(
+    max_examples=60 if "SANITIZER" in os.environ else 250,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    kind=st.sampled_from(list(RDType)),
+    field=st.sampled_from([f.name for f in RDDatagram.fields_desc if f.name != "crc"]),
+    value=st.integers(0, 2**32 - 1),
+    near=st.integers(-3, 3),
+    cut=st.integers(0, 60),
+)
+def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, value, near, cut):
+    e, s = met
+    d = s.build(kind, body=os.urandom(20))
+    if field == "body":
+        d.body = os.urandom(value % 600)
+    else:
+        size = {"type": 4, "version": 2, "mark": 2}.get(
+            field, 8 * d.get_field(field).sz if hasattr(d.get_field(field), "sz") else 8
+        )
+        base = d.getfieldval(field) + near if value % 2 else value
+        setattr(d, field, int(base) % 2 ** int(size))
+    octets = bytes(d)
+    if value % 5 == 0:  # and cut short, with a sound CRC
+        del d.crc
+        octets = octets[: max(0, len(octets) - CRC_LEN - cut)]
+        octets += crc32c(octets).to_bytes(4, "little")
+    s.sock.sendto(octets, s.dest)
+    s.drain()
+    # Whatever became of that pair, its true end begins a new one and all is well.
+    s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
+    time.sleep(0.0012)
+    s.meet()
+    e.got.clear()
+    s.say(RDType.DATA, psn=s.epoch, body=b"fine")
+    run(lambda: e.data() == [b"fine"], e)
+    assert lib.siw_rd_n_peers(e.c) == 1
+
+
+# ---- how many
+
+
+def test_an_idle_peer_costs_less_than_512_octets():
+    assert lib.siw_rd_peer_size() + ffi.sizeof("void *") < 512
+
+
+@pytest.mark.clause("DGRAM-RD-25")
+def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
+    with setting("rd_idle_ms", 50):
+        e = end(max_peers=2)
+    strangers = [Stranger(e) for _ in range(3)]
+    strangers[0].meet()
+    strangers[1].meet()
+    # Neither has been idle for long enough.
+    c = strangers[2].challenge()
+    strangers[2].other = c.source_epoch
+    counters = Counters()
+    strangers[2].say(RDType.ECHO, body=c.body)
+    run(lambda: counters["drop_rd_peers"] == 1, e)
+    with pytest.raises(OSError) as full:
+        e.peer(strangers[2].address)
+    assert full.value.errno == errno.ENOBUFS
+    # The one that the layer above has something of stays.
+    lib.siw_rd_set_upper(e.peer(strangers[0].address), ffi.cast("void *", 1))
+    time.sleep(0.06)
+    strangers[2].meet()
+    assert counters["rd_evicted"] == 1
+    strangers[1].say(RDType.DATA, body=b"x")
+    assert strangers[1].hear().type == RDType.BYE
+    strangers[0].say(RDType.DATA, body=b"x")
+    assert strangers[0].hear().type == RDType.ACK
+    for s in strangers:
+        s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-26")
+def test_a_third_of_the_idle_time_is_silence_enough_to_ask(end):
+    with setting("rd_idle_ms", 60_000):
+        e = end()
+    s = Stranger(e)
+    s.meet()
+    peer = e.peer(s.address)
+    assert e.send(peer, b"at once") == 1
+    sent = s.hear()
+    assert sent.type == RDType.DATA
+    s.say(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
+    run(lambda: lib.siw_rd_accepted(peer) == 1, e)
+    s.close()
+    with setting("rd_idle_ms", 300):
+        e = end()
+    s = Stranger(e)
+    s.meet()
+    peer = e.peer(s.address)
+    time.sleep(0.11)
+    assert e.send(peer, b"when it is known") == 0 and lib.siw_rd_blocked(peer)
+    first = s.hear()
+    while first.type == RDType.ACK:
+        first = s.hear()
+    assert first.type == RDType.PROBE
+    s.say(RDType.ACK, psn=first.psn, rd_flags="PROBED")
+    run(lambda: e.told("acked"), e)
+    assert e.send(peer, b"when it is known") == 1
+    assert s.hear(RDType.DATA).body == b"when it is known"
+    s.close()
+
+
+@pytest.mark.clause("DGRAM-RD-26")
+def test_who_was_long_silent_is_asked_before_something_is_sent(end):
+    with setting("rd_idle_ms", 90):
+        a, b = end(), end(max_peers=1)
+    peer = a.peer(b.local)
+    pump(a, peer, [b"before"], a, b)
+    time.sleep(0.1)
+    other = end()
+    pump(other, other.peer(b.local), [b"x"], b, other)  # b forgets a
+    b.got.clear()
+    assert a.send(peer, b"lost?") == 0
+    assert lib.siw_rd_blocked(peer)
+    run(lambda: a.told("restarted"), a, b)
+    time.sleep(0.1)  # and b has to forget the other, too
+    pump(a, peer, [b"after"], a, b)
+    assert b.data() == [b"after"]

@@ -1,0 +1,275 @@
+"""RD: an error of a message ends that message alone."""
+
+from __future__ import annotations
+
+import pytest
+from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.rd_stranger import stranger
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, until
+
+from siwarp.inspect import (
+    DDPUntagged,
+    Opcode,
+    Queue,
+    Terminate,
+)
+from siwarp.verbs import (
+    AccessFlag,
+    ErrorOrigin,
+    ErrorPolicy,
+    QPAttr,
+    QPState,
+    SendWR,
+    WCStatus,
+    WROpcode,
+)
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("kind", ["stag", "bounds", "rights"])
+def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: str) -> None:
+    a, b = Peer(rig), Peer(rig)
+    closed = rig.mr(64, AccessFlag.LOCAL_WRITE)
+    remote = b.into.remote()
+    bad = {
+        "stag": type(remote)(remote.addr, remote.length, remote.rkey ^ 0x5555),
+        "bounds": type(remote)(remote.addr + b.size - 8, 64, remote.rkey),
+        "rights": closed.remote(),
+    }[kind]
+    b.into.view[256:260] = b"good"
+    a.rdma(b, WROpcode.RDMA_READ, 4, 1)
+    a.rdma(b, WROpcode.RDMA_READ, 64, 2, offset=64, remote=bad)
+    a.rdma(b, WROpcode.RDMA_READ, 4, 3, offset=256)
+    assert [(w.wr_id, w.status) for w in a.done(3)] == [
+        (1, WCStatus.SUCCESS),
+        (2, WCStatus.REM_ACCESS_ERR),
+        (3, WCStatus.SUCCESS),
+    ]
+    assert a.out.read(4, 256) == b"good"
+    assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
+    (found,) = until(b.qp.errors)
+    assert (found.origin, found.source) == (ErrorOrigin.FOUND, a.qp.addr)
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> None:
+    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18)
+    b.into.view[:] = b"\xee" * b.size
+    remote = b.into.remote()
+    bad = type(remote)(remote.addr, remote.length, remote.rkey ^ 1)
+    a.rdma(b, WROpcode.RDMA_WRITE, 200_000, 1, remote=bad)
+    a.rdma(b, WROpcode.RDMA_WRITE, 4, 2)
+    sent = a.done(2)
+    assert [w.wr_id for w in sent] == [1, 2] and sent[1].ok
+    assert set(b.into.read(200_000, 4)) == {0xEE}
+    if sent[0].ok:  # it was all there before the report came
+        (report,) = until(a.qp.errors)
+        assert (report.origin, report.source) == (ErrorOrigin.REPORTED, b.qp.addr)
+    else:
+        assert sent[0].status == WCStatus.REM_ACCESS_ERR
+    assert until(b.qp.errors)[0].origin == ErrorOrigin.FOUND
+    assert b.qp.qp_state == QPState.RTS
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> None:
+    b = Peer(rig, 1 << 12)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        end = b.size
+        parts = [
+            s.write(b"good", end - 4, l=0),
+            s.write(b"evil", end, l=0),
+            s.write(b"more", end + 4),
+        ]
+        s.put(*parts, s.untagged(Opcode.SEND, b"behind"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 1, 1)
+        assert (told.quoted_ddp.stag, told.quoted_ddp.to) == (b.into.rkey, b.into.addr + end)
+        assert b.got()[0].byte_len == 6
+        assert b.into.read(6) == b"behind" and b.into.read(4, end - 4) == b"good"
+        assert not any(b.into.read(end - 68, 64))
+        assert not s.hears_more(0.02), "one error message for one message"
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("what", ["another place", "another STag", "a Send"])
+def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
+    rig: Rig, what: str
+) -> None:
+    b = Peer(rig, 1 << 12)
+    b.recv(1, 64)
+    other = rig.mr(bytearray(64), ALL_ACCESS)
+    with stranger(b) as s:
+        s.put(s.write(b"evil", b.size, l=0))
+        assert s.told().code == 1
+        more = {
+            "another place": lambda: s.write(b"good", 100),
+            "another STag": lambda: s.write(b"good", b.size + 4, stag=other.rkey, to=other.addr),
+            "a Send": lambda: s.untagged(Opcode.SEND, b"good"),
+        }[what]()
+        s.put(more)
+        if what == "a Send":
+            assert b.got()[0].byte_len == 4 and b.into.read(4) == b"good"
+        else:
+            s.put(s.untagged(Opcode.SEND, b"behind it"))
+            assert b.got()[0].byte_len == 9  # what came before it is placed
+            assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
+        assert not s.hears_more(0.02)
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("what", ["the rest of it", "a hole"])
+def test_a_send_longer_than_its_receive_ends_with_its_last_segment_and_no_other(
+    rig: Rig, what: str
+) -> None:
+    b = Peer(rig)
+    b.recv(1, 4)
+    b.recv(2, 64, 100)
+    with stranger(b) as s:
+        s.put(s.untagged(Opcode.SEND, b"longer than it", l=0))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 2, 5)
+        if what == "the rest of it":
+            s.put(s.untagged(Opcode.SEND, b"and on", mo=14))
+        else:
+            s.put(s.untagged(Opcode.SEND, b"behind it", mo=20))
+            s.told()
+        s.put(s.untagged(Opcode.SEND, b"on"))
+        got = b.got(2)
+        assert [(w.wr_id, w.status) for w in got] == [
+            (1, WCStatus.LOC_LEN_ERR), (2, WCStatus.SUCCESS)
+        ]  # fmt: skip
+        assert b.into.read(2, 100) == b"on"
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "RFC5040-4.8-06")
+@pytest.mark.parametrize("octets", [0, 1, 27])
+def test_a_read_request_of_another_length_is_an_operation_error_and_is_not_quoted(
+    rig: Rig, octets: int
+) -> None:
+    b = Peer(rig)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        request = s.read(8)[: 18 + octets]
+        s.put(request, s.untagged(Opcode.SEND, b"on"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
+        assert (told.m, told.d, told.r) == (1, 1, 0)
+        assert bytes(told) == bytes(told)[:6] + request[:18], "nothing of the request itself"
+        assert b.got()[0].byte_len == 2
+
+
+@pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
+@pytest.mark.parametrize("qn", [4, 5, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_queue_that_there_is_not_is_refused_and_what_follows_arrives(rig: Rig, qn: int) -> None:
+    b = Peer(rig)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        head = DDPUntagged(opcode=Opcode.SEND, qn=qn, msn=1)
+        s.put(bytes(head) + b"astray", s.untagged(Opcode.SEND, b"on"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 2, 1)
+        assert told.quoted_ddp.qn == qn
+        assert b.got()[0].byte_len == 2
+    assert b.qp.qp_state == QPState.RTS
+
+
+@pytest.mark.clause("DGRAM-RDV-8")
+def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
+    b = Peer(rig)
+    with stranger(b) as s:
+        bad = s.read(8, 0), s.read(8, 0, src_stag=1), s.read(8, b.size - 4), s.read(8, 64)
+        s.put(*bad)
+        answers = [s.pull() for _ in range(4)]
+        assert [head.opcode for head, _ in answers] == [
+            Opcode.RDMA_READ_RESPONSE,
+            Opcode.TERMINATE,
+            Opcode.TERMINATE,
+            Opcode.RDMA_READ_RESPONSE,
+        ]
+        for i, code in ((1, 0), (2, 1)):
+            head, octets = answers[i]
+            told = Terminate(octets)
+            assert (head.qn, head.msn, head.mo, head.l) == (Queue.TERMINATE, i, 0, 1)
+            assert (told.layer, told.etype, told.code) == (0, 1, code)
+            assert (told.m, told.d, told.r, told.ddp_seg_len) == (1, 1, 1, 18 + 28)
+            assert octets[6:] == bad[i]  # header and Read Request, as they came
+
+
+@pytest.mark.clause("DGRAM-RDV-8")
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        *((body, {}) for body in (b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200))),
+        *((bytes(size), {}) for size in (257, 2000)),  # longer than any may be
+        (bytes(24), {"mo": 5, "msn": 1}),
+        (bytes(24), {"msn": 9}),
+        (bytes(24), {"rv": 3}),
+        ("sound", {}),
+    ],
+)
+def test_an_error_message_whatever_it_says_is_answered_with_none(
+    rig: Rig, body: bytes | str, fields: dict[str, int]
+) -> None:
+    b = Peer(rig)
+    b.recv(1, 64)
+    with stranger(b) as s:
+        if isinstance(body, str):  # of a message that was never sent
+            s.complain(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
+        else:
+            s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))
+        s.put(s.untagged(Opcode.SEND, b"on"), s.read(8))
+        assert b.got()[0].byte_len == 2
+        assert s.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
+        assert not s.hears_more(0.02)
+    assert b.qp.qp_state == QPState.RTS
+
+
+@pytest.mark.clause("DGRAM-RDV-12")
+def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    for size in (65, 20_000):
+        b.into.view[:] = b"\xee" * b.size
+        b.recv(1, 64)
+        b.recv(2, 64, 128)
+        a.send(b, pattern(size), 1)
+        a.send(b, b"fits", 2, offset=size)
+        got = b.got(2)
+        assert [(w.wr_id, w.status) for w in got] == [
+            (1, WCStatus.LOC_LEN_ERR),
+            (2, WCStatus.SUCCESS),
+        ]
+        assert b.into.read(4, 128) == b"fits"
+        assert len(a.done(2)) == 2
+        assert set(b.into.read(64, 64)) == set(b.into.read(b.size - 132, 132)) == {0xEE}
+
+
+def test_with_policy_error_a_refused_message_ends_the_queue_pair(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig, policy=ErrorPolicy.ERROR)
+    remote = b.into.remote()
+    b.recv(5)
+    a.rdma(b, WROpcode.RDMA_READ, 4, 1, remote=type(remote)(remote.addr, 64, remote.rkey ^ 1))
+    assert a.done()[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR)
+    until(lambda: b.qp.qp_state == QPState.ERR)
+    assert b.got()[0].status == WCStatus.WR_FLUSH_ERR
+    for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
+        b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
+    b.recv(6)
+    until(lambda: a.send(b, b"again", 2) or a.done()[0].ok)
+    assert b.got()[0].wr_id == 6
+
+
+def test_a_key_of_ones_own_that_is_wrong_stops_the_queue_until_it_is_mended(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    b.recv(1)
+    sge = a.out.sge(0, 4)
+    sge.lkey ^= 1
+    a.qp.post_send(SendWR(1, sg=[sge], ah=a.ah(b)))
+    assert a.done()[0].status == WCStatus.LOC_PROT_ERR
+    assert a.qp.qp_state == QPState.SQE
+    a.send(b, b"late", 2)
+    assert a.done()[0].status == WCStatus.WR_FLUSH_ERR
+    a.qp.modify(QPAttr(qp_state=QPState.RTS))
+    a.send(b, b"fine", 3)
+    assert a.done()[0].ok and b.got()[0].byte_len == 4
