@@ -126,8 +126,8 @@ def test_a_datagram_with_a_bad_crc_alone_is_shown_by_decode_as(tmp_path: Path) -
 def test_datagrams_that_a_capture_took_before_they_were_cut_are_shown_one_by_one(
     tmp_path: Path,
 ) -> None:
-    train = b"".join(ud(n, b"t" * 64) for n in range(1, 21)) + ud(21, b"t")
-    file = written([datagram(train)], tmp_path / "x.pcapng")
+    batch = b"".join(ud(n, b"t" * 64) for n in range(1, 21)) + ud(21, b"t")
+    file = written([datagram(batch)], tmp_path / "x.pcapng")
     words = tshark(file, *lua(), "-V")
     assert words.count("(Good CRC32)") == 21
     assert [words.count(f"    MSN: {n}\n") for n in (1, 20, 21)] == [1, 1, 1]

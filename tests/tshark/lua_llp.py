@@ -235,9 +235,9 @@ def test_a_datagram_that_is_seen_twice_names_the_frame_that_had_it_first(tmp_pat
     assert rows == [["3", "1"], ["5", "2"]]
 
 
-def test_a_train_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -> None:
-    train = b"".join(rd(RDType.DATA, SEGMENT, psn=n) for n in range(20))
-    file = written([datagram(train + rd(RDType.DATA, SEGMENT[:20], psn=20))], tmp_path / "x.pcapng")
+def test_a_batch_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -> None:
+    batch = b"".join(rd(RDType.DATA, SEGMENT, psn=n) for n in range(20))
+    file = written([datagram(batch + rd(RDType.DATA, SEGMENT[:20], psn=20))], tmp_path / "x.pcapng")
     words = tshark(file, *lua(), "-V")
     assert words.count("(Good CRC32)") == 21
     assert words.count("    Type: RD DATA (4)") + words.count("= Type: RD DATA (4)") == 21

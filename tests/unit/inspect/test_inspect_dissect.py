@@ -440,9 +440,9 @@ def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
 def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_one(
     tmp_path: Path, size: int
 ) -> None:
-    train = b"".join(ud(n, b"t" * size) for n in range(1, 21)) + ud(21, b"t" * (size // 2))
+    batch = b"".join(ud(n, b"t" * size) for n in range(1, 21)) + ud(21, b"t" * (size // 2))
     link = Link()
-    link.packets = [datagram(train), datagram(ud(22)), datagram(train[:-1] + b"\xee")]
+    link.packets = [datagram(batch), datagram(ud(22)), datagram(batch[:-1] + b"\xee")]
     found = seen(link, tmp_path)
     assert [m.fields["msn"] for m in found.messages] == [*range(1, 23), 1]
     assert [m.length for m in found.messages[:21]] == [size] * 20 + [size // 2]

@@ -88,10 +88,10 @@ def test_a_datagram_of_rd_that_is_cut_short_harms_nothing(cut: int) -> None:
     assert [m.kind for m in found] == ["BROKEN"][: len(found)]
 
 
-def test_a_train_that_a_capture_took_before_it_was_cut_is_shown_one_by_one() -> None:
+def test_a_batch_that_a_capture_took_before_it_was_cut_is_shown_one_by_one() -> None:
     segment = bytes(DDPUntagged(opcode=3)) + bytes(64)
-    train = b"".join(bytes(RDDatagram(psn=n, body=segment, **EPOCHS)) for n in range(20))
+    batch = b"".join(bytes(RDDatagram(psn=n, body=segment, **EPOCHS)) for n in range(20))
     last = bytes(RDDatagram(psn=20, body=segment[:30], **EPOCHS))
-    found = one(Raw(train + last))
+    found = one(Raw(batch + last))
     assert [m.fields["psn"] for m in found] == list(range(21))
     assert {m.kind for m in found} == {"SEND"}

@@ -113,7 +113,7 @@ def test_datagrams_are_written_as_sent_and_as_received(
     assert [comment(p) for p in packets] == [None] * len(packets)
 
 
-def test_a_train_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None:
+def test_a_batch_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None:
     a, b = port.udp(), port.udp()
     with capturing(tmp_path / "x.pcapng") as path:
         buf = ffi.from_buffer(OCTETS)

@@ -242,16 +242,16 @@ def test_what_is_held_when_a_socket_closes_is_counted_and_freed(port, kit):
         assert receive(port, b, quiet=0.02) == []
 
 
-def test_a_train_is_split_while_a_plan_is_on(port, kit):
+def test_a_batch_is_split_while_a_plan_is_on(port, kit):
     a, b = port.udp(), port.udp()
     buf = kit.ffi.from_buffer(bytes(3000))
 
-    def train():
+    def batch():
         return kit.lib.siw_llp_udp_send_batch(a.c, b.local(), buf, 3000, 1000)
 
-    assert train() in (0, -errno.EOPNOTSUPP)
+    assert batch() in (0, -errno.EOPNOTSUPP)
     with plan(kit, "loss=1%"):
-        assert train() == -errno.ECONNREFUSED
+        assert batch() == -errno.ECONNREFUSED
 
 
 # ---- streams

@@ -339,11 +339,11 @@ def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_oft
     e, s = strange
     many, each = 20_000, 50
     octets = bytes(s.build(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN)))
-    train = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(octets)))]
+    batch = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(octets)))]
     counters = Counters()
     began = time.monotonic()
     for _ in range(many // each):
-        s.sock.sendmsg([octets * each], train, 0, s.dest)
+        s.sock.sendmsg([octets * each], batch, 0, s.dest)
         e.turn()
     took = time.monotonic() - began
     answered = many - counters["drop_rd_hello"]

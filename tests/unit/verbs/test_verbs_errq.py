@@ -280,7 +280,7 @@ def test_only_the_last_messages_can_be_reported(rig: Rig) -> None:
             assert counter("err_stale") == before + 5
 
 
-def test_messages_that_go_in_a_train_can_be_reported_each(rig: Rig) -> None:
+def test_messages_that_go_in_a_batch_can_be_reported_each(rig: Rig) -> None:
     qp = rig.ud(qkey=1)
     with Stranger() as who:
         ah = rig.ah(who.getsockname())

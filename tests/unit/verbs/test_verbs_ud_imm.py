@@ -131,7 +131,7 @@ def test_a_solicited_one_alone_wakes_who_waits_for_such(rig: Rig, subcode: int) 
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_lists_of_them_and_of_others_go_in_trains_as_single_datagrams(
+def test_lists_of_them_and_of_others_go_in_batches_as_single_datagrams(
     rig: Rig, inline: bool
 ) -> None:
     qp, who = ready(rig, "127.0.0.1", max_send_wr=128)

@@ -68,7 +68,7 @@ def wrs(
         [4096] * 40,
         [5000, 5000],
     ],
-    ids=["equal", "a shorter last", "mixed", "empty", "large", "too large for a train"],
+    ids=["equal", "a shorter last", "mixed", "empty", "large", "too large for a batch"],
 )
 def test_a_list_arrives_as_single_datagrams_in_order(
     rig: Rig, sink: socket.socket, sizes: list[int]

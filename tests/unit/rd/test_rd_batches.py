@@ -1,4 +1,4 @@
-"""Reliable datagrams that go down, and come, as trains."""
+"""Reliable datagrams that go down, and come, as batches."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def pieces(sock: socket.socket) -> list[tuple[bytes, int]]:
             octets, control, _, _ = sock.recvmsg(65536, 64)
         except BlockingIOError:
             return found
-        car = [struct.unpack("=i", data)[0] for level, kind, data in control if kind == UDP_GRO]
-        found.append((octets, car[0] if car else len(octets)))
+        size = [struct.unpack("=i", data)[0] for level, kind, data in control if kind == UDP_GRO]
+        found.append((octets, size[0] if size else len(octets)))
 
 
-def cars(octets: bytes, car: int) -> list[RDDatagram]:
-    return [RDDatagram(octets[at : at + car]) for at in range(0, len(octets), car)]
+def segments(octets: bytes, size: int) -> list[RDDatagram]:
+    return [RDDatagram(octets[at : at + size]) for at in range(0, len(octets), size)]
 
 
 def say_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
@@ -51,8 +51,8 @@ def say_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
         bytes(s.build(RDType.DATA, psn=s.epoch + first + i, body=body))
         for i, body in enumerate(bodies)
     )
-    car = len(s.build(RDType.DATA, body=bodies[0]))
-    control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", car))]
+    size = len(s.build(RDType.DATA, body=bodies[0]))
+    control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", size))]
     assert s.sock.sendmsg([octets], control, 0, s.dest) == len(octets)
 
 
@@ -60,7 +60,7 @@ def is_asked_for(sock: socket.socket) -> bool:
     return bool(sock.getsockopt(socket.IPPROTO_UDP, UDP_GRO))
 
 
-def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_train(end):
+def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_batch(end):
     e = end()
     s = Stranger(e)
     s.meet()
@@ -72,15 +72,15 @@ def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_train(end):
         assert e.send(peer, segment) == 1
     assert len(pieces(s.sock)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
-    ((octets, car),) = pieces(s.sock)
-    datagrams = cars(octets, car)
+    ((octets, size),) = pieces(s.sock)
+    datagrams = segments(octets, size)
     assert [d.body for d in datagrams] == sent[1:]
     assert all(d.crc == d.crc_expected() for d in datagrams)
     assert [d.psn for d in datagrams] == [datagrams[0].psn + i for i in range(len(datagrams))]
     s.close()
 
 
-def test_one_that_is_longer_begins_another_train(end):
+def test_one_that_is_longer_begins_another_batch(end):
     e = end()
     s = Stranger(e)
     s.meet()
@@ -91,12 +91,12 @@ def test_one_that_is_longer_begins_another_train(end):
     for n in lengths:
         assert e.send(peer, bytes(n)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
-    found = [[len(d.body) for d in cars(*piece)] for piece in pieces(s.sock)]
+    found = [[len(d.body) for d in segments(*piece)] for piece in pieces(s.sock)]
     assert found == [[10], [200, 200], [300, 300, 300]]
     s.close()
 
 
-def test_a_train_is_no_longer_than_the_peers_credit(end):
+def test_a_batch_is_no_longer_than_the_peers_credit(end):
     e = end()
     s = Stranger(e)
     s.meet()
@@ -107,11 +107,11 @@ def test_a_train_is_no_longer_than_the_peers_credit(end):
     for _ in range(10):
         assert e.send(peer, bytes(100)) == 1
     assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 0
-    assert [len(cars(*piece)) for piece in pieces(s.sock)] == [1, 4]
+    assert [len(segments(*piece)) for piece in pieces(s.sock)] == [1, 4]
     s.close()
 
 
-def test_while_many_short_ones_come_trains_are_asked_for_and_taken_apart(watched):
+def test_while_many_short_ones_come_batches_are_asked_for_and_taken_apart(watched):
     e, s, sock = watched
     sent = [b"%d" % i for i in range(DENSE)]
     assert not is_asked_for(sock)
@@ -127,7 +127,7 @@ def test_while_many_short_ones_come_trains_are_asked_for_and_taken_apart(watched
         ack = s.hear(RDType.ACK)
 
 
-def test_of_a_train_with_a_damaged_datagram_the_others_count(watched):
+def test_of_a_batch_with_a_damaged_datagram_the_others_count(watched):
     e, s, sock = watched
     for i in range(DENSE):
         s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
@@ -142,7 +142,7 @@ def test_of_a_train_with_a_damaged_datagram_the_others_count(watched):
     run(lambda: len(e.data()) == DENSE + 9, e)
 
 
-def test_a_long_one_of_a_train_that_comes_before_its_turn_does_not_take_the_next_along(watched):
+def test_a_long_one_of_a_batch_that_comes_before_its_turn_does_not_take_the_next_along(watched):
     e, s, sock = watched
     for i in range(DENSE):
         s.say(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
@@ -154,7 +154,7 @@ def test_a_long_one_of_a_train_that_comes_before_its_turn_does_not_take_the_next
     run(lambda: e.data()[DENSE:] == [b"late", *more], e)
 
 
-def test_when_hardly_anything_comes_trains_are_not_asked_for_any_more(watched):
+def test_when_hardly_anything_comes_batches_are_not_asked_for_any_more(watched):
     e, s, sock = watched
     for i in range(DENSE):
         s.say(RDType.DATA, psn=s.epoch + i, body=b"x")
@@ -167,7 +167,7 @@ def test_when_hardly_anything_comes_trains_are_not_asked_for_any_more(watched):
     assert not is_asked_for(sock)
 
 
-def test_a_socket_that_was_ours_before_gives_no_trains_after_the_endpoint_is_closed():
+def test_a_socket_that_was_ours_before_gives_no_batches_after_the_endpoint_is_closed():
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
     e = Endpoint(fd=sock.dup().detach())
@@ -183,7 +183,7 @@ def test_a_socket_that_was_ours_before_gives_no_trains_after_the_endpoint_is_clo
     sock.close()
 
 
-def test_a_plan_of_faults_that_begins_amid_trains_costs_no_segment(end):
+def test_a_plan_of_faults_that_begins_amid_batches_costs_no_segment(end):
     a, b = end(), end()
     peer = a.peer(b.local)
     sent = [b"%d" % i for i in range(3000)]
