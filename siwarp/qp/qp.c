@@ -298,17 +298,13 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 {
 	struct siw_context *ctx;
 	struct siw_wq *wq = NULL;
-	int err;
+	int err = siw_verbs_create_begin(pd, init);
 
-	siw_reason_begin();
-	if (!pd || !init)
-		return siw_refused_null(siw_refuse_null(pd ? "init" : "pd"));
-	ctx = pd->ctx;
-	err = siw_verbs_stale(ctx);
 	if (!err)
 		err = check_init(pd, init);
 	if (err)
 		return siw_refused_null(err);
+	ctx = pd->ctx;
 	err = -ENOMEM;
 	wq = new_qp(pd, init);
 	if (!wq)

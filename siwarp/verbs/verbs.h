@@ -46,44 +46,42 @@
 #define SIW_FIRST_RC_QPN  0x800000u
 #define SIW_LAST_RC_QPN	  0xfffffeu
 
-/* A timer: while it is on its context's list, progress calls tick when it is due. */
+/* A timer. While it is in its context's list, progress calls tick when it is due. */
 struct siw_timed {
 	struct siw_link link;
 	void (*tick)(struct siw_timed *self, uint64_t now_ns);
-	uint64_t due_ns, by_ns, step_ns; /* verbs_progress.c's alone */
+	uint64_t due_ns, by_ns, step_ns; /* only for verbs_progress.c */
 };
 
-/* The port: serves the watch on the device's interface. */
+/* Watches the device's interface; served by the port. */
 struct siw_port_watch {
 	struct siw_io_handler handler; /* first */
 	struct siw_context *ctx;
 	struct siw_llp_watch *watch;
 };
 
-/*
- * One kind of event of one object; on ctx->async_events while it is raised. Under ctx->async_lock.
- */
+/* An event of one kind on one object; in ctx->async_events while raised. Under ctx->async_lock. */
 struct siw_async_note {
 	struct siw_link link;
 	struct siw_async *of;
 	int type; /* enum siw_event_type, -1: not in use */
 };
 
-#define SIW_ASYNC_KINDS 7 /* the most that any object has: a QP */
+#define SIW_ASYNC_KINDS 7 /* the most kinds that any object has: those of a QP */
 
 /* The asynchronous events of an object. */
 struct siw_async {
 	struct siw_context *ctx;
 	void *object;
-	uint32_t unacked; /* taken, not acknowledged: async_lock */
+	uint32_t unacked; /* taken, not acknowledged; async_lock */
 	struct siw_async_note note[SIW_ASYNC_KINDS];
 };
 
 /*
- * The freelist of one kind of object. A call of another thread may come after the object was
- * destroyed, and must then find a destroyed object of the same kind. So the memory is not freed,
- * but used for the next object of that kind; the members that such a call reads first (ctx, the
- * locks, whether it is on a list) stay as they are.
+ * The freelist of one kind of object. Another thread may call with an object that was destroyed
+ * just before, and must then find a destroyed object of the same kind. So the memory is not freed
+ * but reused for the next object of that kind; the members that such a call reads first (ctx, the
+ * locks, whether it is in a list) stay valid.
  */
 struct siw_freelist {
 	siw_lock_t lock;
@@ -93,56 +91,58 @@ struct siw_freelist {
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
 	siw_lock_t progress;	   /* whoever holds it makes progress */
-	struct siw_llp_port *port; /* NULL: the device was closed: progress to write */
+	struct siw_llp_port *port; /* NULL: the device was closed; progress to write */
 	struct siw_mem *mem;
-	_Atomic uint32_t
-		polls; /* count of polls; while it grows the thread leaves progress to others */
+	/* count of polls; while it grows, the progress thread leaves progress to others */
+	_Atomic uint32_t polls;
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
-	_Atomic bool cq_overrun;   /* a CQ overflowed, and its QPs have not failed yet */
+	_Atomic bool cq_overrun;   /* a CQ overflowed, and its QPs have not been moved to ERR yet */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
-	/* this is a forked child's copy, not to be used: set before the child runs */
+	/* this is a forked child's copy, which is not usable; set before the child runs */
 	bool inherited;
 	siw_lock_t unsent_lock;
-	struct siw_link unsent;	       /* QPs with something left to send; unsent_lock */
-	uint64_t turns;		       /* number of rounds over unsent: progress */
-	struct siw_link timed;	       /* of struct siw_timed; progress */
-	_Atomic uint32_t n_timed;      /* its members */
-	_Atomic uint32_t n_linger;     /* of those, streams that wait for the peer's end */
+	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
+	uint64_t turns;		  /* number of rounds over unsent; progress */
+	struct siw_link timed;	  /* list of struct siw_timed; progress */
+	_Atomic uint32_t n_timed; /* its length */
+	/* of those, the streams that wait for the peer's end of stream */
+	_Atomic uint32_t n_linger;
 	_Atomic uint64_t next_tick_ns; /* when the first of them is due; progress to write */
 	struct siw_link qps;	       /* progress */
-	struct siw_link groups;	       /* multicast, those that QPs are members of: progress */
+	struct siw_link groups;	       /* multicast groups that QPs are members of; progress */
 
-	siw_lock_t async_lock;	      /* a leaf: any other may be held */
-	struct siw_link async_events; /* of struct siw_async_note, oldest first: async_lock */
-	struct siw_async async;	      /* the device's own */
+	siw_lock_t async_lock;	      /* innermost lock: any other may be held */
+	struct siw_link async_events; /* list of struct siw_async_note, oldest first; async_lock */
+	struct siw_async async;	      /* of the device itself */
 	int async_fd;
 	bool async_fd_set; /* async_lock */
 
-	struct siw_link open;	     /* of all, or of the closed ones: verbs_fork.c */
-	struct siw_device_info info; /* when it was opened */
+	/* in the list of open contexts, or of closed ones: verbs_fork.c */
+	struct siw_link open;
+	struct siw_device_info info; /* as it was when opened */
 	struct siw_device_info now;  /* progress */
 	struct siw_port_watch watch;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
-	siw_lock_t mw_lock; /* a leaf: the relations of windows and regions */
+	siw_lock_t mw_lock; /* innermost lock: the relations of windows and regions */
 	_Atomic uint32_t next_pd;
-	_Atomic uint64_t next_qp; /* the next QP's serial */
+	_Atomic uint64_t next_qp; /* serial of the next QP */
 	uint32_t next_rc_qpn;	  /* progress */
-	uint32_t n_high;	  /* UD QPs with a number where those of RC are: progress */
+	uint32_t n_high;	  /* UD QPs with a number in the range of RC's; progress */
 
 	bool has_thread;
 	pthread_t thread;
 	_Atomic bool stop;
-	_Atomic bool asleep; /* it sleeps without a limit, as a waiter sleeps on the sockets */
+	_Atomic bool asleep; /* it sleeps without a limit, since a waiter sleeps on the sockets */
 	int sleep_fd;
 
 	/*
-	 * What queue pairs share on this device: qp's, of malloc, made with the first error
-	 * message.
+	 * Rate limits that queue pairs share on this device; owned by qp, allocated with the first
+	 * error message.
 	 */
 	struct siw_err_limit *err_limit;	    /* progress */
-	struct siw_freelist free_qps[SIW_QP_TYPES]; /* by type: qp's */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* by type; used by qp */
 	struct siw_freelist free_cqs, free_srqs, free_ahs, free_regions, free_windows;
 };
 
@@ -155,8 +155,8 @@ struct siw_pd {
 struct siw_ah {
 	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
-	bool group;	     /* dest is a multicast group's, with its port */
-	_Atomic bool queued; /* a send to it was left in a ring at some time */
+	bool group;	     /* dest is the address of a multicast group, with its port */
+	_Atomic bool queued; /* a send to it was once left in a send queue */
 	struct siw_link in_freelist;
 };
 
@@ -164,10 +164,10 @@ struct siw_srq {
 	struct siw_context *ctx;
 	struct siw_pd *pd;
 	void *user;
-	siw_lock_t lock;	     /* whoever posts */
+	siw_lock_t lock;	     /* for posting */
 	struct siw_mem_queue *recvs; /* NULL: destroyed */
 	struct siw_link waiting;     /* QPs whose Sends wait for receives */
-	struct siw_srq_attr attr;    /* srq_limit: progress, 0 once it was reached */
+	struct siw_srq_attr attr;    /* srq_limit: under progress; 0 once the limit was reached */
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
 	struct siw_link in_freelist;
@@ -178,7 +178,7 @@ enum siw_turn {
 	SIW_TURN_DONE,	  /* nothing */
 	SIW_TURN_MORE,	  /* requests for the next turn */
 	SIW_TURN_BLOCKED, /* requests that wait for room in a socket */
-	SIW_TURN_STARVED, /* the same, and none completed: the next round begins with this one */
+	SIW_TURN_STARVED, /* as BLOCKED, and none completed: the next round begins with this QP */
 };
 
 /*
@@ -188,29 +188,29 @@ enum siw_turn {
 struct siw_qp_ops {
 	bool owns_regions; /* it has one peer at a time, so a region may be bound to it alone */
 	/*
-	 * It was marked unsent: sends more of its requests, and delivers messages that wait for
-	 * receives. turn: the number of this round over all marked ones.
+	 * The QP was marked unsent: sends more of its requests, and delivers messages that wait for
+	 * receives. turn: number of this round over all marked QPs.
 	 */
 	enum siw_turn (*turn)(struct siw_qp *qp, uint64_t turn);
 	/*
-	 * Whether a request that the socket has not taken, or a Read without its response, uses
-	 * this memory; whether the socket has not taken a send to this address handle. Requests
-	 * that only wait to be sent as a batch are sent first.
+	 * Whether a request that the socket has not accepted, or a Read without its response, uses
+	 * this memory; whether the socket has not accepted a send to this address handle. Requests
+	 * that were only delayed for a batch are sent first.
 	 */
 	bool (*uses_key)(struct siw_qp *qp, uint32_t lkey);
 	bool (*uses_ah)(struct siw_qp *qp, const struct siw_ah *ah);
 	/*
-	 * The STag is invalid: resets the connection if the response to a Read from there is not
-	 * out.
+	 * The STag was invalidated: resets the connection if a response to a Read from it is not
+	 * sent completely.
 	 */
 	void (*revoke)(struct siw_qp *qp, uint32_t stag);
-	/* Regions or windows have ended: goes on with requests that waited for that. */
+	/* Regions or windows have ended: continues requests that waited for that. */
 	void (*settle)(struct siw_qp *qp);
-	/* Takes it to ERR; status: -errno, why. */
+	/* Moves it to ERR; status: why, -errno. */
 	void (*fail)(struct siw_qp *qp, int status);
 	/*
-	 * The process ends: sends what was posted and shuts the connection down; whether that goes
-	 * on.
+	 * The process ends. leave: sends what was posted and shuts the connection down; is_leaving:
+	 * whether that is still in progress.
 	 */
 	void (*leave)(struct siw_qp *qp);
 	bool (*is_leaving)(const struct siw_qp *qp);
@@ -228,14 +228,14 @@ struct siw_qp {
 	struct siw_context *ctx;
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
-	struct siw_srq *srq; /* NULL, or the queue that it takes receives from */
-	uint64_t serial;     /* unique among all QPs that the device ever has */
+	struct siw_srq *srq; /* the queue that it takes receives from; NULL: its own */
+	uint64_t serial;     /* unique among all QPs ever made on the device */
 	/* enum siw_qp_state. send_lock to write, and progress but for a UD's RTS to SQE. */
 	_Atomic int state;
 	_Atomic uint32_t qpn;
 	siw_lock_t send_lock;
 	siw_lock_t recv_lock;
-	/* Slots of each queue before this one are free, as a completion behind them was polled. */
+	/* Slots of each queue below this number are free, since a later completion was polled. */
 	_Atomic uint32_t sq_freed, rq_freed;
 	struct siw_link unsent; /* ctx->unsent_lock */
 	bool on_unsent;		/* ctx->unsent_lock */
@@ -246,18 +246,18 @@ struct siw_qp {
 	struct siw_link in_freelist;
 };
 
-/* A bind of a window that is posted and has not had its turn. */
+/* A bind of a window that was posted and has not begun. */
 struct siw_bind {
-	struct siw_window *window; /* pinned; NULL: the bind was done or dropped */
-	struct siw_region *region; /* pinned; NULL: none, or one that cannot be bound to */
+	struct siw_window *window; /* pinned; NULL: the bind was carried out or dropped */
+	struct siw_region *region; /* pinned; NULL: none, or one without bindings */
 	uint64_t addr, length;	   /* octets */
-	uint32_t rkey;		   /* of the window from then on */
+	uint32_t rkey;		   /* the window's key after the bind */
 	int access;		   /* set of enum siw_access_flags */
 };
 
-/* A window's binding that a new bind has ended, until no stream uses it any more. */
+/* A window's old binding, which a new bind has replaced, until no stream uses it any more. */
 struct siw_bind_rest {
-	uint32_t stag; /* invalid; streams may still have responses from there to send */
+	uint32_t stag;		   /* invalid; streams may still have to send responses from it */
 	struct siw_region *region; /* pinned, or NULL */
 };
 
@@ -268,34 +268,42 @@ static inline bool siw_verbs_inherited(const struct siw_context *ctx)
 {
 	return __builtin_expect(ctx->inherited, 0);
 }
-/* The same as -ESTALE, or 0. */
+/* siw_verbs_inherited as -ESTALE, or 0. */
 int siw_verbs_stale(const struct siw_context *ctx);
+/*
+ * To be called first by a verb that creates an object of a PD by its init attributes: 0, or -errno:
+ * an argument is NULL, or the device was inherited.
+ */
+int siw_verbs_create_begin(const struct siw_pd *pd, const void *init);
 
-/* The identity by which a region is bound to this QP: odd, so that it is no object's address. */
+/*
+ * The identity to which a region of this QP is bound. It is odd, so it differs from the address of
+ * any object.
+ */
 static inline const void *siw_verbs_owner(const struct siw_qp *qp)
 {
 	return (const void *)(uintptr_t)(qp->serial << 1 | 1);
 }
 
-/* Takes the object that was given first, or NULL. */
+/* Takes the object that was put there first, or NULL. */
 struct siw_link *siw_verbs_freelist_take(struct siw_freelist *list);
 void siw_verbs_freelist_give(struct siw_freelist *list, struct siw_link *link);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* Counts a poll, and makes progress unless another thread does. */
+/* Counts a poll, and makes progress unless another thread does so. */
 void siw_verbs_poll(struct siw_context *ctx);
 /*
- * Waits until ready(arg) returns non-zero, and returns that; -EAGAIN after timeout_ms milliseconds
- * (-1: no limit); -EINTR. The calling thread makes progress meanwhile. fd becomes readable when
- * another thread makes ready() return non-zero.
+ * Waits until ready(arg) returns non-zero, and returns that value; -EAGAIN after timeout_ms
+ * milliseconds (-1: no limit); -EINTR. The calling thread makes progress meanwhile. fd must become
+ * readable when another thread makes ready() return non-zero.
  */
 int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		   int timeout_ms);
 /* The QP has something left to send: the next rounds of progress give it a turn. */
 void siw_verbs_mark_unsent(struct siw_qp *qp);
 void siw_verbs_forget_unsent(struct siw_qp *qp);
-/* Wakes a thread that sleeps, so that it makes progress. Any thread. */
+/* Wakes a sleeping thread to make progress. Any thread. */
 void siw_verbs_nudge(struct siw_context *ctx);
 /*
  * Starts a timer. _add: it ticks after 5 ms, then after four times as long each time, and also at
@@ -310,39 +318,37 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed);
 
 void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object);
 /*
- * Raises an event (enum siw_event_type); one that is raised already stays one. Cannot fail. Takes
- * only a leaf lock, so any lock may be held.
+ * Raises an event (enum siw_event_type); raising it again before it is taken has no effect but its
+ * order. Cannot fail. Any lock may be held.
  */
 void siw_verbs_async_raise(struct siw_async *async, int type);
 /*
  * Before the object is destroyed: drops its events that were not taken, and waits until those taken
- * are acknowledged. Nobody may raise one any more; no lock held.
+ * were acknowledged. No event may be raised any more; no lock held.
  */
 void siw_verbs_async_leave(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 
-/*
- * Returns -ENOMEM and records the reason: the device has as many as its limit of this name allows.
- */
+/* Returns -ENOMEM and records the reason: the limit with this name is reached. */
 int siw_verbs_refuse_full(const char *limit, uint32_t max);
 
 /* Whether the CQ is of this context; whether it overflowed. */
 bool siw_verbs_cq_is_of(const struct siw_cq *cq, const struct siw_context *ctx);
 bool siw_verbs_cq_is_overrun(const struct siw_cq *cq);
-/* Counts one queue pair more (by: 1) or fewer (-1) that completes to the CQ. */
+/* Counts a queue pair whose completions go to the CQ: by is 1, or -1 when it is destroyed. */
 void siw_verbs_cq_count(struct siw_cq *cq, int by);
 /*
- * Puts a completion of a send (send_lock held) or of a receive (progress held) into the CQ. slot:
- * polling it frees the send or receive slots before that one. source: NULL, or the message's.
+ * Queues the completion of a send (send_lock held) or of a receive (progress held). slot: polling
+ * it frees the send or receive slots before that one. source: of the message, or NULL.
  */
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_addr *source, uint32_t slot, bool solicited);
 /* Removes the completions of a QP that is destroyed. */
 void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
 /*
- * After a reset, with all slots of the QP free: completions of it still in the CQ free none but
- * those before these.
+ * After a reset all slots of the QP are free: completions of it still in the CQ free no later
+ * slots.
  */
 void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp, uint32_t sq_slot,
 			 uint32_t rq_slot);
@@ -356,19 +362,20 @@ void siw_verbs_srq_taken(struct siw_srq *srq);
 
 /*
  * When a bind of a window of this type is posted: fills *bind and pins window and region. 0;
- * -EINVAL: there is no such window any more, and nothing is pinned.
+ * -EINVAL: the window does not exist any more, and nothing is pinned.
  */
 int siw_verbs_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
 		       struct siw_bind *bind);
-/* Drops a bind that will not be done. */
+/* Drops a bind that will not be carried out. */
 void siw_verbs_bind_drop(struct siw_context *ctx, struct siw_bind *bind);
 /*
- * Does a bind, in its turn: 0; -EINPROGRESS: done, but it completes only after siw_verbs_bind_end
- * has ended the binding before, *rest; or SIW_WC_MW_BIND_ERR.
+ * Carries out a bind: 0; -EINPROGRESS: done, but it completes only after siw_verbs_bind_end has
+ * ended the old binding *rest; or SIW_WC_MW_BIND_ERR.
  */
 int siw_verbs_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
 /*
- * Resets all streams but except's that still send from that binding. progress held, no send_lock.
+ * Resets all streams that still send from that binding, except except's. progress held, no
+ * send_lock.
  */
 void siw_verbs_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
 			const struct siw_qp *except);

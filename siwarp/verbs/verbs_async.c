@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Asynchronous events, for what no completion reports. The memory of an object's events is in the
- * object, so that raising one cannot fail; an event that is raised again before it was taken moves
- * to the end and stays one.
+ * Asynchronous events. An object contains the memory for its events, so raising one cannot fail. An
+ * event raised again before it was taken moves to the end of the list and stays a single one.
  */
 #include <errno.h>
 #include <time.h>
@@ -35,7 +34,7 @@ void siw_verbs_async_close(struct siw_context *ctx)
 	siw_lock_destroy(&ctx->async_lock);
 }
 
-/* The descriptor says whether events are left. async_lock held. */
+/* Makes the descriptor readable exactly while there are events. async_lock held. */
 static void show_events(struct siw_context *ctx)
 {
 	bool any = !siw_link_alone(&ctx->async_events);
@@ -51,7 +50,7 @@ static void show_events(struct siw_context *ctx)
 
 /* ---- raising --------------------------------------------------------------------------------- */
 
-/* The place of this kind, or a free one: there are as many as an object has kinds. */
+/* The note of this kind, or a free one: an object has one for each kind. */
 static struct siw_async_note *place_of(struct siw_async *async, int type)
 {
 	int i = 0;
@@ -117,7 +116,8 @@ static int take_event(void *arg)
 		if (note->of == &ctx->async) {
 			want->event->element.port_num = 1;
 		} else {
-			want->event->element.qp = note->of->object; /* or whatever it is */
+			/* element is a union of pointers */
+			want->event->element.qp = note->of->object;
 			note->of->unacked++;
 		}
 	}
@@ -158,7 +158,7 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 	case SIW_EVENT_SRQ_ERR:
 	case SIW_EVENT_SRQ_LIMIT_REACHED:
 		return &event->element.srq->async;
-	default: /* of the port: nothing that could go away waits for it */
+	default: /* of the port, which is not destroyed while the device is open */
 		return NULL;
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Memory and address handles that requests and responses still use. They are searched for when one
- * is to be destroyed, so that posting need not count.
+ * Finds memory and address handles that requests and responses still use. This is searched for when
+ * one is to be destroyed, so posting need not count uses.
  */
 #include "verbs/verbs_impl.h"
 
@@ -24,7 +24,9 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 	struct siw_context *ctx;
 	bool busy = false;
 
-	/* Most go straight to the socket: only one that was ever left in a ring is worth a look. */
+	/*
+	 * Most sends go straight to the socket: only a handle that was ever queued needs a search.
+	 */
 	if (!atomic_load(&ah->queued))
 		return false;
 	ctx = atomic_load(&ah->pd)->ctx;
@@ -38,7 +40,7 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 	return busy;
 }
 
-/* Responses that TCP has not taken yet still refer to the memory. */
+/* Responses that TCP has not accepted yet still refer to the memory. */
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except)
 {
@@ -53,7 +55,7 @@ void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 	}
 }
 
-/* Taking the progress lock waits for a placement that resolved it before. */
+/* Taking the progress lock waits for a placement that resolved the STag before. */
 void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag)
 {
 	siw_lock(&ctx->progress);

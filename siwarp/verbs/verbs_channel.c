@@ -7,7 +7,7 @@
 #include "verbs/verbs_impl.h"
 
 /*
- * The channel whose events this thread is collecting itself, so that nobody need be woken for them.
+ * The channel for which this thread is making progress, so that its events need not wake anybody.
  */
 static __thread struct siw_comp_channel *collecting;
 
@@ -83,7 +83,7 @@ void siw_verbs_channel_raise(struct siw_cq *cq)
 	siw_unlock(&ch->lock);
 }
 
-/* The descriptor says whether events are left, for those who sleep on it. Channel's lock held. */
+/* Makes the descriptor readable exactly while there are events. Channel's lock held. */
 static void show_events(struct siw_comp_channel *ch)
 {
 	bool more = !siw_link_alone(&ch->cqs);

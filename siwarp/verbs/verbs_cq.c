@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Completion queues; verbs_channel.c announces what comes to them. */
+/* Completion queues; verbs_channel.c raises their events. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -14,7 +14,10 @@ static uint32_t round_up(uint32_t n)
 	return p;
 }
 
-/* With an empty ring; a poll that came too late for the last one in this memory finds that. */
+/*
+ * Makes a CQ with an empty ring. A late poll on the destroyed CQ that had this memory finds it
+ * empty.
+ */
 static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 {
 	struct siw_cqe *ring = calloc(size, sizeof(*ring));
@@ -43,8 +46,8 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 }
 
 /*
- * Who arms one may sleep on a descriptor of its own next: what it posts then waits for nothing.
- * cq->lock held.
+ * A program that arms a CQ may sleep on a descriptor next, so posts are not delayed while one is
+ * armed. cq->lock held.
  */
 static void set_armed(struct siw_cq *cq, int how)
 {
@@ -55,7 +58,7 @@ static void set_armed(struct siw_cq *cq, int how)
 		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
 }
 
-/* Polling and arming it still work, and find nothing. */
+/* After this, late calls of poll and arm find nothing. */
 static void end_cq(struct siw_cq *cq)
 {
 	struct siw_cqe *ring = cq->ring;
@@ -172,14 +175,13 @@ int siw_cq_pending(struct siw_cq *cq)
 		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	/* Head first: tail is at or past it then. */
+	/* Read head first: then tail is not behind it. */
 	head = atomic_load_explicit(&cq->head, memory_order_acquire);
 	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
 }
 
 /*
- * A completion keeps its number, so that who looks at head and tail without the lock sees no
- * change.
+ * A completion keeps its number, so that readers of head and tail without the lock see no change.
  */
 static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
 {
@@ -241,8 +243,8 @@ void siw_verbs_cq_count(struct siw_cq *cq, int by)
 }
 
 /*
- * A completion was lost, so the queue cannot be trusted any more. Its QPs go to ERR in the next
- * pass: whoever completes may hold any of their locks. cq->lock held.
+ * A completion was lost, so the queue is unusable. Its QPs are moved to ERR by the next progress,
+ * since the caller may hold any of their locks. cq->lock held.
  */
 static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 {
@@ -277,7 +279,7 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 			cqe->source = *source;
 		else
 			cqe->source.family = 0;
-		/* Pairs with the look at tail in take(), which is made without the lock. */
+		/* Pairs with the read of tail in take(), without the lock. */
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 	}
 	if (cq->armed &&
@@ -290,12 +292,12 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		siw_verbs_channel_raise(cq);
 }
 
-/* The CQ's lock is held, so that slots come back in order and the QP is still there. */
+/* The CQ's lock is held, so that slots are freed in order and the QP still exists. */
 static void free_slots(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
 
-	/* Pairs with the loads of those who post: no more than a count. */
+	/* Pairs with the loads in posts. It is only a count, so no order is needed. */
 	atomic_store_explicit(cqe->wc.opcode & SIW_WC_RECV ? &qp->rq_freed : &qp->sq_freed,
 			      cqe->slot, memory_order_relaxed);
 	if (__builtin_expect(cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD, 0))
@@ -339,7 +341,7 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse(STALE);
 	n = take(cq, num_entries, wc, sources);
 	if (n) {
-		/* Whoever found less than he had room for may do something else now. */
+		/* A caller that found fewer than it has room for may not poll again soon. */
 		if (n < num_entries)
 			siw_verbs_send_posted(cq->ctx, true);
 		return n;
@@ -372,20 +374,20 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 		err = siw_refuse(CQ_NO_CHANNEL);
 	else if (atomic_load(&cq->overrun))
 		err = siw_refuse(CQ_OVERFLOW);
-	/* A wish for any completion is not narrowed by a later one for solicited ones. */
+	/* Arming for solicited events does not narrow arming for any. */
 	else if (cq->armed != 1)
 		set_armed(cq, solicited_only ? 2 : 1);
 	siw_unlock(&cq->lock);
 	/*
-	 * The program may sleep now, on a descriptor of its own. After the arming: what completes
-	 * by this is to make an event.
+	 * After arming, so that what completes by this raises an event: the program may sleep on
+	 * its own descriptor now.
 	 */
 	if (!err)
 		siw_verbs_send_posted(ctx, false);
 	return err;
 }
 
-/* A destroyed QP's completions go with it; the others keep their order. */
+/* Removes a destroyed QP's completions; the others keep their order. */
 void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp)
 {
 	uint32_t head, tail, to;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Devices: one per interface with an address. Opening one makes an RNIC of it. */
+/* Devices: one per interface with an address. Opening one makes it an RNIC. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 	siw_reason_begin();
 	if (n < 0)
 		goto out;
-	/* One block: the pointers, then what they point at. */
+	/* One allocation: the pointers, then what they point to. */
 	list = calloc(1, (size_t)(n + 1) * sizeof(*list) + (size_t)n * sizeof(*devices));
 	if (!list) {
 		n = -ENOMEM;
@@ -90,7 +90,7 @@ static void set_limits(struct siw_device_attr *attr)
 	};
 }
 
-/* A poll that came too late may be in the middle of a pass, and finds no port after it. */
+/* A late poll may be making progress; it finds no port afterwards. */
 static void close_port(struct siw_context *ctx)
 {
 	struct siw_llp_port *port = ctx->port;
@@ -104,7 +104,7 @@ static void close_port(struct siw_context *ctx)
 	siw_llp_port_close(port);
 }
 
-/* A context as it is before it is opened: new, or one that was closed. */
+/* A context ready to be opened: a new one, or one that was closed. */
 static struct siw_context *new_context(void)
 {
 	struct siw_context *ctx = siw_verbs_context_take();
@@ -220,7 +220,7 @@ static bool device_has(const struct siw_device_info *info, const struct siw_addr
 	for (uint32_t i = 0; i < info->n_addrs; i++) {
 		if (siw_addr_same(&info->addrs[i], &a))
 			return true;
-		/* All of 127/8 is the loopback interface's. */
+		/* All of 127/8 belongs to the loopback interface. */
 		if (a.family == AF_INET && info->addrs[i].family == AF_INET && a.v4[0] == 127 &&
 		    info->addrs[i].v4[0] == 127)
 			return true;
@@ -254,7 +254,7 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 	return ctx;
 }
 
-/* Streams that still wait for the peer's end of stream have until linger_ms to get it. */
+/* Gives streams that wait for the peer's end of stream until linger_ms. */
 static void finish_timed(struct siw_context *ctx)
 {
 	while (atomic_load(&ctx->n_timed)) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The end of a process that did not close its devices. What completed must reach the peer, but the
- * kernel resets a connection that is closed with unread input, and forgets what it has not sent
- * yet. So exit() ends each connection as siw_close_device would have it, for linger_ms at most. A
- * process that is killed, or calls _exit(), ends as the kernel has it.
+ * The end of a process that has not closed its devices. What completed must reach the peer, but the
+ * kernel resets a connection that is closed with unread input, and drops what it has not sent yet.
+ * So exit() closes connections as siw_close_device does, for linger_ms at most. A process that is
+ * killed, or calls _exit(), gets the kernel's behaviour.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
-/* Whoever called exit() may hold the lock, in a call that a signal interrupted. */
+/* The thread that called exit() may hold the lock, in a call that a signal interrupted. */
 #define LOCK_TRIES 100
 
 static bool try_long(siw_lock_t *lock)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Open devices after fork. The child has their memory, but not their threads, and perhaps locks
- * that a thread of the parent held. So they are marked inherited in the child: every call on them
- * or their objects returns ESTALE before it takes a lock. llp closes their descriptors. The parent
- * is not affected.
+ * Open devices after fork. The child has copies of their memory, but not their threads, and a lock
+ * may be held by a thread that it does not have. So they are marked inherited in the child: every
+ * call on them or their objects returns ESTALE before it takes a lock. llp closes their
+ * descriptors. The parent is not affected.
  */
 #include <errno.h>
 
@@ -13,8 +13,8 @@
 static void in_child(void);
 
 static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
-static struct siw_link contexts = { &contexts, &contexts }; /* lock */
-static struct siw_link closed = { &closed, &closed };	    /* lock */
+static struct siw_link contexts = { &contexts, &contexts }; /* under lock */
+static struct siw_link closed = { &closed, &closed };	    /* under lock */
 
 static void in_child(void)
 {
@@ -24,7 +24,9 @@ static void in_child(void)
 		siw_link_del(l);
 		siw_container(l, struct siw_context, open)->inherited = true;
 	}
-	/* A call that came too late, in a thread that is not here, may hold a lock of theirs. */
+	/*
+	 * Their locks may be held by a thread of the parent in a late call, so they are not reused.
+	 */
 	siw_link_init(&closed);
 }
 
@@ -78,4 +80,12 @@ void siw_verbs_context_keep(struct siw_context *ctx)
 int siw_verbs_stale(const struct siw_context *ctx)
 {
 	return siw_verbs_inherited(ctx) ? siw_refuse(STALE) : 0;
+}
+
+int siw_verbs_create_begin(const struct siw_pd *pd, const void *init)
+{
+	siw_reason_begin();
+	if (!pd || !init)
+		return siw_refuse_null(pd ? "init" : "pd");
+	return siw_verbs_stale(pd->ctx);
 }

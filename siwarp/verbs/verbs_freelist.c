@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The memory of destroyed objects. The oldest is reused first, since late calls to it are least
+ * The memory of destroyed objects. The oldest is reused first, since late calls on it are least
  * likely.
  */
 #include "verbs/verbs_impl.h"

@@ -6,34 +6,36 @@
 #include "verbs/verbs_objects.h"
 
 /* ---- verbs_exit.c ---------------------------------------------------------------------------- */
-/* From now on exit() ends connections in order before the process ends. 0 or -ENOMEM. */
+/* From now on exit() closes connections gracefully. 0 or -ENOMEM. */
 int siw_verbs_exit_watch(void);
 
 /* ---- verbs_fork.c ---------------------------------------------------------------------------- */
-/* From now on a fork marks the context as inherited in the child. 0 or -ENOMEM. */
+/* From now on fork marks the context as inherited in the child. 0 or -ENOMEM. */
 int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
-/* Calls it for every open device; none is opened or closed meanwhile. */
+/* Calls call for every open device; none is opened or closed meanwhile. */
 void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
-/* A closed context to use again, or NULL; _keep takes one that is closed now. */
+/* _take returns a closed context to reuse, or NULL; _keep stores one that was closed. */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ------------------------------------------------------------------------ */
-/* Serves each socket that may have work once: the number of messages moved. progress held. */
+/*
+ * Serves each socket that may have work once. Returns the number of messages moved. progress held.
+ */
 int siw_verbs_progress_once(struct siw_context *ctx);
 /*
- * Sends now what was posted and waits to be sent as a batch or for its turn, since the caller may
- * not poll soon. polls: not if another thread makes progress already.
+ * Sends what was posted and is delayed for a batch or waits for its turn, since the caller may not
+ * poll soon. polls: skip this if another thread is making progress.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 int siw_verbs_thread_start(struct siw_context *ctx);
 void siw_verbs_thread_stop(struct siw_context *ctx);
 
 /* ---- verbs_channel.c; the queue has a channel ------------------------------------------------ */
-/* Adds an event of the queue, which something came to while it was armed. */
+/* Queues an event: something came to the queue while it was armed. */
 void siw_verbs_channel_raise(struct siw_cq *cq);
-/* Takes the queue out of its channel, once the user has acknowledged all events taken of it. */
+/* Removes the queue from its channel, once the user has acknowledged all its events. */
 void siw_verbs_channel_leave(struct siw_cq *cq);
 
 /* ---- verbs_async.c --------------------------------------------------------------------------- */
@@ -45,15 +47,16 @@ int siw_verbs_port_open(struct siw_context *ctx);
 
 /* ---- verbs_busy.c; no lock held -------------------------------------------------------------- */
 /*
- * Whether a send that the socket has not taken, or a Read without its response, uses this memory.
+ * Whether a send that the socket has not accepted, or a Read without its response, uses this
+ * memory.
  */
 bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey);
-/* Whether the socket has not taken a send to it. */
+/* Whether the socket has not accepted a send to it. */
 bool siw_verbs_ah_in_use(struct siw_ah *ah);
 
 /*
- * The STag is invalid already. Resets the streams, but except's, that still have to send a Read's
- * response from its memory; when this returns, no other thread uses that memory. No lock held;
+ * The STag was invalidated before. Resets the streams, except except's, that still have to send a
+ * Read Response from its memory; on return, no other thread uses that memory. No lock held;
  * _locked: progress held.
  */
 void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag);
@@ -61,11 +64,11 @@ void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except);
 
 /* ---- verbs_limits.c -------------------------------------------------------------------------- */
-/* Counts one more, if there are fewer than max: whether it did. */
+/* Adds one to the count if it is below max. Returns whether it did. */
 bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max);
 
 /* ---- verbs_mr.c ------------------------------------------------------------------------------ */
-/* The set of enum siw_mem_right of a set of enum siw_access_flags. */
+/* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */
 static inline uint32_t siw_verbs_rights(int access)
 {
 	return (uint32_t)access &
@@ -76,11 +79,11 @@ static inline uint32_t siw_verbs_rights(int access)
 void siw_verbs_free_freelist_memory(struct siw_context *ctx);
 
 /* ---- verbs_mw.c ------------------------------------------------------------------------------ */
-/* From now on windows may be bound to the region, if its access has SIW_ACCESS_MW_BIND. */
+/* Allows binding windows to the region, if its access has SIW_ACCESS_MW_BIND. */
 void siw_verbs_mw_allow(struct siw_region *region);
 /*
- * Before the region ends. 0: no window is or will be bound to it, and bindings that have ended are
- * not in use any more; -EBUSY: one is bound. No lock held.
+ * Before the region ends. 0: no window is or can be bound to it, and old bindings are not in use
+ * any more; -EBUSY: a window is bound. No lock held.
  */
 int siw_verbs_mw_forbid(struct siw_region *region);
 

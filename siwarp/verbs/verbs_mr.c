@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Protection domains, memory regions, address handles: what is registered rather than moved. */
+/* Protection domains, memory regions and address handles. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -50,24 +50,21 @@ int siw_dealloc_pd(struct siw_pd *pd)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /*
- * Is the octet at addr there? The kernel copies the 8 octets around it before it looks at the
- * (impossible) first argument, so EFAULT means absent, EINVAL present; nothing changes.
+ * Whether the octet at addr is mapped. The kernel copies the 8 octets around it before it checks
+ * the (invalid) first argument, so EFAULT means not mapped, EINVAL mapped; nothing changes.
  */
 static bool can_read(uintptr_t addr)
 {
 	long r;
 
-	/* NULL would mean that there is no argument. */
+	/* With NULL the call would not copy anything. */
 	if (addr < 8)
 		return false;
 	r = syscall(SYS_rt_sigprocmask, ~0, addr & ~(uintptr_t)7, NULL, 8);
 	return !(r < 0 && errno == EFAULT);
 }
 
-/*
- * Atomically adds 0 to the word around addr: EFAULT where the page is not there or cannot be
- * written.
- */
+/* Atomically adds 0 to the word around addr: EFAULT if the page is not mapped or not writable. */
 static bool can_write(uintptr_t addr)
 {
 	uint32_t nobody = 0;
@@ -97,18 +94,18 @@ static int check_access(int access, bool bound)
 
 	if (access & ~(known | SIW_ACCESS_REMOTE_INVALIDATE))
 		return siw_refuse(MR_ACCESS, (uint64_t)access);
-	/* RFC5040-7.2-05: of a whole domain nobody's peer may end it */
+	/* RFC5040-7.2-05: a region of a whole PD has no stream whose peer may invalidate it */
 	if (!bound && (access & SIW_ACCESS_REMOTE_INVALIDATE))
 		return siw_refuse(MR_INVALIDATE);
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return siw_refuse(MR_LOCAL_WRITE, (uint64_t)access);
-	/* Its windows would outlive it. */
+	/* Its windows would remain after a peer invalidated it. */
 	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
 		return siw_refuse(MR_NO_WINDOWS);
 	return 0;
 }
 
-/* A new STag for this memory: 0 and *stag, or -errno. */
+/* Makes an STag for this memory: 0 and *stag, or -errno. */
 static int make_stag(const struct siw_pd *pd, const void *owner, void *addr, size_t length,
 		     int access, uint32_t *stag)
 {
@@ -138,7 +135,7 @@ static void describe(struct siw_mr *mr, struct siw_pd *pd, void *addr, size_t le
 	mr->lkey = mr->rkey = mr->handle = stag;
 }
 
-/* A bind that comes too late may still look at one that was deregistered: it takes none then. */
+/* A late bind may still read a region that was deregistered; its bindable is false then. */
 static struct siw_region *new_region(struct siw_context *ctx)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_regions);
@@ -197,7 +194,7 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 	return register_memory(qp->pd, siw_verbs_owner(qp), addr, length, access);
 }
 
-/* No peer and no request uses the STag when this returns. */
+/* After this no peer and no request uses the STag. */
 static int end_stag(struct siw_context *ctx, uint32_t stag)
 {
 	int err = siw_mem_stag_free(ctx->mem, stag);
@@ -240,14 +237,14 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t len
 
 	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
 		return siw_refuse(MR_BUSY);
-	/* The new one first: what can fail leaves the old one as it was. */
+	/* The new STag first: if that fails, the region is unchanged. */
 	err = make_stag(pd, r->owner, addr, length, access, &stag);
 	if (err)
 		return err;
 	err = siw_verbs_mw_forbid(r);
 	if (!err)
 		err = end_stag(old_pd->ctx, r->mr.lkey);
-	if (err) { /* windows are bound to it; or dead already: not a region any more */
+	if (err) { /* windows are bound to it, or it was deregistered */
 		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
@@ -298,7 +295,7 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 
 /* ---- address handles ------------------------------------------------------------------------- */
 
-/* A send that comes too late may still look at one that was destroyed: it is of no PD then. */
+/* A late send may still read a handle that was destroyed; its pd is NULL then. */
 static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&pd->ctx->free_ahs);
@@ -313,8 +310,9 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 	if (ah->group)
 		ah->dest.port_be = htons((uint16_t)siw_settings()->mcast_port);
 	atomic_init(&ah->queued, false);
+	/* An IPv6 address may have a flow label in v4's place; it must not be compared. */
 	if (dest->family == AF_INET6)
-		memset(ah->dest.v4, 0, sizeof(ah->dest.v4)); /* the flow label's place */
+		memset(ah->dest.v4, 0, sizeof(ah->dest.v4));
 	atomic_store(&ah->pd, pd);
 	return ah;
 }
@@ -323,7 +321,7 @@ void siw_verbs_free_freelist_memory(struct siw_context *ctx)
 {
 	struct siw_link *old;
 
-	/* There may be a million; and no QP is left that would look at one. */
+	/* There may be a million, and no QP is left that could use one. */
 	while ((old = siw_verbs_freelist_take(&ctx->free_ahs)))
 		free(siw_container(old, struct siw_ah, in_freelist));
 	while ((old = siw_verbs_freelist_take(&ctx->free_regions)))

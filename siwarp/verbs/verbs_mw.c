@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Memory windows, and invalidation by this end's own requests. Whether a window is bound is known
- * to the STag table alone: when a peer invalidates its key, nobody looks for the window. A region
- * has a list of the windows that were last bound to it.
+ * Memory windows, and invalidation by requests of this end. Only the STag table knows whether a
+ * window is bound: when a peer invalidates its key, the window is not searched for. A region has a
+ * list of the windows that were last bound to it.
  *
- * The form of a bind is checked when it is posted, its rights when it has its turn, since they may
- * change before. Until then it pins window and region.
+ * The form of a bind is checked when it is posted, its rights when it begins, since they may change
+ * before. Until then it pins window and region.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "verbs/verbs_impl.h"
 
-#define OCTET 0xffu /* of a key of type 2: the program's */
+#define OCTET 0xffu /* the octet of a type 2 key that the program chooses */
 
 static struct siw_window *window_of(struct siw_mw *mw)
 {
@@ -54,7 +54,7 @@ static bool has_windows(struct siw_region *region)
 	return false;
 }
 
-/* What requests have ended without waiting for the streams that still send from there. */
+/* Makes every QP end the old bindings that its binds have replaced. */
 static void settle_all(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
@@ -108,7 +108,7 @@ static struct siw_window *new_window(struct siw_pd *pd, int type, uint32_t stag)
 		siw_link_init(&w->in_region);
 		siw_link_init(&w->in_freelist);
 	}
-	/* A post that comes too late may be looking. */
+	/* A late post may be reading it. */
 	siw_lock(&pd->ctx->mw_lock);
 	w->mw.pd = pd;
 	w->mw.rkey = w->mw.handle = w->stag = stag;
@@ -148,7 +148,7 @@ give_back:
 	return siw_refused_null(-ENOMEM);
 }
 
-/* Takes it from whoever may still use it: 0, -EBUSY, -EINVAL. *region: NULL, or pinned. */
+/* Removes a window from all users: 0, -EBUSY, -EINVAL. *region: NULL, or pinned. */
 static int end_window(struct siw_window *w, struct siw_region **region)
 {
 	struct siw_context *ctx = w->mw.context;
@@ -222,7 +222,7 @@ int siw_verbs_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, in
 
 	siw_lock(&ctx->mw_lock);
 	if (r && !atomic_load(&r->bindable))
-		r = NULL; /* its turn will say so */
+		r = NULL; /* the bind will fail when it begins */
 	if (!w->live) {
 		err = siw_refuse(BIND_WINDOW);
 	} else if (w->mw.type != type) {
@@ -271,7 +271,7 @@ static bool inside(const struct siw_mr *mr, uint64_t addr, uint64_t length)
 	return addr >= start && addr - start <= mr->length && length <= mr->length - (addr - start);
 }
 
-/* Whether the bind may be. mw_lock held, as for the two below. */
+/* Whether the bind is allowed. mw_lock held, as for the two below. */
 static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
@@ -286,14 +286,14 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 		return !of_qp;
 	if (!r || r->mr.pd != qp->pd || !inside(&r->mr, bind->addr, bind->length))
 		return false;
-	/* A region of one QP is not opened to others. */
+	/* A region of one QP must not become accessible to others. */
 	if (of_qp && r->owner && r->owner != siw_verbs_owner(qp))
 		return false;
 	return !(bind->access & (SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC)) ||
 	       r->access & SIW_ACCESS_LOCAL_WRITE;
 }
 
-/* Nothing is bound where there is nothing. */
+/* Makes the new binding; a bind of length 0 makes none. */
 static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
@@ -314,13 +314,13 @@ static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 	return siw_mem_stag_bind(qp->ctx->mem, bind->rkey, &region);
 }
 
-/* The binding before goes: whether streams may still be answering Reads from there. */
+/* Ends the old binding. Returns whether streams may still be sending Read Responses from it. */
 static bool close_window(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
 {
 	struct siw_mem *mem = qp->ctx->mem;
 	bool bound;
 
-	if (w->mw.type == SIW_MW_TYPE_2) /* it was invalid */
+	if (w->mw.type == SIW_MW_TYPE_2) /* it had no binding, else this bind would be refused */
 		return false;
 	bound = siw_mem_stag_alive(mem, w->stag);
 	siw_mem_stag_free(mem, w->stag);

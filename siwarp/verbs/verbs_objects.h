@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* verbs/verbs_objects.h - objects that only this folder looks into; private to it. */
+/* verbs/verbs_objects.h - structs that only this folder uses; private to it. */
 #ifndef SIW_VERBS_OBJECTS_H
 #define SIW_VERBS_OBJECTS_H
 
@@ -22,24 +22,26 @@ struct siw_device {
 	struct siw_device_info info;
 };
 
-/* A region: the user's struct, and our own copy of what the user must not change. */
+/* A region: the user's struct, and a copy of what the user must not change. */
 struct siw_region {
 	struct siw_mr mr; /* first */
 	int access;
-	const void *owner;	 /* of the QP that it is bound to, or NULL */
-	_Atomic bool bindable;	 /* windows may be bound to it: mw_lock to write */
-	uint32_t pins;		 /* posted binds, and bindings that are being ended: mw_lock */
-	struct siw_link windows; /* bound to it, or invalidated and not bound again: mw_lock */
+	const void *owner;     /* of the QP that it is bound to; NULL: none */
+	_Atomic bool bindable; /* windows may be bound to it: mw_lock to write */
+	uint32_t pins;	       /* posted binds, and old bindings that are being ended; mw_lock */
+	/* windows bound to it, or invalidated since and not bound again; mw_lock */
+	struct siw_link windows;
 	struct siw_link in_freelist;
 };
 
 /* A memory window. All but mw under mw_lock. */
 struct siw_window {
-	struct siw_mw mw;	   /* first */
-	bool live;		   /* not deallocated */
-	uint32_t stag;		   /* reserved, or what it is bound by; mw.rkey is the user's */
+	struct siw_mw mw; /* first */
+	bool live;	  /* not deallocated */
+	/* reserved, or of the current binding; mw.rkey is what the user sees */
+	uint32_t stag;
 	uint32_t pins;		   /* posted binds */
-	struct siw_region *region; /* NULL, or in whose windows it is: */
+	struct siw_region *region; /* NULL: in no region's windows, else in this one's */
 	struct siw_link in_region;
 	struct siw_link in_freelist;
 };
@@ -60,10 +62,10 @@ struct siw_cq {
 	struct siw_context *ctx;
 	struct siw_comp_channel *channel;
 	void *user;
-	int armed;	      /* 0, 1 any, 2 solicited only: lock */
-	_Atomic bool overrun; /* it overflowed, and takes no more: lock to write */
+	int armed;	      /* 0: not, 1: any, 2: solicited only; lock */
+	_Atomic bool overrun; /* it overflowed, and accepts no more; lock to write */
 	_Atomic uint32_t n_qp;
-	struct siw_link in_channel; /* channel's lock, as the three below */
+	struct siw_link in_channel; /* under the channel's lock, as the two below */
 	uint32_t events;	    /* raised, not taken */
 	uint32_t unacked;	    /* taken, not acknowledged */
 	struct siw_async async;
@@ -73,7 +75,7 @@ struct siw_cq {
 struct siw_comp_channel {
 	struct siw_context *ctx;
 	siw_lock_t lock;
-	struct siw_link cqs; /* with events */
+	struct siw_link cqs; /* those with events */
 	int fd;
 	bool fd_set;
 	_Atomic uint32_t n_cq;

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * The port of an open device: the state of its interface, and the events that report changes of it.
- */
+/* The port of an open device: its interface's state, and the events that report changes. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "verbs/verbs_impl.h"
 
 #define MAX_INTERFACES 64
-#define MAX_NEWS       64 /* of one turn */
+#define MAX_NEWS       64 /* most changes handled in one turn */
 
-/* Looks at the interface itself: whether its addresses are others than before; -errno. */
+/* Reads the interface's state. Returns whether its addresses have changed; -errno. */
 static int look(struct siw_context *ctx)
 {
 	struct siw_llp_interface *netifs = calloc(MAX_INTERFACES, sizeof(*netifs));
@@ -58,13 +56,13 @@ static int serve(struct siw_io_handler *self)
 			set_up(ctx, up, news == SIW_LLP_WATCH_UP);
 			continue;
 		}
-		/* Where looking fails for want of memory, the addresses may well have changed. */
+		/* If reading failed for lack of memory, the addresses may have changed. */
 		if (look(ctx))
 			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
 		if (news == SIW_LLP_WATCH_LOST)
 			set_up(ctx, up, ctx->now.up);
 		else
-			ctx->now.up = up; /* which has news of its own */
+			ctx->now.up = up; /* a change of which is reported separately */
 	}
 	return n;
 }
@@ -80,7 +78,7 @@ int siw_verbs_port_open(struct siw_context *ctx)
 				 &ctx->watch.watch);
 	if (err)
 		return err;
-	/* The list that the device was chosen from may be old. */
+	/* The list that the device was chosen from may be outdated. */
 	err = look(ctx);
 	if (err < 0)
 		siw_llp_watch_close(ctx->watch.watch);

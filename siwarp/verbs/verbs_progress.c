@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which thread makes progress. One that polls does, under the progress lock; one that waits for an
- * event does, and sleeps on the sockets; if there is neither, the device's own thread does, and
- * stops as soon as another thread polls.
+ * Which thread makes progress. A thread that polls does, under the progress lock; a thread that
+ * waits for an event does, and sleeps on the sockets; without either, the device's own thread does,
+ * until another thread polls.
  */
 #include <errno.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 #define POLL_BATCH	   32
 #define TICK_NS		   5000000ull
 #define LONGEST_TICK_NS	   (64 * TICK_NS)
-#define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter until the thread sleeps for long */
+#define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter before the thread sleeps for long */
 #define SHORT_NAPS	   3   /* an eighth, a quarter and a half of nap_us */
 #define LONG_SLEEP_US	   250000
 
@@ -69,7 +69,7 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 	return qp;
 }
 
-/* n QPs from the head of the list to its end. */
+/* Moves n QPs from the head of the list to its end. */
 static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 {
 	siw_lock(&ctx->unsent_lock);
@@ -83,12 +83,12 @@ static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 }
 
 /*
- * A QP leaves the list before it is served, so that a post in between can put it back. Several may
- * share a full socket: the first that found no room at all is the first in the next turn.
+ * A QP leaves the list before its turn, so that a post during the turn can add it again. Several
+ * QPs may share a full socket: the first that found no room at all is the first in the next round.
  */
 static int send_unsent(struct siw_context *ctx)
 {
-	uint32_t ahead = 0; /* of the first that found no room */
+	uint32_t ahead = 0; /* number of QPs before the first that found no room */
 	bool starved = false;
 	int moved = 0;
 
@@ -119,7 +119,7 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
 	if (!polls)
 		siw_lock(&ctx->progress);
 	else if (!siw_trylock(&ctx->progress))
-		return; /* whoever has it sends as well */
+		return; /* the thread that holds it sends as well */
 	if (ctx->port)
 		send_unsent(ctx);
 	siw_unlock(&ctx->progress);
@@ -164,9 +164,9 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 }
 
 /*
- * A quarter as often each time, down to three times a second: what a tick looks after moves by
- * itself as its socket says, and an idle device sleeps. All on one grid, so that many cost no more
- * wake-ups than one.
+ * The interval grows fourfold each time, up to a third of a second: what a tick checks is mostly
+ * driven by its socket, and an idle device must sleep. All timers use one grid, so that many cause
+ * no more wake-ups than one.
  */
 static void plan(struct siw_timed *timed, uint64_t now)
 {
@@ -184,7 +184,7 @@ static void tick(struct siw_context *ctx)
 
 	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
 		return;
-	/* Each member once, whatever the ticks take off or put on. */
+	/* Each timer once, whatever ticks remove or add. */
 	siw_link_init(&turn);
 	while (!siw_link_alone(&ctx->timed)) {
 		struct siw_link *l = ctx->timed.next;
@@ -200,7 +200,7 @@ static void tick(struct siw_context *ctx)
 		siw_link_add(&ctx->timed, l);
 		if (now < t->due_ns)
 			continue;
-		plan(t, now); /* first: it may say better, or be gone afterwards */
+		plan(t, now); /* before tick, which may set another time or free the timer */
 		t->tick(t, now);
 	}
 	for (struct siw_link *l = ctx->timed.next; l != &ctx->timed; l = l->next) {
@@ -213,7 +213,7 @@ static void tick(struct siw_context *ctx)
 
 /* ---- one round ------------------------------------------------------------------------------- */
 
-/* A completion queue of the device's was overrun: its QPs go to ERR. */
+/* A CQ of the device overflowed: moves its QPs to ERR. */
 static void fail_overrun(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
@@ -248,7 +248,7 @@ int siw_verbs_progress_once(struct siw_context *ctx)
 
 static void count_poll(struct siw_context *ctx)
 {
-	/* Not an add: what counts is that it moves, and a lost step is made up by the next. */
+	/* Not an atomic add: it only has to change, and the next poll makes up for a lost step. */
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
 	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
@@ -274,7 +274,7 @@ static int64_t sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline
 
 	if (!atomic_load(&ctx->n_timed))
 		return us;
-	/* One that is put on the list later wakes whoever sleeps. */
+	/* A timer that is added later wakes sleeping threads. */
 	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
 	return us < 0 || us > tick_us ? tick_us : us;
 }
@@ -304,7 +304,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		r = ready(arg);
 		if (r)
 			return r;
-		/* Only a pass that moved nothing has seen every socket empty. */
+		/* Only a round that moved nothing has found every socket empty. */
 		if (!moved && siw_llp_wait(&set, fd, sleep_us(ctx, now, deadline)) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 	}
@@ -333,27 +333,30 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /*
- * The first naps after this thread has served the device are shorter, since a program that polls
- * for a moment and computes again is not worth a long one.
+ * The first naps after this thread has served the device are shorter: a program that pauses polling
+ * for a moment should not wait for a long nap.
  */
 static int64_t nap_us(unsigned int naps)
 {
 	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
 }
 
-/* The naps so far, and how many of them passed beside a sleeping waiter without a poll. */
+/* naps: so far; waits: how many of them passed beside a sleeping waiter without a poll. */
 static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
 	static const struct siw_llp_waitset nothing;
 	int64_t us = nap_us(naps);
 
 	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
-		/* The waiter sleeps on the sockets; it says when it stops. */
+		/* The waiter sleeps on the sockets, and wakes this thread when it stops. */
 		atomic_store(&ctx->asleep, true);
 		if (atomic_load(&ctx->waiters))
 			us = LONG_SLEEP_US;
 	}
-	/* A waiter's word may come after the nap: then the next one is short, and takes it away. */
+	/*
+	 * A waiter may wake this thread after the nap: then the next nap is short, and clears the
+	 * descriptor.
+	 */
 	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
 		siw_llp_event_clear(ctx->sleep_fd);
 	atomic_store(&ctx->asleep, false);
@@ -368,9 +371,8 @@ static void sleep_on_sockets(struct siw_context *ctx)
 	siw_lock(&ctx->progress);
 	siw_llp_port_arm(ctx->port);
 	/*
-	 * What came between the last pass and the arming shows in the wait itself, but for what was
-	 * posted: pairs with siw_verbs_mark_unsent(), which marks, then looks whether this is
-	 * armed.
+	 * What came after the last round ends the wait by itself, but for what was posted. Pairs
+	 * with siw_verbs_mark_unsent(), which marks, then checks whether this is armed.
 	 */
 	moved = atomic_load(&ctx->n_unsent) ? send_unsent(ctx) : 0;
 	siw_llp_waitset_fill(ctx->port, &set);
@@ -378,7 +380,7 @@ static void sleep_on_sockets(struct siw_context *ctx)
 	siw_unlock(&ctx->progress);
 	if (moved)
 		return;
-	/* A waiter's word that came too late for nap() is still on the descriptor. */
+	/* A wake-up that came too late for nap() is still on the descriptor. */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return;
@@ -418,8 +420,8 @@ static void *run(void *arg)
 		moved = siw_verbs_progress_once(ctx);
 		siw_unlock(&ctx->progress);
 		/*
-		 * A stream of one-sided traffic pauses for some microseconds, and epoll says only
-		 * that a socket has much room again: who sleeps at each pause loses half of the
+		 * A stream of one-sided traffic has gaps of some microseconds, and epoll reports a
+		 * socket writable only when much room is free: sleeping in each gap would halve the
 		 * bandwidth.
 		 */
 		if (moved)
@@ -431,8 +433,9 @@ static void *run(void *arg)
 }
 
 /*
- * Under a real-time policy threads of one priority do not take turns: one that polls without end
- * would keep this one off its CPU for ever, also while it holds a lock. So it goes one above.
+ * Under a real-time policy threads of equal priority do not take turns: a thread that polls without
+ * end would keep this one off its CPU for ever, also while this one holds a lock. So this one gets
+ * the next higher priority.
  */
 static int start_above(pthread_t *thread, void *arg)
 {
@@ -466,15 +469,15 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	if (!siw_settings()->progress)
 		return 0;
 	/*
-	 * The program's signals are for the program's threads. A fault is nobody's signal, and
-	 * whoever blocks it dies of it; guard.h says which ones this thread survives.
+	 * The program's signals are for the program's threads. Faults are not blocked: a blocked
+	 * one kills the process; guard.h says which ones this thread survives.
 	 */
 	sigfillset(&all);
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = start_above(&ctx->thread, ctx);
-	if (err) /* no such policy, or no right to it: as anybody */
+	if (err) /* no such policy, or no permission: with the default priority */
 		err = pthread_create(&ctx->thread, NULL, run, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {

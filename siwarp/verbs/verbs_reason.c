@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Why this thread's last call was refused, in words: base/reason.h's table, filled in when asked.
+ * The text of the reason why this thread's last call was refused, from base/reason.h's table;
+ * formatted only when asked for.
  */
 #include <stdio.h>
 #include <string.h>
@@ -77,7 +78,7 @@ static void put_number(struct out *out, uint64_t number)
 	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)number));
 }
 
-/* Sets of bits are 32 bits wide, however their sign was extended. */
+/* Sets of bits are 32 bits wide; their sign may have been extended. */
 static void put_hex(struct out *out, uint64_t number)
 {
 	char digits[24];
@@ -85,7 +86,7 @@ static void put_hex(struct out *out, uint64_t number)
 	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%#x", (unsigned int)number));
 }
 
-/* Of a list of n things the separator before number i. */
+/* The separator before item i of n. */
 static void put_separator(struct out *out, int i, int n, const char *last)
 {
 	if (i)
@@ -155,11 +156,11 @@ static void put_errno(struct out *out, uint64_t number)
 {
 	char text[96];
 
-	/* GNU's, which may return a string of its own. */
+	/* GNU's strerror_r, which may return another string than text. */
 	put_text(out, strerror_r((int)number, text, sizeof(text)));
 }
 
-/* One number as its kind wants it; kind ends with the closing brace. */
+/* Formats one number; kind is the text behind the colon, up to the closing brace. */
 static void put_kind(struct out *out, const char *kind, uint64_t number)
 {
 	if (!strncmp(kind, "text}", 5))

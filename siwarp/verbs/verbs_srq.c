@@ -28,7 +28,7 @@ static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 }
 
 /*
- * Without a queue, as one that was destroyed; a post that comes too late for that one finds none.
+ * Makes an SRQ without a queue; a late post on the destroyed SRQ that had this memory finds none.
  */
 static struct siw_srq *blank_srq(struct siw_context *ctx)
 {
@@ -87,7 +87,7 @@ static bool is_dead(struct siw_srq *srq)
 	return dead;
 }
 
-/* Posting to it, asking and modifying it are refused from here on. */
+/* After this, posting to it, querying and modifying it are refused. */
 static void end_srq(struct siw_srq *srq)
 {
 	struct siw_mem_queue *recvs = srq->recvs;
@@ -105,17 +105,13 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 {
 	struct siw_context *ctx;
 	struct siw_srq *srq = NULL;
-	int err;
+	int err = siw_verbs_create_begin(pd, init);
 
-	siw_reason_begin();
-	if (!pd || !init)
-		return siw_refused_null(siw_refuse_null(pd ? "init" : "pd"));
-	ctx = pd->ctx;
-	err = siw_verbs_stale(ctx);
 	if (!err)
 		err = check(pd, &init->attr);
 	if (err)
 		return siw_refused_null(err);
+	ctx = pd->ctx;
 	if (atomic_fetch_add(&ctx->n_srq, 1) >= ctx->attr.max_srq)
 		err = siw_verbs_refuse_full("max_srq", ctx->attr.max_srq);
 	else
@@ -152,7 +148,7 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 {
 	if (siw_mem_queue_used(srq->recvs) >= srq->attr.srq_limit)
 		return;
-	srq->attr.srq_limit = 0; /* once, until it is set anew */
+	srq->attr.srq_limit = 0; /* the event is raised once, until the limit is set again */
 	siw_verbs_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
@@ -202,7 +198,7 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 	return 0;
 }
 
-/* Their Sends came before these receives. The first to look has the first. */
+/* Their Sends came before these receives; the first QP to be served takes the first receive. */
 static void wake_waiting(struct siw_srq *srq)
 {
 	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
