@@ -1,0 +1,14 @@
+"""What the tests of the checker share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from unit.spec.spec_harness import Tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Make a tree with five clauses."""
+    return Tree(tmp_path)

@@ -1,0 +1,144 @@
+"""Small trees for the tests of the checker of clauses.
+
+The made-up ids are put together at run time: written out, the checker would find them here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import clause_record
+import pytest
+
+from siwarp.cli import requirements
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def load_check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("siwarp_spec_check", ROOT / "spec" / "check.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+check = load_check()
+
+
+def cid(number: int, section: str = "1") -> str:
+    return f"RFC{9999}-{section}-{number:02}"
+
+
+def rid(number: int, topic: str = "XX") -> str:
+    return f"DGRAM-{topic}-{number}"
+
+
+def item(number: int, level: str = "SHOULD", words: str = "It is so.", topic: str = "XX") -> str:
+    return f"- **{rid(number, topic)}** ({level}) {words}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def clause(number: int, section: str = "1", **fields: str) -> str:
+    entry = {
+        "id": cid(number, section),
+        "level": "SHOULD",
+        "hash": digest(f"{section} {number}"),
+        "summary": "It is so.",
+        **fields,
+    }
+    lines = [
+        f"{name} = {value if value.startswith(('[', '{')) else json.dumps(value)}"
+        for name, value in entry.items()
+    ]
+    return "\n".join(["[[clause]]", *lines, ""])
+
+
+def extracted(*numbers: int) -> list[dict[str, str | int]]:
+    return [
+        {"id": cid(n), "rfc": 9999, "section": "1", "level": "SHOULD", "hash": digest(f"1 {n}")}
+        for n in numbers
+    ]
+
+
+class Tree:
+    """A tree with five clauses, a C file and a test file, each replaceable."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "spec").mkdir()
+        self.section("1", *(clause(n) for n in range(1, 6)))
+        self.code("/* nothing cited */")
+        self.dgram()
+        #: How tests ended that did not pass, by name; None where no run was recorded.
+        self.outcomes: dict[str, str] | None = {}
+
+    def dgram(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
+        """The specification: these requirements, and a table of the tests that show them."""
+        rows = [f"| {name} | {tests} |" for name, tests in (shown_by or {}).items()]
+        table = "\n".join(["| requirement | shown by |", "|---|---|", *rows])
+        body = "\n".join(["# T", "", "## 3. UD", "", *items, ""])
+        path = self.root / "spec" / "datagram-iwarp.md"
+        path.write_text(f"{body}\n{requirements.BEGIN}\n{table}\n{requirements.END}\n")
+
+    def section(self, section: str, *clauses: str, name: str | None = None) -> None:
+        path = self.root / "spec" / "rfc9999" / f"{name or 's' + section}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = f'rfc = 9999\nsection = "{section}"\ntitle = "T"\n\n'
+        path.write_text(head + "\n".join(clauses))
+
+    def code(self, text: str) -> None:
+        path = self.root / "siwarp" / "ddp" / "ddp_rx.c"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def test(self, *ids: str, marks: str = "", name: str = "test_it") -> None:
+        listed = ", ".join(f'"{i}"' for i in ids)
+        text = f"@pytest.mark.clause({listed})\n{marks}def {name}():\n    assert True\n"
+        self.test_file(text)
+
+    def test_file(self, text: str) -> None:
+        path = self.root / "tests" / "unit" / "test_x.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"import pytest\n{text}")
+
+    def record(self) -> None:
+        """Write down a run of all tests that are here."""
+        if self.outcomes is None:
+            return
+        clauses, _ = check.load_clauses(self.root / "spec")
+        wanted = requirements.parse(check.specification(self.root))
+        cited = check.scan(self.root, check.citable(clauses, wanted)).tests
+        tests: dict[str, dict[str, object]] = {}
+        for clause_id, names in cited.items():
+            for name in names:
+                outcome = self.outcomes.get(name, "passed")
+                entry = {"clauses": [], "outcome": outcome}
+                if outcome != "not run":
+                    tests.setdefault(name, entry)["clauses"].append(clause_id)  # type: ignore[attr-defined]
+        clause_record.write(self.root, clause_record.fingerprint(self.root), tests)
+
+    def clauses_json(self, entries: list[dict[str, str | int]]) -> str:
+        path = self.root / "clauses.json"
+        path.write_text(json.dumps(entries))
+        return str(path)
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(tree: Tree, capsys: Captured, *args: str) -> tuple[int, str, str]:
+    """(exit status, last line of stdout, stderr), after a run of the tests."""
+    tree.record()
+    status = check.main(["--root", str(tree.root), *args])
+    out, err = capsys.readouterr()
+    return status, out.splitlines()[-1], err
