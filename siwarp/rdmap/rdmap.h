@@ -294,11 +294,6 @@ void siw_rdmap_expire(struct siw_rdmap_stream *stream);
  * side; 0: not yet, call again; -errno.
  */
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream);
-/*
- * Once the stream is over, for a flush: takes the oldest outstanding Read or atomic. 1: *user_data;
- * 0: there is none.
- */
-int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *user_data);
 /* ---- datagram endpoints (UD) ----------------------------------------------------------------- */
 
 #define SIW_RDMAP_MAX_SHARERS 256

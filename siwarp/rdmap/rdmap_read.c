@@ -258,27 +258,12 @@ void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp
 		siw_rdmap_read_done(stream, read, event);
 }
 
-int siw_rdmap_take_read(struct siw_rdmap_stream *stream, uint64_t *user_data)
+void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_read *read;
 
-	while ((read = siw_rdmap_read_oldest(stream))) {
-		bool silent = read->silent;
-
-		*user_data = read->user_data;
+	while ((read = siw_rdmap_read_oldest(stream)))
 		siw_rdmap_read_pop(stream, read);
-		if (!silent)
-			return 1;
-	}
-	return 0;
-}
-
-void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
-{
-	uint64_t user_data;
-
-	while (siw_rdmap_take_read(stream, &user_data))
-		;
 }
 
 /* ---- the peer's Reads ------------------------------------------------------------------------ */

@@ -224,6 +224,11 @@ class Stream(PeerStream):
         self.recvs = recvs
         self.stamps: list[Any] = []  # of the operations begun
 
+    def close(self) -> None:
+        if self.handle:
+            lib.siw_rdmap_close(self.handle)
+        self.handle = ffi.NULL
+
     def start(
         self,
         *,
@@ -371,10 +376,6 @@ class Stream(PeerStream):
         assert (t.layer, t.etype, t.code, t.reserved) == (*error, 0)
         return t
 
-    def take_read(self) -> int | None:
-        user_data = ffi.new("uint64_t *")
-        return int(user_data[0]) if lib.siw_rdmap_take_read(self.handle, user_data) else None
-
     def take_recv(self) -> int | None:
         user_data = ffi.new("uint64_t *")
         return int(user_data[0]) if lib.siw_ddp_stream_take(self.ddp, 0, user_data) else None
@@ -427,9 +428,9 @@ class RdmapWorld(DdpStackWorld):
         """A stream that is not started, on a connection that is."""
         ddp, made = self.ddp_stream(mpa), ffi.new("struct siw_rdmap_stream **")
         checked(lib.siw_rdmap_open(self.mem, ddp, made))
-        handle = made[0]
-        self._first.append(lambda: lib.siw_rdmap_close(handle))
-        return Stream(handle, ddp, mpa, recvs or self.queue(), crc=crc)
+        stream = Stream(made[0], ddp, mpa, recvs or self.queue(), crc=crc)
+        self._first.append(stream.close)
+        return stream
 
     def responder(self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any) -> Stream:
         """A started responder. Its peer speaks first."""

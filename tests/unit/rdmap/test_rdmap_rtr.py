@@ -51,14 +51,21 @@ def test_an_empty_read_is_sent_as_rtr(w: RdmapWorld, ord_: int) -> None:
     assert request.sink_stag != 0, "some refuse STag 0"
     stream.put(read_response(stag=request.sink_stag))
     assert stream.event(progress=True).kind == "PROGRESS", "nobody above asked for that Read"
-    assert stream.take_read() is None
+    assert stream.event_once() is None
 
 
-def test_an_rtr_that_was_not_answered_is_nobodys_read(w: RdmapWorld) -> None:
+def test_the_response_to_an_rtr_completes_no_read_of_the_users(w: RdmapWorld) -> None:
     stream = w.initiator(rtr=READ)
     m = w.memory(10)
     stream.do(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
-    assert [stream.take_read(), stream.take_read()] == [4, None]
+    rtr, read = (stream.pull_read_request()[1] for _ in range(2))
+    stream.put(
+        read_response(stag=rtr.sink_stag), read_response(pattern(10, 1), stag=read.sink_stag)
+    )
+    assert stream.event(progress=True).kind == "PROGRESS"
+    event = stream.event(progress=True)
+    assert (event.kind, event.user_data) == ("READ_DONE", 4)
+    assert m.octets() == pattern(10, 1)
 
 
 # ---- responder
