@@ -5,7 +5,7 @@
 
 #include "qp/qp_impl.h"
 
-_Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "the same limit, told to users");
+_Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "the public limit is rdmap's");
 
 int siw_qp_enter(const struct siw_qp *qp)
 {

@@ -65,7 +65,7 @@ void siw_qp_forget(struct siw_wq *wq)
 	siw_unlock(&qp->send_lock);
 }
 
-/* ---- what a step asks for -------------------------------------------------------------------- */
+/* ---- actions of the state table -------------------------------------------------------------- */
 
 static void drain(struct siw_wq *wq, bool notify)
 {

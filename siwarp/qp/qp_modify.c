@@ -228,7 +228,7 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 	return siw_refused(err);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 {

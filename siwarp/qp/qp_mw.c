@@ -7,7 +7,7 @@
 
 #include "qp/qp_impl.h"
 
-/* ---- into the queue -------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 static int check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
 {
@@ -102,7 +102,7 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 	return err;
 }
 
-/* ---- their turn ------------------------------------------------------------------------------ */
+/* ---- carrying them out ----------------------------------------------------------------------- */
 
 /*
  * Whether TCP still has to accept a Read Response from that STag; it cannot be recalled, so the QP

@@ -228,7 +228,7 @@ static int serve(struct siw_io_handler *self)
 	return n;
 }
 
-/* ---- what waits for receives, and deadlines -------------------------------------------------- */
+/* ---- Sends that wait for receives, and deadlines --------------------------------------------- */
 
 /* Serves waiting Sends, which may have their receives now, and checks their deadline. */
 static void look(struct siw_rc *rc, uint64_t now_ns)
@@ -252,7 +252,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 		look(rc, now_ns);
 }
 
-/* ---- what is asked of it --------------------------------------------------------------------- */
+/* ---- ops ------------------------------------------------------------------------------------- */
 
 /* A request or response of this end could not be sent: ends the stream. */
 static void end_broken(struct siw_rc *rc)

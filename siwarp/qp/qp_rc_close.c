@@ -16,7 +16,7 @@ static uint64_t linger_until(void)
 	return siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
 }
 
-/* ---- after the QP: a stream that waits for the peer's end ------------------------------------ */
+/* ---- after the QP: a stream that waits for the peer's end of stream -------------------------- */
 
 static void linger_end(struct siw_linger *linger)
 {

@@ -477,7 +477,7 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
 	attr->peer_timeout_ms = rd->peer_timeout_ms;
 }
 
-/* ---- what is asked of it --------------------------------------------------------------------- */
+/* ---- ops and the type ------------------------------------------------------------------------ */
 
 static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 {

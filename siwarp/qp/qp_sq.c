@@ -5,7 +5,7 @@
 
 #include "qp/qp_impl.h"
 
-/* ---- into the queue -------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 /* Inline octets are behind the SGEs; an inline WQE has one SGE that points to them. */
 static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr)
@@ -95,7 +95,7 @@ struct siw_wqe *siw_qp_flow_advance(struct siw_wq *wq, struct siw_flow *flow, in
 	return wqe;
 }
 
-/* ---- their end ------------------------------------------------------------------------------- */
+/* ---- completing ------------------------------------------------------------------------------ */
 
 enum siw_wc_status siw_qp_sq_status(const struct siw_wq *wq, int err)
 {
@@ -211,7 +211,7 @@ void siw_qp_sq_end(struct siw_wq *wq, bool report)
 	wq->sq_head = wq->sq_tail;
 }
 
-/* ---- what is on its way ---------------------------------------------------------------------- */
+/* ---- what requests use ----------------------------------------------------------------------- */
 
 /* Whether this request still reads or writes its memory. */
 static bool needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)

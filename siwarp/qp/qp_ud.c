@@ -8,7 +8,7 @@
 #include "rdmap/rdmap_record.h"
 #include "qp/qp_impl.h"
 
-_Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the same limit, told to users");
+_Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the public limit is rdmap's");
 
 static int serve(struct siw_io_handler *self);
 

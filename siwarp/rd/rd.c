@@ -58,7 +58,7 @@
 #define SPARSE	  64
 #define COOKIE_MS 5000 /* lifetime of a cookie; an idle record stays longer */
 
-/* ---- opened, closed -------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* The most credit for one peer: what the socket's receive buffer can hold until it is read. */
 static uint32_t window_of(struct siw_llp_sock *sock)
@@ -254,7 +254,7 @@ size_t siw_rd_peer_size(void)
 	return sizeof(struct siw_rd_peer);
 }
 
-/* ---- what comes ------------------------------------------------------------------------------ */
+/* ---- received datagrams ---------------------------------------------------------------------- */
 
 /* Whether a datagram may be handled at all; counts it if not. */
 static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
@@ -362,7 +362,7 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 	}
 }
 
-/* ---- reports --------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static int news_of(struct siw_rd_peer *peer)
 {

@@ -123,7 +123,7 @@ bool siw_rd_blocked(const struct siw_rd_peer *peer);
 uint64_t siw_rd_framed(const struct siw_rd_peer *peer);
 uint64_t siw_rd_accepted(const struct siw_rd_peer *peer);
 
-/* ---- rx and news ----------------------------------------------------------------------------- */
+/* ---- rx and events --------------------------------------------------------------------------- */
 
 enum siw_rd_news {
 	SIW_RD_SEGMENT = 1, /* data, len: the peer's next segment, in order, CRC checked */

@@ -143,7 +143,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 	siw_rd_pump(peer, now);
 }
 
-/* ---- nothing comes back ---------------------------------------------------------------------- */
+/* ---- time-outs ------------------------------------------------------------------------------- */
 
 /* The last sent index that is not known to have arrived; -1: none. */
 static int64_t last_unsure(struct siw_rd_peer *peer)

@@ -209,7 +209,7 @@ static void yield(struct siw_rd_cc *cc, uint64_t now, uint64_t octets, uint32_t 
 	cc->k_ms = 0;
 }
 
-/* ---- what happens ---------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /* A round has ended: takes stock of what was delivered and lost in it. */
 static void end_round(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)

@@ -26,7 +26,7 @@ struct datagram {
 	uint8_t crc[SIW_DGRAM_CRC_LEN];
 } __attribute__((packed));
 
-/* ---- the end that begins --------------------------------------------------------------------- */
+/* ---- initiator ------------------------------------------------------------------------------- */
 
 static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -96,7 +96,7 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	send_hello(peer, now);
 }
 
-/* ---- the end that is met --------------------------------------------------------------------- */
+/* ---- responder ------------------------------------------------------------------------------- */
 
 /*
  * The wire carries the lower half of a cookie's time, the hash covers all of it. So an overheard
@@ -227,7 +227,7 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- BYE ------------------------------------------------------------------------------------- */
 
 void siw_rd_bye(struct siw_rd_peer *peer)
 {

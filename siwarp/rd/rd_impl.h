@@ -52,7 +52,7 @@ struct siw_rd_tx {
 	struct siw_rd_slot slot[];
 };
 
-/* ---- datagrams that came early, or that cannot be taken now ---------------------------------- */
+/* ---- datagrams that came early or are paused ------------------------------------------------- */
 
 struct siw_rd_held {
 	uint8_t *buf; /* NULL: nothing is stored here */
@@ -109,7 +109,7 @@ struct siw_rd_peer {
 	bool held;   /* siw_rd_pause */
 	bool expect; /* siw_rd_expect */
 	bool full;   /* the window held something back since the last acknowledgement */
-	/* how often the time-out was doubled since the last measured round trip */
+	/* how many times the time-out was doubled since the last measured round trip */
 	uint8_t backoff;
 	uint8_t rtos; /* time-outs in a row */
 	uint8_t due_acks;

@@ -81,7 +81,7 @@ static uint32_t above(const struct siw_rd *rd, uint32_t octets)
 	return 0;
 }
 
-/* ---- downward -------------------------------------------------------------------------------- */
+/* ---- shorter datagrams ----------------------------------------------------------------------- */
 
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
@@ -128,7 +128,7 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 	return r;
 }
 
-/* ---- upward ---------------------------------------------------------------------------------- */
+/* ---- longer datagrams ------------------------------------------------------------------------ */
 
 /*
  * The next length to probe: what the kernel's route MTU allows, else the next common size. 0: none

@@ -10,7 +10,7 @@
 
 /* ---- buffers ---------------------------------------------------------------------------------
  *
- * Of sizes by powers of two; what is given back is used again at once, while it is in the cache.
+ * Their sizes are powers of two. A freed buffer is reused first, while it is in the CPU's cache.
  */
 
 #define POOL_OCTETS (4u << 20) /* most octets of free buffers of one size */
@@ -46,7 +46,8 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class)
 
 /* ---- records ---------------------------------------------------------------------------------
  *
- * They lie together, as they live long: between other things each would keep a page of its own.
+ * Records are long-lived, so they are allocated together: scattered among short-lived objects, each
+ * would keep a page in use.
  */
 
 #define MOST_OF_SLAB 64u
@@ -301,7 +302,7 @@ void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
 	siw_link_add(&peer->rd->lru, &peer->lru);
 }
 
-/* ---- reports --------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 {

@@ -29,7 +29,7 @@ uint16_t siw_rd_credit(const struct siw_rd_peer *peer)
 	return (uint16_t)(units < rd->window_units ? units : rd->window_units);
 }
 
-/* ---- what is kept ---------------------------------------------------------------------------- */
+/* ---- stored datagrams ------------------------------------------------------------------------ */
 
 static struct siw_rd_held *slot_of(struct siw_rd_rx *rx, uint64_t index)
 {
@@ -207,7 +207,7 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		       now);
 }
 
-/* ---- what the layer above does with it ------------------------------------------------------- */
+/* ---- calls of the layer above ---------------------------------------------------------------- */
 
 static void accept_next(struct siw_rd_peer *peer)
 {

@@ -80,7 +80,7 @@ void siw_rd_due(struct siw_rd_peer *peer, uint64_t at)
 	siw_llp_sock_due(rd->sock, at);
 }
 
-/* ---- what is due ----------------------------------------------------------------------------- */
+/* ---- expired timers -------------------------------------------------------------------------- */
 
 void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now)
 {

@@ -331,7 +331,7 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 	return tx->sent == peer->nxt && !tx->n_lost;
 }
 
-/* ---- taking in ------------------------------------------------------------------------------- */
+/* ---- queuing segments ------------------------------------------------------------------------ */
 
 void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
 {

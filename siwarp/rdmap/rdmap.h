@@ -403,10 +403,10 @@ int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *
 
 /* ---- reliable datagrams (RD) -----------------------------------------------------------------
  *
- * An endpoint has a stream for each peer with which something is under way; siw_rdmap_send and the
- * other functions of streams are as above, but that stamps count segments and accepted is what the
- * peer has. A refusal ends no stream: the peer is sent an error message in a Terminate's form, and
- * only the message that it names fails there.
+ * An endpoint has a stream for each peer with which something is in progress. siw_rdmap_send and
+ * the other functions of streams are as above, but stamps count segments, and accepted is what the
+ * peer has received. A refused message does not end the stream: the peer gets an error message in
+ * the form of a Terminate, and only the message that this quotes fails there.
  */
 /*
  * Opens an endpoint on an endpoint of ddp, which it owns from then on. user_octets: size of

@@ -15,7 +15,7 @@ static const struct siw_wire_err UNSPECIFIED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMO
 static const struct siw_wire_err UNEXPECTED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 						SIW_RDMAP_OPCODE };
 
-/* ---- ours ------------------------------------------------------------------------------------ */
+/* ---- requester ------------------------------------------------------------------------------- */
 
 int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
@@ -92,7 +92,7 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	return true;
 }
 
-/* ---- the peer's ------------------------------------------------------------------------------ */
+/* ---- responder ------------------------------------------------------------------------------- */
 
 bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
 			 struct siw_wire_err *err)

@@ -23,7 +23,7 @@ struct siw_rdmap_sharers {
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
 
-/* ---- several on one socket ------------------------------------------------------------------- */
+/* ---- endpoints that share a socket ----------------------------------------------------------- */
 
 static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 {

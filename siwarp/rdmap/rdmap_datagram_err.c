@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram_err.c - error messages on datagrams: as a Terminate on a stream, but nothing
- * ends. One untagged segment on queue 2, with the Q_Key of the message that it is about:
+ * rdmap/rdmap_datagram_err.c - error messages on datagrams. They are like Terminates, but end
+ * nothing. One untagged segment on queue 2, with the Q_Key of the message that it is about:
  *
  *   0                 18                 22            24                42        46
  *  +-----------------+------------------+-------------+-----------------+--------+
  *  | untagged header | Terminate header | segment len | DDP header that | CRC32C |
- *  | QN 2            | M=1 D=1 R=0      |             | is complained of|        |
+ *  | QN 2            | M=1 D=1 R=0      |             | is reported     |        |
  *  +-----------------+------------------+-------------+-----------------+--------+
  *
  * The quoted header has the MSN. For a Write-Record RDMAP's header follows, which has the message's
- * id, and R is 1. A received one counts only if it is about one of the last messages that this end
- * sent to its source.
+ * id, and R is 1. A received error message is accepted only if it is about one of the last
+ * messages that this end sent to its source.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@
 
 _Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "an error message fits");
 
-/* ---- found here ------------------------------------------------------------------------------ */
+/* ---- errors found by this end ---------------------------------------------------------------- */
 
 void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
 {
@@ -102,7 +102,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 	return siw_ddp_dgram_tx_error(dgram->ddp, &message);
 }
 
-/* ---- reported by a peer ---------------------------------------------------------------------- */
+/* ---- errors reported by a peer --------------------------------------------------------------- */
 
 /* Parses the error codes and the quoted header; false: it is not laid out as an error message. */
 static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)

@@ -11,7 +11,7 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/* ---- our Reads ------------------------------------------------------------------------------- */
+/* ---- requester ------------------------------------------------------------------------------- */
 
 /*
  * Makes an STag that lets one response be placed, on this stream only. It is freed with the
@@ -266,7 +266,7 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
 		siw_rdmap_read_pop(stream, read);
 }
 
-/* ---- the peer's Reads ------------------------------------------------------------------------ */
+/* ---- responder ------------------------------------------------------------------------------- */
 
 struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
 {

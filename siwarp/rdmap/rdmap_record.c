@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record.c - Write-Record: what came of a message of which datagrams may be lost.
+ * rdmap/rdmap_record.c - receiving Write-Records, whose datagrams may be lost.
  *
  *   0         1       2          4                8                16               20
  *  +---------+-------+----------+----------------+----------------+----------------+----------
@@ -8,8 +8,8 @@
  *  |    3    |       |          |                |                |                |
  *  +---------+-------+----------+----------------+----------------+----------------+----------
  *
- * A slot has a message in process, or one that is over and kept: so that its ranges can be read,
- * and so that a datagram which comes late does not begin it anew.
+ * A slot has an unfinished message, or a finished one: that is stored so that its ranges can be
+ * queried, and so that a late datagram of it does not begin a new message.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -271,7 +271,7 @@ bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap
 	       seg->last == (start + octets == head->length) && (octets || !head->length);
 }
 
-/* ---- what comes ------------------------------------------------------------------------------ */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event)
 {
@@ -369,7 +369,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 	return true;
 }
 
-/* ---- what is over ---------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------- */
 
 /* The time when a message ends if no more of it comes; 0: now. */
 static uint64_t over_at(const struct siw_rdmap_records *r, const struct slot *s)

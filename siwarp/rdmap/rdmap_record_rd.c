@@ -31,7 +31,7 @@ const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_r
 	return siw_rdmap_records_find(rd->records, number);
 }
 
-/* ---- out ------------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
@@ -64,7 +64,7 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_
 	return r;
 }
 
-/* ---- in -------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static bool refuse(struct siw_wire_err *err, uint8_t code)
 {

@@ -126,7 +126,7 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	return true;
 }
 
-/* ---- the end of it --------------------------------------------------------------------------- */
+/* ---- errors and the end of the stream -------------------------------------------------------- */
 
 static int over(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int kind)
 {
@@ -192,7 +192,7 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 	return fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
 }
 
-/* ---- the first FPDU a responder sees --------------------------------------------------------- */
+/* ---- a responder's first FPDU ---------------------------------------------------------------- */
 
 static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_RTR_MATCH };
 

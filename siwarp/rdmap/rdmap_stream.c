@@ -194,7 +194,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	return start->rtr ? send_rtr(stream, start->rtr) : 0;
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- close ----------------------------------------------------------------------------------- */
 
 void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied)
 {

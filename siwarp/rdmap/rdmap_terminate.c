@@ -33,7 +33,7 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	atomic_store_explicit(&stream->fault_state, SIW_RDMAP_FAULT_SET, memory_order_release);
 }
 
-/* ---- ours ------------------------------------------------------------------------------------ */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 /*
  * What is quoted with an error (figure 10): the segment's length and header, unless the error is
@@ -137,7 +137,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 	return 1;
 }
 
-/* ---- the peer's ------------------------------------------------------------------------------ */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Whether figure 9, RFC 5041 section 7.2 or RFC 5044 section 8 defines this error. */
 static bool known(uint8_t layer, uint8_t type, uint8_t code)

@@ -4,7 +4,7 @@
  * (RFC 5040 section 4), the headers of atomic operations (RFC 7306 section 5.2), to and from
  * values.
  *
- * What it does NOT do: judge.
+ * What it does NOT do: check what it reads.
  */
 #ifndef SIW_RDMAP_WIRE_H
 #define SIW_RDMAP_WIRE_H

@@ -75,7 +75,7 @@ void siw_verbs_async_raise(struct siw_async *async, int type)
 	siw_unlock(&ctx->async_lock);
 }
 
-/* ---- the object goes ------------------------------------------------------------------------- */
+/* ---- destroying the object ------------------------------------------------------------------- */
 
 void siw_verbs_async_leave(struct siw_async *async)
 {

@@ -24,7 +24,7 @@ uint32_t siw_inc_rkey(uint32_t rkey)
 	return (rkey & ~OCTET) | ((rkey + 1) & OCTET);
 }
 
-/* ---- regions, as windows see them ------------------------------------------------------------ */
+/* ---- regions with windows -------------------------------------------------------------------- */
 
 void siw_verbs_mw_allow(struct siw_region *region)
 {

@@ -20,7 +20,7 @@
 #define SHORT_NAPS	   3   /* an eighth, a quarter and a half of nap_us */
 #define LONG_SLEEP_US	   250000
 
-/* ---- what was posted and did not fit --------------------------------------------------------- */
+/* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
 void siw_verbs_mark_unsent(struct siw_qp *qp)
 {
@@ -125,7 +125,7 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
 	siw_unlock(&ctx->progress);
 }
 
-/* ---- deadlines ------------------------------------------------------------------------------- */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
 static void schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
 {

@@ -48,7 +48,7 @@ static const struct bit_name attributes[] = {
 	{ SIW_QP_FD, "FD" },
 };
 
-/* ---- text that grows to the end of its room -------------------------------------------------- */
+/* ---- appending text to a bounded buffer ------------------------------------------------------ */
 
 struct out {
 	char text[512];
