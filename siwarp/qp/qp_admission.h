@@ -9,8 +9,8 @@
  * same entry share one limit, and an attacker cannot find out which ones do. Under the progress
  * lock.
  */
-#ifndef SIW_VERBS_GATE_H
-#define SIW_VERBS_GATE_H
+#ifndef SIW_QP_ADMISSION_H
+#define SIW_QP_ADMISSION_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* qp/qp_conn.h - a connection and its event queue; only for qp_conn.c and qp_conn_events.c. */
-#ifndef SIW_VERBS_CONN_H
-#define SIW_VERBS_CONN_H
+#ifndef SIW_QP_CONN_H
+#define SIW_QP_CONN_H
 
 #include "mpa/mpa.h"
 #include "qp/qp_admission.h"

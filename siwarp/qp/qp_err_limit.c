@@ -28,18 +28,18 @@ struct siw_err_limit {
 
 static struct siw_err_limit *make(void)
 {
-	struct siw_err_limit *admission = calloc(1, sizeof(*admission));
+	struct siw_err_limit *limit = calloc(1, sizeof(*limit));
 
-	if (!admission)
+	if (!limit)
 		return NULL;
 	/*
 	 * No random numbers at early boot: harmless, since the limit for all does not depend on the
 	 * key.
 	 */
-	if (getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
-		admission->key = (uintptr_t)admission;
-	admission->key |= 1;
-	return admission;
+	if (getrandom(&limit->key, sizeof(limit->key), GRND_NONBLOCK) < 0)
+		limit->key = (uintptr_t)limit;
+	limit->key |= 1;
+	return limit;
 }
 
 /* The time at which the bucket is empty after one more message; 0: it is full. */

@@ -41,7 +41,7 @@ struct siw_wqe {
 			struct siw_addr dest;
 			uint32_t send_imm;	 /* SEND_WITH_IMM */
 			const struct siw_ah *ah; /* that dest comes from; only compared */
-			/* of a RDMA_WRITE_RECORD: the peer's memory. seq counts the octets sent */
+			/* of an RDMA_WRITE_RECORD: the peer's memory. seq counts the octets sent */
 			struct {
 				uint64_t addr;
 				uint32_t rkey;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* qp/qp_state.h - the states of a queue pair, as a table and nothing else. */
-#ifndef SIW_VERBS_STATE_H
-#define SIW_VERBS_STATE_H
+#ifndef SIW_QP_STATE_H
+#define SIW_QP_STATE_H
 
 /* cffi: begin */
 

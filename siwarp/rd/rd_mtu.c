@@ -5,7 +5,8 @@
  * 8899). So no segment is in a datagram that the path may drop silently.
  *
  * The kernel stores the MTUs that ICMP messages report, and forged messages can put wrong ones
- * there. Its value is used only when a datagram longer than that is missing.
+ * there. Its value only chooses the next length to probe, and the length to fall back to when a
+ * longer datagram is missing.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
