@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/pieces.h - memory in pieces: octets out of and into a list of iovecs, which is the program's
- * and may be gone: each is guarded (guard.h). 0, or -EFAULT, unless something else is said.
+ * base/pieces.h - copies octets out of and into a list of iovecs. The memory is the program's and
+ * may be unmapped, so each access is guarded (guard.h). Functions return 0 or -EFAULT unless stated
+ * otherwise.
  */
 #ifndef SIW_BASE_PIECES_H
 #define SIW_BASE_PIECES_H
@@ -19,7 +20,7 @@ static inline size_t siw_pieces_octets(const struct iovec *iov, int n)
 	return sum;
 }
 
-/* *crc goes on over the pieces. */
+/* Continues *crc over the pieces. */
 static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
 {
 	int r = 0;
@@ -30,8 +31,8 @@ static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
 }
 
 /*
- * Copies them to one place, and has *crc go on over them, unless crc is NULL. Where they end there;
- * NULL: -EFAULT.
+ * Copies the pieces to one place and, unless crc is NULL, continues *crc over them. Returns the end
+ * of the copy, or NULL for -EFAULT.
  */
 static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struct iovec *iov, int n)
 {
@@ -42,7 +43,7 @@ static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struc
 	return to;
 }
 
-/* Copies from one place as many octets as they hold. */
+/* Copies from one place into all pieces. */
 static inline int siw_pieces_scatter(const struct iovec *iov, int n, const uint8_t *from)
 {
 	int r = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ddp/ddp_impl.h - what the files of this layer share and nobody else sees. */
+/* ddp/ddp_impl.h - what the files of this layer share; private to it. */
 #ifndef SIW_DDP_IMPL_H
 #define SIW_DDP_IMPL_H
 
@@ -18,7 +18,7 @@
 /* ---- streams --------------------------------------------------------------------------------- */
 
 #define SIW_DDP_QUEUES 4
-/* Regions of which octets may lie below, not taken by TCP. */
+/* How many regions may be noted that unsent octets refer to. */
 #define SIW_DDP_SOURCES 16
 
 struct siw_mpa_stream;
@@ -27,15 +27,17 @@ struct siw_rd_peer;
 /* The receiving side of one queue number. */
 struct siw_ddp_rxq {
 	struct siw_mem_queue *queue;
-	uint32_t msn;	       /* of the message that is next or in the works */
-	uint32_t placed;       /* octets of it: the MO that must come next */
+	uint32_t msn;	       /* of the next message, or of the current one */
+	uint32_t placed;       /* its octets that are placed: the MO that must come next */
 	bool accept_empty_rtr; /* siw_ddp_stream_accept_empty_rtr */
-	bool begun;	       /* a buffer was taken for it: */
+	/* a buffer was taken for the message; the members below describe it */
+	bool begun;
 	int nsge;
 	uint64_t user_data;
 	uint64_t length;
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
-	uint8_t head[SIW_DDP_ULP_HEAD]; /* siw_ddp_stream_headed: what does not go there */
+	/* for siw_ddp_stream_headed: the octets that are not for the buffer */
+	uint8_t head[SIW_DDP_ULP_HEAD];
 };
 
 /* A segment of queue 0 that came before its buffer. */
@@ -49,18 +51,20 @@ struct siw_ddp_unexpected {
 	uint64_t limit; /* octets of memory, bookkeeping included; 0: nothing is stored */
 	uint64_t used;
 	struct siw_ddp_unexpected_seg *first, *last;
-	struct siw_ddp_unexpected_seg *coming; /* the rest of its payload has not come: rx.seg */
-	uint32_t msn, mo;		       /* what must come next, while any is stored */
-	bool full;			       /* rx.seg, and what is behind it, waits for room */
+	/* the last one, while its payload is incomplete: rx.seg */
+	struct siw_ddp_unexpected_seg *coming;
+	uint32_t msn, mo; /* expected next, while any is stored */
+	/* rx.seg waits for room, and so does everything behind it */
+	bool full;
 	bool deliver_before_end;
 };
 
 struct siw_ddp_rx {
-	int dead;	     /* -errno, once no segment will be looked at any more */
+	int dead;	     /* -errno, once no more segments are processed */
 	bool have;	     /* seg is the segment at the head of the stream */
 	bool any_unexpected; /* segments of queue 0 that came before their buffer are stored */
-	bool whole;	     /* all of seg is here, its CRC checked */
-	bool refusing;	     /* seg is thrown away, because of why and why_err */
+	bool whole;	     /* seg is complete and its CRC is checked */
+	bool refusing;	     /* seg is being dropped, for the reason in why and why_err */
 	uint16_t headed;     /* siw_ddp_stream_headed */
 	int why;
 	struct siw_wire_err why_err;
@@ -70,19 +74,19 @@ struct siw_ddp_rx {
 	struct siw_ddp_unexpected unexpected;
 };
 
-/* Reliable datagrams below. Under the progress lock. */
+/* What a stream on reliable datagrams adds. Under the progress lock. */
 struct siw_ddp_rd_rx {
 	const uint8_t *data; /* the segment at the head, or NULL */
 	uint32_t len;
-	bool skip;   /* segments of the message that was refused: */
-	bool blamed; /* ... which had taken the buffer: */
+	bool skip;   /* the further segments of a refused message are dropped: see skipped */
+	bool blamed; /* the refused message has used up the buffer of user_data */
 	struct siw_ddp_seg skipped;
 	uint64_t user_data;
 	uint16_t headed;      /* siw_ddp_rd_headed */
-	struct siw_link held; /* in its endpoint's, while it waits */
+	struct siw_link held; /* in its endpoint's list, while it is paused */
 };
 
-/* A region that messages were read from, and where the last of them ends. */
+/* A region that Read Responses read from, and where in the stream the last of them ends. */
 struct siw_ddp_source {
 	uint64_t end;
 	uint32_t stag;
@@ -94,18 +98,18 @@ struct siw_ddp_tx {
 	uint64_t offset; /* octets of msg framed */
 	struct siw_ddp_msg msg;
 	uint32_t msn[SIW_DDP_QUEUES]; /* the next message's */
-	uint64_t framed; /* where the last segment ends: as siw_ddp_tx_accepted counts */
+	uint64_t framed; /* where the last segment ends, in the unit of siw_ddp_tx_accepted */
 	uint32_t n_sources;
 	struct siw_ddp_source sources[SIW_DDP_SOURCES];
 };
 
 struct siw_ddp_stream {
 	struct siw_mem *mem;
-	struct siw_mpa_stream *mpa; /* one of these two */
+	struct siw_mpa_stream *mpa; /* set for a stream on MPA; otherwise rd is set */
 	struct siw_rd_peer *rd;
 	uint32_t pd;
-	const void *identity; /* set before it carries anything */
-	void *user;	      /* over rd */
+	const void *identity; /* set before the first segment */
+	void *user;	      /* the user of a stream on rd */
 	struct siw_ddp_rd *endpoint;
 	struct siw_ddp_rd_rx rd_rx;
 	struct siw_ddp_rx rx;		   /* under the progress lock */
@@ -114,19 +118,17 @@ struct siw_ddp_stream {
 
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
-/* A stream with nothing below it. */
+/* A stream without a layer below it. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
 
 /* ---- ddp_rx.c, for ddp_unexpected.c ---------------------------------------------------------- */
 
-/* Whether this -errno means that the connection is over, and not that what came is wrong. */
+/* Whether this -errno means that the connection has ended, and not that a segment was wrong. */
 static inline bool siw_ddp_lower_ended(int r)
 {
 	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
 }
-/*
- * What a failure of the layer below means to this stream: -errno, and rx.err for a protocol error.
- */
+/* Translates an error of the layer below: returns -errno, and sets rx.err for a protocol error. */
 
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
 /* Octets at the start of this segment's message that are not for its buffer. */
@@ -146,15 +148,16 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 	return end;
 }
 /*
- * Where an untagged segment is placed: at most SIW_MEM_MAX_SGE + 1 iovecs; their count or -errno.
+ * Stores in iov where an untagged segment is placed, at most SIW_MEM_MAX_SGE + 1 iovecs. Returns
+ * their number, or -errno.
  */
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
 /* Takes a buffer for the next message off the queue; false: there is none. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
 /*
- * Counts a segment that lies in its buffer. 1: it was its message's last one, *delivery; 2: it was
- * not.
+ * Counts a segment that is in its buffer. Returns 1 if it was the message's last one, with
+ * *delivery set; otherwise 2.
  */
 int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
@@ -170,7 +173,10 @@ static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
 
 /* Refuses the segment at the head for rx.why_err: returns rx.why. */
 int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
-/* Drops the segment at the head if its message was refused before: whether it did. */
+/*
+ * Drops the segment at the head if it belongs to a message that was refused. Returns whether it
+ * did.
+ */
 bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
 /* ---- ddp_unexpected.c, for ddp_rx.c ---------------------------------------------------------- */
@@ -180,8 +186,8 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
  */
 uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
 /*
- * Stores the segment at the head. 3: done; 0: its rest has not come, or there is no room now;
- * -errno.
+ * Stores the segment at the head. Returns 3 when that is done; 0 if octets of it are missing, or
+ * there is no room now; or -errno.
  */
 int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
@@ -189,8 +195,9 @@ void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
- * A datagram that goes from where it lies: all has the header in front, n pieces behind it, and
- * room for the CRC, which lies in tail. 0, or -EFAULT: a piece is not there.
+ * Completes a datagram that is sent from where its payload lies. all has the header in front, n
+ * pieces after it, and room for the CRC, which is stored in tail. 0, or -EFAULT if a piece is not
+ * mapped.
  */
 static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail, bool with_crc)
 {
@@ -205,7 +212,7 @@ static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail
 
 /* cffi: begin */
 
-/* For tests: the MSN that queue qn's next message has, in both directions. */
+/* For tests: sets the MSN of queue qn's next message, in both directions. */
 void siw_ddp_test_set_msn(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn);
 
 /* cffi: end */

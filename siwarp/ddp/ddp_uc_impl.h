@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ddp/ddp_uc_impl.h - an endpoint of an unreliable connection, as its two files see it. */
+/*
+ * ddp/ddp_uc_impl.h - an endpoint of an unreliable connection; private to ddp_uc.c and ddp_uc_tx.c.
+ */
 #ifndef SIW_DDP_UC_IMPL_H
 #define SIW_DDP_UC_IMPL_H
 
@@ -13,20 +15,20 @@
 /* The flag of an operation's first datagram. */
 #define SIW_UC_FIRST 0x01
 
-/* Progress lock, and the send lock to write what connect does. */
+/* Under the progress lock; siw_ddp_uc_connect also holds the send lock. */
 struct siw_uc_rx {
 	bool connected;
-	bool whole;   /* the operation in the works is, so far */
+	bool whole;   /* nothing of the current operation is missing so far */
 	uint32_t psn; /* the next datagram's */
 	/* The datagram in the port's buffer. */
 	struct siw_ddp_seg seg;
 	const uint8_t *payload;
 	/*
-	 * The message in the works; nsge etc. are of the buffer that was taken for it, or for one
-	 * before.
+	 * The current message; the members from user_data on describe the buffer that was taken for
+	 * it, or for an unfinished message before it.
 	 */
 	bool begun;
-	bool held; /* there is such a buffer */
+	bool held; /* a buffer was taken */
 	uint32_t msn;
 	uint32_t placed; /* octets of the message: the MO that comes next */
 	uint64_t user_data;

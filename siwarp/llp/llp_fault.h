@@ -18,7 +18,7 @@
 #include "llp/llp_sock.h"
 
 struct siw_llp_faulty {
-	/* of all below; taken with any of llp's callers' locks held, before a capture's */
+	/* guards all members; taken under any lock of llp's callers, and before a capture's */
 	siw_lock_t lock;
 	uint32_t generation;
 	uint64_t began;
@@ -29,13 +29,13 @@ struct siw_llp_faulty {
 	} way[2];     /* enum siw_fault_dir */
 	bool counted; /* in siw_faults_active */
 
-	/* Of a stream. */
+	/* Members of a stream. */
 	struct siw_addr peer;
-	uint64_t reset_at; /* UINT64_MAX: not by time, or done */
-	uint64_t retry_at; /* the socket was full: no earlier than this */
+	uint64_t reset_at; /* UINT64_MAX: no reset by time is due */
+	uint64_t retry_at; /* the socket was full: do not send before this time */
 	int error;	   /* the stream is over: an errno */
-	bool shut;	   /* the end of it goes behind what is held */
-	_Atomic bool full; /* nothing more is taken */
+	bool shut;	   /* the end of the stream is sent after what is held back */
+	_Atomic bool full; /* no more octets are accepted */
 	uint8_t *scratch;  /* SIW_LLP_FAULT_SCRATCH octets */
 };
 
@@ -50,7 +50,7 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
-/* A connection is made. From now on its reset by time can come, even while it is idle. */
+/* A connection was established. From now on its reset by time may happen, even while it is idle. */
 void siw_llp_fault_met(struct siw_llp_sock *sock);
 /* The socket is about to be closed: drops what is held back for it. */
 void siw_llp_fault_close(struct siw_llp_sock *sock);
@@ -63,14 +63,16 @@ void siw_llp_fault_close(struct siw_llp_sock *sock);
 void siw_llp_fault_release(struct siw_llp_port *port);
 /* When a sleeper must wake; 0: never. */
 uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
-/* Whether the plan takes no more although the socket has room: then nobody waits for room. */
+/*
+ * Whether the plan accepts no more although the socket has room. Then waiting for room is no use.
+ */
 bool siw_llp_fault_full(const struct siw_llp_sock *sock);
 
 /* ---- between llp_fault.c and llp_fault_tcp.c ------------------------------------------------- */
 
 /*
- * The socket's state, locked, for the plan that is set; NULL: none is set, and none was while it
- * existed.
+ * Returns the socket's state, locked, updated to the current plan. NULL: there is no plan, and the
+ * socket has had none.
  */
 struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error);
 /*
@@ -80,7 +82,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked);
 /* Does what is due for a stream: sends octets, its end, its reset by time; or reports its error. */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
-/* When there is something to read; UINT64_MAX: no time is known. */
+/* When there is something to read; UINT64_MAX: unknown. */
 uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 
 #endif

@@ -34,11 +34,14 @@ struct siw_llp_sock {
 	_Alignas(SIW_LLP_LINE) int fd;
 	uint8_t kind; /* enum siw_llp_kind */
 	int8_t hot;   /* index in the port's hot set; -1: cold */
-	bool ready;   /* epoll (or the upper layer) said so and no receive has said EAGAIN
-			* since; a cold socket is on the ready ring while this is set */
-	bool held;    /* siw_llp_pause: it is not to be read now */
+	/*
+	 * set when epoll or the upper layer reports the socket, until a receive returns EAGAIN; a
+	 * cold socket is on the ready ring while it is set
+	 */
+	bool ready;
+	bool held;    /* siw_llp_pause: the upper layer does not read now */
 	bool stopped; /* a plan of faults holds back as much of its stream as it may */
-	bool stalled; /* a listener: there was no descriptor for a connection */
+	bool stalled; /* of a listener: no descriptor was left for a connection */
 	struct siw_io_handler *handler;
 	struct siw_llp_port *port;
 	uint64_t active; /* number of the last poll that found data or want_write here */
@@ -57,14 +60,15 @@ struct siw_llp_sock {
 	_Atomic uint64_t
 		due_ns;	  /* when a poll returns its handler in any case; UINT64_MAX: never */
 	int error;	  /* of connecting: an errno, or 0 */
-	uint32_t ifindex; /* of a group's socket: the interface; 0: any other */
-	uint32_t drops;	  /* of the kernel's count of dropped datagrams, what is in our counter */
+	uint32_t ifindex; /* of a group's socket: its interface, else 0 */
+	/* how much of the kernel's count of dropped datagrams is in our counter */
+	uint32_t drops;
 	struct siw_link all;
 	struct siw_link timed; /* it has timers */
 	struct siw_llp_capture
-		*capture; /* of llp_capture.c, under its lock; NULL until a capture met it */
+		*capture; /* of llp_capture.c, under its lock; NULL until there is a capture */
 	struct siw_llp_faulty
-		*_Atomic faulty; /* of llp_fault.c; NULL until a plan of faults met it */
+		*_Atomic faulty; /* of llp_fault.c; NULL until there is a plan of faults */
 };
 
 struct siw_llp_port {
@@ -75,22 +79,26 @@ struct siw_llp_port {
 	int n_hot;
 	int max_hot;
 	int n_ring;
-	unsigned int hot_turn; /* who is next where there is no room for all hot ones */
-	bool ask;	       /* the last asking filled the whole batch */
-	bool after_sleep;      /* a wait set was filled since the last poll that looked at this */
-	uint32_t n_data;       /* sockets of data; those that are not hot are cold */
+	unsigned int hot_turn; /* which hot socket is next, if a poll cannot return all */
+	bool ask;	       /* the last epoll_wait returned as many events as fit */
+	bool after_sleep;      /* a wait set was filled; reset by the next poll that checks it */
+	uint32_t n_data;       /* data sockets, hot and cold */
 	struct siw_link ring;
-	uint64_t asked_ns; /* when epoll was asked last, while cold ones want to know */
-	uint64_t clock_ns; /* when the poll of number clock_poll looked at the clock */
+	uint64_t asked_ns; /* when epoll was asked last, while there are cold sockets */
+	uint64_t clock_ns; /* the time that poll number clock_poll read */
 	uint64_t clock_poll;
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
-	/* A leaf: a socket's want_write and what epoll watches for change together. */
+	/*
+	 * Held to change a socket's want_write together with its events in epoll. No lock is taken
+	 * under it.
+	 */
 	siw_lock_t wish_lock;
 
 	/*
 	 * Any thread. armed: for siw_llp_port_armed(). sleepers counts the threads inside
-	 * siw_llp_wait(), changes counts what makes older wait sets blind: each side stores its
-	 * own and then loads the other's (both sequentially consistent), so one of them sees it.
+	 * siw_llp_wait(). changes counts the changes that make older wait sets incomplete. Each
+	 * side stores its own counter and then loads the other's (sequentially consistent), so at
+	 * least one of them sees the other.
 	 */
 	_Alignas(SIW_LLP_LINE) _Atomic uint32_t woken; /* the wake descriptor was or will be set */
 	_Atomic uint32_t sleepers;
@@ -100,20 +108,21 @@ struct siw_llp_port {
 	_Atomic uint64_t fault_due;
 	_Atomic uint64_t
 		timed_due; /* when the first of the sockets with timers is due; UINT64_MAX: never */
-	uint32_t fault_generation; /* under the caller's lock: of the plan at the last release */
+	/* under the caller's lock: generation of the plan at the last release */
+	uint32_t fault_generation;
 
 	int epfd, wake_fd;
 	pid_t owner;
 	uint8_t *room;		  /* siw_llp_port_room */
-	_Atomic(uint8_t *) batch; /* siw_llp_batch_take: any thread; NULL: somebody has it */
+	_Atomic(uint8_t *) batch; /* for siw_llp_batch_take, any thread; NULL while it is in use */
 	int n_stalled;
-	uint64_t stalled_until; /* ns: when they are tried again */
-	uint64_t quiet_rounds;	/* askings of epoll that brought nothing */
+	uint64_t stalled_until; /* ns: when stalled listeners are tried again */
+	uint64_t quiet_rounds;	/* epoll_waits without an event */
 	struct siw_link all;	/* every socket */
 	struct siw_link timed;	/* those with timers */
 };
 
-/* Any thread. The earlier of what *due has and at stays there; whether that is at. */
+/* Stores at in *due if it is earlier. Returns whether it was. Any thread. */
 static inline bool siw_llp_due_by(_Atomic uint64_t *due, uint64_t at)
 {
 	uint64_t before = atomic_load_explicit(due, memory_order_relaxed);
@@ -142,7 +151,10 @@ void siw_llp_sock_ended(struct siw_llp_sock *sock);
 void siw_llp_sock_stall(struct siw_llp_sock *sock);
 /* Takes the socket out of the hot set, the ready ring and the epoll set. */
 void siw_llp_sock_detach(struct siw_llp_sock *sock);
-/* Wait sets filled before now lack something: wakes who sleeps on one. Any thread. */
+/*
+ * Wait sets that were filled before are incomplete now: wakes the threads that sleep on one. Any
+ * thread.
+ */
 void siw_llp_port_changed(struct siw_llp_port *port);
 
 /* A receive on the socket had data. */
@@ -152,9 +164,9 @@ static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
 }
 
 /*
- * The calls of the data path. In a process with threads the C library makes each a cancellation
- * point, two atomic instructions that these do without; a thread that is cancelled in here would
- * keep the caller's locks anyway.
+ * The system calls of the data path, made without the C library's wrappers. In a process with
+ * threads these make each call a cancellation point, which costs two atomic instructions. A thread
+ * that is cancelled here would keep the caller's locks anyway.
  */
 static inline ssize_t siw_llp_sendto(int fd, const void *buf, size_t len, int flags,
 				     const struct siw_addr *dest, socklen_t dest_len)
@@ -169,8 +181,9 @@ static inline ssize_t siw_llp_recvfrom(int fd, void *buf, size_t len, int flags,
 }
 
 /*
- * ThreadSanitizer would take what these read and write for accesses outside the order that
- * siw_llp_order_send() tells it, so under it they go past its interceptors, as the two above do.
+ * ThreadSanitizer would report the accesses of these calls as races, since it does not know the
+ * order that siw_llp_order_send() describes. So in its builds they avoid its interceptors, as the
+ * two above do.
  */
 static inline ssize_t siw_llp_sendmsg(int fd, const struct msghdr *msg, int flags)
 {
@@ -199,17 +212,18 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 #endif
 }
 
-/* ---- llp_fd.c: descriptors, noted so that a forked child closes them ------------------------- */
+/* ---- llp_fd.c: the set of descriptors that a forked child closes ----------------------------- */
 
 /*
- * Before and after the call that makes a descriptor, so that no fork falls between call and note.
+ * To be called before and after a call that opens a descriptor, so that no fork happens before it
+ * is in the set.
  */
 void siw_llp_fd_begin(void);
-/* fd as the call gave it: noted, or -errno. */
+/* fd: the result of that call. Adds it to the set and returns it, or returns -errno. */
 int siw_llp_fd_end(int fd);
 /*
- * Takes over one of the caller's: 0 or -ENOMEM. give: it is the caller's again; false: it was not
- * ours.
+ * take: adds a descriptor of the caller's: 0 or -ENOMEM. give: removes it, so that it is the
+ * caller's again; false if it was not in the set.
  */
 int siw_llp_fd_take(int fd);
 bool siw_llp_fd_give(int fd);
@@ -218,10 +232,10 @@ void siw_llp_fd_close(int fd);
 /* ---- llp_sock.c ------------------------------------------------------------------------------ */
 
 /*
- * What was done before a send was done before the receive that brought it. ThreadSanitizer cannot
- * see an order that goes through the kernel, so with both ends in one process it would take the
- * peer's placing for a race with what the program did before it posted: these two tell it, flow by
- * flow. dest and source are NULL on a connected socket. Nothing in any other build.
+ * Tells ThreadSanitizer that what was done before a send happens before the receive of its octets.
+ * It cannot see an order that passes through the kernel. With both ends in one process it would
+ * report the peer's placing as a race with what the program did before it posted. dest and source
+ * are NULL on a connected socket. In other builds these do nothing.
  */
 #if defined(__SANITIZE_THREAD__)
 void siw_llp_order_send(int fd, const struct siw_addr *dest);
@@ -238,7 +252,9 @@ static inline void siw_llp_order_received(int fd, const struct siw_addr *source)
 }
 #endif
 
-/* Octets that went, or -1 and errno. dest: NULL on a connected socket. n: IOV_MAX at the most. */
+/*
+ * Returns the octets sent, or -1 and errno. dest: NULL on a connected socket. n: at most IOV_MAX.
+ */
 static __attribute__((always_inline)) inline ssize_t
 siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n)
 {
@@ -266,8 +282,9 @@ siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n
 int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * Sets want_write. always: registers it anew even if it was set, for errors after which no event is
- * sure to come (a full device queue, ENOBUFS, gets room again without an event of the socket).
+ * Sets want_write. always: updates the epoll entry even if want_write was set, for errors that no
+ * event follows for sure: after ENOBUFS a full device queue gets room without an event of the
+ * socket.
  */
 void siw_llp_wants(struct siw_llp_sock *sock, bool always);
 /* A send failed with this errno: counts it; -EAGAIN (want_write is set) or -error. */
@@ -289,7 +306,7 @@ ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source,
 ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t siw_llp_tcp_recvv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock);
-/* The peer gets a reset now; the descriptor stays, for siw_llp_close(). */
+/* Resets the connection now; the descriptor stays open until siw_llp_close(). */
 void siw_llp_tcp_reset(struct siw_llp_sock *sock);
 
 #endif

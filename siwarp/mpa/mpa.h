@@ -84,7 +84,8 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
  * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush gives the batch to TCP in as few calls as
  * it can. Small payloads are copied into the batch; large ones are referred to, and must stay until
  * siw_mpa_tx_accepted has come to the FPDU's end (with Markers all is copied). A batch holds about
- * 256 KiB. Responder: nothing is flushed before the peer's first FPDU came (RFC 5044 section 7.1.2).
+ * 256 KiB. A responder flushes nothing until the peer's first FPDU has arrived (RFC 5044 section
+ * 7.1.2).
  */
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_stream.h - what the files of this layer share, for them alone (and, between the
- * cffi marks, for their tests).
+ * mpa/mpa_stream.h - what the files of this layer share; private to them and, between the cffi
+ * marks, to their tests.
  */
 #ifndef SIW_MPA_STREAM_H
 #define SIW_MPA_STREAM_H
@@ -20,9 +20,9 @@ struct siw_llp_sock;
 
 /* cffi: begin */
 
-/* Where a stream is; only siw_mpa_step (mpa_startup.c) writes it, by its table. */
+/* The state of a stream; only siw_mpa_step (mpa_startup.c) changes it, by its table. */
 enum siw_mpa_state {
-	SIW_MPA_ST_CONNECTING = 0,	/* initiator: TCP's handshake is under way */
+	SIW_MPA_ST_CONNECTING = 0,	/* initiator: TCP is connecting */
 	SIW_MPA_ST_SENDING_REQUEST = 1, /* initiator: TCP has not taken all of the Request */
 	SIW_MPA_ST_AWAIT_REPLY = 2,	/* initiator */
 	SIW_MPA_ST_AWAIT_REQUEST = 3,	/* responder */
@@ -30,9 +30,9 @@ enum siw_mpa_state {
 	SIW_MPA_ST_ACCEPTING = 5,	/* responder: TCP has not taken all of the Reply */
 	SIW_MPA_ST_REJECTING = 6,	/* responder: the same with R=1 */
 	SIW_MPA_ST_FULL = 7,		/* full operation */
-	SIW_MPA_ST_TERMINATING = 8,	/* initiator: may say why it will not go on, no more */
-	SIW_MPA_ST_REJECTED = 9,	/* over, by R=1, at either end */
-	SIW_MPA_ST_FAILED = 10,		/* over, by an error */
+	SIW_MPA_ST_TERMINATING = 8,	/* initiator: may send a Terminate, and nothing else */
+	SIW_MPA_ST_REJECTED = 9,	/* ended by R=1, at either end */
+	SIW_MPA_ST_FAILED = 10,		/* ended by an error */
 	SIW_MPA_N_STATES = 11,
 };
 
@@ -44,19 +44,19 @@ enum siw_mpa_event {
 	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that fits our Request */
 	SIW_MPA_EV_REPLY_NO = 5,    /* a Reply with R=1 */
 	SIW_MPA_EV_REPLY_OTHER = 6, /* a Reply with R=0 for another connection model or RTR */
-	SIW_MPA_EV_BAD_FRAME = 7,   /* what came is no frame for us */
-	SIW_MPA_EV_LOST = 8,	    /* TCP is gone */
-	SIW_MPA_EV_ACCEPT = 9,	    /* from above */
-	SIW_MPA_EV_REJECT = 10,	    /* from above */
+	SIW_MPA_EV_BAD_FRAME = 7,   /* not a valid frame */
+	SIW_MPA_EV_LOST = 8,	    /* TCP failed or ended */
+	SIW_MPA_EV_ACCEPT = 9,	    /* the layer above accepts */
+	SIW_MPA_EV_REJECT = 10,	    /* the layer above rejects */
 	SIW_MPA_N_EVENTS = 11,
 };
 
 enum siw_mpa_action {
-	SIW_MPA_ACT_ILLEGAL = 0, /* cannot happen here: -EINVAL, the state stays */
+	SIW_MPA_ACT_ILLEGAL = 0, /* cannot happen in this state: -EINVAL, the state stays */
 	SIW_MPA_ACT_SEND_REQUEST = 1,
 	SIW_MPA_ACT_WAIT = 2,
 	SIW_MPA_ACT_GIVE_REQUEST = 3,
-	SIW_MPA_ACT_REFUSE = 4, /* rejects by itself, and fails */
+	SIW_MPA_ACT_REFUSE = 4, /* sends a rejecting Reply, and fails */
 	SIW_MPA_ACT_GIVE_REPLY = 5,
 	SIW_MPA_ACT_GIVE_REJECT = 6,
 	SIW_MPA_ACT_GIVE_MISMATCH = 7,
@@ -75,7 +75,7 @@ int siw_mpa_test_state(const struct siw_mpa_stream *stream);
 /* For tests: octets of memory that the stream holds beside its own struct. */
 size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream);
 
-/* For tests: as if so many octets (a multiple of 512) had gone both ways already. */
+/* For tests: as if this many octets (a multiple of 512) had been sent and received already. */
 void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets);
 
 /* cffi: end */
@@ -90,7 +90,7 @@ enum siw_mpa_crc_mode {
 struct siw_mpa_start {
 	struct siw_mpa_params mine; /* initiator: our Request. responder: our Reply */
 	struct siw_mpa_params peer;
-	int lost; /* -errno behind SIW_MPA_EV_LOST */
+	int lost; /* -errno of SIW_MPA_EV_LOST */
 	uint32_t in_len;
 	uint32_t out_len, out_sent;
 	uint8_t in[SIW_MPA_MAX_FRAME];
@@ -103,47 +103,48 @@ struct siw_mpa_tx {
 	struct iovec *iov;
 	uint32_t arena_used;
 	uint32_t iov_head, iov_tail;
-	uint64_t framed, accepted; /* octets of the stream; what is between the two is the batch */
-	uint32_t mulpdu;	   /* 0: not asked yet */
-	uint32_t mulpdu_age;	   /* flushes between two askings */
-	uint32_t flushes;	   /* since the last */
-	bool blocked;		   /* TCP's buffer was full */
-	bool markers;		   /* the peer asked for them; stored before crc_mode is */
-	int dead;		   /* -errno */
+	/* octets of the stream; the octets between the two are the batch */
+	uint64_t framed, accepted;
+	uint32_t mulpdu;     /* 0: not queried yet */
+	uint32_t mulpdu_age; /* flushes between two queries of the segment size */
+	uint32_t flushes;    /* since the last query */
+	bool blocked;	     /* TCP's buffer was full */
+	bool markers;	     /* the peer asked for them; stored before crc_mode is */
+	int dead;	     /* -errno */
 };
 
 /* Under the progress lock. */
 struct siw_mpa_rx {
-	uint8_t *buf; /* staging: octets [pos, end) came and are not consumed */
+	uint8_t *buf; /* staging: octets [pos, end) are received and not consumed */
 	uint32_t cap, pos, end;
 	uint32_t ulpdu_len; /* of the FPDU at the head, if have */
-	uint32_t done;	    /* of its ULPDU octets, those consumed; if placing */
-	uint32_t crc;	    /* over what is consumed; if placing */
-	uint32_t at;	    /* with markers: position of what is behind the FPDU at the head */
-	uint32_t gap;	    /* ... octets of that from pos on to the next Marker, if have */
-	uint32_t left;	    /* ... and to its end */
-	bool have;	    /* rx_fpdu gave it up */
+	uint32_t done;	    /* if placing: octets of its ULPDU that are consumed */
+	uint32_t crc;	    /* if placing: of what is consumed */
+	uint32_t at;	    /* with markers: stream position behind the FPDU at the head */
+	uint32_t gap;	    /* ... octets from pos to the next Marker, if have */
+	uint32_t left;	    /* ... octets from pos to the FPDU's end */
+	bool have;	    /* siw_mpa_rx_fpdu has reported the FPDU */
 	bool whole;	    /* it is in staging, CRC checked */
 	bool placing;	    /* rx_payload has begun and returned 0 */
 	bool bulk;	    /* the last FPDU was large */
 	bool dry;	    /* the last read got less than it asked for */
 	bool strict;
-	bool markers;	  /* we asked for them; then strict is set, too */
-	bool heard;	  /* a valid FPDU came */
-	int dead;	  /* -errno, once an error was given up (RFC5044-8-07) */
-	uint64_t dropped; /* octets that siw_mpa_drain threw away */
+	bool markers;	  /* this end asked for them; then strict is set, too */
+	bool heard;	  /* a valid FPDU has arrived */
+	int dead;	  /* -errno, once an error was reported (RFC5044-8-07) */
+	uint64_t dropped; /* octets that siw_mpa_drain dropped */
 };
 
 struct siw_mpa_stream {
 	struct siw_llp_sock *sock;
 	struct siw_mpa_start *start; /* NULL once start-up is over */
 	uint8_t state;		     /* enum siw_mpa_state */
-	bool shutdown_wanted;	     /* siw_mpa_shutdown came before the Reply was out */
+	bool shutdown_wanted;	     /* siw_mpa_shutdown was called before the Reply was sent */
 	struct siw_wire_err error;
 	/*
-	 * The two that the tx side reads without the progress lock. crc_mode: stored with
-	 * release by start-up, loaded with acquire in mpa_tx.c. tx_open: 1 once FPDUs may
-	 * go out; the same pairing.
+	 * The tx side reads these two without the progress lock. crc_mode: start-up stores it with
+	 * release, mpa_tx.c loads it with acquire. tx_open: 1 once FPDUs may be sent; paired
+	 * likewise.
 	 */
 	_Atomic uint8_t crc_mode;
 	_Atomic uint8_t tx_open;
@@ -151,27 +152,23 @@ struct siw_mpa_stream {
 	struct siw_mpa_rx rx;
 };
 
-/* Does an event's step by the table: one of enum siw_mpa_startup, or -errno. */
+/* Makes the table's step for an event. Returns one of enum siw_mpa_startup, or -errno. */
 int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event);
-/*
- * Gives TCP what is left of our start-up frame. 0, or -errno: the connection broke.
- */
+/* Sends what is left of our start-up frame: 0, or -errno if the connection broke. */
 int siw_mpa_pump(struct siw_mpa_stream *stream);
 int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
 
 /* mpa_frame.c: frames from and to values. */
 bool siw_mpa_params_legal(const struct siw_mpa_params *params, bool reply);
 uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params, bool reply);
-/*
- * Octets that are missing of the frame of which these len came; -EPROTO: no frame begins so.
- */
+/* How many octets are missing of a frame of which len have arrived; -EPROTO: it is not a frame. */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
 /* Parses a whole frame: 0 or -EPROTO. */
 int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out);
 
 /*
- * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for position at of the
- * stream. 0; -EFAULT: the payload's memory is gone.
+ * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for stream position at.
+ * 0, or -EFAULT if the payload is not mapped.
  */
 int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
 		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
@@ -182,8 +179,8 @@ bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_l
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
 /*
- * Reads what came before start-up is over, up to a few KiB. Octets read (> 0); -EAGAIN; -ENOBUFS:
- * there are that many; -ENOMEM; -ENOTCONN; -errno.
+ * Reads what the peer sends before start-up is over, up to a few KiB. Octets read (> 0); -EAGAIN;
+ * -ENOBUFS: that many are stored; -ENOMEM; -ENOTCONN; -errno.
  */
 int siw_mpa_rx_early(struct siw_mpa_stream *stream);
 

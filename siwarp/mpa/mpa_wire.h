@@ -84,8 +84,8 @@ _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
  */
 /*
  * Marker (RFC 5044 section 4.2, figure 3), before the first FPDU and at every 512th octet from
- * there. FPDUs and Markers are multiples of four octets, so that one falls between FPDUs, at an even
- * place inside a ULPDU, or right before a CRC; never into a length field or a CRC.
+ * there. FPDUs and Markers are multiples of four octets. So a Marker is between two FPDUs, at an
+ * even offset inside a ULPDU, or right before a CRC; never inside a length field or a CRC.
  *
  *     +-------------------------------+-----------------------------+
  *     |           reserved            | FPDUPTR: octets from the    |
