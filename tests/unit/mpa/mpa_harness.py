@@ -105,17 +105,19 @@ def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
 
 def cut(octets: bytes, *, crc: bool = True) -> list[bytes]:
     """Cut octets that are whole FPDUs into their ULPDUs, judging length, pad and CRC."""
-    out = []
-    while octets:
-        length = int.from_bytes(octets[:2], "big")
-        end = 2 + length + -(2 + length) % 4
+    # Octets are not copied to go on behind an FPDU: of 100,000 small ones that is what costs.
+    out, at = [], 0
+    while at < len(octets):
+        length = int.from_bytes(octets[at : at + 2], "big")
+        end = at + 2 + length + -(2 + length) % 4
         assert len(octets) >= end + 4, "the last FPDU is not whole"
-        assert octets[2 + length : end] == bytes(end - 2 - length), "the pad is not zero"
+        pad = octets[at + 2 + length : end]
+        assert pad == bytes(len(pad)), "the pad is not zero"
         if crc:
-            want = crc32c(octets[:end]).to_bytes(4, "little")
+            want = crc32c(octets[at:end]).to_bytes(4, "little")
             assert octets[end : end + 4] == want, "the CRC is wrong"
-        out.append(octets[2 : 2 + length])
-        octets = octets[end + 4 :]
+        out.append(octets[at + 2 : at + 2 + length])
+        at = end + 4
     return out
 
 
