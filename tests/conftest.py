@@ -18,7 +18,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from clause_record import Recorder
-from pace import scaled
+from pace import crowd, scaled
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "clause(*ids): the clauses, at most three, that the test's assertions decide"
     )
     config.addinivalue_line(
-        "markers", "scales: its timeout grows with how slow the machine is when it begins"
+        "markers", "scales: its timeout grows with how slow the machine is found when it begins"
     )
     config.addinivalue_line(
         "markers", "fast_path: about octets placed before their CRC is known; setting strict is off"
@@ -102,11 +102,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Give a test that scales its timeout before pytest-timeout reads it."""
-    if item.get_closest_marker("scales") is not None:
-        marker = item.get_closest_marker("timeout")
-        seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
-        item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
+    """Give a test its timeout, as long as the machine's load wants, before pytest-timeout reads it.
+
+    A test that scales is worth a measurement of how slow the machine is.
+    """
+    marker = item.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
+    scales = item.get_closest_marker("scales") is not None
+    item.add_marker(
+        pytest.mark.timeout(max(scaled(seconds) if scales else 0, seconds * crowd())), append=False
+    )
     yield
 
 

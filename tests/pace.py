@@ -7,6 +7,7 @@ seven other things it must be longer, on an idle one a hang must not take minute
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import time
 
@@ -46,3 +47,17 @@ def slowness() -> float:
 def scaled(seconds: float) -> float:
     """Return a limit of so many seconds on an idle machine, as it is to be now."""
     return seconds * slowness()
+
+
+def over(began: float, seconds: float) -> bool:
+    """Whether a wait is to be given up that began then and takes so many seconds at most.
+
+    How slow the machine is, is measured only when these are over: a wait that ends costs nothing.
+    """
+    took = time.monotonic() - began
+    return took > seconds and took > scaled(seconds)
+
+
+def crowd() -> float:
+    """Return how many processes want a CPU for each there is, at least 1: coarse, and for free."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST)

@@ -11,13 +11,23 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from pace import scaled
 from unit.verbs.verbs_harness import Pair, Rig, counter, pattern, poll
 
 import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR
 
 SIZE = 300_000
+#: Seconds after which something hangs; the fixture below has them scaled.
 PATIENCE = 30.0
+
+pytestmark = pytest.mark.scales
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection's limits are only there for one that hangs."""
+    monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scaled(PATIENCE))
 
 
 class Echo(threading.Thread):
@@ -172,7 +182,7 @@ def child(plan: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", CHILD],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         env={**os.environ, "SIWARP_FAULTS": plan},
         check=True,
     )

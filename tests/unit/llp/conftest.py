@@ -18,6 +18,7 @@ from typing import Any
 import _siwarp_layers
 import pytest
 from _siwarp_layers import ffi, lib
+from pace import over, scaled
 
 LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
 
@@ -259,8 +260,8 @@ class Port:
 
 def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Return what() as soon as it is true; an assertion fails if it does not become so."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while not over(began, seconds):
         if got := what():
             return got
         time.sleep(0.0005)
@@ -344,7 +345,7 @@ def run_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import crcmod.predefined
 import pytest
 from _siwarp_layers import ffi, lib
+from pace import over
 from scapy.packet import Raw
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
@@ -53,12 +54,12 @@ def checked(rv: int) -> int:
 
 def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Call step again and again until it gives something true; return that."""
-    end = time.monotonic() + patience
+    began = time.monotonic()
     while True:
         got = step()
         if got:
             return got
-        assert time.monotonic() < end, f"nothing came of {step} in {patience} s"
+        assert not over(began, patience), f"nothing came of {step} in {patience} s"
         time.sleep(0.0001)
 
 

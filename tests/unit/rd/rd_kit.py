@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from _siwarp_layers import ffi, lib
+from pace import over
 from unit.llp.conftest import addr, iovec, port_of, text_of
 
 from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
@@ -119,8 +120,8 @@ def run(
     what: Callable[[], Any], *ends: Endpoint, seconds: float = 20.0, also: Any = lambda: None
 ) -> Any:
     """Turn the ends until what() is true."""
-    stop = time.monotonic() + seconds
-    while time.monotonic() < stop:
+    began = time.monotonic()
+    while not over(began, seconds):
         moved = sum(e.turn() for e in ends)
         also()
         if got := what():

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pace import over
 from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, until
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -143,8 +144,8 @@ def plain_client(address: tuple[str, int]) -> socket.socket:
 def read_all(s: socket.socket, limit: float = LIMIT) -> bytes:
     """Read until the end of stream (or a reset)."""
     octets = b""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while not over(began, limit):
         try:
             part = s.recv(65536)
         except OSError as e:

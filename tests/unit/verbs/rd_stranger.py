@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pace import over
 from unit.verbs.rd_harness import QKEY, Peer
 from unit.verbs.verbs_harness import LIMIT
 
@@ -132,9 +133,9 @@ class Stranger:
 
     def pull(self) -> tuple[DDP, bytes]:
         """Wait for a segment: its header, and what is behind it."""
-        deadline = time.monotonic() + LIMIT
+        began = time.monotonic()
         while not self.got:
-            assert time.monotonic() < deadline
+            assert not over(began, LIMIT)
             self.take()
         octets = self.got.pop(0)
         head = DDP(octets)
@@ -162,8 +163,8 @@ class Stranger:
 
     def taken(self) -> None:
         """Wait until all that was put is acknowledged."""
-        deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while not over(began, LIMIT):
             self.say(RDType.PROBE)
             d = self.take()
             if d.type == RDType.ACK and d.acknowledged == self.psn:

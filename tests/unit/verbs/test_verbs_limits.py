@@ -88,6 +88,7 @@ def test_shared_receive_queues(rig: Rig) -> None:
         pass
 
 
+@pytest.mark.scales
 def test_address_handles(rig: Rig) -> None:
     addr = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(b"127.0.0.1", 5, addr) == 0
@@ -96,6 +97,8 @@ def test_address_handles(rig: Rig) -> None:
         pass
 
 
+# A million of them: under a sanitizer each takes microseconds.
+@pytest.mark.scales
 def test_memory_regions(rig: Rig) -> None:
     pd, reg, limit = rig.pd._live(), lib.siw_reg_mr, rig.ctx.query_device().max_mr
     with until_full(lambda: reg(pd, ffi.NULL, 0, 0), lib.siw_dereg_mr, limit) as made:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pace import over
+
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
     AH,
@@ -64,12 +66,12 @@ def counted(name: str, by: int) -> Iterator[None]:
 
 def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
     """Return the first true value of ``ready()``; fail when ``limit`` seconds are over."""
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     while True:
         value = ready()
         if value:
             return value
-        assert time.monotonic() < deadline, f"nothing within {limit} s"
+        assert not over(began, limit), f"nothing within {limit} s"
 
 
 def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:
