@@ -9,8 +9,7 @@
  *
  * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer,
  * and by alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have
- * to wait for a CPU. Who serves RDMA and sees no completion while the peer works waits until the
- * peer is done or gone.
+ * to wait for a CPU. RC and RD lose nothing: their ends wait until the peer is done or gone.
  */
 #ifndef SIW_BENCH_BENCH_H
 #define SIW_BENCH_BENCH_H

@@ -103,6 +103,18 @@ static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max
 	return true;
 }
 
+/*
+ * Nothing came for long. Of UD and UC something was lost. RC and RD complete in error when their
+ * peer is gone, so that it is slow, or has ended, which its end of ctl shows.
+ */
+static bool gives_up(const struct siw_bench_end *e)
+{
+	if (!e->o->rc && !e->o->rd)
+		return true;
+	siw_bench_look_after(e->o->ctl);
+	return false;
+}
+
 int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max)
 {
 	for (;;) {
@@ -111,11 +123,11 @@ int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max)
 		if (n)
 			return n;
 		if (!e->channel) {
-			if (siw_bench_idle(&e->guard))
+			if (siw_bench_idle(&e->guard) && gives_up(e))
 				return 0;
 			continue;
 		}
-		if (!sleep_on_channel(e, wc, max, &n))
+		if (!sleep_on_channel(e, wc, max, &n) && gives_up(e))
 			return 0;
 		if (n)
 			return n;
@@ -129,18 +141,6 @@ uint64_t siw_bench_await_slot(struct siw_bench_end *e, uint32_t *length)
 	do
 		if (!siw_bench_wait(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
-	while (wc.opcode != SIW_WC_RECV);
-	*length = wc.byte_len;
-	return wc.wr_id;
-}
-
-uint64_t siw_bench_await_done(struct siw_bench_end *e, uint32_t *length)
-{
-	struct siw_wc wc;
-
-	do
-		while (!siw_bench_wait(e, &wc, 1))
-			siw_bench_look_after(e->o->ctl);
 	while (wc.opcode != SIW_WC_RECV);
 	*length = wc.byte_len;
 	return wc.wr_id;

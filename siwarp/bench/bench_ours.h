@@ -67,19 +67,15 @@ void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, cha
 			 uint64_t remote);
 /*
  * Takes 1 to max completions, polling or, with --wait event, sleeping on the channel; dies on one
- * in error. 0 when nothing came for siw_bench_patience_ms, or asleep for SIW_BENCH_SLEEP_MS.
+ * in error. 0 when nothing came for siw_bench_patience_ms, or asleep for SIW_BENCH_SLEEP_MS; with RC
+ * and RD, which lose nothing, only a completion or the other end's exit ends the wait.
  */
 int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max);
 /* The same without waiting. */
 int siw_bench_poll(struct siw_bench_end *e, struct siw_wc *wc, int max);
 /* Waits for one receive, passing over other completions: its slot, to be posted again. */
 uint64_t siw_bench_await_slot(struct siw_bench_end *e, uint32_t *length);
-/*
- * The same for the end that is written or read meanwhile and has no completion of that: until the
- * other end says that it is done, or is gone.
- */
-uint64_t siw_bench_await_done(struct siw_bench_end *e, uint32_t *length);
-/* The same as the first, and posts it again: its octets. */
+/* The same, and posts it again: its octets. */
 uint32_t siw_bench_await_recv(struct siw_bench_end *e);
 
 #endif

@@ -83,7 +83,7 @@ static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 	uint32_t length;
 
 	if (e->o->server) {
-		siw_bench_post_recv(e, siw_bench_await_done(e, &length));
+		siw_bench_post_recv(e, siw_bench_await_slot(e, &length));
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {

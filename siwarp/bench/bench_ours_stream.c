@@ -206,7 +206,7 @@ static uint64_t by_write(struct siw_bench_end *e, uint32_t n)
 	uint32_t length;
 
 	if (e->o->server) {
-		slot = siw_bench_await_done(e, &length);
+		slot = siw_bench_await_slot(e, &length);
 		siw_bench_post_send(e, 0);
 		siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
@@ -227,7 +227,7 @@ static uint64_t by_read(struct siw_bench_end *e, uint32_t n)
 	uint32_t length;
 
 	if (e->o->server) {
-		siw_bench_post_recv(e, siw_bench_await_done(e, &length));
+		siw_bench_post_recv(e, siw_bench_await_slot(e, &length));
 		return 1;
 	}
 	keep_going(e, SIW_WR_RDMA_READ, n);

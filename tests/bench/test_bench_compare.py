@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pace import scaled
 from typer.testing import CliRunner
 
 from siwarp.bench import compare
@@ -290,7 +291,9 @@ def test_every_figure_is_one_that_the_bench_measures(what: compare.Compared) -> 
     assert (result["unit"], result["less_is_better"]) == (what.unit, what.less_is_better)
 
 
-def test_this_build_compared_with_itself(tmp_path: Path) -> None:
+@pytest.mark.scales
+def test_this_build_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "LIMIT_S", scaled(compare.LIMIT_S))
     # A path after #! has no blanks, and this tree's may have some.
     (tmp_path / "venv").symlink_to(sys.prefix)
     python = tmp_path / "venv/bin" / Path(sys.executable).name
