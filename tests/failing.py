@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pace import scaled
+
 #: In front of the text that the process runs: `with failing("socket", errno.EMFILE): ...`, of which
 #: the n-th call fails, and `times` in all.
 PRELUDE = """
@@ -45,7 +47,7 @@ def run_failing(build_dir: Path, code: str, **env: str) -> str:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
