@@ -168,6 +168,17 @@
 	X(UC_FAMILY, EAFNOSUPPORT,                                                                 \
 	  "the peer's address is IPv6 and the QP's IPv4, or the other way round: make the "        \
 	  "QP with siw_qp_init_attr.addr of the peer's kind")                                      \
+	X(PAIR_TYPE, EINVAL, "by_qpn is an RC QP's, and this is a {0:type} one: leave it out")     \
+	X(PAIR_PEER, EINVAL,                                                                       \
+	  "to RTR an RC QP with by_qpn needs its peer: give ah_addr (SIW_QP_AV) and dest_qp_num "  \
+	  "(SIW_QP_DEST_QPN)")                                                                     \
+	X(PAIR_QPN, EINVAL, "dest_qp_num={0} is no QPN: give siw_qp_num of the peer's QP")         \
+	X(PAIR_SOURCE, EINVAL,                                                                     \
+	  "the device has no address as ah_source says, of the peer's family: give one of "        \
+	  "siw_query_device_info")                                                                 \
+	X(PAIR_PORTS, EADDRINUSE,                                                                  \
+	  "no TCP port is free for its QPN: end QPs, or let settings rc_port_first and "           \
+	  "rc_port_last allow more ports")                                                         \
 	X(MCAST_TYPE, EINVAL, "only UD QPs receive from groups, and this is a {0:type} one")       \
 	X(MCAST_ADDRESS, EINVAL,                                                                   \
 	  "it is no multicast address: give one of 224.0.0.0/4 or ff00::/8")                       \
@@ -271,6 +282,8 @@
 	X(CM_NO_REQUEST, EINVAL,                                                                   \
 	  "the id brings no CONNECT_REQUEST that is still to be answered: take one from "          \
 	  "siw_cm_get_event")                                                                      \
+	X(CM_QP_PAIRS, EINVAL,                                                                     \
+	  "siw_modify_qp connects this QP: make it without by_qpn for a connection id")            \
 	X(CM_QP_STATE, EINVAL,                                                                     \
 	  "the QP of the id is in {0:state}: it has to be in INIT, where "                         \
 	  "siw_cm_bind_qp put it")                                                                 \

@@ -47,6 +47,10 @@
 	  "connections of one listener that its program has not taken; more wait likewise")   \
 	X(source_share, "SIWARP_SOURCE_SHARE", "--source-share", 75, 1, 100,                  \
 	  "percent of these two that one source address may hold; more of it are closed")     \
+	X(rc_port_first, "SIWARP_RC_PORT_FIRST", "--rc-port-first", 0, 0, 65535,              \
+	  "TCP ports from here on, of RC queue pairs that connect by QPN; 0: any free ones")  \
+	X(rc_port_last, "SIWARP_RC_PORT_LAST", "--rc-port-last", 65535, 1, 65535,             \
+	  "the last of these ports: each serves 255 queue pairs of a device and process")     \
 	X(linger_ms, "SIWARP_LINGER_MS", "--linger-ms", 2000, 0, 600000,                      \
 	  "milliseconds that closing a stream waits for the peer to take what was sent")      \
 	X(persona, "SIWARP_PERSONA", "--persona", 0, 0, 2,                                    \

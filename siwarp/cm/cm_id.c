@@ -135,6 +135,8 @@ static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 		return siw_refuse(CM_LISTENS);
 	if (siw_qp_type(qp) != SIW_QPT_RC)
 		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
+	if (siw_qp_by_qpn(qp))
+		return siw_refuse(CM_QP_PAIRS);
 	return siw_qp_context(qp) == id->channel->context ? 0 : siw_refuse(CM_QP_CONTEXT);
 }
 

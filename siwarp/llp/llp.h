@@ -283,6 +283,9 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out);
+/* The same with one socket at both ends: what is sent on it comes back. */
+int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			       struct siw_io_handler *handler, struct siw_llp_sock **out);
 /* 0 connected, -EAGAIN not yet, or -errno (ECONNREFUSED, ...). */
 int siw_llp_tcp_connected(struct siw_llp_sock *sock);
 

@@ -20,7 +20,13 @@
 #define IOV_MAX 1024
 #endif
 
-static int open_bound(const struct siw_addr *local, uint16_t family, bool listens)
+enum purpose {
+	TO_LISTEN,
+	TO_CONNECT,
+	TO_CONNECT_ITSELF, /* its port must be known before */
+};
+
+static int open_bound(const struct siw_addr *local, uint16_t family, enum purpose how)
 {
 	int rv, fd = siw_llp_socket(family, SOCK_STREAM);
 
@@ -33,9 +39,9 @@ static int open_bound(const struct siw_addr *local, uint16_t family, bool listen
 	 * A listener must be able to return while old connections of its port are in TIME-WAIT.
 	 * Linux still refuses a port on which another socket listens.
 	 */
-	if (rv == 0 && listens)
+	if (rv == 0 && how == TO_LISTEN)
 		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-	if (rv == 0 && local && !listens)
+	if (rv == 0 && local && how == TO_CONNECT)
 		rv = siw_llp_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	if (rv == 0 && local && bind(fd, (const struct sockaddr *)local, siw_addr_len(local)))
 		rv = -errno;
@@ -48,7 +54,7 @@ static int open_bound(const struct siw_addr *local, uint16_t family, bool listen
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int rv, fd = open_bound(local, local->family, true);
+	int rv, fd = open_bound(local, local->family, TO_LISTEN);
 
 	if (fd < 0)
 		return fd;
@@ -117,21 +123,44 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	return 0;
 }
 
-int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
-			const struct siw_addr *source, struct siw_io_handler *handler,
-			struct siw_llp_sock **out)
+/* The socket is closed unless it becomes *out. */
+static int connect_fd(struct siw_llp_port *port, int fd, const struct siw_addr *dest,
+		      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int rv, fd = open_bound(source, dest->family, false);
+	int rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
 
-	if (fd < 0)
-		return fd;
-	rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
 	/* An interrupted connect continues in the background, like one that would block. */
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
 		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, handler, out);
 	if (rv < 0)
 		siw_llp_fd_close(fd);
 	return rv;
+}
+
+int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
+			const struct siw_addr *source, struct siw_io_handler *handler,
+			struct siw_llp_sock **out)
+{
+	int fd = open_bound(source, dest->family, TO_CONNECT);
+
+	return fd < 0 ? fd : connect_fd(port, fd, dest, handler, out);
+}
+
+int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			       struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	int fd = open_bound(local, local->family, TO_CONNECT_ITSELF);
+	struct siw_addr own = { 0 };
+	socklen_t len = sizeof(own);
+
+	if (fd < 0)
+		return fd;
+	/* TCP's simultaneous open (RFC 9293 section 3.5), with one socket at both ends. */
+	if (getsockname(fd, (struct sockaddr *)&own, &len)) {
+		siw_llp_fd_close(fd);
+		return -EINVAL;
+	}
+	return connect_fd(port, fd, &own, handler, out);
 }
 
 int siw_llp_tcp_connected(struct siw_llp_sock *sock)

@@ -48,6 +48,13 @@ int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler
 int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out);
+/*
+ * The same for a stream that is its own peer: what it sends comes back to it. No frames are
+ * exchanged; siw_mpa_startup returns SIW_MPA_REPLY with the params given here.
+ */
+int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			   const struct siw_mpa_params *params, struct siw_io_handler *handler,
+			   struct siw_mpa_stream **out);
 
 enum siw_mpa_startup {
 	SIW_MPA_STARTING = 0, /* nothing new: call again when the handler is called */

@@ -28,6 +28,7 @@ struct cell {
 static const struct cell table[SIW_MPA_N_STATES][SIW_MPA_N_EVENTS] = {
 	ROW(CONNECTING) = {
 		ON(CONNECTED, SEND_REQUEST, SENDING_REQUEST),
+		ON(ITSELF, GIVE_OWN, FULL),
 		ON(LOST, FAIL, FAILED),
 	},
 	ROW(SENDING_REQUEST) = {
@@ -153,6 +154,13 @@ static int act_give_reply(struct siw_mpa_stream *stream)
 	return SIW_MPA_REPLY;
 }
 
+/* One end that is both agrees with itself, and needs no frames for that. */
+static int act_give_own(struct siw_mpa_stream *stream)
+{
+	stream->start->peer = stream->start->mine;
+	return act_give_reply(stream);
+}
+
 static int act_give_reject(struct siw_mpa_stream *stream)
 {
 	stream->rx.dead = -ENOTCONN;
@@ -218,6 +226,7 @@ static int (*const actions[])(struct siw_mpa_stream *) = {
 	[SIW_MPA_ACT_SEND_REJECT] = act_send_reject,
 	[SIW_MPA_ACT_ENTER_FULL] = act_enter_full,
 	[SIW_MPA_ACT_FAIL] = act_fail,
+	[SIW_MPA_ACT_GIVE_OWN] = act_give_own,
 };
 
 int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
@@ -244,7 +253,7 @@ static int see_connected(struct siw_mpa_stream *stream)
 	int rv = siw_llp_tcp_connected(stream->sock);
 
 	if (rv == 0)
-		return SIW_MPA_EV_CONNECTED;
+		return stream->start->itself ? SIW_MPA_EV_ITSELF : SIW_MPA_EV_CONNECTED;
 	return rv == -EAGAIN ? NOTHING : lost(stream, rv);
 }
 

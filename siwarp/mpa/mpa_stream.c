@@ -48,26 +48,51 @@ int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler
 	return 0;
 }
 
+/* A stream that is to connect, without a socket: 0, -EINVAL, -ENOMEM. */
+static int initiator(const struct siw_mpa_params *params, struct siw_mpa_stream **out)
+{
+	if (!siw_mpa_params_legal(params, false))
+		return -EINVAL;
+	*out = stream_new(SIW_MPA_ST_CONNECTING);
+	if (!*out)
+		return -ENOMEM;
+	(*out)->start->mine = *params;
+	return 0;
+}
+
 int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream;
-	int rv;
+	int rv = initiator(params, &stream);
 
-	if (!siw_mpa_params_legal(params, false))
-		return -EINVAL;
-	stream = stream_new(SIW_MPA_ST_CONNECTING);
-	if (!stream)
-		return -ENOMEM;
-	stream->start->mine = *params;
-	rv = siw_llp_tcp_connect(port, dest, source, handler, &stream->sock);
-	if (rv < 0) {
-		stream_free(stream);
+	if (rv < 0)
 		return rv;
-	}
-	*out = stream;
-	return 0;
+	rv = siw_llp_tcp_connect(port, dest, source, handler, &stream->sock);
+	if (rv < 0)
+		stream_free(stream);
+	else
+		*out = stream;
+	return rv;
+}
+
+int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			   const struct siw_mpa_params *params, struct siw_io_handler *handler,
+			   struct siw_mpa_stream **out)
+{
+	struct siw_mpa_stream *stream;
+	int rv = initiator(params, &stream);
+
+	if (rv < 0)
+		return rv;
+	stream->start->itself = true;
+	rv = siw_llp_tcp_connect_itself(port, local, handler, &stream->sock);
+	if (rv < 0)
+		stream_free(stream);
+	else
+		*out = stream;
+	return rv;
 }
 
 struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream)

@@ -48,7 +48,8 @@ enum siw_mpa_event {
 	SIW_MPA_EV_LOST = 8,	    /* TCP failed or ended */
 	SIW_MPA_EV_ACCEPT = 9,	    /* the layer above accepts */
 	SIW_MPA_EV_REJECT = 10,	    /* the layer above rejects */
-	SIW_MPA_N_EVENTS = 11,
+	SIW_MPA_EV_ITSELF = 11,	    /* TCP is connected, and the stream is its own peer */
+	SIW_MPA_N_EVENTS = 12,
 };
 
 enum siw_mpa_action {
@@ -64,6 +65,7 @@ enum siw_mpa_action {
 	SIW_MPA_ACT_SEND_REJECT = 9,
 	SIW_MPA_ACT_ENTER_FULL = 10,
 	SIW_MPA_ACT_FAIL = 11,
+	SIW_MPA_ACT_GIVE_OWN = 12,
 };
 
 /* For tests: the table's cell as action << 8 | next state, or -1 outside the table. */
@@ -90,7 +92,8 @@ enum siw_mpa_crc_mode {
 struct siw_mpa_start {
 	struct siw_mpa_params mine; /* initiator: our Request. responder: our Reply */
 	struct siw_mpa_params peer;
-	int lost; /* -errno of SIW_MPA_EV_LOST */
+	int lost;    /* -errno of SIW_MPA_EV_LOST */
+	bool itself; /* siw_mpa_connect_itself */
 	uint32_t in_len;
 	uint32_t out_len, out_sent;
 	uint8_t in[SIW_MPA_MAX_FRAME];

@@ -40,6 +40,8 @@ static int check_kind(const struct siw_qp_init_attr *init)
 	if (init->max_write_records &&
 	    (!class->has_records || init->max_write_records > SIW_MAX_WRITE_RECORDS))
 		return siw_refuse(QP_RECORDS, init->max_write_records, SIW_MAX_WRITE_RECORDS);
+	if (init->by_qpn && init->qp_type != SIW_QPT_RC)
+		return siw_refuse(PAIR_TYPE, (uint64_t)init->qp_type);
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
 		return siw_refuse(QP_PERSONA, (uint64_t)init->persona);
 	if (init->error_policy < SIW_ERROR_POLICY_AUTO ||
@@ -318,6 +320,8 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 		      : siw_verbs_refuse_full("max_qp", ctx->attr.max_qp);
 	if (!err)
 		err = siw_class_of(wq)->create(wq, init);
+	if (!err && init->by_qpn)
+		err = siw_qp_pair_open(siw_rc_of(wq));
 	if (!err) {
 		siw_link_add(&ctx->qps, &wq->qp.in_ctx);
 		count_qp(wq, 1);
@@ -426,6 +430,11 @@ struct siw_context *siw_qp_context(struct siw_qp *qp)
 int siw_qp_type(struct siw_qp *qp)
 {
 	return siw_class_of(siw_wq_of(qp))->type;
+}
+
+bool siw_qp_by_qpn(struct siw_qp *qp)
+{
+	return siw_rc_of(siw_wq_of(qp))->pairs != NULL;
 }
 
 bool siw_qp_roce(struct siw_qp *qp)

@@ -3,8 +3,8 @@
  * qp/qp.h - queue pairs and connection start-up: what the connection manager above needs. The
  * user's half is <siwarp/siw.h>.
  *
- * What this layer does NOT do: decide about connections. It passes start-up frames up and down as
- * values and makes a started stream a QP's.
+ * What this layer does NOT do: decide about cm's connections. It passes start-up frames up and down
+ * as values and makes a started stream a QP's. RC by QPN (qp_pair.h) decides for itself.
  *
  * Lock order: context progress lock, QP send lock, QP receive lock, CQ lock, channel lock.
  */
@@ -90,6 +90,8 @@ void siw_qp_ref(struct siw_qp *qp);
 void siw_qp_unref(struct siw_qp *qp);
 struct siw_context *siw_qp_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
+/* Of an RC one: whether it connects by itself, by GID and QPN. */
+bool siw_qp_by_qpn(struct siw_qp *qp);
 /* Whether its persona is roce. */
 bool siw_qp_roce(struct siw_qp *qp);
 /* ORD and IRD as set by siw_modify_qp; -1: not set. */

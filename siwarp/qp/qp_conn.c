@@ -11,20 +11,31 @@
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
+static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		  const struct siw_mpa_params *params)
+{
+	return conn->user->report(conn, listener, kind, status, params);
+}
+
 static void end_stream(struct siw_qp_conn *conn, bool abort)
 {
 	if (conn->mpa)
 		siw_mpa_close(conn->mpa, abort);
 	conn->mpa = NULL;
 	conn->stage = OVER;
-	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
+	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
 }
 
-static void free_conn(struct siw_qp_conn *conn)
+void siw_qp_conn_free(struct siw_qp_conn *conn)
 {
+	while (!siw_link_alone(&conn->children))
+		siw_qp_conn_free(
+			siw_container(conn->children.next, struct siw_qp_conn, of_listener));
+	if (conn->lsock)
+		siw_llp_close(conn->lsock);
 	end_stream(conn, false);
+	conn->user->forget(conn);
 	siw_qp_conn_hand_over(conn);
-	siw_qp_evq_drop(conn);
 	free(conn->admission);
 	free(conn);
 }
@@ -33,7 +44,7 @@ static void free_conn(struct siw_qp_conn *conn)
 static int open_stream(struct siw_qp_conn *conn, struct siw_ddp_stream **ddp,
 		       struct siw_rdmap_stream **stream)
 {
-	struct siw_mem *mem = conn->evq->ctx->mem;
+	struct siw_mem *mem = conn->user->ctx->mem;
 	int err = siw_ddp_stream_open(mem, conn->mpa, ddp);
 
 	if (err)
@@ -65,7 +76,7 @@ static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
-	if (terminate(conn, err) && siw_qp_linger(conn->evq->ctx, conn->mpa) == 0)
+	if (terminate(conn, err) && siw_qp_linger(conn->user->ctx, conn->mpa) == 0)
 		conn->mpa = NULL;
 	end_stream(conn, false);
 }
@@ -79,7 +90,7 @@ static void fail(struct siw_qp_conn *conn, int status)
 	struct siw_wire_err err;
 
 	if (!conn->initiator) {
-		free_conn(conn);
+		siw_qp_conn_free(conn);
 		return;
 	}
 	err = siw_mpa_error(conn->mpa);
@@ -91,7 +102,7 @@ static void fail(struct siw_qp_conn *conn, int status)
 	/* reports an error for which no Terminate can be sent any more (RFC5044-8-01) */
 	if (status == -EPROTO)
 		conn->err = err;
-	siw_qp_evq_raise(conn, NULL, SIW_CONN_FAILED, status, NULL);
+	report(conn, NULL, SIW_CONN_FAILED, status, NULL);
 }
 
 static int serve_startup(struct siw_qp_conn *conn)
@@ -105,20 +116,20 @@ static int serve_startup(struct siw_qp_conn *conn)
 		fail(conn, r);
 		return 1;
 	}
-	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
+	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
 	if (r == SIW_MPA_REQUEST) {
 		conn->stage = REQUESTED;
 		siw_qp_conn_place(conn, SIW_ADMISSION_REQUEST);
-		if (siw_qp_evq_raise(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
-			free_conn(conn);
+		if (report(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
+			siw_qp_conn_free(conn);
 	} else if (r == SIW_MPA_REPLY) {
 		conn->stage = STARTED;
 		siw_count(SIW_COUNTER_connects, 1);
-		siw_qp_evq_raise(conn, NULL, SIW_CONN_REPLY, 0, &params);
+		report(conn, NULL, SIW_CONN_REPLY, 0, &params);
 	} else {
 		siw_count(SIW_COUNTER_rejects, 1);
 		end_stream(conn, false);
-		siw_qp_evq_raise(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
+		report(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
 	}
 	return 1;
 }
@@ -132,7 +143,7 @@ static int serve_requested(struct siw_qp_conn *conn)
 	if (r >= 0)
 		return 0;
 	if (conn->listener) { /* the user has not taken the Request yet */
-		free_conn(conn);
+		siw_qp_conn_free(conn);
 		return 1;
 	}
 	conn->cause = r;
@@ -148,7 +159,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 		return;
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
 	if (conn->stage == ATTACHED) /* the initiator's RTR never came */
-		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, -ETIMEDOUT, NULL);
+		siw_qp_rc_lost(conn->rc, -ETIMEDOUT);
 	else
 		fail(conn, -ETIMEDOUT);
 }
@@ -173,7 +184,7 @@ static int serve(struct siw_io_handler *self)
 	}
 }
 
-static struct siw_qp_conn *new_conn(struct siw_qp_evq *q, enum siw_conn_stage stage,
+static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_conn_stage stage,
 				    void *user_data)
 {
 	struct siw_qp_conn *conn = calloc(1, sizeof(*conn));
@@ -181,7 +192,7 @@ static struct siw_qp_conn *new_conn(struct siw_qp_evq *q, enum siw_conn_stage st
 	if (!conn)
 		return NULL;
 	conn->handler.serve = serve;
-	conn->evq = q;
+	conn->user = user;
 	conn->stage = stage;
 	conn->user_data = user_data;
 	conn->timed.tick = tick;
@@ -196,7 +207,7 @@ static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
 	if (timeout_ms <= 0)
 		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
 	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
-	siw_verbs_timed_at(conn->evq->ctx, &conn->timed, conn->deadline_ns);
+	siw_verbs_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
 }
 
 /* ---- listeners ------------------------------------------------------------------------------- */
@@ -208,14 +219,15 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 
 	/* A peer that has already gone has no address. */
 	if (siw_mpa_addrs(conn->mpa, &local, &peer)) {
-		free_conn(conn);
+		siw_qp_conn_free(conn);
 		return;
 	}
 	conn->source = siw_qp_admission_source(listener->admission, &peer);
-	if (!siw_qp_admission_fair(listener->admission, conn->source)) {
+	if (!siw_qp_admission_fair(listener->admission, conn->source) &&
+	    !(listener->user->expects && listener->user->expects(listener, &peer))) {
 		siw_count(SIW_COUNTER_startups_refused, 1);
 		end_stream(conn, true);
-		free_conn(conn);
+		siw_qp_conn_free(conn);
 		return;
 	}
 	conn->listener = listener;
@@ -239,7 +251,7 @@ static int serve_listener(struct siw_qp_conn *listener)
 			siw_count(SIW_COUNTER_startups_paused, 1);
 			return n;
 		}
-		conn = new_conn(listener->evq, STARTING, NULL);
+		conn = new_conn(listener->user, STARTING, NULL);
 		if (!conn)
 			return n;
 		if (siw_mpa_accept(listener->lsock, &conn->handler, &conn->mpa)) {
@@ -253,86 +265,118 @@ static int serve_listener(struct siw_qp_conn *listener)
 
 /* ---- calls of the connection manager --------------------------------------------------------- */
 
-int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
-		  struct siw_qp_conn **out)
+int siw_qp_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
+		       void *user_data, struct siw_qp_conn **out)
 {
-	struct siw_qp_conn *conn = new_conn(q, LISTENING, user_data);
-	int err;
+	struct siw_qp_conn *conn = new_conn(user, LISTENING, user_data);
+	int err = -ENOMEM;
 
 	if (!conn)
 		return -ENOMEM;
 	conn->admission = siw_qp_admission_new();
-	if (!conn->admission) {
-		free(conn);
-		return -ENOMEM;
-	}
-	siw_lock(&q->ctx->progress);
-	err = siw_llp_tcp_listen(q->ctx->port, addr, backlog, &conn->handler, &conn->lsock);
-	/* Set under the lock: another thread may take its first event and use *out. */
+	if (conn->admission)
+		err = siw_llp_tcp_listen(user->ctx->port, addr, backlog, &conn->handler,
+					 &conn->lsock);
 	if (err)
-		free_conn(conn);
+		siw_qp_conn_free(conn);
 	else
 		*out = conn;
-	siw_unlock(&q->ctx->progress);
 	return err;
+}
+
+int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
+		  struct siw_qp_conn **out)
+{
+	int err;
+
+	/* *out is set under the lock: another thread may take its first event and use it. */
+	siw_lock(&q->user.ctx->progress);
+	err = siw_qp_conn_listen(&q->user, addr, backlog, user_data, out);
+	siw_unlock(&q->user.ctx->progress);
+	return err;
+}
+
+int siw_qp_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_mpa_params *params,
+		      int timeout_ms, void *user_data, struct siw_qp_conn **out)
+{
+	struct siw_qp_conn *conn = new_conn(user, STARTING, user_data);
+	struct siw_llp_port *port = user->ctx->port;
+	int err;
+
+	if (!conn)
+		return -ENOMEM;
+	conn->initiator = true;
+	if (dest)
+		err = siw_mpa_connect(port, dest, source, params, &conn->handler, &conn->mpa);
+	else
+		err = siw_mpa_connect_itself(port, source, params, &conn->handler, &conn->mpa);
+	if (err) {
+		free(conn);
+		return err;
+	}
+	start_clock(conn, timeout_ms);
+	*out = conn;
+	return 0;
 }
 
 int siw_qp_connect(struct siw_qp_evq *q, const struct siw_addr *dest, const struct siw_addr *source,
 		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
 		   struct siw_qp_conn **out)
 {
-	struct siw_qp_conn *conn = new_conn(q, STARTING, user_data);
 	int err;
 
-	if (!conn)
-		return -ENOMEM;
-	conn->initiator = true;
-	siw_lock(&q->ctx->progress);
-	err = siw_mpa_connect(q->ctx->port, dest, source, params, &conn->handler, &conn->mpa);
-	if (!err)
-		start_clock(conn, timeout_ms);
-	/* Set under the lock: another thread may take its first event and use *out. */
-	if (err)
-		free(conn);
-	else
-		*out = conn;
-	siw_unlock(&q->ctx->progress);
+	/* *out is set under the lock: another thread may take its first event and use it. */
+	siw_lock(&q->user.ctx->progress);
+	err = siw_qp_conn_start(&q->user, dest, source, params, timeout_ms, user_data, out);
+	siw_unlock(&q->user.ctx->progress);
 	return err;
+}
+
+int siw_qp_conn_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
+{
+	int err;
+
+	if (conn->stage == OVER && conn->cause)
+		return conn->cause; /* the peer left meanwhile */
+	if (conn->stage != REQUESTED)
+		return siw_refuse(CM_NO_REQUEST);
+	err = siw_mpa_reply(conn->mpa, params);
+	if (err)
+		return err;
+	conn->stage = STARTED;
+	siw_count(params->rejected ? SIW_COUNTER_rejects : SIW_COUNTER_accepts, 1);
+	if (params->rejected)
+		end_stream(conn, false);
+	return 0;
 }
 
 int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 	int err;
 
 	siw_lock(&ctx->progress);
-	if (conn->stage == OVER && conn->cause) {
-		err = conn->cause; /* the peer closed meanwhile */
-	} else if (conn->stage != REQUESTED) {
-		err = siw_refuse(CM_NO_REQUEST);
-	} else {
-		err = siw_mpa_reply(conn->mpa, params);
-		if (!err) {
-			conn->stage = STARTED;
-			siw_count(params->rejected ? SIW_COUNTER_rejects : SIW_COUNTER_accepts, 1);
-		}
-		if (params->rejected && !err)
-			end_stream(conn, false);
-	}
+	err = siw_qp_conn_reply(conn, params);
 	siw_unlock(&ctx->progress);
 	return err;
 }
 
+void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms)
+{
+	start_clock(conn, timeout_ms);
+}
+
 void siw_qp_conn_user_data(struct siw_qp_conn *conn, void *user_data)
 {
-	siw_lock(&conn->evq->ctx->progress);
+	siw_lock(&conn->user->ctx->progress);
 	conn->user_data = user_data;
-	siw_unlock(&conn->evq->ctx->progress);
+	siw_unlock(&conn->user->ctx->progress);
 }
 
 int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 	int err = -ENOTCONN;
 
 	memset(local, 0, sizeof(*local));
@@ -350,7 +394,7 @@ int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct s
 
 int siw_qp_conn_crc(struct siw_qp_conn *conn)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 	int on;
 
 	siw_lock(&ctx->progress);
@@ -364,8 +408,8 @@ static void establish(struct siw_qp_conn *conn)
 	if (conn->established)
 		return;
 	conn->established = true;
-	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
-	siw_qp_evq_raise(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
+	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
+	report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
 /* struct siw_rc's on_end. */
@@ -379,8 +423,8 @@ static void on_end(struct siw_qp_conn *conn, int kind, int status, const struct 
 	conn->stage = OVER;
 	conn->cause = status;
 	conn->err = *err;
-	siw_verbs_timed_del(conn->evq->ctx, &conn->timed);
-	siw_qp_evq_raise(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
+	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
+	report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
 static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
@@ -397,7 +441,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		.unexpected_octets = rc->wq.roce || rc->wq.keep_unexpected
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
-		.deliver_before_end = rc->wq.keep_unexpected,
+		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
 		.private = siw_settings()->private_messages,
 	};
 	struct siw_rdmap_stream *stream;
@@ -441,8 +485,11 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 /* Gives the stream to the QP. */
 static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
 {
-	siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
-	siw_qp_step(&rc->wq, SIW_QPE_STARTED);
+	/* Without a connection manager the program takes it from state to state. */
+	if (!rc->pairs) {
+		siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
+		siw_qp_step(&rc->wq, SIW_QPE_STARTED);
+	}
 	conn->crc = siw_mpa_crc_on(rc->mpa);
 	conn->mpa = NULL;
 	conn->stage = ATTACHED;
@@ -461,9 +508,23 @@ static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 	rc->may_send = at->initiator;
 }
 
+int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
+{
+	int err = start_stream(conn, rc, at);
+
+	if (err)
+		return err;
+	hand_stream(conn, rc, at);
+	if (at->initiator || !at->rtr)
+		establish(conn);
+	else /* until the RTR comes */
+		start_clock(conn, 0);
+	return 0;
+}
+
 int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *at)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
 	int action, err;
 
@@ -471,26 +532,17 @@ int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_
 		return siw_refuse(CM_QP_CONTEXT);
 	siw_lock(&ctx->progress);
 	if (conn->stage != STARTED || rc->conn || rc->wq.flow.stream ||
-	    siw_qp_state_next(SIW_QPT_RC, qp->state, SIW_QPE_ATTACHED, &action) < 0) {
+	    siw_qp_state_next(SIW_QPT_RC, qp->state, SIW_QPE_ATTACHED, &action) < 0)
 		err = siw_refuse(CM_QP_STATE, (uint64_t)qp->state);
-		goto out;
-	}
-	err = start_stream(conn, rc, at);
-	if (err)
-		goto out;
-	hand_stream(conn, rc, at);
-	if (at->initiator || !at->rtr)
-		establish(conn);
-	else /* which ends when the RTR comes */
-		start_clock(conn, 0);
-out:
+	else
+		err = siw_qp_conn_attach(conn, rc, at);
 	siw_unlock(&ctx->progress);
 	return err;
 }
 
 void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 
 	siw_lock(&ctx->progress);
 	if (conn->stage == STARTED)
@@ -500,7 +552,7 @@ void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 
 int siw_qp_disconnect(struct siw_qp_conn *conn)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 	int err = 0;
 
 	siw_lock(&ctx->progress);
@@ -516,13 +568,9 @@ int siw_qp_disconnect(struct siw_qp_conn *conn)
 
 void siw_qp_conn_destroy(struct siw_qp_conn *conn)
 {
-	struct siw_context *ctx = conn->evq->ctx;
+	struct siw_context *ctx = conn->user->ctx;
 
 	siw_lock(&ctx->progress);
-	while (!siw_link_alone(&conn->children))
-		free_conn(siw_container(conn->children.next, struct siw_qp_conn, of_listener));
-	if (conn->lsock)
-		siw_llp_close(conn->lsock);
 	if (conn->rc)
 		siw_qp_rc_settle(&conn->rc->wq);
 	if (conn->rc) {
@@ -532,6 +580,6 @@ void siw_qp_conn_destroy(struct siw_qp_conn *conn)
 		/* It may still have to flush, but has no connection to report to. */
 		rc->conn = NULL;
 	}
-	free_conn(conn);
+	siw_qp_conn_free(conn);
 	siw_unlock(&ctx->progress);
 }

@@ -16,8 +16,26 @@ enum siw_conn_stage {
 	OVER,
 };
 
-struct siw_qp_evq {
+/*
+ * Who hears of connections: a queue of events for cm, or the queue pairs that connect by QPN.
+ * progress held.
+ */
+struct siw_conn_user {
 	struct siw_context *ctx;
+	/*
+	 * Something happened to conn: as struct siw_qp_conn_event has it. Not 0: a REQUEST has no
+	 * taker, and conn is to be freed; any other result counts for nothing.
+	 */
+	int (*report)(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		      const struct siw_mpa_params *params);
+	/* conn is being freed. */
+	void (*forget)(struct siw_qp_conn *conn);
+	/* Whether this end waits for connections from there: its share does not bound them. */
+	bool (*expects)(const struct siw_qp_conn *listener, const struct siw_addr *peer);
+};
+
+struct siw_qp_evq {
+	struct siw_conn_user user; /* first */
 	siw_lock_t lock;
 	struct siw_link events; /* list of struct event_node; under lock */
 	int fd;
@@ -26,7 +44,7 @@ struct siw_qp_evq {
 
 struct siw_qp_conn {
 	struct siw_io_handler handler; /* first */
-	struct siw_qp_evq *evq;
+	const struct siw_conn_user *user;
 	struct siw_qp_conn *listener; /* NULL once the user has taken the request */
 	struct siw_link of_listener;  /* link in its listener's children */
 	/* its entry in the listener's admission, and the count it is in */
@@ -48,14 +66,24 @@ struct siw_qp_conn {
 	struct siw_wire_err err;
 };
 
-/* Queues an event: 0 or -ENOMEM. progress held, as for the two below. */
-int siw_qp_evq_raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
-		     const struct siw_mpa_params *params);
+/* ---- qp_conn.c; progress held, as for all below ---------------------------------------------- */
+/* As siw_qp_listen and siw_qp_connect. dest NULL: source connects to itself. */
+int siw_qp_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
+		       void *user_data, struct siw_qp_conn **out);
+int siw_qp_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_mpa_params *params,
+		      int timeout_ms, void *user_data, struct siw_qp_conn **out);
+int siw_qp_conn_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params);
+/* The started stream becomes the queue pair's: 0 or -ENOMEM. */
+int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at);
+/* A request that is thought over is given up after so long. */
+void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms);
+/* Frees a connection that has no queue pair, or a listener and what it has pending. */
+void siw_qp_conn_free(struct siw_qp_conn *conn);
+
+/* ---- qp_conn_events.c ------------------------------------------------------------------------ */
 /* Removes a connection from its listener: the user took the request, or the connection ended. */
 void siw_qp_conn_hand_over(struct siw_qp_conn *conn);
 /* Counts the connection there in its listener's admission. */
 void siw_qp_conn_place(struct siw_qp_conn *conn, enum siw_admission_place place);
-/* Removes all events of the connection. */
-void siw_qp_evq_drop(struct siw_qp_conn *conn);
-
 #endif

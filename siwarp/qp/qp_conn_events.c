@@ -10,43 +10,6 @@ struct event_node {
 	struct siw_qp_conn_event event;
 };
 
-int siw_qp_evq_open(struct siw_context *ctx, struct siw_qp_evq **out)
-{
-	struct siw_qp_evq *q;
-
-	if (siw_verbs_inherited(ctx))
-		return -ESTALE;
-	q = calloc(1, sizeof(*q));
-	if (!q)
-		return -ENOMEM;
-	q->fd = siw_llp_event_open();
-	if (q->fd < 0) {
-		int err = q->fd;
-
-		free(q);
-		return err;
-	}
-	q->ctx = ctx;
-	siw_lock_init(&q->lock);
-	siw_link_init(&q->events);
-	atomic_fetch_add(&ctx->n_evq, 1);
-	*out = q;
-	return 0;
-}
-
-void siw_qp_evq_close(struct siw_qp_evq *q)
-{
-	atomic_fetch_sub(&q->ctx->n_evq, 1);
-	siw_llp_event_close(q->fd);
-	siw_lock_destroy(&q->lock);
-	free(q);
-}
-
-int siw_qp_evq_fd(struct siw_qp_evq *q)
-{
-	return q->fd;
-}
-
 static void set_fd(struct siw_qp_evq *q)
 {
 	bool any = !siw_link_alone(&q->events);
@@ -60,10 +23,16 @@ static void set_fd(struct siw_qp_evq *q)
 	q->fd_set = any;
 }
 
-int siw_qp_evq_raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
-		     const struct siw_mpa_params *params)
+static struct siw_qp_evq *queue_of(const struct siw_qp_conn *conn)
 {
-	struct siw_qp_evq *q = conn->evq;
+	return siw_container(conn->user, struct siw_qp_evq, user);
+}
+
+/* Queues an event: 0 or -ENOMEM. */
+static int raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		 const struct siw_mpa_params *params)
+{
+	struct siw_qp_evq *q = queue_of(conn);
 	struct event_node *node = calloc(1, sizeof(*node));
 
 	if (!node)
@@ -80,6 +49,63 @@ int siw_qp_evq_raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int
 	set_fd(q);
 	siw_unlock(&q->lock);
 	return 0;
+}
+
+/* Its events that nobody took are gone. */
+static void drop(struct siw_qp_conn *conn)
+{
+	struct siw_qp_evq *q = queue_of(conn);
+	struct siw_link *l, *next;
+
+	siw_lock(&q->lock);
+	for (l = q->events.next; l != &q->events; l = next) {
+		struct event_node *node = siw_container(l, struct event_node, link);
+
+		next = l->next;
+		if (node->event.conn != conn && node->event.listener != conn)
+			continue;
+		siw_link_del(l);
+		free(node);
+	}
+	set_fd(q);
+	siw_unlock(&q->lock);
+}
+
+int siw_qp_evq_open(struct siw_context *ctx, struct siw_qp_evq **out)
+{
+	struct siw_qp_evq *q;
+
+	if (siw_verbs_inherited(ctx))
+		return -ESTALE;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return -ENOMEM;
+	q->fd = siw_llp_event_open();
+	if (q->fd < 0) {
+		int err = q->fd;
+
+		free(q);
+		return err;
+	}
+	q->user = (struct siw_conn_user){ .ctx = ctx, .report = raise, .forget = drop };
+	siw_lock_init(&q->lock);
+	siw_link_init(&q->events);
+	atomic_fetch_add(&ctx->n_evq, 1);
+	*out = q;
+	return 0;
+}
+
+void siw_qp_evq_close(struct siw_qp_evq *q)
+{
+	atomic_fetch_sub(&q->user.ctx->n_evq, 1);
+	siw_llp_event_close(q->fd);
+	siw_lock_destroy(&q->lock);
+	free(q);
+}
+
+int siw_qp_evq_fd(struct siw_qp_evq *q)
+{
+	return q->fd;
 }
 
 void siw_qp_conn_place(struct siw_qp_conn *conn, enum siw_admission_place place)
@@ -117,7 +143,7 @@ static int has_event(void *arg)
 
 int siw_qp_evq_wait(struct siw_qp_evq *q, int timeout_ms)
 {
-	int r = siw_verbs_wait(q->ctx, has_event, q, q->fd, timeout_ms);
+	int r = siw_verbs_wait(q->user.ctx, has_event, q, q->fd, timeout_ms);
 
 	return r < 0 ? r : 0;
 }
@@ -129,7 +155,7 @@ int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
 	/*
 	 * The lock order is progress, then the queue's lock; siw_qp_conn_hand_over needs progress.
 	 */
-	siw_lock(&q->ctx->progress);
+	siw_lock(&q->user.ctx->progress);
 	siw_lock(&q->lock);
 	if (!siw_link_alone(&q->events)) {
 		node = siw_container(q->events.next, struct event_node, link);
@@ -144,26 +170,7 @@ int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
 		if (event->kind == SIW_CONN_REQUEST)
 			siw_qp_conn_hand_over(event->conn);
 	}
-	siw_unlock(&q->ctx->progress);
+	siw_unlock(&q->user.ctx->progress);
 	free(node);
 	return node != NULL;
-}
-
-void siw_qp_evq_drop(struct siw_qp_conn *conn)
-{
-	struct siw_qp_evq *q = conn->evq;
-	struct siw_link *l, *next;
-
-	siw_lock(&q->lock);
-	for (l = q->events.next; l != &q->events; l = next) {
-		struct event_node *node = siw_container(l, struct event_node, link);
-
-		next = l->next;
-		if (node->event.conn != conn && node->event.listener != conn)
-			continue;
-		siw_link_del(l);
-		free(node);
-	}
-	set_fd(q);
-	siw_unlock(&q->lock);
 }

@@ -316,4 +316,11 @@ bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);
 /* Completes a receive for a RECV; as siw_qp_received. */
 void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev);
 
+/* ---- qp_pair.c; progress held ---------------------------------------------------------------- */
+/*
+ * From here on it connects by GID and QPN: 0, -EADDRINUSE, -EADDRNOTAVAIL, -EMFILE, -ENOMEM or
+ * another -errno.
+ */
+int siw_qp_pair_open(struct siw_rc *rc);
+
 #endif

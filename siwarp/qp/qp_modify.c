@@ -35,7 +35,8 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 	(SIW_QP_STATE | SIW_QP_CUR_STATE | SIW_QP_EN_SQD_ASYNC_NOTIFY | SIW_QP_ACCESS_FLAGS | \
 	 SIW_QP_QKEY | SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_RNR_RETRY | SIW_QP_RQ_PSN |       \
 	 SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MIN_RNR_TIMER | SIW_QP_SQ_PSN |                     \
-	 SIW_QP_MAX_DEST_RD_ATOMIC | SIW_QP_DEST_QPN | SIW_QP_FD)
+	 SIW_QP_MAX_DEST_RD_ATOMIC | SIW_QP_DEST_QPN | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT |    \
+	 SIW_QP_FD)
 
 static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
@@ -90,6 +91,10 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	if (!err)
 		err = check_range("min_rnr_timer", attr->min_rnr_timer, 31,
 				  mask & SIW_QP_MIN_RNR_TIMER);
+	if (!err)
+		err = check_range("timeout", attr->timeout, 31, mask & SIW_QP_TIMEOUT);
+	if (!err)
+		err = check_range("retry_cnt", attr->retry_cnt, 7, mask & SIW_QP_RETRY_CNT);
 	return err;
 }
 
@@ -139,7 +144,7 @@ static int no_step(const struct siw_wq *wq, int to)
 
 	if (to < SIW_QPS_RESET || to > SIW_QPS_ERR)
 		return siw_refuse(QP_STATE_VALUE, (uint64_t)to);
-	if (siw_class_of(wq)->type == SIW_QPT_RC && to > SIW_QPS_INIT &&
+	if (siw_class_of(wq)->type == SIW_QPT_RC && !siw_rc_of(wq)->pairs && to > SIW_QPS_INIT &&
 	    (ways & init || wq->qp.state == SIW_QPS_INIT))
 		return siw_refuse(QP_STEP_RC, (uint64_t)wq->qp.state, (uint64_t)to);
 	if (!ways)

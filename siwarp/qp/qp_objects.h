@@ -290,6 +290,24 @@ struct siw_records {
 	_Atomic bool waits;	 /* RD: a paused message goes on after the next poll */
 };
 
+struct siw_rc;
+
+/*
+ * What an RC queue pair that connects without a connection manager asks of qp_pair.c. progress
+ * held.
+ */
+struct siw_pair_ops {
+	/* As in struct siw_qp_class; of modified, the state and the depths are looked at. */
+	int (*prepare)(struct siw_rc *rc, int event, const struct siw_qp_attr *attr, int mask);
+	void (*modified)(struct siw_rc *rc);
+	/* Requests are posted, and there is no stream. */
+	void (*turn)(struct siw_rc *rc);
+	/* It left RTR and RTS, and has no stream: whatever was begun ends. */
+	void (*stop)(struct siw_rc *rc);
+	void (*query)(const struct siw_rc *rc, struct siw_qp_attr *attr);
+	void (*close)(struct siw_rc *rc);
+};
+
 struct siw_rc {
 	struct siw_wq wq; /* first */
 	/* What the flow's streams are on. While it exists: progress and send_lock to write. */
@@ -304,6 +322,8 @@ struct siw_rc {
 	uint32_t rnr_msn;	  /* MSN of the oldest Send that waits for a receive; progress */
 	uint64_t rnr_deadline_ns; /* how long it may wait; progress */
 	uint64_t close_by_ns;
+	const struct siw_pair_ops *pairs; /* NULL: a connection manager connects it */
+	struct siw_pair *pair;
 	struct siw_linger *linger; /* allocated with the QP, so that closing cannot fail */
 	bool counted;		   /* it is counted in ctx->n_rc */
 	/*

@@ -77,8 +77,10 @@ int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode)
 
 int siw_qp_refuse_send_state(const struct siw_wq *wq, int state)
 {
-	return siw_class_of(wq)->type == SIW_QPT_RC ? siw_refuse(SEND_STATE_RC, (uint64_t)state)
-						    : siw_refuse(SEND_STATE, (uint64_t)state);
+	bool by_cm = siw_class_of(wq)->type == SIW_QPT_RC && !siw_rc_of(wq)->pairs;
+
+	return by_cm ? siw_refuse(SEND_STATE_RC, (uint64_t)state)
+		     : siw_refuse(SEND_STATE, (uint64_t)state);
 }
 
 int siw_qp_refuse_slot(const struct siw_wq *wq)

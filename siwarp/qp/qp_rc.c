@@ -183,7 +183,7 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		siw_qp_rc_fail(rc, SIW_TERMINATING, -EPROTO, &ev->err);
 		return false;
 	case SIW_RDMAP_CLOSED:
-		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, ev->status, NULL);
+		siw_qp_rc_lost(rc, ev->status);
 		return false;
 	default:
 		return true;
@@ -270,6 +270,13 @@ static void end_broken(struct siw_rc *rc)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 }
 
+/* It connects without a connection manager, and has not; and something is posted. */
+static bool awaits_stream(const struct siw_wq *wq)
+{
+	return siw_rc_of(wq)->pairs && !wq->flow.stream && wq->flow.first &&
+	       wq->qp.state == SIW_QPS_RTS;
+}
+
 static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
@@ -277,6 +284,10 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 	int teardown = siw_teardown_of(&rc->wq);
 	bool broken = teardown == SIW_BROKEN || teardown == SIW_CUT;
 
+	if (awaits_stream(&rc->wq)) {
+		rc->pairs->turn(rc);
+		return SIW_TURN_DONE;
+	}
 	if (broken)
 		end_broken(rc);
 	if (qp->has_unexpected)
@@ -371,6 +382,8 @@ static void close_qp(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
+	if (rc->pairs)
+		rc->pairs->close(rc);
 	free(rc->linger);
 	rc->linger = NULL;
 	if (rc->counted)
@@ -387,10 +400,14 @@ static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_add
 
 static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
 {
-	(void)attr;
-	(void)mask;
+	struct siw_rc *rc = siw_rc_of(wq);
+
 	if (wq->flow.stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
 		siw_qp_rc_settle(wq);
+	if (rc->pairs)
+		return rc->pairs->prepare(rc, event, attr, mask);
+	if (event == SIW_QPE_TO_RTR)
+		return siw_refuse(QP_STEP_RC, (uint64_t)wq->qp.state, SIW_QPS_RTR);
 	return 0;
 }
 
@@ -405,6 +422,21 @@ static void modified(struct siw_wq *wq, int mask)
 	}
 	if (wq->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
 		siw_qp_rnr_begin(siw_rc_of(wq));
+	if (rc->pairs)
+		rc->pairs->modified(siw_rc_of(wq));
+}
+
+static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
+{
+	const struct siw_rc *rc = siw_rc_of(wq);
+
+	if (rc->pairs)
+		rc->pairs->query(rc, attr);
+}
+
+static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
+{
+	init->by_qpn = siw_rc_of(wq)->pairs != NULL;
 }
 
 static void end(struct siw_wq *wq)
@@ -446,6 +478,8 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.create = create,
 	.close = close_qp,
 	.addr = addr_of,
+	.query_attr = query_attr,
+	.query_init = query_init,
 	.prepare = prepare,
 	.modified = modified,
 	.end = end,

@@ -181,6 +181,8 @@ void siw_qp_rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
 void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
 {
 	if (!rc->wq.flow.stream) {
+		if (rc->pairs)
+			rc->pairs->stop(rc);
 		siw_qp_flush(&rc->wq);
 		return;
 	}
@@ -261,7 +263,7 @@ void siw_qp_rc_abort(struct siw_rc *rc)
 	leave_conn(rc);
 }
 
-void siw_qp_rc_release(struct siw_rc *rc)
+static void let_go(struct siw_rc *rc)
 {
 	if (rc->wq.flow.stream) {
 		if (end_sending(rc) == 1)
@@ -271,4 +273,37 @@ void siw_qp_rc_release(struct siw_rc *rc)
 	}
 	leave_conn(rc);
 	rc->wq.wire_err = 0;
+}
+
+void siw_qp_rc_release(struct siw_rc *rc)
+{
+	let_go(rc);
+	if (rc->pairs)
+		rc->pairs->stop(rc);
+}
+
+/* The oldest request that is not complete ends so: whether there is one. */
+static bool blame_oldest(struct siw_rc *rc, int status)
+{
+	struct siw_wqe *oldest;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
+	oldest = rc->wq.flow.first;
+	if (oldest && oldest->state != SIW_WQE_DONE) {
+		oldest->state = SIW_WQE_DONE;
+		oldest->status = (uint8_t)status;
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+	return oldest != NULL;
+}
+
+void siw_qp_rc_lost(struct siw_rc *rc, int status)
+{
+	if (!rc->pairs)
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
+	else if (blame_oldest(rc, SIW_WC_RETRY_EXC_ERR))
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
+	else
+		let_go(rc);
 }

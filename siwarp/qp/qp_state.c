@@ -23,6 +23,9 @@
 #define RC_SET (ACCESS | DEPTHS | RNR)
 /* The ORD of a connection in SQD can be lowered. */
 #define RC_SQD (ACCESS | RNR | SIW_QP_MAX_QP_RD_ATOMIC)
+/* An RC QP that connects by QPN: for its own requests, too. */
+#define PSN    SIW_QP_SQ_PSN
+#define RC_RTS (ACCESS | RNR | PSN | SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT)
 
 enum column { UD, UC, RD, RC, COLUMNS };
 
@@ -76,8 +79,8 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_INIT] = GO(INIT, BIND,
 			QKEY | FD,  RIGHTS | FD,        RIGHTS | FD | DEPTHS, RC_SET),
-		[SIW_QPE_TO_RTR] = DATAGRAMS(RTR, RECEIVE,
-			QKEY,       RIGHTS | PATH,      RIGHTS),
+		[SIW_QPE_TO_RTR] = GO(RTR, RECEIVE,
+			QKEY,       RIGHTS | PATH,      RIGHTS,               RC_SET | PATH),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_ATTACHED] = CONNECTED(RTR, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
@@ -85,8 +88,8 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 	[SIW_QPS_RTR] = {
 		[SIW_QPE_STAY] = EACH(RTR, NONE),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
-		[SIW_QPE_TO_RTS] = DATAGRAMS(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS | SIW_QP_SQ_PSN, CUR | RIGHTS),
+		[SIW_QPE_TO_RTS] = GO(RTS, NONE,
+			CUR | QKEY, CUR | RIGHTS | PSN, CUR | RIGHTS,         CUR | RC_RTS),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_STARTED] = CONNECTED(RTS, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),

@@ -32,11 +32,13 @@ __all__ = ["AH", "AHAttr"]
 class AHAttr:
     """A destination: an IP address or a host name, and a UDP port.
 
-    The port counts when a work request's ``remote_qpn`` is 0.
+    The port counts when a work request's ``remote_qpn`` is 0. ``source`` is this end's address, for
+    an RC queue pair with ``by_qpn``; by default the device's first of the same family.
     """
 
     host: str
-    port: int
+    port: int = 0
+    source: str | None = None
 
 
 class AH(Handle):

@@ -104,6 +104,7 @@ class QP(Handle):
         c_init.no_crc = not init_attr.crc
         c_init.persona = init_attr.persona
         c_init.keep_unexpected = init_attr.keep_unexpected
+        c_init.by_qpn = init_attr.by_qpn
         c_init.max_write_records = init_attr.max_write_records
         c_init.error_policy = _policy(init_attr.error_policy)
         shared = init_attr.shared_socket_qp
@@ -149,6 +150,8 @@ class QP(Handle):
                 continue
             if bit == QPAttrMask.AV:
                 c_attr.ah_addr = addr_to_c(_where(value))[0]
+                if isinstance(value, AHAttr) and value.source is not None:
+                    c_attr.ah_source = addr_to_c((value.source, 0))[0]
                 continue
             try:
                 setattr(c_attr, name, value.fileno() if isinstance(value, socket.socket) else value)
@@ -167,7 +170,8 @@ class QP(Handle):
     def to_rtr(self, attr: QPAttr | None = None) -> None:
         """Go through INIT, if not there yet, to RTR: ready to receive.
 
-        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` here.
+        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` here, RC with
+        ``by_qpn`` that and ``dest_qp_num``.
         """
         fresh = self.qp_state == QPState.RESET
         self._walk((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
@@ -175,7 +179,8 @@ class QP(Handle):
     def to_rts(self, attr: QPAttr | None = None) -> None:
         """Go through INIT and RTR, if not there yet, to RTS: ready to send.
 
-        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` on the way.
+        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` on the way, RC
+        with ``by_qpn`` that and ``dest_qp_num``.
         """
         way = (QPState.INIT, QPState.RTR, QPState.RTS)
         state = self.qp_state
@@ -308,11 +313,13 @@ class QP(Handle):
                 max_dest_rd_atomic=attr.max_dest_rd_atomic,
                 rnr_retry=attr.rnr_retry,
                 min_rnr_timer=attr.min_rnr_timer,
-                ah_attr=AHAttr(*peer) if (peer := addr_from_c(attr.ah_addr)) else None,
+                ah_attr=_peer_of(attr),
                 dest_qp_num=attr.dest_qp_num,
                 path_mtu=attr.path_mtu,
                 rq_psn=attr.rq_psn,
                 sq_psn=attr.sq_psn,
+                timeout=attr.timeout,
+                retry_cnt=attr.retry_cnt,
             ),
             QPInitAttr(
                 qp_type=QPType(init.qp_type),
@@ -326,6 +333,7 @@ class QP(Handle):
                 srq=self.srq,
                 persona=Persona(init.persona),
                 keep_unexpected=bool(init.keep_unexpected),
+                by_qpn=bool(init.by_qpn),
                 error_policy=ErrorPolicy(init.error_policy),
                 max_peers=init.max_peers,
                 peer_timeout=init.peer_timeout_ms / 1000,
@@ -484,6 +492,12 @@ def _policy(value: int | str) -> int:
     if value.upper() not in ErrorPolicy.__members__:
         raise Error(errno.EINVAL, f"error_policy is one of ErrorPolicy, or its name, not {value!r}")
     return ErrorPolicy[value.upper()]
+
+
+def _peer_of(attr: Any) -> AHAttr | None:
+    """Where a queue pair's peer is, and the address of its own that it has for it."""
+    peer, source = addr_from_c(attr.ah_addr), addr_from_c(attr.ah_source)
+    return AHAttr(*peer, source[0] if source else None) if peer else None
 
 
 def _where(value: AHAttr | Address) -> Address:

@@ -49,6 +49,8 @@ class QPInitAttr:
         keep_unexpected: RC: Sends that find no receive wait for one, with any persona, up to
             setting ``rnr_octets`` here and then at the peer; the peer's orderly end is reported
             after the last of them.
+        by_qpn: RC: ``modify`` connects it, by the peer's address and QPN, to one that is made so,
+            too; else a ``CMID`` does. The device listens at the TCP port in its QPN.
         error_policy: UD: what happens when a sender that has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
             ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
@@ -78,6 +80,7 @@ class QPInitAttr:
     srq: SRQ | None = None
     persona: int = Persona.AUTO
     keep_unexpected: bool = False
+    by_qpn: bool = False
     max_write_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
     shared_socket_qp: QP | None = None
@@ -100,15 +103,19 @@ class QPAttr:
         rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
             receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
             InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
-        ah_attr: UC, with state RTR, which needs it: where the peer is, an ``AHAttr`` or
-            (host, port).
+        ah_attr: UC, and RC with ``by_qpn``, with state RTR, which needs it: where the peer is, an
+            ``AHAttr`` or (host, port). RC: its port does not count, and its ``source`` is this
+            end's address.
         dest_qp_num: UC, with state RTR: the peer's number, whose low 16 bits are its UDP port; the
-            default is the port in ``ah_attr``.
+            default is the port in ``ah_attr``. RC with ``by_qpn``: the same, and needed.
         path_mtu: UC, with state RTR: octets of payload in one datagram at the most, 256 or more,
             or 1 to 5 for libibverbs' 256 to 4096; the default and the most is what the route
             carries.
         rq_psn, sq_psn: UC, with states RTR and RTS: the PSN of the first datagram received, and of
             the first one sent; 0 by default. The peer has them the other way round.
+        timeout, retry_cnt: RC with ``by_qpn``, with state RTS: a request without a peer fails with
+            RETRY_EXC_ERR after 4.096 us times 2 to the ``timeout`` (0 to 31; 0: never), times
+            ``retry_cnt`` + 1 (0 to 7), but not before 3 s.
         fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
             takes over and closes; its port becomes the QPN.
         sq_draining: in a query's result: in SQD, some requests that were begun are not complete.
@@ -130,6 +137,8 @@ class QPAttr:
     path_mtu: int | None = None
     rq_psn: int | None = None
     sq_psn: int | None = None
+    timeout: int | None = None
+    retry_cnt: int | None = None
     sq_draining: bool | None = None
 
     _MASKS: ClassVar[dict[str, QPAttrMask]] = {
@@ -148,6 +157,8 @@ class QPAttr:
         "path_mtu": QPAttrMask.PATH_MTU,
         "rq_psn": QPAttrMask.RQ_PSN,
         "sq_psn": QPAttrMask.SQ_PSN,
+        "timeout": QPAttrMask.TIMEOUT,
+        "retry_cnt": QPAttrMask.RETRY_CNT,
     }
 
     @property

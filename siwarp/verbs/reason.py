@@ -15,6 +15,10 @@ __all__ = ["refused", "words"]
 _NAMES = {
     "<siwarp/cm.h>": "siwarp.cm",
     "give ah_addr (SIW_QP_AV)": "give ah_attr",
+    "give ah_addr (SIW_QP_AV) and dest_qp_num (SIW_QP_DEST_QPN)": "give ah_attr and dest_qp_num",
+    "give siw_qp_num of the peer's QP": "give qp_num of the peer's QP",
+    "no address as ah_source says": "no address as AHAttr(source=...) says",
+    "siw_query_device_info": "`siwarp devices`",
     "nor ah_addr has": "nor ah_attr has",
     "bind_info.mr": "MWBindInfo(mr, ...)",
     "connect it first (siw_cm_connect, or siw_cm_accept)": "connect it first",
@@ -79,6 +83,7 @@ _KINDS: dict[str, type[Error]] = {
     "CM_HAS_QP": StateError,
     "CM_LISTENS": StateError,
     "CM_QP_CONTEXT": StateError,
+    "CM_QP_PAIRS": StateError,
     "CM_QP_STATE": StateError,
     "CM_QP_TYPE": StateError,
     "CM_USED": StateError,

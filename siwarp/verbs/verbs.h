@@ -39,8 +39,8 @@
 
 /*
  * QPNs. UD: index << 16 | UDP port, where the index is that of the QP on its socket. RC: numbers
- * with the top bit of the 24 set. UD QPs of index 128 and above are in the same range: a new QP
- * whose number is taken gets another one.
+ * with the top bit of the 24 set; RC by QPN: index << 16 | TCP port. Indexes of 128 and above are in
+ * the range of the other RC QPs: a new QP whose number is taken gets another one.
  */
 #define SIW_QPN_INDEX_BIT 16
 #define SIW_FIRST_RC_QPN  0x800000u
@@ -111,6 +111,7 @@ struct siw_context {
 	_Atomic uint64_t next_tick_ns; /* when the first of them is due; progress to write */
 	struct siw_link qps;	       /* progress */
 	struct siw_link groups;	       /* multicast groups that QPs are members of; progress */
+	struct siw_link pair_ports;    /* qp's: TCP ports of RC QPs that connect by QPN; progress */
 
 	siw_lock_t async_lock;	      /* innermost lock: any other may be held */
 	struct siw_link async_events; /* list of struct siw_async_note, oldest first; async_lock */
@@ -129,7 +130,7 @@ struct siw_context {
 	_Atomic uint32_t next_pd;
 	_Atomic uint64_t next_qp; /* serial of the next QP */
 	uint32_t next_rc_qpn;	  /* progress */
-	uint32_t n_high;	  /* UD QPs with a number in the range of RC's; progress */
+	uint32_t n_high; /* QPs of UD, and RC by QPN, in the other RC QPs' range; progress */
 
 	bool has_thread;
 	pthread_t thread;

@@ -125,6 +125,7 @@ static struct siw_context *new_context(void)
 	siw_link_init(&ctx->timed);
 	siw_link_init(&ctx->qps);
 	siw_link_init(&ctx->groups);
+	siw_link_init(&ctx->pair_ports);
 	siw_link_init(&ctx->open);
 	for (int i = 0; i < SIW_QP_TYPES; i++)
 		siw_verbs_freelist_init(&ctx->free_qps[i]);

@@ -100,6 +100,35 @@ def test_ud_pingpong_in_c_makes_its_round_trips(built) -> None:
     assert client.startswith("50 round trips, ")
 
 
+def both(command: Sequence[str]) -> None:
+    """Run the program twice, each given the line that the other printed first."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": "/"}
+    ends = [subprocess.Popen(command, **options) for _ in range(2)]
+    try:
+        lines = [end.stdout.readline() for end in ends]
+        out = []
+        for end, line in zip(ends, reversed(lines), strict=True):
+            end.stdin.write(line)
+            end.stdin.flush()
+        for end in ends:
+            out.append(end.communicate(timeout=60)[0])
+            assert end.returncode == 0
+        said = [line.split()[1] for line in lines]
+        assert out == [f"the peer says: hello from QPN {qpn}\n" for qpn in reversed(said)]
+    finally:
+        for end in ends:
+            end.kill()
+            end.wait()
+
+
+def test_rc_by_qpn_in_c_connects_two_processes(built) -> None:
+    both([*built("rc_by_qpn"), "127.0.0.1"])
+
+
+def test_rc_by_qpn_in_python_connects_two_processes(root: Path) -> None:
+    both([sys.executable, str(root / "examples/python/rc_by_qpn.py"), "127.0.0.1"])
+
+
 def test_rc_write_in_c_writes_into_the_other_process(built) -> None:
     server, _ = two(built("rc_write"), "written by the other process")
     assert server == "written by the other process\n"

@@ -96,6 +96,7 @@ class Namespace:
         """Start a Python program in this namespace, with these environment variables too."""
         return subprocess.Popen(
             self._inside(sys.executable, "-c", code, *args),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

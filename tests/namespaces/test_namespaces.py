@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from namespaces.ns_harness import Namespace, finish
@@ -153,6 +154,50 @@ def test_rc_sends_writes_and_reads_cross_the_cable(
     finally:
         server.kill()
         server.wait()
+
+
+BY_QPN = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+from unit.verbs.pair_harness import End
+from unit.verbs.verbs_harness import Rig
+rig = Rig(sys.argv[1])
+end = End(rig, sys.argv[1])
+end.begin()
+print(json.dumps(end.id), flush=True)
+peer = json.loads(input())
+end.to_rts((peer[0], peer[1]), timeout=20)
+end.send(b"across")
+done = end.wait(2, 20)
+assert all(wc.ok for wc in done)
+print(json.dumps([end.mr.read(6).decode(), end.qp.addr[0], rig.ctx.device.netdev]))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queue_pairs_by_qpn_meet_across_the_cable(
+    cable: tuple[Namespace, Namespace], kind: str
+) -> None:
+    """A link-local peer may be named without its scope: it is that of this end's device."""
+    tests = str(Path(__file__).parents[1])
+    server, _, client = addresses(cable, kind)
+    ends = [
+        end.python(BY_QPN, own, tests) for end, own in zip(cable, (client, server), strict=True)
+    ]
+    try:
+        ids = [json.loads(first_line(end)) for end in ends]
+        for end, (host, qpn) in zip(ends, reversed(ids), strict=True):
+            assert end.stdin is not None
+            end.stdin.write(json.dumps([host.partition("%")[0], qpn]) + "\n")
+            end.stdin.flush()
+        for end, there, own in zip(ends, cable, (client, server), strict=True):
+            said, host, netdev = finish(end)
+            assert (said, netdev) == ("across", there.link)
+            assert host.partition("%")[0] == own.partition("%")[0]
+    finally:
+        for end in ends:
+            end.kill()
+            end.wait()
 
 
 CUT = """

@@ -13,8 +13,9 @@
  * fails with ESTALE, also to destroy them (their descriptors are closed there); the child may open
  * devices of its own. A program that becomes a daemon by forking opens its devices afterwards.
  *
- * What this header does not have: connecting RC queue pairs, which is <siwarp/cm.h>, and functions
- * that libibverbs does not know, which are in <siwarp/siw_ext.h>.
+ * What this header does not have: the connection manager, which is <siwarp/cm.h> (RC queue pairs
+ * can do without it: by_qpn of struct siw_qp_init_attr), and functions that libibverbs does not
+ * know, which are in <siwarp/siw_ext.h>.
  */
 #ifndef SIWARP_SIW_H
 #define SIWARP_SIW_H
@@ -153,7 +154,7 @@ struct siw_async_event {
  * A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR. FATAL: a Terminate
  * of the peer, a broken or reset stream, an overflow of its CQ. A QP that goes to ERR by
  * siw_modify_qp, by a disconnect of either end, or by a request of its own that fails, raises none.
- * COMM_EST is for UD, since an RC QP passes through RTR at once.
+ * COMM_EST is not for an RC QP that <siwarp/cm.h> connects, as it passes through RTR at once.
  */
 int siw_get_async_event(struct siw_context *context, struct siw_async_event *event, int timeout_ms);
 /*
@@ -561,6 +562,14 @@ struct siw_qp_init_attr {
 	 * orderly end is reported after the last of them.
 	 */
 	int keep_unexpected;
+	/*
+	 * RC: 1 = siw_modify_qp connects it, by the peer's address and QPN, to one that is made so,
+	 * too; else <siwarp/cm.h> does. Such a QPN is index << 16 | TCP port, with an index from 1
+	 * to 255; the device's addresses are listened on at that port, one port for 255 queue pairs
+	 * of a process (settings rc_port_first, rc_port_last). Errors: EADDRINUSE (none is free),
+	 * EADDRNOTAVAIL (the device has no address).
+	 */
+	int by_qpn;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -572,6 +581,8 @@ enum siw_qp_attr_mask {
 	SIW_QP_QKEY = 64,
 	SIW_QP_AV = 128,
 	SIW_QP_PATH_MTU = 256,
+	SIW_QP_TIMEOUT = 512,
+	SIW_QP_RETRY_CNT = 1024,
 	SIW_QP_RNR_RETRY = 2048,
 	SIW_QP_RQ_PSN = 4096,
 	SIW_QP_MAX_QP_RD_ATOMIC = 8192,
@@ -629,6 +640,21 @@ struct siw_qp_attr {
 	 */
 	uint32_t rq_psn;
 	uint32_t sq_psn;
+	/*
+	 * RC with by_qpn, to RTR, which needs SIW_QP_AV and SIW_QP_DEST_QPN: the peer is QPN
+	 * dest_qp_num at ah_addr (whose port does not count), and this end is at ah_source; family
+	 * 0: the device's first address of the peer's family. The peer must be told this end's
+	 * address and QPN. Either end may come to RTR first; what is posted in RTS before the
+	 * stream is there waits for it. path_mtu and the numbers of packets mean nothing to TCP.
+	 *
+	 * timeout, retry_cnt: to RTS. What is posted and has no peer ends with RETRY_EXC_ERR after
+	 * 4.096 us << timeout, times retry_cnt + 1, and after 3 s at the least; timeout 0: never.
+	 * A peer that goes away while nothing is posted changes nothing here: the next request ends
+	 * so, at once.
+	 */
+	struct siw_addr ah_source;
+	int timeout;
+	int retry_cnt;
 };
 
 enum siw_wr_opcode {

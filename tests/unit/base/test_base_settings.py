@@ -31,6 +31,8 @@ PROMISED = {
     "max_startups": (1024, 1, 65535),
     "max_requests": (1024, 1, 65535),
     "source_share": (75, 1, 100),
+    "rc_port_first": (0, 0, 65535),
+    "rc_port_last": (65535, 1, 65535),
     "linger_ms": (2000, 0, 600000),
     "persona": (0, 0, 2),
     "error_policy": (0, 0, 2),

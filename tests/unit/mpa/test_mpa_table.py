@@ -21,6 +21,7 @@ OVER = {"FULL", "TERMINATING", "REJECTED", "FAILED"}
 #: The whole of start-up, stated a second time: (state, event) -> (action, next).
 LEGAL = {
     ("CONNECTING", "CONNECTED"): ("SEND_REQUEST", "SENDING_REQUEST"),
+    ("CONNECTING", "ITSELF"): ("GIVE_OWN", "FULL"),
     ("SENDING_REQUEST", "SENT"): ("WAIT", "AWAIT_REPLY"),
     ("AWAIT_REPLY", "REPLY"): ("GIVE_REPLY", "FULL"),
     ("AWAIT_REPLY", "REPLY_NO"): ("GIVE_REJECT", "REJECTED"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from unit.python import test_misuse_mw
 from unit.python.misuse_harness import World
+from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import Wire
 
 from siwarp._siwarp import ffi, lib
@@ -106,6 +107,13 @@ def share_of_closed(w: World) -> object:
     init.send_cq = init.recv_cq = w.cq._live()
     init.qp_type, init.shared_socket_qp = QPType.UD, c
     return lib.siw_create_qp(w.pd._live(), init)
+
+
+def no_port(w: World) -> QP:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with settings(rc_port_first=port, rc_port_last=port):
+            return w.rc(by_qpn=True)
 
 
 def full_socket(w: World) -> None:
@@ -340,6 +348,7 @@ def of_queue_pairs() -> list[Call]:
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), crc=False)),
         share_of_closed,
         full_socket,
+        no_port,
         bound_qp,
     ]
 

@@ -260,6 +260,37 @@ STATES: list[Row] = [
         EINVAL,
         "goes to INIT.*first",
     ),
+    *(
+        (
+            f"an RC QP by QPN, {what}",
+            lambda w, attr=attr: w.rc(QPState.INIT, by_qpn=True).modify(
+                QPAttr(qp_state=QPState.RTR, **attr)
+            ),
+            Plain,
+            EINVAL,
+            says,
+        )
+        for what, attr, says in (
+            ("without its peer", {}, "needs its peer: give ah_attr and dest_qp_num"),
+            (
+                "to a number that is none",
+                {"ah_attr": ("127.0.0.1", 0), "dest_qp_num": 0x10000},
+                "give qp_num of the peer's QP",
+            ),
+            (
+                "from an address of another family",
+                {"ah_attr": AHAttr("127.0.0.1", source="192.0.2.7"), "dest_qp_num": 0x10007},
+                r"AHAttr\(source=\.\.\.\)",
+            ),
+        )
+    ),
+    (
+        "an RC QP by QPN past RTR",
+        lambda w: w.rc(QPState.INIT, by_qpn=True).modify(QPAttr(qp_state=QPState.RTS)),
+        State,
+        EINVAL,
+        "goes to RTR",
+    ),
     (
         "INIT to RTS",
         lambda w: w.ud(QPState.INIT).modify(QPAttr(qp_state=QPState.RTS)),
@@ -389,6 +420,13 @@ def in_use(w: World) -> None:
 
 
 MAKING: list[Row] = [
+    (
+        "a UD QP by QPN",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, by_qpn=True)),
+        Plain,
+        EINVAL,
+        "by_qpn is an RC QP's",
+    ),
     ("a QP without a CQ", lambda w: QP(w.pd, QPInitAttr()), Plain, EINVAL, "QPInitAttr.scq="),
     (
         "a QP of no type",
@@ -519,6 +557,13 @@ MAKING: list[Row] = [
 
 CONNECTING: list[Row] = [
     ("binding a UD QP", lambda w: w.id().bind_qp(w.ud(QPState.RESET)), State, EINVAL, "one RC QP"),
+    (
+        "binding a QP by QPN",
+        lambda w: w.id().bind_qp(w.rc(by_qpn=True)),
+        State,
+        EINVAL,
+        "without by_qpn",
+    ),
     (
         "binding a QP of another device",
         lambda w: w.id().bind_qp(w.other.qp(qp_type=QPType.RC)),

@@ -70,11 +70,12 @@ def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
     steps = {
         # event: {from: to}, the action for UD, the action for RC (None: RC has no such step)
         "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, BIND),
-        "TO_RTR": ({INIT: RTR}, RECEIVE, None),
+        # RC: of one that connects by QPN.
+        "TO_RTR": ({INIT: RTR}, RECEIVE, RECEIVE),
         "ATTACHED": ({INIT: RTR}, None, NONE),
         "STARTED": ({RTR: RTS}, None, NONE),
         "TO_RTS": (
-            {RTR: RTS, RTS: RTS, SQD: RTS, SQE: RTS} if ud else {RTS: RTS, SQD: RTS},
+            {RTR: RTS, RTS: RTS, SQD: RTS, SQE: RTS},
             RESUME if state == SQD else NONE,
             RESUME if state == SQD else NONE,
         ),
@@ -145,6 +146,11 @@ def attributes(kind: int, state: int, event: str) -> int:
             mask |= ORD | IRD
         if state == SQD and event != "TO_RTS":
             mask |= ORD
+        if event == "TO_RTR":
+            mask |= AV | PATH_MTU | DEST_QPN | RQ_PSN
+        if event == "TO_RTS" and state == RTR:
+            mask |= ACCESS | QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
+            mask |= SQ_PSN | ORD | QPAttrMask.TIMEOUT | QPAttrMask.RETRY_CNT
     if event == "TO_RTS" or (event == "STAY" and state == RTS):
         mask |= CUR
     if event == "TO_SQD" and state == RTS:
@@ -233,6 +239,8 @@ def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
     qp = rig.qp(qp_type=QPType.RC)
     walk(rig, qp, start)
     wanted = expected(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
+    if target == RTR:
+        wanted = None  # of one that connects by QPN
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])

@@ -143,6 +143,7 @@ class Rig:
         shared_socket_qp: QP | None = None,
         max_write_records: int = 0,
         keep_unexpected: bool = False,
+        by_qpn: bool = False,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -163,6 +164,7 @@ class Rig:
                 shared_socket_qp=shared_socket_qp,
                 max_write_records=max_write_records,
                 keep_unexpected=keep_unexpected,
+                by_qpn=by_qpn,
             ),
         )
 

@@ -1,0 +1,48 @@
+"""Two connected queue pairs without a connection manager: each is told the other's address and QPN.
+
+python rc_by_qpn.py 127.0.0.1      in two terminals: give each the line that the other one prints
+"""
+
+import sys
+
+from siwarp.verbs import (
+    CQ,
+    MR,
+    PD,
+    QP,
+    AHAttr,
+    CompChannel,
+    Context,
+    QPAttr,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+)
+
+
+def run(host: str, context: Context) -> None:
+    pd = PD(context)
+    cq = CQ(context, 16, channel=CompChannel(context))
+    qp = QP(pd, QPInitAttr(QPType.RC, scq=cq, by_qpn=True))
+    into, out = MR(pd, 64), MR(pd, bytearray(f"hello from QPN {qp.qp_num}".encode()))
+    qp.to_init()
+    qp.post_recv(RecvWR(1, sg=[into.sge()]))
+    print(host, qp.qp_num, flush=True)
+
+    peer, number = input().split()
+    # Either side may come first: what is posted waits for the other, 4.3 s times eight here.
+    where = AHAttr(peer, source=host)
+    qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=int(number), timeout=20, retry_cnt=7))
+    qp.post_send(SendWR(2, sg=[out.sge()]))
+    done: dict[int, int] = {}
+    while len(done) < 2:
+        for wc in cq.wait(60, 2):
+            wc.check()
+            done[wc.wr_id] = wc.byte_len
+    print("the peer says:", into.read(done[1]).decode())
+
+
+if __name__ == "__main__":
+    with Context(sys.argv[1]) as context:
+        run(sys.argv[1], context)

@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * RC queue pairs that connect by GID and QPN (spec/rc-pairing.md). Both ends are told the other's
+ * id by siw_modify_qp; the one with the lower id connects, from its own address to the other's,
+ * whose port is in the QPN, and both say in MPA's private data who they are. Either may come first:
+ * the initiator tries again, and a Request for a queue pair that is not in RTR yet is kept for it.
+ *
+ * A stream that ends while nothing is posted changes no state, as a peer that is gone changes none
+ * on InfiniBand: the next request finds out.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "qp/qp_pair.h"
+
+#define FIRST_WAIT_US 1000u
+#define LAST_WAIT_US  64000u
+/* A peer that was not there for so long is asked once a second. */
+#define PATIENT_NS   (3 * UINT64_C(1000000000))
+#define SLOW_WAIT_US 1000000u
+/* Posted work waits for a peer so long at least: one lost SYN costs a second. */
+#define LEAST_WAIT_NS (3 * UINT64_C(1000000000))
+/* A kept Request outlives the start-up of its initiator, which then comes again. */
+#define KEPT_STARTUPS 2
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static void set_timer(struct siw_pair *pair)
+{
+	struct siw_context *ctx = pair->rc->wq.qp.ctx;
+	uint64_t due = pair->retry_ns;
+
+	if (pair->fail_ns && (!due || pair->fail_ns < due))
+		due = pair->fail_ns;
+	siw_verbs_timed_del(ctx, &pair->timed);
+	if (due)
+		siw_verbs_timed_at(ctx, &pair->timed, due);
+}
+
+/* InfiniBand's code: 4.096 us << timeout; 0: without limit. */
+static uint64_t patience_ns(const struct siw_pair *pair)
+{
+	uint64_t wait = (UINT64_C(4096) << pair->timeout) * (uint64_t)(pair->retry_cnt + 1);
+
+	if (!pair->timeout)
+		return 0;
+	return wait < LEAST_WAIT_NS ? LEAST_WAIT_NS : wait;
+}
+
+static void retry_later(struct siw_pair *pair)
+{
+	uint64_t now = siw_now_ns();
+
+	siw_count(SIW_COUNTER_pair_retries, 1);
+	pair->wait_us *= 2;
+	if (pair->wait_us > LAST_WAIT_US)
+		pair->wait_us = now - pair->began_ns < PATIENT_NS ? LAST_WAIT_US : SLOW_WAIT_US;
+	pair->retry_ns = now + (uint64_t)pair->wait_us * 1000;
+	set_timer(pair);
+}
+
+/* ---- what both ends say ---------------------------------------------------------------------- */
+
+/* Reads that this end takes: one beside the program's asks whether the peer has it all. */
+static uint16_t own_ird(const struct siw_pair *pair)
+{
+	int ird = pair->rc->wq.ird;
+
+	return ird < 0 || ird >= SIW_RDMAP_MAX_READS ? SIW_RDMAP_MAX_READS : (uint16_t)(ird + 1);
+}
+
+static void fill(const struct siw_pair *pair, struct siw_mpa_params *params)
+{
+	struct siw_pair_hello hello = {
+		.rnr_retry = (uint8_t)pair->rc->wq.rnr_retry,
+		.from = pair->own,
+		.to = pair->peer,
+	};
+
+	*params = (struct siw_mpa_params){
+		.rev = 2,
+		.crc = siw_settings()->crc != 0,
+		.markers = siw_settings()->markers != 0,
+		.enhanced = 1,
+		.p2p = 1,
+		.rtr = SIW_MPA_RTR_WRITE | SIW_MPA_RTR_READ,
+		.ird = own_ird(pair),
+		.ord = SIW_RDMAP_MAX_READS,
+	};
+	params->pdata_len = siw_pair_hello_build(params->pdata, &hello);
+}
+
+/* In RTS the program has said how many Reads it wants outstanding. */
+static void bound_reads(struct siw_pair *pair)
+{
+	struct siw_wq *wq = &pair->rc->wq;
+
+	siw_lock(&wq->qp.send_lock);
+	wq->reads_max = wq->granted_ord;
+	if (wq->ord >= 0 && wq->ord + 1 < wq->reads_max)
+		wq->reads_max = (uint16_t)(wq->ord + 1);
+	siw_unlock(&wq->qp.send_lock);
+}
+
+static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
+		  const struct siw_mpa_params *theirs, bool initiator, uint8_t rtr)
+{
+	struct siw_qp_attach at = {
+		.ird = own_ird(pair),
+		.ord = theirs->ird < SIW_RDMAP_MAX_READS ? theirs->ird : SIW_RDMAP_MAX_READS,
+		.rtr = rtr,
+		.initiator = initiator,
+		.ord_known = true,
+	};
+	int err;
+
+	/* Before the connection says that it is established. */
+	pair->conn = conn;
+	pair->stage = SIW_PAIR_PAIRED;
+	pair->retry_ns = pair->fail_ns = 0;
+	set_timer(pair);
+	err = siw_qp_conn_attach(conn, pair->rc, &at);
+	if (err) {
+		pair->conn = NULL;
+		pair->stage = SIW_PAIR_AWAITING;
+		return err;
+	}
+	bound_reads(pair);
+	return 0;
+}
+
+/* ---- the initiator --------------------------------------------------------------------------- */
+
+static void try_to_connect(struct siw_pair *pair)
+{
+	bool itself = siw_pair_same(&pair->own, &pair->peer);
+	struct siw_addr dest = pair->peer.addr;
+	struct siw_mpa_params params;
+
+	pair->retry_ns = 0;
+	fill(pair, &params);
+	if (itself) /* nobody else opens a stream that has one end */
+		params.p2p = params.rtr = 0;
+	dest.port_be = htons((uint16_t)pair->peer.qpn);
+	if (siw_qp_conn_start(&pair->at->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
+			      pair, &pair->conn)) {
+		pair->conn = NULL;
+		retry_later(pair);
+	}
+}
+
+/* The connection that this end began is over: it has told so itself. */
+static void drop_conn(struct siw_pair *pair, struct siw_qp_conn *conn)
+{
+	pair->conn = NULL;
+	siw_qp_conn_free(conn);
+}
+
+static void on_reply(struct siw_pair *pair, struct siw_qp_conn *conn,
+		     const struct siw_mpa_params *params)
+{
+	bool itself = siw_pair_same(&pair->own, &pair->peer);
+	struct siw_pair_hello hello;
+
+	if (!params->ird || siw_pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
+	    !siw_pair_same(&hello.from, &pair->peer) || !siw_pair_same(&hello.to, &pair->own)) {
+		siw_count(SIW_COUNTER_pair_strangers, 1);
+	} else if (attach(pair, conn, params, true, itself ? 0 : params->rtr) == 0) {
+		return;
+	}
+	drop_conn(pair, conn);
+	retry_later(pair);
+}
+
+/* ---- the responder --------------------------------------------------------------------------- */
+
+/* What a Request that is kept said. */
+struct kept {
+	struct siw_pair_hello hello;
+	struct siw_mpa_params params;
+};
+
+static int accept_request(struct siw_pair *pair, struct siw_qp_conn *conn,
+			  const struct siw_mpa_params *theirs)
+{
+	struct siw_mpa_params params;
+	int err;
+
+	fill(pair, &params);
+	params.crc |= theirs->crc;
+	params.rtr = theirs->rtr;
+	if (params.ord > theirs->ird)
+		params.ord = theirs->ird;
+	err = siw_qp_conn_reply(conn, &params);
+	if (err)
+		return err;
+	siw_qp_conn_hand_over(conn);
+	/* The port's until now, and what it kept is used. */
+	free(conn->user_data);
+	conn->user_data = pair;
+	return attach(pair, conn, theirs, false, params.rtr);
+}
+
+/* Says no; the initiator comes again while it wants to. */
+static int reject(struct siw_qp_conn *conn, const struct siw_mpa_params *theirs)
+{
+	struct siw_mpa_params params = {
+		.rev = 2,
+		.crc = theirs->crc,
+		.enhanced = theirs->enhanced,
+		.p2p = theirs->p2p,
+		.rejected = 1,
+	};
+
+	siw_count(SIW_COUNTER_pair_refused, 1);
+	siw_qp_conn_reply(conn, &params);
+	return -ECONNREFUSED;
+}
+
+static int keep(struct siw_qp_conn *conn, const struct siw_pair_hello *hello,
+		const struct siw_mpa_params *params)
+{
+	struct kept *kept = malloc(sizeof(*kept));
+
+	if (!kept)
+		return -ENOMEM;
+	*kept = (struct kept){ *hello, *params };
+	conn->user_data = kept;
+	siw_qp_conn_hold(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
+	return 0;
+}
+
+/* 0: it is the queue pair's; not 0: conn has no taker. */
+static int judge(struct siw_pair *pair, struct siw_qp_conn *conn,
+		 const struct siw_pair_hello *hello, const struct siw_mpa_params *params)
+{
+	if (pair->stage != SIW_PAIR_AWAITING || pair->conn ||
+	    !siw_pair_before(&pair->peer, &pair->own) ||
+	    !siw_pair_same(&hello->from, &pair->peer) || !siw_pair_same(&hello->to, &pair->own))
+		return reject(conn, params);
+	return accept_request(pair, conn, params);
+}
+
+/* Whether the sender has the address that it says, which it has not behind a translator. */
+static bool is_genuine(struct siw_qp_conn *conn, const struct siw_pair_hello *hello)
+{
+	struct siw_addr local, peer;
+
+	if (siw_mpa_addrs(conn->mpa, &local, &peer))
+		return false;
+	peer.port_be = 0;
+	return siw_addr_same(&peer, &hello->from.addr);
+}
+
+static int on_request(struct siw_qp_conn *conn, struct siw_qp_conn *listener,
+		      const struct siw_mpa_params *params)
+{
+	const struct siw_pair_port *port = listener->user_data;
+	struct siw_pair_hello hello;
+	struct siw_pair *pair;
+
+	/* Without a Read nobody learns what the other has; siwarp always grants one. */
+	if (!params->enhanced || !params->p2p || !params->ird ||
+	    siw_pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
+		siw_count(SIW_COUNTER_pair_strangers, 1);
+		return -EPROTO;
+	}
+	if (!is_genuine(conn, &hello)) {
+		siw_count(SIW_COUNTER_pair_addresses, 1);
+		return -EACCES;
+	}
+	pair = siw_pair_port_find(port, hello.to.qpn);
+	if (!pair)
+		return reject(conn, params);
+	if (pair->stage == SIW_PAIR_UNPAIRED)
+		return keep(conn, &hello, params);
+	return judge(pair, conn, &hello, params);
+}
+
+/* The Requests that came before it was in RTR. */
+static void judge_kept(struct siw_pair *pair)
+{
+	struct siw_pair_port *port = pair->at;
+
+	for (uint32_t i = 0; i < port->n_listeners; i++) {
+		struct siw_link *children = &port->listeners[i]->children, *next;
+
+		for (struct siw_link *l = children->next; l != children; l = next) {
+			struct siw_qp_conn *conn =
+				siw_container(l, struct siw_qp_conn, of_listener);
+			struct kept *kept = conn->stage == REQUESTED ? conn->user_data : NULL;
+			struct kept said;
+
+			next = l->next;
+			if (!kept || kept->hello.to.qpn != pair->own.qpn)
+				continue;
+			said = *kept;
+			siw_verbs_timed_del(port->user.ctx, &conn->timed);
+			if (judge(pair, conn, &said.hello, &said.params))
+				siw_qp_conn_free(conn);
+		}
+	}
+}
+
+/* ---- what connections say: struct siw_conn_user ---------------------------------------------- */
+
+static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		  const struct siw_mpa_params *params)
+{
+	struct siw_pair *pair = conn->user_data;
+
+	(void)status;
+	switch (kind) {
+	case SIW_CONN_REQUEST:
+		return on_request(conn, listener, params);
+	case SIW_CONN_REPLY:
+		on_reply(pair, conn, params);
+		return 0;
+	case SIW_CONN_ESTABLISHED:
+		return 0;
+	case SIW_CONN_DISCONNECTED:
+		/* A start-up that broke off behind our Reply was none: its initiator comes again. */
+		pair->stage = conn->established ? SIW_PAIR_LOST : SIW_PAIR_AWAITING;
+		drop_conn(pair, conn);
+		return 0;
+	default: /* REJECTED, FAILED */
+		drop_conn(pair, conn);
+		retry_later(pair);
+		return 0;
+	}
+}
+
+static void forget(struct siw_qp_conn *conn)
+{
+	/* Of a listener it is the port, of all others the queue pair that has them. */
+	if (conn->listener)
+		free(conn->user_data);
+}
+
+static bool expects(const struct siw_qp_conn *listener, const struct siw_addr *peer)
+{
+	const struct siw_pair_port *port = listener->user_data;
+	struct siw_addr who = *peer;
+
+	who.port_be = 0;
+	for (uint32_t i = 1; i <= SIW_PAIR_INDEXES; i++) {
+		const struct siw_pair *pair = port->pairs[i];
+
+		if (pair && pair->stage == SIW_PAIR_AWAITING && !pair->conn &&
+		    siw_addr_same(&pair->peer.addr, &who))
+			return true;
+	}
+	return false;
+}
+
+static const struct siw_conn_user user = {
+	.report = report,
+	.forget = forget,
+	.expects = expects,
+};
+
+/* ---- what the queue pair asks: struct siw_pair_ops ------------------------------------------- */
+
+/* What is posted fails, the first request by name. */
+static void fail_posted(struct siw_pair *pair)
+{
+	siw_qp_rc_lost(pair->rc, -ETIMEDOUT);
+}
+
+static void tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_pair *pair = siw_container(timed, struct siw_pair, timed);
+
+	if (pair->fail_ns && now_ns >= pair->fail_ns) {
+		fail_posted(pair);
+	} else if (pair->retry_ns && now_ns >= pair->retry_ns) {
+		try_to_connect(pair);
+		set_timer(pair);
+	} else {
+		set_timer(pair);
+	}
+}
+
+/* Something is posted, and there is no stream. */
+static void turn(struct siw_rc *rc)
+{
+	struct siw_pair *pair = rc->pair;
+	uint64_t now = siw_now_ns(), patience = patience_ns(pair);
+
+	if (pair->stage == SIW_PAIR_LOST) {
+		fail_posted(pair);
+		return;
+	}
+	if (pair->stage != SIW_PAIR_AWAITING || pair->fail_ns || !patience)
+		return;
+	pair->fail_ns = now + patience;
+	pair->began_ns = now;
+	if (pair->retry_ns) {
+		pair->wait_us = FIRST_WAIT_US;
+		pair->retry_ns = now;
+	}
+	set_timer(pair);
+}
+
+/* The address that this end has towards a peer: the program's, or the first of the same family. */
+static int own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
+		    struct siw_addr *addr)
+{
+	const struct siw_device_info *device = &pair->rc->wq.qp.ctx->now;
+
+	for (uint32_t i = 0; i < device->n_addrs; i++) {
+		struct siw_addr given = attr->ah_source;
+
+		*addr = device->addrs[i];
+		given.port_be = 0;
+		if (given.family ? siw_addr_same(addr, &given)
+				 : addr->family == attr->ah_addr.family)
+			return 0;
+	}
+	return siw_refuse(PAIR_SOURCE);
+}
+
+static int take_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, int mask)
+{
+	struct siw_addr own;
+	int err;
+
+	if (!(mask & SIW_QP_AV) || !(mask & SIW_QP_DEST_QPN))
+		return siw_refuse(PAIR_PEER);
+	if (!siw_addr_len(&attr->ah_addr) || siw_addr_is_group(&attr->ah_addr))
+		return siw_refuse(ADDRESS_FAMILY, attr->ah_addr.family);
+	if (!(uint16_t)attr->dest_qp_num || attr->dest_qp_num > SIW_LAST_RC_QPN)
+		return siw_refuse(PAIR_QPN, attr->dest_qp_num);
+	err = own_addr(pair, attr, &own);
+	if (err)
+		return err;
+	if (own.family != attr->ah_addr.family)
+		return siw_refuse(PAIR_SOURCE);
+	pair->own.addr = own;
+	pair->peer = (struct siw_pair_id){ attr->ah_addr, attr->dest_qp_num };
+	pair->peer.addr.port_be = 0;
+	/* A link-local address of the peer's is on this device's link. */
+	if (own.scope && !pair->peer.addr.scope)
+		pair->peer.addr.scope = own.scope;
+	return 0;
+}
+
+static int prepare(struct siw_rc *rc, int event, const struct siw_qp_attr *attr, int mask)
+{
+	struct siw_pair *pair = rc->pair;
+
+	if (event == SIW_QPE_TO_RTR)
+		return take_peer(pair, attr, mask);
+	if (mask & SIW_QP_TIMEOUT)
+		pair->timeout = attr->timeout;
+	if (mask & SIW_QP_RETRY_CNT)
+		pair->retry_cnt = attr->retry_cnt;
+	return 0;
+}
+
+static void begin(struct siw_pair *pair)
+{
+	pair->stage = SIW_PAIR_AWAITING;
+	pair->began_ns = siw_now_ns();
+	pair->wait_us = FIRST_WAIT_US / 2;
+	if (siw_pair_before(&pair->peer, &pair->own))
+		judge_kept(pair);
+	else
+		try_to_connect(pair);
+}
+
+static void modified(struct siw_rc *rc)
+{
+	struct siw_pair *pair = rc->pair;
+
+	if (rc->wq.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
+		begin(pair);
+	else if (pair->stage == SIW_PAIR_PAIRED && rc->wq.qp.state == SIW_QPS_RTS)
+		bound_reads(pair);
+}
+
+static void stop(struct siw_rc *rc)
+{
+	struct siw_pair *pair = rc->pair;
+
+	pair->retry_ns = pair->fail_ns = 0;
+	set_timer(pair);
+	/* One that has the stream ends with that. */
+	if (pair->conn && pair->stage == SIW_PAIR_AWAITING)
+		drop_conn(pair, pair->conn);
+	if (pair->conn)
+		return;
+	pair->stage = SIW_PAIR_UNPAIRED;
+	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
+}
+
+static void query(const struct siw_rc *rc, struct siw_qp_attr *attr)
+{
+	const struct siw_pair *pair = rc->pair;
+
+	attr->timeout = pair->timeout;
+	attr->retry_cnt = pair->retry_cnt;
+	attr->ah_addr = pair->peer.addr;
+	attr->ah_source = pair->own.addr;
+	attr->dest_qp_num = pair->peer.qpn;
+}
+
+static void close_pair(struct siw_rc *rc)
+{
+	struct siw_pair *pair = rc->pair;
+
+	stop(rc);
+	siw_pair_port_leave(pair);
+	rc->pair = NULL;
+	rc->pairs = NULL;
+	free(pair);
+}
+
+static const struct siw_pair_ops ops = {
+	.prepare = prepare,
+	.modified = modified,
+	.turn = turn,
+	.stop = stop,
+	.query = query,
+	.close = close_pair,
+};
+
+int siw_qp_pair_open(struct siw_rc *rc)
+{
+	struct siw_pair *pair = calloc(1, sizeof(*pair));
+	int err;
+
+	if (!pair)
+		return -ENOMEM;
+	pair->rc = rc;
+	pair->timeout = 14; /* 67 ms, and seven more times: LEAST_WAIT_NS */
+	pair->retry_cnt = 7;
+	pair->timed.tick = tick;
+	siw_link_init(&pair->timed.link);
+	err = siw_pair_port_join(rc->wq.qp.ctx, &user, pair);
+	if (err) {
+		free(pair);
+		return err == -EADDRINUSE ? siw_refuse(PAIR_PORTS) : err;
+	}
+	rc->pair = pair;
+	rc->pairs = &ops;
+	/* Reads may be posted before the stream says how many may be outstanding. */
+	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
+	rc->wq.qp.qpn = pair->own.qpn;
+	return 0;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * qp/qp_pair.h - RC queue pairs that connect by GID and QPN, without a connection manager; what
+ * the qp_pair files do for each other. spec/rc-pairing.md has the protocol. All with progress held.
+ */
+#ifndef SIW_QP_PAIR_H
+#define SIW_QP_PAIR_H
+
+#include "qp/qp_conn.h"
+
+/* ---- qp_pair_frame.c: the private data of Request and Reply ---------------------------------- */
+
+/* One end: its address (no port) and its number. */
+struct siw_pair_id {
+	struct siw_addr addr;
+	uint32_t qpn;
+};
+
+struct siw_pair_hello {
+	uint32_t features; /* set of enum siw_pair_features */
+	uint8_t rnr_retry; /* of the sender, as struct siw_qp_attr has it */
+	struct siw_pair_id from, to;
+};
+
+/* Octets of private data. */
+uint16_t siw_pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello);
+/* 0, or -EPROTO: it is no siwarp's, or of a version that this one does not know. */
+int siw_pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello *hello);
+bool siw_pair_same(const struct siw_pair_id *a, const struct siw_pair_id *b);
+/* Whether a comes before b: then a connects. A total order, the same at both ends. */
+bool siw_pair_before(const struct siw_pair_id *a, const struct siw_pair_id *b);
+
+/* ---- qp_pair_port.c: numbers, and the listeners behind them ---------------------------------- */
+
+#define SIW_PAIR_INDEXES 255 /* queue pairs of one port: indexes 1 to 255 */
+
+struct siw_pair;
+
+/*
+ * A TCP port of this device: QPNs are index << 16 | port. It listens at each of the device's
+ * addresses.
+ */
+struct siw_pair_port {
+	struct siw_conn_user user; /* first; of its listeners and their connections */
+	struct siw_link link;	   /* of ctx->pair_ports */
+	uint16_t port;
+	uint8_t last; /* the index given last: they go round */
+	uint32_t n_pairs, n_listeners;
+	struct siw_qp_conn *listeners[16];
+	struct siw_pair *pairs[SIW_PAIR_INDEXES + 1];
+};
+
+/* Gives pair a number: 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another -errno. */
+int siw_pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user,
+		       struct siw_pair *pair);
+void siw_pair_port_leave(struct siw_pair *pair);
+/* Whose number that is, or NULL. */
+struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t qpn);
+
+/* ---- qp_pair.c ------------------------------------------------------------------------------- */
+
+/*
+ *            to RTR              the stream runs             the stream ended,
+ *  UNPAIRED --------> AWAITING --------------------> PAIRED -- with nothing posted --> LOST
+ *     ^                                                                                  |
+ *     +---------------- RESET; or ERR, with what was posted flushed ---------------------+
+ */
+enum siw_pair_stage {
+	SIW_PAIR_UNPAIRED, /* RESET or INIT: Requests for it are kept until it is in RTR */
+	SIW_PAIR_AWAITING, /* the lower id connects, the other one listens */
+	SIW_PAIR_PAIRED,
+	SIW_PAIR_LOST, /* no peer any more: the next request fails */
+};
+
+struct siw_pair {
+	struct siw_rc *rc;
+	struct siw_pair_port *at;
+	uint8_t index;
+	enum siw_pair_stage stage;
+	struct siw_pair_id own, peer; /* from RTR on */
+	struct siw_qp_conn *conn;     /* in start-up as initiator, or attached */
+	struct siw_timed timed;	      /* for the two below */
+	uint64_t retry_ns;	      /* the next try to connect; 0: none is due */
+	uint64_t fail_ns;	/* what is posted fails then; 0: nothing is, or without limit */
+	uint64_t began_ns;	/* when it came to RTR, or the first request was posted */
+	uint32_t wait_us;	/* between the last try and the next */
+	int timeout, retry_cnt; /* as struct siw_qp_attr has them */
+};
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The TCP ports that are the low 16 bits of RC QPNs. Each serves up to 255 queue pairs of its
+ * device and process; the kernel sees to it that no other process has the same one.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "qp/qp_pair.h"
+
+#define BACKLOG 1024
+/* Ports tried before it is given up: another program may have one at another address of ours. */
+#define TRIES 64
+
+_Static_assert(sizeof(((struct siw_pair_port *)0)->listeners) / sizeof(struct siw_qp_conn *) ==
+		       sizeof(((struct siw_device_info *)0)->addrs) / sizeof(struct siw_addr),
+	       "one for each address");
+
+struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t qpn)
+{
+	uint32_t index = qpn >> SIW_QPN_INDEX_BIT;
+
+	return (qpn & 0xffff) == port->port && index <= SIW_PAIR_INDEXES ? port->pairs[index]
+									 : NULL;
+}
+
+static void close_listeners(struct siw_pair_port *port)
+{
+	for (uint32_t i = 0; i < port->n_listeners; i++)
+		siw_qp_conn_free(port->listeners[i]);
+	port->n_listeners = 0;
+}
+
+/* The port at which the first listener came up. */
+static uint16_t port_of(const struct siw_pair_port *port)
+{
+	struct siw_addr local;
+
+	return siw_llp_local(port->listeners[0]->lsock, &local) ? 0 : siw_addr_port(&local);
+}
+
+/*
+ * Listens at each address of the device, on the same port; number: 0 for any. 0, or -errno and
+ * nothing listens. An address that cannot be bound yet, such as an IPv6 one that is still being
+ * tried for duplicates, is left out.
+ */
+static int listen_at(struct siw_pair_port *port, uint16_t number)
+{
+	const struct siw_device_info *device = &port->user.ctx->now;
+	int err = -EADDRNOTAVAIL;
+
+	for (uint32_t i = 0; i < device->n_addrs; i++) {
+		struct siw_addr addr = device->addrs[i];
+
+		addr.port_be = htons(number);
+		err = siw_qp_conn_listen(&port->user, &addr, BACKLOG, port,
+					 &port->listeners[port->n_listeners]);
+		if (err == -EADDRNOTAVAIL)
+			continue;
+		if (err)
+			break;
+		port->n_listeners++;
+		if (!number)
+			number = port_of(port);
+	}
+	if (err == -EADDRNOTAVAIL && port->n_listeners)
+		err = 0;
+	if (err)
+		close_listeners(port);
+	port->port = number;
+	return err;
+}
+
+/* Settings rc_port_first and rc_port_last bound the ports, for firewalls; 0: any. */
+static int listen_somewhere(struct siw_pair_port *port)
+{
+	int64_t first = siw_settings()->rc_port_first, last = siw_settings()->rc_port_last;
+	int err = -EADDRINUSE;
+
+	if (!first) {
+		for (int i = 0; i < TRIES && err == -EADDRINUSE; i++)
+			err = listen_at(port, 0);
+		return err;
+	}
+	for (int64_t number = first; number <= last && err == -EADDRINUSE; number++)
+		err = listen_at(port, (uint16_t)number);
+	return err;
+}
+
+static int open_port(struct siw_context *ctx, const struct siw_conn_user *user,
+		     struct siw_pair_port **out)
+{
+	struct siw_pair_port *port = calloc(1, sizeof(*port));
+	int err;
+
+	if (!port)
+		return -ENOMEM;
+	port->user = *user;
+	port->user.ctx = ctx;
+	err = listen_somewhere(port);
+	if (err) {
+		free(port);
+		return err;
+	}
+	siw_link_add(&ctx->pair_ports, &port->link);
+	*out = port;
+	return 0;
+}
+
+/* A free number of this port, or 0: there is none. */
+static uint8_t free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
+{
+	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
+		uint32_t qpn;
+
+		index = index % SIW_PAIR_INDEXES + 1;
+		qpn = index << SIW_QPN_INDEX_BIT | port->port;
+		if (!port->pairs[index] && qpn <= SIW_LAST_RC_QPN && !siw_qp_qpn_taken(ctx, qpn))
+			return (uint8_t)index;
+	}
+	return 0;
+}
+
+static void take(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
+{
+	port->pairs[index] = pair;
+	port->last = index;
+	port->n_pairs++;
+	pair->at = port;
+	pair->index = index;
+	pair->own.qpn = (uint32_t)index << SIW_QPN_INDEX_BIT | port->port;
+	port->user.ctx->n_high += pair->own.qpn >= SIW_FIRST_RC_QPN;
+}
+
+int siw_pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user,
+		       struct siw_pair *pair)
+{
+	struct siw_pair_port *port = NULL;
+	uint8_t index = 0;
+	int err;
+
+	for (struct siw_link *l = ctx->pair_ports.next; l != &ctx->pair_ports && !index;
+	     l = l->next) {
+		port = siw_container(l, struct siw_pair_port, link);
+		index = port->n_pairs < SIW_PAIR_INDEXES ? free_index(ctx, port) : 0;
+	}
+	if (!index) {
+		err = open_port(ctx, user, &port);
+		if (err)
+			return err;
+		index = free_index(ctx, port);
+	}
+	if (!index)
+		return -EADDRINUSE;
+	take(port, index, pair);
+	return 0;
+}
+
+void siw_pair_port_leave(struct siw_pair *pair)
+{
+	struct siw_pair_port *port = pair->at;
+
+	port->pairs[pair->index] = NULL;
+	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
+	if (--port->n_pairs)
+		return;
+	close_listeners(port);
+	siw_link_del(&port->link);
+	free(port);
+}

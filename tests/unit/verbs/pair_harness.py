@@ -1,0 +1,162 @@
+"""RC queue pairs that connect by GID and QPN: ends in this process and in others."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
+
+from siwarp.inspect import MPARequest
+from siwarp.verbs import (
+    MR,
+    WC,
+    AHAttr,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WROpcode,
+)
+from siwarp.verbs import QP as QueuePair
+
+HOST = "127.0.0.1"
+SIZE = 1 << 16
+
+
+class End:
+    """A queue pair with queues and memory of its own."""
+
+    def __init__(self, rig: Rig, host: str = HOST, **init: Any) -> None:
+        self.rig, self.host = rig, host
+        self.cq = rig.cq(256, rig.channel())
+        self.mr: MR = rig.mr(SIZE, ALL_ACCESS)
+        cap = QPCap(max_send_wr=32, max_recv_wr=32)
+        self.qp = QueuePair(
+            rig.pd, QPInitAttr(QPType.RC, scq=self.cq, rcq=self.cq, cap=cap, by_qpn=True, **init)
+        )
+
+    @property
+    def id(self) -> tuple[str, int]:
+        return self.host, self.qp.qp_num
+
+    def begin(self, receives: int = 8) -> None:
+        """Go to INIT, with receives of 1 KiB posted."""
+        self.qp.to_init()
+        for i in range(receives):
+            self.qp.post_recv(RecvWR(100 + i, sg=[self.mr.sge(i << 10, 1 << 10)]))
+
+    def to_rts(self, peer: tuple[str, int], **attr: Any) -> None:
+        where = AHAttr(peer[0], source=self.host)
+        self.qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=peer[1], **attr))
+
+    def send(self, data: bytes, wr_id: int = 1, at: int = SIZE // 2) -> None:
+        self.mr.write(data, len(data), at)
+        self.qp.post_send(
+            SendWR(wr_id, sg=[self.mr.sge(at, len(data))], send_flags=SendFlag.SIGNALED)
+        )
+
+    def write(self, data: bytes, to: End, offset: int, wr_id: int = 1) -> None:
+        at = SIZE // 2
+        self.mr.write(data, len(data), at)
+        self.qp.post_send(
+            SendWR(
+                wr_id,
+                opcode=WROpcode.RDMA_WRITE,
+                sg=[self.mr.sge(at, len(data))],
+                remote=RemoteBuffer(to.mr.addr + offset, SIZE - offset, to.mr.rkey),
+            )
+        )
+
+    def poll(self, n: int = 1, limit: float = LIMIT) -> list[WC]:
+        return poll(self.cq, n, limit)
+
+    def wait(self, n: int = 1, limit: float = LIMIT) -> list[WC]:
+        """Wait asleep for n completions."""
+        found: list[WC] = []
+        while len(found) < n:
+            came = self.cq.wait(limit, n - len(found))
+            assert came, f"{len(found)} of {n} completions within {limit} s"
+            found += came
+        return found
+
+    def closed(self) -> None:
+        self.qp.close()
+
+
+def meet(a: End, b: End, **attr: Any) -> None:
+    """Both go to RTS, a first."""
+    a.to_rts(b.id, **attr)
+    b.to_rts(a.id, **attr)
+
+
+def exchange(a: End, b: End) -> None:
+    """One Send each way, looked at."""
+    a.send(b"there")
+    b.send(b"and back")
+    for end, text in ((a, b"and back"), (b, b"there")):
+        done = end.wait(2)
+        assert all(wc.ok for wc in done), done
+        came = next(wc for wc in done if wc.wr_id >= 100)
+        assert end.mr.read(came.byte_len, (came.wr_id - 100) << 10) == text
+
+
+def hello(
+    own: tuple[bytes, int], peer: tuple[bytes, int], magic: bytes = b"SIWP", version: int = 1
+) -> bytes:
+    """The private data of spec/rc-pairing.md, stated a second time."""
+    head = magic + bytes([version, 7, 0, 0])
+    numbers = own[1].to_bytes(4, "big") + peer[1].to_bytes(4, "big")
+    return head + numbers + own[0] + peer[0]
+
+
+def gid(host: str) -> bytes:
+    if ":" in host:
+        return socket.inet_pton(socket.AF_INET6, host)
+    return bytes(10) + b"\xff\xff" + socket.inet_aton(host)
+
+
+def request(private: bytes, **fields: Any) -> bytes:
+    """An MPA Request of revision 2 with an RTR of Write or Read."""
+    given = {"rev": 2, "s": 1, "a": 1, "c_rtr": 1, "ird": 16, "ord": 16, "private_data": private}
+    return bytes(MPARequest(**{**given, **fields}))
+
+
+class Process:
+    """Another process that runs pair_child.py and is asked line by line."""
+
+    def __init__(self, *arguments: str, **kwargs: Any) -> None:
+        child = Path(__file__).with_name("pair_child.py")
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", child, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            **kwargs,
+        )
+
+    def ask(self, *words: Any) -> Any:
+        """Have it do something; what it answers."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"it ended at {words}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def in_state(end: End, state: QPState) -> bool:
+    return end.qp.qp_state == state
