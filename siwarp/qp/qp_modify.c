@@ -38,6 +38,15 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 	 SIW_QP_MAX_DEST_RD_ATOMIC | SIW_QP_DEST_QPN | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT |    \
 	 SIW_QP_FD)
 
+/*
+ * Whether a connection manager agreed with the peer on how many Reads may be outstanding. By QPN the
+ * program only says what it wants (qp_pair.c).
+ */
+static bool has_agreed(const struct siw_wq *wq)
+{
+	return wq->connected && !siw_rc_of(wq)->pairs;
+}
+
 static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	siw_lock(&wq->qp.send_lock);
@@ -46,7 +55,7 @@ static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, i
 	if (mask & SIW_QP_ACCESS_FLAGS)
 		wq->access = attr->qp_access_flags;
 	if (mask & SIW_QP_MAX_QP_RD_ATOMIC) {
-		if (wq->connected)
+		if (has_agreed(wq))
 			wq->reads_max = (uint16_t)attr->max_rd_atomic;
 		else
 			wq->ord = attr->max_rd_atomic;
@@ -74,7 +83,7 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	 * On a connection, ORD is at most what was negotiated, and at least one if that is: else
 	 * posted Reads would hang.
 	 */
-	bool connected = wq->connected && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	bool connected = has_agreed(wq) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
 
 	if (connected &&
@@ -250,7 +259,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 		.min_rnr_timer = wq->min_rnr_timer,
 		.fd = -1,
 	};
-	if (wq->connected) {
+	if (has_agreed(wq)) {
 		attr->max_rd_atomic = wq->reads_max;
 		attr->max_dest_rd_atomic = wq->granted_ird;
 	}

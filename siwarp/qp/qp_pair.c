@@ -477,7 +477,7 @@ static void modified(struct siw_rc *rc)
 
 	if (rc->wq.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
 		begin(pair);
-	else if (pair->stage == SIW_PAIR_PAIRED && rc->wq.qp.state == SIW_QPS_RTS)
+	else if (pair->stage == SIW_PAIR_PAIRED)
 		bound_reads(pair);
 }
 

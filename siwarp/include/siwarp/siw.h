@@ -605,7 +605,8 @@ struct siw_qp_attr {
 	 * max_rd_atomic, the ORD: the most RDMA Reads and atomics that this end has outstanding; in
 	 * SQD it can be set, up to what both ends agreed on. max_dest_rd_atomic, the IRD: the most
 	 * that the peer may have outstanding here. Query: while connected what both ends agreed on,
-	 * before that what was set, or 0.
+	 * before that what was set, or 0. With by_qpn both are what this end wants: more Reads than
+	 * the peer takes wait here, and a query returns what was set.
 	 */
 	int max_rd_atomic;
 	int max_dest_rd_atomic;

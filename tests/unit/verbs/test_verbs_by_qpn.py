@@ -131,6 +131,31 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     assert int.from_bytes(a.mr.read(8, 64), "little") == 41
 
 
+def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, End]) -> None:
+    """Whether the stream is there already or not: what is wanted is what a query returns."""
+    a, b = two
+    a.begin(), b.begin()
+    b.to_rts(a.id, max_rd_atomic=3, max_dest_rd_atomic=1)
+    where = AHAttr(HOST)
+    a.qp.to_rtr(QPAttr(ah_attr=where, dest_qp_num=b.qp.qp_num, max_dest_rd_atomic=2))
+    b.send(b"the stream is there")
+    assert all(wc.ok for wc in a.wait(1) + b.wait(1))
+    a.qp.to_rts(QPAttr(max_rd_atomic=16))
+    assert [end.qp.query()[0].max_rd_atomic for end in two] == [16, 3]
+    assert [end.qp.query()[0].max_dest_rd_atomic for end in two] == [2, 1]
+    remote = RemoteBuffer(b.mr.addr, 100, b.mr.rkey)
+    for _ in range(16):
+        read = SendWR(5, WROpcode.RDMA_READ, sg=[a.mr.sge(20_000, 100)], remote=remote)
+        a.qp.post_send(read)
+    assert all(wc.ok for wc in a.wait(16))
+    a.qp.modify(QPAttr(qp_state=QPState.SQD))
+    a.qp.modify(QPAttr(max_rd_atomic=1))
+    a.qp.modify(QPAttr(qp_state=QPState.RTS))
+    assert a.qp.query()[0].max_rd_atomic == 1
+    a.qp.post_send(read)
+    assert a.wait(1)[0].ok
+
+
 @pytest.mark.parametrize("persona", PERSONAS)
 def test_a_queue_pair_and_itself(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
