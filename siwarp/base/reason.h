@@ -255,7 +255,7 @@
 	  "have {0}")                                                                              \
 	X(PRIVATE_MESSAGE, EINVAL,                                                                 \
 	  "Send with Immediate is a message of siwarp's own: set SIWARP_PRIVATE_MESSAGES=1 "       \
-	  "at both ends if all peers are siwarp, or use RDMA_WRITE_WITH_IMM")                      \
+	  "at both ends if all peers are siwarp, or connect by QPN, or use RDMA_WRITE_WITH_IMM")   \
 	/* ---- queue pairs: windows */                                                            \
 	X(BIND_TYPE, EINVAL,                                                                       \
 	  "windows are for the peers of RC and UC queue pairs, and this is a {0:type} one")        \

@@ -442,7 +442,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
 		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
-		.private = siw_settings()->private_messages,
+		.private = siw_settings()->private_messages || rc->pairs,
 	};
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;

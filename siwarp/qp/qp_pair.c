@@ -546,6 +546,8 @@ int siw_qp_pair_open(struct siw_rc *rc)
 	}
 	rc->pair = pair;
 	rc->pairs = &ops;
+	/* Only siwarp connects so, and all of version 1 know its own messages. */
+	rc->wq.private = true;
 	/* Reads may be posted before the stream says how many may be outstanding. */
 	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
 	rc->wq.qp.qpn = pair->own.qpn;

@@ -668,9 +668,9 @@ enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE_WITH_IMM = 1,
 	SIW_WR_SEND = 2,
 	/*
-	 * A message that no RFC has, siwarp's own; on UD it has 8 octets less than a Send. On RC it
-	 * is EINVAL unless setting private_messages says that every peer is siwarp
-	 * (SIWARP_PRIVATE_MESSAGES=1 at both ends).
+	 * A message that no RFC has, siwarp's own; on UD it has 8 octets less than a Send. On RC
+	 * without by_qpn it is EINVAL unless setting private_messages says that every peer is
+	 * siwarp (SIWARP_PRIVATE_MESSAGES=1 at both ends).
 	 */
 	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,

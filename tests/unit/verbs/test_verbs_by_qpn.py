@@ -131,6 +131,17 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     assert int.from_bytes(a.mr.read(8, 64), "little") == 41
 
 
+def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
+    a, b = two
+    a.begin(), b.begin()
+    meet(a, b)
+    wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
+    a.qp.post_send(wr)  # perhaps before there is a stream
+    assert a.wait(1)[0].ok
+    (came,) = b.wait(1)
+    assert (came.ok, came.byte_len, came.imm_data) == (True, 5, 0x01020304)
+
+
 def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, End]) -> None:
     """Whether the stream is there already or not: what is wanted is what a query returns."""
     a, b = two
