@@ -274,6 +274,13 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	return sock_new(false, out);
 }
 
+int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			       struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	(void)port, (void)local, (void)handler;
+	return sock_new(false, out);
+}
+
 int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 {
 	(void)sock;

@@ -170,7 +170,8 @@ end.to_rts((peer[0], peer[1]), timeout=20)
 end.send(b"across")
 done = end.wait(2, 20)
 assert all(wc.ok for wc in done)
-print(json.dumps([end.mr.read(6).decode(), end.qp.addr[0], rig.ctx.device.netdev]))
+print(json.dumps([end.mr.read(6).decode(), end.qp.addr[0], rig.ctx.device.netdev]), flush=True)
+sys.stdin.read()  # the other one still asks for its address
 """
 
 
@@ -191,7 +192,7 @@ def test_queue_pairs_by_qpn_meet_across_the_cable(
             end.stdin.write(json.dumps([host.partition("%")[0], qpn]) + "\n")
             end.stdin.flush()
         for end, there, own in zip(ends, cable, (client, server), strict=True):
-            said, host, netdev = finish(end)
+            said, host, netdev = json.loads(first_line(end))
             assert (said, netdev) == ("across", there.link)
             assert host.partition("%")[0] == own.partition("%")[0]
     finally:
