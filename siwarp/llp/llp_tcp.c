@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/counters.h"
@@ -333,13 +334,17 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 
 void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 {
-	/* On Linux, connecting a stream to AF_UNSPEC resets it, and its pollers are notified. */
+	/*
+	 * On Linux, connecting a stream to AF_UNSPEC resets it, and its pollers are notified. The
+	 * kernel is asked directly: ThreadSanitizer takes connect() for the beginning of a
+	 * descriptor that no other thread knows yet, and here another may be in epoll_ctl with it.
+	 */
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
 
 	siw_llp_tcp_abort(sock);
 	if (siw_capture_on())
 		siw_llp_capture_end_now(sock, true, true);
-	if (connect(sock->fd, &nobody, sizeof(nobody)))
+	if (syscall(SYS_connect, sock->fd, &nobody, sizeof(nobody)))
 		siw_log(llp, warn, "a connection could not be reset: %s", strerror(errno));
 }
 
