@@ -154,6 +154,8 @@ struct siw_pd {
 };
 
 struct siw_ah {
+	/* The caller's (siw_ah_room); first, so that a pointer to it is one to the handle. */
+	_Alignas(16) unsigned char room[SIW_AH_ROOM];
 	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
 	bool group;	     /* dest is the address of a multicast group, with its port */

@@ -305,6 +305,7 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 	if (!ah)
 		return NULL;
 	siw_link_init(&ah->in_freelist);
+	memset(ah->room, 0, sizeof(ah->room));
 	ah->dest = *dest;
 	ah->group = siw_addr_is_group(dest);
 	if (ah->group)
@@ -392,4 +393,10 @@ int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 		return siw_refuse_null("dest");
 	*dest = ah->dest;
 	return 0;
+}
+
+void *siw_ah_room(struct siw_ah *ah)
+{
+	siw_reason_begin();
+	return ah ? ah->room : siw_refused_null(siw_refuse_null("ah"));
 }

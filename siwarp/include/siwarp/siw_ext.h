@@ -114,6 +114,13 @@ int siw_cq_pending(struct siw_cq *cq);
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources);
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
+/*
+ * SIW_AH_ROOM octets at the handle's own address, zero at first, for a struct of the caller's. A
+ * library that has handles of a layout of its own lays them there, and can cast lists of requests
+ * instead of copying them. siwarp never reads them. EINVAL if ah is NULL.
+ */
+#define SIW_AH_ROOM 64
+void *siw_ah_room(struct siw_ah *ah);
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 

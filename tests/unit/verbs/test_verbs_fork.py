@@ -91,6 +91,7 @@ def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
 #: These have no way to fail, and look at memory only.
 CANNOT_FAIL = {
     "siw_qp_num",
+    "siw_ah_room",
     "siw_context_info",
     "siw_ack_cq_events",
     "siw_cm_set_context",

@@ -18,7 +18,7 @@ from unit.verbs.verbs_harness import (
     refused,
 )
 
-from siwarp._siwarp import ffi
+from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
     MR,
     PD,
@@ -530,3 +530,22 @@ def test_address_handles_of_another_pd_are_refused(rig: Rig, pair: Pair) -> None
 
     other = AH(PD(rig.ctx), pair.b.addr)
     assert refused(pair.a.post_send, SendWR(1, ah=other)) == errno.EINVAL
+
+
+def test_an_address_handle_begins_with_room_that_is_zero_at_first_and_never_touched(
+    pair: Pair,
+) -> None:
+    size = lib.SIW_AH_ROOM
+    assert size == 64
+    for n in range(3):  # the second and third may have the memory of the one before
+        ah = pair.rig.ah(pair.b)
+        room = lib.siw_ah_room(ah._c)
+        assert room == ffi.cast("void *", ah._c)
+        whole = ffi.buffer(room, size)
+        assert whole[:] == bytes(size)
+        whole[:] = pattern(size, n)
+        pair.recv()
+        pair.a.post_send(SendWR(n, ah=ah))
+        assert poll(pair.rcq)[0].ok and poll(pair.scq)[0].ok
+        assert whole[:] == pattern(size, n)
+        ah.close()
