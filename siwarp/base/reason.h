@@ -168,6 +168,7 @@
 	X(UC_FAMILY, EAFNOSUPPORT,                                                                 \
 	  "the peer's address is IPv6 and the QP's IPv4, or the other way round: make the "        \
 	  "QP with siw_qp_init_attr.addr of the peer's kind")                                      \
+	X(GRH_TYPE, EINVAL, "grh is a UD QP's, and this is a {0:type} one: leave it out")          \
 	X(PAIR_TYPE, EINVAL, "by_qpn is an RC QP's, and this is a {0:type} one: leave it out")     \
 	X(PAIR_PEER, EINVAL,                                                                       \
 	  "to RTR an RC QP with by_qpn needs its peer: give ah_addr (SIW_QP_AV) and dest_qp_num "  \

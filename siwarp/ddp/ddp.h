@@ -319,6 +319,14 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
  * right, or the member checks none. A bad one is counted.
  */
 bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
+/*
+ * From now on siw_ddp_dgram_rx receives from this socket, which is bound to *at; both must stay
+ * until the endpoint is closed or told otherwise. At first it is the endpoint's own.
+ */
+void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
+			      const struct siw_addr *at);
+/* The address that the datagram at hand came to; of a multicast group's endpoint, the group. */
+const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram);
 /* The payload of the datagram at hand, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
@@ -356,8 +364,18 @@ struct siw_ddp_dgram_tagged {
 };
 int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg);
 /*
+ * The global route header of RoCE v2 (InfiniBand's annex A17): the IP header of a datagram with so
+ * many octets behind its UDP header, made from its addresses. IPv6: the header; IPv4: 20 octets of
+ * zero, then the header with its checksum. What a socket does not tell, hop limit or time to live,
+ * is 64; the other fields are 0.
+ */
+#define SIW_DDP_GRH 40
+void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
+		     const struct siw_addr *dest, uint32_t octets);
+/*
  * Takes the queue's oldest buffer and places the payload there, without its first head octets
- * (which it must have).
+ * (which it must have). grh_from: NULL; or the datagram's source: its GRH is placed in front, for
+ * which the buffer must have room, too; delivery->length does not count it.
  *   1          delivered: *delivery
  *   -ENOBUFS   there is no buffer: the datagram is dropped and counted
  *   -EMSGSIZE  the message is longer than the buffer, which is taken; nothing is written, and
@@ -365,7 +383,7 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
  *   -EACCES    an lkey of the buffer is bad, or its memory is gone; the buffer is taken
  */
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
-			struct siw_ddp_delivery *delivery);
+			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery);
 
 /* cffi: end */
 

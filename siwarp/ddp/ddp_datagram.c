@@ -31,23 +31,26 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 		       bool crc, struct siw_ddp_dgram **out)
 {
 	struct siw_ddp_dgram *dgram;
-	struct siw_addr local;
-	int r = siw_llp_local(sock, &local);
+	int r;
 
-	if (r)
-		return r;
 	if (posix_memalign((void **)&dgram, 64, sizeof(*dgram)))
 		return -ENOMEM;
 	memset(dgram, 0, sizeof(*dgram));
+	r = siw_llp_local(sock, &dgram->local);
+	if (r) {
+		free(dgram);
+		return r;
+	}
 	dgram->mem = mem;
 	dgram->port = port;
 	dgram->room = siw_llp_port_room(port);
 	dgram->sock = sock;
+	siw_ddp_dgram_receive_at(dgram, sock, &dgram->local);
 	dgram->crc = crc;
 	dgram->msn = dgram->error_msn = 1; /* RFC5041-4.3-09 */
 	dgram->batch_max = OVERHEAD + COPY_MAX;
 	/* A 16-bit length that over IPv4 covers the IP header too. */
-	dgram->max = (local.family == AF_INET6 ? 65527 : 65507) - OVERHEAD;
+	dgram->max = (dgram->local.family == AF_INET6 ? 65527 : 65507) - OVERHEAD;
 	*out = dgram;
 	return 0;
 }
@@ -59,7 +62,19 @@ void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram)
 
 void siw_ddp_dgram_resume(struct siw_ddp_dgram *dgram)
 {
-	siw_llp_resume(dgram->sock);
+	siw_llp_resume(dgram->rx_sock);
+}
+
+void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
+			      const struct siw_addr *at)
+{
+	dgram->rx_sock = sock;
+	dgram->at = at;
+}
+
+const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram)
+{
+	return dgram->at;
 }
 
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
@@ -301,7 +316,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 	int tries;
 
 	for (tries = 0; tries < 64; tries++) {
-		ssize_t len = siw_llp_udp_recv(dgram->sock, source, buf, SIW_LLP_ROOM);
+		ssize_t len = siw_llp_udp_recv(dgram->rx_sock, source, buf, SIW_LLP_ROOM);
 
 		if (len < 0)
 			return 0;
@@ -324,7 +339,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 	 * Invalid datagrams alone must not occupy the progress thread: other sockets get their
 	 * turn.
 	 */
-	siw_llp_resume(dgram->sock);
+	siw_llp_resume(dgram->rx_sock);
 	return 0;
 }
 
@@ -342,12 +357,35 @@ const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
 	return buf + (siw_dgram_is(buf[0]) ? SIW_DGRAM_LEN + SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 }
 
+/* Writes the GRH to the first octets of the pieces, and the payload behind it: 0 or -EFAULT. */
+static int scatter_behind_grh(const struct siw_ddp_dgram *dgram, const struct siw_addr *source,
+			      struct iovec *iov, int n, const uint8_t *from)
+{
+	uint8_t grh[SIW_DDP_GRH], *at = grh;
+	int i = 0;
+
+	siw_ddp_grh_put(grh, source, dgram->at, dgram->rx_payload + OVERHEAD);
+	while (at < grh + sizeof(grh)) {
+		size_t left = (size_t)(grh + sizeof(grh) - at);
+		size_t part = iov[i].iov_len < left ? iov[i].iov_len : left;
+
+		if (siw_guard_write(iov[i].iov_base, at, part))
+			return -EFAULT;
+		at += part;
+		iov[i].iov_base = (uint8_t *)iov[i].iov_base + part;
+		iov[i].iov_len -= part;
+		i += !iov[i].iov_len;
+	}
+	return siw_pieces_scatter(iov + i, n - i, from);
+}
+
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
-			struct siw_ddp_delivery *delivery)
+			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(queue);
 	const uint8_t *from = dgram->room + SIW_DDP_UNTAGGED + head;
 	uint32_t length = dgram->rx_payload - head;
+	uint32_t whole = length + (grh_from ? SIW_DDP_GRH : 0);
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r = 1;
 
@@ -357,14 +395,15 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 	}
 	delivery->user_data = buf->user_data;
 	delivery->length = length;
-	if (length > buf->length) {
+	if (whole > buf->length) {
 		siw_drop(SIW_COUNTER_drop_too_long);
 		r = -EMSGSIZE;
 		goto out;
 	}
 	n = siw_mem_sgl_resolve(dgram->mem, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
-				0, length, iov, SIW_MEM_MAX_SGE);
-	if (n < 0 || siw_pieces_scatter(iov, n, from))
+				0, whole, iov, SIW_MEM_MAX_SGE);
+	if (n < 0 || (grh_from ? scatter_behind_grh(dgram, grh_from, iov, n, from)
+			       : siw_pieces_scatter(iov, n, from)))
 		r = -EACCES;
 out:
 	siw_mem_queue_pop(queue);

@@ -15,11 +15,15 @@
 struct siw_ddp_dgram {
 	struct siw_mem *mem;
 	struct siw_llp_port *port;
-	uint8_t *room; /* where a datagram is received: the port's */
-	struct siw_llp_sock *sock;
+	uint8_t *room;		   /* where a datagram is received: the port's */
+	struct siw_llp_sock *sock; /* that it sends on unless told otherwise */
+	/* Receiving: siw_ddp_dgram_receive_at. */
+	struct siw_llp_sock *rx_sock;
+	const struct siw_addr *at;
 	bool crc; /* of all that share the socket: it is checked before one knows who is meant */
 	uint32_t max;
 	uint32_t rx_payload; /* of the datagram in room */
+	struct siw_addr local;
 	/* Sending, under the QP's send lock: a cache line of its own. */
 	_Alignas(64) uint32_t msn;
 	uint32_t error_msn;  /* of queue 2 */

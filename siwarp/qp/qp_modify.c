@@ -280,6 +280,7 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 		.qp_type = siw_class_of(wq)->type,
 		.sq_sig_all = wq->sig_all,
 		.no_crc = wq->no_crc,
+		.grh = wq->grh,
 		.keep_unexpected = wq->keep_unexpected,
 		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,

@@ -237,6 +237,7 @@ struct siw_wq {
 	void *user;
 	_Atomic uint32_t held; /* references by connection ids */
 	bool sig_all, no_crc;
+	bool grh;	      /* UD: each receive begins with one */
 	bool roce;	      /* persona */
 	bool keep_unexpected; /* a Send without a receive waits for one, whatever the persona is */
 	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */

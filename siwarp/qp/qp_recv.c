@@ -2,6 +2,7 @@
 /* Completing receives, for all types. */
 #include <errno.h>
 
+#include "base/addr.h"
 #include "qp/qp_impl.h"
 
 /* The first message received in RTR raises COMM_EST. */
@@ -24,6 +25,17 @@ int siw_qp_recv_status(const struct siw_rdmap_event *ev)
 				       : SIW_WC_LOC_PROT_ERR;
 }
 
+/*
+ * A GRH lies in front of the message. The service level says which form it has, for programs that
+ * read it there.
+ */
+static void put_grh(struct siw_wc *wc, const struct siw_addr *source)
+{
+	wc->byte_len += SIW_DDP_GRH;
+	wc->wc_flags |= SIW_WC_GRH;
+	wc->sl = source->family == AF_INET ? 10 : 9;
+}
+
 void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int status,
 		     uint32_t src_qp, const struct siw_addr *source)
 {
@@ -35,6 +47,7 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
 		.src_qp = src_qp,
 	};
+	struct siw_way way = { .source = source, .dest = ev->dest };
 
 	if (ev->invalidated) {
 		wc.wc_flags = SIW_WC_WITH_INV;
@@ -45,7 +58,10 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 		wc.wc_flags = SIW_WC_WITH_IMM;
 		wc.imm_data = ev->imm;
 	}
-	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, source, ++wq->rq_done, ev->solicited);
+	if (__builtin_expect(wq->grh, 0) && ev->kind == SIW_RDMAP_RECV)
+		put_grh(&wc, source);
+	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, source ? &way : NULL, ++wq->rq_done,
+			   ev->solicited);
 	hear(wq);
 }
 
@@ -58,8 +74,9 @@ void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *re
 		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
 		.src_qp = rec->src_qpn,
 	};
+	struct siw_way way = { .source = &rec->source };
 
-	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, &rec->source, wq->rq_done, rec->solicited);
+	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, &way, wq->rq_done, rec->solicited);
 	hear(wq);
 }
 

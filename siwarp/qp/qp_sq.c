@@ -119,8 +119,10 @@ static void put_completion(struct siw_wq *wq, uint64_t wr_id, int wr_opcode, uin
 		.byte_len = (uint32_t)length,
 		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
 	};
+	struct siw_way way = { .source = peer };
 
-	siw_verbs_complete(&wq->qp, wq->qp.send_cq, &wc, peer, wq->sq_head + 1, false);
+	siw_verbs_complete(&wq->qp, wq->qp.send_cq, &wc, peer ? &way : NULL, wq->sq_head + 1,
+			   false);
 }
 
 void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length, int status,

@@ -54,6 +54,8 @@ static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 		siw_rdmap_dgram_close(dgram);
 		return err;
 	}
+	if (ud->wq.grh)
+		siw_rdmap_dgram_grh(dgram);
 	close_socket(&ud->wq);
 	ud->sock = sock;
 	ud->dgram = dgram;

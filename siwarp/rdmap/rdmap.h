@@ -276,6 +276,8 @@ struct siw_rdmap_event {
 	bool of_response;
 	bool blamed;
 	struct siw_addr source; /* datagram */
+	/* UD: the address of this end, or the group, that it came to; valid as long as that */
+	const struct siw_addr *dest;
 };
 /* Returns 1 and the next event, or 0: none now. TERMINATED, ERROR or CLOSED is the last one. */
 int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
@@ -324,6 +326,8 @@ int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source
 /* Sets the receive queue, its PD, and the Q_Key that a message must carry. */
 void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs, uint32_t pd,
 			   uint32_t qkey);
+/* From now on each receive begins with a GRH: siw_ddp_grh_put. */
+void siw_rdmap_dgram_grh(struct siw_rdmap_dgram *dgram);
 
 struct siw_rdmap_dgram_op {
 	uint64_t user_data; /* returned by siw_rdmap_dgram_sent */

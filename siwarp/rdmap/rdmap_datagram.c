@@ -143,6 +143,11 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *
 	dgram->qkey = qkey;
 }
 
+void siw_rdmap_dgram_grh(struct siw_rdmap_dgram *dgram)
+{
+	dgram->grh = true;
+}
+
 /* Makes a Send with immediate data a private message. */
 static __attribute__((cold, noinline)) void put_head(const struct siw_rdmap_dgram_op *op,
 						     struct siw_ddp_dgram_msg *msg)
@@ -299,7 +304,8 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 {
 	bool headed = __builtin_expect(verdict == SIW_RDMAP_TAKE_HEADED, 0);
 	struct siw_ddp_delivery delivery;
-	int r = siw_ddp_dgram_place(lower, dgram->recvs, headed ? SIW_RDMAP_IMM_LEN : 0, &delivery);
+	int r = siw_ddp_dgram_place(lower, dgram->recvs, headed ? SIW_RDMAP_IMM_LEN : 0,
+				    dgram->grh ? &event->source : NULL, &delivery);
 
 	if (r == -ENOBUFS)
 		return r;
@@ -361,6 +367,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			}
 		}
 		event->user = dgram->user;
+		event->dest = siw_ddp_dgram_at(any->ddp);
 		if (!dgram->recvs) { /* before RTR, or in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);

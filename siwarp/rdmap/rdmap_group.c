@@ -117,6 +117,7 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 	int r = -ENOBUFS;
 
 	event->source = group->source;
+	event->dest = siw_ddp_dgram_at(group->ddp);
 	event->user = dgram->user;
 	if (!dgram->recvs) { /* before RTR, or in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);

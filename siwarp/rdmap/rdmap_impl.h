@@ -116,6 +116,7 @@ struct siw_rdmap_dgram {
 	 * own traffic
 	 */
 	bool joined;
+	bool grh; /* each receive begins with one */
 	struct siw_rdmap_traffic traffic;
 	/* Written by start: under the QP's send lock and the progress lock. */
 	struct siw_mem_queue *recvs;
@@ -192,7 +193,7 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 /*
  * Places the current datagram of lower, which is the endpoint's own of ddp or its group's, in the
  * endpoint's next receive. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with
- * -ENOBUFS; the caller has set its source and user.
+ * -ENOBUFS; the caller has set its source, dest and user.
  */
 int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
 			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,

@@ -373,6 +373,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 		event->status = news.status;
 		event->source = *stream->of_rd.peer;
 		event->src_qpn = siw_addr_port(&event->source);
+		event->dest = NULL;
 		if (news.kind == SIW_DDP_RD_SEGMENT)
 			r = segment(rd, stream, event);
 		else

@@ -93,12 +93,20 @@ class WC(NamedTuple):
     #: The sender's queue pair, in a UD receive.
     src_qp: int
     wc_flags: int
+    #: With WCFlag.GRH: 10 if the GRH has an IPv4 header, 9 if it is IPv6's.
+    sl: int
     source_octets: bytes
+    dest_octets: bytes
 
     @property
     def source(self) -> Address | None:
         """Where a UD message came from, as ``(ip, port)``; ``None`` for anything else."""
         return addr_bytes_to_python(self.source_octets)
+
+    @property
+    def destination(self) -> Address | None:
+        """The address of this end, or the group, that a UD message came to, as ``(ip, port)``."""
+        return addr_bytes_to_python(self.dest_octets)
 
     @property
     def invalidated_rkey(self) -> int | None:
@@ -160,8 +168,10 @@ class WC(NamedTuple):
 # members that siwarp leaves zero.
 _WC_SIZE = ffi.sizeof("struct siw_wc")
 _ADDR_SIZE = ffi.sizeof("struct siw_addr")
-_WC_FIELDS = "=QiiIIIIII"
-_ONE = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x{_ADDR_SIZE}s")
+_WC_FIELDS = "=QiiIIIIII4xB"
+_ONE = struct.Struct(
+    f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x{_ADDR_SIZE}s{_ADDR_SIZE}s"
+)
 _MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
 
 #: If more completions than this are asked for, memory is made only for those the queue can hold.
@@ -170,34 +180,37 @@ _MANY_ENTRIES = 4096
 _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
-_poll_cq_from = lib.siw_poll_cq_from
+_poll = lib.siw_poll_cq_between
 _null = ffi.NULL
 
 
 class _PollBuffer:
-    """Memory for ``n`` completions and their sources; with ``n`` 1 the two are contiguous."""
+    """Memory for ``n`` completions, then their sources, then their destinations."""
 
-    __slots__ = ("memory", "n", "octets", "sources", "wcs")
+    __slots__ = ("dests", "memory", "n", "octets", "sources", "wcs")
 
     def __init__(self, n: int) -> None:
         # uint64_t for the alignment of the completions.
-        size = n * (_WC_SIZE + _ADDR_SIZE)
+        size = n * (_WC_SIZE + 2 * _ADDR_SIZE)
         self.memory = ffi.new("uint64_t[]", (size + 7) // 8)
         self.n = n
         self.wcs = ffi.cast("struct siw_wc *", self.memory)
         self.sources = ffi.cast("struct siw_addr *", ffi.cast("char *", self.memory) + n * _WC_SIZE)
+        self.dests = self.sources + n
         self.octets = ffi.buffer(self.memory, size)
 
     def take(self, got: int) -> list[WC]:
         """Return the first ``got`` completions as values."""
-        octets = self.octets
+        octets, at = self.octets, self.n * _WC_SIZE
+        sources = octets[at : at + got * _ADDR_SIZE]
+        at += self.n * _ADDR_SIZE
+        dests = octets[at : at + got * _ADDR_SIZE]
         if got == 1:
-            source = octets[self.n * _WC_SIZE : self.n * _WC_SIZE + _ADDR_SIZE]
-            return [_new(WC, (*_unpack_wc(octets[:_WC_SIZE]), source))]
-        sources = octets[self.n * _WC_SIZE : self.n * _WC_SIZE + got * _ADDR_SIZE]
+            return [_new(WC, (*_unpack_wc(octets[:_WC_SIZE]), sources, dests))]
+        ends = range(0, got * _ADDR_SIZE, _ADDR_SIZE)
         return [
-            _new(WC, (*fields, sources[i * _ADDR_SIZE : (i + 1) * _ADDR_SIZE]))
-            for i, fields in enumerate(_MANY.iter_unpack(octets[: got * _WC_SIZE]))
+            _new(WC, (*fields, sources[i : i + _ADDR_SIZE], dests[i : i + _ADDR_SIZE]))
+            for fields, i in zip(_MANY.iter_unpack(octets[: got * _WC_SIZE]), ends, strict=True)
         ]
 
 
@@ -341,7 +354,7 @@ class CQ(Handle):
         except IndexError:
             buffer = _PollBuffer(1)
         try:
-            got = _poll_cq_from(self._c, 1, buffer.wcs, buffer.sources)
+            got = _poll(self._c, 1, buffer.wcs, buffer.sources, buffer.dests)
         except TypeError:
             self._live()
             raise
@@ -369,7 +382,7 @@ class CQ(Handle):
         if buffer.n < num_entries:
             buffer = _PollBuffer(num_entries)
         try:
-            got = _poll_cq_from(self._c, num_entries, buffer.wcs, buffer.sources)
+            got = _poll(self._c, num_entries, buffer.wcs, buffer.sources, buffer.dests)
         except TypeError:
             self._live()
             raise

@@ -105,6 +105,7 @@ class QP(Handle):
         c_init.persona = init_attr.persona
         c_init.keep_unexpected = init_attr.keep_unexpected
         c_init.by_qpn = init_attr.by_qpn
+        c_init.grh = init_attr.grh
         c_init.max_write_records = init_attr.max_write_records
         c_init.error_policy = _policy(init_attr.error_policy)
         shared = init_attr.shared_socket_qp
@@ -334,6 +335,7 @@ class QP(Handle):
                 persona=Persona(init.persona),
                 keep_unexpected=bool(init.keep_unexpected),
                 by_qpn=bool(init.by_qpn),
+                grh=bool(init.grh),
                 error_policy=ErrorPolicy(init.error_policy),
                 max_peers=init.max_peers,
                 peer_timeout=init.peer_timeout_ms / 1000,

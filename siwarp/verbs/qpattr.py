@@ -51,6 +51,8 @@ class QPInitAttr:
             after the last of them.
         by_qpn: RC: ``modify`` connects it, by the peer's address and QPN, to one that is made so,
             too; else a ``CMID`` does. The device listens at the TCP port in its QPN.
+        grh: UD: 40 octets of GRH, in RoCE v2's form, lie in front of each message in its receive:
+            its IPv6 header, or 20 octets of zero and its IPv4 header. ``WC.byte_len`` counts them.
         error_policy: UD: what happens when a sender that has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
             ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
@@ -81,6 +83,7 @@ class QPInitAttr:
     persona: int = Persona.AUTO
     keep_unexpected: bool = False
     by_qpn: bool = False
+    grh: bool = False
     max_write_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
     shared_socket_qp: QP | None = None

@@ -343,10 +343,13 @@ bool siw_verbs_cq_is_overrun(const struct siw_cq *cq);
 void siw_verbs_cq_count(struct siw_cq *cq, int by);
 /*
  * Queues the completion of a send (send_lock held) or of a receive (progress held). slot: polling
- * it frees the send or receive slots before that one. source: of the message, or NULL.
+ * it frees the send or receive slots before that one. way: of the message, or NULL.
  */
+struct siw_way {
+	const struct siw_addr *source, *dest; /* dest: NULL: not known */
+};
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
-			const struct siw_addr *source, uint32_t slot, bool solicited);
+			const struct siw_way *way, uint32_t slot, bool solicited);
 /* Removes the completions of a QP that is destroyed. */
 void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
 /*

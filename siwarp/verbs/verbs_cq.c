@@ -258,8 +258,21 @@ static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 	siw_verbs_nudge(cq->ctx);
 }
 
+static inline void put_way(struct siw_cqe *cqe, const struct siw_way *way)
+{
+	if (!way) {
+		cqe->source.family = cqe->dest.family = 0;
+		return;
+	}
+	cqe->source = *way->source;
+	if (way->dest)
+		cqe->dest = *way->dest;
+	else
+		cqe->dest.family = 0;
+}
+
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
-			const struct siw_addr *source, uint32_t slot, bool solicited)
+			const struct siw_way *way, uint32_t slot, bool solicited)
 {
 	uint32_t head, tail;
 	bool announce = false;
@@ -275,10 +288,7 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		cqe->wc = *wc;
 		cqe->owner = qp;
 		cqe->slot = slot;
-		if (source)
-			cqe->source = *source;
-		else
-			cqe->source.family = 0;
+		put_way(cqe, way);
 		/* Pairs with the read of tail in take(), without the lock. */
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 	}
@@ -304,7 +314,8 @@ static void free_slots(const struct siw_cqe *cqe)
 		qp->ops->record_polled(qp);
 }
 
-static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources)
+static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources,
+		struct siw_addr *dests)
 {
 	uint32_t head, tail;
 	int n = 0;
@@ -321,6 +332,8 @@ static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *
 		wc[n] = cqe->wc;
 		if (sources)
 			sources[n] = cqe->source;
+		if (dests)
+			dests[n] = cqe->dest;
 		free_slots(cqe);
 	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
@@ -328,8 +341,8 @@ static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *
 	return n;
 }
 
-int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
-		     struct siw_addr *sources)
+int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			struct siw_addr *sources, struct siw_addr *dests)
 {
 	int n;
 
@@ -339,7 +352,7 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (siw_verbs_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	n = take(cq, num_entries, wc, sources);
+	n = take(cq, num_entries, wc, sources, dests);
 	if (n) {
 		/* A caller that found fewer than it has room for may not poll again soon. */
 		if (n < num_entries)
@@ -347,15 +360,21 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return n;
 	}
 	siw_verbs_poll(cq->ctx);
-	n = take(cq, num_entries, wc, sources);
+	n = take(cq, num_entries, wc, sources, dests);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
 		return siw_refuse(CQ_OVERFLOW);
 	return n;
 }
 
+int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+		     struct siw_addr *sources)
+{
+	return siw_poll_cq_between(cq, num_entries, wc, sources, NULL);
+}
+
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 {
-	return siw_poll_cq_from(cq, num_entries, wc, NULL);
+	return siw_poll_cq_between(cq, num_entries, wc, NULL, NULL);
 }
 
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)

@@ -51,6 +51,7 @@ struct siw_cqe {
 	struct siw_qp *owner; /* valid: destroying a QP removes its completions first */
 	uint32_t slot;	      /* polling it frees the owner's send or receive slots up to here */
 	struct siw_addr source;
+	struct siw_addr dest;
 };
 
 struct siw_cq {

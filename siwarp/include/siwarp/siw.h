@@ -344,7 +344,7 @@ enum siw_wc_opcode {
 };
 
 enum siw_wc_flags {
-	SIW_WC_GRH = 1,
+	SIW_WC_GRH = 1, /* siw_qp_init_attr.grh */
 	SIW_WC_WITH_IMM = 2,
 	SIW_WC_WITH_INV = 8,
 };
@@ -369,7 +369,7 @@ struct siw_wc {
 	uint32_t wc_flags;
 	uint16_t pkey_index;
 	uint16_t slid;
-	uint8_t sl;
+	uint8_t sl; /* with SIW_WC_GRH: 9: its form is IPv6's; 10: IPv4's */
 	uint8_t dlid_path_bits;
 };
 
@@ -570,6 +570,16 @@ struct siw_qp_init_attr {
 	 * EADDRNOTAVAIL (the device has no address).
 	 */
 	int by_qpn;
+	/*
+	 * UD: 1 = 40 octets of GRH lie in front of each message in its receive, as with RoCE v2:
+	 * its IPv6 header; or 20 octets of zero and its IPv4 header, whose checksum is right. The
+	 * destination is the address, or the multicast group, that it came to (of a QP bound to the
+	 * wildcard address: that); time to live and hop limit are 64, whatever they were.
+	 * byte_len is 40 more, wc_flags has SIW_WC_GRH, and sl is 9 (IPv6) or 10 (IPv4). A message
+	 * that has no room behind the 40 octets is too long for its receive. Write-Records have
+	 * none.
+	 */
+	int grh;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */

@@ -113,6 +113,13 @@ int siw_cq_pending(struct siw_cq *cq);
  */
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources);
+/*
+ * The same, and dests[i] is the address of this end that it came to, or the multicast group, with
+ * the port (family 0: not known, as of a Write-Record). An address handle of siw_create_ah_from
+ * with it answers from there. Either array may be NULL.
+ */
+int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			struct siw_addr *sources, struct siw_addr *dests);
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 /*
  * SIW_AH_ROOM octets at the handle's own address, zero at first, for a struct of the caller's. A

@@ -339,10 +339,10 @@ class Dgram(PeerDgram):
         assert got is not None
         return got  # type: ignore[no-any-return]
 
-    def place(self, queue: Queue, head: int = 0) -> tuple[int, int, int]:
+    def place(self, queue: Queue, head: int = 0, grh_from: Any = ffi.NULL) -> tuple[int, int, int]:
         """Return the code, the user_data and the length."""
         delivery = ffi.new("struct siw_ddp_delivery *")
-        rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, head, delivery)
+        rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, head, grh_from, delivery)
         return rv, int(delivery.user_data), int(delivery.length)
 
     def transmit(self, elements: Sequence[Sge], **fields: Any) -> None:

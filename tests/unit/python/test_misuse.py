@@ -427,6 +427,13 @@ MAKING: list[Row] = [
         EINVAL,
         "by_qpn is an RC QP's",
     ),
+    (
+        "an RC QP with GRHs",
+        lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, grh=True)),
+        Plain,
+        EINVAL,
+        "grh is a UD QP's",
+    ),
     ("a QP without a CQ", lambda w: QP(w.pd, QPInitAttr()), Plain, EINVAL, "QPInitAttr.scq="),
     (
         "a QP of no type",

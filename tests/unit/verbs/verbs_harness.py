@@ -144,6 +144,7 @@ class Rig:
         max_write_records: int = 0,
         keep_unexpected: bool = False,
         by_qpn: bool = False,
+        grh: bool = False,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -165,6 +166,7 @@ class Rig:
                 max_write_records=max_write_records,
                 keep_unexpected=keep_unexpected,
                 by_qpn=by_qpn,
+                grh=grh,
             ),
         )
 
