@@ -123,7 +123,9 @@ void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch);
 
 /* ---- an event descriptor: readable between set and clear; any thread ------------------------- */
 
-int siw_llp_event_open(void); /* non-blocking, close-on-exec: the descriptor, or -errno */
+int siw_llp_event_open(void); /* close-on-exec: the descriptor, or -errno */
+/* Whether somebody has set O_NONBLOCK on it. */
+bool siw_llp_event_nonblocking(int fd);
 void siw_llp_event_set(int fd);
 void siw_llp_event_clear(int fd);
 void siw_llp_event_close(int fd);

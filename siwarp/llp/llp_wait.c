@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* llp/llp_wait.c - sleeping until a port has work, and event descriptors (eventfd). */
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -133,7 +135,7 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 int siw_llp_event_open(void)
 {
 	siw_llp_fd_begin();
-	return siw_llp_fd_end(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	return siw_llp_fd_end(eventfd(0, EFD_CLOEXEC));
 }
 
 void siw_llp_event_set(int fd)
@@ -148,9 +150,23 @@ void siw_llp_event_set(int fd)
 void siw_llp_event_clear(int fd)
 {
 	uint64_t count;
+	struct iovec to = { &count, sizeof(count) };
+	struct pollfd set = { .fd = fd, .events = POLLIN };
+	ssize_t n;
 
-	while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
-		;
+	/* O_NONBLOCK is the program's, which may have read the descriptor, too. */
+	do
+		n = preadv2(fd, &to, 1, -1, RWF_NOWAIT);
+	while (n < 0 && errno == EINTR);
+	/* kernels before 5.8 */
+	if (n < 0 && errno == EOPNOTSUPP && poll(&set, 1, 0) == 1)
+		while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
+			;
+}
+
+bool siw_llp_event_nonblocking(int fd)
+{
+	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }
 
 void siw_llp_event_close(int fd)

@@ -259,7 +259,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	siw_link_init(&wq->flow.ready);
 	if (!siw_class_of(wq)->many_flows)
 		siw_link_add(&wq->flows, &wq->flow.busy);
-	siw_verbs_async_init(&qp->async, qp->ctx, qp);
+	siw_verbs_async_init(&qp->async, qp->ctx, qp, wq->user);
 }
 
 static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)

@@ -143,7 +143,7 @@ static int has_event(void *arg)
 
 int siw_qp_evq_wait(struct siw_qp_evq *q, int timeout_ms)
 {
-	int r = siw_verbs_wait(q->user.ctx, has_event, q, q->fd, timeout_ms);
+	int r = siw_verbs_wait_aside(q->user.ctx, has_event, q, q->fd, timeout_ms);
 
 	return r < 0 ? r : 0;
 }

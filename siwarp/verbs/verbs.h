@@ -73,6 +73,7 @@ struct siw_async_note {
 struct siw_async {
 	struct siw_context *ctx;
 	void *object;
+	void *user;	  /* the object's, as the program made it; NULL: the device's */
 	uint32_t unacked; /* taken, not acknowledged; async_lock */
 	struct siw_async_note note[SIW_ASYNC_KINDS];
 };
@@ -135,6 +136,7 @@ struct siw_context {
 	bool has_thread;
 	pthread_t thread;
 	_Atomic bool stop;
+	_Atomic bool naps;   /* it leaves progress to others, for a moment */
 	_Atomic bool asleep; /* it sleeps without a limit, since a waiter sleeps on the sockets */
 	int sleep_fd;
 
@@ -303,6 +305,12 @@ void siw_verbs_poll(struct siw_context *ctx);
  */
 int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		   int timeout_ms);
+/*
+ * The same, but while the device's thread runs the calling thread sleeps on fd alone: for events
+ * that are rare, as a thread that waits for them must not be woken for every message.
+ */
+int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			 int timeout_ms);
 /* The QP has something left to send: the next rounds of progress give it a turn. */
 void siw_verbs_mark_unsent(struct siw_qp *qp);
 void siw_verbs_forget_unsent(struct siw_qp *qp);
@@ -319,7 +327,8 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object);
+void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
+			  void *user);
 /*
  * Raises an event (enum siw_event_type); raising it again before it is taken has no effect but its
  * order. Cannot fail. Any lock may be held.

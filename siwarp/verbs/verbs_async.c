@@ -8,10 +8,12 @@
 
 #include "verbs/verbs_impl.h"
 
-void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object)
+void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
+			  void *user)
 {
 	async->ctx = ctx;
 	async->object = object;
+	async->user = user;
 	async->unacked = 0;
 	for (int i = 0; i < SIW_ASYNC_KINDS; i++) {
 		async->note[i].type = -1;
@@ -23,7 +25,7 @@ int siw_verbs_async_open(struct siw_context *ctx)
 {
 	siw_lock_init(&ctx->async_lock);
 	siw_link_init(&ctx->async_events);
-	siw_verbs_async_init(&ctx->async, ctx, ctx);
+	siw_verbs_async_init(&ctx->async, ctx, ctx, NULL);
 	ctx->async_fd = siw_llp_event_open();
 	return ctx->async_fd < 0 ? ctx->async_fd : 0;
 }
@@ -118,6 +120,7 @@ static int take_event(void *arg)
 		} else {
 			/* element is a union of pointers */
 			want->event->element.qp = note->of->object;
+			want->event->user_context = note->of->user;
 			note->of->unacked++;
 		}
 	}
@@ -138,7 +141,7 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 		return siw_refuse(STALE);
 	if (!event)
 		return siw_refuse_null("event");
-	r = siw_verbs_wait(ctx, take_event, &want, ctx->async_fd, timeout_ms);
+	r = siw_verbs_wait_aside(ctx, take_event, &want, ctx->async_fd, timeout_ms);
 	return siw_refused(r < 0 ? r : 0);
 }
 

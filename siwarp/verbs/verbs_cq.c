@@ -118,7 +118,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	cq->user = cq_context;
 	cq->channel = channel;
 	siw_link_init(&cq->in_channel);
-	siw_verbs_async_init(&cq->async, ctx, cq);
+	siw_verbs_async_init(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
 	return cq;

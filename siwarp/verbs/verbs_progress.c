@@ -310,24 +310,76 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 	}
 }
 
-int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		   int timeout_ms)
+/*
+ * Sends what was posted and looks whether there is something: ready()'s value. *deadline: when the
+ * waiting ends, 0 for not at all. A descriptor that the program made non-blocking is not waited on.
+ */
+static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		      int timeout_ms, uint64_t *deadline)
 {
-	uint64_t deadline = UINT64_MAX;
 	int r;
 
 	siw_verbs_send_posted(ctx, false);
 	r = ready(arg);
 	if (r)
 		return r;
-	if (timeout_ms >= 0)
-		deadline = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	if (timeout_ms < 0 && siw_llp_event_nonblocking(fd))
+		timeout_ms = 0;
+	if (timeout_ms < 0)
+		*deadline = UINT64_MAX;
+	else
+		*deadline = timeout_ms ? siw_now_ns() + (uint64_t)timeout_ms * 1000000 : 0;
+	return 0;
+}
+
+static int wait_driving(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			uint64_t deadline)
+{
+	int r;
+
 	atomic_fetch_add(&ctx->waiters, 1);
 	r = wait_loop(ctx, ready, arg, fd, deadline);
 	atomic_fetch_sub(&ctx->waiters, 1);
 	if (atomic_load(&ctx->asleep))
 		siw_llp_event_set(ctx->sleep_fd);
 	return r;
+}
+
+int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		   int timeout_ms)
+{
+	uint64_t deadline;
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+
+	return r ? r : wait_driving(ctx, ready, arg, fd, deadline);
+}
+
+int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			 int timeout_ms)
+{
+	static const struct siw_llp_waitset nothing;
+	uint64_t deadline, now;
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+
+	if (r)
+		return r;
+	if (!ctx->has_thread || !deadline)
+		return wait_driving(ctx, ready, arg, fd, deadline);
+	/* It may be this thread that polled till now: the device's thread takes over at once. */
+	if (atomic_load(&ctx->naps))
+		siw_llp_event_set(ctx->sleep_fd);
+	for (now = siw_now_ns();;) {
+		int64_t us = deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+
+		if (siw_llp_wait(&nothing, fd, us) == -EINTR)
+			return siw_refuse(INTERRUPTED);
+		r = ready(arg);
+		if (r)
+			return r;
+		now = siw_now_ns();
+		if (now >= deadline)
+			return siw_refuse(TIME_OVER);
+	}
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -357,8 +409,10 @@ static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 	 * A waiter may wake this thread after the nap: then the next nap is short, and clears the
 	 * descriptor.
 	 */
+	atomic_store(&ctx->naps, true);
 	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
 		siw_llp_event_clear(ctx->sleep_fd);
+	atomic_store(&ctx->naps, false);
 	atomic_store(&ctx->asleep, false);
 }
 

@@ -65,7 +65,7 @@ static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr
 		siw_verbs_freelist_give(&pd->ctx->free_srqs, &srq->in_freelist);
 		return NULL;
 	}
-	siw_verbs_async_init(&srq->async, pd->ctx, srq);
+	siw_verbs_async_init(&srq->async, pd->ctx, srq, init->srq_context);
 	siw_lock(&pd->ctx->progress);
 	siw_lock(&srq->lock);
 	srq->pd = pd;

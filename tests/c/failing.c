@@ -201,6 +201,8 @@ FAILING(ssize_t, readv, (int fd, const struct iovec *iov, int n), (fd, iov, n), 
 FAILING(ssize_t, recv, (int fd, void *buf, size_t n, int flags), (fd, buf, n, flags), -1, EINTR)
 
 NAMED(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), -1)
+NAMED(ssize_t, preadv2, (int fd, const struct iovec *iov, int n, off_t at, int flags),
+      (fd, iov, n, at, flags), -1)
 NAMED(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), -1)
 NAMED(int, shutdown, (int fd, int how), (fd, how), -1)
 /* What pthread_atfork comes to, which the linker puts into each library. */

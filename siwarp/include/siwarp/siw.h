@@ -144,11 +144,14 @@ struct siw_async_event {
 		int port_num; /* always 1 */
 	} element;
 	int event_type; /* enum siw_event_type: which member of element counts */
+	/* of the CQ, QP or SRQ: its cq_context, qp_context or srq_context; else NULL */
+	void *user_context;
 };
 
 /*
  * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0; -EAGAIN after
- * timeout_ms milliseconds; -EINTR after a signal. If the same event of an object is raised again
+ * timeout_ms milliseconds; -EINTR after a signal. But a thread that waits here does not move
+ * traffic, unless setting progress is 0: it sleeps until there is an event, and costs nothing. If the same event of an object is raised again
  * before it was taken, it stays one event.
  *
  * A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR. FATAL: a Terminate
@@ -415,6 +418,7 @@ int siw_comp_channel_fd(struct siw_comp_channel *channel);
 /*
  * Waits up to timeout_ms milliseconds (-1: without limit; 0: not at all) for an event, moving the
  * device's traffic in this thread meanwhile. 0, -EAGAIN when the time is over, -EINTR on a signal.
+ * With timeout_ms -1, O_NONBLOCK of the descriptor (fcntl) counts: with it the call is as with 0.
  */
 int siw_get_cq_event(struct siw_comp_channel *channel, struct siw_cq **cq, void **cq_context,
 		     int timeout_ms);

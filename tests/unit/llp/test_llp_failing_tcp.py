@@ -159,8 +159,13 @@ def is_set():
 with failing("write", errno.EINTR, times=3):
     lib.siw_llp_event_set(fd)
 assert is_set()
-with failing("read", errno.EINTR, times=3):
+with failing("preadv2", errno.EINTR, times=3):
     lib.siw_llp_event_clear(fd)
+assert not is_set()
+lib.siw_llp_event_set(fd)
+with failing("preadv2", errno.EOPNOTSUPP, times=2):
+    lib.siw_llp_event_clear(fd)  # as on kernels before 5.8
+    lib.siw_llp_event_clear(fd)  # it does not block
 assert not is_set()
 with failing("write", errno.EAGAIN):  # full, hence set by others
     lib.siw_llp_event_set(fd)

@@ -1,0 +1,212 @@
+"""Waiting for events: descriptors that the program made non-blocking, and who moves traffic."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pace import scaled
+from unit.verbs.rc_harness import WRITE, Wire, plain_listener
+from unit.verbs.verbs_harness import LIMIT, Rig, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import RemoteBuffer, SendWR, SrqAttr
+
+
+def switch(fd: int, on: bool) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_NONBLOCK if on else flags & ~os.O_NONBLOCK)
+
+
+class Waits:
+    """One kind of wait: its descriptor, the call, and what makes an event."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+
+    fd: int
+
+    def get(self, ms: int) -> int:
+        raise NotImplementedError
+
+    def cause(self) -> None:
+        raise NotImplementedError
+
+
+class WaitsForCompletions(Waits):
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.channel = rig.channel()
+        self.cq = rig.cq(16, self.channel)
+        self.qp = rig.ud(self.cq)
+        self.to = rig.ah(self.qp)
+        self.fd = self.channel.fileno()
+
+    def get(self, ms: int) -> int:
+        cq = ffi.new("struct siw_cq **")
+        r = int(lib.siw_get_cq_event(self.channel._live(), cq, ffi.NULL, ms))
+        if not r:
+            lib.siw_ack_cq_events(cq[0], 1)
+        return r
+
+    def cause(self) -> None:
+        self.cq.req_notify()
+        self.qp.post_send(SendWR(1, ah=self.to))
+
+
+class WaitsForAsync(Waits):
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.srq = rig.srq()
+        self.fd = rig.ctx.async_fd()
+
+    def get(self, ms: int) -> int:
+        event = ffi.new("struct siw_async_event *")
+        r = int(lib.siw_get_async_event(self.rig.ctx._live(), event, ms))
+        if not r:
+            lib.siw_ack_async_event(event)
+        return r
+
+    def cause(self) -> None:
+        self.srq.modify(SrqAttr(srq_limit=4))  # and none is posted
+
+
+class WaitsForConnections(Waits):
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.channel = CMEventChannel(rig.ctx)
+        self.fd = self.channel.fileno()
+        self.nobody = plain_listener()
+        self.ids: list[CMID] = []
+
+    def get(self, ms: int) -> int:
+        return int(lib.siw_cm_get_event(self.channel._live(), ffi.new("struct siw_cm_event *"), ms))
+
+    def cause(self) -> None:
+        self.nobody.close()
+        self.ids.append(CMID(self.channel))
+        self.ids[-1].bind_qp(self.rig.qp(qp_type=2))
+        self.ids[-1].connect(("127.0.0.1", 1))
+
+
+KINDS: list[Callable[[Rig], Waits]] = [WaitsForCompletions, WaitsForAsync, WaitsForConnections]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wait_without_limit_blocks_unless_the_descriptor_has_o_nonblock(
+    rig: Rig, kind: Callable[[Rig], Waits]
+) -> None:
+    wait = kind(rig)
+    assert not fcntl.fcntl(wait.fd, fcntl.F_GETFL) & os.O_NONBLOCK
+    switch(wait.fd, True)
+    assert wait.get(-1) == -errno.EAGAIN
+    start = time.monotonic()
+    assert wait.get(50) == -errno.EAGAIN  # a limit of time is one, whatever the descriptor says
+    assert time.monotonic() - start >= 0.05
+    switch(wait.fd, False)
+    got: list[int] = []
+    waiter = threading.Thread(target=lambda: got.append(wait.get(-1)))
+    waiter.start()
+    waiter.join(0.1)
+    assert waiter.is_alive()
+    wait.cause()
+    waiter.join(LIMIT)
+    assert got == [0]
+    switch(wait.fd, True)
+    assert wait.get(-1) == -errno.EAGAIN
+    wait.cause()
+    until(lambda: wait.get(-1) == 0)
+    assert wait.get(-1) == -errno.EAGAIN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_reads_the_descriptor_instead_of_asking_blocks_nobody(
+    rig: Rig, kind: Callable[[Rig], Waits]
+) -> None:
+    wait = kind(rig)
+    wait.cause()
+    os.read(wait.fd, 8)
+    until(lambda: wait.get(0) == 0)
+    assert wait.get(0) == -errno.EAGAIN
+
+
+def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
+    cq = lib.siw_create_cq(rig.ctx._live(), 1, ffi.cast("void *", 0x11), ffi.NULL, 0)
+    init = ffi.new("struct siw_srq_init_attr *")
+    init.srq_context = ffi.cast("void *", 0x22)
+    init.attr.max_wr = 4
+    srq = lib.siw_create_srq(rig.pd._live(), init)
+    qps = []
+    for user in (0x33, 0x44):  # in memory of one that was destroyed, too
+        qp_init = ffi.new("struct siw_qp_init_attr *")
+        qp_init.qp_context = ffi.cast("void *", user)
+        qp_init.send_cq = qp_init.recv_cq = cq
+        qp_init.srq = srq
+        qp_init.qp_type = lib.SIW_QPT_UD
+        qps.append(lib.siw_create_qp(rig.pd._live(), qp_init))
+        if user == 0x33:
+            assert lib.siw_destroy_qp(qps.pop()) == 0
+    attr = ffi.new("struct siw_qp_attr *", {"qp_state": lib.SIW_QPS_ERR})
+    assert lib.siw_modify_qp(qps[0], attr, lib.SIW_QP_STATE) == 0
+    limit = ffi.new("struct siw_srq_attr *", {"srq_limit": 4})
+    assert lib.siw_modify_srq(srq, limit, lib.SIW_SRQ_LIMIT) == 0
+    event = ffi.new("struct siw_async_event *")
+    for kind, user in (
+        (lib.SIW_EVENT_QP_LAST_WQE_REACHED, 0x44),
+        (lib.SIW_EVENT_SRQ_LIMIT_REACHED, 0x22),
+    ):
+        assert lib.siw_get_async_event(rig.ctx._live(), event, 1000) == 0
+        assert (event.event_type, int(ffi.cast("uintptr_t", event.user_context))) == (kind, user)
+        lib.siw_ack_async_event(event)
+    assert lib.siw_destroy_qp(qps[0]) == lib.siw_destroy_srq(srq) == lib.siw_destroy_cq(cq) == 0
+
+
+def sleeps_of(task: int) -> int:
+    text = Path(f"/proc/self/task/{task}/status").read_text()
+    (line,) = [x for x in text.splitlines() if x.startswith("voluntary_ctxt_switches:")]
+    return int(line.split()[1])
+
+
+@pytest.fixture
+def asleep(rig: Rig, request: Any) -> Iterator[int]:
+    """A thread that waits for rare events without limit: its task."""
+    wait: Waits = request.param(rig)
+    task: list[int] = []
+
+    def sleep() -> None:
+        task.append(threading.get_native_id())
+        assert wait.get(-1) == 0
+
+    waiter = threading.Thread(target=sleep)
+    waiter.start()
+    until(lambda: task)
+    time.sleep(0.05)
+    yield task[0]
+    wait.cause()
+    waiter.join(LIMIT)
+    assert not waiter.is_alive()
+
+
+@pytest.mark.parametrize("asleep", KINDS[1:], indirect=True)
+def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
+    rig: Rig, asleep: int
+) -> None:
+    a, b = Wire(rig).connect()
+    before = sleeps_of(asleep)
+    for n in range(200):
+        a.mem.view[:8] = n.to_bytes(8, "little")
+        a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr + 64, 8, b.mem.rkey))
+        # Nobody polls b's end: the device's thread moves it.
+        start = time.monotonic()
+        while b.mem.read(8, 64) != a.mem.read(8):
+            assert time.monotonic() - start < scaled(LIMIT)
+        a.scq.poll(1)
+    assert sleeps_of(asleep) - before <= 2
