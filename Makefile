@@ -12,7 +12,7 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build coverage demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz mutate interop tshark bench spec fresh clean
+.PHONY: help build coverage demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz mutate abi-symbols interop tshark bench spec fresh clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -67,6 +67,10 @@ fuzz: ## Fuzz each receive parser for 30 seconds
 mutate: ## Break the C code with one mutant at a time: do the tests notice? N=how many SEED=which
 	@tools/setup --extra test
 	@PYTHONPATH=tests $(PY) -m mutants.run $(if $(N),-n $(N)) --seed $(or $(SEED),1) $(ARGS)
+
+abi-symbols: ## Compare what libibverbs.so.1 exports with the committed list
+	@tools/setup
+	@$(PY) tests/abi/symbols.py
 
 interop: ## Talk to Linux's own iWARP stack in a small VM
 	@tools/setup --extra test

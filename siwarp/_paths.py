@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 LIBRARY = "libsiwarp.so.0"
+VERBS = "libibverbs.so.1"
 
 
 def include_dir() -> Path:
@@ -31,6 +32,23 @@ def library() -> Path:
         if found.is_file():
             return found
     raise FileNotFoundError(f"no {LIBRARY} beside {_siwarp.__file__}")
+
+
+def abi_dir() -> Path:
+    """Return the folder of ``libibverbs.so.1``, for ``LD_LIBRARY_PATH`` of a program for RDMA.
+
+    In an installed package it is ``siwarp/lib/abi``; in an editable one ``siwarp/abi`` in the build
+    folder. The library uses the same ``libsiwarp.so.0`` as this installation's Python.
+
+    Raises:
+        FileNotFoundError: the installation was built without it (``-Dabi=disabled``).
+
+    """
+    beside = library().parent
+    for found in (beside / "abi", beside / "siwarp" / "abi"):
+        if (found / VERBS).is_file():
+            return found
+    raise FileNotFoundError(f"no {VERBS} beside {library()}: built with -Dabi=disabled?")
 
 
 def cflags() -> str:

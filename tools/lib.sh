@@ -80,6 +80,9 @@ find_python() {
 	return 1
 }
 
+# Whether the compiler finds the header that siwarp/abi implements.
+has_verbs_h() { printf '#include <infiniband/verbs.h>\n' | "${CC:-cc}" -x c -E - >/dev/null 2>&1; }
+
 # need_tools PYTHON [EXTRA...]: the system packages that building takes, and those that an extra of
 # pyproject.toml needs beside its Python packages, if this machine lacks what they bring.
 need_tools() {
@@ -91,6 +94,7 @@ need_tools() {
 		want+=(gcc libc6-dev)
 	fi
 	rm -f "$probe"
+	has_verbs_h || want+=(libibverbs-dev)
 	command -v pkg-config >/dev/null || want+=(pkg-config)
 	version=$("$py" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	# Only Debian's own interpreter gets its headers and venv from a package.

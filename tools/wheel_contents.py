@@ -21,6 +21,8 @@ def expected() -> set[str]:
     return names | {
         "siwarp/_siwarp.abi3.so",
         "siwarp/lib/libsiwarp.so.0",
+        "siwarp/lib/abi/libibverbs.so",
+        "siwarp/lib/abi/libibverbs.so.1",
         "siwarp/lib/pkgconfig/siwarp.pc",
         "siwarp/cli/datagram-iwarp.md",  # from spec/, for `siwarp spec`
     }

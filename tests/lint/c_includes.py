@@ -11,7 +11,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 # The plain value structs that every layer passes on; the rest of the public headers is
 # what verbs and cm implement, and what stands on them uses.
 VALUES = "siwarp/types.h"
-PUBLIC_USERS = {"verbs", "qp", "cm", "bench", "cli"}
+PUBLIC_USERS = {"verbs", "qp", "cm", "abi", "bench", "cli"}
 
 
 def problem(folder: str, file: str, quote: str, target: str) -> str | None:

@@ -23,6 +23,7 @@ MAY_USE: dict[str, set[str]] = {
     # A program of its own, on plain values alone.
     "wan": {"base"},
     # On the public headers only.
+    "abi": set(),
     "bench": set(),
     "aio": set(),
     "cli": set(),

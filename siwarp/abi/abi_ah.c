@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/abi_ah.c - address handles. A struct ibv_ah lies in the room in front of the engine's handle,
+ * so both have one address, and requests that name one are posted as they are.
+ */
+#include <netinet/ip.h>
+#include <sys/socket.h>
+
+#include "abi/abi.h"
+
+/* Octets of the room for a GRH before the IPv4 header of RoCE v2 (annex A17 of InfiniBand). */
+#define IPV4_AT 20
+
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	struct siw_addr dest, source;
+	struct siw_ah *siw;
+	struct ibv_ah *ah;
+	int why;
+
+	if (!abi_live(ABI_PD, pd))
+		return NULL;
+	why = attr ? abi_addrs_of_attr(abi_context_of(pd->context), attr, &dest, &source) : EINVAL;
+	if (why)
+		return abi_null(why);
+	siw = siw_create_ah_from(((struct abi_pd *)pd)->siw, &dest, &source);
+	if (!siw)
+		return NULL;
+	ah = siw_ah_room(siw);
+	ah->context = pd->context;
+	ah->pd = pd;
+	ah->handle = 0;
+	if (abi_add(ABI_AH, ah, pd->context))
+		return ah;
+	siw_destroy_ah(siw);
+	return abi_null(ENOMEM);
+}
+
+int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	int r;
+
+	if (!abi_live(ABI_AH, ah))
+		return EINVAL;
+	context = ah->context;
+	pd = ah->pd;
+	/* Before its memory can be another handle's. */
+	abi_end(ABI_AH, ah);
+	r = siw_destroy_ah((struct siw_ah *)ah);
+	if (r < 0) {
+		ah->context = context;
+		ah->pd = pd;
+		abi_add(ABI_AH, ah, context);
+	}
+	return abi_result(r);
+}
+
+/* The GIDs of a GRH of RoCE v2: an IPv6 header, or an IPv4 header in its second half. */
+static bool gids_of_grh(const struct ibv_grh *grh, union ibv_gid *sgid, union ibv_gid *dgid)
+{
+	const uint8_t *octets = (const uint8_t *)grh;
+	struct siw_addr from = { .family = AF_INET }, to = { .family = AF_INET };
+	struct iphdr ip;
+
+	if (octets[0] >> 4 == 6) {
+		*sgid = grh->sgid;
+		*dgid = grh->dgid;
+		return true;
+	}
+	memcpy(&ip, octets + IPV4_AT, sizeof(ip));
+	if (ip.version != 4)
+		return false;
+	memcpy(from.v4, &ip.saddr, 4);
+	memcpy(to.v4, &ip.daddr, 4);
+	abi_gid_of_addr(&from, sgid);
+	abi_gid_of_addr(&to, dgid);
+	return true;
+}
+
+/* The index of a GID in the table; of the first of its family when it is not there, as a group's. */
+static int index_of(struct abi_context *ctx, const union ibv_gid *gid)
+{
+	struct siw_addr wanted, one;
+	int same_family = -1;
+	union ibv_gid own;
+
+	abi_addr_of_gid(ctx, gid, &wanted);
+	for (unsigned int i = 0; abi_source(ctx, i, &one); i++) {
+		abi_gid_of_addr(&one, &own);
+		if (memcmp(&own, gid, sizeof(own)) == 0)
+			return (int)i;
+		if (same_family < 0 && one.family == wanted.family)
+			same_family = (int)i;
+	}
+	return same_family;
+}
+
+int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
+			struct ibv_grh *grh, struct ibv_ah_attr *ah_attr)
+{
+	union ibv_gid sgid, dgid;
+	int index;
+
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr)
+		goto refuse;
+	/* There are no LIDs: without a GRH nobody knows where the message came from. */
+	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !gids_of_grh(grh, &sgid, &dgid))
+		goto refuse;
+	index = index_of(abi_context_of(context), &dgid);
+	if (index < 0)
+		goto refuse;
+	memset(ah_attr, 0, sizeof(*ah_attr));
+	ah_attr->is_global = 1;
+	ah_attr->port_num = port_num;
+	ah_attr->sl = wc->sl;
+	ah_attr->grh.dgid = sgid;
+	ah_attr->grh.sgid_index = (uint8_t)index;
+	ah_attr->grh.hop_limit = 0xff;
+	return 0;
+refuse:
+	errno = EINVAL;
+	return -1;
+}
+
+struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
+				     uint8_t port_num)
+{
+	struct ibv_ah_attr attr;
+
+	if (!abi_live(ABI_PD, pd) || ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr))
+		return NULL;
+	return ibv_create_ah(pd, &attr);
+}
+
+int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
+				uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid)
+{
+	struct siw_addr dest;
+	int why;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return -EINVAL;
+	why = attr && eth_mac ? abi_addrs_of_attr(abi_context_of(context), attr, &dest, NULL)
+			      : EINVAL;
+	if (why) {
+		errno = why;
+		return -why;
+	}
+	/* The kernel resolves addresses as it sends; no program sees frames of ours. */
+	memset(eth_mac, 0, ETHERNET_LL_SIZE);
+	if (vid)
+		*vid = 0xffff; /* no VLAN */
+	return 0;
+}

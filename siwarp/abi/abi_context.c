@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/abi_context.c - open devices: the tables of functions, opening, closing, importing. */
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "abi/abi.h"
+
+/* One vector: all completions are made in the same way. */
+#define COMP_VECTORS 1
+
+static const struct ibv_context_ops ops = {
+	.alloc_mw = abi_alloc_mw,
+	.bind_mw = abi_bind_mw,
+	.dealloc_mw = abi_dealloc_mw,
+	.poll_cq = abi_poll_cq,
+	.req_notify_cq = abi_req_notify_cq,
+	.post_srq_recv = abi_post_srq_recv,
+	.post_send = abi_post_send,
+	.post_recv = abi_post_recv,
+};
+
+/* What is not set here is EOPNOTSUPP, which the header's inline functions say by themselves. */
+static const struct verbs_context extended = {
+	.query_port = abi_query_port,
+	.advise_mr = abi_advise_mr,
+	.alloc_null_mr = abi_alloc_null_mr,
+	.alloc_parent_domain = abi_alloc_parent_domain,
+	.dealloc_td = abi_dealloc_td,
+	.alloc_td = abi_alloc_td,
+	.modify_cq = abi_modify_cq,
+	.query_rt_values = abi_query_rt_values,
+	.create_cq_ex = abi_create_cq_ex,
+	.query_device_ex = abi_query_device_ex,
+	.create_qp_ex = abi_create_qp_ex,
+	.get_srq_num = abi_get_srq_num,
+	.create_srq_ex = abi_create_srq_ex,
+	.sz = sizeof(struct verbs_context),
+};
+
+static int dead_poll(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+{
+	(void)cq;
+	(void)num_entries;
+	(void)wc;
+	return -EINVAL;
+}
+
+static int dead_notify(struct ibv_cq *cq, int solicited_only)
+{
+	(void)cq;
+	(void)solicited_only;
+	return EINVAL;
+}
+
+static int dead_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	(void)qp;
+	if (bad_wr)
+		*bad_wr = wr;
+	return EINVAL;
+}
+
+static int dead_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	(void)qp;
+	if (bad_wr)
+		*bad_wr = wr;
+	return EINVAL;
+}
+
+static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	(void)srq;
+	if (bad_wr)
+		*bad_wr = wr;
+	return EINVAL;
+}
+
+/* Only what does not ask whether its object is alive needs a refusal of its own. */
+struct verbs_context abi_dead_context = {
+	.sz = sizeof(struct verbs_context),
+	.query_port = abi_query_port,
+	.modify_cq = abi_modify_cq,
+	.get_srq_num = abi_get_srq_num,
+	.dealloc_td = abi_dealloc_td,
+	.advise_mr = abi_advise_mr,
+	.alloc_null_mr = abi_alloc_null_mr,
+	.context = {
+		.ops = {
+			.alloc_mw = abi_alloc_mw,
+			.bind_mw = abi_bind_mw,
+			.dealloc_mw = abi_dealloc_mw,
+			.poll_cq = dead_poll,
+			.req_notify_cq = dead_notify,
+			.post_srq_recv = dead_post_srq,
+			.post_send = dead_post_send,
+			.post_recv = dead_post_recv,
+		},
+		.cmd_fd = -1,
+		.async_fd = -1,
+		.abi_compat = (void *)UINTPTR_MAX,
+	},
+};
+
+/* The engine's device for that interface, which may have gone since the list was made. */
+static struct siw_context *open_engine(const char *netdev)
+{
+	struct siw_device **list = siw_get_device_list(NULL);
+	struct siw_context *siw = NULL;
+	int why = ENODEV;
+
+	if (!list)
+		return NULL;
+	for (struct siw_device **one = list; *one; one++)
+		if (strcmp(siw_device_info(*one)->netdev, netdev) == 0) {
+			siw = siw_open_device(*one);
+			why = errno;
+			break;
+		}
+	siw_free_device_list(list);
+	return siw ? siw : abi_null(why);
+}
+
+static void fill(struct abi_context *ctx, struct abi_device *device)
+{
+	struct ibv_context *context = &ctx->v.context;
+
+	ctx->v = extended;
+	context->device = &device->ibv;
+	context->ops = ops;
+	context->async_fd = siw_async_fd(ctx->siw);
+	context->num_comp_vectors = COMP_VECTORS;
+	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	pthread_mutex_init(&context->mutex, NULL);
+	pthread_mutex_init(&ctx->lock, NULL);
+	ctx->device = device;
+	ctx->info = *siw_context_info(ctx->siw);
+	ctx->imports = 1;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	struct abi_context *ctx;
+	int why = ENOMEM;
+
+	if (!abi_live(ABI_DEVICE, device))
+		return NULL;
+	ctx = abi_alloc(ABI_CONTEXT);
+	if (!ctx)
+		return NULL;
+	ctx->siw = open_engine(((struct abi_device *)device)->info.netdev);
+	if (!ctx->siw) {
+		why = errno;
+		goto no_engine;
+	}
+	fill(ctx, (struct abi_device *)device);
+	/* Programs poll it, duplicate it and hand it to ibv_import_device: it must be a descriptor. */
+	ctx->v.context.cmd_fd = memfd_create("siwarp", MFD_CLOEXEC);
+	if (ctx->v.context.cmd_fd < 0) {
+		why = errno;
+		goto no_fd;
+	}
+	abi_device_get(ctx->device);
+	if (!abi_add(ABI_CONTEXT, &ctx->v.context, NULL))
+		goto not_added;
+	return &ctx->v.context;
+
+not_added:
+	abi_device_put(ctx->device);
+	close(ctx->v.context.cmd_fd);
+no_fd:
+	siw_close_device_forced(ctx->siw);
+no_engine:
+	abi_free(ABI_CONTEXT, ctx);
+	return abi_null(why);
+}
+
+int ibv_close_device(struct ibv_context *context)
+{
+	struct abi_context *ctx;
+	struct abi_device *device;
+	struct siw_context *siw;
+	int fd;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return EINVAL;
+	ctx = abi_context_of(context);
+	if (atomic_fetch_sub(&ctx->imports, 1) > 1)
+		return 0;
+	device = ctx->device;
+	siw = ctx->siw;
+	fd = context->cmd_fd;
+	/* The program may have left objects behind; closing the device takes them along. */
+	abi_end_all(context);
+	siw_close_device_forced(siw);
+	close(fd);
+	abi_device_put(device);
+	return 0;
+}
+
+/* Whether cmd_fd of the context is a duplicate of fd. */
+static bool has_fd(void *handle, const void *wanted)
+{
+	const struct stat *file = wanted;
+	const struct ibv_context *context = handle;
+	struct stat own;
+
+	return fstat(context->cmd_fd, &own) == 0 && own.st_dev == file->st_dev &&
+	       own.st_ino == file->st_ino;
+}
+
+struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	struct ibv_context *context;
+	struct stat file;
+
+	if (fstat(cmd_fd, &file) != 0)
+		return NULL;
+	/* A device of another process lives there alone: its queues and sockets are that process's. */
+	context = abi_find(ABI_CONTEXT, has_fd, &file);
+	if (!context)
+		return abi_null(EINVAL);
+	atomic_fetch_add(&abi_context_of(context)->imports, 1);
+	return context;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/abi_cq_ex.c - extended completion queues: one completion at a time, read member by member.
+ *
+ * Time stamps are those of the poll that took the completion, not of the completion itself.
+ */
+#include <time.h>
+
+#include "abi/abi.h"
+
+static struct abi_cq *of(struct ibv_cq_ex *cq)
+{
+	return (struct abi_cq *)cq;
+}
+
+static uint64_t now_ns(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Takes the next completion: 0, ENOENT, or an error. */
+static int next_poll(struct ibv_cq_ex *ibv)
+{
+	struct abi_cq *cq = of(ibv);
+	int n = siw_poll_cq(cq->siw, 1, (struct siw_wc *)&cq->wc);
+
+	if (n <= 0)
+		return n < 0 ? -n : ENOENT;
+	ibv->wr_id = cq->wc.wr_id;
+	ibv->status = cq->wc.status;
+	if (cq->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+		cq->monotonic_ns = now_ns(CLOCK_MONOTONIC);
+	if (cq->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		cq->wallclock_ns = now_ns(CLOCK_REALTIME);
+	return 0;
+}
+
+static void end_poll(struct ibv_cq_ex *cq)
+{
+	if (!of(cq)->single_threaded)
+		pthread_mutex_unlock(&of(cq)->polling);
+}
+
+/* After an error, ENOENT included, end_poll must not be called: nothing is held. */
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	int r;
+
+	if (attr && attr->comp_mask)
+		return EINVAL;
+	if (!of(cq)->single_threaded)
+		pthread_mutex_lock(&of(cq)->polling);
+	r = next_poll(cq);
+	if (r)
+		end_poll(cq);
+	return r;
+}
+
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.opcode;
+}
+
+static uint32_t read_vendor_err(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.vendor_err;
+}
+
+static uint32_t read_byte_len(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.byte_len;
+}
+
+static __be32 read_imm_data(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.imm_data;
+}
+
+static uint32_t read_qp_num(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.qp_num;
+}
+
+static uint32_t read_src_qp(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.src_qp;
+}
+
+static unsigned int read_wc_flags(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.wc_flags;
+}
+
+static uint32_t read_slid(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.slid;
+}
+
+static uint8_t read_sl(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.sl;
+}
+
+static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wc.dlid_path_bits;
+}
+
+static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
+{
+	return of(cq)->monotonic_ns;
+}
+
+static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
+{
+	return of(cq)->wallclock_ns;
+}
+
+void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags)
+{
+	struct ibv_cq_ex *ibv = &cq->ibv;
+
+	cq->wc_flags = wc_flags;
+	ibv->start_poll = start_poll;
+	ibv->next_poll = next_poll;
+	ibv->end_poll = end_poll;
+	ibv->read_opcode = read_opcode;
+	ibv->read_vendor_err = read_vendor_err;
+	ibv->read_byte_len = read_byte_len;
+	ibv->read_imm_data = read_imm_data;
+	ibv->read_qp_num = read_qp_num;
+	ibv->read_src_qp = read_src_qp;
+	ibv->read_wc_flags = read_wc_flags;
+	ibv->read_slid = read_slid;
+	ibv->read_sl = read_sl;
+	ibv->read_dlid_path_bits = read_dlid_path_bits;
+	ibv->read_completion_ts = read_completion_ts;
+	ibv->read_completion_wallclock_ns = read_wallclock_ns;
+}
+
+static int start_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	(void)cq;
+	(void)attr;
+	return EINVAL;
+}
+
+void abi_cq_end(struct abi_cq *cq)
+{
+	cq->ibv.start_poll = start_dead;
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/abi_object.c - which handles are alive. Every call but posting and polling asks here first, so
+ * that garbage, a handle of another kind and one that was destroyed are EINVAL and not a crash.
+ *
+ * Posting and polling jump through the object's context, in code that was compiled into the program.
+ * So the memory of an object stays that of objects of its kind, and a dead one's context refuses.
+ */
+#include <stdlib.h>
+
+#include "abi/abi.h"
+
+/* Memory is used again only when so many of its kind were freed after it: late calls find it dead. */
+#define QUARANTINE 64
+
+struct entry {
+	void *handle; /* NULL: never used; TOMB: used before */
+	struct ibv_context *owner;
+	enum abi_kind kind;
+};
+static char tomb;
+#define TOMB ((void *)&tomb)
+
+struct spare {
+	struct spare *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct entry *table;
+static size_t slots, used; /* used: also tombs */
+static struct {
+	struct spare *head, **tail;
+	unsigned int count;
+} spares[ABI_KINDS];
+
+/* The room in front of each memory, for the list of spares: the memory itself stays readable. */
+union front {
+	struct spare link;
+	max_align_t align;
+};
+
+static const size_t sizes[ABI_KINDS] = {
+	[ABI_DEVICE] = sizeof(struct abi_device), [ABI_CONTEXT] = sizeof(struct abi_context),
+	[ABI_PD] = sizeof(struct abi_pd),	  [ABI_MR] = sizeof(struct abi_mr),
+	[ABI_MW] = sizeof(struct abi_mw),	  [ABI_CHANNEL] = sizeof(struct abi_channel),
+	[ABI_CQ] = sizeof(struct abi_cq),	  [ABI_QP] = sizeof(struct abi_qp),
+	[ABI_SRQ] = sizeof(struct abi_srq),	  [ABI_TD] = sizeof(struct abi_td),
+};
+
+static void take(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() must find the lock free. */
+static void at_first(void)
+{
+	pthread_atfork(take, release, release);
+}
+
+static void enter(void)
+{
+	pthread_once(&once, at_first);
+	take();
+}
+
+void *abi_alloc(enum abi_kind kind)
+{
+	union front *front = NULL;
+
+	enter();
+	if (spares[kind].count > QUARANTINE) {
+		front = (union front *)spares[kind].head;
+		spares[kind].head = front->link.next;
+		spares[kind].count--;
+	}
+	release();
+	if (front)
+		return memset(front + 1, 0, sizes[kind]);
+	front = calloc(1, sizeof(*front) + sizes[kind]);
+	/* cppcheck-suppress memleak ; it is found again by abi_free */
+	return front ? front + 1 : abi_null(ENOMEM);
+}
+
+void abi_free(enum abi_kind kind, void *memory)
+{
+	struct spare *spare = &((union front *)memory - 1)->link;
+
+	enter();
+	spare->next = NULL;
+	if (spares[kind].count++ == 0)
+		spares[kind].head = spare;
+	else
+		*spares[kind].tail = spare;
+	spares[kind].tail = &spare->next;
+	release();
+}
+
+/* The slot of handle, or one that is free for it. */
+static struct entry *slot_of(const void *handle)
+{
+	size_t i = ((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15u >> 7;
+	struct entry *free_one = NULL;
+
+	for (;; i++) {
+		struct entry *e = &table[i & (slots - 1)];
+
+		if (e->handle == handle)
+			return e;
+		if (!e->handle)
+			return free_one ? free_one : e;
+		if (e->handle == TOMB && !free_one)
+			free_one = e;
+	}
+}
+
+static bool grow(void)
+{
+	struct entry *old = table, *bigger;
+	size_t n = slots, live = 0;
+
+	for (size_t i = 0; i < n; i++)
+		live += old[i].handle && old[i].handle != TOMB;
+	slots = 64;
+	while (slots < live * 4)
+		slots *= 2;
+	bigger = calloc(slots, sizeof(*bigger));
+	if (!bigger) {
+		slots = n;
+		return false;
+	}
+	table = bigger;
+	used = live;
+	for (size_t i = 0; i < n; i++)
+		if (old[i].handle && old[i].handle != TOMB)
+			*slot_of(old[i].handle) = old[i];
+	free(old);
+	return true;
+}
+
+bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner)
+{
+	bool ok;
+
+	enter();
+	ok = used * 2 < slots || grow();
+	if (ok) {
+		struct entry *e = slot_of(handle);
+
+		used += !e->handle;
+		*e = (struct entry){ handle, owner, kind };
+	}
+	release();
+	if (!ok)
+		errno = ENOMEM;
+	return ok;
+}
+
+bool abi_live(enum abi_kind kind, const void *handle)
+{
+	bool live = false;
+
+	enter();
+	if (handle && slots) {
+		struct entry *e = slot_of(handle);
+
+		live = e->handle == handle && e->kind == kind;
+	}
+	release();
+	if (!live)
+		errno = EINVAL;
+	return live;
+}
+
+/* The object's calls jump through its context, which refuses from now on. */
+static void bury(enum abi_kind kind, void *handle)
+{
+	struct ibv_context *dead = &abi_dead_context.context;
+
+	switch (kind) {
+	case ABI_DEVICE:
+	case ABI_CONTEXT: /* its functions look whether it is alive */
+		break;
+	case ABI_CQ:
+		((struct ibv_cq *)handle)->context = dead;
+		abi_cq_end(handle);
+		break;
+	case ABI_QP:
+		((struct ibv_qp *)handle)->context = dead;
+		abi_builder_end(handle);
+		break;
+	default:
+		/* The first member of all others is their context. */
+		*(struct ibv_context **)handle = dead;
+	}
+}
+
+static void end_locked(struct entry *e)
+{
+	bury(e->kind, e->handle);
+	e->handle = TOMB;
+}
+
+void abi_end(enum abi_kind kind, void *handle)
+{
+	bool ended = false;
+
+	enter();
+	if (slots) {
+		struct entry *e = slot_of(handle);
+
+		ended = e->handle == handle && e->kind == kind;
+		if (ended)
+			end_locked(e);
+	}
+	release();
+	if (ended && kind != ABI_AH)
+		abi_free(kind, kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
+}
+
+void abi_end_all(struct ibv_context *context)
+{
+	for (;;) {
+		enum abi_kind kind = ABI_CONTEXT;
+		void *handle = context;
+
+		enter();
+		for (size_t i = 0; i < slots; i++)
+			if (table[i].handle && table[i].handle != TOMB &&
+			    table[i].owner == context) {
+				handle = table[i].handle;
+				kind = table[i].kind;
+				break;
+			}
+		release();
+		abi_end(kind, handle);
+		if (handle == context)
+			return;
+	}
+}
+
+void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
+	       const void *wanted)
+{
+	void *found = NULL;
+
+	enter();
+	for (size_t i = 0; i < slots && !found; i++)
+		if (table[i].handle && table[i].handle != TOMB && table[i].kind == kind &&
+		    visit(table[i].handle, wanted))
+			found = table[i].handle;
+	release();
+	return found;
+}

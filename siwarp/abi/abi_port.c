@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/abi_port.c - what a device and its port are: limits, state, GIDs, the P_Key. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "abi/abi.h"
+
+#define PHYS_LINK_UP	    5 /* InfiniBand 14.2.5.6 */
+#define PHYS_DISABLED	    3
+#define GRH_REQUIRED	    1  /* of ibv_port_attr.flags: each address vector needs a GID */
+#define COMPAT_PORT_SIZE    48 /* of what the function ibv_query_port writes */
+#define SPEED_PER_LANE_MBPS 10000
+#define NANOSECONDS_KHZ	    1000000 /* of the clock that time stamps count */
+
+_Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
+	       "ibv_port_attr");
+
+static enum ibv_mtu mtu_of(uint32_t octets)
+{
+	enum ibv_mtu mtu = IBV_MTU_256;
+
+	while (mtu < IBV_MTU_4096 && (256u << mtu) <= octets)
+		mtu++;
+	return mtu;
+}
+
+/* The interface's speed, in Mbit/s; what has none, as lo, is said to have one lane of 10 Gbit/s. */
+static long speed_of(const char *netdev)
+{
+	char path[64], text[16] = "";
+	long mbps = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/speed", netdev);
+	file = fopen(path, "re");
+	if (file) {
+		if (fgets(text, sizeof(text), file))
+			mbps = strtol(text, NULL, 10);
+		fclose(file);
+	}
+	return mbps > 0 ? mbps : SPEED_PER_LANE_MBPS;
+}
+
+/* Width and speed per lane as codes: enum of ibv_query_port(3). */
+static void set_rate(struct ibv_port_attr *attr, long mbps)
+{
+	static const struct {
+		long mbps;
+		uint8_t width, speed;
+	} rates[] = {
+		{ 2500, 1, 1 },	   { 5000, 1, 2 },     { 10000, 1, 4 },	 { 14000, 1, 16 },
+		{ 25000, 1, 32 },  { 40000, 2, 4 },    { 50000, 1, 64 }, { 100000, 2, 32 },
+		{ 200000, 2, 64 }, { 400000, 2, 128 },
+	};
+	const unsigned int last = sizeof(rates) / sizeof(rates[0]) - 1;
+	unsigned int i = 0;
+
+	while (i < last && rates[i].mbps < mbps)
+		i++;
+	attr->active_width = rates[i].width;
+	attr->active_speed = rates[i].speed;
+}
+
+static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
+		      struct ibv_port_attr *attr)
+{
+	*attr = (struct ibv_port_attr){
+		.state = info->up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
+		.max_mtu = IBV_MTU_4096,
+		.active_mtu = mtu_of(info->mtu),
+		.gid_tbl_len = ABI_GIDS,
+		.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+		.max_msg_sz = max_msg,
+		.pkey_tbl_len = 1,
+		.max_vl_num = 1,
+		.phys_state = info->up ? PHYS_LINK_UP : PHYS_DISABLED,
+		.link_layer = IBV_LINK_LAYER_ETHERNET,
+		.flags = GRH_REQUIRED,
+	};
+	set_rate(attr, speed_of(info->netdev));
+}
+
+int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
+		   size_t size)
+{
+	struct siw_device_attr limits;
+	struct siw_device_info info;
+	struct ibv_port_attr port;
+	struct abi_context *ctx;
+	int r;
+
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !attr)
+		return abi_fail(EINVAL);
+	ctx = abi_context_of(context);
+	r = siw_query_device(ctx->siw, &limits);
+	if (r == 0)
+		r = -abi_refresh(ctx);
+	if (r < 0)
+		return abi_result(r);
+	pthread_mutex_lock(&ctx->lock);
+	info = ctx->info;
+	pthread_mutex_unlock(&ctx->lock);
+	fill_port(&info, limits.max_rc_msg, &port);
+	/* A newer program's struct has more, an older one's less. */
+	memset(attr, 0, size);
+	memcpy(attr, &port, size < sizeof(port) ? size : sizeof(port));
+	return 0;
+}
+
+int ibv_query_port(struct ibv_context *context, uint8_t port_num,
+		   struct _compat_ibv_port_attr *attr)
+{
+	return abi_query_port(context, port_num, (struct ibv_port_attr *)attr, COMPAT_PORT_SIZE);
+}
+
+static int at_most(uint64_t limit)
+{
+	return limit < INT32_MAX ? (int)limit : INT32_MAX;
+}
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	struct siw_device_attr limits;
+	struct abi_context *ctx;
+	int r;
+
+	if (!abi_live(ABI_CONTEXT, context) || !attr)
+		return abi_fail(EINVAL);
+	ctx = abi_context_of(context);
+	r = siw_query_device(ctx->siw, &limits);
+	if (r < 0)
+		return abi_result(r);
+	*attr = (struct ibv_device_attr){
+		.node_guid = ctx->device->guid_be,
+		.sys_image_guid = ctx->device->guid_be,
+		.max_mr_size = limits.max_mr_size,
+		.page_size_cap = ~0xfffull,
+		.hw_ver = 1,
+		.max_qp = at_most(limits.max_qp),
+		.max_qp_wr = at_most(limits.max_qp_wr),
+		.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
+				    IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
+				    IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
+				    IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+		.max_sge = at_most(limits.max_sge),
+		.max_sge_rd = at_most(limits.max_sge),
+		.max_cq = at_most(limits.max_cq),
+		.max_cqe = at_most(limits.max_cqe),
+		.max_mr = at_most(limits.max_mr),
+		.max_pd = at_most(limits.max_pd),
+		.max_qp_rd_atom = at_most(limits.max_qp_rd_atom),
+		.max_res_rd_atom = at_most((uint64_t)limits.max_qp * limits.max_qp_rd_atom),
+		.max_qp_init_rd_atom = at_most(limits.max_qp_init_rd_atom),
+		.atomic_cap = (enum ibv_atomic_cap)limits.atomic_cap,
+		.max_mw = at_most(limits.max_mw),
+		.max_mcast_grp = at_most(limits.max_qp),
+		.max_mcast_qp_attach = at_most(limits.max_qp),
+		.max_total_mcast_qp_attach = at_most(limits.max_qp),
+		.max_ah = at_most(limits.max_ah),
+		.max_srq = at_most(limits.max_srq),
+		.max_srq_wr = at_most(limits.max_srq_wr),
+		.max_srq_sge = at_most(limits.max_srq_sge),
+		.max_pkeys = 1,
+		.phys_port_cnt = 1,
+	};
+	snprintf(attr->fw_ver, sizeof(attr->fw_ver), "%s", siw_version());
+	return 0;
+}
+
+int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+			struct ibv_device_attr_ex *attr, size_t size)
+{
+	struct ibv_device_attr_ex full = {
+		.completion_timestamp_mask = UINT64_MAX,
+		.hca_core_clock = NANOSECONDS_KHZ,
+		.phys_port_cnt_ex = 1,
+	};
+	int r;
+
+	if ((input && input->comp_mask) || !attr || size < sizeof(full.orig_attr))
+		return abi_fail(EINVAL);
+	r = ibv_query_device(context, &full.orig_attr);
+	if (r)
+		return r;
+	full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+	memset(attr, 0, size);
+	memcpy(attr, &full, size < sizeof(full) ? size : sizeof(full));
+	return 0;
+}
+
+int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
+{
+	if (!abi_live(ABI_CONTEXT, context) || !values)
+		return abi_fail(EINVAL);
+	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
+		return abi_fail(EINVAL);
+	if (values->comp_mask)
+		clock_gettime(CLOCK_MONOTONIC, &values->raw_clock);
+	return 0;
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
+{
+	struct siw_addr addr;
+
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index < 0 ||
+	    index >= ABI_GIDS || !gid) {
+		errno = EINVAL;
+		return -1;
+	}
+	abi_refresh(abi_context_of(context));
+	memset(gid, 0, sizeof(*gid)); /* as an adapter's entry that has no address */
+	if (abi_source(abi_context_of(context), (unsigned int)index, &addr))
+		abi_gid_of_addr(&addr, gid);
+	return 0;
+}
+
+static void fill_entry(const struct abi_context *ctx, const struct siw_addr *addr, uint32_t index,
+		       void *entry, size_t size)
+{
+	struct ibv_gid_entry full = {
+		.gid_index = index,
+		.port_num = ABI_PORT,
+		.gid_type = IBV_GID_TYPE_ROCE_V2,
+		.ndev_ifindex = (uint32_t)ctx->device->ifindex,
+	};
+
+	abi_gid_of_addr(addr, &full.gid);
+	memset(entry, 0, size);
+	memcpy(entry, &full, size < sizeof(full) ? size : sizeof(full));
+}
+
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
+		      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
+{
+	struct siw_addr addr;
+	struct abi_context *ctx;
+
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || gid_index >= ABI_GIDS ||
+	    !entry || !entry_size)
+		return abi_fail(EINVAL);
+	if (flags)
+		return abi_fail(EOPNOTSUPP);
+	ctx = abi_context_of(context);
+	abi_refresh(ctx);
+	if (!abi_source(ctx, gid_index, &addr))
+		return abi_fail(ENODATA);
+	fill_entry(ctx, &addr, gid_index, entry, entry_size);
+	return 0;
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
+			     size_t max_entries, uint32_t flags, size_t entry_size)
+{
+	struct abi_context *ctx;
+	struct siw_addr addr;
+	size_t n = 0;
+
+	if (!abi_live(ABI_CONTEXT, context) || (!entries && max_entries) || !entry_size)
+		return -abi_fail(EINVAL);
+	if (flags)
+		return -abi_fail(EOPNOTSUPP);
+	ctx = abi_context_of(context);
+	abi_refresh(ctx);
+	for (uint32_t i = 0; abi_source(ctx, i, &addr); i++) {
+		if (n == max_entries)
+			return -abi_fail(EINVAL);
+		fill_entry(ctx, &addr, i, (char *)entries + n++ * entry_size, entry_size);
+	}
+	return (ssize_t)n;
+}
+
+/* Private to rdma-core, but ibv_devinfo and perftest of distributions call it. */
+ABI_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
+				  int *type);
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type)
+{
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index >= ABI_GIDS || !type) {
+		errno = EINVAL;
+		return -1;
+	}
+	/* As sysfs counts: 0 is InfiniBand or RoCE v1, 1 is RoCE v2. */
+	*type = 1;
+	return 0;
+}
+
+int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
+{
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index != 0 || !pkey) {
+		errno = EINVAL;
+		return -1;
+	}
+	*pkey = htons(ABI_PKEY);
+	return 0;
+}
+
+int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
+{
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || pkey != htons(ABI_PKEY)) {
+		errno = EINVAL;
+		return -1;
+	}
+	return 0;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/abi_private.c - what rdma-core exports for its own providers, in nodes named PRIVATE.
+ *
+ * Programs of distributions are linked with providers' libraries (libmlx5, libefa), which bind these
+ * when they are loaded. Here they register for nothing: there are no devices of theirs, so the calls
+ * that would drive one answer EOPNOTSUPP and are never made.
+ *
+ * Each release of rdma-core that changes this interface has a node of its own, with the same names:
+ * a library of any of them must load.
+ */
+#include "abi/abi.h"
+
+/* Those that pass a command to the kernel's driver. */
+#define COMMANDS(X)                       \
+	X(execute_ioctl)                  \
+	X(ibv_cmd_advise_mr)              \
+	X(ibv_cmd_alloc_dm)               \
+	X(ibv_cmd_alloc_mw)               \
+	X(ibv_cmd_alloc_pd)               \
+	X(ibv_cmd_attach_mcast)           \
+	X(ibv_cmd_close_xrcd)             \
+	X(ibv_cmd_create_ah)              \
+	X(ibv_cmd_create_counters)        \
+	X(ibv_cmd_create_cq)              \
+	X(ibv_cmd_create_cq_ex)           \
+	X(ibv_cmd_create_flow)            \
+	X(ibv_cmd_create_flow_action_esp) \
+	X(ibv_cmd_create_qp)              \
+	X(ibv_cmd_create_qp_ex)           \
+	X(ibv_cmd_create_qp_ex2)          \
+	X(ibv_cmd_create_rwq_ind_table)   \
+	X(ibv_cmd_create_srq)             \
+	X(ibv_cmd_create_srq_ex)          \
+	X(ibv_cmd_create_wq)              \
+	X(ibv_cmd_dealloc_mw)             \
+	X(ibv_cmd_dealloc_pd)             \
+	X(ibv_cmd_dereg_mr)               \
+	X(ibv_cmd_destroy_ah)             \
+	X(ibv_cmd_destroy_counters)       \
+	X(ibv_cmd_destroy_cq)             \
+	X(ibv_cmd_destroy_flow)           \
+	X(ibv_cmd_destroy_flow_action)    \
+	X(ibv_cmd_destroy_qp)             \
+	X(ibv_cmd_destroy_rwq_ind_table)  \
+	X(ibv_cmd_destroy_srq)            \
+	X(ibv_cmd_destroy_wq)             \
+	X(ibv_cmd_detach_mcast)           \
+	X(ibv_cmd_free_dm)                \
+	X(ibv_cmd_get_context)            \
+	X(ibv_cmd_modify_cq)              \
+	X(ibv_cmd_modify_flow_action_esp) \
+	X(ibv_cmd_modify_qp)              \
+	X(ibv_cmd_modify_qp_ex)           \
+	X(ibv_cmd_modify_srq)             \
+	X(ibv_cmd_modify_wq)              \
+	X(ibv_cmd_open_qp)                \
+	X(ibv_cmd_open_xrcd)              \
+	X(ibv_cmd_poll_cq)                \
+	X(ibv_cmd_post_recv)              \
+	X(ibv_cmd_post_send)              \
+	X(ibv_cmd_post_srq_recv)          \
+	X(ibv_cmd_query_context)          \
+	X(ibv_cmd_query_device_any)       \
+	X(ibv_cmd_query_mr)               \
+	X(ibv_cmd_query_port)             \
+	X(ibv_cmd_query_qp)               \
+	X(ibv_cmd_query_srq)              \
+	X(ibv_cmd_read_counters)          \
+	X(ibv_cmd_reg_dm_mr)              \
+	X(ibv_cmd_reg_dmabuf_mr)          \
+	X(ibv_cmd_reg_mr)                 \
+	X(ibv_cmd_req_notify_cq)          \
+	X(ibv_cmd_rereg_mr)               \
+	X(ibv_cmd_resize_cq)
+
+ABI_EXPORT int abi_no_driver(void);
+int abi_no_driver(void)
+{
+	return EOPNOTSUPP;
+}
+
+ABI_EXPORT void *abi_no_device(void);
+void *abi_no_device(void)
+{
+	return abi_null(EOPNOTSUPP);
+}
+
+/* What providers' constructors and destructors call: nothing to do. */
+ABI_EXPORT void abi_not_needed(void);
+void abi_not_needed(void)
+{
+}
+
+#define ALIAS(name, of) ABI_EXPORT extern __typeof__(of) name __attribute__((alias(#of)))
+/* at: "@@" makes it the node of programs that name none. */
+#define NODE(gen, at, name, of)         \
+	ALIAS(of##_##gen##_##name, of); \
+	__asm__(".symver " #of "_" #gen "_" #name "," #name at "IBVERBS_PRIVATE_" #gen)
+#define EACH(name, of)            \
+	NODE(34, "@@", name, of); \
+	NODE(57, "@", name, of);  \
+	NODE(59, "@", name, of);  \
+	NODE(64, "@", name, of);  \
+	NODE(65, "@", name, of);
+
+#define COMMAND(name) EACH(name, abi_no_driver)
+COMMANDS(COMMAND)
+COMMAND(__ioctl_final_num_attrs)
+COMMAND(ibv_read_ibdev_sysfs_file)
+EACH(verbs_open_device, abi_no_device)
+EACH(_verbs_init_and_alloc_context, abi_no_device)
+EACH(verbs_set_ops, abi_not_needed)
+EACH(verbs_uninit_context, abi_not_needed)
+EACH(verbs_init_cq, abi_not_needed)
+EACH(__verbs_log, abi_not_needed)
+
+/* A provider names the release that it is of. */
+NODE(34, "@@", verbs_register_driver_34, abi_not_needed);
+NODE(57, "@@", verbs_register_driver_57, abi_not_needed);
+NODE(59, "@@", verbs_register_driver_59, abi_not_needed);
+NODE(64, "@@", verbs_register_driver_64, abi_not_needed);
+NODE(65, "@@", verbs_register_driver_65, abi_not_needed);
+
+/* Whether providers may destroy objects of a device that was unplugged. */
+ABI_EXPORT extern bool verbs_allow_disassociate_destroy;
+bool verbs_allow_disassociate_destroy;

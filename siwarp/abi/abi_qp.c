@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/abi_qp.c - queue pairs: making and destroying, states and attributes, multicast, posting. */
+#include "abi/abi.h"
+
+/* The masks whose names and numbers the engine has, too. */
+#define SAME_MASKS                                                                            \
+	(IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_ACCESS_FLAGS | \
+	 IBV_QP_QKEY | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |      \
+	 IBV_QP_RNR_RETRY | IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |  \
+	 IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN)
+#define KNOWN_MASKS                                                                               \
+	(SAME_MASKS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | \
+	 IBV_QP_CAP | IBV_QP_RATE_LIMIT)
+
+_Static_assert((int)IBV_QP_DEST_QPN == (int)SIW_QP_DEST_QPN, "masks");
+_Static_assert((int)IBV_QP_SQ_PSN == (int)SIW_QP_SQ_PSN, "masks");
+_Static_assert((int)IBV_QPS_ERR == (int)SIW_QPS_ERR, "states");
+
+/* At least ABI_MIN_WR where there is a queue at all, as adapters round up. */
+static uint32_t generous(uint32_t wr)
+{
+	return wr > 0 && wr < ABI_MIN_WR ? ABI_MIN_WR : wr;
+}
+
+static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
+		     struct abi_qp *qp, struct siw_qp_init_attr *out)
+{
+	if (!abi_live(ABI_CQ, init->send_cq) || !abi_live(ABI_CQ, init->recv_cq) ||
+	    init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
+	    (init->srq && (!abi_live(ABI_SRQ, init->srq) || init->srq->context != pd->context)))
+		return EINVAL;
+	*out = (struct siw_qp_init_attr){
+		.qp_context = qp,
+		.send_cq = abi_cq_of(init->send_cq)->siw,
+		.recv_cq = abi_cq_of(init->recv_cq)->siw,
+		.srq = init->srq ? ((struct abi_srq *)init->srq)->siw : NULL,
+		.cap = {
+			.max_send_wr = generous(init->cap.max_send_wr),
+			.max_recv_wr = generous(init->cap.max_recv_wr),
+			.max_send_sge = init->cap.max_send_sge,
+			.max_recv_sge = init->cap.max_recv_sge,
+			.max_inline_data = init->cap.max_inline_data,
+		},
+		.qp_type = (int)init->qp_type,
+		.sq_sig_all = init->sq_sig_all != 0,
+		.persona = abi_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
+		.by_qpn = init->qp_type == IBV_QPT_RC,
+		.grh = init->qp_type == IBV_QPT_UD,
+	};
+	return 0;
+}
+
+static int supported_type(enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_RC:
+	case IBV_QPT_UC:
+	case IBV_QPT_UD:
+		return 0;
+	case IBV_QPT_RAW_PACKET:
+	case IBV_QPT_XRC_SEND:
+	case IBV_QPT_XRC_RECV:
+	case IBV_QPT_DRIVER:
+		return EOPNOTSUPP;
+	default:
+		return EINVAL;
+	}
+}
+
+static void show(struct abi_qp *qp, struct ibv_pd *pd, const struct ibv_qp_init_attr *init)
+{
+	struct ibv_qp *ibv = &qp->ibv.qp_base;
+
+	ibv->context = pd->context;
+	ibv->qp_context = init->qp_context;
+	ibv->pd = pd;
+	ibv->send_cq = init->send_cq;
+	ibv->recv_cq = init->recv_cq;
+	ibv->srq = init->srq;
+	ibv->qp_num = siw_qp_num(qp->siw);
+	ibv->handle = ibv->qp_num;
+	ibv->state = IBV_QPS_RESET;
+	ibv->qp_type = init->qp_type;
+	pthread_mutex_init(&ibv->mutex, NULL);
+	pthread_cond_init(&ibv->cond, NULL);
+	pthread_mutex_init(&qp->lock, NULL);
+	qp->sq_sig_all = init->sq_sig_all;
+}
+
+static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool extended,
+			     uint64_t send_ops_flags)
+{
+	struct siw_qp_init_attr wanted;
+	struct abi_qp *qp;
+	int why;
+
+	if (!abi_live(ABI_PD, pd))
+		return NULL;
+	why = init ? supported_type(init->qp_type) : EINVAL;
+	if (why)
+		return abi_null(why);
+	qp = abi_alloc(ABI_QP);
+	if (!qp)
+		return NULL;
+	why = to_engine(pd, init, qp, &wanted);
+	if (why)
+		goto no_engine;
+	qp->siw = siw_create_qp(((struct abi_pd *)pd)->siw, &wanted);
+	if (!qp->siw) {
+		why = errno;
+		goto no_engine;
+	}
+	memcpy(&qp->cap, &wanted.cap, sizeof(qp->cap));
+	show(qp, pd, init);
+	why = extended ? abi_builder_make(qp, send_ops_flags) : 0;
+	if (!why && !abi_add(ABI_QP, qp, pd->context))
+		why = ENOMEM;
+	if (!why) {
+		init->cap = qp->cap;
+		return &qp->ibv.qp_base;
+	}
+	siw_destroy_qp(qp->siw);
+	abi_builder_end(qp);
+no_engine:
+	abi_free(ABI_QP, qp);
+	return abi_null(why);
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
+{
+	return create(pd, init, false, 0);
+}
+
+struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	bool extended;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return NULL;
+	if (!attr || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !abi_live(ABI_PD, attr->pd) ||
+	    attr->pd->context != context)
+		return abi_null(EINVAL);
+	/* XRC, receive side scaling and TSO are of other hardware. */
+	if (attr->comp_mask & ~known ||
+	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
+		return abi_null(EOPNOTSUPP);
+	extended = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	return create(attr->pd, (struct ibv_qp_init_attr *)attr, extended, attr->send_ops_flags);
+}
+
+struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	return abi_live(ABI_QP, qp) && abi_qp_of(qp)->builder ? &abi_qp_of(qp)->ibv : NULL;
+}
+
+int ibv_destroy_qp(struct ibv_qp *ibv)
+{
+	int r;
+
+	if (!abi_live(ABI_QP, ibv))
+		return EINVAL;
+	r = siw_destroy_qp(abi_qp_of(ibv)->siw);
+	if (r == 0)
+		abi_end(ABI_QP, ibv);
+	return abi_result(r);
+}
+
+/* ---- states and attributes ------------------------------------------------------------------- */
+
+/* Values that the engine does not look at, or not on this step. */
+static int check_values(const struct ibv_qp_attr *attr, int mask)
+{
+	if (mask & ~KNOWN_MASKS)
+		return EINVAL;
+	/* No second path, no limit of rates, and no queue that changes its size. */
+	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP | IBV_QP_RATE_LIMIT))
+		return EOPNOTSUPP;
+	if (mask & IBV_QP_PATH_MIG_STATE && attr->path_mig_state != IBV_MIG_MIGRATED)
+		return EOPNOTSUPP;
+	if ((mask & IBV_QP_PORT && attr->port_num != ABI_PORT) ||
+	    (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0) ||
+	    (mask & IBV_QP_PATH_MTU &&
+	     (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)) ||
+	    (mask & IBV_QP_DEST_QPN && attr->dest_qp_num > 0xffffff) ||
+	    (mask & IBV_QP_TIMEOUT && attr->timeout > 31) ||
+	    (mask & (IBV_QP_RETRY_CNT) && attr->retry_cnt > 7) ||
+	    (mask & IBV_QP_RNR_RETRY && attr->rnr_retry > 7) ||
+	    (mask & IBV_QP_MIN_RNR_TIMER && attr->min_rnr_timer > 31))
+		return EINVAL;
+	return 0;
+}
+
+/* What the program set, for ibv_query_qp: of these the engine has no copy, or not for every type. */
+static void remember(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, int mask)
+{
+#define REMEMBER(bit, member) \
+	if (mask & (bit))     \
+	set->member = attr->member
+	REMEMBER(IBV_QP_PKEY_INDEX, pkey_index);
+	REMEMBER(IBV_QP_PORT, port_num);
+	REMEMBER(IBV_QP_AV, ah_attr);
+	REMEMBER(IBV_QP_PATH_MTU, path_mtu);
+	REMEMBER(IBV_QP_TIMEOUT, timeout);
+	REMEMBER(IBV_QP_RETRY_CNT, retry_cnt);
+	REMEMBER(IBV_QP_RNR_RETRY, rnr_retry);
+	REMEMBER(IBV_QP_RQ_PSN, rq_psn);
+	REMEMBER(IBV_QP_SQ_PSN, sq_psn);
+	REMEMBER(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic);
+	REMEMBER(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
+	REMEMBER(IBV_QP_MIN_RNR_TIMER, min_rnr_timer);
+	REMEMBER(IBV_QP_DEST_QPN, dest_qp_num);
+	REMEMBER(IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify);
+#undef REMEMBER
+}
+
+static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask,
+		     struct siw_qp_attr *out)
+{
+	*out = (struct siw_qp_attr){
+		.qp_state = (int)attr->qp_state,
+		.cur_qp_state = (int)attr->cur_qp_state,
+		.qkey = attr->qkey,
+		.qp_access_flags = (int)attr->qp_access_flags,
+		.en_sqd_async_notify = attr->en_sqd_async_notify,
+		.max_rd_atomic = attr->max_rd_atomic,
+		.max_dest_rd_atomic = attr->max_dest_rd_atomic,
+		.rnr_retry = attr->rnr_retry,
+		.min_rnr_timer = attr->min_rnr_timer,
+		.path_mtu = (int)attr->path_mtu,
+		.dest_qp_num = attr->dest_qp_num,
+		.rq_psn = attr->rq_psn,
+		.sq_psn = attr->sq_psn,
+		.timeout = attr->timeout,
+		.retry_cnt = attr->retry_cnt,
+	};
+	if (mask & IBV_QP_AV)
+		return abi_addrs_of_attr(abi_context_of(qp->context), &attr->ah_attr, &out->ah_addr,
+					 &out->ah_source);
+	return 0;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	struct siw_qp_attr now, wanted;
+	enum ibv_qp_state from, to;
+	struct abi_qp *own;
+	int r, taken;
+
+	if (!abi_live(ABI_QP, qp) || !attr)
+		return abi_fail(EINVAL);
+	own = abi_qp_of(qp);
+	r = check_values(attr, mask);
+	if (r)
+		return abi_fail(r);
+	r = siw_query_qp(own->siw, &now, NULL);
+	if (r < 0)
+		return abi_result(r);
+	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : (enum ibv_qp_state)now.qp_state;
+	to = mask & IBV_QP_STATE ? attr->qp_state : from;
+	r = abi_step_allowed(qp->qp_type, from, to, mask);
+	if (!r)
+		r = translate(qp, attr, mask, &wanted);
+	if (r)
+		return abi_fail(r);
+	taken = siw_qp_step_attrs((int)qp->qp_type, (int)from, mask & IBV_QP_STATE ? (int)to : -1);
+	if (taken < 0)
+		return abi_result(taken);
+	r = siw_modify_qp(own->siw, &wanted,
+			  mask & SAME_MASKS & (taken | IBV_QP_STATE | IBV_QP_CUR_STATE));
+	if (r < 0)
+		return abi_result(r);
+	if (mask & IBV_QP_STATE)
+		qp->state = to;
+	pthread_mutex_lock(&own->lock);
+	if (to == IBV_QPS_RESET)
+		memset(&own->set, 0, sizeof(own->set));
+	else
+		remember(&own->set, attr, mask);
+	pthread_mutex_unlock(&own->lock);
+	return 0;
+}
+
+static void show_init(struct ibv_qp *qp, struct ibv_qp_init_attr *init)
+{
+	*init = (struct ibv_qp_init_attr){
+		.qp_context = qp->qp_context,
+		.send_cq = qp->send_cq,
+		.recv_cq = qp->recv_cq,
+		.srq = qp->srq,
+		.cap = abi_qp_of(qp)->cap,
+		.qp_type = qp->qp_type,
+		.sq_sig_all = abi_qp_of(qp)->sq_sig_all,
+	};
+}
+
+int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
+		 struct ibv_qp_init_attr *init)
+{
+	struct siw_qp_attr now;
+	struct abi_qp *own;
+	int r;
+
+	/* Everything is known at no cost, so the mask need not limit it. */
+	(void)attr_mask;
+	if (!abi_live(ABI_QP, qp) || !attr || !init)
+		return abi_fail(EINVAL);
+	own = abi_qp_of(qp);
+	r = siw_query_qp(own->siw, &now, NULL);
+	if (r < 0)
+		return abi_result(r);
+	pthread_mutex_lock(&own->lock);
+	*attr = own->set;
+	pthread_mutex_unlock(&own->lock);
+	attr->qp_state = (enum ibv_qp_state)now.qp_state;
+	attr->cur_qp_state = attr->qp_state;
+	attr->path_mig_state = IBV_MIG_MIGRATED;
+	attr->qkey = now.qkey;
+	attr->qp_access_flags = (unsigned int)now.qp_access_flags;
+	attr->cap = own->cap;
+	attr->sq_draining = now.sq_draining != 0;
+	if (qp->qp_type == IBV_QPT_UC && attr->qp_state >= IBV_QPS_RTR) {
+		attr->rq_psn = now.rq_psn;
+		attr->sq_psn = now.sq_psn;
+	}
+	/* It may have changed by itself, as to ERR. */
+	qp->state = attr->qp_state;
+	show_init(qp, init);
+	return 0;
+}
+
+int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)op;
+	(void)flags;
+	(void)qp;
+	/* Segments are placed in order, but the octets of one by memcpy, which promises none. */
+	return 0;
+}
+
+int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	if (!abi_live(ABI_QP, qp) || !ece || ece->comp_mask)
+		return abi_fail(EINVAL);
+	/* Options of a vendor: this one has none, and takes no other's. */
+	if (ece->vendor_id || ece->options)
+		return abi_fail(EOPNOTSUPP);
+	return 0;
+}
+
+int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	if (!abi_live(ABI_QP, qp) || !ece)
+		return abi_fail(EINVAL);
+	memset(ece, 0, sizeof(*ece));
+	return 0;
+}
+
+/* ---- multicast ------------------------------------------------------------------------------- */
+
+static int member(struct ibv_qp *qp, const union ibv_gid *gid,
+		  int (*change)(struct siw_qp *qp, const struct siw_addr *group))
+{
+	struct siw_addr group;
+
+	if (!abi_live(ABI_QP, qp) || !gid || gid->raw[0] != 0xff || qp->qp_type != IBV_QPT_UD)
+		return abi_fail(EINVAL);
+	abi_addr_of_gid(abi_context_of(qp->context), gid, &group);
+	return abi_result(change(abi_qp_of(qp)->siw, &group));
+}
+
+int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	(void)lid;
+	return member(qp, gid, siw_attach_mcast);
+}
+
+int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	(void)lid;
+	return member(qp, gid, siw_detach_mcast);
+}
+
+/* ---- posting --------------------------------------------------------------------------------- */
+
+/* Posts one bind: it alone names objects, which are not the engine's. */
+static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
+{
+	struct siw_send_wr one, *bad;
+
+	if (!abi_live(ABI_MW, wr->bind_mw.mw))
+		return EINVAL;
+	memcpy(&one, wr, sizeof(one));
+	one.next = NULL;
+	one.bind_mw.mw = ((struct abi_mw *)wr->bind_mw.mw)->siw;
+	if (abi_bind_info(&wr->bind_mw.bind_info, &one.bind_mw.bind_info))
+		return EINVAL;
+	return -siw_post_send(abi_qp_of(qp)->siw, &one, &bad);
+}
+
+/* A list with binds: each of them, and what lies between them, by itself. */
+static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	struct ibv_send_wr *last, *next;
+	int r = 0;
+
+	for (; wr && !r; wr = next) {
+		struct siw_send_wr *bad = (struct siw_send_wr *)wr;
+
+		last = wr;
+		while (wr->opcode != IBV_WR_BIND_MW && last->next &&
+		       last->next->opcode != IBV_WR_BIND_MW)
+			last = last->next;
+		next = last->next;
+		if (wr->opcode == IBV_WR_BIND_MW) {
+			r = post_bind(qp, wr);
+		} else {
+			last->next = NULL;
+			r = -siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr, &bad);
+			last->next = next;
+		}
+		if (r && bad_wr)
+			*bad_wr = (struct ibv_send_wr *)bad;
+	}
+	return r;
+}
+
+int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	for (const struct ibv_send_wr *one = wr; one; one = one->next)
+		if (one->opcode == IBV_WR_BIND_MW)
+			return post_with_binds(qp, wr, bad_wr);
+	return -siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+			      (struct siw_send_wr **)bad_wr);
+}
+
+int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	return -siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+			      (struct siw_recv_wr **)bad_wr);
+}

@@ -1,0 +1,45 @@
+"""The names and versions that libibverbs.so.1 exports, beside the committed list.
+
+``python tests/abi/symbols.py`` prints what differs (``make abi-symbols``); with ``--write`` it
+makes the list anew. The names of rdma-core 44 are facts of the interface: a line may be added to
+the list, and none of them may go.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LIST = Path(__file__).parent / "symbols.txt"
+#: readelf --dyn-syms: value, size, type, binding, visibility, section, name@version.
+LINE = re.compile(r"\s(?:FUNC|OBJECT)\s+GLOBAL\s+DEFAULT\s+(\d+)\s+(\w+@{1,2}\w[\w.]*)$")
+
+
+def exported(library: Path) -> set[str]:
+    """Return each ``name@NODE`` that a library defines, ``name@@NODE`` for default versions."""
+    out = subprocess.run(
+        ["readelf", "-W", "--dyn-syms", str(library)], check=True, capture_output=True, text=True
+    ).stdout
+    return {found[2] for line in out.splitlines() if (found := LINE.search(line))}
+
+
+def main() -> int:
+    """Print what is missing and what is too much; 1 if anything is."""
+    from siwarp import _paths
+
+    have = exported(_paths.abi_dir() / _paths.VERBS)
+    if "--write" in sys.argv[1:]:
+        LIST.write_text("".join(f"{name}\n" for name in sorted(have)), "utf-8")
+    wanted = set(LIST.read_text("utf-8").split())
+    for name in sorted(wanted - have):
+        print(f"missing: {name}")
+    for name in sorted(have - wanted):
+        print(f"not in {LIST.name}: {name}")
+    print(f"{len(have)} names of {len({n.split('@')[-1] for n in have})} versions")
+    return int(have != wanted or not have)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""What the dynamic linker finds in libibverbs.so.1."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from abi.symbols import LIST, exported
+
+from siwarp import _paths
+
+LIBRARY = _paths.abi_dir() / _paths.VERBS
+
+
+def needed(library: Path) -> list[str]:
+    out = subprocess.run(
+        ["readelf", "-d", str(library)], check=True, capture_output=True, text=True
+    )
+    return [line.split("[")[1][:-1] for line in out.stdout.splitlines() if "(NEEDED)" in line]
+
+
+def test_the_exported_names_and_versions_are_those_of_the_list() -> None:
+    assert exported(LIBRARY) == set(LIST.read_text("utf-8").split())
+
+
+def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() -> None:
+    names = LIST.read_text("utf-8").split()
+    default = {name.split("@@")[0] for name in names if "@@" in name}
+    assert {name.split("@")[0] for name in names} == default
+    assert len([n for n in names if "@@" in n and "PRIVATE" not in n]) == 75
+
+
+def test_the_engine_is_needed_and_nothing_of_rdma_core() -> None:
+    libraries = needed(LIBRARY)
+    assert "libsiwarp.so.0" in libraries
+    assert not [one for one in libraries if one.startswith(("libib", "librdma", "libnl"))]
+
+
+def test_the_unversioned_name_leads_to_the_same_library() -> None:
+    assert _paths.VERBS in needed(LIBRARY.with_name("libibverbs.so"))
