@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from pathlib import Path
 
@@ -38,17 +39,20 @@ def abi_dir() -> Path:
     """Return the folder of ``libibverbs.so.1``, for ``LD_LIBRARY_PATH`` of a program for RDMA.
 
     In an installed package it is ``siwarp/lib/abi``; in an editable one ``siwarp/abi`` in the build
-    folder. The library uses the same ``libsiwarp.so.0`` as this installation's Python.
+    folder. The library uses the same ``libsiwarp.so.0`` as this installation's Python. The C module
+    is found, and not loaded.
 
     Raises:
         FileNotFoundError: the installation was built without it (``-Dabi=disabled``).
 
     """
-    beside = library().parent
-    for found in (beside / "abi", beside / "siwarp" / "abi"):
+    spec = importlib.util.find_spec("siwarp._siwarp")
+    assert spec is not None and spec.origin is not None
+    beside = Path(spec.origin).resolve().parent
+    for found in (beside / "lib" / "abi", beside / "siwarp" / "abi"):
         if (found / VERBS).is_file():
             return found
-    raise FileNotFoundError(f"no {VERBS} beside {library()}: built with -Dabi=disabled?")
+    raise FileNotFoundError(f"no {VERBS} beside {spec.origin}: built with -Dabi=disabled?")
 
 
 def cflags() -> str:

@@ -4,38 +4,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import stat
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-VARIABLE = "SIWARP_CAPTURE"
-LIMIT = "SIWARP_CAPTURE_MB"
-
-
-def _make_room(path: Path) -> None:
-    """Remove an older capture, since the library never overwrites a file."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise OSError(f"{path} is not a regular file: a capture cannot be written there")
-    path.unlink()
-
-
-def _try(path: Path) -> None:
-    """Fail now if the file cannot be created: the library would run without a capture."""
-    path = Path(str(path).replace("%p", str(os.getpid())))
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return
-    except OSError as e:
-        raise OSError(f"{path}: no capture can be written there: {e.strerror}") from None
-    path.unlink()
+from siwarp.cli.capture_file import capture_variables
+from siwarp.cli.execute import execute
 
 
 def capture(
@@ -55,17 +29,5 @@ def capture(
     The first process to open a device writes FILE, any other one FILE with -PID before the
     suffix; with %p in FILE each has its own name. The exit status is the command's.
     """
-    file = Path(output).absolute()
-    if not file.parent.is_dir():
-        raise OSError(f"{file.parent}: no such directory")
-    if shutil.which(command[0]):  # otherwise an older capture would be removed in vain
-        _make_room(file)
-    _try(file)
-    environment = {**os.environ, VARIABLE: str(file)}
-    if max_mb:
-        environment[LIMIT] = str(max_mb)
-    try:
-        os.execvpe(command[0], command, environment)
-    except OSError as e:
-        typer.echo(f"siwarp: cannot run {command[0]}: {e.strerror}", err=True)
-        raise typer.Exit(127 if isinstance(e, FileNotFoundError) else 126) from None
+    variables = capture_variables(output, command[0], max_mb)
+    raise typer.Exit(execute(command, {**os.environ, **variables}))

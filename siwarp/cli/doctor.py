@@ -78,7 +78,7 @@ def _granted(option: int, force: int, octets: int) -> int:
 
 
 def _buffers() -> Finding:
-    from siwarp.cli.config import settings
+    from siwarp.cli.settings import settings
 
     values = {setting.name: setting.value for setting in settings()}
     low = []

@@ -1,76 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The command ``siwarp``: its subcommands, and the settings that may stand before them."""
+"""The command ``siwarp``: the settings before its subcommands, and what its errors look like."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
-from typing import Any
-
-import typer
 
 from siwarp.base.output import unbroken
 
 __all__ = ["main"]
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from siwarp._siwarp import ffi, lib
-
-        print(f"siwarp {ffi.string(lib.siw_version()).decode()}")
-        raise typer.Exit
-
-
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version."
-    ),
-) -> None:
-    """A software RNIC in user space: iWARP over TCP and UDP, no hardware, no root.
-
-    Every setting that `siwarp config` lists can stand before the command, as in
-    `siwarp --crc 0 ping`.
-    """
-
-
-#: Name of each subcommand, where it is, and the function or application there.
-_COMMANDS = {
-    "demo": ("siwarp.cli.demo", "demo"),
-    "ping": ("siwarp.cli.ping", "ping"),
-    "devices": ("siwarp.cli.devices", "devices"),
-    "doctor": ("siwarp.cli.doctor", "doctor"),
-    "config": ("siwarp.cli.config", "config"),
-    "counters": ("siwarp.cli.counters", "counters"),
-    "capture": ("siwarp.cli.capture", "capture"),
-    "dissect": ("siwarp.cli.dissect", "dissect"),
-    "wan": ("siwarp.cli.wan", "wan"),
-    "spec": ("siwarp.cli.spec", "app"),
-    "bench": ("siwarp.bench.cli", "app"),
-}
-
-
-def build_app(wanted: str | None = None) -> typer.Typer:
-    """Return the application with all subcommands, or only with the one that is wanted."""
-    app = typer.Typer(
-        name="siwarp",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_root)
-    for name, (module, attribute) in _COMMANDS.items():
-        if wanted in _COMMANDS and name != wanted:
-            continue
-        command: Any = getattr(importlib.import_module(module), attribute)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name)(command)
-    return app
 
 
 class UsageError(Exception):
@@ -85,7 +23,7 @@ def take_settings(arguments: list[str]) -> list[str]:
     rest = list(arguments)
     if not rest or not rest[0].startswith("--"):
         return rest
-    from siwarp.cli.config import settings
+    from siwarp.cli.settings import settings
 
     table = {setting.option: setting for setting in settings()}
     while rest:
@@ -115,6 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str] | None) -> int:
     try:
         rest = take_settings(sys.argv[1:] if arguments is None else arguments)
+        if rest[:1] in (["run"], ["env"]):
+            from siwarp.cli import run  # at once: it needs neither typer nor the library
+
+            return run.main(rest[0], rest[1:])
+        from siwarp.cli.app import build_app
+
         wanted = next((word for word in rest if not word.startswith("-")), None)
         status = build_app(wanted)(args=rest, prog_name="siwarp", standalone_mode=True)
         return int(status or 0)

@@ -23,7 +23,7 @@ from unit.aio.aio_harness import (
 
 from siwarp import Error, PeerGone, aio
 from siwarp.aio import listener as listening
-from siwarp.cli.config import settings
+from siwarp.cli.settings import settings
 
 #: Under a sanitizer everything takes ten times as long.
 CONNECTIONS = 150 if SANITIZED else 2000

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Where the siwarp of another program is to write its capture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+__all__ = ["capture_variables"]
+
+VARIABLE = "SIWARP_CAPTURE"
+LIMIT = "SIWARP_CAPTURE_MB"
+
+
+def _make_room(path: Path) -> None:
+    """Remove an older capture, since the library never overwrites a file."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise OSError(f"{path} is not a regular file: a capture cannot be written there")
+    path.unlink()
+
+
+def _try(path: Path) -> None:
+    """Fail now if the file cannot be created: the library would run without a capture."""
+    path = Path(str(path).replace("%p", str(os.getpid())))
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError as e:
+        raise OSError(f"{path}: no capture can be written there: {e.strerror}") from None
+    path.unlink()
+
+
+def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, str]:
+    """Return what the environment of a program says for its siwarp to capture to ``output``.
+
+    An older capture of that name is removed, if there is such a program.
+
+    Raises:
+        OSError: no file can be written there.
+
+    """
+    file = Path(output).absolute()
+    if not file.parent.is_dir():
+        raise OSError(f"{file.parent}: no such directory")
+    if shutil.which(program):  # otherwise an older capture would be removed in vain
+        _make_room(file)
+    _try(file)
+    return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp run`` and ``siwarp env``: programs that are compiled against libibverbs, on siwarp.
+
+Only the standard library is used on the way to the program, so that it starts quickly; what checks
+an option that was given may need more. The program takes this process's place.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import sys
+from dataclasses import dataclass, field
+
+from siwarp.cli.capture_file import capture_variables
+from siwarp.cli.execute import execute
+from siwarp.cli.main import UsageError, take_settings
+from siwarp.cli.run_preload import preloaded
+from siwarp.cli.run_view import show_devices
+
+__all__ = ["main"]
+
+#: A queue pair of UD or UC is a socket, and select() is long gone from what RDMA programs do.
+MAX_FILES = 65536
+
+_USAGE = {
+    "run": """\
+Usage: siwarp run [OPTIONS] [--] PROGRAM [ARGUMENT]...
+
+  Run a program that is compiled against libibverbs, with siwarp's devices as its adapters.
+
+  siwarp run ibv_rc_pingpong -g 0 -d siw_eth0
+  siwarp run --faults 'loss=1%' -- ib_send_bw -c UD -d siw_eth0
+
+  The program takes this process's place: its exit status, signals, terminal and arguments are its
+  own. It finds the library by LD_LIBRARY_PATH and LD_PRELOAD, and the devices' files under
+  /sys/class/infiniband and /dev/infiniband in a mount namespace of its own, in which setuid
+  programs (sudo, ping) gain nothing unless you are root. Where the system refuses such a
+  namespace, one line says so and the program runs without these files.
+
+Options:
+  --no-view        Do without the namespace and the files in it.
+""",
+    "env": """\
+Usage: siwarp env [OPTIONS]
+
+  Print what `siwarp run` puts into the environment, for a shell: eval "$(siwarp env)".
+
+  Every program that the shell starts then finds siwarp's libibverbs. The files under /sys and /dev
+  and the higher limit of open files are `siwarp run`'s alone.
+
+Options:
+""",
+}
+_USAGE_END = """\
+  --faults PLAN    Have things go wrong on the way; `siwarp wan --help` has the language.
+  --capture FILE   Write what is sent and received to a pcapng file; %p stands for the PID.
+  --SETTING VALUE  Any setting that `siwarp config` lists, as in --persona iwarp.
+  -h, --help       Show this message.
+"""
+
+
+@dataclass
+class _Options:
+    faults: str | None = None
+    capture: str | None = None
+    view: bool = True
+    help: bool = False
+    command: list[str] = field(default_factory=list)
+
+
+def _value(option: str, equals: str, value: str, rest: list[str]) -> str:
+    if equals:
+        return value
+    if not rest:
+        raise UsageError(f"{option} needs a value")
+    return rest.pop(0)
+
+
+def _parse(name: str, arguments: list[str]) -> _Options:
+    """Take the options up to the program; what is behind its name is the program's."""
+    options, rest = _Options(), list(arguments)
+    while rest and rest[0].startswith("-"):
+        before = list(rest)
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if word == "--":
+            break
+        if word in ("-h", "--help"):
+            options.help = True
+        elif word == "--no-view" and name == "run":
+            options.view = False
+        elif option == "--faults":
+            options.faults = _value(option, equals, value, rest)
+        elif option == "--capture":
+            options.capture = _value(option, equals, value, rest)
+        else:
+            rest = take_settings(before)
+            if rest == before:
+                raise UsageError(f"{name}: no such option: {option}")
+    options.command = rest
+    return options
+
+
+def _variables(options: _Options) -> dict[str, str]:
+    """Return what the options and the library add to the environment."""
+    from_settings = {k: v for k, v in os.environ.items() if k.startswith("SIWARP_")}
+    added = {**from_settings, **preloaded(os.environ)}
+    if options.faults is not None:
+        from siwarp.verbs import faults
+
+        with faults(options.faults) as plan:  # refuses what is no plan
+            added["SIWARP_FAULTS"] = plan
+    if options.capture is not None:
+        program = options.command[0] if options.command else "sh"
+        added.update(capture_variables(options.capture, program))
+    return added
+
+
+def _raise_limit_of_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def main(name: str, arguments: list[str]) -> int:
+    """Run ``siwarp run`` or ``siwarp env`` with these arguments and return the exit status."""
+    options = _parse(name, arguments)
+    if options.help:
+        print(_USAGE[name] + _USAGE_END, end="")
+        return 0
+    if name == "env":
+        if options.command:
+            raise UsageError("env takes no program; siwarp run does")
+        for variable, value in sorted(_variables(options).items()):
+            print(f"export {variable}={shlex.quote(value)}")
+        return 0
+    if not options.command:
+        raise UsageError("run: which program? siwarp run [OPTIONS] PROGRAM [ARGUMENT]...")
+    try:
+        environment = {**os.environ, **_variables(options)}
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+    _raise_limit_of_files()
+    if options.view:
+        missing = show_devices()
+        if missing:
+            print(f"siwarp run: {missing}", file=sys.stderr)
+    sys.stdout.flush()
+    return execute(options.command, environment)

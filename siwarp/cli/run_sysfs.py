@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The files under /sys/class that programs of RDMA read, made from what the library says.
+
+They are as Linux's ib_core and ib_uverbs have them, as far as a device in software has an answer
+(Linux: Documentation/ABI/stable/sysfs-class-infiniband).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from siwarp.cli.run_device import Device, Gid
+
+__all__ = ["infiniband", "rdma_cm", "verbs"]
+
+#: ib_core's words: enum ibv_node_type, enum ibv_port_state, the port's physical states, links.
+_NODES = {
+    1: "CA",
+    2: "switch",
+    3: "router",
+    4: "RNIC",
+    5: "usNIC",
+    6: "usNIC UDP",
+    7: "unspecified",
+}
+_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+_PHYSICAL = (
+    "<unknown>",
+    "Sleep",
+    "Polling",
+    "Disabled",
+    "PortConfigurationTraining",
+    "LinkUp",
+    "LinkErrorRecovery",
+    "Phy Test",
+)
+_LINK_LAYERS = ("Unspecified", "InfiniBand", "Ethernet")
+#: Lanes, and a lane's tenths of Gb/s with its name, by the number in ibv_port_attr.
+_WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+_SPEEDS = {
+    1: (25, " SDR"),
+    2: (50, " DDR"),
+    4: (100, " QDR"),
+    8: (100, " FDR10"),
+    16: (140, " FDR"),
+    32: (250, " EDR"),
+    64: (500, " HDR"),
+    128: (1000, " NDR"),
+}
+#: enum ibv_gid_type (1: IB or RoCE v1; 2: RoCE v2 here, as sysfs has it).
+_ROCE_V2 = 2
+#: Versions of the kernel's interfaces that programs of rdma-core 44 and later take.
+_UVERBS_ABI, _DEVICE_ABI, _RDMA_CM_ABI = 6, 1, 5
+
+
+def _named(number: int, names: dict[int, str]) -> str:
+    return f"{number}: {names.get(number, '<unknown>')}"
+
+
+def _guid(octets: str) -> str:
+    return ":".join(octets[i : i + 4] for i in range(0, len(octets), 4))
+
+
+def _rate(width: int, speed: int) -> str:
+    lanes = _WIDTHS.get(width, 1)
+    tenths, name = _SPEEDS.get(speed, _SPEEDS[1])
+    whole, rest = divmod(lanes * tenths, 10)
+    return f"{whole}{f'.{rest}' if rest else ''} Gb/sec ({lanes}X{name})"
+
+
+def _interface(gids: list[Gid]) -> str | None:
+    for gid in gids:
+        if gid.ndev:
+            try:
+                return socket.if_indextoname(gid.ndev)
+            except OSError:
+                return None
+    return None
+
+
+def _numa_node(interface: str | None) -> int:
+    """Return the node of the adapter behind an interface; -1 where there is none, as in sysfs."""
+    if interface is None:
+        return -1
+    place = Path("/sys/class/net", interface, "device").resolve()
+    for folder in (place, *place.parents):
+        try:
+            return int((folder / "numa_node").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue
+    return -1
+
+
+def _port(device: Device) -> Iterator[tuple[str, str]]:
+    yield "state", _named(device.state, dict(enumerate(_STATES)))
+    yield "phys_state", _named(device.phys_state, dict(enumerate(_PHYSICAL)))
+    yield "link_layer", dict(enumerate(_LINK_LAYERS)).get(device.link_layer, "Unspecified")
+    yield "rate", _rate(device.active_width, device.active_speed)
+    yield "lid", f"{device.lid:#x}"
+    yield "sm_lid", f"{device.sm_lid:#x}"
+    yield "sm_sl", "0"
+    yield "lid_mask_count", str(device.lmc)
+    yield "cap_mask", f"{device.cap_mask:#010x}"
+    yield "pkeys/0", "0xffff"
+    for gid in device.gids:
+        yield f"gids/{gid.index}", _guid(gid.gid)
+        yield f"gid_attrs/types/{gid.index}", "RoCE v2" if gid.type == _ROCE_V2 else "IB/RoCE v1"
+        ndev = _interface([gid])
+        if ndev:
+            yield f"gid_attrs/ndevs/{gid.index}", ndev
+
+
+def infiniband(device: Device) -> dict[str, str]:
+    """Return the files of /sys/class/infiniband/DEVICE, each path with its line."""
+    interface = _interface(device.gids)
+    return {
+        "node_type": _named(device.node_type, _NODES),
+        "node_guid": _guid(device.node_guid),
+        "sys_image_guid": _guid(device.sys_image_guid),
+        "node_desc": f"siwarp {device.name}",
+        "fw_ver": device.fw_ver,
+        "hca_type": "siwarp",
+        "device/numa_node": str(_numa_node(interface)),
+        **{f"ports/1/{name}": line for name, line in _port(device)},
+    }
+
+
+def verbs(device: Device) -> dict[str, str]:
+    """Return the files of /sys/class/infiniband_verbs/UVERBS; dev is /dev/null's."""
+    return {"ibdev": device.name, "abi_version": str(_DEVICE_ABI), "dev": "1:3"}
+
+
+def rdma_cm() -> dict[str, str]:
+    """Return the files of /sys/class/misc/rdma_cm."""
+    return {"abi_version": str(_RDMA_CM_ABI)}
+
+
+def uverbs_abi() -> dict[str, str]:
+    """Return the files of /sys/class/infiniband_verbs itself."""
+    return {"abi_version": str(_UVERBS_ABI)}

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The mount namespace in which a program finds the files of its devices in /sys and /dev.
+
+/sys/class and /dev become a tmpfs each, into which everything that was there is bound again: so the
+other classes stay as live as they were. Without privileges that takes a user namespace. It maps the
+user and the group to themselves, since MPIs refuse to run as root; mounting is done before the
+program is executed, which takes all privileges of the namespace from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from siwarp import _paths
+from siwarp.cli import run_sysfs
+from siwarp.cli.run_device import Device, devices
+
+__all__ = ["show_devices"]
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
+_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
+_TMPFS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+
+_CLASSES, _NODES = Path("/sys/class"), Path("/dev")
+_OURS = ("infiniband", "infiniband_verbs", "misc")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _must(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _unshare(flags: int) -> None:
+    _must(_libc.unshare(flags), "unshare")
+
+
+def _mount(
+    source: str, target: Path, kind: str | None, flags: int, data: str | None = None
+) -> None:
+    _must(
+        _libc.mount(
+            os.fsencode(source),
+            os.fsencode(target),
+            kind.encode() if kind else None,
+            ctypes.c_ulong(flags),
+            data.encode() if data else None,
+        ),
+        f"mount on {target}",
+    )
+
+
+def _enter_namespace() -> None:
+    """Enter a mount namespace, and a user namespace if it takes one."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        _unshare(_CLONE_NEWNS)
+    except PermissionError:
+        _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    # What is mounted outside later is seen in here, and nothing of this is seen outside.
+    _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
+
+
+def _bind(source: str, target: Path, folder: bool) -> None:
+    if folder:
+        target.mkdir()
+    else:
+        target.touch()
+    _mount(source, target, None, _MS_BIND | _MS_REC)
+
+
+def _cover(place: Path, without: Sequence[str]) -> None:
+    """Put a tmpfs over a folder, with all that was there but what is named."""
+    old = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        names = [path.name for path in place.iterdir()]
+        entries = [(name, os.lstat(name, dir_fd=old).st_mode) for name in names]
+        links = {n: os.readlink(n, dir_fd=old) for n, mode in entries if stat.S_ISLNK(mode)}
+        _mount("siwarp", place, "tmpfs", _TMPFS, "mode=0755")
+        for name, mode in entries:
+            if name in without:
+                continue
+            if name in links:
+                (place / name).symlink_to(links[name])
+            else:
+                _bind(f"/proc/self/fd/{old}/{name}", place / name, stat.S_ISDIR(mode))
+    finally:
+        os.close(old)
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, line in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{line}\n", encoding="utf-8")
+        file.chmod(0o444)
+
+
+def _link_to_interface(device: Path, name: str) -> None:
+    if (_CLASSES / "net" / name).exists():
+        (device / "net").mkdir()
+        (device / "net" / name).symlink_to(f"../../../../net/{name}")
+
+
+def _show_classes(found: Sequence[Device]) -> None:
+    misc = _CLASSES / "misc"
+    kept = misc.iterdir() if misc.is_dir() else ()
+    links = {link.name: str(link.readlink()) for link in kept if link.is_symlink()}
+    _cover(_CLASSES, _OURS)
+    for name, target in links.items():
+        misc.mkdir(exist_ok=True)
+        (misc / name).symlink_to(target)
+    if "rdma_cm" not in links:
+        _write(misc / "rdma_cm", run_sysfs.rdma_cm())
+    verbs = _CLASSES / "infiniband_verbs"
+    _write(verbs, run_sysfs.uverbs_abi())
+    for device in found:
+        folder = _CLASSES / "infiniband" / device.name
+        files = run_sysfs.infiniband(device)
+        _write(folder, files)
+        _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
+        _write(verbs / device.dev_name, run_sysfs.verbs(device))
+        (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
+    _mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
+
+
+def _show_nodes(found: Sequence[Device]) -> None:
+    """Bind /dev/null where programs look whether they may open the device."""
+    folder = _NODES / "infiniband"
+    ours = [device.dev_name for device in found]
+    covered = folder if folder.is_dir() else _NODES
+    _cover(covered, ours)
+    folder.mkdir(exist_ok=True)
+    for name in ours:
+        _bind("/dev/null", folder / name, folder=False)
+    # As before: nobody but root makes anything there.
+    folder.chmod(0o555)
+    covered.chmod(0o555)
+
+
+def _show(found: Sequence[Device]) -> None:
+    _enter_namespace()
+    _show_classes(found)
+    _show_nodes(found)
+
+
+def _in_child(act: Callable[[], None]) -> str:
+    """Do something in a child process; return its error's text, or nothing."""
+    sys.stdout.flush()
+    mine, its = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except OSError as e:
+            os.write(its, str(e.strerror or e).encode())
+        finally:
+            os._exit(0)
+    os.close(its)
+    with os.fdopen(mine) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def show_devices() -> str | None:
+    """Give this process the files of our devices; return what is missing, for a person, or None.
+
+    Everything is tried in a child first, so that a refusal half-way leaves this process as it was.
+    """
+    nothing = "the program finds no /sys/class/infiniband and /dev/infiniband"
+    try:
+        found = devices(_paths.abi_dir() / "libibverbs.so.1")
+    except OSError as e:
+        return f"{nothing}: {e}"
+    refusal = _in_child(lambda: _show(found))
+    if refusal:
+        advice = ""
+        if refusal.startswith(("unshare", "mount")):
+            advice = (
+                " (this takes CAP_SYS_ADMIN or unprivileged user namespaces, which a container's "
+                "seccomp profile, AppArmor or user.max_user_namespaces may forbid)"
+            )
+        return f"{nothing}: {refusal}{advice}"
+    _show(found)
+    return None

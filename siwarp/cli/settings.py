@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The table of settings, as the C side has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Setting", "settings"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of the table of settings (base/settings.h)."""
+
+    name: str
+    variable: str
+    option: str
+    value: int
+    default: int
+    minimum: int
+    maximum: int
+    help: str
+
+    def set(self, text: str) -> bool:
+        """Give it a value for this process; False if the text is not one of its values."""
+        from siwarp._siwarp import lib
+
+        return bool(lib.siw_setting_set_text(self.name.encode(), text.encode()) == 0)
+
+
+def settings() -> list[Setting]:
+    """Return the settings with their values in this process."""
+    from siwarp._siwarp import ffi, lib
+
+    def text(pointer: object) -> str:
+        return str(ffi.string(pointer).decode())
+
+    return [
+        Setting(
+            name=text(lib.siw_setting_name(i)),
+            variable=text(lib.siw_setting_env(i)),
+            option=text(lib.siw_setting_option(i)),
+            value=lib.siw_setting_value(i),
+            default=lib.siw_setting_default(i),
+            minimum=lib.siw_setting_min(i),
+            maximum=lib.siw_setting_max(i),
+            help=text(lib.siw_setting_help(i)),
+        )
+        for i in range(lib.siw_settings_count())
+    ]

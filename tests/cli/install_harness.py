@@ -1,0 +1,57 @@
+"""The package as it is installed, in a folder that every user may read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from siwarp import _paths
+
+
+def installed(folder: Path) -> Path:
+    """Install the package below a folder, without its metadata; return what PYTHONPATH needs.
+
+    As from a wheel: C module, library and ``lib/abi`` inside of it. All of it is readable to all.
+    """
+    library = _paths.library()
+    site = folder / "site"
+    if library.parent.name == "lib":
+        shutil.copytree(library.parent.parent, site / "siwarp")
+    else:
+        subprocess.run(
+            ["meson", "install", "-C", library.parent, "--no-rebuild", "--destdir", site],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        )
+        found = [path.parent for path in site.rglob("siwarp/cli/run.py")]
+        assert len(found) == 1, found
+        site = found[0].parent.parent
+    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+    for parent in folder.parents:
+        if parent.stat().st_uid == os.geteuid() and str(parent) != "/tmp":
+            parent.chmod(parent.stat().st_mode | 0o755)
+        if parent.parent == Path("/tmp"):
+            break
+    return site
+
+
+def python_for(user: list[str]) -> str:
+    """A Python that the user whom this command's prefix makes may run: maybe not that of the tests.
+
+    ``siwarp run`` takes any of 3.10 or newer.
+    """
+    for python in (sys.executable, "/usr/bin/python3"):
+        done = subprocess.run(
+            [*user, python, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"],
+            capture_output=True,
+            cwd="/",
+        )
+        if done.returncode == 0:
+            return python
+    pytest.skip(f"no Python that {' '.join(user) or 'this user'} may run")

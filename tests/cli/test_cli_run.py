@@ -1,0 +1,370 @@
+"""siwarp run and siwarp env: what the program gets, and what it is spared."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import COMMAND, siwarp
+from cli.run_harness import LIST, OTHERS, compiled, library_of_a_wheel
+from pace import scaled
+
+from siwarp import _paths
+from siwarp.cli.run_preload import preloaded
+
+OURS = _paths.abi_dir() / "libibverbs.so.1"
+MAIN = "\nint main(void) { return show(); }\n"
+
+
+def ours(program: Path | str, *more: str, env: dict[str, str] | None = None) -> list[str]:
+    """The devices that a program sees under siwarp run."""
+    done = siwarp("run", "--no-view", program, *more, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def names() -> list[str]:
+    from siwarp.verbs import get_device_list
+
+    return sorted(device.name for device in get_device_list())
+
+
+@pytest.mark.parametrize("view", [[], ["--no-view"]], ids=["view", "no-view"])
+def test_status_arguments_and_standard_input_pass_unchanged(view: list[str]) -> None:
+    script = 'for a in "$@"; do printf "<%s>" "$a"; done; cat; exit 7'
+    words = ["--", "-h", "a b", "", "*", "--faults"]
+    done = subprocess.run(
+        [*COMMAND, "run", *view, "--", "sh", "-c", script, "sh", *words],
+        input="from here",
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+    )
+    assert done.stdout == "<--><-h><a b><><*><--faults>from here"
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_the_program_itself(number: signal.Signals) -> None:
+    script = 'trap "echo caught; exit 5" INT TERM; echo $$; while :; do sleep 0.05; done'
+    with subprocess.Popen(
+        [*COMMAND, "run", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        process.send_signal(number)
+        assert process.stdout.read() == "caught\n"
+        assert process.wait(timeout=scaled(20)) == 5
+
+
+def test_a_program_that_a_signal_ends_ends_so() -> None:
+    assert siwarp("run", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
+
+
+def test_the_terminal_is_the_programs() -> None:
+    parent, child = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*COMMAND, "run", "sh", "-c", "tty; test -t 0 && test -t 2"],
+            stdin=child,
+            stdout=subprocess.PIPE,
+            stderr=child,
+            text=True,
+            timeout=scaled(30),
+        )
+        assert (done.stdout.strip(), done.returncode) == (os.ttyname(child), 0)
+    finally:
+        os.close(parent)
+        os.close(child)
+
+
+def test_the_program_finds_no_signal_ignored_that_the_interpreter_ignores() -> None:
+    done = siwarp("run", "grep", "SigIgn", "/proc/self/status")
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
+
+
+def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no program")
+    missing = siwarp("run", "--no-view", tmp_path / "nothing")
+    assert (missing.returncode, missing.stderr) == (
+        127,
+        f"siwarp: cannot run {tmp_path}/nothing: No such file or directory\n",
+    )
+    assert siwarp("run", "--no-view", text).returncode == 126
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run"], "which program"),
+        (["run", "--nonsense", "1", "true"], "--nonsense"),
+        (["run", "--faults"], "needs a value"),
+        (["run", "--faults", "loss=nonsense", "true"], "no plan of faults"),
+        (["run", "--persona", "nobody", "true"], "--persona"),
+        (["run", "--capture", "/nonsense/x", "true"], "/nonsense"),
+        (["env", "true"], "env takes no program"),
+        (["env", "--no-view"], "--no-view"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(words: list[str], said: str) -> None:
+    done = siwarp(*words)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_settings_faults_and_capture_reach_the_program(tmp_path: Path) -> None:
+    file = tmp_path / "run.pcapng"
+    done = siwarp(
+        "--crc", "0", "run", "--persona", "iwarp", "--faults", "loss=1%", "--capture", file,
+        "--no-view", "env",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    got = dict(line.split("=", 1) for line in done.stdout.splitlines() if line[:7] == "SIWARP_")
+    assert got["SIWARP_CRC"] == "0"
+    assert got["SIWARP_PERSONA"] == "iwarp"
+    assert "loss=1%" in got["SIWARP_FAULTS"]
+    assert got["SIWARP_CAPTURE"] == str(file)
+    assert not file.exists()
+
+
+def test_a_low_limit_of_open_files_is_raised_and_a_high_one_kept() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    for low, then in ((256, most), (most, most)):
+        done = subprocess.run(
+            ["sh", "-c", f'ulimit -Sn {low}; exec "$@"', "sh",
+             *COMMAND, "run", "--no-view", "sh", "-c", "ulimit -Sn; ulimit -Hn"],
+            capture_output=True, text=True, timeout=scaled(30),
+        )  # fmt: skip
+        kept = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+        assert done.stdout.split() == [str(then), kept]
+
+
+def test_the_programs_own_libraries_and_places_are_kept() -> None:
+    mine = {"LD_LIBRARY_PATH": "/somewhere::/else", "LD_PRELOAD": "libm.so.6 libdl.so.2"}
+    got = preloaded(mine)
+    assert got["LD_LIBRARY_PATH"] == f"{OURS.parent}:/somewhere::/else"
+    assert got["LD_PRELOAD"].split(":")[:2] == ["libm.so.6", "libdl.so.2"]
+    assert str(OURS) in got["LD_PRELOAD"].split(":")[2:]
+    assert preloaded(got) == got, "a second time adds nothing"
+    assert preloaded({})["LD_LIBRARY_PATH"] == str(OURS.parent)
+
+
+def test_every_library_of_the_folder_is_preloaded(tmp_path: Path) -> None:
+    for name in ("libibverbs.so.1", "librdmacm.so.1", "libother.so"):
+        (tmp_path / name).touch()
+    got = preloaded({}, tmp_path)["LD_PRELOAD"].split(":")
+    assert got == [str(tmp_path / "libibverbs.so.1"), str(tmp_path / "librdmacm.so.1")]
+
+
+def test_a_path_that_the_loader_cannot_take_is_named_or_gone_around(tmp_path: Path) -> None:
+    blank, colon, none = tmp_path / "a b" / "of" / "it", tmp_path / "a:b", tmp_path / "none"
+    for folder in (blank, colon, none):
+        folder.mkdir(parents=True)
+    (blank / "libibverbs.so.1").symlink_to(OURS)
+    library = Path(os.path.normpath(blank / os.path.relpath(_paths.library(), OURS.parent)))
+    library.symlink_to(_paths.library())
+    got = preloaded({}, blank)
+    assert got == {"LD_LIBRARY_PATH": str(blank), "LD_PRELOAD": "libibverbs.so.1"}
+    done = subprocess.run(
+        ["grep", "-c", "libibverbs", "/proc/self/maps"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **preloaded(os.environ, blank)},
+    )
+    assert int(done.stdout) > 0 and done.stderr == ""
+    (colon / "libibverbs.so.1").symlink_to(OURS)
+    with pytest.raises(ValueError, match="a:b"):
+        preloaded({}, colon)
+    with pytest.raises(FileNotFoundError, match=r"libibverbs\.so\.1"):
+        preloaded({}, none)
+
+
+def test_a_shell_takes_what_env_prints(tmp_path: Path) -> None:
+    file = tmp_path / "a 'b'.pcapng"
+    done = siwarp("env", "--persona", "roce", "--capture", file)
+    assert done.returncode == 0, done.stderr
+    script = 'eval "$1"; printf "%s\\n" "$SIWARP_PERSONA" "$SIWARP_CAPTURE" "$LD_LIBRARY_PATH"'
+    shell = subprocess.run(
+        ["sh", "-c", script, "sh", done.stdout], capture_output=True, text=True, check=True
+    )
+    persona, capture, path = shell.stdout.splitlines()
+    assert (persona, capture) == ("roce", str(file))
+    assert path.split(":")[0] == str(OURS.parent)
+
+
+def test_help_says_what_there_is_and_needs_no_typer() -> None:
+    for name in ("run", "env"):
+        done = siwarp(name, "--help")
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"Usage: siwarp {name}")
+        assert "--faults" in done.stdout
+        assert f" {name} " in siwarp("--help").stdout
+
+
+def test_only_the_standard_library_stands_before_the_program() -> None:
+    code = (
+        "import os, sys\n"
+        "from siwarp.cli import main\n"
+        "os.execvpe = lambda *a: print(sorted({m.split('.')[0] for m in sys.modules}))\n"
+        "main.main(['run', 'true'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(30)
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout
+    assert "'siwarp'" in loaded
+    for other in ("typer", "click", "cffi", "_cffi_backend", "rich", "numpy", "scapy"):
+        assert f"'{other}'" not in loaded
+
+
+# Whose libibverbs a program's calls reach.
+
+
+def test_a_program_that_is_linked_to_the_librarys_name_gets_ours(tmp_path: Path) -> None:
+    others = tmp_path / "system"
+    others.mkdir()
+    compiled(others, "libibverbs.so.1", OTHERS, "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1")
+    program = compiled(tmp_path, "list", LIST + MAIN, str(others / "libibverbs.so.1"))
+    alone = subprocess.run([program], env={"LD_LIBRARY_PATH": str(others)}, capture_output=True)
+    assert alone.stdout == b"others\n"
+    assert sorted(ours(program, env={"LD_LIBRARY_PATH": str(others)})) == names()
+
+
+def test_a_wheels_copy_under_another_name_lands_in_ours(tmp_path: Path) -> None:
+    copy = library_of_a_wheel(tmp_path)
+    program = compiled(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    assert subprocess.run([program], capture_output=True).stdout == b"others\n"
+    assert sorted(ours(program)) == names()
+
+
+def test_a_module_loaded_with_rtld_local_lands_in_ours(tmp_path: Path) -> None:
+    copy = library_of_a_wheel(tmp_path)
+    compiled(tmp_path, "module.so", LIST, "-shared", "-fPIC", str(copy), f"-Wl,-rpath,{tmp_path}")
+    loader = compiled(
+        tmp_path,
+        "loader",
+        """
+        #include <dlfcn.h>
+        int main(int argc, char **argv)
+        {
+            void *module = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+            int (*show)(void) = module ? dlsym(module, "show") : 0;
+            return show ? show() : 9;
+        }
+        """,
+    )
+    assert sorted(ours(loader, str(tmp_path / "module.so"))) == names()
+
+
+def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
+    program = compiled(
+        tmp_path,
+        "finder",
+        """
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        static void where(void *symbol)
+        {
+            Dl_info info;
+            printf("%s\\n", symbol && dladdr(symbol, &info) ? info.dli_fname : "nowhere");
+        }
+        int main(void)
+        {
+            void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+            where(dlsym(RTLD_DEFAULT, "ibv_open_device"));
+            where(dlsym(library, "ibv_open_device"));
+            where(dlvsym(library, "ibv_open_device", "IBVERBS_1.1"));
+            where(dlvsym(library, "ibv_open_device", "IBVERBS_9.9"));
+            return 0;
+        }
+        """,
+    )
+    found = ours(program)
+    assert [Path(place).resolve() for place in found[:3]] == [OURS.resolve()] * 3
+    assert found[3] == "nowhere"
+
+
+def test_a_static_program_runs_as_ever(tmp_path: Path) -> None:
+    program = compiled(tmp_path, "static", "int main(void) { return 3; }", "-static")
+    done = siwarp("run", program)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+def test_a_32_bit_program_has_the_loaders_warning_only(tmp_path: Path) -> None:
+    try:
+        program = compiled(tmp_path, "narrow", "int main(void) { return 4; }", "-m32")
+    except subprocess.CalledProcessError:
+        pytest.skip("no 32-bit programs: needs lib32gcc-12-dev and libc6-dev-i386")
+    done = siwarp("run", "--no-view", program)
+    assert done.returncode == 4
+    lines = done.stderr.splitlines()
+    assert lines and all("wrong ELF class" in line and "ignored" in line for line in lines)
+
+
+def test_a_preloaded_library_does_nothing_before_the_first_call(tmp_path: Path) -> None:
+    script = (
+        "ls /proc/self/task | wc -l; ls -l /proc/self/fd | grep -c -e socket -e anon_inode; "
+        "grep -c libsiwarp /proc/self/maps"
+    )
+    threads, descriptors, mapped = ours("sh", "-c", script, env={"TMPDIR": str(tmp_path)})
+    assert (threads, descriptors) == ("1", "0")
+    assert int(mapped) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_python_that_imports_siwarp_has_one_library_in_the_process(tmp_path: Path) -> None:
+    code = (
+        "import ctypes\n"
+        "from siwarp.verbs import get_device_list\n"
+        "get_device_list()\n"
+        "ctypes.CDLL('libibverbs.so.1')\n"
+        "maps = {line.split()[-1] for line in open('/proc/self/maps') if 'libsiwarp.so' in line}\n"
+        "print(len(maps), *maps)\n"
+    )
+    count, *_ = ours(sys.executable, "-c", code)
+    assert count == "1"
+
+
+def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
+    """As jemalloc: it gives the program, and ours, their malloc."""
+    counter = compiled(
+        tmp_path,
+        "counter.so",
+        """
+        #define _GNU_SOURCE
+        #include <errno.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <unistd.h>
+        extern void *__libc_calloc(size_t, size_t);
+        static int seen;
+        void *calloc(size_t n, size_t size)
+        {
+            const char *me = program_invocation_short_name;
+
+            if (me && strcmp(me, "list") == 0 && !seen++)
+                (void)!write(1, "counted\\n", 8);
+            return __libc_calloc(n, size);
+        }
+        """,
+        *("-shared", "-fPIC"),
+    )
+    copy = library_of_a_wheel(tmp_path)
+    program = compiled(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    before = os.environ.get("LD_PRELOAD", "")
+    if "san.so" in before:
+        pytest.skip("the sanitizer's malloc stands before everybody's")
+    seen = ours(program, env={"LD_PRELOAD": f"{before} {counter}".strip()})
+    assert seen.count("counted") == 1
+    assert sorted(word for word in seen if word != "counted") == names()

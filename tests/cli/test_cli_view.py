@@ -1,0 +1,270 @@
+"""The files in /sys and /dev that siwarp run gives a program, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.cli_harness import COMMAND, siwarp
+from cli.install_harness import installed, python_for
+from pace import scaled
+
+from siwarp import _paths
+from siwarp.cli.run_device import Device, devices
+
+NOBODY = ["runuser", "-u", "nobody", "--"]
+#: Told on standard error where there is no view.
+LINE = "siwarp run: the program finds no /sys/class/infiniband and /dev/infiniband: "
+
+#: Prints what a program sees of a folder: names, kinds, device numbers, targets of links.
+LOOK = """
+import json, os, sys
+seen = {}
+for folder in sys.argv[1:]:
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        s = os.lstat(path)
+        kind = s.st_mode >> 12
+        seen[path] = [kind, s.st_rdev, os.readlink(path) if os.path.islink(path) else ""]
+print(json.dumps(seen))
+"""
+
+
+def run(*words: object, user: list[str] | None = None, **more: Any) -> str:
+    done = subprocess.run(
+        [*(user or []), *COMMAND, "run", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        cwd="/",
+        **more,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def look(*folders: str, seen_by: list[str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [*seen_by, sys.executable, "-c", LOOK, *folders],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def ours() -> list[Device]:
+    return devices(_paths.abi_dir() / "libibverbs.so.1")
+
+
+@pytest.fixture(scope="module")
+def view(ours: list[Device]) -> dict[str, str]:
+    """Every file below the classes that are ours, with its text."""
+    classes = ["infiniband", "infiniband_verbs", "misc/rdma_cm"]
+    code = (
+        "import json, pathlib, sys\n"
+        "print(json.dumps({str(f): f.read_text() for c in sys.argv[1:]\n"
+        "  for f in pathlib.Path('/sys/class', c).rglob('*') if f.is_file()}))\n"
+    )
+    said: dict[str, str] = json.loads(run("--", sys.executable, "-c", code, *classes))
+    return said
+
+
+def test_each_device_has_the_files_of_a_device(ours: list[Device], view: dict[str, str]) -> None:
+    assert ours
+    for device in ours:
+        at = f"/sys/class/infiniband/{device.name}"
+        assert view[f"{at}/node_type"] in ("1: CA\n", "4: RNIC\n")
+        for guid in ("node_guid", "sys_image_guid"):
+            assert [len(part) for part in view[f"{at}/{guid}"].strip().split(":")] == [4] * 4
+        assert view[f"{at}/fw_ver"].strip() == device.fw_ver
+        assert view[f"{at}/hca_type"] == "siwarp\n"
+        int(view[f"{at}/device/numa_node"])
+        port = f"{at}/ports/1"
+        assert view[f"{port}/state"] in ("4: ACTIVE\n", "1: DOWN\n")
+        assert view[f"{port}/phys_state"].split(": ")[0].isdigit()
+        assert view[f"{port}/link_layer"] == "Ethernet\n"
+        assert "Gb/sec (" in view[f"{port}/rate"]
+        assert view[f"{port}/lid"].startswith("0x")
+        assert view[f"{port}/pkeys/0"] == "0xffff\n"
+
+
+def test_each_gid_has_its_interface_and_its_type(ours: list[Device], view: dict[str, str]) -> None:
+    for device in ours:
+        port = f"/sys/class/infiniband/{device.name}/ports/1"
+        assert device.gids, f"{device.name} has no GID"
+        for gid in device.gids:
+            text = view[f"{port}/gids/{gid.index}"].strip()
+            assert text.replace(":", "") == gid.gid
+            assert text.count(":") == 7
+            assert view[f"{port}/gid_attrs/types/{gid.index}"] == "RoCE v2\n"
+            ndev = view[f"{port}/gid_attrs/ndevs/{gid.index}"].strip()
+            assert Path("/sys/class/net", ndev).exists()
+            assert device.name == f"siw_{ndev}"
+
+
+def test_each_device_has_its_uverbs_and_a_node(ours: list[Device], view: dict[str, str]) -> None:
+    assert view["/sys/class/infiniband_verbs/abi_version"] == "6\n"
+    assert view["/sys/class/misc/rdma_cm/abi_version"] == "5\n"
+    nodes = look("/dev/infiniband", seen_by=[*COMMAND, "run"])
+    for device in ours:
+        assert view[f"/sys/class/infiniband_verbs/{device.dev_name}/ibdev"].strip() == device.name
+        assert view[f"/sys/class/infiniband_verbs/{device.dev_name}/abi_version"] == "1\n"
+        kind, number, _ = nodes[f"/dev/infiniband/{device.dev_name}"]
+        assert kind << 12 == stat.S_IFCHR
+        dev = view[f"/sys/class/infiniband_verbs/{device.dev_name}/dev"].strip()
+        assert dev == f"{os.major(number)}:{os.minor(number)}"
+    assert "/dev/infiniband/rdma_cm" not in nodes or Path("/dev/infiniband/rdma_cm").exists()
+    tries = " && ".join(f"exec 3<>/dev/infiniband/{device.dev_name}" for device in ours)
+    assert run("sh", "-c", f"{tries} && echo opened") == "opened\n"
+
+
+def test_everything_else_stays_and_stays_live() -> None:
+    folders = ["/sys/class", "/sys/class/net", "/sys/class/misc", "/dev"]
+    before = look(*folders, seen_by=[])
+    after = look(*folders, seen_by=[*COMMAND, "run"])
+    assert {path: seen for path, seen in after.items() if path in before} == before
+    new = {path.rpartition("/")[2] for path in after.keys() - before.keys()}
+    assert new <= {"infiniband", "infiniband_verbs", "misc", "rdma_cm"}
+    # The kernel's own file systems, no copies of what they had.
+    for folder in ("/sys/class/net", "/dev/pts", "/dev/shm"):
+        numbers = run("stat", "-c", "%d:%i", folder)
+        there = Path(folder).stat()
+        assert numbers.strip() == f"{there.st_dev}:{there.st_ino}"
+
+
+def test_nothing_of_it_is_seen_outside() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "run", "sh", "-c", "ls /sys/class/infiniband; echo there; read -r _"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        while process.stdout.readline() != "there\n":
+            pass
+        mounts = Path("/proc/self/mounts").read_text()
+        assert not [line for line in mounts.splitlines() if line.startswith("siwarp ")]
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait(timeout=scaled(20)) == 0
+
+
+def test_the_classes_are_as_read_only_as_before() -> None:
+    done = siwarp("run", "sh", "-c", "echo x >/sys/class/new; echo x >/sys/class/infiniband/new")
+    assert done.returncode != 0
+    assert done.stderr.count("Read-only file system") == 2
+
+
+def test_a_view_inside_a_view_is_one_view(ours: list[Device]) -> None:
+    nested = run("--", *COMMAND, "run", "sh", "-c", "ls /dev/infiniband /sys/class/infiniband")
+    for device in ours:
+        assert device.name in nested and device.dev_name in nested
+
+
+def test_the_devices_are_those_of_the_network_namespace() -> None:
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh",
+         *COMMAND, "run", "ls", "/sys/class/infiniband"],
+        capture_output=True, text=True, timeout=scaled(30),
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("siw_lo\n", "")
+
+
+# Whom it is for: users, and root in a container.
+
+
+@pytest.fixture(scope="module")
+def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """``siwarp run`` of an installed package, as nobody."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs as nobody")
+    site = installed(tmp_path_factory.mktemp("site"))
+    python = python_for(NOBODY)
+    yield [*NOBODY, "env", f"PYTHONPATH={site}", python, "-m", "siwarp.cli", "run"]
+
+
+def test_a_user_has_the_files_too_and_stays_who_he_is(nobody: list[str]) -> None:
+    script = (
+        "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
+        "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
+    )
+    done = subprocess.run(
+        [*nobody, "sh", "-c", script], capture_output=True, text=True, cwd="/", timeout=scaled(30)
+    )
+    uid, gid, *names = done.stdout.split()
+    alone = subprocess.run([*NOBODY, "id", "-g"], capture_output=True, text=True, check=True)
+    assert (uid, gid) == ("65534", alone.stdout.strip())
+    assert "siw_lo" in names
+    assert names[-5:] == ["CapEff:", "0" * 16, "65534", "65534", "1"]
+    assert "Permission denied" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_root_without_the_capability_takes_a_user_namespace() -> None:
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-sys_admin", *COMMAND,
+         "run", "sh", "-c", "id -u; ls /sys/class/infiniband"],
+        capture_output=True, text=True, timeout=scaled(30),
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.split()[0] == str(os.geteuid())
+    assert "siw_lo" in done.stdout.split()
+
+
+#: Refuses unshare() to itself and all that it executes, as a container's seccomp profile does.
+SECCOMP = """
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 272, "aarch64": 97}[platform.machine()]
+code = b"".join(struct.pack("HBBI", *row) for row in [
+    (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)])
+buffer = ctypes.create_string_buffer(code, len(code))
+program = struct.pack("HxxxxxxP", 4, ctypes.addressof(buffer))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.c_char_p(program), 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+NO_NAMESPACES = (
+    "echo 0 >/proc/sys/user/max_user_namespaces; "
+    'exec setpriv --bounding-set=-sys_admin --inh-caps=-all "$@"'
+)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("Operation not permitted", [sys.executable, "-c", SECCOMP]),
+        ("No space left on device", ["unshare", "-r", "sh", "-c", NO_NAMESPACES, "sh"]),
+    ],
+    ids=["seccomp", "max_user_namespaces"],
+)
+def test_where_namespaces_are_refused_it_says_so_and_goes_on(
+    refusal: str, words: list[str]
+) -> None:
+    done = subprocess.run(
+        [*words, *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+    )
+    assert (done.stdout, done.returncode) == ("went on\n", 6)
+    assert done.stderr.startswith(f"{LINE}unshare: {refusal} (this takes CAP_SYS_ADMIN or ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_library_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "libibverbs.so.1"
+    broken.write_bytes(b"no library")
+    with pytest.raises(OSError, match=r"invalid ELF header|too short"):
+        devices(broken)
