@@ -46,6 +46,7 @@ static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *ini
 		.persona = abi_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.by_qpn = init->qp_type == IBV_QPT_RC,
 		.grh = init->qp_type == IBV_QPT_UD,
+		.every_addr = init->qp_type != IBV_QPT_RC,
 	};
 	return 0;
 }

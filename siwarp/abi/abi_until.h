@@ -2,13 +2,6 @@
 /* abi/abi_until.h - stand-ins for calls that the engine gets. */
 #ifndef SIWARP_ABI_UNTIL_H
 #define SIWARP_ABI_UNTIL_H
-static inline struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest,
-						const struct siw_addr *source)
-{
-	(void)source;
-	return siw_create_ah(pd, dest);
-}
-
 static inline struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length,
 					     uint64_t iova, int access)
 {

@@ -46,4 +46,20 @@ static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr
 	return memcmp(a->v6, b->v6, 16) == 0 && (a->scope == b->scope || !a->scope || !b->scope);
 }
 
+/* The same, whatever the ports are. */
+static inline bool siw_addr_same_host(const struct siw_addr *a, const struct siw_addr *b)
+{
+	struct siw_addr x = *a;
+
+	x.port_be = b->port_be;
+	return siw_addr_same(&x, b);
+}
+
+/* Whether it is an IPv6 address that counts on one link alone (RFC 4291 section 2.5.6). */
+static inline bool siw_addr_is_link_local(const struct siw_addr *a)
+{
+	return a->family == AF_INET6 && ((a->v6[0] == 0xfe && a->v6[1] >> 6 == 2) ||
+					 (a->v6[0] == 0xff && (a->v6[1] & 15) == 2));
+}
+
 #endif

@@ -58,6 +58,7 @@
 	X(startups_paused, "times a listener had too many pending to accept")                    \
 	X(startups_refused, "connections closed: too many of one source pending")                \
 	X(startup_timeouts, "MPA start-ups given up because the peer was silent")                \
+	X(addrs_unbound, "addresses that came up where a queue pair's port is not free")         \
 	X(pair_retries, "RC by QPN: tries to connect that came to nothing, and another")         \
 	X(pair_refused, "RC by QPN: requests rejected: no QP has the number, or it has a peer")  \
 	X(pair_addresses, "RC by QPN: requests closed: sent from another address than they say") \

@@ -169,6 +169,15 @@
 	  "the peer's address is IPv6 and the QP's IPv4, or the other way round: make the "        \
 	  "QP with siw_qp_init_attr.addr of the peer's kind")                                      \
 	X(GRH_TYPE, EINVAL, "grh is a UD QP's, and this is a {0:type} one: leave it out")          \
+	X(EVERY_TYPE, EINVAL,                                                                      \
+	  "every_addr is a UD or UC QP's, and this is a {0:type} one: leave it out")               \
+	X(EVERY_ADDRESS, EINVAL,                                                                   \
+	  "every_addr and an address are both given: leave one of them out; addr.port_be alone "   \
+	  "says the port")                                                                         \
+	X(QP_FD_EVERY, EINVAL, "a QP with every_addr has a socket at each address: leave fd out")  \
+	X(UC_SOURCE, EINVAL,                                                                       \
+	  "the QP has no socket at ah_source, or none for a peer of that kind: give the address "  \
+	  "that it is bound to, or make it with every_addr")                                       \
 	X(PAIR_TYPE, EINVAL, "by_qpn is an RC QP's, and this is a {0:type} one: leave it out")     \
 	X(PAIR_PEER, EINVAL,                                                                       \
 	  "to RTR an RC QP with by_qpn needs its peer: give ah_addr (SIW_QP_AV) and dest_qp_num "  \
@@ -237,6 +246,12 @@
 	X(HANDLE_GROUP, EINVAL,                                                                    \
 	  "a Write-Record goes to one peer, and its address handle is a multicast group's: give "  \
 	  "that of a peer")                                                                        \
+	X(HANDLE_SOURCE, EINVAL,                                                                   \
+	  "the device has no such source, of the destination's family: give one of "               \
+	  "siw_query_device_info")                                                                 \
+	X(HANDLE_END, EINVAL,                                                                      \
+	  "the QP has no socket at the address handle's source, or none for a destination of "     \
+	  "that kind: make it with every_addr, or bind it to that address")                        \
 	X(HANDLE_PORT, EINVAL,                                                                     \
 	  "neither remote_qpn nor the address handle has a port: give one of them")                \
 	X(INLINE_LENGTH, EINVAL,                                                                   \

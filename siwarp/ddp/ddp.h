@@ -325,6 +325,10 @@ bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp
  */
 void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
 			      const struct siw_addr *at);
+/*
+ * From now on it sends on this socket: at first on the one that it was opened on. Send lock.
+ */
+void siw_ddp_dgram_send_by(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
 /* The address that the datagram at hand came to; of a multicast group's endpoint, the group. */
 const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram);
 /* The payload of the datagram at hand, in the port's buffer. */

@@ -72,6 +72,11 @@ void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *
 	dgram->at = at;
 }
 
+void siw_ddp_dgram_send_by(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock)
+{
+	dgram->sock = sock;
+}
+
 const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram)
 {
 	return dgram->at;

@@ -16,8 +16,8 @@ struct siw_ddp_dgram {
 	struct siw_mem *mem;
 	struct siw_llp_port *port;
 	uint8_t *room;		   /* where a datagram is received: the port's */
-	struct siw_llp_sock *sock; /* that it sends on unless told otherwise */
-	/* Receiving: siw_ddp_dgram_receive_at. */
+	struct siw_llp_sock *sock; /* that it sends on; send lock */
+	/* That it receives from, and what that is bound to; progress lock. */
 	struct siw_llp_sock *rx_sock;
 	const struct siw_addr *at;
 	bool crc; /* of all that share the socket: it is checked before one knows who is meant */

@@ -34,7 +34,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 	memset(uc, 0, sizeof(*uc));
 	uc->mem = mem;
 	uc->room = siw_llp_port_room(port);
-	uc->sock = sock;
+	uc->sock = uc->rx_sock = sock;
 	uc->crc = crc;
 	siw_ddp_uc_cut(uc);
 	uc->tx.batch_max = UINT32_MAX;
@@ -50,7 +50,21 @@ void siw_ddp_uc_close(struct siw_ddp_uc *uc)
 
 void siw_ddp_uc_resume(struct siw_ddp_uc *uc)
 {
-	siw_llp_resume(uc->sock);
+	siw_llp_resume(uc->rx_sock);
+}
+
+void siw_ddp_uc_receive_at(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
+{
+	uc->rx_sock = sock;
+}
+
+int siw_ddp_uc_send_by(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
+{
+	int r = siw_llp_udp_whole(sock);
+
+	if (!r)
+		uc->sock = sock;
+	return r;
 }
 
 int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path)
@@ -145,7 +159,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	int tries;
 
 	for (tries = 0; tries < 64; tries++) {
-		ssize_t len = siw_llp_udp_recv(uc->sock, &source, buf, SIW_LLP_ROOM);
+		ssize_t len = siw_llp_udp_recv(uc->rx_sock, &source, buf, SIW_LLP_ROOM);
 
 		if (len < 0)
 			return 0;
@@ -171,7 +185,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	 * Invalid datagrams alone must not occupy the progress thread: other sockets get their
 	 * turn.
 	 */
-	siw_llp_resume(uc->sock);
+	siw_llp_resume(uc->rx_sock);
 	return 0;
 }
 

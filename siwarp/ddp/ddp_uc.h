@@ -33,6 +33,13 @@ void siw_ddp_uc_close(struct siw_ddp_uc *uc);
 /* The caller stopped before siw_ddp_uc_rx returned 0: its handler is to be called again. */
 void siw_ddp_uc_resume(struct siw_ddp_uc *uc);
 
+/*
+ * From now on siw_ddp_uc_rx receives from this socket; at first it is the endpoint's own. Progress
+ * lock.
+ */
+void siw_ddp_uc_receive_at(struct siw_ddp_uc *uc, struct siw_llp_sock *sock);
+/* The same for what it sends; forbids fragments there. Both locks: 0 or -errno. */
+int siw_ddp_uc_send_by(struct siw_ddp_uc *uc, struct siw_llp_sock *sock);
 struct siw_ddp_uc_path {
 	struct siw_addr peer;
 	uint32_t psn;	  /* of the peer's next datagram */

@@ -62,8 +62,9 @@ struct siw_uc_tx {
 
 struct siw_ddp_uc {
 	struct siw_mem *mem;
-	uint8_t *room; /* where a datagram is received: the port's */
-	struct siw_llp_sock *sock;
+	uint8_t *room;		      /* where a datagram is received: the port's */
+	struct siw_llp_sock *sock;    /* that it sends on */
+	struct siw_llp_sock *rx_sock; /* that it receives from; progress lock */
 	bool crc;
 	/* Both locks to write. */
 	struct siw_addr peer;

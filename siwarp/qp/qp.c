@@ -42,6 +42,10 @@ static int check_kind(const struct siw_qp_init_attr *init)
 		return siw_refuse(QP_RECORDS, init->max_write_records, SIW_MAX_WRITE_RECORDS);
 	if (init->grh && init->qp_type != SIW_QPT_UD)
 		return siw_refuse(GRH_TYPE, (uint64_t)init->qp_type);
+	if (init->every_addr && init->qp_type != SIW_QPT_UD && init->qp_type != SIW_QPT_UC)
+		return siw_refuse(EVERY_TYPE, (uint64_t)init->qp_type);
+	if (init->every_addr && init->addr.family)
+		return siw_refuse(EVERY_ADDRESS);
 	if (init->by_qpn && init->qp_type != SIW_QPT_RC)
 		return siw_refuse(PAIR_TYPE, (uint64_t)init->qp_type);
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
@@ -236,6 +240,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->user = init->qp_context;
 	wq->sig_all = init->sq_sig_all;
 	wq->grh = init->grh;
+	wq->every_addr = init->every_addr;
 	wq->no_crc = init->no_crc || !siw_settings()->crc;
 	wq->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
 	wq->keep_unexpected = init->keep_unexpected;

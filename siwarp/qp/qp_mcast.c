@@ -118,13 +118,13 @@ static void unmake(struct siw_group *group)
 static int attach(struct siw_ud *ud, const struct siw_addr *addr)
 {
 	struct siw_group *group = find(ud->wq.qp.ctx, addr);
-	struct siw_addr own;
+	struct siw_addr any = { 0 }, own;
 	bool fresh = !group;
 	int err;
 
 	if (!ud->dgram || siw_llp_local(ud->sock, &own))
 		return siw_refuse(DESTROYED);
-	if (own.family != addr->family)
+	if (own.family != addr->family && !(ud->ends && siw_ends_for(ud->ends, addr, &any)))
 		return siw_refuse(MCAST_FAMILY,
 				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
 	err = fresh ? make(ud->wq.qp.ctx, addr, &group) : 0;

@@ -281,12 +281,15 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 		.sq_sig_all = wq->sig_all,
 		.no_crc = wq->no_crc,
 		.grh = wq->grh,
+		.every_addr = wq->every_addr,
 		.keep_unexpected = wq->keep_unexpected,
 		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
 	};
 	if (siw_class_of(wq)->open) /* it has a socket of its own */
 		siw_class_of(wq)->addr(wq, &init->addr, &peer);
+	if (wq->every_addr)
+		init->addr = (struct siw_addr){ .port_be = init->addr.port_be };
 	if (siw_class_of(wq)->query_init)
 		siw_class_of(wq)->query_init(wq, init);
 }

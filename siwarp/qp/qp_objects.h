@@ -7,6 +7,7 @@
 #define SIW_QP_OBJECTS_H
 
 #include "qp/qp.h"
+#include "qp/qp_everywhere.h"
 #include "qp/qp_state.h"
 #include "ddp/ddp.h"
 #include "mpa/mpa.h"
@@ -39,8 +40,9 @@ struct siw_wqe {
 	union {
 		struct { /* UD */
 			struct siw_addr dest;
-			uint32_t send_imm;	 /* SEND_WITH_IMM */
-			const struct siw_ah *ah; /* that dest comes from; only compared */
+			uint32_t send_imm;	   /* SEND_WITH_IMM */
+			const struct siw_ah *ah;   /* that dest comes from; only compared */
+			struct siw_llp_sock *sock; /* that it leaves by */
 			/* of an RDMA_WRITE_RECORD: the peer's memory. seq counts the octets sent */
 			struct {
 				uint64_t addr;
@@ -238,6 +240,7 @@ struct siw_wq {
 	_Atomic uint32_t held; /* references by connection ids */
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each receive begins with one */
+	bool every_addr;      /* UD, UC: it has a socket at each address */
 	bool roce;	      /* persona */
 	bool keep_unexpected; /* a Send without a receive waits for one, whatever the persona is */
 	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */
@@ -341,7 +344,9 @@ struct siw_rc {
 
 struct siw_ud {
 	struct siw_wq wq;	   /* first */
-	struct siw_llp_sock *sock; /* perhaps shared with other QPs */
+	struct siw_llp_sock *sock; /* its only or its first one; perhaps shared with other QPs */
+	struct siw_ends *ends;	   /* NULL, or the sockets at every address; shared likewise */
+	struct siw_ddp_dgram *ddp; /* on the sockets; dgram is on this */
 	struct siw_rdmap_dgram *dgram;
 	uint32_t n_groups;    /* groups that it is a member of; progress */
 	bool sends_to_groups; /* the socket is set up for sending to groups; send_lock */
@@ -349,9 +354,10 @@ struct siw_ud {
 };
 
 struct siw_uc {
-	struct siw_wq wq; /* first */
-	struct siw_llp_sock *sock;
-	struct siw_ddp_uc *ddp; /* on the socket; end is on this */
+	struct siw_wq wq;	   /* first */
+	struct siw_llp_sock *sock; /* that it sends on */
+	struct siw_ends *ends;	   /* NULL, or its sockets at every address */
+	struct siw_ddp_uc *ddp;	   /* on the socket; end is on this */
 	struct siw_rdmap_uc *end;
 	/* set from RTR on; progress and send_lock to write, as for dest_qpn */
 	struct siw_addr peer;

@@ -7,6 +7,7 @@
 #define SIW_QP_PAIR_H
 
 #include "qp/qp_conn.h"
+#include "qp/qp_everywhere.h"
 
 /* ---- qp_pair_frame.c: the private data of Request and Reply ---------------------------------- */
 
@@ -42,6 +43,7 @@ struct siw_pair;
  */
 struct siw_pair_port {
 	struct siw_conn_user user; /* first; of its listeners and their connections */
+	struct siw_everywhere how; /* its listeners are opened */
 	struct siw_link link;	   /* of ctx->pair_ports */
 	uint16_t port;
 	uint8_t last; /* the index given last: they go round */

@@ -10,11 +10,9 @@
 #include "qp/qp_pair.h"
 
 #define BACKLOG 1024
-/* Ports tried before it is given up: another program may have one at another address of ours. */
-#define TRIES 64
 
 _Static_assert(sizeof(((struct siw_pair_port *)0)->listeners) / sizeof(struct siw_qp_conn *) ==
-		       sizeof(((struct siw_device_info *)0)->addrs) / sizeof(struct siw_addr),
+		       SIW_MAX_ADDRS,
 	       "one for each address");
 
 struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t qpn)
@@ -25,66 +23,37 @@ struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t q
 									 : NULL;
 }
 
-static void close_listeners(struct siw_pair_port *port)
+static void close_listeners(struct siw_everywhere *how)
 {
+	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
+
 	for (uint32_t i = 0; i < port->n_listeners; i++)
 		siw_qp_conn_free(port->listeners[i]);
 	port->n_listeners = 0;
 }
 
-/* The port at which the first listener came up. */
-static uint16_t port_of(const struct siw_pair_port *port)
+static int listen_at(struct siw_everywhere *how, struct siw_addr *addr)
 {
-	struct siw_addr local;
+	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
+	struct siw_qp_conn **listener = &port->listeners[port->n_listeners];
+	int err = siw_qp_conn_listen(&port->user, addr, BACKLOG, port, listener);
 
-	return siw_llp_local(port->listeners[0]->lsock, &local) ? 0 : siw_addr_port(&local);
-}
-
-/*
- * Listens at each address of the device, on the same port; number: 0 for any. 0, or -errno and
- * nothing listens. An address that cannot be bound yet, such as an IPv6 one that is still being
- * tried for duplicates, is left out.
- */
-static int listen_at(struct siw_pair_port *port, uint16_t number)
-{
-	const struct siw_device_info *device = &port->user.ctx->now;
-	int err = -EADDRNOTAVAIL;
-
-	for (uint32_t i = 0; i < device->n_addrs; i++) {
-		struct siw_addr addr = device->addrs[i];
-
-		addr.port_be = htons(number);
-		err = siw_qp_conn_listen(&port->user, &addr, BACKLOG, port,
-					 &port->listeners[port->n_listeners]);
-		if (err == -EADDRNOTAVAIL)
-			continue;
-		if (err)
-			break;
-		port->n_listeners++;
-		if (!number)
-			number = port_of(port);
-	}
-	if (err == -EADDRNOTAVAIL && port->n_listeners)
-		err = 0;
 	if (err)
-		close_listeners(port);
-	port->port = number;
-	return err;
+		return err;
+	port->n_listeners++;
+	return siw_llp_local((*listener)->lsock, addr);
 }
 
 /* Settings rc_port_first and rc_port_last bound the ports, for firewalls; 0: any. */
 static int listen_somewhere(struct siw_pair_port *port)
 {
 	int64_t first = siw_settings()->rc_port_first, last = siw_settings()->rc_port_last;
-	int err = -EADDRINUSE;
+	int err;
 
-	if (!first) {
-		for (int i = 0; i < TRIES && err == -EADDRINUSE; i++)
-			err = listen_at(port, 0);
-		return err;
-	}
-	for (int64_t number = first; number <= last && err == -EADDRINUSE; number++)
-		err = listen_at(port, (uint16_t)number);
+	do {
+		port->port = (uint16_t)first;
+		err = siw_qp_everywhere(port->user.ctx, &port->port, &port->how);
+	} while (err == -EADDRINUSE && first && ++first <= last);
 	return err;
 }
 
@@ -98,6 +67,7 @@ static int open_port(struct siw_context *ctx, const struct siw_conn_user *user,
 		return -ENOMEM;
 	port->user = *user;
 	port->user.ctx = ctx;
+	port->how = (struct siw_everywhere){ listen_at, close_listeners };
 	err = listen_somewhere(port);
 	if (err) {
 		free(port);
@@ -165,7 +135,7 @@ void siw_pair_port_leave(struct siw_pair *pair)
 	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
 	if (--port->n_pairs)
 		return;
-	close_listeners(port);
+	close_listeners(&port->how);
 	siw_link_del(&port->link);
 	free(port);
 }

@@ -11,6 +11,7 @@
 #include "qp/qp_impl.h"
 
 static int serve(struct siw_io_handler *self);
+static int serve_end(struct siw_end *end);
 
 static void close_socket(struct siw_wq *wq)
 {
@@ -19,30 +20,33 @@ static void close_socket(struct siw_wq *wq)
 	if (!uc->end)
 		return;
 	siw_rdmap_uc_close(uc->end);
-	siw_llp_close(uc->sock);
+	if (uc->ends)
+		siw_ends_close(uc->ends);
+	else
+		siw_llp_close(uc->sock);
+	uc->ends = NULL;
 	uc->end = NULL;
 	uc->ddp = NULL;
 	uc->sock = NULL;
 }
 
-static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+/* Opens an end on this socket, which remains the caller's on failure. */
+static int open_end(struct siw_wq *wq, struct siw_llp_sock *sock)
 {
 	struct siw_context *ctx = wq->qp.ctx;
 	struct siw_uc *uc = siw_uc_of(wq);
 	struct siw_rdmap_uc *end;
-	struct siw_llp_sock *sock;
 	struct siw_ddp_uc *ddp;
 	struct siw_addr bound;
-	int err = siw_qp_open_udp(wq, addr, fd, &sock);
+	int err = siw_ddp_uc_open(ctx->port, ctx->mem, sock, !wq->no_crc, &ddp);
 
 	if (err)
 		return err;
-	err = siw_ddp_uc_open(ctx->port, ctx->mem, sock, !wq->no_crc, &ddp);
-	if (err)
-		goto close_sock;
 	err = siw_rdmap_uc_open(ddp, &end);
-	if (err)
-		goto close_ddp;
+	if (err) {
+		siw_ddp_uc_close(ddp);
+		return err;
+	}
 	siw_llp_local(sock, &bound);
 	close_socket(wq);
 	uc->sock = sock;
@@ -52,19 +56,47 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	wq->private = true; /* all UC messages are siwarp-private */
 	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
 	return 0;
+}
 
-close_ddp:
-	siw_ddp_uc_close(ddp);
-close_sock:
-	siw_llp_close(sock);
+static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+{
+	struct siw_llp_sock *sock;
+	int err;
+
+	if (siw_uc_of(wq)->ends)
+		return siw_refuse(QP_FD_EVERY);
+	err = siw_qp_open_udp(wq, addr, fd, &sock);
+	if (err)
+		return err;
+	err = open_end(wq, sock);
+	if (err)
+		siw_llp_close(sock);
+	return err;
+}
+
+static int open_everywhere(struct siw_wq *wq, uint16_t port)
+{
+	struct siw_ends *ends;
+	int err = siw_ends_open(wq->qp.ctx, port, wq, serve_end, &ends);
+
+	if (err)
+		return err;
+	err = open_end(wq, ends->at[0]->sock);
+	if (err)
+		siw_ends_close(ends);
+	else
+		siw_uc_of(wq)->ends = ends;
 	return err;
 }
 
 static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 {
 	struct siw_addr addr;
-	int err = siw_qp_first_addr(wq, &init->addr, &addr);
+	int err;
 
+	if (init->every_addr)
+		return open_everywhere(wq, siw_addr_port(&init->addr));
+	err = siw_qp_first_addr(wq, &init->addr, &addr);
 	return err ? err : open_socket(wq, &addr, -1);
 }
 
@@ -93,6 +125,28 @@ static bool mtu_valid(int path_mtu)
 	return path_mtu == 0 || (octets_of(path_mtu) >= LEAST_MTU && path_mtu <= 65535);
 }
 
+/* Where it sends from to this peer; refused: there is no such socket. */
+static int take_source(struct siw_uc *uc, struct siw_addr *peer, const struct siw_addr *source)
+{
+	const struct siw_end *end;
+	struct siw_addr own;
+
+	if (!uc->ends) {
+		if (!source->family ||
+		    (!siw_llp_local(uc->sock, &own) && siw_addr_same_host(&own, source)))
+			return 0;
+		return siw_refuse(UC_SOURCE);
+	}
+	end = siw_ends_for(uc->ends, peer, source);
+	if (!end)
+		return siw_refuse(UC_SOURCE);
+	/* A link-local address of the peer's is on this device's link. */
+	if (siw_addr_is_link_local(peer) && !peer->scope)
+		peer->scope = end->addr.scope;
+	uc->sock = end->sock;
+	return siw_ddp_uc_send_by(uc->ddp, end->sock);
+}
+
 static int take_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_addr peer = attr->ah_addr;
@@ -109,7 +163,9 @@ static int take_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask
 	if (!peer.port_be)
 		return siw_refuse(UC_PORT);
 	siw_lock(&uc->wq.qp.send_lock);
-	err = siw_rdmap_uc_connect(uc->end, &peer, psn, payload);
+	err = take_source(uc, &peer, &attr->ah_source);
+	if (!err)
+		err = siw_rdmap_uc_connect(uc->end, &peer, psn, payload);
 	if (!err) {
 		uc->peer = peer;
 		uc->dest_qpn = mask & SIW_QP_DEST_QPN ? attr->dest_qp_num : 0;
@@ -163,6 +219,8 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 	if (!uc->end || !uc->peer.family)
 		return;
 	attr->ah_addr = uc->peer;
+	if (uc->ends)
+		siw_llp_local(uc->sock, &attr->ah_source);
 	attr->dest_qp_num = uc->dest_qpn;
 	attr->path_mtu = (int)siw_ddp_uc_payload(uc->ddp);
 	siw_ddp_uc_numbers(uc->ddp, &attr->rq_psn, &attr->sq_psn);
@@ -246,9 +304,8 @@ static void abandon(struct siw_wq *wq)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static int serve(struct siw_io_handler *self)
+static int receive_some(struct siw_uc *uc)
 {
-	struct siw_uc *uc = siw_container(self, struct siw_uc, wq.qp.handler);
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0, more;
 	int n = 0, got = 1;
@@ -267,7 +324,27 @@ static int serve(struct siw_io_handler *self)
 	return n + (octets != 0);
 }
 
+static int serve(struct siw_io_handler *self)
+{
+	return receive_some(siw_container(self, struct siw_uc, wq.qp.handler));
+}
+
+/* What comes to another of its addresses than the peer should know is taken, too. */
+static int serve_end(struct siw_end *end)
+{
+	struct siw_uc *uc = siw_uc_of(end->ends->server);
+
+	siw_ddp_uc_receive_at(uc->ddp, end->sock);
+	return receive_some(uc);
+}
+
 /* ---- the type -------------------------------------------------------------------------------- */
+
+static void readdress(struct siw_qp *qp)
+{
+	if (siw_uc_of(siw_wq_of(qp))->ends)
+		siw_ends_follow(siw_uc_of(siw_wq_of(qp))->ends);
+}
 
 static void settle(struct siw_qp *qp)
 {
@@ -285,6 +362,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.turn = siw_qp_turn,
 		.uses_key = siw_qp_uses_key,
 		.settle = settle,
+		.readdress = readdress,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_leave,
 	},

@@ -11,6 +11,7 @@
 _Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the public limit is rdmap's");
 
 static int serve(struct siw_io_handler *self);
+static int serve_end(struct siw_end *end);
 
 static void close_socket(struct siw_wq *wq)
 {
@@ -19,11 +20,18 @@ static void close_socket(struct siw_wq *wq)
 	if (!ud->dgram)
 		return;
 	other = siw_rdmap_dgram_close(ud->dgram);
-	if (other) /* the other QP serves the socket from now on */
+	/* The other QP serves the socket from now on. */
+	if (other && ud->ends)
+		ud->ends->server = other;
+	else if (other)
 		siw_llp_set_handler(ud->sock, &other->wq.qp.handler);
+	else if (ud->ends)
+		siw_ends_close(ud->ends);
 	else
 		siw_llp_close(ud->sock);
 	ud->dgram = NULL;
+	ud->ddp = NULL;
+	ud->ends = NULL;
 	ud->sock = NULL;
 }
 
@@ -58,6 +66,7 @@ static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 		siw_rdmap_dgram_grh(dgram);
 	close_socket(&ud->wq);
 	ud->sock = sock;
+	ud->ddp = ddp;
 	ud->dgram = dgram;
 	ud->wq.qp.handler.serve = serve;
 	/* The UDP port, and the index among the QPs that share it. */
@@ -77,6 +86,8 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 		return siw_refuse(QP_FD_SHARED);
 	if (ud->n_groups)
 		return siw_refuse(QP_FD_GROUPS);
+	if (ud->ends)
+		return siw_refuse(QP_FD_EVERY);
 	err = siw_qp_open_udp(wq, addr, fd, &sock);
 	if (err)
 		return err;
@@ -85,6 +96,32 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	if (err)
 		siw_llp_close(sock);
 	return err;
+}
+
+static int open_everywhere(struct siw_ud *ud, uint16_t port)
+{
+	struct siw_ends *ends;
+	int err = siw_ends_open(ud->wq.qp.ctx, port, ud, serve_end, &ends);
+
+	if (err)
+		return err;
+	err = open_endpoint(ud, ends->at[0]->sock, NULL);
+	if (err)
+		siw_ends_close(ends);
+	else
+		ud->ends = ends;
+	return err;
+}
+
+/* The other QP's sockets are this one's, too. */
+static void take_sockets(struct siw_ud *ud, const struct siw_ud *with)
+{
+	ud->ends = with->ends;
+	ud->wq.every_addr = ud->ends != NULL;
+	if (ud->ends)
+		siw_ends_share(ud->ends);
+	else
+		siw_llp_shared(ud->sock);
 }
 
 /*
@@ -108,7 +145,7 @@ static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
 		err = open_endpoint(ud, with->sock, with->dgram);
 		if (err)
 			return err == -ENOSPC ? siw_refuse(SHARE_FULL, SIW_MAX_SHARERS) : err;
-		siw_llp_shared(ud->sock);
+		take_sockets(ud, with);
 		if (ud->wq.qp.qpn < SIW_FIRST_RC_QPN)
 			return 0;
 		if (!atomic_load(&ctx->n_rc) || !siw_qp_qpn_taken(ctx, ud->wq.qp.qpn)) {
@@ -129,6 +166,8 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 	siw_ud_of(wq)->records.max = init->max_write_records;
 	if (init->shared_socket_qp)
 		return share_socket(siw_ud_of(wq), siw_ud_of(siw_wq_of(init->shared_socket_qp)));
+	if (init->every_addr)
+		return open_everywhere(siw_ud_of(wq), siw_addr_port(&init->addr));
 	err = siw_qp_first_addr(wq, &init->addr, &addr);
 	return err ? err : open_socket(wq, &addr, -1);
 }
@@ -209,9 +248,8 @@ static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
 		siw_qp_ud_err_found(ud, ev);
 }
 
-static int serve(struct siw_io_handler *self)
+static inline int receive_some(struct siw_ud *ud)
 {
-	struct siw_ud *ud = siw_container(self, struct siw_ud, wq.qp.handler);
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
 	int n = 0;
@@ -235,7 +273,28 @@ static int serve(struct siw_io_handler *self)
 	return n;
 }
 
+static int serve(struct siw_io_handler *self)
+{
+	return receive_some(siw_container(self, struct siw_ud, wq.qp.handler));
+}
+
+static int serve_end(struct siw_end *end)
+{
+	struct siw_ud *ud = end->ends->server;
+
+	siw_ddp_dgram_receive_at(ud->ddp, end->sock, &end->addr);
+	return receive_some(ud);
+}
+
 /* ---- the type -------------------------------------------------------------------------------- */
+
+static void readdress(struct siw_qp *qp)
+{
+	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
+
+	if (ud->ends && ud->ends->server == ud) /* once for all that share them */
+		siw_ends_follow(ud->ends);
+}
 
 static void record_polled(struct siw_qp *qp)
 {
@@ -259,6 +318,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 		.uses_ah = siw_qp_ud_uses_ah,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_leave,
+		.readdress = readdress,
 		.record_polled = record_polled,
 	},
 	.size = sizeof(struct siw_ud),

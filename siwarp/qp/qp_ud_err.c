@@ -4,6 +4,15 @@
 
 #include "qp/qp_impl.h"
 
+/* What is sent next leaves by the address that the message came to, where its sender knows us. */
+static void answer_from(struct siw_ud *ud, const struct siw_addr *dest)
+{
+	struct siw_end *end = ud->ends ? siw_ends_for(ud->ends, dest, dest) : NULL;
+
+	if (end)
+		siw_ddp_dgram_send_by(ud->ddp, end->sock);
+}
+
 static void report(struct siw_ud *ud, const struct siw_rdmap_event *event)
 {
 	int err;
@@ -13,6 +22,7 @@ static void report(struct siw_ud *ud, const struct siw_rdmap_event *event)
 		return;
 	}
 	siw_lock(&ud->wq.qp.send_lock);
+	answer_from(ud, event->dest);
 	err = siw_rdmap_dgram_send_error(ud->dgram, event);
 	siw_unlock(&ud->wq.qp.send_lock);
 	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);

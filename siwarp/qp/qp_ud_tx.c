@@ -56,6 +56,29 @@ static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int e
 	siw_qp_flush_late_send(&ud->wq);
 }
 
+/*
+ * The socket that a message of this handle leaves by; NULL: there is none at the handle's source,
+ * or none of the destination's family.
+ */
+static inline struct siw_llp_sock *sock_for(const struct siw_ud *ud, const struct siw_ah *ah)
+{
+	const struct siw_end *end;
+
+	if (__builtin_expect(!ud->ends && !ah->source.family, 1))
+		return ud->sock;
+	if (!ud->ends)
+		return siw_addr_same_host(siw_ddp_dgram_at(ud->ddp), &ah->source) ? ud->sock : NULL;
+	end = siw_ends_for(ud->ends, &ah->dest, &ah->source);
+	return end ? end->sock : NULL;
+}
+
+/* The next messages leave by it. */
+static inline void send_by(struct siw_ud *ud, struct siw_llp_sock *sock)
+{
+	if (ud->ends)
+		siw_ddp_dgram_send_by(ud->ddp, sock);
+}
+
 static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->wr.ud.ah;
@@ -111,15 +134,20 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 {
 	const struct siw_ah *ah = wr->rd.ah;
 	int64_t length = check_record(ud, wr);
+	struct siw_llp_sock *sock;
 	struct siw_wqe *wqe;
 
 	if (length < 0)
 		return (int)length;
+	sock = sock_for(ud, ah);
+	if (!sock)
+		return siw_refuse(HANDLE_END);
 	wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, (uint64_t)length);
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->wq);
 	address(ah, wr->rd.remote_qpn, &wqe->dest);
 	wqe->ah = ah;
+	wqe->sock = sock;
 	atomic_store_explicit(&wr->rd.ah->queued, true, memory_order_relaxed);
 	wqe->rkey = wr->rd.remote_qkey & OWN_QKEY ? ud->wq.qkey : wr->rd.remote_qkey;
 	wqe->remote = (uint8_t)(wr->rd.remote_qpn >> SIW_QPN_INDEX_BIT);
@@ -135,7 +163,8 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
  * Queues a send: for a batch, or since the state allows no sending. SQD keeps it; SQE and ERR flush
  * it.
  */
-static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length)
+static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length,
+		 struct siw_llp_sock *sock)
 {
 	struct siw_wqe *wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, length);
 
@@ -143,6 +172,7 @@ static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t lengt
 		return siw_qp_refuse_slot(&ud->wq);
 	destination(wr, &wqe->dest);
 	wqe->ah = wr->wr.ud.ah;
+	wqe->sock = sock;
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
 	wqe->rkey = qkey_of(ud, wr);
 	wqe->remote = index_of(wr);
@@ -152,19 +182,28 @@ static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t lengt
 	return 0;
 }
 
-/* Sets up the socket for the first send to a group: 0 or -errno. */
-static int prepare_for_groups(struct siw_ud *ud)
+/* Sets up the socket for sends to groups, before the first one: 0 or -errno. */
+static __attribute__((cold, noinline)) int
+prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
 {
-	int err = siw_llp_udp_group_sender(ud->sock, ud->wq.qp.ctx->info.netdev,
-					   (int)siw_settings()->mcast_ttl);
+	struct siw_end *end = ud->ends ? siw_ends_for(ud->ends, &ah->dest, &ah->source) : NULL;
+	int err;
 
-	ud->sends_to_groups = !err;
+	if (end ? atomic_load(&end->sends_to_groups) : ud->sends_to_groups)
+		return 0;
+	err = siw_llp_udp_group_sender(sock, ud->wq.qp.ctx->info.netdev,
+				       (int)siw_settings()->mcast_ttl);
+	if (end)
+		atomic_store(&end->sends_to_groups, !err);
+	else
+		ud->sends_to_groups = !err;
 	return err;
 }
 
 int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 {
 	struct siw_ud *ud = siw_ud_of(wq);
+	struct siw_llp_sock *sock;
 	struct siw_addr dest;
 	int64_t length;
 	int err;
@@ -174,16 +213,20 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	length = check(ud, wr);
 	if (length < 0)
 		return (int)length;
-	if (__builtin_expect(wr->wr.ud.ah->group && !ud->sends_to_groups, 0)) {
-		err = prepare_for_groups(ud);
+	sock = sock_for(ud, wr->wr.ud.ah);
+	if (__builtin_expect(!sock, 0))
+		return siw_refuse(HANDLE_END);
+	if (__builtin_expect(wr->wr.ud.ah->group, 0)) {
+		err = prepare_for_groups(ud, wr->wr.ud.ah, sock);
 		if (err)
 			return err;
 	}
 	if (wait || ud->wq.flow.first || ud->wq.qp.state != SIW_QPS_RTS)
-		return queue(ud, wr, (uint64_t)length);
+		return queue(ud, wr, (uint64_t)length, sock);
 	if (siw_qp_sq_full(&ud->wq))
 		return siw_refuse_full(SEND_FULL, ud->wq.cap.max_send_wr);
 	destination(wr, &dest);
+	send_by(ud, sock);
 	err = siw_rdmap_dgram_send(ud->dgram,
 				   &(struct siw_rdmap_dgram_op){
 					   .user_data = wr->wr_id,
@@ -199,19 +242,21 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 					   .length = (uint64_t)length,
 				   });
 	if (err == -EAGAIN)
-		return queue(ud, wr, (uint64_t)length);
+		return queue(ud, wr, (uint64_t)length, sock);
 	siw_qp_sq_bypass(wq, wr, (uint64_t)length,
 			 __builtin_expect(err, 0) ? (int)fail(ud, err) : SIW_WC_SUCCESS, NULL);
 	return 0;
 }
 
-/* Makes operations of the oldest WQEs. Returns their number. */
+/* Makes operations of the oldest WQEs that leave by one socket. Returns their number. */
 static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
 	struct siw_wqe *wqe = ud->wq.flow.first;
+	const struct siw_llp_sock *sock = wqe->sock;
 	int n;
 
-	for (n = 0; n < max && wqe && wqe->opcode != SIW_WR_RDMA_WRITE_RECORD; n++) {
+	for (n = 0; n < max && wqe && wqe->sock == sock && wqe->opcode != SIW_WR_RDMA_WRITE_RECORD;
+	     n++) {
 		ops[n] = (struct siw_rdmap_dgram_op){
 			.user_data = wqe->wr_id,
 			.dest = &wqe->dest,
@@ -273,6 +318,7 @@ static enum siw_run run(struct siw_ud *ud, int max)
 		int n = gather(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 
+		send_by(ud, ud->wq.flow.first->sock);
 		if (__builtin_expect(!n, 0)) {
 			n = run_record(ud);
 			if (n)

@@ -152,15 +152,6 @@ static struct slot *find(struct siw_rdmap_records *r, const struct siw_rdmap_eve
 	return NULL;
 }
 
-/* Compares addresses without ports. */
-static bool same_host(const struct siw_addr *a, const struct siw_addr *b)
-{
-	struct siw_addr x = *a, y = *b;
-
-	x.port_be = y.port_be = 0;
-	return siw_addr_same(&x, &y);
-}
-
 /* The oldest slot in this state, and, if host is given, of this host. *n: their number. */
 static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 			   const struct siw_addr *host, uint32_t *n)
@@ -171,7 +162,7 @@ static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 	for (uint32_t i = 0; i < 2 * r->max; i++) {
 		struct slot *s = &r->slots[i];
 
-		if (s->state != state || (host && !same_host(&s->rec.source, host)))
+		if (s->state != state || (host && !siw_addr_same_host(&s->rec.source, host)))
 			continue;
 		++*n;
 		if (!found || s->order < found->order)

@@ -33,7 +33,8 @@ class AHAttr:
     """A destination: an IP address or a host name, and a UDP port.
 
     The port counts when a work request's ``remote_qpn`` is 0. ``source`` is this end's address, for
-    an RC queue pair with ``by_qpn``; by default the device's first of the same family.
+    a queue pair with ``by_qpn`` or ``every_addr``; by default the device's first of the same
+    family.
     """
 
     host: str
@@ -48,13 +49,17 @@ class AH(Handle):
     a received message. With the last, a request whose ``remote_qpn`` is 0 goes to the queue pair
     that sent the message; otherwise to the first of those that share a socket.
 
+    ``source`` is the device's address that messages leave by, from queue pairs with ``every_addr``
+    or bound to it: a host, or ``wc.destination`` to answer from where the message came to.
+
     Raises:
-        Error: no such host, or the completion is not of a UD receive (EINVAL).
+        Error: no such host, the completion is not of a UD receive, or the device has no such source
+            (EINVAL).
         LimitError: the device has no room for one more (ENOMEM).
 
     """
 
-    __slots__ = ("_wrs", "dest", "pd", "qpn")
+    __slots__ = ("_wrs", "dest", "pd", "qpn", "source")
     _what = "AH"
     _destroy = lib.siw_destroy_ah
 
@@ -63,12 +68,23 @@ class AH(Handle):
     dest: Address
     #: The QPN that requests with ``remote_qpn`` 0 use: that of the completion, or 0.
     qpn: int
+    #: The numeric address that messages leave by; ``None``: that is the queue pair's choice.
+    source: str | None
 
     def __init__(
-        self, pd: PD, attr: AHAttr | Address | None = None, *, wc: WC | None = None
+        self,
+        pd: PD,
+        attr: AHAttr | Address | None = None,
+        *,
+        wc: WC | None = None,
+        source: str | Address | None = None,
     ) -> None:
         reap()
         dest = (attr.host, attr.port) if isinstance(attr, AHAttr) else attr
+        if source is None and isinstance(attr, AHAttr):
+            source = attr.source
+        elif isinstance(source, tuple):
+            source = source[0]
         self.qpn = 0
         if dest is None and wc is not None:
             dest, self.qpn = wc.source, wc.src_qp
@@ -79,9 +95,13 @@ class AH(Handle):
                 "UD receive",
             )
         c_dest = addr_to_c(dest)
-        c = check_pointer(lib.siw_create_ah(pd._live(), c_dest), f"making an AH to {dest}")
+        c_source = addr_to_c(None if source is None else (source, 0))
+        c = check_pointer(
+            lib.siw_create_ah_from(pd._live(), c_dest, c_source), f"making an AH to {dest}"
+        )
         self.pd = pd
         self.dest = addr_from_c(c_dest) or dest
+        self.source = (addr_from_c(c_source) or (None,))[0]
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
         self._open(c, pd)
 

@@ -106,6 +106,7 @@ class QP(Handle):
         c_init.keep_unexpected = init_attr.keep_unexpected
         c_init.by_qpn = init_attr.by_qpn
         c_init.grh = init_attr.grh
+        c_init.every_addr = init_attr.every_addr
         c_init.max_write_records = init_attr.max_write_records
         c_init.error_policy = _policy(init_attr.error_policy)
         shared = init_attr.shared_socket_qp
@@ -113,6 +114,8 @@ class QP(Handle):
         c_init.max_peers = init_attr.max_peers
         c_init.peer_timeout_ms = round(init_attr.peer_timeout * 1000)
         c_init.addr = addr_to_c(init_attr.addr)[0]
+        if init_attr.every_addr and init_attr.addr and not init_attr.addr[0]:
+            c_init.addr.family = 0  # the port alone
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
         if not c:
@@ -330,12 +333,15 @@ class QP(Handle):
                 rcq=self.rcq,
                 sq_sig_all=bool(init.sq_sig_all),
                 crc=not init.no_crc,
-                addr=addr_from_c(init.addr),
+                addr=("", socket.ntohs(init.addr.port_be))
+                if init.every_addr
+                else addr_from_c(init.addr),
                 srq=self.srq,
                 persona=Persona(init.persona),
                 keep_unexpected=bool(init.keep_unexpected),
                 by_qpn=bool(init.by_qpn),
                 grh=bool(init.grh),
+                every_addr=bool(init.every_addr),
                 error_policy=ErrorPolicy(init.error_policy),
                 max_peers=init.max_peers,
                 peer_timeout=init.peer_timeout_ms / 1000,

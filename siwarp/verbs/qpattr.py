@@ -53,6 +53,9 @@ class QPInitAttr:
             too; else a ``CMID`` does. The device listens at the TCP port in its QPN.
         grh: UD: 40 octets of GRH, in RoCE v2's form, lie in front of each message in its receive:
             its IPv6 header, or 20 octets of zero and its IPv4 header. ``WC.byte_len`` counts them.
+        every_addr: UD, UC: it is bound to every address of the device, on one port; ``addr`` is
+            ``None``, or ``("", port)``. ``WC.destination`` says where a message came to; an ``AH``
+            (UC: ``ah_attr``) with a ``source`` says where messages leave.
         error_policy: UD: what happens when a sender that has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
             ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
@@ -84,6 +87,7 @@ class QPInitAttr:
     keep_unexpected: bool = False
     by_qpn: bool = False
     grh: bool = False
+    every_addr: bool = False
     max_write_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
     shared_socket_qp: QP | None = None

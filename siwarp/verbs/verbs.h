@@ -160,8 +160,9 @@ struct siw_ah {
 	_Alignas(16) unsigned char room[SIW_AH_ROOM];
 	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
-	bool group;	     /* dest is the address of a multicast group, with its port */
-	_Atomic bool queued; /* a send to it was once left in a send queue */
+	struct siw_addr source; /* where messages leave; family 0: it does not matter */
+	bool group;		/* dest is the address of a multicast group, with its port */
+	_Atomic bool queued;	/* a send to it was once left in a send queue */
 	struct siw_link in_freelist;
 };
 
@@ -211,6 +212,8 @@ struct siw_qp_ops {
 	void (*revoke)(struct siw_qp *qp, uint32_t stag);
 	/* Regions or windows have ended: continues requests that waited for that. */
 	void (*settle)(struct siw_qp *qp);
+	/* The device's addresses may have changed. */
+	void (*readdress)(struct siw_qp *qp);
 	/* Moves it to ERR; status: why, -errno. */
 	void (*fail)(struct siw_qp *qp, int status);
 	/*

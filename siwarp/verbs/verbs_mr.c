@@ -296,7 +296,8 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 /* ---- address handles ------------------------------------------------------------------------- */
 
 /* A late send may still read a handle that was destroyed; its pd is NULL then. */
-static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
+static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest,
+			     const struct siw_addr *source)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&pd->ctx->free_ahs);
 	struct siw_ah *ah = old ? siw_container(old, struct siw_ah, in_freelist)
@@ -307,6 +308,7 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest)
 	siw_link_init(&ah->in_freelist);
 	memset(ah->room, 0, sizeof(ah->room));
 	ah->dest = *dest;
+	ah->source = *source;
 	ah->group = siw_addr_is_group(dest);
 	if (ah->group)
 		ah->dest.port_be = htons((uint16_t)siw_settings()->mcast_port);
@@ -342,22 +344,68 @@ static int check_ah(const struct siw_pd *pd, const struct siw_addr *dest)
 	return siw_addr_len(dest) ? 0 : siw_refuse(ADDRESS_FAMILY, dest->family);
 }
 
+/* Whether the device has this address. */
+static bool has_addr(struct siw_context *ctx, const struct siw_addr *addr)
+{
+	bool has = false;
+
+	siw_lock(&ctx->progress);
+	for (uint32_t i = 0; i < ctx->now.n_addrs && !has; i++)
+		has = siw_addr_same_host(&ctx->now.addrs[i], addr);
+	siw_unlock(&ctx->progress);
+	return has;
+}
+
+static int check_source(struct siw_pd *pd, const struct siw_addr *dest,
+			const struct siw_addr *source)
+{
+	if (!source->family)
+		return 0;
+	return source->family == dest->family && has_addr(pd->ctx, source)
+		       ? 0
+		       : siw_refuse(HANDLE_SOURCE);
+}
+
+/* The device's link, to complete an address that counts on a link alone; 0: it is unknown. */
+static uint32_t own_scope(struct siw_context *ctx)
+{
+	uint32_t scope = 0;
+
+	siw_lock(&ctx->progress);
+	for (uint32_t i = 0; i < ctx->now.n_addrs && !scope; i++)
+		scope = ctx->now.addrs[i].family == AF_INET6 ? ctx->now.addrs[i].scope : 0;
+	siw_unlock(&ctx->progress);
+	return scope;
+}
+
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest)
+{
+	static const struct siw_addr any;
+
+	return siw_create_ah_from(pd, dest, &any);
+}
+
+struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest,
+				  const struct siw_addr *source)
 {
 	struct siw_ah *ah;
 	int err;
 
 	siw_reason_begin();
 	err = check_ah(pd, dest);
+	if (!err)
+		err = source ? check_source(pd, dest, source) : siw_refuse_null("source");
 	if (err)
 		return siw_refused_null(err);
 	if (!siw_verbs_take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
 		return siw_refused_null(siw_verbs_refuse_full("max_ah", pd->ctx->attr.max_ah));
-	ah = new_ah(pd, dest);
+	ah = new_ah(pd, dest, source);
 	if (!ah) {
 		atomic_fetch_sub(&pd->ctx->n_ah, 1);
 		return siw_refused_null(-ENOMEM);
 	}
+	if (siw_addr_is_link_local(dest) && !dest->scope)
+		ah->dest.scope = own_scope(pd->ctx);
 	atomic_fetch_add(&pd->n_ah, 1);
 	return ah;
 }

@@ -35,6 +35,17 @@ static int look(struct siw_context *ctx)
 	return n;
 }
 
+/* Queue pairs that are bound to every address follow. */
+static void readdress(struct siw_context *ctx)
+{
+	for (struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		if (qp->ops->readdress)
+			qp->ops->readdress(qp);
+	}
+}
+
 static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 {
 	ctx->now.up = up;
@@ -59,6 +70,8 @@ static int serve(struct siw_io_handler *self)
 		/* If reading failed for lack of memory, the addresses may have changed. */
 		if (look(ctx))
 			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
+		/* Also if none changed: one that can be bound now may have been listed before. */
+		readdress(ctx);
 		if (news == SIW_LLP_WATCH_LOST)
 			set_up(ctx, up, ctx->now.up);
 		else

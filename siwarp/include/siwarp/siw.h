@@ -436,6 +436,8 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
  * The address may be a multicast group's. Then the port is SIW_MCAST_PORT (setting mcast_port),
  * whatever the handle and remote_qpn have, and messages leave by the QP's device; they pass routers
  * only if setting mcast_ttl is above 1.
+ *
+ * A link-local IPv6 address without a scope is on the device's link.
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
 /*
@@ -584,6 +586,19 @@ struct siw_qp_init_attr {
 	 * none.
 	 */
 	int grh;
+	/*
+	 * UD, UC: 1 = bound to every address of the device: a socket, and so a descriptor, for each
+	 * on one port (addr has family 0; its port 0: one that is free at all of them). A QPN is
+	 * reached at each. Messages leave by the address handle's source (siw_create_ah_from), or
+	 * the device's first address of the destination's family, a link-local one for a link-local
+	 * destination; of UC by ah_source of the step to RTR. siw_poll_cq_between says where one
+	 * came to, and an answer should leave from there. siw_qp_addr gives the first.
+	 *
+	 * An address that the device gets later is bound, too, unless another program has the port
+	 * there (counter addrs_unbound), up to 16 in a QP's life. One that it loses receives
+	 * nothing and sends nothing until it is back.
+	 */
+	int every_addr;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */

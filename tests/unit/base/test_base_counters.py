@@ -30,7 +30,7 @@ WORDS = """
     send_errors terminate_tx
     terminate_rx crc_errors marker_errors connects accepts rejects startups_paused
     startups_refused startup_timeouts
-    pair_retries pair_refused pair_addresses pair_strangers
+    addrs_unbound pair_retries pair_refused pair_addresses pair_strangers
     confirm_reads confirm_none rnr_unexpected rnr_expired
     cq_overflow
     rd_hellos rd_acks rd_probes rd_retransmits rd_duplicates rd_gone rd_evicted rd_mtu_lowered

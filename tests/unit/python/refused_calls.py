@@ -26,6 +26,7 @@ from siwarp.verbs import (
     SGE,
     SRQ,
     AccessFlag,
+    AHAttr,
     CompChannel,
     QPAttr,
     QPInitAttr,
@@ -114,6 +115,25 @@ def no_port(w: World) -> QP:
         port = other.getsockname()[1]
         with settings(rc_port_first=port, rc_port_last=port):
             return w.rc(by_qpn=True)
+
+
+def elsewhere(w: World) -> object:
+    ah = AH(w.pd, ("127.0.0.1", 9), source="127.0.0.1")
+    qp = QP(w.pd, QPInitAttr(scq=w.cq, addr=("127.0.0.2", 0)))
+    qp.to_rts(QPAttr(qkey=1))
+    return qp.post_send(SendWR(sg=[w.sge], ah=ah))
+
+
+def uc_elsewhere(w: World) -> None:
+    qp = QP(w.pd, QPInitAttr(QPType.UC, scq=w.cq, every_addr=True))
+    qp.to_init(QPAttr(qkey=1))
+    qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "::1")))
+
+
+def every_fd(w: World) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        QP(w.pd, QPInitAttr(scq=w.cq, every_addr=True)).to_init(QPAttr(qkey=1, fd=s))
 
 
 def full_socket(w: World) -> None:
@@ -348,6 +368,9 @@ def of_queue_pairs() -> list[Call]:
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), crc=False)),
         share_of_closed,
         full_socket,
+        elsewhere,
+        uc_elsewhere,
+        every_fd,
         no_port,
         bound_qp,
     ]

@@ -428,6 +428,27 @@ MAKING: list[Row] = [
         "by_qpn is an RC QP's",
     ),
     (
+        "an RC QP at every address",
+        lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, every_addr=True)),
+        Plain,
+        EINVAL,
+        "every_addr is a UD or UC QP's",
+    ),
+    (
+        "a QP at every address and at one",
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, every_addr=True, addr=("127.0.0.1", 0))),
+        Plain,
+        EINVAL,
+        "leave one of them out",
+    ),
+    (
+        "an AH with a source that the device has not",
+        lambda w: AH(w.pd, ("127.0.0.1", 9), source="192.0.2.77"),
+        Plain,
+        EINVAL,
+        "no such source",
+    ),
+    (
         "an RC QP with GRHs",
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, grh=True)),
         Plain,

@@ -145,6 +145,7 @@ class Rig:
         keep_unexpected: bool = False,
         by_qpn: bool = False,
         grh: bool = False,
+        every_addr: bool = False,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -167,6 +168,7 @@ class Rig:
                 keep_unexpected=keep_unexpected,
                 by_qpn=by_qpn,
                 grh=grh,
+                every_addr=every_addr,
             ),
         )
 
