@@ -5,12 +5,15 @@
 
 #include "abi/abi.h"
 
-/* What this library takes: the engine's own, hints, and what changes nothing for a device in software. */
+/*
+ * What this library takes: the engine's own flags, hints, and those that change nothing where no
+ * memory is pinned, as on-demand paging.
+ */
 #define OPTIONAL ((unsigned int)IBV_ACCESS_OPTIONAL_RANGE)
 #define ENGINE                                                             \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND))
-#define IGNORED (OPTIONAL | (unsigned int)IBV_ACCESS_HUGETLB)
+#define IGNORED (OPTIONAL | (unsigned int)(IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND))
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
@@ -161,8 +164,6 @@ static void show(struct abi_mr *mr, struct ibv_pd *pd)
 static int check_access(unsigned int access)
 {
 	access &= ~IGNORED;
-	if (access & IBV_ACCESS_ON_DEMAND)
-		return EOPNOTSUPP; /* query_device_ex says so: odp_caps is 0 */
 	return access & ~(ENGINE | IBV_ACCESS_ZERO_BASED) ? EINVAL : 0;
 }
 
@@ -313,8 +314,9 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 	if (!abi_live(ABI_PD, pd) || (!sg_list && num_sge) ||
 	    flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
 		return abi_fail(EINVAL);
-	(void)advice; /* each is about on-demand paging */
-	return abi_fail(EOPNOTSUPP);
+	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+		return abi_fail(EOPNOTSUPP);
+	return 0; /* the kernel brings pages as they are touched */
 }
 
 struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)

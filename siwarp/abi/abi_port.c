@@ -12,6 +12,9 @@
 #define GRH_REQUIRED	    1  /* of ibv_port_attr.flags: each address vector needs a GID */
 #define COMPAT_PORT_SIZE    48 /* of what the function ibv_query_port writes */
 #define SPEED_PER_LANE_MBPS 10000
+#define ODP_UD		    (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
+#define ODP_UC		    (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE)
+#define ODP_RC		    (ODP_UD | ODP_UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC)
 #define NANOSECONDS_KHZ	    1000000 /* of the clock that time stamps count */
 
 _Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
@@ -173,6 +176,9 @@ int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_devi
 			struct ibv_device_attr_ex *attr, size_t size)
 {
 	struct ibv_device_attr_ex full = {
+		/* No region is pinned, so each is paged on demand. A whole address space is none. */
+		.odp_caps = { .general_caps = IBV_ODP_SUPPORT,
+			      .per_transport_caps = { ODP_RC, ODP_UC, ODP_UD } },
 		.completion_timestamp_mask = UINT64_MAX,
 		.hca_core_clock = NANOSECONDS_KHZ,
 		.phys_port_cnt_ex = 1,

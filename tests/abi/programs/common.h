@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the programs of this folder share. They use verbs alone, as any program for RDMA does: two
+ * queue pairs of one process on device siw_lo that send to each other.
+ */
+#ifndef ABI_TEST_COMMON_H
+#define ABI_TEST_COMMON_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define QKEY	0x11111111u
+#define SIZE	4096
+#define PORT	1
+#define SECONDS 20 /* that a completion may take on a busy machine */
+
+#define CHECK(condition)                                                                          \
+	do {                                                                                      \
+		if (!(condition)) {                                                               \
+			fprintf(stderr, "%s:%d: not so: %s (errno %d: %s)\n", __FILE__, __LINE__, \
+				#condition, errno, strerror(errno));                              \
+			exit(1);                                                                  \
+		}                                                                                 \
+	} while (0)
+
+struct side {
+	struct ibv_qp *qp;
+	struct ibv_cq *cq;
+	char *buf;
+	struct ibv_mr *mr;
+};
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static union ibv_gid gid;
+
+static inline void open_lo(void)
+{
+	struct ibv_device **list;
+	int n;
+
+	list = ibv_get_device_list(&n);
+	CHECK(list && n > 0);
+	/* Loopback is the last one. */
+	CHECK(strcmp(ibv_get_device_name(list[n - 1]), "siw_lo") == 0);
+	ctx = ibv_open_device(list[n - 1]);
+	CHECK(ctx);
+	ibv_free_device_list(list);
+	pd = ibv_alloc_pd(ctx);
+	CHECK(pd);
+	CHECK(ibv_query_gid(ctx, PORT, 0, &gid) == 0);
+}
+
+static inline void close_lo(void)
+{
+	CHECK(ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_close_device(ctx) == 0);
+}
+
+static inline struct ibv_ah_attr to_self(void)
+{
+	return (struct ibv_ah_attr){ .is_global = 1, .port_num = PORT, .grh = { .dgid = gid } };
+}
+
+static inline void to_init(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = QKEY };
+	int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX;
+
+	attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			       IBV_ACCESS_REMOTE_ATOMIC;
+	mask |= qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
+	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
+}
+
+static inline void to_rts(struct ibv_qp *qp, uint32_t dest)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = dest,
+		.max_dest_rd_atomic = 4,
+		.min_rnr_timer = 12,
+		.ah_attr = to_self(),
+	};
+	int mask = IBV_QP_STATE, rc = qp->qp_type == IBV_QPT_RC;
+
+	if (qp->qp_type != IBV_QPT_UD)
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (rc)
+		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS,
+				     .timeout = 14,
+				     .retry_cnt = 7,
+				     .rnr_retry = 7,
+				     .max_rd_atomic = 4 };
+	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+	if (rc)
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			IBV_QP_MAX_QP_RD_ATOMIC;
+	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
+	CHECK(qp->state == IBV_QPS_RTS);
+}
+
+static inline void make_memory(struct side *side)
+{
+	side->buf = calloc(1, SIZE);
+	CHECK(side->buf);
+	side->mr = ibv_reg_mr(pd, side->buf, SIZE,
+			      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+				      IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING);
+	CHECK(side->mr && side->mr->addr == side->buf && side->mr->length == SIZE);
+}
+
+static inline struct ibv_qp_init_attr usual(struct ibv_cq *cq, enum ibv_qp_type type)
+{
+	return (struct ibv_qp_init_attr){
+		.send_cq = cq,
+		.recv_cq = cq,
+		.qp_type = type,
+		.cap = { .max_send_wr = 1,
+			 .max_recv_wr = 1,
+			 .max_send_sge = 2,
+			 .max_recv_sge = 2,
+			 .max_inline_data = 64 },
+	};
+}
+
+static inline void make_side(struct side *side, enum ibv_qp_type type, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init;
+
+	side->cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	CHECK(side->cq && side->cq->cqe >= 256);
+	init = usual(side->cq, type);
+	init.srq = srq;
+	side->qp = ibv_create_qp(pd, &init);
+	CHECK(side->qp);
+	CHECK(init.cap.max_send_wr >= 32 && (srq || init.cap.max_recv_wr >= 32));
+	make_memory(side);
+	to_init(side->qp);
+}
+
+static inline void end_side(struct side *side)
+{
+	CHECK(ibv_destroy_qp(side->qp) == 0);
+	CHECK(ibv_destroy_cq(side->cq) == 0);
+	CHECK(ibv_dereg_mr(side->mr) == 0);
+	free(side->buf);
+}
+
+static inline void connect_sides(struct side *a, struct side *b)
+{
+	to_rts(a->qp, b->qp->qp_num);
+	to_rts(b->qp, a->qp->qp_num);
+}
+
+static inline struct ibv_sge part(const struct side *side, size_t offset, uint32_t length)
+{
+	return (struct ibv_sge){ (uintptr_t)side->buf + offset, length, side->mr->lkey };
+}
+
+static inline void post_recv(struct side *side, uint64_t id, size_t offset, uint32_t length)
+{
+	struct ibv_sge sge = part(side, offset, length);
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	CHECK(ibv_post_recv(side->qp, &wr, &bad) == 0);
+}
+
+static inline double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* The next completion of that queue. */
+static inline struct ibv_wc complete(struct ibv_cq *cq)
+{
+	double end = now() + SECONDS;
+	struct ibv_wc wc;
+	int n;
+
+	do
+		n = ibv_poll_cq(cq, 1, &wc);
+	while (n == 0 && now() < end);
+	CHECK(n == 1);
+	return wc;
+}
+
+static inline struct ibv_wc succeed(struct ibv_cq *cq)
+{
+	struct ibv_wc wc = complete(cq);
+
+	if (wc.status != IBV_WC_SUCCESS)
+		fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));
+	CHECK(wc.status == IBV_WC_SUCCESS);
+	return wc;
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * UD: a GRH before each message, replies by it, immediate data, a shared receive queue, a group. The
+ * argument is the index of the GID: 0 is of IPv4, 1 of IPv6.
+ */
+#include <arpa/inet.h>
+
+#include "common.h"
+
+#define GRH 40
+
+static struct side a, b;
+static struct ibv_ah *ah;
+static int index_;
+
+static void send_to(struct side *from, struct ibv_ah *to, uint32_t qpn, enum ibv_wr_opcode opcode)
+{
+	struct ibv_sge sge = part(from, 0, 32);
+	struct ibv_send_wr wr = {
+		.wr_id = 1,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED,
+		.imm_data = 0xfeed,
+		.wr.ud = { to, qpn, QKEY },
+	};
+	struct ibv_send_wr *bad;
+
+	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
+	CHECK(succeed(from->cq).opcode == IBV_WC_SEND);
+}
+
+static void reply(void)
+{
+	struct ibv_ah_attr attr;
+	struct ibv_wc wc;
+	struct ibv_ah *back;
+
+	post_recv(&b, 2, 0, GRH + 64);
+	post_recv(&a, 3, 1024, GRH + 64);
+	memset(a.buf, 'u', 32);
+	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND_WITH_IMM);
+	wc = succeed(b.cq);
+	CHECK(wc.byte_len == GRH + 32 && wc.wc_flags & IBV_WC_GRH && wc.imm_data == 0xfeed);
+	CHECK(wc.src_qp == a.qp->qp_num && memcmp(b.buf + GRH, a.buf, 32) == 0);
+	CHECK(ibv_init_ah_from_wc(ctx, PORT, &wc, (struct ibv_grh *)b.buf, &attr) == 0);
+	CHECK(attr.is_global && attr.grh.sgid_index == index_);
+	CHECK(memcmp(&attr.grh.dgid, &gid, sizeof(gid)) == 0);
+	back = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)b.buf, PORT);
+	CHECK(back && back->context == ctx && back->pd == pd);
+	send_to(&b, back, wc.src_qp, IBV_WR_SEND);
+	wc = succeed(a.cq);
+	CHECK(wc.src_qp == b.qp->qp_num && wc.byte_len == GRH + 32);
+	CHECK(ibv_destroy_ah(back) == 0);
+}
+
+static void group(void)
+{
+	/* ff0e::ffff:239.1.2.3, as RoCE names an IPv4 group, and ff15::77. */
+	static const uint8_t v4[16] = {
+		0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3
+	};
+	static const uint8_t v6[16] = { 0xff, 0x15, [15] = 0x77 };
+	struct ibv_ah_attr attr = to_self();
+	struct ibv_ah *to;
+	union ibv_gid mgid = gid;
+
+	memcpy(mgid.raw, index_ == 0 ? v4 : v6, 16);
+	attr.grh.sgid_index = (uint8_t)index_;
+	attr.grh.dgid = mgid;
+	CHECK(ibv_attach_mcast(b.qp, &mgid, 0) == 0);
+	to = ibv_create_ah(pd, &attr);
+	CHECK(to);
+	post_recv(&b, 4, 0, GRH + 64);
+	send_to(&a, to, 0xffffff, IBV_WR_SEND);
+	CHECK(succeed(b.cq).wr_id == 4);
+	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == 0);
+	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == EINVAL);
+	CHECK(ibv_destroy_ah(to) == 0);
+}
+
+static void shared_receives(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_recv_wr wr = { .wr_id = 50 }, *bad;
+	struct ibv_srq_attr attr;
+	struct ibv_sge sge;
+	struct side c;
+
+	CHECK(srq && init.attr.max_wr >= 4);
+	make_side(&c, IBV_QPT_UD, srq);
+	to_rts(c.qp, 0);
+	sge = part(&c, 0, GRH + 64);
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	CHECK(ibv_post_recv(c.qp, &wr, &bad) == EINVAL && bad == &wr);
+	send_to(&a, ah, c.qp->qp_num, IBV_WR_SEND);
+	CHECK(succeed(c.cq).wr_id == 50);
+	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 4 && attr.srq_limit == 0);
+	CHECK(ibv_destroy_srq(srq) == EBUSY);
+	end_side(&c);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct ibv_ah_attr attr;
+
+	open_lo();
+	index_ = argc > 1 ? atoi(argv[1]) : 0;
+	CHECK(ibv_query_gid(ctx, PORT, index_, &gid) == 0);
+	make_side(&a, IBV_QPT_UD, NULL);
+	make_side(&b, IBV_QPT_UD, NULL);
+	connect_sides(&a, &b);
+	attr = to_self();
+	attr.grh.sgid_index = (uint8_t)index_;
+	ah = ibv_create_ah(pd, &attr);
+	CHECK(ah);
+	reply();
+	group();
+	shared_receives();
+	CHECK(ibv_destroy_ah(ah) == 0);
+	end_side(&a);
+	end_side(&b);
+	close_lo();
+	return 0;
+}

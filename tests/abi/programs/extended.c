@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Extended queue pairs and completion queues: each ibv_wr_ function and each reader. */
+#include "common.h"
+
+#define OPERATIONS                                                                        \
+	(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE | \
+	 IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |                  \
+	 IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |        \
+	 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV)
+
+static struct side a, b;
+static struct ibv_qp_ex *qpx;
+static struct ibv_cq_ex *cqx;
+
+static void make_extended(struct side *side)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 10,
+		.wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+	};
+	struct ibv_qp_init_attr_ex init = { 0 };
+	struct ibv_qp_init_attr base;
+
+	cqx = ibv_create_cq_ex(ctx, &attr);
+	CHECK(cqx);
+	side->cq = ibv_cq_ex_to_cq(cqx);
+	base = usual(side->cq, IBV_QPT_RC);
+	memcpy(&init, &base, sizeof(base));
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	init.send_ops_flags = OPERATIONS;
+	init.pd = pd;
+	side->qp = ibv_create_qp_ex(ctx, &init);
+	CHECK(side->qp);
+	qpx = ibv_qp_to_qp_ex(side->qp);
+	CHECK(qpx);
+	make_memory(side);
+	to_init(side->qp);
+}
+
+/* The next completion, which must have that id and opcode; end_poll is due. */
+static void start(uint64_t id, enum ibv_wc_opcode opcode)
+{
+	struct ibv_poll_cq_attr none = { 0 };
+	double end = now() + SECONDS;
+	int r;
+
+	do
+		r = ibv_start_poll(cqx, &none);
+	while (r == ENOENT && now() < end);
+	CHECK(r == 0 && cqx->status == IBV_WC_SUCCESS && cqx->wr_id == id);
+	CHECK(ibv_wc_read_opcode(cqx) == opcode && ibv_wc_read_qp_num(cqx) == a.qp->qp_num);
+	CHECK(ibv_wc_read_completion_ts(cqx) && ibv_wc_read_completion_wallclock_ns(cqx));
+}
+
+static void done(uint64_t id, enum ibv_wc_opcode opcode)
+{
+	start(id, opcode);
+	CHECK(ibv_next_poll(cqx) == ENOENT);
+	ibv_end_poll(cqx);
+}
+
+static void begin(uint64_t id)
+{
+	ibv_wr_start(qpx);
+	qpx->wr_id = id;
+	qpx->wr_flags = IBV_SEND_SIGNALED;
+}
+
+static void sends(void)
+{
+	struct ibv_sge two[2] = { part(&a, 0, 10), part(&a, 100, 20) };
+	struct ibv_data_buf bufs[2] = { { a.buf, 10 }, { a.buf + 100, 20 } };
+	struct ibv_wc wc;
+
+	for (uint64_t i = 0; i < 4; i++)
+		post_recv(&b, i, (size_t)i * 64, 64);
+	memset(a.buf, 'p', 10);
+	memset(a.buf + 100, 'q', 20);
+	begin(1);
+	ibv_wr_send(qpx);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 10);
+	qpx->wr_id = 2;
+	ibv_wr_send_imm(qpx, 0xabcd);
+	ibv_wr_set_sge_list(qpx, 2, two);
+	qpx->wr_id = 3;
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data(qpx, a.buf, 10);
+	qpx->wr_id = 4;
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data_list(qpx, 2, bufs);
+	memset(a.buf, 'P', 10); /* what is inline was taken already */
+	CHECK(ibv_wr_complete(qpx) == 0);
+	CHECK(succeed(b.cq).byte_len == 10);
+	wc = succeed(b.cq);
+	CHECK(wc.byte_len == 30 && wc.imm_data == 0xabcd && wc.wc_flags & IBV_WC_WITH_IMM);
+	CHECK(succeed(b.cq).byte_len == 10 && b.buf[128] == 'p');
+	CHECK(succeed(b.cq).byte_len == 30 && b.buf[192] == 'p' && b.buf[221] == 'q');
+	for (uint64_t id = 1; id <= 4; id++) {
+		start(id, IBV_WC_SEND);
+		ibv_end_poll(cqx);
+	}
+}
+
+static void tagged(void)
+{
+	uint64_t remote = (uintptr_t)b.buf + 512;
+	uint64_t *result = (uint64_t *)(a.buf + 1024), *target = (uint64_t *)(b.buf + 512);
+
+	*target = 0;
+	post_recv(&b, 5, 0, 0);
+	begin(5);
+	ibv_wr_rdma_write(qpx, b.mr->rkey, remote);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	done(5, IBV_WC_RDMA_WRITE);
+	begin(6);
+	ibv_wr_rdma_write_imm(qpx, b.mr->rkey, remote, 77);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	CHECK(succeed(b.cq).imm_data == 77);
+	done(6, IBV_WC_RDMA_WRITE);
+	begin(7);
+	ibv_wr_rdma_read(qpx, b.mr->rkey, remote);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 64);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	done(7, IBV_WC_RDMA_READ);
+	CHECK(memcmp(result, a.buf, 64) == 0);
+	*target = 5;
+	begin(8);
+	ibv_wr_atomic_fetch_add(qpx, b.mr->rkey, remote, 3);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	done(8, IBV_WC_FETCH_ADD);
+	CHECK(*result == 5 && *target == 8);
+	begin(9);
+	ibv_wr_atomic_cmp_swp(qpx, b.mr->rkey, remote, 8, 13);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	done(9, IBV_WC_COMP_SWAP);
+	CHECK(*result == 8 && *target == 13);
+}
+
+static void windows(void)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_mw_bind_info info = { a.mr, (uintptr_t)a.buf, 64, IBV_ACCESS_REMOTE_READ };
+	uint32_t key;
+
+	CHECK(mw);
+	key = ibv_inc_rkey(mw->rkey);
+	begin(20);
+	ibv_wr_bind_mw(qpx, mw, key, &info);
+	qpx->wr_id = 21;
+	ibv_wr_local_inv(qpx, key);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	start(20, IBV_WC_BIND_MW);
+	ibv_end_poll(cqx);
+	done(21, IBV_WC_LOCAL_INV);
+	CHECK(ibv_dealloc_mw(mw) == 0);
+}
+
+/* One wrong request: none of the list is posted. */
+static void refusals(void)
+{
+	begin(30);
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1); /* of no request */
+	CHECK(ibv_wr_complete(qpx) == EINVAL);
+	begin(31);
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data(qpx, a.buf, SIZE);
+	CHECK(ibv_wr_complete(qpx) == ENOMEM);
+	begin(32);
+	ibv_wr_send_tso(qpx, a.buf, 10, 10);
+	CHECK(ibv_wr_complete(qpx) == EOPNOTSUPP);
+	begin(33);
+	ibv_wr_send(qpx);
+	ibv_wr_abort(qpx);
+	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
+}
+
+static void fences(void)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+
+	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0 && values.raw_clock.tv_sec > 0);
+	CHECK(!ibv_qp_to_qp_ex(b.qp));
+}
+
+int main(void)
+{
+	open_lo();
+	make_extended(&a);
+	make_side(&b, IBV_QPT_RC, NULL);
+	connect_sides(&a, &b);
+	sends();
+	tagged();
+	windows();
+	refusals();
+	fences();
+	end_side(&a);
+	end_side(&b);
+	close_lo();
+	return 0;
+}

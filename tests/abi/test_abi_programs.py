@@ -1,0 +1,66 @@
+"""Programs of verbs, compiled against <infiniband/verbs.h> and run with this libibverbs.so.1."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from pace import scaled
+
+from siwarp import _paths
+
+PROGRAMS = Path(__file__).parent / "programs"
+CC = ["cc", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]
+CC += [f"-I{_paths.include_dir()}", "-Wl,--allow-shlib-undefined"]
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return each program of the folder, linked as a distribution links its own."""
+    folder = tmp_path_factory.mktemp("abi")
+    library = _paths.abi_dir() / _paths.VERBS
+    sources = sorted(PROGRAMS.glob("*.c"))
+    assert sources
+    for source in sources:
+        subprocess.run(
+            [*CC, str(source), "-o", str(folder / source.stem), str(library)],
+            check=True,
+        )
+    return {source.stem: folder / source.stem for source in sources}
+
+
+def run(program: Path, *args: str, **env: str) -> None:
+    done = subprocess.run(
+        [program, *args],
+        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("args", [["rc"], ["uc"]])
+def test_every_operation_of_a_connected_queue_pair_does_what_it_says(
+    compiled: dict[str, Path], args: list[str]
+) -> None:
+    run(compiled["connected"], *args)
+
+
+def test_extended_queues_build_requests_and_read_completions(compiled: dict[str, Path]) -> None:
+    run(compiled["extended"])
+
+
+@pytest.mark.parametrize("gid_index", ["0"], ids=["IPv4"])
+def test_datagrams_begin_with_a_grh_by_which_they_are_replied_to(
+    compiled: dict[str, Path], gid_index: str
+) -> None:
+    run(compiled["datagrams"], gid_index)
+
+
+def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["bad"])
