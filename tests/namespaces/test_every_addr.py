@@ -1,0 +1,253 @@
+"""Queue pairs at every address of their device, over a cable: IPv4, IPv6, link-local IPv6."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from namespaces.ns_harness import Namespace, finish
+
+#: Answers each message from where it came to, with the addresses in its GRH and its completion's.
+ECHO = """
+import ipaddress, json, sys
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import *
+names = [ffi.string(lib.siw_counter_name(i)) for i in range(lib.siw_counters_count())]
+which = names.index(b"addrs_unbound")
+with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CQ(ctx) as scq, MR(pd, 4096) as mr:
+    with QP(pd, QPInitAttr(scq=scq, rcq=cq, grh=True, every_addr=True)) as qp:
+        qp.to_rts(QPAttr(qkey=7))
+        for group in sys.argv[2:]:
+            qp.attach_mcast(group)
+        qp.post_recv([RecvWR(i, sg=[mr.sge(256 * i, 256)]) for i in range(8)])
+        print(json.dumps([qp.qp_num, ctx.query_info().addresses]), flush=True)
+        while True:
+            for wc in cq.poll(8):
+                assert wc.ok, wc
+                octets = mr.read(wc.byte_len, 256 * wc.wr_id)
+                grh, word = octets[:40], octets[40:].decode()
+                qp.post_recv(RecvWR(wc.wr_id, sg=[mr.sge(256 * wc.wr_id, 256)]))
+                at = (12, 16, 20) if wc.sl == 10 else (8, 24, 40)
+                ip = grh[20:] if wc.sl == 10 else grh
+                there, here = (str(ipaddress.ip_address(ip[x:y])) for x, y in (at[:2], at[1:]))
+                unbound = lib.siw_counter_get(which)
+                text = json.dumps([word, there, here, wc.destination[0], unbound]).encode()
+                mr.write(text, offset=2048)
+                source = None if word == "group" else wc.destination
+                with AH(pd, wc=wc, source=source) as ah:
+                    qp.post_send(SendWR(sg=[mr.sge(2048, len(text))], ah=ah))
+                    while not (done := scq.poll()):
+                        pass
+                    assert done[0].ok, done
+                if word == "bye":
+                    sys.exit()
+"""
+
+#: Sends a word to each destination from a source ("" for none) until it has an answer: who answered
+#: from where, to which address of this end, and what.
+ASK = """
+import json, sys, time
+from siwarp.verbs import *
+device, qpn, what = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CQ(ctx) as scq, MR(pd, 1024) as mr:
+    with QP(pd, QPInitAttr(scq=scq, rcq=cq, every_addr=True)) as qp:
+        qp.to_rts(QPAttr(qkey=7))
+        found = []
+        for word, dest, source in what:
+            end = time.monotonic() + 20
+            with AH(pd, (dest, 0), source=source or None) as ah:
+                wcs = []
+                while not wcs:
+                    assert time.monotonic() < end, (dest, source, found)
+                    qp.post_recv(RecvWR(1, sg=[mr.sge(0, 512)]))
+                    mr.write(word.encode(), offset=512)
+                    qp.post_send(SendWR(sg=[mr.sge(512, len(word))], ah=ah, remote_qpn=qpn))
+                    again = time.monotonic() + 1
+                    while not wcs and time.monotonic() < again:
+                        scq.poll(4)
+                        wcs = cq.poll(1)
+            (wc,) = wcs
+            found.append([wc.source[0], wc.destination[0], json.loads(mr.read(wc.byte_len))])
+        print(json.dumps(found))
+"""
+
+
+@contextlib.contextmanager
+def echo(at: Namespace, *groups: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = at.python(ECHO, at.v4, *groups)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield process, json.loads(line)[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(at: Namespace, qpn: int, *what: tuple[str, str, str]) -> Any:
+    return finish(at.python(ASK, at.v4, str(qpn), json.dumps(what)), 60)
+
+
+def link_local(at: Namespace) -> str:
+    found = at.link_local()
+    assert found
+    return found.split("%")[0]
+
+
+def test_a_number_is_reached_at_each_address_and_answers_from_it(
+    cable: tuple[Namespace, Namespace],
+) -> None:
+    a, b = cable
+    ends = [(a.v4, b.v4), (a.v6, b.v6), (link_local(a), link_local(b))]
+    with echo(b) as (_, qpn):
+        what = [("word", there, source) for here, there in ends for source in ("", here)]
+        # The link-local address alone says which link it is on.
+        scoped = [(f"{here}%{a.link}" if "fe80" in here else here, t) for here, t in ends]
+        what += [("word", there, here) for here, there in scoped]
+        found = ask(a, qpn, *what)
+    expected = [(here, there) for here, there in ends for _ in range(2)] + ends
+    for (here, there), (source, destination, told) in zip(expected, found, strict=True):
+        assert (source.split("%")[0], destination.split("%")[0]) == (there, here)
+        word, from_there, to_here, came, unbound = told
+        assert (word, from_there, to_here, came.split("%")[0]) == ("word", here, there, there)
+        assert unbound == 0
+
+
+def test_a_second_address_of_a_family_is_one_to_send_from_and_to(
+    cable: tuple[Namespace, Namespace],
+) -> None:
+    a, b = cable
+    for end, host in ((a, "192.0.2.101"), (b, "192.0.2.102")):
+        end.ip("addr", "add", f"{host}/24", "dev", end.link)
+    try:
+        with echo(b) as (_, qpn):
+            pairs = [(x, y) for x in (a.v4, "192.0.2.101") for y in (b.v4, "192.0.2.102")]
+            found = ask(a, qpn, *(("word", there, here) for here, there in pairs))
+    finally:
+        for end, host in ((a, "192.0.2.101"), (b, "192.0.2.102")):
+            end.ip("addr", "del", f"{host}/24", "dev", end.link)
+    assert [(d, s) for s, d, _ in found] == pairs
+
+
+@pytest.mark.parametrize("host", ["192.0.2.103", "2001:db8::103"])
+def test_an_address_that_comes_is_bound_and_one_that_goes_does_no_harm(
+    cable: tuple[Namespace, Namespace], host: str
+) -> None:
+    a, b = cable
+    length = "/64" if ":" in host else "/24"
+    nodad = ["nodad"] if ":" in host else []
+    with echo(b) as (process, qpn):
+        for _ in range(2):  # it comes, goes, and comes back
+            b.ip("addr", "add", f"{host}{length}", "dev", b.link, *nodad)
+            ((source, _, _),) = ask(a, qpn, ("word", host, ""))
+            assert source == host
+            b.ip("addr", "del", f"{host}{length}", "dev", b.link)
+            ((source, _, _),) = ask(a, qpn, ("word", b.v4, ""))
+            assert source == b.v4
+        assert process.poll() is None
+        ask(a, qpn, ("bye", b.v6, ""))
+        assert process.wait(20) == 0
+
+
+def test_where_another_program_has_the_port_an_address_that_comes_is_left_to_it(
+    cable: tuple[Namespace, Namespace],
+) -> None:
+    a, b = cable
+    held = b.python(
+        "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
+        "s.setsockopt(socket.IPPROTO_IP, 15, 1)\n"
+        "print(flush=True)\nport = int(sys.stdin.readline())\n"
+        "s.bind(('192.0.2.104', port)); print('bound', flush=True); sys.stdin.read()"
+    )
+    assert held.stdin is not None
+    assert held.stdout is not None
+    try:
+        held.stdout.readline()
+        with echo(b) as (process, qpn):
+            held.stdin.write(f"{qpn}\n")
+            held.stdin.flush()
+            assert held.stdout.readline() == "bound\n"
+            b.ip("addr", "add", "192.0.2.104/24", "dev", b.link)
+            ((source, _, told),) = ask(a, qpn, ("word", b.v4, ""))
+            assert (source, told[4]) == (b.v4, 1)
+            assert process.poll() is None
+    finally:
+        held.kill()
+        held.communicate()
+        b.ip("addr", "del", "192.0.2.104/24", "dev", b.link)
+
+
+@pytest.mark.parametrize("group", ["239.192.7.94", "ff15::7:94", "ff02::7:94"])
+def test_groups_of_both_families_reach_one_queue_pair(
+    cable: tuple[Namespace, Namespace], group: str
+) -> None:
+    a, b = cable
+    with echo(b, group) as (_, qpn):
+        ((source, destination, told),) = ask(a, qpn, ("group", group, ""))
+    v4 = "." in group
+    here = a.v4 if v4 else link_local(a) if group.startswith("ff02") else a.v6
+    assert told[1:3] == [here, group]
+    assert told[3].split("%")[0] == group
+    assert destination.split("%")[0] == here
+    assert source.split("%")[0] in (b.v4, b.v6, link_local(b))
+
+
+#: A UC queue pair at one of the device's addresses: says its number, is told the peer's.
+UC = """
+import json, sys, time
+from siwarp.verbs import *
+device, there, here, first = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == "1"
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 100000) as mr:
+    with QP(pd, QPInitAttr(QPType.UC, scq=cq, every_addr=True)) as qp:
+        qp.to_init(QPAttr(qkey=7))
+        qp.post_recv([RecvWR(i, sg=[mr.sge(0, 50000)]) for i in range(8)])
+        print(qp.qp_num, flush=True)
+        qp.to_rtr(QPAttr(ah_attr=AHAttr(there, 0, here), dest_qp_num=int(sys.stdin.readline())))
+        qp.to_rts(QPAttr())
+        mr.write(bytes(range(200)) * 200, offset=50000)
+        end, sent, got = time.monotonic() + 20, time.monotonic(), 0
+        say = SendWR(9, sg=[mr.sge(50000, 40000)])
+        # Who is first may speak before the other listens: it says it again.
+        while not got:
+            assert time.monotonic() < end
+            if first and time.monotonic() > sent:
+                qp.post_send(say)
+                sent = time.monotonic() + 0.5
+            for wc in cq.poll(8):
+                assert wc.ok, wc
+                got += wc.opcode == WCOpcode.RECV
+        assert mr.read(40000) == bytes(range(200)) * 200
+        if not first:
+            qp.post_send(say)
+            while not cq.poll(8):
+                pass
+        print(json.dumps([qp.addr[0], here]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["v4", "v6", "link"])
+def test_uc_queue_pairs_talk_at_the_addresses_that_both_are_told(
+    cable: tuple[Namespace, Namespace], kind: str
+) -> None:
+    addrs = [{"v4": n.v4, "v6": n.v6, "link": link_local(n)}[kind] for n in cable]
+    ends = [n.python(UC, n.v4, addrs[1 - i], addrs[i], str(1 - i)) for i, n in enumerate(cable)]
+    try:
+        numbers = []
+        for p in ends:
+            assert p.stdout is not None
+            numbers.append(p.stdout.readline())
+        for p, number in zip(ends, reversed(numbers), strict=True):
+            assert p.stdin is not None
+            p.stdin.write(number)
+            p.stdin.flush()
+        for i in (0, 1):
+            assert finish(ends[i])[1] == addrs[i]
+    finally:
+        for p in ends:
+            p.kill()
+            p.wait()
