@@ -211,6 +211,12 @@ void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags);
 /* Polling it is refused from now on. */
 void abi_cq_end(struct abi_cq *cq);
 
+/* ---- abi_qp.c ---------------------------------------------------------------------------------- */
+
+/* As ibv_create_qp, with what only siwarp has. */
+struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
+			     const struct siw_qp_init_attr *more);
+
 /* ---- abi_modify.c, abi_qp_ex.c ------------------------------------------------------------------ */
 
 /* Whether verbs allow the step with that mask: 0 or EINVAL. from and to: enum ibv_qp_state. */

@@ -70,7 +70,9 @@ static const struct step steps[STATES][STATES] = {
 int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask)
 {
 	const struct step *step;
-	unsigned int column = (unsigned int)type - IBV_QPT_RC;
+	/* Reliable datagrams of <siwarp/ibv_ext.h> take UD's steps. */
+	enum ibv_qp_type as = (int)type == SIW_QPT_RD ? IBV_QPT_UD : type;
+	unsigned int column = (unsigned int)as - IBV_QPT_RC;
 
 	mask &= ~IBV_QP_STATE;
 	if ((unsigned int)from >= STATES || (unsigned int)to >= STATES || column >= TYPES)

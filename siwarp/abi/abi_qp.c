@@ -46,7 +46,7 @@ static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *ini
 		.persona = abi_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.by_qpn = init->qp_type == IBV_QPT_RC,
 		.grh = init->qp_type == IBV_QPT_UD,
-		.every_addr = init->qp_type != IBV_QPT_RC,
+		.every_addr = init->qp_type == IBV_QPT_UD || init->qp_type == IBV_QPT_UC,
 	};
 	return 0;
 }
@@ -88,8 +88,22 @@ static void show(struct abi_qp *qp, struct ibv_pd *pd, const struct ibv_qp_init_
 	qp->sq_sig_all = init->sq_sig_all;
 }
 
-static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool extended,
-			     uint64_t send_ops_flags)
+/* What only siwarp has: <siwarp/ibv_ext.h>. */
+static void add_more(struct siw_qp_init_attr *wanted, const struct siw_qp_init_attr *more)
+{
+	wanted->no_crc = more->no_crc;
+	if (more->persona)
+		wanted->persona = more->persona;
+	wanted->error_policy = more->error_policy;
+	wanted->max_write_records = more->max_write_records;
+	wanted->max_peers = more->max_peers;
+	wanted->peer_timeout_ms = more->peer_timeout_ms;
+	wanted->keep_unexpected = more->keep_unexpected;
+}
+
+/* ops_flags: NULL, or those of an extended queue pair; more: NULL, or what only siwarp has. */
+static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
+			     const uint64_t *ops_flags, const struct siw_qp_init_attr *more)
 {
 	struct siw_qp_init_attr wanted;
 	struct abi_qp *qp;
@@ -97,7 +111,9 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, b
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
-	why = init ? supported_type(init->qp_type) : EINVAL;
+	why = !init					 ? EINVAL
+	      : more && (int)init->qp_type == SIW_QPT_RD ? 0
+							 : supported_type(init->qp_type);
 	if (why)
 		return abi_null(why);
 	qp = abi_alloc(ABI_QP);
@@ -106,6 +122,8 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, b
 	why = to_engine(pd, init, qp, &wanted);
 	if (why)
 		goto no_engine;
+	if (more)
+		add_more(&wanted, more);
 	qp->siw = siw_create_qp(((struct abi_pd *)pd)->siw, &wanted);
 	if (!qp->siw) {
 		why = errno;
@@ -113,7 +131,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, b
 	}
 	memcpy(&qp->cap, &wanted.cap, sizeof(qp->cap));
 	show(qp, pd, init);
-	why = extended ? abi_builder_make(qp, send_ops_flags) : 0;
+	why = ops_flags ? abi_builder_make(qp, *ops_flags) : 0;
 	if (!why && !abi_add(ABI_QP, qp, pd->context))
 		why = ENOMEM;
 	if (!why) {
@@ -129,7 +147,13 @@ no_engine:
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	return create(pd, init, false, 0);
+	return create(pd, init, NULL, NULL);
+}
+
+struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
+			     const struct siw_qp_init_attr *more)
+{
+	return create(pd, init, NULL, more);
 }
 
 struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
@@ -148,7 +172,8 @@ struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_
 	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
 		return abi_null(EOPNOTSUPP);
 	extended = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-	return create(attr->pd, (struct ibv_qp_init_attr *)attr, extended, attr->send_ops_flags);
+	return create(attr->pd, (struct ibv_qp_init_attr *)attr,
+		      extended ? &attr->send_ops_flags : NULL, NULL);
 }
 
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)

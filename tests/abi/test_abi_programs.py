@@ -31,7 +31,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {source.stem: folder / source.stem for source in sources}
 
 
-def run(program: Path, *args: str, **env: str) -> None:
+def run(program: Path, *args: str, **env: str) -> str:
     done = subprocess.run(
         [program, *args],
         env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
@@ -40,6 +40,7 @@ def run(program: Path, *args: str, **env: str) -> None:
         timeout=scaled(60),
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("args", [["rc"], ["uc"]])
@@ -64,3 +65,16 @@ def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
     compiled: dict[str, Path],
 ) -> None:
     run(compiled["bad"])
+
+
+def test_the_example_of_ibv_ext_sends_reliable_datagrams_and_write_records(
+    root: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "ibv_rd"
+    libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
+    source = root / "examples/c/ibv_rd.c"
+    subprocess.run([*CC, str(source), "-o", str(program), *libraries], check=True)
+    printed = run(program)
+    assert printed == (
+        "received: a reliable datagram\nwritten: a Write-Record, octets 0 to 15 of 15\n"
+    )
