@@ -72,6 +72,7 @@ def test_the_example_of_ibv_ext_sends_reliable_datagrams_and_write_records(
 ) -> None:
     program = tmp_path / "ibv_rd"
     libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
+    libraries.append(f"-Wl,-rpath,{_paths.library().parent}")
     source = root / "examples/c/ibv_rd.c"
     subprocess.run([*CC, str(source), "-o", str(program), *libraries], check=True)
     printed = run(program)
