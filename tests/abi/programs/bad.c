@@ -7,6 +7,7 @@
 #include <infiniband/sa.h>
 #include <limits.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "common.h"
 
@@ -156,6 +157,7 @@ static void context_values(void)
 	ERRNO(EOPNOTSUPP, ibv_query_gid_ex(ctx, 1, 0, entry, 1));
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, entry, 1, 0)); /* two do not fit */
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, NULL, 1, 0));
+	ERRNO(-EOPNOTSUPP, (int)ibv_query_gid_table(ctx, entry, 1, 1));
 	MINUS(EINVAL, ibv_get_async_event(ctx, NULL));
 	NONE(EINVAL, ibv_import_pd(ctx, 0xffffffff));
 	NONE(EOPNOTSUPP, ibv_import_dm(ctx, 1));
@@ -518,6 +520,10 @@ static void shared_queues_and_handles(void)
 /* What there is no hardware for says EOPNOTSUPP, and never ENOSYS. */
 static void refused(struct ibv_qp *qp)
 {
+	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
+	struct ibv_ops_wr ops = { 0 }, *bad_ops;
+	int pipes[2];
 	struct ibv_qp_open_attr open = { 0 };
 	struct ibv_xrcd_init_attr xrcd = { 0 };
 	struct ibv_wq_init_attr wq = { 0 };
@@ -527,7 +533,11 @@ static void refused(struct ibv_qp *qp)
 	struct ibv_flow_attr flow = { 0 };
 	struct ibv_flow_action_esp_attr esp = { 0 };
 
+	CHECK(srq && pipe(pipes) == 0);
 	which = "what is not supported";
+	ERRNO(EOPNOTSUPP, ibv_post_srq_ops(srq, &ops, &bad_ops));
+	NONE(EOPNOTSUPP, ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, pipes[0], 0));
+	CHECK(ibv_destroy_srq(srq) == 0 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
 	NONE(EOPNOTSUPP, ibv_open_xrcd(ctx, &xrcd));
 	NONE(EOPNOTSUPP, ibv_open_qp(ctx, &open));
 	NONE(EOPNOTSUPP, ibv_create_wq(ctx, &wq));

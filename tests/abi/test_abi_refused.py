@@ -1,0 +1,57 @@
+"""What libibverbs.so.1 does not do says EOPNOTSUPP, and VERBS.md has the reason."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import re
+from pathlib import Path
+
+from abi.symbols import LIST
+
+from siwarp import _paths
+
+#: A check of programs/bad.c that a call is EOPNOTSUPP.
+CHECKED = re.compile(r"-?EOPNOTSUPP,\s*(?:\(int\))?(ibv_\w+)\(")
+
+
+def reasons(root: Path) -> dict[str, str]:
+    table = (root / "VERBS.md").read_text("utf-8").split("<!-- refused: ")[1]
+    rows = re.findall(r"^\| (`ibv.*?) \| (.*?) \|$", table, re.MULTILINE)
+    return {name: why for names, why in rows for name in re.findall(r"`(ibv_\w+)`", names)}
+
+
+def checked() -> set[str]:
+    source = (Path(__file__).parent / "programs/bad.c").read_text("utf-8")
+    names = set(CHECKED.findall(source))
+    # Tables there: of attributes of ibv_create_qp, and of ibv_modify_qp.
+    assert "WITH(EOPNOTSUPP" in source
+    assert re.search(r"},\s*EOPNOTSUPP },", source)
+    return names | {"ibv_create_qp", "ibv_modify_qp"}
+
+
+def test_each_refused_call_has_its_reason_on_the_page_and_its_check(root: Path) -> None:
+    table = reasons(root)
+    assert all(table.values())
+    assert set(table) == checked()
+
+
+def test_commands_of_providers_answer_eopnotsupp_and_never_enosys() -> None:
+    library = ctypes.CDLL(str(_paths.abi_dir() / _paths.VERBS))
+    commands = {
+        name.split("@")[0]
+        for name in LIST.read_text("utf-8").split()
+        if name.startswith("ibv_cmd_")
+    }
+    assert len(commands) > 50
+    assert {getattr(library, name)(0, 0, 0) for name in commands} == {errno.EOPNOTSUPP}
+
+
+def test_a_provider_that_registers_is_no_error() -> None:
+    library = ctypes.CDLL(str(_paths.abi_dir() / _paths.VERBS))
+    for release in (34, 57, 59, 64, 65):
+        getattr(library, f"verbs_register_driver_{release}")(None)
+    for name in ("verbs_set_ops", "verbs_init_cq", "verbs_uninit_context", "__verbs_log"):
+        getattr(library, name)(None, None, None)
+    library.verbs_open_device.restype = ctypes.c_void_p
+    assert library.verbs_open_device(None, None) is None
