@@ -176,7 +176,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 		return siw_refuse_null("addr");
 	if (id->conn || id->qp)
 		return siw_refuse(CM_USED);
-	if (!siw_addr_len(addr))
+	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
 	err = siw_qp_listen(id->channel->evq, addr, backlog, id, &id->conn);
 	id->listening = !err;

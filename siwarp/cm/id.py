@@ -305,15 +305,22 @@ class CMID(Handle):
         self._parents = (*self._parents, qp)
         qp._children.add(self)
 
-    def listen(self, address: Address, backlog: int = 128) -> None:
+    def listen(self, address: Address, backlog: int = 128, *, every_addr: bool = False) -> None:
         """Listen at (host, port); port 0 takes a free one, which ``local_addr`` tells.
+
+        With ``every_addr`` and the host ``""``: at every address that the device has now, on one
+        port. ``local_addr`` is the first of them; that of an id which a CONNECT_REQUEST brings is
+        the one that the request came to.
 
         Raises:
             Error: the address is in use or not this machine's, or needs a privilege.
 
         """
+        c_address = addr_to_c(address)
+        if every_addr and not address[0]:
+            c_address.family = 0
         check(
-            self._call(lib.siw_cm_listen, addr_to_c(address), backlog),
+            self._call(lib.siw_cm_listen, c_address, backlog),
             f"listening at {address[0] or '*'} port {address[1]}",
         )
 

@@ -55,6 +55,10 @@ int siw_qp_evq_wait(struct siw_qp_evq *evq, int timeout_ms);
 /* Takes the oldest event: 1, or 0: there is none. */
 int siw_qp_evq_take(struct siw_qp_evq *evq, struct siw_qp_conn_event *event);
 
+/*
+ * Listens at addr, or with family 0 at every address of the device, on one port; then *out stands
+ * for all of these listeners.
+ */
 int siw_qp_listen(struct siw_qp_evq *evq, const struct siw_addr *addr, int backlog, void *user_data,
 		  struct siw_qp_conn **out);
 int siw_qp_connect(struct siw_qp_evq *evq, const struct siw_addr *dest,

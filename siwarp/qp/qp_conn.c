@@ -31,6 +31,8 @@ void siw_qp_conn_free(struct siw_qp_conn *conn)
 	while (!siw_link_alone(&conn->children))
 		siw_qp_conn_free(
 			siw_container(conn->children.next, struct siw_qp_conn, of_listener));
+	if (conn->also)
+		siw_qp_conn_free(conn->also);
 	if (conn->lsock)
 		siw_llp_close(conn->lsock);
 	end_stream(conn, false);
@@ -281,18 +283,6 @@ int siw_qp_conn_listen(const struct siw_conn_user *user, const struct siw_addr *
 		siw_qp_conn_free(conn);
 	else
 		*out = conn;
-	return err;
-}
-
-int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
-		  struct siw_qp_conn **out)
-{
-	int err;
-
-	/* *out is set under the lock: another thread may take its first event and use it. */
-	siw_lock(&q->user.ctx->progress);
-	err = siw_qp_conn_listen(&q->user, addr, backlog, user_data, out);
-	siw_unlock(&q->user.ctx->progress);
 	return err;
 }
 

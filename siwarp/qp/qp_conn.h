@@ -54,6 +54,7 @@ struct siw_qp_conn {
 	struct siw_admission *admission;
 	enum siw_conn_stage stage;
 	struct siw_llp_sock *lsock;
+	struct siw_qp_conn *also;   /* the listener at the device's next address, or NULL */
 	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
 	struct siw_rc *rc;	    /* the QP that owns the stream */
 	void *user_data;
@@ -78,7 +79,9 @@ int siw_qp_conn_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *par
 int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at);
 /* A request that is thought over is given up after so long. */
 void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms);
-/* Frees a connection that has no queue pair, or a listener and what it has pending. */
+/*
+ * Frees a connection that has no queue pair, or a listener and what it has pending, and its also.
+ */
 void siw_qp_conn_free(struct siw_qp_conn *conn);
 
 /* ---- qp_conn_events.c ------------------------------------------------------------------------ */

@@ -105,6 +105,11 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 /*
  * Listens on addr; port 0 takes a free one, which siw_cm_addr returns. backlog as for listen(2).
  * -EADDRINUSE, -EADDRNOTAVAIL, -EACCES.
+ *
+ * Family 0: on every address that the device has now, on one port; a descriptor, a backlog and
+ * bounds of what may be pending for each. siw_cm_addr of the id gives the first of them, and that
+ * of an id of a CONNECT_REQUEST the one that it came to. An address that the device gets later is
+ * not listened on.
  */
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog);
 /* Starts to connect the id's QP; an event has the result. source and param may be NULL. */

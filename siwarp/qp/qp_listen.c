@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Listening for a connection manager: at one address, or at every address of the device. */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "qp/qp_conn.h"
+#include "qp/qp_everywhere.h"
+
+/* A listening in the making: its listeners are chained by also. */
+struct listening {
+	struct siw_everywhere how; /* first */
+	struct siw_qp_evq *q;
+	int backlog;
+	void *user_data;
+	struct siw_qp_conn *first, *last;
+};
+
+static int open_listener(struct siw_everywhere *how, struct siw_addr *addr)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_qp_conn *conn;
+	int err = siw_qp_conn_listen(&l->q->user, addr, l->backlog, l->user_data, &conn);
+
+	if (err)
+		return err;
+	if (l->last)
+		l->last->also = conn;
+	else
+		l->first = conn;
+	l->last = conn;
+	return siw_llp_local(conn->lsock, addr);
+}
+
+static void close_listeners(struct siw_everywhere *how)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+
+	if (l->first)
+		siw_qp_conn_free(l->first);
+	l->first = l->last = NULL;
+}
+
+/* progress held. */
+static int listen_everywhere(struct listening *l, uint16_t port, struct siw_qp_conn **out)
+{
+	int err;
+
+	l->how = (struct siw_everywhere){ open_listener, close_listeners };
+	err = siw_qp_everywhere(l->q->user.ctx, &port, &l->how);
+	if (!err)
+		*out = l->first;
+	return err;
+}
+
+int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
+		  struct siw_qp_conn **out)
+{
+	struct listening l = { .q = q, .backlog = backlog, .user_data = user_data };
+	int err;
+
+	/* *out is set under the lock: another thread may take its first event and use it. */
+	siw_lock(&q->user.ctx->progress);
+	err = addr->family ? siw_qp_conn_listen(&q->user, addr, backlog, user_data, out)
+			   : listen_everywhere(&l, siw_addr_port(addr), out);
+	siw_unlock(&q->user.ctx->progress);
+	return err;
+}
