@@ -15,87 +15,89 @@
 #include <stdint.h>
 
 /* X(name, help) */
-#define SIW_COUNTERS(X)                                                                          \
-	X(tx_msgs, "messages sent")                                                              \
-	X(rx_msgs, "messages received")                                                          \
-	X(tx_octets, "payload octets sent")                                                      \
-	X(rx_octets, "payload octets received")                                                  \
-	X(drop_short, "datagrams dropped: shorter than the headers and the CRC")                 \
-	X(drop_crc, "datagrams dropped: wrong CRC")                                              \
-	X(drop_version, "datagrams dropped: unknown DDP or RDMAP version")                       \
-	X(drop_header, "datagrams dropped: a DDP header no whole message has")                   \
-	X(drop_qn, "datagrams dropped: unknown queue number")                                    \
-	X(drop_opcode, "datagrams dropped: unknown or unexpected RDMAP opcode")                  \
-	X(drop_qkey, "datagrams dropped: wrong Q_Key")                                           \
-	X(drop_no_buffer, "datagrams dropped: no receive was posted")                            \
-	X(drop_too_long, "datagrams dropped: longer than the posted receive")                    \
-	X(drop_rxq_overflow, "datagrams dropped by the kernel: socket buffer full")              \
-	X(drop_source, "datagrams dropped: not from a source this queue pair listens to")        \
-	X(err_found, "messages of peers on datagrams that broke a rule")                         \
-	X(err_sent, "error messages sent about them")                                            \
-	X(err_limited, "error messages not sent: the limit to one source or in all")             \
-	X(err_unsent, "error messages not sent: no receiver, or the socket refused")             \
-	X(err_received, "error messages received about messages sent")                           \
-	X(err_stale, "datagrams dropped: errors about nothing sent there lately")                \
-	X(err_malformed, "datagrams dropped: errors that are not laid out as one")               \
-	X(err_lost, "errors lost because a queue pair's error queue was full")                   \
-	X(drop_late, "UC datagrams dropped: another came before that was sent later")            \
-	X(drop_partial, "datagrams dropped: UC, others of its message are missing")              \
-	X(drop_access, "datagrams dropped: Writes to what this end does not grant")              \
-	X(uc_missing, "UC datagrams that did not come, by the gaps in their numbers")            \
-	X(record_partial, "Write-Records completed with octets missing")                         \
-	X(record_early, "Write-Records ended early: too many were in process")                   \
-	X(record_full, "datagrams dropped: no room for one more Write-Record")                   \
-	X(record_ranges, "datagrams of Write-Records not noted: too many gaps")                  \
-	X(send_errors, "sends that the socket refused")                                          \
-	X(terminate_tx, "Terminate messages sent")                                               \
-	X(terminate_rx, "Terminate messages received")                                           \
-	X(crc_errors, "streams ended by a wrong CRC")                                            \
-	X(marker_errors, "streams ended by a Marker that points elsewhere")                      \
-	X(connects, "connections made as initiator")                                             \
-	X(accepts, "connections made as responder")                                              \
-	X(rejects, "connection requests rejected, by either end")                                \
-	X(startups_paused, "times a listener had too many pending to accept")                    \
-	X(startups_refused, "connections closed: too many of one source pending")                \
-	X(startup_timeouts, "MPA start-ups given up because the peer was silent")                \
-	X(addrs_unbound, "addresses that came up where a queue pair's port is not free")         \
-	X(pair_retries, "RC by QPN: tries to connect that came to nothing, and another")         \
-	X(pair_refused, "RC by QPN: requests rejected: no QP has the number, or it has a peer")  \
-	X(pair_addresses, "RC by QPN: requests closed: sent from another address than they say") \
-	X(pair_strangers, "RC by QPN: requests or replies closed: not of siwarp's pairing")      \
-	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")             \
-	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")           \
-	X(rnr_unexpected, "Sends that came before a receive was posted, and waited (roce)")      \
-	X(rnr_expired, "connections ended because no receive was posted in time (roce)")         \
-	X(cq_overflow, "completions lost because a completion queue was full")                   \
-	X(rd_hellos, "handshakes of reliable datagrams: datagrams sent")                         \
-	X(rd_acks, "acknowledgements of reliable datagrams sent by themselves")                  \
-	X(rd_probes, "probes of reliable datagrams sent")                                        \
-	X(rd_retransmits, "reliable datagrams sent again")                                       \
-	X(rd_duplicates, "datagrams dropped: reliable ones that were here before")               \
-	X(rd_gone, "peers of reliable datagrams found gone")                                     \
-	X(rd_evicted, "idle peers of reliable datagrams forgotten, for new ones")                \
-	X(rd_mtu_lowered, "times a path turned out to take shorter datagrams only")              \
-	X(drop_rd_window, "datagrams dropped: reliable ones past the window")                    \
-	X(drop_rd_ack, "datagrams dropped: they acknowledge what was not sent")                  \
-	X(drop_rd_epoch, "datagrams dropped: of reliable ones, wrong epoch")                     \
-	X(drop_rd_hello, "datagrams dropped: handshakes too short or too many")                  \
-	X(drop_rd_cookie, "datagrams dropped: a cookie that is wrong, old or used")              \
-	X(drop_rd_peers, "datagrams dropped: no room for another reliable peer")                 \
-	X(epoll_waits, "calls of epoll_wait")                                                    \
-	X(progress_wakeups, "times a progress thread woke up")                                   \
-	X(tx_partial, "writes of which the socket took a part")                                  \
-	X(tx_eagain, "writes of which the socket took nothing")                                  \
-	X(icmp_errors, "errors that ICMP brought to a socket")                                   \
-	X(fault_loss, "datagrams dropped: fault plan, loss")                                     \
-	X(fault_blackout, "datagrams dropped: fault plan, blackout")                             \
-	X(fault_limit, "datagrams dropped: fault plan, no room to hold them")                    \
-	X(fault_dup, "datagrams that came twice by a fault plan")                                \
-	X(fault_reorder, "datagrams overtaken by a fault plan")                                  \
-	X(fault_corrupt, "bits flipped by a fault plan, in datagrams and streams")               \
-	X(fault_delay, "datagrams and pieces of streams that a fault plan delayed")              \
-	X(fault_reset, "connections reset by a fault plan")                                      \
-	X(fault_short, "reads and writes of streams cut short by a fault plan")                  \
+#define SIW_COUNTERS(X)                                                                            \
+	X(tx_msgs, "messages sent")                                                                \
+	X(rx_msgs, "messages received")                                                            \
+	X(tx_octets, "payload octets sent")                                                        \
+	X(rx_octets, "payload octets received")                                                    \
+	X(drop_short, "datagrams dropped: shorter than the headers and the CRC")                   \
+	X(drop_crc, "datagrams dropped: wrong CRC")                                                \
+	X(drop_version, "datagrams dropped: unknown DDP or RDMAP version")                         \
+	X(drop_header, "datagrams dropped: a DDP header no whole message has")                     \
+	X(drop_qn, "datagrams dropped: unknown queue number")                                      \
+	X(drop_opcode, "datagrams dropped: unknown or unexpected RDMAP opcode")                    \
+	X(drop_qkey, "datagrams dropped: wrong Q_Key")                                             \
+	X(drop_no_buffer, "datagrams dropped: no receive was posted")                              \
+	X(drop_too_long, "datagrams dropped: longer than the posted receive")                      \
+	X(drop_rxq_overflow, "datagrams dropped by the kernel: socket buffer full")                \
+	X(drop_source, "datagrams dropped: not from a source this queue pair listens to")          \
+	X(err_found, "messages of peers on datagrams that broke a rule")                           \
+	X(err_sent, "error messages sent about them")                                              \
+	X(err_limited, "error messages not sent: the limit to one source or in all")               \
+	X(err_unsent, "error messages not sent: no receiver, or the socket refused")               \
+	X(err_received, "error messages received about messages sent")                             \
+	X(err_stale, "datagrams dropped: errors about nothing sent there lately")                  \
+	X(err_malformed, "datagrams dropped: errors that are not laid out as one")                 \
+	X(err_lost, "errors lost because a queue pair's error queue was full")                     \
+	X(drop_late, "UC datagrams dropped: another came before that was sent later")              \
+	X(drop_partial, "datagrams dropped: UC, others of its message are missing")                \
+	X(drop_access, "datagrams dropped: Writes to what this end does not grant")                \
+	X(uc_missing, "UC datagrams that did not come, by the gaps in their numbers")              \
+	X(record_partial, "Write-Records completed with octets missing")                           \
+	X(record_early, "Write-Records ended early: too many were in process")                     \
+	X(record_full, "datagrams dropped: no room for one more Write-Record")                     \
+	X(record_ranges, "datagrams of Write-Records not noted: too many gaps")                    \
+	X(send_errors, "sends that the socket refused")                                            \
+	X(terminate_tx, "Terminate messages sent")                                                 \
+	X(terminate_rx, "Terminate messages received")                                             \
+	X(crc_errors, "streams ended by a wrong CRC")                                              \
+	X(marker_errors, "streams ended by a Marker that points elsewhere")                        \
+	X(connects, "connections made as initiator")                                               \
+	X(accepts, "connections made as responder")                                                \
+	X(rejects, "connection requests rejected, by either end")                                  \
+	X(startups_paused, "times a listener had too many pending to accept")                      \
+	X(startups_refused, "connections closed: too many of one source pending")                  \
+	X(startup_timeouts, "MPA start-ups given up because the peer was silent")                  \
+	X(addrs_unbound, "addresses that came up where a queue pair's port is not free")           \
+	X(pair_retries, "RC by QPN: tries to connect that came to nothing, and another")           \
+	X(pair_refused, "RC by QPN: requests rejected: no QP has the number, or it has a peer")    \
+	X(pair_addresses, "RC by QPN: requests closed: sent from another address than they say")   \
+	X(pair_strangers, "RC by QPN: requests or replies closed: not of siwarp's pairing")        \
+	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")               \
+	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")             \
+	X(delivery_counts_tx, "delivery counts sent: what this end has of a roce peer's messages") \
+	X(delivery_counts_rx, "delivery counts received, in place of confirm_reads (roce)")        \
+	X(rnr_unexpected, "Sends that came before a receive was posted, and waited (roce)")        \
+	X(rnr_expired, "connections ended because no receive was posted in time (roce)")           \
+	X(cq_overflow, "completions lost because a completion queue was full")                     \
+	X(rd_hellos, "handshakes of reliable datagrams: datagrams sent")                           \
+	X(rd_acks, "acknowledgements of reliable datagrams sent by themselves")                    \
+	X(rd_probes, "probes of reliable datagrams sent")                                          \
+	X(rd_retransmits, "reliable datagrams sent again")                                         \
+	X(rd_duplicates, "datagrams dropped: reliable ones that were here before")                 \
+	X(rd_gone, "peers of reliable datagrams found gone")                                       \
+	X(rd_evicted, "idle peers of reliable datagrams forgotten, for new ones")                  \
+	X(rd_mtu_lowered, "times a path turned out to take shorter datagrams only")                \
+	X(drop_rd_window, "datagrams dropped: reliable ones past the window")                      \
+	X(drop_rd_ack, "datagrams dropped: they acknowledge what was not sent")                    \
+	X(drop_rd_epoch, "datagrams dropped: of reliable ones, wrong epoch")                       \
+	X(drop_rd_hello, "datagrams dropped: handshakes too short or too many")                    \
+	X(drop_rd_cookie, "datagrams dropped: a cookie that is wrong, old or used")                \
+	X(drop_rd_peers, "datagrams dropped: no room for another reliable peer")                   \
+	X(epoll_waits, "calls of epoll_wait")                                                      \
+	X(progress_wakeups, "times a progress thread woke up")                                     \
+	X(tx_partial, "writes of which the socket took a part")                                    \
+	X(tx_eagain, "writes of which the socket took nothing")                                    \
+	X(icmp_errors, "errors that ICMP brought to a socket")                                     \
+	X(fault_loss, "datagrams dropped: fault plan, loss")                                       \
+	X(fault_blackout, "datagrams dropped: fault plan, blackout")                               \
+	X(fault_limit, "datagrams dropped: fault plan, no room to hold them")                      \
+	X(fault_dup, "datagrams that came twice by a fault plan")                                  \
+	X(fault_reorder, "datagrams overtaken by a fault plan")                                    \
+	X(fault_corrupt, "bits flipped by a fault plan, in datagrams and streams")                 \
+	X(fault_delay, "datagrams and pieces of streams that a fault plan delayed")                \
+	X(fault_reset, "connections reset by a fault plan")                                        \
+	X(fault_short, "reads and writes of streams cut short by a fault plan")                    \
 	X(fault_closed, "datagrams and pieces held by a fault plan when their socket closed")
 
 enum siw_counter {

@@ -18,7 +18,7 @@ their clause). Every length is checked against what there is: a hostile file cos
 
 from siwarp.inspect.capture import Dissection, dissect, dissect_packets, examine
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged
+from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged, DeliveryCount, Requester
 from siwarp.inspect.dgram import (
     UC_FIRST,
     DDPDatagram,
@@ -71,6 +71,7 @@ __all__ = [
     "DDPDatagram",
     "DDPTagged",
     "DDPUntagged",
+    "DeliveryCount",
     "Direction",
     "Dissection",
     "FPDUSession",
@@ -94,6 +95,7 @@ __all__ = [
     "ReadRequest",
     "RecordDatagram",
     "RecordHeader",
+    "Requester",
     "Stream",
     "TermLayer",
     "Terminate",

@@ -15,10 +15,22 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from scapy.config import conf
-from scapy.fields import BitEnumField, BitField, Field, IntField, XIntField, XLongField
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    Field,
+    FlagsField,
+    IntField,
+    X3BytesField,
+    XBitField,
+    XIntField,
+    XLongField,
+)
 from scapy.packet import Packet
 
-from siwarp.inspect.names import OPCODES
+from siwarp.inspect.names import NOTICE_CODES, OPCODES, NoticeCode, Opcode
 
 #: Octets of the two headers: RFC 5041 figures 4 and 5.
 TAGGED_HDR_LEN = 14
@@ -55,7 +67,11 @@ class DDP(Packet):
         tagged = bool(_pkt[0] & T_BIT)
         if len(_pkt) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
             return conf.raw_layer
-        return DDPTagged if tagged else DDPUntagged
+        if not tagged:
+            return DDPUntagged
+        # A Write-Record has the same opcode, on datagrams, and octets behind the header.
+        is_notice = _pkt[1] & 0xF == Opcode.PRIVATE and len(_pkt) == TAGGED_HDR_LEN
+        return NOTICES.get(_pkt[2], DDPTagged) if is_notice else DDPTagged
 
 
 class DDPTagged(DDP):
@@ -67,6 +83,42 @@ class DDPTagged(DDP):
         XIntField("stag", 0),
         XLongField("to", 0),
     ]
+
+
+def notice_fields(code: NoticeCode) -> list[Field[Any, Any]]:
+    """The header of a tagged private message without payload, up to its TO."""
+    first = control_fields(1)
+    first[-1].default = int(Opcode.PRIVATE)
+    return [*first, ByteEnumField("subcode", int(code), NOTICE_CODES), X3BytesField("zero", 0)]
+
+
+class DeliveryCount(DDP):
+    """How many Sends and Writes the sender of this has received (spec/delivery-counts.md)."""
+
+    name = "siwarp delivery count"
+    fields_desc: ClassVar[list[Any]] = [
+        *notice_fields(NoticeCode.DELIVERY_COUNT),
+        IntField("sends", 0),
+        IntField("writes", 0),
+    ]
+
+
+class Requester(DDP):
+    """What a requester tells of itself (spec/delivery-counts.md)."""
+
+    name = "siwarp requester"
+    fields_desc: ClassVar[list[Any]] = [
+        *notice_fields(NoticeCode.REQUESTER),
+        XBitField("unused", 0, 48),
+        FlagsField("flags", 1, 8, ["wants_counts"]),
+        ByteField("rnr_retry", 7),
+    ]
+
+
+NOTICES: dict[int, type[DDP]] = {
+    NoticeCode.DELIVERY_COUNT: DeliveryCount,
+    NoticeCode.REQUESTER: Requester,
+}
 
 
 class DDPUntagged(DDP):
@@ -82,4 +134,12 @@ class DDPUntagged(DDP):
     ]
 
 
-__all__ = ["DDP", "TAGGED_HDR_LEN", "UNTAGGED_HDR_LEN", "DDPTagged", "DDPUntagged"]
+__all__ = [
+    "DDP",
+    "TAGGED_HDR_LEN",
+    "UNTAGGED_HDR_LEN",
+    "DDPTagged",
+    "DDPUntagged",
+    "DeliveryCount",
+    "Requester",
+]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from siwarp.inspect.names import OPCODES, PRIVATE_CODES, Opcode, Queue, TermLayer
+from siwarp.inspect.names import OPCODES, PRIVATE_CODES, NoticeCode, Opcode, Queue, TermLayer
 from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged, Terminate
 
 #: The clause that lists the errors of the layer that a Terminate blames.
@@ -188,10 +188,22 @@ def kind_of(header: Header | None) -> str:
     return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
 
 
+def _notice(header: Header) -> dict[str, int | str]:
+    """The fields of a tagged private message that has no payload (spec/delivery-counts.md)."""
+    subcode, to = header.a >> 24, header.b
+    found: dict[str, int | str] = {"subcode": subcode}
+    if subcode == NoticeCode.DELIVERY_COUNT:
+        found.update(sends=to >> 32, writes=to & 0xFFFFFFFF)
+    elif subcode == NoticeCode.REQUESTER:
+        found.update(wants_counts=to >> 8 & 1, rnr_retry=to & 0xFF)
+    return found
+
+
 def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
     """A message's header fields by name, those of its own header among them."""
     if header.tagged:
-        return {"stag": header.a, "to": header.b}
+        notice = header.opcode == Opcode.PRIVATE and not payload
+        return _notice(header) if notice else {"stag": header.a, "to": header.b}
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
     if ud:  # indexes of queue pairs that share a socket

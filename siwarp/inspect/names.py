@@ -43,6 +43,13 @@ class PrivateCode(IntEnum):
     SEND_IMM_SE = 2
 
 
+class NoticeCode(IntEnum):
+    """What a tagged private message on a connection is (spec/delivery-counts.md)."""
+
+    DELIVERY_COUNT = 4
+    REQUESTER = 5
+
+
 class Queue(IntEnum):
     """Untagged queue numbers that RDMAP uses (RFC 5040 figure 4, RFC 7306 figure 2)."""
 
@@ -62,6 +69,7 @@ class TermLayer(IntEnum):
 
 OPCODES: dict[int, str] = {int(op): op.name for op in Opcode}
 PRIVATE_CODES: dict[int, str] = {int(code): code.name for code in PrivateCode}
+NOTICE_CODES: dict[int, str] = {int(code): code.name for code in NoticeCode}
 ATOMIC_CODES: dict[int, str] = {int(code): code.name for code in AtomicCode}
 TERM_LAYERS: dict[int, str] = {int(layer): layer.name for layer in TermLayer}
 

@@ -58,7 +58,8 @@ local opcodes = {
 }
 local queues = { [0] = "Send", "Read Request", "Terminate", "Atomic Response" }
 local layers = { [0] = "RDMAP", "DDP", "MPA" }
-local privates = { "Send with Immediate", "Send with Immediate and Solicited Event", "Write-Record" }
+local privates = { "Send with Immediate", "Send with Immediate and Solicited Event", "Write-Record",
+	"Delivery count", "Requester" }
 local llp_types = {
 	"UC", "Record", [4] = "RD DATA", [5] = "RD ACK", [6] = "RD HELLO", [7] = "RD CHALLENGE",
 	[8] = "RD ECHO", [9] = "RD PROBE", [10] = "RD BYE",
@@ -205,6 +206,10 @@ f.length = ProtoField.uint32("siwarp.length", "Message length")
 f.stag = ProtoField.uint32("siwarp.stag", "STag", base.HEX)
 f.to = ProtoField.uint64("siwarp.to", "TO", base.HEX)
 f.private = ProtoField.uint8("siwarp.private", "Private message", base.DEC, privates)
+f.sends = ProtoField.uint32("siwarp.sends", "Sends received")
+f.writes = ProtoField.uint32("siwarp.writes", "Writes placed")
+f.wants_counts = ProtoField.bool("siwarp.wants_counts", "Wants delivery counts", 8, nil, 0x01)
+f.rnr_retry = ProtoField.uint8("siwarp.rnr_retry", "rnr_retry")
 f.imm = ProtoField.uint32("siwarp.imm_data", "Immediate data", base.HEX)
 f.llp_type = ProtoField.uint8("siwarp.llp.type", "Type", base.DEC, llp_types, 0xf0)
 f.llp_version = ProtoField.uint8("siwarp.llp.version", "LLP version", base.DEC, nil, 0x0c)
@@ -366,6 +371,23 @@ local function add_head(tree, range, opcode)
 	return string.format("%s 0x%08x", name, range(4, 4):uint())
 end
 
+-- A tagged private message on a connection, which has no payload: nil if it is another.
+local function add_notice(tree, range)
+	local subcode = range(2, 1):uint()
+	if range:len() ~= TAGGED or (subcode ~= 4 and subcode ~= 5) then
+		return nil
+	end
+	tree:add(f.private, range(2, 1))
+	if subcode == 4 then
+		tree:add(f.sends, range(6, 4))
+		tree:add(f.writes, range(10, 4))
+		return string.format("Delivery count: %d Sends, %d Writes", range(6, 4):uint(), range(10, 4):uint())
+	end
+	tree:add(f.wants_counts, range(12, 1))
+	tree:add(f.rnr_retry, range(13, 1))
+	return string.format("Requester, rnr_retry %d", range(13, 1):uint())
+end
+
 -- RDMAP's header of a Write-Record, behind a tagged DDP header: the whole segment.
 local function add_record(tree, range)
 	local head = range:len() >= TAGGED + RECORD and range(TAGGED, RECORD)
@@ -417,7 +439,7 @@ local function add_segment(tree, range, q_key)
 		tree:add(f.stag, range(2, 4))
 		tree:add(f.to, range(6, 8))
 		tree:add(f.length, length):set_generated()
-		return opcode == PRIVATE and add_record(tree, range) or string.format("%s, %d octets", name, length)
+		return opcode == PRIVATE and (add_notice(tree, range) or add_record(tree, range)) or string.format("%s, %d octets", name, length)
 	end
 	if q_key then
 		tree:add(f.q_key, range(2, 4))

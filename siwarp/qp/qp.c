@@ -244,6 +244,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->no_crc = init->no_crc || !siw_settings()->crc;
 	wq->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
 	wq->keep_unexpected = init->keep_unexpected;
+	wq->private_always = init->private_messages;
 	wq->error_policy = init->error_policy ? init->error_policy
 					      : (int)siw_settings()->error_policy;
 	siw_qp_err_policy(wq, false);

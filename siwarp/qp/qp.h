@@ -76,6 +76,7 @@ struct siw_qp_attach {
 	uint8_t rtr; /* set of enum siw_mpa_rtr: the one to send, or those to accept */
 	bool initiator;
 	bool ord_known; /* ord comes from the peer or the user, and is no default */
+	bool counts;	/* without a connection manager: both ends offer delivery counts */
 };
 /* Makes the started stream the QP's: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
 int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *attach);

@@ -432,12 +432,13 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
 		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
-		.private = siw_settings()->private_messages || rc->pairs,
+		.private = siw_settings()->private_messages || rc->wq.private_always || rc->pairs,
 	};
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
 	int err;
 
+	start.counts = rc->pairs ? at->counts : start.private && siw_settings()->delivery_counts;
 	if (!rc->linger)
 		rc->linger = calloc(1, sizeof(*rc->linger));
 	if (!rc->linger)
@@ -460,14 +461,15 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->wq.wire_err = 0;
 		rc->sends_begun = 0;
 		rc->peer_confirms = false;
+		siw_qp_rc_count_from(rc, start.counts);
 		rc->confirm = (struct siw_confirm){
-			.on = rc->wq.roce && at->ord && at->ord_known,
+			.on = rc->wq.roce && !rc->counts.on && at->ord && at->ord_known,
 			.wanted = rc->wq.sq_head,
 			.covered = rc->wq.sq_head,
 		};
 	}
 	siw_unlock(&rc->wq.qp.send_lock);
-	if (!err && rc->wq.roce && !rc->confirm.on)
+	if (!err && rc->wq.roce && !rc->confirm.on && !rc->counts.on)
 		siw_count(SIW_COUNTER_confirm_none, 1);
 	return err;
 }

@@ -29,7 +29,8 @@ struct siw_wqe {
 		uint64_t seq;		      /* UC: its number; in the place of the stamp's end */
 	};
 	uint64_t remote;
-	uint32_t msn;	/* RC, while BEGUN: of a Send, or of a Read or Atomic Request */
+	/* RC, while BEGUN: of a Send, or of a Read or Atomic Request; a Write's number among such */
+	uint32_t msn;
 	uint32_t rkey;	/* UD: the Q_Key */
 	uint8_t opcode; /* enum siw_wr_opcode */
 	uint8_t state;
@@ -138,16 +139,33 @@ enum siw_run {
 };
 
 /*
- * Persona roce: up to which request the peer is known to have everything, as counts of requests
- * begun. The response to a Read confirms all requests before the Read. If no Read follows the
- * requests that wait for this, a Read of no octets is sent, one at a time.
+ * Persona roce, a peer that is not known to be siwarp: up to which request the peer is known to
+ * have everything, as counts of requests begun. The response to a Read confirms all requests before
+ * the Read. If no Read follows the requests that wait for this, a Read of no octets is sent, one at
+ * a time.
  */
 struct siw_confirm {
-	bool on;	  /* off: a request is complete when TCP has accepted it */
+	bool on;	  /* off: completion does not depend on Reads */
 	bool asked;	  /* a Read of no octets is outstanding */
 	bool due;	  /* the last request was long: send such a Read before the next request */
 	uint32_t wanted;  /* the count up to which a confirmation is needed */
 	uint32_t covered; /* the count up to which outstanding Reads will confirm */
+};
+
+/*
+ * Delivery counts, with a peer that is siwarp. This end's own: with persona roce a Send or Write is
+ * complete when the peer has said that it has it. The peer's: see qp_rc_counts.c.
+ */
+struct siw_counts {
+	bool agreed;		/* the peer may be told, and may tell */
+	bool on;		/* this end wants them, and completes by them */
+	bool tell;		/* the peer is to be told so before the next request; send_lock */
+	uint32_t writes_begun;	/* send_lock, as for the next */
+	uint32_t sends, writes; /* what the peer said last */
+	int rnr_retry;		/* the peer's; -1: it said none; progress, as for what follows */
+	uint32_t octets;	/* received since the last count of this end */
+	uint64_t alone_ns;	/* when the last one was sent that rode on nothing */
+	uint64_t round;		/* of progress, in which something was received */
 };
 
 struct siw_wq;
@@ -244,6 +262,7 @@ struct siw_wq {
 	bool roce;	      /* persona */
 	bool keep_unexpected; /* a Send without a receive waits for one, whatever the persona is */
 	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */
+	bool private_always;  /* ... whatever the setting is */
 	bool errs_fatal;      /* the effective error_policy; under progress */
 	int error_policy;     /* enum siw_error_policy */
 	uint32_t qkey;
@@ -319,6 +338,7 @@ struct siw_rc {
 	/* Equals the MSN of the last Send (RFC 5041: MSNs begin at 1). send_lock. */
 	uint32_t sends_begun;
 	struct siw_confirm confirm; /* send_lock */
+	struct siw_counts counts;
 	/* the peer sends Reads of no octets to learn what has arrived; progress */
 	bool peer_confirms;
 	/* a responder may send once the initiator's first FPDU came (RFC5044-7.1.2-11); progress */

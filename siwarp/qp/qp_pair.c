@@ -71,9 +71,15 @@ static uint16_t own_ird(const struct siw_pair *pair)
 	return ird < 0 || ird >= SIW_RDMAP_MAX_READS ? SIW_RDMAP_MAX_READS : (uint16_t)(ird + 1);
 }
 
+static uint32_t own_features(void)
+{
+	return siw_settings()->delivery_counts ? SIW_PAIR_COUNTS : 0;
+}
+
 static void fill(const struct siw_pair *pair, struct siw_mpa_params *params)
 {
 	struct siw_pair_hello hello = {
+		.features = own_features(),
 		.rnr_retry = (uint8_t)pair->rc->wq.rnr_retry,
 		.from = pair->own,
 		.to = pair->peer,
@@ -105,7 +111,8 @@ static void bound_reads(struct siw_pair *pair)
 }
 
 static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
-		  const struct siw_mpa_params *theirs, bool initiator, uint8_t rtr)
+		  const struct siw_mpa_params *theirs, const struct siw_pair_hello *hello,
+		  bool initiator, uint8_t rtr)
 {
 	struct siw_qp_attach at = {
 		.ird = own_ird(pair),
@@ -113,6 +120,7 @@ static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
 		.rtr = rtr,
 		.initiator = initiator,
 		.ord_known = true,
+		.counts = own_features() & hello->features & SIW_PAIR_COUNTS,
 	};
 	int err;
 
@@ -167,7 +175,7 @@ static void on_reply(struct siw_pair *pair, struct siw_qp_conn *conn,
 	if (!params->ird || siw_pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
 	    !siw_pair_same(&hello.from, &pair->peer) || !siw_pair_same(&hello.to, &pair->own)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
-	} else if (attach(pair, conn, params, true, itself ? 0 : params->rtr) == 0) {
+	} else if (attach(pair, conn, params, &hello, true, itself ? 0 : params->rtr) == 0) {
 		return;
 	}
 	drop_conn(pair, conn);
@@ -183,7 +191,7 @@ struct kept {
 };
 
 static int accept_request(struct siw_pair *pair, struct siw_qp_conn *conn,
-			  const struct siw_mpa_params *theirs)
+			  const struct siw_pair_hello *hello, const struct siw_mpa_params *theirs)
 {
 	struct siw_mpa_params params;
 	int err;
@@ -200,7 +208,7 @@ static int accept_request(struct siw_pair *pair, struct siw_qp_conn *conn,
 	/* The port's until now, and what it kept is used. */
 	free(conn->user_data);
 	conn->user_data = pair;
-	return attach(pair, conn, theirs, false, params.rtr);
+	return attach(pair, conn, theirs, hello, false, params.rtr);
 }
 
 /* Says no; the initiator comes again while it wants to. */
@@ -240,7 +248,7 @@ static int judge(struct siw_pair *pair, struct siw_qp_conn *conn,
 	    !siw_pair_before(&pair->peer, &pair->own) ||
 	    !siw_pair_same(&hello->from, &pair->peer) || !siw_pair_same(&hello->to, &pair->own))
 		return reject(conn, params);
-	return accept_request(pair, conn, params);
+	return accept_request(pair, conn, hello, params);
 }
 
 /* Whether the sender has the address that it says, which it has not behind a translator. */

@@ -17,6 +17,10 @@ struct siw_pair_id {
 	uint32_t qpn;
 };
 
+enum siw_pair_features {
+	SIW_PAIR_COUNTS = 1, /* it sends and takes delivery counts (spec/delivery-counts.md) */
+};
+
 struct siw_pair_hello {
 	uint32_t features; /* set of enum siw_pair_features */
 	uint8_t rnr_retry; /* of the sender, as struct siw_qp_attr has it */

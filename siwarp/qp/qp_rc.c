@@ -37,6 +37,27 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_qp_run_and_mark(&rc->wq);
 }
 
+static void on_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	bool can_be;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	can_be = siw_qp_rc_delivered(rc, ev);
+	siw_unlock(&rc->wq.qp.send_lock);
+	if (can_be)
+		siw_qp_run_and_mark(&rc->wq);
+	else
+		siw_rdmap_refuse_count(rc->wq.flow.stream);
+}
+
+/* The peer's requests are to wait for receives so long, from now on. */
+static void on_told(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	rc->counts.rnr_retry = ev->rnr_retry;
+	if (rc->wq.qp.has_unexpected)
+		siw_qp_rnr_begin(rc);
+}
+
 /* Responses come in order, so each confirms more than the one before. */
 static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -160,6 +181,12 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	case SIW_RDMAP_CONFIRMED:
 		on_confirmed(rc, ev);
 		return true;
+	case SIW_RDMAP_DELIVERED:
+		on_delivered(rc, ev);
+		return true;
+	case SIW_RDMAP_TOLD:
+		on_told(rc, ev);
+		return true;
 	case SIW_RDMAP_REQUESTED:
 		rc->peer_confirms |= !ev->length;
 		siw_qp_run_and_mark(&rc->wq);
@@ -208,6 +235,7 @@ static int serve(struct siw_io_handler *self)
 	struct siw_rc *rc = siw_container(self, struct siw_rc, wq.qp.handler);
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
+	bool counted = false;
 	int n = 0;
 
 	if (siw_is_closing(&rc->wq)) {
@@ -216,7 +244,11 @@ static int serve(struct siw_io_handler *self)
 	}
 	while (n < rc->wq.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_recv(rc->wq.flow.stream, &ev) == 1) {
-		n++;
+		/* A count comes in front of a message, and the turn takes both. */
+		if (ev.kind == SIW_RDMAP_DELIVERED && !counted)
+			counted = true;
+		else
+			n++;
 		octets += ev.placed;
 		if (!handle(rc, &ev))
 			return n;
@@ -224,8 +256,9 @@ static int serve(struct siw_io_handler *self)
 	if (__builtin_expect(rc->peer_confirms, 0) &&
 	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !answer_question(rc))
 		return n;
+	siw_qp_rc_count_served(rc, n, octets);
 	siw_qp_served(&rc->wq, n, octets);
-	return n;
+	return n + counted;
 }
 
 /* ---- Sends that wait for receives, and deadlines --------------------------------------------- */
@@ -292,7 +325,9 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 		end_broken(rc);
 	if (qp->has_unexpected)
 		look(rc, siw_now_ns());
-	return broken ? SIW_TURN_DONE : left;
+	if (broken)
+		return SIW_TURN_DONE;
+	return siw_qp_rc_count_turn(rc, round) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
 }
 
 #define SETTLE_TURNS 8
@@ -304,7 +339,8 @@ void siw_qp_rc_settle(struct siw_wq *wq)
 
 	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
 		if (!serve(&rc->wq.qp.handler))
-			return;
+			break;
+	siw_qp_rc_count_now(rc);
 }
 
 static bool is_sending(struct siw_wq *wq, uint32_t stag)
@@ -420,6 +456,11 @@ static void modified(struct siw_wq *wq, int mask)
 		siw_rdmap_deny(rc->wq.flow.stream, ~(uint32_t)wq->access);
 		siw_unlock(&wq->qp.send_lock);
 	}
+	if ((mask & SIW_QP_RNR_RETRY) && rc->counts.on) {
+		siw_lock(&wq->qp.send_lock);
+		siw_rc_of(wq)->counts.tell = true;
+		siw_unlock(&wq->qp.send_lock);
+	}
 	if (wq->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
 		siw_qp_rnr_begin(siw_rc_of(wq));
 	if (rc->pairs)
@@ -437,6 +478,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 {
 	init->by_qpn = siw_rc_of(wq)->pairs != NULL;
+	init->private_messages = wq->private_always;
 }
 
 static void end(struct siw_wq *wq)

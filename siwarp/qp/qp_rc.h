@@ -15,6 +15,21 @@ void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status);
 int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow);
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe);
 
+/* ---- qp_rc_counts.c -------------------------------------------------------------------------- */
+/* A stream begins. agreed: the peer is siwarp, and delivery counts are offered by both. Both locks. */
+void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed);
+/* The peer says what it has: whether that can be. send_lock held. */
+bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev);
+/*
+ * A turn of receiving took n segments with so many octets: tells the peer, now or in a later turn,
+ * if it wants to know. progress held, as for what follows.
+ */
+void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets);
+/* A turn of sending: tells the peer, if it is time. Whether another turn is needed. */
+bool siw_qp_rc_count_turn(struct siw_rc *rc, uint64_t round);
+/* Tells the peer now, before this end closes. */
+void siw_qp_rc_count_now(struct siw_rc *rc);
+
 /* ---- qp_rnr.c; progress held ----------------------------------------------------------------- */
 /* A Send found no receive: starts the receiver-not-ready time. */
 void siw_qp_rnr_begin(struct siw_rc *rc);

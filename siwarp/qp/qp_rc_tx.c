@@ -52,6 +52,15 @@ static bool send_confirm_read(struct siw_rc *rc)
 	return true;
 }
 
+/* A Write with immediate data is a Write and then a message on the queue of Sends. */
+static void number(struct siw_rc *rc, struct siw_wqe *wqe)
+{
+	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
+		wqe->msn = ++rc->counts.writes_begun;
+	if (wqe->opcode != SIW_WR_RDMA_WRITE)
+		wqe->msn = ++rc->sends_begun;
+}
+
 int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
@@ -60,6 +69,10 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 
 	if (__builtin_expect(rc->confirm.due, 0))
 		send_confirm_read(rc);
+	if (__builtin_expect(rc->counts.tell, 0)) {
+		siw_rdmap_tell(flow->stream, rc->counts.on, (uint8_t)wq->rnr_retry);
+		rc->counts.tell = false;
+	}
 	siw_qp_op_make(wqe, &op);
 	err = siw_rdmap_send(flow->stream, &op);
 	if (err)
@@ -67,8 +80,8 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 	if (siw_qp_awaits_response(wqe)) {
 		wqe->msn = siw_rdmap_reads(flow->stream);
 		rc->confirm.covered = begun_by(wq) + 1;
-	} else if (wqe->opcode != SIW_WR_RDMA_WRITE) {
-		wqe->msn = ++rc->sends_begun;
+	} else {
+		number(rc, wqe);
 	}
 	if (rc->confirm.on)
 		want_confirmation(rc, wqe);
@@ -78,12 +91,12 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 /* The connection ends with it; with persona roce, after the peer has the requests before it. */
 void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
-	struct siw_confirm *c = &siw_rc_of(wq)->confirm;
+	struct siw_rc *rc = siw_rc_of(wq);
 
 	(void)flow;
 	(void)status;
-	siw_tear(wq, c->on ? SIW_FAILING : SIW_BROKEN);
-	c->wanted = begun_by(wq) - 1;
+	siw_tear(wq, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
+	rc->confirm.wanted = begun_by(wq) - 1;
 }
 
 /* See siw_qp_did_local. */
@@ -110,8 +123,12 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
 	if (rc->confirm.on)
 		send_confirm_read(rc);
 	r = siw_rdmap_flush(flow->stream, &flow->taken);
-	/* If confirmations are on, mark_delivered makes requests DONE instead. */
-	flow->accepted = rc->confirm.on ? 0 : flow->taken;
+	/*
+	 * If confirmations are on, mark_delivered makes requests DONE instead; with delivery counts
+	 * siw_qp_rc_delivered sets this.
+	 */
+	if (!rc->counts.on)
+		flow->accepted = rc->confirm.on ? 0 : flow->taken;
 	return r;
 }
 

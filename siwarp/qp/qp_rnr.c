@@ -16,15 +16,21 @@ static const uint32_t timer_of[32] = {
 	2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 };
 
+/* The sender's, if it is known. */
+static int retries(const struct siw_rc *rc)
+{
+	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->wq.rnr_retry;
+}
+
 static uint64_t patience_ns(const struct siw_rc *rc)
 {
-	return (uint64_t)rc->wq.rnr_retry * timer_of[rc->wq.min_rnr_timer] * 10000;
+	return (uint64_t)retries(rc) * timer_of[rc->wq.min_rnr_timer] * 10000;
 }
 
 /* Sets the timer for the deadline. */
 static void watch(struct siw_rc *rc)
 {
-	if (rc->wq.rnr_retry != NO_LIMIT && rc->rnr_deadline_ns)
+	if (retries(rc) != NO_LIMIT && rc->rnr_deadline_ns)
 		siw_verbs_timed_at(rc->wq.qp.ctx, &rc->wq.timed, rc->rnr_deadline_ns);
 }
 
@@ -66,7 +72,7 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 		rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 	}
 	watch(rc);
-	if (rc->wq.rnr_retry == NO_LIMIT || now_ns < rc->rnr_deadline_ns)
+	if (retries(rc) == NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
 	siw_rdmap_expire(rc->wq.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);

@@ -71,6 +71,7 @@ struct siw_rdmap_start {
 	/* Report CLOSED only when no Send waits any more, however the connection ends. */
 	bool deliver_before_end;
 	bool private; /* the peer is siwarp: siwarp-private messages may be sent and received */
+	bool counts;  /* ... delivery counts among them (siw_rdmap_tell) */
 };
 /*
  * Posts the buffers of queues 1 and 2, and sets IRD and ORD. An initiator with an RTR sends it. A
@@ -102,10 +103,15 @@ enum siw_rdmap_opcode {
 	SIW_RDMAP_PRIVATE = 15,
 };
 
-/* The first octet of siwarp-private messages (spec/datagram-iwarp.md section 10). */
+/*
+ * The first octet of siwarp-private messages (spec/datagram-iwarp.md section 10). The last two are
+ * tagged, on connections alone (spec/delivery-counts.md); 3 is of datagrams (rdmap_record.h).
+ */
 enum siw_rdmap_private {
 	SIW_RDMAP_SEND_IMM = 1,
 	SIW_RDMAP_SEND_IMM_SE = 2,
+	SIW_RDMAP_DELIVERY_COUNT = 4,
+	SIW_RDMAP_REQUESTER = 5,
 };
 
 /* An operation on 64 bits of the peer's memory (RFC 7306 section 5.1), in host order. */
@@ -173,6 +179,24 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
  * -EAGAIN: not now, as siw_rdmap_send; -errno.
  */
 int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data);
+/*
+ * Where delivery counts are agreed: tells the peer, in front of the next operation, whether it is
+ * to report how many Sends and Writes of this end it has (SIW_RDMAP_DELIVERED), and this end's
+ * rnr_retry (SIW_RDMAP_TOLD). Send lock.
+ */
+void siw_rdmap_tell(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry);
+/*
+ * Whether the peer is to be told that this end has more of its messages. That goes out in front of
+ * whatever this end sends; on its own by siw_rdmap_report. Progress lock.
+ */
+bool siw_rdmap_owes_count(const struct siw_rdmap_stream *stream);
+/* Frames that message now, to be flushed; does nothing within another message. Send lock. */
+void siw_rdmap_report(struct siw_rdmap_stream *stream);
+/*
+ * The SIW_RDMAP_DELIVERED just returned cannot be: the next siw_rdmap_recv returns ERROR. Progress
+ * lock.
+ */
+void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream);
 /* Number of Read and Atomic Requests sent so far; equals the MSN of the last one. Send lock. */
 uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
 /*
@@ -206,6 +230,12 @@ enum siw_rdmap_event_kind {
 	/* the peer has received everything begun before siw_rdmap_confirm: user_data */
 	SIW_RDMAP_CONFIRMED,
 	/*
+	 * the peer says how many Sends and Writes of this end it has: sends, writes. They are not
+	 * checked: see siw_rdmap_refuse_count.
+	 */
+	SIW_RDMAP_DELIVERED,
+	SIW_RDMAP_TOLD, /* the peer's siw_rdmap_tell: rnr_retry, 0 to 7 */
+	/*
 	 * A bad message has used up a receive: user_data, status. Datagram: -EMSGSIZE or -EACCES;
 	 * stream: -EACCES or -EPROTO, and ERROR follows.
 	 */
@@ -236,8 +266,10 @@ struct siw_rdmap_event {
 	int kind; /* enum siw_rdmap_event_kind */
 	int status;
 	uint64_t user_data;
-	uint32_t length; /* octets */
-	uint32_t placed; /* stream: octets of the segment that caused this event */
+	uint32_t length;	/* octets */
+	uint32_t placed;	/* stream: octets of the segment that caused this event */
+	uint32_t sends, writes; /* DELIVERED: counts since the stream began, modulo 2^32 */
+	uint8_t rnr_retry;	/* TOLD */
 	bool solicited;
 	bool invalidated;
 	bool with_imm; /* RECV: imm is immediate data, as it is in memory */

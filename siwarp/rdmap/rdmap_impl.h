@@ -310,7 +310,9 @@ struct siw_rdmap_rx {
 	/* requests received; those beyond stream->requests_released wait */
 	uint32_t requests_in;
 	uint8_t want_rtr;
-	bool writing; /* a Write's last segment has not come yet */
+	bool counting;	 /* the peer wants delivery counts */
+	uint32_t writes; /* that are placed, an RTR not counted */
+	bool writing;	 /* a Write's last segment has not come yet */
 	/*
 	 * Octets of the last Write, if nothing came for queue 0 since it began. SIW_RDMAP_SPOILT:
 	 * it was refused.
@@ -325,10 +327,13 @@ struct siw_rdmap_tx {
 	bool response; /* that message is the response to the oldest request */
 	/* the user's operation found a response being framed, and has the next turn */
 	bool waiting;
-	bool imm_due;	    /* that message is a Write, and its immediate data follows: */
-	uint8_t imm_opcode; /* the opcode; imm_sge has the octets */
-	uint8_t term;	    /* enum siw_rdmap_term_state */
-	bool torn;	    /* on reliable datagrams: siw_rdmap_rd_is_torn */
+	bool imm_due;		   /* that message is a Write, and its immediate data follows: */
+	uint8_t imm_opcode;	   /* the opcode; imm_sge has the octets */
+	uint8_t term;		   /* enum siw_rdmap_term_state */
+	bool torn;		   /* on reliable datagrams: siw_rdmap_rd_is_torn */
+	bool tell;		   /* telling is to be sent in front of the next message */
+	uint32_t telling;	   /* TO of the requester's message */
+	_Atomic uint64_t reported; /* the last delivery count sent, as stream->taken */
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
@@ -392,7 +397,7 @@ struct siw_rdmap_stream {
 	uint32_t pd;
 	uint32_t denied; /* progress lock */
 	bool started;
-	bool private; /* as in struct siw_rdmap_start */
+	bool private, counts; /* as in struct siw_rdmap_start */
 	uint16_t ord;
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;
@@ -411,6 +416,8 @@ struct siw_rdmap_stream {
 	_Atomic uint32_t requests_done;		   /* of requests: stored under the send lock */
 	_Alignas(64) _Atomic uint32_t reads_done;  /* of reads: stored under the progress lock */
 	_Atomic uint32_t requests_released;	   /* of requests: stored under the progress lock */
+	/* TO of the delivery count that is due; stored under the progress lock */
+	_Atomic uint64_t taken;
 
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
@@ -505,6 +512,39 @@ bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap
 /* Carries it out, and begins the response (send lock). Returns as siw_ddp_tx. */
 int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
 			     struct siw_wire_err *err);
+
+/* rdmap_counts.c. Either lock: whether the peer is to get a delivery count. */
+static inline bool siw_rdmap_owes(const struct siw_rdmap_stream *stream)
+{
+	/* Pairs with the store in siw_rdmap_has_taken. */
+	return atomic_load_explicit(&stream->taken, memory_order_acquire) !=
+	       atomic_load_explicit(&stream->tx.reported, memory_order_relaxed);
+}
+/* Progress lock: a Send was received, or a Write placed: the peer may be told. */
+static inline void siw_rdmap_has_taken(struct siw_rdmap_stream *stream)
+{
+	uint64_t sends;
+
+	if (__builtin_expect(!stream->rx.counting, 1))
+		return;
+	sends = siw_ddp_rx_delivered(stream->ddp);
+	atomic_store_explicit(&stream->taken, sends << SIW_RDMAP_SENDS_SHIFT | stream->rx.writes,
+			      memory_order_release);
+}
+/*
+ * Send lock: begins what goes in front of other messages: 1: nothing is left of it; 0: not framed
+ * yet; -errno.
+ */
+int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream);
+static inline int siw_rdmap_ahead(struct siw_rdmap_stream *stream)
+{
+	return stream->tx.tell || siw_rdmap_owes(stream) ? siw_rdmap_notices_begin(stream) : 1;
+}
+/* Progress lock: judges a tagged private message (false: *err); fills *event from it. */
+bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			      struct siw_wire_err *err);
+void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			 struct siw_rdmap_event *event);
 
 /* rdmap_read.c: the peer's Reads. Progress lock: stores a request; false: the fault is set. */
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,

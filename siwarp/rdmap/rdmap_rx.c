@@ -95,8 +95,10 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 		return op_error(err, SIW_RDMAP_VERSION);
 	if (!shape[op].known || shape[op].tagged != seg->tagged ||
 	    (!seg->tagged && shape[op].qn != seg->qn)) {
-		if (op == SIW_RDMAP_PRIVATE && seg->tagged && siw_rdmap_is_rd(stream))
-			return siw_rdmap_rd_record_expects(stream, seg, err);
+		if (op == SIW_RDMAP_PRIVATE && seg->tagged)
+			return siw_rdmap_is_rd(stream)
+				       ? siw_rdmap_rd_record_expects(stream, seg, err)
+				       : siw_rdmap_notice_expects(stream, seg, err);
 		return op_error(err, SIW_RDMAP_OPCODE);
 	}
 	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_MEM_REMOTE_WRITE) {
@@ -306,6 +308,8 @@ static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 	else if (__builtin_expect(invalidates(siw_rdmap_opcode_of(seg)), 0))
 		invalidate(stream, seg, event);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
+	if (event->kind == SIW_RDMAP_RECV)
+		siw_rdmap_has_taken(stream);
 }
 
 static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_delivery *delivery,
@@ -355,6 +359,10 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
 		rx->written = (rx->writing ? rx->written : 0) + rx->seg.payload;
 		rx->writing = !done;
+		if (done && !rx->rtr) {
+			rx->writes++;
+			siw_rdmap_has_taken(stream);
+		}
 		break;
 	case SIW_RDMAP_READ_RESPONSE:
 		siw_rdmap_read_placed(stream, &rx->seg, event);
@@ -381,7 +389,9 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		}
 		break;
 	default:
-		if (rx->seg.tagged)
+		if (rx->seg.tagged && !siw_rdmap_is_rd(stream))
+			siw_rdmap_notice_in(stream, &rx->seg, event);
+		else if (rx->seg.tagged)
 			siw_rdmap_rd_record_placed(stream, done, event);
 		else if (done && !rx->rtr) /* an RTR uses no receive */
 			received(stream, &rx->seg, delivery, event);

@@ -163,6 +163,9 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 
 	if (r)
 		return r;
+	r = siw_rdmap_ahead(stream);
+	if (r != 1)
+		return r ? r : -EAGAIN;
 	*op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed(stream->ddp) };
 	if (make_msg(op, &msg))
 		r = siw_ddp_tx(stream->ddp, &msg, &err);
@@ -274,6 +277,9 @@ static int frame(struct siw_rdmap_stream *stream)
 			tx->waiting = false;
 			return 0;
 		}
+		r = siw_rdmap_ahead(stream);
+		if (r != 1)
+			return r;
 		turn += siw_rdmap_response_size(stream);
 		r = respond(stream);
 		if (r != 1)

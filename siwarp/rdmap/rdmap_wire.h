@@ -125,6 +125,24 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
 	return head->subcode == SIW_RDMAP_SEND_IMM || head->subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
+/*
+ * Tagged private messages on connections have no payload; what they say is in DDP's header:
+ *
+ *   0         1       4                             STag
+ *  +---------+-------+
+ *  | subcode | zero  |
+ *  +---------+-------+----------+------------------+
+ *                    | Sends    | Writes           |   TO of a delivery count
+ *                    +----------+------+-----------+
+ *                    | zero     | wants | rnr_retry|   TO of a requester's message: 6, 1, 1 octets
+ *                    +----------+-------+----------+
+ */
+#define SIW_RDMAP_NOTICE_SHIFT 24 /* of the subcode in the STag */
+#define SIW_RDMAP_SENDS_SHIFT  32 /* of the number of Sends in the TO */
+#define SIW_RDMAP_WANTS_COUNTS 0x100u
+#define SIW_RDMAP_RNR_MASK     0xffu
+#define SIW_RDMAP_RNR_MAX      7
+
 /* The header of a message on queue 1; its opcode says which. */
 union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;

@@ -107,6 +107,7 @@ class QP(Handle):
         c_init.by_qpn = init_attr.by_qpn
         c_init.grh = init_attr.grh
         c_init.every_addr = init_attr.every_addr
+        c_init.private_messages = init_attr.private_messages
         c_init.max_write_records = init_attr.max_write_records
         c_init.error_policy = _policy(init_attr.error_policy)
         shared = init_attr.shared_socket_qp
@@ -342,6 +343,7 @@ class QP(Handle):
                 by_qpn=bool(init.by_qpn),
                 grh=bool(init.grh),
                 every_addr=bool(init.every_addr),
+                private_messages=bool(init.private_messages),
                 error_policy=ErrorPolicy(init.error_policy),
                 max_peers=init.max_peers,
                 peer_timeout=init.peer_timeout_ms / 1000,

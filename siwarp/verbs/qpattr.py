@@ -56,6 +56,9 @@ class QPInitAttr:
         every_addr: UD, UC: it is bound to every address of the device, on one port; ``addr`` is
             ``None``, or ``("", port)``. ``WC.destination`` says where a message came to; an ``AH``
             (UC: ``ah_attr``) with a ``source`` says where messages leave.
+        private_messages: RC: the peer is siwarp, and its program says so of this end: Send with
+            Immediate may be posted, and persona ``ROCE`` needs no Reads to know what the peer has.
+            Setting ``private_messages`` says so of all; with ``by_qpn`` it is known.
         error_policy: UD: what happens when a sender that has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
             ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
@@ -88,6 +91,7 @@ class QPInitAttr:
     by_qpn: bool = False
     grh: bool = False
     every_addr: bool = False
+    private_messages: bool = False
     max_write_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
     shared_socket_qp: QP | None = None

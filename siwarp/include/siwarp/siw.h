@@ -475,9 +475,11 @@ enum siw_qp_state {
  * IWARP, as in RFC 5040: a request completes when TCP has taken it. The completion says only that
  * the buffer may be used again. A Send without a receive ends the connection.
  *
- * ROCE, as programs for InfiniBand expect: a request completes when the peer has it; a zero-length
- * RDMA Read behind it confirms that. A request that the peer refuses completes with the error,
- * those before it with success, those behind it with WR_FLUSH_ERR. The confirming Read is one of
+ * ROCE, as programs for InfiniBand expect: a request completes when the peer has it: its receive
+ * completed, or its octets are written. A request that the peer refuses completes with the error,
+ * those before it with success, those behind it with WR_FLUSH_ERR. A peer that is known to be siwarp
+ * (by_qpn, private_messages) says what it has, and a Send completes here before the answer to it is
+ * received. Any other peer is asked by a zero-length RDMA Read behind the request. That is one of
  * those that the peer allows, so the connection asks for at least one. If the peer allows none, or
  * does not say (MPA revision 1 without initiator_depth), requests complete as with IWARP (counter
  * confirm_none).
@@ -599,6 +601,12 @@ struct siw_qp_init_attr {
 	 * nothing and sends nothing until it is back.
 	 */
 	int every_addr;
+	/*
+	 * RC: 1 = the peer is siwarp, and says so of this end, too: Send with Immediate may be
+	 * posted, and with persona roce the peer is not asked by Reads (enum siw_persona). Setting
+	 * private_messages says so of all RC queue pairs; with by_qpn the start-up says it.
+	 */
+	int private_messages;
 };
 
 /* Which members of struct siw_qp_attr count, in siw_modify_qp. */
@@ -640,11 +648,13 @@ struct siw_qp_attr {
 	int max_rd_atomic;
 	int max_dest_rd_atomic;
 	/*
-	 * RC, persona roce: how long a Send of the peer waits here for a receive, before a
-	 * Terminate ends the connection: rnr_retry times the time of min_rnr_timer. Both are of
-	 * this end, since there is no receiver-not-ready NAK on the wire. rnr_retry: 0 to 6, or 7,
-	 * the default: without limit. min_rnr_timer: InfiniBand's code, 1 (0.01 ms) to 31 (491.52
-	 * ms) or 0 (655.36 ms); 12 (0.64 ms) is the default.
+	 * RC, persona roce: how long a Send waits at its receiver for a receive, before a Terminate
+	 * ends the connection and the Send completes with RNR_RETRY_EXC_ERR: the sender's rnr_retry
+	 * times the time of the receiver's min_rnr_timer. A sender that is siwarp with persona roce
+	 * (by_qpn, private_messages) tells its rnr_retry in front of what it sends; for any other
+	 * one the receiver's own counts, since there is no receiver-not-ready NAK on the wire.
+	 * rnr_retry: 0 to 6, or 7, the default: without limit. min_rnr_timer: InfiniBand's code, 1
+	 * (0.01 ms) to 31 (491.52 ms) or 0 (655.36 ms); 12 (0.64 ms) is the default.
 	 */
 	int rnr_retry;
 	int min_rnr_timer;
@@ -698,8 +708,8 @@ enum siw_wr_opcode {
 	SIW_WR_SEND = 2,
 	/*
 	 * A message that no RFC has, siwarp's own; on UD it has 8 octets less than a Send. On RC
-	 * without by_qpn it is EINVAL unless setting private_messages says that every peer is
-	 * siwarp (SIWARP_PRIVATE_MESSAGES=1 at both ends).
+	 * without by_qpn it is EINVAL unless private_messages of struct siw_qp_init_attr, or the
+	 * setting of that name (SIWARP_PRIVATE_MESSAGES=1), says so at both ends.
 	 */
 	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,

@@ -31,7 +31,7 @@ WORDS = """
     terminate_rx crc_errors marker_errors connects accepts rejects startups_paused
     startups_refused startup_timeouts
     addrs_unbound pair_retries pair_refused pair_addresses pair_strangers
-    confirm_reads confirm_none rnr_unexpected rnr_expired
+    confirm_reads confirm_none delivery_counts_tx delivery_counts_rx rnr_unexpected rnr_expired
     cq_overflow
     rd_hellos rd_acks rd_probes rd_retransmits rd_duplicates rd_gone rd_evicted rd_mtu_lowered
     drop_rd_window drop_rd_ack drop_rd_epoch drop_rd_hello drop_rd_cookie drop_rd_peers

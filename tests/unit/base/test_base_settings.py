@@ -53,6 +53,7 @@ PROMISED = {
     "crc": (1, 0, 1),
     "markers": (0, 0, 1),
     "private_messages": (0, 0, 1),
+    "delivery_counts": (1, 0, 1),
     "capture_mb": (0, 0, 1 << 20),
     "log": (0, 0, 4),
 }

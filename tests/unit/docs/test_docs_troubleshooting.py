@@ -20,8 +20,8 @@ PAGE = ROOT / "TROUBLESHOOTING.md"
 #: Counters that say that something happened, not that something is wrong.
 TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
-    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "rnr_unexpected", "err_sent",
-    "err_received",
+    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "delivery_counts_tx",
+    "delivery_counts_rx", "rnr_unexpected", "err_sent", "err_received",
     "rd_hellos", "rd_acks", "rd_probes", "rd_evicted",
 }  # fmt: skip
 

@@ -111,10 +111,14 @@ def exchange(a: End, b: End) -> None:
 
 
 def hello(
-    own: tuple[bytes, int], peer: tuple[bytes, int], magic: bytes = b"SIWP", version: int = 1
+    own: tuple[bytes, int],
+    peer: tuple[bytes, int],
+    magic: bytes = b"SIWP",
+    version: int = 1,
+    features: int = 1,
 ) -> bytes:
     """The private data of spec/rc-pairing.md, stated a second time."""
-    head = magic + bytes([version, 7, 0, 0])
+    head = magic + bytes([version, 7, 0, features])
     numbers = own[1].to_bytes(4, "big") + peer[1].to_bytes(4, "big")
     return head + numbers + own[0] + peer[0]
 

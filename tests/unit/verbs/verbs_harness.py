@@ -146,6 +146,7 @@ class Rig:
         by_qpn: bool = False,
         grh: bool = False,
         every_addr: bool = False,
+        private_messages: bool = False,
         **cap: int,
     ) -> QP:
         """Make a queue pair in RESET."""
@@ -169,6 +170,7 @@ class Rig:
                 by_qpn=by_qpn,
                 grh=grh,
                 every_addr=every_addr,
+                private_messages=private_messages,
             ),
         )
 

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Delivery counts on RC (spec/delivery-counts.md): what the peer says it has completes requests of
+ * this end; and when this end says what it has.
+ *
+ * A count goes in front of what is sent anyway. It goes alone after 64 KiB, or when a round of
+ * progress has found the socket empty: not in the round that received something, since the program
+ * sees that only now and may answer. Counts that go alone keep a distance, so that a peer that
+ * streams small messages gets one for several.
+ */
+#include "base/clock.h"
+#include "qp/qp_rc.h"
+
+/* More than so much is not received without a count. */
+#define COUNT_OCTETS (64u << 10)
+/* Counts that go alone keep this distance: about what a small message and its count take. */
+#define DISTANCE_NS 5000u
+
+/* ---- of this end's requests ------------------------------------------------------------------ */
+
+void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed)
+{
+	rc->counts = (struct siw_counts){
+		.agreed = agreed,
+		.on = agreed && rc->wq.roce,
+		.tell = agreed && rc->wq.roce,
+		.rnr_retry = -1,
+	};
+	rc->wq.flow.accepted = 0;
+}
+
+/* Whether the peer has said that it has this Send or Write. */
+static bool is_there(const struct siw_counts *c, const struct siw_wqe *wqe)
+{
+	uint32_t count = wqe->opcode == SIW_WR_RDMA_WRITE ? c->writes : c->sends;
+
+	return (int32_t)(count - wqe->msn) >= 0;
+}
+
+/* A count never goes back, tells something new, and nothing that was not sent. */
+static bool may_be(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	const struct siw_counts *c = &rc->counts;
+	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
+
+	return c->on && (sends || writes) && sends <= rc->sends_begun - c->sends &&
+	       writes <= c->writes_begun - c->writes;
+}
+
+bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	struct siw_flow *flow = &rc->wq.flow;
+	uint64_t out = siw_ddp_tx_accepted(flow->ddp);
+
+	if (!may_be(rc, ev))
+		return false;
+	rc->counts.sends = ev->sends;
+	rc->counts.writes = ev->writes;
+	/* In order: a Write behind a Send that waits for its receive waits too. */
+	for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain) {
+		if (wqe->state == SIW_WQE_DONE || siw_qp_awaits_response(wqe))
+			continue;
+		if (wqe->state == SIW_WQE_POSTED || !is_there(&rc->counts, wqe))
+			break;
+		if (wqe->stamp.end > out) /* not all of it has left this end */
+			return false;
+		flow->accepted = wqe->stamp.end;
+	}
+	return true;
+}
+
+/* ---- of the peer's --------------------------------------------------------------------------- */
+
+static bool is_due(const struct siw_rc *rc)
+{
+	return rc->wq.flow.stream && !siw_is_closing(&rc->wq) &&
+	       siw_rdmap_owes_count(rc->wq.flow.stream);
+}
+
+void siw_qp_rc_count_now(struct siw_rc *rc)
+{
+	enum siw_run left;
+
+	if (!is_due(rc))
+		return;
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_rdmap_report(rc->wq.flow.stream);
+	left = siw_qp_rc_run(&rc->wq);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rc->counts.octets = 0;
+	if (left != SIW_RUN_DONE)
+		siw_verbs_mark_unsent(&rc->wq.qp);
+}
+
+/* Tells the peer, if the last time is long enough ago. */
+static void tell_alone(struct siw_rc *rc)
+{
+	uint64_t now = siw_now_ns();
+
+	if (now - rc->counts.alone_ns < DISTANCE_NS)
+		return;
+	rc->counts.alone_ns = now;
+	siw_qp_rc_count_now(rc);
+}
+
+void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets)
+{
+	if (!is_due(rc))
+		return;
+	rc->counts.octets += octets;
+	if (rc->counts.octets >= COUNT_OCTETS) {
+		siw_qp_rc_count_now(rc);
+		return;
+	}
+	if (n == rc->wq.burst) /* the socket is served again, with nothing if it is empty */
+		return;
+	rc->counts.round = n ? rc->wq.qp.ctx->turns + 1 : 0;
+	if (!n)
+		tell_alone(rc);
+	if (is_due(rc))
+		siw_verbs_mark_unsent(&rc->wq.qp);
+}
+
+bool siw_qp_rc_count_turn(struct siw_rc *rc, uint64_t round)
+{
+	if (is_due(rc) && round != rc->counts.round)
+		tell_alone(rc);
+	return is_due(rc);
+}

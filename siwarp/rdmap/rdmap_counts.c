@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rdmap/rdmap_counts.c - delivery counts between siwarps (spec/delivery-counts.md): a receiver
+ * tells how many Sends it has received and how many Writes it has placed, if the sender asked for
+ * that. A count goes in front of the next message; the layer above decides when one goes alone.
+ *
+ * A count of Sends moves when a receive completes and not when a Send comes: one that waits for its
+ * receive is not counted, and the Writes behind it are. The sender completes requests in order.
+ */
+#include "base/counters.h"
+#include "rdmap/rdmap_impl.h"
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static int begin(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
+{
+	struct siw_ddp_msg msg = {
+		.tagged = true,
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE),
+		.stag = (uint32_t)subcode << SIW_RDMAP_NOTICE_SHIFT,
+		.to = to,
+	};
+	struct siw_wire_err err;
+	int r = siw_ddp_tx(stream->ddp, &msg, &err);
+
+	if (r < 0)
+		return r;
+	stream->tx.response = false;
+	stream->tx.active = r == 0;
+	return r;
+}
+
+int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	uint64_t taken;
+	int r;
+
+	if (tx->tell) {
+		r = begin(stream, SIW_RDMAP_REQUESTER, tx->telling);
+		tx->tell = r < 0;
+		if (r != 1)
+			return r;
+	}
+	/* Pairs with the store in siw_rdmap_has_taken. */
+	taken = atomic_load_explicit(&stream->taken, memory_order_acquire);
+	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
+		return 1;
+	r = begin(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
+	if (r >= 0) {
+		atomic_store_explicit(&tx->reported, taken, memory_order_relaxed);
+		siw_count(SIW_COUNTER_delivery_counts_tx, 1);
+	}
+	return r;
+}
+
+void siw_rdmap_tell(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry)
+{
+	stream->tx.telling = (wants_counts ? SIW_RDMAP_WANTS_COUNTS : 0) | rnr_retry;
+	stream->tx.tell = stream->counts;
+}
+
+bool siw_rdmap_owes_count(const struct siw_rdmap_stream *stream)
+{
+	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_owes(stream);
+}
+
+void siw_rdmap_report(struct siw_rdmap_stream *stream)
+{
+	if (stream->started && !stream->tx.term && !stream->tx.active &&
+	    !atomic_load_explicit(&stream->closing, memory_order_relaxed))
+		siw_rdmap_ahead(stream);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static const struct siw_wire_err UNKNOWN = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+					     SIW_RDMAP_OPCODE };
+static const struct siw_wire_err WRONG = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
+					   SIW_RDMAP_UNSPECIFIED };
+
+bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			      struct siw_wire_err *err)
+{
+	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_NOTICE_SHIFT);
+
+	*err = UNKNOWN;
+	if (!stream->counts ||
+	    (subcode != SIW_RDMAP_DELIVERY_COUNT && subcode != SIW_RDMAP_REQUESTER))
+		return false;
+	*err = WRONG;
+	return seg->last && !seg->payload &&
+	       (subcode != SIW_RDMAP_REQUESTER ||
+		(seg->to & SIW_RDMAP_RNR_MASK) <= SIW_RDMAP_RNR_MAX);
+}
+
+void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			 struct siw_rdmap_event *event)
+{
+	if (seg->stag >> SIW_RDMAP_NOTICE_SHIFT == SIW_RDMAP_REQUESTER) {
+		event->kind = SIW_RDMAP_TOLD;
+		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
+		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;
+		siw_rdmap_has_taken(stream); /* perhaps something already */
+		return;
+	}
+	siw_count(SIW_COUNTER_delivery_counts_rx, 1);
+	event->kind = SIW_RDMAP_DELIVERED;
+	event->sends = (uint32_t)(seg->to >> SIW_RDMAP_SENDS_SHIFT);
+	event->writes = (uint32_t)seg->to;
+}
+
+void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream)
+{
+	siw_rdmap_fault_set(stream, WRONG, &stream->rx.seg, NULL);
+}
