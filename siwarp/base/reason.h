@@ -69,6 +69,9 @@
 	X(MR_NO_WINDOWS, EINVAL,                                                                   \
 	  "a region that its peer may invalidate takes no windows: leave SIW_ACCESS_MW_BIND or "   \
 	  "SIW_ACCESS_REMOTE_INVALIDATE out")                                                      \
+	X(MR_ZERO_BASED, EINVAL,                                                                   \
+	  "its offsets cannot count from 0 and from {0:hex}: leave SIW_ACCESS_ZERO_BASED out, or " \
+	  "give iova 0")                                                                           \
 	X(MR_QP_TYPE, EINVAL,                                                                      \
 	  "a region for one QP is for an RC, UC or RD one, not for UD: use siw_reg_mr")            \
 	X(MR_BUSY, EBUSY,                                                                          \
@@ -104,7 +107,10 @@
 	X(CQ_NO_CHANNEL, EINVAL, "it has no channel: make it with one of siw_create_comp_channel") \
 	X(SRQ_LIMIT, EINVAL,                                                                       \
 	  "srq_limit={0} is not from 0 to {1} (max_wr): give less, or make a larger SRQ")          \
-	X(SRQ_STAYS, EINVAL, "an SRQ keeps the size it was made with: make a larger SRQ for more") \
+	X(SRQ_MASK, EINVAL,                                                                        \
+	  "mask {0:hex} has bits that are no attributes: give a limit, a size, or both")           \
+	X(SRQ_SHRINKS, EINVAL,                                                                     \
+	  "max_wr {0} is less than the {1} receives that are posted: give at least that")          \
 	X(SRQ_BUSY, EBUSY, "{0} QPs use it: destroy these first")                                  \
 	X(SRQ_FULL, ENOMEM, "all {0} receives are posted: poll the CQs first")                     \
 	X(SRQ_SGE, EINVAL, "{0} elements, but the SRQ takes {1} (max_sge): make it with more")     \

@@ -49,7 +49,8 @@ enum siw_mem_right {
 };
 
 /*
- * The memory that an STag names: length octets at addr, whose tagged offsets begin with to_base;
+ * The memory that an STag names: length octets at addr, whose tagged offsets, and the addresses of
+ * local elements with this key, begin with to_base;
  * or, if sgl is not NULL, the octets of nsge local elements, whose tagged offsets begin with 0.
  * That list must stay until the STag is freed.
  */
@@ -169,6 +170,11 @@ struct siw_mem_queue_attr {
 /* 0; -ENOMEM; -EINVAL: more than 2^20 buffers, or max_sge is too large. */
 int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out);
 void siw_mem_queue_destroy(struct siw_mem_queue *queue);
+/*
+ * Makes it a queue of that depth; what is in it stays, in its order. Nobody posts or takes
+ * meanwhile. 0; -ENOMEM; -EINVAL: more than 2^20 buffers, or fewer than are posted.
+ */
+int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth);
 /* Adds a buffer: 0; -ENOMEM: the queue is full; -EINVAL: more elements than max_sge. */
 int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
 		       int nsge);

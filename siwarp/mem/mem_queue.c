@@ -8,19 +8,29 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "mem/mem_queue.h"
 
-int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out)
+#define MAX_DEPTH (1u << 20)
+
+static uint32_t slots_for(uint32_t depth)
 {
 	uint32_t slots = 1;
+
+	while (slots < depth)
+		slots *= 2;
+	return slots;
+}
+
+int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out)
+{
+	uint32_t slots = slots_for(attr->depth);
 	struct siw_mem_queue *queue;
 	size_t stride;
 
-	if (attr->depth > 1u << 20 || attr->max_sge > SIW_MEM_MAX_SGE)
+	if (attr->depth > MAX_DEPTH || attr->max_sge > SIW_MEM_MAX_SGE)
 		return -EINVAL;
-	while (slots < attr->depth)
-		slots *= 2;
 	stride = sizeof(struct siw_mem_buffer) + attr->max_sge * sizeof(struct siw_sge);
 	if (posix_memalign((void **)&queue, 64, sizeof(*queue) + slots * stride))
 		return -ENOMEM;
@@ -31,15 +41,44 @@ int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_q
 		.stride = (uint32_t)stride,
 		.internal = attr->internal,
 	};
+	queue->ring = queue->first_ring;
 	*out = queue;
 	return 0;
+}
+
+static void free_ring(struct siw_mem_queue *queue)
+{
+	if (queue->ring != queue->first_ring)
+		free(queue->ring);
 }
 
 void siw_mem_queue_destroy(struct siw_mem_queue *queue)
 {
 	while (queue->returned)
 		siw_mem_queue_pop_returned(queue);
+	free_ring(queue);
 	free(queue);
+}
+
+int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
+	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
+	uint32_t slots = slots_for(depth);
+	uint8_t *ring;
+
+	if (depth > MAX_DEPTH || siw_mem_queue_used(queue) > depth)
+		return -EINVAL;
+	ring = malloc((size_t)slots * queue->stride);
+	if (!ring)
+		return -ENOMEM;
+	for (; head != tail; head++)
+		memcpy(ring + (size_t)(head & (slots - 1)) * queue->stride,
+		       queue->ring + (size_t)(head & queue->mask) * queue->stride, queue->stride);
+	free_ring(queue);
+	queue->ring = ring;
+	queue->mask = slots - 1;
+	return 0;
 }
 
 static void fill(struct siw_mem_buffer *buf, uint64_t user_data, const struct siw_sge *sgl,

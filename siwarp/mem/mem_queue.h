@@ -29,12 +29,13 @@ struct siw_mem_queue {
 	uint32_t pd;
 	uint32_t stride; /* octets from buffer to buffer */
 	bool internal;
+	uint8_t *ring;			    /* behind the struct, until siw_mem_queue_resize */
 	_Alignas(64) _Atomic uint32_t tail; /* count of buffers posted; stored with release */
 	_Alignas(
 		64) _Atomic uint32_t head; /* count of those taken; stored with release: progress */
 	_Atomic uint32_t n_returned;	   /* length of returned: progress lock to write */
 	struct siw_mem_returned *returned; /* taken before the ring's: progress lock */
-	_Alignas(64) uint8_t ring[];
+	_Alignas(64) uint8_t first_ring[];
 };
 
 /* The next buffer to fill, or NULL; valid until it is popped. Progress lock. */

@@ -91,7 +91,7 @@ struct siw_mem {
 
 /*
  * Fields are loaded with acquire and stored with release, which costs nothing on x86. So a load of
- * the word that follows in the code also happens later (local_key_ok). load_field pairs with
+ * the word that follows in the code also happens later (local_key). load_field pairs with
  * store_field.
  */
 #define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
@@ -540,25 +540,28 @@ void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
 
 /* ---- local scatter/gather elements ----------------------------------------------------------- */
 
-/* Whether the key of sge allows all of its range to be read or written. */
-static bool local_key_ok(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
-			 uint32_t right)
+/* Where the octets of sge lie, or NULL: its key does not allow all of them to be read or written. */
+static uint8_t *local_key(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
+			  uint32_t right)
 {
 	uint32_t gen;
 	struct siw_stag_entry *e = find(mem, sge->lkey, &gen);
 	uint64_t word, start, length;
+	uint8_t *addr;
 	bool ok;
 
 	if (!e)
-		return false;
+		return NULL;
 	word = atomic_load_explicit(&e->word, memory_order_acquire);
-	start = (uintptr_t)load_field(e, addr);
+	addr = load_field(e, addr);
+	start = load_field(e, to_base);
 	length = load_field(e, length);
 	ok = alive(word, gen) && load_field(e, pd) == pd && load_field(e, rights) & right &&
 	     sge->addr >= start && sge->addr - start <= length &&
 	     sge->length <= length - (sge->addr - start);
 	/* If the region was freed meanwhile, the fields read may be those of another region. */
-	return ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
+	ok = ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
+	return ok ? addr + (sge->addr - start) : NULL;
 }
 
 int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, bool internal,
@@ -569,20 +572,24 @@ int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge
 	int i, n = 0;
 
 	for (i = 0; i < nsge && len; i++) {
+		uint8_t *addr = (uint8_t *)(uintptr_t)sgl[i].addr;
 		uint64_t part;
 
 		if (offset >= sgl[i].length) {
 			offset -= sgl[i].length;
 			continue;
 		}
-		if (!internal && !local_key_ok(mem, &sgl[i], pd, right))
-			return -EACCES;
+		if (!internal) {
+			addr = local_key(mem, &sgl[i], pd, right);
+			if (!addr)
+				return -EACCES;
+		}
 		if (n == max)
 			return -EMSGSIZE;
 		part = sgl[i].length - offset;
 		if (part > len)
 			part = len;
-		iov[n].iov_base = (uint8_t *)(uintptr_t)sgl[i].addr + offset;
+		iov[n].iov_base = addr + offset;
 		iov[n++].iov_len = part;
 		len -= part;
 		offset = 0;

@@ -89,6 +89,9 @@ class MR(Handle):
     With ``AccessFlag.REMOTE_INVALIDATE`` that peer may invalidate it by a Send with Invalidate:
     both keys are invalid when the receive completes. The region must still be closed.
 
+    ``iova`` is the tagged offset of the first octet, which elements, binds and peers count from
+    (``siw_reg_mr_iova``): by default its address, or 0 with ``AccessFlag.ZERO_BASED``.
+
     Raises:
         TypeError, BufferError: it has no contiguous buffer.
         Error: the buffer is read-only but ``access`` includes writing (EFAULT), or remote writing
@@ -97,14 +100,28 @@ class MR(Handle):
 
     """
 
-    __slots__ = ("_free", "_wrs", "access", "addr", "buf", "length", "lkey", "pd", "rkey", "view")
+    __slots__ = (
+        "_free",
+        "_wrs",
+        "access",
+        "addr",
+        "buf",
+        "iova",
+        "length",
+        "lkey",
+        "pd",
+        "rkey",
+        "view",
+    )
     _what = "MR"
     _destroy = lib.siw_dereg_mr
 
     pd: PD
-    #: The address of its first octet, which is also its tagged offset; pyverbs' name is ``buf``.
+    #: The address of its first octet; pyverbs' name is ``buf``.
     addr: int
     buf: int
+    #: The tagged offset of its first octet.
+    iova: int
     #: Octets.
     length: int
     lkey: int
@@ -121,26 +138,33 @@ class MR(Handle):
         access: int = AccessFlag.LOCAL_WRITE,
         *,
         qp: QP | None = None,
+        iova: int | None = None,
     ) -> None:
         reap()
         pd._live()
+        if qp is not None and iova is not None:
+            raise Error(errno.EINVAL, "a region of one QP has no iova of its own: leave one out")
         view, access = _memory(buffer), AccessFlag(access)
         if qp is not None and qp.pd is not pd:
             raise Error(errno.EINVAL, f"{qp!r} is of another PD than {pd!r}: use that PD")
         export = _export(view, access, buffer)
-        c = check_pointer(
-            lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access))
-            if qp is None
-            else lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access)),
-            f"registering {view.nbytes} octets",
-        )
+        if qp is not None:
+            c = lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access))
+        elif iova is not None:
+            c = lib.siw_reg_mr_iova(pd._live(), export, view.nbytes, iova, int(access))
+        else:
+            c = lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access))
+        c = check_pointer(c, f"registering {view.nbytes} octets")
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
         self._take(c, pd, export, view, access)
+        if iova is not None:
+            self.iova = iova
         self._open(c, pd, keep=(export, view))
 
     def _take(self, c: Any, pd: PD, export: Any, view: memoryview, access: AccessFlag) -> None:
         self.pd = pd
         self.addr = self.buf = int(ffi.cast("uintptr_t", export))
+        self.iova = 0 if access & AccessFlag.ZERO_BASED else self.addr
         self.length = view.nbytes
         self.lkey = c.lkey
         self.rkey = c.rkey
@@ -183,6 +207,8 @@ class MR(Handle):
             raise refused(number, what)
         old_view, old_free = self.view, self._free
         if buffer is None:
+            if (wanted ^ self.access) & AccessFlag.ZERO_BASED:
+                self.iova = 0 if wanted & AccessFlag.ZERO_BASED else self.addr
             self.lkey, self.rkey, self.access, self.pd = c.lkey, c.rkey, wanted, new_pd
         else:
             self._take(c, new_pd, export, view, wanted)
@@ -222,13 +248,13 @@ class MR(Handle):
         """Return an element of ``length`` octets (default: all) from ``offset`` on."""
         self._live()
         offset, length = self._span(offset, length)
-        return SGE(self.addr + offset, length, self.lkey, keep=self)
+        return SGE(self.iova + offset, length, self.lkey, keep=self)
 
     def remote(self, offset: int = 0, length: int | None = None) -> RemoteBuffer:
         """Return what the peer needs to read or write this part of the memory."""
         self._live()
         offset, length = self._span(offset, length)
-        return RemoteBuffer(self.addr + offset, length, self.rkey)
+        return RemoteBuffer(self.iova + offset, length, self.rkey)
 
     def read(self, length: int | None = None, offset: int = 0) -> bytes:
         """Return a copy of ``length`` octets from ``offset``."""

@@ -109,7 +109,7 @@ class MW(Handle):
         """
         mr._live()
         offset, length = mr._span(offset, length)
-        info = MWBindInfo(mr, mr.addr + offset, length, access)
+        info = MWBindInfo(mr, mr.iova + offset, length, access)
         if self.type == MWType.TYPE_1:
             qp.bind_mw(self, MWBind(info, wr_id, send_flags))
         else:

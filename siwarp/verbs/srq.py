@@ -88,17 +88,22 @@ class SRQ(Handle):
     def modify(self, attr: SrqAttr, mask: int = SrqAttrMask.LIMIT) -> None:
         """Arm the limit at ``attr.srq_limit``, or disarm it with 0 (``siw_modify_srq``).
 
-        If fewer receives are posted already, the event comes at once.
+        If fewer receives are posted already, the event comes at once. With MAX_WR in ``mask`` it
+        gets room for at least ``attr.max_wr`` receives; those that are posted stay.
 
         Raises:
-            Error: the limit is above ``max_wr``, or ``mask`` includes MAX_WR, since the size cannot
-                change (EINVAL).
+            Error: the limit is above ``max_wr``, or that is less than what is posted (EINVAL).
 
         """
         c_attr = ffi.new("struct siw_srq_attr *")
         c_attr.max_wr, c_attr.max_sge = as_uint(attr.max_wr), as_uint(attr.max_sge)
         c_attr.srq_limit = as_uint(attr.srq_limit)
         check(lib.siw_modify_srq(self._live(), c_attr, int(mask)), f"modifying {self!r}")
+
+    @property
+    def srq_num(self) -> int:
+        """Its number, unique on the device (``siw_srq_num``)."""
+        return int(lib.siw_srq_num(self._live()))
 
     def query(self) -> SrqAttr:
         """Return its size, and the limit while it is armed (``siw_query_srq``)."""

@@ -128,7 +128,7 @@ struct siw_context {
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
 	siw_lock_t mw_lock; /* innermost lock: the relations of windows and regions */
-	_Atomic uint32_t next_pd;
+	_Atomic uint32_t next_pd, next_srq;
 	_Atomic uint64_t next_qp; /* serial of the next QP */
 	uint32_t next_rc_qpn;	  /* progress */
 	uint32_t n_high; /* QPs of UD, and RC by QPN, in the other RC QPs' range; progress */
@@ -169,6 +169,7 @@ struct siw_ah {
 struct siw_srq {
 	struct siw_context *ctx;
 	struct siw_pd *pd;
+	uint32_t number;
 	void *user;
 	siw_lock_t lock;	     /* for posting */
 	struct siw_mem_queue *recvs; /* NULL: destroyed */

@@ -86,11 +86,19 @@ static int probe(const void *addr, size_t length, int access)
 	return can(first) && can(last) ? 0 : siw_refuse(MR_ABSENT);
 }
 
+/* The memory of a region as it is registered, and the tagged offset of its first octet. */
+struct span {
+	void *addr;
+	size_t length;
+	uint64_t iova;
+	int access;
+};
+
 static int check_access(int access, bool bound)
 {
 	const int writes = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC;
 	const int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_MW_BIND |
-			  writes;
+			  SIW_ACCESS_ZERO_BASED | writes;
 
 	if (access & ~(known | SIW_ACCESS_REMOTE_INVALIDATE))
 		return siw_refuse(MR_ACCESS, (uint64_t)access);
@@ -106,33 +114,43 @@ static int check_access(int access, bool bound)
 }
 
 /* Makes an STag for this memory: 0 and *stag, or -errno. */
-static int make_stag(const struct siw_pd *pd, const void *owner, void *addr, size_t length,
-		     int access, uint32_t *stag)
+static int make_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
+		     uint32_t *stag)
 {
-	struct siw_mem_region region = { .addr = addr,
-					 .length = length,
-					 .to_base = (uintptr_t)addr,
-					 .rights = siw_verbs_rights(access) | SIW_MEM_LOCAL_READ,
+	struct siw_mem_region region = { .addr = span->addr,
+					 .length = span->length,
+					 .to_base = span->iova,
+					 .rights = siw_verbs_rights(span->access) |
+						   SIW_MEM_LOCAL_READ,
 					 .pd = pd->number,
 					 .stream = owner };
-	int err = check_access(access, owner);
+	int err = check_access(span->access, owner);
 
-	if (!err && length > pd->ctx->attr.max_mr_size)
-		err = siw_refuse(MR_LENGTH, length, pd->ctx->attr.max_mr_size);
+	if (!err && span->length > pd->ctx->attr.max_mr_size)
+		err = siw_refuse(MR_LENGTH, span->length, pd->ctx->attr.max_mr_size);
+	if (!err && span->iova + span->length < span->iova)
+		err = siw_refuse(MR_WRAPS, span->length);
+	if (!err && span->access & SIW_ACCESS_ZERO_BASED && span->iova)
+		err = siw_refuse(MR_ZERO_BASED, span->iova);
 	if (!err)
-		err = probe(addr, length, access);
+		err = probe(span->addr, span->length, span->access);
 	if (err)
 		return err;
 	err = siw_mem_stag_alloc(pd->ctx->mem, &region, stag);
 	return err == -ENOMEM ? siw_verbs_refuse_full("max_mr", SIW_MAX_MR) : err;
 }
 
-static void describe(struct siw_mr *mr, struct siw_pd *pd, void *addr, size_t length, uint32_t stag)
+static void describe(struct siw_region *r, struct siw_pd *pd, const struct span *span,
+		     uint32_t stag)
 {
+	struct siw_mr *mr = &r->mr;
+
 	mr->pd = pd;
-	mr->addr = addr;
-	mr->length = length;
+	mr->addr = span->addr;
+	mr->length = span->length;
 	mr->lkey = mr->rkey = mr->handle = stag;
+	r->iova = span->iova;
+	r->access = span->access;
 }
 
 /* A late bind may still read a region that was deregistered; its bindable is false then. */
@@ -152,8 +170,7 @@ static struct siw_region *new_region(struct siw_context *ctx)
 	return r;
 }
 
-static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void *addr,
-				      size_t length, int access)
+static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, const struct span *span)
 {
 	struct siw_region *r = NULL;
 	uint32_t stag;
@@ -161,37 +178,56 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, void
 
 	if (!err) {
 		r = new_region(pd->ctx);
-		err = r ? make_stag(pd, owner, addr, length, access, &stag) : -ENOMEM;
+		err = r ? make_stag(pd, owner, span, &stag) : -ENOMEM;
 	}
 	if (err) {
 		if (r)
 			siw_verbs_freelist_give(&pd->ctx->free_regions, &r->in_freelist);
 		return siw_refused_null(err);
 	}
-	r->access = access;
 	r->owner = owner;
-	describe(&r->mr, pd, addr, length, stag);
+	describe(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	siw_verbs_mw_allow(r);
 	return &r->mr;
 }
 
+/* The tagged offset of the first octet where the program names none. */
+static uint64_t usual_base(const void *addr, int access)
+{
+	return access & SIW_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
+}
+
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
+{
+	uint64_t base = usual_base(addr, access);
+
+	siw_reason_begin();
+	if (!pd)
+		return siw_refused_null(siw_refuse_null("pd"));
+	return register_memory(pd, NULL, &(struct span){ addr, length, base, access });
+}
+
+struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uint64_t iova,
+			       int access)
 {
 	siw_reason_begin();
 	if (!pd)
 		return siw_refused_null(siw_refuse_null("pd"));
-	return register_memory(pd, NULL, addr, length, access);
+	return register_memory(pd, NULL, &(struct span){ addr, length, iova, access });
 }
 
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
 {
+	uint64_t base = usual_base(addr, access);
+
 	siw_reason_begin();
 	if (!qp)
 		return siw_refused_null(siw_refuse_null("qp"));
 	if (!qp->ops->owns_regions)
 		return siw_refused_null(siw_refuse(MR_QP_TYPE));
-	return register_memory(qp->pd, siw_verbs_owner(qp), addr, length, access);
+	return register_memory(qp->pd, siw_verbs_owner(qp),
+			       &(struct span){ addr, length, base, access });
 }
 
 /* After this no peer and no request uses the STag. */
@@ -229,7 +265,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 	return 0;
 }
 
-static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t length, int access)
+static int rereg(struct siw_region *r, struct siw_pd *pd, const struct span *span)
 {
 	struct siw_pd *old_pd = r->mr.pd;
 	uint32_t stag;
@@ -238,7 +274,7 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t len
 	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
 		return siw_refuse(MR_BUSY);
 	/* The new STag first: if that fails, the region is unchanged. */
-	err = make_stag(pd, r->owner, addr, length, access, &stag);
+	err = make_stag(pd, r->owner, span, &stag);
 	if (err)
 		return err;
 	err = siw_verbs_mw_forbid(r);
@@ -248,8 +284,7 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, void *addr, size_t len
 		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
-	describe(&r->mr, pd, addr, length, stag);
-	r->access = access;
+	describe(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	atomic_fetch_sub(&old_pd->n_mr, 1);
 	siw_verbs_mw_allow(r);
@@ -262,6 +297,7 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 	const int known = SIW_REREG_MR_CHANGE_TRANSLATION | SIW_REREG_MR_CHANGE_PD |
 			  SIW_REREG_MR_CHANGE_ACCESS;
 	struct siw_region *r = siw_container(mr, struct siw_region, mr);
+	struct span span = { addr, length, 0, access };
 	int err = 0;
 
 	siw_reason_begin();
@@ -275,18 +311,22 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 		err = siw_refuse(REREG_PD);
 	else if (r->owner && pd != mr->pd)
 		err = siw_refuse(REREG_OF_QP);
-	if (!(flags & SIW_REREG_MR_CHANGE_TRANSLATION)) {
-		addr = mr->addr;
-		length = mr->length;
-	}
 	if (!(flags & SIW_REREG_MR_CHANGE_ACCESS))
-		access = r->access;
+		span.access = r->access;
+	span.iova = usual_base(addr, span.access);
+	if (!(flags & SIW_REREG_MR_CHANGE_TRANSLATION)) {
+		span.addr = mr->addr;
+		span.length = mr->length;
+		span.iova = r->iova;
+		if ((span.access ^ r->access) & SIW_ACCESS_ZERO_BASED)
+			span.iova = usual_base(mr->addr, span.access);
+	}
 	if (!flags || (flags & ~known))
 		err = siw_refuse(REREG_FLAGS, (uint64_t)flags);
 	if (siw_verbs_inherited(mr->pd->ctx))
 		err = siw_refuse(STALE);
 	if (!err)
-		err = rereg(r, pd, addr, length, access);
+		err = rereg(r, pd, &span);
 	if (!siw_refused(err))
 		return 0;
 	errno = -err;

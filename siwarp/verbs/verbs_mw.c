@@ -264,11 +264,11 @@ void siw_verbs_bind_drop(struct siw_context *ctx, struct siw_bind *bind)
 		siw_mem_stag_free(ctx->mem, bind->rkey);
 }
 
-static bool inside(const struct siw_mr *mr, uint64_t addr, uint64_t length)
+static bool inside(const struct siw_region *r, uint64_t addr, uint64_t length)
 {
-	uint64_t start = (uintptr_t)mr->addr;
+	uint64_t start = r->iova, size = r->mr.length;
 
-	return addr >= start && addr - start <= mr->length && length <= mr->length - (addr - start);
+	return addr >= start && addr - start <= size && length <= size - (addr - start);
 }
 
 /* Whether the bind is allowed. mw_lock held, as for the two below. */
@@ -284,7 +284,7 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 		return false;
 	if (!bind->length)
 		return !of_qp;
-	if (!r || r->mr.pd != qp->pd || !inside(&r->mr, bind->addr, bind->length))
+	if (!r || r->mr.pd != qp->pd || !inside(r, bind->addr, bind->length))
 		return false;
 	/* A region of one QP must not become accessible to others. */
 	if (of_qp && r->owner && r->owner != siw_verbs_owner(qp))
@@ -299,7 +299,6 @@ static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 	const struct siw_window *w = bind->window;
 	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
 	struct siw_mem_region region = {
-		.addr = (void *)(uintptr_t)bind->addr,
 		.length = bind->length,
 		.to_base = bind->access & SIW_ACCESS_ZERO_BASED ? 0 : bind->addr,
 		.rights = siw_verbs_rights(bind->access),
@@ -308,6 +307,7 @@ static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 
 	if (!bind->length)
 		return 0;
+	region.addr = (uint8_t *)bind->region->mr.addr + (bind->addr - bind->region->iova);
 	if (of_qp)
 		region.rights |= SIW_MEM_REMOTE_INVALIDATE;
 	region.stream = of_qp ? siw_verbs_owner(qp) : bind->region->owner;

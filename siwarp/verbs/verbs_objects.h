@@ -26,6 +26,7 @@ struct siw_device {
 struct siw_region {
 	struct siw_mr mr; /* first */
 	int access;
+	uint64_t iova;	       /* the tagged offset of its first octet */
 	const void *owner;     /* of the QP that it is bound to; NULL: none */
 	_Atomic bool bindable; /* windows may be bound to it: mw_lock to write */
 	uint32_t pins;	       /* posted binds, and old bindings that are being ended; mw_lock */

@@ -9,6 +9,24 @@
 
 #include "verbs/verbs_impl.h"
 
+static uint32_t round_up(uint32_t max_wr)
+{
+	uint32_t granted = 1;
+
+	while (granted < max_wr)
+		granted *= 2;
+	return granted;
+}
+
+static int check_size(const struct siw_context *ctx, uint32_t max_wr)
+{
+	uint32_t most = ctx->attr.max_srq_wr;
+
+	return max_wr && max_wr <= most
+		       ? 0
+		       : siw_refuse(RANGE, siw_reason_text("max_wr"), max_wr, 1, most);
+}
+
 static int check_limit(uint32_t limit, uint32_t max_wr)
 {
 	return limit > max_wr ? siw_refuse(SRQ_LIMIT, limit, max_wr) : 0;
@@ -18,9 +36,10 @@ static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 {
 	const struct siw_device_attr *max = &pd->ctx->attr;
 
-	if (!attr->max_wr || attr->max_wr > max->max_srq_wr)
-		return siw_refuse(RANGE, siw_reason_text("max_wr"), attr->max_wr, 1,
-				  max->max_srq_wr);
+	int err = check_size(pd->ctx, attr->max_wr);
+
+	if (err)
+		return err;
 	if (attr->max_sge > max->max_srq_sge)
 		return siw_refuse(RANGE, siw_reason_text("max_sge"), attr->max_sge, 0,
 				  max->max_srq_sge);
@@ -49,16 +68,14 @@ static struct siw_srq *blank_srq(struct siw_context *ctx)
 
 static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr *init)
 {
-	struct siw_srq_attr attr = { .max_wr = 1,
-				     .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
+	struct siw_srq_attr attr = { .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
 	struct siw_srq *srq = blank_srq(pd->ctx);
 	struct siw_mem_queue_attr queue = { .pd = pd->number };
 	struct siw_mem_queue *recvs;
 
 	if (!srq)
 		return NULL;
-	while (attr.max_wr < init->attr.max_wr)
-		attr.max_wr *= 2;
+	attr.max_wr = round_up(init->attr.max_wr);
 	queue.depth = attr.max_wr;
 	queue.max_sge = attr.max_sge;
 	if (siw_mem_queue_create(&queue, &recvs)) {
@@ -69,6 +86,7 @@ static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr
 	siw_lock(&pd->ctx->progress);
 	siw_lock(&srq->lock);
 	srq->pd = pd;
+	srq->number = atomic_fetch_add(&pd->ctx->next_srq, 1) + 1;
 	srq->user = init->srq_context;
 	srq->attr = attr;
 	srq->recvs = recvs;
@@ -155,11 +173,34 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 /* progress held. */
 static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
+	uint32_t max_wr = srq->attr.max_wr;
+
 	if (!srq->recvs)
 		return siw_refuse(DESTROYED);
-	if (mask & ~SIW_SRQ_LIMIT)
-		return siw_refuse(SRQ_STAYS);
-	return check_limit(attr->srq_limit, srq->attr.max_wr);
+	if (mask & ~(SIW_SRQ_LIMIT | SIW_SRQ_MAX_WR))
+		return siw_refuse(SRQ_MASK, (uint64_t)mask);
+	if (mask & SIW_SRQ_MAX_WR) {
+		int err = check_size(srq->ctx, attr->max_wr);
+
+		if (err)
+			return err;
+		max_wr = round_up(attr->max_wr);
+	}
+	return check_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit, max_wr);
+}
+
+/* Takers hold the progress lock, and posters the SRQ's: none looks at the ring now. progress held. */
+static int resize(struct siw_srq *srq, uint32_t max_wr)
+{
+	int err;
+
+	siw_lock(&srq->lock);
+	err = siw_mem_queue_resize(srq->recvs, max_wr);
+	if (!err)
+		srq->attr.max_wr = round_up(max_wr);
+	siw_unlock(&srq->lock);
+	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_used(srq->recvs))
+			      : err;
 }
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
@@ -175,12 +216,19 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->progress);
 	err = check_change(srq, attr, mask);
+	if (!err && (mask & SIW_SRQ_MAX_WR))
+		err = resize(srq, attr->max_wr);
 	if (!err && (mask & SIW_SRQ_LIMIT)) {
 		srq->attr.srq_limit = attr->srq_limit;
 		siw_verbs_srq_taken(srq);
 	}
 	siw_unlock(&srq->ctx->progress);
-	return err;
+	return siw_refused(err);
+}
+
+uint32_t siw_srq_num(struct siw_srq *srq)
+{
+	return srq ? srq->number : 0; /* no SRQ has number 0 */
 }
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)

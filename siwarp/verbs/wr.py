@@ -237,6 +237,9 @@ class SendWR(_WR):
         self._c.send_flags = send_flags
         self._c.invalidate_rkey = invalidate_rkey or imm_data  # a union in C
         self._set_sg(sg, num_sge)
+        if send_flags & SendFlag.INLINE:  # it is read where it lies, whatever its offsets are
+            for own, element in zip(self.sg, sg, strict=False):
+                own.addr += getattr(element._keep, "addr", 0) - getattr(element._keep, "iova", 0)
         if ah is None:
             self._place()
         else:

@@ -177,7 +177,7 @@ enum siw_access_flags {
 	SIW_ACCESS_REMOTE_READ = 4,
 	SIW_ACCESS_REMOTE_ATOMIC = 8,
 	SIW_ACCESS_MW_BIND = 16,		/* of a region: windows may be bound to it */
-	SIW_ACCESS_ZERO_BASED = 32,		/* of a window: tagged offsets count from 0 */
+	SIW_ACCESS_ZERO_BASED = 32,		/* tagged offsets count from 0 */
 	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* siwarp's own, for siw_reg_mr_qp alone */
 };
 
@@ -188,7 +188,7 @@ struct siw_mr {
 	size_t length;
 	uint32_t handle;
 	uint32_t lkey;
-	uint32_t rkey; /* the STag, which the peer needs, with addr as the tagged offset */
+	uint32_t rkey; /* the STag, which the peer needs, with the tagged offset: addr or iova */
 };
 
 struct siw_pd *siw_alloc_pd(struct siw_context *context);
@@ -203,6 +203,15 @@ int siw_dealloc_pd(struct siw_pd *pd);
  * not writable as access needs it), ENOMEM (max_mr).
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
+/*
+ * As siw_reg_mr, but the tagged offsets that the peer uses, the addresses of elements with its lkey
+ * and of binds to it count from iova, in the place of addr; with SIW_ACCESS_ZERO_BASED, which
+ * siw_reg_mr takes too, from 0. What is sent SIW_SEND_INLINE is read at the address itself, without
+ * a key. EINVAL also: iova + length wraps, or iova is not 0 with ZERO_BASED. After siw_rereg_mr with
+ * CHANGE_TRANSLATION the offsets count from the new addr.
+ */
+struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uint64_t iova,
+			       int access);
 /*
  * Deregisters the region. When this returns, the STag is invalid and no octet of the memory is read
  * or written any more: a placement that another thread has begun is waited for, and a stream that
@@ -254,7 +263,7 @@ struct siw_mw {
 	int type; /* enum siw_mw_type */
 };
 
-/* As struct ibv_mw_bind_info: length octets at addr, which lie in the region. */
+/* As struct ibv_mw_bind_info: length octets at addr, or from iova on, which lie in the region. */
 struct siw_mw_bind_info {
 	struct siw_mr *mr; /* made with SIW_ACCESS_MW_BIND */
 	uint64_t addr;
@@ -943,12 +952,16 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 int siw_destroy_srq(struct siw_srq *srq);
 /*
  * SIW_SRQ_LIMIT arms the limit. When fewer receives are left, which may be at once,
- * SIW_EVENT_SRQ_LIMIT_REACHED is raised once, and the limit is 0 again. -EINVAL: a limit above
- * max_wr; or SIW_SRQ_MAX_WR, since the size of an SRQ does not change.
+ * SIW_EVENT_SRQ_LIMIT_REACHED is raised once, and the limit is 0 again. SIW_SRQ_MAX_WR makes room for
+ * at least max_wr receives; what is posted stays, in its order, and traffic goes on. -EINVAL, and
+ * nothing changes: a limit above max_wr; a max_wr of 0, above max_srq_wr, below the limit, or less
+ * than what is posted. -ENOMEM.
  */
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int attr_mask);
 /* Its size, and the limit while it is armed. */
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr);
+/* Its number, unique on the device, never 0. */
+uint32_t siw_srq_num(struct siw_srq *srq);
 /* As siw_post_recv; in any state of any QP. -EINVAL (number of SGEs), -ENOMEM (it is full). */
 int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
 

@@ -124,6 +124,8 @@ class Memory:
         if content is not None:
             self[0 : len(content)] = content
         self.stag = 0
+        #: What elements with its STag count from; before it has one, and internally, its address.
+        self.base = self.addr
 
     @property
     def addr(self) -> int:
@@ -146,7 +148,7 @@ class Memory:
 
     def sge(self, at: int = 0, length: int | None = None, key: int | None = None) -> Sge:
         return (
-            self.addr + at,
+            (self.base if key is None else self.addr) + at,
             self.size - at if length is None else length,
             self.stag if key is None else key,
         )
@@ -166,6 +168,9 @@ class Queue:
 
     def post(self, user_data: int, *elements: Sge) -> None:
         checked(lib.siw_mem_queue_post(self.handle, user_data, sgl(elements), len(elements)))
+
+    def resize(self, depth: int) -> None:
+        checked(lib.siw_mem_queue_resize(self.handle, depth))
 
     def take(self) -> int | None:
         user_data = ffi.new("uint64_t *")
@@ -398,7 +403,7 @@ class DdpStackWorld:
         )
         stag = ffi.new("uint32_t *")
         checked(lib.siw_mem_stag_alloc(self.mem, region, stag))
-        memory.stag = int(stag[0])
+        memory.stag, memory.base = int(stag[0]), to_base
         return memory.stag
 
     def stag(self, memory: Memory, **how: Any) -> int:

@@ -55,3 +55,36 @@ def test_a_queue_does_what_a_list_does(steps: list[int | None]) -> None:
             else:
                 q.post(user_data)
                 model.append(user_data)
+
+
+#: A post of that number, a take (None), or a change of size.
+STEPS = st.one_of(st.integers(0, 2**64 - 1), st.none(), st.integers(-40, -1))
+
+
+@given(st.lists(STEPS, max_size=200))
+def test_a_queue_whose_size_changes_does_what_a_list_does(steps: list[int | None]) -> None:
+    with ddp_world() as w:
+        q = w.queue(depth=8)
+        model: list[int] = []
+        room = 8
+        for step in steps:
+            if step is None:
+                assert q.take() == (model.pop(0) if model else None)
+            elif step < 0 and -step < len(model):
+                with pytest.raises(StreamError, match="EINVAL"):
+                    q.resize(-step)
+            elif step < 0:
+                q.resize(-step)
+                room = 1 << (-step - 1).bit_length()
+            elif len(model) == room:
+                with pytest.raises(StreamError, match="ENOMEM"):
+                    q.post(step)
+            else:
+                q.post(step)
+                model.append(step)
+        assert [q.take() for _ in model] == model
+
+
+def test_a_queue_of_more_buffers_than_there_can_be_is_refused(w: DdpWorld) -> None:
+    with pytest.raises(StreamError, match="EINVAL"):
+        w.queue().resize((1 << 20) + 1)

@@ -169,7 +169,7 @@ def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> No
     a, b = w.memory(10), w.memory(20)
     array = ffi.new("struct siw_sge[]", 2)
     for sge, m in zip(array, (a, b), strict=True):
-        sge.addr, sge.length, sge.lkey = m.addr, m.size, m.stag
+        sge.addr, sge.length, sge.lkey = m.sge()
     region = ffi.new(
         "struct siw_mem_region *",
         {"length": 30, "sgl": array, "nsge": 2, "rights": lib.SIW_MEM_READ_SINK, "pd": PD},
@@ -230,19 +230,20 @@ def test_a_local_key_needs_the_local_right(
 
 def _wrong(m: Memory) -> list[Sge]:
     return [
-        (m.addr - 1, 5, m.stag),
-        (m.addr, m.size + 1, m.stag),
-        (m.addr + m.size, 1, m.stag),
-        (m.addr + m.size - 1, 2, m.stag),
-        (m.addr, 5, m.stag ^ 0x100),
-        (m.addr, 5, 0),
+        (m.base - 1, 5, m.stag),
+        (m.base, m.size + 1, m.stag),
+        (m.base + m.size, 1, m.stag),
+        (m.base + m.size - 1, 2, m.stag),
+        (m.base, 5, m.stag ^ 0x100),
+        (m.base, 5, 0),
         (2**64 - 4, 8, m.stag),
     ]
 
 
 @pytest.mark.parametrize("which", range(7))
 def test_an_element_outside_its_region_is_refused(w: DdpWorld, which: int) -> None:
-    m = w.memory(100)
+    m = w.memory(100, to_base=5000)
+    assert w.resolve([m.sge()], write=False) == [(m.addr, 100)]
     with pytest.raises(StreamError, match="EACCES"):
         w.resolve([_wrong(m)[which]], write=False)
 

@@ -202,6 +202,12 @@ def handle_in_use(w: World) -> object:
     return lib.siw_destroy_ah(w.ah._live())
 
 
+def small_srq(w: World) -> None:
+    srq = SRQ(w.pd, SrqAttr(max_wr=8))
+    srq.post_recv([RecvWR(n) for n in range(8)])
+    srq.modify(SrqAttr(max_wr=4), 1)
+
+
 def bound_qp(w: World) -> object:
     qp = w.rc()
     cm_id = w.id()
@@ -324,6 +330,7 @@ def of_memory() -> list[Call]:
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), 8, 0),
+        lambda w: MR(w.pd, 8, PLAIN | AccessFlag.ZERO_BASED, iova=8),
         lambda w: MR(w.pd, 8, PLAIN | AccessFlag.REMOTE_INVALIDATE | AccessFlag.MW_BIND, qp=w.rc()),
         lambda w: lib.siw_reg_mr_qp(w.ud()._live(), ffi.new("char[8]"), 8, 0),
         region_in_use,
@@ -346,7 +353,8 @@ def of_queues() -> list[Call]:
         lambda w: (lambda cq: (filled(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
         lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(overflown(w)),
         lambda w: SRQ(w.pd).modify(SrqAttr(srq_limit=1000)),
-        lambda w: SRQ(w.pd).modify(SrqAttr(max_wr=5), 1),
+        lambda w: SRQ(w.pd).modify(SrqAttr(max_wr=5), 4),
+        small_srq,
         lambda w: (
             lambda srq: (QP(w.pd, QPInitAttr(scq=w.cq, srq=srq)), lib.siw_destroy_srq(srq._live()))
         )(SRQ(w.pd)),

@@ -92,6 +92,7 @@ def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
 CANNOT_FAIL = {
     "siw_qp_num",
     "siw_ah_room",
+    "siw_srq_num",
     "siw_context_info",
     "siw_ack_cq_events",
     "siw_cm_set_context",

@@ -148,7 +148,9 @@ def test_a_region_of_no_octets_needs_no_memory(rig: Rig) -> None:
     assert reg(rig, 12345, 0, 0) == 0
 
 
-@pytest.mark.parametrize("access", [REMOTE_W, REMOTE_W | REMOTE_R, 8, 64, 1 << 30, LOCAL | 32, -1])
+@pytest.mark.parametrize(
+    "access", [REMOTE_W, REMOTE_W | REMOTE_R, 8, 64, 1 << 30, REMOTE_W | 32, -1]
+)
 def test_access_that_makes_no_sense_is_refused(rig: Rig, access: int) -> None:
     memory = ffi.new("char[64]")
     assert reg(rig, int(ffi.cast("uintptr_t", memory)), 64, access) == errno.EINVAL

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
+import threading
+import time
 from typing import Any
 
 import pytest
+from pace import over
 from unit.verbs.rc_harness import SEND, End, Wire, plain_client
-from unit.verbs.verbs_harness import Pair, Rig, counted, counter, nothing, poll, refused, until
+from unit.verbs.verbs_harness import (
+    LIMIT,
+    Pair,
+    Rig,
+    counted,
+    counter,
+    nothing,
+    poll,
+    refused,
+    until,
+)
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import FPDU, DDPUntagged, MPARequest, Opcode
@@ -44,7 +58,17 @@ class Shared:
         self.cq: CQ = rig.cq(1024)
 
     def post(self, *wr_ids: int, length: int = 64) -> None:
-        self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * i, length)]) for i in wr_ids])
+        self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * (i % 256), length)]) for i in wr_ids])
+
+    def take_one(self, rig: Rig) -> int:
+        """Send a message to a queue pair of it; return which receive that took."""
+        cq = rig.cq()
+        sender, receiver = rig.ud(cq), rig.ud(self.cq, srq=self.srq)
+        sender.post_send(SendWR(sg=[self.mr.sge(0, 4)], ah=AH(rig.pd, receiver.addr)))
+        assert poll(cq)[0].ok
+        taken = poll(self.cq)[0].check().wr_id
+        receiver.close()
+        return taken
 
     def data(self, wr_id: int, length: int) -> bytes:
         return self.mr.read(length, 64 * wr_id)
@@ -245,16 +269,95 @@ def test_a_stream_reaches_the_limit_too(two: Wire) -> None:
     assert two.passive.event().event_type == LIMIT_REACHED
 
 
-def test_the_size_cannot_be_changed_and_the_limit_not_be_above_it(rig: Rig) -> None:
-    srq = rig.srq(16)
-    for attr, mask in [
-        (SrqAttr(max_wr=32), SrqAttrMask.MAX_WR),
-        (SrqAttr(max_wr=8), SrqAttrMask.MAX_WR | SrqAttrMask.LIMIT),
-        (SrqAttr(srq_limit=17), SrqAttrMask.LIMIT),
+BOTH = SrqAttrMask.MAX_WR | SrqAttrMask.LIMIT
+
+
+def test_a_size_or_limit_that_does_not_fit_changes_nothing(rig: Rig) -> None:
+    shared = Shared(rig, max_wr=16)
+    most = rig.ctx.query_device().max_srq_wr
+    shared.post(*range(10))
+    shared.srq.modify(SrqAttr(srq_limit=10))
+    for attr, mask, words in [
+        (SrqAttr(srq_limit=17), SrqAttrMask.LIMIT, "make a larger SRQ"),
+        (SrqAttr(max_wr=32, srq_limit=33), BOTH, "make a larger SRQ"),
+        (SrqAttr(max_wr=9), SrqAttrMask.MAX_WR, "give at least that"),
+        (SrqAttr(max_wr=8, srq_limit=4), BOTH, "10 receives that are posted"),
+        (SrqAttr(max_wr=0), SrqAttrMask.MAX_WR, "max_wr"),
+        (SrqAttr(max_wr=most + 1), SrqAttrMask.MAX_WR, "max_wr"),
+        (SrqAttr(), 4, "no attributes"),
     ]:
-        with pytest.raises(OSError, match="make a larger SRQ") as caught:
-            srq.modify(attr, mask)
+        with pytest.raises(OSError, match=words) as caught:
+            shared.srq.modify(attr, mask)
         assert caught.value.errno == errno.EINVAL
+        assert shared.srq.query() == SrqAttr(16, 1, 10)
+
+
+def test_a_size_below_the_limit_that_is_armed_is_refused(rig: Rig) -> None:
+    shared = Shared(rig, max_wr=16)
+    shared.post(*range(9))
+    shared.srq.modify(SrqAttr(srq_limit=9))
+    shared.take_one(rig)
+    assert rig.event().event_type == LIMIT_REACHED
+    shared.srq.modify(SrqAttr(max_wr=8), SrqAttrMask.MAX_WR)  # 8 are posted, no limit is armed
+    assert shared.srq.query().max_wr == 8
+
+
+@pytest.mark.parametrize("size", [5, 16, 64, 1000])
+def test_what_is_posted_stays_in_its_order_when_the_size_changes(rig: Rig, size: int) -> None:
+    shared = Shared(rig, max_wr=8)
+    shared.post(*range(8))
+    for n in range(3):  # so that the ring is not at its start
+        assert shared.take_one(rig) == n
+    shared.srq.modify(SrqAttr(max_wr=size), SrqAttrMask.MAX_WR)
+    room = shared.srq.query().max_wr
+    assert size <= room < 2 * size
+    shared.post(*range(8, 3 + room))
+    assert refused(shared.post, 9999) == errno.ENOMEM
+    for n in range(3, 3 + min(room, 40)):
+        assert shared.take_one(rig) == n
+
+
+def test_every_srq_has_a_number_of_its_own(rig: Rig) -> None:
+    numbers = [rig.srq().srq_num for _ in range(3)]
+    with rig.srq() as gone:
+        numbers.append(gone.srq_num)
+    numbers.append(rig.srq().srq_num)  # perhaps in the memory of the one that is gone
+    assert 0 not in numbers and len(set(numbers)) == 5
+
+
+def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
+    shared = Shared(rig, max_wr=64)
+    pair = Pair(rig)
+    receiver = rig.ud(shared.cq, srq=shared.srq)
+    to = AH(rig.pd, receiver.addr)
+    messages, posted, done = 3000, 0, threading.Event()
+    changes = []
+
+    def change() -> None:
+        sizes = itertools.cycle((64, 4096, 128, 1000))
+        while not done.is_set():
+            shared.srq.modify(SrqAttr(max_wr=next(sizes)), SrqAttrMask.MAX_WR)
+            changes.append(1)
+            done.wait(0.0005)  # a poll makes no progress while a change of size does its part
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        taken: list[int] = []
+        began = time.monotonic()
+        while len(taken) < messages:
+            assert not over(began, LIMIT)
+            while posted < min(len(taken) + 32, messages):
+                shared.post(posted)
+                pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=to))
+                posted += 1
+            taken.extend(wc.wr_id for wc in shared.cq.poll(16))
+            pair.scq.poll(64)
+    finally:
+        done.set()
+        changer.join()
+    assert taken == list(range(messages))
+    assert len(changes) > 3
 
 
 # ---- errors
