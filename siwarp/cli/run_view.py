@@ -121,7 +121,8 @@ def _show_classes(found: Sequence[Device]) -> None:
     for name, target in links.items():
         misc.mkdir(exist_ok=True)
         (misc / name).symlink_to(target)
-    if "rdma_cm" not in links:
+    if "rdma_cm" not in links and (_paths.abi_dir() / "librdmacm.so.1").is_file():
+        # The system's own librdmacm would take this for a kernel that it can ask.
         _write(misc / "rdma_cm", run_sysfs.rdma_cm())
     verbs = _CLASSES / "infiniband_verbs"
     _write(verbs, run_sysfs.uverbs_abi())

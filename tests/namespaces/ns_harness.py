@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,13 +56,14 @@ class Namespace:
         self._holder.kill()
         self._holder.communicate()
 
-    def _inside(self, *command: str) -> list[str]:
+    def inside(self, *command: str) -> list[str]:
+        """Return the command that runs a program in there."""
         return ["nsenter", "-t", self.pid, *self._user, "-n", *command]
 
     def run(self, *command: str) -> str:
         """Run a program of the system's in there and return what it prints."""
         done = subprocess.run(
-            self._inside(*command),
+            self.inside(*command),
             capture_output=True,
             text=True,
             timeout=20,
@@ -95,7 +98,7 @@ class Namespace:
     def python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace, with these environment variables too."""
         return subprocess.Popen(
-            self._inside(sys.executable, "-c", code, *args),
+            self.inside(sys.executable, "-c", code, *args),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -114,3 +117,22 @@ def finish(process: subprocess.Popen[str], seconds: float = 30) -> Any:
         raise AssertionError(f"not done in {seconds} s: {out}\n{err}") from None
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def cabled() -> Iterator[tuple[Namespace, Namespace]]:
+    """Two namespaces with a cable between them, both with their link-local addresses."""
+    with contextlib.ExitStack() as made:
+        ends: list[Namespace] = []
+        for i in range(2):
+            ends.append(Namespace(f"cable{i}", V4[i], V6[i], ends[0] if ends else None))
+            made.callback(ends[i].close)
+        # Made inside the namespaces, so that a failure leaves nothing in the machine's own.
+        peer = ["peer", "name", ends[1].link, "netns", ends[1].pid]
+        ends[0].ip("link", "add", ends[0].link, "type", "veth", *peer)
+        for end in ends:
+            end.ip("link", "set", end.link, "addrgenmode", "eui64")
+            end.set_up()
+        for end in ends:
+            end.wait_for_link_local()
+        yield ends[0], ends[1]

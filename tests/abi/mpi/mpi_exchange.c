@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* hello, ring and alltoall, each with its data checked: mpi_exchange hello|ring|alltoall [OCTETS] */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What rank `from` says to rank `to` at a place of its message. */
+static unsigned char octet(int from, int to, size_t at)
+{
+	return (unsigned char)(from * 31 + to * 7 + at * 13 + (at >> 8));
+}
+
+static void fill(unsigned char *to_send, int from, int to, size_t size)
+{
+	for (size_t i = 0; i < size; i++)
+		to_send[i] = octet(from, to, i);
+}
+
+static int wrong(const unsigned char *came, int from, int to, size_t size)
+{
+	for (size_t i = 0; i < size; i++)
+		if (came[i] != octet(from, to, i)) {
+			fprintf(stderr, "from %d to %d: octet %zu is wrong\n", from, to, i);
+			return 1;
+		}
+	return 0;
+}
+
+static int hello(int rank, int ranks)
+{
+	int sum = 0;
+
+	MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	return sum != ranks * (ranks - 1) / 2;
+}
+
+static int ring(int rank, int ranks, size_t size)
+{
+	int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks, bad = 0;
+	unsigned char *out = malloc(size), *in = malloc(size);
+
+	for (int lap = 0; lap < 10 && !bad; lap++) {
+		fill(out, rank, next, size);
+		memset(in, 0, size);
+		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, lap, in, (int)size, MPI_BYTE, before, lap,
+			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		bad = wrong(in, before, rank, size);
+	}
+	free(out);
+	free(in);
+	return bad;
+}
+
+static int alltoall(int rank, int ranks, size_t size)
+{
+	unsigned char *out = malloc(size * ranks), *in = calloc(ranks, size);
+	int bad = 0;
+
+	for (int to = 0; to < ranks; to++)
+		fill(out + to * size, rank, to, size);
+	MPI_Alltoall(out, (int)size, MPI_BYTE, in, (int)size, MPI_BYTE, MPI_COMM_WORLD);
+	for (int from = 0; from < ranks; from++)
+		bad += wrong(in + from * size, from, rank, size);
+	free(out);
+	free(in);
+	return bad;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	size_t size = argc > 2 ? strtoul(argv[2], NULL, 10) : 1024;
+	int rank, ranks, bad, all = 0;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (strcmp(what, "ring") == 0)
+		bad = ring(rank, ranks, size);
+	else if (strcmp(what, "alltoall") == 0)
+		bad = alltoall(rank, ranks, size);
+	else
+		bad = hello(rank, ranks);
+	MPI_Allreduce(&bad, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	if (rank == 0 && !all)
+		printf("%s of %d ranks: data correct\n", what, ranks);
+	MPI_Finalize();
+	return all != 0;
+}

@@ -1,0 +1,228 @@
+"""What ``make abi`` runs: a program, on which transport, and what shows that it worked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+#: Both ends here as root; the same as nobody; an end in each of two network namespaces.
+HERE, NOBODY, CABLE = "here", "nobody", "cable"
+PLACES = (HERE, NOBODY, CABLE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A program, or two: a server and a client that is given the server's address.
+
+    In the words stand ``{dev}``, ``{addr}`` (the server's), ``{work}`` (the folder of what the
+    runner compiles and copies) and ``{abi}`` (tests/abi, copied to a place that all may read).
+    """
+
+    name: str
+    transport: str
+    server: str
+    client: str = ""
+    #: A regular expression in the output of the client, or of the only program.
+    shows: str = ""
+    #: Who looks at the data that came: "-c", "script"; "-" where the program has no such check.
+    data: str = "-"
+    #: The TCP port on which the server waits for its client.
+    port: int = 0
+    #: Where it is run at all, and where in the short form.
+    places: tuple[str, ...] = PLACES
+    short: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    #: Why it cannot pass yet: it is left out of the short form, and fails in the long one.
+    known: str = ""
+    seconds: float = 60
+
+
+PINGPONG, PERFTEST, UCX = 18515, 18515, 13337
+
+
+def alone() -> Iterator[Row]:
+    """Programs that talk to nobody."""
+    yield Row("ibv_devices", "-", "ibv_devices", shows=r"siw_\w+\s+[0-9a-f]{16}", short=PLACES)
+    yield Row("ibv_devinfo -v", "-", "ibv_devinfo -v", shows=r"GID\[\s*0\]:.*RoCE v2", short=PLACES)
+    yield Row(
+        "ibv_asyncwatch",
+        "-",
+        "timeout --preserve-status -s INT 1 ibv_asyncwatch -d {dev}",
+        shows=r"async event FD",
+        places=(HERE, NOBODY),
+        known="ends by the signal that stops it",
+    )
+
+
+def pingpongs() -> Iterator[Row]:
+    """The examples of libibverbs; -c compares what came with what was sent."""
+    for kind in ("rc", "uc", "ud", "srq"):
+        for words, places in (("-g 0", PLACES), ("-g 0 -e", (HERE,)), ("-g 1", (HERE,))):
+            command = f"ibv_{kind}_pingpong -d {{dev}} {words} -c -n 300"
+            yield Row(
+                f"ibv_{kind}_pingpong {words}",
+                "RC" if kind == "srq" else kind.upper(),
+                command,
+                f"{command} {{addr}}",
+                shows=r"iters in",
+                data="-c",
+                port=PINGPONG,
+                short=places,
+            )
+    command = "ibv_rc_pingpong -d {dev} -g 0 -c -N -n 300"
+    yield Row(
+        "ibv_rc_pingpong -N",
+        "RC",
+        command,
+        f"{command} {{addr}}",
+        shows="iters in",
+        data="-c",
+        port=PINGPONG,
+        short=(HERE,),
+    )
+
+
+def perftest() -> Iterator[Row]:
+    """perftest, which connects its queue pairs over a TCP connection of its own."""
+
+    def row(
+        program: str, qp: str, words: str = "", short: tuple[str, ...] = (), **more: str
+    ) -> Row:
+        # What is not acknowledged is lost where it does not fit into a socket's buffer, and
+        # perftest waits for each message: as many as it sends are to fit.
+        lossy = program == "ib_send_bw" and qp in ("UC", "UD")
+        size = 64 if lossy or program.endswith("_lat") else 65536
+        sized = "" if words.startswith(("-a", "-s")) or "atomic" in program else f" -s {size}"
+        shown = 8388608 if words == "-a" and qp != "UD" else 2 if words == "-a" else size
+        shown = 65536 if words.startswith("-s") else shown
+        shown = 8 if "atomic" in program else shown
+        command = f"{program} -d {{dev}} -F -c {qp}{sized} -n 200 {words}".strip()
+        times = 800 if words == "-q 4" else 400 if words == "-q 2" else 200
+        env = {"SIWARP_PERSONA": more["persona"]} if "persona" in more else {}
+        name = f"{program} -c {qp} {words}".strip() + (" (iwarp)" if env else "")
+        return Row(
+            name,
+            qp,
+            command,
+            f"{command} {{addr}}",
+            shows=rf"(?m)^\s*{shown}\s+{times}\s",
+            port=PERFTEST,
+            short=short,
+            env=env,
+            known=more.get("known", ""),
+        )
+
+    lost = "UDP loses what the receiver has no time for; perftest waits for each message"
+    yield row("ib_send_bw", "UC", "-s 65536", known=lost)
+    for op, qps in (("send", "RC UC UD"), ("write", "RC UC"), ("read", "RC"), ("atomic", "RC")):
+        for what in ("lat", "bw"):
+            program = f"ib_{op}_{what}"
+            for qp in qps.split():
+                unsafe = program == "ib_send_bw" and qp != "RC"
+                everywhere = qp == "RC" and op in ("send", "write")
+                yield row(program, qp, short=PLACES if everywhere else (HERE,))
+                if op != "atomic":
+                    yield row(program, qp, "-e", short=(HERE,) if op == "send" else ())
+                    yield row(program, qp, "-x 1", short=())
+                    yield row(program, qp, "-a", **({"known": lost} if unsafe else {}))
+                if op in ("send", "write"):
+                    yield row(program, qp, "-I 64", short=(HERE,) if qp == "RC" else ())
+                if what == "bw":
+                    yield row(program, qp, "-b" if op != "atomic" else "-q 2", short=())
+                    yield row(program, qp, "-q 4", short=(HERE,) if op != "atomic" else ())
+                if qp == "RC" and op in ("send", "write", "read"):
+                    refused = "perftest: couldn't post send, when it gives credits by RDMA Write"
+                    known = {"known": refused} if program == "ib_send_bw" else {}
+                    yield row(program, qp, persona="iwarp", short=(HERE,), **known)
+
+
+def ucx() -> Iterator[Row]:
+    """UCX over the two transports that take any adapter."""
+    for transport in ("ud_v", "rc_v"):
+        for test, size in (("tag_lat", 64), ("tag_bw", 65536), ("tag_bw", 1 << 20)):
+            command = f"ucx_perftest -t {test} -s {size} -n 500 -w 50"
+            yield Row(
+                f"ucx_perftest {test} {size} {transport}",
+                transport[:2].upper(),
+                command,
+                f"{command} {{addr}}",
+                shows=r"Final:\s+500",
+                port=UCX,
+                short=PLACES if size == 64 else (HERE,) if size == 65536 else (),
+                env={"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1"},
+            )
+
+
+def mpi() -> Iterator[Row]:
+    """Two MPIs over UCX, all ranks in one namespace: a launcher across two wants a remote shell."""
+    launchers = {
+        "mpich": "mpirun.mpich -n {n} {{work}}/mpi-mpich",
+        "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca pml ucx "
+        "--mca btl ^openib -n {n} {{work}}/mpi-openmpi",
+    }
+    for name, launcher in launchers.items():
+        for transport in ("ud_v", "rc_v,ud_v"):
+            for ranks in (2, 4, 8):
+                for what in ("hello", "ring 200000", "alltoall 20000"):
+                    short = ranks == 2 or (ranks == 4 and what == "hello" and transport == "ud_v")
+                    places = (HERE, NOBODY) if what == "ring 200000" else (HERE,)
+                    yield Row(
+                        f"{name} -n {ranks} {what.split()[0]} {transport}",
+                        "RC, UD" if "rc" in transport else "UD",
+                        f"{launcher.format(n=ranks)} {what}",
+                        shows=rf"{what.split()[0]} of {ranks} ranks: data correct",
+                        data="program",
+                        places=(HERE, NOBODY),
+                        short=places if short else (),
+                        env={"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1"},
+                        seconds=120,
+                    )
+
+
+def pyverbs() -> Iterator[Row]:
+    """Scripts of our own for the classes of pyverbs; each compares what it moves."""
+    for script in ("device", "memory", "cq", "rc", "ud", "srq"):
+        yield Row(
+            f"pyverbs {script}",
+            {"rc": "RC", "ud": "UD", "srq": "RC"}.get(script, "-"),
+            f"/usr/bin/python3 {{abi}}/pyverbs/{script}.py {{dev}}",
+            shows=rf"(?m)^{script}: correct$",
+            data="script",
+            places=(HERE, NOBODY),
+            short=(HERE, NOBODY),
+        )
+
+
+def watched() -> Iterator[Row]:
+    """memcheck at both ends: an error is exit status 99."""
+    for kind in ("rc", "uc", "ud", "srq"):
+        command = (
+            "valgrind -q --error-exitcode=99 --fair-sched=yes "
+            f"ibv_{kind}_pingpong -d {{dev}} -g 0 -c -n 20"
+        )
+        yield Row(
+            f"valgrind ibv_{kind}_pingpong",
+            "RC" if kind == "srq" else kind.upper(),
+            command,
+            f"{command} {{addr}}",
+            shows="20 iters in",
+            data="-c",
+            port=PINGPONG,
+            places=(HERE,),
+            short=(HERE,) if kind == "rc" else (),
+            seconds=120,
+        )
+    yield Row(
+        "gdb ibv_devices",
+        "-",
+        "gdb -q -batch -ex run -ex quit --args ibv_devices",
+        shows=r"(?s)siw_\w+\s+[0-9a-f]{16}.*exited normally",
+        places=(HERE,),
+        short=(HERE,),
+    )
+
+
+def rows() -> list[Row]:
+    """Return the whole table."""
+    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, watched)
+    return [row for group in groups for row in group()]

@@ -1,0 +1,262 @@
+"""``make abi``: run the table of rows.py and print it; 1 if a row did not do what it should.
+
+Each row is written to build/abi/results.jsonl as it ends, its output to build/abi/logs/. With
+``--resume`` what passed with this very build is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from abi.rows import CABLE, NOBODY, Row, rows  # noqa: E402
+from cli.install_harness import installed, python_for  # noqa: E402
+from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
+from pace import scaled  # noqa: E402
+
+from siwarp import _paths  # noqa: E402
+
+OUT = ROOT / "build" / "abi"
+AS_NOBODY = ["runuser", "-u", "nobody", "--"]
+
+
+@dataclass
+class Result:
+    """How a row went in one place."""
+
+    row: str
+    place: str
+    transport: str
+    status: list[int | str]
+    data: str
+    seconds: float
+    why: str
+    stamp: str
+
+    @property
+    def good(self) -> bool:
+        """Whether it did all that it should."""
+        return not self.why
+
+
+class Machine:
+    """Two namespaces with a cable, and how siwarp run is called in them."""
+
+    def __init__(self, ends: tuple[Namespace, Namespace], work: Path) -> None:
+        self.ends, self.work = ends, work
+        self.site = installed(work / "site")
+
+    def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
+        """Return the whole command line of a row's server (end 0) or client (1)."""
+        namespace = self.ends[end if place == CABLE else 0]
+        known = {
+            "dev": f"siw_{namespace.link}",
+            "addr": self.ends[0].v4,
+            "work": str(self.work),
+            "abi": str(self.work / "abi"),
+        }
+        filled = [word.format(**known) for word in shlex.split(words)]
+        variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
+        if place == NOBODY:
+            variables += [f"PYTHONPATH={self.site}", f"HOME={self.work}/home"]
+            siwarp = [*AS_NOBODY, "env", *variables, python_for(AS_NOBODY), "-m", "siwarp.cli"]
+        else:
+            siwarp = ["env", *variables, sys.executable, "-m", "siwarp.cli"]
+        return namespace.inside(*siwarp, "run", "--", *filled)
+
+    def listens(self, port: int) -> bool:
+        """Whether somebody in the server's namespace listens on a TCP port."""
+        for table in ("tcp", "tcp6"):
+            text = Path("/proc", self.ends[0].pid, "net", table).read_text(encoding="ascii")
+            if re.search(rf":{port:04X} [0-9A-F:]+ 0A ", text):
+                return True
+        return False
+
+
+def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, whose output goes to a file."""
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=work / "home",
+            env={**os.environ, "PATH": PATH},
+            start_new_session=True,
+        )
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
+    """Wait for a program; one that does not end is killed with all of its session."""
+    try:
+        return process.wait(timeout=max(seconds, 0.1))
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return "hung"
+
+
+def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
+    """Run a row's programs; return their exit statuses."""
+    limit = scaled(row.seconds)
+    began = time.monotonic()
+    server = start(machine.command(row, place, 0, row.server), logs[0], machine.work)
+    if not row.client:
+        return [ended(server, limit)]
+    while not machine.listens(row.port) and server.poll() is None:
+        if time.monotonic() - began > limit:
+            return [ended(server, 0), "not started"]
+        time.sleep(0.02)
+    if server.poll() is not None:
+        return [server.returncode, "not started"]
+    client = start(machine.command(row, place, 1, row.client), logs[1], machine.work)
+    status = ended(client, limit)
+    # A server whose client is gone ends at once; one whose client failed may wait for another.
+    return [ended(server, scaled(10) if status == 0 else 2), status]
+
+
+def free_port(machine: Machine, row: Row) -> None:
+    """Wait until the port of the row before is free: its server may just be ending."""
+    end = time.monotonic() + scaled(5)
+    while row.port and machine.listens(row.port) and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
+    """Run a row in one place and judge it."""
+    slug = re.sub(r"[^\w.-]+", "_", f"{row.name}.{place}")
+    logs = [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    programs = {shlex.split(words)[0] for words in (row.server, row.client) if words}
+    missing = [p for p in programs if not shutil.which(p.format(work=machine.work), path=PATH)]
+    began = time.monotonic()
+    if missing:
+        status: list[int | str] = ["no program"]
+        why = f"{missing[0]} is not on this machine"
+    else:
+        free_port(machine, row)
+        status = run_pair(machine, row, place, logs)
+        said = logs[1 if row.client else 0]
+        text = said.read_text(errors="replace") if said.exists() else ""
+        shown = re.search(row.shows, text) is not None
+        why = ""
+        if any(s != 0 for s in status):
+            why = f"exit status {', '.join(map(str, status))}"
+        elif not shown:
+            why = f"its output does not have {row.shows}"
+    seconds = round(time.monotonic() - began, 1)
+    return Result(row.name, place, row.transport, status, row.data, seconds, why, stamp)
+
+
+def stamp_of(row: Row) -> str:
+    """Name this row, the library and the engine below it."""
+    said = hashlib.sha256(repr(row).encode())
+    for library in (_paths.abi_dir() / _paths.VERBS, _paths.library()):
+        said.update(library.read_bytes())
+    return said.hexdigest()[:16]
+
+
+def wanted(every: bool, only: str) -> Iterator[tuple[Row, str]]:
+    """Yield the rows of the short form or all of them, with their places."""
+    for row in rows():
+        places = row.places if every else row.short
+        if row.known and not every:
+            continue
+        for place in places:
+            if place == NOBODY and os.geteuid() != 0:
+                print(f"SKIPPED {row.name} as nobody: only root may become nobody", flush=True)
+            elif re.search(only, f"{row.name} {place}"):
+                yield row, place
+
+
+def compile_programs(work: Path) -> None:
+    """Compile the MPI program for each MPI; what cannot be compiled is missing in its rows."""
+    for name in ("mpich", "openmpi"):
+        compiler = shutil.which(f"mpicc.{name}")
+        if compiler:
+            source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
+            subprocess.run([compiler, "-O2", source, "-o", work / f"mpi-{name}"], check=True)
+    shutil.copytree(ROOT / "tests" / "abi" / "pyverbs", work / "abi" / "pyverbs")
+    home = work / "home"
+    home.mkdir()
+    home.chmod(0o777)
+
+
+def tell(result: Result) -> None:
+    """Print a row of the table."""
+    status = " ".join(map(str, result.status))
+    verdict = "ok" if result.good else f"FAILED: {result.why}"
+    print(
+        f"{result.row:<40} {result.place:<7} {result.transport:<7} {status:<6} "
+        f"{result.data:<8} {result.seconds:6.1f} s  {verdict}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Run the table; 1 if a row failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="the long form")
+    parser.add_argument("--only", default="", help="rows whose name and place match this")
+    parser.add_argument("--resume", action="store_true", help="not what passed with this build")
+    options = parser.parse_args()
+    (OUT / "logs").mkdir(parents=True, exist_ok=True)
+    record = OUT / "results.jsonl"
+    before: dict[tuple[str, str], str] = {}
+    if options.resume and record.exists():
+        for line in record.read_text().splitlines():
+            old = json.loads(line)
+            before[old["row"], old["place"]] = "" if old["why"] else old["stamp"]
+    failed, count, began = [], 0, time.monotonic()
+    work = Path(tempfile.mkdtemp(prefix="siwarp-abi-", dir="/tmp"))
+    try:
+        work.chmod(0o755)
+        compile_programs(work)
+        with cabled() as ends, record.open("a" if options.resume else "w") as out:
+            machine = Machine(ends, work)
+            for row, place in wanted(options.all, options.only):
+                stamp = stamp_of(row)
+                if before.get((row.name, place)) == stamp:
+                    continue
+                result = run_row(machine, row, place, stamp)
+                out.write(json.dumps(asdict(result)) + "\n")
+                out.flush()
+                tell(result)
+                count += 1
+                if not result.good:
+                    failed.append(f"{row.name} ({place})" + (f": {row.known}" if row.known else ""))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(
+        f"\n{count} runs, {len(failed)} failed, {time.monotonic() - began:.0f} s; logs: {OUT}/logs"
+    )
+    for name in failed:
+        print(f"FAILED {name}")
+    if not count and not options.resume:
+        print("FAILED: no row was run")
+        return 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
