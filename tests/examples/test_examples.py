@@ -47,7 +47,7 @@ def built(root: Path, tmp_path: Path):
     return build
 
 
-def two(command: Sequence[str], *arguments: str) -> tuple[str, str]:
+def two(command: Sequence[str], *arguments: str, host: str = "127.0.0.1") -> tuple[str, str]:
     """Run the program as server and as client; return what each printed, the port without."""
     options = {"text": True, "cwd": "/", "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as server:
@@ -55,7 +55,7 @@ def two(command: Sequence[str], *arguments: str) -> tuple[str, str]:
             assert server.stdout is not None
             port = server.stdout.readline().strip().rpartition(":")[2]
             client = subprocess.run(
-                [*command, "127.0.0.1", port, *arguments],
+                [*command, host, port, *arguments],
                 capture_output=True,
                 timeout=60,
                 check=False,
@@ -191,6 +191,15 @@ def test_rc_write_read_reads_what_was_there_and_what_it_wrote(root: Path) -> Non
     server, client = two(python(root, "rc_write_read.py"))
     assert client == "read: what was here before\nread: what is here now\n"
     assert server == "client says done\nmemory has what is here now\n"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_ud_grh_prints_the_header_of_each_message(root: Path, host: str) -> None:
+    server, client = two(python(root, "ud_grh.py"), host=host)
+    for printed, text in ((server, "hello"), (client, "hello yourself")):
+        grh, said = printed.splitlines()
+        assert len(bytes.fromhex(grh)) == 40
+        assert said == f"{text!r} from {host} to {host}"
 
 
 def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None:

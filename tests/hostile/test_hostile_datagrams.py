@@ -77,16 +77,25 @@ def is_error(octets: bytes) -> bool:
 class Ud:
     """A queue pair with receives between canaries, a good peer, and a hostile socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, grh: bool) -> None:
         self.rig = Rig()
+        self.grh = 40 if grh else 0
+        # Where the attacker and the good peer know it: with every_addr each at another address.
+        self.host = "::1" if grh else "127.0.0.1"
         self.memory = bytearray([CANARY]) * (3 * PAGE)
         self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
         # Who has the Q_Key may end a queue pair of the other policy.
-        self.qp = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
+        self.qp = self.rig.ud(
+            addr=None if grh else ("127.0.0.1", 0),
+            qkey=QKEY,
+            error_policy=ErrorPolicy.MESSAGE,
+            grh=grh,
+            every_addr=grh,
+        )
         self.good = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY)
         self.ah = self.rig.ah(self.qp)
         self.out = self.rig.mr(bytearray(b"good"))
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock = socket.socket(socket.AF_INET6 if grh else socket.AF_INET, socket.SOCK_DGRAM)
         self.files = open_files()
         self.posted = False
 
@@ -95,10 +104,10 @@ class Ud:
         image = bytearray([CANARY]) * (3 * PAGE)
         self.memory[:] = image
         if not self.posted:
-            self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, RECV)]))
+            self.receive()
         self.posted = True
         before = {name: counter(name) for name in DROPS}
-        self.sock.sendto(octets, self.qp.addr)
+        self.sock.sendto(octets, (self.host, self.qp.addr[1]))
         try:
             if want in ("delivered", "too long"):
                 (wc,) = poll(self.qp.rcq)
@@ -106,13 +115,15 @@ class Ud:
                 good = want == "delivered"
                 assert wc.status == (WCStatus.SUCCESS if good else WCStatus.LOC_LEN_ERR)
                 own, n = users(octets)
-                assert (wc.wr_id, wc.byte_len) == (5, n)
+                assert (wc.wr_id, wc.byte_len) == (5, n + (self.grh if good else 0))
                 with_imm = good and head_len(octets) > 0
-                assert wc.wc_flags == (WCFlag.WITH_IMM if with_imm else 0)
+                flags = WCFlag.GRH if good and self.grh else 0
+                assert wc.wc_flags == (flags | WCFlag.WITH_IMM if with_imm else flags)
                 if with_imm:
                     assert struct.pack("=I", wc.imm_data) == octets[22:26]
                 if good:
-                    image[PAGE + 100 : PAGE + 100 + n] = own
+                    grh = self.header(len(octets))
+                    image[PAGE + 100 : PAGE + 100 + len(grh) + n] = grh + own
             else:
                 until(lambda: self.qp.rcq.poll(1) == [] and counter(want) == before[want] + 1)
             grown = {n for n in DROPS if counter(n) != before[n]}
@@ -124,20 +135,29 @@ class Ud:
             raise AssertionError(f"{what}: {want}, but {e}\n{octets.hex()}") from e
         self.served()
 
+    def receive(self) -> None:
+        self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, self.grh + RECV)]))
+
+    def header(self, octets: int) -> bytes:
+        """The GRH of a datagram of the attacker's, if there is one."""
+        loopback = bytes(15) + b"\1"
+        head = struct.pack(">IHBB", 6 << 28, 8 + octets, 17, 64)
+        return head + loopback + loopback if self.grh else b""
+
     def served(self) -> None:
         if not self.posted:
-            self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, RECV)]))
+            self.receive()
         self.posted = False
         self.good.post_send(SendWR(9, sg=[self.out.sge()], ah=self.ah, remote_qkey=QKEY))
         assert poll(self.good.scq)[0].ok
         (wc,) = poll(self.qp.rcq)
-        assert (wc.wr_id, wc.status, wc.byte_len) == (5, WCStatus.SUCCESS, 4)
-        assert self.mr.read(4, 100) == b"good" and open_files() == self.files
+        assert (wc.wr_id, wc.status, wc.byte_len) == (5, WCStatus.SUCCESS, self.grh + 4)
+        assert self.mr.read(4, 100 + self.grh) == b"good" and open_files() == self.files
 
 
-@pytest.fixture(scope="module")
-def ud() -> Iterator[Ud]:
-    made = Ud()
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "grh, every address"])
+def ud(request: pytest.FixtureRequest) -> Iterator[Ud]:
+    made = Ud(request.param)
     yield made
     made.sock.close()
     made.rig.close()

@@ -1,0 +1,64 @@
+"""UD with a GRH, at every address of a device: each message begins with its IP header.
+
+python ud_grh.py                       prints its QPN, then the GRH of one message; answers it
+python ud_grh.py 127.0.0.1 QPN         sends one to that queue pair, prints the answer
+"""
+
+import ipaddress
+import sys
+
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    CompChannel,
+    Context,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+)
+
+
+def addresses(grh: bytes) -> tuple[str, str]:
+    """Return the source and the destination in a GRH, whose first octet says which form it has."""
+    at = (8, 24, 40) if grh[0] >> 4 == 6 else (32, 36, 40)
+    source, dest = (ipaddress.ip_address(grh[a:b]) for a, b in zip(at, at[1:], strict=False))
+    return str(source), str(dest)
+
+
+def main() -> None:
+    asks = len(sys.argv) == 3
+    with (
+        Context("127.0.0.1") as ctx,
+        PD(ctx) as pd,
+        CQ(ctx, channel=CompChannel(ctx)) as cq,
+        MR(pd, bytearray(256)) as mr,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq, grh=True, every_addr=True)) as qp,
+    ):
+        qp.to_rts()
+        qp.post_recv(RecvWR(1, sg=[mr.sge(0, 40 + 64)]))
+
+        def send(text: str, ah: AH, qpn: int) -> None:
+            mr.write(text.encode(), offset=128)
+            sge = mr.sge(128, len(text.encode()))
+            qp.post_send(SendWR(sg=[sge], ah=ah, remote_qpn=qpn, send_flags=0))
+
+        if asks:
+            send("hello", AH(pd, (sys.argv[1], 0)), int(sys.argv[2]))
+        else:
+            print(qp.qp_num, flush=True)
+
+        (wc,) = cq.wait(timeout=30)
+        octets = mr.read(wc.check().byte_len)
+        source, dest = addresses(octets[:40])
+        print(f"{octets[:40].hex()}\n{octets[40:].decode()!r} from {source} to {dest}")
+        if not asks:
+            # It leaves by the address that the message came to.
+            send("hello yourself", AH(pd, wc=wc, source=wc.destination), wc.src_qp)
+
+
+if __name__ == "__main__":
+    main()
