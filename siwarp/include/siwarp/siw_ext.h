@@ -122,8 +122,9 @@ int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			struct siw_addr *sources, struct siw_addr *dests);
 /*
  * As siw_create_ah; messages leave by source, an address of the device (its port is ignored; family
- * 0: as siw_create_ah). To post by it, a UD QP must have every_addr or be bound to that address:
- * else EINVAL. EINVAL also here: the device has no such address, or dest is of another family.
+ * 0: as siw_create_ah). EINVAL also: the device has no such address, or dest is of another family.
+ * To post by it, a UD QP must have every_addr or be bound to that address: else siw_post_send is
+ * EINVAL. An RD QP sends from where it is bound, whatever source is.
  */
 struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest,
 				  const struct siw_addr *source);
