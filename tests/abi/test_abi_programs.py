@@ -61,6 +61,12 @@ def test_datagrams_begin_with_a_grh_by_which_they_are_replied_to(
     run(compiled["datagrams"], gid_index)
 
 
+def test_devices_regions_queues_and_events_are_what_their_pages_say(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["objects"])
+
+
 def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
     compiled: dict[str, Path],
 ) -> None:

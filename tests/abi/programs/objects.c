@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Devices, ports, regions, queues and events: what their calls say. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common.h"
+
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+extern int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
+			      int *type);
+
+static void device_and_port(void)
+{
+	struct ibv_device_attr_ex attr;
+	struct ibv_gid_entry entry, table[32];
+	struct ibv_port_attr port;
+	union ibv_gid one;
+	__be16 pkey;
+	int type = -1;
+
+	CHECK(ibv_query_device_ex(ctx, NULL, &attr) == 0 && attr.phys_port_cnt_ex == 1);
+	CHECK(attr.orig_attr.phys_port_cnt == 1 && attr.orig_attr.max_qp > 0);
+	CHECK(attr.orig_attr.max_qp_rd_atom >= 16 && attr.orig_attr.max_srq_wr >= 4095);
+	CHECK(ibv_query_port(ctx, PORT, &port) == 0 && port.state == IBV_PORT_ACTIVE);
+	CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.active_mtu == IBV_MTU_4096);
+	CHECK(port.pkey_tbl_len == 1 && port.gid_tbl_len >= 1 && port.lid == 0);
+	CHECK(ibv_query_pkey(ctx, PORT, 0, &pkey) == 0 && pkey == 0xffff);
+	CHECK(ibv_get_pkey_index(ctx, PORT, 0xffff) == 0);
+	CHECK(ibv_query_gid_table(ctx, table, 32, 0) >= 2);
+	CHECK(table[0].gid_type == IBV_GID_TYPE_ROCE_V2 && table[0].port_num == PORT);
+	CHECK(table[0].ndev_ifindex == (uint32_t)ibv_get_device_index(ctx->device));
+	CHECK(ibv_query_gid_ex(ctx, PORT, 0, &entry, 0) == 0);
+	CHECK(memcmp(&entry.gid, &gid, sizeof(gid)) == 0);
+	CHECK(ibv_query_gid_ex(ctx, PORT, (uint32_t)port.gid_tbl_len - 1, &entry, 0) == ENODATA);
+	CHECK(ibv_query_gid(ctx, PORT, port.gid_tbl_len - 1, &one) == 0 &&
+	      !one.global.interface_id);
+	CHECK(ibv_query_gid_type(ctx, PORT, 0, &type) == 0 && type == 1);
+	CHECK(ibv_get_device_guid(ctx->device) == attr.orig_attr.node_guid);
+	CHECK(ibv_fork_init() == 0 && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
+	CHECK(fcntl(ctx->cmd_fd, F_GETFD) >= 0 && fcntl(ctx->async_fd, F_GETFD) >= 0);
+}
+
+static void regions(void)
+{
+	char *buf = calloc(2, SIZE);
+	struct ibv_mr *mr, *same;
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+	uint32_t before;
+
+	CHECK(buf && other);
+	mr = ibv_reg_mr(pd, buf, SIZE, ACCESS | IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_HUGETLB);
+	CHECK(mr && mr->pd == pd && mr->context == ctx);
+	same = ibv_import_mr(pd, mr->handle);
+	CHECK(same && same->lkey == mr->lkey);
+	ibv_unimport_mr(same);
+	before = mr->rkey;
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD, other,
+			   buf + SIZE, SIZE, 0) == 0);
+	CHECK(mr->pd == other && mr->addr == buf + SIZE && mr->rkey != before);
+	CHECK(ibv_dealloc_pd(other) == EBUSY);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	CHECK(ibv_dealloc_pd(other) == 0);
+	CHECK(ibv_reg_mr(pd, NULL, SIZE, ACCESS) == NULL && errno == EFAULT);
+	CHECK(ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_REMOTE_WRITE) == NULL && errno == EINVAL);
+	mr = ibv_reg_mr_iova(pd, buf, SIZE, 0x10000, ACCESS);
+	CHECK(mr);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	free(buf);
+}
+
+/* Memory behind a descriptor that can be mapped, as a dma-buf's. */
+static void dmabuf(void)
+{
+	int fd = memfd_create("dmabuf", MFD_CLOEXEC), pipes[2];
+	struct ibv_mr *mr;
+
+	CHECK(fd >= 0 && ftruncate(fd, 3 * SIZE) == 0 && pipe(pipes) == 0);
+	mr = ibv_reg_dmabuf_mr(pd, SIZE + 100, 500, 0, fd, ACCESS);
+	CHECK(mr && mr->length == 500);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, pipes[0], ACCESS) && errno == EOPNOTSUPP);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, -1, ACCESS) && errno == EBADF);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, fd, ACCESS) && errno == EINVAL);
+	close(fd);
+	close(pipes[0]);
+	close(pipes[1]);
+}
+
+static void domains(void)
+{
+	struct ibv_td_init_attr none = { 0 };
+	struct ibv_td *td = ibv_alloc_td(ctx, &none);
+	struct ibv_parent_domain_init_attr init = { .pd = pd, .td = td };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &init), *same;
+	struct ibv_context *again;
+	char buf[64];
+	struct ibv_mr *mr;
+
+	CHECK(td && parent);
+	CHECK(ibv_dealloc_td(td) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
+	mr = ibv_reg_mr(parent, buf, sizeof(buf), ACCESS);
+	CHECK(mr && ibv_dereg_mr(mr) == 0);
+	CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_td(td) == 0);
+
+	again = ibv_import_device(dup(ctx->cmd_fd));
+	CHECK(again == ctx);
+	same = ibv_import_pd(again, pd->handle);
+	CHECK(same == pd);
+	ibv_unimport_pd(same);
+	CHECK(ibv_close_device(again) == 0);
+	CHECK(ibv_import_device(0) == NULL && errno == EINVAL);
+}
+
+static void completion_events(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init;
+	struct ibv_recv_wr wr = { .wr_id = 3 }, *bad;
+	struct ibv_cq *cq, *got;
+	struct ibv_qp *qp;
+	void *user;
+
+	CHECK(channel);
+	cq = ibv_create_cq(ctx, 10, &channel, channel, 0);
+	CHECK(cq);
+	init = usual(cq, IBV_QPT_UD);
+	qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	to_init(qp);
+	CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
+	CHECK(ibv_req_notify_cq(cq, 0) == 0);
+	CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
+	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq && user == &channel);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(complete(cq).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_resize_cq(cq, 1000) == 0 && cq->cqe >= 1000);
+	CHECK(ibv_destroy_comp_channel(channel) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+	CHECK(ibv_destroy_comp_channel(channel) == 0);
+}
+
+static void asynchronous_events(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_srq_attr limit = { .srq_limit = 4 };
+	struct ibv_async_event event;
+	uint32_t number;
+
+	CHECK(srq);
+	CHECK(fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(ibv_get_async_event(ctx, &event) == -1 && errno == EAGAIN);
+	CHECK(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) == 0);
+	CHECK(poll(&(struct pollfd){ ctx->async_fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
+	CHECK(ibv_get_async_event(ctx, &event) == 0);
+	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	CHECK(ibv_get_srq_num(srq, &number) == 0);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* In a child what was open is the parent's; it can open devices of its own. */
+static void fork_child(void)
+{
+	pid_t child = fork();
+	int status;
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(ibv_alloc_pd(ctx) == NULL && errno == ESTALE);
+		open_lo();
+		close_lo();
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+/* A program may close its device and leave the rest to that. */
+static void close_with_children(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *mine = ibv_open_device(list[0]);
+	struct ibv_pd *left;
+	struct ibv_cq *cq;
+
+	CHECK(mine);
+	left = ibv_alloc_pd(mine);
+	cq = ibv_create_cq(mine, 1, NULL, NULL, 0);
+	CHECK(left && cq && ibv_close_device(mine) == 0);
+	CHECK(ibv_dealloc_pd(left) == EINVAL && ibv_destroy_cq(cq) == EINVAL);
+	CHECK(ibv_close_device(mine) == EINVAL);
+	ibv_free_device_list(list);
+}
+
+int main(void)
+{
+	open_lo();
+	device_and_port();
+	regions();
+	dmabuf();
+	domains();
+	completion_events();
+	asynchronous_events();
+	fork_child();
+	close_with_children();
+	close_lo();
+	return 0;
+}
