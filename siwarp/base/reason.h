@@ -138,7 +138,6 @@
 	X(SHARE_CLOSED, EINVAL, "the QP that shared_socket_qp names has no socket: make it anew")  \
 	X(SHARE_FULL, ENOSPC,                                                                      \
 	  "{0} QPs share this socket: begin another one with a QP that has no shared_socket_qp")   \
-	X(QP_BOUND, EBUSY, "a connection id has it: siw_cm_destroy_id first")                      \
 	X(QP_IN_GROUPS, EBUSY, "it is a member of {0} multicast groups: siw_detach_mcast first")   \
 	X(QP_STATE_VALUE, EINVAL, "{0} is no state: use enum siw_qp_state")                        \
 	X(QP_STEP, EINVAL,                                                                         \

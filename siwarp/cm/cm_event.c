@@ -110,7 +110,7 @@ static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
 	at.ord = id->ord;
 	at.ord_known = e->params.enhanced || id->ord_asked;
 	if (!err)
-		err = siw_qp_attach(id->conn, id->qp, &at);
+		err = siw_qp_attach(id->conn, &id->qp, &at);
 	if (err) {
 		siw_qp_refuse(id->conn, &why);
 		ev->event = SIW_CM_CONNECT_ERROR;

@@ -93,8 +93,7 @@ int siw_cm_destroy_id(struct siw_cm_id *id)
 	siw_lock(&ch->lock);
 	if (id->conn)
 		siw_qp_conn_destroy(id->conn);
-	if (id->qp)
-		siw_qp_unref(id->qp);
+	siw_qp_hold_end(ch->context, &id->qp);
 	free(id);
 	siw_unlock(&ch->lock);
 	atomic_fetch_sub(&ch->n_ids, 1);
@@ -129,7 +128,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 
 static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 {
-	if (id->qp)
+	if (siw_cm_has_qp(id, NULL))
 		return siw_refuse(CM_HAS_QP);
 	if (id->listening)
 		return siw_refuse(CM_LISTENS);
@@ -158,8 +157,7 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	err = siw_modify_qp(qp, &attr, SIW_QP_STATE);
 	if (err)
 		return siw_refused(err);
-	siw_qp_ref(qp);
-	id->qp = qp;
+	siw_qp_hold(&id->qp, qp);
 	return 0;
 }
 
@@ -174,7 +172,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 		return siw_refuse(STALE);
 	if (!addr)
 		return siw_refuse_null("addr");
-	if (id->conn || id->qp)
+	if (id->conn || siw_cm_has_qp(id, NULL))
 		return siw_refuse(CM_USED);
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
@@ -218,20 +216,21 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 		      uint16_t *ord)
 {
 	struct siw_device_attr dev;
-	int qp_ord, qp_ird;
+	struct siw_qp_held qp;
 
+	if (!siw_cm_has_qp(id, &qp)) /* it was destroyed meanwhile */
+		return siw_refuse(CM_NO_QP);
 	siw_query_device(id->channel->context, &dev);
-	siw_qp_depths(id->qp, &qp_ord, &qp_ird);
-	if (qp_ord >= 0)
-		dev.max_qp_init_rd_atom = (uint32_t)qp_ord;
-	if (qp_ird >= 0)
-		dev.max_qp_rd_atom = (uint32_t)qp_ird;
+	if (qp.ord >= 0)
+		dev.max_qp_init_rd_atom = (uint32_t)qp.ord;
+	if (qp.ird >= 0)
+		dev.max_qp_rd_atom = (uint32_t)qp.ird;
 	if (depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
 	    depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
-	id->ord_asked = param->initiator_depth > 0 || qp_ord > 0;
+	id->ord_asked = param->initiator_depth > 0 || qp.ord > 0;
 	/* A Read in each direction confirms that the peer has received what was sent. */
-	if (siw_qp_roce(id->qp)) {
+	if (qp.roce) {
 		*ord = *ord ? *ord : 1;
 		*ird = *ird ? *ird : 1;
 	}
@@ -286,7 +285,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		return siw_refuse_null("dest");
 	if (id->conn)
 		return siw_refuse(CM_USED);
-	if (!id->qp)
+	if (!siw_cm_has_qp(id, NULL))
 		return siw_refuse(CM_NO_QP);
 	if (!siw_addr_len(dest))
 		return siw_refuse(ADDRESS_FAMILY, dest->family);
@@ -339,17 +338,13 @@ static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 
 static int check_accept(struct siw_cm_id *id)
 {
-	struct siw_qp_attr attr;
-	int err;
+	struct siw_qp_held qp;
 
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
-	if (!id->qp)
+	if (!siw_cm_has_qp(id, &qp))
 		return siw_refuse(CM_NO_QP);
-	err = siw_query_qp(id->qp, &attr, NULL);
-	if (err)
-		return err;
-	return attr.qp_state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)attr.qp_state);
+	return qp.state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)qp.state);
 }
 
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
@@ -376,7 +371,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.ord = id->ord;
 	at.rtr = reply.rtr;
 	at.ord_known = reply.enhanced || id->ord_asked;
-	err = siw_qp_attach(id->conn, id->qp, &at);
+	err = siw_qp_attach(id->conn, &id->qp, &at);
 	if (err)
 		siw_qp_refuse(id->conn, &SIW_CM_LOCAL_ERROR);
 	return siw_refused(err);

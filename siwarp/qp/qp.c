@@ -260,6 +260,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	siw_link_init(&qp->in_ctx);
 	siw_link_init(&qp->in_srq);
 	siw_link_init(&wq->timed.link);
+	siw_link_init(&wq->holds);
 	siw_link_init(&wq->flows);
 	siw_link_init(&wq->flow.busy);
 	siw_link_init(&wq->flow.ready);
@@ -348,6 +349,17 @@ fail:
 	return siw_refused_null(err);
 }
 
+/* Connection ids lose it. progress held. */
+static void forget_holds(struct siw_wq *wq)
+{
+	while (!siw_link_alone(&wq->holds)) {
+		struct siw_qp_hold *hold = siw_container(wq->holds.next, struct siw_qp_hold, link);
+
+		siw_link_del(&hold->link);
+		hold->qp = NULL;
+	}
+}
+
 /* Makes the QP unreachable: 0; or -errno, and nothing has changed. progress held. */
 static int take_away(struct siw_wq *wq)
 {
@@ -365,6 +377,7 @@ static int take_away(struct siw_wq *wq)
 	if (class->release)
 		class->release(wq);
 	siw_qp_forget(wq);
+	forget_holds(wq);
 	siw_link_del(&qp->in_ctx);
 	siw_verbs_cq_purge(qp->send_cq, qp);
 	siw_verbs_cq_purge(qp->recv_cq, qp);
@@ -379,8 +392,6 @@ int siw_destroy_qp(struct siw_qp *qp)
 
 	if (err)
 		return err;
-	if (atomic_load(&wq->held))
-		return siw_refuse(QP_BOUND);
 	siw_lock(&qp->ctx->progress);
 	err = take_away(wq);
 	siw_unlock(&qp->ctx->progress);
@@ -421,14 +432,35 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	return 0;
 }
 
-void siw_qp_ref(struct siw_qp *qp)
+void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp)
 {
-	atomic_fetch_add(&siw_wq_of(qp)->held, 1);
+	siw_lock(&qp->ctx->progress);
+	siw_link_init(&hold->link);
+	siw_link_add(&siw_wq_of(qp)->holds, &hold->link);
+	hold->qp = qp;
+	siw_unlock(&qp->ctx->progress);
 }
 
-void siw_qp_unref(struct siw_qp *qp)
+void siw_qp_hold_end(struct siw_context *ctx, struct siw_qp_hold *hold)
 {
-	atomic_fetch_sub(&siw_wq_of(qp)->held, 1);
+	siw_lock(&ctx->progress);
+	if (hold->qp)
+		siw_link_del(&hold->link);
+	hold->qp = NULL;
+	siw_unlock(&ctx->progress);
+}
+
+bool siw_qp_hold_look(struct siw_context *ctx, const struct siw_qp_hold *hold,
+		      struct siw_qp_held *held)
+{
+	const struct siw_wq *wq;
+
+	siw_lock(&ctx->progress);
+	wq = hold->qp ? siw_wq_of(hold->qp) : NULL;
+	if (wq && held)
+		*held = (struct siw_qp_held){ wq->qp.state, wq->ord, wq->ird, wq->roce };
+	siw_unlock(&ctx->progress);
+	return wq;
 }
 
 struct siw_context *siw_qp_context(struct siw_qp *qp)
@@ -444,15 +476,4 @@ int siw_qp_type(struct siw_qp *qp)
 bool siw_qp_by_qpn(struct siw_qp *qp)
 {
 	return siw_rc_of(siw_wq_of(qp))->pairs != NULL;
-}
-
-bool siw_qp_roce(struct siw_qp *qp)
-{
-	return siw_wq_of(qp)->roce;
-}
-
-void siw_qp_depths(struct siw_qp *qp, int *ord, int *ird)
-{
-	*ord = siw_wq_of(qp)->ord;
-	*ird = siw_wq_of(qp)->ird;
 }

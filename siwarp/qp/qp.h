@@ -16,12 +16,15 @@
 #include <siwarp/siw_ext.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/mpa_params.h"
 
 /* A queue of connection events with a descriptor to wait on. */
 struct siw_qp_evq;
 /* A listener, or one end of a connection in start-up or in use. */
 struct siw_qp_conn;
+/* A connection id's hold on its QP. */
+struct siw_qp_hold;
 
 /* cffi: begin */
 enum siw_qp_conn_kind {
@@ -78,8 +81,9 @@ struct siw_qp_attach {
 	bool ord_known; /* ord comes from the peer or the user, and is no default */
 	bool counts;	/* without a connection manager: both ends offer delivery counts */
 };
-/* Makes the started stream the QP's: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
-int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *attach);
+/* Makes the started stream the held QP's: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
+int siw_qp_attach(struct siw_qp_conn *conn, const struct siw_qp_hold *hold,
+		  const struct siw_qp_attach *attach);
 /* Instead of siw_qp_attach: sends a Terminate with the error, if possible, and closes. */
 void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err);
 /*
@@ -90,16 +94,28 @@ int siw_qp_disconnect(struct siw_qp_conn *conn);
 /* Ends the connection in any state and drops its events. */
 void siw_qp_conn_destroy(struct siw_qp_conn *conn);
 
-/* A QP with references cannot be destroyed. */
-void siw_qp_ref(struct siw_qp *qp);
-void siw_qp_unref(struct siw_qp *qp);
+/*
+ * A connection id's hold on its QP, which forgets the QP when that is destroyed. Zeroed: holds none.
+ * Under progress, which the functions take.
+ */
+struct siw_qp_hold {
+	struct siw_link link;
+	struct siw_qp *qp;
+};
+/* What a QP that is held has been told, and its state. */
+struct siw_qp_held {
+	int state;    /* enum siw_qp_state */
+	int ord, ird; /* as set by siw_modify_qp; -1: not set */
+	bool roce;    /* its persona */
+};
+void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp);
+void siw_qp_hold_end(struct siw_context *context, struct siw_qp_hold *hold);
+/* Whether it holds a QP; *held, unless NULL, says what of it. */
+bool siw_qp_hold_look(struct siw_context *context, const struct siw_qp_hold *hold,
+		      struct siw_qp_held *held);
 struct siw_context *siw_qp_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /* Of an RC one: whether it connects by itself, by GID and QPN. */
 bool siw_qp_by_qpn(struct siw_qp *qp);
-/* Whether its persona is roce. */
-bool siw_qp_roce(struct siw_qp *qp);
-/* ORD and IRD as set by siw_modify_qp; -1: not set. */
-void siw_qp_depths(struct siw_qp *qp, int *ord, int *ird);
 
 #endif

@@ -514,18 +514,20 @@ int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct
 	return 0;
 }
 
-int siw_qp_attach(struct siw_qp_conn *conn, struct siw_qp *qp, const struct siw_qp_attach *at)
+int siw_qp_attach(struct siw_qp_conn *conn, const struct siw_qp_hold *hold,
+		  const struct siw_qp_attach *at)
 {
 	struct siw_context *ctx = conn->user->ctx;
-	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	struct siw_rc *rc;
 	int action, err;
 
-	if (qp->ctx != ctx || siw_class_of(&rc->wq) != &siw_qp_rc_class)
-		return siw_refuse(CM_QP_CONTEXT);
 	siw_lock(&ctx->progress);
-	if (conn->stage != STARTED || rc->conn || rc->wq.flow.stream ||
-	    siw_qp_state_next(SIW_QPT_RC, qp->state, SIW_QPE_ATTACHED, &action) < 0)
-		err = siw_refuse(CM_QP_STATE, (uint64_t)qp->state);
+	rc = hold->qp ? siw_rc_of(siw_wq_of(hold->qp)) : NULL;
+	if (!rc)
+		err = siw_refuse(CM_NO_QP);
+	else if (conn->stage != STARTED || rc->conn || rc->wq.flow.stream ||
+		 siw_qp_state_next(SIW_QPT_RC, rc->wq.qp.state, SIW_QPE_ATTACHED, &action) < 0)
+		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->wq.qp.state);
 	else
 		err = siw_qp_conn_attach(conn, rc, at);
 	siw_unlock(&ctx->progress);

@@ -255,7 +255,7 @@ struct siw_qp_class {
 struct siw_wq {
 	struct siw_qp qp; /* first */
 	void *user;
-	_Atomic uint32_t held; /* references by connection ids */
+	struct siw_link holds; /* of connection ids: progress */
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each receive begins with one */
 	bool every_addr;      /* UD, UC: it has a socket at each address */

@@ -837,9 +837,9 @@ struct siw_recv_wr {
 #define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
- * Destroys it, and its completions that were not polled. EBUSY: a connection id has it
- * (siw_cm_bind_qp), or it is a member of a multicast group. A post that another thread has begun
- * returns EINVAL.
+ * Destroys it, and its completions that were not polled. EBUSY: it is a member of a multicast group.
+ * A connection id that has it (siw_cm_bind_qp) loses it, and a connection ends, with its event
+ * DISCONNECTED; one that is starting up fails. A post that another thread has begun returns EINVAL.
  */
 int siw_destroy_qp(struct siw_qp *qp);
 /*

@@ -372,15 +372,6 @@ def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> No
     assert lib.siw_cm_destroy_channel(ch) == 0
 
 
-def test_a_queue_pair_that_an_id_has_is_busy(wire: Wire) -> None:
-    a = wire.dial()
-    wire.request()
-    assert lib.siw_destroy_qp(a.qp._live()) == -errno.EBUSY
-    assert a.qp.qp_state == QPState.INIT
-    a.id.close()
-    a.qp.close()
-
-
 # ---- nobody there, somebody strange
 
 

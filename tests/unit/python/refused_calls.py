@@ -208,13 +208,6 @@ def small_srq(w: World) -> None:
     srq.modify(SrqAttr(max_wr=4), 1)
 
 
-def bound_qp(w: World) -> object:
-    qp = w.rc()
-    cm_id = w.id()
-    cm_id.bind_qp(qp)
-    return lib.siw_destroy_qp(qp._live())
-
-
 def taken_id(w: World) -> CMID:
     cm_id = w.id()
     cm_id.bind_qp(w.rc())
@@ -380,7 +373,6 @@ def of_queue_pairs() -> list[Call]:
         uc_elsewhere,
         every_fd,
         no_port,
-        bound_qp,
     ]
 
 
