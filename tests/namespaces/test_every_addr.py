@@ -134,6 +134,48 @@ def test_a_second_address_of_a_family_is_one_to_send_from_and_to(
     assert [(d, s) for s, d, _ in found] == pairs
 
 
+#: Posts a list of sends to one destination, from one source after the other by turns.
+LIST = """
+import json, sys, time
+from siwarp.verbs import *
+device, dest, port, sources = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(range(64))) as mr:
+    with QP(pd, QPInitAttr(scq=cq, every_addr=True)) as qp:
+        qp.to_rts(QPAttr(qkey=7))
+        ahs = [AH(pd, (dest, port), source=s) for s in sources]
+        qp.post_send([SendWR(i, sg=[mr.sge(i, 1)], ah=ahs[i // 3 % 2]) for i in range(60)])
+        done, end = [], time.monotonic() + 20
+        while len(done) < 60:
+            assert time.monotonic() < end
+            done += cq.poll(64)
+        assert all(wc.ok for wc in done)
+        print(json.dumps([wc.wr_id for wc in done]))
+"""
+
+
+def test_sends_of_a_list_leave_each_by_its_own_source(cable: tuple[Namespace, Namespace]) -> None:
+    """Those to one destination go as one batch, but only from one source."""
+    a, b = cable
+    a.ip("addr", "add", "192.0.2.105/24", "dev", a.link)
+    listener = b.python(
+        "import json, socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "s.bind((sys.argv[1], 0)); s.settimeout(20); print(s.getsockname()[1], flush=True)\n"
+        "got = [s.recvfrom(100) for _ in range(60)]\n"
+        "print(json.dumps([[octets[18], where[0]] for octets, where in got]))",
+        b.v4,
+    )
+    try:
+        assert listener.stdout is not None
+        port = listener.stdout.readline().strip()
+        sources = [a.v4, "192.0.2.105"]
+        assert finish(a.python(LIST, a.v4, b.v4, port, *sources)) == list(range(60))
+        assert finish(listener) == [[i, sources[i // 3 % 2]] for i in range(60)]
+    finally:
+        listener.kill()
+        listener.wait()
+        a.ip("addr", "del", "192.0.2.105/24", "dev", a.link)
+
+
 @pytest.mark.parametrize("host", ["192.0.2.103", "2001:db8::103"])
 def test_an_address_that_comes_is_bound_and_one_that_goes_does_no_harm(
     cable: tuple[Namespace, Namespace], host: str
