@@ -133,12 +133,12 @@ def main(name: str, arguments: list[str]) -> int:
         return 0
     if name == "env":
         if options.command:
-            raise UsageError("env takes no program; siwarp run does")
+            raise UsageError("env takes no program: use siwarp run")
         for variable, value in sorted(_variables(options).items()):
             print(f"export {variable}={shlex.quote(value)}")
         return 0
     if not options.command:
-        raise UsageError("run: which program? siwarp run [OPTIONS] PROGRAM [ARGUMENT]...")
+        raise UsageError("run: no program: name one behind the options")
     try:
         environment = {**os.environ, **_variables(options)}
     except ValueError as e:

@@ -44,7 +44,9 @@ def preloaded(environment: Mapping[str, str], folder: Path | None = None) -> dic
     """
     folder = folder or _paths.abi_dir()
     if re.search(r"[:;]", str(folder)):
-        raise ValueError(f"{folder}: the loader's LD_LIBRARY_PATH takes no path with : or ; in it")
+        raise ValueError(
+            f"{folder}: LD_LIBRARY_PATH takes no path with : or ; in it: move siwarp elsewhere"
+        )
     ours = [_preloadable(library) for library in _libraries(folder)]
     theirs = [name for name in re.split(r"[\s:]+", environment.get(PRELOAD, "")) if name]
     # An empty entry of the search path is the current folder, as it was before.

@@ -165,7 +165,8 @@ def _in_child(act: Callable[[], None]) -> str:
         try:
             act()
         except OSError as e:
-            os.write(its, str(e.strerror or e).encode())
+            where = f"{e.filename}: " if e.filename else ""
+            os.write(its, f"{where}{e.strerror or e}".encode())
         finally:
             os._exit(0)
     os.close(its)
@@ -188,7 +189,7 @@ def show_devices() -> str | None:
     refusal = _in_child(lambda: _show(found))
     if refusal:
         advice = ""
-        if refusal.startswith(("unshare", "mount")):
+        if refusal.startswith(("unshare", "mount", "/proc/self/")):
             advice = (
                 " (this takes CAP_SYS_ADMIN or unprivileged user namespaces, which a container's "
                 "seccomp profile, AppArmor or user.max_user_namespaces may forbid)"

@@ -104,7 +104,7 @@ def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run"], "which program"),
+        (["run"], "no program"),
         (["run", "--nonsense", "1", "true"], "--nonsense"),
         (["run", "--faults"], "needs a value"),
         (["run", "--faults", "loss=nonsense", "true"], "no plan of faults"),
