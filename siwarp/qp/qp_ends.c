@@ -32,9 +32,11 @@ static void choose_first(struct siw_ends *ends)
 {
 	struct siw_end *first[3] = { NULL };
 
-	for (uint32_t i = count(ends); i-- > 0;)
-		if (!atomic_load(&ends->at[i]->lost))
-			first[kind_of(&ends->at[i]->addr)] = ends->at[i];
+	/* One that is lost only if there is no other: the network then refuses what is sent. */
+	for (int lost = 1; lost >= 0; lost--)
+		for (uint32_t i = count(ends); i-- > 0;)
+			if (atomic_load(&ends->at[i]->lost) == lost)
+				first[kind_of(&ends->at[i]->addr)] = ends->at[i];
 	/* Better from an address of the other kind than not at all: the kernel may know a way. */
 	if (!first[1])
 		first[1] = first[2];
@@ -162,10 +164,7 @@ void siw_ends_follow(struct siw_ends *ends)
 struct siw_end *siw_ends_for(const struct siw_ends *ends, const struct siw_addr *dest,
 			     const struct siw_addr *source)
 {
-	struct siw_end *end;
-
 	if (!source->family)
 		return atomic_load_explicit(&ends->first[kind_of(dest)], memory_order_acquire);
-	end = source->family == dest->family ? find(ends, source) : NULL;
-	return end && !atomic_load_explicit(&end->lost, memory_order_relaxed) ? end : NULL;
+	return source->family == dest->family ? find(ends, source) : NULL;
 }

@@ -196,6 +196,59 @@ def test_an_address_that_comes_is_bound_and_one_that_goes_does_no_harm(
         assert process.wait(20) == 0
 
 
+#: Sends a word from two sources at each line that it is told: the statuses.
+LOSER = """
+import sys, time
+from siwarp.verbs import *
+device, dest, sources = sys.argv[1], sys.argv[2], sys.argv[3:]
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64)) as mr:
+    with QP(pd, QPInitAttr(scq=cq, every_addr=True)) as qp:
+        qp.to_rts(QPAttr(qkey=7))
+        ahs = [AH(pd, (dest, 9), source=s) for s in sources]
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            found, end = [], time.monotonic() + 20
+            for i, ah in enumerate(ahs):
+                qp.post_send(SendWR(i, sg=[mr.sge()], ah=ah))
+                while len(found) == i:
+                    assert time.monotonic() < end
+                    found += cq.poll(1)
+            print(*(wc.status_name for wc in found), flush=True)
+"""
+
+
+@pytest.mark.parametrize("host", ["192.0.2.106", "2001:db8::106"])
+def test_what_is_sent_from_an_address_that_is_gone_disturbs_nothing_else(
+    cable: tuple[Namespace, Namespace], host: str
+) -> None:
+    a, b = cable
+    six = ":" in host
+    where = [f"{host}/64" if six else f"{host}/24", "dev", a.link]
+    nodad = ["nodad"] if six else []
+    a.ip("addr", "add", *where, *nodad)
+    loser = a.python(LOSER, a.v4, *((b.v6, host, a.v6) if six else (b.v4, host, a.v4)))
+    try:
+        assert loser.stdin is not None
+        assert loser.stdout is not None
+
+        def told() -> str:
+            loser.stdin.write("\n")
+            loser.stdin.flush()
+            return loser.stdout.readline()
+
+        assert loser.stdout.readline() == "ready\n"
+        assert told() == "SUCCESS SUCCESS\n"
+        a.ip("addr", "del", *where)
+        # Linux sends IPv6 from an address that it had when the socket was bound, and IPv4 not.
+        assert told() == ("SUCCESS SUCCESS\n" if six else "GENERAL_ERR SUCCESS\n")
+        a.ip("addr", "add", *where, *nodad)
+        assert told() == "SUCCESS SUCCESS\n"
+    finally:
+        loser.kill()
+        loser.communicate()
+        a.run("sh", "-c", f"ip addr del {where[0]} dev {a.link} || true")
+
+
 def test_where_another_program_has_the_port_an_address_that_comes_is_left_to_it(
     cable: tuple[Namespace, Namespace],
 ) -> None:

@@ -607,7 +607,8 @@ struct siw_qp_init_attr {
 	 *
 	 * An address that the device gets later is bound, too, unless another program has the port
 	 * there (counter addrs_unbound), up to 16 in a QP's life. One that it loses receives
-	 * nothing and sends nothing until it is back.
+	 * nothing until it is back. What is sent from it goes out without hope of an answer, or
+	 * ends with GENERAL_ERR, as the kernel has it: the queue pair goes on.
 	 */
 	int every_addr;
 	/*
