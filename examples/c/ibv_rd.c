@@ -63,9 +63,10 @@ static struct ibv_wc wait_for(struct ibv_cq *cq, int opcode)
 
 static void post(struct ibv_qp *qp, struct siw_send_wr *wr, struct ibv_mr *from, const char *text)
 {
-	struct siw_sge sge = { (uintptr_t)from->addr, (uint32_t)strlen(text) + 1, from->lkey };
+	static struct siw_sge sge;
 	struct siw_send_wr *bad;
 
+	sge = (struct siw_sge){ (uintptr_t)from->addr, (uint32_t)strlen(text) + 1, from->lkey };
 	memcpy(from->addr, text, sge.length);
 	wr->sg_list = &sge;
 	wr->num_sge = 1;
