@@ -24,9 +24,9 @@ from siwarp.verbs import (
 
 def addresses(grh: bytes) -> tuple[str, str]:
     """Return the source and the destination in a GRH, whose first octet says which form it has."""
-    at = (8, 24, 40) if grh[0] >> 4 == 6 else (32, 36, 40)
-    source, dest = (ipaddress.ip_address(grh[a:b]) for a, b in zip(at, at[1:], strict=False))
-    return str(source), str(dest)
+    at, size = (8, 16) if grh[0] >> 4 == 6 else (32, 4)
+    source, dest = grh[at : at + size], grh[at + size : at + 2 * size]
+    return str(ipaddress.ip_address(source)), str(ipaddress.ip_address(dest))
 
 
 def main() -> None:
