@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from siwarp.base.output import unbroken
-from siwarp.bench import compare, memory, personas, wan
+from siwarp.bench import abi, compare, memory, personas, wan
 from siwarp.bench import table as figures
 from siwarp.bench.plan import RD_FLOOR, UsageError
 from siwarp.bench.runner import BenchError, run
@@ -463,6 +463,24 @@ def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_
     else:
         personas.show(results)
     raise typer.Exit(0 if all(result["error"] is None for result in results) else 1)
+
+
+@app.command("abi")
+@_takes("rounds only output")
+def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
+    """What perftest reaches on siwarp, beside raw sockets; exit status 1 if a promise is missed."""
+    rows = [row for row in abi.ROWS if only.lower() in row.name.lower()]
+    if not rows:
+        raise typer.BadParameter(f"no row has {only!r} in its name")
+    with bar("perftest on siwarp") as progress, _reported():
+        results = abi.measure(rows, rounds, progress)
+    figures.write(results, output)
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        abi.show(results)
+    measured = [result["measured"] for result in results]
+    raise typer.Exit(0 if all(of is not None and of["kept"] for of in measured) else 1)
 
 
 @app.command()
