@@ -67,6 +67,10 @@ def test_devices_regions_queues_and_events_are_what_their_pages_say(
     run(compiled["objects"])
 
 
+def test_threads_make_and_destroy_objects_of_one_device(compiled: dict[str, Path]) -> None:
+    run(compiled["threads"])
+
+
 def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
     compiled: dict[str, Path],
 ) -> None:
