@@ -2,8 +2,4 @@
 /* abi/abi_until.h - stand-ins for calls that the engine gets. */
 #ifndef SIWARP_ABI_UNTIL_H
 #define SIWARP_ABI_UNTIL_H
-static inline int siw_close_device_forced(struct siw_context *ctx)
-{
-	return siw_close_device(ctx);
-}
 #endif

@@ -27,8 +27,8 @@
 	/* ---- any object */                                                                      \
 	X(NULL_ARGUMENT, EINVAL, "{0:text} is NULL: give one")                                     \
 	X(STALE, ESTALE,                                                                           \
-	  "it was opened before fork, in the parent, and works only there: open the device in "    \
-	  "this process")                                                                          \
+	  "it was opened before fork, in the parent, and works only there, or its device was "     \
+	  "closed by force: open the device in this process")                                      \
 	X(DESTROYED, EINVAL, "it was destroyed before: make a new one")                            \
 	X(NEGATIVE, EINVAL, "{0:text} is {1}: give 0 or more")                                     \
 	X(DEVICE_FULL, ENOMEM,                                                                     \

@@ -16,6 +16,14 @@
 #define MAX_PDATA_REV1 512
 #define MAX_PDATA_REV2 508
 
+static void end_channel(struct siw_child *child)
+{
+	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
+
+	siw_qp_evq_close(ch->evq);
+	siw_lock_destroy(&ch->lock);
+}
+
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 {
 	struct siw_cm_channel *ch;
@@ -34,6 +42,8 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	}
 	siw_lock_init(&ch->lock);
 	ch->context = context;
+	siw_verbs_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, end_channel,
+			    siw_qp_evq_fd(ch->evq));
 	return ch;
 }
 
@@ -46,8 +56,8 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 		return siw_refuse(STALE);
 	if (atomic_load(&ch->n_ids))
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
-	siw_qp_evq_close(ch->evq);
-	siw_lock_destroy(&ch->lock);
+	siw_verbs_child_del(ch->context, &ch->child);
+	end_channel(&ch->child);
 	free(ch);
 	return 0;
 }
@@ -60,6 +70,23 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 	if (siw_verbs_stale(ch->context))
 		return siw_refuse(STALE);
 	return siw_qp_evq_fd(ch->evq);
+}
+
+static void let_go(struct siw_cm_id *id)
+{
+	if (id->conn)
+		siw_qp_conn_destroy(id->conn);
+	id->conn = NULL;
+	siw_qp_hold_end(id->channel->context, &id->qp);
+}
+
+static void end_id(struct siw_child *child)
+{
+	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
+
+	siw_lock(&id->channel->lock);
+	let_go(id);
+	siw_unlock(&id->channel->lock);
 }
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
@@ -77,6 +104,7 @@ struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 	id->channel = ch;
 	id->user = context;
 	atomic_fetch_add(&ch->n_ids, 1);
+	siw_verbs_child_add(ch->context, &id->child, SIW_CHILD_CM_ID, end_id, -1);
 	return id;
 }
 
@@ -90,10 +118,9 @@ int siw_cm_destroy_id(struct siw_cm_id *id)
 	ch = id->channel;
 	if (siw_verbs_stale(ch->context))
 		return siw_refuse(STALE);
+	siw_verbs_child_del(ch->context, &id->child);
 	siw_lock(&ch->lock);
-	if (id->conn)
-		siw_qp_conn_destroy(id->conn);
-	siw_qp_hold_end(ch->context, &id->qp);
+	let_go(id);
 	free(id);
 	siw_unlock(&ch->lock);
 	atomic_fetch_sub(&ch->n_ids, 1);

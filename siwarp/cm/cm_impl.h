@@ -11,6 +11,7 @@
 
 #include "base/lock.h"
 #include "qp/qp.h"
+#include "verbs/verbs.h"
 
 #define SIW_CM_NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
 
@@ -26,11 +27,13 @@ struct siw_cm_channel {
 	 */
 	siw_lock_t lock;
 	_Atomic uint32_t n_ids;
+	struct siw_child child;
 };
 
 struct siw_cm_id {
 	struct siw_cm_channel *channel;
 	void *user;
+	struct siw_child child;
 	struct siw_qp_conn *conn;
 	struct siw_qp_hold qp;
 	bool passive, listening;

@@ -404,6 +404,20 @@ int siw_destroy_qp(struct siw_qp *qp)
 	return 0;
 }
 
+void siw_qp_destroy(struct siw_qp *qp)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+
+	siw_lock(&qp->ctx->progress);
+	if (siw_class_of(wq) == &siw_qp_ud_class)
+		siw_qp_leave_groups(siw_ud_of(wq));
+	take_away(wq);
+	siw_unlock(&qp->ctx->progress);
+	siw_verbs_async_drop(&qp->async);
+	count_qp(wq, -1);
+	give_back(wq);
+}
+
 /* ---- queries --------------------------------------------------------------------------------- */
 
 uint32_t siw_qp_num(struct siw_qp *qp)

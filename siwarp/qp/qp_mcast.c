@@ -155,6 +155,20 @@ static int detach(struct siw_ud *ud, const struct siw_addr *addr)
 	return 0;
 }
 
+void siw_qp_leave_groups(struct siw_ud *ud)
+{
+	struct siw_context *ctx = ud->wq.qp.ctx;
+	struct siw_link *l, *next;
+
+	for (l = ctx->groups.next; ud->n_groups && l != &ctx->groups; l = next) {
+		struct siw_group *group = siw_container(l, struct siw_group, link);
+		struct siw_addr addr = group->addr;
+
+		next = l->next;
+		detach(ud, &addr);
+	}
+}
+
 static int change(struct siw_qp *qp, const struct siw_addr *addr,
 		  int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
 {

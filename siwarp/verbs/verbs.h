@@ -89,19 +89,44 @@ struct siw_freelist {
 	struct siw_link objects;
 };
 
+/* In which order children of a device end when it is closed by force. */
+enum siw_child_rank {
+	SIW_CHILD_CM_ID,
+	SIW_CHILD_CM_CHANNEL,
+	SIW_CHILD_SRQ, /* here and below: behind the queue pairs */
+	SIW_CHILD_CQ,
+	SIW_CHILD_CHANNEL,
+	SIW_CHILD_PASSIVE, /* it has nothing that must end */
+	SIW_CHILD_RANKS,
+};
+
+/* What a device must end when it is closed by force; in its context's children. */
+struct siw_child {
+	struct siw_link link;
+	/* Ends it as its destructor does, but waits for nobody and frees not its struct. No lock. */
+	void (*end)(struct siw_child *self);
+	int fd; /* that threads wait on, or -1 */
+};
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
-	siw_lock_t progress;	   /* whoever holds it makes progress */
-	struct siw_llp_port *port; /* NULL: the device was closed; progress to write */
+	siw_lock_t progress;		   /* whoever holds it makes progress */
+	struct siw_llp_port *_Atomic port; /* NULL: it was closed; progress to write */
 	struct siw_mem *mem;
 	/* count of polls; while it grows, the progress thread leaves progress to others */
 	_Atomic uint32_t polls;
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
+	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
 	_Atomic bool cq_overrun;   /* a CQ overflowed, and its QPs have not been moved to ERR yet */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
-	/* this is a forked child's copy, which is not usable; set before the child runs */
-	bool inherited;
+	/*
+	 * This is a forked child's copy, which is not usable (set before the child runs), or the
+	 * device was closed by force.
+	 */
+	_Atomic bool inherited;
+	siw_lock_t children_lock; /* innermost */
+	struct siw_link children[SIW_CHILD_RANKS];
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
 	uint64_t turns;		  /* number of rounds over unsent; progress */
@@ -151,6 +176,7 @@ struct siw_context {
 
 struct siw_pd {
 	struct siw_context *ctx;
+	struct siw_child child;
 	uint32_t number;
 	_Atomic uint32_t n_mr, n_qp, n_ah, n_srq, n_mw;
 };
@@ -161,8 +187,9 @@ struct siw_ah {
 	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
 	struct siw_addr source; /* where messages leave; family 0: it does not matter */
-	bool group;		/* dest is the address of a multicast group, with its port */
-	_Atomic bool queued;	/* a send to it was once left in a send queue */
+	struct siw_child child;
+	bool group;	     /* dest is the address of a multicast group, with its port */
+	_Atomic bool queued; /* a send to it was once left in a send queue */
 	struct siw_link in_freelist;
 };
 
@@ -177,6 +204,7 @@ struct siw_srq {
 	struct siw_srq_attr attr;    /* srq_limit: under progress; 0 once the limit was reached */
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
+	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
@@ -190,7 +218,7 @@ enum siw_turn {
 
 /*
  * The calls of verbs to a queue pair: one const table per type, NULL for what a type does not need.
- * Called with the progress lock, except record_polled.
+ * Called with the progress lock, except record_polled and destroy.
  */
 struct siw_qp_ops {
 	bool owns_regions; /* it has one peer at a time, so a region may be bound to it alone */
@@ -223,6 +251,8 @@ struct siw_qp_ops {
 	 */
 	void (*leave)(struct siw_qp *qp);
 	bool (*is_leaving)(const struct siw_qp *qp);
+	/* As siw_destroy_qp, but nothing prevents it, and it waits for nobody. No lock held. */
+	void (*destroy)(struct siw_qp *qp);
 	/* The completion of a Write-Record was polled. A CQ's lock is held. */
 	void (*record_polled)(struct siw_qp *qp);
 };
@@ -272,10 +302,13 @@ struct siw_bind_rest {
 
 /* ---- the context; any thread ----------------------------------------------------------------- */
 
-/* Whether this is a forked child and its parent opened the device. Needs no lock. */
+/*
+ * Whether this is a forked child and its parent opened the device, or it was closed by force. Needs
+ * no lock.
+ */
 static inline bool siw_verbs_inherited(const struct siw_context *ctx)
 {
-	return __builtin_expect(ctx->inherited, 0);
+	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
 }
 /* siw_verbs_inherited as -ESTALE, or 0. */
 int siw_verbs_stale(const struct siw_context *ctx);
@@ -293,6 +326,14 @@ static inline const void *siw_verbs_owner(const struct siw_qp *qp)
 {
 	return (const void *)(uintptr_t)(qp->serial << 1 | 1);
 }
+
+/*
+ * A child of the device was made, or is being destroyed: closing by force ends it, or not any more.
+ * end may be NULL for SIW_CHILD_PASSIVE.
+ */
+void siw_verbs_child_add(struct siw_context *ctx, struct siw_child *child, enum siw_child_rank rank,
+			 void (*end)(struct siw_child *self), int fd);
+void siw_verbs_child_del(struct siw_context *ctx, struct siw_child *child);
 
 /* Takes the object that was put there first, or NULL. */
 struct siw_link *siw_verbs_freelist_take(struct siw_freelist *list);
@@ -343,6 +384,8 @@ void siw_verbs_async_raise(struct siw_async *async, int type);
  * were acknowledged. No event may be raised any more; no lock held.
  */
 void siw_verbs_async_leave(struct siw_async *async);
+/* The same when the device is closed by force: nobody will acknowledge. */
+void siw_verbs_async_drop(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 

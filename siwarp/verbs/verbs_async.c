@@ -96,6 +96,14 @@ void siw_verbs_async_leave(struct siw_async *async)
 	siw_unlock(&ctx->async_lock);
 }
 
+void siw_verbs_async_drop(struct siw_async *async)
+{
+	siw_lock(&async->ctx->async_lock);
+	async->unacked = 0;
+	siw_unlock(&async->ctx->async_lock);
+	siw_verbs_async_leave(async);
+}
+
 /* ---- the verbs ------------------------------------------------------------------------------- */
 
 struct wanted_event {

@@ -11,6 +11,14 @@
  */
 static __thread struct siw_comp_channel *collecting;
 
+static void end_channel(struct siw_child *child)
+{
+	struct siw_comp_channel *ch = siw_container(child, struct siw_comp_channel, child);
+
+	siw_llp_event_close(ch->fd);
+	siw_lock_destroy(&ch->lock);
+}
+
 struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 {
 	struct siw_comp_channel *ch;
@@ -37,6 +45,7 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 	ch->ctx = ctx;
 	siw_lock_init(&ch->lock);
 	siw_link_init(&ch->cqs);
+	siw_verbs_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, end_channel, ch->fd);
 	return ch;
 fail:
 	atomic_fetch_sub(&ctx->n_channel, 1);
@@ -53,8 +62,8 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 	if (atomic_load(&ch->n_cq))
 		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
-	siw_llp_event_close(ch->fd);
-	siw_lock_destroy(&ch->lock);
+	siw_verbs_child_del(ch->ctx, &ch->child);
+	end_channel(&ch->child);
 	free(ch);
 	return 0;
 }

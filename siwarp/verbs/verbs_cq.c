@@ -74,6 +74,20 @@ static void end_cq(struct siw_cq *cq)
 	siw_verbs_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
 }
 
+static void end_by_force(struct siw_child *child)
+{
+	struct siw_cq *cq = siw_container(child, struct siw_cq, child);
+
+	if (cq->channel) {
+		siw_lock(&cq->channel->lock);
+		cq->unacked = 0; /* nobody will acknowledge */
+		siw_unlock(&cq->channel->lock);
+		siw_verbs_channel_leave(cq);
+	}
+	siw_verbs_async_drop(&cq->async);
+	end_cq(cq);
+}
+
 static int check_size(const struct siw_context *ctx, int cqe)
 {
 	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe)
@@ -121,6 +135,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	siw_verbs_async_init(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
+	siw_verbs_child_add(ctx, &cq->child, SIW_CHILD_CQ, end_by_force, -1);
 	return cq;
 }
 
@@ -149,6 +164,7 @@ int siw_destroy_cq(struct siw_cq *cq)
 		siw_verbs_channel_leave(cq);
 	siw_verbs_async_leave(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
+	siw_verbs_child_del(cq->ctx, &cq->child);
 	end_cq(cq);
 	return 0;
 }

@@ -127,6 +127,9 @@ static struct siw_context *new_context(void)
 	siw_link_init(&ctx->groups);
 	siw_link_init(&ctx->pair_ports);
 	siw_link_init(&ctx->open);
+	siw_lock_init(&ctx->children_lock);
+	for (int i = 0; i < SIW_CHILD_RANKS; i++)
+		siw_link_init(&ctx->children[i]);
 	for (int i = 0; i < SIW_QP_TYPES; i++)
 		siw_verbs_freelist_init(&ctx->free_qps[i]);
 	siw_verbs_freelist_init(&ctx->free_cqs);
@@ -269,6 +272,16 @@ static void finish_timed(struct siw_context *ctx)
 	}
 }
 
+void siw_verbs_close_rest(struct siw_context *ctx)
+{
+	finish_timed(ctx);
+	siw_verbs_fork_unwatch(ctx);
+	siw_llp_watch_close(ctx->watch.watch);
+	close_port(ctx);
+	siw_verbs_async_close(ctx);
+	siw_guard_remove();
+}
+
 int siw_close_device(struct siw_context *ctx)
 {
 	siw_reason_begin();
@@ -281,12 +294,7 @@ int siw_close_device(struct siw_context *ctx)
 		return siw_refuse(CONTEXT_BUSY, atomic_load(&ctx->n_pd), atomic_load(&ctx->n_cq),
 				  atomic_load(&ctx->n_channel), atomic_load(&ctx->n_evq));
 	siw_verbs_thread_stop(ctx);
-	finish_timed(ctx);
-	siw_verbs_fork_unwatch(ctx);
-	siw_llp_watch_close(ctx->watch.watch);
-	close_port(ctx);
-	siw_verbs_async_close(ctx);
-	siw_guard_remove();
+	siw_verbs_close_rest(ctx);
 	siw_verbs_free_freelist_memory(ctx);
 	siw_verbs_context_keep(ctx);
 	return 0;

@@ -74,6 +74,12 @@ static void wait_for_peers(struct siw_context *ctx, uint64_t deadline_ns)
 	}
 }
 
+void siw_verbs_say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
+{
+	say_goodbye(ctx, deadline_ns);
+	wait_for_peers(ctx, deadline_ns);
+}
+
 static void leave(void)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;

@@ -15,6 +15,7 @@ static void in_child(void);
 static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
 static struct siw_link contexts = { &contexts, &contexts }; /* under lock */
 static struct siw_link closed = { &closed, &closed };	    /* under lock */
+static struct siw_link buried = { &buried, &buried };	    /* under lock */
 
 static void in_child(void)
 {
@@ -74,6 +75,13 @@ void siw_verbs_context_keep(struct siw_context *ctx)
 {
 	siw_lock(&fork_lock.lock);
 	siw_link_add(&closed, &ctx->open);
+	siw_unlock(&fork_lock.lock);
+}
+
+void siw_verbs_context_bury(struct siw_context *ctx)
+{
+	siw_lock(&fork_lock.lock);
+	siw_link_add(&buried, &ctx->open);
 	siw_unlock(&fork_lock.lock);
 }
 

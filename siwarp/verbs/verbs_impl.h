@@ -18,6 +18,8 @@ void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg),
 /* _take returns a closed context to reuse, or NULL; _keep stores one that was closed. */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
+/* It was closed by force: it and the structs of its children are never used again. */
+void siw_verbs_context_bury(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ------------------------------------------------------------------------ */
 /*
@@ -37,6 +39,14 @@ void siw_verbs_thread_stop(struct siw_context *ctx);
 void siw_verbs_channel_raise(struct siw_cq *cq);
 /* Removes the queue from its channel, once the user has acknowledged all its events. */
 void siw_verbs_channel_leave(struct siw_cq *cq);
+
+/* ---- verbs_device.c -------------------------------------------------------------------------- */
+/* Closes what a device has without children. Its thread has ended. */
+void siw_verbs_close_rest(struct siw_context *ctx);
+
+/* ---- verbs_exit.c ---------------------------------------------------------------------------- */
+/* Closes connections so that what completed reaches the peer, until then. */
+void siw_verbs_say_goodbye(struct siw_context *ctx, uint64_t deadline_ns);
 
 /* ---- verbs_async.c --------------------------------------------------------------------------- */
 int siw_verbs_async_open(struct siw_context *ctx);

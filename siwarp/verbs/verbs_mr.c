@@ -27,6 +27,7 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 	}
 	pd->ctx = ctx;
 	pd->number = atomic_fetch_add(&ctx->next_pd, 1) + 1;
+	siw_verbs_child_add(ctx, &pd->child, SIW_CHILD_PASSIVE, NULL, -1);
 	return pd;
 }
 
@@ -43,6 +44,7 @@ int siw_dealloc_pd(struct siw_pd *pd)
 				  atomic_load(&pd->n_qp) + atomic_load(&pd->n_srq),
 				  atomic_load(&pd->n_ah));
 	atomic_fetch_sub(&pd->ctx->n_pd, 1);
+	siw_verbs_child_del(pd->ctx, &pd->child);
 	free(pd);
 	return 0;
 }
@@ -188,6 +190,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 	r->owner = owner;
 	describe(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
+	siw_verbs_child_add(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
 	siw_verbs_mw_allow(r);
 	return &r->mr;
 }
@@ -261,6 +264,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 	if (err)
 		return siw_refused(err);
 	atomic_fetch_sub(&pd->n_mr, 1);
+	siw_verbs_child_del(pd->ctx, &r->child);
 	siw_verbs_freelist_give(&pd->ctx->free_regions, &r->in_freelist);
 	return 0;
 }
@@ -447,6 +451,7 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	if (siw_addr_is_link_local(dest) && !dest->scope)
 		ah->dest.scope = own_scope(pd->ctx);
 	atomic_fetch_add(&pd->n_ah, 1);
+	siw_verbs_child_add(pd->ctx, &ah->child, SIW_CHILD_PASSIVE, NULL, -1);
 	return ah;
 }
 
@@ -462,6 +467,7 @@ int siw_destroy_ah(struct siw_ah *ah)
 	if (siw_verbs_ah_in_use(ah))
 		return siw_refuse(AH_BUSY);
 	atomic_store(&ah->pd, NULL);
+	siw_verbs_child_del(pd->ctx, &ah->child);
 	atomic_fetch_sub(&pd->n_ah, 1);
 	atomic_fetch_sub(&pd->ctx->n_ah, 1);
 	siw_verbs_freelist_give(&pd->ctx->free_ahs, &ah->in_freelist);

@@ -140,6 +140,7 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 	w = new_window(pd, type, stag);
 	if (w) {
 		atomic_fetch_add(&pd->n_mw, 1);
+		siw_verbs_child_add(ctx, &w->child, SIW_CHILD_PASSIVE, NULL, -1);
 		return &w->mw;
 	}
 	siw_mem_stag_free(ctx->mem, stag);
@@ -205,6 +206,7 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	}
 	atomic_fetch_sub(&pd->n_mw, 1);
 	atomic_fetch_sub(&ctx->n_mw, 1);
+	siw_verbs_child_del(ctx, &w->child);
 	siw_verbs_freelist_give(&ctx->free_windows, &w->in_freelist);
 	return 0;
 }

@@ -32,6 +32,7 @@ struct siw_region {
 	uint32_t pins;	       /* posted binds, and old bindings that are being ended; mw_lock */
 	/* windows bound to it, or invalidated since and not bound again; mw_lock */
 	struct siw_link windows;
+	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
@@ -44,6 +45,7 @@ struct siw_window {
 	uint32_t pins;		   /* posted binds */
 	struct siw_region *region; /* NULL: in no region's windows, else in this one's */
 	struct siw_link in_region;
+	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
@@ -71,6 +73,7 @@ struct siw_cq {
 	uint32_t events;	    /* raised, not taken */
 	uint32_t unacked;	    /* taken, not acknowledged */
 	struct siw_async async;
+	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
@@ -80,6 +83,7 @@ struct siw_comp_channel {
 	struct siw_link cqs; /* those with events */
 	int fd;
 	bool fd_set;
+	struct siw_child child;
 	_Atomic uint32_t n_cq;
 };
 

@@ -37,8 +37,10 @@ void siw_verbs_mark_unsent(struct siw_qp *qp)
 
 void siw_verbs_nudge(struct siw_context *ctx)
 {
-	if (siw_llp_port_armed(ctx->port) || atomic_load(&ctx->waiters))
-		siw_llp_port_wake(ctx->port);
+	struct siw_llp_port *port = ctx->port;
+
+	if (port && (siw_llp_port_armed(port) || atomic_load(&ctx->waiters)))
+		siw_llp_port_wake(port);
 }
 
 void siw_verbs_forget_unsent(struct siw_qp *qp)
@@ -292,6 +294,8 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		r = ready(arg);
 		if (r)
 			return r;
+		if (siw_verbs_inherited(ctx))
+			return siw_refuse(STALE);
 		now = siw_now_ns();
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
@@ -354,23 +358,19 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 	return r ? r : wait_driving(ctx, ready, arg, fd, deadline);
 }
 
-int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			 int timeout_ms)
+static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		       uint64_t deadline)
 {
 	static const struct siw_llp_waitset nothing;
-	uint64_t deadline, now;
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+	uint64_t now = siw_now_ns();
+	int r;
 
-	if (r)
-		return r;
-	if (!ctx->has_thread || !deadline)
-		return wait_driving(ctx, ready, arg, fd, deadline);
-	/* It may be this thread that polled till now: the device's thread takes over at once. */
-	if (atomic_load(&ctx->naps))
-		siw_llp_event_set(ctx->sleep_fd);
-	for (now = siw_now_ns();;) {
+	for (;;) {
 		int64_t us = deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
 
+		/* Pairs with siw_close_device_forced, which sets this, then wakes again and again. */
+		if (siw_verbs_inherited(ctx))
+			return siw_refuse(STALE);
 		if (siw_llp_wait(&nothing, fd, us) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 		r = ready(arg);
@@ -380,6 +380,25 @@ int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void 
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
 	}
+}
+
+int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			 int timeout_ms)
+{
+	uint64_t deadline;
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+
+	if (r)
+		return r;
+	if (!ctx->has_thread || !deadline)
+		return wait_driving(ctx, ready, arg, fd, deadline);
+	/* It may be this thread that polled till now: the device's thread takes over at once. */
+	if (atomic_load(&ctx->naps))
+		siw_llp_event_set(ctx->sleep_fd);
+	atomic_fetch_add(&ctx->aside, 1);
+	r = sleep_aside(ctx, ready, arg, fd, deadline);
+	atomic_fetch_sub(&ctx->aside, 1);
+	return r;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */

@@ -119,6 +119,14 @@ static void end_srq(struct siw_srq *srq)
 	siw_verbs_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
 
+static void end_by_force(struct siw_child *child)
+{
+	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
+
+	siw_verbs_async_drop(&srq->async);
+	end_srq(srq);
+}
+
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
 {
 	struct siw_context *ctx;
@@ -139,6 +147,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 		return siw_refused_null(err ? err : -ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_srq, 1);
+	siw_verbs_child_add(ctx, &srq->child, SIW_CHILD_SRQ, end_by_force, -1);
 	init->attr.max_wr = srq->attr.max_wr;
 	init->attr.max_sge = srq->attr.max_sge;
 	return srq;
@@ -158,6 +167,7 @@ int siw_destroy_srq(struct siw_srq *srq)
 	siw_verbs_async_leave(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
+	siw_verbs_child_del(srq->ctx, &srq->child);
 	end_srq(srq);
 	return 0;
 }

@@ -43,8 +43,8 @@ static int ring(int rank, int ranks, size_t size)
 	for (int lap = 0; lap < 10 && !bad; lap++) {
 		fill(out, rank, next, size);
 		memset(in, 0, size);
-		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, lap, in, (int)size, MPI_BYTE, before, lap,
-			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, lap, in, (int)size, MPI_BYTE, before,
+			     lap, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		bad = wrong(in, before, rank, size);
 	}
 	free(out);

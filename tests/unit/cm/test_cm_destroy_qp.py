@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import threading
 
 from unit.verbs.rc_harness import SEND, End, Wire
@@ -85,7 +86,7 @@ def test_destroying_races_with_the_steps_of_start_up(two: Wire) -> None:
         accepted = refused_or_not(b)
         racer.join()
         if gone is a or accepted:
-            until(lambda: over(a, b))
+            until(functools.partial(over, a, b))
         a.id.close(), b.id.close()
         for end in (a, b):
             if end is not gone:

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Closing a device that still has children. Each child ends as if the program had destroyed it, and
+ * its descriptors and large memory go; but the small structs that the program's handles point to
+ * stay, with the context, so that a late call finds out that its device is closed.
+ */
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/guard.h"
+#include "verbs/verbs_impl.h"
+
+#define WAITERS_LEAVE_NS 5000000000ull /* more than a waiter takes that is not stopped */
+
+void siw_verbs_child_add(struct siw_context *ctx, struct siw_child *child, enum siw_child_rank rank,
+			 void (*end)(struct siw_child *self), int fd)
+{
+	child->end = end;
+	child->fd = fd;
+	siw_lock(&ctx->children_lock);
+	siw_link_add(&ctx->children[rank], &child->link);
+	siw_unlock(&ctx->children_lock);
+}
+
+void siw_verbs_child_del(struct siw_context *ctx, struct siw_child *child)
+{
+	siw_lock(&ctx->children_lock);
+	siw_link_del(&child->link);
+	siw_unlock(&ctx->children_lock);
+}
+
+/* Ends all of this rank. They stay in a list: nobody frees them any more. */
+static void end_children(struct siw_context *ctx, enum siw_child_rank rank)
+{
+	struct siw_link *list = &ctx->children[rank];
+
+	while (!siw_link_alone(list)) {
+		struct siw_child *child = siw_container(list->next, struct siw_child, link);
+
+		siw_verbs_child_del(ctx, child);
+		child->end(child);
+		siw_verbs_child_add(ctx, child, SIW_CHILD_PASSIVE, NULL, -1);
+	}
+}
+
+static void end_qps(struct siw_context *ctx)
+{
+	struct siw_qp *qp;
+
+	do {
+		siw_lock(&ctx->progress);
+		qp = siw_link_alone(&ctx->qps)
+			     ? NULL
+			     : siw_container(ctx->qps.next, struct siw_qp, in_ctx);
+		siw_unlock(&ctx->progress);
+		if (qp)
+			qp->ops->destroy(qp);
+	} while (qp);
+}
+
+static void wake_waiters(struct siw_context *ctx)
+{
+	siw_llp_port_wake(ctx->port);
+	siw_llp_event_set(ctx->async_fd);
+	siw_lock(&ctx->children_lock);
+	for (int rank = 0; rank < SIW_CHILD_RANKS; rank++)
+		for (struct siw_link *l = ctx->children[rank].next; l != &ctx->children[rank];
+		     l = l->next) {
+			const struct siw_child *child = siw_container(l, struct siw_child, link);
+
+			if (child->fd >= 0)
+				siw_llp_event_set(child->fd);
+		}
+	siw_unlock(&ctx->children_lock);
+}
+
+/* A thread that was cancelled in a wait is counted for ever, so this has an end. */
+static void dismiss_waiters(struct siw_context *ctx)
+{
+	const struct timespec ms = { .tv_nsec = 1000000 };
+	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
+
+	while ((atomic_load(&ctx->waiters) || atomic_load(&ctx->aside)) && siw_now_ns() < until) {
+		wake_waiters(ctx);
+		nanosleep(&ms, NULL);
+	}
+}
+
+int siw_close_device_forced(struct siw_context *ctx)
+{
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refuse_null("context");
+	/* From here on every call on it and its children is refused. */
+	if (atomic_exchange(&ctx->inherited, true))
+		return siw_refuse(STALE);
+	dismiss_waiters(ctx);
+	siw_verbs_thread_stop(ctx);
+	siw_verbs_say_goodbye(ctx, siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000);
+	for (int rank = SIW_CHILD_CM_ID; rank <= SIW_CHILD_CM_CHANNEL; rank++)
+		end_children(ctx, rank);
+	end_qps(ctx);
+	for (int rank = SIW_CHILD_SRQ; rank < SIW_CHILD_PASSIVE; rank++)
+		end_children(ctx, rank);
+	siw_verbs_close_rest(ctx);
+	siw_verbs_context_bury(ctx);
+	return 0;
+}
