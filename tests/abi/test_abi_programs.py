@@ -43,11 +43,12 @@ def run(program: Path, *args: str, **env: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("args", [["rc"], ["uc"]])
+@pytest.mark.parametrize("persona", ["roce", "iwarp"])
+@pytest.mark.parametrize("kind", ["rc", "uc"])
 def test_every_operation_of_a_connected_queue_pair_does_what_it_says(
-    compiled: dict[str, Path], args: list[str]
+    compiled: dict[str, Path], kind: str, persona: str
 ) -> None:
-    run(compiled["connected"], *args)
+    run(compiled["connected"], kind, SIWARP_PERSONA=persona)
 
 
 def test_extended_queues_build_requests_and_read_completions(compiled: dict[str, Path]) -> None:
