@@ -27,7 +27,6 @@
 
 #include <siwarp/siw.h>
 #include <siwarp/siw_ext.h>
-#include "abi/abi_until.h"
 
 /* The header makes macros of these. */
 #undef ibv_query_port
