@@ -155,7 +155,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 
 static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 {
-	if (siw_cm_has_qp(id, NULL))
+	if (siw_qp_hold_look(id->channel->context, &id->qp, NULL))
 		return siw_refuse(CM_HAS_QP);
 	if (id->listening)
 		return siw_refuse(CM_LISTENS);
@@ -199,7 +199,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 		return siw_refuse(STALE);
 	if (!addr)
 		return siw_refuse_null("addr");
-	if (id->conn || siw_cm_has_qp(id, NULL))
+	if (id->conn || siw_qp_hold_look(id->channel->context, &id->qp, NULL))
 		return siw_refuse(CM_USED);
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
@@ -245,7 +245,7 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	struct siw_device_attr dev;
 	struct siw_qp_held qp;
 
-	if (!siw_cm_has_qp(id, &qp)) /* it was destroyed meanwhile */
+	if (!siw_qp_hold_look(id->channel->context, &id->qp, &qp)) /* it was destroyed meanwhile */
 		return siw_refuse(CM_NO_QP);
 	siw_query_device(id->channel->context, &dev);
 	if (qp.ord >= 0)
@@ -312,7 +312,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		return siw_refuse_null("dest");
 	if (id->conn)
 		return siw_refuse(CM_USED);
-	if (!siw_cm_has_qp(id, NULL))
+	if (!siw_qp_hold_look(id->channel->context, &id->qp, NULL))
 		return siw_refuse(CM_NO_QP);
 	if (!siw_addr_len(dest))
 		return siw_refuse(ADDRESS_FAMILY, dest->family);
@@ -369,7 +369,7 @@ static int check_accept(struct siw_cm_id *id)
 
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
-	if (!siw_cm_has_qp(id, &qp))
+	if (!siw_qp_hold_look(id->channel->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	return qp.state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)qp.state);
 }

@@ -42,12 +42,6 @@ struct siw_cm_id {
 	bool ord_asked;		       /* by number */
 };
 
-/* Whether it has a QP that was not destroyed. */
-static inline bool siw_cm_has_qp(const struct siw_cm_id *id, struct siw_qp_held *held)
-{
-	return siw_qp_hold_look(id->channel->context, &id->qp, held);
-}
-
 /* RFC 6581 section 6: the smaller of this end's depth and the peer's, which may be left open. */
 static inline uint16_t siw_cm_at_most(uint16_t own, uint16_t peer)
 {

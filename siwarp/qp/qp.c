@@ -306,49 +306,6 @@ static void count_qp(struct siw_wq *wq, int by)
 		atomic_fetch_add(&wq->qp.srq->n_qp, (uint32_t)by);
 }
 
-struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
-{
-	struct siw_context *ctx;
-	struct siw_wq *wq = NULL;
-	int err = siw_verbs_create_begin(pd, init);
-
-	if (!err)
-		err = check_init(pd, init);
-	if (err)
-		return siw_refused_null(err);
-	ctx = pd->ctx;
-	err = -ENOMEM;
-	wq = new_qp(pd, init);
-	if (!wq)
-		goto fail;
-	err = make_queues(wq);
-	if (err)
-		goto fail;
-	siw_lock(&ctx->progress);
-	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp
-		      ? 0
-		      : siw_verbs_refuse_full("max_qp", ctx->attr.max_qp);
-	if (!err)
-		err = siw_class_of(wq)->create(wq, init);
-	if (!err && init->by_qpn)
-		err = siw_qp_pair_open(siw_rc_of(wq));
-	if (!err) {
-		siw_link_add(&ctx->qps, &wq->qp.in_ctx);
-		count_qp(wq, 1);
-	}
-	siw_unlock(&ctx->progress);
-	if (err)
-		goto fail;
-	init->cap = wq->cap;
-	return &wq->qp;
-fail:
-	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
-		siw_refuse(QP_NO_DESCRIPTORS);
-	if (wq)
-		give_back(wq);
-	return siw_refused_null(err);
-}
-
 /* Connection ids lose it. progress held. */
 static void forget_holds(struct siw_wq *wq)
 {
@@ -385,6 +342,66 @@ static int take_away(struct siw_wq *wq)
 	return 0;
 }
 
+/* As siw_destroy_qp when the device is closed by force. */
+static void end_by_force(struct siw_child *child)
+{
+	struct siw_qp *qp = siw_container(child, struct siw_qp, child);
+	struct siw_wq *wq = siw_wq_of(qp);
+
+	siw_lock(&qp->ctx->progress);
+	if (siw_class_of(wq) == &siw_qp_ud_class)
+		siw_qp_leave_groups(siw_ud_of(wq));
+	take_away(wq);
+	siw_unlock(&qp->ctx->progress);
+	siw_verbs_async_drop(&qp->async);
+	count_qp(wq, -1);
+	give_back(wq);
+}
+
+struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
+{
+	struct siw_context *ctx;
+	struct siw_wq *wq = NULL;
+	int err = siw_verbs_create_begin(pd, init);
+
+	if (!err)
+		err = check_init(pd, init);
+	if (err)
+		return siw_refused_null(err);
+	ctx = pd->ctx;
+	err = -ENOMEM;
+	wq = new_qp(pd, init);
+	if (!wq)
+		goto fail;
+	err = make_queues(wq);
+	if (err)
+		goto fail;
+	siw_lock(&ctx->progress);
+	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp
+		      ? 0
+		      : siw_verbs_refuse_full("max_qp", ctx->attr.max_qp);
+	if (!err)
+		err = siw_class_of(wq)->create(wq, init);
+	if (!err && init->by_qpn)
+		err = siw_qp_pair_open(siw_rc_of(wq));
+	if (!err) {
+		siw_link_add(&ctx->qps, &wq->qp.in_ctx);
+		count_qp(wq, 1);
+	}
+	siw_unlock(&ctx->progress);
+	if (err)
+		goto fail;
+	siw_verbs_child_add(ctx, &wq->qp.child, SIW_CHILD_QP, end_by_force, -1);
+	init->cap = wq->cap;
+	return &wq->qp;
+fail:
+	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
+		siw_refuse(QP_NO_DESCRIPTORS);
+	if (wq)
+		give_back(wq);
+	return siw_refused_null(err);
+}
+
 int siw_destroy_qp(struct siw_qp *qp)
 {
 	struct siw_wq *wq = siw_wq_of(qp);
@@ -397,25 +414,12 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_unlock(&qp->ctx->progress);
 	if (err)
 		return err;
+	siw_verbs_child_del(qp->ctx, &qp->child);
 	/* An event handler may still be using it; this waits for that. */
 	siw_verbs_async_leave(&qp->async);
 	count_qp(wq, -1);
 	give_back(wq);
 	return 0;
-}
-
-void siw_qp_destroy(struct siw_qp *qp)
-{
-	struct siw_wq *wq = siw_wq_of(qp);
-
-	siw_lock(&qp->ctx->progress);
-	if (siw_class_of(wq) == &siw_qp_ud_class)
-		siw_qp_leave_groups(siw_ud_of(wq));
-	take_away(wq);
-	siw_unlock(&qp->ctx->progress);
-	siw_verbs_async_drop(&qp->async);
-	count_qp(wq, -1);
-	give_back(wq);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */

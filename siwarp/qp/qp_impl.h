@@ -245,8 +245,6 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 /* Ops that the types on datagrams share: to ERR; sends what was delayed for a batch. */
 void siw_qp_fail(struct siw_qp *qp, int status);
 void siw_qp_leave(struct siw_qp *qp);
-/* qp.c, an op of all types: destroys it when its device is closed by force. No lock held. */
-void siw_qp_destroy(struct siw_qp *qp);
 
 /* ---- qp_mcast.c; progress held --------------------------------------------------------------- */
 /* Ends all its memberships. */

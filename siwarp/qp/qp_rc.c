@@ -504,7 +504,6 @@ const struct siw_qp_class siw_qp_rc_class = {
 		.owns_regions = true,
 		.turn = turn,
 		.uses_key = siw_qp_uses_key,
-		.destroy = siw_qp_destroy,
 		.revoke = revoke,
 		.settle = settle_binds,
 		.fail = fail_qp,

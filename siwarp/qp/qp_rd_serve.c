@@ -518,7 +518,6 @@ const struct siw_qp_class siw_qp_rd_class = {
 		.owns_regions = true,
 		.turn = turn,
 		.uses_key = siw_qp_uses_key,
-		.destroy = siw_qp_destroy,
 		.fail = siw_qp_fail,
 		.leave = leave,
 		.record_polled = record_polled,

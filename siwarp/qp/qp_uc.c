@@ -361,7 +361,6 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.owns_regions = true,
 		.turn = siw_qp_turn,
 		.uses_key = siw_qp_uses_key,
-		.destroy = siw_qp_destroy,
 		.settle = settle,
 		.readdress = readdress,
 		.fail = siw_qp_fail,

@@ -315,7 +315,6 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.ops = {
 		.turn = siw_qp_ud_turn,
 		.uses_key = siw_qp_uses_key,
-		.destroy = siw_qp_destroy,
 		.uses_ah = siw_qp_ud_uses_ah,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_leave,

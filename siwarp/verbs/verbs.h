@@ -93,7 +93,8 @@ struct siw_freelist {
 enum siw_child_rank {
 	SIW_CHILD_CM_ID,
 	SIW_CHILD_CM_CHANNEL,
-	SIW_CHILD_SRQ, /* here and below: behind the queue pairs */
+	SIW_CHILD_QP,
+	SIW_CHILD_SRQ,
 	SIW_CHILD_CQ,
 	SIW_CHILD_CHANNEL,
 	SIW_CHILD_PASSIVE, /* it has nothing that must end */
@@ -218,7 +219,7 @@ enum siw_turn {
 
 /*
  * The calls of verbs to a queue pair: one const table per type, NULL for what a type does not need.
- * Called with the progress lock, except record_polled and destroy.
+ * Called with the progress lock, except record_polled.
  */
 struct siw_qp_ops {
 	bool owns_regions; /* it has one peer at a time, so a region may be bound to it alone */
@@ -251,8 +252,6 @@ struct siw_qp_ops {
 	 */
 	void (*leave)(struct siw_qp *qp);
 	bool (*is_leaving)(const struct siw_qp *qp);
-	/* As siw_destroy_qp, but nothing prevents it, and it waits for nobody. No lock held. */
-	void (*destroy)(struct siw_qp *qp);
 	/* The completion of a Write-Record was polled. A CQ's lock is held. */
 	void (*record_polled)(struct siw_qp *qp);
 };
@@ -282,6 +281,7 @@ struct siw_qp {
 	struct siw_link in_srq; /* in its SRQ's waiting, while it has_unexpected: the SRQ's lock */
 	struct siw_link in_ctx;
 	struct siw_async async;
+	struct siw_child child;
 	struct siw_link in_freelist;
 };
 

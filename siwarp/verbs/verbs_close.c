@@ -12,23 +12,6 @@
 
 #define WAITERS_LEAVE_NS 5000000000ull /* more than a waiter takes that is not stopped */
 
-void siw_verbs_child_add(struct siw_context *ctx, struct siw_child *child, enum siw_child_rank rank,
-			 void (*end)(struct siw_child *self), int fd)
-{
-	child->end = end;
-	child->fd = fd;
-	siw_lock(&ctx->children_lock);
-	siw_link_add(&ctx->children[rank], &child->link);
-	siw_unlock(&ctx->children_lock);
-}
-
-void siw_verbs_child_del(struct siw_context *ctx, struct siw_child *child)
-{
-	siw_lock(&ctx->children_lock);
-	siw_link_del(&child->link);
-	siw_unlock(&ctx->children_lock);
-}
-
 /* Ends all of this rank. They stay in a list: nobody frees them any more. */
 static void end_children(struct siw_context *ctx, enum siw_child_rank rank)
 {
@@ -41,21 +24,6 @@ static void end_children(struct siw_context *ctx, enum siw_child_rank rank)
 		child->end(child);
 		siw_verbs_child_add(ctx, child, SIW_CHILD_PASSIVE, NULL, -1);
 	}
-}
-
-static void end_qps(struct siw_context *ctx)
-{
-	struct siw_qp *qp;
-
-	do {
-		siw_lock(&ctx->progress);
-		qp = siw_link_alone(&ctx->qps)
-			     ? NULL
-			     : siw_container(ctx->qps.next, struct siw_qp, in_ctx);
-		siw_unlock(&ctx->progress);
-		if (qp)
-			qp->ops->destroy(qp);
-	} while (qp);
 }
 
 static void wake_waiters(struct siw_context *ctx)
@@ -97,10 +65,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 	dismiss_waiters(ctx);
 	siw_verbs_thread_stop(ctx);
 	siw_verbs_say_goodbye(ctx, siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000);
-	for (int rank = SIW_CHILD_CM_ID; rank <= SIW_CHILD_CM_CHANNEL; rank++)
-		end_children(ctx, rank);
-	end_qps(ctx);
-	for (int rank = SIW_CHILD_SRQ; rank < SIW_CHILD_PASSIVE; rank++)
+	for (int rank = 0; rank < SIW_CHILD_PASSIVE; rank++)
 		end_children(ctx, rank);
 	siw_verbs_close_rest(ctx);
 	siw_verbs_context_bury(ctx);

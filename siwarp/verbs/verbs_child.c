@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The children of a device, in the order in which closing it by force ends them. */
+#include "verbs/verbs_impl.h"
+
+void siw_verbs_child_add(struct siw_context *ctx, struct siw_child *child, enum siw_child_rank rank,
+			 void (*end)(struct siw_child *self), int fd)
+{
+	child->end = end;
+	child->fd = fd;
+	siw_lock(&ctx->children_lock);
+	siw_link_add(&ctx->children[rank], &child->link);
+	siw_unlock(&ctx->children_lock);
+}
+
+void siw_verbs_child_del(struct siw_context *ctx, struct siw_child *child)
+{
+	siw_lock(&ctx->children_lock);
+	siw_link_del(&child->link);
+	siw_unlock(&ctx->children_lock);
+}
