@@ -224,25 +224,27 @@ void abi_end(enum abi_kind kind, void *handle)
 		abi_free(kind, kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
 }
 
+/* The next entry of the context from slot *i on, which is left behind it. */
+static bool next_of(struct ibv_context *context, size_t *i, struct entry *found)
+{
+	bool is = false;
+
+	enter();
+	for (; *i < slots && !is; (*i)++) {
+		*found = table[*i];
+		is = found->handle && found->handle != TOMB && found->owner == context;
+	}
+	release();
+	return is;
+}
+
 void abi_end_all(struct ibv_context *context)
 {
-	for (;;) {
-		enum abi_kind kind = ABI_CONTEXT;
-		void *handle = context;
+	struct entry one;
 
-		enter();
-		for (size_t i = 0; i < slots; i++)
-			if (table[i].handle && table[i].handle != TOMB &&
-			    table[i].owner == context) {
-				handle = table[i].handle;
-				kind = table[i].kind;
-				break;
-			}
-		release();
-		abi_end(kind, handle);
-		if (handle == context)
-			return;
-	}
+	for (size_t i = 0; next_of(context, &i, &one);)
+		abi_end(one.kind, one.handle);
+	abi_end(ABI_CONTEXT, context);
 }
 
 void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),

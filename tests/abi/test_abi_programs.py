@@ -55,7 +55,7 @@ def test_extended_queues_build_requests_and_read_completions(compiled: dict[str,
     run(compiled["extended"])
 
 
-@pytest.mark.parametrize("gid_index", ["0"], ids=["IPv4"])
+@pytest.mark.parametrize("gid_index", ["0", "1"], ids=["IPv4", "IPv6"])
 def test_datagrams_begin_with_a_grh_by_which_they_are_replied_to(
     compiled: dict[str, Path], gid_index: str
 ) -> None:
