@@ -134,7 +134,7 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 
 static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 {
-	bool ours = !strcmp(o->run, "ours");
+	bool ours = !strcmp(o->run, "ours") || !strcmp(o->run, "memory");
 
 	if (!strcmp(o->kind, "reg"))
 		return siw_bench_reg;

@@ -94,7 +94,8 @@ static void make_all(void)
 static void *post_and_poll(void *unused)
 {
 	struct siw_sge sge = { (uintptr_t)memory, 64, mr->lkey };
-	struct siw_recv_wr recv = { .sg_list = &sge, .num_sge = 1 };
+	struct siw_sge into = { (uintptr_t)memory + 64, 64, mr->lkey };
+	struct siw_recv_wr recv = { .sg_list = &into, .num_sge = 1 };
 	struct siw_send_wr send = { .opcode = SIW_WR_SEND,
 				    .sg_list = &sge,
 				    .num_sge = 1,

@@ -27,9 +27,10 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /*
  * Closes the device with whatever children it has. What completed reaches the peers, as when the
  * process exits: within setting linger_ms. Threads that wait for its events return -ESTALE, and so
- * does every later call on the device or a child, also to destroy or to acknowledge it; other
- * threads may post and poll meanwhile, but not make or destroy children. Some hundred octets a child stay
- * allocated, so that late calls find out; siw_close_device leaves nothing. -ESTALE: it was closed.
+ * does every later call on the device or a child, also to destroy or to acknowledge it. Other
+ * threads may post and poll meanwhile, but not make or destroy children. Some hundred octets a
+ * child stay allocated, so that late calls find out; siw_close_device leaves nothing. -ESTALE: it
+ * was closed.
  */
 int siw_close_device_forced(struct siw_context *context);
 
