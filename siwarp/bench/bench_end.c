@@ -26,7 +26,7 @@ static void post(struct siw_bench_end *e, struct siw_send_wr *wr)
 {
 	struct siw_send_wr *bad;
 
-	if (++e->posted % SIW_BENCH_SIGNAL_EVERY == 0)
+	if (++e->posted % SIW_BENCH_SIGNAL_EVERY == 0 || e->signals_each)
 		wr->send_flags |= SIW_SEND_SIGNALED;
 	siw_bench_check(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
@@ -170,6 +170,7 @@ static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 			 .max_recv_wr = e->buf.slots,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
+		.private_messages = e->o->rc, /* the other end is this program, too */
 	};
 
 	if (!e->o->rc)

@@ -28,7 +28,8 @@ struct siw_bench_end {
 	struct siw_bench_hello peer;
 	struct siw_bench_guard guard;
 	struct siw_qp **idle;
-	uint32_t posted; /* sends, to signal one in SIW_BENCH_SIGNAL_EVERY */
+	uint32_t posted;   /* sends, to signal one in SIW_BENCH_SIGNAL_EVERY */
+	bool signals_each; /* ... or each */
 };
 
 /*

@@ -43,6 +43,61 @@ static void by_send(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 		siw_bench_post_recv(e, slot);
 }
 
+/* A completion that came ahead of another one, and whether that may be. */
+struct turns {
+	bool in_order, has_early;
+	struct siw_wc early;
+};
+
+/* Awaits a completion of that opcode. Returns its wr_id. */
+static uint64_t await_this(struct siw_bench_end *e, struct turns *t, int opcode)
+{
+	struct siw_wc wc;
+
+	if (t->has_early && (int)t->early.opcode == opcode) {
+		t->has_early = false;
+		return t->early.wr_id;
+	}
+	for (;;) {
+		if (!siw_bench_wait(e, &wc, 1))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
+		if ((int)wc.opcode == opcode)
+			return wc.wr_id;
+		if (t->in_order || t->has_early)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "an answer overtook a completion");
+		t->early = wc;
+		t->has_early = true;
+	}
+}
+
+/*
+ * As by_send, but each Send is signalled and its completion awaited. With persona roce that comes
+ * ahead of the answer; with iwarp the answer may come while the post is on its way back.
+ */
+static void by_answer(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+{
+	uint32_t size = (uint32_t)e->o->size;
+	struct siw_qp_init_attr init;
+	struct siw_qp_attr attr;
+	struct turns turns = { 0 };
+
+	siw_bench_check(siw_query_qp(e->qp, &attr, &init), "asking for the persona");
+	turns.in_order = init.persona == SIW_PERSONA_ROCE;
+	e->signals_each = true;
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		if (e->o->server)
+			siw_bench_post_recv(e, await_this(e, &turns, SIW_WC_RECV));
+		siw_bench_post_send(e, size);
+		await_this(e, &turns, SIW_WC_SEND);
+		if (!e->o->server)
+			siw_bench_post_recv(e, await_this(e, &turns, SIW_WC_RECV));
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
 static void await_octet(struct siw_bench_end *e, const volatile char *octet, char value)
 {
 	struct siw_wc wc[4];
@@ -138,7 +193,9 @@ void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result 
 		[SIW_BENCH_READ] = by_read,
 	};
 	bool done = !strcmp(o->kind, "done");
-	siw_bench_lat_fn *run = done ? by_completion : by[o->op];
+	siw_bench_lat_fn *run = done			     ? by_completion
+				: !strcmp(o->kind, "answer") ? by_answer
+							     : by[o->op];
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_bench_end e;
 

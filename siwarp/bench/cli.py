@@ -156,6 +156,8 @@ def _describe(result: dict[str, Any]) -> str:
         what = f"register + deregister {result['size']} octets"
     elif result["kind"] == "done":
         what += ", from posting to completion"
+    elif result["kind"] == "answer":
+        what += ", one way, each completion awaited"
     elif result["kind"] == "fair":
         what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
         what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
@@ -343,6 +345,13 @@ def reg(**options: Any) -> None:
 def done(**options: Any) -> None:
     """From posting an RDMA Write to its completion here: roce awaits the peer, iwarp does not."""
     _do("done", **options)
+
+
+@app.command()
+@_takes("size iters wait rounds persona")
+def answer(**options: Any) -> None:
+    """Half of a round trip of Sends whose completion is awaited, and then the answer to it."""
+    _do("answer", **options)
 
 
 @app.command()

@@ -151,7 +151,9 @@ class End:
         else:
             port, self.peer = self.ctl.swap_hello(0, self.mr)
             self.id = own
-        self.qp = QP(self.pd, QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq))
+        # The other end is this program, too.
+        init = QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq, private_messages=True)
+        self.qp = QP(self.pd, init)
         self.id.bind_qp(self.qp)
         self.qp.post_recv(self.recvs)
         if self.server:

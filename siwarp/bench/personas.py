@@ -29,6 +29,7 @@ class Row:
 ROWS: tuple[Row, ...] = (
     Row("Write 64 B, posting to completion", {"kind": "done"}),
     Row("Send 64 B, one-way latency", {"kind": "lat", "op": "send"}),
+    Row("Send 64 B, and its completion", {"kind": "answer"}),
     Row("Write 64 B, one-way latency", {"kind": "lat", "op": "write"}),
     Row("Read 64 B, there and back", {"kind": "lat", "op": "read"}),
     Row("Send 1 MiB", {"kind": "bw", "op": "send", "size": MIB}),

@@ -40,6 +40,7 @@ KINDS = {
     "reg": ("us", True),
     "onesided": ("us", True),
     "done": ("us", True),
+    "answer": ("us", True),
     "fair": ("us", True),
     "crowd": ("us", True),
 }
@@ -60,8 +61,9 @@ class Plan:
     """One measurement.
 
     Attributes:
-        kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; fair:
-            round trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
+        kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; answer:
+            latency of a Send whose completion is awaited, and then the answer to it; fair: round
+            trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
             idle QPs.
         qp: ud, uc, rd or rc; the floors of uc are those of ud, those of rd: see floor_plan.
         op: send, write or read.
@@ -163,7 +165,7 @@ def floors_of(plan: Plan) -> Floors:
 
     With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
     """
-    if plan.kind in ("reg", "onesided", "done"):
+    if plan.kind in ("reg", "onesided", "done", "answer"):
         return Floors("c" if plan.api == "python" else None)
     if plan.kind in ("fair", "crowd"):
         return Floors("quiet" if plan.kind == "fair" else "alone")
@@ -232,7 +234,7 @@ def _datagrams(size: int) -> int:
 
 
 def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
-    if kind in ("lat", "reg", "onesided", "done", "crowd"):
+    if kind in ("lat", "reg", "onesided", "done", "answer", "crowd"):
         return 1
     if kind == "fair":
         return max(1, min(64, _datagrams(size))) if qp == "ud" else 64
@@ -324,12 +326,15 @@ def make_plan(
         qp, op, size, wait, api = "rc", "write", 8, "poll", "c"
     if kind == "done":
         qp, op, api = "rc", "write", "c"
+    if kind == "answer":
+        qp, op, api = "rc", "send", "c"
     if kind == "reg":
         qp, op, wait = "rc", "send", "poll"
     if kind in ("fair", "crowd"):
         op, wait, api = "send", "poll", "c"
     if size is None:
-        size = {"lat": 64, "rate": 64, "done": 64, "crowd": 64, "fair": 4096, "reg": 1 << 30}.get(
+        short = dict.fromkeys(("lat", "rate", "done", "answer", "crowd"), 64)
+        size = {**short, "fair": 4096, "reg": 1 << 30}.get(
             kind, 1 << 20 if qp in ("rc", "rd") else 60000
         )
     if depth is None:

@@ -107,9 +107,15 @@ def test_markers_are_measured_beside_without(kind: str) -> None:
     assert "of without" in words
 
 
-@pytest.mark.parametrize("kind", ["lat", "rate", "done"])
+@pytest.mark.parametrize("kind", ["lat", "rate", "done", "answer"])
 def test_both_personas_are_measured_side_by_side(kind: str) -> None:
-    asked = [kind, *([] if kind == "done" else ["--qp", "rc"]), "--persona", "both", *SHORT]
+    asked = [
+        kind,
+        *([] if kind in ("done", "answer") else ["--qp", "rc"]),
+        "--persona",
+        "both",
+        *SHORT,
+    ]
     result = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
     one = result["rounds"][0]
     assert result["as_roce"] == one["roce"] > 0
