@@ -16,9 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool abi_roce(void)
 {
-	const char *persona = secure_getenv("SIWARP_PERSONA");
-
-	return !persona || (strcmp(persona, "iwarp") != 0 && strcmp(persona, "1") != 0);
+	return siw_persona_setting() != SIW_PERSONA_IWARP;
 }
 
 /* The interface's hardware address, or one made of its index where it has none, as lo. */

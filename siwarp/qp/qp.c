@@ -481,6 +481,11 @@ bool siw_qp_hold_look(struct siw_context *ctx, const struct siw_qp_hold *hold,
 	return wq;
 }
 
+int siw_persona_setting(void)
+{
+	return (int)siw_settings()->persona;
+}
+
 struct siw_context *siw_qp_context(struct siw_qp *qp)
 {
 	return qp->ctx;

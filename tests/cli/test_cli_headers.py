@@ -23,6 +23,8 @@ STANDS_FOR = {
     "cq_capacity": "cq.cqe",
     "comp_channel_fd": "comp_channel.fd",
     "qp_num": "qp.qp_num",
+    "reg_mr_iova": "reg_mr_iova2, a macro there",
+    "srq_num": "get_srq_num, an inline function there",
 }
 NAMESAKES = {
     *("get_device_list", "free_device_list", "open_device", "close_device", "query_device"),
@@ -42,6 +44,8 @@ CALLS = {
     "siw.h": "int n; siw_free_device_list(siw_get_device_list(&n)); return 0;",
     "siw_ext.h": "return siw_version()[0] == '\\0' || siw_query_drops(NULL, NULL, 0) == 0;",
     "cm.h": "return siw_cm_destroy_id(NULL) == 0;",
+    # The program is linked to no libibverbs, so the functions are not there.
+    "ibv_ext.h": "return siw_ibv_qp != NULL;",
 }
 
 

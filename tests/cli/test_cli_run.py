@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -153,7 +154,9 @@ def test_the_programs_own_libraries_and_places_are_kept() -> None:
     got = preloaded(mine)
     assert got["LD_LIBRARY_PATH"] == f"{OURS.parent}:/somewhere::/else"
     assert got["LD_PRELOAD"].split(":")[:2] == ["libm.so.6", "libdl.so.2"]
-    assert str(OURS) in got["LD_PRELOAD"].split(":")[2:]
+    # The loader takes no path with a blank there: the name alone leads to ours by the search path.
+    entry = OURS.name if re.search(r"\s", str(OURS)) else str(OURS)
+    assert entry in got["LD_PRELOAD"].split(":")[2:]
     assert preloaded(got) == got, "a second time adds nothing"
     assert preloaded({})["LD_LIBRARY_PATH"] == str(OURS.parent)
 
@@ -290,7 +293,7 @@ def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
         }
         """,
     )
-    found = ours(program)
+    found = siwarp("run", "--no-view", program).stdout.splitlines()
     assert [Path(place).resolve() for place in found[:3]] == [OURS.resolve()] * 3
     assert found[3] == "nowhere"
 

@@ -82,8 +82,8 @@ int siw_cm_destroy_channel(struct siw_cm_channel *channel);
 /* Readable while an event waits; for poll(2) and its like. */
 int siw_cm_channel_fd(struct siw_cm_channel *channel);
 /*
- * Waits as siw_get_async_event does, and writes the next event to *event: 0; -EAGAIN after timeout_ms
- * milliseconds; -EINTR after a signal.
+ * Waits as siw_get_async_event does, and writes the next event to *event: 0; -EAGAIN after
+ * timeout_ms milliseconds; -EINTR after a signal.
  */
 int siw_cm_get_event(struct siw_cm_channel *channel, struct siw_cm_event *event, int timeout_ms);
 

@@ -44,8 +44,8 @@ SIW_IBV struct siw_ah *siw_ibv_ah(struct ibv_ah *ah);
  * As ibv_create_qp, with the members of more that struct ibv_qp_init_attr does not have: no_crc,
  * persona, error_policy, max_write_records, max_peers, peer_timeout_ms, private_messages,
  * keep_unexpected; the others of more are ignored. init->qp_type may be SIW_QPT_RD, too. Such a
- * queue pair takes the steps of UD by ibv_modify_qp; its requests name their peer in wr.rd of struct
- * siw_send_wr, so they are posted by siw_post_send. Errors: as siw_create_qp.
+ * queue pair takes the steps of UD by ibv_modify_qp; its requests name their peer in wr.rd of
+ * struct siw_send_wr, so they are posted by siw_post_send. Errors: as siw_create_qp.
  */
 SIW_IBV struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 					 const struct siw_qp_init_attr *more);

@@ -151,8 +151,8 @@ struct siw_async_event {
 /*
  * Takes the oldest asynchronous event, waiting as siw_get_cq_event does: 0; -EAGAIN after
  * timeout_ms milliseconds; -EINTR after a signal. But a thread that waits here does not move
- * traffic, unless setting progress is 0: it sleeps until there is an event, and costs nothing. If the same event of an object is raised again
- * before it was taken, it stays one event.
+ * traffic, unless setting progress is 0: it sleeps until there is an event, and costs nothing. If
+ * the same event of an object is raised again before it was taken, it stays one event.
  *
  * A QP that goes to ERR by itself raises one of FATAL, REQ_ERR and ACCESS_ERR. FATAL: a Terminate
  * of the peer, a broken or reset stream, an overflow of its CQ. A QP that goes to ERR by
@@ -207,8 +207,8 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
  * As siw_reg_mr, but the tagged offsets that the peer uses, the addresses of elements with its lkey
  * and of binds to it count from iova, in the place of addr; with SIW_ACCESS_ZERO_BASED, which
  * siw_reg_mr takes too, from 0. What is sent SIW_SEND_INLINE is read at the address itself, without
- * a key. EINVAL also: iova + length wraps, or iova is not 0 with ZERO_BASED. After siw_rereg_mr with
- * CHANGE_TRANSLATION the offsets count from the new addr.
+ * a key. EINVAL also: iova + length wraps, or iova is not 0 with ZERO_BASED. After siw_rereg_mr
+ * with CHANGE_TRANSLATION the offsets count from the new addr.
  */
 struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uint64_t iova,
 			       int access);
@@ -486,12 +486,12 @@ enum siw_qp_state {
  *
  * ROCE, as programs for InfiniBand expect: a request completes when the peer has it: its receive
  * completed, or its octets are written. A request that the peer refuses completes with the error,
- * those before it with success, those behind it with WR_FLUSH_ERR. A peer that is known to be siwarp
- * (by_qpn, private_messages) says what it has, and a Send completes here before the answer to it is
- * received. Any other peer is asked by a zero-length RDMA Read behind the request. That is one of
- * those that the peer allows, so the connection asks for at least one. If the peer allows none, or
- * does not say (MPA revision 1 without initiator_depth), requests complete as with IWARP (counter
- * confirm_none).
+ * those before it with success, those behind it with WR_FLUSH_ERR. A peer that is known to be
+ * siwarp (by_qpn, private_messages) says what it has, and a Send completes here before the answer
+ * to it is received. Any other peer is asked by a zero-length RDMA Read behind the request. That is
+ * one of those that the peer allows, so the connection asks for at least one. If the peer allows
+ * none, or does not say (MPA revision 1 without initiator_depth), requests complete as with IWARP
+ * (counter confirm_none).
  */
 enum siw_persona {
 	SIW_PERSONA_AUTO = 0, /* setting persona, or else IWARP */
@@ -838,9 +838,10 @@ struct siw_recv_wr {
 #define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
- * Destroys it, and its completions that were not polled. EBUSY: it is a member of a multicast group.
- * A connection id that has it (siw_cm_bind_qp) loses it, and a connection ends, with its event
- * DISCONNECTED; one that is starting up fails. A post that another thread has begun returns EINVAL.
+ * Destroys it, and its completions that were not polled. EBUSY: it is a member of a multicast
+ * group. A connection id that has it (siw_cm_bind_qp) loses it, and a connection ends, with its
+ * event DISCONNECTED; one that is starting up fails. A post that another thread has begun returns
+ * EINVAL.
  */
 int siw_destroy_qp(struct siw_qp *qp);
 /*
@@ -953,10 +954,10 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 int siw_destroy_srq(struct siw_srq *srq);
 /*
  * SIW_SRQ_LIMIT arms the limit. When fewer receives are left, which may be at once,
- * SIW_EVENT_SRQ_LIMIT_REACHED is raised once, and the limit is 0 again. SIW_SRQ_MAX_WR makes room for
- * at least max_wr receives; what is posted stays, in its order, and traffic goes on. -EINVAL, and
- * nothing changes: a limit above max_wr; a max_wr of 0, above max_srq_wr, below the limit, or less
- * than what is posted. -ENOMEM.
+ * SIW_EVENT_SRQ_LIMIT_REACHED is raised once, and the limit is 0 again. SIW_SRQ_MAX_WR makes room
+ * for at least max_wr receives; what is posted stays, in its order, and traffic goes on. -EINVAL,
+ * and nothing changes: a limit above max_wr; a max_wr of 0, above max_srq_wr, below the limit, or
+ * less than what is posted. -ENOMEM.
  */
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int attr_mask);
 /* Its size, and the limit while it is armed. */

@@ -148,6 +148,9 @@ void *siw_ah_room(struct siw_ah *ah);
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
+/* Setting persona: enum siw_persona; what SIW_PERSONA_AUTO stands for, and IWARP if it is AUTO. */
+int siw_persona_setting(void);
+
 /*
  * The attributes (set of enum siw_qp_attr_mask) that siw_modify_qp takes on the step of such a QP
  * from one state to another, or on none when to is -1; -EINVAL where the table has no such step.
