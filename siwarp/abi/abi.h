@@ -39,6 +39,7 @@
 #define ABI_PKEY    0xffff /* the one partition: the default one, full member */
 #define ABI_MIN_WR  32	   /* a queue that is asked for has room for at least so many requests */
 #define ABI_MIN_CQE 256	   /* a completion queue for at least so many completions */
+#define ABI_INLINE  64	   /* octets that each request may have inline, asked for or not */
 
 enum abi_kind {
 	ABI_DEVICE,

@@ -39,7 +39,9 @@ static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *ini
 			.max_recv_wr = generous(init->cap.max_recv_wr),
 			.max_send_sge = init->cap.max_send_sge,
 			.max_recv_sge = init->cap.max_recv_sge,
-			.max_inline_data = init->cap.max_inline_data,
+			.max_inline_data = init->cap.max_inline_data > ABI_INLINE
+						   ? init->cap.max_inline_data
+						   : ABI_INLINE,
 		},
 		.qp_type = (int)init->qp_type,
 		.sq_sig_all = init->sq_sig_all != 0,

@@ -343,6 +343,9 @@ struct siw_rc {
 	bool peer_confirms;
 	/* a responder may send once the initiator's first FPDU came (RFC5044-7.1.2-11); progress */
 	bool may_send;
+	/* The receive of a message that was unfinished when the stream ended, by QPN; progress */
+	bool has_torn;
+	uint64_t torn;
 	uint32_t rnr_msn;	  /* MSN of the oldest Send that waits for a receive; progress */
 	uint64_t rnr_deadline_ns; /* how long it may wait; progress */
 	uint64_t close_by_ns;

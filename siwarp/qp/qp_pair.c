@@ -5,8 +5,8 @@
  * whose port is in the QPN, and both say in MPA's private data who they are. Either may come first:
  * the initiator tries again, and a Request for a queue pair that is not in RTR yet is kept for it.
  *
- * A stream that ends while nothing is posted changes no state, as a peer that is gone changes none
- * on InfiniBand: the next request finds out.
+ * A stream that ends changes no state, as a peer that is gone changes none on InfiniBand: requests
+ * that are open or posted later find out, when their time is over.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -397,11 +397,8 @@ static void turn(struct siw_rc *rc)
 	struct siw_pair *pair = rc->pair;
 	uint64_t now = siw_now_ns(), patience = patience_ns(pair);
 
-	if (pair->stage == SIW_PAIR_LOST) {
-		fail_posted(pair);
-		return;
-	}
-	if (pair->stage != SIW_PAIR_AWAITING || pair->fail_ns || !patience)
+	if ((pair->stage != SIW_PAIR_AWAITING && pair->stage != SIW_PAIR_LOST) || pair->fail_ns ||
+	    !patience)
 		return;
 	pair->fail_ns = now + patience;
 	pair->began_ns = now;

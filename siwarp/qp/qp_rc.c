@@ -491,12 +491,17 @@ static void release(struct siw_wq *wq)
 	siw_qp_rc_release(siw_rc_of(wq));
 }
 
-static int take_recv(struct siw_wq *wq, uint64_t *wr_id)
+int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
 {
-	const struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc *rc = siw_rc_of(wq);
+	bool torn = rc->has_torn;
 
-	return rc->wq.flow.stream ? siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id)
-				  : 0;
+	rc->has_torn = false;
+	if (torn)
+		*wr_id = rc->torn;
+	if (torn || !rc->wq.flow.stream)
+		return torn;
+	return siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
 }
 
 const struct siw_qp_class siw_qp_rc_class = {
@@ -531,7 +536,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.begin = siw_qp_rc_begin,
 	.failed = siw_qp_rc_failed,
 	.flush = siw_qp_rc_flush,
-	.take_recv = take_recv,
+	.take_recv = siw_qp_rc_take_recv,
 	.is_sending = is_sending,
 	.did_local = siw_qp_rc_did_local,
 };

@@ -48,11 +48,13 @@ void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *e
 void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
 		    const struct siw_wire_err *err);
 /*
- * The stream is over, or none came in time. With a connection manager as siw_qp_rc_fail. Without,
- * the QP stays as it is if nothing is posted; else the oldest request ends with RETRY_EXC_ERR, and
- * the QP goes to ERR.
+ * The stream is over, or what is posted has waited for one in vain. With a connection manager as
+ * siw_qp_rc_fail. Without, the QP stays as it is in the first case; in the second the oldest
+ * request ends with RETRY_EXC_ERR, and the QP goes to ERR.
  */
 void siw_qp_rc_lost(struct siw_rc *rc, int status);
+/* As take_recv of struct siw_qp_class. */
+int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id);
 /*
  * The QP is in ERR: sends what was begun (and a Terminate), then flushes and gives up the stream.
  */

@@ -282,14 +282,20 @@ void siw_qp_rc_release(struct siw_rc *rc)
 		rc->pairs->stop(rc);
 }
 
+/* Completes what is done; the oldest request that is not, or NULL. send_lock held. */
+static struct siw_wqe *oldest_open(struct siw_rc *rc)
+{
+	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
+	return rc->wq.flow.first;
+}
+
 /* The oldest request that is not complete ends so: whether there is one. */
 static bool blame_oldest(struct siw_rc *rc, int status)
 {
 	struct siw_wqe *oldest;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
-	oldest = rc->wq.flow.first;
+	oldest = oldest_open(rc);
 	if (oldest && oldest->state != SIW_WQE_DONE) {
 		oldest->state = SIW_WQE_DONE;
 		oldest->status = (uint8_t)status;
@@ -298,10 +304,29 @@ static bool blame_oldest(struct siw_rc *rc, int status)
 	return oldest != NULL;
 }
 
+/*
+ * By QPN. A peer that has all it wanted may be gone before this end knows, so requests that are not
+ * complete have the time that requests without a peer have. A torn message keeps its receive.
+ */
+static void outlive_stream(struct siw_rc *rc)
+{
+	bool open;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	open = oldest_open(rc);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rc->has_torn = siw_qp_rc_take_recv(&rc->wq, &rc->torn) == 1;
+	let_go(rc);
+	if (open)
+		rc->pairs->turn(rc);
+}
+
 void siw_qp_rc_lost(struct siw_rc *rc, int status)
 {
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
+	else if (rc->wq.flow.stream && rc->may_send && rc->wq.qp.state == SIW_QPS_RTS)
+		outlive_stream(rc);
 	else if (blame_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else

@@ -699,8 +699,8 @@ struct siw_qp_attr {
 	 *
 	 * timeout, retry_cnt: to RTS. What is posted and has no peer ends with RETRY_EXC_ERR after
 	 * 4.096 us << timeout, times retry_cnt + 1, and after 3 s at the least; timeout 0: never.
-	 * A peer that goes away while nothing is posted changes nothing here: the next request ends
-	 * so, at once.
+	 * A peer that goes away changes nothing here: requests that are not complete then, and
+	 * those posted later, end so after that time.
 	 */
 	struct siw_addr ah_source;
 	int timeout;

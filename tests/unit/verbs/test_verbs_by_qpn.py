@@ -227,6 +227,7 @@ def test_an_idle_peer_that_goes_leaves_the_queue_pair_as_it_is(two: tuple[End, E
     b.closed()
     nothing(a.cq, 0.1)
     assert in_state(a, QPState.RTS)
+    began = time.monotonic()
     a.send(b"anybody?", 1)
     a.send(b"nobody", 2)
     done = [wc for wc in a.wait(2 + 7) if wc.wr_id < 100]  # 7 receives are flushed
@@ -234,7 +235,49 @@ def test_an_idle_peer_that_goes_leaves_the_queue_pair_as_it_is(two: tuple[End, E
         (1, WCStatus.RETRY_EXC_ERR),
         (2, WCStatus.WR_FLUSH_ERR),
     ]
+    assert time.monotonic() - began >= 3.0
     assert in_state(a, QPState.ERR)
+
+
+def test_what_is_open_when_the_peer_goes_has_the_time_of_timeout_and_retry_cnt(rig: Rig) -> None:
+    """The peer may have all it wants, and go, before this end has its word for it."""
+    a, b = End(rig, persona=Persona.ROCE), End(rig, persona=Persona.ROCE)
+    a.begin(), b.begin(receives=0)
+    meet(a, b)
+    a.send(b"it has no receive", 1)
+    nothing(a.cq, 0.1)
+    began = time.monotonic()
+    b.closed()
+    nothing(a.cq, 1.0)
+    assert in_state(a, QPState.RTS)
+    a.send(b"nobody", 2)
+    done = [wc for wc in a.wait(2 + 8) if wc.wr_id < 100]
+    assert [(wc.wr_id, wc.status) for wc in done] == [
+        (1, WCStatus.RETRY_EXC_ERR),
+        (2, WCStatus.WR_FLUSH_ERR),
+    ]
+    assert time.monotonic() - began >= 3.0
+    assert in_state(a, QPState.ERR)
+
+
+@pytest.mark.parametrize("how", ["reset", "error", "destroyed"])
+def test_what_is_open_ends_with_its_queue_pair(rig: Rig, how: str) -> None:
+    a, b = End(rig, persona=Persona.ROCE), End(rig, persona=Persona.ROCE)
+    a.begin(), b.begin(receives=0)
+    meet(a, b)
+    a.send(b"it has no receive", 1)
+    nothing(a.cq, 0.1)
+    b.closed()
+    if how == "destroyed":
+        a.closed()
+    else:
+        a.qp.modify(QPAttr(qp_state=QPState.RESET if how == "reset" else QPState.ERR))
+    if how != "error":
+        nothing(a.cq)
+        return
+    done = a.wait(1 + 8)
+    assert {wc.status for wc in done} == {WCStatus.WR_FLUSH_ERR}
+    assert sorted(wc.wr_id for wc in done) == [1, *range(100, 108)]
 
 
 @pytest.mark.parametrize("idle", [True, False])

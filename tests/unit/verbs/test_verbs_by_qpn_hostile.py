@@ -12,10 +12,10 @@ import pytest
 from unit.verbs.errq_harness import settings
 from unit.verbs.pair_harness import HOST, End, exchange, gid, hello, in_state, meet, request
 from unit.verbs.verbs_harness import LIMIT, Rig, counter, nothing, until
-from unit.verbs.wire_peer import recv_frame
+from unit.verbs.wire_peer import recv_frame, send, write
 
-from siwarp.inspect import MPAReply
-from siwarp.verbs import AHAttr, QPAttr, QPState
+from siwarp.inspect import FPDU, MPAReply
+from siwarp.verbs import AHAttr, QPAttr, QPState, WCStatus
 
 US = gid(HOST)
 #: A QPN below all others at the same address: that of who connects.
@@ -107,6 +107,22 @@ def test_the_peer_that_is_meant_is_accepted_once(end: End) -> None:
         assert reply.private_data == hello((US, end.qp.qp_num), (US, LOW))
         second.sendall(genuine(end))
         assert MPAReply(recv_frame(second)).r == 1
+
+
+def test_a_peer_that_goes_within_a_message_loses_no_receive(end: End) -> None:
+    end.to_rts((HOST, LOW))
+    with call(end) as s:
+        s.sendall(genuine(end))
+        assert MPAReply(recv_frame(s)).r == 0
+        half = send(l=0) / b"the first half"
+        s.sendall(bytes(FPDU(ulpdu=write(0, 0))) + bytes(FPDU(ulpdu=half)))
+        until(lambda: end.mr.read(14) == b"the first half")
+    nothing(end.cq, 0.1)
+    assert in_state(end, QPState.RTS)
+    end.qp.modify(QPAttr(qp_state=QPState.ERR))
+    done = end.wait(8)
+    assert {wc.status for wc in done} == {WCStatus.WR_FLUSH_ERR}
+    assert sorted(wc.wr_id for wc in done) == list(range(100, 108))
 
 
 def test_one_that_never_says_that_it_is_ready_makes_room_for_the_next_try(end: End) -> None:
