@@ -60,6 +60,15 @@ if "SANITIZER" in os.environ:
         "unit/verbs/test_verbs_failing.py",
         "unit/verbs/test_verbs_failing_sends.py",
     ]
+# There siwarp run starts shells and other programs, which end in ThreadSanitizer's library;
+# tests/abi has programs of ours that call ours.
+if os.environ.get("SANITIZER") == "tsan":
+    collect_ignore += [
+        "abi/test_abi_readme.py",
+        "bench/test_bench_abi.py",
+        "cli/test_cli_run.py",
+        "cli/test_cli_view.py",
+    ]
 
 
 #: What fails where branches are counted (tools/coverage): as it ends, a process writes there what

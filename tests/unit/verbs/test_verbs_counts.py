@@ -374,8 +374,8 @@ def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
         octets = peer.sock.recv(65536)
         assert len(octets) == (2 + 14 + 4) + (2 + 18 + 8 + 4), "one write, the count first"
         assert octets[3] & 0xF == Opcode.PRIVATE and octets[4] == 4
-        write = peer.write(b"two", a.mem.rkey, a.mem.addr)
-        peer.put(write, peer.read(3, a.mem.rkey, a.mem.addr))
+        write = peer.write(b"two", a.mem.rkey, a.mem.addr + 1000)
+        peer.put(write, peer.read(3, a.mem.rkey, a.mem.addr + 1000))
         until(lambda: a.rcq.poll(1) == [] and counter("delivery_counts_tx") >= 2)
         assert pull_count(peer) == (1, 1)
         head, rest = peer.pull()
