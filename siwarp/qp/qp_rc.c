@@ -491,19 +491,6 @@ static void release(struct siw_wq *wq)
 	siw_qp_rc_release(siw_rc_of(wq));
 }
 
-int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
-{
-	struct siw_rc *rc = siw_rc_of(wq);
-	bool torn = rc->has_torn;
-
-	rc->has_torn = false;
-	if (torn)
-		*wr_id = rc->torn;
-	if (torn || !rc->wq.flow.stream)
-		return torn;
-	return siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
-}
-
 const struct siw_qp_class siw_qp_rc_class = {
 	.ops = {
 		.owns_regions = true,

@@ -304,6 +304,19 @@ static bool blame_oldest(struct siw_rc *rc, int status)
 	return oldest != NULL;
 }
 
+int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+	bool torn = rc->has_torn;
+
+	rc->has_torn = false;
+	if (torn)
+		*wr_id = rc->torn;
+	if (torn || !rc->wq.flow.stream)
+		return torn;
+	return siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
+}
+
 /*
  * By QPN. A peer that has all it wanted may be gone before this end knows, so requests that are not
  * complete have the time that requests without a peer have. A torn message keeps its receive.
