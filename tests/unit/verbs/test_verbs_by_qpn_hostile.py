@@ -15,7 +15,7 @@ from unit.verbs.verbs_harness import LIMIT, Rig, counter, nothing, until
 from unit.verbs.wire_peer import recv_frame, send, write
 
 from siwarp.inspect import FPDU, MPAReply
-from siwarp.verbs import AHAttr, QPAttr, QPState, WCStatus
+from siwarp.verbs import AHAttr, Error, QPAttr, QPState, WCStatus
 
 US = gid(HOST)
 #: A QPN below all others at the same address: that of who connects.
@@ -45,6 +45,12 @@ def is_closed(s: socket.socket) -> bool:
         return s.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+def has_stream(end: End) -> bool:
+    with contextlib.suppress(Error):
+        return bool(end.qp.peer)
+    return False
 
 
 def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
@@ -114,10 +120,12 @@ def test_a_peer_that_goes_within_a_message_loses_no_receive(end: End) -> None:
     with call(end) as s:
         s.sendall(genuine(end))
         assert MPAReply(recv_frame(s)).r == 0
+        assert has_stream(end)
         half = send(l=0) / b"the first half"
         s.sendall(bytes(FPDU(ulpdu=write(0, 0))) + bytes(FPDU(ulpdu=half)))
-        until(lambda: end.mr.read(14) == b"the first half")
-    nothing(end.cq, 0.1)
+    until(lambda: not has_stream(end))
+    assert end.mr.read(14) == b"the first half"
+    nothing(end.cq)
     assert in_state(end, QPState.RTS)
     end.qp.modify(QPAttr(qp_state=QPState.ERR))
     done = end.wait(8)
