@@ -272,9 +272,15 @@ void siw_verbs_poll(struct siw_context *ctx)
 
 /* ---- waiting for an event -------------------------------------------------------------------- */
 
+/* Until a deadline that lies after now; -1: there is none. */
+static int64_t left_us(uint64_t now, uint64_t deadline)
+{
+	return deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+}
+
 static int64_t sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
 {
-	int64_t us = deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+	int64_t us = left_us(now, deadline);
 	uint64_t tick = atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed);
 	int64_t tick_us;
 
@@ -366,23 +372,20 @@ static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *a
 		       uint64_t deadline)
 {
 	static const struct siw_llp_waitset nothing;
-	uint64_t now = siw_now_ns();
-	int r;
 
 	for (;;) {
-		int64_t us = deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+		uint64_t now = siw_now_ns();
+		int r = ready(arg);
 
+		if (r)
+			return r;
+		if (now >= deadline)
+			return siw_refuse(TIME_OVER);
 		/* Pairs with siw_close_device_forced, which sets this, then wakes again and again. */
 		if (siw_verbs_inherited(ctx))
 			return siw_refuse(STALE);
-		if (siw_llp_wait(&nothing, fd, us) == -EINTR)
+		if (siw_llp_wait(&nothing, fd, left_us(now, deadline)) == -EINTR)
 			return siw_refuse(INTERRUPTED);
-		r = ready(arg);
-		if (r)
-			return r;
-		now = siw_now_ns();
-		if (now >= deadline)
-			return siw_refuse(TIME_OVER);
 	}
 }
 

@@ -266,6 +266,13 @@ def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_
     team.during(1.0, 5, replace)
 
 
+def test_a_wait_whose_time_is_over_before_the_thread_sleeps_ends_at_once(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-late"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
 def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType) -> None:
     cq = rig.cq()

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Waits whose time is over before the thread gets to sleep, as on a machine where others take the
+ * CPUs: the clock goes on by a step each time that it is read. Each wait says EAGAIN, and at once.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "rig.h"
+
+#define STEP_NS 50000000
+#define WAIT_MS 20
+
+static _Atomic uint64_t ahead_ns, step_ns;
+
+/* Taken by the library in place of libc's. */
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	uint64_t ns;
+	int r = (int)syscall(SYS_clock_gettime, clock, t);
+
+	if (r || clock != CLOCK_MONOTONIC)
+		return r;
+	ns = atomic_fetch_add(&ahead_ns, atomic_load(&step_ns)) + (uint64_t)t->tv_nsec;
+	t->tv_sec += (time_t)(ns / 1000000000);
+	t->tv_nsec = (long)(ns % 1000000000);
+	return 0;
+}
+
+static void must_be_over(int r, const char *what)
+{
+	if (r != -EAGAIN)
+		die("%s: %d", what, r);
+}
+
+int main(void)
+{
+	struct siw_comp_channel *channel;
+	struct siw_async_event async;
+	struct siw_cm_event event;
+	struct siw_cq *cq;
+	struct rig rig;
+	void *user;
+
+	alarm(20); /* a wait that does not end */
+	rig_open(&rig);
+	channel = siw_create_comp_channel(rig.ctx);
+	must(channel);
+	step_ns = STEP_NS;
+	for (int i = 0; i < 20; i++) {
+		must_be_over(siw_get_async_event(rig.ctx, &async, WAIT_MS), "asynchronous event");
+		must_be_over(siw_cm_get_event(rig.cm, &event, WAIT_MS), "connection event");
+		must_be_over(siw_get_cq_event(channel, &cq, &user, WAIT_MS), "completion event");
+	}
+	must(ahead_ns >= 100 * (uint64_t)STEP_NS); /* the library reads this clock */
+	step_ns = 0;
+	check(siw_destroy_comp_channel(channel));
+	rig_close(&rig);
+	return 0;
+}
