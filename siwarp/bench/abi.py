@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What unmodified programs reach: perftest on our libibverbs, beside raw sockets and siwarp itself.
+"""What unmodified programs reach on our libibverbs: perftest and UCX.
 
-Each round measures the three in turn, the two of siwarp's own bench first.
+Each round measures, in turn, the raw socket, siwarp's own bench, the program, and where a promise
+is about another program that one, too.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, run
+from siwarp.bench.table import figure, plain
 
-__all__ = ["PACKAGE", "ROWS", "Row", "measure", "show"]
+if TYPE_CHECKING:
+    from rich.console import Console
 
-PACKAGE = "perftest"
+__all__ = ["PACKAGES", "ROWS", "BenchError", "Pair", "Row", "measure", "missing", "read", "show"]
+
+#: A program, and the package of Debian that has it.
+PACKAGES = {
+    **dict.fromkeys(("ib_send_lat", "ib_write_bw", "ib_read_bw"), "perftest"),
+    "ucx_perftest": "ucx-utils",
+}
 MIB = 1 << 20
 #: Seconds until a pair of programs is given up.
 LIMIT_S = 60
@@ -32,31 +41,110 @@ _COLUMN = {"lat": 4, "bw": 3}
 
 
 @dataclass(frozen=True)
+class Pair:
+    """A program that is started twice, as server and as client, and how its result is read.
+
+    ``result`` finds the figure; ``scale`` makes us or GB/s of 10^9 octets of it.
+    """
+
+    program: str
+    words: tuple[str, ...]
+    result: str
+    scale: float = 1
+    env: dict[str, str] = field(default_factory=dict)
+    #: What of ``siwarp run`` comes in front of it; None: it runs without siwarp.
+    siwarp: tuple[str, ...] | None = ()
+
+
+def _perftest(program: str, qp: str, size: int, persona: str = "auto", iters: int = 2000) -> Pair:
+    kind = program.rpartition("_")[2]
+    words = ("-F", "-d", "siw_lo", "-c", qp.upper(), "-s", str(size), "-n", str(iters))
+    before = r"\S+\s+" * (_COLUMN[kind] - 2)
+    return Pair(
+        program,
+        words,
+        rf"(?m)^\s*{size}\s+{iters}\s+{before}(\S+)",
+        1 if kind == "lat" else MIB / 1e9,
+        {"SIWARP_PERSONA": persona},
+        ("--no-view",),
+    )
+
+
+def _ucx(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
+    """Return a ping-pong of 64 octets by UCX over one transport; its figure is the median."""
+    iters = 20000
+    words = ("-t", "tag_lat", "-s", "64", "-n", str(iters), "-w", "1000", "-f", "-v")
+    environment = {"UCX_TLS": tls, "UCX_NET_DEVICES": device}
+    return Pair("ucx_perftest", words, rf"(?m)^{iters},([^,]+),", env=environment, siwarp=siwarp)
+
+
+@dataclass(frozen=True)
 class Row:
-    """A program of perftest, what it is beside, and the ratio that is promised."""
+    """A program, siwarp's own bench of the same, and a promise.
+
+    The promise is about the ratio to the raw socket, or to ``beside`` where there is one.
+    """
 
     name: str
-    program: str
-    kind: str
-    qp: str
-    op: str
-    size: int
+    pair: Pair
+    own: dict[str, Any]
     target: float
-    persona: str = "auto"
-    iters: int = 2000
+    beside: Pair | None = None
+    beside_name: str = "raw socket"
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether the figure is a latency."""
+        return bool(self.own["kind"] == "lat")
+
+    @property
+    def unit(self) -> str:
+        """us, or GB/s."""
+        return "us" if self.less_is_better else "GB/s"
 
     def kept(self, ratio: float) -> bool:
-        """Whether a ratio to the raw socket keeps the promise."""
-        return ratio <= self.target if self.kind == "lat" else ratio >= self.target
+        """Whether a ratio keeps the promise."""
+        return ratio <= self.target if self.less_is_better else ratio >= self.target
+
+    def programs(self) -> list[str]:
+        """Return what must be installed."""
+        return sorted({pair.program for pair in (self.pair, self.beside) if pair is not None})
 
 
-ROWS: tuple[Row, ...] = (
-    Row("ib_send_lat UD 64 B", "ib_send_lat", "lat", "ud", "send", 64, 1.25),
-    Row("ib_send_lat RC 64 B, iwarp", "ib_send_lat", "lat", "rc", "send", 64, 1.20, "iwarp"),
-    Row("ib_send_lat RC 64 B, roce", "ib_send_lat", "lat", "rc", "send", 64, 1.20, "roce"),
-    Row("ib_write_bw RC 1 MiB", "ib_write_bw", "bw", "rc", "write", MIB, 0.70, iters=1000),
-    Row("ib_read_bw RC 1 MiB", "ib_read_bw", "bw", "rc", "read", MIB, 0.65, iters=1000),
-)
+def _rows() -> Iterable[Row]:
+    latency = {"kind": "lat", "op": "send", "size": 64}
+    rc = {**latency, "qp": "rc"}
+    ud = {**latency, "qp": "ud"}
+    iwarp, roce = (_perftest("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce"))
+    yield Row("ib_send_lat UD 64 B", _perftest("ib_send_lat", "ud", 64), ud, 1.25)
+    yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, "persona": "iwarp"}, 1.20)
+    yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, "persona": "roce"}, 1.20)
+    yield Row(
+        "ib_send_lat RC 64 B, roce to iwarp",
+        roce,
+        {**rc, "persona": "roce"},
+        1.15,
+        iwarp,
+        "persona iwarp",
+    )
+    for op, target in (("write", 0.70), ("read", 0.65)):
+        own = {"kind": "bw", "qp": "rc", "op": op, "size": MIB}
+        pair = _perftest(f"ib_{op}_bw", "rc", MIB, iters=1000)
+        yield Row(f"ib_{op}_bw RC 1 MiB", pair, own, target)
+    yield Row(
+        "ucx_perftest tag_lat 64 B, ud_verbs",
+        _ucx("ud_v", "siw_lo:1", ()),
+        ud,
+        1.0,
+        _ucx("tcp", "lo", None),
+        "UCX's tcp",
+    )
+
+
+ROWS: tuple[Row, ...] = tuple(_rows())
+
+
+# ---- a pair of programs
 
 
 def _free_port() -> int:
@@ -86,26 +174,36 @@ def _ended(process: subprocess.Popen[str], program: str) -> str:
     return said
 
 
-def _perftest(row: Row) -> float:
-    """Run a program of perftest over loopback: us one way, or GB/s of 10^9 octets."""
+def read(pair: Pair, said: str) -> float:
+    """Return the figure of what a pair's client printed: us, or GB/s of 10^9 octets.
+
+    Raises:
+        BenchError: it is not there.
+
+    """
+    found = re.search(pair.result, said)
+    if found is None:
+        raise BenchError(f"{pair.program} printed no results: run it by hand under siwarp run")
+    return float(found[1]) * pair.scale
+
+
+def _measured(pair: Pair) -> float:
+    """Run a pair over loopback: us one way, or GB/s of 10^9 octets."""
     port = _free_port()
     allowed = sorted(os.sched_getaffinity(0))
     cpus = (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
-    words = [
-        *("-F", "-c", row.qp.upper(), "-s", str(row.size), "-n", str(row.iters)),
-        *("-p", str(port), "-d", "siw_lo"),
-    ]
-    siwarp = [sys.executable, "-m", "siwarp.cli", "run", "--no-view", "--"]
-    environment = {**os.environ, "SIWARP_PERSONA": row.persona}
+    siwarp: list[str] = []
+    if pair.siwarp is not None:
+        siwarp = [sys.executable, "-m", "siwarp.cli", "run", *pair.siwarp, "--"]
 
     def start(cpu: int | None, *more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*_pinned(cpu), *siwarp, row.program, *words, *more],
+            [*_pinned(cpu), *siwarp, pair.program, *pair.words, "-p", str(port), *more],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env={**os.environ, **pair.env},
         )
 
     server = start(cpus[1])
@@ -116,70 +214,90 @@ def _perftest(row: Row) -> float:
             time.sleep(0.01)
         client = start(cpus[0], "127.0.0.1")
         ends.append(client)
-        said = _ended(client, row.program)
-        _ended(server, row.program)
+        said = _ended(client, pair.program)
+        _ended(server, pair.program)
     finally:
         for end in ends:
             if end.poll() is None:
                 end.kill()
                 end.communicate()
-    found = re.search(rf"(?m)^\s*{row.size}\s+{row.iters}\s.*$", said)
-    if found is None:
-        raise BenchError(f"{row.program} printed no results: run it by hand under siwarp run")
-    value = float(found[0].split()[_COLUMN[row.kind]])
-    return value if row.kind == "lat" else value * MIB / 1e9
+    return read(pair, said)
 
 
-def _round(row: Row) -> dict[str, float]:
-    own = run(
-        row.kind,
-        row.qp,
-        row.op,
-        size=row.size,
-        rounds=1,
-        others=False,
-        env={"SIWARP_PERSONA": row.persona},
+# ---- rounds
+
+
+def _round(row: Row, turn: int) -> dict[str, float]:
+    """Measure everything once; who begins changes from round to round."""
+    values: dict[str, float] = {}
+
+    def own() -> None:
+        result = run(**row.own, rounds=1, others=False)
+        values.update(floor=result["floor"], ours=result["ours"])
+
+    def program() -> None:
+        values["program"] = _measured(row.pair)
+
+    def beside() -> None:
+        values["beside"] = values["floor"] if row.beside is None else _measured(row.beside)
+
+    steps = (
+        (own, beside, program) if turn % 2 == 0 or row.beside is None else (program, beside, own)
     )
-    return {"floor": own["floor"], "ours": own["ours"], "program": _perftest(row)}
+    for step in steps:
+        step()
+    return values
+
+
+def _spread(values: Iterable[float]) -> dict[str, float]:
+    listed = sorted(values)
+    return {"median": statistics.median(listed), "min": listed[0], "max": listed[-1]}
 
 
 def _summary(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
-    def median(over: str) -> float:
-        return statistics.median(values["program"] / values[over] for values in rounds)
+    def to(over: str) -> dict[str, float]:
+        return _spread(values["program"] / values[over] for values in rounds)
 
+    ratio = to("beside")
     return {
-        **{k: statistics.median(values[k] for values in rounds) for k in rounds[0]},
-        "ratio": median("floor"),
-        "ratio_to_ours": median("ours"),
-        "kept": row.kept(median("floor")),
+        **{k: _spread(values[k] for values in rounds) for k in rounds[0]},
+        "ratio": ratio,
+        "ratio_to_ours": to("ours"),
+        "kept": row.kept(ratio["median"]),
         "rounds": list(rounds),
     }
+
+
+def missing(rows: Sequence[Row]) -> list[str]:
+    """Return the programs of these rows that are not installed."""
+    programs = {program for row in rows for program in row.programs()}
+    return sorted(program for program in programs if shutil.which(program) is None)
 
 
 def measure(
     rows: Sequence[Row], rounds: int, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Measure each row; one that fails has the reason instead.
-
-    Raises:
-        BenchError: perftest is not installed.
-
-    """
-    if not all(shutil.which(row.program) for row in rows):
-        raise BenchError(f"perftest is missing: install the package {PACKAGE}")
+    """Measure each row; one that fails, or whose program is missing, has the reason instead."""
+    absent = missing(rows)
     results = []
     for i, row in enumerate(rows):
         result: dict[str, Any] = {
             "name": row.name,
-            "unit": "us" if row.kind == "lat" else "GB/s",
+            "unit": row.unit,
             "target": row.target,
+            "beside": row.beside_name,
             "error": None,
             "measured": None,
         }
+        lacks = [program for program in row.programs() if program in absent]
         values = []
         try:
+            if lacks:
+                raise BenchError(
+                    f"left out: {lacks[0]} is missing: install the package {PACKAGES[lacks[0]]}"
+                )
             for turn in range(rounds):
-                values.append(_round(row))
+                values.append(_round(row, turn))
                 if progress is not None:
                     progress(i * rounds + turn + 1, len(rows) * rounds)
             result["measured"] = _summary(row, values)
@@ -189,19 +307,48 @@ def measure(
     return results
 
 
-def show(results: Sequence[dict[str, Any]]) -> None:
-    """Print a line for each row."""
-    head = ("", "raw", "siwarp", "program", "to raw", "to siwarp", "promised", "")
-    print("{:<28} {:>9} {:>9} {:>9} {:>8} {:>10} {:>9}  {}".format(*head).rstrip())
+# ---- what is printed
+
+
+def _cell(spread: dict[str, float], unit: str = "") -> str:
+    def words(value: float) -> str:
+        return figure(value, unit) if unit else f"{value:.2f}"
+
+    return f"{words(spread['median'])}\n{spread['min']:.2f} to {spread['max']:.2f}"
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    measured, unit = result["measured"], result["unit"]
+    promised = f"{'<=' if unit == 'us' else '>='} {result['target']:.2f}"
+    if measured is None:
+        return [result["name"], "", "", "", "", result["beside"], "", promised, "NOT SHOWN"]
+    return [
+        result["name"],
+        _cell(measured["floor"], unit),
+        _cell(measured["ours"], unit),
+        _cell(measured["program"], unit),
+        f"{measured['ratio_to_ours']['median']:.2f}",
+        result["beside"] + f"\n{figure(measured['beside']['median'], unit)}",
+        _cell(measured["ratio"]),
+        promised,
+        "kept" if measured["kept"] else "MISSED",
+    ]
+
+
+def show(results: Sequence[dict[str, Any]], console: Console | None = None) -> None:
+    """Print the table, and what failed."""
+    from rich.table import Table
+
+    console = plain(console, 160)
+    shown = Table(header_style="bold", border_style="dim")
+    columns = ("program", "raw socket", "siwarp", "it", "it/siwarp", "beside", "it/beside")
+    for column in (*columns, "promised", "verdict"):
+        text = column in ("program", "beside", "promised", "verdict")
+        shown.add_column(column, justify="left" if text else "right", no_wrap=True)
     for result in results:
-        measured = result["measured"]
-        if measured is None:
-            print(f"{result['name']:<28} failed: {result['error']}")
-            continue
-        values = (measured["floor"], measured["ours"], measured["program"])
-        sign = "<=" if result["unit"] == "us" else ">="
-        print(
-            f"{result['name']:<28} {''.join(f' {value:9.2f}' for value in values).strip():>29} "
-            f"{measured['ratio']:8.2f} {measured['ratio_to_ours']:10.2f} "
-            f"{sign} {result['target']:6.2f}  {'kept' if measured['kept'] else 'MISSED'}"
-        )
+        shown.add_row(*_cells(result))
+    console.print(shown)
+    console.print("medians, and the least and the greatest; ratios are those of each round")
+    for result in results:
+        if result["error"]:
+            console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)

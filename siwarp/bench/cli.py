@@ -477,11 +477,17 @@ def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_
 @app.command("abi")
 @_takes("rounds only output")
 def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
-    """What perftest reaches on siwarp, beside raw sockets; exit status 1 if a promise is missed."""
+    """What perftest and UCX reach on siwarp, beside raw sockets.
+
+    Exit status 1 if a promise is missed or could not be shown.
+    """
     rows = [row for row in abi.ROWS if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name")
-    with bar("perftest on siwarp") as progress, _reported():
+    for program in abi.missing(rows):
+        package = abi.PACKAGES[program]
+        typer.echo(f"siwarp bench: {program} is missing: install the package {package}", err=True)
+    with bar("programs on siwarp") as progress, _reported():
         results = abi.measure(rows, rounds, progress)
     figures.write(results, output)
     if as_json:
