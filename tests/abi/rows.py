@@ -15,7 +15,8 @@ class Row:
     """A program, or two: a server and a client that is given the server's address.
 
     In the words stand ``{dev}``, ``{addr}`` (the server's), ``{work}`` (the folder of what the
-    runner compiles and copies) and ``{abi}`` (tests/abi, copied to a place that all may read).
+    runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read) and
+    ``{python}`` (of the environment that has the row's ``wheel``).
     """
 
     name: str
@@ -32,12 +33,14 @@ class Row:
     places: tuple[str, ...] = PLACES
     short: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    #: What pip installs into an environment of the row's own; without it the row is skipped.
+    wheel: str = ""
     #: Why it cannot pass yet: it is left out of the short form, and fails in the long one.
     known: str = ""
     seconds: float = 60
 
 
-PINGPONG, PERFTEST, UCX = 18515, 18515, 13337
+PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
 
 
 def alone() -> Iterator[Row]:
@@ -195,6 +198,28 @@ def pyverbs() -> Iterator[Row]:
         )
 
 
+def wheels() -> Iterator[Row]:
+    """Packages of PyPI that use verbs: one opens libibverbs.so.1 itself, one is linked to it.
+
+    peercache is linked to librdmacm.so.1 as well, though it calls nothing of it: the system's does.
+    """
+    for name, version in (("ibverbs", "2026.10.22"), ("peercache", "0.8.4")):
+        for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
+            script = f"{{python}} {{abi}}/pypi/{name}_exchange.py {{dev}}"
+            yield Row(
+                f"PyPI {name}" + (" (iwarp)" if env else ""),
+                "RC, UD" if name == "ibverbs" else "RC",
+                script,
+                f"{script} {{addr}}",
+                shows=rf"(?m)^{name}: correct$",
+                data="script",
+                port=PYPI,
+                short=() if env else PLACES,
+                env=env,
+                wheel=f"{name}=={version}",
+            )
+
+
 def watched() -> Iterator[Row]:
     """memcheck at both ends: an error is exit status 99."""
     for kind in ("rc", "uc", "ud", "srq"):
@@ -226,5 +251,5 @@ def watched() -> Iterator[Row]:
 
 def rows() -> list[Row]:
     """Return the whole table."""
-    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, watched)
+    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, wheels, watched)
     return [row for group in groups for row in group()]

@@ -34,6 +34,8 @@ from pace import scaled  # noqa: E402
 from siwarp import _paths  # noqa: E402
 
 OUT = ROOT / "build" / "abi"
+#: The Python that Debian's pyverbs is for.
+PYTHON = "/usr/bin/python3"
 AS_NOBODY = ["runuser", "-u", "nobody", "--"]
 
 
@@ -62,6 +64,13 @@ class Machine:
     def __init__(self, ends: tuple[Namespace, Namespace], work: Path) -> None:
         self.ends, self.work = ends, work
         self.site = installed(work / "site")
+        self._environments: dict[str, str] = {}
+
+    def without(self, wheel: str) -> str:
+        """Make the environment of a wheel; return why there is none, empty if there is."""
+        if wheel and wheel not in self._environments:
+            self._environments[wheel] = environment(self.work / wheel, wheel)
+        return self._environments.get(wheel, "")
 
     def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
         """Return the whole command line of a row's server (end 0) or client (1)."""
@@ -71,6 +80,7 @@ class Machine:
             "addr": self.ends[0].v4,
             "work": str(self.work),
             "abi": str(self.work / "abi"),
+            "python": str(self.work / row.wheel / "bin" / "python"),
         }
         filled = [word.format(**known) for word in shlex.split(words)]
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
@@ -88,6 +98,24 @@ class Machine:
             if re.search(rf":{port:04X} [0-9A-F:]+ 0A ", text):
                 return True
         return False
+
+
+def environment(folder: Path, wheel: str) -> str:
+    """Make a virtual environment with a wheel in it; return why that failed, empty if it did not.
+
+    It is the system's Python's, which every user may run. Nothing is compiled for it.
+    """
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    for command in (
+        [PYTHON, "-m", "venv", "--without-pip", folder],
+        [*pip, "--python", folder / "bin" / "python", "install", "--quiet", "--no-deps",
+         "--no-cache-dir", "--only-binary", ":all:", wheel],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            return (said or [done.stderr.strip() or done.stdout.strip()])[-1]
+    return ""
 
 
 def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
@@ -148,7 +176,8 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     for log in logs:
         log.unlink(missing_ok=True)
     programs = {shlex.split(words)[0] for words in (row.server, row.client) if words}
-    missing = [p for p in programs if not shutil.which(p.format(work=machine.work), path=PATH)]
+    known = {"work": machine.work, "python": PYTHON}
+    missing = [p for p in programs if not shutil.which(p.format(**known), path=PATH)]
     began = time.monotonic()
     if missing:
         status: list[int | str] = ["no program"]
@@ -196,7 +225,8 @@ def compile_programs(work: Path) -> None:
         if compiler:
             source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
             subprocess.run([compiler, "-O2", source, "-o", work / f"mpi-{name}"], check=True)
-    shutil.copytree(ROOT / "tests" / "abi" / "pyverbs", work / "abi" / "pyverbs")
+    for scripts in ("pyverbs", "pypi"):
+        shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
     home.mkdir()
     home.chmod(0o777)
@@ -227,7 +257,9 @@ def main() -> int:
         for line in record.read_text().splitlines():
             old = json.loads(line)
             before[old["row"], old["place"]] = "" if old["why"] else old["stamp"]
-    failed, count, began = [], 0, time.monotonic()
+    failed: list[str] = []
+    skipped: list[str] = []
+    count, began = 0, time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="siwarp-abi-", dir="/tmp"))
     try:
         work.chmod(0o755)
@@ -237,6 +269,10 @@ def main() -> int:
             for row, place in wanted(options.all, options.only):
                 stamp = stamp_of(row)
                 if before.get((row.name, place)) == stamp:
+                    continue
+                why = machine.without(row.wheel)
+                if why:
+                    skipped.append(f"{row.name} ({place}): {why}")
                     continue
                 result = run_row(machine, row, place, stamp)
                 out.write(json.dumps(asdict(result)) + "\n")
@@ -248,11 +284,14 @@ def main() -> int:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(
-        f"\n{count} runs, {len(failed)} failed, {time.monotonic() - began:.0f} s; logs: {OUT}/logs"
+        f"\n{count} runs, {len(failed)} failed, {len(skipped)} skipped, "
+        f"{time.monotonic() - began:.0f} s; logs: {OUT}/logs"
     )
+    for name in skipped:
+        print(f"SKIPPED {name}")
     for name in failed:
         print(f"FAILED {name}")
-    if not count and not options.resume:
+    if not count and not skipped and not options.resume:
         print("FAILED: no row was run")
         return 1
     return 1 if failed else 0

@@ -1,0 +1,50 @@
+"""PyPI's peercache, which is linked to libibverbs.so.1: one-sided reads and writes of its engine.
+
+peercache_exchange.py DEVICE [SERVER]
+"""
+
+import ctypes
+import sys
+
+from common import Control, device, pattern
+from peercache import _peercache
+from peercache.config import PeerCacheConfig
+from peercache.transport import RdmaTransport
+
+PAGE, PAGES = 60_000, 64
+
+assert _peercache.HAS_RDMA, "this wheel was built without RDMA"
+control = Control()
+config = PeerCacheConfig(
+    discovery_addr=f"{control.here}:1",
+    device_name=device(),
+    gid_index=0,
+    local_hostname=control.here,
+)
+transport = RdmaTransport(config)
+memory = ctypes.create_string_buffer(PAGE * PAGES)
+address = ctypes.addressof(memory)
+mr = transport.register_mr(address, PAGE * PAGES)
+if control.server:
+    memory.raw = pattern(PAGE * PAGES, 1)
+other = control.swap(addr=address, rkey=mr.rkey, endpoint=transport.local_endpoint())
+pages = range(0, PAGE * PAGES, PAGE)
+there = [other["addr"] + at for at in pages]
+mine = [address + at for at in pages]
+words = [other["endpoint"]] * PAGES, mine, there, [other["rkey"]] * PAGES, [PAGE] * PAGES
+if control.server:
+    control.swap(lent=1)
+    assert memory.raw[:-1] == pattern(PAGE * PAGES, 2)[:-1], "the peer's writes"
+else:
+    assert all(transport.batch_read_v(*words))
+    assert memory.raw == pattern(PAGE * PAGES, 1), "reads"
+    memory.raw = pattern(PAGE * PAGES, 2)
+    assert all(transport.batch_write_v(*words))
+    # A key that was never given away.
+    assert not any(
+        transport.batch_read_v(*(one[:1] for one in words[:3]), [other["rkey"] ^ 0x5500], [8])
+    )
+    control.swap(lent=1)
+control.swap(done=1)
+print("peercache: correct")
+sys.stdout.flush()
