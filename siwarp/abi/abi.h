@@ -41,6 +41,11 @@
 #define ABI_MIN_CQE 256	   /* a completion queue for at least so many completions */
 #define ABI_INLINE  64	   /* octets that each request may have inline, asked for or not */
 
+/* Rights that change nothing where no memory is pinned, as on-demand paging; and hints. */
+#define ABI_ACCESS_IGNORED                         \
+	((unsigned int)IBV_ACCESS_OPTIONAL_RANGE | \
+	 (unsigned int)(IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND))
+
 enum abi_kind {
 	ABI_DEVICE,
 	ABI_CONTEXT,

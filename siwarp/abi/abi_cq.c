@@ -122,8 +122,7 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 
 	if (!abi_live(ABI_CQ, cq))
 		return EINVAL;
-	if (cqe > 0 && cqe < ABI_MIN_CQE)
-		cqe = ABI_MIN_CQE;
+	/* No more than is asked for: who makes a queue smaller means it. */
 	r = siw_resize_cq(abi_cq_of(cq)->siw, cqe);
 	if (r == 0)
 		cq->cqe = siw_cq_capacity(abi_cq_of(cq)->siw);

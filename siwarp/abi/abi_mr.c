@@ -5,15 +5,10 @@
 
 #include "abi/abi.h"
 
-/*
- * What this library takes: the engine's own flags, hints, and those that change nothing where no
- * memory is pinned, as on-demand paging.
- */
-#define OPTIONAL ((unsigned int)IBV_ACCESS_OPTIONAL_RANGE)
+/* What the engine takes; and what this library does, ABI_ACCESS_IGNORED. */
 #define ENGINE                                                             \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND))
-#define IGNORED (OPTIONAL | (unsigned int)(IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND))
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
@@ -163,7 +158,7 @@ static void show(struct abi_mr *mr, struct ibv_pd *pd)
 
 static int check_access(unsigned int access)
 {
-	access &= ~IGNORED;
+	access &= ~ABI_ACCESS_IGNORED;
 	return access & ~(ENGINE | IBV_ACCESS_ZERO_BASED) ? EINVAL : 0;
 }
 

@@ -48,11 +48,12 @@ int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *
 	/* A bind of length 0 needs no region. */
 	if (from->mr && !abi_live(ABI_MR, from->mr))
 		return EINVAL;
+	/* A window is for peers: what this end may do is nothing to refuse, nor to grant. */
 	*to = (struct siw_mw_bind_info){
 		.mr = from->mr ? ((struct abi_mr *)from->mr)->siw : NULL,
 		.addr = from->addr,
 		.length = from->length,
-		.mw_access_flags = from->mw_access_flags,
+		.mw_access_flags = from->mw_access_flags & ~(unsigned int)IBV_ACCESS_LOCAL_WRITE,
 	};
 	return 0;
 }

@@ -123,6 +123,9 @@ static int at_most(uint64_t limit)
 	return limit < INT32_MAX ? (int)limit : INT32_MAX;
 }
 
+/* Of 24 bits, for an OUI. No vendor has this one, and 0 looks as if the query had failed. */
+#define NO_VENDOR 0xffffff
+
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
 	struct siw_device_attr limits;
@@ -140,6 +143,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 		.sys_image_guid = ctx->device->guid_be,
 		.max_mr_size = limits.max_mr_size,
 		.page_size_cap = ~0xfffull,
+		.vendor_id = NO_VENDOR,
 		.hw_ver = 1,
 		.max_qp = at_most(limits.max_qp),
 		.max_qp_wr = at_most(limits.max_qp_wr),

@@ -75,6 +75,24 @@ static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
+ * A peer that cannot use its own memory quotes nothing (RFC 5040 section 4.8: local catastrophic).
+ * With persona roce the oldest request that it has not said to have is the one: it looked at none
+ * behind it. With iwarp what it has is not known here.
+ */
+static struct siw_wqe *oldest_open(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	struct siw_wqe *wqe = rc->wq.flow.first;
+	bool own_memory = ev->err.type == 0 &&
+			  (ev->err.layer == SIW_LAYER_RDMAP || ev->err.layer == SIW_LAYER_DDP);
+
+	if (ev->quoted || !own_memory || !rc->wq.roce)
+		return NULL;
+	while (wqe && wqe->state != SIW_WQE_BEGUN)
+		wqe = wqe->chain;
+	return wqe;
+}
+
+/*
  * Marks the request that the Terminate quotes, if it is still queued. The peer takes messages in
  * order, so it has the Sends and Writes before that one; Reads before it will have no response.
  */
@@ -84,6 +102,8 @@ static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 	siw_lock(&rc->wq.qp.send_lock);
 	culprit = siw_qp_flow_quoted(&rc->wq.flow, ev);
+	if (!culprit)
+		culprit = oldest_open(rc, ev);
 	if (culprit) {
 		mark_delivered(rc, culprit);
 		culprit->state = SIW_WQE_DONE;

@@ -235,6 +235,8 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	ring = calloc((size_t)mask + 1, sizeof(*ring));
 	if (!ring)
 		return siw_refused(-ENOMEM);
+	/* Sends that wait for company: their completions count in what the queue is to hold. */
+	siw_verbs_send_posted(cq->ctx, true);
 	siw_lock(&cq->lock);
 	old = cq->ring;
 	err = move_to(cq, ring, mask, (uint32_t)cqe);

@@ -33,6 +33,8 @@ class Row:
     places: tuple[str, ...] = PLACES
     short: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    #: A folder that not every installation has: without it the row is skipped.
+    needs: str = ""
     #: What pip installs into an environment of the row's own; without it the row is skipped.
     wheel: str = ""
     #: Why it cannot pass yet: it is left out of the short form, and fails in the long one.
@@ -198,6 +200,21 @@ def pyverbs() -> Iterator[Row]:
         )
 
 
+def rdma_core() -> Iterator[Row]:
+    """rdma-core's own tests of pyverbs: documentation, to Debian, which small images leave out."""
+    yield Row(
+        "rdma-core's pyverbs tests",
+        "all",
+        "/usr/bin/python3 {abi}/pyverbs/rdma_core.py {dev}",
+        shows=r"(?m)^rdma_core: correct$",
+        data="script",
+        places=(HERE, NOBODY),
+        short=(HERE,),
+        needs="/usr/share/doc/rdma-core/tests",
+        seconds=120,
+    )
+
+
 def wheels() -> Iterator[Row]:
     """Packages of PyPI that use verbs: one opens libibverbs.so.1 itself, one is linked to it.
 
@@ -251,5 +268,5 @@ def watched() -> Iterator[Row]:
 
 def rows() -> list[Row]:
     """Return the whole table."""
-    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, wheels, watched)
+    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, rdma_core, wheels, watched)
     return [row for group in groups for row in group()]

@@ -271,6 +271,8 @@ def main() -> int:
                 if before.get((row.name, place)) == stamp:
                     continue
                 why = machine.without(row.wheel)
+                if row.needs and not Path(row.needs).exists():
+                    why = f"this system has no {row.needs}"
                 if why:
                     skipped.append(f"{row.name} ({place}): {why}")
                     continue

@@ -133,7 +133,9 @@ static void windows(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
 		      *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
-	struct ibv_mw_bind_info info = { b.mr, (uintptr_t)b.buf, 64, IBV_ACCESS_REMOTE_WRITE };
+	/* The right of this end means nothing in a window, and is no error. */
+	struct ibv_mw_bind_info info = { b.mr, (uintptr_t)b.buf, 64,
+					 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE };
 	struct ibv_mw_bind bind = { 5, IBV_SEND_SIGNALED, info };
 	struct ibv_sge sge = part(&a, 0, 64), byte = part(&b, 0, 1);
 	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge), binds[2], *bad;

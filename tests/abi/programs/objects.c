@@ -22,6 +22,7 @@ static void device_and_port(void)
 	int type = -1;
 
 	CHECK(ibv_query_device_ex(ctx, NULL, &attr) == 0 && attr.phys_port_cnt_ex == 1);
+	CHECK(attr.orig_attr.vendor_id);
 	CHECK(attr.orig_attr.phys_port_cnt == 1 && attr.orig_attr.max_qp > 0);
 	CHECK(attr.orig_attr.max_qp_rd_atom >= 16 && attr.orig_attr.max_srq_wr >= 4095);
 	CHECK(ibv_query_port(ctx, PORT, &port) == 0 && port.state == IBV_PORT_ACTIVE);
@@ -141,6 +142,7 @@ static void completion_events(void)
 	ibv_ack_cq_events(cq, 1);
 	CHECK(complete(cq).status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(ibv_resize_cq(cq, 1000) == 0 && cq->cqe >= 1000);
+	CHECK(ibv_resize_cq(cq, 10) == 0 && cq->cqe >= 10 && cq->cqe < 256);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);

@@ -11,9 +11,11 @@ from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import DDPTagged, DDPUntagged, Opcode, Queue, ReadRequest
 from siwarp.verbs import (
+    SGE,
     Persona,
     QPInitAttr,
     QPType,
+    RecvWR,
     RemoteBuffer,
     SendFlag,
     SendWR,
@@ -287,14 +289,30 @@ def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -
 
 
 def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(two: Wire) -> None:
-    from siwarp.verbs import SGE
-
     a, b = roce(two)
     for i in range(2):
         b.recv(i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
     a.qp.post_send([good, good, SendWR(2, sg=[SGE(a.mem.addr, 8, 0xBAD)]), good])
     assert [w.status for w in poll(a.scq, 4)] == [0, 0, WCStatus.LOC_PROT_ERR, FLUSHED]
+
+
+def test_a_send_that_the_peers_own_memory_refuses_is_a_remote_operation_error(two: Wire) -> None:
+    a, b = roce(two)
+    b.recv(1)
+    a.post(SEND, 1)
+    assert poll(a.scq)[0].status == WCStatus.SUCCESS
+    b.qp.post_recv(RecvWR(7, sg=[SGE(b.mem.addr, 64, 0xBAD)]))
+    for i in (2, 3):
+        a.post(SEND, i, length=8)
+    assert [(w.wr_id, w.status) for w in poll(b.rcq, 2)] == [
+        (1, WCStatus.SUCCESS),
+        (7, WCStatus.LOC_PROT_ERR),
+    ]
+    assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [
+        (2, WCStatus.REM_OP_ERR),
+        (3, FLUSHED),
+    ]
 
 
 # ---- a Terminate
