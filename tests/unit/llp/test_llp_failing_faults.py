@@ -56,7 +56,7 @@ with failing("malloc", errno.ENOMEM):
 assert c["fault_limit"] == 1
 until(lambda: b in p.poll())
 assert b.recvfrom()[1] == b"first"
-plan(b"rx:delay=1ms")
+plan(b"rx:delay=10s")
 assert a.sendto(dest, b"lost") == 0
 assert b.recvfrom()[0] == -errno.EAGAIN  # held
 assert a.sendto(dest, b"lost, too") == 0
@@ -183,7 +183,7 @@ def test_octets_that_cannot_be_held_end_the_stream(build_dir: Path) -> None:
         build_dir,
         STREAM
         + """
-plan(b"rx:delay=1ms")
+plan(b"rx:delay=10s")
 assert a.send(b"first") == 5
 assert b.recv()[0] == -errno.EAGAIN
 assert a.send(b"second") == 6
