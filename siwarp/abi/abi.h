@@ -58,6 +58,7 @@ enum abi_kind {
 	ABI_SRQ,
 	ABI_AH, /* lies in the engine's memory, in front of its struct siw_ah */
 	ABI_TD,
+	ABI_BUF,
 	ABI_KINDS,
 };
 
@@ -69,13 +70,27 @@ struct abi_device {
 	int users; /* lists and contexts that have it; under the lock of abi_device.c */
 };
 
+/* A descriptor that ibv_import_device was given: it is closed with that import. */
+struct abi_import {
+	struct abi_import *next;
+	int fd;
+};
+
+/* What was mapped for a dma-buf: until its region is deregistered, or the device closed. */
+struct abi_mapping {
+	struct abi_mapping *next;
+	void *addr;
+	size_t size;
+};
+
 struct abi_context {
 	struct verbs_context v; /* first; programs have &v.context */
 	struct siw_context *siw;
 	struct abi_device *device;
-	pthread_mutex_t lock;	     /* for info */
+	pthread_mutex_t lock;	     /* for the rest */
 	struct siw_device_info info; /* when the program last looked at the port or its GIDs */
-	atomic_uint imports;	     /* of ibv_import_device: it closes with the last */
+	struct abi_import *imports;
+	struct abi_mapping *mappings;
 };
 
 struct abi_pd {
@@ -91,11 +106,20 @@ struct abi_td {
 	atomic_uint users;
 };
 
+/* Memory of ibv_alloc_buf, which outlives its device until ibv_free_buf. */
+struct abi_buf {
+	struct ibv_context *context; /* first */
+	struct ibv_pd *pd;
+	void *addr;
+	size_t size;
+};
+
 struct abi_mr {
 	struct ibv_mr ibv; /* first */
 	struct siw_mr *siw;
-	void *mapped; /* NULL, or what was mapped for a dma-buf: of mapped_size octets */
-	size_t mapped_size;
+	uint64_t iova;
+	unsigned int access;
+	struct abi_mapping *mapping; /* NULL, or a dma-buf's */
 };
 
 struct abi_mw {
@@ -138,6 +162,8 @@ struct abi_qp {
 
 /* ---- abi_object.c: which handles are alive ----------------------------------------------------- */
 
+/* Makes a mutex that says so when its owner takes it again, or another releases it. */
+void abi_own_lock(pthread_mutex_t *mutex);
 /* Zeroed memory of that kind, or NULL with errno ENOMEM. It is never given back to malloc. */
 void *abi_alloc(enum abi_kind kind);
 /* Memory of abi_alloc that abi_add was never called for, or that abi_end has ended. */
@@ -158,6 +184,29 @@ void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wante
 
 /* The context of dead objects, whose every function refuses with EINVAL. */
 extern struct verbs_context abi_dead_context;
+
+/* ---- abi_newer.c ------------------------------------------------------------------------------- */
+
+/*
+ * Makes of a function one that programs know by that name in that version, as the default one.
+ * Functions that rdma-core has got since 44 are made so, since the headers may declare them or not.
+ */
+#define ABI_VERSION(of, name, node) __asm__(".symver " #of "," #name "@@IBVERBS_" #node)
+
+/* ---- abi_buf.c --------------------------------------------------------------------------------- */
+
+/* Whether it is of that domain, and the range lies within it. */
+bool abi_buf_has(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
+		 size_t length);
+
+/* ---- abi_dmabuf.c ------------------------------------------------------------------------------ */
+
+/* Maps length octets of a dma-buf, from offset on; *at is where they are. NULL with errno. */
+struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
+			    bool writable, void **at);
+void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping);
+/* Unmaps a list of mappings. */
+void abi_unmap_all(struct abi_mapping *mappings);
 
 /* ---- the tables of functions ----------------------------------------- */
 
@@ -193,6 +242,11 @@ void abi_device_get(struct abi_device *device);
 void abi_device_put(struct abi_device *device);
 /* Whether programs see adapters for Ethernet (persona roce, the default), or iWARP's. */
 bool abi_roce(void);
+
+/* ---- abi_port.c -------------------------------------------------------------------------------- */
+
+/* The interface's speed in Mbit/s; what has none, as lo, is said to have a lane of 10 Gbit/s. */
+long abi_speed(const char *netdev);
 
 /* ---- abi_addr.c -------------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
  * abi/abi_ah.c - address handles. A struct ibv_ah lies in the room in front of the engine's handle,
  * so both have one address, and requests that name one are posted as they are.
  */
+#include <arpa/inet.h>
 #include <netinet/ip.h>
 #include <sys/socket.h>
 
@@ -57,16 +58,24 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 	return abi_result(r);
 }
 
-/* The GIDs of a GRH of RoCE v2: an IPv6 header, or an IPv4 header in its second half. */
-static bool gids_of_grh(const struct ibv_grh *grh, union ibv_gid *sgid, union ibv_gid *dgid)
+/*
+ * What a GRH of RoCE v2 says of the way back: its GIDs are exchanged. It is an IPv6 header, or an
+ * IPv4 header in the second half.
+ */
+static bool reversed(const struct ibv_grh *grh, union ibv_gid *own, struct ibv_global_route *back)
 {
 	const uint8_t *octets = (const uint8_t *)grh;
 	struct siw_addr from = { .family = AF_INET }, to = { .family = AF_INET };
 	struct iphdr ip;
 
 	if (octets[0] >> 4 == 6) {
-		*sgid = grh->sgid;
-		*dgid = grh->dgid;
+		uint32_t first = ntohl(grh->version_tclass_flow);
+
+		back->dgid = grh->sgid;
+		back->flow_label = first & 0xfffff;
+		back->traffic_class = (uint8_t)(first >> 20);
+		back->hop_limit = grh->hop_limit;
+		*own = grh->dgid;
 		return true;
 	}
 	memcpy(&ip, octets + IPV4_AT, sizeof(ip));
@@ -74,8 +83,10 @@ static bool gids_of_grh(const struct ibv_grh *grh, union ibv_gid *sgid, union ib
 		return false;
 	memcpy(from.v4, &ip.saddr, 4);
 	memcpy(to.v4, &ip.daddr, 4);
-	abi_gid_of_addr(&from, sgid);
-	abi_gid_of_addr(&to, dgid);
+	abi_gid_of_addr(&from, &back->dgid);
+	abi_gid_of_addr(&to, own);
+	back->traffic_class = ip.tos;
+	back->hop_limit = ip.ttl;
 	return true;
 }
 
@@ -100,24 +111,21 @@ static int index_of(struct abi_context *ctx, const union ibv_gid *gid)
 int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
 			struct ibv_grh *grh, struct ibv_ah_attr *ah_attr)
 {
-	union ibv_gid sgid, dgid;
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = port_num };
+	union ibv_gid own;
 	int index;
 
 	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr)
 		goto refuse;
 	/* There are no LIDs: without a GRH nobody knows where the message came from. */
-	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !gids_of_grh(grh, &sgid, &dgid))
+	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !reversed(grh, &own, &attr.grh))
 		goto refuse;
-	index = index_of(abi_context_of(context), &dgid);
+	index = index_of(abi_context_of(context), &own);
 	if (index < 0)
 		goto refuse;
-	memset(ah_attr, 0, sizeof(*ah_attr));
-	ah_attr->is_global = 1;
-	ah_attr->port_num = port_num;
-	ah_attr->sl = wc->sl;
-	ah_attr->grh.dgid = sgid;
-	ah_attr->grh.sgid_index = (uint8_t)index;
-	ah_attr->grh.hop_limit = 0xff;
+	attr.sl = wc->sl;
+	attr.grh.sgid_index = (uint8_t)index;
+	*ah_attr = attr;
 	return 0;
 refuse:
 	errno = EINVAL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* abi/abi_context.c - open devices: the tables of functions, opening, closing, importing. */
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -136,7 +137,6 @@ static void fill(struct abi_context *ctx, struct abi_device *device)
 	pthread_mutex_init(&ctx->lock, NULL);
 	ctx->device = device;
 	ctx->info = *siw_context_info(ctx->siw);
-	ctx->imports = 1;
 }
 
 struct ibv_context *ibv_open_device(struct ibv_device *device)
@@ -176,30 +176,7 @@ no_engine:
 	return abi_null(why);
 }
 
-int ibv_close_device(struct ibv_context *context)
-{
-	struct abi_context *ctx;
-	struct abi_device *device;
-	struct siw_context *siw;
-	int fd;
-
-	if (!abi_live(ABI_CONTEXT, context))
-		return EINVAL;
-	ctx = abi_context_of(context);
-	if (atomic_fetch_sub(&ctx->imports, 1) > 1)
-		return 0;
-	device = ctx->device;
-	siw = ctx->siw;
-	fd = context->cmd_fd;
-	/* The program may have left objects behind; closing the device takes them along. */
-	abi_end_all(context);
-	siw_close_device_forced(siw);
-	close(fd);
-	abi_device_put(device);
-	return 0;
-}
-
-/* Whether cmd_fd of the context is a duplicate of fd. */
+/* Whether cmd_fd of the context is that file. */
 static bool has_fd(void *handle, const void *wanted)
 {
 	const struct stat *file = wanted;
@@ -210,9 +187,57 @@ static bool has_fd(void *handle, const void *wanted)
 	       own.st_ino == file->st_ino;
 }
 
+/* Ends one import, if there is one: its descriptor is the library's to close. */
+static bool end_import(struct abi_context *ctx)
+{
+	struct abi_import *import;
+	struct stat file;
+
+	pthread_mutex_lock(&ctx->lock);
+	import = ctx->imports;
+	if (import)
+		ctx->imports = import->next;
+	pthread_mutex_unlock(&ctx->lock);
+	if (!import)
+		return false;
+	/* A program may have closed it by mistake, and the number be another file's by now. */
+	if (fstat(import->fd, &file) == 0 && has_fd(&ctx->v.context, &file))
+		close(import->fd);
+	free(import);
+	return true;
+}
+
+int ibv_close_device(struct ibv_context *context)
+{
+	struct abi_mapping *mappings;
+	struct abi_context *ctx;
+	struct abi_device *device;
+	struct siw_context *siw;
+	int fd;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return -1;
+	ctx = abi_context_of(context);
+	if (end_import(ctx))
+		return 0;
+	device = ctx->device;
+	siw = ctx->siw;
+	fd = context->cmd_fd;
+	mappings = ctx->mappings;
+	/* The program may have left objects behind; closing the device takes them along. */
+	abi_end_all(context);
+	siw_close_device_forced(siw);
+	abi_unmap_all(mappings);
+	close(fd);
+	abi_device_put(device);
+	return 0;
+}
+
 struct ibv_context *ibv_import_device(int cmd_fd)
 {
 	struct ibv_context *context;
+	struct abi_import *import;
+	struct abi_context *ctx;
 	struct stat file;
 
 	if (fstat(cmd_fd, &file) != 0)
@@ -221,6 +246,14 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	context = abi_find(ABI_CONTEXT, has_fd, &file);
 	if (!context)
 		return abi_null(EINVAL);
-	atomic_fetch_add(&abi_context_of(context)->imports, 1);
+	import = malloc(sizeof(*import));
+	if (!import)
+		return abi_null(ENOMEM);
+	ctx = abi_context_of(context);
+	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1; /* not a duplicate: not its own */
+	pthread_mutex_lock(&ctx->lock);
+	import->next = ctx->imports;
+	ctx->imports = import;
+	pthread_mutex_unlock(&ctx->lock);
 	return context;
 }

@@ -65,7 +65,7 @@ static struct abi_cq *make(struct ibv_context *context, int cqe, void *cq_contex
 	cq->ibv.cqe = siw_cq_capacity(cq->siw);
 	pthread_mutex_init(&cq->ibv.mutex, NULL);
 	pthread_cond_init(&cq->ibv.cond, NULL);
-	pthread_mutex_init(&cq->polling, NULL);
+	abi_own_lock(&cq->polling);
 	return cq;
 }
 

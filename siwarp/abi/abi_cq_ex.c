@@ -38,21 +38,25 @@ static int next_poll(struct ibv_cq_ex *ibv)
 	return 0;
 }
 
+/* Without start_poll there is nothing to end, which the lock knows. */
 static void end_poll(struct ibv_cq_ex *cq)
 {
 	if (!of(cq)->single_threaded)
 		pthread_mutex_unlock(&of(cq)->polling);
 }
 
-/* After an error, ENOENT included, end_poll must not be called: nothing is held. */
+/*
+ * After an error, ENOENT included, end_poll must not be called: nothing is held. EINVAL: the thread
+ * has not ended its last batch.
+ */
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	int r;
 
 	if (attr && attr->comp_mask)
 		return EINVAL;
-	if (!of(cq)->single_threaded)
-		pthread_mutex_lock(&of(cq)->polling);
+	if (!of(cq)->single_threaded && pthread_mutex_lock(&of(cq)->polling))
+		return EINVAL;
 	r = next_poll(cq);
 	if (r)
 		end_poll(cq);
@@ -119,6 +123,25 @@ static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
 	return of(cq)->wallclock_ns;
 }
 
+/* Of frames and tags, which no queue is made with: they read as none. */
+static uint16_t read_cvlan(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+	return 0;
+}
+
+static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+	return 0;
+}
+
+static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info)
+{
+	(void)cq;
+	memset(tm_info, 0, sizeof(*tm_info));
+}
+
 void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags)
 {
 	struct ibv_cq_ex *ibv = &cq->ibv;
@@ -139,6 +162,9 @@ void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags)
 	ibv->read_dlid_path_bits = read_dlid_path_bits;
 	ibv->read_completion_ts = read_completion_ts;
 	ibv->read_completion_wallclock_ns = read_wallclock_ns;
+	ibv->read_cvlan = read_cvlan;
+	ibv->read_flow_tag = read_flow_tag;
+	ibv->read_tm_info = read_tm_info;
 }
 
 static int start_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)

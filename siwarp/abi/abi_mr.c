@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* abi/abi_mr.c - protection domains and memory regions. */
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "abi/abi.h"
 
 /* What the engine takes; and what this library does, ABI_ACCESS_IGNORED. */
-#define ENGINE                                                             \
-	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | \
-			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND))
+#define ENGINE                                                                                   \
+	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                       \
+			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | \
+			IBV_ACCESS_ZERO_BASED))
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
@@ -43,6 +43,30 @@ static void parent_gone(struct abi_pd *pd)
 		atomic_fetch_sub(&pd->td->users, 1);
 }
 
+/* A region, a window and an address handle begin with their context and this, ... */
+static bool second_is(void *handle, const void *wanted)
+{
+	return ((struct ibv_mr *)handle)->pd == wanted;
+}
+
+/* ... and queues have the program's pointer between them. */
+static bool third_is(void *handle, const void *wanted)
+{
+	return ((struct ibv_srq *)handle)->pd == wanted;
+}
+
+_Static_assert(offsetof(struct ibv_mw, pd) == offsetof(struct ibv_mr, pd), "ibv_mw");
+_Static_assert(offsetof(struct ibv_ah, pd) == offsetof(struct ibv_mr, pd), "ibv_ah");
+_Static_assert(offsetof(struct ibv_qp, pd) == offsetof(struct ibv_srq, pd), "ibv_qp");
+
+/* The engine knows what a domain has, but not by which of its names it was made. */
+static bool names_any(const struct abi_pd *parent)
+{
+	return abi_find(ABI_MR, second_is, parent) || abi_find(ABI_MW, second_is, parent) ||
+	       abi_find(ABI_AH, second_is, parent) || abi_find(ABI_QP, third_is, parent) ||
+	       abi_find(ABI_SRQ, third_is, parent);
+}
+
 int ibv_dealloc_pd(struct ibv_pd *ibv)
 {
 	struct abi_pd *pd = (struct abi_pd *)ibv;
@@ -50,7 +74,7 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 
 	if (!abi_live(ABI_PD, ibv))
 		return EINVAL;
-	if (pd->users)
+	if (pd->users || (pd->parent_of && names_any(pd)))
 		return abi_fail(EBUSY);
 	/* A parent domain is a name of the domain that it stands for. */
 	if (!pd->parent_of) {
@@ -100,7 +124,8 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 	if (!abi_live(ABI_CONTEXT, context))
 		return NULL;
 	if (!attr || !abi_live(ABI_PD, attr->pd) || attr->pd->context != context ||
-	    (attr->td && !abi_live(ABI_TD, attr->td)) || ((struct abi_pd *)attr->pd)->parent_of)
+	    (attr->td && (!abi_live(ABI_TD, attr->td) || attr->td->context != context)) ||
+	    ((struct abi_pd *)attr->pd)->parent_of)
 		return abi_null(EINVAL);
 	/* Memory for queues is the engine's, so a program's allocators would never be called. */
 	if (attr->comp_mask & ~(uint32_t)IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
@@ -158,8 +183,7 @@ static void show(struct abi_mr *mr, struct ibv_pd *pd)
 
 static int check_access(unsigned int access)
 {
-	access &= ~ABI_ACCESS_IGNORED;
-	return access & ~(ENGINE | IBV_ACCESS_ZERO_BASED) ? EINVAL : 0;
+	return access & ~(ENGINE | ABI_ACCESS_IGNORED) ? EINVAL : 0;
 }
 
 static struct abi_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -183,6 +207,8 @@ static struct abi_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 	why = errno;
 	if (mr->siw) {
 		show(mr, pd);
+		mr->iova = iova;
+		mr->access = access;
 		if (abi_add(ABI_MR, mr, pd->context))
 			return mr;
 		why = ENOMEM;
@@ -209,32 +235,13 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	return (struct ibv_mr *)reg(pd, addr, length, iova, access);
 }
 
-struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
-				 int fd, int access)
+/* What the engine counts offsets from after ibv_rereg_mr. */
+static uint64_t new_base(const struct abi_mr *mr, int flags, unsigned int access)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), before = offset % page;
-	int protection = PROT_READ | (access & IBV_ACCESS_LOCAL_WRITE ? PROT_WRITE : 0);
-	struct abi_mr *mr;
-	void *mapped;
-	int why;
-
-	if (!abi_live(ABI_PD, pd))
-		return NULL;
-	if (!length || length > SIZE_MAX - before)
-		return abi_null(EINVAL);
-	mapped = mmap(NULL, before + length, protection, MAP_SHARED, fd, (off_t)(offset - before));
-	/* Memory that the CPU cannot map, as most of a graphics card's, is out of reach. */
-	if (mapped == MAP_FAILED)
-		return abi_null(errno == EBADF || errno == EINVAL ? errno : EOPNOTSUPP);
-	mr = reg(pd, (char *)mapped + before, length, iova, (unsigned int)access);
-	if (!mr) {
-		why = errno;
-		munmap(mapped, before + length);
-		return abi_null(why);
-	}
-	mr->mapped = mapped;
-	mr->mapped_size = before + length;
-	return &mr->ibv;
+	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION) &&
+	    !((access ^ mr->access) & IBV_ACCESS_ZERO_BASED))
+		return mr->iova;
+	return access & IBV_ACCESS_ZERO_BASED ? 0 : (uintptr_t)mr->ibv.addr;
 }
 
 int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, size_t length,
@@ -242,30 +249,30 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 {
 	struct abi_mr *mr = (struct abi_mr *)ibv;
 	bool new_pd = flags & IBV_REREG_MR_CHANGE_PD;
+	unsigned int now;
 	int r;
 
 	errno = EINVAL;
-	if (!abi_live(ABI_MR, ibv) || (new_pd && !abi_live(ABI_PD, pd)) || mr->mapped)
+	if (!abi_live(ABI_MR, ibv) || (new_pd && !abi_live(ABI_PD, pd)) || mr->mapping)
 		return IBV_REREG_MR_ERR_INPUT;
-	if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
-		r = check_access((unsigned int)access);
-		if (r || (access & IBV_ACCESS_ZERO_BASED)) {
-			errno = r ? r : EINVAL;
-			return IBV_REREG_MR_ERR_INPUT;
-		}
-	}
+	now = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
+	if (check_access(now))
+		return IBV_REREG_MR_ERR_INPUT;
 	r = siw_rereg_mr(mr->siw, flags, new_pd ? ((struct abi_pd *)pd)->siw : NULL, addr, length,
 			 access & (int)ENGINE);
-	if (r == 0)
-		show(mr, new_pd ? pd : ibv->pd);
-	return r;
+	if (r)
+		return r;
+	show(mr, new_pd ? pd : ibv->pd);
+	mr->iova = new_base(mr, flags, now);
+	mr->access = now;
+	return 0;
 }
 
 int ibv_dereg_mr(struct ibv_mr *ibv)
 {
 	struct abi_mr *mr = (struct abi_mr *)ibv;
-	void *mapped;
-	size_t size;
+	struct abi_mapping *mapping;
+	struct abi_context *ctx;
 	int r;
 
 	if (!abi_live(ABI_MR, ibv))
@@ -273,11 +280,11 @@ int ibv_dereg_mr(struct ibv_mr *ibv)
 	r = siw_dereg_mr(mr->siw);
 	if (r < 0)
 		return abi_result(r);
-	mapped = mr->mapped;
-	size = mr->mapped_size;
+	mapping = mr->mapping;
+	ctx = abi_context_of(ibv->context);
 	abi_end(ABI_MR, mr);
-	if (mapped)
-		munmap(mapped, size);
+	if (mapping)
+		abi_unmap(ctx, mapping);
 	return 0;
 }
 
@@ -285,15 +292,16 @@ static bool has_mr_handle(void *handle, const void *wanted)
 {
 	const struct ibv_mr *mr = handle, *looked_for = wanted;
 
-	return mr->pd == looked_for->pd && mr->handle == looked_for->handle;
+	return mr->context == looked_for->context && mr->handle == looked_for->handle;
 }
 
 struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 {
-	struct ibv_mr wanted = { .pd = pd, .handle = mr_handle }, *mr;
+	struct ibv_mr wanted = { .handle = mr_handle }, *mr;
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
+	wanted.context = pd->context;
 	mr = abi_find(ABI_MR, has_mr_handle, &wanted);
 	return mr ? mr : abi_null(EINVAL);
 }
@@ -303,15 +311,53 @@ void ibv_unimport_mr(struct ibv_mr *mr)
 	(void)mr; /* an import is the object itself */
 }
 
+struct advice {
+	const struct ibv_pd *pd;
+	uint32_t lkey;
+};
+
+static bool has_lkey(void *handle, const void *wanted)
+{
+	const struct advice *advice = wanted;
+	const struct ibv_mr *mr = handle;
+
+	return mr->context == advice->pd->context && mr->lkey == advice->lkey;
+}
+
+/* One element of ibv_advise_mr: 0 or an errno value. */
+static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
+{
+	const struct abi_mr *mr = abi_find(ABI_MR, has_lkey, &(struct advice){ pd, sge->lkey });
+	uint64_t base;
+
+	if (!mr)
+		return EFAULT;
+	if (((struct abi_pd *)mr->ibv.pd)->siw != ((const struct abi_pd *)pd)->siw)
+		return EPERM;
+	if (writes && !(mr->access & IBV_ACCESS_LOCAL_WRITE))
+		return EPERM;
+	base = mr->iova;
+	if (sge->addr < base || sge->addr - base > mr->ibv.length ||
+	    mr->ibv.length - (sge->addr - base) < sge->length)
+		return EFAULT;
+	return 0;
+}
+
+/* The kernel brings pages as they are touched: advice is checked, and may then be left at that. */
 int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
 		  struct ibv_sge *sg_list, uint32_t num_sge)
 {
+	bool writes = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+	int r = 0;
+
 	if (!abi_live(ABI_PD, pd) || (!sg_list && num_sge) ||
 	    flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
 		return abi_fail(EINVAL);
 	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
 		return abi_fail(EOPNOTSUPP);
-	return 0; /* the kernel brings pages as they are touched */
+	for (uint32_t i = 0; i < num_sge && !r; i++)
+		r = check_advice(pd, writes, &sg_list[i]);
+	return r ? abi_fail(r) : 0;
 }
 
 struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)

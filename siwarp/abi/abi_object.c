@@ -46,6 +46,7 @@ static const size_t sizes[ABI_KINDS] = {
 	[ABI_MW] = sizeof(struct abi_mw),	  [ABI_CHANNEL] = sizeof(struct abi_channel),
 	[ABI_CQ] = sizeof(struct abi_cq),	  [ABI_QP] = sizeof(struct abi_qp),
 	[ABI_SRQ] = sizeof(struct abi_srq),	  [ABI_TD] = sizeof(struct abi_td),
+	[ABI_BUF] = sizeof(struct abi_buf),
 };
 
 static void take(void)
@@ -68,6 +69,16 @@ static void enter(void)
 {
 	pthread_once(&once, at_first);
 	take();
+}
+
+void abi_own_lock(pthread_mutex_t *mutex)
+{
+	pthread_mutexattr_t attr;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
+	pthread_mutex_init(mutex, &attr);
+	pthread_mutexattr_destroy(&attr);
 }
 
 void *abi_alloc(enum abi_kind kind)

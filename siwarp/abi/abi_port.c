@@ -17,6 +17,14 @@
 #define ODP_RC		    (ODP_UD | ODP_UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC)
 #define NANOSECONDS_KHZ	    1000000 /* of the clock that time stamps count */
 
+/* Releases after 44 have active_speed_ex in struct ibv_port_attr: the same code as active_speed. */
+union port_attr {
+	struct ibv_port_attr attr;
+	uint32_t words[14];
+};
+#define ACTIVE_SPEED_EX 13 /* its word */
+
+_Static_assert(sizeof(union port_attr) == 56, "ibv_port_attr");
 _Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
 	       "ibv_port_attr");
 
@@ -29,8 +37,7 @@ static enum ibv_mtu mtu_of(uint32_t octets)
 	return mtu;
 }
 
-/* The interface's speed, in Mbit/s; what has none, as lo, is said to have one lane of 10 Gbit/s. */
-static long speed_of(const char *netdev)
+long abi_speed(const char *netdev)
 {
 	char path[64], text[16] = "";
 	long mbps = -1;
@@ -82,7 +89,7 @@ static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 		.flags = GRH_REQUIRED,
 	};
-	set_rate(attr, speed_of(info->netdev));
+	set_rate(attr, abi_speed(info->netdev));
 }
 
 int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
@@ -90,7 +97,7 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 {
 	struct siw_device_attr limits;
 	struct siw_device_info info;
-	struct ibv_port_attr port;
+	union port_attr port = { .words = { 0 } };
 	struct abi_context *ctx;
 	int r;
 
@@ -105,7 +112,8 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	pthread_mutex_lock(&ctx->lock);
 	info = ctx->info;
 	pthread_mutex_unlock(&ctx->lock);
-	fill_port(&info, limits.max_rc_msg, &port);
+	fill_port(&info, limits.max_rc_msg, &port.attr);
+	port.words[ACTIVE_SPEED_EX] = port.attr.active_speed;
 	/* A newer program's struct has more, an older one's less. */
 	memset(attr, 0, size);
 	memcpy(attr, &port, size < sizeof(port) ? size : sizeof(port));
@@ -200,14 +208,19 @@ int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_devi
 	return 0;
 }
 
+/* The counter of completions' time stamps: all of it is in tv_nsec, as programs expect of adapters. */
 int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
+	struct timespec now;
+
 	if (!abi_live(ABI_CONTEXT, context) || !values)
 		return abi_fail(EINVAL);
-	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
-		return abi_fail(EINVAL);
-	if (values->comp_mask)
-		clock_gettime(CLOCK_MONOTONIC, &values->raw_clock);
+	/* What is left of the mask says what was filled. */
+	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+	if (!values->comp_mask)
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	values->raw_clock = (struct timespec){ .tv_nsec = now.tv_sec * 1000000000 + now.tv_nsec };
 	return 0;
 }
 

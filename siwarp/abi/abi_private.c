@@ -74,6 +74,25 @@
 	X(ibv_cmd_rereg_mr)               \
 	X(ibv_cmd_resize_cq)
 
+/* Those of releases after 44. */
+#define NEWER_COMMANDS(X)               \
+	X(ibv_cmd_alloc_dmah)           \
+	X(ibv_cmd_create_comp_cntr)     \
+	X(ibv_cmd_create_cq_ex2)        \
+	X(ibv_cmd_destroy_comp_cntr)    \
+	X(ibv_cmd_export_dmabuf_fd)     \
+	X(ibv_cmd_free_dmah)            \
+	X(ibv_cmd_inc_comp_cntr)        \
+	X(ibv_cmd_inc_err_comp_cntr)    \
+	X(ibv_cmd_qp_attach_comp_cntr)  \
+	X(ibv_cmd_query_comp_cntr_caps) \
+	X(ibv_cmd_query_port_speed)     \
+	X(ibv_cmd_read_comp_cntr)       \
+	X(ibv_cmd_read_err_comp_cntr)   \
+	X(ibv_cmd_reg_mr_ex)            \
+	X(ibv_cmd_set_comp_cntr)        \
+	X(ibv_cmd_set_err_comp_cntr)
+
 ABI_EXPORT int abi_no_driver(void);
 int abi_no_driver(void)
 {
@@ -84,6 +103,29 @@ ABI_EXPORT void *abi_no_device(void);
 void *abi_no_device(void)
 {
 	return abi_null(EOPNOTSUPP);
+}
+
+/* A name for messages: newer headers declare it for programs, too. */
+ABI_EXPORT const char *abi_wr_opcode_str(int opcode);
+const char *abi_wr_opcode_str(int opcode)
+{
+	static const char *const names[] = {
+		[IBV_WR_RDMA_WRITE] = "RDMA_WRITE",
+		[IBV_WR_RDMA_WRITE_WITH_IMM] = "RDMA_WRITE_WITH_IMM",
+		[IBV_WR_SEND] = "SEND",
+		[IBV_WR_SEND_WITH_IMM] = "SEND_WITH_IMM",
+		[IBV_WR_RDMA_READ] = "RDMA_READ",
+		[IBV_WR_ATOMIC_CMP_AND_SWP] = "ATOMIC_CMP_AND_SWP",
+		[IBV_WR_ATOMIC_FETCH_AND_ADD] = "ATOMIC_FETCH_AND_ADD",
+		[IBV_WR_LOCAL_INV] = "LOCAL_INV",
+		[IBV_WR_BIND_MW] = "BIND_MW",
+		[IBV_WR_SEND_WITH_INV] = "SEND_WITH_INV",
+		[IBV_WR_TSO] = "TSO",
+		[IBV_WR_DRIVER1] = "DRIVER1",
+	};
+	const unsigned int n = sizeof(names) / sizeof(names[0]);
+
+	return (unsigned int)opcode < n && names[opcode] ? names[opcode] : "unknown";
 }
 
 /* What providers' constructors and destructors call: nothing to do. */
@@ -103,6 +145,19 @@ void abi_not_needed(void)
 	NODE(59, "@", name, of);  \
 	NODE(64, "@", name, of);  \
 	NODE(65, "@", name, of);
+
+#define NEWER(name, of)          \
+	NODE(59, "@", name, of); \
+	NODE(64, "@", name, of); \
+	NODE(65, "@@", name, of);
+
+#define NEWER_COMMAND(name) NEWER(name, abi_no_driver)
+NEWER_COMMANDS(NEWER_COMMAND)
+NEWER(ibv_dmabuf_heap_alloc, abi_no_device)
+NEWER(ibv_dmabuf_heap_cc_shared_init, abi_no_device)
+NEWER(ibv_dmabuf_heap_destroy, abi_not_needed)
+NEWER(ibv_dmabuf_heap_free, abi_not_needed)
+NEWER(ibv_wr_opcode_str, abi_wr_opcode_str)
 
 #define COMMAND(name) EACH(name, abi_no_driver)
 COMMANDS(COMMAND)

@@ -53,13 +53,14 @@ static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *ini
 	return 0;
 }
 
-static int supported_type(enum ibv_qp_type type)
+static int supported_type(const struct ibv_qp_init_attr *init)
 {
-	switch (type) {
+	switch (init->qp_type) {
 	case IBV_QPT_RC:
-	case IBV_QPT_UC:
 	case IBV_QPT_UD:
 		return 0;
+	case IBV_QPT_UC: /* ibv_create_qp(3): no shared receive queue */
+		return init->srq ? EINVAL : 0;
 	case IBV_QPT_RAW_PACKET:
 	case IBV_QPT_XRC_SEND:
 	case IBV_QPT_XRC_RECV:
@@ -113,9 +114,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
-	why = !init					 ? EINVAL
-	      : more && (int)init->qp_type == SIW_QPT_RD ? 0
-							 : supported_type(init->qp_type);
+	why = !init ? EINVAL : more && (int)init->qp_type == SIW_QPT_RD ? 0 : supported_type(init);
 	if (why)
 		return abi_null(why);
 	qp = abi_alloc(ABI_QP);

@@ -9,8 +9,9 @@
 
 struct abi_builder {
 	pthread_mutex_t lock; /* from wr_start to wr_complete or wr_abort */
+	bool open;	      /* wr_start was called; under lock */
 	int err;	      /* the first that a request met */
-	bool dead;	      /* of queue pairs that were destroyed: every list is refused */
+	bool dead;	      /* of queue pairs that were destroyed: it is never open */
 	size_t n, sges, octets;
 	/* Grown as needed; pointers between them are set when the list is complete. */
 	struct siw_send_wr *wr;
@@ -261,6 +262,10 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 
 	if (!wr)
 		return;
+	if (num_buf && !buf_list) {
+		refuse(qp, EINVAL);
+		return;
+	}
 	for (size_t i = 0; i < num_buf; i++) {
 		total += buf_list[i].length;
 		if (total > ((struct abi_qp *)qp)->cap.max_inline_data) {
@@ -289,12 +294,19 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
+/* A second call before the list has ended makes all of it wrong. */
 static void wr_start(struct ibv_qp_ex *qp)
 {
 	struct abi_builder *b = of(qp);
 
-	pthread_mutex_lock(&b->lock);
-	b->err = b->dead ? EINVAL : 0;
+	if (b->dead)
+		return;
+	if (pthread_mutex_lock(&b->lock)) {
+		refuse(qp, EINVAL);
+		return;
+	}
+	b->open = true;
+	b->err = 0;
 	b->n = b->sges = b->octets = 0;
 }
 
@@ -310,23 +322,39 @@ static void link_list(struct abi_builder *b)
 	}
 }
 
+/* An error drops the whole list. */
+static int post(struct abi_qp *qp, struct abi_builder *b)
+{
+	struct siw_send_wr *bad;
+
+	link_list(b);
+	return -(b->n > 1 ? siw_post_send_all(qp->siw, b->wr, &bad)
+			  : siw_post_send(qp->siw, b->wr, &bad));
+}
+
 static int wr_complete(struct ibv_qp_ex *qp)
 {
 	struct abi_builder *b = of(qp);
-	struct siw_send_wr *bad;
-	int r = b->err;
+	int r;
 
-	if (!r && b->n) {
-		link_list(b);
-		r = -siw_post_send(((struct abi_qp *)qp)->siw, b->wr, &bad);
-	}
+	if (!b->open)
+		return abi_fail(EINVAL);
+	r = b->err;
+	if (!r && b->n)
+		r = post((struct abi_qp *)qp, b);
+	b->open = false;
 	pthread_mutex_unlock(&b->lock);
 	return r ? abi_fail(r) : 0;
 }
 
 static void wr_abort(struct ibv_qp_ex *qp)
 {
-	pthread_mutex_unlock(&of(qp)->lock);
+	struct abi_builder *b = of(qp);
+
+	if (!b->open)
+		return;
+	b->open = false;
+	pthread_mutex_unlock(&b->lock);
 }
 
 /* Which operations a type of queue pair has: enum ibv_qp_create_send_ops_flags. */
@@ -356,7 +384,7 @@ int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
 	qp->builder = calloc(1, sizeof(*qp->builder));
 	if (!qp->builder)
 		return ENOMEM;
-	pthread_mutex_init(&qp->builder->lock, NULL);
+	abi_own_lock(&qp->builder->lock);
 	/* All of them, whatever was asked for: what the type has not is refused when it is posted. */
 	ibv->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	ibv->wr_atomic_fetch_add = wr_atomic_fetch_add;
@@ -384,7 +412,7 @@ int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
 
 void abi_builder_end(struct abi_qp *qp)
 {
-	static struct abi_builder dead = { .lock = PTHREAD_MUTEX_INITIALIZER, .dead = true };
+	static struct abi_builder dead = { .dead = true, .err = EINVAL };
 	struct abi_builder *b = qp->builder;
 
 	if (!b || b == &dead)

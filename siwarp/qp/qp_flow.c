@@ -10,6 +10,11 @@
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
+int64_t siw_qp_flow_check(struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	return siw_qp_is_local(wr->opcode) ? siw_qp_mw_check(wq, wr) : siw_qp_op_check(wq, wr);
+}
+
 int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 {
 	int64_t length;

@@ -190,6 +190,8 @@ static inline bool siw_qp_is_local(int opcode)
 {
 	return (unsigned int)opcode - SIW_WR_LOCAL_INV <= SIW_WR_BIND_MW - SIW_WR_LOCAL_INV;
 }
+/* Whether it may be queued: 0 or -EINVAL. */
+int siw_qp_mw_check(const struct siw_wq *wq, const struct siw_send_wr *wr);
 /*
  * Queues such a request. type: of the windows that may be bound. send_lock held, as for the two
  * below.
@@ -209,8 +211,9 @@ void siw_qp_did_local(struct siw_wq *wq);
 void siw_qp_mw_settle(struct siw_wq *wq, bool last);
 
 /* ---- qp_flow.c: sending, of all types but UD; send_lock held --------------------------------- */
-/* struct siw_qp_class's post for types with one flow. */
+/* struct siw_qp_class's post and check for types with one flow. */
 int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+int64_t siw_qp_flow_check(struct siw_wq *wq, const struct siw_send_wr *wr);
 /*
  * Begins the requests that may begin and gives them to the layer below. Returns as siw_rdmap_flush.
  */
@@ -312,6 +315,7 @@ void siw_qp_ud_err_reported(struct siw_ud *ud, const struct siw_rdmap_event *eve
 
 /* ---- qp_ud_tx.c: as struct siw_qp_class and struct siw_qp_ops have them ---------------------- */
 int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+int64_t siw_qp_ud_check(struct siw_wq *wq, const struct siw_send_wr *wr);
 enum siw_run siw_qp_ud_run(struct siw_wq *wq);
 enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round);
 bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);

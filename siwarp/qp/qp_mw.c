@@ -27,19 +27,23 @@ static int check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
 	return 0;
 }
 
-int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
+int siw_qp_mw_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED;
-	struct siw_send_wr plain = *wr;
-	struct siw_bind bind = { 0 };
-	struct siw_wqe *wqe;
-	int err = 0;
 
 	if (wr->send_flags & ~known)
 		return wr->send_flags & SIW_SEND_INLINE ? siw_refuse(LOCAL_INLINE)
 							: siw_refuse(SEND_FLAGS, wr->send_flags);
-	if (wr->opcode == SIW_WR_BIND_MW)
-		err = check_bind(&wq->qp, wr);
+	return wr->opcode == SIW_WR_BIND_MW ? check_bind(&wq->qp, wr) : 0;
+}
+
+int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
+{
+	struct siw_send_wr plain = *wr;
+	struct siw_bind bind = { 0 };
+	struct siw_wqe *wqe;
+	int err = siw_qp_mw_check(wq, wr);
+
 	if (err)
 		return err;
 	if (siw_qp_sq_full(wq))

@@ -222,6 +222,8 @@ struct siw_qp_class {
 
 	/* Sending; send_lock held, as for all down to take_recv. */
 	int (*post)(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+	/* Whether post would take it, had the queue room: 0 or more, or -errno. */
+	int64_t (*check)(struct siw_wq *wq, const struct siw_send_wr *wr);
 	enum siw_run (*run)(struct siw_wq *wq);
 	/* SQD to RTS: called before run. */
 	void (*resume)(struct siw_wq *wq);

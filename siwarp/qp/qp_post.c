@@ -4,7 +4,8 @@
 
 #include "qp/qp_impl.h"
 
-static int post_one(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+/* What every type asks of a request: 0 or -errno. */
+static inline int check_form(const struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	int state = atomic_load_explicit(&wq->qp.state, memory_order_relaxed);
 
@@ -14,7 +15,36 @@ static int post_one(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 		return siw_refuse(SEND_SGE, (uint64_t)wr->num_sge, wq->cap.max_send_sge);
 	if (wr->num_sge && !wr->sg_list)
 		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
-	return siw_class_of(wq)->post(wq, wr, wait);
+	return 0;
+}
+
+static inline int post_one(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+{
+	int err = check_form(wq, wr);
+
+	return __builtin_expect(err, 0) ? err : siw_class_of(wq)->post(wq, wr, wait);
+}
+
+/* Whether each request of the list may be posted and finds room; *bad_wr: the first that does not. */
+static __attribute__((noinline)) int check_all(struct siw_wq *wq, struct siw_send_wr *wr,
+					       struct siw_send_wr **bad_wr)
+{
+	uint32_t used = wq->sq_tail - atomic_load_explicit(&wq->qp.sq_freed, memory_order_relaxed);
+	int64_t err;
+
+	if (!wq->sq && siw_qp_sq_make(wq))
+		return siw_refuse(NO_MEMORY);
+	for (; wr; wr = wr->next) {
+		*bad_wr = wr;
+		err = check_form(wq, wr);
+		if (!err)
+			err = siw_class_of(wq)->check(wq, wr);
+		if (err >= 0 && used++ > wq->sq_mask)
+			err = siw_qp_refuse_slot(wq);
+		if (err < 0)
+			return (int)err;
+	}
+	return 0;
 }
 
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
@@ -47,6 +77,31 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(wq);
 	siw_unlock(&qp->send_lock);
+	return err;
+}
+
+int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_send_wr *bad = wr;
+	int err;
+
+	if (!qp || siw_verbs_inherited(qp->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
+	}
+	siw_lock(&qp->send_lock);
+	err = check_all(wq, wr, &bad);
+	for (; !err && wr; wr = wr->next) {
+		bad = wr;
+		err = post_one(wq, wr, true);
+	}
+	if (wq->sq_head != wq->sq_tail && siw_class_of(wq)->run(wq) != SIW_RUN_DONE)
+		siw_qp_wake(wq);
+	siw_unlock(&qp->send_lock);
+	if (err && bad_wr)
+		*bad_wr = bad;
 	return err;
 }
 

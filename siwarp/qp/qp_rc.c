@@ -539,6 +539,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.end = end,
 	.release = release,
 	.post = siw_qp_flow_post,
+	.check = siw_qp_flow_check,
 	.run = siw_qp_rc_run,
 	.begin = siw_qp_rc_begin,
 	.failed = siw_qp_rc_failed,

@@ -38,17 +38,17 @@ void siw_qp_rd_resume(struct siw_wq *wq)
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-static int64_t check(const struct siw_rd_qp *rd, const struct siw_send_wr *wr)
+int64_t siw_qp_rd_check(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 
 	if (siw_qp_is_local(wr->opcode))
 		return siw_refuse(RD_LOCAL);
-	if (!ah || ah->pd != rd->wq.qp.pd)
+	if (!ah || ah->pd != wq->qp.pd)
 		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(RD_HANDLE);
 	if (!wr->rd.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
-	return siw_qp_op_check(&rd->wq, wr);
+	return siw_qp_op_check(wq, wr);
 }
 
 static struct siw_addr destination(const struct siw_send_wr *wr)
@@ -93,7 +93,7 @@ post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length
 int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
-	int64_t length = check(rd, wr);
+	int64_t length = siw_qp_rd_check(wq, wr);
 	struct siw_rdmap_stream *stream;
 	struct siw_flow *flow;
 	struct siw_addr dest;

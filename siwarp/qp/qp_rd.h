@@ -16,6 +16,7 @@ void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow);
 
 /* As struct siw_qp_class has them. */
 int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+int64_t siw_qp_rd_check(struct siw_wq *wq, const struct siw_send_wr *wr);
 enum siw_run siw_qp_rd_run(struct siw_wq *wq);
 int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
 void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status);

@@ -540,6 +540,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.receive = receive,
 	.end = siw_qp_flush,
 	.post = siw_qp_rd_post,
+	.check = siw_qp_rd_check,
 	.run = siw_qp_rd_run,
 	.resume = siw_qp_rd_resume,
 	.begin = siw_qp_rd_begin,

@@ -385,6 +385,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.receive = receive,
 	.end = siw_qp_flush,
 	.post = siw_qp_flow_post,
+	.check = siw_qp_flow_check,
 	.run = run,
 	.begin = begin,
 	.failed = failed,

@@ -337,6 +337,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.receive = receive,
 	.end = siw_qp_flush,
 	.post = siw_qp_ud_post,
+	.check = siw_qp_ud_check,
 	.run = siw_qp_ud_run,
 	.abandon = abandon,
 	.find_record = find_record,

@@ -200,6 +200,23 @@ prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_so
 	return err;
 }
 
+int64_t siw_qp_ud_check(struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	const struct siw_ah *ah = is_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
+	struct siw_ud *ud = siw_ud_of(wq);
+	int64_t length = is_record(wr) ? check_record(ud, wr) : check(ud, wr);
+	struct siw_llp_sock *sock;
+	int err;
+
+	if (length < 0)
+		return length;
+	sock = sock_for(ud, ah);
+	if (!sock)
+		return siw_refuse(HANDLE_END);
+	err = ah->group ? prepare_for_groups(ud, ah, sock) : 0;
+	return err ? err : length;
+}
+
 int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 {
 	struct siw_ud *ud = siw_ud_of(wq);

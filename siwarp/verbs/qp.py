@@ -410,6 +410,15 @@ class QP(Handle):
             if rc:
                 raise self._untaken(rc, one)
 
+    def post_send_all(self, wrs: Iterable[SendWR]) -> None:
+        """Post all of these send requests, in order, or none of them.
+
+        Raises:
+            Error: as of ``post_send``; nothing was posted.
+
+        """
+        self._post_list(lib.siw_post_send_all, "struct siw_send_wr *", wrs, SendWR)
+
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
         """Post one receive request, or several in one crossing, in order.
 

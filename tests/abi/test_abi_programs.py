@@ -71,6 +71,10 @@ def test_devices_regions_queues_and_events_are_what_their_pages_say(
     run(compiled["objects"])
 
 
+def test_functions_of_releases_after_44_work_or_say_eopnotsupp(compiled: dict[str, Path]) -> None:
+    run(compiled["newer"])
+
+
 def test_threads_make_and_destroy_objects_of_one_device(compiled: dict[str, Path]) -> None:
     run(compiled["threads"])
 

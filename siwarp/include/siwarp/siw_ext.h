@@ -168,6 +168,12 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
  */
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
 
+/*
+ * siw_post_send that posts all requests of the list or none: when one is refused, or finds no room
+ * behind those before it, *bad_wr is that one and nothing was posted. Each is checked twice.
+ */
+int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
+
 /* ---- error queue ----------------------------------------------------------------------------- */
 
 enum siw_err_origin {

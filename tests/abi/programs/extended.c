@@ -176,14 +176,92 @@ static void refusals(void)
 	begin(33);
 	ibv_wr_send(qpx);
 	ibv_wr_abort(qpx);
+	begin(34);
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data_list(qpx, 2, NULL);
+	CHECK(ibv_wr_complete(qpx) == EINVAL);
+	/* The last of three is wrong in a way that only posting finds: inline data for a Read. */
+	begin(35);
+	for (int i = 0; i < 2; i++) {
+		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
+		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
+	}
+	ibv_wr_rdma_read(qpx, b.mr->rkey, (uintptr_t)b.buf);
+	ibv_wr_set_inline_data(qpx, a.buf, 8);
+	CHECK(ibv_wr_complete(qpx) == EINVAL);
+	/* What does not begin does not end. */
+	CHECK(ibv_wr_complete(qpx) == EINVAL);
+	ibv_wr_abort(qpx);
+	begin(36);
+	begin(37);
+	ibv_wr_send(qpx);
+	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
+}
+
+/* A list that is one too long for the queue: none of it is posted, and after a poll all are. */
+static void full_queue(void)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_CAP, &init) == 0);
+	for (uint32_t too_many = 2; too_many-- > 0;) {
+		begin(40);
+		for (uint32_t i = 0; i < attr.cap.max_send_wr + too_many; i++) {
+			qpx->wr_id = 40 + i;
+			ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
+			ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
+		}
+		CHECK(ibv_wr_complete(qpx) == (too_many ? ENOMEM : 0));
+	}
+	for (uint32_t i = 0; i < attr.cap.max_send_wr; i++) {
+		start(40 + i, IBV_WC_RDMA_WRITE);
+		ibv_end_poll(cqx);
+	}
+	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
+}
+
+/* Batches of completions: the next is there or not; one ends before another begins. */
+static void batches(void)
+{
+	ibv_end_poll(cqx); /* of no batch */
+	begin(200);
+	for (int i = 0; i < 3; i++) {
+		qpx->wr_id = 200 + (uint64_t)i;
+		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
+		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
+	}
+	CHECK(ibv_wr_complete(qpx) == 0);
+	start(200, IBV_WC_RDMA_WRITE);
+	CHECK(ibv_start_poll(cqx, NULL) == EINVAL);
+	for (uint64_t id = 201; id < 203; id++) {
+		double end = now() + SECONDS;
+		int r;
+
+		while ((r = ibv_next_poll(cqx)) == ENOENT && now() < end)
+			;
+		CHECK(r == 0 && cqx->wr_id == id && cqx->status == IBV_WC_SUCCESS);
+	}
+	CHECK(ibv_next_poll(cqx) == ENOENT);
+	ibv_end_poll(cqx);
+	ibv_end_poll(cqx);
+	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
+	/* Of frames and tags, nothing. */
+	CHECK(ibv_wc_read_cvlan(cqx) == 0 && ibv_wc_read_flow_tag(cqx) == 0);
 }
 
 static void fences(void)
 {
 	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
 
-	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0 && values.raw_clock.tv_sec > 0);
+	/* The clock of the completions' time stamps; what is not known leaves the mask. */
+	values.comp_mask |= 8;
+	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0);
+	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_sec == 0);
+	CHECK((double)values.raw_clock.tv_nsec / 1e9 > now() - SECONDS);
+	values.comp_mask = 0;
+	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0 && values.comp_mask == 0);
 	CHECK(!ibv_qp_to_qp_ex(b.qp));
 }
 
@@ -197,6 +275,8 @@ int main(void)
 	tagged();
 	windows();
 	refusals();
+	full_queue();
+	batches();
 	fences();
 	end_side(&a);
 	end_side(&b);

@@ -72,22 +72,80 @@ static void regions(void)
 	free(buf);
 }
 
+static int mappings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		n += strstr(line, "memfd:dmabuf") != NULL;
+	fclose(maps);
+	return n;
+}
+
 /* Memory behind a descriptor that can be mapped, as a dma-buf's. */
 static void dmabuf(void)
 {
 	int fd = memfd_create("dmabuf", MFD_CLOEXEC), pipes[2];
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *other = ibv_open_device(list[0]);
+	struct ibv_pd *left = ibv_alloc_pd(other);
 	struct ibv_mr *mr;
 
-	CHECK(fd >= 0 && ftruncate(fd, 3 * SIZE) == 0 && pipe(pipes) == 0);
-	mr = ibv_reg_dmabuf_mr(pd, SIZE + 100, 500, 0, fd, ACCESS);
-	CHECK(mr && mr->length == 500);
-	CHECK(ibv_dereg_mr(mr) == 0);
+	CHECK(fd >= 0 && ftruncate(fd, 3 * SIZE) == 0 && pipe(pipes) == 0 && left);
+	mr = ibv_reg_dmabuf_mr(pd, SIZE + 100, 500, 100, fd, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
+	CHECK(mr && mr->length == 500 && mappings() == 1);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) ==
+	      IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_dereg_mr(mr) == 0 && mappings() == 0);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, pipes[0], ACCESS) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, -1, ACCESS) && errno == EBADF);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, fd, ACCESS) && errno == EINVAL);
+	/* Offset and iova lie at the same place of their pages; few flags are taken. */
+	CHECK(!ibv_reg_dmabuf_mr(pd, 100, SIZE, 0, fd, ACCESS) && errno == EINVAL);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
+	CHECK(mappings() == 0);
+	/* A region that was forgotten goes with its device. */
+	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 1);
+	CHECK(ibv_reg_dmabuf_mr(left, SIZE, SIZE, 0, fd, ACCESS) && mappings() == 2);
+	CHECK(ibv_close_device(other) == 0 && mappings() == 0);
+	ibv_free_device_list(list);
 	close(fd);
 	close(pipes[0]);
 	close(pipes[1]);
+}
+
+/* What is advised must be within a region of the domain, and one that may be written. */
+static void advice(void)
+{
+	struct ibv_pd *other = ibv_alloc_pd(ctx);
+	char *buf = calloc(1, SIZE);
+	struct ibv_mr *mr = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_ON_DEMAND);
+	struct ibv_sge sge = { (uintptr_t)buf, SIZE, mr->lkey };
+
+#define ADVISE(pd_, what) ibv_advise_mr(pd_, IBV_ADVISE_MR_ADVICE_##what, 0, &sge, 1)
+	CHECK(mr && other);
+	CHECK(ADVISE(pd, PREFETCH) == 0 && ADVISE(pd, PREFETCH_NO_FAULT) == 0);
+	CHECK(ADVISE(pd, PREFETCH_WRITE) == EPERM && ADVISE(other, PREFETCH) == EPERM);
+	sge.addr++;
+	CHECK(ADVISE(pd, PREFETCH) == EFAULT);
+	sge = (struct ibv_sge){ (uintptr_t)buf, SIZE, mr->lkey + 0x100 };
+	CHECK(ADVISE(pd, PREFETCH) == EFAULT);
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 2, &sge, 1) == EINVAL);
+	CHECK(ibv_advise_mr(pd, (enum ibv_advise_mr_advice)9, 0, &sge, 1) == ENOTSUP);
+#undef ADVISE
+	/* A region that counts from 0 goes on to do so when its place changes. */
+	CHECK(ibv_dereg_mr(mr) == 0);
+	mr = ibv_reg_mr(pd, buf, SIZE / 2, IBV_ACCESS_ZERO_BASED);
+	CHECK(mr && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, buf + SIZE / 2,
+				 SIZE / 2, 0) == 0);
+	sge = (struct ibv_sge){ 0, SIZE / 2, mr->lkey };
+	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 1, &sge, 1) == 0);
+	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(other) == 0);
+	free(buf);
 }
 
 static void domains(void)
@@ -99,19 +157,24 @@ static void domains(void)
 	struct ibv_context *again;
 	char buf[64];
 	struct ibv_mr *mr;
+	int fd;
 
 	CHECK(td && parent);
 	CHECK(ibv_dealloc_td(td) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
 	mr = ibv_reg_mr(parent, buf, sizeof(buf), ACCESS);
-	CHECK(mr && ibv_dereg_mr(mr) == 0);
+	CHECK(mr && mr->pd == parent && ibv_dealloc_pd(parent) == EBUSY && ibv_dereg_mr(mr) == 0);
 	CHECK(ibv_dealloc_pd(parent) == 0 && ibv_dealloc_td(td) == 0);
 
-	again = ibv_import_device(dup(ctx->cmd_fd));
+	fd = dup(ctx->cmd_fd);
+	again = ibv_import_device(fd);
 	CHECK(again == ctx);
 	same = ibv_import_pd(again, pd->handle);
 	CHECK(same == pd);
 	ibv_unimport_pd(same);
-	CHECK(ibv_close_device(again) == 0);
+	/* Closing the import closes its descriptor, and leaves the device open. */
+	CHECK(ibv_close_device(again) == 0 && fcntl(fd, F_GETFD) == -1);
+	CHECK(ibv_import_device(ctx->cmd_fd) == ctx && ibv_close_device(ctx) == 0);
+	CHECK(fcntl(ctx->cmd_fd, F_GETFD) >= 0);
 	CHECK(ibv_import_device(0) == NULL && errno == EINVAL);
 }
 
@@ -200,7 +263,7 @@ static void close_with_children(void)
 	cq = ibv_create_cq(mine, 1, NULL, NULL, 0);
 	CHECK(left && cq && ibv_close_device(mine) == 0);
 	CHECK(ibv_dealloc_pd(left) == EINVAL && ibv_destroy_cq(cq) == EINVAL);
-	CHECK(ibv_close_device(mine) == EINVAL);
+	CHECK(ibv_close_device(mine) == -1 && errno == EINVAL);
 	ibv_free_device_list(list);
 }
 
@@ -210,6 +273,7 @@ int main(void)
 	device_and_port();
 	regions();
 	dmabuf();
+	advice();
 	domains();
 	completion_events();
 	asynchronous_events();

@@ -91,6 +91,44 @@ def test_a_list_stops_at_the_request_that_finds_no_slot(wire: Wire) -> None:
     assert [w.wr_id for w in poll(a.scq, 4)] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", ["RC", "UD"])
+def test_a_list_of_all_or_none_is_not_begun_when_its_last_request_finds_no_slot(
+    rig: Rig, wire: Wire, kind: str
+) -> None:
+    if kind == "UD":
+        pair = Pair(rig, max_send_wr=4)
+        qp, cq = pair.a, pair.scq
+        wrs = [SendWR(i, ah=pair.to_b, send_flags=SIGNALED) for i in range(5)]
+    else:
+        a, b = wire.connect(max_send_wr=4)
+        qp, cq = a.qp, a.scq
+        wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(5)]
+    with pytest.raises(OSError) as e:
+        qp.post_send_all(wrs)
+    assert e.value.errno == errno.ENOMEM and e.value.bad_wr is wrs[4]
+    nothing(cq)
+    qp.post_send_all(wrs[:3])
+    assert [w.wr_id for w in poll(cq, 3)] == [0, 1, 2]
+    qp.post_send_all(wrs[:4])
+    assert refused(qp.post_send_all, wrs[:1]) == errno.ENOMEM
+    assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("state", [QPState.RTS, QPState.ERR])
+def test_a_list_of_all_or_none_is_not_begun_when_a_request_behind_is_wrong(
+    wire: Wire, state: QPState
+) -> None:
+    a, b = wire.connect()
+    wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(3)]
+    wrs[2] = SendWR(2, SEND, sg=[a.mem.sge(0, 1)], send_flags=SendFlag(1 << 30))
+    if state == QPState.ERR:
+        a.qp.modify(QPAttr(qp_state=state))
+    with pytest.raises(OSError) as e:
+        a.qp.post_send_all(wrs)
+    assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
+    nothing(a.scq)
+
+
 def test_sq_sig_all_reports_every_request_and_so_frees_every_slot(wire: Wire) -> None:
     a, b = wire.connect(max_send_wr=2, sig_all=True)
     b.qp.post_recv([RecvWR(i) for i in range(20)])
