@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import unsanitized
+from namespaces.ns_harness import PATH
 from pace import scaled
 
 from siwarp import _paths
@@ -69,6 +70,18 @@ def test_devices_regions_queues_and_events_are_what_their_pages_say(
     compiled: dict[str, Path],
 ) -> None:
     run(compiled["objects"])
+
+
+def test_two_devices_reach_each_other_and_one_changes_and_goes(compiled: dict[str, Path]) -> None:
+    run(Path("/usr/bin/unshare"), "-rn", str(compiled["devices"]), PATH=PATH)
+
+
+@pytest.mark.parametrize("way", ["poll", "memory", "epoll"])
+@pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
+def test_a_program_that_only_polls_or_watches_or_sleeps_is_answered(
+    compiled: dict[str, Path], kind: str, way: str
+) -> None:
+    run(compiled["watchers"], kind, way)
 
 
 def test_functions_of_releases_after_44_work_or_say_eopnotsupp(compiled: dict[str, Path]) -> None:

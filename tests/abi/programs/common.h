@@ -37,7 +37,8 @@ struct side {
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static union ibv_gid gid;
+static union ibv_gid gid;     /* of the peer, ... */
+static uint8_t source_index; /* ... and which of the own device it is reached from */
 
 static inline void open_lo(void)
 {
@@ -64,7 +65,9 @@ static inline void close_lo(void)
 
 static inline struct ibv_ah_attr to_self(void)
 {
-	return (struct ibv_ah_attr){ .is_global = 1, .port_num = PORT, .grh = { .dgid = gid } };
+	return (struct ibv_ah_attr){ .is_global = 1,
+				     .port_num = PORT,
+				     .grh = { .dgid = gid, .sgid_index = source_index } };
 }
 
 static inline void to_init(struct ibv_qp *qp)

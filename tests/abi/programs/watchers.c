@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How programs wait: a child that answers each message, and this process, which learns of the
+ * answer in one of three ways. Arguments: rc, uc or ud; then
+ *   poll     only calls ibv_poll_cq, in a loop
+ *   memory   looks at its memory, and calls nothing
+ *   epoll    sleeps on the channel of its completion queue
+ */
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common.h"
+
+#define ROUNDS 50
+#define GRH    40
+#define LENGTH 32
+
+struct name {
+	uint32_t qpn, rkey;
+	uint64_t addr;
+};
+
+static enum ibv_qp_type type;
+static struct ibv_comp_channel *channel;
+static struct side own;
+static struct name peer;
+static struct ibv_ah *ah;
+static int ends[2]; /* to the other process, and from it */
+
+static size_t before(void)
+{
+	return type == IBV_QPT_UD ? GRH : 0;
+}
+
+/* Where messages lie that this end gets: by Writes at 1024, by receives from 0 on. */
+static volatile char *arrival(bool by_write)
+{
+	return own.buf + (by_write ? 1024 : before());
+}
+
+static void set_up(bool with_channel)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_ah_attr attr;
+	struct name mine;
+
+	open_lo();
+	if (with_channel) {
+		channel = ibv_create_comp_channel(ctx);
+		CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+	}
+	own.cq = ibv_create_cq(ctx, 16, NULL, channel, 0);
+	CHECK(own.cq);
+	init = usual(own.cq, type);
+	own.qp = ibv_create_qp(pd, &init);
+	CHECK(own.qp);
+	make_memory(&own);
+	to_init(own.qp);
+	mine = (struct name){ own.qp->qp_num, own.mr->rkey, (uintptr_t)own.buf };
+	CHECK(write(ends[0], &mine, sizeof(mine)) == sizeof(mine));
+	CHECK(read(ends[1], &peer, sizeof(peer)) == sizeof(peer));
+	to_rts(own.qp, peer.qpn);
+	attr = to_self();
+	ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &attr) : NULL;
+	/* Both are ready to receive before either sends: UC and UD forgive nothing. */
+	post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
+	CHECK(write(ends[0], "r", 1) == 1 && read(ends[1], &mine, 1) == 1);
+}
+
+/* A message whose every octet is mark: a Send, or a Write that takes no receive. */
+static void say(char mark, bool by_write)
+{
+	struct ibv_sge sge = part(&own, 2048, LENGTH);
+	struct ibv_send_wr wr = {
+		.wr_id = 99,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = by_write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+	};
+	struct ibv_send_wr *bad;
+
+	memset(own.buf + 2048, mark, LENGTH);
+	if (by_write) {
+		wr.wr.rdma.remote_addr = peer.addr + 1024;
+		wr.wr.rdma.rkey = peer.rkey;
+	}
+	if (ah) {
+		wr.wr.ud.ah = ah;
+		wr.wr.ud.remote_qpn = peer.qpn;
+		wr.wr.ud.remote_qkey = QKEY;
+	}
+	CHECK(ibv_post_send(own.qp, &wr, &bad) == 0);
+}
+
+/* Polls up to the next receive, and posts it again; completions of sends go by. */
+static void receive(char mark)
+{
+	double end = now() + SECONDS;
+	struct ibv_wc wc;
+	int n;
+
+	do {
+		CHECK(now() < end);
+		n = ibv_poll_cq(own.cq, 1, &wc);
+		CHECK(n >= 0 && (n == 0 || wc.status == IBV_WC_SUCCESS));
+	} while (n == 0 || wc.opcode != IBV_WC_RECV);
+	CHECK(*arrival(false) == mark);
+	post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
+}
+
+/* Nothing is called between the request and its answer, nor after it. */
+static void watch(char mark, bool by_write)
+{
+	double end = now() + SECONDS;
+
+	while (*arrival(by_write) != mark)
+		CHECK(now() < end);
+}
+
+static void sleep_for_it(int epoll)
+{
+	struct epoll_event event;
+	struct ibv_cq *cq;
+	void *user;
+
+	CHECK(epoll_wait(epoll, &event, 1, SECONDS * 1000) == 1);
+	CHECK(ibv_get_cq_event(channel, &cq, &user) == 0 && cq == own.cq);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(ibv_req_notify_cq(cq, 0) == 0);
+}
+
+/* Writes need nothing of this end, so long as its send queue has room: a poll now and then. */
+static void make_room(int i)
+{
+	if (i % 16 == 0)
+		for (int n = 0; n < 16; n++)
+			succeed(own.cq);
+}
+
+/* Answers each message in its kind until the parent has gone. */
+static void answer(bool by_write)
+{
+	set_up(false);
+	for (int i = 1; i <= ROUNDS; i++) {
+		if (by_write)
+			watch((char)i, true);
+		else
+			receive((char)i);
+		say((char)i, by_write);
+		if (by_write)
+			make_room(i);
+	}
+	/* What it sent last must leave before it goes. */
+	CHECK(read(ends[1], &peer, 1) == 1);
+	_exit(0);
+}
+
+/* Up to the receive with that mark, which may have several events or, with others, one. */
+static void by_epoll(int epoll, char mark)
+{
+	struct ibv_wc wc;
+
+	for (;;) {
+		int n = ibv_poll_cq(own.cq, 1, &wc);
+
+		CHECK(n >= 0);
+		if (n == 0) {
+			sleep_for_it(epoll);
+			continue;
+		}
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		if (wc.opcode != IBV_WC_RECV)
+			continue;
+		CHECK(*arrival(false) == mark);
+		post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
+		return;
+	}
+}
+
+static void ask(const char *way, bool by_write)
+{
+	bool sleeps = strcmp(way, "epoll") == 0, looks = strcmp(way, "memory") == 0;
+	struct epoll_event in = { .events = EPOLLIN };
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+
+	set_up(sleeps);
+	if (sleeps) {
+		CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, channel->fd, &in) == 0);
+		CHECK(ibv_req_notify_cq(own.cq, 0) == 0);
+	}
+	for (int i = 1; i <= ROUNDS; i++) {
+		say((char)i, by_write);
+		if (sleeps) {
+			by_epoll(epoll, (char)i);
+			continue;
+		}
+		if (looks)
+			watch((char)i, by_write);
+		if (by_write)
+			make_room(i);
+		else
+			receive((char)i);
+	}
+	close(epoll);
+	CHECK(write(ends[0], "e", 1) == 1);
+}
+
+int main(int argc, char **argv)
+{
+	int there[2], back[2], status;
+	bool by_write;
+	pid_t child;
+
+	CHECK(argc == 3 && pipe(there) == 0 && pipe(back) == 0);
+	type = strcmp(argv[1], "rc") == 0   ? IBV_QPT_RC
+	       : strcmp(argv[1], "uc") == 0 ? IBV_QPT_UC
+					    : IBV_QPT_UD;
+	/* UD has no Writes: its memory is that of a receive. */
+	by_write = strcmp(argv[2], "memory") == 0 && type != IBV_QPT_UD;
+	child = fork();
+	CHECK(child >= 0);
+	ends[0] = child ? there[1] : back[1];
+	ends[1] = child ? back[0] : there[0];
+	if (child == 0)
+		answer(by_write);
+	ask(argv[2], by_write);
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+	if (ah)
+		CHECK(ibv_destroy_ah(ah) == 0);
+	end_side(&own);
+	if (channel)
+		CHECK(ibv_destroy_comp_channel(channel) == 0);
+	close_lo();
+	return 0;
+}
