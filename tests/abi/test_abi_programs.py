@@ -84,6 +84,20 @@ def test_a_program_that_only_polls_or_watches_or_sleeps_is_answered(
     run(compiled["watchers"], kind, way)
 
 
+@pytest.mark.parametrize("when", ["idle", "busy"])
+@pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
+def test_a_peer_that_is_killed_ends_rc_in_time_and_the_others_never(
+    compiled: dict[str, Path], kind: str, when: str
+) -> None:
+    run(compiled["killed"], kind, when)
+
+
+def test_events_name_their_objects_which_wait_for_their_acknowledgement(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["events"])
+
+
 def test_functions_of_releases_after_44_work_or_say_eopnotsupp(compiled: dict[str, Path]) -> None:
     run(compiled["newer"])
 

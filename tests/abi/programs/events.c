@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Asynchronous events of each kind, with the object that each names; and objects that wait, to be
+ * destroyed, until their events are acknowledged.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "common.h"
+
+static atomic_bool destroyed;
+
+/* The next event, which must be of that type and have that element. */
+static struct ibv_async_event next(enum ibv_event_type wanted, const void *element)
+{
+	struct pollfd fd = { ctx->async_fd, POLLIN, 0 };
+	struct ibv_async_event event;
+
+	CHECK(poll(&fd, 1, SECONDS * 1000) == 1);
+	CHECK(ibv_get_async_event(ctx, &event) == 0);
+	if (event.event_type != wanted)
+		fprintf(stderr, "%s\n", ibv_event_type_str(event.event_type));
+	CHECK(event.event_type == wanted && event.element.qp == element);
+	return event;
+}
+
+static void expect(enum ibv_event_type wanted, const void *element)
+{
+	struct ibv_async_event event = next(wanted, element);
+
+	ibv_ack_async_event(&event);
+}
+
+static void no_more(void)
+{
+	struct ibv_async_event event;
+
+	CHECK(ibv_get_async_event(ctx, &event) == -1 && errno == EAGAIN);
+}
+
+static void post(struct side *from, enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t remote)
+{
+	struct ibv_sge sge = part(from, 0, 8);
+	struct ibv_send_wr wr = {
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { remote, rkey },
+	};
+	struct ibv_send_wr *bad;
+
+	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
+}
+
+static void state(struct side *side, enum ibv_qp_state to, int more)
+{
+	struct ibv_qp_attr attr = { .qp_state = to, .en_sqd_async_notify = more != 0 };
+
+	CHECK(ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | more) == 0);
+}
+
+/* A message that comes in RTR says that the connection is there. */
+static void established(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7 };
+	struct side a, b;
+	double end = now() + SECONDS;
+	struct ibv_wc wc;
+
+	make_side(&a, IBV_QPT_UC, NULL);
+	make_side(&b, IBV_QPT_UC, NULL);
+	to_rts(a.qp, b.qp->qp_num);
+	{
+		struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR,
+					   .path_mtu = IBV_MTU_1024,
+					   .dest_qp_num = a.qp->qp_num,
+					   .ah_attr = to_self() };
+
+		CHECK(ibv_modify_qp(b.qp, &rtr,
+				    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					    IBV_QP_RQ_PSN) == 0);
+	}
+	post_recv(&b, 1, 0, 64);
+	post(&a, IBV_WR_SEND, 0, 0);
+	while (ibv_poll_cq(b.cq, 1, &wc) == 0)
+		CHECK(now() < end);
+	expect(IBV_EVENT_COMM_EST, b.qp);
+	CHECK(ibv_modify_qp(b.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+	end_side(&a);
+	end_side(&b);
+}
+
+static void drained(void)
+{
+	struct side a, b;
+
+	make_side(&a, IBV_QPT_RC, NULL);
+	make_side(&b, IBV_QPT_RC, NULL);
+	connect_sides(&a, &b);
+	post_recv(&b, 1, 0, 64);
+	post(&a, IBV_WR_SEND, 0, 0);
+	succeed(a.cq);
+	no_more();
+	state(&a, IBV_QPS_SQD, IBV_QP_EN_SQD_ASYNC_NOTIFY);
+	expect(IBV_EVENT_SQ_DRAINED, a.qp);
+	state(&a, IBV_QPS_RTS, 0);
+	end_side(&a);
+	end_side(&b);
+}
+
+/* A Write where the peer has no right ends both, and tells the one that was violated. */
+static void access_error(void)
+{
+	struct side a, b;
+
+	make_side(&a, IBV_QPT_RC, NULL);
+	make_side(&b, IBV_QPT_RC, NULL);
+	connect_sides(&a, &b);
+	post(&a, IBV_WR_RDMA_WRITE, b.mr->rkey ^ 0x100, (uintptr_t)b.buf);
+	CHECK(complete(a.cq).status == IBV_WC_REM_ACCESS_ERR);
+	expect(IBV_EVENT_QP_ACCESS_ERR, b.qp);
+	end_side(&a);
+	end_side(&b);
+	/* What nobody took goes with its object. */
+	while (poll(&(struct pollfd){ ctx->async_fd, POLLIN, 0 }, 1, 0) == 1) {
+		struct ibv_async_event event;
+
+		CHECK(ibv_get_async_event(ctx, &event) == 0);
+		CHECK(!"an event of an object that is gone");
+	}
+}
+
+static void last_wqe(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct side a;
+
+	CHECK(srq);
+	make_side(&a, IBV_QPT_RC, srq);
+	to_rts(a.qp, a.qp->qp_num ^ 1); /* nobody */
+	state(&a, IBV_QPS_ERR, 0);
+	expect(IBV_EVENT_QP_LAST_WQE_REACHED, a.qp);
+	no_more();
+	end_side(&a);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* A queue that overflows: it is dead, its queue pairs too, and their numbers are not given away. */
+static void overflow(void)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+	struct ibv_async_event event;
+	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	struct ibv_wc wc;
+	struct ibv_qp *qp;
+	double end = now() + SECONDS;
+	struct side one;
+	int n;
+
+	CHECK(cq && ibv_resize_cq(cq, 4) == 0);
+	init = usual(cq, IBV_QPT_UD);
+	init.cap.max_recv_wr = 64;
+	qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	one = (struct side){ .qp = qp };
+	to_init(qp);
+	for (int i = 0; i < cq->cqe + 8 && i < 64; i++)
+		CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+	state(&one, IBV_QPS_ERR, 0);
+	event = next(IBV_EVENT_CQ_ERR, cq);
+	ibv_ack_async_event(&event);
+	do
+		n = ibv_poll_cq(cq, 1, &wc);
+	while (n >= 0 && now() < end);
+	CHECK(n < 0);
+	/* The queue pair has its own event, by man page or not: it is not left in the queue. */
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+	no_more();
+}
+
+static void limit(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_srq_attr attr = { .srq_limit = 1 };
+
+	CHECK(srq && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	expect(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
+	/* It was disarmed. */
+	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 0);
+	no_more();
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* ---- acknowledgement --------------------------------------------------------------------------- */
+
+static void *destroy_srq(void *srq)
+{
+	CHECK(ibv_destroy_srq(srq) == 0);
+	atomic_store(&destroyed, true);
+	return NULL;
+}
+
+static void *destroy_cq(void *cq)
+{
+	CHECK(ibv_destroy_cq(cq) == 0);
+	atomic_store(&destroyed, true);
+	return NULL;
+}
+
+/* Destroying returns after the acknowledgement, and not before. */
+static void waits(void *(*destroy)(void *), void *object, struct ibv_async_event *event,
+		  struct ibv_cq *cq)
+{
+	pthread_t thread;
+
+	atomic_store(&destroyed, false);
+	CHECK(pthread_create(&thread, NULL, destroy, object) == 0);
+	usleep(50000);
+	CHECK(!atomic_load(&destroyed));
+	if (event)
+		ibv_ack_async_event(event);
+	else
+		ibv_ack_cq_events(cq, 1);
+	CHECK(pthread_join(thread, NULL) == 0 && atomic_load(&destroyed));
+}
+
+static void unacknowledged(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_srq_attr attr = { .srq_limit = 1 };
+	struct ibv_recv_wr wr = { .wr_id = 3 }, *bad;
+	struct ibv_qp_init_attr qp_init;
+	struct ibv_async_event event;
+	struct ibv_cq *cq, *got;
+	struct side one;
+	void *user;
+
+	CHECK(srq && channel && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	event = next(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
+	waits(destroy_srq, srq, &event, NULL);
+	cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
+	CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
+	qp_init = usual(cq, IBV_QPT_UD);
+	one.qp = ibv_create_qp(pd, &qp_init);
+	CHECK(one.qp);
+	to_init(one.qp);
+	CHECK(ibv_post_recv(one.qp, &wr, &bad) == 0);
+	state(&one, IBV_QPS_ERR, 0);
+	/* Blocking: the descriptor has no O_NONBLOCK. */
+	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq);
+	CHECK(ibv_destroy_qp(one.qp) == 0);
+	waits(destroy_cq, cq, NULL, cq);
+	CHECK(ibv_destroy_comp_channel(channel) == 0);
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------- */
+
+static void *get_one(void *event)
+{
+	CHECK(ibv_get_async_event(ctx, event) == 0);
+	return NULL;
+}
+
+/* A thread that waits without O_NONBLOCK sleeps until there is an event. */
+static void blocking(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_srq_attr attr = { .srq_limit = 1 };
+	struct ibv_async_event event = { 0 };
+	pthread_t thread;
+
+	CHECK(fcntl(ctx->async_fd, F_SETFL, 0) == 0);
+	CHECK(srq && pthread_create(&thread, NULL, get_one, &event) == 0);
+	usleep(50000);
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	/* Twice is harmless. */
+	ibv_ack_async_event(&event);
+	CHECK(ibv_destroy_srq(srq) == 0);
+	ibv_ack_async_event(&event); /* of an object that is gone, too */
+}
+
+int main(void)
+{
+	open_lo();
+	CHECK(fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK) == 0);
+	established();
+	drained();
+	access_error();
+	last_wqe();
+	overflow();
+	limit();
+	unacknowledged();
+	blocking();
+	close_lo();
+	return 0;
+}
