@@ -63,8 +63,9 @@ int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
 	return 0;
 }
 
-static int bind_type_1(struct siw_wq *wq, const struct siw_send_wr *wr)
+static int bind_type_1(struct siw_wq *wq, struct siw_send_wr *wr)
 {
+	struct siw_context *ctx = wq->qp.ctx;
 	enum siw_run run;
 	int err;
 
@@ -75,7 +76,15 @@ static int bind_type_1(struct siw_wq *wq, const struct siw_send_wr *wr)
 		siw_unlock(&wq->qp.send_lock);
 		return siw_qp_refuse_send_state(wq, wq->qp.state);
 	}
+	/* Under the lock: the device may be closed by force meanwhile, but its posts end first. */
+	err = siw_mem_stag_reserve(ctx->mem, false, &wr->bind_mw.rkey);
+	if (err) {
+		siw_unlock(&wq->qp.send_lock);
+		return siw_verbs_refuse_full("max_mr", ctx->attr.max_mr);
+	}
 	err = siw_qp_mw_post(wq, wr, SIW_MW_TYPE_1);
+	if (err)
+		siw_mem_stag_free(ctx->mem, wr->bind_mw.rkey);
 	run = siw_class_of(wq)->run(wq);
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(wq);
@@ -86,24 +95,17 @@ static int bind_type_1(struct siw_wq *wq, const struct siw_send_wr *wr)
 int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 {
 	struct siw_send_wr wr = { .opcode = SIW_WR_BIND_MW };
-	int err;
 
 	siw_reason_begin();
 	if (!qp || !mw || !bind)
 		return siw_refuse_null(!qp ? "qp" : !mw ? "mw" : "bind");
 	if (siw_verbs_inherited(qp->ctx))
 		return siw_refuse(STALE);
-	err = siw_mem_stag_reserve(qp->ctx->mem, false, &wr.bind_mw.rkey);
-	if (err)
-		return siw_verbs_refuse_full("max_mr", qp->ctx->attr.max_mr);
 	wr.wr_id = bind->wr_id;
 	wr.send_flags = bind->send_flags;
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.bind_info = bind->bind_info;
-	err = bind_type_1(siw_wq_of(qp), &wr);
-	if (err)
-		siw_mem_stag_free(qp->ctx->mem, wr.bind_mw.rkey);
-	return err;
+	return bind_type_1(siw_wq_of(qp), &wr);
 }
 
 /* ---- carrying them out ----------------------------------------------------------------------- */
