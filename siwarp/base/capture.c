@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/capture_impl.h"
 #include "base/settings.h"
 #include "base/trace.h"
@@ -50,7 +51,25 @@ static struct {
 	char interfaces[MAX_INTERFACES][16];
 	uint8_t block[BLOCK_MAX];
 	size_t len;
+	int cancel; /* of the thread that has the lock: its state before */
 } cap;
+
+/* Writing a file is a cancellation point (base/cancel.h). */
+static void take(void)
+{
+	int cancel = siw_cancel_off();
+
+	pthread_mutex_lock(&lock);
+	cap.cancel = cancel;
+}
+
+static void release(void)
+{
+	int cancel = cap.cancel;
+
+	pthread_mutex_unlock(&lock);
+	siw_cancel_back(cancel);
+}
 
 /* Where to write the comment of the datagram that this thread received last. */
 static __thread struct {
@@ -230,17 +249,18 @@ static int open_file(bool suffixed, int how)
 
 static void before_fork(void)
 {
-	pthread_mutex_lock(&lock);
+	take();
 }
 
 static void in_parent(void)
 {
-	pthread_mutex_unlock(&lock);
+	release();
 }
 
 static void in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	siw_cancel_back(cap.cancel);
 	cap.forked = cap.generation != 0;
 }
 
@@ -262,7 +282,7 @@ static int start(const char *path, bool shared)
 	if (strlen(path) >= sizeof(cap.path))
 		return -ENAMETOOLONG;
 	pthread_once(&once, follow_forks);
-	pthread_mutex_lock(&lock);
+	take();
 	if (!cap.generation || cap.forked) {
 		if (cap.forked)
 			close(cap.fd);
@@ -274,7 +294,7 @@ static int start(const char *path, bool shared)
 			rv = open_file(true, O_EXCL);
 		atomic_store_explicit(&siw_capture_active, rv == 0, memory_order_relaxed);
 	}
-	pthread_mutex_unlock(&lock);
+	release();
 	return rv;
 }
 
@@ -285,13 +305,13 @@ int siw_capture_open(const char *path)
 
 void siw_capture_close(void)
 {
-	pthread_mutex_lock(&lock);
+	take();
 	atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 	if (cap.generation)
 		close(cap.fd);
 	cap.generation = 0;
 	cap.forked = false;
-	pthread_mutex_unlock(&lock);
+	release();
 }
 
 static void from_environment(void)
@@ -326,13 +346,13 @@ uint64_t siw_capture_now(void)
 
 uint64_t siw_capture_lock(void)
 {
-	pthread_mutex_lock(&lock);
+	take();
 	return siw_capture_now();
 }
 
 void siw_capture_unlock(void)
 {
-	pthread_mutex_unlock(&lock);
+	release();
 }
 
 uint32_t siw_capture_generation(void)
@@ -425,10 +445,10 @@ void siw_capture_note(int why)
 	rest[1] = (uint16_t)(ROOM - used - sizeof(rest));
 	memset(room + 4 + n, 0, ROOM - (size_t)n);
 	memcpy(room + 4 + used, rest, sizeof(rest));
-	pthread_mutex_lock(&lock);
+	take();
 	if (last.generation && last.generation == cap.generation && !cap.forked &&
 	    pwrite(cap.fd, room, sizeof(room), last.room) != (ssize_t)sizeof(room))
 		fail("writing a comment");
 	last.generation = 0;
-	pthread_mutex_unlock(&lock);
+	release();
 }

@@ -20,9 +20,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/counters.h"
 #include "base/lock.h"
 #include "base/settings.h"
+
+#define MS_NS 1000000
 
 static struct siw_counters_page private_page;
 struct siw_counters_page *_Atomic siw_counters_page = &private_page;
@@ -72,14 +75,12 @@ static uint64_t start_ticks(void)
  */
 static bool lock_folder(int dir)
 {
-	const struct timespec ms = { .tv_nsec = 1000000 };
-
 	for (int i = 0; i < 50; i++) {
 		if (flock(dir, LOCK_EX | LOCK_NB) == 0)
 			return true;
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return false;
-		nanosleep(&ms, NULL);
+		siw_sleep_ns(MS_NS);
 	}
 	return false;
 }
@@ -219,7 +220,7 @@ static void fork_child(void)
 	if (p != &private_page)
 		munmap(p, sizeof(*p));
 	if (own.fd >= 0)
-		close(own.fd);
+		siw_close_fd(own.fd);
 	own.fd = -1;
 	own.pid = 0;
 	own.path[0] = 0;
@@ -230,6 +231,7 @@ void siw_counters_init(void)
 {
 	static bool watching_fork;
 	const char *run = siw_setting_variable("XDG_RUNTIME_DIR");
+	int cancel = siw_cancel_off();
 	char folder[4000];
 
 	siw_lock(&lock);
@@ -248,6 +250,7 @@ void siw_counters_init(void)
 	open_page(folder);
 out:
 	siw_unlock(&lock);
+	siw_cancel_back(cancel);
 }
 
 /*

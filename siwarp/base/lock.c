@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #include <sched.h>
-#include <time.h>
 
+#include "base/cancel.h"
 #include "base/lock.h"
 
 #define SPINS	 200
 #define YIELDS	 50
+#define STEP_NS	 20000
 #define PATIENCE 3 /* after so many sleeps a thread gets precedence: some tenths of a millisecond */
 
 static inline void pause_cpu(void)
@@ -28,7 +29,6 @@ static bool take(siw_lock_t *l, bool urgent)
 
 void siw_lock_wait(siw_lock_t *l)
 {
-	const struct timespec step = { .tv_nsec = 20000 };
 	unsigned int turns = 0, sleeps = 0;
 	bool urgent = false;
 
@@ -39,7 +39,7 @@ void siw_lock_wait(siw_lock_t *l)
 		} else if (turns < SPINS + YIELDS) {
 			sched_yield();
 		} else {
-			nanosleep(&step, NULL);
+			siw_sleep_ns(STEP_NS);
 			if (++sleeps == PATIENCE) {
 				urgent = true;
 				atomic_fetch_add_explicit(&l->urgent, 1, memory_order_relaxed);

@@ -2,14 +2,14 @@
 /* base/siphash.c - see siphash.h. */
 #include <endian.h>
 #include <string.h>
-#include <sys/random.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/siphash.h"
 
 void siw_siphash_key(struct siw_sipkey *key)
 {
-	if (getrandom(key->k, sizeof(key->k), 0) == (ssize_t)sizeof(key->k))
+	if (siw_getrandom(key->k, sizeof(key->k), 0) == (ssize_t)sizeof(key->k))
 		return;
 	key->k[0] = siw_now_ns() * 0x9e3779b97f4a7c15u;
 	key->k[1] = (uintptr_t)key ^ (uintptr_t)&siw_siphash_key;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/trace.h"
 
@@ -23,7 +24,7 @@ static const char *const level_names[] = { "off", "error", "warn", "info", "debu
 
 static void put(const char *head, const char *fmt, va_list ap)
 {
-	int saved = errno;
+	int saved = errno, cancel;
 	char line[512];
 	int n = snprintf(line, sizeof(line) - 1, "%s", head);
 	int m = vsnprintf(line + n, sizeof(line) - 1 - (size_t)n, fmt, ap);
@@ -34,8 +35,10 @@ static void put(const char *head, const char *fmt, va_list ap)
 		n = (int)sizeof(line) - 2;
 	line[n++] = '\n';
 	/* A line that cannot be written is lost; that is no reason to fail. */
+	cancel = siw_cancel_off();
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		errno = saved;
+	siw_cancel_back(cancel);
 	errno = saved;
 }
 

@@ -101,6 +101,8 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
  * After each 1: poll.
  */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+/* The same, and a cancellation point (base/cancel.h). */
+int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /*
  * Any thread. Ends all waits in progress, or the next one if there is none; the port's next poll
  * clears it. What the wake was for must be looked at after that siw_llp_port_poll(), not before.

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "llp/llp_capture.h"
 
 /* The capture's state of a socket. Under the capture's lock. */
@@ -62,12 +63,12 @@ static void local_towards(struct siw_addr *local, const struct siw_addr *peer)
 
 	if (fd < 0)
 		return;
-	if (connect(fd, (const struct sockaddr *)peer, siw_addr_len(peer)) == 0 &&
+	if (siw_llp_connect(fd, peer) == 0 &&
 	    getsockname(fd, (struct sockaddr *)&route, &len) == 0) {
 		route.port_be = local->port_be;
 		*local = route;
 	}
-	close(fd);
+	siw_close_fd(fd);
 }
 
 static bool same_host(struct siw_addr a, struct siw_addr b)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancel.h"
 #include "base/fork.h"
 #include "llp/llp_sock.h"
 
@@ -24,7 +25,7 @@ static void in_child(void)
 {
 	for (size_t i = 0; i < n_words; i++) {
 		for (uint64_t word = ours[i]; word; word &= word - 1)
-			close((int)(i * BITS) + __builtin_ctzll(word));
+			siw_close_fd((int)(i * BITS) + __builtin_ctzll(word));
 		ours[i] = 0;
 	}
 }
@@ -68,7 +69,7 @@ int siw_llp_fd_end(int fd)
 	if (fd < 0)
 		fd = -error;
 	else if (note(fd)) {
-		close(fd);
+		siw_close_fd(fd);
 		fd = -ENOMEM;
 	}
 	siw_unlock(&fork_lock.lock);
@@ -105,5 +106,5 @@ void siw_llp_fd_close(int fd)
 	 * and the number may belong to another file by now.
 	 */
 	if (siw_llp_fd_give(fd))
-		close(fd);
+		siw_close_fd(fd);
 }

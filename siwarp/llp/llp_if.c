@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "llp/llp_sock.h"
 
 #define N_ADDRS (sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(struct siw_addr))
@@ -76,10 +77,12 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 		{ AF_INET6, sizeof(struct sockaddr_in6) },
 	};
 	struct ifaddrs *all;
-	int n = 0, rv;
+	int n = 0, rv, cancel = siw_cancel_off();
 
-	if (getifaddrs(&all))
-		return -errno;
+	rv = getifaddrs(&all) ? -errno : 0;
+	siw_cancel_back(cancel);
+	if (rv)
+		return rv;
 	for (size_t p = 0; p < sizeof(pass) / sizeof(pass[0]); p++) {
 		for (const struct ifaddrs *ifa = all; ifa; ifa = ifa->ifa_next) {
 			sa_family_t family = ifa->ifa_addr ? ifa->ifa_addr->sa_family : AF_UNSPEC;

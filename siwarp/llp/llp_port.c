@@ -349,7 +349,7 @@ static void take_event(struct siw_llp_sock *sock, uint32_t events)
 static void ask_epoll(struct siw_llp_port *port)
 {
 	struct epoll_event events[BATCH];
-	int n = epoll_wait(port->epfd, events, BATCH, 0);
+	int n = (int)syscall(SYS_epoll_pwait, port->epfd, events, BATCH, 0, NULL, 0);
 
 	siw_count(SIW_COUNTER_epoll_waits, 1);
 	port->ask = n == BATCH;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/counters.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
@@ -17,6 +18,15 @@ int siw_llp_socket(uint16_t family, int type)
 		return -EAFNOSUPPORT;
 	siw_llp_fd_begin();
 	return siw_llp_fd_end(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+int siw_llp_connect(int fd, const struct siw_addr *dest)
+{
+	int cancel = siw_cancel_off();
+	int rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
+
+	siw_cancel_back(cancel);
+	return rv;
 }
 
 int siw_llp_option(int fd, int level, int name, int value)

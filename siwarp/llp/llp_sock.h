@@ -164,9 +164,9 @@ static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
 }
 
 /*
- * The system calls of the data path, made without the C library's wrappers. In a process with
- * threads these make each call a cancellation point, which costs two atomic instructions. A thread
- * that is cancelled here would keep the caller's locks anyway.
+ * The system calls of the data path, made without the C library's functions. These make each call
+ * a cancellation point (base/cancel.h), which costs two atomic instructions in a process with
+ * threads. ThreadSanitizer does not see them, and need not: siw_llp_order_send() tells it the order.
  */
 static inline ssize_t siw_llp_sendto(int fd, const void *buf, size_t len, int flags,
 				     const struct siw_addr *dest, socklen_t dest_len)
@@ -180,36 +180,19 @@ static inline ssize_t siw_llp_recvfrom(int fd, void *buf, size_t len, int flags,
 	return syscall(SYS_recvfrom, fd, buf, len, flags, source, source_len);
 }
 
-/*
- * ThreadSanitizer would report the accesses of these calls as races, since it does not know the
- * order that siw_llp_order_send() describes. So in its builds they avoid its interceptors, as the
- * two above do.
- */
 static inline ssize_t siw_llp_sendmsg(int fd, const struct msghdr *msg, int flags)
 {
-#if defined(__SANITIZE_THREAD__)
 	return syscall(SYS_sendmsg, fd, msg, flags);
-#else
-	return sendmsg(fd, msg, flags);
-#endif
 }
 
 static inline ssize_t siw_llp_recvmsg(int fd, struct msghdr *msg, int flags)
 {
-#if defined(__SANITIZE_THREAD__)
 	return syscall(SYS_recvmsg, fd, msg, flags);
-#else
-	return recvmsg(fd, msg, flags);
-#endif
 }
 
 static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 {
-#if defined(__SANITIZE_THREAD__)
 	return syscall(SYS_readv, fd, iov, n);
-#else
-	return readv(fd, iov, n);
-#endif
 }
 
 /* ---- llp_fd.c: the set of descriptors that a forked child closes ----------------------------- */
@@ -230,6 +213,9 @@ bool siw_llp_fd_give(int fd);
 void siw_llp_fd_close(int fd);
 
 /* ---- llp_sock.c ------------------------------------------------------------------------------ */
+
+/* 0, or -errno: -EINPROGRESS, and -EINTR, which goes on as that does. */
+int siw_llp_connect(int fd, const struct siw_addr *dest);
 
 /*
  * Tells ThreadSanitizer that what was done before a send happens before the receive of its octets.

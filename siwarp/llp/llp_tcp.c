@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/counters.h"
 #include "base/pieces.h"
 #include "base/trace.h"
@@ -98,15 +99,23 @@ static int accept_failed(struct siw_llp_sock *listener, int error)
 	return -error;
 }
 
+static int accept_one(int listener)
+{
+	int cancel = siw_cancel_off(), fd;
+
+	siw_llp_fd_begin();
+	fd = siw_llp_fd_end(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+	siw_cancel_back(cancel);
+	return fd;
+}
+
 int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		       struct siw_llp_sock **out)
 {
 	int rv, fd, tries = 0;
 
 	do {
-		siw_llp_fd_begin();
-		fd = siw_llp_fd_end(
-			accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+		fd = accept_one(listener->fd);
 	} while (fd < 0 && of_the_connection(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
 		return accept_failed(listener, -fd);
@@ -128,7 +137,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 static int connect_fd(struct siw_llp_port *port, int fd, const struct siw_addr *dest,
 		      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
+	int rv = siw_llp_connect(fd, dest);
 
 	/* An interrupted connect continues in the background, like one that would block. */
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)

@@ -55,8 +55,9 @@ static int connected_mtu(int fd, const struct siw_addr *dest)
 	socklen_t len = sizeof(int);
 	int mtu, r;
 
-	if (connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)))
-		return -errno;
+	r = siw_llp_connect(fd, dest);
+	if (r)
+		return r;
 	if (dest->family == AF_INET6)
 		r = getsockopt(fd, IPPROTO_IPV6, IPV6_MTU, &mtu, &len);
 	else

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
@@ -98,38 +99,68 @@ static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool
 	return ns;
 }
 
+struct sleep {
+	struct pollfd fds[sizeof(((struct siw_llp_waitset *)0)->fds) / sizeof(int) + 1];
+	nfds_t n;
+	int64_t ns; /* -1: no limit */
+};
+
 /* Returns 1 if a descriptor is ready, 0 after the time, or -errno. */
-static int sleep_on(struct pollfd *fds, nfds_t n, int64_t ns)
+static int sleep_on(struct sleep *how)
 {
-	struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
-	int rv = ppoll(fds, n, ns < 0 ? NULL : &t, NULL);
+	struct timespec t = { how->ns / 1000000000, how->ns % 1000000000 };
+	int rv = ppoll(how->fds, how->n, how->ns < 0 ? NULL : &t, NULL);
 
 	return rv < 0 ? -errno : rv > 0;
 }
 
-int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+static void no_sleeper(void *port)
 {
-	struct pollfd fds[sizeof(set->fds) / sizeof(set->fds[0]) + 1];
-	struct siw_llp_port *port = set->port;
-	nfds_t n = 0;
-	bool due;
-	int64_t ns = limit(set, timeout_us, &due);
+	atomic_fetch_sub_explicit(&((struct siw_llp_port *)port)->sleepers, 1,
+				  memory_order_seq_cst);
+}
+
+/* As sleep_on; 1 if the set is incomplete by now. */
+static int sleep_on_port(struct siw_llp_port *port, uint32_t changes, struct sleep *how)
+{
 	int rv;
 
-	for (; n < (nfds_t)set->n; n++)
-		fds[n] = (struct pollfd){ set->fds[n], set->out[n] ? POLLIN | POLLOUT : POLLIN, 0 };
-	if (extra_fd >= 0)
-		fds[n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
-	if (!port)
-		return sleep_on(fds, n, ns);
 	/* Pairs with siw_llp_port_changed(), which adds to changes and then loads sleepers. */
 	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
-	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != set->changes)
+	pthread_cleanup_push(no_sleeper, port);
+	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != changes)
 		rv = 1;
 	else
-		rv = sleep_on(fds, n, ns);
-	atomic_fetch_sub_explicit(&port->sleepers, 1, memory_order_seq_cst);
+		rv = sleep_on(how);
+	pthread_cleanup_pop(1);
+	return rv;
+}
+
+int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	struct sleep how = { .n = 0 };
+	bool due;
+	int rv;
+
+	how.ns = limit(set, timeout_us, &due);
+	for (; how.n < (nfds_t)set->n; how.n++)
+		how.fds[how.n] = (struct pollfd){ set->fds[how.n],
+						  set->out[how.n] ? POLLIN | POLLOUT : POLLIN, 0 };
+	if (extra_fd >= 0)
+		how.fds[how.n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
+	if (!set->port)
+		return sleep_on(&how);
+	rv = sleep_on_port(set->port, set->changes, &how);
 	return rv == 0 && due ? 1 : rv;
+}
+
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	int cancel = siw_cancel_off();
+	int rv = siw_llp_wait_cancel(set, extra_fd, timeout_us);
+
+	siw_cancel_back(cancel);
+	return rv;
 }
 
 int siw_llp_event_open(void)
@@ -143,25 +174,35 @@ void siw_llp_event_set(int fd)
 	uint64_t one = 1;
 
 	/* EAGAIN means that the counter is full, so the event is set. */
-	while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
+	while (syscall(SYS_write, fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
+}
+
+/* As read() would clear it, and never waiting, on kernels before 5.8. */
+static void clear_by_poll(int fd)
+{
+	struct pollfd set = { .fd = fd, .events = POLLIN };
+	int cancel = siw_cancel_off();
+	uint64_t count;
+
+	if (poll(&set, 1, 0) == 1)
+		while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
+			;
+	siw_cancel_back(cancel);
 }
 
 void siw_llp_event_clear(int fd)
 {
 	uint64_t count;
 	struct iovec to = { &count, sizeof(count) };
-	struct pollfd set = { .fd = fd, .events = POLLIN };
 	ssize_t n;
 
 	/* O_NONBLOCK is the program's, which may have read the descriptor, too. */
 	do
-		n = preadv2(fd, &to, 1, -1, RWF_NOWAIT);
+		n = syscall(SYS_preadv2, fd, &to, 1, -1l, -1l, RWF_NOWAIT);
 	while (n < 0 && errno == EINTR);
-	/* kernels before 5.8 */
-	if (n < 0 && errno == EOPNOTSUPP && poll(&set, 1, 0) == 1)
-		while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
-			;
+	if (n < 0 && errno == EOPNOTSUPP)
+		clear_by_poll(fd);
 }
 
 bool siw_llp_event_nonblocking(int fd)

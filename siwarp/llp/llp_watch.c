@@ -124,8 +124,8 @@ static void forget(struct siw_llp_watch *watch)
 	char some[64];
 
 	for (int i = 0; i < MAX_FORGOTTEN; i++)
-		if (recv(watch->sock->fd, some, sizeof(some), 0) < 0 && errno != ENOBUFS &&
-		    errno != EINTR)
+		if (siw_llp_recvfrom(watch->sock->fd, some, sizeof(some), 0, NULL, NULL) < 0 &&
+		    errno != ENOBUFS && errno != EINTR)
 			return;
 }
 
@@ -139,7 +139,8 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 
 	/* Bounded: most messages may be about other interfaces. */
 	while (tries++ < 64) {
-		ssize_t len = recv(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC);
+		ssize_t len =
+			siw_llp_recvfrom(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC, NULL, NULL);
 
 		if (len < 0 && errno == EINTR)
 			continue;

@@ -26,8 +26,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
+#include "base/cancel.h"
 #include "base/lock.h"
 #include "mem/mem.h"
 
@@ -134,7 +134,7 @@ static int make_key(struct siw_stag_key *key)
 	int i, k;
 
 	do {
-		n = getrandom(key, sizeof(*key), 0);
+		n = siw_getrandom(key, sizeof(*key), 0);
 	} while (n < 0 && errno == EINTR);
 	if (n != sizeof(*key))
 		return -EIO;

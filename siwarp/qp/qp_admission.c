@@ -2,9 +2,9 @@
 /* Admission of connections at a listener; qp_admission.h explains it. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
+#include "base/cancel.h"
 #include "base/settings.h"
 #include "qp/qp_admission.h"
 
@@ -30,7 +30,7 @@ struct siw_admission *siw_qp_admission_new(void)
 	 * At early boot there may be no random numbers. The hash need not be secret then: it only
 	 * makes collisions hard to provoke.
 	 */
-	if (getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
+	if (siw_getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
 		admission->key = (uintptr_t)admission;
 	admission->key |= 1;
 	return admission;

@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "qp/qp_admission.h"
 #include "qp/qp_impl.h"
@@ -36,7 +36,7 @@ static struct siw_err_limit *make(void)
 	 * No random numbers at early boot: harmless, since the limit for all does not depend on the
 	 * key.
 	 */
-	if (getrandom(&limit->key, sizeof(limit->key), GRND_NONBLOCK) < 0)
+	if (siw_getrandom(&limit->key, sizeof(limit->key), GRND_NONBLOCK) < 0)
 		limit->key = (uintptr_t)limit;
 	limit->key |= 1;
 	return limit;

@@ -13,9 +13,9 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/random.h>
 
 #include "base/addr.h"
+#include "base/cancel.h"
 #include "base/capture.h"
 #include "base/clock.h"
 #include "base/settings.h"
@@ -68,7 +68,7 @@ uint32_t siw_rdmap_record_first_id(void)
 	 * So that it differs from the ids of an earlier process at this port. Without random
 	 * numbers at early boot the time will do.
 	 */
-	if (getrandom(&id, sizeof(id), GRND_NONBLOCK) < 0)
+	if (siw_getrandom(&id, sizeof(id), GRND_NONBLOCK) < 0)
 		id = (uint32_t)siw_now_ns();
 	return id;
 }

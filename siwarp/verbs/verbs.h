@@ -346,7 +346,8 @@ void siw_verbs_poll(struct siw_context *ctx);
 /*
  * Waits until ready(arg) returns non-zero, and returns that value; -EAGAIN after timeout_ms
  * milliseconds (-1: no limit); -EINTR. The calling thread makes progress meanwhile. fd must become
- * readable when another thread makes ready() return non-zero.
+ * readable when another thread makes ready() return non-zero. With a timeout_ms other than 0 it is
+ * a cancellation point (base/cancel.h): the caller holds no lock.
  */
 int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		   int timeout_ms);

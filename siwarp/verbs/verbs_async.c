@@ -4,9 +4,11 @@
  * event raised again before it was taken moves to the end of the list and stays a single one.
  */
 #include <errno.h>
-#include <time.h>
 
+#include "base/cancel.h"
 #include "verbs/verbs_impl.h"
+
+#define STEP_NS 200000
 
 void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
 			  void *user)
@@ -81,7 +83,6 @@ void siw_verbs_async_raise(struct siw_async *async, int type)
 
 void siw_verbs_async_leave(struct siw_async *async)
 {
-	const struct timespec step = { .tv_nsec = 200000 };
 	struct siw_context *ctx = async->ctx;
 
 	siw_lock(&ctx->async_lock);
@@ -90,7 +91,7 @@ void siw_verbs_async_leave(struct siw_async *async)
 	show_events(ctx);
 	while (async->unacked) { /* rare, and as short as the user's handling of an event */
 		siw_unlock(&ctx->async_lock);
-		nanosleep(&step, NULL);
+		siw_sleep_ns(STEP_NS);
 		siw_lock(&ctx->async_lock);
 	}
 	siw_unlock(&ctx->async_lock);

@@ -2,9 +2,11 @@
 /* Completion channels: a descriptor that is readable while completion queues have events. */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/cancel.h"
 #include "verbs/verbs_impl.h"
+
+#define STEP_NS 200000
 
 /*
  * The channel for which this thread is making progress, so that its events need not wake anybody.
@@ -168,7 +170,6 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
 
 void siw_verbs_channel_leave(struct siw_cq *cq)
 {
-	const struct timespec step = { .tv_nsec = 200000 };
 	struct siw_comp_channel *ch = cq->channel;
 
 	siw_lock(&ch->lock);
@@ -179,7 +180,7 @@ void siw_verbs_channel_leave(struct siw_cq *cq)
 	}
 	while (cq->unacked) { /* rare, and as short as the user's handling of an event */
 		siw_unlock(&ch->lock);
-		nanosleep(&step, NULL);
+		siw_sleep_ns(STEP_NS);
 		siw_lock(&ch->lock);
 	}
 	siw_unlock(&ch->lock);

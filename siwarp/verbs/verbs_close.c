@@ -4,12 +4,13 @@
  * its descriptors and large memory go; but the small structs that the program's handles point to
  * stay, with the context, so that a late call finds out that its device is closed.
  */
-#include <time.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/guard.h"
 #include "verbs/verbs_impl.h"
 
+#define MS_NS		 1000000
 #define WAITERS_LEAVE_NS 5000000000ull /* more than a waiter takes that is not stopped */
 
 /* Ends all of this rank. They stay in a list: nobody frees them any more. */
@@ -42,15 +43,14 @@ static void wake_waiters(struct siw_context *ctx)
 	siw_unlock(&ctx->children_lock);
 }
 
-/* A thread that was cancelled in a wait is counted for ever, so this has an end. */
+/* This has an end: a debugger, or a handler of a signal, may hold a waiter for long. */
 static void dismiss_waiters(struct siw_context *ctx)
 {
-	const struct timespec ms = { .tv_nsec = 1000000 };
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
 	while ((atomic_load(&ctx->waiters) || atomic_load(&ctx->aside)) && siw_now_ns() < until) {
 		wake_waiters(ctx);
-		nanosleep(&ms, NULL);
+		siw_sleep_ns(MS_NS);
 	}
 }
 

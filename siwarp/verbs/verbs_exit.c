@@ -7,22 +7,21 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
 /* The thread that called exit() may hold the lock, in a call that a signal interrupted. */
 #define LOCK_TRIES 100
+#define MS_NS	   1000000
 
 static bool try_long(siw_lock_t *lock)
 {
-	const struct timespec ms = { .tv_nsec = 1000000 };
-
 	for (int i = 0; i < LOCK_TRIES; i++) {
 		if (siw_trylock(lock))
 			return true;
-		nanosleep(&ms, NULL);
+		siw_sleep_ns(MS_NS);
 	}
 	return false;
 }

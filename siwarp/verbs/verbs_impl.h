@@ -97,6 +97,15 @@ void siw_verbs_mw_allow(struct siw_region *region);
  */
 int siw_verbs_mw_forbid(struct siw_region *region);
 
+/* ---- verbs_progress.c ------------------------------------------------------------------------ */
+/* Microseconds until a deadline that lies after now; -1: there is none. */
+static inline int64_t siw_verbs_left_us(uint64_t now, uint64_t deadline)
+{
+	return deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+}
+/* The same, but not beyond the next timer. */
+int64_t siw_verbs_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
+
 /* ---- verbs_freelist.c ------------------------------------------------------------------------ */
 void siw_verbs_freelist_init(struct siw_freelist *list);
 

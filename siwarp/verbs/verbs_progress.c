@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Which thread makes progress. A thread that polls does, under the progress lock; a thread that
- * waits for an event does, and sleeps on the sockets; without either, the device's own thread does,
- * until another thread polls.
+ * waits for an event does, and sleeps on the sockets (verbs_wait.c); without either, the device's
+ * own thread does, until another thread polls.
  */
 #include <errno.h>
 #include <sched.h>
@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
@@ -217,6 +218,19 @@ static void tick(struct siw_context *ctx)
 	atomic_store_explicit(&ctx->next_tick_ns, next, memory_order_relaxed);
 }
 
+int64_t siw_verbs_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
+{
+	int64_t us = siw_verbs_left_us(now, deadline);
+	uint64_t tick = atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed);
+	int64_t tick_us;
+
+	if (!atomic_load(&ctx->n_timed))
+		return us;
+	/* A timer that is added later wakes sleeping threads. */
+	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
+	return us < 0 || us > tick_us ? tick_us : us;
+}
+
 /* ---- one round ------------------------------------------------------------------------------- */
 
 /* A CQ of the device overflowed: moves its QPs to ERR. */
@@ -270,144 +284,6 @@ void siw_verbs_poll(struct siw_context *ctx)
 	siw_unlock(&ctx->progress);
 }
 
-/* ---- waiting for an event -------------------------------------------------------------------- */
-
-/* Until a deadline that lies after now; -1: there is none. */
-static int64_t left_us(uint64_t now, uint64_t deadline)
-{
-	return deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
-}
-
-static int64_t sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
-{
-	int64_t us = left_us(now, deadline);
-	uint64_t tick = atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed);
-	int64_t tick_us;
-
-	if (!atomic_load(&ctx->n_timed))
-		return us;
-	/* A timer that is added later wakes sleeping threads. */
-	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
-	return us < 0 || us > tick_us ? tick_us : us;
-}
-
-static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		     uint64_t deadline)
-{
-	uint64_t spin_until = siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
-	struct siw_llp_waitset set;
-	uint64_t now;
-	int moved, r;
-
-	for (;;) {
-		siw_verbs_poll(ctx);
-		r = ready(arg);
-		if (r)
-			return r;
-		if (siw_verbs_inherited(ctx))
-			return siw_refuse(STALE);
-		now = siw_now_ns();
-		if (now >= deadline)
-			return siw_refuse(TIME_OVER);
-		if (now < spin_until)
-			continue;
-		siw_lock(&ctx->progress);
-		moved = siw_verbs_progress_once(ctx);
-		siw_llp_waitset_fill(ctx->port, &set);
-		siw_unlock(&ctx->progress);
-		r = ready(arg);
-		if (r)
-			return r;
-		/* Only a round that moved nothing has found every socket empty. */
-		if (!moved && siw_llp_wait(&set, fd, sleep_us(ctx, now, deadline)) == -EINTR)
-			return siw_refuse(INTERRUPTED);
-	}
-}
-
-/*
- * Sends what was posted and looks whether there is something: ready()'s value. *deadline: when the
- * waiting ends, 0 for not at all. A descriptor that the program made non-blocking is not waited on.
- */
-static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		      int timeout_ms, uint64_t *deadline)
-{
-	int r;
-
-	siw_verbs_send_posted(ctx, false);
-	r = ready(arg);
-	if (r)
-		return r;
-	if (timeout_ms < 0 && siw_llp_event_nonblocking(fd))
-		timeout_ms = 0;
-	if (timeout_ms < 0)
-		*deadline = UINT64_MAX;
-	else
-		*deadline = timeout_ms ? siw_now_ns() + (uint64_t)timeout_ms * 1000000 : 0;
-	return 0;
-}
-
-static int wait_driving(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			uint64_t deadline)
-{
-	int r;
-
-	atomic_fetch_add(&ctx->waiters, 1);
-	r = wait_loop(ctx, ready, arg, fd, deadline);
-	atomic_fetch_sub(&ctx->waiters, 1);
-	if (atomic_load(&ctx->asleep))
-		siw_llp_event_set(ctx->sleep_fd);
-	return r;
-}
-
-int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		   int timeout_ms)
-{
-	uint64_t deadline;
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
-
-	return r ? r : wait_driving(ctx, ready, arg, fd, deadline);
-}
-
-static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		       uint64_t deadline)
-{
-	static const struct siw_llp_waitset nothing;
-
-	for (;;) {
-		uint64_t now = siw_now_ns();
-		int r = ready(arg);
-
-		if (r)
-			return r;
-		if (now >= deadline)
-			return siw_refuse(TIME_OVER);
-		/* Pairs with siw_close_device_forced, which sets this, then wakes again and again. */
-		if (siw_verbs_inherited(ctx))
-			return siw_refuse(STALE);
-		if (siw_llp_wait(&nothing, fd, left_us(now, deadline)) == -EINTR)
-			return siw_refuse(INTERRUPTED);
-	}
-}
-
-int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			 int timeout_ms)
-{
-	uint64_t deadline;
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
-
-	if (r)
-		return r;
-	if (!ctx->has_thread || !deadline)
-		return wait_driving(ctx, ready, arg, fd, deadline);
-	/* It may be this thread that polled till now: the device's thread takes over at once. */
-	if (atomic_load(&ctx->naps))
-		siw_llp_event_set(ctx->sleep_fd);
-	atomic_fetch_add(&ctx->aside, 1);
-	r = sleep_aside(ctx, ready, arg, fd, deadline);
-	atomic_fetch_sub(&ctx->aside, 1);
-	return r;
-}
-
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /*
@@ -456,7 +332,7 @@ static void sleep_on_sockets(struct siw_context *ctx)
 	 */
 	moved = atomic_load(&ctx->n_unsent) ? send_unsent(ctx) : 0;
 	siw_llp_waitset_fill(ctx->port, &set);
-	us = sleep_us(ctx, siw_now_ns(), UINT64_MAX);
+	us = siw_verbs_sleep_us(ctx, siw_now_ns(), UINT64_MAX);
 	siw_unlock(&ctx->progress);
 	if (moved)
 		return;
@@ -592,10 +468,14 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 
 void siw_verbs_thread_stop(struct siw_context *ctx)
 {
+	int cancel;
+
 	if (ctx->has_thread) {
 		atomic_store(&ctx->stop, true);
 		siw_llp_event_set(ctx->sleep_fd);
+		cancel = siw_cancel_off();
 		pthread_join(ctx->thread, NULL);
+		siw_cancel_back(cancel);
 	}
 	siw_llp_event_close(ctx->sleep_fd);
 }

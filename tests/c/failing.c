@@ -192,17 +192,10 @@ FAILING(void *, mmap, (void *at, size_t len, int prot, int flags, int fd, off_t 
 FAILING(int, pthread_create,
 	(pthread_t * thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
 	(thread, attr, run, arg), error, EAGAIN)
-FAILING(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags), (fd, msg, flags), -1,
-	EINTR)
 FAILING(ssize_t, send, (int fd, const void *buf, size_t n, int flags), (fd, buf, n, flags), -1,
 	EINTR)
-FAILING(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags), (fd, msg, flags), -1, EINTR)
-FAILING(ssize_t, readv, (int fd, const struct iovec *iov, int n), (fd, iov, n), -1, EINTR)
-FAILING(ssize_t, recv, (int fd, void *buf, size_t n, int flags), (fd, buf, n, flags), -1, EINTR)
 
 NAMED(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), -1)
-NAMED(ssize_t, preadv2, (int fd, const struct iovec *iov, int n, off_t at, int flags),
-      (fd, iov, n, at, flags), -1)
 NAMED(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), -1)
 NAMED(int, shutdown, (int fd, int how), (fd, how), -1)
 /* What pthread_atfork comes to, which the linker puts into each library. */
@@ -212,8 +205,6 @@ NAMED(int, __register_atfork,
 NAMED(int, flock, (int fd, int how), (fd, how), -1)
 NAMED(int, posix_fallocate, (int fd, off_t at, off_t len), (fd, at, len), error)
 NAMED(ssize_t, getrandom, (void *buf, size_t n, unsigned int flags), (buf, n, flags), -1)
-NAMED(int, epoll_wait, (int fd, struct epoll_event *events, int n, int timeout),
-      (fd, events, n, timeout), -1)
 
 /* Which takes as many arguments as it likes; siwarp's calls have one pointer. */
 int ioctl(int fd, unsigned long request, ...)
@@ -237,7 +228,13 @@ int ioctl(int fd, unsigned long request, ...)
 static const struct {
 	const char *name;
 	long number;
-} directly[] = { { "sendto", SYS_sendto }, { "recvfrom", SYS_recvfrom } };
+	bool alone;
+} directly[] = {
+	{ "sendto", SYS_sendto, false },   { "recvfrom", SYS_recvfrom, false },
+	{ "sendmsg", SYS_sendmsg, false }, { "recvmsg", SYS_recvmsg, false },
+	{ "readv", SYS_readv, false },	   { "write", SYS_write, true },
+	{ "preadv2", SYS_preadv2, true },  { "epoll_wait", SYS_epoll_pwait, true },
+};
 
 long syscall(long number, ...)
 {
@@ -247,7 +244,8 @@ long syscall(long number, ...)
 	long a[6];
 
 	for (size_t i = 0; i < sizeof(directly) / sizeof(directly[0]); i++)
-		if (number == directly[i].number && due(directly[i].name, CALLER, &error, false))
+		if (number == directly[i].number &&
+		    due(directly[i].name, CALLER, &error, directly[i].alone))
 			return -1;
 	va_start(list, number);
 	for (int i = 0; i < 6; i++)

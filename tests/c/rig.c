@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #include <arpa/inet.h>
+#include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,9 +95,16 @@ void ud_open(struct end *end, struct rig *rig, unsigned int slots, const struct 
 
 static struct siw_cm_id *expect(struct rig *rig, int type)
 {
+	long deadline = now_ms() + LIMIT_MS;
 	struct siw_cm_event event;
+	int r;
 
-	check(siw_cm_get_event(rig->cm, &event, LIMIT_MS));
+	/* With no time: else it would be a cancellation point. */
+	do {
+		sched_yield();
+		r = siw_cm_get_event(rig->cm, &event, 0);
+	} while (r == -EAGAIN && now_ms() < deadline);
+	check(r);
 	if (event.event != type)
 		die("connecting: %s", siw_cm_event_str(event.event));
 	return event.id;

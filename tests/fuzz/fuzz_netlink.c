@@ -7,11 +7,11 @@ static const uint8_t *message;
 static size_t n_message;
 
 /* One message, then nothing. */
-static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags)
+static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags, void *source, void *len)
 {
 	size_t n = n_message < size ? n_message : size;
 
-	(void)fd, (void)flags;
+	(void)fd, (void)flags, (void)source, (void)len;
 	if (!message) {
 		errno = EAGAIN;
 		return -1;
@@ -22,12 +22,12 @@ static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags)
 }
 
 /* The file itself, reading from here; its open and close are not called. */
-#define recv		    fuzz_recv
+#define siw_llp_recvfrom    fuzz_recv
 #define siw_llp_watch_open  watch_open
 #define siw_llp_watch_read  watch_read
 #define siw_llp_watch_close watch_close
 #include "llp/llp_watch.c"
-#undef recv
+#undef siw_llp_recvfrom
 
 void siw_llp_fd_begin(void)
 {

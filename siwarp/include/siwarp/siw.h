@@ -428,6 +428,10 @@ int siw_comp_channel_fd(struct siw_comp_channel *channel);
  * Waits up to timeout_ms milliseconds (-1: without limit; 0: not at all) for an event, moving the
  * device's traffic in this thread meanwhile. 0, -EAGAIN when the time is over, -EINTR on a signal.
  * With timeout_ms -1, O_NONBLOCK of the descriptor (fcntl) counts: with it the call is as with 0.
+ *
+ * With a timeout_ms other than 0 this is a cancellation point (pthread_cancel), as are the calls
+ * that wait in the same way: siw_get_async_event and siw_cm_get_event. A thread that ends here has
+ * taken no event. No other call of siwarp is one.
  */
 int siw_get_cq_event(struct siw_comp_channel *channel, struct siw_cq **cq, void **cq_context,
 		     int timeout_ms);

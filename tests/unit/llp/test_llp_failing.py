@@ -212,9 +212,9 @@ def test_a_watch_that_is_interrupted_goes_on_and_one_that_lost_news_says_so(
 p = Port()
 out = ffi.new("struct siw_llp_watch **")
 assert lib.siw_llp_watch_open(p.c, b"lo", ffi.NULL, out) == 0
-with failing("recv", errno.EINTR, times=5):
+with failing("recvfrom", errno.EINTR, times=5):
     assert lib.siw_llp_watch_read(out[0]) == 0
-with failing("recv", errno.ENOBUFS, times=3):  # twice while it forgets
+with failing("recvfrom", errno.ENOBUFS, times=3):  # twice while it forgets
     assert lib.siw_llp_watch_read(out[0]) == lib.SIW_LLP_WATCH_LOST
 assert lib.siw_llp_watch_read(out[0]) == 0
 lib.siw_llp_watch_close(out[0])

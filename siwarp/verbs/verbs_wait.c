@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Waiting for an event: with or without moving the device's traffic meanwhile. A waiter may be
+ * cancelled (base/cancel.h) where it sleeps, with nothing held; its counts are taken back then.
+ */
+#include <errno.h>
+#include <pthread.h>
+
+#include "base/clock.h"
+#include "verbs/verbs_impl.h"
+
+static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		     uint64_t deadline)
+{
+	uint64_t spin_until = siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
+	struct siw_llp_waitset set;
+	uint64_t now;
+	int moved, r;
+
+	for (;;) {
+		siw_verbs_poll(ctx);
+		r = ready(arg);
+		if (r)
+			return r;
+		if (siw_verbs_inherited(ctx))
+			return siw_refuse(STALE);
+		now = siw_now_ns();
+		if (now >= deadline)
+			return siw_refuse(TIME_OVER);
+		pthread_testcancel(); /* other traffic may keep this loop from its sleep */
+		if (now < spin_until)
+			continue;
+		siw_lock(&ctx->progress);
+		moved = siw_verbs_progress_once(ctx);
+		siw_llp_waitset_fill(ctx->port, &set);
+		siw_unlock(&ctx->progress);
+		r = ready(arg);
+		if (r)
+			return r;
+		/* Only a round that moved nothing has found every socket empty. */
+		if (!moved &&
+		    siw_llp_wait_cancel(&set, fd, siw_verbs_sleep_us(ctx, now, deadline)) == -EINTR)
+			return siw_refuse(INTERRUPTED);
+	}
+}
+
+/*
+ * Sends what was posted and looks whether there is something: ready()'s value. *deadline: when the
+ * waiting ends, 0 for not at all. A descriptor that the program made non-blocking is not waited on.
+ */
+static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		      int timeout_ms, uint64_t *deadline)
+{
+	int r;
+
+	if (timeout_ms)
+		pthread_testcancel();
+	siw_verbs_send_posted(ctx, false);
+	r = ready(arg);
+	if (r)
+		return r;
+	if (timeout_ms < 0 && siw_llp_event_nonblocking(fd))
+		timeout_ms = 0;
+	if (timeout_ms < 0)
+		*deadline = UINT64_MAX;
+	else
+		*deadline = timeout_ms ? siw_now_ns() + (uint64_t)timeout_ms * 1000000 : 0;
+	return 0;
+}
+
+static void stop_driving(void *arg)
+{
+	struct siw_context *ctx = arg;
+
+	atomic_fetch_sub(&ctx->waiters, 1);
+	if (atomic_load(&ctx->asleep))
+		siw_llp_event_set(ctx->sleep_fd);
+}
+
+static int wait_driving(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			uint64_t deadline)
+{
+	int r;
+
+	atomic_fetch_add(&ctx->waiters, 1);
+	pthread_cleanup_push(stop_driving, ctx);
+	r = wait_loop(ctx, ready, arg, fd, deadline);
+	pthread_cleanup_pop(1);
+	return r;
+}
+
+int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		   int timeout_ms)
+{
+	uint64_t deadline;
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+
+	return r ? r : wait_driving(ctx, ready, arg, fd, deadline);
+}
+
+static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		       uint64_t deadline)
+{
+	static const struct siw_llp_waitset nothing;
+
+	for (;;) {
+		uint64_t now = siw_now_ns();
+		int r = ready(arg);
+
+		if (r)
+			return r;
+		if (now >= deadline)
+			return siw_refuse(TIME_OVER);
+		/* Pairs with siw_close_device_forced, which sets this, then wakes again and again. */
+		if (siw_verbs_inherited(ctx))
+			return siw_refuse(STALE);
+		if (siw_llp_wait_cancel(&nothing, fd, siw_verbs_left_us(now, deadline)) == -EINTR)
+			return siw_refuse(INTERRUPTED);
+	}
+}
+
+static void stop_sleeping(void *arg)
+{
+	struct siw_context *ctx = arg;
+
+	atomic_fetch_sub(&ctx->aside, 1);
+}
+
+int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			 int timeout_ms)
+{
+	uint64_t deadline;
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+
+	if (r)
+		return r;
+	if (!ctx->has_thread || !deadline)
+		return wait_driving(ctx, ready, arg, fd, deadline);
+	/* It may be this thread that polled till now: the device's thread takes over at once. */
+	if (atomic_load(&ctx->naps))
+		siw_llp_event_set(ctx->sleep_fd);
+	atomic_fetch_add(&ctx->aside, 1);
+	pthread_cleanup_push(stop_sleeping, ctx);
+	r = sleep_aside(ctx, ready, arg, fd, deadline);
+	pthread_cleanup_pop(1);
+	return r;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * pthread_cancel() in threads that are inside calls of siwarp. With a cancellation pending each
+ * call but the waits returns as ever; a wait ends its thread, whether it was asleep or only began.
+ * Afterwards no event is lost, and the device goes on: nothing is held or counted by the dead.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "rig.h"
+
+#define SLOTS	  8
+#define FORCED_MS 3000 /* a closer waits for 5 s for threads that are counted */
+
+static struct rig rig;
+static struct end ud, a, b;
+static char passed;
+
+static void cancel_self(void)
+{
+	must(pthread_cancel(pthread_self()) == 0);
+}
+
+/* ---- what is no cancellation point ----------------------------------------------------------- */
+
+static void devices(void)
+{
+	struct siw_device **list = siw_get_device_list(NULL);
+
+	must(list && list[0]);
+	siw_free_device_list(list);
+}
+
+static void events(struct end *end)
+{
+	struct siw_async_event async;
+	struct siw_cm_event event;
+	struct siw_cq *cq;
+	int r;
+
+	check(siw_req_notify_cq(end->cq, 0));
+	exchange(end, end, SLOT, 'e');
+	r = siw_get_cq_event(end->channel, &cq, NULL, 0);
+	must(r == 0 && cq == end->cq);
+	siw_ack_cq_events(cq, 1);
+	must(siw_get_cq_event(end->channel, &cq, NULL, 0) == -EAGAIN);
+	must(siw_get_async_event(end->rig->ctx, &async, 0) == -EAGAIN);
+	must(siw_cm_get_event(end->rig->cm, &event, 0) == -EAGAIN);
+}
+
+static void windows(struct rig *of, struct end *end)
+{
+	struct siw_mr *mr =
+		siw_reg_mr(of->pd, end->mem, SLOT, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND);
+	struct siw_mw *mw = siw_alloc_mw(of->pd, SIW_MW_TYPE_1);
+	struct siw_mw_bind bind = { .wr_id = 3, .send_flags = SIW_SEND_SIGNALED };
+	struct siw_wc wc;
+
+	must(mr && mw);
+	bind.bind_info.mr = mr;
+	bind.bind_info.addr = (uintptr_t)end->mem;
+	bind.bind_info.length = SLOT;
+	bind.bind_info.mw_access_flags = SIW_ACCESS_REMOTE_READ;
+	check(siw_bind_mw(end->qp, mw, &bind));
+	await(end, &wc, 1);
+	check(siw_dealloc_mw(mw));
+	check(siw_dereg_mr(mr));
+}
+
+static void *all_calls(void *unused)
+{
+	struct rig own, other;
+	struct end u, c, d;
+	struct siw_wc wc;
+
+	(void)unused;
+	cancel_self();
+	devices();
+	rig_open(&own);
+	rig_open(&other);
+	ud_open(&u, &own, SLOTS, NULL);
+	rc_open(&c, &own, &d, &other, SLOTS);
+	for (int i = 0; i < 20; i++) {
+		exchange(&u, &u, SLOT, (char)('a' + i));
+		exchange(&c, &d, SLOT, (char)('a' + i));
+		exchange(&d, &c, SLOT, (char)('a' + i));
+	}
+	check(post_write(&c, 0, SLOT, 9, &d, 2));
+	await(&c, &wc, 1);
+	events(&u);
+	windows(&own, &c);
+	end_close(&u);
+	end_close(&c);
+	rig_close(&own);
+	check(siw_close_device_forced(other.ctx));
+	free(d.mem);
+	return &passed;
+}
+
+/* Threads that want the same locks: they sleep for them (base/lock.c). */
+static void *crowded(void *unused)
+{
+	struct siw_wc wc[4];
+
+	(void)unused;
+	cancel_self();
+	for (int i = 0; i < 3000; i++) {
+		int r = post_send(&ud, 0, 8, 5);
+
+		must(r == 0 || r == -ENOMEM);
+		check(siw_poll_cq(ud.cq, 4, wc));
+	}
+	return &passed;
+}
+
+/* ---- the waits ------------------------------------------------------------------------------- */
+
+static _Atomic bool own_pending, got;
+
+static void begin_waiting(void)
+{
+	if (own_pending)
+		cancel_self();
+}
+
+static void *await_cq(void *unused)
+{
+	struct siw_cq *cq;
+
+	begin_waiting();
+	check(siw_get_cq_event(ud.channel, &cq, NULL, -1));
+	got = true;
+	siw_ack_cq_events(cq, 1);
+	return unused;
+}
+
+static void *await_async(void *unused)
+{
+	struct siw_async_event event;
+
+	begin_waiting();
+	check(siw_get_async_event(rig.ctx, &event, LIMIT_MS));
+	return unused;
+}
+
+static void *await_cm(void *unused)
+{
+	struct siw_cm_event event;
+
+	begin_waiting();
+	check(siw_cm_get_event(rig.cm, &event, -1));
+	return unused;
+}
+
+static void *(*const waits[])(void *) = { await_cq, await_async, await_cm };
+#define N_WAITS (sizeof(waits) / sizeof(waits[0]))
+
+static void sleep_us(long us)
+{
+	const struct timespec t = { .tv_nsec = us * 1000 };
+
+	nanosleep(&t, NULL);
+}
+
+static void *end_of(pthread_t thread)
+{
+	void *result;
+
+	must(pthread_join(thread, &result) == 0);
+	return result;
+}
+
+static pthread_t start(void *(*run)(void *))
+{
+	pthread_t thread;
+
+	must(pthread_create(&thread, NULL, run, NULL) == 0);
+	return thread;
+}
+
+static void threads_end_in_their_waits(void)
+{
+	for (size_t i = 0; i < N_WAITS; i++) {
+		own_pending = true;
+		must(end_of(start(waits[i])) == PTHREAD_CANCELED);
+		own_pending = false;
+		for (long us = 10; us < 100000; us *= 10) {
+			pthread_t thread = start(waits[i]);
+
+			sleep_us(us);
+			must(pthread_cancel(thread) == 0);
+			must(end_of(thread) == PTHREAD_CANCELED);
+		}
+	}
+}
+
+static void drain(void)
+{
+	struct siw_wc wc[4];
+
+	while (siw_poll_cq(ud.cq, 4, wc) > 0)
+		;
+}
+
+/* Cancelled about when its event comes: either it took the event, or the next one to wait does. */
+static void no_event_is_lost(int round)
+{
+	struct siw_cq *cq;
+	struct siw_wc wc[2];
+	pthread_t thread;
+	void *end;
+
+	got = false;
+	check(siw_req_notify_cq(ud.cq, 0));
+	thread = start(await_cq);
+	sleep_us(round % 100);
+	check(post_recv(&ud, 1));
+	check(post_send(&ud, 0, 8, 7));
+	sleep_us(round * 7 % 60);
+	must(pthread_cancel(thread) == 0);
+	end = end_of(thread);
+	must(end == PTHREAD_CANCELED || got);
+	if (!got) {
+		check(siw_get_cq_event(ud.channel, &cq, NULL, LIMIT_MS));
+		siw_ack_cq_events(cq, 1);
+	}
+	await(&ud, wc, 2);
+}
+
+static void others_share_a_device(void)
+{
+	pthread_t threads[6];
+
+	for (size_t i = 0; i < 6; i++)
+		threads[i] = start(i < N_WAITS ? waits[i] : crowded);
+	for (size_t i = N_WAITS; i < 6; i++)
+		must(end_of(threads[i]) == &passed);
+	for (size_t i = 0; i < N_WAITS; i++) {
+		must(pthread_cancel(threads[i]) == 0);
+		must(end_of(threads[i]) == PTHREAD_CANCELED);
+	}
+	drain();
+}
+
+/* Nobody polls at b: its device's thread answers, unless it believes that others wait. */
+static void served_by_the_thread(void)
+{
+	struct siw_sge sge = { (uintptr_t)a.mem, SLOT, a.mr->lkey };
+	struct siw_send_wr wr = { .wr_id = 9,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = SIW_WR_RDMA_READ,
+				  .send_flags = SIW_SEND_SIGNALED };
+	struct siw_wc wc;
+
+	wr.wr.rdma.remote_addr = (uintptr_t)b.mem;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	for (int i = 0; i < 20; i++) {
+		check(siw_post_send(a.qp, &wr, NULL));
+		await(&a, &wc, 1);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? atoi(argv[1]) : 100;
+	struct rig served;
+	long before;
+
+	must(end_of(start(all_calls)) == &passed);
+	rig_open(&rig);
+	rig_open(&served);
+	ud_open(&ud, &rig, SLOTS, NULL);
+	rc_open(&a, &served, &b, &rig, SLOTS);
+	threads_end_in_their_waits();
+	others_share_a_device();
+	for (int i = 0; i < rounds; i++)
+		no_event_is_lost(i);
+	served_by_the_thread();
+	exchange(&a, &b, SLOT, 'z');
+	before = now_ms();
+	check(siw_close_device_forced(rig.ctx));
+	must(now_ms() - before < FORCED_MS);
+	check(siw_close_device_forced(served.ctx));
+	return 0;
+}

@@ -1,0 +1,123 @@
+"""Cancellation points in the engine's sources: each stands where base/cancel.h allows one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm")
+
+#: The cancellation points of POSIX and Linux that a library of sockets may come to use.
+POINTS = [
+    "accept",
+    "accept4",
+    "clock_nanosleep",
+    "close",
+    "closedir",
+    "connect",
+    "creat",
+    "epoll_pwait",
+    "epoll_wait",
+    "fclose",
+    "fcntl_lock",
+    "fdatasync",
+    "fflush",
+    "fgets",
+    "fopen",
+    "fprintf",
+    "fputs",
+    "fread",
+    "freeaddrinfo",
+    "fsync",
+    "fwrite",
+    "getaddrinfo",
+    "getifaddrs",
+    "getrandom",
+    "msync",
+    "nanosleep",
+    "open",
+    "openat",
+    "opendir",
+    "pause",
+    "poll",
+    "posix_fallocate",
+    "ppoll",
+    "pread",
+    "preadv",
+    "preadv2",
+    "printf",
+    "pselect",
+    "pthread_cond_timedwait",
+    "pthread_cond_wait",
+    "pthread_join",
+    "pthread_testcancel",
+    "puts",
+    "pwrite",
+    "pwritev",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "select",
+    "sem_timedwait",
+    "sem_wait",
+    "send",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "sigsuspend",
+    "sigwait",
+    "sleep",
+    "splice",
+    "syslog",
+    "system",
+    "tcdrain",
+    "usleep",
+    "vfprintf",
+    "wait",
+    "waitid",
+    "waitpid",
+    "write",
+    "writev",
+]
+CALL = re.compile(r"(?<![\w>.*])(" + "|".join(POINTS) + r")\(")
+
+#: Functions that run with cancellation off, since their only callers put it off.
+UNDER_ANOTHER = {
+    "siwarp/base/counters.c": "siw_counters_init",
+    "siwarp/base/capture.c": "take",
+}
+#: The sleeps of waits, which are cancellation points.
+WAITS = {
+    ("siwarp/llp/llp_wait.c", "sleep_on"),
+    ("siwarp/verbs/verbs_wait.c", "begin_wait"),
+    ("siwarp/verbs/verbs_wait.c", "wait_loop"),
+}
+COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
+FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
+
+
+def points(root: Path) -> set[tuple[str, str, str]]:
+    """(file, function, cancellation point) of each call with cancellation as the caller has it."""
+    found = set()
+    for layer in LAYERS:
+        for source in sorted((root / "siwarp" / layer).glob("*.[ch]")):
+            text = COMMENT.sub("", source.read_text())
+            name = str(source.relative_to(root))
+            for function in FUNCTION.finditer(text):
+                if "siw_cancel_off()" in function[2] or name in UNDER_ANOTHER:
+                    continue
+                found |= {(name, function[1], call) for call in CALL.findall(function[2])}
+    return found
+
+
+def test_only_the_sleeps_of_waits_are_cancellation_points(root: Path) -> None:
+    assert {(name, function) for name, function, _ in points(root)} == WAITS
+
+
+def test_whole_files_put_cancellation_off_where_they_are_entered(root: Path) -> None:
+    for name, function in UNDER_ANOTHER.items():
+        bodies = dict(FUNCTION.findall(COMMENT.sub("", (root / name).read_text())))
+        assert "siw_cancel_off()" in bodies[function]
