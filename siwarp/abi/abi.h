@@ -67,7 +67,7 @@ struct abi_device {
 	struct siw_device_info info;
 	uint64_t guid_be;
 	int ifindex;
-	int users; /* lists and contexts that have it; under the lock of abi_device.c */
+	atomic_int users; /* lists and contexts that have it */
 };
 
 /* A descriptor that ibv_import_device was given: it is closed with that import. */

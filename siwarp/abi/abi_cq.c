@@ -95,7 +95,8 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	if (!attr || attr->comp_mask & ~masks || attr->cqe > INT32_MAX)
 		return abi_null(EINVAL);
 	flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
-	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD && !abi_live(ABI_PD, attr->parent_domain))
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
+	    (!abi_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
 		return abi_null(EINVAL);
 	/* An overflow ends a queue and its queue pairs: it cannot be ignored. */
 	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)

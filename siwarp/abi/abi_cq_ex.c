@@ -174,7 +174,14 @@ static int start_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	return EINVAL;
 }
 
+static int next_dead(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+	return EINVAL;
+}
+
 void abi_cq_end(struct abi_cq *cq)
 {
 	cq->ibv.start_poll = start_dead;
+	cq->ibv.next_poll = next_dead;
 }

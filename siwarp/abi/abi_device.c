@@ -12,8 +12,6 @@
 /* RFC 7042: an EUI-48 in an EUI-64, as node GUIDs of adapters for Ethernet are made. */
 #define EUI64_MIDDLE 0xfffe
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 bool abi_roce(void)
 {
 	return siw_persona_setting() != SIW_PERSONA_IWARP;
@@ -77,19 +75,12 @@ static struct abi_device *make(const struct siw_device_info *info)
 
 void abi_device_get(struct abi_device *device)
 {
-	pthread_mutex_lock(&lock);
-	device->users++;
-	pthread_mutex_unlock(&lock);
+	atomic_fetch_add(&device->users, 1);
 }
 
 void abi_device_put(struct abi_device *device)
 {
-	bool last;
-
-	pthread_mutex_lock(&lock);
-	last = --device->users == 0;
-	pthread_mutex_unlock(&lock);
-	if (last)
+	if (atomic_fetch_sub(&device->users, 1) == 1)
 		abi_end(ABI_DEVICE, device);
 }
 

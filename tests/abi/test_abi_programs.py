@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from abi.abi_harness import CC, run
 from cli.cli_harness import unsanitized
 from namespaces.ns_harness import PATH
-from pace import scaled
 
 from siwarp import _paths
-
-PROGRAMS = Path(__file__).parent / "programs"
-CC = ["cc", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]
-CC.append(f"-I{_paths.include_dir()}")
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return each program of the folder, linked as a distribution links its own."""
-    folder = tmp_path_factory.mktemp("abi")
-    library = _paths.abi_dir() / _paths.VERBS
-    sources = sorted(PROGRAMS.glob("*.c"))
-    assert sources
-    for source in sources:
-        rpath = f"-Wl,-rpath-link,{_paths.library().parent}"
-        subprocess.run(
-            [*CC, str(source), "-o", str(folder / source.stem), str(library), rpath],
-            check=True,
-            env=unsanitized(),
-        )
-    return {source.stem: folder / source.stem for source in sources}
-
-
-def run(program: Path, *args: str, **env: str) -> str:
-    done = subprocess.run(
-        [program, *args],
-        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
@@ -102,6 +68,12 @@ def test_functions_of_releases_after_44_work_or_say_eopnotsupp(compiled: dict[st
     run(compiled["newer"])
 
 
+def test_with_few_descriptors_each_call_says_so_and_nothing_is_left(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["scarce"], "descriptors")
+
+
 def test_threads_make_and_destroy_objects_of_one_device(compiled: dict[str, Path]) -> None:
     run(compiled["threads"])
 
@@ -110,6 +82,12 @@ def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
     compiled: dict[str, Path],
 ) -> None:
     run(compiled["bad"])
+
+
+def test_objects_of_other_or_closed_devices_and_wrong_requests_are_refused(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["misuse"])
 
 
 def test_the_example_of_ibv_ext_sends_reliable_datagrams_and_write_records(

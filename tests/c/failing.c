@@ -30,10 +30,10 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
 
-/* siwarp's library, and the layers as a module of their own, where they are loaded. */
+/* siwarp's libraries, and the layers as a module of their own, where they are loaded. */
 static struct {
 	uintptr_t begin, end;
-} code[2];
+} code[3];
 static int n_code;
 static atomic_long seen, fails_at;
 static char named[32]; /* "": calls of any name count */
@@ -44,7 +44,8 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	(void)size;
 	(void)unused;
-	if (!strstr(info->dlpi_name, "libsiwarp.so") && !strstr(info->dlpi_name, "_siwarp_layers"))
+	if (!strstr(info->dlpi_name, "libsiwarp.so") && !strstr(info->dlpi_name, "libibverbs.so") &&
+	    !strstr(info->dlpi_name, "_siwarp_layers"))
 		return 0;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
@@ -54,7 +55,7 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 			code[n_code].end = code[n_code].begin + p->p_memsz;
 		}
 	}
-	return ++n_code == 2;
+	return ++n_code == 3;
 }
 
 static void look_for_it(void)

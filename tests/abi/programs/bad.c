@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "bad.h"
 
 #undef ibv_query_port
 #undef ibv_reg_mr
@@ -20,38 +20,7 @@ extern int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigne
 			      int *type);
 extern int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
-static int failures, rows;
 static void *volatile nothing; /* NULL that the compiler does not see */
-static const char *which;
-
-static void expect(int line, const char *call, long got, long wanted)
-{
-	rows++;
-	if (got == wanted)
-		return;
-	failures++;
-	fprintf(stderr, "bad.c:%d: %s with %s: %ld, not %ld (errno %d)\n", line, call, which, got,
-		wanted, errno);
-}
-
-/* A call that returns an errno value; -1 with errno; or NULL with errno. */
-#define ERRNO(wanted, call)                                \
-	do {                                               \
-		errno = 0;                                 \
-		expect(__LINE__, #call, (call), (wanted)); \
-	} while (0)
-#define MINUS(wanted, call)                                                   \
-	do {                                                                  \
-		errno = 0;                                                    \
-		expect(__LINE__, #call, (call) == -1 ? errno : -2, (wanted)); \
-	} while (0)
-#define NONE(wanted, call)                                                      \
-	do {                                                                    \
-		errno = 0;                                                      \
-		expect(__LINE__, #call, (call) == NULL ? errno : -2, (wanted)); \
-	} while (0)
-
-static char memory[SIZE] __attribute__((aligned(64)));
 
 /* Handles that are none of that kind. */
 struct bad {
@@ -569,6 +538,5 @@ int main(void)
 	queue_pairs();
 	shared_queues_and_handles();
 	close_lo();
-	printf("%d calls refused\n", rows);
-	return failures || rows < 300;
+	return refused_at_least(700);
 }

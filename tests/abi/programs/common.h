@@ -37,7 +37,7 @@ struct side {
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static union ibv_gid gid;     /* of the peer, ... */
+static union ibv_gid gid;    /* of the peer, ... */
 static uint8_t source_index; /* ... and which of the own device it is reached from */
 
 static inline void open_lo(void)

@@ -1,0 +1,28 @@
+"""Programs of tests/abi/programs: how they are compiled and run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from pace import scaled
+
+from siwarp import _paths
+
+PROGRAMS = Path(__file__).parent / "programs"
+CC = ["cc", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]
+CC.append(f"-I{_paths.include_dir()}")
+
+
+def run(program: Path, *args: str, **env: str) -> str:
+    """Run a program with this libibverbs.so.1 and return what it prints; it must succeed."""
+    done = subprocess.run(
+        [program, *args],
+        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

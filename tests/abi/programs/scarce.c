@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A machine without memory or descriptors: every call says so, what was made can be destroyed, and
+ * nothing is left. Argument: calls, where tests/c/failing.c is preloaded, and one call of the
+ * system after the other fails; or descriptors, of which there are more each time.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <sys/resource.h>
+
+#include "common.h"
+
+static struct {
+	struct ibv_device **list;
+	struct ibv_context *ctx;
+	struct ibv_pd *pd, *parent;
+	struct ibv_td *td;
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_cq_ex *cqx;
+	struct ibv_srq *srq;
+	struct ibv_qp *rc, *ud;
+	struct ibv_ah *ah;
+} own;
+
+static char memory[SIZE];
+
+static bool scarce(int why)
+{
+	if (why == ENOMEM || why == EMFILE || why == ENOBUFS || why == EAGAIN || why == EINTR ||
+	    why == ENFILE || why == ENOSPC)
+		return true;
+	fprintf(stderr, "errno %d: %s\n", why, strerror(why));
+	return false;
+}
+
+/* Makes one; without it the life ends here. */
+#define MAKE(member, call)                    \
+	do {                                  \
+		errno = 0;                    \
+		own.member = (call);          \
+		if (!own.member) {            \
+			CHECK(scarce(errno)); \
+			return;               \
+		}                             \
+	} while (0)
+#define DO(call)                            \
+	do {                                \
+		int why = (call);           \
+                                            \
+		if (why) {                  \
+			CHECK(scarce(why)); \
+			return;             \
+		}                           \
+	} while (0)
+
+static struct ibv_qp *extended(void)
+{
+	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(own.cqx), IBV_QPT_RC);
+	struct ibv_qp_init_attr_ex init = { 0 };
+
+	memcpy(&init, &base, sizeof(base));
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	init.pd = own.pd;
+	return ibv_create_qp_ex(own.ctx, &init);
+}
+
+static int modify(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = to,
+		.port_num = PORT,
+		.qkey = QKEY,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = qp->qp_num,
+		.min_rnr_timer = 12,
+		.ah_attr = to_self(),
+	};
+
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
+}
+
+static void states(void)
+{
+	DO(modify(own.rc, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
+	DO(modify(own.rc, IBV_QPS_RTR,
+		  IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	DO(modify(own.ud, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY));
+	DO(modify(own.ud, IBV_QPS_RTR, 0));
+	DO(modify(own.ud, IBV_QPS_RTS, IBV_QP_SQ_PSN));
+}
+
+/* An extended request, which the library keeps memory for: it is posted, or the whole list is not. */
+static void post(void)
+{
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+
+	DO(ibv_post_recv(own.ud, &wr, &bad));
+	DO(ibv_post_srq_recv(own.srq, &wr, &bad));
+}
+
+static void live(void)
+{
+	struct ibv_td_init_attr none = { 0 };
+	struct ibv_parent_domain_init_attr domain = { 0 };
+	struct ibv_cq_init_attr_ex cq = { .cqe = 10, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_srq_init_attr srq = { .attr = { 8, 1, 0 } };
+	struct ibv_qp_init_attr init;
+	struct ibv_ah_attr path;
+	int n;
+
+	MAKE(list, ibv_get_device_list(&n));
+	if (!n)
+		return; /* the interfaces could not be listed */
+	MAKE(ctx, ibv_open_device(own.list[n - 1]));
+	MAKE(pd, ibv_alloc_pd(own.ctx));
+	MAKE(td, ibv_alloc_td(own.ctx, &none));
+	domain.pd = own.pd;
+	domain.td = own.td;
+	MAKE(parent, ibv_alloc_parent_domain(own.ctx, &domain));
+	MAKE(mr, ibv_reg_mr(own.parent, memory, SIZE, IBV_ACCESS_LOCAL_WRITE));
+	MAKE(mw, ibv_alloc_mw(own.pd, IBV_MW_TYPE_2));
+	MAKE(channel, ibv_create_comp_channel(own.ctx));
+	MAKE(cq, ibv_create_cq(own.ctx, 10, NULL, own.channel, 0));
+	MAKE(cqx, ibv_create_cq_ex(own.ctx, &cq));
+	DO(ibv_resize_cq(own.cq, 1000));
+	MAKE(srq, ibv_create_srq(own.pd, &srq));
+	MAKE(rc, extended());
+	init = usual(own.cq, IBV_QPT_UD);
+	MAKE(ud, ibv_create_qp(own.pd, &init));
+	if (ibv_query_gid(own.ctx, PORT, 0, &gid)) {
+		CHECK(scarce(errno));
+		return;
+	}
+	path = to_self();
+	MAKE(ah, ibv_create_ah(own.pd, &path));
+	states();
+	post();
+}
+
+#define END(member, call)                          \
+	do {                                       \
+		CHECK(!own.member || (call) == 0); \
+		own.member = NULL;                 \
+	} while (0)
+
+static void end(void)
+{
+	END(ah, ibv_destroy_ah(own.ah));
+	END(ud, ibv_destroy_qp(own.ud));
+	END(rc, ibv_destroy_qp(own.rc));
+	END(srq, ibv_destroy_srq(own.srq));
+	END(cqx, ibv_destroy_cq(ibv_cq_ex_to_cq(own.cqx)));
+	END(cq, ibv_destroy_cq(own.cq));
+	END(channel, ibv_destroy_comp_channel(own.channel));
+	END(mw, ibv_dealloc_mw(own.mw));
+	END(mr, ibv_dereg_mr(own.mr));
+	END(parent, ibv_dealloc_pd(own.parent));
+	END(td, ibv_dealloc_td(own.td));
+	END(pd, ibv_dealloc_pd(own.pd));
+	END(ctx, ibv_close_device(own.ctx));
+	ibv_free_device_list(own.list);
+	own.list = NULL;
+}
+
+static int descriptors(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(all);
+	while (readdir(all))
+		n++;
+	closedir(all);
+	return n;
+}
+
+/* One call after the other fails, up to a life in which none does. */
+static int calls(void)
+{
+	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "failing_arm");
+	int before = descriptors();
+	long n = 0, made;
+
+	CHECK(arm);
+	do {
+		arm(++n);
+		live();
+		made = arm(0);
+		end();
+		CHECK(descriptors() == before);
+	} while (made >= n);
+	printf("%ld calls failed\n", n - 1);
+	return n > 50 ? 0 : 1;
+}
+
+static int few_descriptors(void)
+{
+	int before = descriptors(), lives = 0;
+	struct rlimit limit;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	for (rlim_t n = 3; n < 64; n++) {
+		struct rlimit few = { n, limit.rlim_max };
+		bool whole;
+
+		CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+		live();
+		whole = own.ah != NULL;
+		end();
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+		CHECK(descriptors() == before);
+		lives++;
+		if (whole)
+			break;
+	}
+	printf("%d lives\n", lives);
+	return lives > 5 && lives < 61 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	/* What a process makes once, it makes now. */
+	live();
+	end();
+	return strcmp(argv[1], "calls") == 0 ? calls() : few_descriptors();
+}
