@@ -57,7 +57,7 @@ def main() -> None:
         print(f"{octets[:40].hex()}\n{octets[40:].decode()!r} from {source} to {dest}")
         if not asks:
             # It leaves by the address that the message came to.
-            send("hello yourself", AH(pd, wc=wc, source=wc.destination), wc.src_qp)
+            send("hello yourself", AH(pd, wc=wc), wc.src_qp)
 
 
 if __name__ == "__main__":

@@ -275,6 +275,9 @@ class CMID(Handle):
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
+    def _ended(self) -> None:
+        self.qp = None
+
     def _shut(self) -> None:
         c = self._c
         if c is not None:

@@ -255,6 +255,43 @@ class Handle(Closing):
             )
         self._shut()
 
+    def _below(self) -> list[Handle]:
+        """Return all that is open and was made from this, or from what was, each once."""
+        found: dict[Handle, None] = {}
+        for child in self._users():
+            found[child] = None
+            found.update(dict.fromkeys(child._below()))
+        return list(found)
+
+    def _shut_by_force(self, destroy: Callable[[Any], int]) -> None:
+        """End this and all that was made from it by one call of C, with threads still in calls.
+
+        The C objects stay readable, so that those calls and later ones are refused.
+        """
+        with _ending:
+            c, handles = self._c, [*self._below(), self]
+            for handle in handles:
+                handle._c = None
+        if c is None:
+            return
+        # Who sleeps looks again, and finds it closed; those in C are sent home by C.
+        for handle in handles:
+            handle._wake_all()
+        rc = destroy(c) if self._pid == os.getpid() else 0
+        for handle in handles:
+            handle._ended()
+            for parent in handle._parents:
+                parent._children.discard(handle)
+            handle._parents = ()
+            handle._release()
+        check(rc, f"closing {self!r}")
+
+    def _wake_all(self) -> None:
+        """Have threads and tasks that wait for its events look again."""
+
+    def _ended(self) -> None:
+        """Called when its C object ended with its device: as ``_shut``, without C."""
+
     def _shut(self) -> None:
         with _ending:
             self._may_end()
@@ -414,6 +451,7 @@ class Waitable(Handle):
                     if found is not None:
                         return found
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
+                    self._live()  # closed by force meanwhile
                     check(rc, f"waiting on {self!r}")
                 elif deadline is not None and time.monotonic() >= deadline:
                     return None
@@ -467,6 +505,9 @@ class Waitable(Handle):
         finally:
             self._unwatch(call)
             os.close(woken)
+
+    def _wake_all(self) -> None:
+        self._wake()
 
     def _may_end(self) -> None:
         if self._waiters:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import weakref
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from siwarp.verbs._ffi import (
@@ -42,6 +43,14 @@ class AHAttr:
     source: str | None = None
 
 
+def _own(came_to: Address | None) -> str | None:
+    """Return the host, if it is one of this end's addresses."""
+    if came_to is None:
+        return None
+    ip = ip_address(came_to[0].partition("%")[0])
+    return None if ip.is_multicast or ip.is_unspecified else came_to[0]
+
+
 class AH(Handle):
     """A destination of UD messages or RD requests (``siw_create_ah``).
 
@@ -50,7 +59,8 @@ class AH(Handle):
     that sent the message; otherwise to the first of those that share a socket.
 
     ``source`` is the device's address that messages leave by, from queue pairs with ``every_addr``
-    or bound to it: a host, or ``wc.destination`` to answer from where the message came to.
+    or bound to it: a host, or (host, port). With ``wc`` it is where the message came to, unless
+    that was a group, or the queue pair is bound to the wildcard address.
 
     Raises:
         Error: no such host, the completion is not of a UD receive, or the device has no such source
@@ -88,6 +98,7 @@ class AH(Handle):
         self.qpn = 0
         if dest is None and wc is not None:
             dest, self.qpn = wc.source, wc.src_qp
+            source = _own(wc.destination) if source is None else source
         if dest is None:
             raise Error(
                 errno.EINVAL,
@@ -106,16 +117,24 @@ class AH(Handle):
         self._open(c, pd)
 
     def _shut(self) -> None:
-        # A work request must never point to an address handle that is closed.
-        c, wrs = self._c, [wr for wr in list(self._wrs) if wr._ah is self]
-        for wr in wrs:
-            wr._point(ffi.NULL)
+        c = self._c
+        wrs = self._forgotten()
         try:
             super()._shut()
         except Error:  # it is still in use, so it stays open
             for wr in wrs:
                 wr._point(c)
             raise
+
+    def _forgotten(self) -> list[SendWR]:
+        """Have no work request point to it any more; return those that did."""
+        wrs = [wr for wr in list(self._wrs) if wr._ah is self]
+        for wr in wrs:
+            wr._point(ffi.NULL)
+        return wrs
+
+    def _ended(self) -> None:
+        self._forgotten()
 
     def _busy(self) -> str:
         return (

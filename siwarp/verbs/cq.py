@@ -485,6 +485,9 @@ class CQ(Handle):
             self.channel._cqs.pop(int(ffi.cast("uintptr_t", c)), None)
             self.channel._wake(self)
 
+    def _ended(self) -> None:
+        self._unacked = 0
+
     def _taken(self, c: Any) -> None:
         unacked, self._unacked = self._unacked, 0
         if unacked and self._pid == os.getpid():

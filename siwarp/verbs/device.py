@@ -187,6 +187,25 @@ class Context(Waitable):
         """Open the device through which this machine reaches ``peer`` (host, port)."""
         return cls(source_toward(peer))
 
+    def close(self, *, force: bool = False) -> None:
+        """Close the device; a second call does nothing.
+
+        With ``force`` it takes along everything that was made from it, as the end of a ``with``
+        block does, but also while threads and tasks wait, poll or post: their calls raise
+        StateError, and so do later ones on what was made from it. What completed before still
+        reaches the peers, within setting ``linger_ms``. No thread may make or close objects of the
+        device meanwhile (``siw_close_device_forced``).
+
+        Raises:
+            StateError: something made from it is still open, without ``force`` (EBUSY).
+
+        """
+        if force:
+            reap()
+            self._shut_by_force(lib.siw_close_device_forced)
+        else:
+            super().close()
+
     @property
     def name(self) -> str:
         """The device's name."""

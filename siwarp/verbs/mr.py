@@ -221,10 +221,13 @@ class MR(Handle):
         self._parents = (new_pd,)
         new_pd._children.add(self)
 
-    def _shut(self) -> None:
+    def _ended(self) -> None:
         # A work request must never point to a region that is closed.
         for wr in list(self._wrs):
             wr._forget_bind(self)
+
+    def _shut(self) -> None:
+        self._ended()
         super()._shut()
 
     def _release(self) -> None:

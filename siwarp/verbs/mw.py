@@ -134,10 +134,13 @@ class MW(Handle):
             SendWR(wr_id, WROpcode.LOCAL_INV, send_flags=send_flags, invalidate_rkey=self.rkey)
         )
 
-    def _shut(self) -> None:
+    def _ended(self) -> None:
         # A work request must never point to a window that is closed.
         for wr in list(self._wrs):
             wr._forget_bind(self)
+
+    def _shut(self) -> None:
+        self._ended()
         super()._shut()
 
     def _busy(self) -> str:

@@ -37,8 +37,7 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CQ(ctx) as scq, 
                 unbound = lib.siw_counter_get(which)
                 text = json.dumps([word, there, here, wc.destination[0], unbound]).encode()
                 mr.write(text, offset=2048)
-                source = None if word == "group" else wc.destination
-                with AH(pd, wc=wc, source=source) as ah:
+                with AH(pd, wc=wc) as ah:
                     qp.post_send(SendWR(sg=[mr.sge(2048, len(text))], ah=ah))
                     while not (done := scq.poll()):
                         pass

@@ -239,3 +239,39 @@ def test_looking_at_a_queue_takes_nothing_and_moves_nothing() -> None:
     assert len(pair.scq.poll(8)) == 3
     assert pair.scq.pending == 0
     rig.close()
+
+
+def test_tasks_find_their_device_closed_by_force() -> None:
+    rig = Rig()
+    pair = ud(rig)
+    ids = CMEventChannel(rig.ctx)
+
+    async def main() -> None:
+        waiting = [asyncio.create_task(aio.wait(pair.rcq)), asyncio.create_task(aio.cm_event(ids))]
+        await asyncio.sleep(0.01)
+        rig.ctx.close(force=True)
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(e) for e in told] == [StateError, StateError]
+        other = Rig()  # its descriptors may have the numbers of those that are gone
+        pair2 = ud(other)
+        wcs = asyncio.create_task(aio.wait(pair2.rcq))
+        pair2.recv(1)
+        pair2.send(b"x")
+        assert (await wcs)[0].ok
+        other.close()
+
+    run(main)
+
+
+def test_a_thread_closes_the_device_of_tasks_by_force() -> None:
+    rig = Rig()
+    pair = ud(rig)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(aio.wait(pair.rcq))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(rig.ctx.close, force=True)
+        with pytest.raises(StateError):
+            await waiting
+
+    run(main)

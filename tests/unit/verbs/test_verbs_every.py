@@ -92,9 +92,23 @@ def test_its_number_is_reached_at_each_address_and_answers_from_there(rig: Rig, 
         assert (wc.ok, wc.byte_len, wc.src_qp) == (True, 100, a.qp.qp_num)
         assert (wc.source, wc.destination) == ((host, a.port), (host, b.port))
         assert b.mr.read(100) == pattern(100, i)
-        b.send(AH(rig.pd, wc=wc, source=wc.destination), octets=b"answer")
+        b.send(AH(rig.pd, wc=wc), octets=b"answer")
         (wc,) = poll(a.rcq)
         assert (wc.source, wc.destination) == ((host, b.port), (host, a.port))
+
+
+def test_an_answer_has_a_source_unless_the_queue_pair_is_at_the_wildcard_address(rig: Rig) -> None:
+    a, b = End(rig), End(rig)
+    anywhere = End(rig, every_addr=False, addr=("0.0.0.0", 0))
+    for end, source in ((b, HOSTS[0]), (anywhere, None)):
+        end.recv()
+        a.send(AH(rig.pd, (HOSTS[0], 0)), end.qp.qp_num)
+        (wc,) = poll(end.rcq)
+        answer = AH(rig.pd, wc=wc)
+        assert answer.source == source
+        a.recv()
+        end.send(answer)
+        assert poll(a.rcq)[0].source == (HOSTS[0], end.port)
 
 
 def test_it_has_a_socket_for_each_address_on_one_port(rig: Rig) -> None:
@@ -268,7 +282,7 @@ def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
                 (wc,) = poll(e.rcq)
                 assert (wc.qp_num, wc.destination) == (e.qp.qp_num, (host, first.port))
                 assert wc.byte_len == (43 if e is others[1] else 3)
-                e.send(AH(rig.pd, wc=wc, source=wc.destination))
+                e.send(AH(rig.pd, wc=wc))
                 assert poll(a.rcq)[0].source == (host, first.port)
 
     exchange([first, *others])
@@ -291,6 +305,7 @@ def test_it_is_a_member_of_groups_and_sends_to_them(rig: Rig) -> None:
     assert poll(b.rcq)[0].source == ("127.0.0.1", a.port)
     with pytest.raises(Error, match="no such source"):
         AH(rig.pd, wc=wc, source=wc.destination)
+    assert AH(rig.pd, wc=wc).source is None
     b.qp.detach_mcast(group)
 
 
