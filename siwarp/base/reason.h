@@ -299,6 +299,10 @@
 	X(CM_HAS_QP, EINVAL, "the id has a QP already: bind this one to an id of its own")         \
 	X(CM_LISTENS, EINVAL, "the id listens: bind the QP to the id of a CONNECT_REQUEST")        \
 	X(CM_USED, EINVAL, "the id has a connection, or listens, or has a QP: use a new one")      \
+	X(CM_NO_DEVICE, EINVAL, "the id has no device yet: siw_cm_set_device first")               \
+	X(CM_HAS_DEVICE, EINVAL, "the id has another device, or listens: use a new one")           \
+	X(CM_CHANNEL_DEVICE, EINVAL,                                                               \
+	  "the channel belongs to a device that is not this id's: make one of no device")          \
 	X(CM_NO_QP, EINVAL, "the id has no QP: siw_cm_bind_qp first")                              \
 	X(CM_NO_REQUEST, EINVAL,                                                                   \
 	  "the id brings no CONNECT_REQUEST that is still to be answered: take one from "          \

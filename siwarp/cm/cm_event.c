@@ -47,8 +47,9 @@ static void report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
 static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		      struct siw_cm_event *ev)
 {
-	struct siw_cm_id *listener = e->user_data;
-	struct siw_cm_id *id = siw_cm_create_id(ch, listener->user);
+	struct siw_cm_id *door = e->user_data;
+	struct siw_cm_id *listener = door->door_of ? door->door_of : door;
+	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
 
 	if (!id) {
 		siw_qp_conn_destroy(e->conn);
@@ -57,7 +58,7 @@ static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event 
 	id->conn = e->conn;
 	id->passive = true;
 	id->request = e->params;
-	siw_qp_conn_user_data(e->conn, id);
+	siw_qp_conn_give(e->conn, id->reporter);
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
@@ -83,7 +84,7 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 
 	if (peer_ord == SIW_CM_NOT_NEGOTIATED || peer_ord <= id->ird) /* RFC6581-9.1-14 */
 		return 0;
-	siw_query_device(id->channel->context, &dev);
+	siw_query_device(id->context, &dev);
 	if (peer_ord > dev.max_qp_rd_atom)
 		return -EPROTO;
 	id->ird = peer_ord;
@@ -140,6 +141,9 @@ static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 
 static int failure_kind(int status)
 {
+	/* Nobody listens there: as where a peer rejects, but with no frame of it. */
+	if (status == -ECONNREFUSED)
+		return SIW_CM_REJECTED;
 	return status == -EPROTO || status == -ECONNRESET || status == -ENOTCONN
 		       ? SIW_CM_CONNECT_ERROR
 		       : SIW_CM_UNREACHABLE;
@@ -174,6 +178,10 @@ static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *
 	case SIW_CONN_ESTABLISHED:
 		on_established(id, ev);
 		break;
+	case SIW_CONN_TOLD:
+		ev->event = e->told;
+		ev->context = id->user;
+		return 0;
 	default:
 		ev->event = SIW_CM_DISCONNECTED;
 		report_error(ev, &e->err);
@@ -198,7 +206,7 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	siw_reason_begin();
 	if (!ch)
 		return siw_refuse_null("channel");
-	if (siw_verbs_stale(ch->context))
+	if (siw_cm_channel_stale(ch))
 		return siw_refuse(STALE);
 	if (!event)
 		return siw_refuse_null("event");
@@ -223,6 +231,14 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 const char *siw_cm_event_str(int event)
 {
 	switch (event) {
+	case SIW_CM_ADDR_RESOLVED:
+		return "address resolved";
+	case SIW_CM_ADDR_ERROR:
+		return "address error";
+	case SIW_CM_ROUTE_RESOLVED:
+		return "route resolved";
+	case SIW_CM_ROUTE_ERROR:
+		return "route error";
 	case SIW_CM_CONNECT_REQUEST:
 		return "connect request";
 	case SIW_CM_CONNECT_ERROR:

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/addr.h"
 #include "base/reason.h"
@@ -15,6 +16,16 @@
 
 #define MAX_PDATA_REV1 512
 #define MAX_PDATA_REV2 508
+
+bool siw_cm_channel_stale(const struct siw_cm_channel *ch)
+{
+	return ch->context ? siw_verbs_inherited(ch->context) : ch->pid != getpid();
+}
+
+bool siw_cm_id_stale(const struct siw_cm_id *id)
+{
+	return id->context ? siw_verbs_inherited(id->context) : siw_cm_channel_stale(id->channel);
+}
 
 static void end_channel(struct siw_child *child)
 {
@@ -30,9 +41,7 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	int err;
 
 	siw_reason_begin();
-	if (!context)
-		return siw_refused_null(siw_refuse_null("context"));
-	if (siw_verbs_stale(context))
+	if (context && siw_verbs_stale(context))
 		return siw_refused_null(-ESTALE);
 	ch = calloc(1, sizeof(*ch));
 	err = ch ? siw_qp_evq_open(context, &ch->evq) : -ENOMEM;
@@ -42,8 +51,10 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	}
 	siw_lock_init(&ch->lock);
 	ch->context = context;
-	siw_verbs_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, end_channel,
-			    siw_qp_evq_fd(ch->evq));
+	ch->pid = getpid();
+	if (context)
+		siw_verbs_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, end_channel,
+				    siw_qp_evq_fd(ch->evq));
 	return ch;
 }
 
@@ -52,11 +63,12 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 	siw_reason_begin();
 	if (!ch)
 		return siw_refuse_null("channel");
-	if (siw_verbs_stale(ch->context))
+	if (siw_cm_channel_stale(ch))
 		return siw_refuse(STALE);
 	if (atomic_load(&ch->n_ids))
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
-	siw_verbs_child_del(ch->context, &ch->child);
+	if (ch->context)
+		siw_verbs_child_del(ch->context, &ch->child);
 	end_channel(&ch->child);
 	free(ch);
 	return 0;
@@ -67,19 +79,27 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 	siw_reason_begin();
 	if (!ch)
 		return siw_refuse_null("channel");
-	if (siw_verbs_stale(ch->context))
+	if (siw_cm_channel_stale(ch))
 		return siw_refuse(STALE);
 	return siw_qp_evq_fd(ch->evq);
 }
 
+/* Ends what the id has on its device, and drops its events. The channel's lock is held. */
 static void let_go(struct siw_cm_id *id)
 {
 	if (id->conn)
 		siw_qp_conn_destroy(id->conn);
 	id->conn = NULL;
-	siw_qp_hold_end(id->channel->context, &id->qp);
+	if (id->context)
+		siw_qp_hold_end(id->context, &id->qp);
+	siw_qp_evq_drop(id->channel->evq, id);
+	if (id->reporter)
+		siw_qp_reporter_close(id->reporter);
+	id->reporter = NULL;
+	siw_qp_place_leave(&id->place);
 }
 
+/* Its device is closed by force: its struct stays, but its channel may go. */
 static void end_id(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
@@ -87,6 +107,35 @@ static void end_id(struct siw_child *child)
 	siw_lock(&id->channel->lock);
 	let_go(id);
 	siw_unlock(&id->channel->lock);
+	atomic_fetch_sub(&id->channel->n_ids, 1);
+}
+
+int siw_cm_give_device(struct siw_cm_id *id, struct siw_context *context)
+{
+	int err = siw_qp_reporter_open(context, id->channel->evq, id, &id->reporter);
+
+	if (err)
+		return err;
+	id->context = context;
+	siw_verbs_child_add(context, &id->child, SIW_CHILD_CM_ID, end_id, -1);
+	return 0;
+}
+
+struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *ch, struct siw_context *context, void *user)
+{
+	struct siw_cm_id *id = calloc(1, sizeof(*id));
+
+	if (!id)
+		return NULL;
+	id->channel = ch;
+	id->user = user;
+	id->place.fd = -1;
+	if (context && siw_cm_give_device(id, context)) {
+		free(id);
+		return NULL;
+	}
+	atomic_fetch_add(&ch->n_ids, 1);
+	return id;
 }
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
@@ -96,34 +145,40 @@ struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 	siw_reason_begin();
 	if (!ch)
 		return siw_refused_null(siw_refuse_null("channel"));
-	if (siw_verbs_stale(ch->context))
-		return siw_refused_null(-ESTALE);
-	id = calloc(1, sizeof(*id));
-	if (!id)
-		return siw_refused_null(-ENOMEM);
-	id->channel = ch;
-	id->user = context;
-	atomic_fetch_add(&ch->n_ids, 1);
-	siw_verbs_child_add(ch->context, &id->child, SIW_CHILD_CM_ID, end_id, -1);
-	return id;
+	if (siw_cm_channel_stale(ch))
+		return siw_refused_null(siw_refuse(STALE));
+	id = siw_cm_new_id(ch, ch->context, context);
+	return id ? id : siw_refused_null(-ENOMEM);
 }
 
-int siw_cm_destroy_id(struct siw_cm_id *id)
+void siw_cm_end_id(struct siw_cm_id *id)
 {
-	struct siw_cm_channel *ch;
+	struct siw_cm_channel *ch = id->channel;
+	struct siw_cm_id *door;
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	ch = id->channel;
-	if (siw_verbs_stale(ch->context))
-		return siw_refuse(STALE);
-	siw_verbs_child_del(ch->context, &id->child);
+	while ((door = id->doors)) {
+		id->doors = door->next_door;
+		if (siw_cm_id_stale(door)) /* of a device that was closed: the struct stays */
+			continue;
+		siw_cm_end_id(door);
+	}
+	if (id->context)
+		siw_verbs_child_del(id->context, &id->child);
 	siw_lock(&ch->lock);
 	let_go(id);
 	free(id);
 	siw_unlock(&ch->lock);
 	atomic_fetch_sub(&ch->n_ids, 1);
+}
+
+int siw_cm_destroy_id(struct siw_cm_id *id)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (siw_cm_id_stale(id))
+		return siw_refuse(STALE);
+	siw_cm_end_id(id);
 	return 0;
 }
 
@@ -131,6 +186,15 @@ void siw_cm_set_context(struct siw_cm_id *id, void *context)
 {
 	if (id)
 		id->user = context;
+}
+
+static int place_of(const struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
+{
+	if (id->place.fd < 0)
+		return siw_refuse(NOT_CONNECTED);
+	*local = id->place.addr;
+	memset(peer, 0, sizeof(*peer));
+	return 0;
 }
 
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
@@ -141,9 +205,9 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
-	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : siw_refuse(NOT_CONNECTED);
+	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : place_of(id, &l, &p);
 	if (err)
 		return siw_refused(err);
 	if (local)
@@ -155,15 +219,17 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 
 static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 {
-	if (siw_qp_hold_look(id->channel->context, &id->qp, NULL))
-		return siw_refuse(CM_HAS_QP);
 	if (id->listening)
 		return siw_refuse(CM_LISTENS);
+	if (!id->context)
+		return siw_refuse(CM_NO_DEVICE);
+	if (siw_qp_hold_look(id->context, &id->qp, NULL))
+		return siw_refuse(CM_HAS_QP);
 	if (siw_qp_type(qp) != SIW_QPT_RC)
 		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
 	if (siw_qp_by_qpn(qp))
 		return siw_refuse(CM_QP_PAIRS);
-	return siw_qp_context(qp) == id->channel->context ? 0 : siw_refuse(CM_QP_CONTEXT);
+	return siw_qp_context(qp) == id->context ? 0 : siw_refuse(CM_QP_CONTEXT);
 }
 
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
@@ -174,7 +240,7 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
 	if (!qp)
 		return siw_refuse_null("qp");
@@ -195,15 +261,19 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
+	if (!addr && id->place.fd >= 0)
+		addr = &id->place.addr;
 	if (!addr)
 		return siw_refuse_null("addr");
-	if (id->conn || siw_qp_hold_look(id->channel->context, &id->qp, NULL))
+	if (!id->context)
+		return siw_refuse(CM_NO_DEVICE);
+	if (id->conn || siw_qp_hold_look(id->context, &id->qp, NULL))
 		return siw_refuse(CM_USED);
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	err = siw_qp_listen(id->channel->evq, addr, backlog, id, &id->conn);
+	err = siw_qp_listen(id->reporter, addr, backlog, &id->conn);
 	id->listening = !err;
 	return siw_refused(err);
 }
@@ -245,9 +315,9 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	struct siw_device_attr dev;
 	struct siw_qp_held qp;
 
-	if (!siw_qp_hold_look(id->channel->context, &id->qp, &qp)) /* it was destroyed meanwhile */
+	if (!siw_qp_hold_look(id->context, &id->qp, &qp)) /* it was destroyed meanwhile */
 		return siw_refuse(CM_NO_QP);
-	siw_query_device(id->channel->context, &dev);
+	siw_query_device(id->context, &dev);
 	if (qp.ord >= 0)
 		dev.max_qp_init_rd_atom = (uint32_t)qp.ord;
 	if (qp.ird >= 0)
@@ -306,13 +376,13 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
 	if (!dest)
 		return siw_refuse_null("dest");
 	if (id->conn)
 		return siw_refuse(CM_USED);
-	if (!siw_qp_hold_look(id->channel->context, &id->qp, NULL))
+	if (!id->context || !siw_qp_hold_look(id->context, &id->qp, NULL))
 		return siw_refuse(CM_NO_QP);
 	if (!siw_addr_len(dest))
 		return siw_refuse(ADDRESS_FAMILY, dest->family);
@@ -321,8 +391,10 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	err = request_of(id, param, &id->request);
 	if (err)
 		return err;
-	return siw_refused(siw_qp_connect(id->channel->evq, dest, source, &id->request,
-					  param->timeout_ms, id, &id->conn));
+	/* TCP takes no address that another socket of this process holds. */
+	siw_qp_place_leave(&id->place);
+	return siw_refused(siw_qp_connect(id->reporter, dest, source, &id->request,
+					  param->timeout_ms, param->refused_ms, &id->conn));
 }
 
 /* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
@@ -369,7 +441,7 @@ static int check_accept(struct siw_cm_id *id)
 
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
-	if (!siw_qp_hold_look(id->channel->context, &id->qp, &qp))
+	if (!siw_qp_hold_look(id->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	return qp.state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)qp.state);
 }
@@ -384,7 +456,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
 	/* An accepting Reply cannot be taken back, so the QP is checked first. */
 	err = check_accept(id);
@@ -412,7 +484,7 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
@@ -429,7 +501,7 @@ int siw_cm_disconnect(struct siw_cm_id *id)
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
-	if (siw_verbs_stale(id->channel->context))
+	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
 	if (!id->conn || id->listening)
 		return siw_refuse(NOT_CONNECTED);

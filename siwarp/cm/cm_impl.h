@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <siwarp/cm.h>
 
@@ -19,7 +20,8 @@
 static const struct siw_wire_err SIW_CM_LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MPA_CATASTROPHIC };
 
 struct siw_cm_channel {
-	struct siw_context *context;
+	struct siw_context *context; /* NULL: it belongs to no device */
+	pid_t pid;		     /* of the process that made it */
 	struct siw_qp_evq *evq;
 	/*
 	 * Held from the taking of an event until it is reported: its id cannot be destroyed
@@ -32,15 +34,32 @@ struct siw_cm_channel {
 
 struct siw_cm_id {
 	struct siw_cm_channel *channel;
+	struct siw_context *context;	  /* its device; NULL: it has none yet */
+	struct siw_qp_reporter *reporter; /* NULL without a device */
 	void *user;
-	struct siw_child child;
+	struct siw_child child; /* of its device */
 	struct siw_qp_conn *conn;
+	struct siw_qp_place place; /* where it was bound */
+	struct siw_cm_id *door_of; /* NULL, or the listener for which this one listens elsewhere */
+	struct siw_cm_id *doors;   /* of a listener: those, linked by next_door */
+	struct siw_cm_id *next_door;
 	struct siw_qp_hold qp;
 	bool passive, listening;
 	struct siw_mpa_params request; /* active: our Request; passive: the peer's */
 	uint16_t ird, ord;	       /* after negotiation */
 	bool ord_asked;		       /* by number */
 };
+
+/* Whether this is a forked child's copy, or its device was closed by force. */
+bool siw_cm_channel_stale(const struct siw_cm_channel *channel);
+bool siw_cm_id_stale(const struct siw_cm_id *id);
+/* A new id; context may be NULL. NULL: no memory. */
+struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *channel, struct siw_context *context,
+				void *user);
+/* Its device: 0 or -ENOMEM. */
+int siw_cm_give_device(struct siw_cm_id *id, struct siw_context *context);
+/* Ends the id, and frees it and its doors. */
+void siw_cm_end_id(struct siw_cm_id *id);
 
 /* RFC 6581 section 6: the smaller of this end's depth and the peer's, which may be left open. */
 static inline uint16_t siw_cm_at_most(uint16_t own, uint16_t peer)

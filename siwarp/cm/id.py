@@ -35,6 +35,11 @@ __all__ = ["CMID", "RTR", "CMEvent", "CMEventChannel", "CMEventType", "ConnParam
 class CMEventType(IntEnum):
     """What happened to an id (``enum siw_cm_event_type``)."""
 
+    #: This and the next three are said by who resolves addresses: ``CMID.tell``.
+    ADDR_RESOLVED = 0
+    ADDR_ERROR = 1
+    ROUTE_RESOLVED = 2
+    ROUTE_ERROR = 3
     CONNECT_REQUEST = 4
     CONNECT_ERROR = 6
     UNREACHABLE = 7
@@ -66,6 +71,7 @@ class ConnParam:
             whenever the peer asks.
         peer_to_peer: when connecting by revision 2, what may open the connection.
         timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms.
+        refused: when connecting, seconds for which it is tried again while nobody listens there.
 
     """
 
@@ -77,6 +83,7 @@ class ConnParam:
     markers: bool = False
     peer_to_peer: int = RTR.NONE
     timeout: float | None = None
+    refused: float = 0
 
     def _to_c(self) -> tuple[Any, Any]:
         data = ffi.new("uint8_t[]", bytes(self.private_data))
@@ -90,6 +97,7 @@ class ConnParam:
         c.markers = self.markers
         c.peer_to_peer = int(self.peer_to_peer)
         c.timeout_ms = 0 if self.timeout is None else max(1, int(self.timeout * 1000))
+        c.refused_ms = int(self.refused * 1000)
         return c, data
 
 
@@ -146,7 +154,7 @@ class CMEvent:
             return self
         number = self.status or errno.ECONNREFUSED
         advice = None
-        if self.type == CMEventType.REJECTED:
+        if self.type == CMEventType.REJECTED and self.rev:
             number = errno.ECONNREFUSED
             said = f", saying {self.private_data!r}" if self.private_data else ""
             advice = f"the peer rejected the connection{said}"
@@ -159,29 +167,32 @@ _FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJ
 
 
 class CMEventChannel(Waitable):
-    """Where the events of connections arrive; ``fileno()`` is readable while one waits."""
+    """Where the events of connections arrive; ``fileno()`` is readable while one waits.
+
+    Without a context it belongs to no device: each id of it gets its own by ``CMID.set_device``.
+    """
 
     __slots__ = ("_ids", "context")
     _what = "CM event channel"
     _destroy = lib.siw_cm_destroy_channel
 
-    context: Context
+    context: Context | None
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context | None = None) -> None:
         reap()
-        c = check_pointer(
-            lib.siw_cm_create_channel(context._live()), f"making a CM channel on {context!r}"
-        )
+        c_context = ffi.NULL if context is None else context._live()
+        where = "of no device" if context is None else f"on {context!r}"
+        c = check_pointer(lib.siw_cm_create_channel(c_context), f"making a CM channel {where}")
         self.context = context
         self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
-        self._open(c, context)
+        self._open(c, *(() if context is None else (context,)))
 
     def fileno(self) -> int:
         """Return the descriptor; read it only through ``get_event``."""
         return check(lib.siw_cm_channel_fd(self._live()), "asking for the channel's descriptor")
 
     def _has_thread(self) -> bool:
-        return self.context._threaded
+        return self.context is None or self.context._threaded
 
     def get_event(self, timeout: float | None = None) -> CMEvent | None:
         """Wait for the next event; ``None`` when ``timeout`` (seconds) is over.
@@ -308,8 +319,61 @@ class CMID(Handle):
         self._parents = (*self._parents, qp)
         qp._children.add(self)
 
-    def listen(self, address: Address, backlog: int = 128, *, every_addr: bool = False) -> None:
+    def set_device(self, context: Context) -> None:
+        """Give an id of a channel of no device its device, which closes after it.
+
+        Raises:
+            StateError: it has another device (EINVAL).
+
+        """
+        check(self._call(lib.siw_cm_set_device, context._live()), f"giving {self!r} to {context!r}")
+        self._depend(context)
+
+    def _depend(self, on: Handle) -> None:
+        self._parents = (*self._parents, on)
+        on._children.add(self)
+
+    def migrate(self, channel: CMEventChannel) -> None:
+        """Let its events come on another channel: one of no device, or of this id's.
+
+        Those that nobody has taken go along.
+        """
+        c = self._live()
+        check(self._call(lib.siw_cm_migrate_id, channel._live()), f"moving {self!r}")
+        key = int(ffi.cast("uintptr_t", c))
+        self.channel._ids.pop(key, None)
+        self._depend(channel)
+        self.channel = channel
+        channel._ids[key] = self
+
+    def bind_addr(self, address: Address) -> None:
+        """Keep an address for ``listen``; port 0 takes a free one, which ``local_addr`` tells."""
+        check(
+            self._call(lib.siw_cm_bind_addr, addr_to_c(address)),
+            f"binding to {address[0] or '*'} port {address[1]}",
+        )
+
+    def listen_also(self, context: Context, address: Address, backlog: int = 128) -> None:
+        """Listen on a device at an address, too; of a channel of no device.
+
+        The id that a CONNECT_REQUEST brings has the device that it came in on.
+        """
+        check(
+            self._call(lib.siw_cm_listen_also, context._live(), addr_to_c(address), backlog),
+            f"listening at {address[0] or '*'} port {address[1]}",
+        )
+        self._depend(context)
+
+    def tell(self, event: CMEventType, status: int = 0) -> None:
+        """Put an event of one's own on its channel; ``status``: 0 or an errno value."""
+        check(self._call(lib.siw_cm_tell, int(event), -status), f"telling {self!r}'s channel")
+
+    def listen(
+        self, address: Address | None = None, backlog: int = 128, *, every_addr: bool = False
+    ) -> None:
         """Listen at (host, port); port 0 takes a free one, which ``local_addr`` tells.
+
+        Without an address: where ``bind_addr`` bound it.
 
         With ``every_addr`` and the host ``""``: at every address that the device has now, on one
         port. ``local_addr`` is the first of them; that of an id which a CONNECT_REQUEST brings is
@@ -319,6 +383,9 @@ class CMID(Handle):
             Error: the address is in use or not this machine's, or needs a privilege.
 
         """
+        if address is None:
+            check(self._call(lib.siw_cm_listen, ffi.NULL, backlog), f"listening with {self!r}")
+            return
         c_address = addr_to_c(address)
         if every_addr and not address[0]:
             c_address.family = 0

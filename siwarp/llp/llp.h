@@ -270,6 +270,12 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
  * buffers that the kernel sizes.
  */
 
+/*
+ * A descriptor that is bound to *local and does not listen: it keeps the port for listeners, which
+ * may be at each of its addresses. Port 0: a free one, which it puts into *local. siw_llp_event_close
+ * ends it. Or -errno.
+ */
+int siw_llp_tcp_keep(struct siw_addr *local);
 /* Listens on local (port 0: any free one). 0 or -errno. */
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out);

@@ -24,6 +24,7 @@
 
 enum purpose {
 	TO_LISTEN,
+	TO_KEEP, /* as TO_LISTEN, and an IPv6 one for IPv4, too */
 	TO_CONNECT,
 	TO_CONNECT_ITSELF, /* its port must be known before */
 };
@@ -36,12 +37,12 @@ static int open_bound(const struct siw_addr *local, uint16_t family, enum purpos
 		return fd;
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0 && family == AF_INET6)
-		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP);
 	/*
 	 * A listener must be able to return while old connections of its port are in TIME-WAIT.
 	 * Linux still refuses a port on which another socket listens.
 	 */
-	if (rv == 0 && how == TO_LISTEN)
+	if (rv == 0 && (how == TO_LISTEN || how == TO_KEEP))
 		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (rv == 0 && local && how == TO_CONNECT)
 		rv = siw_llp_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
@@ -66,6 +67,22 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	if (rv < 0)
 		siw_llp_fd_close(fd);
 	return rv;
+}
+
+int siw_llp_tcp_keep(struct siw_addr *local)
+{
+	int fd = open_bound(local, local->family, TO_KEEP);
+	struct siw_addr own = *local;
+	socklen_t len = sizeof(own);
+
+	if (fd < 0)
+		return fd;
+	if (getsockname(fd, (struct sockaddr *)&own, &len)) {
+		siw_llp_fd_close(fd);
+		return -EINVAL;
+	}
+	local->port_be = own.port_be;
+	return fd;
 }
 
 /* Whether accept() reports the failure of one connection, and not of the listener. */

@@ -21,6 +21,8 @@
 
 /* A queue of connection events with a descriptor to wait on. */
 struct siw_qp_evq;
+/* A device for the connections of one user, and the queue that has their events. */
+struct siw_qp_reporter;
 /* A listener, or one end of a connection in start-up or in use. */
 struct siw_qp_conn;
 /* A connection id's hold on its QP. */
@@ -36,40 +38,74 @@ enum siw_qp_conn_kind {
 	SIW_CONN_FAILED,       /* start-up failed: status */
 	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
 	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
+	SIW_CONN_TOLD,	       /* siw_qp_evq_tell: the teller's number is in told */
 };
 /* cffi: end */
 
 struct siw_qp_conn_event {
 	int kind; /* enum siw_qp_conn_kind */
 	int status;
+	int told;
 	struct siw_qp_conn *conn;
 	struct siw_qp_conn *listener; /* REQUEST */
-	void *user_data;	      /* of conn; in a REQUEST, of listener */
+	struct siw_context *ctx;      /* of conn */
+	void *user_data;	      /* of conn's reporter; in a REQUEST, of listener's */
 	struct siw_wire_err err;
 	struct siw_mpa_params params;
 };
 
+/* context NULL: it takes events of connections on any device. */
 int siw_qp_evq_open(struct siw_context *context, struct siw_qp_evq **out);
-/* All its connections must be destroyed before. */
+/* All its reporters must be closed before. */
 void siw_qp_evq_close(struct siw_qp_evq *evq);
 int siw_qp_evq_fd(struct siw_qp_evq *evq);
-/* Waits, as siw_get_cq_event does, until there is an event. Does not take it. */
+/*
+ * Waits until there is an event, as siw_get_async_event does. Does not take it. A queue of no device
+ * leaves progress to the devices' threads.
+ */
 int siw_qp_evq_wait(struct siw_qp_evq *evq, int timeout_ms);
-/* Takes the oldest event: 1, or 0: there is none. */
+/*
+ * Takes the oldest event: 1, or 0: there is none. None of its reporters may be closed or moved
+ * meanwhile.
+ */
 int siw_qp_evq_take(struct siw_qp_evq *evq, struct siw_qp_conn_event *event);
+/* Adds an event TOLD with that number: 0 or -ENOMEM. */
+int siw_qp_evq_tell(struct siw_qp_evq *evq, int told, int status, void *user_data);
+/* Drops the events that have this user_data. */
+void siw_qp_evq_drop(struct siw_qp_evq *evq, const void *user_data);
+
+/* The connections of user_data on that device report to that queue: 0 or -ENOMEM. */
+int siw_qp_reporter_open(struct siw_context *context, struct siw_qp_evq *evq, void *user_data,
+			 struct siw_qp_reporter **out);
+/* All its connections must be destroyed before. */
+void siw_qp_reporter_close(struct siw_qp_reporter *reporter);
+/* reporter, unless NULL, reports to another queue; the events of user_data go along. */
+void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data,
+		     struct siw_qp_reporter *reporter);
+/* A connection of a REQUEST becomes that reporter's. */
+void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter);
+
+/* An address that is kept for a listener: a TCP socket that is bound, and listens not. */
+struct siw_qp_place {
+	int fd;		      /* -1: none */
+	struct siw_addr addr; /* with its port */
+};
+/* Port 0: a free one. A wildcard address of IPv6 keeps the port for IPv4, too. 0 or -errno. */
+int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr);
+void siw_qp_place_leave(struct siw_qp_place *place);
 
 /*
  * Listens at addr, or with family 0 at every address of the device, on one port; then *out stands
  * for all of these listeners.
  */
-int siw_qp_listen(struct siw_qp_evq *evq, const struct siw_addr *addr, int backlog, void *user_data,
+int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr, int backlog,
 		  struct siw_qp_conn **out);
-int siw_qp_connect(struct siw_qp_evq *evq, const struct siw_addr *dest,
+/* refused_ms: so long it is tried again while nobody listens there. */
+int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
 		   const struct siw_addr *source, const struct siw_mpa_params *params,
-		   int timeout_ms, void *user_data, struct siw_qp_conn **out);
+		   int timeout_ms, int refused_ms, struct siw_qp_conn **out);
 /* The responder sends its Reply. */
 int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params);
-void siw_qp_conn_user_data(struct siw_qp_conn *conn, void *user_data);
 /* Whether CRCs are on. For a connection with an attached QP, also after its end. */
 int siw_qp_conn_crc(struct siw_qp_conn *conn);
 int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer);

@@ -39,6 +39,7 @@ void siw_qp_conn_free(struct siw_qp_conn *conn)
 	conn->user->forget(conn);
 	siw_qp_conn_hand_over(conn);
 	free(conn->admission);
+	free(conn->again);
 	free(conn);
 }
 
@@ -95,7 +96,9 @@ static void fail(struct siw_qp_conn *conn, int status)
 		siw_qp_conn_free(conn);
 		return;
 	}
-	err = siw_mpa_error(conn->mpa);
+	if (status == -ECONNREFUSED && siw_qp_again_later(conn))
+		return;
+	err = conn->mpa ? siw_mpa_error(conn->mpa) : (struct siw_wire_err){ 0 };
 	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */
 	if (status == -EPROTO && err.layer == SIW_LAYER_LLP && err.code == SIW_MPA_NO_RTR_MATCH)
 		refuse(conn, &err);
@@ -153,12 +156,30 @@ static int serve_requested(struct siw_qp_conn *conn)
 	return 1;
 }
 
+static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
+{
+	if (timeout_ms <= 0)
+		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
+	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	siw_verbs_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
+}
+
 static void tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_qp_conn *conn = siw_container(timed, struct siw_qp_conn, timed);
 
+	int err;
+
 	if (now_ns < conn->deadline_ns)
 		return;
+	if (conn->again && conn->stage == STARTING && !conn->mpa) {
+		err = siw_qp_again_now(conn);
+		if (err)
+			fail(conn, err);
+		else
+			start_clock(conn, conn->again->timeout_ms);
+		return;
+	}
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
 	if (conn->stage == ATTACHED) /* the initiator's RTR never came */
 		siw_qp_rc_lost(conn->rc, -ETIMEDOUT);
@@ -202,14 +223,6 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
 	siw_link_init(&conn->children);
 	siw_link_init(&conn->of_listener);
 	return conn;
-}
-
-static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
-{
-	if (timeout_ms <= 0)
-		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
-	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
-	siw_verbs_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
 }
 
 /* ---- listeners ------------------------------------------------------------------------------- */
@@ -310,16 +323,23 @@ int siw_qp_conn_start(const struct siw_conn_user *user, const struct siw_addr *d
 	return 0;
 }
 
-int siw_qp_connect(struct siw_qp_evq *q, const struct siw_addr *dest, const struct siw_addr *source,
-		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
-		   struct siw_qp_conn **out)
+int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
+		   const struct siw_addr *source, const struct siw_mpa_params *params,
+		   int timeout_ms, int refused_ms, struct siw_qp_conn **out)
 {
+	struct siw_context *ctx = reporter->user.ctx;
 	int err;
 
 	/* *out is set under the lock: another thread may take its first event and use it. */
-	siw_lock(&q->user.ctx->progress);
-	err = siw_qp_conn_start(&q->user, dest, source, params, timeout_ms, user_data, out);
-	siw_unlock(&q->user.ctx->progress);
+	siw_lock(&ctx->progress);
+	err = siw_qp_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
+	if (!err && refused_ms > 0)
+		err = siw_qp_again_wanted(*out, dest, source, params, timeout_ms, refused_ms);
+	if (err == -ENOMEM && *out) {
+		siw_qp_conn_free(*out);
+		*out = NULL;
+	}
+	siw_unlock(&ctx->progress);
 	return err;
 }
 
@@ -355,13 +375,6 @@ int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
 void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms)
 {
 	start_clock(conn, timeout_ms);
-}
-
-void siw_qp_conn_user_data(struct siw_qp_conn *conn, void *user_data)
-{
-	siw_lock(&conn->user->ctx->progress);
-	conn->user_data = user_data;
-	siw_unlock(&conn->user->ctx->progress);
 }
 
 int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer)

@@ -35,11 +35,26 @@ struct siw_conn_user {
 };
 
 struct siw_qp_evq {
-	struct siw_conn_user user; /* first */
+	struct siw_context *ctx; /* NULL: of no device */
 	siw_lock_t lock;
 	struct siw_link events; /* list of struct event_node; under lock */
 	int fd;
 	bool fd_set; /* under lock */
+};
+
+struct siw_qp_reporter {
+	struct siw_conn_user user; /* first */
+	struct siw_qp_evq *evq;	   /* progress to write */
+	void *user_data;
+};
+
+/* What it takes to connect once more. */
+struct siw_qp_again {
+	struct siw_addr dest, source; /* source: family 0 if none was given */
+	struct siw_mpa_params params;
+	uint64_t until_ns;
+	uint32_t wait_us; /* until the next try */
+	int timeout_ms;
 };
 
 struct siw_qp_conn {
@@ -58,6 +73,7 @@ struct siw_qp_conn {
 	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
 	struct siw_rc *rc;	    /* the QP that owns the stream */
 	void *user_data;
+	struct siw_qp_again *again; /* NULL: if nobody listens there, it fails at once */
 	bool initiator;
 	bool established;
 	bool crc; /* of a stream that a QP owns or owned */
@@ -83,6 +99,16 @@ void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms);
  * Frees a connection that has no queue pair, or a listener and what it has pending, and its also.
  */
 void siw_qp_conn_free(struct siw_qp_conn *conn);
+
+/* ---- qp_again.c ------------------------------------------------------------------------------ */
+/* The connect, which was just begun, is tried again while it is refused: 0 or -ENOMEM. */
+int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
+			const struct siw_addr *source, const struct siw_mpa_params *params,
+			int timeout_ms, int refused_ms);
+/* It was refused: whether it is tried again later. */
+bool siw_qp_again_later(struct siw_qp_conn *conn);
+/* Its time has come: 0, and its start-up's clock is to be set; or the -errno with which it fails. */
+int siw_qp_again_now(struct siw_qp_conn *conn);
 
 /* ---- qp_conn_events.c ------------------------------------------------------------------------ */
 /* Removes a connection from its listener: the user took the request, or the connection ended. */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "qp/qp_conn.h"
 
 struct event_node {
@@ -23,27 +24,19 @@ static void set_fd(struct siw_qp_evq *q)
 	q->fd_set = any;
 }
 
-static struct siw_qp_evq *queue_of(const struct siw_qp_conn *conn)
+static struct siw_qp_reporter *reporter_of(const struct siw_qp_conn *conn)
 {
-	return siw_container(conn->user, struct siw_qp_evq, user);
+	return siw_container(conn->user, struct siw_qp_reporter, user);
 }
 
-/* Queues an event: 0 or -ENOMEM. */
-static int raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
-		 const struct siw_mpa_params *params)
+/* Queues a copy of the event: 0 or -ENOMEM. */
+static int queue(struct siw_qp_evq *q, const struct siw_qp_conn_event *event)
 {
-	struct siw_qp_evq *q = queue_of(conn);
 	struct event_node *node = calloc(1, sizeof(*node));
 
 	if (!node)
 		return -ENOMEM;
-	node->event.kind = kind;
-	node->event.status = status;
-	node->event.conn = conn;
-	node->event.listener = listener;
-	node->event.err = conn->err;
-	if (params)
-		node->event.params = *params;
+	node->event = *event;
 	siw_lock(&q->lock);
 	siw_link_add(&q->events, &node->link);
 	set_fd(q);
@@ -51,18 +44,50 @@ static int raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kin
 	return 0;
 }
 
-/* Its events that nobody took are gone. */
-static void drop(struct siw_qp_conn *conn)
+static int raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		 const struct siw_mpa_params *params)
 {
-	struct siw_qp_evq *q = queue_of(conn);
+	struct siw_qp_reporter *reporter = reporter_of(conn);
+	struct siw_qp_conn_event event = {
+		.kind = kind,
+		.status = status,
+		.conn = conn,
+		.listener = listener,
+		.ctx = conn->user->ctx,
+		.user_data = reporter->user_data,
+		.err = conn->err,
+	};
+
+	if (params)
+		event.params = *params;
+	return queue(reporter->evq, &event);
+}
+
+int siw_qp_evq_tell(struct siw_qp_evq *q, int told, int status, void *user_data)
+{
+	struct siw_qp_conn_event event = {
+		.kind = SIW_CONN_TOLD,
+		.told = told,
+		.status = status,
+		.user_data = user_data,
+	};
+
+	return queue(q, &event);
+}
+
+/* Drops the events of conn that nobody took, or, if conn is NULL, those of user_data. */
+static void drop(struct siw_qp_evq *q, const struct siw_qp_conn *conn, const void *user_data)
+{
 	struct siw_link *l, *next;
 
 	siw_lock(&q->lock);
 	for (l = q->events.next; l != &q->events; l = next) {
 		struct event_node *node = siw_container(l, struct event_node, link);
+		bool its = conn ? node->event.conn == conn || node->event.listener == conn
+				: node->event.user_data == user_data;
 
 		next = l->next;
-		if (node->event.conn != conn && node->event.listener != conn)
+		if (!its)
 			continue;
 		siw_link_del(l);
 		free(node);
@@ -71,11 +96,21 @@ static void drop(struct siw_qp_conn *conn)
 	siw_unlock(&q->lock);
 }
 
+void siw_qp_evq_drop(struct siw_qp_evq *q, const void *user_data)
+{
+	drop(q, NULL, user_data);
+}
+
+static void forget(struct siw_qp_conn *conn)
+{
+	drop(reporter_of(conn)->evq, conn, NULL);
+}
+
 int siw_qp_evq_open(struct siw_context *ctx, struct siw_qp_evq **out)
 {
 	struct siw_qp_evq *q;
 
-	if (siw_verbs_inherited(ctx))
+	if (ctx && siw_verbs_inherited(ctx))
 		return -ESTALE;
 	q = calloc(1, sizeof(*q));
 	if (!q)
@@ -87,20 +122,100 @@ int siw_qp_evq_open(struct siw_context *ctx, struct siw_qp_evq **out)
 		free(q);
 		return err;
 	}
-	q->user = (struct siw_conn_user){ .ctx = ctx, .report = raise, .forget = drop };
+	q->ctx = ctx;
 	siw_lock_init(&q->lock);
 	siw_link_init(&q->events);
-	atomic_fetch_add(&ctx->n_evq, 1);
+	if (ctx)
+		atomic_fetch_add(&ctx->n_evq, 1);
 	*out = q;
 	return 0;
 }
 
 void siw_qp_evq_close(struct siw_qp_evq *q)
 {
-	atomic_fetch_sub(&q->user.ctx->n_evq, 1);
+	if (q->ctx)
+		atomic_fetch_sub(&q->ctx->n_evq, 1);
 	siw_llp_event_close(q->fd);
 	siw_lock_destroy(&q->lock);
 	free(q);
+}
+
+/* Without a channel of its own, each id that uses the device keeps it from being closed. */
+static void count_user(struct siw_context *ctx, const struct siw_qp_evq *q, uint32_t by)
+{
+	if (!q->ctx)
+		atomic_fetch_add(&ctx->n_evq, by);
+}
+
+int siw_qp_reporter_open(struct siw_context *ctx, struct siw_qp_evq *q, void *user_data,
+			 struct siw_qp_reporter **out)
+{
+	struct siw_qp_reporter *reporter = calloc(1, sizeof(*reporter));
+
+	if (!reporter)
+		return -ENOMEM;
+	reporter->user = (struct siw_conn_user){ .ctx = ctx, .report = raise, .forget = forget };
+	reporter->evq = q;
+	reporter->user_data = user_data;
+	count_user(ctx, q, 1);
+	*out = reporter;
+	return 0;
+}
+
+void siw_qp_reporter_close(struct siw_qp_reporter *reporter)
+{
+	count_user(reporter->user.ctx, reporter->evq, (uint32_t)-1);
+	free(reporter);
+}
+
+/* progress held, if anything but the user raises these events. */
+static void move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data)
+{
+	struct siw_link moved, *l, *next;
+
+	siw_link_init(&moved);
+	siw_lock(&from->lock);
+	for (l = from->events.next; l != &from->events; l = next) {
+		next = l->next;
+		if (siw_container(l, struct event_node, link)->event.user_data != user_data)
+			continue;
+		siw_link_del(l);
+		siw_link_add(&moved, l);
+	}
+	set_fd(from);
+	siw_unlock(&from->lock);
+	siw_lock(&to->lock);
+	while (!siw_link_alone(&moved)) {
+		l = moved.next;
+		siw_link_del(l);
+		siw_link_add(&to->events, l);
+	}
+	set_fd(to);
+	siw_unlock(&to->lock);
+}
+
+void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data,
+		     struct siw_qp_reporter *reporter)
+{
+	struct siw_context *ctx = reporter ? reporter->user.ctx : NULL;
+
+	if (!ctx) {
+		move(from, to, user_data);
+		return;
+	}
+	siw_lock(&ctx->progress);
+	move(from, to, user_data);
+	reporter->evq = to;
+	count_user(ctx, to, 1);
+	count_user(ctx, from, (uint32_t)-1);
+	siw_unlock(&ctx->progress);
+}
+
+void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter)
+{
+	siw_lock(&reporter->user.ctx->progress);
+	conn->user = &reporter->user;
+	siw_unlock(&reporter->user.ctx->progress);
 }
 
 int siw_qp_evq_fd(struct siw_qp_evq *q)
@@ -141,36 +256,88 @@ static int has_event(void *arg)
 	return any;
 }
 
+/* Sleeps on the queue's descriptor alone. */
+static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
+{
+	static const struct siw_llp_waitset nothing;
+	uint64_t deadline = UINT64_MAX;
+
+	if (timeout_ms < 0 && siw_llp_event_nonblocking(q->fd))
+		timeout_ms = 0;
+	if (timeout_ms >= 0)
+		deadline = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	for (;;) {
+		uint64_t now = siw_now_ns();
+		int r;
+
+		if (has_event(q))
+			return 0;
+		if (now >= deadline)
+			return siw_refuse(TIME_OVER);
+		r = siw_llp_wait(&nothing, q->fd,
+				 deadline == UINT64_MAX ? -1
+							: (int64_t)(deadline - now) / 1000 + 1);
+		if (r < 0)
+			return r;
+	}
+}
+
 int siw_qp_evq_wait(struct siw_qp_evq *q, int timeout_ms)
 {
-	int r = siw_verbs_wait_aside(q->user.ctx, has_event, q, q->fd, timeout_ms);
+	int r = q->ctx ? siw_verbs_wait_aside(q->ctx, has_event, q, q->fd, timeout_ms)
+		       : wait_for_all(q, timeout_ms);
 
 	return r < 0 ? r : 0;
 }
 
-int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
+/* The device of the oldest event. */
+static struct siw_context *first_device(struct siw_qp_evq *q)
+{
+	struct siw_context *ctx = NULL;
+
+	siw_lock(&q->lock);
+	if (!siw_link_alone(&q->events))
+		ctx = siw_container(q->events.next, struct event_node, link)->event.ctx;
+	siw_unlock(&q->lock);
+	return ctx;
+}
+
+/* The oldest event, if it is of that device. progress of ctx held, unless it is NULL. */
+static struct event_node *take_of(struct siw_qp_evq *q, const struct siw_context *ctx)
 {
 	struct event_node *node = NULL;
+
+	siw_lock(&q->lock);
+	if (!siw_link_alone(&q->events))
+		node = siw_container(q->events.next, struct event_node, link);
+	if (node && node->event.ctx == ctx) {
+		siw_link_del(&node->link);
+		set_fd(q);
+	} else {
+		node = NULL;
+	}
+	siw_unlock(&q->lock);
+	return node;
+}
+
+int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
+{
+	struct siw_context *ctx = first_device(q);
+	struct event_node *node;
 
 	/*
 	 * The lock order is progress, then the queue's lock; siw_qp_conn_hand_over needs progress.
 	 */
-	siw_lock(&q->user.ctx->progress);
-	siw_lock(&q->lock);
-	if (!siw_link_alone(&q->events)) {
-		node = siw_container(q->events.next, struct event_node, link);
-		siw_link_del(&node->link);
-		set_fd(q);
-	}
-	siw_unlock(&q->lock);
+	if (ctx)
+		siw_lock(&ctx->progress);
+	node = take_of(q, ctx);
 	if (node) {
 		*event = node->event;
-		event->user_data = event->listener ? event->listener->user_data
-						   : event->conn->user_data;
 		if (event->kind == SIW_CONN_REQUEST)
 			siw_qp_conn_hand_over(event->conn);
 	}
-	siw_unlock(&q->user.ctx->progress);
+	if (ctx)
+		siw_unlock(&ctx->progress);
 	free(node);
 	return node != NULL;
 }

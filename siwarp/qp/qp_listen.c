@@ -9,9 +9,8 @@
 /* A listening in the making: its listeners are chained by also. */
 struct listening {
 	struct siw_everywhere how; /* first */
-	struct siw_qp_evq *q;
+	const struct siw_conn_user *user;
 	int backlog;
-	void *user_data;
 	struct siw_qp_conn *first, *last;
 };
 
@@ -19,7 +18,7 @@ static int open_listener(struct siw_everywhere *how, struct siw_addr *addr)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 	struct siw_qp_conn *conn;
-	int err = siw_qp_conn_listen(&l->q->user, addr, l->backlog, l->user_data, &conn);
+	int err = siw_qp_conn_listen(l->user, addr, l->backlog, NULL, &conn);
 
 	if (err)
 		return err;
@@ -46,22 +45,42 @@ static int listen_everywhere(struct listening *l, uint16_t port, struct siw_qp_c
 	int err;
 
 	l->how = (struct siw_everywhere){ open_listener, close_listeners };
-	err = siw_qp_everywhere(l->q->user.ctx, &port, &l->how);
+	err = siw_qp_everywhere(l->user->ctx, &port, &l->how);
 	if (!err)
 		*out = l->first;
 	return err;
 }
 
-int siw_qp_listen(struct siw_qp_evq *q, const struct siw_addr *addr, int backlog, void *user_data,
+int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr, int backlog,
 		  struct siw_qp_conn **out)
 {
-	struct listening l = { .q = q, .backlog = backlog, .user_data = user_data };
+	struct listening l = { .user = &reporter->user, .backlog = backlog };
+	struct siw_context *ctx = reporter->user.ctx;
 	int err;
 
 	/* *out is set under the lock: another thread may take its first event and use it. */
-	siw_lock(&q->user.ctx->progress);
-	err = addr->family ? siw_qp_conn_listen(&q->user, addr, backlog, user_data, out)
+	siw_lock(&ctx->progress);
+	err = addr->family ? siw_qp_conn_listen(l.user, addr, backlog, NULL, out)
 			   : listen_everywhere(&l, siw_addr_port(addr), out);
-	siw_unlock(&q->user.ctx->progress);
+	siw_unlock(&ctx->progress);
 	return err;
+}
+
+int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr)
+{
+	struct siw_addr kept = *addr;
+	int fd = siw_llp_tcp_keep(&kept);
+
+	if (fd < 0)
+		return fd;
+	place->fd = fd;
+	place->addr = kept;
+	return 0;
+}
+
+void siw_qp_place_leave(struct siw_qp_place *place)
+{
+	if (place->fd >= 0)
+		siw_llp_event_close(place->fd);
+	place->fd = -1;
 }

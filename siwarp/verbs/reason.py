@@ -57,6 +57,7 @@ _NAMES = {
     "siw_capture_start": "siwarp.capture",
     "siw_capture_stop": "the end of its block",
     "siw_cm_bind_qp": "CMID.bind_qp()",
+    "siw_cm_set_device": "CMID.set_device()",
     "siw_cm_get_event": "CMEventChannel.get_event()",
     "siw_get_device_list": "`siwarp devices`",
     "siw_reg_mr": "MR(pd, ...) without qp=",

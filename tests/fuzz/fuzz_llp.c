@@ -258,6 +258,12 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return sock_new(true, out);
 }
 
+int siw_llp_tcp_keep(struct siw_addr *local)
+{
+	(void)local;
+	return -EADDRINUSE;
+}
+
 int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		       struct siw_llp_sock **out)
 {

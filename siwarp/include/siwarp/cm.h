@@ -4,7 +4,8 @@
  * their private data (RFC 5044 section 7.1, RFC 6581).
  *
  * active    siw_cm_create_id, siw_create_qp, siw_cm_bind_qp, siw_cm_connect: then an event
- *           ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR
+ *           ESTABLISHED, REJECTED (by the peer's frame, or, with rev 0, since nobody listens
+ *           there), UNREACHABLE or CONNECT_ERROR
  * passive   siw_cm_create_id, siw_cm_listen: then CONNECT_REQUEST events, each with a new id;
  *           with that id siw_create_qp, siw_cm_bind_qp, siw_cm_accept: then ESTABLISHED; or
  *           siw_cm_reject
@@ -32,7 +33,11 @@ struct siw_cm_channel;
 struct siw_cm_id;
 
 enum siw_cm_event_type {
-	SIW_CM_CONNECT_REQUEST = 4, /* numbers as in librdmacm */
+	SIW_CM_ADDR_RESOLVED = 0, /* numbers as in librdmacm; the first four by siw_cm_tell */
+	SIW_CM_ADDR_ERROR = 1,
+	SIW_CM_ROUTE_RESOLVED = 2,
+	SIW_CM_ROUTE_ERROR = 3,
+	SIW_CM_CONNECT_REQUEST = 4,
 	SIW_CM_CONNECT_ERROR = 6,
 	SIW_CM_UNREACHABLE = 7,
 	SIW_CM_REJECTED = 8,
@@ -58,6 +63,7 @@ struct siw_cm_param {
 	int peer_to_peer;	 /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
 	int markers;		 /* 1 = ask the peer for Markers; setting markers does, too */
 	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
+	int refused_ms; /* of a connect: so long it is tried again while nobody listens there */
 };
 
 struct siw_cm_event {
@@ -76,6 +82,11 @@ struct siw_cm_event {
 	uint8_t private_data[512];
 };
 
+/*
+ * context NULL: the channel belongs to no device. Its ids get theirs later, each by
+ * siw_cm_set_device, and its events are those of ids of any device. Who waits for them leaves
+ * progress to the devices' own threads, so without one (setting threads) nothing comes.
+ */
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
 /* EBUSY while an id of it is alive. */
 int siw_cm_destroy_channel(struct siw_cm_channel *channel);
@@ -95,6 +106,30 @@ struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *channel, void *context
 int siw_cm_destroy_id(struct siw_cm_id *id);
 void siw_cm_set_context(struct siw_cm_id *id, void *context);
 /*
+ * Gives the id of a channel of no device its device, which cannot be closed before the id is
+ * destroyed. -EINVAL: it has another.
+ */
+int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context);
+/* The id's device; NULL: it has none. */
+struct siw_context *siw_cm_device(struct siw_cm_id *id);
+/*
+ * From now on the id's events come on that channel, in their order, and so do those that nobody has
+ * taken. The channel is one of no device, or of the id's.
+ */
+int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *channel);
+/*
+ * Keeps an address, of which siw_cm_addr then tells the port, for the id's listening; port 0 takes
+ * a free one. A wildcard address of IPv6 keeps the port for IPv4, too. Needs no device.
+ * -EADDRINUSE: another socket listens there; who comes second to one that does not listen yet
+ * learns it when it listens.
+ */
+int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr);
+/*
+ * Puts an event of the caller's on the id's channel, behind those that wait: for callers that
+ * resolve addresses, or join groups, by themselves. event may be any number, status is passed on.
+ */
+int siw_cm_tell(struct siw_cm_id *id, int event, int status);
+/*
  * The addresses of a listener, which has no peer, or of a connection. Either pointer may be NULL.
  */
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer);
@@ -103,7 +138,8 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 
 /*
- * Listens on addr; port 0 takes a free one, which siw_cm_addr returns. backlog as for listen(2).
+ * Listens on addr; NULL: where siw_cm_bind_addr bound it. Port 0 takes a free one, which
+ * siw_cm_addr returns. backlog as for listen(2).
  * -EADDRINUSE, -EADDRNOTAVAIL, -EACCES.
  *
  * Family 0: on every address that the device has now, on one port; a descriptor, a backlog and
@@ -112,6 +148,13 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
  * not listened on.
  */
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog);
+/*
+ * The id, of a channel of no device, listens there, too, and may have no device itself. The id of a
+ * CONNECT_REQUEST gets the device that it came in on. Any number of times; destroying the id ends
+ * them all. Errors as siw_cm_listen.
+ */
+int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
+		       const struct siw_addr *addr, int backlog);
 /* Starts to connect the id's QP; an event has the result. source and param may be NULL. */
 int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const struct siw_addr *source,
 		   const struct siw_cm_param *param);

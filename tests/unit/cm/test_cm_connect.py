@@ -383,7 +383,8 @@ def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> 
     a = End(rig, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(gone)
     event = a.event()
-    assert (event.type, event.status) == (CMEventType.UNREACHABLE, errno.ECONNREFUSED)
+    assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
+    assert event.rev == 0  # there is no frame of a peer
     assert a.qp.qp_state == QPState.INIT
 
 

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * cm/cm_device.c - ids of channels that belong to no device: they get their device later, move
+ * between channels, keep an address, listen on several devices, and report what their user says.
+ */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "base/reason.h"
+#include "cm/cm_impl.h"
+
+int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (!context)
+		return siw_refuse_null("context");
+	if (siw_cm_id_stale(id) || siw_verbs_inherited(context))
+		return siw_refuse(STALE);
+	if (id->context == context)
+		return 0;
+	if (id->context || id->doors)
+		return siw_refuse(CM_HAS_DEVICE);
+	return siw_refused(siw_cm_give_device(id, context));
+}
+
+struct siw_context *siw_cm_device(struct siw_cm_id *id)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refused_null(siw_refuse_null("id"));
+	return id->context;
+}
+
+int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
+{
+	struct siw_cm_channel *from, *first, *second;
+
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (!to)
+		return siw_refuse_null("channel");
+	if (siw_cm_id_stale(id) || siw_cm_channel_stale(to))
+		return siw_refuse(STALE);
+	if (to->context && to->context != id->context)
+		return siw_refuse(CM_CHANNEL_DEVICE);
+	from = id->channel;
+	if (from == to)
+		return 0;
+	/* Whoever takes an event holds its channel's lock; of two, the lower address comes first. */
+	first = from < to ? from : to;
+	second = from < to ? to : from;
+	siw_lock(&first->lock);
+	siw_lock(&second->lock);
+	for (struct siw_cm_id *one = id; one; one = one == id ? id->doors : one->next_door) {
+		siw_qp_evq_move(from->evq, to->evq, one, one->reporter);
+		one->channel = to;
+		atomic_fetch_add(&to->n_ids, 1);
+		atomic_fetch_sub(&from->n_ids, 1);
+	}
+	siw_unlock(&second->lock);
+	siw_unlock(&first->lock);
+	return 0;
+}
+
+int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (!addr)
+		return siw_refuse_null("addr");
+	if (siw_cm_id_stale(id))
+		return siw_refuse(STALE);
+	if (id->conn || id->doors || id->place.fd >= 0)
+		return siw_refuse(CM_USED);
+	if (!siw_addr_len(addr))
+		return siw_refuse(ADDRESS_FAMILY, addr->family);
+	return siw_refused(siw_qp_place_keep(&id->place, addr));
+}
+
+int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
+		       const struct siw_addr *addr, int backlog)
+{
+	struct siw_cm_id *door;
+	int err;
+
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (!context)
+		return siw_refuse_null("context");
+	if (!addr)
+		return siw_refuse_null("addr");
+	if (siw_cm_id_stale(id) || siw_verbs_inherited(context))
+		return siw_refuse(STALE);
+	if (id->channel->context)
+		return siw_refuse(CM_CHANNEL_DEVICE);
+	if (id->conn && !id->listening)
+		return siw_refuse(CM_USED);
+	door = siw_cm_new_id(id->channel, context, NULL);
+	if (!door)
+		return siw_refused(-ENOMEM);
+	door->door_of = id;
+	err = siw_cm_listen(door, addr, backlog);
+	if (err) {
+		siw_cm_end_id(door);
+		return err;
+	}
+	door->next_door = id->doors;
+	id->doors = door;
+	id->listening = true;
+	return 0;
+}
+
+int siw_cm_tell(struct siw_cm_id *id, int event, int status)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (siw_cm_id_stale(id))
+		return siw_refuse(STALE);
+	return siw_refused(siw_qp_evq_tell(id->channel->evq, event, status, id));
+}

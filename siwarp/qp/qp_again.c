@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Connects that are refused because nobody listens there yet, and are tried again for a while. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "qp/qp_conn.h"
+
+#define FIRST_WAIT_US 1000
+#define LAST_WAIT_US  64000
+
+int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
+			const struct siw_addr *source, const struct siw_mpa_params *params,
+			int timeout_ms, int refused_ms)
+{
+	struct siw_qp_again *again = calloc(1, sizeof(*again));
+
+	if (!again)
+		return -ENOMEM;
+	again->dest = *dest;
+	if (source)
+		again->source = *source;
+	again->params = *params;
+	again->until_ns = siw_now_ns() + (uint64_t)refused_ms * 1000000;
+	again->wait_us = FIRST_WAIT_US;
+	again->timeout_ms = timeout_ms;
+	conn->again = again;
+	return 0;
+}
+
+bool siw_qp_again_later(struct siw_qp_conn *conn)
+{
+	struct siw_qp_again *again = conn->again;
+	uint64_t next = siw_now_ns();
+
+	if (!again || next >= again->until_ns)
+		return false;
+	next += (uint64_t)again->wait_us * 1000;
+	if (next > again->until_ns)
+		next = again->until_ns;
+	if (again->wait_us < LAST_WAIT_US)
+		again->wait_us *= 2;
+	siw_mpa_close(conn->mpa, false);
+	conn->mpa = NULL;
+	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
+	conn->deadline_ns = next;
+	siw_verbs_timed_at(conn->user->ctx, &conn->timed, next);
+	return true;
+}
+
+int siw_qp_again_now(struct siw_qp_conn *conn)
+{
+	struct siw_qp_again *again = conn->again;
+	const struct siw_addr *source = again->source.family ? &again->source : NULL;
+	int err = siw_mpa_connect(conn->user->ctx->port, &again->dest, source, &again->params,
+				  &conn->handler, &conn->mpa);
+
+	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
+	return err;
+}

@@ -1,0 +1,270 @@
+"""Channels of no device: ids get their device later, move, keep addresses, listen on several."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+import time
+
+import pytest
+from pace import scaled
+from unit.verbs.rc_harness import SEND, End, Wire, plain_listener
+from unit.verbs.verbs_harness import LIMIT, Rig, pattern, poll, refused
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.verbs import QPState
+
+
+@pytest.fixture
+def pair(two: Wire) -> tuple[Rig, Rig]:
+    """Two devices."""
+    return two.active, two.passive
+
+
+def event_of(channel: CMEventChannel) -> CMEvent:
+    event = channel.get_event(LIMIT)
+    assert event is not None, "no event came"
+    return event
+
+
+def dial(rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: float) -> End:
+    id = CMID(channel)
+    id.set_device(rig.ctx)
+    a = End(rig, id, channel, size=4096)
+    a.id.connect(where, ConnParam(**param) if param else None)  # type: ignore[arg-type]
+    return a
+
+
+def test_one_channel_has_the_events_of_ids_of_two_devices(pair: tuple[Rig, Rig]) -> None:
+    channel = CMEventChannel()
+    doors: list[CMID] = []
+    ends: list[End] = []
+    for rig in pair:
+        door = CMID(channel, context=rig)
+        door.set_device(rig.ctx)
+        door.listen(("127.0.0.1", 0))
+        doors.append(door)
+    for rig, door in zip(pair, doors, strict=True):
+        a = dial(rig, channel, door.local_addr)
+        request = event_of(channel)
+        assert request.type == CMEventType.CONNECT_REQUEST and request.listen_id is door
+        b = End(rig, request.id, channel, size=4096)
+        b.id.accept()
+        ends += [a, b]
+        assert {event_of(channel).id for _ in range(2)} == {a.id, b.id}
+        a.mem.write(pattern(100))
+        b.recv(wr_id=1, length=100)
+        a.post(SEND, 2, length=100)
+        assert poll(b.rcq)[0].byte_len == 100
+
+
+def test_what_is_told_comes_in_order_with_the_rest(rig: Rig) -> None:
+    channel = CMEventChannel()
+    id = CMID(channel)
+    id.tell(CMEventType.ADDR_RESOLVED)
+    id.tell(CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
+    first, second = event_of(channel), event_of(channel)
+    assert (first.type, first.status, first.id) == (CMEventType.ADDR_RESOLVED, 0, id)
+    assert (second.type, second.status) == (CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
+    assert channel.get_event(0) is None
+    id.tell(CMEventType.ADDR_RESOLVED)
+    id.close()  # takes its event along
+    assert channel.get_event(0) is None
+
+
+def test_an_id_without_a_device_can_do_nothing_that_needs_one(rig: Rig) -> None:
+    id = CMID(CMEventChannel())
+    qp = Wire(rig).dial().qp
+    for call in (
+        lambda: id.bind_qp(qp),
+        lambda: id.listen(("127.0.0.1", 0)),
+        lambda: id.connect(("127.0.0.1", 9)),
+        lambda: id.accept(),
+        lambda: id.disconnect(),
+        lambda: id.local_addr,
+    ):
+        assert refused(call) in (errno.EINVAL, errno.ENOTCONN)
+
+
+def test_a_device_is_given_once_and_stays_while_the_id_does(pair: tuple[Rig, Rig]) -> None:
+    id = CMID(CMEventChannel())
+    id.set_device(pair[0].ctx)
+    id.set_device(pair[0].ctx)
+    assert refused(id.set_device, pair[1].ctx) == errno.EINVAL
+    assert lib.siw_close_device(pair[0].ctx._live()) == -errno.EBUSY
+
+
+def test_an_id_moves_with_the_events_that_nobody_has_taken(rig: Rig) -> None:
+    first = CMEventChannel()
+    door = CMID(first)
+    door.set_device(rig.ctx)
+    door.listen(("127.0.0.1", 0))
+    door.tell(CMEventType.ADDR_RESOLVED)
+    other = CMID(first)
+    other.tell(CMEventType.ROUTE_RESOLVED)
+    a = dial(rig, CMEventChannel(), door.local_addr)
+    door.migrate(CMEventChannel())
+    assert event_of(first).id is other
+    assert first.get_event(0) is None
+    assert event_of(door.channel).type == CMEventType.ADDR_RESOLVED
+    request = event_of(door.channel)
+    assert request.listen_id is door and request.id.channel is door.channel
+    third = CMEventChannel()
+    request.id.migrate(third)
+    b = End(rig, request.id, third, size=4096)
+    b.id.accept()
+    assert event_of(third).type == CMEventType.ESTABLISHED
+    assert a.event().type == CMEventType.ESTABLISHED
+    a.id.disconnect()
+    assert event_of(third).type == CMEventType.DISCONNECTED
+
+
+def test_a_channel_of_another_device_takes_no_id(pair: tuple[Rig, Rig]) -> None:
+    id = CMID(CMEventChannel(pair[0].ctx))
+    assert refused(id.migrate, CMEventChannel(pair[1].ctx)) == errno.EINVAL
+    id.migrate(CMEventChannel())
+    id.migrate(CMEventChannel(pair[0].ctx))
+    id.tell(CMEventType.ADDR_RESOLVED)
+    assert event_of(id.channel).id is id
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
+def test_a_port_is_known_before_it_is_listened_on(rig: Rig, host: str) -> None:
+    id = CMID(CMEventChannel())
+    id.bind_addr((host, 0))
+    at, port = id.local_addr
+    assert at == host and port > 0
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+        other.bind((host, port))
+    assert refused(id.bind_addr, (host, 0)) == errno.EINVAL
+    own = ("::1" if family == socket.AF_INET6 else "127.0.0.1", port)
+    id.listen_also(rig.ctx, own)
+    a = dial(rig, CMEventChannel(), own)
+    assert event_of(id.channel).listen_id is id
+    a.id.close()
+
+
+def test_where_it_was_bound_it_listens(rig: Rig) -> None:
+    id = CMID(CMEventChannel())
+    id.bind_addr(("127.0.0.1", 0))
+    bound = id.local_addr
+    id.set_device(rig.ctx)
+    id.listen()
+    assert id.local_addr == bound
+    a = dial(rig, CMEventChannel(), bound)
+    assert event_of(id.channel).listen_id is id
+    a.id.close()
+    assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL  # nowhere
+
+
+def test_who_is_second_at_a_port_learns_it_at_the_latest_when_it_listens(rig: Rig) -> None:
+    first, second = CMID(CMEventChannel(rig.ctx)), CMID(CMEventChannel(rig.ctx))
+    first.bind_addr(("127.0.0.1", 0))
+    second.bind_addr(first.local_addr)
+    first.listen()
+    assert refused(second.listen) == errno.EADDRINUSE
+    third = CMID(CMEventChannel(rig.ctx))
+    assert refused(third.bind_addr, first.local_addr) == errno.EADDRINUSE
+
+
+def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
+    pair: tuple[Rig, Rig],
+) -> None:
+    door = CMID(CMEventChannel())
+    door.bind_addr(("::", 0))
+    port = door.local_addr[1]
+    for rig, host in zip(pair, ("127.0.0.1", "::1"), strict=True):
+        door.listen_also(rig.ctx, (host, port))
+    ends: list[End] = []
+    for rig, host in zip(pair, ("127.0.0.1", "::1"), strict=True):
+        a = dial(rig, CMEventChannel(), (host, port))
+        request = event_of(door.channel)
+        assert request.listen_id is door
+        b = End(rig, request.id, door.channel, size=4096)  # refused by an id of another device
+        b.id.accept()
+        ends += [a, b]
+        assert a.event().type == event_of(door.channel).type == CMEventType.ESTABLISHED
+    door.close()
+    for host in ("127.0.0.1", "::1"):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port))
+
+
+def test_a_thread_waits_for_events_of_no_device_until_one_comes(rig: Rig) -> None:
+    channel = CMEventChannel()
+    assert channel.get_event(0.05) is None
+    found: list[CMEvent | None] = []
+    thread = threading.Thread(target=lambda: found.append(channel.get_event(LIMIT)))
+    thread.start()
+    id = CMID(channel)
+    time.sleep(0.05)
+    id.tell(CMEventType.ADDR_RESOLVED)
+    thread.join()
+    assert found[0] is not None and found[0].id is id
+    os.set_blocking(channel.fileno(), False)
+    event = ffi.new("struct siw_cm_event *")
+    assert lib.siw_cm_get_event(channel._live(), event, -1) == -errno.EAGAIN
+
+
+def test_a_refused_connect_is_tried_again_for_as_long_as_it_says(rig: Rig) -> None:
+    channel = CMEventChannel()
+    with plain_listener() as s:
+        gone = s.getsockname()[:2]
+    start = time.monotonic()
+    a = dial(rig, channel, gone, refused=0.2)
+    event = event_of(channel)
+    assert (event.type, event.status, event.rev) == (CMEventType.REJECTED, errno.ECONNREFUSED, 0)
+    assert 0.2 <= time.monotonic() - start < 0.2 + scaled(1)
+    assert a.qp.qp_state == QPState.INIT
+    late = dial(rig, channel, gone, refused=LIMIT)
+    time.sleep(0.05)
+    door = CMID(CMEventChannel(rig.ctx))
+    door.listen(gone)
+    request = event_of(door.channel)
+    b = End(rig, request.id, door.channel, size=4096)
+    b.id.accept()
+    assert event_of(channel).type == CMEventType.ESTABLISHED
+    assert late.qp.qp_state == QPState.RTS
+    waiting = dial(rig, channel, ("127.0.0.1", 9), refused=LIMIT)
+    with contextlib.suppress(OSError):
+        waiting.id.disconnect()
+    waiting.id.close()  # between two tries
+
+
+def test_a_child_of_fork_is_refused(rig: Rig) -> None:
+    channel = CMEventChannel()
+    id = CMID(channel)
+    c_channel, c_id = channel._live(), id._live()
+    pid = os.fork()
+    if pid == 0:
+        stale = [
+            lib.siw_cm_channel_fd(c_channel),
+            lib.siw_cm_destroy_id(c_id),
+            lib.siw_cm_tell(c_id, 0, 0),
+            lib.siw_cm_destroy_channel(c_channel),
+        ]
+        os._exit(0 if stale == [-errno.ESTALE] * 4 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    id.tell(CMEventType.ADDR_RESOLVED)
+    assert event_of(channel).id is id
+
+
+def test_a_device_closed_by_force_takes_its_ids_and_leaves_the_channel(rig: Rig) -> None:
+    other = Rig()
+    channel = CMEventChannel()
+    id = CMID(channel)
+    id.set_device(other.ctx)
+    id.listen(("127.0.0.1", 0))
+    id.tell(CMEventType.ADDR_RESOLVED)
+    assert lib.siw_close_device_forced(other.ctx._live()) == 0
+    assert lib.siw_cm_destroy_id(id._live()) == -errno.ESTALE
+    assert channel.get_event(0) is None
+    second = CMID(channel)
+    second.set_device(rig.ctx)
+    second.listen(("127.0.0.1", 0))
+    second.close()
