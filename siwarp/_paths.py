@@ -8,6 +8,7 @@ from pathlib import Path
 
 LIBRARY = "libsiwarp.so.0"
 VERBS = "libibverbs.so.1"
+RDMACM = "librdmacm.so.1"
 
 
 def include_dir() -> Path:

@@ -23,6 +23,8 @@ def expected() -> set[str]:
         "siwarp/lib/libsiwarp.so.0",
         "siwarp/lib/abi/libibverbs.so",
         "siwarp/lib/abi/libibverbs.so.1",
+        "siwarp/lib/abi/librdmacm.so",
+        "siwarp/lib/abi/librdmacm.so.1",
         "siwarp/lib/pkgconfig/siwarp.pc",
         "siwarp/cli/datagram-iwarp.md",  # from spec/, for `siwarp spec`
     }

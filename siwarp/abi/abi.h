@@ -156,6 +156,7 @@ struct abi_qp {
 	pthread_mutex_t lock;	     /* for set and ece */
 	struct ibv_qp_cap cap;	     /* granted */
 	int sq_sig_all;
+	bool by_cm;		/* a connection id connects it, not its peer's GID and number */
 	struct ibv_qp_attr set; /* what the program set and the engine does not store */
 	struct ibv_ece ece;
 };
@@ -275,6 +276,8 @@ void abi_cq_end(struct abi_cq *cq);
 /* As ibv_create_qp, with what only siwarp has. */
 struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 			     const struct siw_qp_init_attr *more);
+/* As ibv_create_qp_ex, for a connection id. */
+struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
 /* ---- abi_modify.c, abi_qp_ex.c ------------------------------------------------------------------ */
 

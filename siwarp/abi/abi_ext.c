@@ -40,6 +40,11 @@ struct siw_ah *siw_ibv_ah(struct ibv_ah *ah)
 	return abi_live(ABI_AH, ah) ? (struct siw_ah *)ah : NULL;
 }
 
+struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	return abi_create_cm_qp(context, attr);
+}
+
 struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 				 const struct siw_qp_init_attr *more)
 {

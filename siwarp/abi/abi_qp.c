@@ -46,7 +46,7 @@ static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *ini
 		.qp_type = (int)init->qp_type,
 		.sq_sig_all = init->sq_sig_all != 0,
 		.persona = abi_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
-		.by_qpn = init->qp_type == IBV_QPT_RC,
+		.by_qpn = init->qp_type == IBV_QPT_RC && !qp->by_cm,
 		.grh = init->qp_type == IBV_QPT_UD,
 		.every_addr = init->qp_type == IBV_QPT_UD || init->qp_type == IBV_QPT_UC,
 	};
@@ -104,8 +104,8 @@ static void add_more(struct siw_qp_init_attr *wanted, const struct siw_qp_init_a
 	wanted->keep_unexpected = more->keep_unexpected;
 }
 
-/* ops_flags: NULL, or those of an extended queue pair; more: NULL, or what only siwarp has. */
-static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
+/* by_cm: a connection id connects it. ops_flags: NULL, or those of an extended queue pair; more: NULL, or what only siwarp has. */
+static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool by_cm,
 			     const uint64_t *ops_flags, const struct siw_qp_init_attr *more)
 {
 	struct siw_qp_init_attr wanted;
@@ -120,6 +120,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 	qp = abi_alloc(ABI_QP);
 	if (!qp)
 		return NULL;
+	qp->by_cm = by_cm;
 	why = to_engine(pd, init, qp, &wanted);
 	if (why)
 		goto no_engine;
@@ -148,16 +149,17 @@ no_engine:
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	return create(pd, init, NULL, NULL);
+	return create(pd, init, false, NULL, NULL);
 }
 
 struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 			     const struct siw_qp_init_attr *more)
 {
-	return create(pd, init, NULL, more);
+	return create(pd, init, false, NULL, more);
 }
 
-struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+static struct ibv_qp *create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr,
+				bool by_cm)
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -173,8 +175,18 @@ struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_
 	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
 		return abi_null(EOPNOTSUPP);
 	extended = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-	return create(attr->pd, (struct ibv_qp_init_attr *)attr,
+	return create(attr->pd, (struct ibv_qp_init_attr *)attr, by_cm,
 		      extended ? &attr->send_ops_flags : NULL, NULL);
+}
+
+struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	return create_ex(context, attr, false);
+}
+
+struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	return create_ex(context, attr, true);
 }
 
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)

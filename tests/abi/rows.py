@@ -43,6 +43,7 @@ class Row:
 
 
 PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
+RPING, RDMA_CM = 7174, 7471
 
 
 def alone() -> Iterator[Row]:
@@ -266,7 +267,73 @@ def watched() -> Iterator[Row]:
     )
 
 
+def rdma_cm() -> Iterator[Row]:
+    """The programs of rdma_cm, and perftest that connects by it."""
+    for options, short in (("", PLACES), (" -S 65000", ()), (" -P", ())):
+        yield Row(
+            f"rping{options}",
+            "RC",
+            # A persistent server (-P) serves until it is stopped.
+            f"rping -s -a 0.0.0.0 -C 100 -V{options}"
+            if "-P" not in options
+            else "sh -c 'timeout -s KILL 5 rping -s -P -V; test $? = 137'",
+            f"rping -c -a {{addr}} -C 100 -V -v{options.replace(' -P', '')}",
+            shows="rdma-ping-99",
+            data="-V",
+            port=RPING,
+            short=short,
+        )
+    yield Row(
+        "ucmatose",
+        "RC",
+        "ucmatose -c 10 -C 50",
+        "ucmatose -c 10 -C 50 -s {addr}",
+        shows="return status 0",
+        port=RDMA_CM,
+        short=PLACES,
+    )
+    for name in ("rdma_server", "rdma_xserver -c r"):
+        client = name.replace("server", "client")
+        yield Row(
+            name,
+            "RC",
+            name,
+            f"{client} -s {{addr}}",
+            shows=r"client: end 0",
+            port=RDMA_CM,
+            short=(HERE,),
+        )
+    yield Row(
+        "cmtime",
+        "RC",
+        # It serves until it is stopped.
+        "sh -c 'timeout 20 cmtime -c 1000; test $? = 124'",
+        "cmtime -c 1000 -s {addr}",
+        shows=r"(?m)^connect +:",
+        port=RDMA_CM,
+    )
+    for program in ("ib_send_lat", "ib_write_bw", "ib_read_bw", "ib_send_bw"):
+        yield Row(
+            f"{program} -R",
+            "RC",
+            f"{program} -R -F -n 500",
+            f"{program} -R -F -n 500 {{addr}}",
+            shows=r"#bytes\s+#iterations",
+            port=PERFTEST,
+            short=(HERE,) if program == "ib_send_lat" else (),
+        )
+    yield Row(
+        "ib_send_lat -R",
+        "RC iwarp",
+        "ib_send_lat -R -F -n 500",
+        "ib_send_lat -R -F -n 500 {addr}",
+        shows=r"#bytes\s+#iterations",
+        port=PERFTEST,
+        env={"SIWARP_PERSONA": "iwarp"},
+    )
+
+
 def rows() -> list[Row]:
     """Return the whole table."""
-    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, rdma_core, wheels, watched)
+    groups = (alone, pingpongs, perftest, ucx, mpi, pyverbs, rdma_core, wheels, watched, rdma_cm)
     return [row for group in groups for row in group()]

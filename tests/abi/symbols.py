@@ -1,4 +1,4 @@
-"""The names and versions that libibverbs.so.1 exports, beside the committed list.
+"""The names and versions that libibverbs.so.1 and librdmacm.so.1 export, beside the list.
 
 ``python tests/abi/symbols.py`` prints what differs (``make abi-symbols``); with ``--write`` it
 makes the list anew. The names of rdma-core 44 are facts of the interface: a line may be added to
@@ -29,7 +29,8 @@ def main() -> int:
     """Print what is missing and what is too much; 1 if anything is."""
     from siwarp import _paths
 
-    have = exported(_paths.abi_dir() / _paths.VERBS)
+    folder = _paths.abi_dir()
+    have = exported(folder / _paths.VERBS) | exported(folder / _paths.RDMACM)
     if "--write" in sys.argv[1:]:
         LIST.write_text("".join(f"{name}\n" for name in sorted(have)), "utf-8")
     wanted = set(LIST.read_text("utf-8").split())

@@ -1,4 +1,4 @@
-"""What the dynamic linker finds in libibverbs.so.1."""
+"""What the dynamic linker finds in libibverbs.so.1 and librdmacm.so.1."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from abi.symbols import LIST, exported
 from siwarp import _paths
 
 LIBRARY = _paths.abi_dir() / _paths.VERBS
+RDMACM = _paths.abi_dir() / _paths.RDMACM
 
 
 def needed(library: Path) -> list[str]:
@@ -20,7 +21,7 @@ def needed(library: Path) -> list[str]:
 
 
 def test_the_exported_names_and_versions_are_those_of_the_list() -> None:
-    assert exported(LIBRARY) == set(LIST.read_text("utf-8").split())
+    assert exported(LIBRARY) | exported(RDMACM) == set(LIST.read_text("utf-8").split())
 
 
 def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() -> None:
@@ -32,13 +33,20 @@ def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() ->
     #: By the releases that have them: 59, 62, 64 and 65.
     newer = {15: 3, 16: 2, 17: 3, 18: 11}
     assert {n: sum(int(node) == n for _, node in public) for n in newer} == newer
+    rdmacm = [n for n in names if "@@RDMACM_1." in n]
+    assert len([n for n in rdmacm if n.startswith("rdma_")]) == 41
+    assert len([n for n in rdmacm if not n.startswith("rdma_")]) == 27  # rsockets
 
 
 def test_the_engine_is_needed_and_nothing_of_rdma_core() -> None:
     libraries = needed(LIBRARY)
     assert "libsiwarp.so.0" in libraries
     assert not [one for one in libraries if one.startswith(("libib", "librdma", "libnl"))]
+    of_rdmacm = needed(RDMACM)
+    assert {"libsiwarp.so.0", _paths.VERBS} <= set(of_rdmacm)
+    assert not [one for one in of_rdmacm if one.startswith(("libnl", "librdma"))]
 
 
 def test_the_unversioned_name_leads_to_the_same_library() -> None:
     assert _paths.VERBS in needed(LIBRARY.with_name("libibverbs.so"))
+    assert _paths.RDMACM in needed(RDMACM.with_name("librdmacm.so"))

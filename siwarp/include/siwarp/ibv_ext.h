@@ -50,6 +50,13 @@ SIW_IBV struct siw_ah *siw_ibv_ah(struct ibv_ah *ah);
 SIW_IBV struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 					 const struct siw_qp_init_attr *more);
 
+/*
+ * As ibv_create_qp_ex; an RC queue pair that siw_cm_bind_qp of <siwarp/cm.h> takes: it does not
+ * connect by its peer's GID and number.
+ */
+SIW_IBV struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context,
+					    struct ibv_qp_init_attr_ex *attr);
+
 #undef SIW_IBV
 
 #ifdef __cplusplus

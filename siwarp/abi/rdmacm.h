@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm.h - librdmacm.so.1 over <siwarp/cm.h> and our libibverbs.so.1: the binary interface of
+ * programs that connect by rdma_cm.
+ *
+ * Ids and channels are the engine's with the struct of <rdma/rdma_cma.h> in front. Addresses are
+ * resolved here, at once, so those events are told to the engine's channel, which keeps the order.
+ *
+ * Functions return as their man pages say: 0, or -1 with errno, or NULL with errno.
+ */
+#ifndef SIWARP_ABI_RDMACM_H
+#define SIWARP_ABI_RDMACM_H
+
+#include "abi/abi.h"
+
+#pragma GCC visibility push(default)
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#pragma GCC visibility pop
+
+#include <siwarp/cm.h>
+#include <siwarp/ibv_ext.h>
+
+#define CM_MAX_PRIVATE 255 /* octets of private data, as struct rdma_conn_param can say */
+
+enum cm_kind {
+	CM_CHANNEL = 1,
+	CM_ID,
+	CM_EVENT,
+};
+
+/* First in nothing: a member of each object that programs have a pointer to. */
+struct cm_object {
+	const void *handle;
+	enum cm_kind kind;
+};
+
+struct cm_channel {
+	struct rdma_event_channel ev; /* first */
+	struct cm_object object;
+	struct siw_cm_channel *siw;
+};
+
+struct cm_id {
+	struct rdma_cm_id id; /* first */
+	/*
+	 * NULL. The genuine library's rsockets, which may run on our ids, look here for a device of
+	 * their own, and do without.
+	 */
+	void *foreign_device;
+	struct cm_object object;
+	struct siw_cm_id *siw;
+	struct cm_channel *own;	     /* of a synchronous id: its channel; else NULL */
+	unsigned int unacked;	     /* events that the program has; under the library's lock */
+	bool bound, listening, asks; /* asks: of a CONNECT_REQUEST that is to be answered */
+	bool any;		     /* bound to a wildcard address */
+	bool v6_only;
+	bool keeps_port;	  /* the program named its port */
+	bool makes_cqs;		  /* its CQs, and their channels, were made by rdma_create_qp */
+	uint8_t resources, depth; /* of the CONNECT_REQUEST */
+	/* Of rdma_create_ep on the passive side: for the ids of its requests. */
+	struct ibv_pd *ep_pd;
+	struct ibv_qp_init_attr *ep_attr;
+};
+
+struct cm_event {
+	struct rdma_cm_event ev; /* first */
+	struct cm_object object;
+	struct cm_id *of; /* whose unacked counts it */
+	uint8_t private_data[512];
+};
+
+/* ---- rdmacm_object.c ---------------------------------------------------------------------------- */
+
+/* The library's lock: for unacked, and the list of devices. */
+void cm_lock(void);
+void cm_unlock(void);
+/* handle, whose object that is, is alive from now on: false with errno ENOMEM. */
+bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle);
+bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
+bool cm_live(enum cm_kind kind, const void *handle); /* false with errno EINVAL */
+void cm_end(struct cm_object *object);
+/* An event of that id was acknowledged; wait: until all of them were. */
+void cm_acked(struct cm_id *id);
+void cm_wait_acked(struct cm_id *id);
+
+/* ---- rdmacm_device.c ------------------------------------------------------------------------------ */
+
+/* The open device that has the address, which may be loopback's: or NULL with errno ENODEV. */
+struct ibv_context *cm_device_of(const struct siw_addr *local);
+/* The open device with that engine's context; NULL: it is not one of this library's. */
+struct ibv_context *cm_device_by(const struct siw_context *siw);
+/* The device's own protection domain: or NULL with errno. */
+struct ibv_pd *cm_default_pd(struct ibv_context *verbs);
+/*
+ * Calls visit for each address of each device, as (device, address): until it returns false. The
+ * first device stands for the addresses of loopback, too. 0 or an errno value.
+ */
+int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
+				  void *arg),
+		    void *arg);
+/* The address of this machine that packets to dest leave from: 0 or an errno value. */
+int cm_local_for(const struct siw_addr *dest, struct siw_addr *local);
+
+/* ---- rdmacm_addr.c -------------------------------------------------------------------------------- */
+
+/* What a program gave as a struct sockaddr: 0 or an errno value. */
+int cm_addr_from(const struct sockaddr *from, struct siw_addr *to);
+bool cm_addr_is_any(const struct siw_addr *addr);
+bool cm_addr_is_loopback(const struct siw_addr *addr);
+/* Writes both addresses and their GIDs to the id's route; NULL: as it was. */
+void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct siw_addr *dest);
+const struct siw_addr *cm_source(const struct cm_id *id);
+const struct siw_addr *cm_dest(const struct cm_id *id);
+
+/* ---- rdmacm_id.c ---------------------------------------------------------------------------------- */
+
+/*
+ * The id of a CONNECT_REQUEST that came to the listener: or NULL with errno. The library's lock is
+ * held.
+ */
+struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw);
+/* Its device, after the library's lock was released. */
+void cm_show_device(struct cm_id *id);
+/* Ends the event that a synchronous id still shows. */
+void cm_forget_event(struct cm_id *id);
+/* Of a synchronous id: waits for the result of what was begun. 0; or -1 with errno. */
+int cm_complete(struct cm_id *id);
+
+static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
+{
+	return (struct cm_id *)id;
+}
+
+/* -1 with errno, as most functions of rdma_cm fail. */
+static inline int cm_fail(int why)
+{
+	errno = why;
+	return -1;
+}
+
+/* The engine's result, a negative errno value or 0. */
+static inline int cm_result(int r)
+{
+	return r < 0 ? cm_fail(-r) : 0;
+}
+
+#endif

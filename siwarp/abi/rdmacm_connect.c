@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm_connect.c - listening, connecting, accepting, rejecting, disconnecting. */
+#include <sys/socket.h>
+
+#include "abi/rdmacm.h"
+
+/*
+ * Programs that connect twice, as perftest does, listen for the second connection while their peer is
+ * about to make it. Resolving and making queue pairs takes adapters longer than it takes us.
+ */
+#define REFUSED_MS 500
+
+/* What rdma_cm means by its depths: 0 none, and more than the device has as many as it has. */
+static int depth(uint8_t asked, int limit)
+{
+	if (!asked)
+		return -1;
+	return asked < limit ? asked : limit;
+}
+
+static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
+		     struct siw_cm_param *to)
+{
+	struct siw_device_attr device;
+	int r = siw_query_device(siw_ibv_context(id->id.verbs), &device);
+
+	if (r < 0)
+		return r;
+	*to = (struct siw_cm_param){
+		/* As with adapters of InfiniBand, either end may send first. */
+		.peer_to_peer = SIW_CM_RTR_WRITE | SIW_CM_RTR_READ,
+		.refused_ms = REFUSED_MS,
+	};
+	if (!from)
+		return 0;
+	if (from->private_data_len && !from->private_data)
+		return -EINVAL;
+	to->private_data = from->private_data;
+	to->private_data_len = from->private_data_len;
+	to->initiator_depth = depth(from->initiator_depth, (int)device.max_qp_init_rd_atom);
+	to->responder_resources = depth(from->responder_resources, (int)device.max_qp_rd_atom);
+	return 0;
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+struct listening {
+	struct cm_id *id;
+	int backlog;
+	int opened, why;
+};
+
+static bool listen_at(struct ibv_context *verbs, const struct siw_addr *addr, void *arg)
+{
+	struct listening *l = arg;
+	const struct siw_addr *bound = cm_source(l->id);
+	struct siw_addr at = *addr;
+	int r;
+
+	/* An IPv6 wildcard is for IPv4, too, unless the program asked for it alone. */
+	if (at.family != bound->family && (bound->family == AF_INET || l->id->v6_only))
+		return true;
+	at.port_be = bound->port_be;
+	r = siw_cm_listen_also(l->id->siw, siw_ibv_context(verbs), &at, l->backlog);
+	/* An address that is still being tried for duplicates is left out. */
+	if (r < 0 && r != -EADDRNOTAVAIL)
+		l->why = -r;
+	l->opened += r == 0;
+	return !l->why;
+}
+
+static int listen_everywhere(struct cm_id *id, int backlog)
+{
+	struct listening l = { .id = id, .backlog = backlog };
+	int why = cm_each_address(listen_at, &l);
+
+	if (why || l.why)
+		return why ? why : l.why;
+	return l.opened ? 0 : EADDRNOTAVAIL;
+}
+
+int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
+{
+	/* Without an address: on every device, at a port of the library's choice. */
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
+	struct cm_id *id = cm_id_of(rdma_id);
+	int why;
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	if (id->listening || id->asks || id->id.qp)
+		return cm_fail(EINVAL);
+	if (!id->bound && rdma_bind_addr(rdma_id, (struct sockaddr *)&any))
+		return -1;
+	if (backlog <= 0)
+		backlog = SOMAXCONN;
+	why = id->any ? listen_everywhere(id, backlog) : -siw_cm_listen(id->siw, NULL, backlog);
+	if (why)
+		return cm_fail(why);
+	id->listening = true;
+	return 0;
+}
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	struct siw_addr source;
+	struct siw_cm_param param;
+	int r;
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	if (!id->id.verbs || !cm_dest(id)->family || id->listening || id->asks || !id->id.qp)
+		return cm_fail(EINVAL);
+	r = to_engine(id, conn_param, &param);
+	if (r < 0)
+		return cm_fail(-r);
+	source = *cm_source(id);
+	if (!id->keeps_port)
+		source.port_be = 0;
+	r = siw_cm_connect(id->siw, cm_dest(id), id->bound ? &source : NULL, &param);
+	return r < 0 ? cm_fail(-r) : cm_complete(id);
+}
+
+int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	struct rdma_conn_param asked;
+	struct siw_cm_param param;
+	int r;
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	if (!id->asks || !id->id.qp)
+		return cm_fail(EINVAL);
+	if (!conn_param) {
+		asked = (struct rdma_conn_param){
+			.responder_resources = id->resources,
+			.initiator_depth = id->depth,
+		};
+		conn_param = &asked;
+	}
+	r = to_engine(id, conn_param, &param);
+	if (r == 0)
+		r = siw_cm_accept(id->siw, &param);
+	if (r < 0)
+		return cm_fail(-r);
+	id->asks = false;
+	return cm_complete(id);
+}
+
+int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t private_data_len)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	int r;
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	if (!id->asks)
+		return cm_fail(EINVAL);
+	r = siw_cm_reject(id->siw, private_data, private_data_len);
+	if (r < 0)
+		return cm_fail(-r);
+	id->asks = false;
+	cm_forget_event(id);
+	return 0;
+}
+
+int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
+{
+	return rdma_reject(id, private_data, private_data_len);
+}
+
+int rdma_disconnect(struct rdma_cm_id *rdma_id)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	int r;
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	if (id->asks || id->listening)
+		return cm_fail(EINVAL);
+	r = siw_cm_disconnect(id->siw);
+	if (r < 0)
+		return cm_fail(r == -ENOTCONN ? EINVAL : -r);
+	if (id->id.qp)
+		id->id.qp->state = IBV_QPS_ERR;
+	return cm_complete(id);
+}
+
+int rdma_establish(struct rdma_cm_id *id)
+{
+	/* Only an end without a queue pair of this library has something to complete. */
+	return cm_live(CM_ID, id) ? cm_fail(EINVAL) : -1;
+}
+
+int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
+{
+	if (!cm_live(CM_ID, id))
+		return -1;
+	/* A queue pair of ours receives nothing before its connection is established. */
+	return event == IBV_EVENT_COMM_EST ? 0 : cm_fail(EINVAL);
+}

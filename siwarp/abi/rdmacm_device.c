@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm_device.c - the devices that this library has opened, and which one has an address. Each
+ * is opened when it is first needed, and stays open, as programs may keep what they made on it.
+ */
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "abi/rdmacm.h"
+
+struct opened {
+	struct opened *next;
+	struct ibv_context *verbs;
+	struct ibv_pd *pd;
+};
+
+static struct opened *all; /* under the library's lock */
+
+/* The library's lock is held. */
+static struct opened *open_locked(struct ibv_device *device)
+{
+	struct opened *one;
+
+	for (one = all; one; one = one->next)
+		if (strcmp(one->verbs->device->name, device->name) == 0)
+			return one;
+	one = calloc(1, sizeof(*one));
+	if (!one)
+		return NULL;
+	one->verbs = ibv_open_device(device);
+	if (!one->verbs) {
+		free(one);
+		return NULL;
+	}
+	one->next = all;
+	all = one;
+	return one;
+}
+
+static struct ibv_context *open_device(struct ibv_device *device)
+{
+	struct opened *one;
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	cm_lock();
+	one = open_locked(device);
+	cm_unlock();
+	pthread_setcancelstate(cancel, NULL);
+	return one ? one->verbs : NULL;
+}
+
+static bool has(const struct ibv_device *device, const struct siw_addr *addr)
+{
+	const struct siw_device_info *info = &((const struct abi_device *)device)->info;
+
+	for (uint32_t i = 0; i < info->n_addrs; i++) {
+		const struct siw_addr *own = &info->addrs[i];
+
+		if (own->family != addr->family)
+			continue;
+		if (own->family == AF_INET
+			    ? memcmp(own->v4, addr->v4, 4) == 0
+			    : memcmp(own->v6, addr->v6, 16) == 0 &&
+				      (!own->scope || !addr->scope || own->scope == addr->scope))
+			return true;
+	}
+	return false;
+}
+
+struct ibv_context *cm_device_of(const struct siw_addr *local)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL), **one;
+	struct ibv_context *verbs = NULL;
+	int why = ENODEV;
+
+	if (!list)
+		return NULL;
+	/* Programs that say "localhost" want a device that leads out of the machine, too. */
+	for (one = list; *one && !cm_addr_is_loopback(local) && !has(*one, local);)
+		one++;
+	if (*one) {
+		verbs = open_device(*one);
+		why = errno;
+	}
+	ibv_free_device_list(list);
+	return verbs ? verbs : abi_null(why);
+}
+
+struct ibv_context *cm_device_by(const struct siw_context *siw)
+{
+	struct ibv_context *verbs = NULL;
+
+	cm_lock();
+	for (struct opened *one = all; one && !verbs; one = one->next)
+		if (siw_ibv_context(one->verbs) == siw)
+			verbs = one->verbs;
+	cm_unlock();
+	return verbs;
+}
+
+struct ibv_pd *cm_default_pd(struct ibv_context *verbs)
+{
+	struct ibv_pd *pd = NULL;
+
+	cm_lock();
+	for (struct opened *one = all; one; one = one->next)
+		if (one->verbs == verbs) {
+			if (!one->pd)
+				one->pd = ibv_alloc_pd(verbs);
+			pd = one->pd;
+		}
+	cm_unlock();
+	return pd;
+}
+
+int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
+				  void *arg),
+		    void *arg)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *first = NULL;
+	bool more = true;
+	int why = 0;
+
+	if (!list)
+		return errno;
+	for (struct ibv_device **one = list; *one && more; one++) {
+		const struct siw_device_info *info = &((struct abi_device *)*one)->info;
+		struct ibv_context *verbs = open_device(*one);
+
+		if (!verbs) {
+			why = errno;
+			break;
+		}
+		first = first ? first : verbs;
+		for (uint32_t i = 0; i < info->n_addrs && more; i++)
+			more = visit(cm_addr_is_loopback(&info->addrs[i]) ? first : verbs,
+				     &info->addrs[i], arg);
+	}
+	if (!*list)
+		why = ENODEV;
+	ibv_free_device_list(list);
+	return why;
+}
+
+int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
+{
+	socklen_t len = dest->family == AF_INET ? sizeof(struct sockaddr_in)
+						: sizeof(struct sockaddr_in6);
+	struct siw_addr to = *dest;
+	int fd, why = 0;
+
+	/* A UDP socket that is connected sends nothing, and knows where it would send from. */
+	fd = socket(dest->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return errno;
+	if (!to.port_be)
+		to.port_be = htons(9);
+	memset(local, 0, sizeof(*local));
+	if (connect(fd, (const struct sockaddr *)&to, len) ||
+	    getsockname(fd, (struct sockaddr *)local, &len))
+		why = errno;
+	close(fd);
+	local->port_be = 0;
+	return why;
+}
+
+struct ibv_context **rdma_get_devices(int *num_devices)
+{
+	struct ibv_device **list;
+	struct ibv_context **out = NULL;
+	int n = 0, made = 0;
+
+	if (num_devices)
+		*num_devices = 0;
+	list = ibv_get_device_list(&n);
+	if (!list)
+		return NULL;
+	out = calloc((size_t)n + 1, sizeof(struct ibv_context *));
+	while (out && made < n) {
+		struct ibv_context *verbs = open_device(list[made]);
+
+		if (!verbs)
+			break;
+		out[made++] = verbs;
+	}
+	ibv_free_device_list(list);
+	if (made < n) {
+		free(out);
+		return NULL;
+	}
+	if (num_devices)
+		*num_devices = n;
+	return out;
+}
+
+void rdma_free_devices(struct ibv_context **list)
+{
+	free(list);
+}

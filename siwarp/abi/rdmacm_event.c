@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm_event.c - event channels, and the engine's events as rdma_cm's. */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+
+#include "abi/rdmacm.h"
+
+/* Of InfiniBand's list of reasons (12.6.7.2), which programs for Ethernet adapters know. */
+enum {
+	REJ_INVALID_SERVICE_ID = 8,
+	REJ_CONSUMER_DEFINED = 28,
+};
+
+struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	struct cm_channel *channel = calloc(1, sizeof(*channel));
+	int why;
+
+	if (!channel)
+		return NULL;
+	channel->siw = siw_cm_create_channel(NULL);
+	if (channel->siw) {
+		channel->ev.fd = siw_cm_channel_fd(channel->siw);
+		if (cm_add(&channel->object, CM_CHANNEL, channel))
+			return &channel->ev;
+	}
+	why = errno;
+	if (channel->siw)
+		siw_cm_destroy_channel(channel->siw);
+	free(channel);
+	return abi_null(why);
+}
+
+void rdma_destroy_event_channel(struct rdma_event_channel *ev)
+{
+	struct cm_channel *channel = (struct cm_channel *)ev;
+
+	if (!cm_live(CM_CHANNEL, ev))
+		return;
+	/* Programs that leave ids behind would use them: the channel stays with them. */
+	if (siw_cm_destroy_channel(channel->siw))
+		return;
+	cm_end(&channel->object);
+	free(channel);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static uint8_t depth(int value)
+{
+	return value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : (uint8_t)value;
+}
+
+static void show_data(struct cm_event *event, const struct siw_cm_event *from)
+{
+	struct rdma_conn_param *conn = &event->ev.param.conn;
+	uint32_t len = from->private_data_len > CM_MAX_PRIVATE ? CM_MAX_PRIVATE
+							       : from->private_data_len;
+
+	memcpy(event->private_data, from->private_data, from->private_data_len);
+	conn->private_data = len ? event->private_data : NULL;
+	conn->private_data_len = (uint8_t)len;
+	conn->responder_resources = depth(from->responder_resources);
+	conn->initiator_depth = depth(from->initiator_depth);
+	conn->rnr_retry_count = 7;
+	conn->retry_count = 7;
+	conn->flow_control = 1;
+}
+
+static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
+{
+	if (from->event != SIW_CM_REJECTED ||
+	    id->id.verbs->device->transport_type == IBV_TRANSPORT_IWARP)
+		return from->status;
+	return from->rev ? REJ_CONSUMER_DEFINED : REJ_INVALID_SERVICE_ID;
+}
+
+static void follow_state(struct cm_id *id, int event)
+{
+	struct siw_addr local, peer;
+
+	if (event != SIW_CM_ESTABLISHED)
+		return;
+	if (id->id.qp)
+		id->id.qp->state = IBV_QPS_RTS;
+	if (siw_cm_addr(id->siw, &local, &peer) == 0)
+		cm_show_addrs(id, &local, NULL);
+}
+
+/* The program's event; false: the new id of a request cannot be made, and its peer is refused. */
+static bool fill(struct cm_event *event, const struct siw_cm_event *from)
+{
+	struct cm_id *id = from->context;
+
+	event->ev.event = (enum rdma_cm_event_type)from->event;
+	event->ev.status = status_of(id, from);
+	event->of = id;
+	show_data(event, from);
+	if (from->event == SIW_CM_CONNECT_REQUEST) {
+		struct cm_id *new = cm_id_of_request(id, from->id);
+
+		if (!new) {
+			siw_cm_destroy_id(from->id);
+			return false;
+		}
+		new->resources = event->ev.param.conn.responder_resources;
+		new->depth = event->ev.param.conn.initiator_depth;
+		event->ev.id = &new->id;
+		event->ev.listen_id = &id->id;
+	} else {
+		event->ev.id = &id->id;
+		follow_state(id, from->event);
+	}
+	id->unacked++;
+	return true;
+}
+
+/* The next event, if there is one: 0; -EAGAIN, or another negative errno value. */
+static int take(struct cm_channel *channel, struct cm_event *event)
+{
+	struct siw_cm_event from;
+	int r;
+
+	/*
+	 * Under the lock, so that the event counts before a thread that destroys its id looks. That
+	 * thread has the engine's id ended by then, and no other event of it can come.
+	 */
+	cm_lock();
+	do
+		r = siw_cm_get_event(channel->siw, &from, 0);
+	while (r == 0 && !fill(event, &from));
+	cm_unlock();
+	return r;
+}
+
+/* Waits until the channel may have an event: 0, or a negative errno value. */
+static int wait_for(int fd)
+{
+	struct pollfd one = { .fd = fd, .events = POLLIN };
+
+	if (fcntl(fd, F_GETFL) & O_NONBLOCK)
+		return -EAGAIN;
+	/* The one place where the thread may be cancelled: it holds nothing. */
+	return poll(&one, 1, -1) < 0 ? -errno : 0;
+}
+
+static int get(struct cm_channel *channel, struct cm_event *event)
+{
+	for (;;) {
+		int cancel, r;
+
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+		r = take(channel, event);
+		pthread_setcancelstate(cancel, NULL);
+		if (r != -EAGAIN)
+			return r;
+		r = wait_for(channel->ev.fd);
+		if (r)
+			return r;
+	}
+}
+
+int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
+{
+	struct cm_channel *channel = (struct cm_channel *)ev;
+	struct cm_event *event;
+	int r;
+
+	if (!out || !cm_live(CM_CHANNEL, ev))
+		return cm_fail(EINVAL);
+	event = calloc(1, sizeof(*event));
+	if (!event)
+		return -1;
+	pthread_cleanup_push(free, event);
+	r = get(channel, event);
+	pthread_cleanup_pop(0);
+	if (r == 0 && event->ev.listen_id)
+		cm_show_device(cm_id_of(event->ev.id));
+	if (r == 0 && cm_add(&event->object, CM_EVENT, event)) {
+		*out = &event->ev;
+		return 0;
+	}
+	if (r == 0) {
+		cm_acked(event->of);
+		r = -ENOMEM;
+	}
+	free(event);
+	return cm_result(r);
+}
+
+int rdma_ack_cm_event(struct rdma_cm_event *ev)
+{
+	struct cm_event *event = (struct cm_event *)ev;
+
+	if (!cm_live(CM_EVENT, ev))
+		return cm_fail(EINVAL);
+	cm_end(&event->object);
+	cm_acked(event->of);
+	free(event);
+	return 0;
+}
+
+const char *rdma_event_str(enum rdma_cm_event_type event)
+{
+	static const char *const names[] = {
+		[RDMA_CM_EVENT_ADDR_RESOLVED] = "RDMA_CM_EVENT_ADDR_RESOLVED",
+		[RDMA_CM_EVENT_ADDR_ERROR] = "RDMA_CM_EVENT_ADDR_ERROR",
+		[RDMA_CM_EVENT_ROUTE_RESOLVED] = "RDMA_CM_EVENT_ROUTE_RESOLVED",
+		[RDMA_CM_EVENT_ROUTE_ERROR] = "RDMA_CM_EVENT_ROUTE_ERROR",
+		[RDMA_CM_EVENT_CONNECT_REQUEST] = "RDMA_CM_EVENT_CONNECT_REQUEST",
+		[RDMA_CM_EVENT_CONNECT_RESPONSE] = "RDMA_CM_EVENT_CONNECT_RESPONSE",
+		[RDMA_CM_EVENT_CONNECT_ERROR] = "RDMA_CM_EVENT_CONNECT_ERROR",
+		[RDMA_CM_EVENT_UNREACHABLE] = "RDMA_CM_EVENT_UNREACHABLE",
+		[RDMA_CM_EVENT_REJECTED] = "RDMA_CM_EVENT_REJECTED",
+		[RDMA_CM_EVENT_ESTABLISHED] = "RDMA_CM_EVENT_ESTABLISHED",
+		[RDMA_CM_EVENT_DISCONNECTED] = "RDMA_CM_EVENT_DISCONNECTED",
+		[RDMA_CM_EVENT_DEVICE_REMOVAL] = "RDMA_CM_EVENT_DEVICE_REMOVAL",
+		[RDMA_CM_EVENT_MULTICAST_JOIN] = "RDMA_CM_EVENT_MULTICAST_JOIN",
+		[RDMA_CM_EVENT_MULTICAST_ERROR] = "RDMA_CM_EVENT_MULTICAST_ERROR",
+		[RDMA_CM_EVENT_ADDR_CHANGE] = "RDMA_CM_EVENT_ADDR_CHANGE",
+		[RDMA_CM_EVENT_TIMEWAIT_EXIT] = "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+	};
+	size_t i = (size_t)event;
+
+	return i < sizeof(names) / sizeof(names[0]) ? names[i] : "UNKNOWN EVENT";
+}

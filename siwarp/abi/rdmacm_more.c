@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm_more.c - options, ECE, and multicast, which waits for datagram ids. */
+#include "abi/rdmacm.h"
+
+int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *optval, size_t optlen)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	size_t wanted;
+
+	if (!optval || !cm_live(CM_ID, rdma_id))
+		return cm_fail(EINVAL);
+	/* Paths of InfiniBand's subnet administrator: there is none. */
+	if (level != RDMA_OPTION_ID)
+		return cm_fail(level == RDMA_OPTION_IB ? EOPNOTSUPP : EINVAL);
+	wanted = optname == RDMA_OPTION_ID_TOS || optname == RDMA_OPTION_ID_ACK_TIMEOUT
+			 ? sizeof(uint8_t)
+			 : sizeof(int);
+	if (optname < RDMA_OPTION_ID_TOS || optname > RDMA_OPTION_ID_ACK_TIMEOUT ||
+	    optlen != wanted)
+		return cm_fail(EINVAL);
+	if (optname == RDMA_OPTION_ID_ACK_TIMEOUT && *(uint8_t *)optval > 31)
+		return cm_fail(EINVAL);
+	if (optname == RDMA_OPTION_ID_REUSEADDR || optname == RDMA_OPTION_ID_AFONLY) {
+		if (id->bound)
+			return cm_fail(EINVAL);
+		if (optname == RDMA_OPTION_ID_AFONLY)
+			id->v6_only = *(int *)optval != 0;
+	}
+	/*
+	 * The class of traffic is the sockets' own, the timeout is TCP's, and an address is reusable
+	 * anyway: they are taken and have no effect.
+	 */
+	return 0;
+}
+
+int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+{
+	if (!ece || !cm_live(CM_ID, id) || ece->comp_mask)
+		return cm_fail(EINVAL);
+	/* Options of a vendor: this one has none, and takes no other's. */
+	return ece->vendor_id || ece->options ? cm_fail(EOPNOTSUPP) : 0;
+}
+
+int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+{
+	if (!ece || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	memset(ece, 0, sizeof(*ece));
+	return 0;
+}
+
+/* Groups are for ids of datagrams, and there are none yet. */
+static int no_groups(struct rdma_cm_id *id, const void *needed)
+{
+	if (!needed || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	return cm_fail(EOPNOTSUPP);
+}
+
+int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
+{
+	(void)context;
+	return no_groups(id, addr);
+}
+
+int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
+			   void *context)
+{
+	(void)context;
+	return no_groups(id, attr);
+}
+
+int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
+{
+	return no_groups(id, addr);
+}

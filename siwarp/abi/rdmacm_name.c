@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm_name.c - all of librdmacm.so, the name that some programs open: see abi_name.c. */
+#include <rdma/rdma_cma.h>
+
+/* A reference, without which the linker would drop the need. */
+extern struct rdma_event_channel *(*const siw_rdmacm_needs)(void);
+struct rdma_event_channel *(*const siw_rdmacm_needs)(void) = rdma_create_event_channel;

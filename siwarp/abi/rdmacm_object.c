@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm_object.c - which ids, channels and events are alive, and who waits for their events. */
+#include <search.h>
+
+#include "abi/rdmacm.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t acked = PTHREAD_COND_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void *alive; /* a tree of struct cm_object, by handle */
+
+static void take(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void cm_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() must find the lock free. */
+static void at_first(void)
+{
+	pthread_atfork(take, cm_unlock, cm_unlock);
+}
+
+void cm_lock(void)
+{
+	pthread_once(&once, at_first);
+	take();
+}
+
+static int by_handle(const void *a, const void *b)
+{
+	uintptr_t one = (uintptr_t)((const struct cm_object *)a)->handle;
+	uintptr_t two = (uintptr_t)((const struct cm_object *)b)->handle;
+
+	return (one > two) - (one < two);
+}
+
+bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle)
+{
+	object->handle = handle;
+	object->kind = kind;
+	if (tsearch(object, &alive, by_handle))
+		return true;
+	errno = ENOMEM;
+	return false;
+}
+
+bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle)
+{
+	bool ok;
+
+	cm_lock();
+	ok = cm_add_locked(object, kind, handle);
+	cm_unlock();
+	return ok;
+}
+
+bool cm_live(enum cm_kind kind, const void *handle)
+{
+	const struct cm_object wanted = { .handle = handle };
+	struct cm_object *const *found;
+	bool live;
+
+	cm_lock();
+	found = handle ? tfind(&wanted, &alive, by_handle) : NULL;
+	live = found && (*found)->kind == kind;
+	cm_unlock();
+	if (!live)
+		errno = EINVAL;
+	return live;
+}
+
+void cm_end(struct cm_object *object)
+{
+	cm_lock();
+	tdelete(object, &alive, by_handle);
+	cm_unlock();
+}
+
+void cm_acked(struct cm_id *id)
+{
+	cm_lock();
+	id->unacked--;
+	pthread_cond_broadcast(&acked);
+	cm_unlock();
+}
+
+void cm_wait_acked(struct cm_id *id)
+{
+	int cancel;
+
+	/* It is waited for as long as it takes; a thread cancelled here would take the lock along. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	cm_lock();
+	while (id->unacked)
+		pthread_cond_wait(&acked, &lock);
+	cm_unlock();
+	pthread_setcancelstate(cancel, NULL);
+}

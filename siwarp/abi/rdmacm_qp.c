@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm_qp.c - queue pairs and shared receive queues of ids, with the CQs made for them. */
+#include <stdlib.h>
+
+#include "abi/rdmacm.h"
+
+/* What verbs return; 0, or -1 with errno. */
+static int minus_one(int why)
+{
+	return why ? cm_fail(why) : 0;
+}
+
+static int make_cq(struct rdma_cm_id *id, uint32_t wr, struct ibv_comp_channel **channel,
+		   struct ibv_cq **cq)
+{
+	*channel = ibv_create_comp_channel(id->verbs);
+	if (!*channel)
+		return -1;
+	*cq = ibv_create_cq(id->verbs, wr ? (int)wr : 1, id, *channel, 0);
+	return *cq ? 0 : -1;
+}
+
+static void end_cq(struct ibv_comp_channel **channel, struct ibv_cq **cq)
+{
+	if (*cq)
+		ibv_destroy_cq(*cq);
+	if (*channel)
+		ibv_destroy_comp_channel(*channel);
+	*cq = NULL;
+	*channel = NULL;
+}
+
+static void end_cqs(struct rdma_cm_id *id)
+{
+	int why = errno;
+
+	end_cq(&id->send_cq_channel, &id->send_cq);
+	if (!id->srq)
+		end_cq(&id->recv_cq_channel, &id->recv_cq);
+	errno = why;
+}
+
+/* The queues that the program did not name: 0, or -1 with errno. */
+static int complete_attr(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	if (!attr->send_cq) {
+		if (make_cq(id, attr->cap.max_send_wr, &id->send_cq_channel, &id->send_cq))
+			return -1;
+		attr->send_cq = id->send_cq;
+	}
+	if (!attr->srq && id->srq)
+		attr->srq = id->srq;
+	if (!attr->recv_cq && id->srq && id->recv_cq)
+		attr->recv_cq = id->recv_cq;
+	if (!attr->recv_cq) {
+		if (make_cq(id, attr->cap.max_recv_wr, &id->recv_cq_channel, &id->recv_cq))
+			return -1;
+		attr->recv_cq = id->recv_cq;
+	}
+	return 0;
+}
+
+static int create(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	struct ibv_qp *qp;
+	int r;
+
+	if (id->qp || cm_id_of(id)->listening)
+		return cm_fail(EINVAL);
+	if (!id->verbs)
+		return cm_fail(ENODEV);
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
+		attr->pd = id->pd;
+		attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
+	}
+	if (!attr->pd || attr->pd->context != id->verbs)
+		return cm_fail(EINVAL);
+	if (attr->qp_type != IBV_QPT_RC)
+		return cm_fail(attr->qp_type == IBV_QPT_UD ? EOPNOTSUPP : EINVAL);
+	if (complete_attr(id, attr))
+		goto failed;
+	qp = siw_ibv_create_cm_qp(id->verbs, attr);
+	if (!qp)
+		goto failed;
+	r = siw_cm_bind_qp(cm_id_of(id)->siw, siw_ibv_qp(qp));
+	if (r < 0) {
+		ibv_destroy_qp(qp);
+		errno = -r;
+		goto failed;
+	}
+	qp->state = IBV_QPS_INIT;
+	id->qp = qp;
+	id->pd = attr->pd;
+	id->qp_type = attr->qp_type;
+	return 0;
+
+failed:
+	end_cqs(id);
+	return -1;
+}
+
+int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	if (!attr || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	return create(id, attr);
+}
+
+int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = { 0 };
+	int r;
+
+	if (!attr || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	memcpy(&ex, attr, sizeof(*attr));
+	ex.comp_mask = IBV_QP_INIT_ATTR_PD;
+	ex.pd = pd;
+	r = create(id, &ex);
+	if (r == 0)
+		memcpy(attr, &ex, sizeof(*attr));
+	return r;
+}
+
+void rdma_destroy_qp(struct rdma_cm_id *id)
+{
+	if (!cm_live(CM_ID, id) || !id->qp)
+		return;
+	ibv_destroy_qp(id->qp);
+	id->qp = NULL;
+	end_cqs(id);
+}
+
+/* ---- shared receive queues ------------------------------------------------------------------- */
+
+int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
+{
+	struct ibv_srq *srq;
+
+	if (!attr || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	if (id->srq)
+		return cm_fail(EINVAL);
+	if (!id->verbs)
+		return cm_fail(ENODEV);
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd) {
+		attr->pd = id->pd;
+		attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+	}
+	if (attr->pd->context != id->verbs)
+		return cm_fail(EINVAL);
+	srq = ibv_create_srq_ex(id->verbs, attr);
+	if (!srq)
+		return -1;
+	id->srq = srq;
+	id->pd = attr->pd;
+	return 0;
+}
+
+int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct ibv_srq_init_attr_ex ex = { 0 };
+	int r;
+
+	if (!attr)
+		return cm_fail(EINVAL);
+	memcpy(&ex, attr, sizeof(*attr));
+	ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	ex.srq_type = IBV_SRQT_BASIC;
+	ex.pd = pd;
+	r = rdma_create_srq_ex(id, &ex);
+	if (r == 0)
+		memcpy(attr, &ex, sizeof(*attr));
+	return r;
+}
+
+void rdma_destroy_srq(struct rdma_cm_id *id)
+{
+	if (!cm_live(CM_ID, id) || !id->srq)
+		return;
+	if (ibv_destroy_srq(id->srq))
+		return;
+	id->srq = NULL;
+	if (!id->qp)
+		end_cq(&id->recv_cq_channel, &id->recv_cq);
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+
+	if (!attr || !mask || !cm_live(CM_ID, rdma_id))
+		return cm_fail(EINVAL);
+	if (!id->id.verbs)
+		return cm_fail(EINVAL);
+	*mask = IBV_QP_STATE;
+	switch (attr->qp_state) {
+	case IBV_QPS_INIT:
+		attr->pkey_index = 0;
+		attr->port_num = ABI_PORT;
+		attr->qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+					IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+		*mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+		return 0;
+	case IBV_QPS_RTR:
+	case IBV_QPS_RTS:
+		/* The connection's queue pair takes these steps with it, and has nothing to be told. */
+		return id->id.qp ? 0 : cm_fail(EOPNOTSUPP);
+	default:
+		return minus_one(EINVAL);
+	}
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm_rsocket.c - rsockets, which are a protocol of their own on rdma_cm: the genuine
+ * library's, if it is installed. Its calls of rdma_cm and verbs land in ours, since ours come first
+ * when symbols are looked up. Without it each call says so once, and fails with EOPNOTSUPP.
+ */
+#include <dlfcn.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/select.h>
+
+#include "abi/rdmacm.h"
+
+#pragma GCC visibility push(default)
+#include <rdma/rsocket.h>
+#pragma GCC visibility pop
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void *genuine;
+
+static void open_genuine(void)
+{
+	static const char *const places[] = {
+		"/usr/lib/x86_64-linux-gnu/librdmacm.so.1",
+		"/usr/lib/aarch64-linux-gnu/librdmacm.so.1",
+		"/usr/lib64/librdmacm.so.1",
+		"/lib64/librdmacm.so.1",
+		"/usr/lib/librdmacm.so.1",
+	};
+
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !genuine; i++) {
+		genuine = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+		/* A link that leads back here is no other library. */
+		if (genuine && dlsym(genuine, "rsocket") == (void *)rsocket)
+			genuine = NULL;
+	}
+}
+
+/* The genuine library's function of that name; NULL with errno EOPNOTSUPP. */
+static void *forward(const char *name, atomic_bool *said)
+{
+	void *function;
+
+	pthread_once(&once, open_genuine);
+	function = genuine ? dlsym(genuine, name) : NULL;
+	if (function)
+		return function;
+	if (!atomic_exchange(said, true))
+		fprintf(stderr,
+			"siwarp: %s: rsockets are the system's librdmacm's, which is not "
+			"installed\n",
+			name);
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+/* One function: it goes on in the genuine library's, or fails with none. */
+#define FORWARD(type, name, parameters, arguments, none)     \
+	type name parameters                                 \
+	{                                                    \
+		static atomic_bool said;                     \
+		type(*function) parameters;                  \
+                                                             \
+		*(void **)&function = forward(#name, &said); \
+		return function ? function arguments : none; \
+	}
+
+FORWARD(int, rsocket, (int domain, int type, int protocol), (domain, type, protocol), -1)
+FORWARD(int, rbind, (int socket, const struct sockaddr *addr, socklen_t len), (socket, addr, len),
+	-1)
+FORWARD(int, rlisten, (int socket, int backlog), (socket, backlog), -1)
+FORWARD(int, raccept, (int socket, struct sockaddr *addr, socklen_t *len), (socket, addr, len), -1)
+FORWARD(int, rconnect, (int socket, const struct sockaddr *addr, socklen_t len),
+	(socket, addr, len), -1)
+FORWARD(int, rshutdown, (int socket, int how), (socket, how), -1)
+FORWARD(int, rclose, (int socket), (socket), -1)
+FORWARD(ssize_t, rrecv, (int socket, void *buf, size_t len, int flags), (socket, buf, len, flags),
+	-1)
+FORWARD(ssize_t, rrecvfrom,
+	(int socket, void *buf, size_t len, int flags, struct sockaddr *from, socklen_t *from_len),
+	(socket, buf, len, flags, from, from_len), -1)
+FORWARD(ssize_t, rrecvmsg, (int socket, struct msghdr *msg, int flags), (socket, msg, flags), -1)
+FORWARD(ssize_t, rsend, (int socket, const void *buf, size_t len, int flags),
+	(socket, buf, len, flags), -1)
+FORWARD(ssize_t, rsendto,
+	(int socket, const void *buf, size_t len, int flags, const struct sockaddr *to,
+	 socklen_t to_len),
+	(socket, buf, len, flags, to, to_len), -1)
+FORWARD(ssize_t, rsendmsg, (int socket, const struct msghdr *msg, int flags), (socket, msg, flags),
+	-1)
+FORWARD(ssize_t, rread, (int socket, void *buf, size_t count), (socket, buf, count), -1)
+FORWARD(ssize_t, rreadv, (int socket, const struct iovec *iov, int n), (socket, iov, n), -1)
+FORWARD(ssize_t, rwrite, (int socket, const void *buf, size_t count), (socket, buf, count), -1)
+FORWARD(ssize_t, rwritev, (int socket, const struct iovec *iov, int n), (socket, iov, n), -1)
+FORWARD(int, rpoll, (struct pollfd * fds, nfds_t n, int timeout), (fds, n, timeout), -1)
+FORWARD(int, rselect, (int n, fd_set *in, fd_set *out, fd_set *bad, struct timeval *timeout),
+	(n, in, out, bad, timeout), -1)
+FORWARD(int, rgetpeername, (int socket, struct sockaddr *addr, socklen_t *len), (socket, addr, len),
+	-1)
+FORWARD(int, rgetsockname, (int socket, struct sockaddr *addr, socklen_t *len), (socket, addr, len),
+	-1)
+FORWARD(int, rsetsockopt, (int socket, int level, int name, const void *value, socklen_t len),
+	(socket, level, name, value, len), -1)
+FORWARD(int, rgetsockopt, (int socket, int level, int name, void *value, socklen_t *len),
+	(socket, level, name, value, len), -1)
+FORWARD(off_t, riomap, (int socket, void *buf, size_t len, int prot, int flags, off_t offset),
+	(socket, buf, len, prot, flags, offset), -1)
+FORWARD(int, riounmap, (int socket, void *buf, size_t len), (socket, buf, len), -1)
+FORWARD(size_t, riowrite, (int socket, const void *buf, size_t count, off_t offset, int flags),
+	(socket, buf, count, offset, flags), (size_t)-1)
+
+int rfcntl(int socket, int cmd, ...)
+{
+	static atomic_bool said;
+	int (*function)(int socket, int cmd, ...);
+	va_list list;
+	long value;
+
+	va_start(list, cmd);
+	value = va_arg(list, long);
+	va_end(list);
+	*(void **)&function = forward("rfcntl", &said);
+	return function ? function(socket, cmd, value) : -1;
+}
