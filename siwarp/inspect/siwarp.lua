@@ -890,6 +890,7 @@ DissectorTable.get("tcp.port"):add_for_decode_as(mpa)
 
 local more = Proto("siwarp_more", "iWARP, what else is there")
 local rev_field, term_field = Field.new("iwarp_mpa.rev"), Field.new("iwarp_rdma.term_layer")
+local opcode_field = Field.new("iwarp_rdma.opcode")
 local own_crc_field = Field.new("siwarp.crc")
 
 -- A field's octets from `before` octets ahead of it on, to the end of what it lies in.
@@ -906,7 +907,19 @@ local function more_of_startup(range, root)
 	end
 end
 
-function more.dissector(_, _, root)
+-- The tagged segment without payload whose second octet the field is; nil if that is another one.
+-- Ahead of it stands the FPDU's length, or nothing where the Markers were taken out.
+local function notice_at(info)
+	local range = info.value == PRIVATE and around(info, 1)
+	if not range or range:len() < TAGGED or bits.band(range(0, 1):uint(), 0x80) == 0 then
+		return nil
+	end
+	local framed = around(info, 3)
+	local length = framed and framed(0, 2):uint() or range:len()
+	return length == TAGGED and range(0, TAGGED) or nil
+end
+
+function more.dissector(_, pinfo, root)
 	for _, info in ipairs({ rev_field() }) do
 		local range = around(info, 17)
 		if range then
@@ -917,6 +930,15 @@ function more.dissector(_, _, root)
 		local range = around(info, 0)
 		if range and range:len() >= 4 and bits.band(range(2, 1):uint(), 0x20) ~= 0 then
 			add_quoted_request(root:add(more, range()), m, range)
+		end
+	end
+	for _, info in ipairs(own_crc_field() and {} or { opcode_field() }) do
+		local range = notice_at(info)
+		local tree = range and root:add(more, range)
+		local told = tree and add_notice(tree, range)
+		if told then
+			tree:append_text(": " .. told)
+			pinfo.cols.info:append(", " .. told)
 		end
 	end
 end

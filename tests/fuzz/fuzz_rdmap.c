@@ -87,6 +87,7 @@ static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_
 					 .ord = 4,
 					 .unexpected_octets = in->flags & FUZZ_OWN ? 500 : 0,
 					 .private = in->flags & FUZZ_OWN,
+					 .counts = in->flags & FUZZ_OWN,
 					 .rtr = in->flags & FUZZ_REFUSE ? 2 : 0 };
 	struct siw_rdmap_stream *stream;
 
@@ -153,12 +154,21 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_RECV:
 		CHECK(event.user_data < 4 && (event.of_write || event.length <= 400));
 		break;
+	case SIW_RDMAP_TOLD:
+		CHECK(event.rnr_retry <= 7);
+		break;
+	case SIW_RDMAP_DELIVERED: /* who sent nothing believes none; here some may pass */
+		if (event.sends & 1)
+			siw_rdmap_refuse_count(stream);
+		break;
 	case SIW_RDMAP_READ_DONE:
 		CHECK(event.user_data == 9 && event.length == 100);
 		break;
 	default:
 		break;
 	}
+	if (siw_rdmap_owes_count(stream))
+		siw_rdmap_report(stream);
 	siw_rdmap_flush(stream, &accepted);
 	return true;
 }

@@ -16,6 +16,7 @@ from siwarp.inspect import (
     DDPDatagram,
     DDPTagged,
     DDPUntagged,
+    DeliveryCount,
     MPAReply,
     MPARequest,
     Opcode,
@@ -26,6 +27,7 @@ from siwarp.inspect import (
     ReadRequest,
     RecordDatagram,
     RecordHeader,
+    Requester,
     Terminate,
     UCDatagram,
     UDDatagram,
@@ -91,6 +93,9 @@ def segments(to: int) -> list[list[Packet]]:
         [send(1), atomic(1, 1)],
         [atomic(1, offset=4)],
         [DDPUntagged(opcode=15) / Raw(b"\1\0\0\0IMM!body"), send(1, 2)],
+        [Requester(rnr_retry=3), send(1), write(to, 8), Requester(flags=0), send(1, 2)],
+        [Requester(), send(1), DeliveryCount(sends=2, writes=1), DeliveryCount(sends=4, writes=1)],
+        [DeliveryCount(sends=1, l=0), Requester(rnr_retry=8)],
         [DDPUntagged(opcode=15, l=0) / Raw(b"\2\0"), DDPUntagged(opcode=15, mo=2) / Raw(bytes(30))],
     ]
 

@@ -263,3 +263,36 @@ def test_cut_and_mutated_octets_raise_no_error_in_the_script(tmp_path: Path) -> 
     again.send(0, b"MPA ID Req Frame\xff\xff\xff\xff and so on").send(1, b"MPA ID Rep Frame\xf0")
     words = tshark(written(packets, tmp_path / "x.pcapng"), *ALL, "-V")
     assert words.count("Frame ") >= len(packets)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_delivery_counts_of_our_own_connections_are_shown(tmp_path: Path, every: bool) -> None:
+    options = ALL if every else lua()
+    file = tmp_path / "x.pcapng"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIWARP_PERSONA", "roce")
+        patch.setenv("SIWARP_PRIVATE_MESSAGES", "1")
+        with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+            done = siwarp(
+                "capture", "-o", file, "--", *COMMAND,
+                "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 64, "--qp", "rc", "--op", "send",
+            )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [m["fields"] for m in siwarp_json("dissect", file) if m["kind"] == "PRIVATE"]
+    counts = [one for one in told if one["subcode"] == 4]
+    asked = [one for one in told if one["subcode"] == 5]
+    assert len(counts) >= 6 and len(asked) == 2
+    shown = fields(file, "siwarp.sends", "siwarp.sends", "siwarp.writes", options=options)
+    both = [
+        tuple(map(int, pair))
+        for row in shown
+        for pair in zip(*(r.split(",") for r in row), strict=True)
+    ]
+    assert both == [(one["sends"], one["writes"]) for one in counts]
+    shown = fields(
+        file, "siwarp.rnr_retry", "siwarp.rnr_retry", "siwarp.wants_counts", options=options
+    )
+    assert shown == [[str(one["rnr_retry"]), str(one["wants_counts"])] for one in asked]
+    words = tshark(file, *options)
+    assert f"Delivery count: {counts[-1]['sends']} Sends, 0 Writes" in words
+    assert "Requester, rnr_retry 7" in words

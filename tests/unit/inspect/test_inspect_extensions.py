@@ -18,12 +18,14 @@ from siwarp.inspect import (
     AtomicRequest,
     AtomicResponse,
     DDPUntagged,
+    DeliveryCount,
     Dissection,
     ImmediateData,
     Opcode,
     PrivateCode,
     PrivateHead,
     Queue,
+    Requester,
     examine,
 )
 
@@ -117,6 +119,36 @@ def test_immediate_data_is_told(tmp_path: Path) -> None:
     ]
     assert found.messages[3].fields["data"] == 0x41424344
     assert found.messages[4].fields["subcode"] == 1
+    assert not any(m.error for m in found.messages)
+
+
+def test_a_count_and_a_requester_lie_as_the_page_has_them() -> None:
+    said = bytes(DeliveryCount(sends=0x01020304, writes=0x11121314))
+    assert said == bytes.fromhex("c14f 04000000 01020304 11121314")
+    assert bytes(Requester(rnr_retry=6)) == bytes.fromhex("c14f 05000000 000000000000 01 06")
+    # With a payload, or another subcode, they are neither.
+    assert not isinstance(DDP(said + b"x"), DeliveryCount)
+    assert not isinstance(DDP(said[:2] + b"\6" + said[3:]), DeliveryCount | Requester)
+
+
+@given(sends=HALF, writes=HALF, retry=st.integers(0, 255), flags=st.integers(0, 255))
+def test_counts_and_requesters_come_back_as_built(
+    sends: int, writes: int, retry: int, flags: int
+) -> None:
+    count: Any = DDP(bytes(DeliveryCount(sends=sends, writes=writes)))
+    assert isinstance(count, DeliveryCount) and (count.sends, count.writes) == (sends, writes)
+    asks: Any = DDP(bytes(Requester(rnr_retry=retry, flags=flags)))
+    assert isinstance(asks, Requester)
+    assert (asks.rnr_retry, int(asks.flags)) == (retry, flags)
+
+
+def test_counts_and_requesters_are_told_with_their_fields(tmp_path: Path) -> None:
+    there = bytes(FPDU(ulpdu=Requester(rnr_retry=5))) + send(1, b"hello")
+    back = bytes(FPDU(ulpdu=DeliveryCount(sends=1, writes=0xFFFFFFFF)))
+    found = seen(there, back, tmp_path)
+    assert [m.kind for m in found.messages[2:]] == ["PRIVATE", "SEND", "PRIVATE"]
+    assert found.messages[2].fields == {"subcode": 5, "wants_counts": 1, "rnr_retry": 5}
+    assert found.messages[4].fields == {"subcode": 4, "sends": 1, "writes": 0xFFFFFFFF}
     assert not any(m.error for m in found.messages)
 
 

@@ -337,6 +337,38 @@ def test_what_is_not_used_in_it_is_not_looked_at(wire: Wire) -> None:
         assert poll(a.scq)[0].ok
 
 
+def test_a_count_may_come_in_two_parts_cut_at_any_octet(wire: Wire) -> None:
+    with answering(wire, **ROCE) as (a, peer):
+        whole = len(peer.segment(count(1, 0)))
+        for cut in range(1, whole):
+            a.post(SEND, cut, length=8)
+            peer.rest()
+            octets = peer.segment(count(cut, 0))
+            peer.sock.sendall(octets[:cut])
+            nothing(a.scq)
+            peer.sock.sendall(octets[cut:])
+            assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(cut, WCStatus.SUCCESS)]
+
+
+@pytest.mark.parametrize("octet", range(14))
+def test_a_count_with_one_octet_changed_completes_nothing_that_was_not_sent(
+    wire: Wire, octet: int
+) -> None:
+    with answering(wire, gone=True, **ROCE) as (a, peer):
+        for i in range(2):
+            a.post(SEND, i, length=8)
+        peer.rest()
+        said = bytearray(count(1, 0))
+        said[octet] ^= 0x82
+        peer.put(bytes(said))
+        unused = octet in (3, 4, 5)
+        statuses = [w.status for w in poll(a.scq, 1 if unused else 2)]
+        assert statuses == ([WCStatus.SUCCESS] if unused else [FLUSHED, FLUSHED])
+        if unused:  # ends it otherwise
+            peer.put(count(1, 0))
+        assert told(peer)[0] in (0, 1, 2)
+
+
 # ---- the receiver
 
 
