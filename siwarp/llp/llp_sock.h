@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/addr.h"
+#include "base/cancel.h"
 #include "base/list.h"
 #include "base/lock.h"
 #include "llp/llp.h"
@@ -167,32 +168,45 @@ static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
  * The system calls of the data path, made without the C library's functions. These make each call
  * a cancellation point (base/cancel.h), which costs two atomic instructions in a process with
  * threads. ThreadSanitizer does not see them, and need not: siw_llp_order_send() tells it the order.
+ * AddressSanitizer looks at the memory that the C library's functions read and write, and is to.
  */
+#if defined(__SANITIZE_ADDRESS__)
+#define SIW_LLP_CALL(name, ...)                               \
+	({                                                    \
+		int siw_cancel = siw_cancel_off();            \
+		ssize_t siw_n = (ssize_t)(name)(__VA_ARGS__); \
+		siw_cancel_back(siw_cancel);                  \
+		siw_n;                                        \
+	})
+#else
+#define SIW_LLP_CALL(name, ...) syscall(SYS_##name, __VA_ARGS__)
+#endif
+
 static inline ssize_t siw_llp_sendto(int fd, const void *buf, size_t len, int flags,
 				     const struct siw_addr *dest, socklen_t dest_len)
 {
-	return syscall(SYS_sendto, fd, buf, len, flags, dest, dest_len);
+	return SIW_LLP_CALL(sendto, fd, buf, len, flags, (const struct sockaddr *)dest, dest_len);
 }
 
 static inline ssize_t siw_llp_recvfrom(int fd, void *buf, size_t len, int flags,
 				       struct siw_addr *source, socklen_t *source_len)
 {
-	return syscall(SYS_recvfrom, fd, buf, len, flags, source, source_len);
+	return SIW_LLP_CALL(recvfrom, fd, buf, len, flags, (struct sockaddr *)source, source_len);
 }
 
 static inline ssize_t siw_llp_sendmsg(int fd, const struct msghdr *msg, int flags)
 {
-	return syscall(SYS_sendmsg, fd, msg, flags);
+	return SIW_LLP_CALL(sendmsg, fd, msg, flags);
 }
 
 static inline ssize_t siw_llp_recvmsg(int fd, struct msghdr *msg, int flags)
 {
-	return syscall(SYS_recvmsg, fd, msg, flags);
+	return SIW_LLP_CALL(recvmsg, fd, msg, flags);
 }
 
 static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
 {
-	return syscall(SYS_readv, fd, iov, n);
+	return SIW_LLP_CALL(readv, fd, iov, n);
 }
 
 /* ---- llp_fd.c: the set of descriptors that a forked child closes ----------------------------- */
