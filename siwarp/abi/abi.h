@@ -87,6 +87,7 @@ struct abi_context {
 	struct verbs_context v; /* first; programs have &v.context */
 	struct siw_context *siw;
 	struct abi_device *device;
+	unsigned int forks;	     /* abi_forks when it was opened */
 	pthread_mutex_t lock;	     /* for the rest */
 	struct siw_device_info info; /* when the program last looked at the port or its GIDs */
 	struct abi_import *imports;
@@ -138,6 +139,7 @@ struct abi_cq {
 	struct ibv_wc wc;	 /* between start_poll and end_poll: the completion read */
 	pthread_mutex_t polling; /* held between them, unless single_threaded */
 	bool single_threaded;
+	unsigned int forks;		     /* abi_forks when it was made */
 	uint64_t wc_flags;		     /* enum ibv_create_cq_wc_flags */
 	uint64_t monotonic_ns, wallclock_ns; /* when wc was taken */
 };
@@ -163,6 +165,11 @@ struct abi_qp {
 
 /* ---- abi_object.c: which handles are alive ----------------------------------------------------- */
 
+/*
+ * How often this process is a child of fork(). A lock that was made before may be another thread's
+ * for ever: who finds another number in its object must not take it, but say ESTALE.
+ */
+extern unsigned int abi_forks;
 /* Makes a mutex that says so when its owner takes it again, or another releases it. */
 void abi_own_lock(pthread_mutex_t *mutex);
 /* Zeroed memory of that kind, or NULL with errno ENOMEM. It is never given back to malloc. */

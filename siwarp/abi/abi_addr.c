@@ -65,6 +65,8 @@ int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 {
 	struct siw_addr from;
 
+	if (ctx->forks != abi_forks)
+		return ESTALE;
 	/* There are no LIDs: an address vector without a GID names nobody. */
 	if (!attr->is_global || attr->port_num != ABI_PORT)
 		return EINVAL;

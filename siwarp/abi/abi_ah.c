@@ -115,7 +115,8 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	union ibv_gid own;
 	int index;
 
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr)
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr ||
+	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
 	/* There are no LIDs: without a GRH nobody knows where the message came from. */
 	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !reversed(grh, &own, &attr.grh))

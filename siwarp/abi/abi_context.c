@@ -136,6 +136,7 @@ static void fill(struct abi_context *ctx, struct abi_device *device)
 	pthread_mutex_init(&context->mutex, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);
 	ctx->device = device;
+	ctx->forks = abi_forks;
 	ctx->info = *siw_context_info(ctx->siw);
 }
 
@@ -218,7 +219,7 @@ int ibv_close_device(struct ibv_context *context)
 	if (!abi_live(ABI_CONTEXT, context))
 		return -1;
 	ctx = abi_context_of(context);
-	if (end_import(ctx))
+	if (ctx->forks == abi_forks && end_import(ctx))
 		return 0;
 	device = ctx->device;
 	siw = ctx->siw;

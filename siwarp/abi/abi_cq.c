@@ -66,6 +66,7 @@ static struct abi_cq *make(struct ibv_context *context, int cqe, void *cq_contex
 	pthread_mutex_init(&cq->ibv.mutex, NULL);
 	pthread_cond_init(&cq->ibv.cond, NULL);
 	abi_own_lock(&cq->polling);
+	cq->forks = abi_forks;
 	return cq;
 }
 

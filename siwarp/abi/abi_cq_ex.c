@@ -55,6 +55,8 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 
 	if (attr && attr->comp_mask)
 		return EINVAL;
+	if (of(cq)->forks != abi_forks)
+		return ESTALE;
 	if (!of(cq)->single_threaded && pthread_mutex_lock(&of(cq)->polling))
 		return EINVAL;
 	r = next_poll(cq);

@@ -78,6 +78,8 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 	if ((unsigned int)access & ~TAKEN || (offset ^ iova) % page)
 		return abi_null(EINVAL);
 	ctx = abi_context_of(pd->context);
+	if (ctx->forks != abi_forks)
+		return abi_null(ESTALE);
 	mapping = abi_map(ctx, fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &at);
 	if (!mapping)
 		return NULL;

@@ -27,6 +27,7 @@ struct spare {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+unsigned int abi_forks;
 static struct entry *table;
 static size_t slots, used; /* used: also tombs */
 static struct {
@@ -59,10 +60,16 @@ static void release(void)
 	pthread_mutex_unlock(&lock);
 }
 
+static void in_child(void)
+{
+	abi_forks++;
+	release();
+}
+
 /* A child of fork() must find the lock free. */
 static void at_first(void)
 {
-	pthread_atfork(take, release, release);
+	pthread_atfork(take, release, in_child);
 }
 
 static void enter(void)

@@ -227,13 +227,15 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
 {
 	struct siw_addr addr;
+	int r = EINVAL;
 
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index < 0 ||
-	    index >= ABI_GIDS || !gid) {
-		errno = EINVAL;
+	if (abi_live(ABI_CONTEXT, context) && port_num == ABI_PORT && index >= 0 &&
+	    index < ABI_GIDS && gid)
+		r = abi_refresh(abi_context_of(context));
+	if (r) {
+		errno = r;
 		return -1;
 	}
-	abi_refresh(abi_context_of(context));
 	memset(gid, 0, sizeof(*gid)); /* as an adapter's entry that has no address */
 	if (abi_source(abi_context_of(context), (unsigned int)index, &addr))
 		abi_gid_of_addr(&addr, gid);
@@ -260,6 +262,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 {
 	struct siw_addr addr;
 	struct abi_context *ctx;
+	int r;
 
 	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || gid_index >= ABI_GIDS ||
 	    !entry || !entry_size)
@@ -267,7 +270,9 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	if (flags)
 		return abi_fail(EOPNOTSUPP);
 	ctx = abi_context_of(context);
-	abi_refresh(ctx);
+	r = abi_refresh(ctx);
+	if (r)
+		return abi_fail(r);
 	if (!abi_source(ctx, gid_index, &addr))
 		return abi_fail(ENODATA);
 	fill_entry(ctx, &addr, gid_index, entry, entry_size);
@@ -280,13 +285,16 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	struct abi_context *ctx;
 	struct siw_addr addr;
 	size_t n = 0;
+	int r;
 
 	if (!abi_live(ABI_CONTEXT, context) || (!entries && max_entries) || !entry_size)
 		return -abi_fail(EINVAL);
 	if (flags)
 		return -abi_fail(EOPNOTSUPP);
 	ctx = abi_context_of(context);
-	abi_refresh(ctx);
+	r = abi_refresh(ctx);
+	if (r)
+		return -abi_fail(r);
 	for (uint32_t i = 0; abi_source(ctx, i, &addr); i++) {
 		if (n == max_entries)
 			return -abi_fail(EINVAL);

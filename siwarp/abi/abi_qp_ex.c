@@ -10,6 +10,7 @@
 struct abi_builder {
 	pthread_mutex_t lock; /* from wr_start to wr_complete or wr_abort */
 	bool open;	      /* wr_start was called; under lock */
+	unsigned int forks;   /* abi_forks when it was made */
 	int err;	      /* the first that a request met */
 	bool dead;	      /* of queue pairs that were destroyed: it is never open */
 	size_t n, sges, octets;
@@ -299,7 +300,7 @@ static void wr_start(struct ibv_qp_ex *qp)
 {
 	struct abi_builder *b = of(qp);
 
-	if (b->dead)
+	if (b->dead || b->forks != abi_forks)
 		return;
 	if (pthread_mutex_lock(&b->lock)) {
 		refuse(qp, EINVAL);
@@ -337,6 +338,8 @@ static int wr_complete(struct ibv_qp_ex *qp)
 	struct abi_builder *b = of(qp);
 	int r;
 
+	if (b->forks != abi_forks && !b->dead)
+		return abi_fail(ESTALE);
 	if (!b->open)
 		return abi_fail(EINVAL);
 	r = b->err;
@@ -385,6 +388,7 @@ int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
 	if (!qp->builder)
 		return ENOMEM;
 	abi_own_lock(&qp->builder->lock);
+	qp->builder->forks = abi_forks;
 	/* All of them, whatever was asked for: what the type has not is refused when it is posted. */
 	ibv->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	ibv->wr_atomic_fetch_add = wr_atomic_fetch_add;

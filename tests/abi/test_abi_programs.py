@@ -50,6 +50,12 @@ def test_a_program_that_only_polls_or_watches_or_sleeps_is_answered(
     run(compiled["watchers"], kind, way)
 
 
+def test_each_step_of_a_queue_pair_needs_and_takes_what_its_table_says(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["steps"])
+
+
 @pytest.mark.parametrize("when", ["idle", "busy"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
 def test_a_peer_that_is_killed_ends_rc_in_time_and_the_others_never(

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Devices, ports, regions, queues and events: what their calls say. */
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common.h"
+
+static atomic_bool forked;
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
@@ -110,7 +115,7 @@ static void dmabuf(void)
 	CHECK(mappings() == 0);
 	/* A region that was forgotten goes with its device. */
 	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 1);
-	CHECK(ibv_reg_dmabuf_mr(left, SIZE, SIZE, 0, fd, ACCESS) && mappings() == 2);
+	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 2);
 	CHECK(ibv_close_device(other) == 0 && mappings() == 0);
 	ibv_free_device_list(list);
 	close(fd);
@@ -231,23 +236,75 @@ static void asynchronous_events(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
+/* What a thread does at any time: it holds the locks that it holds when another forks. */
+static void *hold_locks(void *unused)
+{
+	struct ibv_ah_attr path = to_self();
+
+	while (!atomic_load(&forked)) {
+		struct ibv_ah *ah = ibv_create_ah(pd, &path);
+		union ibv_gid one;
+
+		CHECK(ah && ibv_query_gid(ctx, PORT, 0, &one) == 0 && ibv_destroy_ah(ah) == 0);
+	}
+	return unused;
+}
+
+static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
+{
+	struct ibv_ah_attr path = to_self();
+	struct ibv_gid_entry entry;
+	union ibv_gid one;
+
+	alarm(SECONDS); /* a lock that is never released ends it */
+	CHECK(ibv_alloc_pd(ctx) == NULL && errno == ESTALE);
+	CHECK(!ibv_create_ah(pd, &path) && errno == ESTALE);
+	CHECK(ibv_query_gid(ctx, PORT, 0, &one) == -1 && errno == ESTALE);
+	CHECK(ibv_query_gid_ex(ctx, PORT, 0, &entry, 0) == ESTALE);
+	CHECK(ibv_query_gid_table(ctx, &entry, 1, 0) == -ESTALE);
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, ctx->cmd_fd, 0) && errno == ESTALE);
+	ibv_wr_start(qpx);
+	ibv_wr_send(qpx);
+	CHECK(ibv_wr_complete(qpx) == ESTALE && ibv_start_poll(cqx, NULL) == ESTALE);
+	ibv_close_device(ctx);
+	/* ThreadSanitizer cannot start a thread in such a child. */
+	if (!getenv("TSAN_OPTIONS")) {
+		open_lo();
+		close_lo();
+	}
+	_exit(0);
+}
+
 /* In a child what was open is the parent's; it can open devices of its own. */
 static void fork_child(void)
 {
-	pid_t child = fork();
+	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1 };
+	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
+	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
+	struct ibv_qp_init_attr_ex init = { 0 };
+	pthread_t thread;
+	struct ibv_qp *qp;
 	int status;
 
-	CHECK(child >= 0);
-	if (child == 0) {
-		CHECK(ibv_alloc_pd(ctx) == NULL && errno == ESTALE);
-		/* ThreadSanitizer cannot start a thread in such a child. */
-		if (!getenv("TSAN_OPTIONS")) {
-			open_lo();
-			close_lo();
-		}
-		_exit(0);
+	memcpy(&init, &base, sizeof(base));
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	init.pd = pd;
+	qp = ibv_create_qp_ex(ctx, &init);
+	CHECK(cqx && qp && pthread_create(&thread, NULL, hold_locks, NULL) == 0);
+	ibv_wr_start(ibv_qp_to_qp_ex(qp));
+	for (int i = 0; i < 10; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0)
+			in_child(ibv_qp_to_qp_ex(qp), cqx);
+		CHECK(waitpid(child, &status, 0) == child);
+		CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
 	}
-	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+	ibv_wr_abort(ibv_qp_to_qp_ex(qp));
+	atomic_store(&forked, true);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 }
 
 /* A program may close its device and leave the rest to that. */

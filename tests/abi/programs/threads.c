@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Threads make and destroy objects of one device at the same time, and ask about each other's. */
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <unistd.h>
 
 #include "common.h"
 
@@ -47,6 +50,87 @@ static void *work(void *unused)
 	return unused;
 }
 
+/* ---- users of what another destroys ------------------------------------------------------------ */
+
+static struct {
+	struct ibv_qp *qp;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	atomic_bool over;
+} victim;
+
+/* Each call works, or says that there is no such object. */
+static void *use(void *unused)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc;
+
+	while (!atomic_load(&victim.over)) {
+		struct ibv_recv_wr rr = { .wr_id = 1 }, *bad_rr;
+		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
+		int r = ibv_post_recv(victim.qp, &rr, &bad_rr);
+
+		CHECK(r == 0 || r == ENOMEM || r == EINVAL || r == ESTALE);
+		CHECK(ibv_post_send(victim.qp, &wr, &bad) != 0); /* no handle */
+		r = ibv_post_srq_recv(victim.srq, &rr, &bad_rr);
+		CHECK(r == 0 || r == ENOMEM || r == EINVAL || r == ESTALE);
+		CHECK(ibv_poll_cq(victim.cq, 1, &wc) <= 1);
+		CHECK(ibv_req_notify_cq(victim.cq, 0) >= 0);
+		r = ibv_query_qp(victim.qp, &attr, ~0, &init);
+		CHECK(r == 0 || r == EINVAL || r == ESTALE);
+	}
+	return unused;
+}
+
+/* So few that no memory of theirs is another's meanwhile. */
+static void destroyed_in_use(void)
+{
+	for (int i = 0; i < 40; i++) {
+		struct ibv_srq_init_attr srq = { .attr = { 8, 1, 0 } };
+		struct ibv_qp_init_attr init;
+		pthread_t thread;
+
+		victim.over = false;
+		victim.srq = ibv_create_srq(pd, &srq);
+		victim.cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
+		CHECK(victim.srq && victim.cq);
+		init = usual(victim.cq, IBV_QPT_UD);
+		victim.qp = ibv_create_qp(pd, &init);
+		CHECK(victim.qp);
+		to_init(victim.qp);
+		to_rts(victim.qp, 0);
+		CHECK(pthread_create(&thread, NULL, use, NULL) == 0);
+		usleep(500);
+		CHECK(ibv_destroy_qp(victim.qp) == 0 && ibv_destroy_cq(victim.cq) == 0);
+		CHECK(ibv_destroy_srq(victim.srq) == 0);
+		usleep(500);
+		atomic_store(&victim.over, true);
+		CHECK(pthread_join(thread, NULL) == 0);
+	}
+}
+
+static void *await_event(void *context)
+{
+	struct ibv_async_event event;
+
+	CHECK(ibv_get_async_event(context, &event) == -1 && (errno == ESTALE || errno == EINVAL));
+	return NULL;
+}
+
+/* A thread that waits for a device's events is told that it was closed. */
+static void closed_while_waited_for(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *c = ibv_open_device(list[0]);
+	pthread_t thread;
+
+	CHECK(c && pthread_create(&thread, NULL, await_event, c) == 0);
+	usleep(50000);
+	CHECK(ibv_close_device(c) == 0 && pthread_join(thread, NULL) == 0);
+	ibv_free_device_list(list);
+}
+
 int main(void)
 {
 	pthread_t threads[THREADS];
@@ -56,6 +140,8 @@ int main(void)
 		CHECK(pthread_create(&threads[i], NULL, work, NULL) == 0);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
+	destroyed_in_use();
+	closed_while_waited_for();
 	close_lo();
 	return 0;
 }

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The tables of ibv_modify_qp(3): each attribute that a step requires is missed once, and each that
+ * its type does not have is given once; nothing changes then. ibv_query_qp has what was set.
+ */
+#include "common.h"
+
+static const struct {
+	enum ibv_qp_type type;
+	int to_init, to_rtr, to_rts; /* required */
+	int foreign;		     /* of other types: wrong in every step */
+} tables[] = {
+	{
+		IBV_QPT_UD,
+		IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+		0,
+		IBV_QP_SQ_PSN,
+		IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_TIMEOUT |
+			IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_ACCESS_FLAGS,
+	},
+	{
+		IBV_QPT_UC,
+		IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+		IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+		IBV_QP_SQ_PSN,
+		IBV_QP_QKEY | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+	},
+	{
+		IBV_QPT_RC,
+		IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+		IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			IBV_QP_TIMEOUT,
+		IBV_QP_QKEY,
+	},
+};
+
+static struct ibv_qp_attr values(enum ibv_qp_state to)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = to,
+		.path_mtu = IBV_MTU_2048,
+		.qkey = QKEY,
+		.rq_psn = 0x123456,
+		.sq_psn = 0x654321,
+		.dest_qp_num = 0x010203,
+		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE,
+		.ah_attr = to_self(),
+		.max_rd_atomic = 3,
+		.max_dest_rd_atomic = 5,
+		.min_rnr_timer = 12,
+		.port_num = PORT,
+		.timeout = 14,
+		.retry_cnt = 6,
+		.rnr_retry = 5,
+	};
+
+	attr.ah_attr.grh.hop_limit = 64;
+	attr.ah_attr.grh.traffic_class = 8;
+	attr.ah_attr.grh.flow_label = 77;
+	attr.ah_attr.sl = 3;
+	return attr;
+}
+
+static enum ibv_qp_state state(struct ibv_qp *qp)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == qp->state);
+	return attr.qp_state;
+}
+
+/* One step: all that is wrong with it, then it. */
+static void step(struct ibv_qp *qp, enum ibv_qp_state to, int required, int foreign)
+{
+	enum ibv_qp_state from = state(qp);
+	struct ibv_qp_attr attr = values(to);
+
+	for (int bit = 0; bit < 21; bit++) {
+		int mask = IBV_QP_STATE | required;
+
+		if (required & 1 << bit)
+			mask &= ~(1 << bit);
+		else if (foreign & 1 << bit)
+			mask |= 1 << bit;
+		else
+			continue;
+		CHECK(ibv_modify_qp(qp, &attr, mask) == EINVAL && state(qp) == from);
+	}
+	/* One that was made up, and ones of features that there are not. */
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | 1 << 28) == EINVAL);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CAP) == EOPNOTSUPP);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_ALT_PATH) == EOPNOTSUPP);
+	/* A state that it is not in. */
+	attr.cur_qp_state = IBV_QPS_SQD;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CUR_STATE) == EINVAL);
+	CHECK(state(qp) == from);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required) == 0 && state(qp) == to);
+}
+
+static void queried(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
+{
+	struct ibv_qp_attr attr, set = values(IBV_QPS_RTS);
+	struct ibv_qp_init_attr init;
+
+	CHECK(ibv_query_qp(qp, &attr, ~0, &init) == 0);
+	CHECK(attr.qp_state == IBV_QPS_RTS && attr.sq_psn == set.sq_psn && attr.port_num == PORT);
+	CHECK(attr.pkey_index == 0 && attr.path_mig_state == IBV_MIG_MIGRATED && !attr.sq_draining);
+	CHECK(attr.cap.max_send_wr == made->cap.max_send_wr);
+	if (qp->qp_type == IBV_QPT_UD) {
+		CHECK(attr.qkey == QKEY);
+	} else {
+		CHECK(attr.path_mtu == set.path_mtu && attr.rq_psn == set.rq_psn);
+		CHECK(attr.dest_qp_num == set.dest_qp_num);
+		CHECK(attr.qp_access_flags & IBV_ACCESS_REMOTE_READ);
+		CHECK(!(attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE));
+		CHECK(memcmp(&attr.ah_attr, &set.ah_attr, sizeof(set.ah_attr)) == 0);
+	}
+	if (qp->qp_type == IBV_QPT_RC) {
+		CHECK(attr.timeout == set.timeout && attr.retry_cnt == set.retry_cnt);
+		CHECK(attr.rnr_retry == set.rnr_retry && attr.min_rnr_timer == set.min_rnr_timer);
+		CHECK(attr.max_rd_atomic == set.max_rd_atomic);
+		CHECK(attr.max_dest_rd_atomic == set.max_dest_rd_atomic);
+	}
+	CHECK(init.qp_context == made->qp_context && init.send_cq == made->send_cq);
+	CHECK(init.recv_cq == made->recv_cq && init.srq == made->srq);
+	CHECK(init.qp_type == made->qp_type && init.sq_sig_all == made->sq_sig_all);
+	CHECK(memcmp(&init.cap, &made->cap, sizeof(init.cap)) == 0);
+}
+
+static void walk(size_t row)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = usual(cq, tables[row].type);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	struct ibv_qp *qp;
+
+	init.qp_context = &init;
+	init.sq_sig_all = 1;
+	qp = ibv_create_qp(pd, &init);
+	CHECK(cq && qp && state(qp) == IBV_QPS_RESET);
+	for (int round = 0; round < 2; round++) {
+		step(qp, IBV_QPS_INIT, tables[row].to_init, tables[row].foreign);
+		step(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
+		step(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
+		queried(qp, &init);
+		/* To ERR and RESET from everywhere, with the state alone. */
+		attr.qp_state = IBV_QPS_ERR;
+		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL);
+		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && state(qp) == IBV_QPS_ERR);
+		attr.qp_state = IBV_QPS_RTS;
+		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
+		attr.qp_state = IBV_QPS_RESET;
+		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && state(qp) == IBV_QPS_RESET);
+	}
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
+/* With a shared receive queue the sizes of an own one are ignored; UC takes none. */
+static void shared(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
+	struct ibv_srq_init_attr srq_init = { .attr = { 8, 1, 0 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
+	struct ibv_qp_init_attr init = usual(cq, IBV_QPT_RC);
+	struct ibv_qp *qp;
+
+	CHECK(cq && srq && srq_init.attr.max_wr >= 8 && srq_init.attr.max_sge >= 1);
+	init.srq = srq;
+	init.cap.max_recv_wr = init.cap.max_recv_sge = UINT32_MAX;
+	qp = ibv_create_qp(pd, &init);
+	CHECK(qp && ibv_destroy_srq(srq) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
+	CHECK(ibv_destroy_qp(qp) == 0);
+	init.qp_type = IBV_QPT_UC;
+	CHECK(!ibv_create_qp(pd, &init) && errno == EINVAL);
+	CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
+int main(void)
+{
+	open_lo();
+	for (size_t row = 0; row < sizeof(tables) / sizeof(tables[0]); row++)
+		walk(row);
+	shared();
+	close_lo();
+	return 0;
+}
