@@ -50,6 +50,10 @@ def test_a_program_that_only_polls_or_watches_or_sleeps_is_answered(
     run(compiled["watchers"], kind, way)
 
 
+def test_every_value_has_a_name_and_rates_are_numbers(compiled: dict[str, Path]) -> None:
+    run(compiled["names"])
+
+
 def test_each_step_of_a_queue_pair_needs_and_takes_what_its_table_says(
     compiled: dict[str, Path],
 ) -> None:

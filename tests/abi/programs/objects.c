@@ -216,6 +216,31 @@ static void completion_events(void)
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
+/* A queue keeps what was not polled when its size changes, and does not become too small for it. */
+static void sizes(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = usual(cq, IBV_QPT_UD);
+	struct ibv_recv_wr wr = { .wr_id = 0 }, *bad;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	int before;
+
+	CHECK(cq && qp);
+	to_init(qp);
+	for (; wr.wr_id < 5; wr.wr_id++)
+		CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+	before = cq->cqe;
+	CHECK(ibv_resize_cq(cq, 2) == EINVAL && cq->cqe == before);
+	CHECK(ibv_resize_cq(cq, 5) == 0 && cq->cqe >= 5);
+	CHECK(complete(cq).wr_id == 0);
+	CHECK(ibv_resize_cq(cq, 5000) == 0 && cq->cqe >= 5000);
+	for (uint64_t id = 1; id < 5; id++)
+		CHECK(complete(cq).wr_id == id);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
 static void asynchronous_events(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -333,6 +358,7 @@ int main(void)
 	advice();
 	domains();
 	completion_events();
+	sizes();
 	asynchronous_events();
 	fork_child();
 	close_with_children();
