@@ -305,6 +305,7 @@ int main(void)
 	ip("link set near up");
 	ip("addr add 192.0.2.1/24 dev near");
 	ip("addr add 2001:db8::1/64 dev near nodad");
+	ip("addr add fe80::77/64 dev near nodad");
 	devices();
 	CHECK(index_of("2001:db8::1") == 1);
 	for (int index = 0; index < 2; index++) {
@@ -315,6 +316,11 @@ int main(void)
 		between(&near, &lo, IBV_QPT_UC, index);
 		between(&near, &lo, IBV_QPT_UD, index);
 	}
+	/* An address that is of this link alone: the device says of which. */
+	CHECK(index_of("fe80::77") > 0);
+	between(&near, &near, IBV_QPT_RC, index_of("fe80::77"));
+	between(&near, &near, IBV_QPT_UC, index_of("fe80::77"));
+	between(&near, &near, IBV_QPT_UD, index_of("fe80::77"));
 	group();
 	changes();
 	removal();

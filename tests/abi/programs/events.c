@@ -12,6 +12,7 @@
 #include "common.h"
 
 static atomic_bool destroyed;
+static unsigned int send_flags; /* of post(), beside IBV_SEND_SIGNALED */
 
 /* The next event, which must be of that type and have that element. */
 static struct ibv_async_event next(enum ibv_event_type wanted, const void *element)
@@ -48,7 +49,7 @@ static void post(struct side *from, enum ibv_wr_opcode opcode, uint32_t rkey, ui
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = opcode,
-		.send_flags = IBV_SEND_SIGNALED,
+		.send_flags = IBV_SEND_SIGNALED | send_flags,
 		.wr.rdma = { remote, rkey },
 	};
 	struct ibv_send_wr *bad;
@@ -184,6 +185,52 @@ static void overflow(void)
 	no_more();
 }
 
+/* Only what is solicited, or failed, raises an event, and one for each request. */
+static void solicited(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
+	struct ibv_qp_init_attr init;
+	struct side a, b;
+	struct ibv_cq *got;
+	void *user;
+
+	CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+	make_side(&a, IBV_QPT_RC, NULL);
+	b.cq = ibv_create_cq(ctx, 4, &b, channel, 0);
+	init = usual(b.cq, IBV_QPT_RC);
+	b.qp = ibv_create_qp(pd, &init);
+	CHECK(b.cq && b.qp);
+	make_memory(&b);
+	to_init(b.qp);
+	connect_sides(&a, &b);
+	for (uint64_t i = 0; i < 4; i++)
+		post_recv(&b, i, 0, 64);
+	CHECK(ibv_req_notify_cq(b.cq, 1) == 0);
+	post(&a, IBV_WR_SEND, 0, 0);
+	succeed(a.cq);
+	CHECK(succeed(b.cq).wr_id == 0);
+	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
+	send_flags = IBV_SEND_SOLICITED;
+	post(&a, IBV_WR_SEND, 0, 0);
+	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
+	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == b.cq && user == &b);
+	ibv_ack_cq_events(got, 1);
+	/* It was for one event. */
+	post(&a, IBV_WR_SEND, 0, 0);
+	CHECK(succeed(b.cq).wr_id == 1 && succeed(b.cq).wr_id == 2);
+	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
+	send_flags = 0;
+	/* A completion that failed is as good as solicited. */
+	CHECK(ibv_req_notify_cq(b.cq, 1) == 0);
+	state(&b, IBV_QPS_ERR, 0);
+	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
+	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == b.cq);
+	ibv_ack_cq_events(got, 1);
+	end_side(&a);
+	end_side(&b);
+	CHECK(ibv_destroy_comp_channel(channel) == 0);
+}
+
 static void limit(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -247,6 +294,11 @@ static void unacknowledged(void)
 	CHECK(srq && channel && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	event = next(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
 	waits(destroy_srq, srq, &event, NULL);
+	/* More acknowledgements than events are harmless. */
+	cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
+	CHECK(cq);
+	ibv_ack_cq_events(cq, 7);
+	CHECK(ibv_destroy_cq(cq) == 0);
 	cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
 	CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
 	qp_init = usual(cq, IBV_QPT_UD);
@@ -301,6 +353,7 @@ int main(void)
 	access_error();
 	last_wqe();
 	overflow();
+	solicited();
 	limit();
 	unacknowledged();
 	blocking();

@@ -226,6 +226,8 @@ static int few_descriptors(void)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
+	/* Nothing is pinned. */
+	CHECK(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 0, 0 }) == 0);
 	/* What a process makes once, it makes now. */
 	live();
 	end();
