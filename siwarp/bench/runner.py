@@ -158,13 +158,21 @@ def _reason(process: subprocess.Popen[str], said: str) -> str:
     return said.strip().splitlines()[-1] if said.strip() else f"exit status {process.returncode}"
 
 
-def _judge(run: _Run, ends: list[tuple[subprocess.Popen[str], str]]) -> None:
-    failed = [(process, _reason(process, said)) for process, said in ends if process.returncode]
+def _judge(run: _Run, ends: list[tuple[str, subprocess.Popen[str], str]]) -> None:
+    """Raise what failed. Ends are (side, process, what it said)."""
+    failed = [
+        (side, process.returncode, _reason(process, said))
+        for side, process, said in ends
+        if process.returncode
+    ]
     if not failed:
         return
     # The end that only saw the other one exit does not know the reason.
-    process, reason = min(failed, key=lambda end: end[1] == SECOND_HAND)
-    kind = LostError if process.returncode == EXIT_LOST else BenchError
+    knowing = [end for end in failed if end[2] != SECOND_HAND] or failed[:1]
+    # An end that lost its peer may say so in other words: both reasons are needed to tell.
+    reasons = "; ".join(f"{side}: {reason}" for side, _, reason in knowing)
+    reason = reasons if len(knowing) > 1 else knowing[0][2]
+    kind = LostError if all(code == EXIT_LOST for _, code, _ in knowing) else BenchError
     raise kind(f"the run {run.name!r} failed: {reason}")
 
 
@@ -222,7 +230,10 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                 if process.poll() is None:
                     process.kill()
                 process.wait()
-    ends = [(p, err) for p, (_, err) in zip(reversed(started), said, strict=True)]
+    ends = [
+        (side, process, err)
+        for side, process, (_, err) in zip(reversed(sides), reversed(started), said, strict=True)
+    ]
     _judge(run, ends)
     result: dict[str, float] = json.loads(said[0][0])
     return result

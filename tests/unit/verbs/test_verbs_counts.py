@@ -19,7 +19,6 @@ from siwarp.verbs import (
     QPState,
     RemoteBuffer,
     SendFlag,
-    SendWR,
     WCOpcode,
     WCStatus,
     WROpcode,
@@ -202,18 +201,6 @@ def test_a_terminate_behind_a_count_names_its_request(wire: Wire) -> None:
         peer.put(count(1, 0), peer.terminate(1, 2, 2, quoted=sends[1]))
         refused = WCStatus.RNR_RETRY_EXC_ERR
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, refused, FLUSHED]
-
-
-def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(wire: Wire) -> None:
-    from siwarp.verbs import SGE
-
-    with answering(wire, **ROCE) as (a, peer):
-        good = SendWR(1, sg=[a.mem.sge(0, 100)])
-        a.qp.post_send([good, good, SendWR(2, sg=[SGE(a.mem.addr, 8, 0xBAD)]), good])
-        assert len(peer.rest()) == 3
-        nothing(a.scq)
-        peer.put(count(2, 0))
-        assert [w.status for w in poll(a.scq, 4)] == [0, 0, WCStatus.LOC_PROT_ERR, FLUSHED]
 
 
 # ---- a peer that lies
@@ -470,39 +457,24 @@ def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two: Wire) -
 
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
-@pytest.mark.parametrize("size", [0, 1, 5000, 3 << 20])
-def test_sends_and_writes_complete_when_the_peer_has_them_whatever_its_persona(
-    two: Wire, other: Persona, size: int
+def test_an_end_of_persona_iwarp_is_told_nothing_and_awaits_nothing(
+    two: Wire, other: Persona
 ) -> None:
-    with counted("confirm_reads", 0):
-        a = two.dial(size=4 << 20, **ROCE)
-        b = End(
-            two.passive,
-            two.request().id,
-            two.p_channel,
-            size=4 << 20,
-            persona=other,
-            private_messages=True,
-        )
-        b.id.accept()
-        a.event(), b.event()
-        a.mem.view[:size] = data = bytes(i % 251 for i in range(size))
-        b.recv(1)
-        a.post(SEND, 1, length=size)
-        assert poll(a.scq)[0].ok
-        assert bytes(b.mem.view[:size]) == data
-        assert b.rcq.poll(1)[0].byte_len == size
-        b.mem.view[:size] = bytes(size)
-        a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else THERE)
-        assert poll(a.scq)[0].ok
-        assert bytes(b.mem.view[:size]) == data
-        # The other way: an end of persona iwarp is told nothing, and awaits nothing.
-        a.recv(3)
-        sent = counter("delivery_counts_rx")
-        b.post(SEND, 4, length=8)
-        assert poll(b.scq)[0].ok
-        assert poll(a.rcq)[0].ok
-        assert (counter("delivery_counts_rx") > sent) == (other == Persona.ROCE)
+    a = two.dial(size=64, **ROCE)
+    b = End(
+        two.passive, two.request().id, two.p_channel, size=64, persona=other, private_messages=True
+    )
+    b.id.accept()
+    a.event(), b.event()
+    b.recv(1)
+    a.post(SEND, 1, length=8)  # an initiator speaks first
+    assert poll(a.scq)[0].ok
+    a.recv(3)
+    told = counter("delivery_counts_rx")
+    b.post(SEND, 4, length=8)
+    assert poll(b.scq)[0].ok
+    assert poll(a.rcq)[0].ok
+    assert (counter("delivery_counts_rx") > told) == (other == Persona.ROCE)
 
 
 def test_both_ends_iwarp_pay_nothing(two: Wire) -> None:
@@ -513,34 +485,6 @@ def test_both_ends_iwarp_pay_nothing(two: Wire) -> None:
             a.post(SEND, i, length=8)
             assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
         nothing(b.rcq)
-
-
-def test_both_ends_send_at_once_and_all_of_it_completes_in_order(two: Wire) -> None:
-    a, b = two.connect(size=2 << 20, max_send_wr=64, max_recv_wr=64, **ROCE)
-    for end in (a, b):
-        for i in range(40):
-            end.recv(i, offset=1 << 20, length=1 << 16)
-    sink, target, source, size = 1 << 18, 2 << 18, 3 << 18, 1 << 14
-    for i in range(40):
-        for end, other in ((a, b), (b, a)):
-            opcode = (SEND, WRITE, READ)[i % 3]
-            remote = other.mem.remote(source if opcode == READ else target, size)
-            offset = sink if opcode == READ else 0
-            end.post(opcode, i, offset=offset, length=size, remote=remote)
-    for end in (a, b):
-        assert [(w.wr_id, w.status) for w in poll(end.scq, 40)] == [(i, 0) for i in range(40)]
-
-
-def test_the_last_message_completes_although_its_receiver_disconnects_at_once(two: Wire) -> None:
-    for _ in range(20):
-        a, b = two.connect(size=1 << 16, **ROCE)
-        b.recv(1)
-        a.post(SEND, 1, length=1000)
-        assert poll(b.rcq)[0].ok
-        b.id.disconnect()
-        assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
-        a.close()
-        b.close()
 
 
 def test_an_answer_never_overtakes_the_completion_of_what_it_answers(two: Wire) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
@@ -25,6 +27,16 @@ from siwarp.verbs import (
 
 FLUSHED = WCStatus.WR_FLUSH_ERR
 THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
+
+
+#: How the peer says that it has something: it answers Reads, or, being siwarp, by delivery counts.
+HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
+
+
+@pytest.fixture(params=HOW.values(), ids=list(HOW))
+def how(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
+    return found
 
 
 def roce(wire: Wire, **kw: object) -> tuple[End, End]:
@@ -217,10 +229,11 @@ def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize("size", [0, 1, 5000, 3 << 20])
 def test_sends_and_writes_complete_whatever_persona_the_peer_has(
-    two: Wire, other: Persona, size: int
+    two: Wire, other: Persona, size: int, how: dict[str, Any]
 ) -> None:
-    a = two.dial(size=4 << 20, persona=Persona.ROCE)
-    b = End(two.passive, two.request().id, two.p_channel, size=4 << 20, persona=other)
+    asked = counter("confirm_reads")
+    a = two.dial(size=4 << 20, persona=Persona.ROCE, **how)
+    b = End(two.passive, two.request().id, two.p_channel, size=4 << 20, persona=other, **how)
     b.id.accept()
     assert a.event().type == b.event().type == CMEventType.ESTABLISHED
     data = pattern(size, 3)
@@ -235,10 +248,13 @@ def test_sends_and_writes_complete_whatever_persona_the_peer_has(
     a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else THERE)
     assert poll(a.scq)[0].ok
     assert bytes(b.mem.view[:size]) == data
+    assert (counter("confirm_reads") > asked) == (not how)
 
 
-def test_both_ends_send_at_once_and_all_of_it_completes_in_order(two: Wire) -> None:
-    a, b = roce(two, size=2 << 20, max_send_wr=64, max_recv_wr=64)
+def test_both_ends_send_at_once_and_all_of_it_completes_in_order(
+    two: Wire, how: dict[str, Any]
+) -> None:
+    a, b = roce(two, size=2 << 20, max_send_wr=64, max_recv_wr=64, **how)
     for end in (a, b):
         for i in range(40):
             end.recv(i, offset=1 << 20, length=1 << 16)
@@ -254,9 +270,11 @@ def test_both_ends_send_at_once_and_all_of_it_completes_in_order(two: Wire) -> N
         assert [(w.wr_id, w.status) for w in poll(end.scq, 40)] == [(i, 0) for i in range(40)]
 
 
-def test_the_last_message_completes_although_its_receiver_disconnects_at_once(two: Wire) -> None:
+def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
+    two: Wire, how: dict[str, Any]
+) -> None:
     for _ in range(20):
-        a, b = roce(two, size=1 << 16)
+        a, b = roce(two, size=1 << 16, **how)
         b.recv(1)
         a.post(SEND, 1, length=1000)
         assert poll(b.rcq)[0].ok
@@ -288,8 +306,10 @@ def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -
         rig.close()
 
 
-def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(two: Wire) -> None:
-    a, b = roce(two)
+def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(
+    two: Wire, how: dict[str, Any]
+) -> None:
+    a, b = roce(two, **how)
     for i in range(2):
         b.recv(i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
