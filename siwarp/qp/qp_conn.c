@@ -479,6 +479,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 			.on = rc->wq.roce && !rc->counts.on && at->ord && at->ord_known,
 			.wanted = rc->wq.sq_head,
 			.covered = rc->wq.sq_head,
+			.sends = rc->wq.sq_head,
 		};
 	}
 	siw_unlock(&rc->wq.qp.send_lock);

@@ -140,8 +140,9 @@ enum siw_run {
 
 /*
  * Persona roce, a peer that is not known to be siwarp: up to which request the peer is known to
- * have everything, as counts of requests begun. The response to a Read confirms all requests before
- * the Read. If no Read follows the requests that wait for this, a Read of no octets is sent, one at
+ * have everything, as counts of requests begun. The response to an empty Read or an atomic confirms
+ * all requests before it, to a Read of octets only Writes: a siwarp answers such a Read although a
+ * Send before it waits for its receive. If no Read follows the requests that wait for this, a Read of no octets is sent, one at
  * a time.
  */
 struct siw_confirm {
@@ -150,6 +151,7 @@ struct siw_confirm {
 	bool due;	  /* the last request was long: send such a Read before the next request */
 	uint32_t wanted;  /* the count up to which a confirmation is needed */
 	uint32_t covered; /* the count up to which outstanding Reads will confirm */
+	uint32_t sends;	  /* the count up to the last request begun that takes a receive */
 };
 
 /*

@@ -14,13 +14,14 @@ static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * The peer has all requests before end (NULL: all): marks them as done, except Reads and atomics
- * without their responses.
+ * The peer has all requests before end (NULL: all), or of them the Writes: marks them as done,
+ * except Reads and atomics without their responses.
  */
-static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end)
+static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end, bool sends)
 {
 	for (struct siw_wqe *wqe = rc->wq.flow.first; wqe != end; wqe = wqe->chain)
-		if (wqe->state == SIW_WQE_BEGUN && !siw_qp_awaits_response(wqe))
+		if (wqe->state == SIW_WQE_BEGUN && !siw_qp_awaits_response(wqe) &&
+		    (sends || wqe->opcode == SIW_WR_RDMA_WRITE))
 			wqe->state = SIW_WQE_DONE;
 }
 
@@ -30,7 +31,7 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 	siw_lock(&rc->wq.qp.send_lock);
 	if (rc->confirm.on)
-		mark_delivered(rc, wqe);
+		mark_delivered(rc, wqe, siw_qp_rc_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
 	rc->wq.flow.reads_out--;
 	siw_unlock(&rc->wq.qp.send_lock);
@@ -68,7 +69,7 @@ static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	wqe = rc->wq.flow.first;
 	for (more = (int32_t)((uint32_t)ev->user_data - rc->wq.sq_head); more > 0; more--)
 		wqe = wqe->chain;
-	mark_delivered(rc, wqe);
+	mark_delivered(rc, wqe, true);
 	rc->confirm.asked = false;
 	siw_unlock(&rc->wq.qp.send_lock);
 	siw_qp_run_and_mark(&rc->wq);
@@ -105,7 +106,7 @@ static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	if (!culprit)
 		culprit = oldest_open(rc, ev);
 	if (culprit) {
-		mark_delivered(rc, culprit);
+		mark_delivered(rc, culprit, true);
 		culprit->state = SIW_WQE_DONE;
 		culprit->status = (uint8_t)siw_qp_status_of(&ev->err);
 	}

@@ -76,4 +76,10 @@ void siw_qp_rc_release(struct siw_rc *rc);
 /* Before this end closes: receives what has arrived already, within bounds. */
 void siw_qp_rc_settle(struct siw_wq *wq);
 
+/* Whether the response to this Read or atomic says that the peer has received the Sends before it. */
+static inline bool siw_qp_rc_confirms_sends(const struct siw_wqe *wqe)
+{
+	return wqe->opcode != SIW_WR_RDMA_READ || !wqe->length;
+}
+
 #endif

@@ -57,8 +57,19 @@ static void number(struct siw_rc *rc, struct siw_wqe *wqe)
 {
 	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
 		wqe->msn = ++rc->counts.writes_begun;
-	if (wqe->opcode != SIW_WR_RDMA_WRITE)
+	if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++rc->sends_begun;
+		rc->confirm.sends = begun_by(&rc->wq) + 1;
+	}
+}
+
+/* The response to this Read or atomic will confirm what is before it, if it says so much. */
+static void cover(struct siw_rc *rc, const struct siw_wqe *wqe)
+{
+	struct siw_confirm *c = &rc->confirm;
+
+	if (siw_qp_rc_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
+		c->covered = begun_by(&rc->wq) + 1;
 }
 
 int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
@@ -79,7 +90,7 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 		return err;
 	if (siw_qp_awaits_response(wqe)) {
 		wqe->msn = siw_rdmap_reads(flow->stream);
-		rc->confirm.covered = begun_by(wq) + 1;
+		cover(rc, wqe);
 	} else {
 		number(rc, wqe);
 	}

@@ -163,6 +163,47 @@ def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
         assert a.mem.read(8, 8) == b"answered"
 
 
+def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive(two: Wire) -> None:
+    a, b = roce(two, size=4096)
+    b.mem.view[1024:1032] = b"answered"
+    a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
+    a.post(SEND, 2, length=8)
+    a.post(READ, 3, offset=512, length=8, remote=b.mem.remote(1024, 8))
+    # The Read is done while the Send waits, and the Write in front of both is there.
+    assert [w.wr_id for w in poll(a.scq)] == [1]
+    until(lambda: b.rcq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
+    nothing(a.scq)
+    b.recv(4, offset=2048, length=64)
+    assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(2, 0), (3, 0)]
+    assert poll(b.rcq)[0].wr_id == 4
+
+
+def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        a.qp.post_send(
+            [
+                SendWR(1, SEND, sg=[a.mem.sge(0, 8)]),
+                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
+            ]
+        )
+        assert peer.pull()[0].opcode == Opcode.SEND
+        request, question = peer.pull_read(), peer.pull_read()
+        assert (request.size, question.size) == (8, 0)
+        peer.put(peer.response(request, b"response"))
+        nothing(a.scq)
+        peer.put(peer.response(question))
+        assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
+        # Of a Send that is asked about already, it asks nothing more.
+        a.post(SEND, 3, length=8)
+        assert peer.pull()[0].opcode == Opcode.SEND
+        question = peer.pull_read()
+        a.post(READ, 4, offset=8, length=8, remote=THERE)
+        request = peer.pull_read()
+        assert request.size == 8 and peer.is_silent()
+        peer.put(peer.response(question), peer.response(request, b"response"))
+        assert [w.wr_id for w in poll(a.scq, 2)] == [3, 4]
+
+
 def test_nobody_asks_for_what_is_not_signalled_until_half_the_queue_waits(wire: Wire) -> None:
     with answering(wire, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
         for i in range(7):
