@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,14 @@ class Namespace:
         while not self.link_local():
             assert time.monotonic() < end, f"no link-local address on {self.link}"
             time.sleep(0.02)
+
+    def listens(self, port: int) -> bool:
+        """Whether somebody in there listens on a TCP port."""
+        for table in ("tcp", "tcp6"):
+            text = Path("/proc", self.pid, "net", table).read_text(encoding="ascii")
+            if re.search(rf":{port:04X} [0-9A-F:]+ 0A ", text):
+                return True
+        return False
 
     def link_local(self) -> str | None:
         for found in json.loads(self.ip("-6", "-j", "addr", "show", "dev", self.link)):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* hello, ring and alltoall, each with its data checked: mpi_exchange hello|ring|alltoall [OCTETS] */
+/* Each with its data checked: mpi_exchange hello|ring|alltoall [OCTETS [LAPS of the ring]] */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,16 +35,16 @@ static int hello(int rank, int ranks)
 	return sum != ranks * (ranks - 1) / 2;
 }
 
-static int ring(int rank, int ranks, size_t size)
+static int ring(int rank, int ranks, size_t size, long laps)
 {
 	int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks, bad = 0;
 	unsigned char *out = malloc(size), *in = malloc(size);
 
-	for (int lap = 0; lap < 10 && !bad; lap++) {
+	for (long lap = 0; lap < laps && !bad; lap++) {
 		fill(out, rank, next, size);
 		memset(in, 0, size);
-		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, lap, in, (int)size, MPI_BYTE, before,
-			     lap, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, 1, in, (int)size, MPI_BYTE, before, 1,
+			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		bad = wrong(in, before, rank, size);
 	}
 	free(out);
@@ -71,13 +71,14 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 	size_t size = argc > 2 ? strtoul(argv[2], NULL, 10) : 1024;
+	long laps = argc > 3 ? strtol(argv[3], NULL, 10) : 10;
 	int rank, ranks, bad, all = 0;
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (strcmp(what, "ring") == 0)
-		bad = ring(rank, ranks, size);
+		bad = ring(rank, ranks, size, laps);
 	else if (strcmp(what, "alltoall") == 0)
 		bad = alltoall(rank, ranks, size);
 	else

@@ -1,5 +1,6 @@
 """What the scripts share: a device, and two queue pairs of it that talk to each other."""
 
+import errno
 import sys
 
 from pyverbs.addr import AHAttr, GlobalRoute
@@ -7,16 +8,22 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.enums import (
     IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_MW_BIND,
     IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE,
+    IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     IBV_QPT_RC,
     IBV_QPT_UD,
     IBV_WC_SUCCESS,
+    IBV_WR_SEND,
 )
 from pyverbs.mr import MR
 from pyverbs.pd import PD
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.pyverbs_error import PyverbsRDMAError
+from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
+from pyverbs.wr import SGE, RecvWR, SendWR
 
 QKEY = 0x11111111
 ALL = (
@@ -32,6 +39,21 @@ def device():
     return Context(name=sys.argv[1])
 
 
+def refused(what, *args, code=errno.EOPNOTSUPP, **more):
+    """Check that a call or a class is refused with this errno."""
+    try:
+        what(*args, **more)
+    except PyverbsRDMAError as e:
+        assert e.error_code == code, (what, e)
+    else:
+        raise AssertionError(f"{what} was not refused")
+
+
+def pattern(size, seed=0):
+    """Octets that tell their place."""
+    return bytes((i * 7 + (i >> 8) * 5 + seed) & 0xFF for i in range(size))
+
+
 def route(ctx, index=0):
     """The address vector of this device itself."""
     gid = ctx.query_gid(port_num=1, index=index)
@@ -41,19 +63,33 @@ def route(ctx, index=0):
 class End:
     """A protection domain, a completion queue, a region and a queue pair."""
 
-    def __init__(self, ctx, qp_type=IBV_QPT_RC, srq=None, pd=None, size=4096):
+    def __init__(self, ctx, qp_type=IBV_QPT_RC, srq=None, pd=None, cq=None, size=4096, ops=0):
         self.pd = pd or PD(ctx)
-        self.cq = CQ(ctx, 100)
-        self.mr = MR(self.pd, size, ALL)
-        cap = QPCap(max_send_wr=16, max_recv_wr=16)
-        init = QPInitAttr(qp_type=qp_type, scq=self.cq, rcq=self.cq, srq=srq, cap=cap)
+        self.cq = cq or CQ(ctx, 100)
+        self.mr = MR(self.pd, size, ALL | IBV_ACCESS_MW_BIND)
+        cap = QPCap(max_send_wr=16, max_recv_wr=16, max_send_sge=4, max_inline_data=64)
         self.attr = QPAttr(port_num=1)
         if qp_type == IBV_QPT_UD:
             self.attr.qkey = QKEY
         else:
             self.attr.qp_access_flags = ALL
-        # Of UD that goes on to RTS at once, of RC to INIT.
-        self.qp = QP(self.pd, init, self.attr)
+        # Of UD that goes on to RTS at once, of the others to INIT.
+        if ops:
+            mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            init = QPInitAttrEx(
+                qp_type=qp_type,
+                scq=self.cq,
+                rcq=self.cq,
+                srq=srq,
+                cap=cap,
+                pd=self.pd,
+                comp_mask=mask,
+                send_ops_flags=ops,
+            )
+            self.qp = QPEx(ctx, init, self.attr)
+        else:
+            init = QPInitAttr(qp_type=qp_type, scq=self.cq, rcq=self.cq, srq=srq, cap=cap)
+            self.qp = QP(self.pd, init, self.attr)
 
     def connect(self, ctx, other):
         """Take the queue pair of another end as the peer."""
@@ -64,13 +100,29 @@ class End:
         attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
         self.qp.to_rts(attr)
 
-    def completion(self):
-        """The next completion; it must be a success."""
+    def completion(self, status=IBV_WC_SUCCESS):
+        """The next completion; it must have this status."""
         while True:
             count, found = self.cq.poll(1)
             if count:
-                assert found[0].status == IBV_WC_SUCCESS, found[0]
+                assert found[0].status == status, found[0]
                 return found[0]
+
+    def sge(self, size, offset=0):
+        """A piece of this end's memory."""
+        return SGE(self.mr.buf + offset, size, self.mr.lkey)
+
+    def receive(self, size=2048, offset=0, wr_id=0):
+        """Post a receive."""
+        self.qp.post_recv(RecvWR(sg=[self.sge(size, offset)], num_sge=1, wr_id=wr_id))
+
+    def post(self, opcode=IBV_WR_SEND, size=1, offset=0, to=None, **more):
+        """Post a request; `to`: the address and key of the other end's memory."""
+        sges = [self.sge(size, offset)]
+        wr = SendWR(sg=sges, num_sge=1, opcode=opcode, **more)
+        if to:
+            wr.set_wr_rdma(to[1], to[0])
+        self.qp.post_send(wr)
 
 
 def connected(ctx, **more):

@@ -1,0 +1,48 @@
+"""Completion channels: an event for each time that a queue was armed."""
+
+from common import End, device, done, pattern
+from pyverbs.cq import CQ, CompChannel
+from pyverbs.enums import IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND
+
+SIZE, COUNT = 800, 20
+
+
+def armed(ctx):
+    """A queue that is armed, and its channel."""
+    channel = CompChannel(ctx)
+    cq = CQ(ctx, 100, None, channel)
+    cq.req_notify()
+    return channel, cq
+
+
+with device() as ctx:
+    (mine, a_cq), (theirs, b_cq) = armed(ctx), armed(ctx)
+    a, b = End(ctx, cq=a_cq), End(ctx, cq=b_cq)
+    a.connect(ctx, b)
+    b.connect(ctx, a)
+    for i in range(COUNT):
+        data = pattern(SIZE, i)
+        a.mr.write(data, SIZE)
+        b.receive(SIZE, wr_id=i)
+        a.post(IBV_WR_SEND, SIZE)
+        for channel, end in ((theirs, b), (mine, a)):
+            channel.get_cq_event(end.cq)  # waits; acknowledges
+            end.cq.req_notify()
+            came = end.completion()
+            assert end is a or (came.wr_id, came.byte_len) == (i, SIZE)
+        assert b.mr.read(SIZE, 0) == data
+
+    # Armed for solicited events alone: a plain message raises none.
+    channel = CompChannel(ctx)
+    cq = CQ(ctx, 100, None, channel)
+    a, b = End(ctx), End(ctx, cq=cq)
+    a.connect(ctx, b)
+    b.connect(ctx, a)
+    cq.req_notify(solicited_only=True)
+    for wr_id, flags in enumerate((IBV_SEND_SIGNALED, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED)):
+        b.receive(SIZE, wr_id=wr_id)
+        a.post(IBV_WR_SEND, SIZE, send_flags=flags)
+        a.completion()
+    channel.get_cq_event(cq)
+    assert [b.completion().wr_id for _ in range(2)] == [0, 1]
+done("channel")

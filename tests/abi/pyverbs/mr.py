@@ -1,0 +1,56 @@
+"""Memory regions: what is read and written, reached by a peer, changed, imported, refused."""
+
+import errno
+
+from common import ALL, connected, device, done, pattern, refused
+from pyverbs.enums import (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_WRITE,
+    IBV_REREG_MR_CHANGE_ACCESS,
+    IBV_REREG_MR_CHANGE_PD,
+    IBV_REREG_MR_CHANGE_TRANSLATION,
+    IBV_WC_REM_ACCESS_ERR,
+    IBV_WR_RDMA_WRITE,
+)
+from pyverbs.mem_alloc import free, posix_memalign
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+
+SIZE = 3000
+
+with device() as ctx:
+    a, b = connected(ctx)
+    data = pattern(SIZE)
+    a.mr.write(data, SIZE)
+    assert a.mr.read(SIZE, 0) == data and a.mr.length == 4096
+
+    def written(mr):
+        """Write to a region of b's, and return what is there."""
+        a.post(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
+        a.completion()
+        return mr.read(SIZE, 0)
+
+    target = MR(b.pd, 4096, ALL)
+    assert written(target) == data
+    # Another place, then no right: each by a new key.
+    place = posix_memalign(8192)
+    target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
+    assert target.length == 8192
+    a.post(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
+    a.completion()
+    other = PD(ctx)
+    mine = MR(other, 4096, ALL)
+    mine.rereg(flags=IBV_REREG_MR_CHANGE_PD, pd=b.pd)
+    assert written(mine) == data
+    imported = MR(b.pd, handle=mine.handle)
+    assert (imported.lkey, imported.rkey) == (mine.lkey, mine.rkey)
+    imported.unimport()
+
+    refused(MR, b.pd, 4096, IBV_ACCESS_REMOTE_WRITE, code=errno.EINVAL)
+    refused(MR, b.pd, 4096, 1 << 12, code=errno.EINVAL)
+    target.rereg(flags=IBV_REREG_MR_CHANGE_ACCESS, access=IBV_ACCESS_LOCAL_WRITE)
+    a.post(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
+    a.completion(IBV_WC_REM_ACCESS_ERR)
+    target.close()
+    free(place)
+done("mr")

@@ -1,0 +1,60 @@
+"""Protection domains: whose memory a queue pair reaches; parent domains; imports; advice."""
+
+import errno
+
+from common import ALL, End, connected, device, done, pattern, refused
+from pyverbs.enums import (
+    _IBV_ADVISE_MR_ADVICE_PREFETCH,
+    _IBV_ADVISE_MR_FLAG_FLUSH,
+    IBV_WC_REM_ACCESS_ERR,
+    IBV_WR_RDMA_WRITE,
+)
+from pyverbs.mr import MR
+from pyverbs.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
+from pyverbs.wr import SGE
+
+SIZE = 1500
+
+
+def no_memory(pd, context, size, alignment, resource_type):
+    """An allocator of the program's own, which is never called."""
+    raise AssertionError
+
+
+def no_release(pd, context, ptr, resource_type):
+    """What would give its memory back."""
+    raise AssertionError
+
+
+with device() as ctx:
+    # A region of another domain is out of reach.
+    a, b = connected(ctx)
+    with PD(ctx) as other:
+        foreign = MR(other, 4096, ALL)
+        a.post(IBV_WR_RDMA_WRITE, SIZE, to=(foreign.buf, foreign.rkey))
+        a.completion(IBV_WC_REM_ACCESS_ERR)
+
+    # Queue pairs of a parent domain reach the memory of the domain that it stands for.
+    with PD(ctx) as pd, ParentDomain(ctx, attr=ParentDomainInitAttr(pd=pd)) as parent:
+        ends = End(ctx, pd=parent), End(ctx, pd=parent)
+        for one, two in (ends, ends[::-1]):
+            one.connect(ctx, two)
+        mr = MR(pd, 4096, ALL)
+        data = pattern(SIZE)
+        ends[0].mr.write(data, SIZE)
+        ends[0].post(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
+        ends[0].completion()
+        assert mr.read(SIZE, 0) == data
+        pd.advise_mr(
+            _IBV_ADVISE_MR_ADVICE_PREFETCH,
+            _IBV_ADVISE_MR_FLAG_FLUSH,
+            [SGE(mr.buf, 4096, mr.lkey)],
+        )
+        imported = PD(ctx, handle=pd.handle)
+        assert imported.handle == pd.handle
+        imported.unimport()
+        refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
+        # Memory for queues is siwarp's own: who wants to give it is told so.
+        context = ParentDomainContext(pd, no_memory, no_release)
+        refused(ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context))
+done("pd")

@@ -1,0 +1,62 @@
+"""Classes of what siwarp has not: each says EOPNOTSUPP, as the device says beforehand."""
+
+import os
+import tempfile
+
+from common import End, device, done, refused
+from pyverbs.device import DM, AllocDmAttr
+from pyverbs.enums import (
+    IBV_QPT_UD,
+    IBV_SRQ_INIT_ATTR_CQ,
+    IBV_SRQ_INIT_ATTR_PD,
+    IBV_SRQ_INIT_ATTR_TM,
+    IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQT_TM,
+    IBV_SRQT_XRC,
+    IBV_XRCD_INIT_ATTR_FD,
+    IBV_XRCD_INIT_ATTR_OFLAGS,
+)
+from pyverbs.flow import Flow, FlowAttr
+from pyverbs.pyverbs_error import PyverbsUserError
+from pyverbs.spec import EthSpec
+from pyverbs.srq import SRQ, SrqInitAttrEx
+from pyverbs.wq import WQ, RwqIndTable, RwqIndTableInitAttr, WQInitAttr
+from pyverbs.xrcd import XRCD, XRCDInitAttr
+
+
+def shared(kind, more=0):
+    """Attributes of a shared receive queue of this type."""
+    attr = SrqInitAttrEx(max_wr=10)
+    attr.srq_type, attr.pd, attr.cq = kind, end.pd, end.cq
+    attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | more
+    return attr
+
+
+with device() as ctx:
+    caps = ctx.query_device_ex()
+    assert caps.max_dm_size == 0 and caps.tm_caps.max_num_tags == 0
+    assert caps.rss_caps.supported_qpts == 0 and caps.tso_caps.max_tso == 0
+    assert caps.max_wq_type_rq == 0 and caps.raw_packet_caps == 0
+    assert caps.packet_pacing_caps.supported_qpts == 0
+    assert caps.cq_mod_caps.max_cq_count == 0
+
+    end = End(ctx, IBV_QPT_UD)
+    # Of a device without such memory pyverbs itself asks for none.
+    try:
+        DM(ctx, AllocDmAttr(length=64))
+        raise AssertionError("there is memory on the device")
+    except PyverbsUserError:
+        pass
+    with tempfile.NamedTemporaryFile() as file:
+        mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS
+        refused(XRCD, ctx, XRCDInitAttr(mask, os.O_CREAT, file.fileno()))
+    refused(SRQ, ctx, shared(IBV_SRQT_XRC))
+    tags = shared(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM)
+    tags.max_num_tags = tags.max_ops = 4
+    refused(SRQ, ctx, tags)
+    refused(WQ, ctx, WQInitAttr(wq_pd=end.pd, wq_cq=end.cq))
+    refused(RwqIndTable, ctx, RwqIndTableInitAttr(1, []))
+    flow = FlowAttr(num_of_specs=1, port=1)
+    flow.specs.append(EthSpec(dst_mac="02:00:00:00:00:01"))
+    refused(Flow, end.qp, flow)
+done("refused")

@@ -1,0 +1,97 @@
+"""The scripts for pyverbs and the pingpongs, on this build: with sanitizers where it has them.
+
+``make abi`` runs them beside other programs, each also as nobody and across namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from abi.rows import PINGPONG, SCRIPTS
+from cli.cli_harness import COMMAND
+from namespaces.ns_harness import Namespace
+from pace import scaled
+
+FOLDER = Path(__file__).parent / "pyverbs"
+#: The Python that Debian's pyverbs is for.
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Namespace]:
+    """A network namespace, in which the ports of the pingpongs are ours."""
+    namespace = Namespace("lo", "127.0.0.1", "::1")
+    namespace.ip("link", "set", "lo", "up")
+    yield namespace
+    namespace.close()
+
+
+def has_pyverbs() -> bool:
+    done = subprocess.run([PYTHON, "-c", "import pyverbs"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def pyverbs() -> None:
+    if not has_pyverbs():
+        pytest.skip("needs python3-pyverbs: make abi installs it")
+
+
+@pytest.mark.usefixtures("pyverbs")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_of_pyverbs_does_what_it_says(apart: Namespace, script: str) -> None:
+    done = subprocess.run(
+        apart.inside(*COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"),
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr
+
+
+def test_every_script_is_in_the_table() -> None:
+    helpers = {"common", "rdma_core"}
+    assert {file.stem for file in FOLDER.glob("*.py")} - helpers == set(SCRIPTS)
+
+
+def until_listening(apart: Namespace, server: subprocess.Popen[str]) -> None:
+    """Wait until a pingpong takes clients."""
+    end = time.monotonic() + scaled(30)
+    while not apart.listens(PINGPONG):
+        assert server.poll() is None, server.communicate()
+        assert time.monotonic() < end, "it does not listen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("options", [[], ["-e"]], ids=["polled", "events"])
+@pytest.mark.parametrize("kind", ["rc", "uc", "ud", "srq"])
+def test_a_pingpong_ends_well(apart: Namespace, kind: str, options: list[str]) -> None:
+    program = f"ibv_{kind}_pingpong"
+    if not shutil.which(program):
+        pytest.skip("needs ibverbs-utils: make abi installs it")
+    command = [*COMMAND, "run", "--no-view", program, "-d", "siw_lo", "-g", "0", "-c", "-n", "200"]
+    command += options
+    with subprocess.Popen(
+        apart.inside(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            until_listening(apart, server)
+            client = subprocess.run(
+                apart.inside(*command, "127.0.0.1"),
+                capture_output=True,
+                text=True,
+                timeout=scaled(60),
+            )
+            assert client.returncode == 0, client.stdout + client.stderr
+            said, _ = server.communicate(timeout=scaled(20))
+        finally:
+            server.kill()
+    assert server.returncode == 0, said
+    assert "200 iters in" in client.stdout
