@@ -371,3 +371,20 @@ def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
     seen = ours(program, env={"LD_PRELOAD": f"{before} {counter}".strip()})
     assert seen.count("counted") == 1
     assert sorted(word for word in seen if word != "counted") == names()
+
+
+def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
+    before = os.environ.get("LD_PRELOAD", "")
+    if "san.so" in before:
+        pytest.skip("the sanitizer's malloc stands before everybody's")
+    preload = {**os.environ, "LD_PRELOAD": "libjemalloc.so.2"}
+    if subprocess.run(["true"], env=preload, capture_output=True, check=True).stderr:
+        pytest.skip("no jemalloc here: make abi installs libjemalloc2; a stand-in is tried above")
+    copy = library_of_a_wheel(tmp_path)
+    program = compiled(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    env = {"LD_PRELOAD": f"{before} libjemalloc.so.2".strip(), "MALLOC_CONF": "stats_print:true"}
+    done = siwarp("run", "--no-view", program, env=env)
+    assert done.returncode == 0
+    assert sorted(done.stdout.split()) == names()
+    # Each process that it serves says at its end what its malloc did.
+    assert "Begin jemalloc statistics" in done.stderr
