@@ -360,7 +360,10 @@ int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void 
 /* The QP has something left to send: the next rounds of progress give it a turn. */
 void siw_verbs_mark_unsent(struct siw_qp *qp);
 void siw_verbs_forget_unsent(struct siw_qp *qp);
-/* Wakes a sleeping thread to make progress. Any thread. */
+/*
+ * Wakes a sleeping thread to make progress. Any thread, with a lock held that the end of the
+ * caller's object takes, since a device that is closed by force frees its port after those.
+ */
 void siw_verbs_nudge(struct siw_context *ctx);
 /*
  * Starts a timer. _add: it ticks after 5 ms, then after four times as long each time, and also at

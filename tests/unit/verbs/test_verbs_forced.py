@@ -48,6 +48,18 @@ def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-stalled"],
+        env={**os.environ, "SIWARP_PERSONA": "roce"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("size", [10, 1 << 20])
 def test_what_completed_before_reaches_the_peer(size: int) -> None:
     active, passive = Rig("siw_lo"), Rig("siw_lo")
