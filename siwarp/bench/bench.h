@@ -29,7 +29,7 @@
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
 struct siw_bench_opts {
-	const char *kind; /* lat, bw, rate, reg, onesided, done, answer */
+	const char *kind; /* lat, bw, rate, reg, onesided, done, answer, watched */
 	const char *run;  /* ours, or a floor's name */
 	enum siw_bench_op op;
 	bool server, rc, uc, rd, event; /* none of rc, uc and rd: UD */

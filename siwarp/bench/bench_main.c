@@ -134,7 +134,7 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 
 static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 {
-	bool ours = !strcmp(o->run, "ours") || !strcmp(o->run, "memory");
+	bool ours = !strcmp(o->run, "ours");
 
 	if (!strcmp(o->kind, "reg"))
 		return siw_bench_reg;
@@ -144,7 +144,7 @@ static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 		return siw_bench_fair;
 	if (!strcmp(o->kind, "crowd"))
 		return siw_bench_crowd;
-	if (!strcmp(o->kind, "done") || !strcmp(o->kind, "answer"))
+	if (!strcmp(o->kind, "done") || !strcmp(o->kind, "answer") || !strcmp(o->kind, "watched"))
 		return siw_bench_ours_lat;
 	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "no kind: %s", o->kind);

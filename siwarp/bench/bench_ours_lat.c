@@ -2,7 +2,8 @@
 /*
  * Latency through the verbs. Send: messages both ways, half a round trip. Write: both ends write a
  * number into the last octet of the other's slot and watch their own memory while they poll, half a
- * round trip. Read: a whole one, request and data.
+ * round trip. Watched: the same, but they poll once a message and then only look at their memory, as
+ * ib_write_lat does. Read: a whole one, request and data.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -102,12 +103,11 @@ static void await_octet(struct siw_bench_end *e, const volatile char *octet, cha
 {
 	struct siw_wc wc[4];
 
-	/* The run "memory" only looks at its memory, as ib_write_lat does. */
-	bool computes = !strcmp(e->o->run, "memory");
+	bool only_looks = !strcmp(e->o->kind, "watched");
 
 	siw_bench_poll(e, wc, 4);
 	while (siw_bench_look(octet) != value)
-		if ((computes || !siw_bench_poll(e, wc, 4)) && siw_bench_idle(&e->guard))
+		if ((only_looks || !siw_bench_poll(e, wc, 4)) && siw_bench_idle(&e->guard))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not arrive");
 	siw_bench_busy(&e->guard);
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -158,6 +159,8 @@ def _describe(result: dict[str, Any]) -> str:
         what += ", from posting to completion"
     elif result["kind"] == "answer":
         what += ", one way, each completion awaited"
+    elif result["kind"] == "watched":
+        what += ", one way, into memory that is only looked at"
     elif result["kind"] == "fair":
         what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
         what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
@@ -224,6 +227,11 @@ def show(result: dict[str, Any]) -> None:
             f"  {'siwarp, persona roce':<42} {figure(result['as_roce'], unit):>16}   "
             f"{result['roce_ratio']:.3f} of iwarp"
         )
+    if result["kind"] == "watched":
+        for name in sorted(result["rounds"][0]["p99"]):
+            late = statistics.median(each["p99"][name] for each in result["rounds"])
+            words = f"99 of 100 of {'persona roce' if name == 'roce' else 'these'} within"
+            print(f"  {words:<42} {figure(late, unit):>16}")
     if result["lossless"] is not None:
         words = "siwarp, the same without the losses"
         print(
@@ -352,6 +360,13 @@ def done(**options: Any) -> None:
 def answer(**options: Any) -> None:
     """Half of a round trip of Sends whose completion is awaited, and then the answer to it."""
     _do("answer", **options)
+
+
+@app.command()
+@_takes("size iters rounds persona")
+def watched(**options: Any) -> None:
+    """One-way latency of Writes into memory that busy programs look at; they poll once for each."""
+    _do("watched", **options)
 
 
 @app.command()

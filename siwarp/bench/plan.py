@@ -41,6 +41,7 @@ KINDS = {
     "onesided": ("us", True),
     "done": ("us", True),
     "answer": ("us", True),
+    "watched": ("us", True),
     "fair": ("us", True),
     "crowd": ("us", True),
 }
@@ -61,7 +62,8 @@ class Plan:
     """One measurement.
 
     Attributes:
-        kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; answer:
+        kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; watched:
+            one way, between two that poll once a message, then only look at their memory; answer:
             latency of a Send whose completion is awaited, and then the answer to it; fair: round
             trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
             idle QPs.
@@ -165,7 +167,7 @@ def floors_of(plan: Plan) -> Floors:
 
     With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
     """
-    if plan.kind in ("reg", "onesided", "done", "answer"):
+    if plan.kind in ("reg", "onesided", "done", "answer", "watched"):
         return Floors("c" if plan.api == "python" else None)
     if plan.kind in ("fair", "crowd"):
         return Floors("quiet" if plan.kind == "fair" else "alone")
@@ -234,7 +236,7 @@ def _datagrams(size: int) -> int:
 
 
 def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
-    if kind in ("lat", "reg", "onesided", "done", "answer", "crowd"):
+    if kind in ("lat", "reg", "onesided", "done", "answer", "watched", "crowd"):
         return 1
     if kind == "fair":
         return max(1, min(64, _datagrams(size))) if qp == "ud" else 64
@@ -326,6 +328,8 @@ def make_plan(
         qp, op, size, wait, api = "rc", "write", 8, "poll", "c"
     if kind == "done":
         qp, op, api = "rc", "write", "c"
+    if kind == "watched":
+        qp, op, wait, api = "rc", "write", "poll", "c"
     if kind == "answer":
         qp, op, api = "rc", "send", "c"
     if kind == "reg":
@@ -333,7 +337,7 @@ def make_plan(
     if kind in ("fair", "crowd"):
         op, wait, api = "send", "poll", "c"
     if size is None:
-        short = dict.fromkeys(("lat", "rate", "done", "answer", "crowd"), 64)
+        short = dict.fromkeys(("lat", "rate", "done", "answer", "watched", "crowd"), 64)
         size = {**short, "fair": 4096, "reg": 1 << 30}.get(
             kind, 1 << 20 if qp in ("rc", "rd") else 60000
         )

@@ -51,6 +51,7 @@ _ITERS = {
     "onesided": (100, 100, 100),
     "done": (500, 500, 50_000),
     "answer": (500, 500, 50_000),
+    "watched": (200, 2000, 5_000),
     "fair": (400, 400, 5_000),
     "crowd": (500, 500, 50_000),
 }
@@ -324,7 +325,8 @@ def run(
         kind: ``lat`` (one way, us; Read: there and back), ``bw`` (GB/s of 10^9 octets), ``rate``
             (messages a second), ``reg`` (register and deregister, us), ``onesided`` (how much
             later a Write shows in a process that does not poll, us), ``done`` (from posting a
-            Write to its completion, us).
+            Write to its completion, us), ``watched`` (one way, us, between two that only look at
+            their memory).
         qp, op: ``ud``, ``uc``, ``rd`` or ``rc``; ``send``, ``write`` or ``read``. The floor of rd's
             latency and rate is ud, of its bandwidth raw UDP in large datagrams.
         options: PlanOptions.

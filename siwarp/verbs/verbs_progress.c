@@ -24,6 +24,8 @@
 #define SHORT_NAPS	   3   /* an eighth, a quarter and a half of nap_us */
 #define LONG_SLEEP_US	   250000
 #define SLICE_NS	   100000 /* the least that the kernel takes */
+#define MOST_SKIPPED	   255	  /* wake-ups without a spin */
+#define STREAM		   2	  /* rounds that move something: more than a single message */
 
 /* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
@@ -318,7 +320,8 @@ static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 	atomic_store(&ctx->asleep, false);
 }
 
-static void sleep_on_sockets(struct siw_context *ctx)
+/* False: there was something to send, or the thread is to stop; it did not sleep. */
+static bool sleep_on_sockets(struct siw_context *ctx)
 {
 	struct siw_llp_waitset set;
 	int64_t us;
@@ -335,13 +338,14 @@ static void sleep_on_sockets(struct siw_context *ctx)
 	us = siw_verbs_sleep_us(ctx, siw_now_ns(), UINT64_MAX);
 	siw_unlock(&ctx->progress);
 	if (moved)
-		return;
+		return false;
 	/* A wake-up that came too late for nap() is still on the descriptor. */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
-		return;
+		return false;
 	siw_llp_wait(&set, ctx->sleep_fd, us);
 	siw_count(SIW_COUNTER_progress_wakeups, 1);
+	return true;
 }
 
 static void step_aside(struct siw_context *ctx)
@@ -374,11 +378,62 @@ static void ask_for_short_slice(void)
 	}
 }
 
+/*
+ * A stream of one-sided traffic has gaps of some microseconds, and epoll reports a socket writable
+ * only when much room is free: sleeping in each gap would halve the bandwidth. So this thread spins
+ * for a moment after a round that moved something. But between single messages, where every CPU is
+ * busy, that keeps the very program off its CPU that is to answer, and uses up the time that the
+ * scheduler would give this thread when it wakes next. So after a single message whose spin was in
+ * vain some wake-ups for single messages have none: one, then about twice as many each time.
+ */
+struct spin {
+	uint64_t until_ns;  /* 0: has not begun since the last wake-up */
+	unsigned int moved; /* rounds since the wake-up that moved something */
+	unsigned int skip;  /* wake-ups without a spin after one in vain */
+	unsigned int left;  /* of these, still to come */
+	bool paused, paid;  /* since the wake-up a round moved nothing; one behind it did */
+};
+
+/* After each round: whether there is to be another one before this thread sleeps. */
+static bool goes_on(struct spin *spin, bool moved)
+{
+	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
+
+	if (!moved && !spin->until_ns)
+		return false;
+	spin->moved += moved;
+	spin->paid |= moved && spin->paused;
+	spin->paused |= !moved;
+	if (spin->left && spin->moved < STREAM)
+		return moved;
+	now = siw_now_ns();
+	if (moved)
+		spin->until_ns = now + (spin->skip && spin->moved < STREAM ? ns / 4 : ns);
+	return now < spin->until_ns;
+}
+
+static void begin_wake(struct spin *spin)
+{
+	bool spun = spin->until_ns != 0;
+
+	if (spin->left)
+		spin->left--;
+	if (spun && spin->paid) {
+		spin->skip = spin->left = 0;
+	} else if (spun && spin->moved < STREAM) {
+		spin->skip = spin->skip < MOST_SKIPPED ? 2 * spin->skip + 1 : MOST_SKIPPED;
+		spin->left = spin->skip;
+	}
+	spin->until_ns = 0;
+	spin->moved = 0;
+	spin->paused = spin->paid = false;
+}
+
 static void *run(void *arg)
 {
 	struct siw_context *ctx = arg;
 	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
-	uint64_t spin_ns = (uint64_t)siw_settings()->spin_us * 1000, awake_until = 0;
+	struct spin spin = { 0 };
 	unsigned int naps = 0, waits = 0;
 
 	ask_for_short_slice();
@@ -397,15 +452,8 @@ static void *run(void *arg)
 		siw_lock(&ctx->progress);
 		moved = siw_verbs_progress_once(ctx);
 		siw_unlock(&ctx->progress);
-		/*
-		 * A stream of one-sided traffic has gaps of some microseconds, and epoll reports a
-		 * socket writable only when much room is free: sleeping in each gap would halve the
-		 * bandwidth.
-		 */
-		if (moved)
-			awake_until = siw_now_ns() + spin_ns;
-		else if (siw_now_ns() >= awake_until)
-			sleep_on_sockets(ctx);
+		if (!goes_on(&spin, moved) && sleep_on_sockets(ctx))
+			begin_wake(&spin);
 	}
 	return NULL;
 }

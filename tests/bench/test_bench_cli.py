@@ -107,11 +107,11 @@ def test_markers_are_measured_beside_without(kind: str) -> None:
     assert "of without" in words
 
 
-@pytest.mark.parametrize("kind", ["lat", "rate", "done", "answer"])
+@pytest.mark.parametrize("kind", ["lat", "rate", "done", "answer", "watched"])
 def test_both_personas_are_measured_side_by_side(kind: str) -> None:
     asked = [
         kind,
-        *([] if kind in ("done", "answer") else ["--qp", "rc"]),
+        *([] if kind in ("done", "answer", "watched") else ["--qp", "rc"]),
         "--persona",
         "both",
         *SHORT,

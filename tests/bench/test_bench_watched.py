@@ -1,0 +1,43 @@
+"""siwarp bench watched: two programs that keep a CPU busy each, and only look at their memory."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from cli.cli_harness import siwarp
+from pace import slowness
+
+from siwarp import bench
+
+#: What is promised of such programs where both CPUs are busy, us.
+BOUND_US = 500
+
+needs_two_cpus = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a CPU of its own"
+)
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("persona", ["iwarp", "roce"])
+def test_a_write_shows_in_time_in_a_program_that_only_looks(persona: str) -> None:
+    measured = bench.run("watched", persona=persona, iters=1000, rounds=5)
+    assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
+    assert measured["ours"] < BOUND_US * slowness()
+
+
+@needs_two_cpus
+def test_both_personas_and_their_tails_are_shown() -> None:
+    words = ("bench", "watched", "--persona", "both", "--iters", 200, "--rounds", 1)
+    said = siwarp(*words).stdout.splitlines()
+    assert "RC write 64 octets, one way, into memory that is only looked at" in said[0]
+    assert [line.split("  ")[1] for line in said[1:]] == [
+        "siwarp",
+        "siwarp, persona roce",
+        "99 of 100 of these within",
+        "99 of 100 of persona roce within",
+    ]
+    (values,) = json.loads(siwarp(*words, "--json").stdout)["rounds"]
+    assert set(values["p99"]) == {"ours", "roce"}
+    assert values["p99"]["ours"] >= values["ours"] > 0
