@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from siwarp.base.output import unbroken
-from siwarp.bench import abi, compare, memory, personas, wan
+from siwarp.bench import abi, compare, memory, personas, translation, wan
 from siwarp.bench import table as figures
 from siwarp.bench.plan import RD_FLOOR, UsageError
 from siwarp.bench.runner import BenchError, run
@@ -511,6 +511,19 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
         abi.show(results)
     measured = [result["measured"] for result in results]
     raise typer.Exit(0 if all(of is not None and of["kept"] for of in measured) else 1)
+
+
+@app.command("translation")
+@_takes("rounds")
+def translated(rounds: int, *, as_json: bool) -> None:
+    """Cycles that libibverbs.so.1 adds to a post or a poll; exit status 1 if they are too many."""
+    with _reported():
+        found = translation.measure(rounds)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        translation.show(found)
+    raise typer.Exit(0 if all(way["kept"] for way in found.values()) else 1)
 
 
 @app.command()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Cycles that a post or a poll costs more through libibverbs.so.1 than by siw.h."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from typing import Any
+
+from siwarp.bench.runner import BenchError, program
+
+__all__ = ["MOST", "measure", "show"]
+
+#: What is promised of each call, in cycles of the time stamp counter.
+MOST = 38
+_LIMIT_S = 60
+
+
+def measure(rounds: int) -> dict[str, dict[str, Any]]:
+    """Return for each call its cycles by either way and the difference: medians of the rounds.
+
+    Elsewhere than on x86-64 these are nanoseconds.
+
+    Raises:
+        BenchError: this build has no such program, or it failed.
+
+    """
+    tool = program().with_name("siwarp-bench-translation")
+    if not tool.is_file():
+        raise BenchError("this build has no siwarp-bench-translation: it needs libibverbs-dev")
+    seen: list[dict[str, dict[str, float]]] = []
+    for _ in range(rounds):
+        try:
+            done = subprocess.run([tool], capture_output=True, text=True, timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"{tool.name} was not done within {_LIMIT_S} s") from None
+        if done.returncode != 0:
+            raise BenchError(f"{tool.name} failed: {done.stderr.strip()}")
+        seen.append(json.loads(done.stdout))
+    found = {}
+    for call in seen[0]:
+        ways = [each[call] for each in seen]
+        more = statistics.median(way["ibv"] - way["siw"] for way in ways)
+        found[call] = {
+            **{by: statistics.median(way[by] for way in ways) for by in ("siw", "ibv")},
+            "more": more,
+            "kept": more <= MOST,
+        }
+    return found
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    """Print a line for each call."""
+    print(f"{'cycles a call':<14} {'siw.h':>8} {'ibv_':>8} {'more':>8}   promised: <= {MOST}")
+    for call, way in found.items():
+        verdict = "kept" if way["kept"] else "MISSED"
+        print(f"{call:<14} {way['siw']:8.1f} {way['ibv']:8.1f} {way['more']:8.1f}   {verdict}")

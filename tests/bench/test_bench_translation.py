@@ -1,0 +1,64 @@
+"""siwarp bench translation: what libibverbs.so.1 adds to a post or a poll."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import siwarp
+
+from siwarp.bench import runner, translation
+
+TOOL = "siwarp-bench-translation"
+
+
+def needs_tool() -> None:
+    if not runner.program().with_name(TOOL).is_file():
+        pytest.skip("built without libibverbs-dev")
+
+
+def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
+    needs_tool()
+    done = siwarp("bench", "translation", "--rounds", 5, "--json", timeout=120)
+    found = json.loads(done.stdout)
+    assert set(found) == {"post_send", "post_recv", "poll_cq"}
+    for call, way in found.items():
+        assert 0 < way["siw"] < 10_000 and 0 < way["ibv"] < 10_000, call
+        assert way["kept"] == (way["more"] <= translation.MOST), call
+        if "SANITIZER" not in os.environ:  # its checks are in the library, too
+            assert way["kept"], (call, way)
+    assert done.returncode == (0 if all(way["kept"] for way in found.values()) else 1)
+
+
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    (tmp_path / TOOL).write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / TOOL).chmod(0o755)
+    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp-bench")
+
+
+def test_too_many_cycles_are_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake(tmp_path, monkeypatch, """echo '{"poll_cq": {"siw": 20.0, "ibv": 58.5}}'""")
+    found = translation.measure(2)
+    assert found == {"poll_cq": {"siw": 20.0, "ibv": 58.5, "more": 38.5, "kept": False}}
+    translation.show(found)
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "poll_cq",
+        "20.0",
+        "58.5",
+        "38.5",
+        "MISSED",
+    ]
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp-bench")
+    with pytest.raises(runner.BenchError, match="this build has no siwarp-bench-translation"):
+        translation.measure(1)
+    fake(tmp_path, monkeypatch, "echo a device: no such device >&2; exit 1")
+    with pytest.raises(runner.BenchError, match="failed: a device: no such device"):
+        translation.measure(1)
