@@ -81,7 +81,7 @@ find_python() {
 }
 
 # Whether the compiler finds the header that siwarp/abi implements.
-has_verbs_h() { printf '#include <infiniband/verbs.h>\n' | "${CC:-cc}" -x c -E - >/dev/null 2>&1; }
+has_verbs_h() { printf '#include <rdma/rdma_cma.h>\n' | "${CC:-cc}" -x c -E - >/dev/null 2>&1; }
 
 # need_tools PYTHON [EXTRA...]: the system packages that building takes, and those that an extra of
 # pyproject.toml needs beside its Python packages, if this machine lacks what they bring.
@@ -94,7 +94,7 @@ need_tools() {
 		want+=(gcc libc6-dev)
 	fi
 	rm -f "$probe"
-	has_verbs_h || want+=(libibverbs-dev)
+	has_verbs_h || want+=(libibverbs-dev librdmacm-dev)
 	command -v pkg-config >/dev/null || want+=(pkg-config)
 	version=$("$py" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	# Only Debian's own interpreter gets its headers and venv from a package.

@@ -44,10 +44,10 @@ struct cm_channel {
 struct cm_id {
 	struct rdma_cm_id id; /* first */
 	/*
-	 * NULL. The genuine library's rsockets, which may run on our ids, look here for a device of
-	 * their own, and do without.
+	 * The genuine library's rsockets, which may run on our ids, look here for what it stores of a
+	 * device, to see how long queues may be: cm_long_queues.
 	 */
-	void *foreign_device;
+	const uint32_t *foreign_device;
 	struct cm_object object;
 	struct siw_cm_id *siw;
 	struct cm_channel *own;	     /* of a synchronous id: its channel; else NULL */
@@ -112,6 +112,11 @@ bool cm_addr_is_loopback(const struct siw_addr *addr);
 void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct siw_addr *dest);
 const struct siw_addr *cm_source(const struct cm_id *id);
 const struct siw_addr *cm_dest(const struct cm_id *id);
+
+/* ---- rdmacm_rsocket.c ---------------------------------------------------------------------------- */
+
+/* What the genuine library takes for a device: large numbers, wherever it looks. */
+extern const uint32_t cm_long_queues[64];
 
 /* ---- rdmacm_id.c ---------------------------------------------------------------------------------- */
 

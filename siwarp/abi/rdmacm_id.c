@@ -23,6 +23,7 @@ static struct cm_id *new_id(struct rdma_event_channel *ev, void *context, enum r
 	id->id.context = context;
 	id->id.ps = ps;
 	id->id.qp_type = IBV_QPT_RC;
+	id->foreign_device = cm_long_queues;
 	id->siw = siw_cm_create_id(channel_of(id)->siw, id);
 	if (id->siw) {
 		if (cm_add(&id->object, CM_ID, id))
@@ -91,6 +92,7 @@ struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
 	id->id.context = listener->id.context;
 	id->id.ps = listener->id.ps;
 	id->id.qp_type = listener->id.qp_type;
+	id->foreign_device = cm_long_queues;
 	id->siw = siw;
 	id->asks = id->bound = true;
 	if (!cm_add_locked(&id->object, CM_ID, id)) {

@@ -16,6 +16,8 @@
 #include <rdma/rsocket.h>
 #pragma GCC visibility pop
 
+const uint32_t cm_long_queues[64] = { [0 ... 63] = 0x3fffffff };
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *genuine;
 

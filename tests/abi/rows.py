@@ -74,7 +74,7 @@ SCRIPTS = {
     "refused": "-",
 }
 PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
-RPING, RDMA_CM = 7174, 7471
+RPING, RDMA_CM, RSOCKET = 7174, 7471, 7571
 
 
 def alone() -> Iterator[Row]:
@@ -489,9 +489,23 @@ def bad_days() -> Iterator[Row]:
             )
 
 
+def rsockets() -> Iterator[Row]:
+    """Programs of rsockets, which are the system's librdmacm's, on ids of ours."""
+    for name in ("rstream", "riostream"):
+        yield Row(
+            name,
+            "RC",
+            f"{name} -p {RSOCKET} -S 4096 -C 1000 -T v",
+            f"{name} -p {RSOCKET} -S 4096 -C 1000 -T v -s {{addr}}",
+            shows=r"(?m)^custom +4k",
+            data="-T v",
+            port=RSOCKET,
+            short=(HERE,) if name == "rstream" else (),
+        )
+
+
 def rows() -> list[Row]:
     """Return the whole table."""
-    groups = (
-        alone, pingpongs, perftest, ucx, mpi, pyverbs, rdma_core, wheels, watched, rdma_cm, bad_days
-    )  # fmt: skip
+    checks = (alone, pingpongs, perftest, ucx, mpi, pyverbs, rdma_core, wheels, watched)
+    groups = (*checks, rdma_cm, rsockets, bad_days)
     return [row for group in groups for row in group()]

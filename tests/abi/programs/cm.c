@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints. Both ends are of this
+ * process, on loopback.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "common.h"
+
+static struct rdma_event_channel *channel, *other;
+static char memory[SIZE];
+
+static struct sockaddr_in loopback(uint16_t port_be)
+{
+	struct sockaddr_in addr = { .sin_family = AF_INET, .sin_port = port_be };
+
+	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return addr;
+}
+
+/* The next event of a channel, which must be that one, of that id. */
+static struct rdma_cm_event *next(struct rdma_event_channel *of, enum rdma_cm_event_type wanted,
+				  const struct rdma_cm_id *id)
+{
+	struct pollfd fd = { of->fd, POLLIN, 0 };
+	struct rdma_cm_event *event;
+
+	CHECK(poll(&fd, 1, SECONDS * 1000) == 1);
+	CHECK(rdma_get_cm_event(of, &event) == 0);
+	if (event->event != wanted)
+		fprintf(stderr, "%s, status %d, and not %s\n", rdma_event_str(event->event),
+			event->status, rdma_event_str(wanted));
+	CHECK(event->event == wanted && (!id || event->id == id));
+	return event;
+}
+
+static void expect(struct rdma_event_channel *of, enum rdma_cm_event_type wanted,
+		   const struct rdma_cm_id *id, int status)
+{
+	struct rdma_cm_event *event = next(of, wanted, id);
+
+	CHECK(event->status == status);
+	CHECK(rdma_ack_cm_event(event) == 0);
+}
+
+static struct rdma_cm_id *listen_on(struct rdma_event_channel *on)
+{
+	struct sockaddr_in addr = loopback(0);
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(on, &id, &channel, RDMA_PS_TCP) == 0);
+	CHECK(id->verbs == NULL && id->context == &channel && id->channel == on);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&addr) == 0);
+	CHECK(id->verbs && rdma_get_src_port(id) != 0 && rdma_get_dst_port(id) == 0);
+	CHECK(rdma_listen(id, 0) == 0);
+	return id;
+}
+
+static void queues(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+	};
+
+	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+	CHECK(id->qp && id->send_cq && id->recv_cq && id->send_cq_channel && id->pd);
+	CHECK(attr.send_cq == id->send_cq && id->qp->state == IBV_QPS_INIT);
+}
+
+static struct rdma_cm_id *resolved(struct rdma_event_channel *on, uint16_t port_be)
+{
+	struct sockaddr_in addr = loopback(port_be);
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(on, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
+	expect(on, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(id->verbs && id->port_num == 1 && rdma_get_dst_port(id) == port_be);
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	expect(on, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	queues(id);
+	return id;
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+static void send_to(struct rdma_cm_id *from, struct rdma_cm_id *to)
+{
+	struct ibv_mr *one = rdma_reg_msgs(from, memory, 64), *two = rdma_reg_msgs(to, memory, 64);
+	struct ibv_wc wc;
+
+	CHECK(one && two);
+	CHECK(rdma_post_recv(to, &wc, memory, 64, two) == 0);
+	CHECK(rdma_post_send(from, &wc, memory, 64, one, 0) == 0);
+	CHECK(rdma_get_recv_comp(to, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.byte_len == 64);
+	CHECK(rdma_get_send_comp(from, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_dereg_mr(one) == 0 && rdma_dereg_mr(two) == 0);
+}
+
+static void end(struct rdma_cm_id *id)
+{
+	rdma_destroy_qp(id);
+	CHECK(id->qp == NULL && id->send_cq == NULL && id->recv_cq_channel == NULL);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
+/* The id of the next request, whose private data must be those octets. */
+static struct rdma_cm_id *request(struct rdma_cm_id *listener, const uint8_t *data, uint8_t len)
+{
+	struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_id *id = event->id;
+
+	CHECK(event->listen_id == listener && id != listener && id->context == listener->context);
+	CHECK(id->verbs && id->channel == channel && id->pd);
+	CHECK(rdma_get_src_port(id) == rdma_get_src_port(listener) && rdma_get_dst_port(id) != 0);
+	CHECK(event->param.conn.private_data_len == len);
+	CHECK(len == 0 || memcmp(event->param.conn.private_data, data, len) == 0);
+	queues(id);
+	CHECK(len == 0 || memcmp(event->param.conn.private_data, data, len) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	return id;
+}
+
+static void connected(struct rdma_cm_id *listener, struct rdma_cm_id **client,
+		      struct rdma_cm_id **server)
+{
+	struct rdma_conn_param param = { .responder_resources = 255, .initiator_depth = 255 };
+	struct rdma_cm_event *event;
+	uint8_t data[255];
+
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (uint8_t)(i + 1);
+	param.private_data = data;
+	param.private_data_len = sizeof(data);
+	*client = resolved(other, rdma_get_src_port(listener));
+	CHECK(rdma_connect(*client, &param) == 0);
+	*server = request(listener, data, sizeof(data));
+	param.private_data_len = 10;
+	param.initiator_depth = param.responder_resources = 0;
+	CHECK(rdma_accept(*server, &param) == 0);
+	event = next(other, RDMA_CM_EVENT_ESTABLISHED, *client);
+	CHECK(event->param.conn.private_data_len == 10);
+	CHECK(memcmp(event->param.conn.private_data, data, 10) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
+	CHECK((*client)->qp->state == IBV_QPS_RTS && rdma_get_src_port(*client) != 0);
+	CHECK(rdma_get_src_port(*client) == rdma_get_dst_port(*server));
+	send_to(*server, *client); /* either may be first */
+	send_to(*client, *server);
+}
+
+static void refused(struct rdma_cm_id *listener)
+{
+	struct rdma_cm_id *client = resolved(other, rdma_get_src_port(listener)), *server;
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_connect(client, NULL) == 0);
+	server = request(listener, NULL, 0);
+	CHECK(rdma_reject(server, "no", 3) == 0);
+	CHECK(rdma_reject(server, NULL, 0) == -1 && errno == EINVAL);
+	end(server);
+	event = next(other, RDMA_CM_EVENT_REJECTED, client);
+	CHECK(event->status == 28 && event->param.conn.private_data_len == 3);
+	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	end(client);
+	client = resolved(other, htons(9)); /* nobody listens there */
+	CHECK(rdma_connect(client, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_REJECTED, client, 8);
+	end(client);
+}
+
+static atomic_bool destroyed;
+
+static void *destroy(void *id)
+{
+	CHECK(rdma_destroy_id(id) == 0);
+	destroyed = true;
+	return NULL;
+}
+
+static void waits_for_acks(struct rdma_cm_id *listener)
+{
+	struct rdma_cm_id *client, *server;
+	struct rdma_cm_event *event;
+	pthread_t thread;
+
+	connected(listener, &client, &server);
+	CHECK(rdma_disconnect(client) == 0);
+	event = next(other, RDMA_CM_EVENT_DISCONNECTED, client);
+	rdma_destroy_qp(client);
+	CHECK(pthread_create(&thread, NULL, destroy, client) == 0);
+	usleep(50000);
+	CHECK(!destroyed);
+	CHECK(event->id == client && rdma_ack_cm_event(event) == 0);
+	CHECK(pthread_join(thread, NULL) == 0 && destroyed);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(server);
+}
+
+static void without_queue_pair(struct rdma_cm_id *listener)
+{
+	struct rdma_cm_id *client, *server;
+
+	connected(listener, &client, &server);
+	rdma_destroy_qp(server);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	CHECK(rdma_destroy_id(server) == 0);
+	end(client);
+}
+
+static void moves(struct rdma_cm_id *listener)
+{
+	struct rdma_event_channel *third = rdma_create_event_channel();
+	struct rdma_cm_id *client, *server;
+
+	CHECK(third);
+	connected(listener, &client, &server);
+	CHECK(rdma_disconnect(server) == 0);
+	CHECK(rdma_migrate_id(client, third) == 0 && client->channel == third);
+	expect(third, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(client);
+	end(server);
+	rdma_destroy_event_channel(third);
+}
+
+static void order(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_cm_event *event;
+
+	connected(listener, &client, &server);
+	CHECK(rdma_disconnect(client) == 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	CHECK(rdma_disconnect(server) == 0); /* it is over, and no event comes of it */
+	end(client);
+	end(server);
+	refused(listener);
+	waits_for_acks(listener);
+	without_queue_pair(listener);
+	moves(listener);
+	CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EAGAIN);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static atomic_int seen;
+
+static void *take(void *unused)
+{
+	struct rdma_cm_event *event;
+
+	(void)unused;
+	while (rdma_get_cm_event(other, &event) == 0) {
+		seen++;
+		CHECK(rdma_ack_cm_event(event) == 0);
+	}
+	return NULL;
+}
+
+/* One thread waits for events, another makes and destroys their ids, and the first is cancelled. */
+static void threads(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *id;
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	pthread_t thread;
+
+	for (int round = 0; round < 20; round++) {
+		CHECK(pthread_create(&thread, NULL, take, NULL) == 0);
+		for (int i = 0; i < 20; i++) {
+			CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
+			CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
+			CHECK(rdma_resolve_route(id, 1000) == 0);
+			queues(id);
+			CHECK(rdma_connect(id, NULL) == 0);
+			if (i % 2)
+				usleep(100);
+			end(id);
+		}
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+	}
+	CHECK(seen > 0);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- endpoints, which are synchronous -------------------------------------------------------- */
+
+static struct rdma_addrinfo *info(const char *port, int flags)
+{
+	struct rdma_addrinfo hints = { .ai_flags = flags, .ai_port_space = RDMA_PS_TCP }, *res;
+
+	CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &res) == 0);
+	CHECK(res->ai_flags == flags && res->ai_qp_type == IBV_QPT_RC);
+	CHECK(flags & RAI_PASSIVE ? res->ai_src_len && !res->ai_dst_len
+				  : res->ai_src_len && res->ai_dst_len);
+	return res;
+}
+
+static struct ibv_qp_init_attr small(void)
+{
+	return (struct ibv_qp_init_attr){
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_all = 1,
+	};
+}
+
+static void *serve(void *listener)
+{
+	struct rdma_cm_id *id;
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+
+	CHECK(rdma_get_request(listener, &id) == 0);
+	CHECK(id->qp && id->event && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	mr = rdma_reg_msgs(id, memory, 64);
+	CHECK(mr && rdma_post_recv(id, NULL, memory, 64, mr) == 0);
+	CHECK(rdma_accept(id, NULL) == 0 && id->qp->state == IBV_QPS_RTS);
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_disconnect(id) == 0);
+	CHECK(rdma_dereg_mr(mr) == 0);
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+static void endpoints(void)
+{
+	struct rdma_addrinfo *res = info("0", RAI_PASSIVE | RAI_NUMERICHOST);
+	struct ibv_qp_init_attr attr = small();
+	struct rdma_cm_id *listener, *id;
+	pthread_t thread;
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+	char port[8];
+
+	CHECK(rdma_create_ep(&listener, res, NULL, &attr) == 0 && !listener->qp);
+	rdma_freeaddrinfo(res);
+	CHECK(rdma_listen(listener, 0) == 0);
+	CHECK(pthread_create(&thread, NULL, serve, listener) == 0);
+	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
+	res = info(port, RAI_NUMERICHOST);
+	attr = small();
+	CHECK(rdma_create_ep(&id, res, NULL, &attr) == 0 && id->qp);
+	rdma_freeaddrinfo(res);
+	mr = rdma_reg_msgs(id, memory, 64);
+	CHECK(rdma_connect(id, NULL) == 0 && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(rdma_post_send(id, NULL, memory, 64, mr, 0) == 0);
+	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(rdma_dereg_mr(mr) == 0);
+	rdma_destroy_ep(id);
+	res = info("9", 0);
+	attr = small();
+	CHECK(rdma_create_ep(&id, res, NULL, &attr) == 0);
+	rdma_freeaddrinfo(res);
+	CHECK(rdma_connect(id, NULL) == -1 && errno == ECONNREFUSED);
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listener);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc == 2 ? argv[1] : "";
+
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other);
+	if (strcmp(what, "order") == 0)
+		order();
+	else if (strcmp(what, "threads") == 0)
+		threads();
+	else if (strcmp(what, "endpoints") == 0)
+		endpoints();
+	else
+		return 2;
+	rdma_destroy_event_channel(channel);
+	rdma_destroy_event_channel(other);
+	return 0;
+}

@@ -1,0 +1,71 @@
+"""Programs of rdma_cm, compiled against <rdma/rdma_cma.h> and run with this librdmacm.so.1."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from abi.abi_harness import run
+
+from siwarp import _paths
+
+
+@pytest.mark.parametrize("persona", ["roce", "iwarp"])
+def test_ids_connect_without_a_channel_and_endpoints_serve(
+    compiled: dict[str, Path], persona: str
+) -> None:
+    run(compiled["cm"], "endpoints", SIWARP_PERSONA=persona)
+
+
+def test_events_come_in_order_and_live_until_they_are_acknowledged(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["cm"], "order")
+
+
+def test_a_thread_waits_for_events_while_ids_go_and_is_cancelled(compiled: dict[str, Path]) -> None:
+    run(compiled["cm"], "threads")
+
+
+def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_bad"])
+
+
+#: A process in which no other library is found, with the genuine one out of sight.
+ALONE = """
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1], use_errno=True)
+for _ in range(2):
+    assert library.rsocket(2, 1, 0) == -1
+    assert ctypes.get_errno() == %d, ctypes.get_errno()
+assert library.rclose(0) == -1
+"""
+
+
+def test_rsockets_without_a_genuine_library_say_so_once() -> None:
+    program, library = ALONE % errno.EOPNOTSUPP, _paths.abi_dir() / _paths.RDMACM
+    hide = "for d in /usr/lib/*-linux-gnu /usr/lib64 /usr/lib; do for l in $d/librdmacm.so.1*; do "
+    hide += '[ -e "$l" ] && mount --bind /dev/null "$l"; done; done; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", hide, "sh", sys.executable, "-c", program, str(library)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "rsockets" in line]
+    assert [line.split()[1] for line in lines] == ["rsocket:", "rclose:"]
+
+
+def test_rsockets_are_the_genuine_librarys_where_it_is_installed() -> None:
+    if not any(Path("/usr/lib").glob("*/librdmacm.so.1")):
+        pytest.fail("librdmacm1 is missing: tools/setup installs it with librdmacm-dev")
+    library = ctypes.CDLL(str(_paths.abi_dir() / _paths.RDMACM))
+    # Its answer to what is no socket, which is not that of a call that was not forwarded.
+    assert library.rclose(-1) == errno.EBADF
