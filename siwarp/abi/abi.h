@@ -180,10 +180,13 @@ void abi_free(enum abi_kind kind, void *memory);
 bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner);
 /* Whether handle is an object of that kind that is alive; false with errno EINVAL. */
 bool abi_live(enum abi_kind kind, const void *handle);
-/* handle is dead: its calls fail with EINVAL, also those that a program's inline code makes. */
-void abi_end(enum abi_kind kind, void *handle);
-/* Ends every object of the context, and the context. */
-void abi_end_all(struct ibv_context *context);
+/*
+ * handle is dead: its calls fail with EINVAL, also those that a program's inline code makes. false:
+ * another thread was first.
+ */
+bool abi_end(enum abi_kind kind, void *handle);
+/* Ends every object of the context, and the context: as abi_end. */
+bool abi_end_all(struct ibv_context *context);
 /* Calls visit for each object of that kind until it returns true; the object, or NULL. */
 void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
 	       const void *wanted);

@@ -226,7 +226,10 @@ int ibv_close_device(struct ibv_context *context)
 	fd = context->cmd_fd;
 	mappings = ctx->mappings;
 	/* The program may have left objects behind; closing the device takes them along. */
-	abi_end_all(context);
+	if (!abi_end_all(context)) {
+		errno = EINVAL;
+		return -1;
+	}
 	siw_close_device_forced(siw);
 	abi_unmap_all(mappings);
 	close(fd);

@@ -225,7 +225,7 @@ static void end_locked(struct entry *e)
 	e->handle = TOMB;
 }
 
-void abi_end(enum abi_kind kind, void *handle)
+bool abi_end(enum abi_kind kind, void *handle)
 {
 	bool ended = false;
 
@@ -240,6 +240,7 @@ void abi_end(enum abi_kind kind, void *handle)
 	release();
 	if (ended && kind != ABI_AH)
 		abi_free(kind, kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
+	return ended;
 }
 
 /* The next entry of the context from slot *i on, which is left behind it. */
@@ -256,13 +257,13 @@ static bool next_of(struct ibv_context *context, size_t *i, struct entry *found)
 	return is;
 }
 
-void abi_end_all(struct ibv_context *context)
+bool abi_end_all(struct ibv_context *context)
 {
 	struct entry one;
 
 	for (size_t i = 0; next_of(context, &i, &one);)
 		abi_end(one.kind, one.handle);
-	abi_end(ABI_CONTEXT, context);
+	return abi_end(ABI_CONTEXT, context);
 }
 
 void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),

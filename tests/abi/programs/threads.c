@@ -131,6 +131,35 @@ static void closed_while_waited_for(void)
 	ibv_free_device_list(list);
 }
 
+static atomic_int closed;
+
+static void *close_it(void *context)
+{
+	if (ibv_close_device(context) == 0)
+		atomic_fetch_add(&closed, 1);
+	return NULL;
+}
+
+/* Of threads that close one device at the same time, one does. */
+static void closed_twice(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	pthread_t threads[THREADS];
+
+	for (int round = 0; round < 20; round++) {
+		struct ibv_context *c = ibv_open_device(list[0]);
+
+		CHECK(c && ibv_alloc_pd(c) && ibv_create_cq(c, 1, NULL, NULL, 0));
+		atomic_store(&closed, 0);
+		for (int i = 0; i < THREADS; i++)
+			CHECK(pthread_create(&threads[i], NULL, close_it, c) == 0);
+		for (int i = 0; i < THREADS; i++)
+			CHECK(pthread_join(threads[i], NULL) == 0);
+		CHECK(atomic_load(&closed) == 1);
+	}
+	ibv_free_device_list(list);
+}
+
 int main(void)
 {
 	pthread_t threads[THREADS];
@@ -142,6 +171,7 @@ int main(void)
 		CHECK(pthread_join(threads[i], NULL) == 0);
 	destroyed_in_use();
 	closed_while_waited_for();
+	closed_twice();
 	close_lo();
 	return 0;
 }
