@@ -158,7 +158,8 @@ struct abi_qp {
 	pthread_mutex_t lock;	     /* for set and ece */
 	struct ibv_qp_cap cap;	     /* granted */
 	int sq_sig_all;
-	bool by_cm;		/* a connection id connects it, not its peer's GID and number */
+	bool by_cm; /* a connection id connects it, not its peer's GID and number */
+	bool of_cm; /* ibv_modify_qp was told so: its state from RTR on is what the program set */
 	struct ibv_qp_attr set; /* what the program set and the engine does not store */
 	struct ibv_ece ece;
 };

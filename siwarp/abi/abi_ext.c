@@ -45,6 +45,26 @@ struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context, struct ibv_qp_i
 	return abi_create_cm_qp(context, attr);
 }
 
+struct wanted_qp {
+	struct ibv_context *context;
+	uint32_t number;
+};
+
+static bool is_wanted(void *handle, const void *arg)
+{
+	const struct wanted_qp *wanted = arg;
+	const struct ibv_qp *qp = handle;
+
+	return qp->context == wanted->context && qp->qp_num == wanted->number;
+}
+
+struct ibv_qp *siw_ibv_find_qp(struct ibv_context *context, uint32_t qp_num)
+{
+	const struct wanted_qp wanted = { context, qp_num };
+
+	return abi_find(ABI_QP, is_wanted, &wanted);
+}
+
 struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 				 const struct siw_qp_init_attr *more)
 {

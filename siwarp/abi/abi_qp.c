@@ -2,6 +2,9 @@
 /* abi/abi_qp.c - queue pairs: making and destroying, states and attributes, multicast, posting. */
 #include "abi/abi.h"
 
+#define SIWARP_IBV_EXT_DEFINES
+#include <siwarp/ibv_ext.h>
+
 /* The masks whose names and numbers the engine has, too. */
 #define SAME_MASKS                                                                            \
 	(IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_ACCESS_FLAGS | \
@@ -280,6 +283,41 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
 	return 0;
 }
 
+/* The engine leaves one of a connection id in INIT until the connection is made. */
+static enum ibv_qp_state state_of(const struct abi_qp *own, int engine)
+{
+	return own->of_cm && engine == SIW_QPS_INIT ? own->ibv.qp_base.state
+						    : (enum ibv_qp_state)engine;
+}
+
+/* Whether the step is one that a connection id takes with it. */
+static bool waits_for_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
+			 enum ibv_qp_state from, enum ibv_qp_state to)
+{
+	if (own->ibv.qp_base.qp_type != IBV_QPT_RC)
+		return false;
+	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && mask & IBV_QP_DEST_QPN &&
+	    attr->dest_qp_num == SIW_IBV_QPN_OF_CM)
+		own->of_cm = true;
+	if (to == IBV_QPS_RESET)
+		own->of_cm = false;
+	return own->of_cm && ((from == IBV_QPS_INIT && to == IBV_QPS_RTR) ||
+			      (from == IBV_QPS_RTR && to == IBV_QPS_RTS));
+}
+
+/* What was set, and the state. */
+static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, enum ibv_qp_state to)
+{
+	if (mask & IBV_QP_STATE)
+		own->ibv.qp_base.state = to;
+	pthread_mutex_lock(&own->lock);
+	if (to == IBV_QPS_RESET)
+		memset(&own->set, 0, sizeof(own->set));
+	else
+		remember(&own->set, attr, mask);
+	pthread_mutex_unlock(&own->lock);
+}
+
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct siw_qp_attr now, wanted;
@@ -296,11 +334,16 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	r = siw_query_qp(own->siw, &now, NULL);
 	if (r < 0)
 		return abi_result(r);
-	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : (enum ibv_qp_state)now.qp_state;
+	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : state_of(own, now.qp_state);
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
 	r = abi_step_allowed(qp->qp_type, from, to, mask);
-	if (!r)
-		r = translate(qp, attr, mask, &wanted);
+	if (r)
+		return abi_fail(r);
+	if (waits_for_cm(own, attr, mask, from, to)) {
+		note(own, attr, mask, to);
+		return 0;
+	}
+	r = translate(qp, attr, mask, &wanted);
 	if (r)
 		return abi_fail(r);
 	taken = siw_qp_step_attrs((int)qp->qp_type, (int)from, mask & IBV_QP_STATE ? (int)to : -1);
@@ -310,14 +353,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 			  mask & SAME_MASKS & (taken | IBV_QP_STATE | IBV_QP_CUR_STATE));
 	if (r < 0)
 		return abi_result(r);
-	if (mask & IBV_QP_STATE)
-		qp->state = to;
-	pthread_mutex_lock(&own->lock);
-	if (to == IBV_QPS_RESET)
-		memset(&own->set, 0, sizeof(own->set));
-	else
-		remember(&own->set, attr, mask);
-	pthread_mutex_unlock(&own->lock);
+	note(own, attr, mask, to);
 	return 0;
 }
 
@@ -352,7 +388,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 	pthread_mutex_lock(&own->lock);
 	*attr = own->set;
 	pthread_mutex_unlock(&own->lock);
-	attr->qp_state = (enum ibv_qp_state)now.qp_state;
+	attr->qp_state = state_of(own, now.qp_state);
 	attr->cur_qp_state = attr->qp_state;
 	attr->path_mig_state = IBV_MIG_MIGRATED;
 	attr->qkey = now.qkey;

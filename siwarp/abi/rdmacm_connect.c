@@ -101,6 +101,14 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 	return 0;
 }
 
+/* A queue pair that the program made by itself, and gives by its number: 0 or an errno value. */
+static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
+{
+	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
+
+	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
+}
+
 /* ---- connecting ------------------------------------------------------------------------------ */
 
 int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
@@ -112,11 +120,15 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	if (!id->id.verbs || !cm_dest(id)->family || id->listening || id->asks || !id->id.qp)
+	if (!id->id.verbs || !cm_dest(id)->family || id->listening || id->asks)
 		return cm_fail(EINVAL);
 	r = to_engine(id, conn_param, &param);
+	if (r == 0 && !id->id.qp)
+		r = -take_other(id, conn_param);
 	if (r < 0)
 		return cm_fail(-r);
+	id->completes = !id->id.qp;
+	param.hold = id->completes;
 	source = *cm_source(id);
 	if (!id->keeps_port)
 		source.port_be = 0;
@@ -133,8 +145,11 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	if (!id->asks || !id->id.qp)
+	if (!id->asks)
 		return cm_fail(EINVAL);
+	r = id->id.qp ? 0 : take_other(id, conn_param);
+	if (r)
+		return cm_fail(r);
 	if (!conn_param) {
 		asked = (struct rdma_conn_param){
 			.responder_resources = id->resources,
@@ -190,10 +205,14 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 	return cm_complete(id);
 }
 
-int rdma_establish(struct rdma_cm_id *id)
+int rdma_establish(struct rdma_cm_id *rdma_id)
 {
-	/* Only an end without a queue pair of this library has something to complete. */
-	return cm_live(CM_ID, id) ? cm_fail(EINVAL) : -1;
+	struct cm_id *id = cm_id_of(rdma_id);
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	/* Only an end with a queue pair of the program's own has something to complete. */
+	return id->completes ? cm_result(siw_cm_establish(id->siw)) : cm_fail(EINVAL);
 }
 
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)

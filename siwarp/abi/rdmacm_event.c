@@ -66,6 +66,7 @@ static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 	conn->rnr_retry_count = 7;
 	conn->retry_count = 7;
 	conn->flow_control = 1;
+	conn->qp_num = SIW_IBV_QPN_OF_CM;
 }
 
 static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
@@ -88,11 +89,14 @@ static void follow_state(struct cm_id *id, int event)
 		cm_show_addrs(id, &local, NULL);
 }
 
-/* The program's event; false: the new id of a request cannot be made, and its peer is refused. */
+/* The program's event; false: there is none, since a request's id cannot be made, or it knows. */
 static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 {
 	struct cm_id *id = from->context;
 
+	/* Who completes a connection by rdma_establish is not told so. */
+	if (id->completes && from->event == SIW_CM_ESTABLISHED)
+		return false;
 	event->ev.event = (enum rdma_cm_event_type)from->event;
 	event->ev.status = status_of(id, from);
 	event->of = id;

@@ -4,6 +4,10 @@
 
 #include "abi/rdmacm.h"
 
+#define MIN_RNR_TIMER 12 /* 0.64 ms */
+#define ACK_TIMEOUT   14 /* 67 ms */
+#define RETRIES	      7
+
 /* What verbs return; 0, or -1 with errno. */
 static int minus_one(int why)
 {
@@ -187,6 +191,10 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
+/*
+ * For a queue pair that the program made by itself: the id takes the steps to RTR and RTS with it
+ * when the connection is made, and ibv_modify_qp with these attributes knows that.
+ */
 int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
@@ -205,9 +213,24 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 		*mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 		return 0;
 	case IBV_QPS_RTR:
+		attr->ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = ABI_PORT };
+		attr->ah_attr.grh.dgid = id->id.route.addr.addr.ibaddr.dgid;
+		attr->path_mtu = IBV_MTU_1024;
+		attr->dest_qp_num = SIW_IBV_QPN_OF_CM;
+		attr->rq_psn = 0;
+		attr->max_dest_rd_atomic = id->resources;
+		attr->min_rnr_timer = MIN_RNR_TIMER;
+		*mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		return 0;
 	case IBV_QPS_RTS:
-		/* The connection's queue pair takes these steps with it, and has nothing to be told. */
-		return id->id.qp ? 0 : cm_fail(EOPNOTSUPP);
+		attr->timeout = ACK_TIMEOUT;
+		attr->retry_cnt = attr->rnr_retry = RETRIES;
+		attr->sq_psn = 0;
+		attr->max_rd_atomic = id->depth;
+		*mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			 IBV_QP_MAX_QP_RD_ATOMIC;
+		return 0;
 	default:
 		return minus_one(EINVAL);
 	}

@@ -307,8 +307,9 @@
 	X(CM_NO_REQUEST, EINVAL,                                                                   \
 	  "the id brings no CONNECT_REQUEST that is still to be answered: take one from "          \
 	  "siw_cm_get_event")                                                                      \
+	X(CM_NO_RESPONSE, EINVAL, "the id has no CONNECT_RESPONSE that is still to be completed")  \
 	X(CM_QP_PAIRS, EINVAL,                                                                     \
-	  "siw_modify_qp connects this QP: make it without by_qpn for a connection id")            \
+	  "the QP connects to its peer by number already: give it to an id in RESET or INIT")      \
 	X(CM_QP_STATE, EINVAL,                                                                     \
 	  "the QP of the id is in {0:state}: it has to be in INIT, where "                         \
 	  "siw_cm_bind_qp put it")                                                                 \

@@ -91,37 +91,75 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 	return 0;
 }
 
-static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
-		     struct siw_cm_event *ev)
+/* Negotiates, and gives the stream to the QP: 0; or -errno, and *why is what the peer was told. */
+static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
+		    struct siw_wire_err *why)
 {
 	struct siw_qp_attach at = { .initiator = true };
-	struct siw_wire_err why = SIW_CM_LOCAL_ERROR;
 	int err = 0;
 
+	*why = SIW_CM_LOCAL_ERROR;
 	id->ird = id->request.ird;
 	id->ord = id->request.ord;
-	if (e->params.enhanced) {
-		id->ord = siw_cm_at_most(id->ord, e->params.ird);
-		err = match_ird(id, e->params.ord);
+	if (reply->enhanced) {
+		id->ord = siw_cm_at_most(id->ord, reply->ird);
+		err = match_ird(id, reply->ord);
 		if (err)
-			why = INSUFFICIENT_IRD;
-		at.rtr = id->request.p2p ? e->params.rtr : 0;
+			*why = INSUFFICIENT_IRD;
+		at.rtr = id->request.p2p ? reply->rtr : 0;
 	}
 	at.ird = id->ird;
 	at.ord = id->ord;
-	at.ord_known = e->params.enhanced || id->ord_asked;
+	at.ord_known = reply->enhanced || id->ord_asked;
 	if (!err)
 		err = siw_qp_attach(id->conn, &id->qp, &at);
 	if (err) {
-		siw_qp_refuse(id->conn, &why);
-		ev->event = SIW_CM_CONNECT_ERROR;
-		ev->status = err;
-		report_error(ev, &why);
-		return;
+		siw_qp_refuse(id->conn, why);
+		return err;
 	}
 	/* SIW_CONN_ESTABLISHED follows at once; the user's event reports these numbers then. */
-	id->request = e->params;
-	ev->event = 0;
+	id->request = *reply;
+	return 0;
+}
+
+static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+		     struct siw_cm_event *ev)
+{
+	struct siw_wire_err why;
+
+	if (id->holds) {
+		id->reply = e->params;
+		id->responded = true;
+		ev->event = SIW_CM_CONNECT_RESPONSE;
+		report_params(ev, &e->params);
+		return;
+	}
+	ev->status = complete(id, &e->params, &why);
+	if (!ev->status)
+		return;
+	ev->event = SIW_CM_CONNECT_ERROR;
+	report_error(ev, &why);
+}
+
+int siw_cm_establish(struct siw_cm_id *id)
+{
+	struct siw_wire_err why;
+	int err;
+
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (siw_cm_id_stale(id))
+		return siw_refuse(STALE);
+	siw_lock(&id->channel->lock);
+	if (!id->responded) {
+		err = siw_refuse(CM_NO_RESPONSE);
+	} else {
+		id->responded = false;
+		err = complete(id, &id->reply, &why);
+	}
+	siw_unlock(&id->channel->lock);
+	return siw_refused(err);
 }
 
 static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
@@ -241,6 +279,8 @@ const char *siw_cm_event_str(int event)
 		return "route error";
 	case SIW_CM_CONNECT_REQUEST:
 		return "connect request";
+	case SIW_CM_CONNECT_RESPONSE:
+		return "connect response";
 	case SIW_CM_CONNECT_ERROR:
 		return "connect error";
 	case SIW_CM_UNREACHABLE:

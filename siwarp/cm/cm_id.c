@@ -227,9 +227,9 @@ static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 		return siw_refuse(CM_HAS_QP);
 	if (siw_qp_type(qp) != SIW_QPT_RC)
 		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
-	if (siw_qp_by_qpn(qp))
-		return siw_refuse(CM_QP_PAIRS);
-	return siw_qp_context(qp) == id->context ? 0 : siw_refuse(CM_QP_CONTEXT);
+	if (siw_qp_context(qp) != id->context)
+		return siw_refuse(CM_QP_CONTEXT);
+	return siw_qp_leave_pairing(qp);
 }
 
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
@@ -391,6 +391,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	err = request_of(id, param, &id->request);
 	if (err)
 		return err;
+	id->holds = param->hold != 0;
 	/* TCP takes no address that another socket of this process holds. */
 	siw_qp_place_leave(&id->place);
 	return siw_refused(siw_qp_connect(id->reporter, dest, source, &id->request,

@@ -46,6 +46,8 @@ struct siw_cm_id {
 	struct siw_qp_hold qp;
 	bool passive, listening;
 	struct siw_mpa_params request; /* active: our Request; passive: the peer's */
+	struct siw_mpa_params reply;   /* active, and holds: the peer's */
+	bool holds, responded;	       /* the user completes it; a Reply waits for that */
 	uint16_t ird, ord;	       /* after negotiation */
 	bool ord_asked;		       /* by number */
 };

@@ -41,6 +41,7 @@ class CMEventType(IntEnum):
     ROUTE_RESOLVED = 2
     ROUTE_ERROR = 3
     CONNECT_REQUEST = 4
+    CONNECT_RESPONSE = 5
     CONNECT_ERROR = 6
     UNREACHABLE = 7
     REJECTED = 8
@@ -71,6 +72,8 @@ class ConnParam:
             whenever the peer asks.
         peer_to_peer: when connecting by revision 2, what may open the connection.
         timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms.
+        hold: when connecting, the peer's acceptance is a CONNECT_RESPONSE, and ``CMID.establish``
+            completes the connection.
         refused: when connecting, seconds for which it is tried again while nobody listens there.
 
     """
@@ -83,6 +86,7 @@ class ConnParam:
     markers: bool = False
     peer_to_peer: int = RTR.NONE
     timeout: float | None = None
+    hold: bool = False
     refused: float = 0
 
     def _to_c(self) -> tuple[Any, Any]:
@@ -97,6 +101,7 @@ class ConnParam:
         c.markers = self.markers
         c.peer_to_peer = int(self.peer_to_peer)
         c.timeout_ms = 0 if self.timeout is None else max(1, int(self.timeout * 1000))
+        c.hold = self.hold
         c.refused_ms = int(self.refused * 1000)
         return c, data
 
@@ -415,6 +420,10 @@ class CMID(Handle):
         """Accept a CONNECT_REQUEST with the bound queue pair; ESTABLISHED comes as an event."""
         c_param, _data = (param or ConnParam())._to_c()
         check(self._call(lib.siw_cm_accept, c_param), f"accepting {self!r}")
+
+    def establish(self) -> None:
+        """Complete a connect with ``hold``, after its CONNECT_RESPONSE; ESTABLISHED comes."""
+        check(self._call(lib.siw_cm_establish), f"establishing {self!r}")
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse a CONNECT_REQUEST; afterwards the id is only good for closing."""

@@ -496,7 +496,16 @@ int siw_qp_type(struct siw_qp *qp)
 	return siw_class_of(siw_wq_of(qp))->type;
 }
 
-bool siw_qp_by_qpn(struct siw_qp *qp)
+int siw_qp_leave_pairing(struct siw_qp *qp)
 {
-	return siw_rc_of(siw_wq_of(qp))->pairs != NULL;
+	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	int err = 0;
+
+	siw_lock(&qp->ctx->progress);
+	if (rc->pairs && qp->state != SIW_QPS_RESET && qp->state != SIW_QPS_INIT)
+		err = siw_refuse(CM_QP_PAIRS);
+	else if (rc->pairs)
+		rc->pairs->close(rc);
+	siw_unlock(&qp->ctx->progress);
+	return err;
 }

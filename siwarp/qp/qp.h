@@ -151,7 +151,10 @@ bool siw_qp_hold_look(struct siw_context *context, const struct siw_qp_hold *hol
 		      struct siw_qp_held *held);
 struct siw_context *siw_qp_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
-/* Of an RC one: whether it connects by itself, by GID and QPN. */
-bool siw_qp_by_qpn(struct siw_qp *qp);
+/*
+ * An RC one that connects by GID and QPN does so no longer: 0; -EINVAL: it has left INIT, and may
+ * have begun to.
+ */
+int siw_qp_leave_pairing(struct siw_qp *qp);
 
 #endif

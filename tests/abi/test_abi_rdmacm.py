@@ -32,6 +32,13 @@ def test_a_thread_waits_for_events_while_ids_go_and_is_cancelled(compiled: dict[
     run(compiled["cm"], "threads")
 
 
+@pytest.mark.parametrize("persona", ["roce", "iwarp"])
+def test_queue_pairs_of_the_programs_own_are_connected_by_their_number(
+    compiled: dict[str, Path], persona: str
+) -> None:
+    run(compiled["cm"], "others", SIWARP_PERSONA=persona)
+
+
 def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
     run(compiled["cm_bad"])
 

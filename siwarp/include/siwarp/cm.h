@@ -38,6 +38,7 @@ enum siw_cm_event_type {
 	SIW_CM_ROUTE_RESOLVED = 2,
 	SIW_CM_ROUTE_ERROR = 3,
 	SIW_CM_CONNECT_REQUEST = 4,
+	SIW_CM_CONNECT_RESPONSE = 5,
 	SIW_CM_CONNECT_ERROR = 6,
 	SIW_CM_UNREACHABLE = 7,
 	SIW_CM_REJECTED = 8,
@@ -63,6 +64,7 @@ struct siw_cm_param {
 	int peer_to_peer;	 /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
 	int markers;		 /* 1 = ask the peer for Markers; setting markers does, too */
 	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
+	int hold;	/* of a connect: the peer's Reply is CONNECT_RESPONSE; siw_cm_establish */
 	int refused_ms; /* of a connect: so long it is tried again while nobody listens there */
 };
 
@@ -134,7 +136,10 @@ int siw_cm_tell(struct siw_cm_id *id, int event, int status);
  */
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer);
 
-/* Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted. */
+/*
+ * Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted. One
+ * that was made with by_qpn, and is in RESET or INIT, connects no longer by number.
+ */
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 
 /*
@@ -160,6 +165,11 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		   const struct siw_cm_param *param);
 /* Accepts a CONNECT_REQUEST with the id's QP; ESTABLISHED follows. param may be NULL. */
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
+/*
+ * Completes a connect with hold, after its CONNECT_RESPONSE; ESTABLISHED follows. Till then the peer
+ * waits.
+ */
+int siw_cm_establish(struct siw_cm_id *id);
 /* Rejects a CONNECT_REQUEST (R=1), with private data. The id can then only be destroyed. */
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len);
 /*

@@ -57,6 +57,14 @@ SIW_IBV struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_a
 SIW_IBV struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context,
 					    struct ibv_qp_init_attr_ex *attr);
 
+/* The queue pair of that context with that number; NULL: there is none. */
+SIW_IBV struct ibv_qp *siw_ibv_find_qp(struct ibv_context *context, uint32_t qp_num);
+/*
+ * A dest_qp_num that is nobody's: ibv_modify_qp with it takes an RC queue pair to RTR, and then to
+ * RTS, for a connection id, which really takes these steps when the connection is made.
+ */
+#define SIW_IBV_QPN_OF_CM 0xff0000
+
 #undef SIW_IBV
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints. Both ends are of this
+ * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints, cm others. Both ends are of this
  * process, on loopback.
  */
 #include <arpa/inet.h>
@@ -372,6 +372,100 @@ static void endpoints(void)
 	rdma_destroy_ep(listener);
 }
 
+/* ---- queue pairs that the program made by itself --------------------------------------------- */
+
+static struct ibv_cq *own_cq;
+
+static struct ibv_qp *own_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = small();
+
+	own_cq = own_cq ? own_cq : ibv_create_cq(id->verbs, 16, NULL, NULL, 0);
+	CHECK(own_cq);
+	attr.send_cq = attr.recv_cq = own_cq;
+	attr.qp_type = IBV_QPT_RC;
+	return ibv_create_qp(id->pd, &attr);
+}
+
+static void step(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state to)
+{
+	struct ibv_qp_attr attr = { .qp_state = to };
+	struct ibv_qp_init_attr init;
+	int mask;
+
+	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask & IBV_QP_STATE);
+	CHECK(ibv_modify_qp(qp, &attr, mask) == 0 && qp->state == to);
+	CHECK(ibv_query_qp(qp, &attr, mask, &init) == 0 && attr.qp_state == to);
+}
+
+static void send_by(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, 64, mr->lkey };
+	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad_recv;
+	struct ibv_send_wr send = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_wc wc;
+	int done = 0;
+
+	CHECK(ibv_post_recv(to, &recv, &bad_recv) == 0);
+	CHECK(ibv_post_send(from, &send, &bad) == 0);
+	for (time_t until = time(NULL) + SECONDS; done < 2 && time(NULL) < until;)
+		if (ibv_poll_cq(own_cq, 1, &wc) == 1) {
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			done++;
+		}
+	CHECK(done == 2);
+}
+
+static void others(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
+	struct rdma_cm_event *event;
+	struct ibv_qp *one, *two;
+	struct ibv_mr *mr;
+
+	CHECK(rdma_create_id(other, &client, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(client, NULL, (struct sockaddr *)&addr, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
+	CHECK(rdma_resolve_route(client, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
+	one = own_qp(client);
+	CHECK(one);
+	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL); /* there is no such number */
+	param.qp_num = one->qp_num;
+	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
+	CHECK(rdma_connect(client, &param) == 0);
+	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	server = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	two = own_qp(server);
+	CHECK(two);
+	step(server, two, IBV_QPS_INIT);
+	step(server, two, IBV_QPS_RTR);
+	step(server, two, IBV_QPS_RTS);
+	param.qp_num = two->qp_num;
+	CHECK(rdma_accept(server, &param) == 0);
+	expect(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
+	step(client, one, IBV_QPS_INIT);
+	step(client, one, IBV_QPS_RTR);
+	step(client, one, IBV_QPS_RTS);
+	CHECK(rdma_establish(client) == 0);
+	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	mr = rdma_reg_msgs(client, memory, 64);
+	CHECK(mr && client->pd == server->pd);
+	send_by(one, two, mr);
+	send_by(two, one, mr);
+	CHECK(rdma_disconnect(server) == 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0); /* and no ESTABLISHED before it */
+	CHECK(rdma_dereg_mr(mr) == 0);
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
+	CHECK(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -385,6 +479,8 @@ int main(int argc, char **argv)
 		threads();
 	else if (strcmp(what, "endpoints") == 0)
 		endpoints();
+	else if (strcmp(what, "others") == 0)
+		others();
 	else
 		return 2;
 	rdma_destroy_event_channel(channel);

@@ -16,7 +16,7 @@ from unit.verbs.verbs_harness import LIMIT, Rig, pattern, poll, refused
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
-from siwarp.verbs import QPState
+from siwarp.verbs import QP, Error, QPAttr, QPInitAttr, QPState, QPType
 
 
 @pytest.fixture
@@ -268,3 +268,54 @@ def test_a_device_closed_by_force_takes_its_ids_and_leaves_the_channel(rig: Rig)
     second.set_device(rig.ctx)
     second.listen(("127.0.0.1", 0))
     second.close()
+
+
+def by_number(rig: Rig) -> QP:
+    cq = rig.cq()
+    return QP(rig.pd, QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True))
+
+
+def test_who_holds_a_connect_completes_it_with_a_queue_pair_of_by_qpn(rig: Rig) -> None:
+    wire = Wire(rig)
+    qp = by_number(rig)
+    number = qp.qp_num
+    id = CMID(wire.a_channel)
+    id.bind_qp(qp)
+    assert (qp.qp_num, qp.qp_state) == (number, QPState.INIT)
+    id.connect(wire.address, ConnParam(private_data=b"ask", hold=True))
+    assert refused(id.establish) == errno.EINVAL
+    request = wire.request()
+    b = End(rig, request.id, wire.p_channel, size=4096)
+    b.id.accept(ConnParam(private_data=b"answer"))
+    event = event_of(wire.a_channel)
+    assert event.type == CMEventType.CONNECT_RESPONSE and event.private_data == b"answer"
+    assert qp.qp_state == QPState.INIT
+    id.establish()
+    assert event_of(wire.a_channel).type == CMEventType.ESTABLISHED
+    assert b.event().type == CMEventType.ESTABLISHED
+    assert qp.qp_state == QPState.RTS
+    assert refused(id.establish) == errno.EINVAL
+    id.disconnect()
+
+
+def test_a_peer_that_goes_before_a_held_connect_is_completed_is_noticed(rig: Rig) -> None:
+    wire = Wire(rig)
+    a = wire.dial(ConnParam(hold=True))
+    b = End(rig, wire.request().id, wire.p_channel, size=4096)
+    b.id.accept()
+    assert a.event().type == CMEventType.CONNECT_RESPONSE
+    b.id.close()
+    with contextlib.suppress(Error):
+        a.id.establish()
+        kinds = [a.event().type]
+        if kinds[0] == CMEventType.ESTABLISHED:
+            kinds.append(a.event().type)
+        assert kinds[-1] == CMEventType.DISCONNECTED
+    assert a.qp.qp_state != QPState.RTS
+
+
+def test_a_queue_pair_that_connects_by_number_already_is_no_ids(rig: Rig) -> None:
+    qp = by_number(rig)
+    qp.modify(QPAttr(qp_state=QPState.INIT))
+    qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num))
+    assert refused(CMID(CMEventChannel(rig.ctx)).bind_qp, qp) == errno.EINVAL

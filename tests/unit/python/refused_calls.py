@@ -451,6 +451,7 @@ def of_connections() -> list[Call]:
         connect(peer_to_peer=64),
         connect(initiator_depth=1000),
         lambda w: listening(w).listen(("127.0.0.1", 0)),
+        lambda w: w.id().establish(),
         lambda w: CMID(CMEventChannel()).listen(("127.0.0.1", 0)),
         lambda w: listening(w).set_device(w.other.ctx),
         lambda w: w.id().migrate(CMEventChannel(w.other.ctx)),

@@ -408,6 +408,15 @@ STATES: list[Row] = [
 ]
 
 
+def pairing(w: World) -> QP:
+    qp = w.rc(by_qpn=True)
+    qp.modify(QPAttr(qp_state=QPState.INIT))
+    qp.modify(
+        QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num),
+    )
+    return qp
+
+
 def tcp_socket(w: World) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -586,11 +595,11 @@ MAKING: list[Row] = [
 CONNECTING: list[Row] = [
     ("binding a UD QP", lambda w: w.id().bind_qp(w.ud(QPState.RESET)), State, EINVAL, "one RC QP"),
     (
-        "binding a QP by QPN",
-        lambda w: w.id().bind_qp(w.rc(by_qpn=True)),
+        "binding a QP by QPN that is in RTR",
+        lambda w: w.id().bind_qp(pairing(w)),
         State,
         EINVAL,
-        "without by_qpn",
+        "in RESET or INIT",
     ),
     (
         "binding a QP of another device",
