@@ -72,7 +72,7 @@ struct cm_event {
 
 /* ---- rdmacm_object.c ---------------------------------------------------------------------------- */
 
-/* The library's lock: for unacked, and the list of devices. */
+/* The library's lock, for unacked. Innermost but for the engine's. */
 void cm_lock(void);
 void cm_unlock(void);
 /* handle, whose object that is, is alive from now on: false with errno ENOMEM. */

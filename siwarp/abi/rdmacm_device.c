@@ -15,9 +15,34 @@ struct opened {
 	struct ibv_pd *pd;
 };
 
-static struct opened *all; /* under the library's lock */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct opened *all; /* under lock */
 
-/* The library's lock is held. */
+/* In a child of fork() the parent's devices are of no use: it opens its own. */
+static void forget_all(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	all = NULL;
+}
+
+static void at_first(void)
+{
+	pthread_atfork(NULL, NULL, forget_all);
+}
+
+static void enter(void)
+{
+	pthread_once(&once, at_first);
+	pthread_mutex_lock(&lock);
+}
+
+static void leave(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* lock is held. */
 static struct opened *open_locked(struct ibv_device *device)
 {
 	struct opened *one;
@@ -44,9 +69,9 @@ static struct ibv_context *open_device(struct ibv_device *device)
 	int cancel;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	cm_lock();
+	enter();
 	one = open_locked(device);
-	cm_unlock();
+	leave();
 	pthread_setcancelstate(cancel, NULL);
 	return one ? one->verbs : NULL;
 }
@@ -92,11 +117,11 @@ struct ibv_context *cm_device_by(const struct siw_context *siw)
 {
 	struct ibv_context *verbs = NULL;
 
-	cm_lock();
+	enter();
 	for (struct opened *one = all; one && !verbs; one = one->next)
 		if (siw_ibv_context(one->verbs) == siw)
 			verbs = one->verbs;
-	cm_unlock();
+	leave();
 	return verbs;
 }
 
@@ -104,14 +129,14 @@ struct ibv_pd *cm_default_pd(struct ibv_context *verbs)
 {
 	struct ibv_pd *pd = NULL;
 
-	cm_lock();
+	enter();
 	for (struct opened *one = all; one; one = one->next)
 		if (one->verbs == verbs) {
 			if (!one->pd)
 				one->pd = ibv_alloc_pd(verbs);
 			pd = one->pd;
 		}
-	cm_unlock();
+	leave();
 	return pd;
 }
 

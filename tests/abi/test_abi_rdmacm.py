@@ -39,6 +39,10 @@ def test_queue_pairs_of_the_programs_own_are_connected_by_their_number(
     run(compiled["cm"], "others", SIWARP_PERSONA=persona)
 
 
+def test_a_child_of_fork_has_devices_of_its_own(compiled: dict[str, Path]) -> None:
+    run(compiled["cm"], "forked")
+
+
 def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
     run(compiled["cm_bad"])
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints, cm others. Both ends are of this
- * process, on loopback.
+ * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints, cm others, cm forked.
+ * Both ends are of this process, on loopback.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <rdma/rdma_verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common.h"
@@ -466,6 +467,34 @@ static void others(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
+/* ---- a child of fork ------------------------------------------------------------------------- */
+
+static void child(struct rdma_cm_id *inherited)
+{
+	struct rdma_event_channel *own = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == ESTALE);
+	CHECK(rdma_resolve_route(inherited, 1) == -1 && errno == ESTALE);
+	CHECK(own);
+	rdma_destroy_qp(inherited);
+	rdma_destroy_id(resolved(own, htons(9)));
+	_exit(0);
+}
+
+static void forked(void)
+{
+	struct rdma_cm_id *id = resolved(channel, htons(9));
+	pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (pid == 0)
+		child(id);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	end(id);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -481,6 +510,8 @@ int main(int argc, char **argv)
 		endpoints();
 	else if (strcmp(what, "others") == 0)
 		others();
+	else if (strcmp(what, "forked") == 0)
+		forked();
 	else
 		return 2;
 	rdma_destroy_event_channel(channel);
