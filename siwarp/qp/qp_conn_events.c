@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Queues of connection events, with a descriptor to wait on. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -256,7 +257,7 @@ static int has_event(void *arg)
 	return any;
 }
 
-/* Sleeps on the queue's descriptor alone. */
+/* Sleeps on the queue's descriptor alone, where its thread may be cancelled. */
 static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
 {
 	static const struct siw_llp_waitset nothing;
@@ -274,9 +275,10 @@ static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
 			return 0;
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
-		r = siw_llp_wait(&nothing, q->fd,
-				 deadline == UINT64_MAX ? -1
-							: (int64_t)(deadline - now) / 1000 + 1);
+		pthread_testcancel();
+		r = siw_llp_wait_cancel(
+			&nothing, q->fd,
+			deadline == UINT64_MAX ? -1 : (int64_t)(deadline - now) / 1000 + 1);
 		if (r < 0)
 			return r;
 	}

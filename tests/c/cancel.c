@@ -19,6 +19,7 @@
 
 static struct rig rig;
 static struct end ud, a, b;
+static struct siw_cm_channel *no_device;
 static char passed;
 
 static void cancel_self(void)
@@ -157,7 +158,17 @@ static void *await_cm(void *unused)
 	return unused;
 }
 
-static void *(*const waits[])(void *) = { await_cq, await_async, await_cm };
+/* A channel of no device has no traffic to move. */
+static void *await_any_device(void *unused)
+{
+	struct siw_cm_event event;
+
+	begin_waiting();
+	check(siw_cm_get_event(no_device, &event, -1));
+	return unused;
+}
+
+static void *(*const waits[])(void *) = { await_cq, await_async, await_cm, await_any_device };
 #define N_WAITS (sizeof(waits) / sizeof(waits[0]))
 
 static void sleep_us(long us)
@@ -234,11 +245,11 @@ static void no_event_is_lost(int round)
 
 static void others_share_a_device(void)
 {
-	pthread_t threads[6];
+	pthread_t threads[N_WAITS + 3];
 
-	for (size_t i = 0; i < 6; i++)
+	for (size_t i = 0; i < N_WAITS + 3; i++)
 		threads[i] = start(i < N_WAITS ? waits[i] : crowded);
-	for (size_t i = N_WAITS; i < 6; i++)
+	for (size_t i = N_WAITS; i < N_WAITS + 3; i++)
 		must(end_of(threads[i]) == &passed);
 	for (size_t i = 0; i < N_WAITS; i++) {
 		must(pthread_cancel(threads[i]) == 0);
@@ -277,6 +288,8 @@ int main(int argc, char **argv)
 	rig_open(&served);
 	ud_open(&ud, &rig, SLOTS, NULL);
 	rc_open(&a, &served, &b, &rig, SLOTS);
+	no_device = siw_cm_create_channel(NULL);
+	must(no_device);
 	threads_end_in_their_waits();
 	others_share_a_device();
 	for (int i = 0; i < rounds; i++)
@@ -287,5 +300,6 @@ int main(int argc, char **argv)
 	check(siw_close_device_forced(rig.ctx));
 	must(now_ms() - before < FORCED_MS);
 	check(siw_close_device_forced(served.ctx));
+	check(siw_cm_destroy_channel(no_device));
 	return 0;
 }

@@ -94,6 +94,7 @@ WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_on"),
     ("siwarp/verbs/verbs_wait.c", "begin_wait"),
     ("siwarp/verbs/verbs_wait.c", "wait_loop"),
+    ("siwarp/qp/qp_conn_events.c", "wait_for_all"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
