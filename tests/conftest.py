@@ -65,6 +65,7 @@ if "SANITIZER" in os.environ:
 # tests/abi has programs of ours that call ours.
 if os.environ.get("SANITIZER") == "tsan":
     collect_ignore += [
+        "abi/test_abi_pyverbs.py",
         "abi/test_abi_readme.py",
         "bench/test_bench_abi.py",
         "cli/test_cli_run.py",
