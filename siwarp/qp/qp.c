@@ -504,8 +504,12 @@ int siw_qp_leave_pairing(struct siw_qp *qp)
 	siw_lock(&qp->ctx->progress);
 	if (rc->pairs && qp->state != SIW_QPS_RESET && qp->state != SIW_QPS_INIT)
 		err = siw_refuse(CM_QP_PAIRS);
-	else if (rc->pairs)
+	if (!err && rc->pairs) {
 		rc->pairs->close(rc);
+		/* Its number is among those of other RC queue pairs, so these look at all. */
+		rc->left_pairing = true;
+		qp->ctx->n_high++;
+	}
 	siw_unlock(&qp->ctx->progress);
 	return err;
 }

@@ -356,6 +356,7 @@ struct siw_rc {
 	const struct siw_pair_ops *pairs; /* NULL: a connection manager connects it */
 	struct siw_pair *pair;
 	struct siw_linger *linger; /* allocated with the QP, so that closing cannot fail */
+	bool left_pairing;	   /* it keeps a number of RC by QPN */
 	bool counted;		   /* it is counted in ctx->n_rc */
 	/*
 	 * Its connection, or NULL, and the connection's callback. kind: SIW_CONN_ESTABLISHED, or at

@@ -441,6 +441,9 @@ static void close_qp(struct siw_wq *wq)
 
 	if (rc->pairs)
 		rc->pairs->close(rc);
+	if (rc->left_pairing)
+		wq->qp.ctx->n_high--;
+	rc->left_pairing = false;
 	free(rc->linger);
 	rc->linger = NULL;
 	if (rc->counted)
