@@ -28,7 +28,7 @@ def measure(rounds: int) -> dict[str, dict[str, Any]]:
     """
     tool = program().with_name("siwarp-bench-translation")
     if not tool.is_file():
-        raise BenchError("this build has no siwarp-bench-translation: it needs libibverbs-dev")
+        raise BenchError("this build has no siwarp-bench-translation: it needs librdmacm-dev")
     seen: list[dict[str, dict[str, float]]] = []
     for _ in range(rounds):
         try:

@@ -16,7 +16,7 @@ TOOL = "siwarp-bench-translation"
 
 def needs_tool() -> None:
     if not runner.program().with_name(TOOL).is_file():
-        pytest.skip("built without libibverbs-dev")
+        pytest.skip("built without librdmacm-dev")
 
 
 def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
