@@ -139,6 +139,7 @@ struct abi_cq {
 	struct ibv_wc wc;	 /* between start_poll and end_poll: the completion read */
 	pthread_mutex_t polling; /* held between them, unless single_threaded */
 	bool single_threaded;
+	bool open;			     /* start_poll was called; under polling */
 	unsigned int forks;		     /* abi_forks when it was made */
 	uint64_t wc_flags;		     /* enum ibv_create_cq_wc_flags */
 	uint64_t monotonic_ns, wallclock_ns; /* when wc was taken */

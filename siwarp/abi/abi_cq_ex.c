@@ -38,11 +38,13 @@ static int next_poll(struct ibv_cq_ex *ibv)
 	return 0;
 }
 
-/* Without start_poll there is nothing to end, which the lock knows. */
+/* Without start_poll there is nothing to end. */
 static void end_poll(struct ibv_cq_ex *cq)
 {
-	if (!of(cq)->single_threaded)
-		pthread_mutex_unlock(&of(cq)->polling);
+	if (of(cq)->single_threaded || !of(cq)->open)
+		return;
+	of(cq)->open = false;
+	pthread_mutex_unlock(&of(cq)->polling);
 }
 
 /*
@@ -57,8 +59,11 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 		return EINVAL;
 	if (of(cq)->forks != abi_forks)
 		return ESTALE;
-	if (!of(cq)->single_threaded && pthread_mutex_lock(&of(cq)->polling))
-		return EINVAL;
+	if (!of(cq)->single_threaded) {
+		if (pthread_mutex_lock(&of(cq)->polling))
+			return EINVAL;
+		of(cq)->open = true;
+	}
 	r = next_poll(cq);
 	if (r)
 		end_poll(cq);

@@ -137,7 +137,7 @@ static void windows(void)
 	struct ibv_mw_bind_info info = { b.mr, (uintptr_t)b.buf, 64,
 					 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE };
 	struct ibv_mw_bind bind = { 5, IBV_SEND_SIGNALED, info };
-	struct ibv_sge sge = part(&a, 0, 64), byte = part(&b, 0, 1);
+	struct ibv_sge sge = part(&a, 0, 64), byte = part(&b, 3072, 1);
 	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge), binds[2], *bad;
 
 	CHECK(one && two);
