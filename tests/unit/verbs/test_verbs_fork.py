@@ -96,6 +96,7 @@ CANNOT_FAIL = {
     "siw_context_info",
     "siw_ack_cq_events",
     "siw_cm_set_context",
+    "siw_cm_device",
 }
 
 
