@@ -55,8 +55,8 @@ struct cm_id {
 	bool bound, listening, asks; /* asks: of a CONNECT_REQUEST that is to be answered */
 	bool any;		     /* bound to a wildcard address */
 	bool v6_only;
-	bool completes;	 /* active, with a queue pair of the program's: rdma_establish is to come */
-	bool keeps_port; /* the program named its port */
+	atomic_bool completes; /* active, with a queue pair of its own: rdma_establish is to come */
+	bool keeps_port;       /* the program named its port */
 	uint8_t resources, depth; /* of the CONNECT_REQUEST */
 	/* Of rdma_create_ep on the passive side: for the ids of its requests. */
 	struct ibv_pd *ep_pd;
