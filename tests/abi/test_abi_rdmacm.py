@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import run
+from cli.cli_harness import unsanitized
 
 from siwarp import _paths
 
@@ -61,12 +62,15 @@ assert library.rclose(0) == -1
 def test_rsockets_without_a_genuine_library_say_so_once() -> None:
     program, library = ALONE % errno.EOPNOTSUPP, _paths.abi_dir() / _paths.RDMACM
     hide = "for d in /usr/lib/*-linux-gnu /usr/lib64 /usr/lib; do for l in $d/librdmacm.so.1*; do "
-    hide += '[ -e "$l" ] && mount --bind /dev/null "$l"; done; done; exec "$@"'
+    hide += '[ -e "$l" ] && mount --bind /dev/null "$l"; done; done; '
+    # A sanitizer is for the last of them alone.
+    hide += 'exec env ${P:+"LD_PRELOAD=$P"} "$@"'
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", hide, "sh", sys.executable, "-c", program, str(library)],
         capture_output=True,
         text=True,
-        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())},
+        env=unsanitized()
+        | {"LD_LIBRARY_PATH": str(_paths.abi_dir()), "P": os.environ.get("LD_PRELOAD", "")},
         check=False,
     )
     assert done.returncode == 0, done.stderr
