@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "abi/rdmacm.h"
 
@@ -11,6 +12,35 @@ enum {
 	REJ_INVALID_SERVICE_ID = 8,
 	REJ_CONSUMER_DEFINED = 28,
 };
+
+/*
+ * Programs such as rping end like this: one thread destroys the channel and leaves main(), another has
+ * acknowledged its last event and asks for the next. With an adapter it mostly asks first, and then
+ * waits for ever. So who asks a channel that is gone learns it a second later, when the program has
+ * ended if it was about to.
+ */
+#define GONE	    16 /* channels that were destroyed last */
+#define LAST_WAIT_S 1
+static const void *gone[GONE]; /* under the library's lock */
+static unsigned int n_gone;
+
+static void note_gone(const void *channel)
+{
+	cm_lock();
+	gone[n_gone++ % GONE] = channel;
+	cm_unlock();
+}
+
+static bool is_gone(const void *channel)
+{
+	bool found = false;
+
+	cm_lock();
+	for (int i = 0; i < GONE; i++)
+		found |= channel && gone[i] == channel;
+	cm_unlock();
+	return found;
+}
 
 struct rdma_event_channel *rdma_create_event_channel(void)
 {
@@ -41,6 +71,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 	/* Programs that leave ids behind would use them: the channel stays with them. */
 	if (siw_cm_destroy_channel(channel->siw))
 		return;
+	note_gone(channel);
 	cm_end(&channel->object);
 	free(channel);
 }
@@ -171,8 +202,13 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	struct cm_event *event;
 	int r;
 
-	if (!out || !cm_live(CM_CHANNEL, ev))
+	if (!out)
 		return cm_fail(EINVAL);
+	if (!cm_live(CM_CHANNEL, ev)) {
+		if (is_gone(ev))
+			sleep(LAST_WAIT_S);
+		return cm_fail(EINVAL);
+	}
 	event = calloc(1, sizeof(*event));
 	if (!event)
 		return -1;
