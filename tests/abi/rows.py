@@ -15,8 +15,9 @@ class Row:
     """A program, or two: a server and a client that is given the server's address.
 
     In the words stand ``{dev}``, ``{addr}`` (the server's), ``{work}`` (the folder of what the
-    runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read) and
-    ``{python}`` (of the environment that has the row's ``wheel``).
+    runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read),
+    ``{python}`` (of the environment that has the row's ``wheel``), and ``{over}``, which runs what
+    follows in the second namespace, where the device is ``{over_dev}``.
     """
 
     name: str
@@ -199,8 +200,30 @@ def ucx() -> Iterator[Row]:
             )
 
 
+def mpi_across() -> Iterator[Row]:
+    """MPICH with a rank in each of two namespaces; Open MPI's want a remote shell for that."""
+    rank = "-n 1 -env UCX_NET_DEVICES {{{dev}}}:1 {over} {{work}}/mpi-mpich {what}"
+    for transport in ("ud_v", "rc_v,ud_v"):
+        for what in ("hello", "ring 200000", "alltoall 20000"):
+            ranks = [
+                rank.format(dev="dev", over="", what=what),
+                rank.format(dev="over_dev", over="{over}", what=what),
+            ]
+            yield Row(
+                f"mpich across {what.split()[0]} {transport}",
+                "RC, UD" if "rc" in transport else "UD",
+                f"mpirun.mpich {' : '.join(ranks)}",
+                shows=rf"{what.split()[0]} of 2 ranks: data correct",
+                data="program",
+                places=(CABLE,),
+                short=(CABLE,) if what == "ring 200000" else (),
+                env={"UCX_TLS": transport},
+                seconds=120,
+            )
+
+
 def mpi() -> Iterator[Row]:
-    """Two MPIs over UCX, all ranks in one namespace: a launcher across two wants a remote shell."""
+    """Two MPIs over UCX, all ranks in one namespace."""
     for name, launcher in LAUNCHERS.items():
         for transport in ("ud_v", "rc_v,ud_v"):
             for ranks in (2, 4, 8):
@@ -506,6 +529,6 @@ def rsockets() -> Iterator[Row]:
 
 def rows() -> list[Row]:
     """Return the whole table."""
-    checks = (alone, pingpongs, perftest, ucx, mpi, pyverbs, rdma_core, wheels, watched)
+    checks = (alone, pingpongs, perftest, ucx, mpi, mpi_across, pyverbs, rdma_core, wheels, watched)
     groups = (*checks, rdma_cm, rsockets, bad_days)
     return [row for group in groups for row in group()]

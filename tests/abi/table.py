@@ -77,14 +77,17 @@ class Machine:
     def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
         """Return the whole command line of a row's server (end 0) or client (1)."""
         namespace = self.ends[end if place == CABLE else 0]
+        over = self.ends[1]
         known = {
             "dev": f"siw_{namespace.link}",
             "addr": self.ends[0].v4,
+            "over_dev": f"siw_{over.link}",
+            "over": shlex.join(over.inside(sys.executable, "-m", "siwarp.cli", "run", "--")),
             "work": str(self.work),
             "abi": str(self.work / "abi"),
             "python": str(self.work / row.wheel / "bin" / "python"),
         }
-        filled = [word.format(**known) for word in shlex.split(words)]
+        filled = shlex.split(words.format(**known))
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
         if place == NOBODY:
             variables += [f"PYTHONPATH={self.site}", f"HOME={self.work}/home"]
