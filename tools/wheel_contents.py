@@ -40,6 +40,7 @@ def main() -> int:
         for name in (
             "bench/bin/siwarp-bench",
             "bench/bin/siwarp-bench-memory",
+            "bench/bin/siwarp-bench-translation",
             "wan/bin/siwarp-wan",
         )
     }

@@ -87,7 +87,7 @@ struct siw_cm_event {
 /*
  * context NULL: the channel belongs to no device. Its ids get theirs later, each by
  * siw_cm_set_device, and its events are those of ids of any device. Who waits for them leaves
- * progress to the devices' own threads, so without one (setting threads) nothing comes.
+ * progress to the devices' own threads, so without one (setting progress) nothing comes.
  */
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
 /* EBUSY while an id of it is alive. */
