@@ -137,8 +137,8 @@ int siw_cm_tell(struct siw_cm_id *id, int event, int status);
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer);
 
 /*
- * Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted. One
- * that was made with by_qpn, and is in RESET or INIT, connects no longer by number.
+ * Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted.
+ * One that was made with by_qpn, and is in RESET or INIT, connects no longer by number.
  */
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 
@@ -166,8 +166,8 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 /* Accepts a CONNECT_REQUEST with the id's QP; ESTABLISHED follows. param may be NULL. */
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
 /*
- * Completes a connect with hold, after its CONNECT_RESPONSE; ESTABLISHED follows. Till then the peer
- * waits.
+ * Completes a connect with hold, after its CONNECT_RESPONSE; ESTABLISHED follows. Till then the
+ * peer waits.
  */
 int siw_cm_establish(struct siw_cm_id *id);
 /* Rejects a CONNECT_REQUEST (R=1), with private data. The id can then only be destroyed. */
