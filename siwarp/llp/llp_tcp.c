@@ -69,19 +69,29 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return rv;
 }
 
-int siw_llp_tcp_keep(struct siw_addr *local)
+/* As open_bound; *own is where it is bound. */
+static int open_told(const struct siw_addr *local, enum purpose how, struct siw_addr *own)
 {
-	int fd = open_bound(local, local->family, TO_KEEP);
-	struct siw_addr own = *local;
-	socklen_t len = sizeof(own);
+	int fd = open_bound(local, local->family, how);
+	socklen_t len = sizeof(*own);
 
 	if (fd < 0)
 		return fd;
-	if (getsockname(fd, (struct sockaddr *)&own, &len)) {
+	memset(own, 0, sizeof(*own));
+	if (getsockname(fd, (struct sockaddr *)own, &len)) {
 		siw_llp_fd_close(fd);
 		return -EINVAL;
 	}
-	local->port_be = own.port_be;
+	return fd;
+}
+
+int siw_llp_tcp_keep(struct siw_addr *local)
+{
+	struct siw_addr own;
+	int fd = open_told(local, TO_KEEP, &own);
+
+	if (fd >= 0)
+		local->port_be = own.port_be;
 	return fd;
 }
 
@@ -176,17 +186,12 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int fd = open_bound(local, local->family, TO_CONNECT_ITSELF);
-	struct siw_addr own = { 0 };
-	socklen_t len = sizeof(own);
+	struct siw_addr own;
+	int fd = open_told(local, TO_CONNECT_ITSELF, &own);
 
+	/* TCP's simultaneous open (RFC 9293 section 3.5), with one socket at both ends. */
 	if (fd < 0)
 		return fd;
-	/* TCP's simultaneous open (RFC 9293 section 3.5), with one socket at both ends. */
-	if (getsockname(fd, (struct sockaddr *)&own, &len)) {
-		siw_llp_fd_close(fd);
-		return -EINVAL;
-	}
 	return connect_fd(port, fd, &own, handler, out);
 }
 

@@ -355,6 +355,8 @@ def test_the_end_of_a_stream_is_read_as_0_each_time_and_does_not_keep_anyone_awa
     for _ in range(40):
         for s in port.poll():
             assert s.drain() == 0
+    # On a busy machine the acknowledgement of its end comes late, and is an event.
+    kit.until(lambda: all(s.drain() == 0 for s in port.poll()) and port.wait(1000) == 0)
     assert port.wait(1000) == 0
     # Its other direction works on.
     assert b.send(b"answer") == 6
@@ -362,7 +364,7 @@ def test_the_end_of_a_stream_is_read_as_0_each_time_and_does_not_keep_anyone_awa
     assert a.recv() == (6, b"answer")
 
 
-def test_an_aborted_stream_ends_with_a_reset(port):
+def test_an_aborted_stream_ends_with_a_reset(port, kit):
     a, b = port.pair()
     port.lib.siw_llp_tcp_abort(a.c)
     a.close()
@@ -371,6 +373,7 @@ def test_an_aborted_stream_ends_with_a_reset(port):
     for _ in range(40):
         for s in port.poll():
             assert s.recv()[0] == 0
+    kit.until(lambda: all(s.recv()[0] == 0 for s in port.poll()) and port.wait(1000) == 0)
     assert port.wait(1000) == 0
 
 
