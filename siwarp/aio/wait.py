@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import select
 import weakref
@@ -58,11 +57,15 @@ class _Wait:
 
     def _call(self) -> None:
         """Wake the task; called by the thread that took the event, which may be any."""
-        if asyncio._get_running_loop() is self._loop:
+        if self._loop.is_closed():
+            self._channel._unwatch(self._call)
+        elif asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._end()
         else:
-            with contextlib.suppress(RuntimeError):  # that loop is closed
+            try:
                 self._loop.call_soon_threadsafe(self._end)
+            except RuntimeError:  # it was closed meanwhile
+                self._channel._unwatch(self._call)
 
     def _end(self) -> None:
         self.leave()
@@ -74,15 +77,17 @@ class _Wait:
         await self._woken
 
     def leave(self) -> None:
-        """End the wait; the loop stops watching a channel after its last wait."""
+        """End the wait; the loop stops watching a channel after its last wait.
+
+        Who closes the channel in another thread waits for that.
+        """
+        others = self._here.get(self._channel, set())
+        if self in others:
+            others.discard(self)
+            if not others:
+                del self._here[self._channel]
+                self._loop.remove_reader(self._fd)
         self._channel._unwatch(self._call)
-        others = self._here.get(self._channel)
-        if others is None or self not in others:
-            return
-        others.discard(self)
-        if not others:
-            del self._here[self._channel]
-            self._loop.remove_reader(self._fd)
 
 
 def _take_events(channel: CompChannel) -> None:

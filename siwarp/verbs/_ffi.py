@@ -277,6 +277,8 @@ class Handle(Closing):
         # Who sleeps looks again, and finds it closed; those in C are sent home by C.
         for handle in handles:
             handle._wake_all()
+        for handle in handles:
+            handle._let_leave()
         rc = destroy(c) if self._pid == os.getpid() else 0
         for handle in handles:
             handle._ended()
@@ -289,6 +291,9 @@ class Handle(Closing):
     def _wake_all(self) -> None:
         """Have threads and tasks that wait for its events look again."""
 
+    def _let_leave(self) -> None:
+        """Wait until they have left its descriptor, which may be another file's right after."""
+
     def _ended(self) -> None:
         """Called when its C object ended with its device: as ``_shut``, without C."""
 
@@ -299,6 +304,7 @@ class Handle(Closing):
         if c is None:
             return  # another thread closes it
         self._taken(c)
+        self._let_leave()
         # In a forked child the object is the parent's, and a thread that does not exist in the
         # child may hold its locks for ever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
@@ -509,6 +515,14 @@ class Waitable(Handle):
     def _wake_all(self) -> None:
         self._wake()
 
+    def _let_leave(self) -> None:
+        # A loop that is busy with something else, or does not run, cannot be waited for.
+        end = time.monotonic() + _LEAVING_S
+        while self._watchers and time.monotonic() < end:
+            time.sleep(0.001)
+        with _watching:  # what they did before is done for this thread, too
+            self._watchers.clear()
+
     def _may_end(self) -> None:
         if self._waiters:
             raise StateError(
@@ -517,6 +531,8 @@ class Waitable(Handle):
         self._wake()  # tasks that wait find it closed
 
 
+#: Seconds that closing gives those who wait to leave.
+_LEAVING_S = 0.5
 #: More seconds than the kernel's poll accepts: treated as no limit.
 _LONG = 1_000_000.0
 

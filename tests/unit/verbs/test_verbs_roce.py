@@ -171,7 +171,15 @@ def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive(two:
     a.post(READ, 3, offset=512, length=8, remote=b.mem.remote(1024, 8))
     # The Read is done while the Send waits, and the Write in front of both is there.
     assert [w.wr_id for w in poll(a.scq)] == [1]
-    until(lambda: b.rcq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
+
+    def has_answer() -> bool:
+        # A call under the progress lock before and after: nothing is placed while this looks.
+        a.qp.query()
+        seen = bytes(a.mem.view[512:520])
+        a.qp.query()
+        return b.rcq.poll(1) == [] and seen == b"answered"
+
+    until(has_answer)
     nothing(a.scq)
     b.recv(4, offset=2048, length=64)
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(2, 0), (3, 0)]
