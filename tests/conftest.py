@@ -82,10 +82,20 @@ NOT_COUNTED = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what cannot run on the build that counts branches."""
-    if "COVERAGE" in os.environ:
-        items[:] = [i for i in items if not any(name in i.nodeid for name in NOT_COUNTED)]
+def left_out(item: pytest.Item, picked: bool) -> bool:
+    """Whether this run cannot, or is not to, run the test."""
+    # `make abi` picks these by their marker: it installs what they run.
+    if item.get_closest_marker("programs") and not picked and "SANITIZER" not in os.environ:
+        return True
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        return True
+    return "COVERAGE" in os.environ and any(name in item.nodeid for name in NOT_COUNTED)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for other runs."""
+    picked = bool(config.option.markexpr)
+    items[:] = [item for item in items if not left_out(item, picked)]
 
 
 # A shell that runs the suite in the background makes it, and so the programs that tests start,
@@ -105,6 +115,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "fast_path: about octets placed before their CRC is known; setting strict is off"
     )
+    config.addinivalue_line(
+        "markers",
+        "programs: runs what other packages install: for make abi and the sanitized runs",
+    )
+    config.addinivalue_line("markers", "root: runs programs as another user, as root alone may")
     # Which clauses are shown is what `make test` says: the other runs leave tests out, or change
     # settings under them.
     if not {"SANITIZER", "SIWARP_STRICT", "COVERAGE"} & os.environ.keys():

@@ -43,6 +43,7 @@ def pyverbs() -> None:
         pytest.skip("needs python3-pyverbs: make abi installs it")
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_of_pyverbs_does_what_it_says(apart: Namespace, script: str) -> None:
@@ -70,6 +71,7 @@ def until_listening(apart: Namespace, server: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("options", [[], ["-e"]], ids=["polled", "events"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud", "srq"])
 def test_a_pingpong_ends_well(apart: Namespace, kind: str, options: list[str]) -> None:

@@ -15,6 +15,7 @@ from pace import scaled
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
+@pytest.mark.programs
 def test_the_lines_for_ci_run() -> None:
     found = re.search(r"<!-- ci: begin -->\n```sh\n(.*?)```", README.read_text(), re.DOTALL)
     assert found is not None

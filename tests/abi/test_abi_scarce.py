@@ -6,10 +6,17 @@ from pathlib import Path
 
 from abi.abi_harness import run
 
+from siwarp import _paths
+
 
 def test_whatever_call_fails_the_program_is_told_and_nothing_is_left(
     compiled: dict[str, Path], build_dir: Path
 ) -> None:
-    library = build_dir / "tests/c/libsiw-test-failing.so"
-    printed = run(compiled["scarce"], "calls", LD_PRELOAD=str(library))
+    # By name, as a path with a blank in it would be two.
+    printed = run(
+        compiled["scarce"],
+        "calls",
+        LD_PRELOAD="libsiw-test-failing.so",
+        LD_LIBRARY_PATH=f"{_paths.abi_dir()}:{build_dir / 'tests/c'}",
+    )
     assert printed.endswith(" calls failed\n")

@@ -304,6 +304,7 @@ def test_a_static_program_runs_as_ever(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
+@pytest.mark.programs
 def test_a_32_bit_program_has_the_loaders_warning_only(tmp_path: Path) -> None:
     try:
         program = compiled(tmp_path, "narrow", "int main(void) { return 4; }", "-m32")
@@ -373,6 +374,7 @@ def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
     assert sorted(word for word in seen if word != "counted") == names()
 
 
+@pytest.mark.programs
 def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
     before = os.environ.get("LD_PRELOAD", "")
     if "san.so" in before:
