@@ -46,12 +46,13 @@ ip("link set w0 down")
 comes(DOWN)
 ip("link set w0 up")
 comes(UP)
+# The kernel may tell of the carrier once more in between.
 ip("addr add 192.0.2.1/24 dev w0")
-assert news() == [ADDRS]
+comes(ADDRS)
 ip("addr del 192.0.2.1/24 dev w0")
-assert news() == [ADDRS]
+comes(ADDRS)
 ip("addr add fd00::1/64 dev w0 nodad")
-assert news() == [ADDRS]
+comes(ADDRS)
 """
         + END,
     )
