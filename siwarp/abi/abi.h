@@ -165,7 +165,7 @@ struct abi_qp {
 	struct ibv_ece ece;
 };
 
-/* ---- abi_object.c: which handles are alive ----------------------------------------------------- */
+/* ---- abi_object.c: which handles are alive --------------------------------------------------- */
 
 /*
  * How often this process is a child of fork(). A lock that was made before may be another thread's
@@ -193,12 +193,12 @@ bool abi_end_all(struct ibv_context *context);
 void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
 	       const void *wanted);
 
-/* ---- abi_context.c ----------------------------------------------------------------------------- */
+/* ---- abi_context.c --------------------------------------------------------------------------- */
 
 /* The context of dead objects, whose every function refuses with EINVAL. */
 extern struct verbs_context abi_dead_context;
 
-/* ---- abi_newer.c ------------------------------------------------------------------------------- */
+/* ---- abi_newer.c ----------------------------------------------------------------------------- */
 
 /*
  * Makes of a function one that programs know by that name in that version, as the default one.
@@ -206,13 +206,13 @@ extern struct verbs_context abi_dead_context;
  */
 #define ABI_VERSION(of, name, node) __asm__(".symver " #of "," #name "@@IBVERBS_" #node)
 
-/* ---- abi_buf.c --------------------------------------------------------------------------------- */
+/* ---- abi_buf.c ------------------------------------------------------------------------------- */
 
 /* Whether it is of that domain, and the range lies within it. */
 bool abi_buf_has(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
 		 size_t length);
 
-/* ---- abi_dmabuf.c ------------------------------------------------------------------------------ */
+/* ---- abi_dmabuf.c ---------------------------------------------------------------------------- */
 
 /* Maps length octets of a dma-buf, from offset on; *at is where they are. NULL with errno. */
 struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
@@ -249,19 +249,19 @@ int abi_dealloc_td(struct ibv_td *td);
 struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 				       struct ibv_parent_domain_init_attr *attr);
 
-/* ---- abi_device.c ------------------------------------------------------------------------------ */
+/* ---- abi_device.c ---------------------------------------------------------------------------- */
 
 void abi_device_get(struct abi_device *device);
 void abi_device_put(struct abi_device *device);
 /* Whether programs see adapters for Ethernet (persona roce, the default), or iWARP's. */
 bool abi_roce(void);
 
-/* ---- abi_port.c -------------------------------------------------------------------------------- */
+/* ---- abi_port.c ------------------------------------------------------------------------------ */
 
 /* The interface's speed in Mbit/s; what has none, as lo, is said to have a lane of 10 Gbit/s. */
 long abi_speed(const char *netdev);
 
-/* ---- abi_addr.c -------------------------------------------------------------------------------- */
+/* ---- abi_addr.c ------------------------------------------------------------------------------ */
 
 /* The GID of an address: IPv4 as ::ffff:a.b.c.d. */
 void abi_gid_of_addr(const struct siw_addr *addr, union ibv_gid *gid);
@@ -276,14 +276,14 @@ bool abi_source(struct abi_context *ctx, unsigned int index, struct siw_addr *ad
 int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 		      struct siw_addr *dest, struct siw_addr *source);
 
-/* ---- abi_cq_ex.c ------------------------------------------------------------------------------- */
+/* ---- abi_cq_ex.c ----------------------------------------------------------------------------- */
 
 /* Makes it an extended queue: fills the functions of struct ibv_cq_ex. */
 void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags);
 /* Polling it is refused from now on. */
 void abi_cq_end(struct abi_cq *cq);
 
-/* ---- abi_qp.c ---------------------------------------------------------------------------------- */
+/* ---- abi_qp.c -------------------------------------------------------------------------------- */
 
 /* As ibv_create_qp, with what only siwarp has. */
 struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
@@ -291,7 +291,7 @@ struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 /* As ibv_create_qp_ex, for a connection id. */
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
-/* ---- abi_modify.c, abi_qp_ex.c ------------------------------------------------------------------ */
+/* ---- abi_modify.c, abi_qp_ex.c --------------------------------------------------------------- */
 
 /* Whether verbs allow the step with that mask: 0 or EINVAL. from and to: enum ibv_qp_state. */
 int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);

@@ -78,7 +78,7 @@ int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_
 	return 0;
 }
 
-/* ---- what there is no hardware for ------------------------------------------------------------- */
+/* ---- what there is no hardware for ----------------------------------------------------------- */
 
 ABI_EXPORT int abi_refuse_newer(void);
 int abi_refuse_newer(void)

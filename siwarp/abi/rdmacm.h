@@ -70,7 +70,7 @@ struct cm_event {
 	uint8_t private_data[512];
 };
 
-/* ---- rdmacm_object.c ---------------------------------------------------------------------------- */
+/* ---- rdmacm_object.c ------------------------------------------------------------------------- */
 
 /* The library's lock, for unacked. Innermost but for the engine's. */
 void cm_lock(void);
@@ -84,7 +84,7 @@ void cm_end(struct cm_object *object);
 void cm_acked(struct cm_id *id);
 void cm_wait_acked(struct cm_id *id);
 
-/* ---- rdmacm_device.c ------------------------------------------------------------------------------ */
+/* ---- rdmacm_device.c ------------------------------------------------------------------------- */
 
 /* The open device that has the address, which may be loopback's: or NULL with errno ENODEV. */
 struct ibv_context *cm_device_of(const struct siw_addr *local);
@@ -102,7 +102,7 @@ int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_ad
 /* The address of this machine that packets to dest leave from: 0 or an errno value. */
 int cm_local_for(const struct siw_addr *dest, struct siw_addr *local);
 
-/* ---- rdmacm_addr.c -------------------------------------------------------------------------------- */
+/* ---- rdmacm_addr.c --------------------------------------------------------------------------- */
 
 /* What a program gave as a struct sockaddr: 0 or an errno value. */
 int cm_addr_from(const struct sockaddr *from, struct siw_addr *to);
@@ -113,12 +113,12 @@ void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct
 const struct siw_addr *cm_source(const struct cm_id *id);
 const struct siw_addr *cm_dest(const struct cm_id *id);
 
-/* ---- rdmacm_rsocket.c ---------------------------------------------------------------------------- */
+/* ---- rdmacm_rsocket.c ------------------------------------------------------------------------ */
 
 /* What the genuine library takes for a device: large numbers, wherever it looks. */
 extern const uint32_t cm_long_queues[64];
 
-/* ---- rdmacm_id.c ---------------------------------------------------------------------------------- */
+/* ---- rdmacm_id.c ----------------------------------------------------------------------------- */
 
 /*
  * The id of a CONNECT_REQUEST that came to the listener: or NULL with errno. The library's lock is

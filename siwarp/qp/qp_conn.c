@@ -167,7 +167,6 @@ static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
 static void tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_qp_conn *conn = siw_container(timed, struct siw_qp_conn, timed);
-
 	int err;
 
 	if (now_ns < conn->deadline_ns)
@@ -333,11 +332,12 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
 	/* *out is set under the lock: another thread may take its first event and use it. */
 	siw_lock(&ctx->progress);
 	err = siw_qp_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
-	if (!err && refused_ms > 0)
+	if (!err && refused_ms > 0) {
 		err = siw_qp_again_wanted(*out, dest, source, params, timeout_ms, refused_ms);
-	if (err == -ENOMEM && *out) {
-		siw_qp_conn_free(*out);
-		*out = NULL;
+		if (err) {
+			siw_qp_conn_free(*out);
+			*out = NULL;
+		}
 	}
 	siw_unlock(&ctx->progress);
 	return err;

@@ -279,6 +279,8 @@ static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
 		r = siw_llp_wait_cancel(
 			&nothing, q->fd,
 			deadline == UINT64_MAX ? -1 : (int64_t)(deadline - now) / 1000 + 1);
+		if (r == -EINTR)
+			return siw_refuse(INTERRUPTED);
 		if (r < 0)
 			return r;
 	}

@@ -142,8 +142,8 @@ enum siw_run {
  * Persona roce, a peer that is not known to be siwarp: up to which request the peer is known to
  * have everything, as counts of requests begun. The response to an empty Read or an atomic confirms
  * all requests before it, to a Read of octets only Writes: a siwarp answers such a Read although a
- * Send before it waits for its receive. If no Read follows the requests that wait for this, a Read of no octets is sent, one at
- * a time.
+ * Send before it waits for its receive. If no Read follows the requests that wait for this, a Read
+ * of no octets is sent, one at a time.
  */
 struct siw_confirm {
 	bool on;	  /* off: completion does not depend on Reads */
