@@ -1,4 +1,4 @@
-"""``make abi``: run the table of rows.py and print it; 1 if a row did not do what it should.
+"""``make abi``: run the table of rows/ and print it; 1 if a row did not do what it should.
 
 Each row is written to build/abi/results.jsonl as it ends, its output to build/abi/logs/. With
 ``--resume`` what passed with this very build is not run again.

@@ -1,0 +1,34 @@
+"""What ``make abi`` runs: a program, on which transport, and what shows that it worked.
+
+A file for each family of programs; each function yields rows.
+"""
+
+from __future__ import annotations
+
+from . import bad_days, ibverbs, mpi, perftest, rdmacm, ucx, watched, wheels
+from .ibverbs import SCRIPTS
+from .row import CABLE, HERE, NOBODY, PINGPONG, PLACES, Row
+
+__all__ = ["CABLE", "HERE", "NOBODY", "PINGPONG", "PLACES", "SCRIPTS", "Row", "rows"]
+
+#: In the order in which they run.
+GROUPS = (
+    ibverbs.alone,
+    ibverbs.pingpongs,
+    perftest.perftest,
+    ucx.ucx,
+    mpi.mpi,
+    mpi.mpi_across,
+    ibverbs.pyverbs,
+    ibverbs.rdma_core,
+    wheels.wheels,
+    watched.watched,
+    rdmacm.rdma_cm,
+    rdmacm.rsockets,
+    bad_days.bad_days,
+)
+
+
+def rows() -> list[Row]:
+    """Return the whole table."""
+    return [row for group in GROUPS for row in group()]

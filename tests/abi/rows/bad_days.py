@@ -1,0 +1,94 @@
+"""Ends that are killed, and machines and networks that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .mpi import LAUNCHERS
+from .row import CABLE, HERE, NOBODY, PERFTEST, PINGPONG, UCX, Row
+
+
+def bad_days() -> Iterator[Row]:
+    """An end that is killed, a machine that has no time, a network that loses and corrupts."""
+    endless = {
+        "ibv_rc_pingpong": ("ibv_rc_pingpong -d {dev} -g 0 -n 1000000000", PINGPONG, "RC"),
+        # With -b both send: who only receives is told nothing, as by adapters.
+        "ib_send_bw -b": ("ib_send_bw -d {dev} -F -b -D 3000", PERFTEST, "RC"),
+        "ib_write_lat": ("ib_write_lat -d {dev} -F -D 3000", PERFTEST, "RC"),
+        "ib_read_bw": ("ib_read_bw -d {dev} -F -D 3000", PERFTEST, "RC"),
+        "ucx_perftest rc_v": ("ucx_perftest -t tag_lat -n 1000000000", UCX, "RC"),
+        "ucx_perftest ud_v": ("ucx_perftest -t tag_lat -n 1000000000", UCX, "UD"),
+    }
+    for name, (command, port, transport) in endless.items():
+        # Over UD it is UCX that gives a peer up: after five minutes, if nobody says otherwise.
+        env = {
+            "UCX_TLS": f"{transport.lower()}_v",
+            "UCX_NET_DEVICES": "{dev}:1",
+            "UCX_UD_TIMEOUT": "5s",
+        }
+        for end in ("server", "client"):
+            yield Row(
+                f"{name}, {end} killed",
+                transport,
+                command,
+                f"{command} {{addr}}",
+                port=port,
+                places=(HERE, CABLE),
+                short=(HERE,) if name in ("ibv_rc_pingpong", "ib_send_bw -b") else (),
+                env=env if "ucx" in name else {},
+                kill=end,
+                # VERBS.md: after 3 s, since no program of these has a longer time-out.
+                seconds=30 if "ucx" in name else 6,
+            )
+    for name, launcher in LAUNCHERS.items():
+        yield Row(
+            f"{name} -n 2, a rank killed",
+            "UD",
+            f"{launcher.format(n=2)} ring 1000 1000000000",
+            places=(HERE,),
+            short=(HERE,),
+            env={"UCX_TLS": "ud_v", "UCX_NET_DEVICES": "{dev}:1"},
+            kill="rank",
+            seconds=30,
+        )
+    for kind in ("rc", "uc", "ud"):
+        command = f"ibv_{kind}_pingpong -d {{dev}} -g 0 -c -n 300"
+        yield Row(
+            f"ibv_{kind}_pingpong, both CPUs busy",
+            kind.upper(),
+            command,
+            f"{command} {{addr}}",
+            shows="300 iters in",
+            data="-c",
+            port=PINGPONG,
+            places=(HERE, CABLE),
+            short=(HERE,) if kind == "rc" else (),
+            busy=True,
+        )
+    command = "ibv_rc_pingpong -d {dev} -g 0 -c -n 300"
+    yield Row(
+        "ibv_rc_pingpong, streams in pieces",
+        "RC",
+        command,
+        f"{command} {{addr}}",
+        shows="300 iters in",
+        data="-c",
+        port=PINGPONG,
+        short=(HERE,),
+        options="--faults short=30%,delay=0.2ms,jitter=1ms",
+    )
+    # UCX repeats what UD lost, so a program on it notices nothing.
+    for faults in ("loss=1%", "dup=1%,reorder=1%", "corrupt=1%"):
+        for name, launcher in LAUNCHERS.items():
+            yield Row(
+                f"{name} -n 2 ring ud_v {faults}",
+                "UD",
+                f"{launcher.format(n=2)} ring 200000",
+                shows="ring of 2 ranks: data correct",
+                data="program",
+                places=(HERE, NOBODY),
+                short=(HERE,) if faults == "loss=1%" else (),
+                env={"UCX_TLS": "ud_v", "UCX_NET_DEVICES": "{dev}:1"},
+                options=f"--faults {faults}",
+                seconds=120,
+            )

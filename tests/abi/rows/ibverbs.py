@@ -1,0 +1,101 @@
+"""The programs of libibverbs, and pyverbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .row import HERE, NOBODY, PINGPONG, PLACES, Row
+
+#: The scripts of pyverbs/, each for a class or a group of them, and what they move data by.
+SCRIPTS = {
+    "device": "-",
+    "pd": "RC",
+    "mr": "RC",
+    "mw": "RC",
+    "addr": "UD",
+    "cq": "RC",
+    "cq_ex": "RC",
+    "channel": "RC",
+    "rc": "RC",
+    "ud": "UD",
+    "qp": "RC, UC",
+    "qp_ex": "RC, UD",
+    "srq": "RC",
+    "events": "RC",
+    "refused": "-",
+}
+
+
+def alone() -> Iterator[Row]:
+    """Programs that talk to nobody."""
+    yield Row("ibv_devices", "-", "ibv_devices", shows=r"siw_\w+\s+[0-9a-f]{16}", short=PLACES)
+    yield Row("ibv_devinfo -v", "-", "ibv_devinfo -v", shows=r"GID\[\s*0\]:.*RoCE v2", short=PLACES)
+    # It watches until it is stopped: timeout's status says that it still did.
+    yield Row(
+        "ibv_asyncwatch",
+        "-",
+        "sh -c 'timeout -s INT 1 ibv_asyncwatch -d {dev}; test $? = 124'",
+        shows=r"async event FD",
+        places=(HERE, NOBODY),
+        short=(HERE,),
+    )
+
+
+def pingpongs() -> Iterator[Row]:
+    """The examples of libibverbs; -c compares what came with what was sent."""
+    for kind in ("rc", "uc", "ud", "srq"):
+        for words, places in (("-g 0", PLACES), ("-g 0 -e", (HERE,)), ("-g 1", (HERE,))):
+            command = f"ibv_{kind}_pingpong -d {{dev}} {words} -c -n 300"
+            yield Row(
+                f"ibv_{kind}_pingpong {words}",
+                "RC" if kind == "srq" else kind.upper(),
+                command,
+                f"{command} {{addr}}",
+                shows=r"iters in",
+                data="-c",
+                port=PINGPONG,
+                short=places,
+            )
+    command = "ibv_rc_pingpong -d {dev} -g 0 -c -N -n 300"
+    yield Row(
+        "ibv_rc_pingpong -N",
+        "RC",
+        command,
+        f"{command} {{addr}}",
+        shows="iters in",
+        data="-c",
+        port=PINGPONG,
+        short=(HERE,),
+    )
+
+
+def pyverbs() -> Iterator[Row]:
+    """Scripts of our own for each class of pyverbs; each compares what it moves.
+
+    The manager of connections (cmid) is librdmacm's.
+    """
+    for script, transport in SCRIPTS.items():
+        yield Row(
+            f"pyverbs {script}",
+            transport,
+            f"/usr/bin/python3 {{abi}}/pyverbs/{script}.py {{dev}}",
+            shows=rf"(?m)^{script}: correct$",
+            data="script",
+            places=(HERE, NOBODY),
+            short=(HERE, NOBODY),
+        )
+
+
+def rdma_core() -> Iterator[Row]:
+    """rdma-core's own tests of pyverbs: documentation, to Debian, which small images leave out."""
+    yield Row(
+        "rdma-core's pyverbs tests",
+        "all",
+        "/usr/bin/python3 {abi}/pyverbs/rdma_core.py {dev}",
+        shows=r"(?m)^rdma_core: correct$",
+        data="script",
+        places=(HERE, NOBODY),
+        short=(HERE,),
+        needs="/usr/share/doc/rdma-core/tests",
+        seconds=120,
+    )

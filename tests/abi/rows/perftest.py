@@ -1,0 +1,69 @@
+"""perftest over RC, UC and UD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .row import HERE, PERFTEST, PLACES, Row
+
+
+def perftest() -> Iterator[Row]:
+    """perftest, which connects its queue pairs over a TCP connection of its own."""
+
+    def row(
+        program: str, qp: str, words: str = "", short: tuple[str, ...] = (), **more: str
+    ) -> Row:
+        # What is not acknowledged is lost where it does not fit into a socket's buffer, and
+        # perftest waits for each message: as many as it sends are to fit.
+        lossy = program == "ib_send_bw" and qp in ("UC", "UD")
+        size = 64 if lossy or program.endswith("_lat") else 65536
+        sized = "" if words.startswith(("-a", "-s")) or "atomic" in program else f" -s {size}"
+        shown = 8388608 if words == "-a" and qp != "UD" else 2 if words == "-a" else size
+        shown = 65536 if words.startswith("-s") else shown
+        shown = 8 if "atomic" in program else shown
+        # 23 sizes up to 8 MiB: fewer of each.
+        times = 20 if words == "-a" else 200
+        command = f"{program} -d {{dev}} -F -c {qp}{sized} -n {times} {words}".strip()
+        times *= {"-q 4": 4, "-q 2": 2}.get(words, 1)
+        env = {"SIWARP_PERSONA": more["persona"]} if "persona" in more else {}
+        name = f"{program} -c {qp} {words}".strip() + (" (iwarp)" if env else "")
+        return Row(
+            name,
+            qp,
+            command,
+            f"{command} {{addr}}",
+            shows=rf"(?m)^\s*{shown}\s+{times}\s",
+            port=PERFTEST,
+            short=short,
+            env=env,
+            known=more.get("known", ""),
+            seconds=180 if words == "-a" else 60,
+        )
+
+    # An adapter receives as fast as the wire sends. Here the receiver is a thread that another
+    # program may hold up, while the sender fills its socket; UC and UD repeat nothing.
+    lost = "a long or quick burst finds the receiver's socket full; perftest waits for each message"
+    yield row("ib_send_bw", "UC", "-s 65536", known=lost)
+    for op, qps in (("send", "RC UC UD"), ("write", "RC UC"), ("read", "RC"), ("atomic", "RC")):
+        for what in ("lat", "bw"):
+            program = f"ib_{op}_{what}"
+            for qp in qps.split():
+                unsafe = qp == "UC" or (program == "ib_send_bw" and qp == "UD")
+                everywhere = qp == "RC" and op in ("send", "write")
+                yield row(program, qp, short=PLACES if everywhere else (HERE,))
+                if op != "atomic":
+                    if op != "write":  # perftest has no events for Writes
+                        yield row(program, qp, "-e", short=(HERE,) if op == "send" else ())
+                    yield row(program, qp, "-x 1", short=())
+                    yield row(program, qp, "-a", **({"known": lost} if unsafe else {}))
+                if op in ("send", "write"):
+                    yield row(program, qp, "-I 64", short=(HERE,) if qp == "RC" else ())
+                if what == "bw":
+                    yield row(program, qp, "-b" if op != "atomic" else "-q 2", short=())
+                    yield row(program, qp, "-q 4", short=(HERE,) if op != "atomic" else ())
+                if qp == "RC" and op in ("send", "write", "read"):
+                    # Of an RNIC perftest expects -R: without it, its receiver stays in RTR and
+                    # posts RDMA Writes there, which verbs refuse.
+                    refused = "perftest's receiver posts Writes in RTR, where verbs refuse them"
+                    known = {"known": refused} if program == "ib_send_bw" else {}
+                    yield row(program, qp, persona="iwarp", short=(HERE,), **known)

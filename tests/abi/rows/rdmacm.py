@@ -1,0 +1,88 @@
+"""The programs of librdmacm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .row import HERE, PERFTEST, PLACES, RDMA_CM, RPING, RSOCKET, Row
+
+
+def rdma_cm() -> Iterator[Row]:
+    """The programs of rdma_cm, and perftest that connects by it."""
+    for options, short in (("", PLACES), (" -S 65000", ()), (" -P", ())):
+        yield Row(
+            f"rping{options}",
+            "RC",
+            # A persistent server (-P) serves until it is stopped.
+            f"rping -s -a 0.0.0.0 -C 100 -V{options}"
+            if "-P" not in options
+            else "sh -c 'timeout -s KILL 5 rping -s -P -V; test $? = 137'",
+            f"rping -c -a {{addr}} -C 100 -V -v{options.replace(' -P', '')}",
+            shows="rdma-ping-99",
+            data="-V",
+            port=RPING,
+            short=short,
+        )
+    yield Row(
+        "ucmatose",
+        "RC",
+        "ucmatose -c 10 -C 50",
+        "ucmatose -c 10 -C 50 -s {addr}",
+        shows="return status 0",
+        port=RDMA_CM,
+        short=PLACES,
+    )
+    for name in ("rdma_server", "rdma_xserver -c r"):
+        client = name.replace("server", "client")
+        yield Row(
+            name,
+            "RC",
+            name,
+            f"{client} -s {{addr}}",
+            shows=r"client: end 0",
+            port=RDMA_CM,
+            short=(HERE,),
+        )
+    yield Row(
+        "cmtime",
+        "RC",
+        # It serves until it is stopped, unless all its peers have gone before.
+        "sh -c 'timeout 6 cmtime -c 1000; s=$?; test $s = 124 -o $s = 0'",
+        "cmtime -c 1000 -s {addr}",
+        shows=r"(?m)^connect +:",
+        port=RDMA_CM,
+    )
+    for program in ("ib_send_lat", "ib_write_bw", "ib_read_bw", "ib_send_bw"):
+        yield Row(
+            f"{program} -R",
+            "RC",
+            f"{program} -R -F -n 500",
+            f"{program} -R -F -n 500 {{addr}}",
+            shows=r"#bytes\s+#iterations",
+            port=PERFTEST,
+            short=(HERE,) if program == "ib_send_lat" else (),
+        )
+    yield Row(
+        "ib_send_lat -R",
+        "RC iwarp",
+        "ib_send_lat -R -F -n 500",
+        "ib_send_lat -R -F -n 500 {addr}",
+        shows=r"#bytes\s+#iterations",
+        port=PERFTEST,
+        env={"SIWARP_PERSONA": "iwarp"},
+    )
+
+
+def rsockets() -> Iterator[Row]:
+    """Programs of rsockets, which are the system's librdmacm's, on ids of ours."""
+    for name in ("rstream", "riostream"):
+        yield Row(
+            name,
+            "RC",
+            f"{name} -p {RSOCKET} -S 4096 -C 1000 -T v",
+            f"{name} -p {RSOCKET} -S 4096 -C 1000 -T v -s {{addr}}",
+            shows=r"(?m)^custom +4k",
+            data="-T v",
+            port=RSOCKET,
+            short=(HERE,) if name == "rstream" else (),
+        )

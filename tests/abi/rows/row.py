@@ -1,0 +1,53 @@
+"""A row of ``make abi``'s table, and where rows run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Both ends here as root; the same as nobody; an end in each of two network namespaces.
+HERE, NOBODY, CABLE = "here", "nobody", "cable"
+PLACES = (HERE, NOBODY, CABLE)
+#: The TCP ports on which servers wait.
+PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
+RPING, RDMA_CM, RSOCKET = 7174, 7471, 7571
+
+
+@dataclass(frozen=True)
+class Row:
+    """A program, or two: a server and a client that is given the server's address.
+
+    In the words stand ``{dev}``, ``{addr}`` (the server's), ``{work}`` (the folder of what the
+    runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read),
+    ``{python}`` (of the environment that has the row's ``wheel``), and ``{over}``, which runs what
+    follows in the second namespace, where the device is ``{over_dev}``.
+    """
+
+    name: str
+    transport: str
+    server: str
+    client: str = ""
+    #: A regular expression in the output of the client, or of the only program.
+    shows: str = ""
+    #: Who looks at the data that came: "-c", "script"; "-" where the program has no such check.
+    data: str = "-"
+    #: The TCP port on which the server waits for its client.
+    port: int = 0
+    #: Where it is run at all, and where in the short form.
+    places: tuple[str, ...] = PLACES
+    short: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    #: A folder that not every installation has: without it the row is skipped.
+    needs: str = ""
+    #: What pip installs into an environment of the row's own; without it the row is skipped.
+    wheel: str = ""
+    #: Options of siwarp run.
+    options: str = ""
+    #: Which end is killed, by SIGKILL, when it has run for a second: "server", "client", or "rank"
+    #: for a process of an MPI. The other end must end by itself then, and not with status 0.
+    kill: str = ""
+    #: Whether every CPU has something else to do meanwhile.
+    busy: bool = False
+    #: Why it may fail, with no fault of siwarp's: left out of the short form; the long one runs it,
+    #: says how it went, and does not fail for it.
+    known: str = ""
+    seconds: float = 60
