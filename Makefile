@@ -12,7 +12,7 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build coverage demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz mutate abi abi-all abi-container abi-symbols interop tshark bench spec fresh clean
+.PHONY: help build coverage demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz mutate abi abi-all abi-container abi-symbols docs interop tshark bench spec fresh clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -74,9 +74,11 @@ abi: ## Run programs of libibverbs on siwarp: ibv_*, perftest, UCX, MPIs, pyverb
 abi-all: ## The whole table; RESUME=1 leaves out what passed with this very build
 	@tests/abi/run --all $(if $(RESUME),--resume) $(ARGS)
 
-abi-container: ## README's recipe for containers, tried with podman in an image that mmdebstrap makes
-	@tools/setup --extra test
+abi-container: ## docs/containers.md, with podman on a minimal Debian: its image, its lines, its Pod
 	@tests/abi/container
+
+docs: ## The job of docs/github.md in a minimal Debian, as a user with sudo; takes root
+	@tests/docs/run
 
 abi-symbols: ## Compare what libibverbs.so.1 exports with the committed list
 	@tools/setup

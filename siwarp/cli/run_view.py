@@ -58,6 +58,14 @@ def _mount(
     )
 
 
+def _say(file: Path, line: str) -> None:
+    """Write to a file of the kernel's; its errors name the file."""
+    try:
+        file.write_text(line, encoding="ascii")
+    except OSError as e:
+        raise OSError(e.errno, f"{file}: {e.strerror}") from None
+
+
 def _enter_namespace() -> None:
     """Enter a mount namespace, and a user namespace if it takes one."""
     user, group = os.geteuid(), os.getegid()
@@ -65,9 +73,9 @@ def _enter_namespace() -> None:
         _unshare(_CLONE_NEWNS)
     except PermissionError:
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
-        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+        _say(Path("/proc/self/setgroups"), "deny")
+        _say(Path("/proc/self/uid_map"), f"{user} {user} 1")
+        _say(Path("/proc/self/gid_map"), f"{group} {group} 1")
     # What is mounted outside later is seen in here, and nothing of this is seen outside.
     _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
 
@@ -189,7 +197,10 @@ def show_devices() -> str | None:
     refusal = _in_child(lambda: _show(found))
     if refusal:
         advice = ""
-        if refusal.startswith(("unshare", "mount", "/proc/self/")):
+        if refusal.startswith("/proc/self/uid_map") and os.geteuid() == 0:
+            # Since Linux 5.12 user 0 is mapped by who has CAP_SETFCAP alone.
+            advice = " (root takes CAP_SYS_ADMIN or CAP_SETFCAP for this: run it as another user)"
+        elif refusal.startswith(("unshare", "mount", "/proc/self/")):
             advice = (
                 " (this takes CAP_SYS_ADMIN or unprivileged user namespaces, which a container's "
                 "seccomp profile, AppArmor or user.max_user_namespaces may forbid)"

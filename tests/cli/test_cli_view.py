@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -263,6 +264,20 @@ def test_where_namespaces_are_refused_it_says_so_and_goes_on(
     assert (done.stdout, done.returncode) == ("went on\n", 6)
     assert done.stderr.startswith(f"{LINE}unshare: {refusal} (this takes CAP_SYS_ADMIN or ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.root
+def test_root_without_any_capability_is_told_to_be_another_user() -> None:
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
+         *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
+        capture_output=True, text=True, timeout=scaled(30),
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("went on\n", 6)
+    assert re.fullmatch(
+        re.escape(LINE) + r"/proc/self/uid_map: Operation not permitted \(.*another user.*\)\n",
+        done.stderr,
+    )
 
 
 def test_a_library_that_cannot_be_asked_is_named(tmp_path: Path) -> None:

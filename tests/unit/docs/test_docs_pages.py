@@ -1,0 +1,69 @@
+"""Pages for users: each command is tried or marked as untried, and each link leads to a file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from doc_block import block, blocks  # noqa: E402
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+WITH_BLOCKS = [ROOT / "README.md", *PAGES]
+WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
+#: What runs blocks names their page and the block: in Python block("PAGE", "NAME"), in a shell
+#: doc_block.py PAGE NAME.
+RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
+FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def run_by_tests() -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for runner in RUNNERS:
+        text = runner.read_text("utf-8", errors="replace")
+        found |= set(re.findall(r'\bblock\(\s*"([\w./-]+\.md)",\s*"([\w-]+)"', text))
+        found |= set(re.findall(r"doc_block\.py ([\w./-]+\.md) ([\w-]+)", text))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_each_block_is_tried_or_is_said_to_be_untried(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for fence in FENCE.finditer(text):
+        before = text[: fence.start()].rstrip("\n").split("\n\n")[-1]
+        marked = re.search(r"<!-- tried: [\w-]+ -->$", before) is not None
+        assert marked or before.startswith("Untried"), (
+            f"{named(page)}: this block has no <!-- tried: NAME --> before it, and the paragraph "
+            f"before it does not begin with Untried:\n{fence[0]}"
+        )
+
+
+def test_each_named_block_is_run_by_a_test() -> None:
+    there = {(named(page), name) for page in WITH_BLOCKS for name in blocks(page)}
+    assert there, "no page has a block that is tried"
+    assert there == run_by_tests()
+
+
+@pytest.mark.parametrize("page", WITH_LINKS, ids=named)
+def test_each_link_to_a_file_leads_to_one(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing, f"{named(page)} has links that lead nowhere: {missing}"
+
+
+def test_a_block_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- tried: here -->\n```sh\ntrue\n```\n")
+    assert block(page, "here") == "true\n"
+    with pytest.raises(ValueError, match="no block there"):
+        block(page, "there")

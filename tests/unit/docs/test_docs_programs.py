@@ -1,0 +1,69 @@
+"""README's table of programs and the rows of make abi are about the same programs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from abi.rows import rows
+
+ROOT = Path(__file__).resolve().parents[3]
+VERDICT = re.compile(r"works|works with `.+|does not|does not yet|untried")
+
+
+@dataclass(frozen=True)
+class Entry:
+    names: tuple[str, ...]
+    verdict: str
+    how: str
+
+
+def entries() -> list[Entry]:
+    text = (ROOT / "README.md").read_text("utf-8")
+    table = text.partition("<!-- programs: begin -->\n")[2].partition("<!-- programs: end -->")[0]
+    found = []
+    for line in table.splitlines()[2:]:
+        names, verdict, how = (cell.strip() for cell in line.strip("|").split(" | "))
+        found.append(Entry(tuple(re.findall(r"`([^`]+)`", names)), verdict, how.strip(" |")))
+    return found
+
+
+def begins(row: str, name: str) -> bool:
+    return re.match(rf"{re.escape(name)}(?![\w-])", row) is not None
+
+
+def entry_of(row: str) -> Entry | None:
+    """The entry that has the program that a row's name begins with."""
+    fitting = [(len(n), e) for e in entries() for n in e.names if begins(row, n)]
+    return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+def test_each_entry_has_one_of_the_verdicts_and_says_why_not() -> None:
+    assert len(entries()) > 10
+    for entry in entries():
+        assert VERDICT.fullmatch(entry.verdict), entry
+        assert entry.how or entry.verdict.startswith("works"), f"it should say why: {entry}"
+
+
+def test_no_program_is_in_the_table_twice() -> None:
+    names = [name for entry in entries() for name in entry.names]
+    assert len(names) == len(set(names))
+
+
+def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
+    wrong = {
+        row.name
+        for row in rows()
+        if (entry := entry_of(row.name)) is None or not entry.verdict.startswith("works")
+    }
+    assert not wrong, (
+        "README's table of programs has no entry whose `name` these rows of make abi begin with, "
+        f"or one that says the program does not work: {sorted(wrong)}"
+    )
+
+
+def test_each_program_that_works_is_run_by_a_row() -> None:
+    names = [n for entry in entries() if entry.verdict.startswith("works") for n in entry.names]
+    unrun = [name for name in names if not any(begins(row.name, name) for row in rows())]
+    assert not unrun, f"no row of make abi runs what README's table says works: {unrun}"

@@ -1,0 +1,44 @@
+"""Print a block of a page: python tools/doc_block.py PAGE NAME.
+
+A fenced block has its name in the line before it: ``<!-- tried: NAME -->``. Whoever runs a page's
+commands asks for them by name, so that what is run is what is read.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+_NAMED = re.compile(r"<!-- tried: ([\w-]+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path) -> dict[str, str]:
+    """Return the text of each named block of a page."""
+    found = _NAMED.findall(page.read_text("utf-8"))
+    named: dict[str, str] = dict(found)
+    if len(named) != len(found):
+        raise ValueError(f"{page} has two blocks of one name")
+    return named
+
+
+def block(page: Path, name: str) -> str:
+    """Return the text of one block."""
+    named = blocks(page)
+    if name not in named:
+        raise ValueError(f"{page} has no block {name}, but {', '.join(named) or 'none'}")
+    return named[name]
+
+
+def main() -> int:
+    """Print the block; say why there is none and return 1."""
+    try:
+        sys.stdout.write(block(Path(sys.argv[1]), sys.argv[2]))
+    except (OSError, ValueError) as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+# A minimal Debian in a folder of its own, for the scripts that source this: it goes at the end, however
+# that comes. From this machine it gets only what it takes to reach the package registries: apt's sources
+# and how they are fetched, pip's configuration, certificates, names. Mounts and processes lie in
+# namespaces, so that they end with the script, even when it is killed. It takes root.
+#
+# It has git, make, python3, ca-certificates and what else `included` names, HEAD of this tree as a bundle
+# in /srv/siwarp, and a user `someone`. Logs lie in `out`. Source tools/lib.sh first, set `out`, call
+# make_machine; then `inside WHO COMMAND...`.
+# shellcheck shell=bash
+
+suite=bookworm
+included=()
+# Not below this tree: there may be a blank in its path, which apt does not bear.
+root=$(mktemp -d /var/tmp/siwarp-fresh.XXXXXX)
+chmod 755 "$root"
+running=
+leave() {
+	[ -z "$running" ] || { kill -KILL "$running" && wait "$running"; } 2>/dev/null || true
+	# What ran there has been killed by now, but may take a moment to be gone.
+	local try
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		rm -rf --one-file-system -- "$root" 2>/dev/null && break
+		sleep 0.5
+	done
+	[ ! -e "$root" ] || say "$root could not be removed after $try attempts"
+	[ -z "${SUDO_UID:-}" ] || chown -R "$SUDO_UID:${SUDO_GID:-}" "$out"
+}
+trap leave EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# wait_for COMMAND...: run it so that a signal to this script does not wait for its end.
+wait_for() {
+	local status=0
+	"$@" </dev/null &
+	running=$!
+	wait "$running" || status=$?
+	running=
+	return "$status"
+}
+
+# This machine's sources where they have this Debian, else those that mmdebstrap knows.
+bootstrap() {
+	local sources=() fetching f
+	for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+		[ -f "$f" ] && grep -q "^[^#]*\b$suite\b" "$f" && sources+=("$f")
+	done
+	mapfile -t fetching < <(apt-config dump | grep '^Acquire::')
+	find "$root" -mindepth 1 -delete
+	wait_for mmdebstrap --quiet --mode=root --variant=minbase --include="$(IFS=,; echo "git,make,python3,ca-certificates${included[*]:+,${included[*]}}")" \
+		"${fetching[@]/#/--aptopt=}" "$suite" "$root" "${sources[@]}" >"$out/mmdebstrap.log" 2>&1
+}
+
+# carry PATH...: the same inside, where it is here.
+carry() {
+	local f
+	for f in "$@"; do
+		[ -e "$f" ] || continue
+		mkdir -p "$root$(dirname "$f")"
+		cp -rLT -- "$f" "$root$f"
+	done
+}
+
+# What it takes to reach the registries from in there: files, variables (carried), and folders of
+# packages that pip is told to look into (folders).
+configure() {
+	local v home conf
+	carry /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/apt/keyrings /etc/apt/trusted.gpg.d /etc/resolv.conf /etc/hosts \
+		/usr/local/share/ca-certificates /etc/ssl/certs/ca-certificates.crt /etc/pip.conf /etc/xdg/pip/pip.conf
+	for home in /root /home/someone; do
+		for conf in "$HOME/.pip/pip.conf" "${XDG_CONFIG_HOME:-$HOME/.config}/pip/pip.conf"; do
+			[ ! -f "$conf" ] || install -D -m 644 "$conf" "$root$home/.config/pip/pip.conf"
+		done
+	done
+	# A second group, as most users have: a program that is setgid to it has more rights.
+	chroot "$root" useradd --shell /bin/bash --home-dir /home/someone --groups users someone
+	mkdir -p "$root/home/someone"
+	chroot "$root" chown -R someone: /home/someone
+	while IFS= read -r -d '' v; do
+		case ${v%%=*} in
+		PIP_* | SSL_CERT_* | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE | *_proxy | *_PROXY) carried+=("$v") ;;
+		esac
+	done < <(env -0)
+	for v in "${carried[@]}"; do [ ! -f "${v#*=}" ] || carry "${v#*=}"; done
+	mapfile -t folders < <(
+		{ printf '%s\n' "${carried[@]}" && cat "$root"/etc/pip.conf "$root"/etc/xdg/pip/pip.conf "$root"/root/.config/pip/pip.conf; } 2>/dev/null |
+			grep -oE '(file://|[ =])/[^ ]+' | sed 's|^[^/]*//*|/|' | sort -u | while read -r v; do
+				# The pages of an index that is a folder name files beside it.
+				[ ! -d "$v" ] || printf '%s\n' "${v%/simple}"
+			done
+	)
+}
+
+# enter ROOT FOLDER... -- COMMAND...: in new namespaces already, make that the root and run the command
+# there. A chroot would not do: nobody may make a user namespace in one.
+enter() {
+	local root=$1 f
+	shift
+	set -e
+	mount --bind "$root" "$root"
+	cd "$root"
+	mount -t tmpfs -o mode=755 dev dev
+	mkdir -p dev/pts dev/shm dev/net .outside
+	while read -r f major minor; do mknod -m 666 "dev/$f" c "$major" "$minor"; done <<-END
+		null 1 3
+		zero 1 5
+		full 1 7
+		random 1 8
+		urandom 1 9
+		tty 5 0
+		net/tun 10 200
+	END
+	ln -s /proc/self/fd dev/fd
+	for f in stdin:0 stdout:1 stderr:2; do ln -s "/proc/self/fd/${f#*:}" "dev/${f%:*}"; done
+	mount -t devpts -o newinstance,ptmxmode=666,mode=620,gid=5 devpts dev/pts
+	ln -s pts/ptmx dev/ptmx
+	mount -t tmpfs -o mode=1777 shm dev/shm
+	mount -t tmpfs -o mode=755 run run
+	mount -t proc proc proc
+	mount --rbind /sys sys
+	while [ "$1" != -- ]; do
+		mkdir -p ".$1"
+		mount --bind "$1" ".$1"
+		mount -o remount,bind,ro ".$1"
+		shift
+	done
+	shift
+	pivot_root . .outside
+	cd /
+	umount -l /.outside
+	"$@"
+}
+export -f enter
+
+# inside WHO COMMAND...: run it there, in the environment that a login gives.
+inside() {
+	local home=/root become=()
+	# Of what root may, a user is often let do one thing: have a thread go before others.
+	[ "$1" = root ] || home=/home/someone become=(setpriv --reuid=someone --regid=someone --init-groups
+		--inh-caps=-all,+sys_nice --ambient-caps=-all,+sys_nice)
+	shift
+	unshare --mount --pid --ipc --fork --kill-child --propagation private \
+		bash -c 'enter "$@"' enter "$root" "${folders[@]}" -- "${become[@]}" \
+		env -i --default-signal=INT HOME="$home" TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+		${CI:+CI="$CI"} "${carried[@]}" "$@"
+}
+
+make_machine() {
+	need_packages mmdebstrap || exit
+	mkdir -p "$out"
+	say "making a minimal Debian ($suite) in $root"
+	retry mmdebstrap bootstrap || { cat "$out/mmdebstrap.log" >&2; die "mmdebstrap cannot make a minimal Debian: its messages are above"; }
+	carried=() folders=()
+	configure
+	git -c safe.directory='*' bundle create --quiet "$root/srv/siwarp" HEAD
+}
