@@ -46,6 +46,12 @@
 	((unsigned int)IBV_ACCESS_OPTIONAL_RANGE | \
 	 (unsigned int)(IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND))
 
+/*
+ * A signal ended a wait. Whether waiting goes on, as the system's own calls do (SA_RESTART): each
+ * handler of the program asks for that. Which one ran nobody tells.
+ */
+bool abi_restarts(void);
+
 enum abi_kind {
 	ABI_DEVICE,
 	ABI_CONTEXT,

@@ -20,7 +20,9 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 
 	if (!abi_live(ABI_CHANNEL, channel) || !cq || !cq_context)
 		return minus_one(-EINVAL);
-	r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
+	do
+		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
+	while (r == -EINTR && abi_restarts());
 	if (r < 0)
 		return minus_one(r);
 	*cq = user;
@@ -65,7 +67,9 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 
 	if (!abi_live(ABI_CONTEXT, context) || !event)
 		return minus_one(-EINVAL);
-	r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
+	do
+		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
+	while (r == -EINTR && abi_restarts());
 	if (r < 0)
 		return minus_one(r);
 	event->event_type = (enum ibv_event_type)taken.event_type;

@@ -22,6 +22,8 @@
 #include <siwarp/ibv_ext.h>
 
 #define CM_MAX_PRIVATE 255 /* octets of private data, as struct rdma_conn_param can say */
+#define CM_RETRIES     7   /* without limit, if it is for want of a receive */
+#define CM_RNR_TIMER   0   /* of InfiniBand's codes: 655 ms, as man rdma_connect has it */
 
 enum cm_kind {
 	CM_CHANNEL = 1,
@@ -53,14 +55,37 @@ struct cm_id {
 	struct cm_channel *own;	     /* of a synchronous id: its channel; else NULL */
 	unsigned int unacked;	     /* events that the program has; under the library's lock */
 	bool bound, listening, asks; /* asks: of a CONNECT_REQUEST that is to be answered */
-	bool any;		     /* bound to a wildcard address */
+	bool resolved, routed;	     /* active: its address, its route */
+	/*
+	 * Of its connection, as its events tell: accepted here and not established yet; established;
+	 * over. ends: this end disconnects.
+	 */
+	bool accepted, established, over, ends;
+	bool any; /* bound to a wildcard address */
 	bool v6_only;
 	atomic_bool completes; /* active, with a queue pair of its own: rdma_establish is to come */
 	bool keeps_port;       /* the program named its port */
-	uint8_t resources, depth; /* of the CONNECT_REQUEST */
+	uint8_t resources, depth;   /* of the CONNECT_REQUEST */
+	uint8_t tos;		    /* RDMA_OPTION_ID_TOS; a CONNECT_REQUEST's: its listener's */
+	uint8_t ack_timeout;	    /* RDMA_OPTION_ID_ACK_TIMEOUT */
+	struct cm_arg *args;	    /* of rdma_write_cm_event, oldest first; under the lock */
+	struct rdma_addrinfo *info; /* of rdma_resolve_addrinfo */
 	/* Of rdma_create_ep on the passive side: for the ids of its requests. */
 	struct ibv_pd *ep_pd;
 	struct ibv_qp_init_attr *ep_attr;
+};
+
+/* Events that <rdma/rdma_cma.h> has got since release 44. */
+enum {
+	CM_EVENT_ADDRINFO_RESOLVED = 16,
+	CM_EVENT_ADDRINFO_ERROR = 17,
+	CM_EVENT_USER = 18,
+};
+
+/* What a program wrote with an event of its own. */
+struct cm_arg {
+	struct cm_arg *next;
+	uint64_t arg;
 };
 
 struct cm_event {
@@ -110,8 +135,17 @@ bool cm_addr_is_any(const struct siw_addr *addr);
 bool cm_addr_is_loopback(const struct siw_addr *addr);
 /* Writes both addresses and their GIDs to the id's route; NULL: as it was. */
 void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct siw_addr *dest);
+/* A copy of the first result, which rdma_freeaddrinfo frees: or NULL without memory. */
+struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *info);
 const struct siw_addr *cm_source(const struct cm_id *id);
 const struct siw_addr *cm_dest(const struct cm_id *id);
+
+/* ---- rdmacm_newer.c -------------------------------------------------------------------------- */
+
+/* What was written with the oldest event of the program's own. The library's lock is held. */
+uint64_t cm_take_arg(struct cm_id *id);
+/* The id goes: what these functions keep for it. */
+void cm_forget_newer(struct cm_id *id);
 
 /* ---- rdmacm_rsocket.c ------------------------------------------------------------------------ */
 

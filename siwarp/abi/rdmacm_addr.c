@@ -105,6 +105,25 @@ static bool copy_name(const char *from, char **to)
 	return !from || *to;
 }
 
+struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *from)
+{
+	struct rdma_addrinfo *info = calloc(1, sizeof(*info));
+
+	if (!info)
+		return NULL;
+	info->ai_flags = from->ai_flags;
+	info->ai_family = from->ai_family;
+	info->ai_qp_type = from->ai_qp_type;
+	info->ai_port_space = from->ai_port_space;
+	if (copy(from->ai_src_addr, from->ai_src_len, &info->ai_src_addr, &info->ai_src_len) &&
+	    copy(from->ai_dst_addr, from->ai_dst_len, &info->ai_dst_addr, &info->ai_dst_len) &&
+	    copy_name(from->ai_src_canonname, &info->ai_src_canonname) &&
+	    copy_name(from->ai_dst_canonname, &info->ai_dst_canonname))
+		return info;
+	rdma_freeaddrinfo(info);
+	return NULL;
+}
+
 /* What the port space and the type of queue pair say of each other: 0 or EAI_SERVICE. */
 static int services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hints)
 {

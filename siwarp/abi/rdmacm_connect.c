@@ -30,6 +30,7 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
 		/* As with adapters of InfiniBand, either end may send first. */
 		.peer_to_peer = SIW_CM_RTR_WRITE | SIW_CM_RTR_READ,
 		.refused_ms = REFUSED_MS,
+		.tos = id->tos,
 	};
 	if (!from)
 		return 0;
@@ -40,6 +41,21 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
 	to->initiator_depth = depth(from->initiator_depth, (int)device.max_qp_init_rd_atom);
 	to->responder_resources = depth(from->responder_resources, (int)device.max_qp_rd_atom);
 	return 0;
+}
+
+/*
+ * How often the peer's Sends are tried again for want of a receive of this end, which here this end
+ * itself counts: for a queue pair that the id moves through its states.
+ */
+static int set_retries(struct cm_id *id, const struct rdma_conn_param *from)
+{
+	struct siw_qp_attr attr = { .rnr_retry = CM_RETRIES, .min_rnr_timer = CM_RNR_TIMER };
+
+	if (from && from->rnr_retry_count < CM_RETRIES)
+		attr.rnr_retry = from->rnr_retry_count;
+	return id->id.qp ? siw_modify_qp(siw_ibv_qp(id->id.qp), &attr,
+					 SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)
+			 : 0;
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */
@@ -120,9 +136,11 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	if (!id->id.verbs || !cm_dest(id)->family || id->listening || id->asks)
+	if (!id->routed)
 		return cm_fail(EINVAL);
 	r = to_engine(id, conn_param, &param);
+	if (r == 0)
+		r = set_retries(id, conn_param);
 	if (r == 0 && !id->id.qp)
 		r = -take_other(id, conn_param);
 	if (r < 0)
@@ -154,14 +172,21 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		asked = (struct rdma_conn_param){
 			.responder_resources = id->resources,
 			.initiator_depth = id->depth,
+			.rnr_retry_count = CM_RETRIES,
 		};
 		conn_param = &asked;
 	}
 	r = to_engine(id, conn_param, &param);
 	if (r == 0)
-		r = siw_cm_accept(id->siw, &param);
+		r = set_retries(id, conn_param);
 	if (r < 0)
 		return cm_fail(-r);
+	id->accepted = true; /* before another thread may take its events */
+	r = siw_cm_accept(id->siw, &param);
+	if (r < 0) {
+		id->accepted = false;
+		return cm_fail(-r);
+	}
 	id->asks = false;
 	return cm_complete(id);
 }
@@ -197,11 +222,15 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 		return -1;
 	if (id->asks || id->listening)
 		return cm_fail(EINVAL);
+	id->ends = true;
 	r = siw_cm_disconnect(id->siw);
 	if (r < 0)
 		return cm_fail(r == -ENOTCONN ? EINVAL : -r);
 	if (id->id.qp)
 		id->id.qp->state = IBV_QPS_ERR;
+	/* A synchronous id that has seen the end, or never was connected, has nothing to wait for. */
+	if (id->over || !(id->accepted || id->established || id->completes))
+		return 0;
 	return cm_complete(id);
 }
 

@@ -83,6 +83,20 @@ static uint8_t depth(int value)
 	return value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : (uint8_t)value;
 }
 
+/*
+ * What the peer said of its depths, as far as its frame has them; else what this end may use. An
+ * event of a request has no other.
+ */
+static void show_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
+{
+	bool said = from->event == SIW_CM_ESTABLISHED || from->event == SIW_CM_CONNECT_RESPONSE;
+
+	conn->responder_resources =
+		depth(said && from->peer_ord >= 0 ? from->peer_ord : from->responder_resources);
+	conn->initiator_depth =
+		depth(said && from->peer_ird >= 0 ? from->peer_ird : from->initiator_depth);
+}
+
 static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 {
 	struct rdma_conn_param *conn = &event->ev.param.conn;
@@ -92,8 +106,7 @@ static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 	memcpy(event->private_data, from->private_data, from->private_data_len);
 	conn->private_data = len ? event->private_data : NULL;
 	conn->private_data_len = (uint8_t)len;
-	conn->responder_resources = depth(from->responder_resources);
-	conn->initiator_depth = depth(from->initiator_depth);
+	show_depths(conn, from);
 	conn->rnr_retry_count = 7;
 	conn->retry_count = 7;
 	conn->flow_control = 1;
@@ -112,12 +125,23 @@ static void follow_state(struct cm_id *id, int event)
 {
 	struct siw_addr local, peer;
 
-	if (event != SIW_CM_ESTABLISHED)
+	id->over |= event == RDMA_CM_EVENT_DISCONNECTED || event == RDMA_CM_EVENT_CONNECT_ERROR;
+	if (event != RDMA_CM_EVENT_ESTABLISHED)
 		return;
+	id->established = true;
 	if (id->id.qp)
 		id->id.qp->state = IBV_QPS_RTS;
 	if (siw_cm_addr(id->siw, &local, &peer) == 0)
 		cm_show_addrs(id, &local, NULL);
+}
+
+/*
+ * What was accepted and ends before it was established, without this end's wish, never was a
+ * connection.
+ */
+static bool never_was(const struct cm_id *id, const struct siw_cm_event *from)
+{
+	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
 }
 
 /* The program's event; false: there is none, since a request's id cannot be made, or it knows. */
@@ -126,12 +150,21 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 	struct cm_id *id = from->context;
 
 	/* Who completes a connection by rdma_establish is not told so. */
-	if (id->completes && from->event == SIW_CM_ESTABLISHED)
+	if (id->completes && from->event == SIW_CM_ESTABLISHED) {
+		id->established = true;
 		return false;
+	}
 	event->ev.event = (enum rdma_cm_event_type)from->event;
 	event->ev.status = status_of(id, from);
+	if (never_was(id, from)) {
+		event->ev.event = RDMA_CM_EVENT_CONNECT_ERROR;
+		event->ev.status = from->status ? from->status : -ECONNRESET;
+	}
 	event->of = id;
-	show_data(event, from);
+	if (from->event == CM_EVENT_USER)
+		memcpy(&event->ev.param, &(uint64_t){ cm_take_arg(id) }, sizeof(uint64_t));
+	else
+		show_data(event, from);
 	if (from->event == SIW_CM_CONNECT_REQUEST) {
 		struct cm_id *new = cm_id_of_request(id, from->id);
 
@@ -145,7 +178,7 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 		event->ev.listen_id = &id->id;
 	} else {
 		event->ev.id = &id->id;
-		follow_state(id, from->event);
+		follow_state(id, event->ev.event);
 	}
 	id->unacked++;
 	return true;
@@ -191,7 +224,7 @@ static int get(struct cm_channel *channel, struct cm_event *event)
 		if (r != -EAGAIN)
 			return r;
 		r = wait_for(channel->ev.fd);
-		if (r)
+		if (r && !(r == -EINTR && abi_restarts()))
 			return r;
 	}
 }
@@ -260,6 +293,9 @@ const char *rdma_event_str(enum rdma_cm_event_type event)
 		[RDMA_CM_EVENT_MULTICAST_ERROR] = "RDMA_CM_EVENT_MULTICAST_ERROR",
 		[RDMA_CM_EVENT_ADDR_CHANGE] = "RDMA_CM_EVENT_ADDR_CHANGE",
 		[RDMA_CM_EVENT_TIMEWAIT_EXIT] = "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+		[CM_EVENT_ADDRINFO_RESOLVED] = "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+		[CM_EVENT_ADDRINFO_ERROR] = "RDMA_CM_EVENT_ADDRINFO_ERROR",
+		[CM_EVENT_USER] = "RDMA_CM_EVENT_USER",
 	};
 	size_t i = (size_t)event;
 

@@ -93,6 +93,7 @@ struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
 	id->id.ps = listener->id.ps;
 	id->id.qp_type = listener->id.qp_type;
 	id->foreign_device = cm_long_queues;
+	id->tos = listener->tos;
 	id->siw = siw;
 	id->asks = id->bound = true;
 	if (!cm_add_locked(&id->object, CM_ID, id)) {
@@ -125,6 +126,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	cm_wait_acked(id);
 	cm_end(&id->object);
 	own = (struct rdma_event_channel *)id->own;
+	cm_forget_newer(id);
 	free(id->ep_attr);
 	free(id);
 	if (own)
@@ -153,6 +155,8 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 		return cm_fail(-r);
 	}
 	cm_forget_event(id);
+	/* Whoever took events from the old channel may still look at the id's channel. */
+	cm_wait_acked(id);
 	old = (struct rdma_event_channel *)id->own;
 	id->own = (struct cm_channel *)own;
 	id->id.channel = channel;
@@ -249,6 +253,13 @@ static int choose_source(struct cm_id *id, const struct siw_addr *dest)
 	return 0;
 }
 
+/* Whether the call was right, and there is no way to that address: then an event says so. */
+static bool is_of_network(int why)
+{
+	return why == ENETUNREACH || why == EHOSTUNREACH || why == ENODEV || why == EACCES ||
+	       why == EADDRNOTAVAIL;
+}
+
 static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 {
 	struct siw_addr dest, source;
@@ -256,7 +267,7 @@ static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 
 	if (why)
 		return why;
-	if (cm_addr_is_any(&dest) || id->asks || id->listening)
+	if (cm_addr_is_any(&dest) || id->asks || id->listening || id->resolved)
 		return EINVAL;
 	if (src && !id->bound) {
 		why = cm_addr_from(src, &source);
@@ -268,10 +279,14 @@ static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 			return why;
 	}
 	why = choose_source(id, &dest);
+	if (is_of_network(why))
+		return -siw_cm_tell(id->siw, SIW_CM_ADDR_ERROR, -why);
 	if (why)
 		return why;
 	cm_show_addrs(id, NULL, &dest);
-	return -siw_cm_tell(id->siw, SIW_CM_ADDR_RESOLVED, 0);
+	why = -siw_cm_tell(id->siw, SIW_CM_ADDR_RESOLVED, 0);
+	id->resolved = !why;
+	return why;
 }
 
 int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct sockaddr *dst,
@@ -294,9 +309,10 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 	(void)timeout_ms;
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	if (!id->id.verbs || !cm_dest(id)->family)
+	if (!id->resolved || id->routed)
 		return cm_fail(EINVAL);
 	r = siw_cm_tell(id->siw, SIW_CM_ROUTE_RESOLVED, 0);
+	id->routed = r == 0;
 	return r < 0 ? cm_fail(-r) : cm_complete(id);
 }
 

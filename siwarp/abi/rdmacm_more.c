@@ -18,8 +18,13 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 	if (optname < RDMA_OPTION_ID_TOS || optname > RDMA_OPTION_ID_ACK_TIMEOUT ||
 	    optlen != wanted)
 		return cm_fail(EINVAL);
-	if (optname == RDMA_OPTION_ID_ACK_TIMEOUT && *(uint8_t *)optval > 31)
-		return cm_fail(EINVAL);
+	if (optname == RDMA_OPTION_ID_ACK_TIMEOUT) {
+		if (*(uint8_t *)optval > 31)
+			return cm_fail(EINVAL);
+		id->ack_timeout = *(uint8_t *)optval;
+	}
+	if (optname == RDMA_OPTION_ID_TOS)
+		id->tos = *(uint8_t *)optval;
 	if (optname == RDMA_OPTION_ID_REUSEADDR || optname == RDMA_OPTION_ID_AFONLY) {
 		if (id->bound)
 			return cm_fail(EINVAL);
@@ -27,8 +32,8 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 			id->v6_only = *(int *)optval != 0;
 	}
 	/*
-	 * The class of traffic is the sockets' own, the timeout is TCP's, and an address is reusable
-	 * anyway: they are taken and have no effect.
+	 * An address is reusable anyway. The timeout is what rdma_init_qp_attr says: TCP, which
+	 * repeats what is not acknowledged, has its own.
 	 */
 	return 0;
 }

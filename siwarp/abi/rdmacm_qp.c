@@ -4,9 +4,7 @@
 
 #include "abi/rdmacm.h"
 
-#define MIN_RNR_TIMER 12 /* 0.64 ms */
-#define ACK_TIMEOUT   14 /* 67 ms */
-#define RETRIES	      7
+#define ACK_TIMEOUT 14 /* 67 ms */
 
 /* What verbs return; 0, or -1 with errno. */
 static int minus_one(int why)
@@ -219,13 +217,13 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 		attr->dest_qp_num = SIW_IBV_QPN_OF_CM;
 		attr->rq_psn = 0;
 		attr->max_dest_rd_atomic = id->resources;
-		attr->min_rnr_timer = MIN_RNR_TIMER;
+		attr->min_rnr_timer = CM_RNR_TIMER;
 		*mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 		return 0;
 	case IBV_QPS_RTS:
-		attr->timeout = ACK_TIMEOUT;
-		attr->retry_cnt = attr->rnr_retry = RETRIES;
+		attr->timeout = id->ack_timeout ? id->ack_timeout : ACK_TIMEOUT;
+		attr->retry_cnt = attr->rnr_retry = CM_RETRIES;
 		attr->sq_psn = 0;
 		attr->max_rd_atomic = id->depth;
 		*mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |

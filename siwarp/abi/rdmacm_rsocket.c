@@ -18,6 +18,13 @@
 
 const uint32_t cm_long_queues[64] = { [0 ... 63] = 0x3fffffff };
 
+/* Of later releases of rdma-core (RDMACM_1.5). */
+struct epoll_event;
+#pragma GCC visibility push(default)
+int repoll_create1(int flags);
+int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
+#pragma GCC visibility pop
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *genuine;
 
@@ -49,10 +56,8 @@ static void *forward(const char *name, atomic_bool *said)
 	if (function)
 		return function;
 	if (!atomic_exchange(said, true))
-		fprintf(stderr,
-			"siwarp: %s: rsockets are the system's librdmacm's, which is not "
-			"installed\n",
-			name);
+		fprintf(stderr, "siwarp: %s: rsockets are the system's librdmacm's, which %s\n",
+			name, genuine ? "does not have it" : "is not installed");
 	errno = EOPNOTSUPP;
 	return NULL;
 }
@@ -111,6 +116,10 @@ FORWARD(off_t, riomap, (int socket, void *buf, size_t len, int prot, int flags, 
 FORWARD(int, riounmap, (int socket, void *buf, size_t len), (socket, buf, len), -1)
 FORWARD(size_t, riowrite, (int socket, const void *buf, size_t count, off_t offset, int flags),
 	(socket, buf, count, offset, flags), (size_t)-1)
+
+FORWARD(int, repoll_create1, (int flags), (flags), -1)
+FORWARD(int, repoll_ctl, (int epfd, int op, int fd, struct epoll_event *event),
+	(epfd, op, fd, event), -1)
 
 int rfcntl(int socket, int cmd, ...)
 {

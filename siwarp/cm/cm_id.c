@@ -334,6 +334,14 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	return 0;
 }
 
+static int check_tos(const struct siw_cm_param *param)
+{
+	if (param->tos < 0 || param->tos > UINT8_MAX)
+		return siw_refuse(RANGE, siw_reason_text("tos"), (uint64_t)param->tos, 0,
+				  UINT8_MAX);
+	return 0;
+}
+
 static int check_request(const struct siw_cm_param *param)
 {
 	const int kinds = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE | SIW_CM_RTR_READ;
@@ -344,7 +352,7 @@ static int check_request(const struct siw_cm_param *param)
 		return siw_refuse(CM_RTR_REVISION, 1);
 	if (param->peer_to_peer & ~kinds)
 		return siw_refuse(CM_RTR, (uint64_t)param->peer_to_peer);
-	return 0;
+	return check_tos(param);
 }
 
 static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
@@ -394,8 +402,11 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	id->holds = param->hold != 0;
 	/* TCP takes no address that another socket of this process holds. */
 	siw_qp_place_leave(&id->place);
-	return siw_refused(siw_qp_connect(id->reporter, dest, source, &id->request,
-					  param->timeout_ms, param->refused_ms, &id->conn));
+	err = siw_qp_connect(id->reporter, dest, source, &id->request, param->timeout_ms,
+			     param->refused_ms, &id->conn);
+	if (!err && param->tos)
+		siw_qp_conn_tos(id->conn, param->tos);
+	return siw_refused(err);
 }
 
 /* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
@@ -420,6 +431,8 @@ static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	const struct siw_mpa_params *req = &id->request;
 
 	memset(p, 0, sizeof(*p));
+	if (check_tos(param))
+		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
 	p->markers = wants_markers(param);
@@ -463,6 +476,8 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	err = check_accept(id);
 	if (!err)
 		err = reply_of(id, param ? param : &defaults, &reply);
+	if (!err && param && param->tos)
+		siw_qp_conn_tos(id->conn, param->tos);
 	if (!err)
 		err = siw_qp_reply(id->conn, &reply);
 	if (err)

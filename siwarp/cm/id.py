@@ -75,6 +75,7 @@ class ConnParam:
         hold: when connecting, the peer's acceptance is a CONNECT_RESPONSE, and ``CMID.establish``
             completes the connection.
         refused: when connecting, seconds for which it is tried again while nobody listens there.
+        tos: the type of service, or traffic class, of what is sent, to 255.
 
     """
 
@@ -88,6 +89,7 @@ class ConnParam:
     timeout: float | None = None
     hold: bool = False
     refused: float = 0
+    tos: int = 0
 
     def _to_c(self) -> tuple[Any, Any]:
         data = ffi.new("uint8_t[]", bytes(self.private_data))
@@ -103,6 +105,7 @@ class ConnParam:
         c.timeout_ms = 0 if self.timeout is None else max(1, int(self.timeout * 1000))
         c.hold = self.hold
         c.refused_ms = int(self.refused * 1000)
+        c.tos = self.tos
         return c, data
 
 

@@ -298,6 +298,11 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 			       struct siw_io_handler *handler, struct siw_llp_sock **out);
 /* 0 connected, -EAGAIN not yet, or -errno (ECONNREFUSED, ...). */
 int siw_llp_tcp_connected(struct siw_llp_sock *sock);
+/*
+ * What it sends from now on has that type of service (IPv4) or traffic class (IPv6), as far as the
+ * system grants it.
+ */
+void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos);
 
 /*
  * Sends, by send for one iovec and sendmsg for more. The octets taken, which may be fewer than

@@ -195,6 +195,13 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	return connect_fd(port, fd, &own, handler, out);
 }
 
+void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
+{
+	/* The one of the other family fails. */
+	siw_llp_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
+	siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
+}
+
 int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 {
 	struct siw_addr peer;

@@ -106,6 +106,8 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
 		   int timeout_ms, int refused_ms, struct siw_qp_conn **out);
 /* The responder sends its Reply. */
 int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params);
+/* What is sent before a QP has the stream, and after, has that type of service: to 255. */
+void siw_qp_conn_tos(struct siw_qp_conn *conn, int tos);
 /* Whether CRCs are on. For a connection with an attached QP, also after its end. */
 int siw_qp_conn_crc(struct siw_qp_conn *conn);
 int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer);

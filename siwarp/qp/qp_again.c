@@ -56,5 +56,19 @@ int siw_qp_again_now(struct siw_qp_conn *conn)
 				  &conn->handler, &conn->mpa);
 
 	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
+	if (!err && again->tos)
+		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), again->tos);
 	return err;
+}
+
+void siw_qp_conn_tos(struct siw_qp_conn *conn, int tos)
+{
+	struct siw_context *ctx = conn->user->ctx;
+
+	siw_lock(&ctx->progress);
+	if (conn->again)
+		conn->again->tos = tos;
+	if (conn->mpa)
+		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), tos);
+	siw_unlock(&ctx->progress);
 }

@@ -54,7 +54,7 @@ struct siw_qp_again {
 	struct siw_mpa_params params;
 	uint64_t until_ns;
 	uint32_t wait_us; /* until the next try */
-	int timeout_ms;
+	int timeout_ms, tos;
 };
 
 struct siw_qp_conn {

@@ -44,6 +44,34 @@ def test_a_child_of_fork_has_devices_of_its_own(compiled: dict[str, Path]) -> No
     run(compiled["cm"], "forked")
 
 
+def test_connections_that_end_early_say_so_and_nothing_waits_for_ever(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["cm_more"], "ends")
+
+
+def test_each_end_learns_what_the_other_one_gave(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_more"], "depths")
+
+
+def test_options_reach_the_sockets(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_more"], "options")
+
+
+def test_functions_of_later_releases(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_more"], "newer")
+
+
+def test_an_id_that_moves_waits_until_its_events_are_acknowledged(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["cm_more"], "moves")
+
+
+def test_a_signal_ends_a_wait_unless_its_handler_restarts(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_more"], "impatient")
+
+
 def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
     run(compiled["cm_bad"])
 

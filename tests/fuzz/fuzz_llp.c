@@ -287,6 +287,11 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	return sock_new(false, out);
 }
 
+void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
+{
+	(void)sock, (void)tos;
+}
+
 int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 {
 	(void)sock;

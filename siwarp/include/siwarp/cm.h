@@ -66,6 +66,7 @@ struct siw_cm_param {
 	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
 	int hold;	/* of a connect: the peer's Reply is CONNECT_RESPONSE; siw_cm_establish */
 	int refused_ms; /* of a connect: so long it is tried again while nobody listens there */
+	int tos;	/* type of service, or traffic class, of what is sent: to 255; 0 = none */
 };
 
 struct siw_cm_event {

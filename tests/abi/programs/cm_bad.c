@@ -11,6 +11,13 @@
 static struct rdma_event_channel *channel;
 static struct sockaddr_in addr, any;
 
+/* Of later releases. */
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
+			uint64_t arg);
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+
 /* Every function that takes an id. */
 static void no_id(struct rdma_cm_id *id)
 {
@@ -23,6 +30,7 @@ static void no_id(struct rdma_cm_id *id)
 	struct rdma_cm_join_mc_attr_ex join = { 0 };
 	struct sockaddr *sa = (struct sockaddr *)&addr;
 	struct rdma_cm_id *out;
+	struct rdma_addrinfo *info;
 	struct ibv_ece ece = { 0 };
 	int mask, zero = 0;
 
@@ -52,6 +60,9 @@ static void no_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_init_qp_attr(id, &attr, &mask));
 	MINUS(EINVAL, rdma_set_local_ece(id, &ece));
 	MINUS(EINVAL, rdma_get_remote_ece(id, &ece));
+	MINUS(EINVAL, rdma_write_cm_event(id, (enum rdma_cm_event_type)18, 0, 0));
+	MINUS(EINVAL, rdma_resolve_addrinfo(id, "127.0.0.1", NULL, NULL));
+	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
 	expect(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
 	expect(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
 	/* These return nothing, and must return. */

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * More of rdma_cm: cm_more ends, depths, options, newer, moves or impatient. Both ends are of this
+ * process, on loopback, but for a peer that is a plain socket.
+ */
+#include <netdb.h>
+#include <netinet/ip.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cm.h"
+
+static struct sockaddr *sa(struct sockaddr_in *addr)
+{
+	return (struct sockaddr *)addr;
+}
+
+/* ---- connections that end early -------------------------------------------------------------- */
+
+/* A Request of revision 2, peer to peer. The Reply is read, and the RTR never comes. */
+static void half_a_connection(struct rdma_cm_id *listener)
+{
+	static const uint8_t frame[] = "MPA ID Req Frame\x50\x02\x00\x04\xc0\x01\xc0\x01";
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *server;
+
+	CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
+	CHECK(send(fd, frame, sizeof(frame) - 1, 0) == (ssize_t)sizeof(frame) - 1);
+	server = request(listener, NULL, 0);
+	CHECK(rdma_accept(server, NULL) == 0);
+	CHECK(recv(fd, (char[24]){ 0 }, 24, MSG_WAITALL) == 24);
+	CHECK(close(fd) == 0);
+	event = next(channel, RDMA_CM_EVENT_CONNECT_ERROR, server);
+	CHECK(event->status < 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_disconnect(server) == 0);
+	end(server);
+}
+
+/* An address that packets cannot go to: resolving it fails by an event, and may be tried again. */
+static void no_way(void)
+{
+	struct sockaddr_in nowhere = { .sin_family = AF_INET, .sin_port = htons(9) };
+	struct sockaddr_in addr = loopback(htons(9));
+	struct rdma_cm_id *id;
+
+	nowhere.sin_addr.s_addr = INADDR_BROADCAST;
+	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, sa(&nowhere), 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_ERROR, id, -EACCES);
+	CHECK(rdma_resolve_route(id, 1000) == -1 && errno == EINVAL);
+	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == -1 && errno == EINVAL);
+	queues(id);
+	CHECK(rdma_connect(id, NULL) == -1 && errno == EINVAL); /* it has no route yet */
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	CHECK(rdma_resolve_route(id, 1000) == -1 && errno == EINVAL);
+	end(id);
+	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, sa(&nowhere), 1000) == -1 && errno == EACCES);
+	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_ERROR);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
+static struct rdma_cm_id *synchronous(uint16_t port_be)
+{
+	struct sockaddr_in addr = loopback(port_be);
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == 0);
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	queues(id);
+	return id;
+}
+
+static void *answer(void *listener)
+{
+	struct rdma_cm_id *server = request(listener, NULL, 0);
+
+	CHECK(rdma_accept(server, NULL) == 0);
+	return server;
+}
+
+static void disconnected_twice(struct rdma_cm_id *listener)
+{
+	struct rdma_cm_id *client = synchronous(rdma_get_src_port(listener));
+	pthread_t thread;
+	void *server;
+
+	CHECK(pthread_create(&thread, NULL, answer, listener) == 0);
+	CHECK(rdma_connect(client, NULL) == 0);
+	CHECK(pthread_join(thread, &server) == 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	CHECK(rdma_disconnect(client) == 0 && client->qp->state == IBV_QPS_ERR);
+	CHECK(client->event->event == RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(rdma_disconnect(client) == 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(server);
+	end(client);
+	client = synchronous(htons(9));
+	CHECK(rdma_connect(client, NULL) == -1 && errno == ECONNREFUSED);
+	CHECK(rdma_disconnect(client) == 0); /* and waits for nothing */
+	end(client);
+}
+
+static void ends(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel);
+
+	half_a_connection(listener);
+	no_way();
+	disconnected_twice(listener);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- what each end says of itself ------------------------------------------------------------ */
+
+static void establish(struct rdma_cm_id *client, struct rdma_cm_id *server,
+		      struct rdma_conn_param *told)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_accept(server, told) == 0);
+	event = next(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	CHECK(event->param.conn.responder_resources == told->initiator_depth);
+	CHECK(event->param.conn.initiator_depth == told->responder_resources);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+}
+
+/*
+ * Each end learns the depths that the other one gave. A Send for which there is no receive is tried
+ * as often as the receiving end said: once, for 655 ms.
+ */
+static void depths(void)
+{
+	struct rdma_conn_param param = { .responder_resources = 7,
+					 .initiator_depth = 5,
+					 .rnr_retry_count = 7 };
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_cm_event *event;
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+	double before;
+
+	client = resolved(other, rdma_get_src_port(listener));
+	CHECK(rdma_connect(client, &param) == 0);
+	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	server = event->id;
+	CHECK(event->param.conn.responder_resources == 5);
+	CHECK(event->param.conn.initiator_depth == 7);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	queues(server);
+	param = (struct rdma_conn_param){ .responder_resources = 4,
+					  .initiator_depth = 3,
+					  .rnr_retry_count = 1 };
+	establish(client, server, &param);
+	mr = rdma_reg_msgs(client, memory, 64);
+	before = now();
+	CHECK(mr && rdma_post_send(client, NULL, memory, 64, mr, 0) == 0);
+	CHECK(rdma_get_send_comp(client, &wc) == 1);
+	CHECK(wc.status == IBV_WC_RNR_RETRY_EXC_ERR);
+	CHECK(now() - before > 0.6);
+	CHECK(rdma_ack_cm_event(next(other, RDMA_CM_EVENT_DISCONNECTED, client)) == 0);
+	CHECK(rdma_dereg_mr(mr) == 0);
+	end(client);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+/* How many connected sockets of TCP have that type of service. */
+static int with_tos(int tos)
+{
+	int found = 0;
+
+	for (int fd = 0; fd < 256; fd++) {
+		struct sockaddr_in peer;
+		socklen_t size = sizeof(peer), len = sizeof(int);
+		int value = 0, protocol = 0;
+
+		if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) ||
+		    protocol != IPPROTO_TCP || getpeername(fd, sa(&peer), &size))
+			continue;
+		CHECK(getsockopt(fd, IPPROTO_IP, IP_TOS, &value, &len) == 0);
+		found += value == tos;
+	}
+	return found;
+}
+
+static void options(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+	uint8_t low = 0x10, high = 0x28, timeout = 20;
+	int mask, on = 1;
+
+	CHECK(rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &low, 1) == 0);
+	client = resolved(other, rdma_get_src_port(listener));
+	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &high, 1) == 0);
+	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1) ==
+	      0);
+	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)) ==
+	      0);
+	CHECK(rdma_init_qp_attr(client, &attr, &mask) == 0 && attr.timeout == timeout);
+	CHECK(rdma_connect(client, NULL) == 0);
+	server = request(listener, NULL, 0);
+	CHECK(rdma_accept(server, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	CHECK(with_tos(low) == 1 && with_tos(high) == 1);
+	end(client);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- functions of later releases ------------------------------------------------------------- */
+
+#define EVENT_ADDRINFO_RESOLVED ((enum rdma_cm_event_type)16)
+#define EVENT_ADDRINFO_ERROR	((enum rdma_cm_event_type)17)
+#define EVENT_USER		((enum rdma_cm_event_type)18)
+#define BY_SA			0x10
+#define BY_DNS			0x20
+
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
+			uint64_t arg);
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+
+static void own_events(void)
+{
+	const uint64_t base = 0x5566778899aabb00;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0) == -1 && errno == EINVAL);
+	CHECK(rdma_write_cm_event(NULL, EVENT_USER, 0, 0) == -1 && errno == EINVAL);
+	for (unsigned int i = 0; i < 4; i++)
+		CHECK(rdma_write_cm_event(id, EVENT_USER, (int)i, base + i) == 0);
+	for (unsigned int i = 0; i < 3; i++) {
+		uint64_t arg;
+
+		event = next(channel, EVENT_USER, id);
+		memcpy(&arg, &event->param, sizeof(arg));
+		CHECK(event->status == (int)i && arg == base + i);
+		CHECK(rdma_ack_cm_event(event) == 0);
+	}
+	CHECK(rdma_destroy_id(id) == 0); /* and the last one with it */
+}
+
+static void names(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = BY_SA }, *info, *again;
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_query_addrinfo(id, &info) == -1 && errno == ENODATA);
+	CHECK(rdma_query_addrinfo(id, NULL) == -1 && errno == EINVAL);
+	CHECK(rdma_resolve_addrinfo(id, NULL, NULL, NULL) == -1 && errno == EINVAL);
+	CHECK(rdma_resolve_addrinfo(id, NULL, "1", &hints) == -1 && errno == EOPNOTSUPP);
+	hints.ai_flags |= BY_DNS;
+	CHECK(rdma_resolve_addrinfo(id, NULL, "1", &hints) == -1 && errno == EINVAL);
+	hints.ai_flags = BY_DNS | RAI_NUMERICHOST;
+	CHECK(rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints) == 0);
+	expect(channel, EVENT_ADDRINFO_RESOLVED, id, 0);
+	CHECK(rdma_query_addrinfo(id, &info) == 0 && rdma_query_addrinfo(id, &again) == 0);
+	CHECK(info != again && info->ai_dst_len && info->ai_src_len && info->ai_family == AF_INET);
+	CHECK(((struct sockaddr_in *)again->ai_dst_addr)->sin_port == htons(7471));
+	rdma_freeaddrinfo(again);
+	CHECK(rdma_resolve_addr(id, NULL, info->ai_dst_addr, 1000) == 0);
+	rdma_freeaddrinfo(info);
+	expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(rdma_resolve_addrinfo(id, "no number", NULL, &hints) == 0);
+	expect(channel, EVENT_ADDRINFO_ERROR, id, -ENODATA);
+	CHECK(rdma_query_addrinfo(id, &info) == -1 && errno == ENODATA);
+	CHECK(rdma_destroy_id(id) == 0);
+	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addrinfo(id, "no number", NULL, &hints) == -1 && errno == ENODATA);
+	CHECK(rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints) == 0);
+	CHECK(rdma_query_addrinfo(id, &info) == 0);
+	rdma_freeaddrinfo(info);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
+static void newer(void)
+{
+	own_events();
+	names();
+	CHECK(strcmp(rdma_event_str(EVENT_USER), "RDMA_CM_EVENT_USER") == 0);
+}
+
+/* ---- an id that moves waits for acknowledgements --------------------------------------------- */
+
+static atomic_bool moved;
+
+static void *move(void *id)
+{
+	CHECK(rdma_migrate_id(id, other) == 0);
+	moved = true;
+	return NULL;
+}
+
+static void moves(void)
+{
+	struct sockaddr_in addr = loopback(htons(9));
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	pthread_t thread;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == 0);
+	event = next(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id);
+	CHECK(pthread_create(&thread, NULL, move, id) == 0);
+	usleep(50000);
+	CHECK(!moved);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(pthread_join(thread, NULL) == 0 && id->channel == other);
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+#define SIGNALS 5
+
+static atomic_int handled;
+static atomic_bool waiting;
+static struct rdma_cm_id *user, *sender;
+static struct ibv_mr *sent;
+static pthread_t waiter;
+
+static void handle(int number)
+{
+	(void)number;
+	handled++;
+}
+
+static void write_event(void)
+{
+	CHECK(rdma_write_cm_event(user, EVENT_USER, 0, 0) == 0);
+}
+
+static void send_one(void)
+{
+	CHECK(rdma_post_send(sender, NULL, memory, 64, sent, 0) == 0);
+}
+
+/* Signals to the one that waits, until its wait is over; the fifth time what it waits for comes. */
+static void *disturb(void *arg)
+{
+	void (*what)(void) = (void (*)(void))arg;
+
+	for (int i = 0; waiting; i++) {
+		CHECK(pthread_kill(waiter, SIGUSR1) == 0);
+		usleep(20000);
+		if (i + 1 == SIGNALS && what)
+			what();
+	}
+	return NULL;
+}
+
+static void handler(int flags)
+{
+	struct sigaction how = { .sa_handler = handle, .sa_flags = flags };
+
+	CHECK(sigaction(SIGUSR1, &how, NULL) == 0);
+}
+
+/* The call is disturbed, and must give that. */
+#define DISTURBED(what, call, wanted)                                               \
+	do {                                                                        \
+		pthread_t thread;                                                   \
+		int errno_of_it;                                                    \
+                                                                                    \
+		handled = 0;                                                        \
+		waiting = true;                                                     \
+		CHECK(pthread_create(&thread, NULL, disturb, (void *)(what)) == 0); \
+		errno = 0;                                                          \
+		CHECK((call) == ((wanted) ? -1 : 0));                               \
+		errno_of_it = errno;                                                \
+		waiting = false;                                                    \
+		CHECK(pthread_join(thread, NULL) == 0);                             \
+		errno = errno_of_it;                                                \
+		CHECK(!(wanted) || errno == (wanted));                              \
+		CHECK((wanted) || handled >= SIGNALS);                              \
+	} while (0)
+
+static void interrupted(struct rdma_cm_id *listener, struct rdma_cm_id *server)
+{
+	struct rdma_cm_id *client = synchronous(rdma_get_src_port(listener)), *id;
+	struct sockaddr_in addr = loopback(0);
+	struct ibv_async_event fault;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *passive;
+	struct ibv_cq *cq;
+	void *unused;
+
+	handler(0);
+	DISTURBED(NULL, rdma_get_cm_event(channel, &event), EINTR);
+	CHECK(rdma_create_id(NULL, &passive, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(passive, sa(&addr)) == 0 && rdma_listen(passive, 1) == 0);
+	DISTURBED(NULL, rdma_get_request(passive, &id), EINTR);
+	DISTURBED(NULL, ibv_get_cq_event(server->recv_cq_channel, &cq, &unused), EINTR);
+	DISTURBED(NULL, ibv_get_async_event(server->verbs, &fault), EINTR);
+	/* Its request came, nobody answers, and the connection is still to come. */
+	DISTURBED(NULL, rdma_connect(client, NULL), EINTR);
+	id = request(listener, NULL, 0);
+	CHECK(rdma_reject(id, NULL, 0) == 0);
+	end(id);
+	end(client);
+	CHECK(rdma_destroy_id(passive) == 0);
+}
+
+static void restarted(struct rdma_cm_id *server)
+{
+	struct ibv_mr *mr = rdma_reg_msgs(server, memory, 64);
+	struct rdma_cm_event *event;
+	struct ibv_cq *cq;
+	struct ibv_wc wc;
+	void *unused;
+
+	handler(SA_RESTART);
+	DISTURBED(write_event, rdma_get_cm_event(channel, &event), 0);
+	CHECK(event->event == EVENT_USER && rdma_ack_cm_event(event) == 0);
+	CHECK(mr && rdma_post_recv(server, NULL, memory, 64, mr) == 0);
+	CHECK(ibv_req_notify_cq(server->recv_cq, 0) == 0);
+	DISTURBED(send_one, ibv_get_cq_event(server->recv_cq_channel, &cq, &unused), 0);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_dereg_mr(mr) == 0);
+}
+
+static void impatient(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *server;
+
+	waiter = pthread_self();
+	user = listener;
+	connected(listener, &sender, &server);
+	sent = rdma_reg_msgs(sender, memory, 64);
+	CHECK(sent);
+	interrupted(listener, server);
+	restarted(server);
+	CHECK(rdma_dereg_mr(sent) == 0);
+	end(sender);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} all[] = { { "ends", ends },	{ "depths", depths }, { "options", options },
+		    { "newer", newer }, { "moves", moves },   { "impatient", impatient } };
+
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other && argc == 2);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (strcmp(argv[1], all[i].name) == 0) {
+			all[i].run();
+			rdma_destroy_event_channel(channel);
+			rdma_destroy_event_channel(other);
+			return 0;
+		}
+	return 2;
+}
