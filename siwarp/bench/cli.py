@@ -71,7 +71,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "rounds": (
         int,
-        typer.Option(7, "--rounds", min=1, help="How often floor and ours take turns."),
+        typer.Option(7, "--rounds", min=1, help="How often the raw socket and siwarp take turns."),
     ),
     "markers": (
         bool,
@@ -283,15 +283,15 @@ def compare_with(
         None,
         "--program",
         metavar="OTHER",
-        help="Compare this build with another siwarp, both in turn: a path as .venv/bin/siwarp of "
-        "a checkout. Exit status 1 if this one is slower for certain: by 2% (latency), 5% "
-        "(bandwidth).",
+        help="Compare this build with another siwarp, both in turn: a path such as "
+        ".venv/bin/siwarp of a checkout. Exit status 1 if this one is slower for certain: "
+        "by 2% (latency), 5% (bandwidth).",
     ),
     rounds: int | None = typer.Option(
         None,
         "--rounds",
         min=compare.LEAST_ROUNDS,
-        help=f"With --program: how often the two take turns, {compare.ROUNDS} without it.",
+        help=f"With --program: how often the two take turns ({compare.ROUNDS} if not given).",
     ),
     as_json: bool = typer.Option(
         False, "--json", help="With --program: print everything, each round too, as JSON."
@@ -321,7 +321,7 @@ def compare_with(
 @app.command()
 @_takes("qp op size iters wait api depth rounds markers persona faults")
 def lat(**options: Any) -> None:
-    """One-way latency, half a round trip; of Read there and back. One message at a time."""
+    """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message under way: --depth 1")
     _do("lat", **options)
@@ -358,21 +358,21 @@ def done(**options: Any) -> None:
 @app.command()
 @_takes("size iters wait rounds persona")
 def answer(**options: Any) -> None:
-    """Half of a round trip of Sends whose completion is awaited, and then the answer to it."""
+    """Half a round trip of Sends: each end awaits its Send's completion, then the answer."""
     _do("answer", **options)
 
 
 @app.command()
 @_takes("size iters rounds persona")
 def watched(**options: Any) -> None:
-    """One-way latency of Writes into memory that busy programs look at; they poll once for each."""
+    """One-way latency of Writes between programs that spin on memory and poll once a Write."""
     _do("watched", **options)
 
 
 @app.command()
 @_takes("qp size iters depth rounds")
 def fair(**options: Any) -> None:
-    """Round trips on 200 quiet QPs while one more floods; the size is that of the flood."""
+    """Round trips on 200 quiet QPs while another one floods; --size is the flood's."""
     _do("fair", **options)
 
 

@@ -13,7 +13,7 @@ _Words = Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS] [--] PROG
 
 
 def run(words: _Words = None) -> None:
-    """Run a program that is compiled against libibverbs, with siwarp's devices as its adapters."""
+    """Run a program of libibverbs and librdmacm, with siwarp's devices as its adapters."""
     raise typer.Exit(main("run", words or []))
 
 
