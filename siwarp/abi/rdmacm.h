@@ -65,7 +65,10 @@ struct cm_id {
 	bool v6_only;
 	atomic_bool completes; /* active, with a queue pair of its own: rdma_establish is to come */
 	bool keeps_port;       /* the program named its port */
-	uint8_t resources, depth;   /* of the CONNECT_REQUEST */
+	uint8_t resources, depth; /* of the CONNECT_REQUEST */
+	/* Without an RC queue pair of the program's, the connection's own: cm_stand_in. */
+	struct ibv_qp *stand_in;
+	struct ibv_cq *stand_in_cq;
 	uint8_t tos;		    /* RDMA_OPTION_ID_TOS; a CONNECT_REQUEST's: its listener's */
 	uint8_t ack_timeout;	    /* RDMA_OPTION_ID_ACK_TIMEOUT */
 	struct cm_arg *args;	    /* of rdma_write_cm_event, oldest first; under the lock */
@@ -113,6 +116,8 @@ void cm_wait_acked(struct cm_id *id);
 
 /* The open device that has the address, which may be loopback's: or NULL with errno ENODEV. */
 struct ibv_context *cm_device_of(const struct siw_addr *local);
+/* The address of the first device that other machines may reach it at: false: it has none. */
+bool cm_first_addr(sa_family_t family, struct siw_addr *addr);
 /* The open device with that engine's context; NULL: it is not one of this library's. */
 struct ibv_context *cm_device_by(const struct siw_context *siw);
 /* The device's own protection domain: or NULL with errno. */
@@ -151,6 +156,15 @@ void cm_forget_newer(struct cm_id *id);
 
 /* What the genuine library takes for a device: large numbers, wherever it looks. */
 extern const uint32_t cm_long_queues[64];
+
+/* ---- rdmacm_qp.c ----------------------------------------------------------------------------- */
+
+/*
+ * The queue pair of a connection that carries private data alone, made at the first call; NULL: it
+ * could not be made. cm_end_stand_in ends it, when the engine's id has gone.
+ */
+struct ibv_qp *cm_stand_in(struct cm_id *id);
+void cm_end_stand_in(struct cm_id *id);
 
 /* ---- rdmacm_id.c ----------------------------------------------------------------------------- */
 

@@ -153,6 +153,19 @@ static bool find_source(struct rdma_addrinfo *info)
 		    &info->ai_src_len);
 }
 
+/*
+ * A passive end that names this machine, and no port to listen on, asks where others reach it:
+ * libfabric does so by "localhost" and tells its peers the answer. Loopback would be none.
+ */
+static void make_reachable(struct rdma_addrinfo *info)
+{
+	struct siw_addr addr, first;
+
+	if (!cm_addr_from(info->ai_src_addr, &addr) && cm_addr_is_loopback(&addr) &&
+	    cm_first_addr(addr.family, &first))
+		memcpy(info->ai_src_addr, &first, info->ai_src_len);
+}
+
 static struct rdma_addrinfo *make(const struct addrinfo *found, const struct rdma_addrinfo *hints,
 				  int *why)
 {
@@ -221,6 +234,8 @@ int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_ad
 		one = one->ai_next;
 	*res = make(one, hints, &why);
 	freeaddrinfo(found);
+	if (*res && !service && hints && hints->ai_flags & RAI_PASSIVE)
+		make_reachable(*res);
 	return why;
 }
 

@@ -117,11 +117,17 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 	return 0;
 }
 
-/* A queue pair that the program made by itself, and gives by its number: 0 or an errno value. */
+/*
+ * A queue pair that the program made by itself, and gives by its number: 0 or an errno value. One
+ * that is no RC is not connected: UCX gives one for its number, and tells its peer in private data
+ * which queue pairs to connect.
+ */
 static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
 
+	if (qp && qp->qp_type != IBV_QPT_RC)
+		qp = cm_stand_in(id);
 	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
 }
 

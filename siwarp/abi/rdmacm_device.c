@@ -113,6 +113,25 @@ struct ibv_context *cm_device_of(const struct siw_addr *local)
 	return verbs ? verbs : abi_null(why);
 }
 
+bool cm_first_addr(sa_family_t family, struct siw_addr *addr)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	const struct siw_device_info *info;
+	bool found = false;
+
+	if (!list)
+		return false;
+	info = *list ? &((struct abi_device *)*list)->info : NULL;
+	for (uint32_t i = 0; info && i < info->n_addrs && !found; i++) {
+		found = info->addrs[i].family == family && !info->addrs[i].scope &&
+			!cm_addr_is_loopback(&info->addrs[i]);
+		if (found)
+			*addr = info->addrs[i];
+	}
+	ibv_free_device_list(list);
+	return found;
+}
+
 struct ibv_context *cm_device_by(const struct siw_context *siw)
 {
 	struct ibv_context *verbs = NULL;

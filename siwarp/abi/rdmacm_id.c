@@ -122,6 +122,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 		return -1;
 	/* A device that was closed under it has taken the engine's id along. */
 	siw_cm_destroy_id(id->siw);
+	cm_end_stand_in(id);
 	cm_forget_event(id);
 	cm_wait_acked(id);
 	cm_end(&id->object);

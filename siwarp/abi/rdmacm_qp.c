@@ -133,6 +133,32 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 	end_cqs(id);
 }
 
+struct ibv_qp *cm_stand_in(struct cm_id *id)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = cm_default_pd(id->id.verbs),
+	};
+
+	if (id->stand_in || !attr.pd)
+		return id->stand_in;
+	id->stand_in_cq = ibv_create_cq(id->id.verbs, 1, NULL, NULL, 0);
+	attr.send_cq = attr.recv_cq = id->stand_in_cq;
+	if (id->stand_in_cq)
+		id->stand_in = siw_ibv_create_cm_qp(id->id.verbs, &attr);
+	return id->stand_in;
+}
+
+void cm_end_stand_in(struct cm_id *id)
+{
+	if (id->stand_in)
+		ibv_destroy_qp(id->stand_in);
+	if (id->stand_in_cq)
+		ibv_destroy_cq(id->stand_in_cq);
+}
+
 /* ---- shared receive queues ------------------------------------------------------------------- */
 
 int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)

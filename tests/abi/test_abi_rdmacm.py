@@ -40,6 +40,17 @@ def test_queue_pairs_of_the_programs_own_are_connected_by_their_number(
     run(compiled["cm"], "others", SIWARP_PERSONA=persona)
 
 
+@pytest.mark.parametrize("persona", ["roce", "iwarp"])
+def test_a_connection_may_carry_private_data_alone(compiled: dict[str, Path], persona: str) -> None:
+    run(compiled["cm"], "private", SIWARP_PERSONA=persona)
+
+
+def test_a_listener_without_a_port_is_told_an_address_that_others_reach(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["cm"], "names")
+
+
 def test_a_child_of_fork_has_devices_of_its_own(compiled: dict[str, Path]) -> None:
     run(compiled["cm"], "forked")
 

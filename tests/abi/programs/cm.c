@@ -166,6 +166,28 @@ static struct rdma_addrinfo *info(const char *port, int flags)
 	return res;
 }
 
+/* Who is to listen, but names no port, is told the address that others reach it at. */
+static void names(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;
+	struct ibv_context **devices = rdma_get_devices(NULL);
+	struct sockaddr_in *v4;
+	bool alone;
+
+	CHECK(devices && devices[0]);
+	alone = strcmp(ibv_get_device_name(devices[0]->device), "siw_lo") == 0;
+	rdma_free_devices(devices);
+	CHECK(rdma_getaddrinfo("127.0.0.1", NULL, &hints, &res) == 0);
+	v4 = (struct sockaddr_in *)res->ai_src_addr;
+	CHECK(v4->sin_family == AF_INET && v4->sin_port == 0);
+	CHECK((v4->sin_addr.s_addr == htonl(INADDR_LOOPBACK)) == alone);
+	rdma_freeaddrinfo(res);
+	CHECK(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res) == 0);
+	v4 = (struct sockaddr_in *)res->ai_src_addr;
+	CHECK(v4->sin_addr.s_addr == htonl(INADDR_LOOPBACK) && v4->sin_port == htons(7471));
+	rdma_freeaddrinfo(res);
+}
+
 static struct ibv_qp_init_attr small(void)
 {
 	return (struct ibv_qp_init_attr){
@@ -321,6 +343,59 @@ static void others(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
+/* A queue pair of UD is given for its number: what connects is told in private data. */
+static struct ibv_qp *unconnected(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = small();
+
+	own_cq = own_cq ? own_cq : ibv_create_cq(id->verbs, 16, NULL, NULL, 0);
+	CHECK(own_cq);
+	attr.send_cq = attr.recv_cq = own_cq;
+	attr.qp_type = IBV_QPT_UD;
+	return ibv_create_qp(id->pd, &attr);
+}
+
+static void private_data_alone(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	struct rdma_conn_param param = { .private_data = "ask", .private_data_len = 4 };
+	struct rdma_cm_event *event;
+	struct ibv_qp *one, *two;
+
+	CHECK(rdma_create_id(other, &client, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(client, NULL, (struct sockaddr *)&addr, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
+	CHECK(rdma_resolve_route(client, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
+	one = unconnected(client);
+	CHECK(one);
+	param.qp_num = one->qp_num;
+	CHECK(rdma_connect(client, &param) == 0 && !client->qp);
+	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	server = event->id;
+	CHECK(strcmp(event->param.conn.private_data, "ask") == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	two = unconnected(server);
+	CHECK(two);
+	param = (struct rdma_conn_param){ .private_data = "answer",
+					  .private_data_len = 7,
+					  .qp_num = two->qp_num };
+	CHECK(rdma_accept(server, &param) == 0 && !server->qp);
+	event = next(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client);
+	CHECK(strcmp(event->param.conn.private_data, "answer") == 0);
+	CHECK(rdma_ack_cm_event(event) == 0 && rdma_establish(client) == 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	CHECK(one->state == IBV_QPS_RESET && two->state == IBV_QPS_RESET);
+	CHECK(rdma_disconnect(client) == 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
+	end(client);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
 /* ---- a child of fork ------------------------------------------------------------------------- */
 
 static void child(struct rdma_cm_id *inherited)
@@ -362,6 +437,10 @@ int main(int argc, char **argv)
 		threads();
 	else if (strcmp(what, "endpoints") == 0)
 		endpoints();
+	else if (strcmp(what, "names") == 0)
+		names();
+	else if (strcmp(what, "private") == 0)
+		private_data_alone();
 	else if (strcmp(what, "others") == 0)
 		others();
 	else if (strcmp(what, "forked") == 0)
