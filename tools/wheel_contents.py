@@ -14,7 +14,14 @@ def expected() -> set[str]:
     package = ROOT / "siwarp"
     names = {
         path.relative_to(ROOT).as_posix()
-        for pattern in ("**/*.py", "*.pyi", "py.typed", "include/siwarp/*.h", "inspect/*.lua")
+        for pattern in (
+            "**/*.py",
+            "*.pyi",
+            "py.typed",
+            "include/siwarp/*.h",
+            "inspect/*.lua",
+            "bench/mpi/*.[ch]",
+        )
         for path in package.glob(pattern)
         if "_build" not in path.parts and "__pycache__" not in path.parts
     }

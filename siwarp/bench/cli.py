@@ -9,6 +9,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ import typer
 from siwarp.base.output import unbroken
 from siwarp.bench import abi, compare, memory, personas, translation, wan
 from siwarp.bench import table as figures
+from siwarp.bench.mpi import command as mpi
 from siwarp.bench.plan import RD_FLOOR, UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
@@ -511,6 +513,47 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
         abi.show(results)
     measured = [result["measured"] for result in results]
     raise typer.Exit(0 if all(of is not None and of["kept"] for of in measured) else 1)
+
+
+@app.command("mpi")
+@_takes("output")
+def by_mpi(
+    parts: str = typer.Option(",".join(mpi.PARTS), "--part", help="What is measured, with commas."),
+    rounds: int = typer.Option(5, "--rounds", min=1, help="How often the transports take turns."),
+    sizes: str = typer.Option(
+        "", "--sizes", metavar="OCTETS", help="Sizes of the messages, with commas."
+    ),
+    netif: str = typer.Option(
+        "", "--netif", help="Network interface; without it, the first that is up and not lo."
+    ),
+    mpich: Path | None = typer.Option(
+        None,
+        "--mpich",
+        help="Folder of an MPICH, with bin/mpicc; without it, that of this Python.",
+    ),
+    plot: Path | None = typer.Option(
+        None, "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."
+    ),
+    *,
+    output: str,
+    as_json: bool,
+) -> None:
+    """MPICH over siwarp's UD and RC, and over its own TCP, in turn; needs PyPI's mpich.
+
+    Exit status 1 if a promise is missed or could not be shown.
+    """
+    wanted = tuple(parts.split(","))
+    if unknown := [name for name in wanted if name not in mpi.PARTS]:
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is none of {', '.join(mpi.PARTS)}", param_hint="--part"
+        )
+    words = sizes.split(",") if sizes else []
+    if not all(word.isdecimal() and 8 <= int(word) <= 1 << 30 for word in words):
+        raise typer.BadParameter("octets from 8 to 2**30, with commas", param_hint="--sizes")
+    with bar("MPI") as progress:
+        options = mpi.Options(wanted, rounds, tuple(map(int, words)), netif, mpich, progress)
+        status = mpi.run(options, as_json=as_json, plot=plot, output=output)
+    raise typer.Exit(status)
 
 
 @app.command("translation")

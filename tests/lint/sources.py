@@ -23,7 +23,8 @@ def main() -> int:
     plan = json.loads((info / "intro-install_plan.json").read_text("utf-8"))
     installed = {Path(source) for section in plan.values() for source in section}
 
-    missing = [path for path in PACKAGE.rglob("*.c") if path not in compiled]
+    # What an MPI's own compiler compiles is installed as it is.
+    missing = [path for path in PACKAGE.rglob("*.c") if path not in compiled | installed]
     missing += [
         path
         for pattern in ("*.py", "*.pyi", "py.typed", "include/siwarp/*.h")

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""MPICH: where it is, how our programs are compiled for it, and how they run over a transport."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from siwarp.bench.runner import BenchError
+
+__all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interface"]
+
+#: What to do if there is no MPICH; the wheel has mpicc, UCX and libfabric, too.
+HOW_TO_INSTALL = (
+    "run 'pip install mpich' for the Python that runs siwarp, or name the folder of one by --mpich"
+)
+_SOURCES = Path(__file__).resolve().parent
+#: From where headers are named.
+_PACKAGE = _SOURCES.parents[1]
+_COMPILE_S = 60
+#: What UCX calls an error where the kernel has no RDMA of its own, and does without.
+_NOISE = re.compile(r"(sock|netlink)\.c:\d+ +UCX +ERROR")
+#: What must be there of an MPICH.
+_TOOLS = ("mpicc", "mpiexec", "mpichversion")
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A way to move MPI's messages: its name in tables, and what MPICH is told for it.
+
+    In the values of ``env`` stands ``{netif}`` for the interface. ``beside`` names the transport of
+    the same library over the kernel's TCP.
+    """
+
+    name: str
+    env: dict[str, str]
+    beside: str
+    siwarp: bool = True
+
+
+_UCX, _OFI = {"MPIR_CVAR_CH4_NETMOD": "ucx"}, {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+_SIW = {"UCX_NET_DEVICES": "siw_{netif}:1"}
+TRANSPORTS = {
+    "ud": Transport("UCX ud_verbs", {**_UCX, **_SIW, "UCX_TLS": "ud_v"}, "tcp"),
+    "rc": Transport("UCX rc_verbs", {**_UCX, **_SIW, "UCX_TLS": "rc_v,ud_v"}, "tcp"),
+    "rxm": Transport(
+        "libfabric verbs;ofi_rxm",
+        {**_OFI, "FI_PROVIDER": "verbs;ofi_rxm", "FI_VERBS_IFACE": "{netif}"},
+        "ofi_tcp",
+    ),
+    "tcp": Transport(
+        "UCX tcp",
+        {**_UCX, "UCX_NET_DEVICES": "{netif}", "UCX_TLS": "tcp"},
+        "tcp",
+        siwarp=False,
+    ),
+    "ofi_tcp": Transport(
+        "libfabric tcp",
+        {**_OFI, "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "{netif}"},
+        "ofi_tcp",
+        siwarp=False,
+    ),
+}
+
+
+def interface() -> str:
+    """Return the interface of the first device: programs take that one, too.
+
+    Raises:
+        BenchError: only the loopback interface has an address; MPICH uses none of these.
+
+    """
+    from siwarp.verbs import get_device_list
+
+    for device in get_device_list():
+        if device.netdev != "lo" and device.up:
+            return device.netdev
+    raise BenchError(
+        "no interface but lo has an address, and MPICH wants another one: in a network namespace "
+        "make one by 'ip link add mpi0 type dummy', give it an address and set it up"
+    )
+
+
+@dataclass
+class Mpich:
+    """An MPICH, and the folder that has our programs for it once they are compiled."""
+
+    prefix: Path
+    work: Path
+    version: str
+    netmods: tuple[str, ...]
+    compiled: set[str] = field(default_factory=set)
+
+    def tool(self, name: str) -> str:
+        """Return the path of one of its programs."""
+        return str(self.prefix / name)
+
+    def compile(self, program: str, *more: str, shared: bool = False) -> Path:
+        """Compile a program from the files beside this one, unless that has been done.
+
+        Raises:
+            BenchError: the compiler says no.
+
+        """
+        path = self.work / program
+        if program in self.compiled:
+            return path
+        flags = ["-shared", "-fPIC", "-ldl"] if shared else ["-lm"]
+        sources = [str(_SOURCES / f"{name}.c") for name in (program, *more)]
+        command = [self.tool("mpicc"), "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{_PACKAGE}"]
+        done = subprocess.run(
+            [*command, "-o", str(path), *sources, *flags],
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_S,
+        )
+        if done.returncode != 0:
+            said = done.stderr.strip() or "no C compiler? install gcc"
+            raise BenchError(f"mpicc does not compile {program}: {said}")
+        self.compiled.add(program)
+        return path
+
+    def run(
+        self,
+        transport: Transport,
+        netif: str,
+        ranks: int,
+        command: list[str],
+        *,
+        limit: float,
+        env: dict[str, str] | None = None,
+        bind: bool = False,
+    ) -> Any:
+        """Run a program of ours and return the JSON that it printed.
+
+        limit: seconds until the job is killed. bind: each rank has a CPU of its own, if there are
+        as many.
+
+        Raises:
+            BenchError: it failed, was not done in time, or this MPICH has no such transport.
+
+        """
+        netmod = transport.env["MPIR_CVAR_CH4_NETMOD"]
+        if netmod not in self.netmods:
+            raise BenchError(f"this MPICH {self.version} has no {netmod}: PyPI's has it")
+        words = [self.tool("mpiexec"), "-n", str(ranks)]
+        cpus = sorted(os.sched_getaffinity(0))
+        if bind and len(cpus) >= ranks:
+            words += ["-bind-to", "user:" + ",".join(map(str, cpus[:ranks]))]
+        if transport.siwarp:
+            words = [sys.executable, "-m", "siwarp.cli", "run", "--", *words]
+        told = {name: value.format(netif=netif) for name, value in transport.env.items()}
+        process = subprocess.Popen(
+            [*words, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Shared memory would carry what is to be measured.
+            env={
+                **os.environ,
+                "UCX_LOG_LEVEL": "error",
+                "UCX_LOG_FILE": "stderr",
+                **told,
+                "MPIR_CVAR_NOLOCAL": "1",
+                "HYDRA_LAUNCHER": "fork",
+                **(env or {}),
+            },
+            start_new_session=True,
+        )
+        return _result(process, f"{Path(command[0]).name} over {transport.name}", limit)
+
+
+def _result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise BenchError(f"{what} was not done within {limit:.0f} s") from None
+    if process.returncode != 0:
+        lines = (line for line in err.splitlines() if line.strip() and not _NOISE.search(line))
+        said = next(lines, out.strip())
+        raise BenchError(f"{what} failed: exit status {process.returncode}: {said}")
+    try:
+        return json.loads(out)
+    except ValueError:
+        raise BenchError(f"{what} printed no results: {out.strip()[:200]!r}") from None
+
+
+def find(folder: Path | None, work: Path) -> Mpich:
+    """Return the MPICH of a folder; without one, that of the environment of this Python.
+
+    It is not looked for in PATH: systems have several MPIs, and Debian's mpicc may be any of them.
+
+    folder: it has bin/mpicc. work: where programs are compiled to.
+
+    Raises:
+        BenchError: there is none; the text says how to install it.
+
+    """
+    place = folder / "bin" if folder else Path(sys.executable).parent
+    for name in _TOOLS:
+        if not os.access(place / name, os.X_OK):
+            raise BenchError(f"no {name} in {place}: {HOW_TO_INSTALL}")
+    said = subprocess.run(
+        [place / "mpichversion"], capture_output=True, text=True, timeout=_COMPILE_S
+    ).stdout
+    version = re.search(r"Version:\s+(\S+)", said)
+    device = re.search(r"Device:\s+ch4:(.+)", said)
+    netmods = tuple(re.split(r"[\s,]+", device[1].strip())) if device else ()
+    return Mpich(place, work, version[1] if version else "?", netmods)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The curves of ``siwarp bench mpi --plot``: each figure a file, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from siwarp.bench.mpi.launch import TRANSPORTS
+from siwarp.bench.mpi.wire import METRICS
+
+__all__ = ["draw", "need_matplotlib"]
+
+
+def need_matplotlib() -> None:
+    """Refuse --plot at once if there is nothing to draw with: measuring takes minutes.
+
+    Raises:
+        typer.BadParameter: matplotlib is not installed.
+
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise typer.BadParameter("it needs matplotlib: pip install 'siwarp[plot]'")
+
+
+def _curves(
+    path: Path,
+    title: str,
+    labels: tuple[str, str],
+    curves: dict[str, tuple[list[int], list[float]]],
+) -> Path:
+    """Draw named curves over powers of two, both axes logarithmic."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, (x, y) in curves.items():
+        axes.plot(x, y, marker="o", markersize=4, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_title(title)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _wire(found: dict[str, Any], folder: Path) -> list[Path]:
+    drawn = []
+    for metric, (words, unit, _) in METRICS.items():
+        curves = {
+            TRANSPORTS[name].name: (
+                list(found["sizes"]),
+                [figures[str(size)][metric]["median"] for size in found["sizes"]],
+            )
+            for name, figures in found["transports"].items()
+        }
+        title, labels = f"MPI: {words}", ("octets of a message", unit)
+        drawn.append(_curves(folder / f"mpi-{metric}.png", title, labels, curves))
+    return drawn
+
+
+_DRAW = {"wire": _wire}
+
+
+def draw(found: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw every part that was measured into a folder, which is made; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for part, draw_part in _DRAW.items():
+        if found.get(part):
+            drawn += draw_part(found[part], folder)
+    for path in drawn:
+        typer.echo(f"drawn: {path}", err=True)
+    return drawn

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The tables that ``siwarp bench mpi`` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from siwarp.bench.mpi.launch import TRANSPORTS
+from siwarp.bench.mpi.wire import METRICS
+from siwarp.bench.table import figure, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["octets", "show"]
+
+
+def octets(n: int) -> str:
+    """Return a size in words: 64 B, 4 KiB, 1 MiB."""
+    for unit, shift in (("MiB", 20), ("KiB", 10)):
+        if n >= 1 << shift and n % (1 << shift) == 0:
+            return f"{n >> shift} {unit}"
+    return f"{n} B"
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    made = Table(header_style="bold", border_style="dim")
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return made
+
+
+def _curves(console: Console, found: dict[str, Any]) -> None:
+    for metric, (words, unit, less) in METRICS.items():
+        shown = _table("size", *(TRANSPORTS[name].name for name in found["transports"]))
+        for size in found["sizes"]:
+            cells = []
+            for figures in found["transports"].values():
+                point = figures[str(size)]
+                cell = figure(point[metric]["median"], unit)
+                ratio = point.get(f"{metric}_ratio")
+                cells.append(f"{cell}  x {ratio['median']:.2f}" if ratio else cell)
+            shown.add_row(octets(size), *cells)
+        console.print(f"{words} ({'less' if less else 'more'} is better)", style="bold")
+        console.print(shown)
+    console.print(
+        "2 ranks, no shared memory, medians; x: beside the same library's tcp, the median of the "
+        "rounds' ratios",
+        soft_wrap=True,
+    )
+
+
+def _wire(console: Console, found: dict[str, Any]) -> None:
+    if found["transports"]:
+        _curves(console, found)
+    for must in found["musts"]:
+        ratio = must["ratio"]
+        told = "NOT SHOWN"
+        if ratio is not None:
+            verdict = "kept" if must["kept"] else "MISSED"
+            told = f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})  {verdict}"
+        console.print(f"must: {must['name']}: {told}", soft_wrap=True)
+
+
+_SHOW = {"wire": _wire}
+
+
+def show(found: dict[str, Any], console: Console | None = None) -> None:
+    """Print what was measured, and the reason of each part that was not."""
+    console = plain(console, 160)
+    for part, print_part in _SHOW.items():
+        if found.get(part):
+            print_part(console, found[part])
+            for name, why in found[part]["errors"].items():
+                console.print(f"{name}: NOT SHOWN: {why}", style="red", soft_wrap=True)
+    for part, why in found["errors"].items():
+        console.print(f"{part}: NOT SHOWN: {why}", style="red", soft_wrap=True)

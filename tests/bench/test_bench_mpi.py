@@ -1,0 +1,169 @@
+"""siwarp bench mpi: what is missing is named, what was measured is summed up, and promises judged.
+
+What runs a genuine MPICH stands in test_bench_mpi_programs.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.mpi_harness import pretended
+from cli.cli_harness import siwarp
+
+from siwarp.bench.mpi import launch, wire
+from siwarp.bench.runner import BenchError
+
+POINT = {"lat": 4.0, "bw": 1.0, "bibw": 1.5}
+
+
+def _values(scale: dict[str, float]) -> Any:
+    """Return a run that pretends: each transport's figures are this many times POINT's."""
+
+    def run(_: Any, name: str, netif: str, sizes: list[int]) -> dict[int, dict[str, float]]:
+        factor = scale.get(name, 1.0)
+        assert netif == "eth7"
+        return {size: {metric: value * factor for metric, value in POINT.items()} for size in sizes}
+
+    return run
+
+
+def _measured(run: Any, rounds: int = 3) -> dict[str, Any]:
+    mpich = launch.Mpich(Path("/none"), Path("/none"), "9.9", ("ucx", "ofi"))
+    return wire.measure(mpich, "eth7", rounds, run=run)
+
+
+def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None:
+    done = siwarp("bench", "mpi", "--json", "--part", "wire", "--mpich", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == f"siwarp bench: no mpicc in {tmp_path}/bin: {launch.HOW_TO_INSTALL}\n"
+    found = json.loads(done.stdout)
+    assert found["wire"] is None and found["mpi"] is None
+    assert found["errors"]["wire"].startswith("left out: no mpicc in ")
+    shown = siwarp("bench", "mpi", "--part", "wire", "--mpich", tmp_path)
+    assert shown.returncode == 1
+    assert "wire: NOT SHOWN: left out: no mpicc" in shown.stdout
+    assert "pip install mpich" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--part", "weather"), "'weather' is none of wire"),
+        (("--part", ""), "'' is none of wire"),
+        (("--sizes", "64,big"), "octets from 8 to 2**30, with commas"),
+        (("--sizes", "7"), "octets from 8 to 2**30, with commas"),
+        (("--rounds", "0"), "0 is not in the range x>=1"),
+        (("--mpi", "x"), "No such option: --mpi"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: tuple[str, ...], why: str) -> None:
+    done = siwarp("bench", "mpi", *arguments, env={"COLUMNS": "200"})
+    assert done.returncode == 2
+    assert why in done.stderr and not done.stdout
+
+
+def test_curves_without_matplotlib_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError\n")
+    hidden = "import sys; sys.modules['matplotlib'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    done = siwarp(
+        *("bench", "mpi", "--part", "wire", "--plot", tmp_path / "drawn"),
+        env={"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
+    )
+    assert done.returncode == 2
+    assert "needs matplotlib: pip install 'siwarp[plot]'" in done.stderr
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_the_json_has_each_figure_its_spread_and_every_round(tmp_path: Path) -> None:
+    sizes = [64, 1 << 20]
+    mpich = pretended(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
+    done = siwarp(
+        *("bench", "mpi", "--json", "--part", "wire", "--mpich", mpich, "--netif", "eth7"),
+        *("--rounds", 2, "--sizes", "64,1048576", "-o", tmp_path / "kept.json"),
+    )
+    found = json.loads(done.stdout)
+    # All transports are the same here, so no promise is missed.
+    assert (done.returncode, found["errors"], done.stderr) == (0, {}, "")
+    assert found == json.loads((tmp_path / "kept.json").read_text())
+    assert found["schema"] == "siwarp-bench-mpi/1"
+    assert found["mpi"] == {"version": "9.9", "netmods": ["ucx", "ofi"]}
+    assert found["netif"] == "eth7"
+    part = found["wire"]
+    assert part["sizes"] == sizes and part["errors"] == {}
+    assert list(part["transports"]) == list(launch.TRANSPORTS)
+    assert [list(each) for each in part["rounds"]] == [list(launch.TRANSPORTS)] * 2
+    same = {"median": 4.0, "min": 4.0, "max": 4.0}
+    one = {"median": 1.0, "min": 1.0, "max": 1.0}
+    figures = part["transports"]["ud"]["64"]
+    assert figures["lat"] == same and figures["lat_ratio"] == one
+    assert "lat_ratio" not in part["transports"]["tcp"]["64"]
+    assert [must["kept"] for must in part["musts"]] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("says", "compiler", "status", "why"),
+    [
+        ({}, "echo no.c:1: error >&2; exit 1", 0, "mpicc does not compile mpi_wire: no.c:1: error"),
+        ({}, "", 3, "mpi_wire over UCX tcp failed: exit status 3: it is raining"),
+        ({}, "", 0, "mpi_wire over UCX tcp printed no results: ''"),
+    ],
+)
+def test_a_transport_that_fails_has_the_reason_and_the_status_says_so(
+    tmp_path: Path, says: dict[str, Any], compiler: str, status: int, why: str
+) -> None:
+    mpich = pretended(tmp_path, says, compiler, status)
+    words = ("--part", "wire", "--mpich", mpich, "--netif", "eth7", "--rounds", 1)
+    done = siwarp("bench", "mpi", "--json", *words)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["wire"]["errors"]["tcp"] == why
+    assert not found["wire"]["transports"]
+    assert not any(must["kept"] for must in found["wire"]["musts"])
+
+
+def test_an_mpich_without_a_netmod_says_so() -> None:
+    mpich = launch.Mpich(Path("/none"), Path("/none"), "4.0", ("ucx",))
+    with pytest.raises(BenchError, match="this MPICH 4.0 has no ofi: PyPI's has it"):
+        mpich.run(launch.TRANSPORTS["rxm"], "eth7", 2, ["x"], limit=1)
+
+
+def test_a_job_that_does_not_end_is_killed_whole(tmp_path: Path) -> None:
+    tools = pretended(tmp_path, {}) / "bin"
+    (tools / "mpiexec").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 1000\n")
+    mpich = launch.Mpich(tools, tmp_path, "9.9", ("ucx",))
+    with pytest.raises(BenchError, match=r"x over UCX tcp was not done within 1 s"):
+        mpich.run(launch.TRANSPORTS["tcp"], "eth7", 2, ["x"], limit=1)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_promises_are_judged_by_the_median_of_the_rounds_ratios() -> None:
+    found = _measured(_values({"ud": 1.0, "rc": 1.01}))
+    ud, rc, bandwidth = wire.judge(found)
+    assert ud["name"] == "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's"
+    assert ud["kept"] and ud["ratio"]["median"] == 1
+    assert not rc["kept"] and rc["ratio"]["median"] == pytest.approx(1.01)
+    assert bandwidth["name"].startswith("UCX rc_verbs, 1 MiB: bandwidth, one way no less than")
+    assert bandwidth["kept"]
+    *_, slower = wire.judge(_measured(_values({"rc": 0.99})))
+    assert not slower["kept"]
+
+
+def test_each_round_begins_with_another_transport_and_one_that_failed_is_not_tried_again() -> None:
+    order: list[str] = []
+    pretend = _values({})
+
+    def run(mpich: Any, name: str, *more: Any) -> dict[int, dict[str, float]]:
+        order.append(name)
+        if name == "rxm":
+            raise BenchError("no rain")
+        return dict(pretend(mpich, name, *more))
+
+    found = _measured(run, rounds=2)
+    names = list(launch.TRANSPORTS)
+    assert order == [*names, *[name for name in names[1:] + names[:1] if name != "rxm"]]
+    assert found["errors"] == {"rxm": "no rain"}
+    assert "rxm" not in found["transports"] and all("rxm" not in each for each in found["rounds"])
