@@ -9,7 +9,6 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -526,13 +525,14 @@ def by_mpi(
     netif: str = typer.Option(
         "", "--netif", help="Network interface; without it, the first that is up and not lo."
     ),
-    mpich: Path | None = typer.Option(
-        None,
+    mpich: str = typer.Option(
+        "",
         "--mpich",
-        help="Folder of an MPICH, with bin/mpicc; without it, that of this Python.",
+        metavar="FOLDER",
+        help="Of an MPICH, with bin/mpicc; without it, that of this Python.",
     ),
-    plot: Path | None = typer.Option(
-        None, "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."
+    plot: str = typer.Option(
+        "", "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."
     ),
     *,
     output: str,

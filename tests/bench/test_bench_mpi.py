@@ -127,7 +127,7 @@ def test_a_transport_that_fails_has_the_reason_and_the_status_says_so(
 
 def test_an_mpich_without_a_netmod_says_so() -> None:
     mpich = launch.Mpich(Path("/none"), Path("/none"), "4.0", ("ucx",))
-    with pytest.raises(BenchError, match="this MPICH 4.0 has no ofi: PyPI's has it"):
+    with pytest.raises(BenchError, match=r"this MPICH 4\.0 has no ofi: PyPI.s has it"):
         mpich.run(launch.TRANSPORTS["rxm"], "eth7", 2, ["x"], limit=1)
 
 

@@ -29,7 +29,7 @@ class Options:
     rounds: int
     sizes: tuple[int, ...]
     netif: str
-    mpich: Path | None
+    mpich: str
     progress: Progress | None = None
 
 
@@ -51,7 +51,7 @@ def _measured(options: Options, work: Path) -> dict[str, Any]:
     errors: dict[str, str] = {}
     mpich, netif, why = None, "", ""
     try:
-        mpich = launch.find(options.mpich, work)
+        mpich = launch.find(Path(options.mpich) if options.mpich else None, work)
         netif = options.netif or launch.interface()
         found["mpi"] = {"version": mpich.version, "netmods": list(mpich.netmods)}
         found["netif"] = netif
@@ -76,9 +76,9 @@ def kept(found: dict[str, Any]) -> bool:
     return whole and all(must["kept"] for part in parts for must in part.get("musts", ()))
 
 
-def run(options: Options, *, as_json: bool, plot: Path | None, output: str) -> int:
+def run(options: Options, *, as_json: bool, plot: str, output: str) -> int:
     """Measure and print; return the exit status: 1 if a promise is missed or was not shown."""
-    if plot is not None:
+    if plot:
         from siwarp.bench.mpi.plot import need_matplotlib
 
         need_matplotlib()
@@ -90,8 +90,8 @@ def run(options: Options, *, as_json: bool, plot: Path | None, output: str) -> i
         print(json.dumps(found, indent=2))
     else:
         table.show(found)
-    if plot is not None:
+    if plot:
         from siwarp.bench.mpi.plot import draw
 
-        draw(found, plot)
+        draw(found, Path(plot))
     return 0 if kept(found) else 1
