@@ -452,6 +452,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 	int err;
 
 	start.counts = rc->pairs ? at->counts : start.private && siw_settings()->delivery_counts;
+	start.offers = !start.private && siw_settings()->delivery_counts;
 	if (!rc->linger)
 		rc->linger = calloc(1, sizeof(*rc->linger));
 	if (!rc->linger)

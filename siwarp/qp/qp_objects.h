@@ -159,7 +159,6 @@ struct siw_confirm {
  * complete when the peer has said that it has it. The peer's: see qp_rc_counts.c.
  */
 struct siw_counts {
-	bool agreed;		/* the peer may be told, and may tell */
 	bool on;		/* this end wants them, and completes by them */
 	bool tell;		/* the peer is to be told so before the next request; send_lock */
 	uint32_t writes_begun;	/* send_lock, as for the next */

@@ -209,7 +209,8 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		on_told(rc, ev);
 		return true;
 	case SIW_RDMAP_REQUESTED:
-		rc->peer_confirms |= !ev->length;
+		if (!ev->length)
+			rc->peer_confirms = !siw_rdmap_counting(rc->wq.flow.stream);
 		siw_qp_run_and_mark(&rc->wq);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:

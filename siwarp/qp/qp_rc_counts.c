@@ -21,7 +21,6 @@
 void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed)
 {
 	rc->counts = (struct siw_counts){
-		.agreed = agreed,
 		.on = agreed && rc->wq.roce,
 		.tell = agreed && rc->wq.roce,
 		.rnr_retry = -1,
@@ -43,8 +42,15 @@ static bool may_be(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	const struct siw_counts *c = &rc->counts;
 	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
 
-	return c->on && (sends || writes) && sends <= rc->sends_begun - c->sends &&
-	       writes <= c->writes_begun - c->writes;
+	return (c->on || siw_rdmap_has_asked(rc->wq.flow.stream)) && (sends || writes) &&
+	       sends <= rc->sends_begun - c->sends && writes <= c->writes_begun - c->writes;
+}
+
+/* The peer has answered what a Read asked: it is siwarp, and no further Read is needed. */
+static void adopt(struct siw_rc *rc)
+{
+	rc->counts.on = true;
+	rc->confirm.on = rc->confirm.due = false;
 }
 
 bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
@@ -54,6 +60,8 @@ bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 	if (!may_be(rc, ev))
 		return false;
+	if (__builtin_expect(!rc->counts.on, 0))
+		adopt(rc);
 	rc->counts.sends = ev->sends;
 	rc->counts.writes = ev->writes;
 	/* In order: a Write behind a Send that waits for its receive waits too. */

@@ -72,6 +72,11 @@ struct siw_rdmap_start {
 	bool deliver_before_end;
 	bool private; /* the peer is siwarp: siwarp-private messages may be sent and received */
 	bool counts;  /* ... delivery counts among them (siw_rdmap_tell) */
+	/*
+	 * Without counts: the Reads of siw_rdmap_confirm ask for them, which only a siwarp
+	 * understands, and those of such a peer are granted. An answer is SIW_RDMAP_DELIVERED.
+	 */
+	bool offers;
 };
 /*
  * Posts the buffers of queues 1 and 2, and sets IRD and ORD. An initiator with an RTR sends it. A
@@ -190,6 +195,10 @@ void siw_rdmap_tell(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t 
  * whatever this end sends; on its own by siw_rdmap_report. Progress lock.
  */
 bool siw_rdmap_owes_count(const struct siw_rdmap_stream *stream);
+/* Whether the peer has asked for such counts. Progress lock. */
+bool siw_rdmap_counting(const struct siw_rdmap_stream *stream);
+/* Whether a siw_rdmap_confirm of this end has. Any thread. */
+bool siw_rdmap_has_asked(const struct siw_rdmap_stream *stream);
 /* Frames that message now, to be flushed; does nothing within another message. Send lock. */
 void siw_rdmap_report(struct siw_rdmap_stream *stream);
 /*

@@ -80,14 +80,25 @@ static const struct siw_wire_err UNKNOWN = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_O
 static const struct siw_wire_err WRONG = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					   SIW_RDMAP_UNSPECIFIED };
 
+static bool takes(const struct siw_rdmap_stream *stream, uint8_t subcode)
+{
+	switch (subcode) {
+	case SIW_RDMAP_DELIVERY_COUNT:
+		return stream->counts || siw_rdmap_has_asked(stream);
+	case SIW_RDMAP_REQUESTER:
+		return stream->counts;
+	default:
+		return false;
+	}
+}
+
 bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err)
 {
 	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_NOTICE_SHIFT);
 
 	*err = UNKNOWN;
-	if (!stream->counts ||
-	    (subcode != SIW_RDMAP_DELIVERY_COUNT && subcode != SIW_RDMAP_REQUESTER))
+	if (!takes(stream, subcode))
 		return false;
 	*err = WRONG;
 	return seg->last && !seg->payload &&
@@ -109,6 +120,24 @@ void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_s
 	event->kind = SIW_RDMAP_DELIVERED;
 	event->sends = (uint32_t)(seg->to >> SIW_RDMAP_SENDS_SHIFT);
 	event->writes = (uint32_t)seg->to;
+}
+
+bool siw_rdmap_counting(const struct siw_rdmap_stream *stream)
+{
+	return stream->rx.counting;
+}
+
+bool siw_rdmap_has_asked(const struct siw_rdmap_stream *stream)
+{
+	return atomic_load_explicit(&stream->asked, memory_order_relaxed);
+}
+
+void siw_rdmap_count_asked(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire)
+{
+	if (!stream->offers || wire->rdmardsz || wire->src_to != htobe64(SIW_RDMAP_ASKS_COUNTS))
+		return;
+	stream->rx.counting = true;
+	siw_rdmap_has_taken(stream);
 }
 
 void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream)

@@ -397,7 +397,7 @@ struct siw_rdmap_stream {
 	uint32_t pd;
 	uint32_t denied; /* progress lock */
 	bool started;
-	bool private, counts; /* as in struct siw_rdmap_start */
+	bool private, counts, offers; /* as in struct siw_rdmap_start */
 	uint16_t ord;
 	uint32_t read_mask, request_mask;
 	struct siw_rdmap_read *reads;
@@ -408,6 +408,8 @@ struct siw_rdmap_stream {
 	struct siw_rdmap_wire_atomic_response atomic_response_in; /* queue 3's */
 	struct siw_rdmap_fault fault;
 	_Atomic uint32_t fault_state;
+	/* A Read of this end has asked for counts. Set by tx, read by both. */
+	_Atomic bool asked;
 	/* Nothing but a Terminate may be sent any more. Set by rx, read by tx. */
 	_Atomic bool closing;
 
@@ -540,6 +542,8 @@ static inline int siw_rdmap_ahead(struct siw_rdmap_stream *stream)
 {
 	return stream->tx.tell || siw_rdmap_owes(stream) ? siw_rdmap_notices_begin(stream) : 1;
 }
+/* Progress lock: the Read Request asks for counts, if this end offers them. */
+void siw_rdmap_count_asked(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire);
 /* Progress lock: judges a tagged private message (false: *err); fills *event from it. */
 bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);

@@ -358,6 +358,8 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	/*
 	 * RFC 7306 section 7: an atomic is responded to after earlier messages have been received.
 	 */
+	if (!atomic)
+		siw_rdmap_count_asked(stream, &request->wire.read);
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
 		request->behind = siw_ddp_rx_arrived(stream->ddp);

@@ -179,6 +179,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 		siw_ddp_stream_bind(stream->ddp, start->owner);
 	stream->private = start->private;
 	stream->counts = start->counts;
+	stream->offers = start->offers && !start->counts;
 	siw_ddp_stream_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE |
 						   1 << SIW_RDMAP_PRIVATE);
 	siw_ddp_stream_keep_unexpected(stream->ddp, start->unexpected_octets,

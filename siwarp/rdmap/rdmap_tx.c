@@ -198,6 +198,7 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 		.opcode = SIW_RDMAP_READ_REQUEST,
 		.user_data = user_data,
 		.rkey = 1,
+		.remote_to = stream->offers ? SIW_RDMAP_ASKS_COUNTS : 0,
 	};
 	int r = may_begin(tx, stream);
 
@@ -206,6 +207,8 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 	if (r < 0)
 		return r;
 	begun(tx, r);
+	if (stream->offers)
+		atomic_store_explicit(&stream->asked, true, memory_order_relaxed);
 	siw_count(SIW_COUNTER_confirm_reads, 1);
 	return 0;
 }

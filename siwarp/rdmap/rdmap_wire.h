@@ -143,6 +143,12 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
 #define SIW_RDMAP_RNR_MASK     0xffu
 #define SIW_RDMAP_RNR_MAX      7
 
+/*
+ * Source TO of a Read Request for no octets, which has no meaning by RFC 5040 (RFC5040-5.2.1-16): its
+ * sender is siwarp and wants delivery counts. "SIWC", and a version.
+ */
+#define SIW_RDMAP_ASKS_COUNTS 0x5349574300000001u
+
 /* The header of a message on queue 1; its opcode says which. */
 union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;
