@@ -81,6 +81,7 @@ class Machine:
         known = {
             "dev": f"siw_{namespace.link}",
             "addr": self.ends[0].v4,
+            "addr6": self.ends[0].v6,
             "over_dev": f"siw_{over.link}",
             "over": shlex.join(over.inside(sys.executable, "-m", "siwarp.cli", "run", "--")),
             "work": str(self.work),
@@ -268,7 +269,7 @@ def compile_programs(work: Path) -> None:
         if compiler:
             source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
             subprocess.run([compiler, "-O2", source, "-o", work / f"mpi-{name}"], check=True)
-    for scripts in ("pyverbs", "pypi"):
+    for scripts in ("pyverbs", "pypi", "ucx"):
         shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
     home.mkdir()

@@ -5,7 +5,7 @@ A file for each family of programs; each function yields rows.
 
 from __future__ import annotations
 
-from . import bad_days, ibverbs, mpi, perftest, rdmacm, ucx, watched, wheels
+from . import bad_days, ibverbs, libfabric, mpi, perftest, rdmacm, ucx, watched, wheels
 from .ibverbs import SCRIPTS
 from .row import CABLE, HERE, NOBODY, PINGPONG, PLACES, Row
 
@@ -17,6 +17,9 @@ GROUPS = (
     ibverbs.pingpongs,
     perftest.perftest,
     ucx.ucx,
+    ucx.ucx_rdmacm,
+    libfabric.fi_pingpong,
+    libfabric.killed,
     mpi.mpi,
     mpi.mpi_across,
     ibverbs.pyverbs,

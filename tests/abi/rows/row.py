@@ -10,14 +10,15 @@ PLACES = (HERE, NOBODY, CABLE)
 #: The TCP ports on which servers wait.
 PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
 RPING, RDMA_CM, RSOCKET = 7174, 7471, 7571
+FI_PINGPONG, IO_DEMO = 47592, 1337
 
 
 @dataclass(frozen=True)
 class Row:
     """A program, or two: a server and a client that is given the server's address.
 
-    In the words stand ``{dev}``, ``{addr}`` (the server's), ``{work}`` (the folder of what the
-    runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read),
+    In the words stand ``{dev}``, ``{addr}`` and ``{addr6}`` (the server's), ``{work}`` (the
+    folder of what the runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read),
     ``{python}`` (of the environment that has the row's ``wheel``), and ``{over}``, which runs what
     follows in the second namespace, where the device is ``{over_dev}``.
     """

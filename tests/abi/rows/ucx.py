@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .row import HERE, PLACES, UCX, Row
+from .row import HERE, IO_DEMO, PLACES, UCX, Row
 
 
 def ucx() -> Iterator[Row]:
@@ -22,3 +22,30 @@ def ucx() -> Iterator[Row]:
                 short=PLACES if size == 64 else (HERE,) if size == 65536 else (),
                 env={"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1"},
             )
+
+
+def ucx_rdmacm() -> Iterator[Row]:
+    """UCX that connects by rdma_cm, with tags and active messages; -q looks at the data.
+
+    Its server serves until it is interrupted, and the client's going shows in its output.
+    """
+    for transport in ("ud_v", "rc_v", "rc_v,ud_v"):
+        for api, words in (("tag", ""), ("am", " -A")):
+            command = f"io_demo -q -p {IO_DEMO} -d 4096:200000{words}"
+            for faults in ("", "loss=1%") if transport == "ud_v" else ("",):
+                yield Row(
+                    f"UCX rdmacm {api} {transport} {faults}".strip(),
+                    "RC, UD" if "," in transport else transport[:2].upper(),
+                    f"/usr/bin/python3 {{abi}}/ucx/until.py ' released' {command}",
+                    f"{command} -i 500 -c 1 -n 20 {{addr}}",
+                    shows="Client exit with status 'OK'",
+                    data="-q",
+                    port=IO_DEMO,
+                    short=PLACES if transport != "rc_v,ud_v" and not faults else (),
+                    env={
+                        "UCX_SOCKADDR_TLS_PRIORITY": "rdmacm",
+                        "UCX_TLS": transport,
+                        "UCX_NET_DEVICES": "{dev}:1",
+                    },
+                    options=f"--faults {faults}" if faults else "",
+                )

@@ -1,0 +1,81 @@
+"""libfabric's own measure, over its verbs provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .row import FI_PINGPONG, HERE, NOBODY, PLACES, Row
+
+#: Provider and type of endpoint, the transport below, and whether faults may meet it: a connection
+#: over TCP, or rxd, which repeats what UD lost.
+ENDPOINTS = (
+    ("verbs", "msg", "RC", True),
+    ("verbs", "dgram", "UD", False),
+    ("verbs;ofi_rxm", "rdm", "RC", True),
+    ("verbs;ofi_rxd", "rdm", "UD", True),
+)
+
+
+def fi_pingpong() -> Iterator[Row]:
+    """Every size up to 1 MiB, or what a datagram holds; -c compares what came."""
+    for provider, endpoint, transport, _ in ENDPOINTS:
+        # Datagrams that the receiver's socket has no room for are lost, and it waits for each.
+        checked = "" if endpoint == "dgram" else " -c"
+        for words, env in (
+            ("", {}),
+            (" -m tagged", {}),
+            (" (iwarp)", {"SIWARP_PERSONA": "iwarp"}),
+            (" -6", {}),
+        ):
+            if (words == " -m tagged") > (endpoint == "rdm") or (env and transport == "UD"):
+                continue
+            said = "" if env else words
+            command = f"fi_pingpong -p '{provider}' -e {endpoint}{checked}{said}"
+            yield Row(
+                f"fi_pingpong {provider} {endpoint}{words}",
+                transport + (" iwarp" if env else ""),
+                command,
+                f"{command} {{addr6}}" if words == " -6" else f"{command} {{addr}}",
+                shows=r"(?m)^1k .*" if endpoint == "dgram" else r"(?m)^1m +10 +=10",
+                data=checked.strip() or "-",
+                port=FI_PINGPONG,
+                short=PLACES if not words else (),
+                env=env,
+            )
+    for provider, endpoint, transport, repeats in ENDPOINTS:
+        if not repeats:
+            continue
+        faults = "loss=1%" if transport == "UD" else "short=30%,delay=0.1ms"
+        command = f"fi_pingpong -p '{provider}' -e {endpoint} -c"
+        yield Row(
+            f"fi_pingpong {provider} {endpoint} {faults}",
+            transport,
+            command,
+            f"{command} {{addr}}",
+            shows=r"(?m)^1m +10 +=10",
+            data="-c",
+            port=FI_PINGPONG,
+            short=(HERE,) if transport == "RC" else (),
+            options=f"--faults {faults}",
+            seconds=120,
+        )
+
+
+def killed() -> Iterator[Row]:
+    """An end that is killed: the other one's requests are flushed.
+
+    Not with rdm: its endpoints have no connection, so a receive waits for whoever may come.
+    """
+    command = "fi_pingpong -p verbs -e msg -S 64 -I 1000000000"
+    for end in ("server", "client"):
+        yield Row(
+            f"fi_pingpong verbs msg, {end} killed",
+            "RC",
+            command,
+            f"{command} {{addr}}",
+            port=FI_PINGPONG,
+            places=(HERE, NOBODY),
+            short=(HERE,) if end == "server" else (),
+            kill=end,
+            seconds=6,
+        )
