@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+
+from pace import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -14,3 +18,23 @@ import doc_block  # noqa: E402
 def block(page: str, name: str) -> str:
     """Return the text of a block that ``<!-- tried: NAME -->`` names, of a page of this tree."""
     return doc_block.block(ROOT / page, name)
+
+
+def said_alone(script: str, folder: Path, first: Path | None = None) -> str:
+    """Run a script in a folder and a network namespace of its own; return all that it prints.
+
+    Elsewhere its ports may be another test's. Programs are looked for in the folder ``first``, then
+    beside this Python, where ``siwarp`` is.
+    """
+    places = [first, Path(sys.executable).parent, os.environ["PATH"], "/usr/sbin", "/sbin"]
+    done = subprocess.run(
+        ["unshare", "-rn", "bash", "-ec", f"ip link set lo up\n{script}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=scaled(90),
+        cwd=folder,
+        env={**os.environ, "PATH": ":".join(str(place) for place in places if place)},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout

@@ -1,0 +1,58 @@
+"""docs/mooncake-ucx.md's commands, in a network namespace that has loopback alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs.docs_harness import block, said_alone
+from pace import scaled
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with Mooncake in it, as the page installs it."""
+    folder = tmp_path_factory.mktemp("mooncake")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    done = subprocess.run(
+        ["bash", "-ec", block("docs/mooncake-ucx.md", "mooncake-install")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"},
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no wheel of Mooncake to be had: {done.stderr.splitlines()[-1]}")
+    return folder
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(300)
+def test_mooncakes_benchmark_runs_as_the_page_says(environment: Path, tmp_path: Path) -> None:
+    said = said_alone(
+        block("docs/mooncake-ucx.md", "mooncake-bench"), tmp_path, environment / "bin"
+    )
+    moved = re.search(r"Test completed: .*batch count (\d+)", said)
+    assert moved is not None and int(moved[1]) > 0, said
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(scaled(60))
+def test_mooncakes_engine_starts_in_python(environment: Path, tmp_path: Path) -> None:
+    said = said_alone(
+        block("docs/mooncake-ucx.md", "mooncake-python"), tmp_path, environment / "bin"
+    )
+    assert re.search(r"its peers know it as 127\.0\.0\.1:\d+", said), said
+
+
+@pytest.mark.programs
+def test_ucx_runs_as_the_page_says(tmp_path: Path) -> None:
+    if not shutil.which("ucx_perftest"):
+        pytest.skip("no ucx_perftest on this machine: make abi installs it")
+    said = said_alone(block("docs/mooncake-ucx.md", "ucx"), tmp_path)
+    assert "Transport: rc_verbs" in said and "Transport: ud_verbs" in said
+    assert re.search(r"Final:\s+1000", said), said
