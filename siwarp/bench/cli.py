@@ -514,6 +514,14 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(of is not None and of["kept"] for of in measured) else 1)
 
 
+def _numbers(words: str, least: int, most: int) -> tuple[int, ...] | None:
+    """Return numbers that commas separate, none if there are no words; None if one is wrong."""
+    said = words.split(",") if words else []
+    if not all(word.isdecimal() and least <= int(word) <= most for word in said):
+        return None
+    return tuple(map(int, said))
+
+
 @app.command("mpi")
 @_takes("output")
 def by_mpi(
@@ -521,6 +529,9 @@ def by_mpi(
     rounds: int = typer.Option(5, "--rounds", min=1, help="How often the transports take turns."),
     sizes: str = typer.Option(
         "", "--sizes", metavar="OCTETS", help="Sizes of the messages, with commas."
+    ),
+    ranks: str = typer.Option(
+        "", "--ranks", metavar="N", help="Of memory and kernels: numbers of ranks, with commas."
     ),
     netif: str = typer.Option(
         "", "--netif", help="Network interface; without it, the first that is up and not lo."
@@ -547,11 +558,14 @@ def by_mpi(
         raise typer.BadParameter(
             f"{unknown[0]!r} is none of {', '.join(mpi.PARTS)}", param_hint="--part"
         )
-    words = sizes.split(",") if sizes else []
-    if not all(word.isdecimal() and 8 <= int(word) <= 1 << 30 for word in words):
+    octets = _numbers(sizes, 8, 1 << 30)
+    if octets is None:
         raise typer.BadParameter("octets from 8 to 2**30, with commas", param_hint="--sizes")
+    numbers = _numbers(ranks, 2, 256)
+    if numbers is None:
+        raise typer.BadParameter("ranks from 2 to 256, with commas", param_hint="--ranks")
     with bar("MPI") as progress:
-        options = mpi.Options(wanted, rounds, tuple(map(int, words)), netif, mpich, progress)
+        options = mpi.Options(wanted, rounds, octets, numbers, netif, mpich, progress)
         status = mpi.run(options, as_json=as_json, plot=plot, output=output)
     raise typer.Exit(status)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError, Progress, program
 
-__all__ = ["PEERS", "QPS", "measure"]
+__all__ = ["PEERS", "QPS", "kernel_octets", "measure"]
 
 PEERS = (1, 10, 100, 1_000, 10_000)
 QPS = ("ud", "rd", "rc")
@@ -42,6 +42,13 @@ def _object(qp: str, sizes: dict[str, int]) -> int | None:
     if any(name not in sizes for name in wanted):
         return None
     return sum(sizes[name] for name in wanted)
+
+
+def kernel_octets(udp: int, tcp: int) -> int | None:
+    """Octets that the kernel uses for so many sockets, besides their data; None if not known."""
+    sizes = _slab()
+    of_udp, of_tcp = _object("ud", sizes), _object("rc", sizes)
+    return None if of_udp is None or of_tcp is None else udp * of_udp + tcp * of_tcp
 
 
 def _one(qp: str, peers: int) -> dict[str, Any]:

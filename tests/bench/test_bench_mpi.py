@@ -13,7 +13,7 @@ import pytest
 from bench.mpi_harness import pretended
 from cli.cli_harness import siwarp
 
-from siwarp.bench.mpi import launch, wire
+from siwarp.bench.mpi import kernels, launch, peers, wire
 from siwarp.bench.runner import BenchError
 
 POINT = {"lat": 4.0, "bw": 1.0, "bibw": 1.5}
@@ -30,9 +30,11 @@ def _values(scale: dict[str, float]) -> Any:
     return run
 
 
+MPICH = launch.Mpich(Path("/none"), Path("/none"), "9.9", ("ucx", "ofi"))
+
+
 def _measured(run: Any, rounds: int = 3) -> dict[str, Any]:
-    mpich = launch.Mpich(Path("/none"), Path("/none"), "9.9", ("ucx", "ofi"))
-    return wire.measure(mpich, "eth7", rounds, run=run)
+    return wire.measure(MPICH, "eth7", rounds, run=run)
 
 
 def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None:
@@ -55,6 +57,8 @@ def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None
         (("--part", ""), "'' is none of wire"),
         (("--sizes", "64,big"), "octets from 8 to 2**30, with commas"),
         (("--sizes", "7"), "octets from 8 to 2**30, with commas"),
+        (("--ranks", "1"), "ranks from 2 to 256, with commas"),
+        (("--ranks", "2,,4"), "ranks from 2 to 256, with commas"),
         (("--rounds", "0"), "0 is not in the range x>=1"),
         (("--mpi", "x"), "No such option: --mpi"),
     ],
@@ -167,3 +171,43 @@ def test_each_round_begins_with_another_transport_and_one_that_failed_is_not_tri
     assert order == [*names, *[name for name in names[1:] + names[:1] if name != "rxm"]]
     assert found["errors"] == {"rxm": "no rain"}
     assert "rxm" not in found["transports"] and all("rxm" not in each for each in found["rounds"])
+
+
+def test_the_memory_of_a_rank_is_the_mean_and_ud_is_compared_with_rc() -> None:
+    def run(_: Any, name: str, netif: str, ranks: int) -> dict[str, int]:
+        if (name, ranks) == ("tcp", 4):
+            raise BenchError("no rain")
+        assert not (name == "tcp" and ranks > 4), "what failed was tried again"
+        a_rank = {"ud": 1000, "rc": 4000}.get(name, 500)
+        figures = {"pss": a_rank, "held": a_rank // 10, "udp": 0, "tcp": 0, "kernel": 0, "us": 5}
+        return {"ranks": ranks, **{of: value * ranks for of, value in figures.items()}}
+
+    steps: list[tuple[int, int]] = []
+    found = peers.measure(MPICH, "eth7", (8, 2, 4), lambda *step: steps.append(step), run=run)
+    assert [point["ranks"] for point in found["points"]] == [2, 4, 8]
+    assert found["errors"] == {"tcp": "4 ranks: no rain"}
+    assert ["tcp" in point for point in found["points"]] == [True, False, False]
+    assert steps[-1] == (9, 9)
+    for point in found["points"]:
+        assert (point["ud"]["process"], point["ud"]["siwarp"]) == (1000, 100)
+        assert point["saving"]["whole"] == point["saving"]["siwarp_and_kernel"] == 0.75
+
+
+def test_a_kernels_row_has_both_times_and_the_ratios_of_whole_rounds_alone() -> None:
+    turns: list[str] = []
+
+    def run(_: Any, name: str, netif: str, ranks: int, kernel: str) -> dict[str, Any]:
+        turns.append(name)
+        if kernel == "lu" and name == "rc":
+            raise BenchError("no rain")
+        part = {"ud": 1.0, "rc": 2.0, "tcp": 4.0}[name]
+        return {"seconds": 5.0, "communication": part, "calls": 7, "residual": 1e-10}
+
+    found = kernels.measure(MPICH, "eth7", 2, (2,), run=run)
+    cg, _, lu = found["rows"]
+    assert turns[:6] == ["ud", "rc", "tcp", "rc", "tcp", "ud"]
+    assert (cg["kernel"], cg["ranks"], cg["ud"]["calls"]) == ("cg", 2, 7)
+    assert cg["rc"]["communication"]["median"] == 2.0 and cg["rc"]["seconds"]["median"] == 5.0
+    assert (cg["ud_to_rc"]["median"], cg["ud_to_tcp"]["median"]) == (0.5, 0.25)
+    assert "ud" not in lu and "ud_to_rc" not in lu
+    assert found["errors"] == {"lu, 2 ranks, rc": "no rain"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from siwarp.bench.mpi import launch, table, wire
+from siwarp.bench.mpi import kernels, launch, peers, table, wire
 from siwarp.bench.runner import BenchError, Progress
 
 __all__ = ["PARTS", "Options", "run"]
@@ -28,6 +28,7 @@ class Options:
     parts: tuple[str, ...]
     rounds: int
     sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
     netif: str
     mpich: str
     progress: Progress | None = None
@@ -40,8 +41,21 @@ def _wire(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
     return {**found, "musts": wire.judge(found)}
 
 
+def _memory(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    return peers.measure(mpich, netif, options.ranks or peers.RANKS, options.progress)
+
+
+def _kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    ranks = options.ranks or kernels.RANKS
+    return kernels.measure(mpich, netif, min(options.rounds, 3), ranks, options.progress)
+
+
 #: The parts that run programs of MPI.
-_BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {"wire": _wire}
+_BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
+    "wire": _wire,
+    "memory": _memory,
+    "kernels": _kernels,
+}
 PARTS = tuple(_BY_MPI)
 
 

@@ -210,6 +210,6 @@ int main(int argc, char **argv)
 	}
 	if (w.rank == 0)
 		printf("]\n");
-	MPI_Finalize();
+	finish();
 	return 0;
 }

@@ -67,7 +67,19 @@ def _wire(found: dict[str, Any], folder: Path) -> list[Path]:
     return drawn
 
 
-_DRAW = {"wire": _wire}
+def _memory(found: dict[str, Any], folder: Path) -> list[Path]:
+    curves = {}
+    for name in found["transports"]:
+        points = [point for point in found["points"] if name in point]
+        ranks = [point["ranks"] for point in points]
+        for of, words in (("whole", ""), ("siwarp_and_kernel", ", siwarp's and the kernel's")):
+            octets = [point[name][of] / (1 << 20) for point in points]
+            curves[f"{TRANSPORTS[name].name}{words}"] = (ranks, octets)
+    labels = ("ranks, each of which talked to all", "MiB of each rank")
+    return [_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
+
+
+_DRAW = {"wire": _wire, "memory": _memory}
 
 
 def draw(found: dict[str, Any], folder: Path) -> list[Path]:

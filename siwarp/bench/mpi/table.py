@@ -65,7 +65,59 @@ def _wire(console: Console, found: dict[str, Any]) -> None:
         console.print(f"must: {must['name']}: {told}", soft_wrap=True)
 
 
-_SHOW = {"wire": _wire}
+def _mib(n: int) -> str:
+    return f"{n / (1 << 20):.2f}"
+
+
+def _memory(console: Console, found: dict[str, Any]) -> None:
+    shown = _table("ranks", "", "process", "of it siwarp's", "kernel", "sockets", "UD saves")
+    for point in found["points"]:
+        for name in found["transports"]:
+            if name not in point:
+                continue
+            of = point[name]
+            kernel = of["kernel_buffers"] + (of["kernel_objects"] or 0)
+            sockets = of["sockets"]
+            saving = point.get("saving", {}).get("whole")
+            shown.add_row(
+                str(point["ranks"]),
+                TRANSPORTS[name].name,
+                _mib(of["process"]),
+                _mib(of["siwarp"]),
+                _mib(kernel),
+                f"{sockets['udp'] + sockets['tcp']:.0f}",
+                f"{saving:.0%}" if name == "rc" and saving is not None else "",
+            )
+    console.print("memory of each rank in MiB, every rank having talked to all", style="bold")
+    console.print(shown)
+    if any(
+        point[name]["kernel_objects"] is None
+        for point in found["points"]
+        for name in found["transports"]
+        if name in point
+    ):
+        console.print("without the kernel's own objects for sockets: /proc/slabinfo is root's")
+
+
+def _kernels(console: Console, found: dict[str, Any]) -> None:
+    names = [TRANSPORTS[name].name for name in found["transports"]]
+    shown = _table("kernel", "ranks", *names, "UD to RC", "UD to TCP")
+    for row in found["rows"]:
+        cells = []
+        for name in found["transports"]:
+            if name not in row:
+                cells.append("")
+                continue
+            whole, part = row[name]["seconds"], row[name]["communication"]
+            cells.append(f"{part['median'] * 1e3:.0f} of {whole['median'] * 1e3:.0f} ms")
+        ratios = [row.get(f"ud_to_{name}") for name in ("rc", "tcp")]
+        told = [f"{ratio['median']:.2f}" if ratio else "" for ratio in ratios]
+        shown.add_row(f"{row['kernel']} {row['size']}", str(row["ranks"]), *cells, *told)
+    console.print("time in communication, of the whole (less is better)", style="bold")
+    console.print(shown)
+
+
+_SHOW = {"wire": _wire, "memory": _memory, "kernels": _kernels}
 
 
 def show(found: dict[str, Any], console: Console | None = None) -> None:
