@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -179,7 +181,11 @@ def dissect(
 ) -> None:
     """Print the messages in a capture, requests with their responses, errors with their clause."""
     if importlib.util.find_spec("scapy") is None or importlib.util.find_spec("crc32c") is None:
-        typer.echo("siwarp: dissecting needs scapy: pip install 'siwarp[inspect]'", err=True)
+        python = shlex.quote(sys.executable)
+        typer.echo(
+            f"siwarp: dissecting needs scapy and crc32c: run {python} -m pip install scapy crc32c",
+            err=True,
+        )
         raise typer.Exit(1)
     from siwarp.inspect import Limits, examine
 

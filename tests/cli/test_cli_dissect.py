@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from cli.cli_harness import COMMAND, siwarp, siwarp_json
+from pace import scaled
 from unit.inspect.inspect_harness import (
     CAPTURES,
     Link,
@@ -110,3 +113,16 @@ def test_the_script_for_wireshark_is_where_the_command_says() -> None:
     path = Path(siwarp("dissect", "--lua-path").stdout.strip())
     assert path.is_absolute()
     assert 'Proto("siwarp"' in path.read_text("utf-8")
+
+
+def test_without_scapy_it_says_how_this_python_gets_it(file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.modules['scapy'] = None\n"
+         "from siwarp.cli.main import main; sys.exit(main())", "dissect", file],
+        capture_output=True, text=True, timeout=scaled(60),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "siwarp: dissecting needs scapy and crc32c: "
+        f"run {shlex.quote(sys.executable)} -m pip install scapy crc32c\n"
+    )

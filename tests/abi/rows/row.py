@@ -18,9 +18,9 @@ class Row:
     """A program, or two: a server and a client that is given the server's address.
 
     In the words stand ``{dev}``, ``{addr}`` and ``{addr6}`` (the server's), ``{work}`` (the
-    folder of what the runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all may read),
-    ``{python}`` (of the environment that has the row's ``wheel``), and ``{over}``, which runs what
-    follows in the second namespace, where the device is ``{over_dev}``.
+    folder of what the runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all
+    may read), ``{python}`` (of the environment that has the row's ``wheel``), and ``{over}``, which
+    runs what follows in the second namespace, where the device is ``{over_dev}``.
     """
 
     name: str
