@@ -67,3 +67,14 @@ def test_each_program_that_works_is_run_by_a_row() -> None:
     names = [n for entry in entries() if entry.verdict.startswith("works") for n in entry.names]
     unrun = [name for name in names if not any(begins(row.name, name) for row in rows())]
     assert not unrun, f"no row of make abi runs what README's table says works: {unrun}"
+
+
+def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
+    for entry in entries():
+        for option in re.findall(r"`([^`]+)`", entry.verdict):
+            commands = [
+                " ".join((*(f"{k}={v}" for k, v in row.env.items()), row.options, row.server))
+                for row in rows()
+                if any(begins(row.name, name) for name in entry.names)
+            ]
+            assert any(option in command for command in commands), f"{option} of {entry}"
