@@ -208,7 +208,11 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	case SIW_RDMAP_TOLD:
 		on_told(rc, ev);
 		return true;
+	case SIW_RDMAP_PROGRESS: /* of a Write mostly: a Send of one segment has none */
+		rc->wq.qp.ctx->one_sided++;
+		return true;
 	case SIW_RDMAP_REQUESTED:
+		rc->wq.qp.ctx->one_sided++;
 		if (!ev->length)
 			rc->peer_confirms = !siw_rdmap_counting(rc->wq.flow.stream);
 		siw_qp_run_and_mark(&rc->wq);

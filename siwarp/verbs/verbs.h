@@ -109,6 +109,23 @@ struct siw_child {
 	int fd; /* that threads wait on, or -1 */
 };
 
+/* Threads beside the device's own, which starts them (verbs_deputy.c). */
+#define SIW_DEPUTIES 2
+
+struct siw_deputies {
+	struct siw_deputy {
+		struct siw_context *ctx;
+		pthread_t thread;
+	} each[SIW_DEPUTIES];
+	unsigned int n; /* that run */
+	bool asked;	/* the system was asked for them */
+	int fd;		/* set: they are on duty, or to end */
+	_Atomic bool on;
+	_Atomic uint32_t served; /* count of wake-ups in which one-sided traffic was served */
+	uint64_t last_ns;	 /* when the device's thread last did so */
+	unsigned int row;	 /* how often it did, soon after the time before */
+};
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
 	siw_lock_t progress;		   /* whoever holds it makes progress */
@@ -162,9 +179,11 @@ struct siw_context {
 	bool has_thread;
 	pthread_t thread;
 	_Atomic bool stop;
+	uint32_t one_sided;  /* count of peers' segments that no queue hears of; progress */
 	_Atomic bool naps;   /* it leaves progress to others, for a moment */
 	_Atomic bool asleep; /* it sleeps without a limit, since a waiter sleeps on the sockets */
 	int sleep_fd;
+	struct siw_deputies deputies; /* the device's thread's, but for atomics */
 
 	/*
 	 * Rate limits that queue pairs share on this device; owned by qp, allocated with the first

@@ -31,8 +31,22 @@ int siw_verbs_progress_once(struct siw_context *ctx);
  * poll soon. polls: skip this if another thread is making progress.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
+/* Gives each QP that was marked a turn. Returns how many moved something. progress held. */
+int siw_verbs_send_unsent(struct siw_context *ctx);
+
+/* ---- verbs_thread.c -------------------------------------------------------------------------- */
 int siw_verbs_thread_start(struct siw_context *ctx);
 void siw_verbs_thread_stop(struct siw_context *ctx);
+
+/* ---- verbs_slice.c --------------------------------------------------------------------------- */
+/* Asks for the least slice that the kernel gives, for the calling thread. */
+void siw_verbs_short_slice(void);
+
+/* ---- verbs_deputy.c -------------------------------------------------------------------------- */
+/* The device's thread calls it: it woke and served single messages. */
+void siw_verbs_deputies_note(struct siw_context *ctx);
+/* The device's thread has ended. */
+void siw_verbs_deputies_stop(struct siw_context *ctx);
 
 /* ---- verbs_channel.c; the queue has a channel ------------------------------------------------ */
 /* Queues an event: something came to the queue while it was armed. */

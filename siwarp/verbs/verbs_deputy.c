@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Deputies: two more threads of a device, for programs that watch their memory and do not poll.
+ *
+ * A message wakes the device's thread. Where every CPU is busy the scheduler compares it with the
+ * program that spins there: it mostly gets the CPU at once, but not if that program's slice ends
+ * before its own would. Then nobody compares again until the timer tick, 1 to 10 ms. So while such
+ * messages come, the deputies wake in turn by a timer. A wake-up has the scheduler compare again,
+ * and a deputy that runs serves what still waits. Two, since one that wakes right behind the
+ * device's thread, on its CPU, ends up waiting beside it.
+ *
+ * They begin when such messages come one soon after the other, and sleep without limit when none
+ * has come for a while. So a device that is idle or polled has no wake-ups for their sake, and one
+ * that never had such messages has no such threads.
+ */
+#include <sched.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "verbs/verbs_impl.h"
+
+#define PERIOD_NS 200000u  /* between the wake-ups of the one and of the other */
+#define BEGIN	  16	   /* deputies begin with so many messages, */
+#define GAP_NS	  2000000u /* each within this time of the one before */
+#define END	  250	   /* wake-ups without a message, a tenth of a second: then they sleep */
+
+/* The deputies' wake-ups lie on one grid, and each has every second point of it. */
+static void sleep_to_turn(uint64_t which)
+{
+	uint64_t now = siw_now_ns(), turn = now / PERIOD_NS + 1;
+
+	if (turn % SIW_DEPUTIES != which)
+		turn++;
+	siw_sleep_ns((long)(turn * PERIOD_NS - now));
+}
+
+/* polls: at the wake-up before this one. Who polls or waits serves the device. */
+static void serve(struct siw_context *ctx, uint32_t polls)
+{
+	uint32_t before;
+	bool served;
+
+	if (atomic_load_explicit(&ctx->polls, memory_order_relaxed) != polls ||
+	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->progress))
+		return;
+	before = ctx->one_sided;
+	siw_verbs_progress_once(ctx);
+	served = ctx->one_sided != before;
+	siw_unlock(&ctx->progress);
+	if (served)
+		atomic_fetch_add_explicit(&ctx->deputies.served, 1, memory_order_relaxed);
+}
+
+static void be_on_duty(struct siw_context *ctx, uint64_t which)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	uint32_t seen = atomic_load_explicit(&deputies->served, memory_order_relaxed);
+	unsigned int quiet = 0;
+
+	while (atomic_load(&deputies->on) && !atomic_load(&ctx->stop)) {
+		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
+
+		sleep_to_turn(which);
+		serve(ctx, polls);
+		served = atomic_load_explicit(&deputies->served, memory_order_relaxed);
+		quiet = served == seen ? quiet + 1 : 0;
+		seen = served;
+		if (which == 0 && quiet == END) {
+			/* In this order: who finds them off sets the event. */
+			siw_llp_event_clear(deputies->fd);
+			atomic_store(&deputies->on, false);
+		}
+	}
+}
+
+static void *run(void *arg)
+{
+	static const struct siw_llp_waitset nothing;
+	struct siw_deputy *self = arg;
+	struct siw_context *ctx = self->ctx;
+
+	siw_verbs_short_slice();
+	while (!atomic_load(&ctx->stop)) {
+		siw_llp_wait(&nothing, ctx->deputies.fd, -1);
+		be_on_duty(ctx, (uint64_t)(self - ctx->deputies.each));
+	}
+	return NULL;
+}
+
+/* A real-time policy has no need of them, and a system that refuses is not asked again. */
+static bool start(struct siw_context *ctx)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	int policy = sched_getscheduler(0);
+
+	deputies->asked = true;
+	if (policy == SCHED_FIFO || policy == SCHED_RR)
+		return false;
+	deputies->fd = siw_llp_event_open();
+	if (deputies->fd < 0)
+		return false;
+	for (; deputies->n < SIW_DEPUTIES; deputies->n++) {
+		struct siw_deputy *deputy = &deputies->each[deputies->n];
+
+		deputy->ctx = ctx;
+		if (pthread_create(&deputy->thread, NULL, run, deputy))
+			break;
+	}
+	if (!deputies->n)
+		siw_llp_event_close(deputies->fd);
+	return deputies->n > 0;
+}
+
+void siw_verbs_deputies_note(struct siw_context *ctx)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	uint64_t now;
+
+	if (deputies->asked && !deputies->n)
+		return;
+	atomic_fetch_add_explicit(&deputies->served, 1, memory_order_relaxed);
+	if (atomic_load(&deputies->on))
+		return;
+	now = siw_now_ns();
+	deputies->row = now - deputies->last_ns < GAP_NS ? deputies->row + 1 : 0;
+	deputies->last_ns = now;
+	if (deputies->row < BEGIN || (!deputies->asked && !start(ctx)))
+		return;
+	deputies->row = 0;
+	atomic_store(&deputies->on, true);
+	siw_llp_event_set(deputies->fd);
+}
+
+void siw_verbs_deputies_stop(struct siw_context *ctx)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+
+	if (deputies->n) {
+		siw_llp_event_set(deputies->fd);
+		for (unsigned int i = 0; i < deputies->n; i++)
+			pthread_join(deputies->each[i].thread, NULL);
+		siw_llp_event_close(deputies->fd);
+	}
+	deputies->n = 0;
+	deputies->asked = false;
+	atomic_store(&deputies->on, false);
+}

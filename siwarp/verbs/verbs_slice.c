@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "verbs/verbs_impl.h"
+
+#define SLICE_NS 100000 /* the least that the kernel takes */
+
+/*
+ * A program that watches its memory and never polls keeps a CPU busy, perhaps every CPU. A thread
+ * with a short slice comes to its turn there sooner when it wakes: kernels from 6.12 on give each
+ * thread its own slice; others refuse, and nothing changes.
+ */
+void siw_verbs_short_slice(void)
+{
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime_ns, deadline_ns, period_ns;
+	} attr = { .size = sizeof(attr), .policy = SCHED_OTHER, .runtime_ns = SLICE_NS };
+
+	if (sched_getscheduler(0) == SCHED_OTHER) {
+		attr.nice = getpriority(PRIO_PROCESS, 0);
+		syscall(SYS_sched_setattr, 0, &attr, 0);
+	}
+}

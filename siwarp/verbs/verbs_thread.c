@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The device's own thread: it makes progress when nobody polls or waits. */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "verbs/verbs_impl.h"
+
+#define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter before the thread sleeps for long */
+#define SHORT_NAPS	   3   /* an eighth, a quarter and a half of nap_us */
+#define LONG_SLEEP_US	   250000
+#define MOST_SKIPPED	   255 /* wake-ups without a spin */
+#define STREAM		   2   /* rounds that move something: more than a single message */
+#define FEW		   16  /* such rounds: a message or some, each of some segments */
+
+/*
+ * The first naps after this thread has served the device are shorter: a program that pauses polling
+ * for a moment should not wait for a long nap.
+ */
+static int64_t nap_us(unsigned int naps)
+{
+	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
+}
+
+/* naps: so far; waits: how many of them passed beside a sleeping waiter without a poll. */
+static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
+{
+	static const struct siw_llp_waitset nothing;
+	int64_t us = nap_us(naps);
+
+	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
+		/* The waiter sleeps on the sockets, and wakes this thread when it stops. */
+		atomic_store(&ctx->asleep, true);
+		if (atomic_load(&ctx->waiters))
+			us = LONG_SLEEP_US;
+	}
+	/*
+	 * A waiter may wake this thread after the nap: then the next nap is short, and clears the
+	 * descriptor.
+	 */
+	atomic_store(&ctx->naps, true);
+	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
+		siw_llp_event_clear(ctx->sleep_fd);
+	atomic_store(&ctx->naps, false);
+	atomic_store(&ctx->asleep, false);
+}
+
+/* False: there was something to send, or the thread is to stop; it did not sleep. */
+static bool sleep_on_sockets(struct siw_context *ctx)
+{
+	struct siw_llp_waitset set;
+	int64_t us;
+	int moved;
+
+	siw_lock(&ctx->progress);
+	siw_llp_port_arm(ctx->port);
+	/*
+	 * What came after the last round ends the wait by itself, but for what was posted. Pairs
+	 * with siw_verbs_mark_unsent(), which marks, then checks whether this is armed.
+	 */
+	moved = atomic_load(&ctx->n_unsent) ? siw_verbs_send_unsent(ctx) : 0;
+	siw_llp_waitset_fill(ctx->port, &set);
+	us = siw_verbs_sleep_us(ctx, siw_now_ns(), UINT64_MAX);
+	siw_unlock(&ctx->progress);
+	if (moved)
+		return false;
+	/* A wake-up that came too late for nap() is still on the descriptor. */
+	siw_llp_event_clear(ctx->sleep_fd);
+	if (atomic_load(&ctx->stop))
+		return false;
+	siw_llp_wait(&set, ctx->sleep_fd, us);
+	siw_count(SIW_COUNTER_progress_wakeups, 1);
+	return true;
+}
+
+static void step_aside(struct siw_context *ctx)
+{
+	if (!siw_llp_port_armed(ctx->port))
+		return;
+	siw_lock(&ctx->progress);
+	siw_llp_port_disarm(ctx->port);
+	siw_unlock(&ctx->progress);
+}
+
+/*
+ * A stream of one-sided traffic has gaps of some microseconds, and epoll reports a socket writable
+ * only when much room is free: sleeping in each gap would halve the bandwidth. So this thread spins
+ * for a moment after a round that moved something. But between single messages, where every CPU is
+ * busy, that keeps the very program off its CPU that is to answer, and uses up the time that the
+ * scheduler would give this thread when it wakes next. So after a single message whose spin was in
+ * vain some wake-ups for single messages have none: one, then about twice as many each time.
+ */
+struct spin {
+	uint64_t until_ns;  /* 0: has not begun since the last wake-up */
+	unsigned int moved; /* rounds since the wake-up that moved something */
+	unsigned int skip;  /* wake-ups without a spin after one in vain */
+	unsigned int left;  /* of these, still to come */
+	bool paused, paid;  /* since the wake-up a round moved nothing; one behind it did */
+	bool one_sided;	    /* since the wake-up one moved what no queue hears of */
+};
+
+/* After each round: whether there is to be another one before this thread sleeps. */
+static bool goes_on(struct spin *spin, bool moved)
+{
+	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
+
+	if (!moved && !spin->until_ns)
+		return false;
+	spin->moved += moved;
+	spin->paid |= moved && spin->paused;
+	spin->paused |= !moved;
+	if (spin->left && spin->moved < STREAM)
+		return moved;
+	now = siw_now_ns();
+	if (moved)
+		spin->until_ns = now + (spin->skip && spin->moved < STREAM ? ns / 4 : ns);
+	return now < spin->until_ns;
+}
+
+static void begin_wake(struct spin *spin)
+{
+	bool spun = spin->until_ns != 0;
+
+	if (spin->left)
+		spin->left--;
+	if (spun && spin->paid) {
+		spin->skip = spin->left = 0;
+	} else if (spun && spin->moved < STREAM) {
+		spin->skip = spin->skip < MOST_SKIPPED ? 2 * spin->skip + 1 : MOST_SKIPPED;
+		spin->left = spin->skip;
+	}
+	spin->until_ns = 0;
+	spin->moved = 0;
+	spin->paused = spin->paid = spin->one_sided = false;
+}
+
+static int make_round(struct siw_context *ctx, struct spin *spin)
+{
+	uint32_t before;
+	int moved;
+
+	siw_lock(&ctx->progress);
+	before = ctx->one_sided;
+	moved = siw_verbs_progress_once(ctx);
+	spin->one_sided |= ctx->one_sided != before;
+	siw_unlock(&ctx->progress);
+	return moved;
+}
+
+static void *run(void *arg)
+{
+	struct siw_context *ctx = arg;
+	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	struct spin spin = { 0 };
+	unsigned int naps = 0, waits = 0;
+
+	siw_verbs_short_slice();
+	while (!atomic_load(&ctx->stop)) {
+		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+
+		if (polls != seen || atomic_load(&ctx->waiters)) {
+			waits = polls == seen ? waits + 1 : 0;
+			seen = polls;
+			step_aside(ctx);
+			nap(ctx, naps++, waits);
+			continue;
+		}
+		naps = 0;
+		if (!goes_on(&spin, make_round(ctx, &spin)) && sleep_on_sockets(ctx)) {
+			if (spin.one_sided && spin.moved <= FEW)
+				siw_verbs_deputies_note(ctx);
+			begin_wake(&spin);
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Under a real-time policy threads of equal priority do not take turns: a thread that polls without
+ * end would keep this one off its CPU for ever, also while this one holds a lock. So this one gets
+ * the next higher priority.
+ */
+static int start_above(pthread_t *thread, void *arg)
+{
+	struct sched_param param;
+	pthread_attr_t attr;
+	int policy, err;
+
+	if (pthread_getschedparam(pthread_self(), &policy, &param) ||
+	    (policy != SCHED_FIFO && policy != SCHED_RR) ||
+	    ++param.sched_priority > sched_get_priority_max(policy) || pthread_attr_init(&attr))
+		return EINVAL;
+	err = pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+	if (!err)
+		err = pthread_attr_setschedpolicy(&attr, policy);
+	if (!err)
+		err = pthread_attr_setschedparam(&attr, &param);
+	if (!err)
+		err = pthread_create(thread, &attr, run, arg);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
+int siw_verbs_thread_start(struct siw_context *ctx)
+{
+	sigset_t all, before;
+	int err;
+
+	ctx->sleep_fd = siw_llp_event_open();
+	if (ctx->sleep_fd < 0)
+		return ctx->sleep_fd;
+	if (!siw_settings()->progress)
+		return 0;
+	/*
+	 * The program's signals are for the program's threads. Faults are not blocked: a blocked
+	 * one kills the process; guard.h says which ones this thread survives.
+	 */
+	sigfillset(&all);
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = start_above(&ctx->thread, ctx);
+	if (err) /* no such policy, or no permission: with the default priority */
+		err = pthread_create(&ctx->thread, NULL, run, ctx);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (err) {
+		siw_llp_event_close(ctx->sleep_fd);
+		return -err;
+	}
+	ctx->has_thread = true;
+	return 0;
+}
+
+void siw_verbs_thread_stop(struct siw_context *ctx)
+{
+	int cancel;
+
+	if (ctx->has_thread) {
+		atomic_store(&ctx->stop, true);
+		siw_llp_event_set(ctx->sleep_fd);
+		cancel = siw_cancel_off();
+		pthread_join(ctx->thread, NULL);
+		siw_verbs_deputies_stop(ctx);
+		siw_cancel_back(cancel);
+	}
+	siw_llp_event_close(ctx->sleep_fd);
+}
