@@ -336,8 +336,6 @@ static int take_away(struct siw_wq *wq)
 	siw_qp_forget(wq);
 	forget_holds(wq);
 	siw_link_del(&qp->in_ctx);
-	siw_verbs_cq_purge(qp->send_cq, qp);
-	siw_verbs_cq_purge(qp->recv_cq, qp);
 	class->close(wq);
 	return 0;
 }

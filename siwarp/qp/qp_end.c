@@ -56,9 +56,9 @@ void siw_qp_forget(struct siw_wq *wq)
 	while (!qp->srq && siw_mem_queue_take(wq->recvs, &wr_id) == 1)
 		;
 	wq->rq_done = wq->rq_posted;
-	/* All slots are free now; polling older completions must not free them again. */
-	siw_verbs_cq_rebase(qp->send_cq, qp, wq->sq_tail, wq->rq_posted);
-	siw_verbs_cq_rebase(qp->recv_cq, qp, wq->sq_tail, wq->rq_posted);
+	siw_verbs_cq_purge(qp->send_cq, qp);
+	siw_verbs_cq_purge(qp->recv_cq, qp);
+	siw_verbs_forget_unsent(qp); /* which Write-Records that count as polled may have marked */
 	atomic_store(&qp->sq_freed, wq->sq_tail);
 	atomic_store(&qp->rq_freed, wq->rq_posted);
 	siw_unlock(&qp->recv_lock);

@@ -429,14 +429,8 @@ struct siw_way {
 };
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_way *way, uint32_t slot, bool solicited);
-/* Removes the completions of a QP that is destroyed. */
-void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp);
-/*
- * After a reset all slots of the QP are free: completions of it still in the CQ free no later
- * slots.
- */
-void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp, uint32_t sq_slot,
-			 uint32_t rq_slot);
+/* Removes the completions of a QP that is reset or destroyed. They count as polled. */
+void siw_verbs_cq_purge(struct siw_cq *cq, struct siw_qp *qp);
 /*
  * After receives were taken: raises SRQ_LIMIT_REACHED if fewer are left than the limit. progress
  * held.

@@ -424,8 +424,8 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 	return err;
 }
 
-/* Removes a destroyed QP's completions; the others keep their order. */
-void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp)
+/* The others keep their order. */
+void siw_verbs_cq_purge(struct siw_cq *cq, struct siw_qp *qp)
 {
 	uint32_t head, tail, to;
 
@@ -437,25 +437,10 @@ void siw_verbs_cq_purge(struct siw_cq *cq, const struct siw_qp *qp)
 
 		if (cqe->owner != qp)
 			cq->ring[to++ & cq->mask] = *cqe;
+		else if (cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD)
+			qp->ops->record_polled(qp);
 	}
 	atomic_store_explicit(&cq->tail, to, memory_order_release);
-	siw_unlock(&cq->lock);
-}
-
-void siw_verbs_cq_rebase(struct siw_cq *cq, const struct siw_qp *qp, uint32_t sq_slot,
-			 uint32_t rq_slot)
-{
-	uint32_t head, tail;
-
-	siw_lock(&cq->lock);
-	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
-	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
-	for (; head != tail; head++) {
-		struct siw_cqe *cqe = &cq->ring[head & cq->mask];
-
-		if (cqe->owner == qp)
-			cqe->slot = cqe->wc.opcode & SIW_WC_RECV ? rq_slot : sq_slot;
-	}
 	siw_unlock(&cq->lock);
 }
 

@@ -852,10 +852,11 @@ int siw_destroy_qp(struct siw_qp *qp);
  * Changes the state or other attributes; attr_mask is a set of enum siw_qp_attr_mask.
  *
  * RESET -> INIT -> RTR -> RTS: UD, UC and RD by this call, RC by <siwarp/cm.h>. Any state -> ERR:
- * all requests flush. Any state -> RESET: they are dropped without completions. RTS -> SQD:
- * requests that were begun complete; the others wait until SQD -> RTS. A UD or UC send that fails
- * by an error of this end (LOC_PROT_ERR, LOC_LEN_ERR) takes its QP to SQE: sends flush, receives go
- * on, until SQE -> RTS.
+ * all requests flush. Any state -> RESET: they are dropped without completions, and completions of
+ * this QP that nobody has polled leave their CQs, as with siw_destroy_qp. RTS -> SQD: requests that
+ * were begun complete; the others wait until SQD -> RTS. A UD or UC send that fails by an error of
+ * this end (LOC_PROT_ERR, LOC_LEN_ERR) takes its QP to SQE: sends flush, receives go on, until
+ * SQE -> RTS.
  *
  * EINVAL, and nothing changes: there is no such step; the step does not take an attribute of the
  * mask (siw_qp_step_attrs), or a value is beyond what the device or the connection allows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 
 import pytest
 from unit.verbs.rc_harness import SEND, Wire
@@ -108,8 +109,17 @@ def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -
 # ---- a queue pair goes
 
 
-def test_a_destroyed_queue_pair_leaves_no_completion_in_either_queue_also_after_a_resize(
-    rig: Rig,
+def destroyed(qp: QP) -> None:
+    qp.close()
+
+
+def reset(qp: QP) -> None:
+    qp.modify(QPAttr(qp_state=QPState.RESET))
+
+
+@pytest.mark.parametrize("end", [destroyed, reset])
+def test_a_queue_pair_that_ends_leaves_no_completion_in_either_queue_also_after_a_resize(
+    rig: Rig, end: Callable[[QP], None]
 ) -> None:
     scq, rcq = rig.cq(16), rig.cq(16)
     into, out = rig.mr(64), rig.mr(64)
@@ -123,7 +133,7 @@ def test_a_destroyed_queue_pair_leaves_no_completion_in_either_queue_also_after_
     gone.modify(QPAttr(qp_state=QPState.ERR))
     until(lambda: other.poll() or stays.qp_state == QPState.RTS)
     rcq.resize(4)
-    gone.close()
+    end(gone)
     assert ids(scq, 2) == [11, 13]
     assert ids(rcq, 2) == [1, 3]
     nothing(scq)

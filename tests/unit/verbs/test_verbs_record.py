@@ -436,6 +436,23 @@ def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
     target.close()
 
 
+def test_records_that_a_reset_took_out_of_the_queue_count_as_polled(rig: Rig) -> None:
+    """Else the queue pair would hear of fewer after each reset, and at last of none."""
+    other = rig.cq()
+    target = Target(rig, max_write_records=8)
+    sock = target.sock()
+    for life in range(3):
+        for number in range(1, 5):
+            sock.send(target.segment(b"whole", 8 * number, 10 * life + number, 5, 0))
+        until(lambda: other.poll() or target.cq.pending == 4)
+        target.qp.modify(QPAttr(qp_state=QPState.RESET))
+        assert target.cq.poll(16) == []
+        target.qp.to_rts(QPAttr(qkey=QKEY))
+    sock.send(target.segment(b"whole", 8, 99, 5, 0))
+    assert [record.message_id for _, record in target.told()] == [99]
+    target.close()
+
+
 @pytest.mark.clause("DGRAM-REC-12")
 def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
     patience: None, rig: Rig
