@@ -439,7 +439,7 @@ static int member(struct ibv_qp *qp, const union ibv_gid *gid,
 {
 	struct siw_addr group;
 
-	if (!abi_live(ABI_QP, qp) || !gid || gid->raw[0] != 0xff || qp->qp_type != IBV_QPT_UD)
+	if (!abi_live(ABI_QP, qp) || !gid || qp->qp_type != IBV_QPT_UD)
 		return abi_fail(EINVAL);
 	abi_addr_of_gid(abi_context_of(qp->context), gid, &group);
 	return abi_result(change(abi_qp_of(qp)->siw, &group));

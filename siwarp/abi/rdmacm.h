@@ -71,6 +71,7 @@ struct cm_id {
 	struct ibv_cq *stand_in_cq;
 	uint8_t tos;		    /* RDMA_OPTION_ID_TOS; a CONNECT_REQUEST's: its listener's */
 	uint8_t ack_timeout;	    /* RDMA_OPTION_ID_ACK_TIMEOUT */
+	struct cm_group *groups;    /* that it has joined; under the lock */
 	struct cm_arg *args;	    /* of rdma_write_cm_event, oldest first; under the lock */
 	struct rdma_addrinfo *info; /* of rdma_resolve_addrinfo */
 	/* Of rdma_create_ep on the passive side: for the ids of its requests. */
@@ -138,6 +139,8 @@ int cm_local_for(const struct siw_addr *dest, struct siw_addr *local);
 int cm_addr_from(const struct sockaddr *from, struct siw_addr *to);
 bool cm_addr_is_any(const struct siw_addr *addr);
 bool cm_addr_is_loopback(const struct siw_addr *addr);
+bool cm_addr_is_group(const struct siw_addr *addr);
+void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid);
 /* Writes both addresses and their GIDs to the id's route; NULL: as it was. */
 void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct siw_addr *dest);
 /* A copy of the first result, which rdma_freeaddrinfo frees: or NULL without memory. */
@@ -151,6 +154,32 @@ const struct siw_addr *cm_dest(const struct cm_id *id);
 uint64_t cm_take_arg(struct cm_id *id);
 /* The id goes: what these functions keep for it. */
 void cm_forget_newer(struct cm_id *id);
+
+/* ---- rdmacm_ud.c: the same calls on an id of datagrams, which were checked ------------------- */
+
+static inline bool cm_is_ud(const struct cm_id *id)
+{
+	return id->id.ps == RDMA_PS_UDP || id->id.ps == RDMA_PS_IPOIB;
+}
+
+int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from);
+int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from);
+int cm_ud_disconnect(struct cm_id *id);
+int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
+/* How to send from the id's address to that GID. */
+void cm_ud_way(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
+/* What the event says of a question or an answer. */
+void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct cm_event *event);
+
+/* ---- rdmacm_mcast.c -------------------------------------------------------------------------- */
+
+/*
+ * The event of the oldest join that has none yet, for which the queue pair becomes a member: false
+ * if there is none. The library's lock is held.
+ */
+bool cm_show_join(struct cm_id *id, struct cm_event *event);
+/* The id's queue pair, or the id, goes. */
+void cm_leave_all(struct cm_id *id);
 
 /* ---- rdmacm_rsocket.c ------------------------------------------------------------------------ */
 

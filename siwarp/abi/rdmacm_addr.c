@@ -6,11 +6,31 @@
 
 #include "abi/rdmacm.h"
 
+#include <infiniband/ib.h>
+
+/*
+ * An address of InfiniBand is a GID, which is an IP address. Programs have no other way to name a
+ * group by its GID.
+ */
+static int group_from(const struct sockaddr *from, struct siw_addr *to)
+{
+	struct sockaddr_ib ib;
+
+	memcpy(&ib, from, sizeof(ib));
+	if (ib.sib_addr.sib_addr8[0] != 0xff)
+		return EAFNOSUPPORT;
+	to->family = AF_INET6;
+	memcpy(to->v6, &ib.sib_addr, sizeof(to->v6));
+	return 0;
+}
+
 int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
 {
 	if (!from)
 		return EINVAL;
 	memset(to, 0, sizeof(*to));
+	if (from->sa_family == AF_IB)
+		return group_from(from, to);
 	if (from->sa_family == AF_INET)
 		memcpy(to, from, offsetof(struct sockaddr_in, sin_zero));
 	else if (from->sa_family == AF_INET6)
@@ -31,6 +51,11 @@ bool cm_addr_is_any(const struct siw_addr *addr)
 				       : memcmp(addr->v6, any, 16) == 0;
 }
 
+bool cm_addr_is_group(const struct siw_addr *addr)
+{
+	return addr->family == AF_INET ? addr->v4[0] >> 4 == 14 : addr->v6[0] == 0xff;
+}
+
 bool cm_addr_is_loopback(const struct siw_addr *addr)
 {
 	static const uint8_t one[16] = { [15] = 1 };
@@ -38,7 +63,7 @@ bool cm_addr_is_loopback(const struct siw_addr *addr)
 	return addr->family == AF_INET ? addr->v4[0] == 127 : memcmp(addr->v6, one, 16) == 0;
 }
 
-static void gid_of(const struct siw_addr *addr, union ibv_gid *gid)
+void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid)
 {
 	memset(gid, 0, sizeof(*gid));
 	if (addr->family == AF_INET) {
@@ -55,11 +80,11 @@ void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct
 
 	if (source) {
 		memcpy(&addr->src_storage, source, sizeof(*source));
-		gid_of(source, &addr->addr.ibaddr.sgid);
+		cm_gid_of(source, &addr->addr.ibaddr.sgid);
 	}
 	if (dest) {
 		memcpy(&addr->dst_storage, dest, sizeof(*dest));
-		gid_of(dest, &addr->addr.ibaddr.dgid);
+		cm_gid_of(dest, &addr->addr.ibaddr.dgid);
 	}
 	addr->addr.ibaddr.pkey = htons(ABI_PKEY);
 }

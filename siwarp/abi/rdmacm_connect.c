@@ -126,7 +126,7 @@ static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
 
-	if (qp && qp->qp_type != IBV_QPT_RC)
+	if (qp && qp->qp_type != IBV_QPT_RC && !cm_is_ud(id))
 		qp = cm_stand_in(id);
 	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
 }
@@ -144,6 +144,8 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return -1;
 	if (!id->routed)
 		return cm_fail(EINVAL);
+	if (cm_is_ud(id))
+		return cm_ud_connect(id, conn_param);
 	r = to_engine(id, conn_param, &param);
 	if (r == 0)
 		r = set_retries(id, conn_param);
@@ -174,6 +176,8 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	r = id->id.qp ? 0 : take_other(id, conn_param);
 	if (r)
 		return cm_fail(r);
+	if (cm_is_ud(id))
+		return cm_ud_accept(id, conn_param);
 	if (!conn_param) {
 		asked = (struct rdma_conn_param){
 			.responder_resources = id->resources,
@@ -228,6 +232,8 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 		return -1;
 	if (id->asks || id->listening)
 		return cm_fail(EINVAL);
+	if (cm_is_ud(id))
+		return cm_ud_disconnect(id);
 	id->ends = true;
 	r = siw_cm_disconnect(id->siw);
 	if (r < 0)

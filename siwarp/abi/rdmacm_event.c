@@ -115,6 +115,9 @@ static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 
 static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
 {
+	/* Of InfiniBand's SIDR response, as the man page of UNREACHABLE has it. */
+	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
+		return (int)from->wire_error;
 	if (from->event != SIW_CM_REJECTED ||
 	    id->id.verbs->device->transport_type == IBV_TRANSPORT_IWARP)
 		return from->status;
@@ -144,6 +147,20 @@ static bool never_was(const struct cm_id *id, const struct siw_cm_event *from)
 	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
 }
 
+/* What comes with the event; false: it is of a group that the program has left. */
+static bool show(struct cm_id *id, struct cm_event *event, const struct siw_cm_event *from)
+{
+	if (from->event == CM_EVENT_USER)
+		memcpy(&event->ev.param, &(uint64_t){ cm_take_arg(id) }, sizeof(uint64_t));
+	else if (from->event == RDMA_CM_EVENT_MULTICAST_JOIN)
+		return cm_show_join(id, event);
+	else if (cm_is_ud(id))
+		cm_ud_show(id, from, event);
+	else
+		show_data(event, from);
+	return true;
+}
+
 /* The program's event; false: there is none, since a request's id cannot be made, or it knows. */
 static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 {
@@ -161,10 +178,10 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 		event->ev.status = from->status ? from->status : -ECONNRESET;
 	}
 	event->of = id;
-	if (from->event == CM_EVENT_USER)
-		memcpy(&event->ev.param, &(uint64_t){ cm_take_arg(id) }, sizeof(uint64_t));
-	else
-		show_data(event, from);
+	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
+		event->ev.event = RDMA_CM_EVENT_UNREACHABLE;
+	if (!show(id, event, from))
+		return false;
 	if (from->event == SIW_CM_CONNECT_REQUEST) {
 		struct cm_id *new = cm_id_of_request(id, from->id);
 

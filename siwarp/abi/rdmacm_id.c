@@ -22,9 +22,10 @@ static struct cm_id *new_id(struct rdma_event_channel *ev, void *context, enum r
 	id->id.channel = ev;
 	id->id.context = context;
 	id->id.ps = ps;
-	id->id.qp_type = IBV_QPT_RC;
+	id->id.qp_type = cm_is_ud(id) ? IBV_QPT_UD : IBV_QPT_RC;
 	id->foreign_device = cm_long_queues;
-	id->siw = siw_cm_create_id(channel_of(id)->siw, id);
+	id->siw = cm_is_ud(id) ? siw_cm_create_ud_id(channel_of(id)->siw, id)
+			       : siw_cm_create_id(channel_of(id)->siw, id);
 	if (id->siw) {
 		if (cm_add(&id->object, CM_ID, id))
 			return id;
@@ -51,11 +52,9 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 
 	if (!out || (channel && !cm_live(CM_CHANNEL, channel)))
 		return cm_fail(EINVAL);
-	/* Datagrams have no resolution protocol yet; the others are InfiniBand's own addresses. */
-	if (ps != RDMA_PS_TCP)
-		return cm_fail(ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB || ps == RDMA_PS_IB
-				       ? EOPNOTSUPP
-				       : EPROTONOSUPPORT);
+	/* RDMA_PS_IB is for InfiniBand's own addresses. */
+	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IPOIB)
+		return cm_fail(ps == RDMA_PS_IB ? EOPNOTSUPP : EPROTONOSUPPORT);
 	if (!channel) {
 		channel = own = rdma_create_event_channel();
 		if (!own)
@@ -123,6 +122,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	/* A device that was closed under it has taken the engine's id along. */
 	siw_cm_destroy_id(id->siw);
 	cm_end_stand_in(id);
+	cm_leave_all(id);
 	cm_forget_event(id);
 	cm_wait_acked(id);
 	cm_end(&id->object);
@@ -180,6 +180,8 @@ int cm_complete(struct cm_id *id)
 	status = event->status;
 	if (event->event == RDMA_CM_EVENT_REJECTED)
 		status = -ECONNREFUSED;
+	if (event->event == RDMA_CM_EVENT_UNREACHABLE && status > 0)
+		status = -ECONNREFUSED; /* the status of a datagram's refusal */
 	return status ? cm_fail(status < 0 ? -status : status) : 0;
 }
 
@@ -238,7 +240,7 @@ static int choose_source(struct cm_id *id, const struct siw_addr *dest)
 	int why;
 
 	if (id->id.verbs)
-		return own.family == dest->family ? 0 : EINVAL;
+		return own.family == dest->family || cm_addr_is_group(dest) ? 0 : EINVAL;
 	why = cm_local_for(dest, &found);
 	if (why)
 		return why;
@@ -272,7 +274,7 @@ static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 		return EINVAL;
 	if (src && !id->bound) {
 		why = cm_addr_from(src, &source);
-		if (!why && source.family != dest.family)
+		if (!why && source.family != dest.family && !cm_addr_is_group(&dest))
 			why = EINVAL;
 		if (!why && !(cm_addr_is_any(&source) && !source.port_be))
 			why = bind_to(id, &source);

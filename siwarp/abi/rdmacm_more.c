@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_more.c - options, ECE, and multicast, which waits for datagram ids. */
+/* abi/rdmacm_more.c - options and ECE. */
 #include "abi/rdmacm.h"
 
 int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *optval, size_t optlen)
@@ -52,30 +52,4 @@ int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 		return cm_fail(EINVAL);
 	memset(ece, 0, sizeof(*ece));
 	return 0;
-}
-
-/* Groups are for ids of datagrams, and there are none yet. */
-static int no_groups(struct rdma_cm_id *id, const void *needed)
-{
-	if (!needed || !cm_live(CM_ID, id))
-		return cm_fail(EINVAL);
-	return cm_fail(EOPNOTSUPP);
-}
-
-int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
-{
-	(void)context;
-	return no_groups(id, addr);
-}
-
-int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
-			   void *context)
-{
-	(void)context;
-	return no_groups(id, attr);
-}
-
-int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
-{
-	return no_groups(id, addr);
 }

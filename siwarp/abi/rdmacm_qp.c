@@ -77,8 +77,8 @@ static int create(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 	}
 	if (!attr->pd || attr->pd->context != id->verbs)
 		return cm_fail(EINVAL);
-	if (attr->qp_type != IBV_QPT_RC)
-		return cm_fail(attr->qp_type == IBV_QPT_UD ? EOPNOTSUPP : EINVAL);
+	if (attr->qp_type != (cm_is_ud(cm_id_of(id)) ? IBV_QPT_UD : IBV_QPT_RC))
+		return cm_fail(EINVAL);
 	if (complete_attr(id, attr))
 		goto failed;
 	qp = siw_ibv_create_cm_qp(id->verbs, attr);
@@ -90,7 +90,7 @@ static int create(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 		errno = -r;
 		goto failed;
 	}
-	qp->state = IBV_QPS_INIT;
+	qp->state = cm_is_ud(cm_id_of(id)) ? IBV_QPS_RTS : IBV_QPS_INIT;
 	id->qp = qp;
 	id->pd = attr->pd;
 	id->qp_type = attr->qp_type;
@@ -128,6 +128,7 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 {
 	if (!cm_live(CM_ID, id) || !id->qp)
 		return;
+	cm_leave_all(cm_id_of(id));
 	ibv_destroy_qp(id->qp);
 	id->qp = NULL;
 	end_cqs(id);
@@ -227,6 +228,8 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 		return cm_fail(EINVAL);
 	if (!id->id.verbs)
 		return cm_fail(EINVAL);
+	if (cm_is_ud(id))
+		return cm_ud_init_attr(id, attr, mask);
 	*mask = IBV_QP_STATE;
 	switch (attr->qp_state) {
 	case IBV_QPS_INIT:

@@ -62,4 +62,39 @@ static inline bool siw_addr_is_link_local(const struct siw_addr *a)
 					 (a->v6[0] == 0xff && (a->v6[1] & 15) == 2));
 }
 
+/* Its GID: the address, an IPv4 one as an IPv4-mapped one (RFC 4291 section 2.5.5.2). */
+static inline void siw_addr_to_gid(const struct siw_addr *a, uint8_t gid[16])
+{
+	if (a->family == AF_INET6) {
+		memcpy(gid, a->v6, 16);
+		return;
+	}
+	memset(gid, 0, 10);
+	memset(gid + 10, 0xff, 2);
+	memcpy(gid + 12, a->v4, 4);
+}
+
+/* The address of a GID; its port and scope are 0. */
+static inline struct siw_addr siw_addr_of_gid(const uint8_t gid[16])
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+	struct siw_addr addr = { .family = AF_INET6 };
+
+	if (memcmp(gid, mapped, 12) == 0) {
+		addr.family = AF_INET;
+		memcpy(addr.v4, gid + 12, 4);
+	} else {
+		memcpy(addr.v6, gid, 16);
+	}
+	return addr;
+}
+
+/* Whether it is of this machine alone. */
+static inline bool siw_addr_is_loopback(const struct siw_addr *a)
+{
+	static const uint8_t one[16] = { [15] = 1 };
+
+	return a->family == AF_INET ? a->v4[0] == 127 : memcmp(a->v6, one, 16) == 0;
+}
+
 #endif

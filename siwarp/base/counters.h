@@ -63,6 +63,18 @@
 	X(pair_refused, "RC by QPN: requests rejected: no QP has the number, or it has a peer")    \
 	X(pair_addresses, "RC by QPN: requests closed: sent from another address than they say")   \
 	X(pair_strangers, "RC by QPN: requests or replies closed: not of siwarp's pairing")        \
+	X(sidr_questions, "UD resolution: questions sent")                                         \
+	X(sidr_repeats, "UD resolution: of them, sent again since no answer came")                 \
+	X(sidr_answers, "UD resolution: questions of peers that were answered or refused")         \
+	X(sidr_replays, "UD resolution: answers sent again to who asked again")                    \
+	X(sidr_cookies, "UD resolution: questions that have to come again with a cookie")          \
+	X(drop_sidr_length, "datagrams dropped: not as long as a frame of UD resolution")          \
+	X(drop_sidr_version, "datagrams dropped: UD resolution, other magic or version")           \
+	X(drop_sidr_field, "datagrams dropped: UD resolution, a value that its type cannot have")  \
+	X(drop_sidr_id, "datagrams dropped: UD resolution, an answer to nothing that was asked")   \
+	X(drop_sidr_cookie, "datagrams dropped: UD resolution, a cookie that is wrong or old")     \
+	X(drop_sidr_share, "datagrams dropped: UD resolution, too many pending of one source")     \
+	X(drop_sidr_full, "datagrams dropped: UD resolution, too many pending, or no memory")      \
 	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")               \
 	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")             \
 	X(delivery_counts_tx, "delivery counts sent: what this end has of a roce peer's messages") \

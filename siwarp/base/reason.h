@@ -294,7 +294,7 @@
 	X(BIND_CONTEXT, EINVAL, "window and region must be of the QP's context")                   \
 	/* ---- connections */                                                                     \
 	X(CM_CHANNEL_BUSY, EBUSY, "{0} ids of it are open: destroy them first")                    \
-	X(CM_QP_TYPE, EINVAL, "this is a {0:type} QP: an id takes one RC QP")                      \
+	X(CM_QP_TYPE, EINVAL, "this is a {0:type} QP: an id takes one RC QP, one for UD a UD QP")  \
 	X(CM_QP_CONTEXT, EINVAL, "the QP is another device's: an id takes one of its own device")  \
 	X(CM_HAS_QP, EINVAL, "the id has a QP already: bind this one to an id of its own")         \
 	X(CM_LISTENS, EINVAL, "the id listens: bind the QP to the id of a CONNECT_REQUEST")        \
@@ -316,6 +316,9 @@
 	X(CM_PRIVATE_DATA, EINVAL,                                                                 \
 	  "{0} octets of private data, but a frame of MPA revision {2} takes {1}: send the rest "  \
 	  "over the connection")                                                                   \
+	X(CM_UD_DATA, EINVAL,                                                                      \
+	  "{0} octets of private data, but a frame of UD resolution takes {1}: send the rest as "  \
+	  "a message")                                                                             \
 	X(CM_RTR_REVISION, EINVAL, "peer_to_peer needs MPA revision 2, and rev is {0}")            \
 	X(CM_RTR, EINVAL,                                                                          \
 	  "peer_to_peer {0:hex} has bits that open no connection: give a set of "                  \

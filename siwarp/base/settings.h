@@ -41,6 +41,8 @@
 	  "1: place payload only after its CRC was checked (RFC 5044), at the cost of speed") \
 	X(mpa_timeout_ms, "SIWARP_MPA_TIMEOUT_MS", "--mpa-timeout-ms", 5000, 10, 600000,      \
 	  "milliseconds until an unfinished MPA start-up is given up")                        \
+	X(sidr_timeout_ms, "SIWARP_SIDR_TIMEOUT_MS", "--sidr-timeout-ms", 10000, 100, 600000, \
+	  "milliseconds for which the UD queue pair of an address is asked for")              \
 	X(max_startups, "SIWARP_MAX_STARTUPS", "--max-startups", 1024, 1, 65535,              \
 	  "connections of one listener in MPA start-up at a time; more wait in the kernel")   \
 	X(max_requests, "SIWARP_MAX_REQUESTS", "--max-requests", 1024, 1, 65535,              \

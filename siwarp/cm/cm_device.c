@@ -67,6 +67,8 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 {
+	int err;
+
 	siw_reason_begin();
 	if (!id)
 		return siw_refuse_null("id");
@@ -74,11 +76,16 @@ int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 		return siw_refuse_null("addr");
 	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
-	if (id->conn || id->doors || id->place.fd >= 0)
+	if (siw_cm_busy(id) || id->doors || id->place.fd >= 0 || id->ud_local.family)
 		return siw_refuse(CM_USED);
 	if (!siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	return siw_refused(siw_qp_place_keep(&id->place, addr));
+	err = siw_qp_place_keep(&id->place, addr, id->ud);
+	if (err == -EADDRINUSE && id->ud) {
+		id->ud_local = *addr;
+		err = 0;
+	}
+	return siw_refused(err);
 }
 
 int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
@@ -98,12 +105,15 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		return siw_refuse(STALE);
 	if (id->channel->context)
 		return siw_refuse(CM_CHANNEL_DEVICE);
-	if (id->conn && !id->listening)
+	if (siw_cm_busy(id) && !id->listening)
 		return siw_refuse(CM_USED);
 	door = siw_cm_new_id(id->channel, context, NULL);
 	if (!door)
 		return siw_refused(-ENOMEM);
 	door->door_of = id;
+	door->ud = id->ud;
+	if (id->ud)
+		siw_cm_ud_free_place(id);
 	err = siw_cm_listen(door, addr, backlog);
 	if (err) {
 		siw_cm_end_id(door);

@@ -28,7 +28,7 @@ static uint8_t choose_rtr(uint8_t offered)
 	return offered & SIW_MPA_RTR_FPDU ? SIW_MPA_RTR_FPDU : SIW_MPA_RTR_WRITE;
 }
 
-static void report_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
+void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
 {
 	ev->rev = p->rev;
 	ev->crc = p->crc;
@@ -62,7 +62,7 @@ static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event 
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
-	report_params(ev, &e->params);
+	siw_cm_report_params(ev, &e->params);
 	/* The peer's IRD bounds our ORD, and the peer's ORD is what it wants of our IRD. */
 	ev->initiator_depth = e->params.enhanced ? e->params.ird : SIW_CM_NOT_NEGOTIATED;
 	ev->responder_resources = e->params.enhanced ? e->params.ord : SIW_CM_NOT_NEGOTIATED;
@@ -131,7 +131,7 @@ static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
 		id->reply = e->params;
 		id->responded = true;
 		ev->event = SIW_CM_CONNECT_RESPONSE;
-		report_params(ev, &e->params);
+		siw_cm_report_params(ev, &e->params);
 		return;
 	}
 	ev->status = complete(id, &e->params, &why);
@@ -168,7 +168,7 @@ static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 	ev->initiator_depth = id->ord;
 	ev->responder_resources = id->ird;
 	if (!id->passive) {
-		report_params(ev, &id->request);
+		siw_cm_report_params(ev, &id->request);
 	} else {
 		ev->rev = id->request.rev;
 		ev->markers = id->request.markers;
@@ -207,7 +207,8 @@ static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *
 		break;
 	case SIW_CONN_REJECTED:
 		ev->event = SIW_CM_REJECTED;
-		report_params(ev, &e->params);
+		ev->wire_error = (uint32_t)e->told;
+		siw_cm_report_params(ev, &e->params);
 		break;
 	case SIW_CONN_FAILED:
 		ev->event = failure_kind(e->status);
@@ -215,6 +216,13 @@ static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *
 		break;
 	case SIW_CONN_ESTABLISHED:
 		on_established(id, ev);
+		break;
+	case SIW_CONN_ASKED:
+		if (siw_cm_ud_asked(ch, e, ev))
+			return 1;
+		break;
+	case SIW_CONN_ANSWERED:
+		siw_cm_ud_answered(id, e, ev);
 		break;
 	case SIW_CONN_TOLD:
 		ev->event = e->told;

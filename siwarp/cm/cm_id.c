@@ -90,6 +90,7 @@ static void let_go(struct siw_cm_id *id)
 	if (id->conn)
 		siw_qp_conn_destroy(id->conn);
 	id->conn = NULL;
+	siw_cm_ud_let_go(id);
 	if (id->context)
 		siw_qp_hold_end(id->context, &id->qp);
 	siw_qp_evq_drop(id->channel->evq, id);
@@ -151,6 +152,15 @@ struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 	return id ? id : siw_refused_null(-ENOMEM);
 }
 
+struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *ch, void *context)
+{
+	struct siw_cm_id *id = siw_cm_create_id(ch, context);
+
+	if (id)
+		id->ud = true;
+	return id;
+}
+
 void siw_cm_end_id(struct siw_cm_id *id)
 {
 	struct siw_cm_channel *ch = id->channel;
@@ -190,6 +200,11 @@ void siw_cm_set_context(struct siw_cm_id *id, void *context)
 
 static int place_of(const struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
 {
+	if (id->ud_local.family) {
+		*local = id->ud_local;
+		*peer = id->ud_peer;
+		return 0;
+	}
 	if (id->place.fd < 0)
 		return siw_refuse(NOT_CONNECTED);
 	*local = id->place.addr;
@@ -225,11 +240,11 @@ static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 		return siw_refuse(CM_NO_DEVICE);
 	if (siw_qp_hold_look(id->context, &id->qp, NULL))
 		return siw_refuse(CM_HAS_QP);
-	if (siw_qp_type(qp) != SIW_QPT_RC)
+	if (siw_qp_type(qp) != (id->ud ? SIW_QPT_UD : SIW_QPT_RC))
 		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
 	if (siw_qp_context(qp) != id->context)
 		return siw_refuse(CM_QP_CONTEXT);
-	return siw_qp_leave_pairing(qp);
+	return id->ud ? 0 : siw_qp_leave_pairing(qp);
 }
 
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
@@ -247,7 +262,7 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	err = check_bind(id, qp);
 	if (err)
 		return err;
-	err = siw_modify_qp(qp, &attr, SIW_QP_STATE);
+	err = id->ud ? siw_cm_ud_bind_qp(qp) : siw_modify_qp(qp, &attr, SIW_QP_STATE);
 	if (err)
 		return siw_refused(err);
 	siw_qp_hold(&id->qp, qp);
@@ -265,15 +280,18 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 		return siw_refuse(STALE);
 	if (!addr && id->place.fd >= 0)
 		addr = &id->place.addr;
+	else if (!addr && id->ud_local.family)
+		addr = &id->ud_local;
 	if (!addr)
 		return siw_refuse_null("addr");
 	if (!id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (id->conn || siw_qp_hold_look(id->context, &id->qp, NULL))
+	if (siw_cm_busy(id) || siw_qp_hold_look(id->context, &id->qp, NULL))
 		return siw_refuse(CM_USED);
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	err = siw_qp_listen(id->reporter, addr, backlog, &id->conn);
+	err = id->ud ? siw_cm_ud_listen(id, addr)
+		     : siw_qp_listen(id->reporter, addr, backlog, &id->conn);
 	id->listening = !err;
 	return siw_refused(err);
 }
@@ -388,14 +406,18 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		return siw_refuse(STALE);
 	if (!dest)
 		return siw_refuse_null("dest");
-	if (id->conn)
+	if (siw_cm_busy(id))
 		return siw_refuse(CM_USED);
-	if (!id->context || !siw_qp_hold_look(id->context, &id->qp, NULL))
+	if (id->ud && !id->context)
+		return siw_refuse(CM_NO_DEVICE);
+	if (!id->ud && (!id->context || !siw_qp_hold_look(id->context, &id->qp, NULL)))
 		return siw_refuse(CM_NO_QP);
 	if (!siw_addr_len(dest))
 		return siw_refuse(ADDRESS_FAMILY, dest->family);
 	if (!param)
 		param = &defaults;
+	if (id->ud)
+		return siw_refused(siw_cm_ud_connect(id, dest, source, param));
 	err = request_of(id, param, &id->request);
 	if (err)
 		return err;
@@ -472,6 +494,8 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 		return siw_refuse_null("id");
 	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
+	if (id->ud)
+		return siw_refused(siw_cm_ud_accept(id, param ? param : &defaults));
 	/* An accepting Reply cannot be taken back, so the QP is checked first. */
 	err = check_accept(id);
 	if (!err)
@@ -502,6 +526,8 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 		return siw_refuse_null("id");
 	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
+	if (id->ud)
+		return siw_refused(siw_cm_ud_reject(id, private_data, private_data_len));
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
 	p.rev = id->request.rev;

@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "qp/qp.h"
+#include "qp/qp_sidr.h"
 #include "verbs/verbs.h"
 
 #define SIW_CM_NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
@@ -50,6 +51,11 @@ struct siw_cm_id {
 	bool holds, responded;	       /* the user completes it; a Reply waits for that */
 	uint16_t ird, ord;	       /* after negotiation */
 	bool ord_asked;		       /* by number */
+	bool ud; /* it resolves UD queue pairs, by at most one of the next three */
+	struct siw_sidr_ask *ask;
+	struct siw_sidr_port *port;
+	struct siw_sidr_request *asked; /* NULL once it is answered */
+	struct siw_addr ud_local, ud_peer;
 };
 
 /* Whether this is a forked child's copy, or its device was closed by force. */
@@ -62,6 +68,33 @@ struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *channel, struct siw_conte
 int siw_cm_give_device(struct siw_cm_id *id, struct siw_context *context);
 /* Ends the id, and frees it and its doors. */
 void siw_cm_end_id(struct siw_cm_id *id);
+
+/* What the peer's frame says. */
+void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *p);
+
+/* ---- cm_ud.c: the same calls on an id for UD, whose arguments were checked ------------------- */
+
+int siw_cm_ud_bind_qp(struct siw_qp *qp);
+/* UDP gives a port to one socket alone: what kept it gives it up, and siw_cm_addr still tells it. */
+void siw_cm_ud_free_place(struct siw_cm_id *id);
+int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr);
+int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_cm_param *param);
+int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
+int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
+/* Ends what it has on its device; a question that is not answered is rejected. */
+void siw_cm_ud_let_go(struct siw_cm_id *id);
+/* The user's event of a question that came: 0 or -ENOMEM; and of an answer. */
+int siw_cm_ud_asked(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+		    struct siw_cm_event *ev);
+void siw_cm_ud_answered(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+			struct siw_cm_event *ev);
+
+/* Whether it connects, listens, or has a request. */
+static inline bool siw_cm_busy(const struct siw_cm_id *id)
+{
+	return id->conn || id->ask || id->port || id->asked;
+}
 
 /* RFC 6581 section 6: the smaller of this end's depth and the peer's, which may be left open. */
 static inline uint16_t siw_cm_at_most(uint16_t own, uint16_t peer)

@@ -63,7 +63,8 @@ class ConnParam:
     """The parameters of one end of a connection (``struct siw_cm_param``).
 
     Attributes:
-        private_data: at most 508 octets in revision 2, 512 in 1.
+        private_data: at most 508 octets in revision 2, 512 in 1; UD: 180 of a ``connect``, else
+            136.
         initiator_depth: RDMA Reads this end will have outstanding (ORD); ``None``: the limit.
         responder_resources: RDMA Reads the peer may have outstanding (IRD); ``None``: the limit.
         rev: MPA's revision when connecting: 2 or 1.
@@ -71,7 +72,8 @@ class ConnParam:
         markers: ask the peer for MPA's Markers; the setting markers does, too. They are sent
             whenever the peer asks.
         peer_to_peer: when connecting by revision 2, what may open the connection.
-        timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms.
+        timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms, or
+            for UD sidr_timeout_ms.
         hold: when connecting, the peer's acceptance is a CONNECT_RESPONSE, and ``CMID.establish``
             completes the connection.
         refused: when connecting, seconds for which it is tried again while nobody listens there.
@@ -132,6 +134,8 @@ class CMEvent:
         wire_error: of an end or a failure, ``layer << 16 | type << 8 | code`` of the Terminate
             that was received or sent, or 0.
         private_data: of the peer's frame.
+        qpn, qkey: UD, ESTABLISHED: the queue pair that was asked for; the id's ``peer_addr`` has
+            its address.
 
     """
 
@@ -149,6 +153,8 @@ class CMEvent:
     peer_ord: int | None
     wire_error: int
     private_data: bytes
+    qpn: int
+    qkey: int
 
     def check(self) -> CMEvent:
         """Return this event if nothing failed.
@@ -248,6 +254,8 @@ class CMEventChannel(Waitable):
             peer_ord=None if event.peer_ord < 0 else event.peer_ord,
             wire_error=event.wire_error,
             private_data=bytes(ffi.buffer(event.private_data, event.private_data_len)),
+            qpn=event.qpn,
+            qkey=event.qkey,
         )
 
     def _known(self, c: Any) -> CMID | None:
@@ -260,6 +268,10 @@ class CMID(Handle):
     Active: ``bind_qp``, ``connect``. Passive: ``listen``; a CONNECT_REQUEST brings a new id, then
     ``bind_qp`` and ``accept``, or ``reject``. Events on its channel report the outcome.
     An id that has a queue pair closes before the queue pair does.
+
+    With ``ud`` it finds UD queue pairs (spec/cm-udp.md): ``connect`` asks a listener, which
+    accepts with a UD queue pair, for its number and Q_Key; ESTABLISHED has them. Nothing is
+    connected then, and nothing ends.
     """
 
     __slots__ = ("_dest", "_using", "channel", "context", "qp")
@@ -273,9 +285,10 @@ class CMID(Handle):
     #: The destination of ``connect``.
     _dest: Address | None
 
-    def __init__(self, channel: CMEventChannel, context: Any = None) -> None:
+    def __init__(self, channel: CMEventChannel, context: Any = None, *, ud: bool = False) -> None:
         reap()
-        c = check_pointer(lib.siw_cm_create_id(channel._live(), ffi.NULL), "making a CM id")
+        create = lib.siw_cm_create_ud_id if ud else lib.siw_cm_create_id
+        c = check_pointer(create(channel._live(), ffi.NULL), "making a CM id")
         self._begin(channel, c)
         self.context = context
 
@@ -316,6 +329,8 @@ class CMID(Handle):
 
     def bind_qp(self, qp: QP) -> None:
         """Give it an RC queue pair and move that to INIT, so that receives can be posted.
+
+        An id for UD takes a UD queue pair; one in RESET goes to RTS, with Q_Key 0x01234567.
 
         Raises:
             StateError: it has a queue pair, or that one is no RC in RESET of this device (EINVAL).

@@ -58,12 +58,14 @@ from siwarp.inspect.rdmap import (
     Terminate,
 )
 from siwarp.inspect.session import FPDUSession
+from siwarp.inspect.sidr import SIDR, SIDRType
 from siwarp.inspect.stream import Direction, Frames, cut_streams, split_stream, tcp_streams
 
 __all__ = [
     "DDP",
     "FPDU",
     "MPA",
+    "SIDR",
     "UC_FIRST",
     "AtomicCode",
     "AtomicRequest",
@@ -96,6 +98,7 @@ __all__ = [
     "RecordDatagram",
     "RecordHeader",
     "Requester",
+    "SIDRType",
     "Stream",
     "TermLayer",
     "Terminate",

@@ -174,6 +174,8 @@ void siw_llp_watch_close(struct siw_llp_watch *watch);
  */
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
+/* As siw_llp_tcp_keep, of UDP: nobody else has the port meanwhile. */
+int siw_llp_udp_keep(struct siw_addr *local);
 /*
  * Takes over a bound UDP socket: makes it non-blocking and close-on-exec, turns its error queue and
  * UDP_GRO off; siw_llp_close() closes it. -ENOTSOCK; -EINVAL: not UDP, or not bound to a port.

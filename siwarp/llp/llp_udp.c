@@ -86,6 +86,24 @@ fail:
 	return rv;
 }
 
+int siw_llp_udp_keep(struct siw_addr *local)
+{
+	int rv = 0, fd = siw_llp_socket(local->family, SOCK_DGRAM);
+	socklen_t len = sizeof(*local);
+
+	if (fd < 0)
+		return fd;
+	if (local->family == AF_INET6)
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+	if (rv == 0 && (bind(fd, (const struct sockaddr *)local, siw_addr_len(local)) ||
+			getsockname(fd, (struct sockaddr *)local, &len)))
+		rv = -errno;
+	if (rv == 0)
+		return fd;
+	siw_llp_fd_close(fd);
+	return rv;
+}
+
 static int int_option(int fd, int name, int *value)
 {
 	socklen_t len = sizeof(*value);

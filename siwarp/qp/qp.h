@@ -27,6 +27,8 @@ struct siw_qp_reporter;
 struct siw_qp_conn;
 /* A connection id's hold on its QP. */
 struct siw_qp_hold;
+/* A question that came to a UDP port (qp_sidr.h). */
+struct siw_sidr_request;
 
 /* cffi: begin */
 enum siw_qp_conn_kind {
@@ -39,13 +41,20 @@ enum siw_qp_conn_kind {
 	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
 	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
 	SIW_CONN_TOLD,	       /* siw_qp_evq_tell: the teller's number is in told */
+	/* UD (qp_sidr.h): a question came: asked is new, params has its private data */
+	SIW_CONN_ASKED,
+	SIW_CONN_ANSWERED, /* this end's question was answered: qpn, qkey, addr; params likewise */
 };
 /* cffi: end */
 
 struct siw_qp_conn_event {
 	int kind; /* enum siw_qp_conn_kind */
 	int status;
-	int told;
+	int told; /* of a refused question: enum siw_sidr_status */
+	struct siw_sidr_request *asked;
+	void (*taken)(struct siw_sidr_request *asked); /* its event is; progress held */
+	uint32_t qpn, qkey;
+	struct siw_addr addr; /* where that queue pair receives; no port */
 	struct siw_qp_conn *conn;
 	struct siw_qp_conn *listener; /* REQUEST */
 	struct siw_context *ctx;      /* of conn */
@@ -77,6 +86,10 @@ void siw_qp_evq_drop(struct siw_qp_evq *evq, const void *user_data);
 /* The connections of user_data on that device report to that queue: 0 or -ENOMEM. */
 int siw_qp_reporter_open(struct siw_context *context, struct siw_qp_evq *evq, void *user_data,
 			 struct siw_qp_reporter **out);
+/* Queues an event with the reporter's device and user_data: 0 or -ENOMEM. progress held. */
+int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_event *event);
+/* The request ends before anybody took its event. progress held. */
+void siw_qp_report_forget(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked);
 /* All its connections must be destroyed before. */
 void siw_qp_reporter_close(struct siw_qp_reporter *reporter);
 /* reporter, unless NULL, reports to another queue; the events of user_data go along. */
@@ -85,13 +98,16 @@ void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void 
 /* A connection of a REQUEST becomes that reporter's. */
 void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter);
 
-/* An address that is kept for a listener: a TCP socket that is bound, and listens not. */
+/* An address that is kept for a listener: a socket that is bound, and listens not. */
 struct siw_qp_place {
 	int fd;		      /* -1: none */
 	struct siw_addr addr; /* with its port */
 };
-/* Port 0: a free one. A wildcard address of IPv6 keeps the port for IPv4, too. 0 or -errno. */
-int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr);
+/*
+ * Of TCP, or of UDP. Port 0: a free one. A wildcard address of IPv6 keeps the port for IPv4, too. 0
+ * or -errno.
+ */
+int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp);
 void siw_qp_place_leave(struct siw_qp_place *place);
 
 /*

@@ -76,16 +76,30 @@ int siw_qp_evq_tell(struct siw_qp_evq *q, int told, int status, void *user_data)
 	return queue(q, &event);
 }
 
-/* Drops the events of conn that nobody took, or, if conn is NULL, those of user_data. */
-static void drop(struct siw_qp_evq *q, const struct siw_qp_conn *conn, const void *user_data)
+int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_event *event)
+{
+	struct siw_qp_conn_event its = *event;
+
+	its.ctx = reporter->user.ctx;
+	its.user_data = reporter->user_data;
+	return queue(reporter->evq, &its);
+}
+
+/* Whether it is about that connection, its listener, or that request. */
+static bool is_about(const struct siw_qp_conn_event *event, const void *what)
+{
+	return event->conn == what || event->listener == what || event->asked == what;
+}
+
+/* Drops the events about what that nobody took, or, if it is NULL, those of user_data. */
+static void drop(struct siw_qp_evq *q, const void *what, const void *user_data)
 {
 	struct siw_link *l, *next;
 
 	siw_lock(&q->lock);
 	for (l = q->events.next; l != &q->events; l = next) {
 		struct event_node *node = siw_container(l, struct event_node, link);
-		bool its = conn ? node->event.conn == conn || node->event.listener == conn
-				: node->event.user_data == user_data;
+		bool its = what ? is_about(&node->event, what) : node->event.user_data == user_data;
 
 		next = l->next;
 		if (!its)
@@ -100,6 +114,11 @@ static void drop(struct siw_qp_evq *q, const struct siw_qp_conn *conn, const voi
 void siw_qp_evq_drop(struct siw_qp_evq *q, const void *user_data)
 {
 	drop(q, NULL, user_data);
+}
+
+void siw_qp_report_forget(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked)
+{
+	drop(reporter->evq, asked, NULL);
 }
 
 static void forget(struct siw_qp_conn *conn)
@@ -339,6 +358,8 @@ int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
 		*event = node->event;
 		if (event->kind == SIW_CONN_REQUEST)
 			siw_qp_conn_hand_over(event->conn);
+		if (event->kind == SIW_CONN_ASKED)
+			event->taken(event->asked);
 	}
 	if (ctx)
 		siw_unlock(&ctx->progress);

@@ -66,10 +66,10 @@ int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 	return err;
 }
 
-int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr)
+int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp)
 {
 	struct siw_addr kept = *addr;
-	int fd = siw_llp_tcp_keep(&kept);
+	int fd = udp ? siw_llp_udp_keep(&kept) : siw_llp_tcp_keep(&kept);
 
 	if (fd < 0)
 		return fd;

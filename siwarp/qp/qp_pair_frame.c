@@ -38,32 +38,6 @@ struct frame {
 
 _Static_assert(sizeof(struct frame) == 48, "as the figure has it");
 
-static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
-
-/* An IPv4 address as an IPv4-mapped one (RFC 4291 section 2.5.5.2). */
-static void gid_of(const struct siw_addr *addr, uint8_t gid[16])
-{
-	if (addr->family == AF_INET6) {
-		memcpy(gid, addr->v6, 16);
-		return;
-	}
-	memcpy(gid, mapped, 12);
-	memcpy(gid + 12, addr->v4, 4);
-}
-
-static struct siw_addr addr_of(const uint8_t gid[16])
-{
-	struct siw_addr addr = { .family = AF_INET6 };
-
-	if (memcmp(gid, mapped, 12) == 0) {
-		addr.family = AF_INET;
-		memcpy(addr.v4, gid + 12, 4);
-	} else {
-		memcpy(addr.v6, gid, 16);
-	}
-	return addr;
-}
-
 uint16_t siw_pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello)
 {
 	struct frame frame = {
@@ -75,8 +49,8 @@ uint16_t siw_pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello)
 	};
 
 	memcpy(frame.magic, magic, sizeof(magic));
-	gid_of(&hello->from.addr, frame.from_gid);
-	gid_of(&hello->to.addr, frame.to_gid);
+	siw_addr_to_gid(&hello->from.addr, frame.from_gid);
+	siw_addr_to_gid(&hello->to.addr, frame.to_gid);
 	memcpy(out, &frame, sizeof(frame));
 	return sizeof(frame);
 }
@@ -92,8 +66,9 @@ int siw_pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello *h
 		return -EPROTO;
 	hello->features = ntohs(frame.features);
 	hello->rnr_retry = frame.rnr_retry;
-	hello->from = (struct siw_pair_id){ addr_of(frame.from_gid), ntohl(frame.from_qpn) };
-	hello->to = (struct siw_pair_id){ addr_of(frame.to_gid), ntohl(frame.to_qpn) };
+	hello->from =
+		(struct siw_pair_id){ siw_addr_of_gid(frame.from_gid), ntohl(frame.from_qpn) };
+	hello->to = (struct siw_pair_id){ siw_addr_of_gid(frame.to_gid), ntohl(frame.to_qpn) };
 	return 0;
 }
 
@@ -102,8 +77,8 @@ static int compare(const struct siw_pair_id *a, const struct siw_pair_id *b)
 	uint8_t gid_a[16], gid_b[16];
 	int order;
 
-	gid_of(&a->addr, gid_a);
-	gid_of(&b->addr, gid_b);
+	siw_addr_to_gid(&a->addr, gid_a);
+	siw_addr_to_gid(&b->addr, gid_b);
 	order = memcmp(gid_a, gid_b, sizeof(gid_a));
 	return order ? order : (a->qpn > b->qpn) - (a->qpn < b->qpn);
 }

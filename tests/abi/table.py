@@ -82,6 +82,8 @@ class Machine:
             "dev": f"siw_{namespace.link}",
             "addr": self.ends[0].v4,
             "addr6": self.ends[0].v6,
+            "own": namespace.v4,
+            "own6": namespace.v6,
             "over_dev": f"siw_{over.link}",
             "over": shlex.join(over.inside(sys.executable, "-m", "siwarp.cli", "run", "--")),
             "work": str(self.work),
@@ -180,7 +182,7 @@ def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[i
             time.sleep(scaled(BEFORE_KILL))
             os.kill(rank_of(machine), signal.SIGKILL)
         return [ended(server, limit)]
-    while not machine.listens(row.port) and server.poll() is None:
+    while row.port and not machine.listens(row.port) and server.poll() is None:
         if time.monotonic() - began > limit:
             return [ended(server, 0), "not started"]
         time.sleep(0.02)

@@ -34,6 +34,7 @@ PARTS: set[str] = {
     "ddp/ddp_rd.h",
     "ddp/ddp_uc.h",
     "mem/mem_queue.h",
+    "qp/qp_sidr.h",
     "rdmap/rdmap_record.h",
     "rdmap/rdmap_uc.h",
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * <siwarp/cm.h> - connects RC queue pairs, in the steps of librdmacm, by MPA's start-up frames with
- * their private data (RFC 5044 section 7.1, RFC 6581).
+ * their private data (RFC 5044 section 7.1, RFC 6581), and finds UD queue pairs.
  *
  * active    siw_cm_create_id, siw_create_qp, siw_cm_bind_qp, siw_cm_connect: then an event
  *           ESTABLISHED, REJECTED (by the peer's frame, or, with rev 0, since nobody listens
@@ -10,6 +10,11 @@
  *           with that id siw_create_qp, siw_cm_bind_qp, siw_cm_accept: then ESTABLISHED; or
  *           siw_cm_reject
  * both      siw_cm_disconnect here or at the peer: then DISCONNECTED, and the QP goes to ERR
+ *
+ * UD        with ids of siw_cm_create_ud_id the same calls ask a listener for the QPN and Q_Key of
+ *           its UD queue pair (spec/cm-udp.md): ESTABLISHED has them, siw_cm_addr the address.
+ *           There is no connection: the listener learns nothing but that it was asked, and nobody
+ *           is told when the other one leaves.
  *
  * These functions move the QP through INIT, RTR and RTS. siw_cm_bind_qp moves it to INIT, so that
  * receives can be posted before the connection is made.
@@ -53,7 +58,15 @@ enum siw_cm_rtr {
 	SIW_CM_RTR_READ = 4,
 };
 
-/* Zeroed memory means the defaults. */
+/* The Q_Key of UD queue pairs of ids: RDMA_UDP_QKEY of librdmacm. */
+enum siw_cm_qkey {
+	SIW_CM_UD_QKEY = 0x01234567,
+};
+
+/*
+ * Zeroed memory means the defaults. Of a UD id private data and timeout_ms count alone: 180 octets
+ * in a connect, 136 in an answer; the default is setting sidr_timeout_ms.
+ */
 struct siw_cm_param {
 	const void *private_data;
 	uint32_t private_data_len; /* at most 508 octets in rev 2, 512 in rev 1 */
@@ -80,7 +93,12 @@ struct siw_cm_event {
 	int initiator_depth;	     /* ORD of this end after negotiation; request: at most this */
 	int responder_resources;     /* IRD of this end; request: the ORD that the peer wants */
 	int peer_ird, peer_ord;	     /* of the peer's frame; -1: it has none */
-	uint32_t wire_error; /* as siw_wc.vendor_err: of the Terminate that ended it, or 0 */
+	/*
+	 * As siw_wc.vendor_err: of the Terminate that ended it, or 0. UD, REJECTED: 1 the listener
+	 * is closed, 2 its program rejected.
+	 */
+	uint32_t wire_error;
+	uint32_t qpn, qkey; /* UD, ESTABLISHED: of the queue pair that was asked for */
 	uint32_t private_data_len;
 	uint8_t private_data[512];
 };
@@ -102,6 +120,8 @@ int siw_cm_channel_fd(struct siw_cm_channel *channel);
 int siw_cm_get_event(struct siw_cm_channel *channel, struct siw_cm_event *event, int timeout_ms);
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *channel, void *context);
+/* An id for UD queue pairs: see above. */
+struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *channel, void *context);
 /*
  * Destroys the id. Its listening, start-up or connection ends; its QP, if any, goes to ERR, and is
  * the user's to destroy.
@@ -124,7 +144,8 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *channel);
  * Keeps an address, of which siw_cm_addr then tells the port, for the id's listening; port 0 takes
  * a free one. A wildcard address of IPv6 keeps the port for IPv4, too. Needs no device.
  * -EADDRINUSE: another socket listens there; who comes second to one that does not listen yet
- * learns it when it listens.
+ * learns it when it listens. So does a UD id whose port a UDP socket has, as programs have one of
+ * their own there.
  */
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr);
 /*
@@ -140,6 +161,9 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 /*
  * Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted.
  * One that was made with by_qpn, and is in RESET or INIT, connects no longer by number.
+ *
+ * A UD id takes UD queue pairs: one in RESET goes to RTS with SIW_CM_UD_QKEY, others stay as they
+ * are. Only who accepts needs one.
  */
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 

@@ -27,6 +27,7 @@ GROUPS = (
     wheels.wheels,
     watched.watched,
     rdmacm.rdma_cm,
+    rdmacm.rdma_cm_ud,
     rdmacm.rsockets,
     bad_days.bad_days,
 )

@@ -86,3 +86,47 @@ def rsockets() -> Iterator[Row]:
             port=RSOCKET,
             short=(HERE,) if name == "rstream" else (),
         )
+
+
+#: Datagrams are lost at either end, also those of our protocol below rdma_cm.
+LOSSY = "--faults loss=1%"
+
+
+def rdma_cm_ud() -> Iterator[Row]:
+    """Ids of datagrams, and groups. Who asks a listener asks again until it is there."""
+    for lossy in (False, True):
+        # Messages of UD may be lost for good, but not the questions and answers before them.
+        count = 0 if lossy else 10
+        yield Row(
+            "udaddy, 1% lost" if lossy else "udaddy",
+            "UD",
+            f"udaddy -c 50 -C {count}",
+            f"udaddy -c 50 -C {count} -s {{addr}}",
+            shows="return status 0",
+            short=(HERE,) if lossy else PLACES,
+            options=LOSSY if lossy else "",
+        )
+    for options, short in (
+        ("-m 239.7.7.1 -b {own}", PLACES),
+        ("-m 239.7.7.2 -b {own} -o", (HERE,)),
+        ("-M ff0e::7:7:1 -b {own6}", (HERE,)),
+    ):
+        yield Row(
+            f"mckey {options.split()[0]}{' -o' if '-o' in options else ''}",
+            "UD",
+            f"mckey {options.replace(' -o', '')}",
+            # A message to a group that nobody has joined is lost.
+            f"sh -c 'sleep 1; mckey {options} -s'",
+            shows="return status 0",
+            short=short,
+        )
+    for program in ("ib_send_lat", "ib_send_bw"):
+        yield Row(
+            f"{program} -R -c UD",
+            "UD",
+            f"{program} -R -c UD -F -n 500",
+            f"{program} -R -c UD -F -n 500 {{addr}}",
+            shows=r"#bytes\s+#iterations",
+            port=PERFTEST,
+            short=(HERE,) if program == "ib_send_lat" else (),
+        )

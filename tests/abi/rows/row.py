@@ -17,10 +17,11 @@ FI_PINGPONG, IO_DEMO = 47592, 1337
 class Row:
     """A program, or two: a server and a client that is given the server's address.
 
-    In the words stand ``{dev}``, ``{addr}`` and ``{addr6}`` (the server's), ``{work}`` (the
-    folder of what the runner compiles and copies), ``{abi}`` (tests/abi, copied to a place that all
-    may read), ``{python}`` (of the environment that has the row's ``wheel``), and ``{over}``, which
-    runs what follows in the second namespace, where the device is ``{over_dev}``.
+    In the words stand ``{dev}``, ``{addr}`` and ``{addr6}`` (the server's), ``{own}`` and
+    ``{own6}`` (of the end that says it), ``{work}`` (the folder of what the runner compiles and
+    copies), ``{abi}`` (tests/abi, copied to a place that all may read), ``{python}`` (of the
+    environment that has the row's ``wheel``), and ``{over}``, which runs what follows in the second
+    namespace, where the device is ``{over_dev}``.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Row:
     shows: str = ""
     #: Who looks at the data that came: "-c", "script"; "-" where the program has no such check.
     data: str = "-"
-    #: The TCP port on which the server waits for its client.
+    #: The TCP port on which the server waits for its client; 0: the client waits by itself.
     port: int = 0
     #: Where it is run at all, and where in the short form.
     places: tuple[str, ...] = PLACES

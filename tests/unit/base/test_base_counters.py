@@ -31,6 +31,9 @@ WORDS = """
     terminate_rx crc_errors marker_errors connects accepts rejects startups_paused
     startups_refused startup_timeouts
     addrs_unbound pair_retries pair_refused pair_addresses pair_strangers
+    sidr_questions sidr_repeats sidr_answers sidr_replays sidr_cookies
+    drop_sidr_length drop_sidr_version drop_sidr_field drop_sidr_id
+    drop_sidr_cookie drop_sidr_share drop_sidr_full
     confirm_reads confirm_none delivery_counts_tx delivery_counts_rx rnr_unexpected rnr_expired
     cq_overflow
     rd_hellos rd_acks rd_probes rd_retransmits rd_duplicates rd_gone rd_evicted rd_mtu_lowered

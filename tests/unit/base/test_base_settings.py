@@ -28,6 +28,7 @@ PROMISED = {
     "mulpdu": (64768, 128, 64768),
     "strict": (0, 0, 1),
     "mpa_timeout_ms": (5000, 10, 600000),
+    "sidr_timeout_ms": (10000, 100, 600000),
     "max_startups": (1024, 1, 65535),
     "max_requests": (1024, 1, 65535),
     "source_share": (75, 1, 100),

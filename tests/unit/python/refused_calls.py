@@ -220,6 +220,11 @@ def listening(w: World) -> CMID:
     return cm_id
 
 
+def ask_too_much(w: World) -> None:
+    cm_id = CMID(CMEventChannel(w.ctx), ud=True)
+    cm_id.connect(("127.0.0.1", 9), ConnParam(private_data=b"x" * 181))
+
+
 def accepted_in_err(w: World) -> None:
     listener, asking = CMEventChannel(w.ctx), CMEventChannel(w.other.ctx)
     door = CMID(listener)
@@ -452,6 +457,7 @@ def of_connections() -> list[Call]:
         connect(initiator_depth=1000),
         lambda w: listening(w).listen(("127.0.0.1", 0)),
         lambda w: w.id().establish(),
+        ask_too_much,
         lambda w: CMID(CMEventChannel()).listen(("127.0.0.1", 0)),
         lambda w: listening(w).set_device(w.other.ctx),
         lambda w: w.id().migrate(CMEventChannel(w.other.ctx)),

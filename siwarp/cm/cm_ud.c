@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * cm/cm_ud.c - ids for UD: a connect asks a listener for the number and Q_Key of its queue pair
+ * (spec/cm-udp.md). Frames, repeats and their bounds are qp's.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/addr.h"
+#include "base/reason.h"
+#include "cm/cm_impl.h"
+
+#define QUESTION_DATA 180
+#define ANSWER_DATA   136
+
+int siw_cm_ud_bind_qp(struct siw_qp *qp)
+{
+	static const int steps[] = { SIW_QPS_INIT, SIW_QPS_RTR, SIW_QPS_RTS };
+	struct siw_qp_attr attr;
+	int err = siw_query_qp(qp, &attr, NULL);
+
+	/* One that its user has moved by itself has its own Q_Key. */
+	if (err || attr.qp_state != SIW_QPS_RESET)
+		return err;
+	for (size_t i = 0; !err && i < sizeof(steps) / sizeof(steps[0]); i++) {
+		attr = (struct siw_qp_attr){ .qp_state = steps[i], .qkey = SIW_CM_UD_QKEY };
+		err = siw_modify_qp(qp, &attr, SIW_QP_STATE | (i ? 0 : SIW_QP_QKEY));
+	}
+	return err;
+}
+
+void siw_cm_ud_free_place(struct siw_cm_id *id)
+{
+	if (id->place.fd >= 0)
+		id->ud_local = id->place.addr;
+	siw_qp_place_leave(&id->place);
+}
+
+static int check_data(const void *data, uint32_t len, uint32_t most)
+{
+	if (len > most)
+		return siw_refuse(CM_UD_DATA, len, most);
+	return len && !data ? siw_refuse_null("private_data") : 0;
+}
+
+int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr)
+{
+	struct siw_addr at = *addr; /* which may be the place's */
+	int err;
+
+	siw_cm_ud_free_place(id);
+	err = siw_sidr_listen(id->reporter, &at, &id->port);
+	if (!err)
+		id->ud_local = siw_sidr_port_addr(id->port);
+	return err;
+}
+
+int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_cm_param *param)
+{
+	static const struct siw_addr any;
+	struct siw_sidr_say say = {
+		.data = param->private_data,
+		.data_len = (uint8_t)param->private_data_len,
+	};
+	int err = check_data(param->private_data, param->private_data_len, QUESTION_DATA);
+
+	if (err)
+		return err;
+	siw_cm_ud_free_place(id);
+	id->ud_peer = *dest;
+	return siw_sidr_ask(id->reporter, dest, source ? source : &any, &say, param->timeout_ms,
+			    &id->ask, &id->ud_local);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/*
+ * Where its queue pair receives: at the address that was asked, if it receives at all the device's
+ * and that is one of them; else at the one where it is bound, or its first.
+ */
+static int address_of(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
+{
+	struct siw_device_info info;
+	struct siw_qp_init_attr init;
+	struct siw_qp_attr attr;
+	int err = siw_query_qp(qp, &attr, &init);
+
+	if (!err && init.every_addr)
+		err = siw_query_device_info(id->context, &info);
+	for (uint32_t i = 0; !err && init.every_addr && i < info.n_addrs; i++)
+		if (siw_addr_same_host(&info.addrs[i], &id->ud_local)) {
+			*out = id->ud_local;
+			return 0;
+		}
+	return err ? err : siw_qp_addr(qp, out, NULL);
+}
+
+static int answer_of(struct siw_cm_id *id, const struct siw_cm_param *param,
+		     struct siw_sidr_say *say)
+{
+	struct siw_qp_attr attr;
+	int err = check_data(param->private_data, param->private_data_len, ANSWER_DATA);
+
+	if (err)
+		return err;
+	if (!siw_qp_hold_look(id->context, &id->qp, NULL))
+		return siw_refuse(CM_NO_QP);
+	err = siw_query_qp(id->qp.qp, &attr, NULL);
+	if (!err)
+		err = address_of(id, id->qp.qp, &say->addr);
+	say->qpn = siw_qp_num(id->qp.qp);
+	say->qkey = attr.qkey;
+	say->data = param->private_data;
+	say->data_len = (uint8_t)param->private_data_len;
+	return err;
+}
+
+int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
+{
+	struct siw_sidr_say say;
+	int err;
+
+	if (!id->asked)
+		return siw_refuse(CM_NO_REQUEST);
+	err = answer_of(id, param, &say);
+	if (err)
+		return err;
+	siw_sidr_answer(id->asked, &say, 0);
+	id->asked = NULL;
+	return 0;
+}
+
+int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
+{
+	struct siw_sidr_say say = { .data = data, .data_len = (uint8_t)len };
+	int err = check_data(data, len, ANSWER_DATA);
+
+	if (!id->asked)
+		return siw_refuse(CM_NO_REQUEST);
+	if (err)
+		return err;
+	siw_sidr_answer(id->asked, &say, SIW_SIDR_REJECTED);
+	id->asked = NULL;
+	return 0;
+}
+
+void siw_cm_ud_let_go(struct siw_cm_id *id)
+{
+	static const struct siw_sidr_say nothing;
+
+	if (id->ask)
+		siw_sidr_ask_end(id->ask);
+	if (id->port)
+		siw_sidr_port_close(id->port);
+	if (id->asked)
+		siw_sidr_answer(id->asked, &nothing, SIW_SIDR_REJECTED);
+	id->ask = NULL;
+	id->port = NULL;
+	id->asked = NULL;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+int siw_cm_ud_asked(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+		    struct siw_cm_event *ev)
+{
+	static const struct siw_sidr_say nothing;
+	struct siw_cm_id *door = e->user_data;
+	struct siw_cm_id *listener = door->door_of ? door->door_of : door;
+	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
+
+	if (!id) {
+		siw_sidr_answer(e->asked, &nothing, SIW_SIDR_REJECTED);
+		return -ENOMEM;
+	}
+	id->ud = id->passive = true;
+	id->asked = e->asked;
+	siw_sidr_request_addrs(e->asked, &id->ud_local, &id->ud_peer);
+	ev->event = SIW_CM_CONNECT_REQUEST;
+	ev->id = id;
+	ev->listen_id = listener;
+	siw_cm_report_params(ev, &e->params);
+	return 0;
+}
+
+void siw_cm_ud_answered(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+			struct siw_cm_event *ev)
+{
+	id->ud_peer = e->addr;
+	ev->event = SIW_CM_ESTABLISHED;
+	ev->qpn = e->qpn;
+	ev->qkey = e->qkey;
+	siw_cm_report_params(ev, &e->params);
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The frames by which UD queue pairs are resolved: spec/cm-udp.md, stated again.
+
+    SIDR(type=SIDRType.QUESTION, id=1, data=b"hello")
+
+Zeros behind the data, up to the frame's length, are added when it is built.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from scapy.config import conf
+from scapy.fields import (
+    ByteEnumField,
+    ByteField,
+    FieldLenField,
+    IP6Field,
+    StrFixedLenField,
+    StrLenField,
+    XIntField,
+    XLEIntField,
+    XLongField,
+)
+from scapy.packet import Packet
+
+from siwarp.inspect.crc import crc32c
+
+#: Octets of every frame, and of the room for private data.
+FRAME_LEN, DATA_LEN, CRC_LEN = 232, 180, 4
+
+
+class SIDRType(IntEnum):
+    """What a frame is."""
+
+    QUESTION = 1
+    ANSWER = 2
+    REFUSAL = 3
+    COOKIE = 4
+
+
+class SIDR(Packet):
+    """One frame. `crc` is worked out when left None, and so is the length of `data`."""
+
+    name = "siwarp UD resolution"
+    fields_desc: ClassVar[list[Any]] = [
+        StrFixedLenField("magic", b"SIWU", 4),
+        ByteField("version", 1),
+        ByteEnumField("type", int(SIDRType.QUESTION), {int(t): t.name for t in SIDRType}),
+        ByteField("status", 0),
+        FieldLenField("data_len", None, length_of="data", fmt="B"),
+        XLongField("id", 0),
+        XLongField("cookie", 0),
+        XIntField("qpn", 0),
+        XIntField("q_key", 0),
+        IP6Field("gid", "::"),
+        StrLenField("data", b"", length_from=lambda frame: min(frame.data_len, DATA_LEN)),
+        StrLenField("zeros", b"", length_from=lambda frame: max(DATA_LEN - frame.data_len, 0)),
+        XLEIntField("crc", None),
+    ]
+
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
+        """Raw if it has another length."""
+        return conf.raw_layer if _pkt is not None and len(_pkt) != FRAME_LEN else cls
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        """Fill the room for data, and work out the CRC."""
+        frame = pkt[:-CRC_LEN].ljust(FRAME_LEN - CRC_LEN, b"\0")
+        crc = pkt[-CRC_LEN:] if self.crc is not None else crc32c(frame).to_bytes(CRC_LEN, "little")
+        return frame + crc + pay

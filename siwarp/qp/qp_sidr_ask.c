@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The asking end of spec/cm-udp.md: a socket of its own for each question, which is sent again until
+ * an answer comes or the time is over.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/clock.h"
+#include "base/siphash.h"
+#include "qp/qp_conn.h"
+#include "qp/qp_sidr.h"
+#include "qp/qp_sidr_wire.h"
+
+#define MS	      1000000ull
+#define FIRST_WAIT_MS 100
+#define LAST_WAIT_MS  1000
+/* Cookies that are returned at once; a peer that sends more of them waits for the timetable. */
+#define COOKIES 3
+
+struct siw_sidr_ask {
+	struct siw_io_handler handler; /* first */
+	struct siw_qp_reporter *reporter;
+	struct siw_llp_sock *sock; /* NULL: it is over */
+	struct siw_addr dest, from;
+	struct siw_sidr_frame question;
+	struct siw_timed timed;
+	uint64_t due_ns, deadline_ns;
+	uint32_t wait_ms;
+	int cookies; /* that came */
+};
+
+static struct siw_context *ctx_of(const struct siw_sidr_ask *ask)
+{
+	return ask->reporter->user.ctx;
+}
+
+static void stop(struct siw_sidr_ask *ask)
+{
+	if (!ask->sock)
+		return;
+	siw_verbs_timed_del(ctx_of(ask), &ask->timed);
+	siw_llp_close(ask->sock);
+	ask->sock = NULL;
+}
+
+static void report(struct siw_sidr_ask *ask, int kind, int status,
+		   const struct siw_sidr_frame *frame)
+{
+	struct siw_qp_conn_event event = { .kind = kind, .status = status };
+
+	if (frame) {
+		event.told = frame->status;
+		event.qpn = frame->qpn;
+		event.qkey = frame->qkey;
+		event.addr = frame->addr;
+		event.params.rev = 1;
+		event.params.pdata_len = frame->data_len;
+		memcpy(event.params.pdata, frame->data, frame->data_len);
+	}
+	/* Without memory for the event the answer counts as lost, and comes again. */
+	if (siw_qp_report(ask->reporter, &event) == 0)
+		stop(ask);
+}
+
+static int send_question(struct siw_sidr_ask *ask)
+{
+	uint8_t octets[SIW_SIDR_FRAME];
+	struct iovec iov = { octets, sizeof(octets) };
+	int err;
+
+	siw_sidr_build(&ask->question, octets);
+	siw_count(SIW_COUNTER_sidr_questions, 1);
+	err = siw_llp_udp_send(ask->sock, &ask->dest, &iov, 1);
+	/* No room now, or what ICMP says of an earlier one: it counts as lost. */
+	return err == -EAGAIN || err == -ECONNREFUSED ? 0 : err;
+}
+
+static void plan(struct siw_sidr_ask *ask, uint64_t now_ns)
+{
+	ask->due_ns = now_ns + ask->wait_ms * MS;
+	if (ask->due_ns > ask->deadline_ns)
+		ask->due_ns = ask->deadline_ns;
+	ask->wait_ms = ask->wait_ms * 2 < LAST_WAIT_MS ? ask->wait_ms * 2 : LAST_WAIT_MS;
+	siw_verbs_timed_at(ctx_of(ask), &ask->timed, ask->due_ns);
+}
+
+static void tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_sidr_ask *ask = siw_container(timed, struct siw_sidr_ask, timed);
+	int err;
+
+	if (now_ns < ask->due_ns)
+		return;
+	plan(ask, now_ns);
+	if (now_ns >= ask->deadline_ns) {
+		report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
+		return;
+	}
+	siw_count(SIW_COUNTER_sidr_repeats, 1);
+	err = send_question(ask);
+	if (err)
+		report(ask, SIW_CONN_FAILED, err, NULL);
+}
+
+static void on_cookie(struct siw_sidr_ask *ask, const struct siw_sidr_frame *frame)
+{
+	if (ask->question.cookie == frame->cookie)
+		return;
+	ask->question.cookie = frame->cookie;
+	if (ask->cookies++ < COOKIES)
+		send_question(ask);
+}
+
+/*
+ * The address of the queue pair: the one that was asked. Only of a loopback address, for which a
+ * device stands that has others, the answer says which.
+ */
+static bool address(const struct siw_sidr_ask *ask, struct siw_sidr_frame *frame)
+{
+	if (!siw_addr_is_loopback(&ask->dest)) {
+		if (!siw_addr_same_host(&frame->addr, &ask->dest))
+			return false;
+		frame->addr = ask->dest;
+	}
+	frame->addr.port_be = 0;
+	return true;
+}
+
+static void heard(struct siw_sidr_ask *ask, const struct siw_addr *from,
+		  struct siw_sidr_frame *frame)
+{
+	if (!siw_addr_same(from, &ask->dest) || frame->id != ask->question.id ||
+	    frame->type == SIW_SIDR_QUESTION) {
+		siw_drop(SIW_COUNTER_drop_sidr_id);
+		return;
+	}
+	if (frame->type == SIW_SIDR_COOKIE)
+		on_cookie(ask, frame);
+	else if (frame->type == SIW_SIDR_REFUSAL)
+		report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
+	else if (address(ask, frame))
+		report(ask, SIW_CONN_ANSWERED, 0, frame);
+	else
+		siw_drop(SIW_COUNTER_drop_sidr_field);
+}
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_sidr_ask *ask = siw_container(self, struct siw_sidr_ask, handler);
+	int n, max = (int)siw_settings()->budget;
+
+	for (n = 0; n < max && ask->sock; n++) {
+		uint8_t *room = siw_llp_port_room(ctx_of(ask)->port);
+		struct siw_sidr_frame frame;
+		struct siw_addr from;
+		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
+
+		if (len < 0)
+			break;
+		if (siw_sidr_parse(room, (size_t)len, &frame))
+			heard(ask, &from, &frame);
+	}
+	return n;
+}
+
+/* Random, so that who does not see the question cannot answer it; never 0. */
+static uint64_t new_id(void)
+{
+	struct siw_sipkey key;
+
+	siw_siphash_key(&key);
+	return key.k[0] | 1;
+}
+
+/* progress held. */
+static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int timeout_ms)
+{
+	uint64_t now = siw_now_ns();
+	int err = siw_llp_udp_open(ctx_of(ask)->port, source, &ask->handler, &ask->sock);
+
+	if (err)
+		return err;
+	err = siw_llp_local(ask->sock, &ask->from);
+	if (!err)
+		err = send_question(ask);
+	if (err) {
+		siw_llp_close(ask->sock);
+		return err;
+	}
+	if (timeout_ms <= 0)
+		timeout_ms = (int)siw_settings()->sidr_timeout_ms;
+	ask->deadline_ns = now + (uint64_t)timeout_ms * MS;
+	ask->wait_ms = FIRST_WAIT_MS;
+	plan(ask, now);
+	return 0;
+}
+
+/* The device's first address of dest's family, on the link alone as dest is or not. progress held. */
+static int find_source(const struct siw_context *ctx, const struct siw_addr *dest,
+		       struct siw_addr *source)
+{
+	for (uint32_t i = 0; i < ctx->now.n_addrs; i++) {
+		const struct siw_addr *own = &ctx->now.addrs[i];
+
+		/* From an address of the network nobody reaches a loopback address, or back. */
+		if (own->family != dest->family ||
+		    siw_addr_is_link_local(own) != siw_addr_is_link_local(dest))
+			continue;
+		*source = *own;
+		source->port_be = 0;
+		return 0;
+	}
+	return -EADDRNOTAVAIL;
+}
+
+int siw_sidr_ask(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
+		 const struct siw_addr *source, const struct siw_sidr_say *say, int timeout_ms,
+		 struct siw_sidr_ask **out, struct siw_addr *own)
+{
+	struct siw_sidr_ask *ask = calloc(1, sizeof(*ask));
+	struct siw_context *ctx = reporter->user.ctx;
+	struct siw_addr from = *source;
+	int err = 0;
+
+	if (!ask)
+		return -ENOMEM;
+	ask->handler.serve = serve;
+	ask->reporter = reporter;
+	ask->dest = *dest;
+	ask->timed.tick = tick;
+	siw_link_init(&ask->timed.link);
+	ask->question = (struct siw_sidr_frame){
+		.type = SIW_SIDR_QUESTION,
+		.id = new_id(),
+		.data_len = say->data_len,
+	};
+	if (say->data_len)
+		memcpy(ask->question.data, say->data, say->data_len);
+	siw_lock(&ctx->progress);
+	if (!from.family)
+		err = find_source(ctx, dest, &from);
+	if (!err)
+		err = begin(ask, &from, timeout_ms);
+	/* Under the lock: another thread may take its first event and use it. */
+	if (!err) {
+		*out = ask;
+		*own = ask->from;
+	}
+	siw_unlock(&ctx->progress);
+	if (err)
+		free(ask);
+	return err;
+}
+
+void siw_sidr_ask_end(struct siw_sidr_ask *ask)
+{
+	struct siw_context *ctx = ctx_of(ask);
+
+	siw_lock(&ctx->progress);
+	stop(ask);
+	siw_unlock(&ctx->progress);
+	free(ask);
+}

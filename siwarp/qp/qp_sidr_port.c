@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The answering end of spec/cm-udp.md. A question is pending until the program takes its event, then
+ * the program's until it answers; the answer is kept for a while, as it may be lost and asked for
+ * again. All of this is bounded: what is pending by qp_admission.h, in all and by source, and the
+ * answers by setting max_startups. From half of that bound on who asks has to show by a cookie that
+ * it receives at its source address.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/clock.h"
+#include "base/siphash.h"
+#include "qp/qp_conn.h"
+#include "qp/qp_everywhere.h"
+#include "qp/qp_sidr.h"
+#include "qp/qp_sidr_wire.h"
+
+#define BUCKETS	  1024
+#define COOKIE_NS 4000000000ull /* a cookie is good for so long, and up to twice as long */
+/* Times that an answer goes out again when its port closes, as nobody will be there to ask. */
+#define LAST_WORDS 2
+#define LAST_NS	   1000000000ull /* only those that are younger */
+
+enum stage {
+	PENDING,  /* its event is in the queue */
+	TAKEN,	  /* the program thinks it over */
+	ANSWERED, /* kept for those who ask again */
+	STAGES,
+};
+
+struct siw_sidr_request {
+	struct siw_link in_stage, in_bucket;
+	struct siw_sidr_port *port;
+	enum stage stage;
+	struct siw_addr from;
+	uint64_t id;
+	uint32_t source;   /* its entry in the port's admission */
+	uint64_t since_ns; /* in this stage */
+	uint8_t answer[SIW_SIDR_FRAME];
+};
+
+struct siw_sidr_port {
+	struct siw_io_handler handler; /* first */
+	struct siw_context *ctx;
+	struct siw_qp_reporter *reporter; /* NULL: closed, and waits for its last answers */
+	struct siw_llp_sock *sock;
+	struct siw_addr addr;
+	struct siw_sidr_port *also; /* the one at the device's next address, or NULL */
+	struct siw_admission *admission;
+	struct siw_sipkey key;
+	uint32_t n_answered;
+	struct siw_link stages[STAGES]; /* requests, the oldest first */
+	struct siw_link buckets[BUCKETS];
+};
+
+#define NO_SLOT UINT64_MAX
+
+/* Nobody else can compute it. slot: a time for a cookie, NO_SLOT for the table. */
+static uint64_t hash_of(const struct siw_sidr_port *port, const struct siw_addr *from, uint64_t id,
+			uint64_t slot)
+{
+	struct {
+		uint8_t gid[16];
+		uint64_t id, slot;
+		uint32_t scope, number;
+	} in = { .id = id, .slot = slot, .scope = from->scope, .number = siw_addr_port(from) };
+
+	_Static_assert(sizeof(in) == 40, "no octet that is not set");
+	siw_addr_to_gid(from, in.gid);
+	return siw_siphash(&port->key, &in, sizeof(in));
+}
+
+static struct siw_link *bucket_of(struct siw_sidr_port *port, const struct siw_addr *from,
+				  uint64_t id)
+{
+	return &port->buckets[hash_of(port, from, id, NO_SLOT) % BUCKETS];
+}
+
+static struct siw_sidr_request *find(struct siw_sidr_port *port, const struct siw_addr *from,
+				     uint64_t id)
+{
+	struct siw_link *bucket = bucket_of(port, from, id);
+
+	for (struct siw_link *l = bucket->next; l != bucket; l = l->next) {
+		struct siw_sidr_request *request =
+			siw_container(l, struct siw_sidr_request, in_bucket);
+
+		if (request->id == id && siw_addr_same(&request->from, from))
+			return request;
+	}
+	return NULL;
+}
+
+/* No room now counts as lost: who asked asks again. */
+static void send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
+		       uint8_t octets[SIW_SIDR_FRAME])
+{
+	struct iovec iov = { octets, SIW_SIDR_FRAME };
+
+	if (siw_llp_udp_send(port->sock, to, &iov, 1))
+		siw_count(SIW_COUNTER_send_errors, 1);
+}
+
+static void refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64_t id, int status)
+{
+	struct siw_sidr_frame frame = {
+		.type = SIW_SIDR_REFUSAL,
+		.status = (uint8_t)status,
+		.id = id,
+	};
+	uint8_t octets[SIW_SIDR_FRAME];
+
+	siw_sidr_build(&frame, octets);
+	siw_count(SIW_COUNTER_sidr_answers, 1);
+	send_frame(port, to, octets);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void move_to(struct siw_sidr_request *request, enum stage stage)
+{
+	struct siw_sidr_port *port = request->port;
+
+	if (request->stage == PENDING)
+		siw_qp_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
+				      SIW_ADMISSION_NOWHERE);
+	port->n_answered -= request->stage == ANSWERED;
+	siw_link_del(&request->in_stage);
+	request->stage = stage;
+	if (stage == STAGES)
+		return;
+	port->n_answered += stage == ANSWERED;
+	request->since_ns = siw_llp_port_clock(port->ctx->port);
+	siw_link_add(&port->stages[stage], &request->in_stage);
+}
+
+static void forget(struct siw_sidr_request *request)
+{
+	if (request->stage == PENDING && request->port->reporter)
+		siw_qp_report_forget(request->port->reporter, request);
+	move_to(request, STAGES);
+	siw_link_del(&request->in_bucket);
+	free(request);
+}
+
+static struct siw_sidr_request *oldest(struct siw_sidr_port *port, enum stage stage)
+{
+	struct siw_link *list = &port->stages[stage];
+
+	return siw_link_alone(list) ? NULL
+				    : siw_container(list->next, struct siw_sidr_request, in_stage);
+}
+
+/* Drops what is so old that nobody asks for it any more, and answers past their bound. */
+static void tidy(struct siw_sidr_port *port)
+{
+	uint64_t now = siw_llp_port_clock(port->ctx->port);
+	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
+	struct siw_sidr_request *request;
+
+	while ((request = oldest(port, PENDING)) && request->since_ns + most < now)
+		forget(request);
+	while ((request = oldest(port, ANSWERED)) &&
+	       (request->since_ns + most < now ||
+		port->n_answered > (uint32_t)siw_settings()->max_startups))
+		forget(request);
+}
+
+/* Never 0, which is none. */
+static uint64_t cookie_of(const struct siw_sidr_port *port, const struct siw_addr *from,
+			  uint64_t id, uint64_t slot)
+{
+	return hash_of(port, from, id, slot) | 1;
+}
+
+/* Whether the question shows that its source address is true; if not, it gets a cookie. */
+static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
+		       const struct siw_sidr_frame *question)
+{
+	uint64_t slot = siw_llp_port_clock(port->ctx->port) / COOKIE_NS;
+	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
+	uint8_t octets[SIW_SIDR_FRAME];
+
+	if (question->cookie == cookie_of(port, from, question->id, slot) ||
+	    question->cookie == cookie_of(port, from, question->id, slot - 1))
+		return true;
+	if (question->cookie)
+		siw_drop(SIW_COUNTER_drop_sidr_cookie);
+	frame.cookie = cookie_of(port, from, question->id, slot);
+	siw_sidr_build(&frame, octets);
+	siw_count(SIW_COUNTER_sidr_cookies, 1);
+	send_frame(port, from, octets);
+	return false;
+}
+
+static bool is_pressed(const struct siw_admission *admission)
+{
+	return admission->all.requests >= (admission->max.requests + 1) / 2;
+}
+
+/* The program takes its event. */
+static void taken(struct siw_sidr_request *request)
+{
+	move_to(request, TAKEN);
+}
+
+static int tell(struct siw_sidr_request *request, const struct siw_sidr_frame *question)
+{
+	struct siw_qp_conn_event event = {
+		.kind = SIW_CONN_ASKED,
+		.asked = request,
+		.taken = taken,
+	};
+
+	event.params.rev = 1;
+	event.params.pdata_len = question->data_len;
+	memcpy(event.params.pdata, question->data, question->data_len);
+	return siw_qp_report(request->port->reporter, &event);
+}
+
+static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
+		  const struct siw_sidr_frame *question)
+{
+	uint32_t source = siw_qp_admission_source(port->admission, from);
+	struct siw_sidr_request *request;
+
+	if (!siw_qp_admission_fair(port->admission, source)) {
+		siw_drop(SIW_COUNTER_drop_sidr_share);
+		return;
+	}
+	request = siw_qp_admission_has_room(port->admission) ? calloc(1, sizeof(*request)) : NULL;
+	if (!request) {
+		siw_drop(SIW_COUNTER_drop_sidr_full);
+		return;
+	}
+	request->port = port;
+	request->from = *from;
+	request->id = question->id;
+	request->source = source;
+	request->since_ns = siw_llp_port_clock(port->ctx->port);
+	siw_link_add(&port->stages[PENDING], &request->in_stage);
+	siw_link_add(bucket_of(port, from, question->id), &request->in_bucket);
+	siw_qp_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE,
+			      SIW_ADMISSION_REQUEST);
+	if (tell(request, question)) {
+		forget(request);
+		siw_drop(SIW_COUNTER_drop_sidr_full);
+	}
+}
+
+static void heard(struct siw_sidr_port *port, const struct siw_addr *from,
+		  const struct siw_sidr_frame *question)
+{
+	struct siw_sidr_request *request;
+
+	if (question->type != SIW_SIDR_QUESTION) {
+		siw_drop(SIW_COUNTER_drop_sidr_id);
+		return;
+	}
+	tidy(port);
+	request = find(port, from, question->id);
+	if (request && request->stage == ANSWERED) {
+		siw_count(SIW_COUNTER_sidr_replays, 1);
+		move_to(request, ANSWERED); /* it is kept for longer */
+		send_frame(port, from, request->answer);
+	} else if (!request && !port->reporter) {
+		refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
+	} else if (!request && (!is_pressed(port->admission) || has_cookie(port, from, question))) {
+		admit(port, from, question);
+	}
+}
+
+static int serve(struct siw_io_handler *self)
+{
+	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
+	uint8_t *room = siw_llp_port_room(port->ctx->port);
+	int n, max = (int)siw_settings()->budget;
+
+	for (n = 0; n < max; n++) {
+		struct siw_sidr_frame frame;
+		struct siw_addr from;
+		ssize_t len = siw_llp_udp_recv(port->sock, &from, room, SIW_LLP_ROOM);
+
+		if (len < 0)
+			break;
+		if (siw_sidr_parse(room, (size_t)len, &frame))
+			heard(port, &from, &frame);
+	}
+	return n;
+}
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+/* progress held, as for all below that have no lock of their own. */
+static int open_port(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
+		     struct siw_sidr_port **out)
+{
+	struct siw_sidr_port *port = calloc(1, sizeof(*port));
+	int err = -ENOMEM;
+
+	if (!port)
+		return err;
+	port->handler.serve = serve;
+	port->ctx = reporter->user.ctx;
+	port->reporter = reporter;
+	for (int i = 0; i < STAGES; i++)
+		siw_link_init(&port->stages[i]);
+	for (int i = 0; i < BUCKETS; i++)
+		siw_link_init(&port->buckets[i]);
+	siw_siphash_key(&port->key);
+	port->admission = siw_qp_admission_new();
+	if (port->admission)
+		err = siw_llp_udp_open(port->ctx->port, addr, &port->handler, &port->sock);
+	if (err)
+		goto failed;
+	err = siw_llp_local(port->sock, &port->addr);
+	if (err)
+		goto close_sock;
+	*out = port;
+	return 0;
+
+close_sock:
+	siw_llp_close(port->sock);
+failed:
+	free(port->admission);
+	free(port);
+	return err;
+}
+
+static void free_port(struct siw_sidr_port *port)
+{
+	siw_llp_close(port->sock);
+	free(port->admission);
+	free(port);
+}
+
+static void say_again(struct siw_sidr_port *port, struct siw_sidr_request *request)
+{
+	for (int i = 0; i < LAST_WORDS; i++)
+		send_frame(port, &request->from, request->answer);
+}
+
+static void close_one(struct siw_sidr_port *port)
+{
+	uint64_t now = siw_llp_port_clock(port->ctx->port);
+	struct siw_sidr_request *request;
+
+	while ((request = oldest(port, PENDING))) {
+		refuse(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
+		forget(request);
+	}
+	while ((request = oldest(port, ANSWERED))) {
+		if (now < request->since_ns + LAST_NS)
+			say_again(port, request);
+		forget(request);
+	}
+	port->reporter = NULL;
+	if (!oldest(port, TAKEN))
+		free_port(port);
+}
+
+static void close_all(struct siw_sidr_port *port)
+{
+	while (port) {
+		struct siw_sidr_port *next = port->also;
+
+		close_one(port);
+		port = next;
+	}
+}
+
+/* A listening in the making: its ports are chained by also. */
+struct listening {
+	struct siw_everywhere how; /* first */
+	struct siw_qp_reporter *reporter;
+	struct siw_sidr_port *first, *last;
+};
+
+static int open_next(struct siw_everywhere *how, struct siw_addr *addr)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_sidr_port *port;
+	int err = open_port(l->reporter, addr, &port);
+
+	if (err)
+		return err;
+	if (l->last)
+		l->last->also = port;
+	else
+		l->first = port;
+	l->last = port;
+	*addr = port->addr;
+	return 0;
+}
+
+static void undo(struct siw_everywhere *how)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+
+	close_all(l->first);
+	l->first = l->last = NULL;
+}
+
+int siw_sidr_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
+		    struct siw_sidr_port **out)
+{
+	struct listening l = { .how = { open_next, undo }, .reporter = reporter };
+	struct siw_context *ctx = reporter->user.ctx;
+	struct siw_addr at = *addr;
+	uint16_t number = siw_addr_port(addr);
+	int err;
+
+	siw_lock(&ctx->progress);
+	err = addr->family ? open_next(&l.how, &at) : siw_qp_everywhere(ctx, &number, &l.how);
+	/* Under the lock: another thread may take its first event and use it. */
+	if (!err)
+		*out = l.first;
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+struct siw_addr siw_sidr_port_addr(const struct siw_sidr_port *port)
+{
+	return port->addr;
+}
+
+void siw_sidr_port_close(struct siw_sidr_port *port)
+{
+	struct siw_context *ctx = port->ctx;
+
+	siw_lock(&ctx->progress);
+	close_all(port);
+	siw_unlock(&ctx->progress);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_addr *local,
+			    struct siw_addr *peer)
+{
+	*local = request->port->addr;
+	*peer = request->from;
+}
+
+void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_say *say, int status)
+{
+	struct siw_sidr_port *port = request->port;
+	struct siw_context *ctx = port->ctx;
+	struct siw_sidr_frame frame = {
+		.type = status ? SIW_SIDR_REFUSAL : SIW_SIDR_ANSWER,
+		.status = (uint8_t)status,
+		.id = request->id,
+		.qpn = say->qpn,
+		.qkey = say->qkey,
+		.addr = say->addr,
+		.data_len = say->data_len,
+	};
+
+	if (say->data_len)
+		memcpy(frame.data, say->data, say->data_len);
+	siw_lock(&ctx->progress);
+	siw_sidr_build(&frame, request->answer);
+	siw_count(SIW_COUNTER_sidr_answers, 1);
+	send_frame(port, &request->from, request->answer);
+	if (port->reporter) {
+		move_to(request, ANSWERED);
+		tidy(port);
+	} else {
+		say_again(port, request);
+		forget(request);
+		if (!oldest(port, TAKEN))
+			free_port(port);
+	}
+	siw_unlock(&ctx->progress);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * qp/qp_sidr_wire.h - the frames by which UD queue pairs are resolved (spec/cm-udp.md): one
+ * datagram each, all of one length, in network order:
+ *
+ *    0                   1                   2                   3
+ *    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                        "SIWU" (magic)                         |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |    version    |     type      |    status     | octets of data|
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                 the question's id (8 octets)                  |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                      cookie (8 octets)                        |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                              QPN                              |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                             Q_Key                             |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                       GID (16 octets)                         |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |             private data, then zeros (180 octets)             |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |       CRC32C of all before it, least significant first        |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *
+ * What it does NOT do: sockets, time, or who asks whom.
+ */
+#ifndef SIW_QP_SIDR_WIRE_H
+#define SIW_QP_SIDR_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <siwarp/types.h>
+
+#define SIW_SIDR_FRAME	     232 /* octets of every frame */
+#define SIW_SIDR_DATA	     180 /* most octets of private data in a question */
+#define SIW_SIDR_ANSWER_DATA 136 /* and in an answer or a refusal */
+
+enum siw_sidr_type {
+	SIW_SIDR_QUESTION = 1,
+	SIW_SIDR_ANSWER = 2,
+	SIW_SIDR_REFUSAL = 3,
+	SIW_SIDR_COOKIE = 4, /* ask again, with this cookie */
+};
+
+/* A frame as a value. What a type does not have is zero. */
+struct siw_sidr_frame {
+	uint8_t type;	/* enum siw_sidr_type */
+	uint8_t status; /* of a refusal: enum siw_sidr_status of qp_sidr.h */
+	uint8_t data_len;
+	uint64_t id, cookie;
+	uint32_t qpn, qkey;   /* of an answer */
+	struct siw_addr addr; /* of an answer: where the queue pair receives; no port */
+	uint8_t data[SIW_SIDR_DATA];
+};
+
+void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME]);
+/* False: it is none, and was counted as dropped. */
+bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame);
+
+#endif

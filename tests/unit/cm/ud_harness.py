@@ -1,0 +1,84 @@
+"""What the tests of UD resolution (spec/cm-udp.md) share: a listener, plain sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+from unit.verbs.verbs_harness import LIMIT, Rig
+
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.inspect import SIDR, SIDRType
+from siwarp.verbs import QP
+
+HOST = "127.0.0.1"
+FRAME = 232
+
+
+class Ends:
+    """A listener with its queue pair, and the channel of those who ask it; on one device."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.asking, self.answering = CMEventChannel(rig.ctx), CMEventChannel(rig.ctx)
+        self.cq = rig.cq()
+        self.ids: list[CMID] = []
+        self.door = CMID(self.answering, ud=True)
+        self.door.listen((HOST, 0))
+
+    def qp(self) -> QP:
+        return self.rig.qp(self.cq)
+
+    def ask(self, data: bytes = b"", *, to: tuple[str, int] | None = None, **more: float) -> CMID:
+        id = CMID(self.asking, ud=True)
+        param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
+        id.connect(to or self.door.local_addr, param)
+        self.ids.append(id)  # one that nobody keeps is closed
+        return id
+
+    def request(self, limit: float = LIMIT) -> CMEvent:
+        event = self.answering.get_event(limit)
+        assert event is not None and event.type == CMEventType.CONNECT_REQUEST
+        assert event.listen_id is self.door
+        return event
+
+    def result(self, limit: float = LIMIT) -> CMEvent:
+        event = self.asking.get_event(limit)
+        assert event is not None, "nothing came of it"
+        return event
+
+    def accept(self, event: CMEvent, qp: QP, data: bytes = b"") -> None:
+        event.id.bind_qp(qp)
+        event.id.accept(ConnParam(private_data=data))
+
+
+@contextlib.contextmanager
+def plain(host: str = HOST) -> Iterator[socket.socket]:
+    """A UDP socket that waits for what comes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind((host, 0))
+        s.settimeout(LIMIT)
+        yield s
+
+
+def question(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
+    return bytes(SIDR(type=SIDRType.QUESTION, id=id, data=data, **fields))
+
+
+def read(octets: bytes) -> SIDR:
+    """Return a frame of ours; what its type does not have is zero, and its CRC is right."""
+    assert len(octets) == FRAME
+    frame = SIDR(octets)
+    built = frame.copy()
+    built.crc = None
+    assert bytes(built) == octets and frame.version == 1
+    return frame
+
+
+def silent(s: socket.socket, seconds: float = 0.2) -> None:
+    """Nothing comes to that socket for a while."""
+    s.settimeout(seconds)
+    with contextlib.suppress(TimeoutError):
+        raise AssertionError(f"{len(s.recv(2048))} octets came")
+    s.settimeout(LIMIT)
