@@ -88,6 +88,12 @@ int siw_mem_stag_reserve(struct siw_mem *mem, bool window, uint32_t *stag);
  * frees it.
  */
 int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_region *region);
+/*
+ * Changes what a valid STag may be used for (set of enum siw_mem_right). Returns when nobody holds
+ * a reference that the rights of before gave, so the caller must hold none. 0; -ENOENT: it is not
+ * valid. Not while another thread binds or frees it.
+ */
+int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights);
 /* Whether the STag is valid: names memory now. */
 bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
 /*

@@ -378,6 +378,20 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 	return 0;
 }
 
+int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
+{
+	uint32_t gen;
+	struct siw_stag_entry *e = find(mem, stag, &gen);
+
+	if (!e || !alive(atomic_load(&e->word), gen))
+		return -ENOENT;
+	store_field(e, rights, rights);
+	/* Who adds its reference after this finds the new rights, and the others are waited for. */
+	atomic_fetch_add(&e->word, 0);
+	await_refs(e);
+	return 0;
+}
+
 int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_region *region)
 {
 	uint32_t gen, owners = stag & WINDOW ? GEN_OCTET : 0;

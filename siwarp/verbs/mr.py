@@ -176,7 +176,8 @@ class MR(Handle):
         """Change the PD, the memory or the access of this region (``siw_rereg_mr``).
 
         It gets new keys, and the old ones are invalid when this returns. Make new elements and
-        remote buffers, and send these to the peer.
+        remote buffers, and send these to the peer. Where access alone changes the keys stay,
+        unless the peer has invalidated them or ``ZERO_BASED`` changes.
 
         Raises:
             TypeError, BufferError, Error, LimitError: as for registering; the region and its keys

@@ -115,6 +115,19 @@ static int check_access(int access, bool bound)
 	return 0;
 }
 
+static int check_span(const struct siw_pd *pd, const void *owner, const struct span *span)
+{
+	int err = check_access(span->access, owner);
+
+	if (!err && span->length > pd->ctx->attr.max_mr_size)
+		err = siw_refuse(MR_LENGTH, span->length, pd->ctx->attr.max_mr_size);
+	if (!err && span->iova + span->length < span->iova)
+		err = siw_refuse(MR_WRAPS, span->length);
+	if (!err && span->access & SIW_ACCESS_ZERO_BASED && span->iova)
+		err = siw_refuse(MR_ZERO_BASED, span->iova);
+	return err ? err : probe(span->addr, span->length, span->access);
+}
+
 /* Makes an STag for this memory: 0 and *stag, or -errno. */
 static int make_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
 		     uint32_t *stag)
@@ -126,16 +139,8 @@ static int make_stag(const struct siw_pd *pd, const void *owner, const struct sp
 						   SIW_MEM_LOCAL_READ,
 					 .pd = pd->number,
 					 .stream = owner };
-	int err = check_access(span->access, owner);
+	int err = check_span(pd, owner, span);
 
-	if (!err && span->length > pd->ctx->attr.max_mr_size)
-		err = siw_refuse(MR_LENGTH, span->length, pd->ctx->attr.max_mr_size);
-	if (!err && span->iova + span->length < span->iova)
-		err = siw_refuse(MR_WRAPS, span->length);
-	if (!err && span->access & SIW_ACCESS_ZERO_BASED && span->iova)
-		err = siw_refuse(MR_ZERO_BASED, span->iova);
-	if (!err)
-		err = probe(span->addr, span->length, span->access);
 	if (err)
 		return err;
 	err = siw_mem_stag_alloc(pd->ctx->mem, &region, stag);
@@ -295,6 +300,42 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, const struct span *spa
 	return 0;
 }
 
+/* For other access alone: the keys stay. */
+static int change_access(struct siw_region *r, const struct span *span)
+{
+	struct siw_context *ctx = r->mr.pd->ctx;
+	uint32_t lost = siw_verbs_rights(r->access) & ~siw_verbs_rights(span->access);
+	int err = siw_verbs_key_in_use(ctx, r->mr.lkey) ? siw_refuse(MR_BUSY) : 0;
+
+	if (!err)
+		err = check_span(r->mr.pd, r->owner, span);
+	if (!err)
+		err = siw_verbs_mw_forbid(r);
+	if (err)
+		return err;
+	err = siw_mem_stag_set_rights(ctx->mem, r->mr.lkey,
+				      siw_verbs_rights(span->access) | SIW_MEM_LOCAL_READ);
+	if (err)
+		return siw_refuse(MR_GONE);
+	if (lost & SIW_MEM_REMOTE_READ) {
+		siw_verbs_revoke_stag(ctx, r->mr.lkey);
+	} else if (lost) {
+		/* A round that has looked up the rights of before is over then. */
+		siw_lock(&ctx->progress);
+		siw_unlock(&ctx->progress);
+	}
+	r->access = span->access;
+	siw_verbs_mw_allow(r);
+	return 0;
+}
+
+/* Whether nothing but rights changes, of a region whose key the peer has not invalidated. */
+static bool keeps_key(const struct siw_region *r, int flags, const struct span *span)
+{
+	return flags == SIW_REREG_MR_CHANGE_ACCESS && span->iova == r->iova &&
+	       siw_mem_stag_alive(r->mr.pd->ctx->mem, r->mr.lkey);
+}
+
 int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, size_t length,
 		 int access)
 {
@@ -329,7 +370,9 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 		err = siw_refuse(REREG_FLAGS, (uint64_t)flags);
 	if (siw_verbs_inherited(mr->pd->ctx))
 		err = siw_refuse(STALE);
-	if (!err)
+	if (!err && keeps_key(r, flags, &span))
+		err = change_access(r, &span);
+	else if (!err)
 		err = rereg(r, pd, &span);
 	if (!siw_refused(err))
 		return 0;

@@ -239,7 +239,9 @@ enum siw_rereg_mr_err_code {
 /*
  * Changes what flags (set of enum siw_rereg_mr_flags) name of a region, and gives it new keys,
  * which nobody can guess; the other arguments are ignored. When this returns, the old keys are
- * invalid as after siw_dereg_mr, and requests that still carry them fail. 0, or an enum
+ * invalid as after siw_dereg_mr, and requests that still carry them fail. For CHANGE_ACCESS alone
+ * the keys stay, unless the peer has invalidated them or ZERO_BASED changes; what the region may
+ * not be used for any more ends as after siw_dereg_mr. 0, or an enum
  * siw_rereg_mr_err_code with errno EINVAL (flags, a PD of another device, another PD for a region
  * that is bound to a QP, or as siw_reg_mr), EFAULT, ENOMEM (the old and the new one exist at the
  * same time), or EBUSY as siw_dereg_mr.

@@ -32,7 +32,7 @@ with device() as ctx:
 
     target = MR(b.pd, 4096, ALL)
     assert written(target) == data
-    # Another place, then no right: each by a new key.
+    # Another place, by a new key; then no right.
     place = posix_memalign(8192)
     target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
     assert target.length == 8192

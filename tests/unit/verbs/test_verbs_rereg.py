@@ -8,7 +8,7 @@ import mmap
 from typing import Any
 
 import pytest
-from unit.verbs.rc_harness import READ, WRITE, Wire
+from unit.verbs.rc_harness import READ, SEND, WRITE, Wire
 from unit.verbs.verbs_harness import ALL_ACCESS, Pair, Rig, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
@@ -60,7 +60,7 @@ def test_the_new_keys_follow_no_simple_order(rig: Rig) -> None:
     mr = rig.mr(bytearray(8))
     keys = [mr.lkey]
     for _ in range(300):
-        mr.rereg(access=0)
+        mr.rereg(pd=rig.pd)
         keys.append(mr.lkey)
     steps = {(b - a) & 0xFFFFFFFF for a, b in itertools.pairwise(keys)}
     assert len(set(keys)) == 301 and len(steps) > 290
@@ -77,6 +77,65 @@ def test_another_pd_makes_it_of_use_there_and_nowhere_else(rig: Rig, pair: Pair)
     mr.rereg(pd=rig.pd)
     assert works(pair, mr.lkey, mr.addr)
     other.close()
+
+
+def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(two: Wire) -> None:
+    a, b = two.connect()
+    known = b.mem.remote(0, 8)
+    a.mem.write(b"12345678")
+    b.mem.rereg(access=AccessFlag.LOCAL_WRITE)
+    assert (b.mem.rkey, b.mem.lkey) == (known.rkey, known.rkey)
+    b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+    a.post(WRITE, 1, length=8, remote=known)
+    until(lambda: b.rcq.poll(1) or b.mem.read(8) == b"12345678")
+    assert poll(a.scq)[0].ok
+    b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
+    a.post(READ, 2, length=8, offset=8, remote=known)
+    assert poll(a.scq)[0].ok and a.mem.read(8, 8) == b"12345678"
+    assert b.mem.rkey == known.rkey
+
+
+def test_a_receive_posted_before_takes_nothing_into_memory_that_may_no_more_be_written(
+    two: Wire,
+) -> None:
+    a, b = two.connect()
+    b.recv(7)
+    b.mem.rereg(access=0)
+    a.mem.write(b"12345678")
+    a.post(SEND, 1, length=8)
+    assert (wc := poll(b.rcq)[0]).wr_id == 7 and wc.status == WCStatus.LOC_PROT_ERR
+    assert b.mem.read(8) == bytes(8)
+
+
+@pytest.mark.parametrize("start", [0, 1 << 22])
+def test_nothing_is_placed_once_the_right_to_was_taken_away(two: Wire, start: int) -> None:
+    size = 1 << 25
+    a, b = two.connect(size=size)
+    place = b.mem.view
+    a.mem.view[:] = b"\xa5" * size
+    with faults("tx:rate=400Mbit"):  # so that there is time to take it away
+        a.post(WRITE, 1, length=size, remote=b.mem.remote())
+        until(lambda: b.rcq.poll(1) or place[start] or place[start + 7])
+        b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
+    still = bytes(place)
+    assert not any(still[-8:]), "all of it came: nothing is shown"
+    a.is_over()
+    b.is_over()
+    assert bytes(place) == still
+
+
+def test_of_memory_that_may_no_more_be_read_no_more_leaves(two: Wire) -> None:
+    """A Read larger than what both sockets hold is being answered when the right goes."""
+    size = 1 << 25
+    a, b = two.connect(size=size)
+    b.mem.view[:] = b"\xa5" * size
+    with faults("tx:rate=400Mbit"):
+        a.post(READ, 1, length=size, remote=b.mem.remote())
+        until(lambda: a.scq.poll(1) or a.mem.view[1 << 20])
+        b.mem.rereg(access=AccessFlag.LOCAL_WRITE)
+    b.mem.view[:] = b"\x5a" * size
+    a.is_over()
+    assert b"\x5a" not in bytes(a.mem.view)
 
 
 def test_access_taken_away_is_gone_for_the_peer_at_once(two: Wire) -> None:
@@ -153,7 +212,7 @@ def test_what_cannot_be_is_refused_and_leaves_the_region_as_it_was(rig: Rig, pai
         assert works(pair, key, here)
     # What is not in the flags is not looked at.
     assert c_rereg(mr, ACCESS, ffi.NULL, gone, 2**64 - 1, 0) == 0
-    assert mr.lkey != key and mr.length == 64
+    assert mr.lkey == key and mr.length == 64
     assert lib.siw_dereg_mr(mr) == 0
     elsewhere.close()
 
