@@ -70,6 +70,7 @@ if os.environ.get("SANITIZER") == "tsan":
         "bench/test_bench_abi.py",
         "cli/test_cli_run.py",
         "cli/test_cli_view.py",
+        "docs",
     ]
 
 

@@ -17,7 +17,7 @@ static void device_of_interface(struct siw_device *dev, const struct siw_llp_int
 	struct siw_device_info *info = &dev->info;
 
 	memset(info, 0, sizeof(*info));
-	snprintf(info->name, sizeof(info->name), "siw_%.11s", netif->name);
+	snprintf(info->name, sizeof(info->name), "siw_%.15s", netif->name);
 	memcpy(info->netdev, netif->name, sizeof(info->netdev));
 	info->mtu = netif->mtu;
 	info->up = netif->up;

@@ -185,6 +185,21 @@ def test_the_devices_are_those_of_the_network_namespace() -> None:
     assert (done.stdout, done.stderr) == ("siw_lo\n", "")
 
 
+def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> None:
+    names = ["enx00e04c680001", "enx00e04c680002"]
+    made = f"ip link add {names[0]} type veth peer name {names[1]}\n" + "\n".join(
+        f"ip addr add 192.0.2.{i}/24 dev {name}; ip link set {name} up"
+        for i, name in enumerate(names, 1)
+    )
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-ec", f'{made}\nexec "$@"', "sh",
+         *COMMAND, "run", "ls", "/sys/class/infiniband"],
+        capture_output=True, text=True, timeout=scaled(30),
+        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+    )  # fmt: skip
+    assert (done.stdout.split(), done.stderr) == ([f"siw_{name}" for name in names], "")
+
+
 # Whom it is for: users, and root in a container.
 
 

@@ -45,7 +45,7 @@ struct siw_mw;
 
 /* Name and addresses of a device; its GID table is its addresses in this order, IPv4 first. */
 struct siw_device_info {
-	char name[16];	  /* "siw_" and the interface's name, cut to fit */
+	char name[20];	  /* "siw_" and the interface's name */
 	char netdev[16];  /* the interface's name */
 	uint32_t mtu;	  /* of the interface, octets */
 	uint32_t up;	  /* 1 if the interface is up and running */
