@@ -5,6 +5,9 @@
 
 #include "qp/qp_impl.h"
 
+/* Polls since a CQ was armed after which its program is taken to go on polling. */
+#define AWAKE_POLLS 64
+
 /* ---- posting --------------------------------------------------------------------------------- */
 
 /* Inline octets are behind the SGEs; an inline WQE has one SGE that points to them. */
@@ -246,6 +249,13 @@ bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const voi
 	return false;
 }
 
+/* Whether a program that armed a CQ may sleep by now: one that does has not polled often since. */
+static bool may_sleep(struct siw_context *ctx, uint32_t polls)
+{
+	return atomic_load_explicit(&ctx->n_armed, memory_order_relaxed) &&
+	       polls - atomic_load_explicit(&ctx->armed_at, memory_order_relaxed) < AWAKE_POLLS;
+}
+
 bool siw_qp_may_wait(struct siw_wq *wq)
 {
 	struct siw_context *ctx = wq->qp.ctx;
@@ -257,6 +267,6 @@ bool siw_qp_may_wait(struct siw_wq *wq)
 	}
 	return ctx->has_thread && !siw_llp_port_armed(ctx->port) &&
 	       !atomic_load_explicit(&ctx->waiters, memory_order_relaxed) &&
-	       !atomic_load_explicit(&ctx->n_armed, memory_order_relaxed) &&
+	       !may_sleep(ctx, polls) &&
 	       wq->sq_tail - wq->sq_head - wq->begun < SIW_RDMAP_MAX_SOME - 1;
 }

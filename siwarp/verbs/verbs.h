@@ -136,6 +136,7 @@ struct siw_context {
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
 	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
+	_Atomic uint32_t armed_at; /* polls when one was armed last */
 	_Atomic bool cq_overrun;   /* a CQ overflowed, and its QPs have not been moved to ERR yet */
 	_Atomic uint32_t n_unsent; /* QPs on unsent */
 	/*

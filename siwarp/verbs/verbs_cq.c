@@ -46,14 +46,18 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 }
 
 /*
- * A program that arms a CQ may sleep on a descriptor next, so posts are not delayed while one is
- * armed. cq->lock held.
+ * A program that arms a CQ may sleep on a descriptor next, so posts are not delayed from then on,
+ * until it has polled often: siw_qp_may_wait. cq->lock held.
  */
 static void set_armed(struct siw_cq *cq, int how)
 {
 	int by = !!how - !!cq->armed;
 
 	cq->armed = how;
+	if (how)
+		atomic_store_explicit(&cq->ctx->armed_at,
+				      atomic_load_explicit(&cq->ctx->polls, memory_order_relaxed),
+				      memory_order_relaxed);
 	if (by)
 		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
 }

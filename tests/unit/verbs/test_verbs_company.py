@@ -183,6 +183,23 @@ def test_an_event_that_is_there_keeps_nobody_from_sending(sender: Sender) -> Non
     assert sender.has_sent(last)
 
 
+def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender) -> None:
+    # One that sleeps polls once or twice after it armed, to see that nothing came meanwhile.
+    other = sender.rig.cq(16, sender.channel)
+    for _ in range(200):
+        sender.cq.poll(1)
+    other.req_notify()
+    for _ in range(2):
+        sender.cq.poll(1)
+    assert all(sender.has_sent(sender.post()) for _ in range(20))
+    # UCX's threads keep a CQ armed, while its program polls all the time.
+    for _ in range(200):
+        sender.cq.poll(1)
+    last = sender.wait_for_company()
+    poll(sender)
+    assert sender.has_sent(last)
+
+
 def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> None:
     with settings(nap_us=NAP_US):
         sender, events = Sender(Rig(), QPType.UD), 0
