@@ -71,8 +71,12 @@ class Machine:
     def without(self, wheel: str) -> str:
         """Make the environment of a wheel; return why there is none, empty if there is."""
         if wheel and wheel not in self._environments:
-            self._environments[wheel] = environment(self.work / wheel, wheel)
+            self._environments[wheel] = environment(self.folder(wheel), wheel)
         return self._environments.get(wheel, "")
+
+    def folder(self, wheel: str) -> Path:
+        """Return where the environment of a wheel, or of several, is: by the first one's name."""
+        return self.work / wheel.partition(" ")[0]
 
     def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
         """Return the whole command line of a row's server (end 0) or client (1)."""
@@ -85,10 +89,12 @@ class Machine:
             "own": namespace.v4,
             "own6": namespace.v6,
             "over_dev": f"siw_{over.link}",
+            "over_addr": over.v4,
             "over": shlex.join(over.inside(sys.executable, "-m", "siwarp.cli", "run", "--")),
             "work": str(self.work),
             "abi": str(self.work / "abi"),
-            "python": str(self.work / row.wheel / "bin" / "python"),
+            "venv": str(self.folder(row.wheel)),
+            "python": str(self.folder(row.wheel) / "bin" / "python"),
         }
         filled = shlex.split(words.format(**known))
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
@@ -104,21 +110,30 @@ class Machine:
         return self.ends[0].listens(port)
 
 
+def compile_exchange(compiler: str | Path, program: Path) -> None:
+    """Compile the MPI program with the compiler of an MPI."""
+    source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
+    subprocess.run([compiler, "-O2", source, "-o", program], check=True)
+
+
 def environment(folder: Path, wheel: str) -> str:
     """Make a virtual environment with a wheel in it; return why that failed, empty if it did not.
 
-    It is the system's Python's, which every user may run. Nothing is compiled for it.
+    It is the system's Python's, which every user may run. Nothing of a wheel is compiled; the MPI
+    program is, for a wheel of an MPI.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     for command in (
         [PYTHON, "-m", "venv", "--without-pip", folder],
         [*pip, "--python", folder / "bin" / "python", "install", "--quiet", "--no-deps",
-         "--no-cache-dir", "--only-binary", ":all:", wheel],
+         "--no-cache-dir", "--only-binary", ":all:", *wheel.split()],
     ):  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             return (said or [done.stderr.strip() or done.stdout.strip()])[-1]
+    if (folder / "bin" / "mpicc").exists():
+        compile_exchange(folder / "bin" / "mpicc", folder / "mpi-exchange")
     return ""
 
 
@@ -167,7 +182,7 @@ def rank_of(machine: Machine) -> int:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             program = (folder / "exe").readlink()
-            if program.parent == machine.work and program.name.startswith("mpi-"):
+            if program.is_relative_to(machine.work) and program.name.startswith("mpi-"):
                 return int(folder.name)
     raise AssertionError("no rank runs")
 
@@ -226,7 +241,7 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     for log in logs:
         log.unlink(missing_ok=True)
     programs = {shlex.split(words)[0] for words in (row.server, row.client) if words}
-    known = {"work": machine.work, "python": PYTHON}
+    known = {"work": machine.work, "python": PYTHON, "venv": machine.folder(row.wheel)}
     missing = [p for p in programs if not shutil.which(p.format(**known), path=PATH)]
     began = time.monotonic()
     if missing:
@@ -269,9 +284,8 @@ def compile_programs(work: Path) -> None:
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:
-            source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
-            subprocess.run([compiler, "-O2", source, "-o", work / f"mpi-{name}"], check=True)
-    for scripts in ("pyverbs", "pypi", "ucx"):
+            compile_exchange(compiler, work / f"mpi-{name}")
+    for scripts in ("pyverbs", "pypi", "ucx", "mpi"):
         shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
     home.mkdir()

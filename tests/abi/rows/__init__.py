@@ -21,7 +21,9 @@ GROUPS = (
     libfabric.fi_pingpong,
     libfabric.killed,
     mpi.mpi,
-    mpi.mpi_across,
+    mpi.across,
+    mpi.mpi4py,
+    mpi.troubled,
     ibverbs.pyverbs,
     ibverbs.rdma_core,
     wheels.wheels,
@@ -30,6 +32,7 @@ GROUPS = (
     rdmacm.rdma_cm_ud,
     rdmacm.rsockets,
     bad_days.bad_days,
+    mpi.many_ranks,
 )
 
 

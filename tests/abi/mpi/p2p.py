@@ -1,0 +1,61 @@
+"""mpi4py, point to point: blocking, non-blocking, persistent, probed, objects and buffers."""
+
+import numpy
+from mpi4py import MPI
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+
+
+def pattern(rank, count, seed):
+    """Return numbers that tell whose they are, and where each stands."""
+    return numpy.arange(count, dtype="i8") * 7919 + rank * 104729 + seed
+
+
+def check(came, count, seed):
+    """Compare what came from the rank before with what it sends."""
+    assert numpy.array_equal(came[:count], pattern(BEFORE, count, seed)), (RANK, count, seed)
+
+
+for size in (1, 100, 1024, 8192, 100_000, 500_000):
+    came = numpy.zeros(size, dtype="i8")
+    COMM.Sendrecv(pattern(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
+    check(came, size, 1)
+    # Synchronous: it ends when the receive has begun.
+    sent = COMM.Issend(pattern(RANK, size, 2), NEXT, 2)
+    COMM.Recv(came, BEFORE, 2)
+    sent.Wait()
+    check(came, size, 2)
+
+# Many at once, taken in another order than they were sent in.
+out = [pattern(RANK, 2000, tag) for tag in range(50)]
+into = [numpy.zeros(2000, dtype="i8") for _ in range(50)]
+requests = [COMM.Irecv(into[tag], BEFORE, 100 + tag) for tag in reversed(range(50))]
+requests += [COMM.Isend(out[tag], NEXT, 100 + tag) for tag in range(50)]
+MPI.Request.Waitall(requests)
+for tag in range(50):
+    check(into[tag], 2000, tag)
+
+# Persistent requests, and a message whose length its receiver asks for.
+mine, came = pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
+pair = [COMM.Recv_init(came, BEFORE, 3), COMM.Send_init(mine, NEXT, 3)]
+for _ in range(20):
+    came[:] = 0
+    MPI.Prequest.Startall(pair)
+    MPI.Request.Waitall(pair)
+    check(came, 5000, 3)
+for request in pair:
+    request.Free()
+sent = COMM.Isend(pattern(RANK, RANK + 1, 4), NEXT, 4)
+status = MPI.Status()
+COMM.Probe(BEFORE, 4, status)
+assert status.Get_count(MPI.INT64_T) == BEFORE + 1
+COMM.Recv(came, BEFORE, 4)
+sent.Wait()
+check(came, BEFORE + 1, 4)
+
+told = COMM.sendrecv({"rank": RANK, "text": "x" * 70_000}, NEXT, 5, None, BEFORE, 5)
+assert told == {"rank": BEFORE, "text": "x" * 70_000}
+if COMM.allreduce(1) == SIZE and RANK == 0:
+    print(f"p2p of {SIZE} ranks: correct")
