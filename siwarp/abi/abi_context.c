@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "abi/abi.h"
+#include "abi/abi_cancel.h"
 
 /* One vector: all completions are made in the same way. */
 #define COMP_VECTORS 1
@@ -169,7 +170,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 
 not_added:
 	abi_device_put(ctx->device);
-	close(ctx->v.context.cmd_fd);
+	abi_close_fd(ctx->v.context.cmd_fd);
 no_fd:
 	siw_close_device_forced(ctx->siw);
 no_engine:
@@ -203,7 +204,7 @@ static bool end_import(struct abi_context *ctx)
 		return false;
 	/* A program may have closed it by mistake, and the number be another file's by now. */
 	if (fstat(import->fd, &file) == 0 && has_fd(&ctx->v.context, &file))
-		close(import->fd);
+		abi_close_fd(import->fd);
 	free(import);
 	return true;
 }
@@ -232,7 +233,7 @@ int ibv_close_device(struct ibv_context *context)
 	}
 	siw_close_device_forced(siw);
 	abi_unmap_all(mappings);
-	close(fd);
+	abi_close_fd(fd);
 	abi_device_put(device);
 	return 0;
 }

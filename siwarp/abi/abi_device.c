@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "abi/abi.h"
+#include "abi/abi_cancel.h"
 
 /* RFC 7042: an EUI-48 in an EUI-64, as node GUIDs of adapters for Ethernet are made. */
 #define EUI64_MIDDLE 0xfffe
@@ -24,6 +25,7 @@ static uint64_t guid_of(const char *netdev, int ifindex)
 	struct ifaddrs *all, *one;
 	uint8_t guid[8];
 	uint64_t be;
+	int cancel = abi_cancel_off();
 
 	if (getifaddrs(&all) == 0) {
 		for (one = all; one; one = one->ifa_next) {
@@ -37,6 +39,7 @@ static uint64_t guid_of(const char *netdev, int ifindex)
 		}
 		freeifaddrs(all);
 	}
+	abi_cancel_back(cancel);
 	memcpy(guid, mac, 3);
 	guid[0] ^= 2;
 	guid[3] = EUI64_MIDDLE >> 8;

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "abi/abi.h"
+#include "abi/abi_cancel.h"
 
 #define PHYS_LINK_UP	    5 /* InfiniBand 14.2.5.6 */
 #define PHYS_DISABLED	    3
@@ -40,6 +41,7 @@ static enum ibv_mtu mtu_of(uint32_t octets)
 long abi_speed(const char *netdev)
 {
 	char path[64], text[16] = "";
+	int cancel = abi_cancel_off();
 	long mbps = -1;
 	FILE *file;
 
@@ -50,6 +52,7 @@ long abi_speed(const char *netdev)
 			mbps = strtol(text, NULL, 10);
 		fclose(file);
 	}
+	abi_cancel_back(cancel);
 	return mbps > 0 ? mbps : SPEED_PER_LANE_MBPS;
 }
 

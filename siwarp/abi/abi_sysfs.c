@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "abi/abi.h"
+#include "abi/abi_cancel.h"
 
 ABI_EXPORT const char *ibv_get_sysfs_path(void);
 const char *ibv_get_sysfs_path(void)
@@ -16,24 +17,34 @@ const char *ibv_get_sysfs_path(void)
 	return path && *path ? path : "/sys";
 }
 
+/* Reads the beginning of a file: how many octets, or -1 with errno. */
+static ssize_t read_file(const char *path, char *buf, size_t size)
+{
+	int cancel = abi_cancel_off();
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = -1;
+
+	if (fd >= 0) {
+		n = read(fd, buf, size);
+		abi_close_fd(fd);
+	}
+	abi_cancel_back(cancel);
+	return n;
+}
+
 /* The octets of dir/file without the newline at their end, and how many; -1 with errno. */
 ABI_EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
 {
 	char path[PATH_MAX];
 	ssize_t n;
-	int fd;
 
 	if (!dir || !file || !buf || !size ||
 	    snprintf(path, sizeof(path), "%s/%s", dir, file) >= (int)sizeof(path)) {
 		errno = EINVAL;
 		return -1;
 	}
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	n = read(fd, buf, size);
-	close(fd);
+	n = read_file(path, buf, size);
 	if (n > 0 && buf[n - 1] == '\n')
 		n--;
 	if (n >= 0 && (size_t)n < size)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "abi/abi_cancel.h"
 #include "abi/rdmacm.h"
 
 #include <infiniband/ib.h>
@@ -225,10 +226,28 @@ static struct rdma_addrinfo *make(const struct addrinfo *found, const struct rdm
 	return NULL;
 }
 
+/* The first address of IP: programs take that one, and name another family by RAI_FAMILY. */
+static int look_up(const char *node, const char *service, const struct addrinfo *wanted,
+		   const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
+{
+	int cancel = abi_cancel_off();
+	struct addrinfo *found = NULL, *one;
+	int why = getaddrinfo(node, service, wanted, &found);
+
+	if (!why) {
+		for (one = found; one && one->ai_family != AF_INET && one->ai_family != AF_INET6;)
+			one = one->ai_next;
+		*res = make(one, hints, &why);
+		freeaddrinfo(found);
+	}
+	abi_cancel_back(cancel);
+	return why;
+}
+
 int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
 		     struct rdma_addrinfo **res)
 {
-	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM }, *found = NULL, *one;
+	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM };
 	int why;
 
 	if (!res)
@@ -251,14 +270,7 @@ int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_ad
 	if (wanted.ai_family != AF_UNSPEC && wanted.ai_family != AF_INET &&
 	    wanted.ai_family != AF_INET6)
 		return EAI_FAMILY;
-	why = getaddrinfo(node, service, &wanted, &found);
-	if (why)
-		return why;
-	/* Programs take the first; whoever wants another family asks by RAI_FAMILY. */
-	for (one = found; one && one->ai_family != AF_INET && one->ai_family != AF_INET6;)
-		one = one->ai_next;
-	*res = make(one, hints, &why);
-	freeaddrinfo(found);
+	why = look_up(node, service, &wanted, hints, res);
 	if (*res && !service && hints && hints->ai_flags & RAI_PASSIVE)
 		make_reachable(*res);
 	return why;

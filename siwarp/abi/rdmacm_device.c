@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "abi/rdmacm.h"
+#include "abi/abi_cancel.h"
 
 struct opened {
 	struct opened *next;
@@ -68,11 +69,11 @@ static struct ibv_context *open_device(struct ibv_device *device)
 	struct opened *one;
 	int cancel;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	cancel = abi_cancel_off();
 	enter();
 	one = open_locked(device);
 	leave();
-	pthread_setcancelstate(cancel, NULL);
+	abi_cancel_back(cancel);
 	return one ? one->verbs : NULL;
 }
 
@@ -194,12 +195,15 @@ int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
 	socklen_t len = dest->family == AF_INET ? sizeof(struct sockaddr_in)
 						: sizeof(struct sockaddr_in6);
 	struct siw_addr to = *dest;
+	int cancel = abi_cancel_off();
 	int fd, why = 0;
 
 	/* A UDP socket that is connected sends nothing, and knows where it would send from. */
 	fd = socket(dest->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return errno;
+	if (fd < 0) {
+		why = errno;
+		goto out;
+	}
 	if (!to.port_be)
 		to.port_be = htons(9);
 	memset(local, 0, sizeof(*local));
@@ -208,6 +212,8 @@ int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
 		why = errno;
 	close(fd);
 	local->port_be = 0;
+out:
+	abi_cancel_back(cancel);
 	return why;
 }
 

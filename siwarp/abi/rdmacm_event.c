@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "abi/rdmacm.h"
+#include "abi/abi_cancel.h"
 
 /* Of InfiniBand's list of reasons (12.6.7.2), which programs for Ethernet adapters know. */
 enum {
@@ -235,9 +236,9 @@ static int get(struct cm_channel *channel, struct cm_event *event)
 	for (;;) {
 		int cancel, r;
 
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+		cancel = abi_cancel_off();
 		r = take(channel, event);
-		pthread_setcancelstate(cancel, NULL);
+		abi_cancel_back(cancel);
 		if (r != -EAGAIN)
 			return r;
 		r = wait_for(channel->ev.fd);

@@ -3,6 +3,7 @@
 #include <search.h>
 
 #include "abi/rdmacm.h"
+#include "abi/abi_cancel.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t acked = PTHREAD_COND_INITIALIZER;
@@ -94,10 +95,10 @@ void cm_wait_acked(struct cm_id *id)
 	int cancel;
 
 	/* It is waited for as long as it takes; a thread cancelled here would take the lock along. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	cancel = abi_cancel_off();
 	cm_lock();
 	while (id->unacked)
 		pthread_cond_wait(&acked, &lock);
 	cm_unlock();
-	pthread_setcancelstate(cancel, NULL);
+	abi_cancel_back(cancel);
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/select.h>
 
+#include "abi/abi_cancel.h"
 #include "abi/rdmacm.h"
 
 #pragma GCC visibility push(default)
@@ -49,17 +50,18 @@ static void open_genuine(void)
 /* The genuine library's function of that name; NULL with errno EOPNOTSUPP. */
 static void *forward(const char *name, atomic_bool *said)
 {
+	int cancel = abi_cancel_off();
 	void *function;
 
 	pthread_once(&once, open_genuine);
 	function = genuine ? dlsym(genuine, name) : NULL;
-	if (function)
-		return function;
-	if (!atomic_exchange(said, true))
+	if (!function && !atomic_exchange(said, true))
 		fprintf(stderr, "siwarp: %s: rsockets are the system's librdmacm's, which %s\n",
 			name, genuine ? "does not have it" : "is not installed");
-	errno = EOPNOTSUPP;
-	return NULL;
+	abi_cancel_back(cancel);
+	if (!function)
+		errno = EOPNOTSUPP;
+	return function;
 }
 
 /* One function: it goes on in the genuine library's, or fails with none. */

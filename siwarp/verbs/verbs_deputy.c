@@ -134,6 +134,7 @@ void siw_verbs_deputies_note(struct siw_context *ctx)
 void siw_verbs_deputies_stop(struct siw_context *ctx)
 {
 	struct siw_deputies *deputies = &ctx->deputies;
+	int cancel = siw_cancel_off();
 
 	if (deputies->n) {
 		siw_llp_event_set(deputies->fd);
@@ -141,6 +142,7 @@ void siw_verbs_deputies_stop(struct siw_context *ctx)
 			pthread_join(deputies->each[i].thread, NULL);
 		siw_llp_event_close(deputies->fd);
 	}
+	siw_cancel_back(cancel);
 	deputies->n = 0;
 	deputies->asked = false;
 	atomic_store(&deputies->on, false);

@@ -160,6 +160,36 @@ static void closed_twice(void)
 	ibv_free_device_list(list);
 }
 
+static atomic_bool went_through;
+
+/* No call here waits for an event, so none of them is where a cancelled thread ends. */
+static void *open_and_close(void *unused)
+{
+	struct ibv_device **list;
+	struct ibv_context *c;
+	struct ibv_port_attr port;
+	int cancel;
+
+	pthread_cancel(pthread_self());
+	list = ibv_get_device_list(NULL);
+	c = ibv_open_device(list[0]);
+	if (c && ibv_query_port(c, PORT, &port) == 0 && ibv_close_device(c) == 0)
+		atomic_store(&went_through, true);
+	ibv_free_device_list(list);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	return unused;
+}
+
+static void cancelled(void)
+{
+	pthread_t thread;
+	void *ended;
+
+	CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
+	CHECK(pthread_join(thread, &ended) == 0);
+	CHECK(ended != PTHREAD_CANCELED && atomic_load(&went_through));
+}
+
 int main(void)
 {
 	pthread_t threads[THREADS];
@@ -172,6 +202,7 @@ int main(void)
 	destroyed_in_use();
 	closed_while_waited_for();
 	closed_twice();
+	cancelled();
 	close_lo();
 	return 0;
 }

@@ -1,11 +1,11 @@
-"""Cancellation points in the engine's sources: each stands where base/cancel.h allows one."""
+"""Cancellation points in the C sources: each stands where base/cancel.h allows one."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm")
+LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm", "abi")
 
 #: The cancellation points of POSIX and Linux that a library of sockets may come to use.
 POINTS = [
@@ -95,6 +95,8 @@ WAITS = {
     ("siwarp/verbs/verbs_wait.c", "begin_wait"),
     ("siwarp/verbs/verbs_wait.c", "wait_loop"),
     ("siwarp/qp/qp_conn_events.c", "wait_for_all"),
+    ("siwarp/abi/rdmacm_event.c", "wait_for"),
+    ("siwarp/abi/rdmacm_event.c", "rdma_get_cm_event"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
@@ -108,7 +110,7 @@ def points(root: Path) -> set[tuple[str, str, str]]:
             text = COMMENT.sub("", source.read_text())
             name = str(source.relative_to(root))
             for function in FUNCTION.finditer(text):
-                if "siw_cancel_off()" in function[2] or name in UNDER_ANOTHER:
+                if re.search(r"\b(siw|abi)_cancel_off\(\)", function[2]) or name in UNDER_ANOTHER:
                     continue
                 found |= {(name, function[1], call) for call in CALL.findall(function[2])}
     return found
