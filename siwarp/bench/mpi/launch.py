@@ -84,7 +84,7 @@ def interface() -> str:
             return device.netdev
     raise BenchError(
         "no interface but lo has an address, and MPICH wants another one: in a network namespace "
-        "make one by 'ip link add mpi0 type dummy', give it an address and set it up"
+        "make a pair by 'ip link add mpi0 type veth peer name mpi1', give mpi0 an address and set both up"
     )
 
 

@@ -1,0 +1,56 @@
+"""docs/mpi.md's commands do what the page says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs.docs_harness import block
+from pace import scaled
+
+
+def lines(work: Path, script: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a block as a shell does; siwarp is this one."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # Shared memory would carry everything between ranks of one machine.
+    told = {"PATH": path, "MPIR_CVAR_NOLOCAL": "1", "UCX_LOG_FILE": "stderr"}
+    return subprocess.run(
+        ["sh", "-ec", script],
+        cwd=work,
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=scaled(seconds),
+    )
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the page was followed up to its program."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "ring.c").write_text(block("docs/mpi.md", "program"))
+    for script in (block("docs/mpi.md", "install"), block("docs/mpi.md", "compile")):
+        done = lines(folder, script, 300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(400)
+def test_the_program_runs_over_each_transport(work: Path) -> None:
+    done = lines(work, block("docs/mpi.md", "run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["2 ranks, sum 1"] * 3
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(400)
+def test_the_short_form_of_the_bench_measures(work: Path) -> None:
+    done = lines(work, block("docs/mpi.md", "bench"))
+    assert done.returncode == 1  # 1 MiB is not among its sizes
+    assert "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's:" in done.stdout
+    assert done.stdout.count("NOT SHOWN") == 1, done.stdout + done.stderr
