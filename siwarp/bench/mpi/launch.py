@@ -84,7 +84,8 @@ def interface() -> str:
             return device.netdev
     raise BenchError(
         "no interface but lo has an address, and MPICH wants another one: in a network namespace "
-        "make a pair by 'ip link add mpi0 type veth peer name mpi1', give mpi0 an address and set both up"
+        "make a pair by 'ip link add mpi0 type veth peer name mpi1', give mpi0 an address and set "
+        "both up"
     )
 
 
