@@ -54,6 +54,7 @@ if "SANITIZER" in os.environ:
         "unit/spec",
         # Calls of the system fail there by a library that is preloaded, as the sanitizer's is.
         "abi/test_abi_scarce.py",
+        "scale/test_scale_preloads.py",
         "unit/base/test_base_failing.py",
         "unit/llp/test_llp_failing.py",
         "unit/llp/test_llp_failing_faults.py",

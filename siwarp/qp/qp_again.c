@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Connects that are refused because nobody listens there yet, and are tried again for a while. */
+/*
+ * Connects that are tried again for a while: refused, because nobody listens there yet; or reset,
+ * because the listener has as many start-ups from this source as it admits.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -22,22 +25,38 @@ int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
 		again->source = *source;
 	again->params = *params;
 	again->until_ns = siw_now_ns() + (uint64_t)refused_ms * 1000000;
+	again->reset_until_ns =
+		siw_now_ns() +
+		(uint64_t)(timeout_ms > 0 ? timeout_ms : siw_settings()->mpa_timeout_ms) * 1000000;
 	again->wait_us = FIRST_WAIT_US;
 	again->timeout_ms = timeout_ms;
 	conn->again = again;
 	return 0;
 }
 
-bool siw_qp_again_later(struct siw_qp_conn *conn)
+/* Until when it is tried again after that failure; 0: not at all. */
+static uint64_t until(const struct siw_qp_again *again, int status)
+{
+	switch (status) {
+	case -ECONNREFUSED:
+		return again->until_ns;
+	case -ECONNRESET:
+		return again->reset_until_ns;
+	default:
+		return 0;
+	}
+}
+
+bool siw_qp_again_later(struct siw_qp_conn *conn, int status)
 {
 	struct siw_qp_again *again = conn->again;
-	uint64_t next = siw_now_ns();
+	uint64_t next = siw_now_ns(), end = again ? until(again, status) : 0;
 
-	if (!again || next >= again->until_ns)
+	if (next >= end)
 		return false;
 	next += (uint64_t)again->wait_us * 1000;
-	if (next > again->until_ns)
-		next = again->until_ns;
+	if (next > end)
+		next = end;
 	if (again->wait_us < LAST_WAIT_US)
 		again->wait_us *= 2;
 	siw_mpa_close(conn->mpa, false);

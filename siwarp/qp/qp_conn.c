@@ -96,7 +96,7 @@ static void fail(struct siw_qp_conn *conn, int status)
 		siw_qp_conn_free(conn);
 		return;
 	}
-	if (status == -ECONNREFUSED && siw_qp_again_later(conn))
+	if (siw_qp_again_later(conn, status))
 		return;
 	err = conn->mpa ? siw_mpa_error(conn->mpa) : (struct siw_wire_err){ 0 };
 	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */

@@ -52,7 +52,7 @@ struct siw_qp_reporter {
 struct siw_qp_again {
 	struct siw_addr dest, source; /* source: family 0 if none was given */
 	struct siw_mpa_params params;
-	uint64_t until_ns;
+	uint64_t until_ns, reset_until_ns;
 	uint32_t wait_us; /* until the next try */
 	int timeout_ms, tos;
 };
@@ -105,8 +105,8 @@ void siw_qp_conn_free(struct siw_qp_conn *conn);
 int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
 			const struct siw_addr *source, const struct siw_mpa_params *params,
 			int timeout_ms, int refused_ms);
-/* It was refused: whether it is tried again later. */
-bool siw_qp_again_later(struct siw_qp_conn *conn);
+/* It failed: whether it is tried again later. */
+bool siw_qp_again_later(struct siw_qp_conn *conn, int status);
 /* Its time has come: 0, and its start-up's clock is to be set; or the -errno with which it fails. */
 int siw_qp_again_now(struct siw_qp_conn *conn);
 

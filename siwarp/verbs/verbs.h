@@ -133,6 +133,8 @@ struct siw_context {
 	struct siw_mem *mem;
 	/* count of polls; while it grows, the progress thread leaves progress to others */
 	_Atomic uint32_t polls;
+	uint32_t vain;		   /* polls since one moved something; progress, as for the next */
+	uint64_t vain_since;	   /* time when they had become a few */
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
 	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */

@@ -5,6 +5,7 @@
  * own thread does (verbs_thread.c), until another thread polls.
  */
 #include <errno.h>
+#include <sched.h>
 
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
@@ -12,6 +13,8 @@
 #define POLL_BATCH	32
 #define TICK_NS		5000000ull
 #define LONGEST_TICK_NS (64 * TICK_NS)
+#define FEW		16    /* polls in vain, between two looks at the clock */
+#define VAIN_NS		50000 /* of them, before the CPU is offered to others */
 
 /* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
@@ -262,12 +265,36 @@ static void count_poll(struct siw_context *ctx)
 	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
 }
 
+/*
+ * A poll moved nothing. Whether that lasts longer than messages take: the one who is to send may be
+ * waiting for this very CPU, as where processes that poll are more than CPUs.
+ */
+static bool in_vain(struct siw_context *ctx)
+{
+	uint64_t now;
+
+	if (++ctx->vain % FEW)
+		return false;
+	now = siw_now_ns();
+	if (ctx->vain == FEW)
+		ctx->vain_since = now;
+	return now - ctx->vain_since >= VAIN_NS;
+}
+
 void siw_verbs_poll(struct siw_context *ctx)
 {
+	bool idle = false;
+
 	count_poll(ctx);
 	if (!siw_trylock(&ctx->progress))
 		return;
-	if (__builtin_expect(ctx->port != NULL, 1))
-		siw_verbs_progress_once(ctx);
+	if (__builtin_expect(ctx->port != NULL, 1)) {
+		if (siw_verbs_progress_once(ctx))
+			ctx->vain = 0;
+		else
+			idle = in_vain(ctx);
+	}
 	siw_unlock(&ctx->progress);
+	if (__builtin_expect(idle, 0))
+		sched_yield();
 }

@@ -77,9 +77,13 @@ struct siw_cm_param {
 	int peer_to_peer;	 /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
 	int markers;		 /* 1 = ask the peer for Markers; setting markers does, too */
 	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
-	int hold;	/* of a connect: the peer's Reply is CONNECT_RESPONSE; siw_cm_establish */
-	int refused_ms; /* of a connect: so long it is tried again while nobody listens there */
-	int tos;	/* type of service, or traffic class, of what is sent: to 255; 0 = none */
+	int hold; /* of a connect: the peer's Reply is CONNECT_RESPONSE; siw_cm_establish */
+	/*
+	 * of a connect: so long it is tried again while nobody listens there; while it is reset, as
+	 * by a listener that has too many from one source, until timeout_ms is over
+	 */
+	int refused_ms;
+	int tos; /* type of service, or traffic class, of what is sent: to 255; 0 = none */
 };
 
 struct siw_cm_event {

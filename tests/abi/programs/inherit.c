@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Children of a program that is connected by rdma_cm: what they inherit, and what their end does to its
+ * connections. inherit: the parent; inherit count: prints how many descriptors there are.
+ */
+#include <dirent.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cm.h"
+
+extern char **environ;
+
+static int count(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(all);
+	while (readdir(all))
+		n++;
+	closedir(all);
+	return n - 3; /* ".", ".." and that of the folder */
+}
+
+static void ended_well(pid_t pid, int code)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code);
+}
+
+/* fork and exec; posix_spawn, which shares memory until then; and fork alone. */
+static void children(const char *self, int before)
+{
+	char *arguments[] = { (char *)self, "count", NULL };
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0)
+		_exit(execv(self, arguments));
+	ended_well(pid, before);
+	CHECK(posix_spawn(&pid, self, NULL, NULL, arguments, environ) == 0);
+	ended_well(pid, before);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		_exit(7);
+	ended_well(pid, 7);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		exit(8); /* with what runs at the end of a program */
+	ended_well(pid, 8);
+}
+
+int main(int argc, char **argv)
+{
+	struct rdma_cm_id *listener, *client, *server;
+	int before = count();
+
+	if (argc == 2)
+		return before;
+	CHECK(ibv_fork_init() == 0);
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other);
+	listener = listen_on(channel);
+	connected(listener, &client, &server);
+	CHECK(count() > before + 8);
+	for (int i = 0; i < 3; i++) {
+		children(argv[0], before);
+		send_to(client, server);
+		send_to(server, client);
+	}
+	CHECK(rdma_disconnect(client) == 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(client);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+	rdma_destroy_event_channel(other);
+	return 0;
+}

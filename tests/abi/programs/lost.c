@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A peer of rdma_cm that is killed with SIGKILL, or stopped: lost idle, busy, asked, asking or stopped.
+ * What this end gets is an event, in the time that the name of each part says.
+ */
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cm.h"
+
+#define WRITES 4
+
+static uint16_t *port; /* of the one that listens; shared */
+static pid_t peer;
+static double began;
+
+/* Runs in a process of its own until it is killed. */
+static void start(void (*what)(void))
+{
+	peer = fork();
+	CHECK(peer >= 0);
+	if (peer)
+		return;
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other);
+	what();
+	pause();
+}
+
+static void lose(int number)
+{
+	began = now();
+	CHECK(kill(peer, number) == 0);
+}
+
+static void gone(void)
+{
+	CHECK(kill(peer, SIGKILL) == 0);
+	CHECK(waitpid(peer, NULL, 0) == peer);
+}
+
+static void open_channels(void)
+{
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other);
+}
+
+/* The port that the other process listens on. */
+static uint16_t its_port(void)
+{
+	while (!*(volatile uint16_t *)port)
+		usleep(1000);
+	return *port;
+}
+
+static void listens(void)
+{
+	*port = rdma_get_src_port(listen_on(channel));
+}
+
+static void serves(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel);
+
+	*port = rdma_get_src_port(listener);
+	CHECK(rdma_accept(request(listener, NULL, 0), NULL) == 0);
+}
+
+static void dials(void)
+{
+	CHECK(rdma_connect(resolved(other, its_port()), NULL) == 0);
+}
+
+/* ---- of a connection ------------------------------------------------------------------------- */
+
+static struct rdma_cm_id *connect_to(void)
+{
+	struct rdma_cm_id *id;
+
+	start(serves);
+	open_channels();
+	id = resolved(other, its_port());
+	CHECK(rdma_connect(id, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_ESTABLISHED, id, 0);
+	return id;
+}
+
+/* What is posted ends, in order: some with success perhaps, and no more behind the first other. */
+static void ends_in_order(struct rdma_cm_id *id, int posted)
+{
+	bool failed = false;
+
+	for (int i = 0; i < posted; i++) {
+		struct ibv_wc wc;
+
+		CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.wr_id == (uint64_t)i);
+		CHECK(!failed || wc.status == IBV_WC_WR_FLUSH_ERR);
+		failed = wc.status != IBV_WC_SUCCESS;
+	}
+	CHECK(failed);
+}
+
+/* At once: the system tells when a process ends. */
+static void connected_one(bool busy)
+{
+	struct rdma_cm_id *id = connect_to();
+	struct ibv_mr *mr = rdma_reg_msgs(id, memory, SIZE);
+	struct ibv_wc wc;
+
+	CHECK(mr && rdma_post_recv(id, NULL, memory, 64, mr) == 0);
+	if (busy) {
+		CHECK(kill(peer, SIGSTOP) == 0); /* it has none of them */
+		for (int i = 0; i < WRITES; i++)
+			CHECK(rdma_post_send(id, (void *)(uintptr_t)i, memory, 64, mr, 0) == 0);
+	}
+	lose(SIGKILL);
+	CHECK(rdma_ack_cm_event(next(other, RDMA_CM_EVENT_DISCONNECTED, id)) == 0);
+	CHECK(now() - began < SECONDS / 4.0);
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	if (!busy)
+		CHECK(rdma_post_send(id, NULL, memory, 64, mr, 0) == 0);
+	ends_in_order(id, busy ? WRITES : 1);
+	CHECK(rdma_disconnect(id) == 0);
+	CHECK(rdma_dereg_mr(mr) == 0);
+	end(id);
+}
+
+static void idle(void)
+{
+	connected_one(false);
+}
+
+static void busy(void)
+{
+	connected_one(true);
+}
+
+/* ---- while it is made ------------------------------------------------------------------------ */
+
+/* The one that was asked is killed before it answers: then nobody listens there. */
+static void asked(void)
+{
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	start(listens);
+	open_channels();
+	id = resolved(other, its_port());
+	CHECK(rdma_connect(id, NULL) == 0);
+	usleep(100000);
+	lose(SIGKILL);
+	event = next(other, RDMA_CM_EVENT_REJECTED, id);
+	CHECK(event->status == 8 && now() - began < SECONDS / 4.0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	end(id);
+}
+
+/* The one that asks is killed before it is answered. */
+static void asking(void)
+{
+	struct rdma_cm_id *listener, *id;
+
+	start(dials);
+	open_channels();
+	listener = listen_on(channel);
+	*port = rdma_get_src_port(listener);
+	id = request(listener, NULL, 0);
+	lose(SIGKILL);
+	CHECK(waitpid(peer, NULL, 0) == peer);
+	/* Either it is known by now, or an event tells. */
+	if (rdma_accept(id, NULL) == 0) {
+		struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
+
+		CHECK(event->status < 0);
+		CHECK(rdma_ack_cm_event(event) == 0);
+	} else {
+		CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == EPIPE);
+	}
+	end(id);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* It is alive and does nothing: after setting mpa_timeout_ms. */
+static void stopped(void)
+{
+	double limit = atof(getenv("SIWARP_MPA_TIMEOUT_MS")) / 1000;
+	struct rdma_cm_id *id;
+
+	start(listens);
+	open_channels();
+	id = resolved(other, its_port());
+	lose(SIGSTOP);
+	CHECK(rdma_connect(id, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_UNREACHABLE, id, -ETIMEDOUT);
+	CHECK(now() - began >= limit && now() - began < limit + SECONDS / 4.0);
+	end(id);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} all[] = { { "idle", idle },
+		    { "busy", busy },
+		    { "asked", asked },
+		    { "asking", asking },
+		    { "stopped", stopped } };
+
+	port = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(port != MAP_FAILED && argc == 2);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (strcmp(argv[1], all[i].name) == 0) {
+			all[i].run();
+			if (kill(peer, 0) == 0)
+				gone();
+			rdma_destroy_event_channel(channel);
+			rdma_destroy_event_channel(other);
+			return 0;
+		}
+	return 2;
+}

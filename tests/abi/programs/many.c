@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Many processes, or many connections, by rdma_cm on loopback.
+ *
+ *   many PROCESSES GROUP EACH ROUNDS poll|event
+ *
+ * Every two processes of a group of GROUP have EACH connections, on which both send in turn, ROUNDS
+ * times. It prints what all of them took: "wall" and "cpu" in seconds, "rss" in KiB and "fds" of the
+ * largest process, before its connections and with them.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cm.h"
+
+#define MOST	2048 /* connections of a process */
+#define OCTETS	64
+#define LIMIT_S 120 /* for all that one process waits for */
+
+struct connection {
+	struct rdma_cm_id *id;
+	int to_receive, to_send;
+	bool dialed;
+};
+
+/* What all processes see. */
+static struct {
+	pthread_barrier_t all;
+	_Atomic long rss[2], fds[2];
+	uint16_t ports[1024];
+} * shared;
+
+static int processes, group, each, rounds, rank;
+static bool by_event;
+static struct connection connections[MOST];
+static int n_connections, n_established;
+static struct rdma_cm_id *listener;
+static struct ibv_comp_channel *completions;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+
+/* ---- what a process has ---------------------------------------------------------------------- */
+
+static long descriptors(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	long n = 0;
+
+	CHECK(all);
+	while (readdir(all))
+		n++;
+	closedir(all);
+	return n - 3;
+}
+
+static long resident(void)
+{
+	long pages, in_memory;
+	FILE *of = fopen("/proc/self/statm", "r");
+
+	CHECK(of && fscanf(of, "%ld %ld", &pages, &in_memory) == 2);
+	fclose(of);
+	return in_memory * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void raise_to(_Atomic long *most, long value)
+{
+	long seen = *most;
+
+	while (seen < value && !atomic_compare_exchange_weak(most, &seen, value))
+		;
+}
+
+static void note(int when)
+{
+	raise_to(&shared->rss[when], resident());
+	raise_to(&shared->fds[when], descriptors());
+}
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+static void need_queues(struct ibv_context *verbs)
+{
+	if (cq)
+		return;
+	completions = ibv_create_comp_channel(verbs);
+	CHECK(completions);
+	cq = ibv_create_cq(verbs, 4 * MOST, NULL, completions, 0);
+	CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
+}
+
+static void post_receive(struct connection *one)
+{
+	CHECK(rdma_post_recv(one->id, one, memory, OCTETS, mr) == 0);
+}
+
+static void add(struct rdma_cm_id *id, bool dialed)
+{
+	struct connection *one = &connections[n_connections++];
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+
+	CHECK(n_connections <= MOST);
+	need_queues(id->verbs);
+	attr.send_cq = attr.recv_cq = cq;
+	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+	if (!mr)
+		mr = ibv_reg_mr(id->pd, memory, SIZE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr);
+	*one = (struct connection){
+		.id = id, .dialed = dialed, .to_receive = rounds, .to_send = rounds
+	};
+	id->context = one;
+	post_receive(one);
+}
+
+static void dial(int to)
+{
+	struct sockaddr_in addr = loopback(shared->ports[to]);
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
+}
+
+static void on_event(struct rdma_cm_event *event)
+{
+	switch ((int)event->event) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+		CHECK(rdma_resolve_route(event->id, 1000) == 0);
+		break;
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		add(event->id, true);
+		CHECK(rdma_connect(event->id, NULL) == 0);
+		break;
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+		add(event->id, false);
+		CHECK(rdma_accept(event->id, NULL) == 0);
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		n_established++;
+		break;
+	case RDMA_CM_EVENT_DISCONNECTED:
+		n_established--;
+		break;
+	default:
+		fprintf(stderr, "%d: %s, status %d\n", rank, rdma_event_str(event->event),
+			event->status);
+		CHECK(!"an event that should not come");
+	}
+}
+
+/* Handles events until so many connections are established. */
+static void until_established(int wanted)
+{
+	double end = now() + LIMIT_S;
+
+	while (n_established != wanted) {
+		struct rdma_cm_event *event;
+		struct rdma_cm_event copy;
+
+		CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, LIMIT_S * 1000) == 1);
+		CHECK(rdma_get_cm_event(channel, &event) == 0 && now() < end);
+		copy = *event;
+		CHECK(rdma_ack_cm_event(event) == 0);
+		on_event(&copy);
+	}
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void post_send(struct connection *one)
+{
+	CHECK(one->to_send-- > 0);
+	CHECK(rdma_post_send(one->id, one, memory + OCTETS, OCTETS, mr,
+			     IBV_SEND_INLINE | IBV_SEND_SIGNALED) == 0);
+}
+
+/* The next completions: how many. */
+static int take(struct ibv_wc *wc, int most)
+{
+	double end = now() + LIMIT_S;
+	struct ibv_cq *which;
+	void *unused;
+	int n;
+
+	while ((n = ibv_poll_cq(cq, most, wc)) == 0) {
+		CHECK(now() < end);
+		if (!by_event)
+			continue;
+		CHECK(ibv_get_cq_event(completions, &which, &unused) == 0);
+		ibv_ack_cq_events(which, 1);
+		CHECK(ibv_req_notify_cq(which, 0) == 0);
+	}
+	CHECK(n > 0);
+	return n;
+}
+
+/* Who dialed sends first; whoever receives answers, until both have sent all. */
+static void converse(void)
+{
+	int open = 0;
+
+	for (int i = 0; i < n_connections; i++) {
+		open += rounds;
+		if (rounds && connections[i].dialed)
+			post_send(&connections[i]);
+	}
+	while (open) {
+		struct ibv_wc wc[16];
+		int n = take(wc, 16);
+
+		for (int i = 0; i < n; i++) {
+			struct connection *one = (struct connection *)(uintptr_t)wc[i].wr_id;
+
+			CHECK(wc[i].status == IBV_WC_SUCCESS);
+			if (wc[i].opcode != IBV_WC_RECV)
+				continue;
+			CHECK(one->id->qp->qp_num == wc[i].qp_num && wc[i].byte_len == OCTETS);
+			open--;
+			if (--one->to_receive)
+				post_receive(one);
+			if (one->to_send)
+				post_send(one);
+		}
+	}
+}
+
+/* ---- a process ------------------------------------------------------------------------------- */
+
+static void meet(void)
+{
+	pthread_barrier_wait(&shared->all);
+}
+
+static void hang_up(void)
+{
+	for (int i = 0; i < n_connections; i++)
+		if (connections[i].dialed)
+			CHECK(rdma_disconnect(connections[i].id) == 0);
+	until_established(0);
+	for (int i = 0; i < n_connections; i++) {
+		rdma_destroy_qp(connections[i].id);
+		CHECK(rdma_destroy_id(connections[i].id) == 0);
+	}
+}
+
+static void live(void)
+{
+	int first = rank / group * group, last = first + group - 1;
+
+	channel = rdma_create_event_channel();
+	CHECK(channel);
+	if (last >= processes)
+		last = processes - 1;
+	listener = listen_on(channel);
+	shared->ports[rank] = rdma_get_src_port(listener);
+	note(0);
+	meet();
+	for (int to = rank + 1; to <= last; to++)
+		for (int i = 0; i < each; i++)
+			dial(to);
+	until_established(each * (last - first));
+	meet();
+	converse();
+	note(1);
+	meet();
+	hang_up();
+	CHECK(!mr || ibv_dereg_mr(mr) == 0);
+	CHECK(rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+}
+
+static double seconds(struct timeval t)
+{
+	return (double)t.tv_sec + (double)t.tv_usec / 1e6;
+}
+
+static void report(double began)
+{
+	struct rusage used;
+
+	CHECK(getrusage(RUSAGE_CHILDREN, &used) == 0);
+	printf("{\"wall\": %.3f, \"cpu\": %.3f, \"rss\": [%ld, %ld], \"fds\": [%ld, %ld]}\n",
+	       now() - began, seconds(used.ru_utime) + seconds(used.ru_stime), shared->rss[0],
+	       shared->rss[1], shared->fds[0], shared->fds[1]);
+}
+
+int main(int argc, char **argv)
+{
+	pthread_barrierattr_t attr;
+	double began = now();
+	int failed = 0, status;
+
+	CHECK(argc == 6 && setpgid(0, 0) == 0);
+	processes = atoi(argv[1]);
+	group = atoi(argv[2]);
+	each = atoi(argv[3]);
+	rounds = atoi(argv[4]);
+	by_event = strcmp(argv[5], "event") == 0;
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	CHECK(shared != MAP_FAILED && processes <= 1024 && group > 1);
+	CHECK(pthread_barrierattr_init(&attr) == 0);
+	CHECK(pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED) == 0);
+	CHECK(pthread_barrier_init(&shared->all, &attr, (unsigned int)processes) == 0);
+	for (rank = 0; rank < processes; rank++) {
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+			live();
+			return 0;
+		}
+	}
+	/* One that fails leaves the others waiting at the barrier: they go with it. */
+	while (wait(&status) > 0)
+		if (status && !failed) {
+			failed = 1;
+			signal(SIGTERM, SIG_IGN);
+			kill(0, SIGTERM);
+		}
+	if (!failed)
+		report(began);
+	return failed;
+}

@@ -1,0 +1,39 @@
+"""Peers that are killed or stopped, and children, of programs of rdma_cm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from abi.abi_harness import run
+
+pytestmark = pytest.mark.scales
+
+
+# With persona iwarp a Write completes when TCP has it, whatever becomes of the peer.
+@pytest.mark.parametrize(
+    ("when", "persona"), [("idle", "roce"), ("busy", "roce"), ("idle", "iwarp")]
+)
+def test_a_connections_peer_that_is_killed_is_disconnected_and_all_requests_end(
+    compiled: dict[str, Path], when: str, persona: str
+) -> None:
+    run(compiled["lost"], when, SIWARP_PERSONA=persona)
+
+
+@pytest.mark.parametrize("when", ["asked", "asking"])
+def test_a_peer_that_is_killed_while_a_connection_is_made(
+    compiled: dict[str, Path], when: str
+) -> None:
+    run(compiled["lost"], when)
+
+
+def test_a_peer_that_lives_and_does_nothing_is_unreachable_after_the_setting(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["lost"], "stopped", SIWARP_MPA_TIMEOUT_MS="700")
+
+
+def test_children_inherit_nothing_and_their_end_leaves_connections_alone(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["inherit"])

@@ -1,0 +1,79 @@
+"""Many processes on few CPUs, and many connections of two processes, by rdma_cm.
+
+``pytest -rP tests/scale`` shows what each took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from abi.abi_harness import run
+from pace import scaled
+
+SANITIZED = "SANITIZER" in os.environ
+#: Sanitized code takes longer, and more memory.
+SLOWER = 10 if SANITIZED else 1
+CONNECTIONS = 200 if SANITIZED else 2000
+#: Of both ends of a connection's process, in KiB: its queue pair, its stream and its memory.
+KIB_EACH = 1000 if SANITIZED else 120
+
+pytestmark = [pytest.mark.scales, pytest.mark.timeout(200)]
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a run of the program took: seconds, and before and with the connections KiB and fds."""
+
+    wall: float
+    cpu: float
+    rss: tuple[int, int]
+    fds: tuple[int, int]
+
+
+@pytest.fixture(autouse=True)
+def _descriptors() -> Iterator[None]:
+    """Give the programs as many descriptors as the hard limit allows, as siwarp run does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def many(program: Path, *, processes: int, group: int, each: int, rounds: int, how: str) -> Took:
+    said = json.loads(run(program, *map(str, (processes, group, each, rounds)), how))
+    took = Took(said["wall"], said["cpu"], tuple(said["rss"]), tuple(said["fds"]))
+    print(f"{processes} processes in groups of {group}, {each} x {rounds}, {how}: {took}")
+    return took
+
+
+@pytest.mark.parametrize(("how", "cpu"), [("event", 4), ("poll", 15)])
+def test_64_processes_that_talk_in_pairs_do_not_spin_each_other_to_death(
+    compiled: dict[str, Path], how: str, cpu: float
+) -> None:
+    """6,400 messages there and back. Processes that only spin take 25 s of CPU, and 40 s."""
+    took = many(compiled["many"], processes=64, group=2, each=1, rounds=100, how=how)
+    assert took.cpu < cpu * SLOWER
+    assert took.wall < scaled(cpu * SLOWER)
+
+
+def test_64_processes_each_connected_to_every_other(compiled: dict[str, Path]) -> None:
+    processes = 16 if SANITIZED else 64
+    took = many(
+        compiled["many"], processes=processes, group=processes, each=1, rounds=5, how="event"
+    )
+    assert took.cpu < 20 * SLOWER
+    # The socket of each connection, and a few of the queues.
+    assert took.fds[1] - took.fds[0] <= processes + 2
+
+
+def test_two_processes_with_thousands_of_connections(compiled: dict[str, Path]) -> None:
+    took = many(compiled["many"], processes=2, group=2, each=CONNECTIONS, rounds=1, how="event")
+    assert took.cpu < 15 * SLOWER
+    assert CONNECTIONS <= took.fds[1] - took.fds[0] <= CONNECTIONS + 4
+    assert took.rss[1] - took.rss[0] < KIB_EACH * CONNECTIONS

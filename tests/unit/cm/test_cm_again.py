@@ -1,0 +1,54 @@
+"""Connects that are reset, as by a listener that has too many from one source, are tried again."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+from unit.verbs.rc_harness import End, Wire, plain_listener
+
+from siwarp.cm import CMID, CMEventType, ConnParam
+from siwarp.inspect import MPAReply
+
+#: SO_LINGER of no time: closing resets.
+AT_ONCE = struct.pack("ii", 1, 0)
+
+
+def reset(s: socket.socket) -> None:
+    peer, _ = s.accept()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+    peer.close()
+
+
+def test_a_connect_that_is_reset_is_tried_again_and_succeeds(wire: Wire) -> None:
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a.id.connect(s.getsockname(), ConnParam(refused=0.001))
+        for _ in range(3):
+            reset(s)
+        peer, _ = s.accept()
+        with peer:
+            peer.recv(1000)
+            peer.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=1)))
+            assert a.event().type == CMEventType.ESTABLISHED
+
+
+@pytest.mark.parametrize("refused", [0, 0.001])
+def test_it_is_reset_until_its_time_is_over_or_at_once_if_it_does_not_try_again(
+    wire: Wire, refused: float
+) -> None:
+    with plain_listener() as s:
+        s.settimeout(1)
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
+        a.id.connect(s.getsockname(), ConnParam(refused=refused, timeout=0.2))
+        tries = 0
+        while not (event := wire.a_channel.get_event(timeout=0)):
+            try:
+                s.settimeout(0.01)
+                reset(s)
+                tries += 1
+            except TimeoutError:
+                continue
+        assert event.type == CMEventType.CONNECT_ERROR
+        assert tries > 1 if refused else tries == 1
