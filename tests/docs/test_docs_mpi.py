@@ -15,8 +15,7 @@ from pace import scaled
 def lines(work: Path, script: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a block as a shell does; siwarp is this one."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    # Shared memory would carry everything between ranks of one machine.
-    told = {"PATH": path, "MPIR_CVAR_NOLOCAL": "1", "UCX_LOG_FILE": "stderr"}
+    told = {"PATH": path, "UCX_LOG_FILE": "stderr"}
     return subprocess.run(
         ["sh", "-ec", script],
         cwd=work,
