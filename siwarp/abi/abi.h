@@ -106,6 +106,7 @@ struct abi_pd {
 	struct abi_pd *parent_of; /* NULL, or the domain that this parent domain stands for */
 	struct abi_td *td;
 	atomic_uint users; /* parent domains of it */
+	bool of_ids;	   /* siw_ibv_pd_of_ids */
 };
 
 struct abi_td {

@@ -12,15 +12,31 @@
 /* Octets of the room for a GRH before the IPv4 header of RoCE v2 (annex A17 of InfiniBand). */
 #define IPV4_AT 20
 
+/*
+ * rsockets name their own port by its LID. As there are none, that is 0, and the device's first
+ * address; in a domain of ids alone, since adapters for Ethernet refuse it.
+ */
+static bool own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
+		     struct ibv_ah_attr *out)
+{
+	if (attr->is_global || attr->dlid || !((const struct abi_pd *)pd)->of_ids)
+		return false;
+	*out = (struct ibv_ah_attr){ .is_global = 1, .port_num = attr->port_num };
+	return ibv_query_gid(pd->context, ABI_PORT, 0, &out->grh.dgid) == 0;
+}
+
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct siw_addr dest, source;
+	struct ibv_ah_attr own;
 	struct siw_ah *siw;
 	struct ibv_ah *ah;
 	int why;
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
+	if (attr && own_port(pd, attr, &own))
+		attr = &own;
 	why = attr ? abi_addrs_of_attr(abi_context_of(pd->context), attr, &dest, &source) : EINVAL;
 	if (why)
 		return abi_null(why);

@@ -45,6 +45,12 @@ struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context, struct ibv_qp_i
 	return abi_create_cm_qp(context, attr);
 }
 
+void siw_ibv_pd_of_ids(struct ibv_pd *pd)
+{
+	if (abi_live(ABI_PD, pd))
+		((struct abi_pd *)pd)->of_ids = true;
+}
+
 struct wanted_qp {
 	struct ibv_context *context;
 	uint32_t number;

@@ -70,6 +70,7 @@ struct cm_id {
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;
 	uint8_t tos;		    /* RDMA_OPTION_ID_TOS; a CONNECT_REQUEST's: its listener's */
+	struct ibv_sa_path_rec path; /* that its route shows */
 	uint8_t ack_timeout;	    /* RDMA_OPTION_ID_ACK_TIMEOUT */
 	struct cm_group *groups;    /* that it has joined; under the lock */
 	struct cm_arg *args;	    /* of rdma_write_cm_event, oldest first; under the lock */

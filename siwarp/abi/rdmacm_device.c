@@ -154,6 +154,8 @@ struct ibv_pd *cm_default_pd(struct ibv_context *verbs)
 		if (one->verbs == verbs) {
 			if (!one->pd)
 				one->pd = ibv_alloc_pd(verbs);
+			if (one->pd)
+				siw_ibv_pd_of_ids(one->pd);
 			pd = one->pd;
 		}
 	leave();

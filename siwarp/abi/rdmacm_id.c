@@ -5,6 +5,7 @@
 
 #include "abi/rdmacm.h"
 
+#define HOPS	   64
 #define RESOLVE_MS 2000 /* of rdma_create_ep; nothing here takes that long */
 
 static struct cm_channel *channel_of(const struct cm_id *id)
@@ -304,6 +305,28 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 	return why ? cm_fail(why) : cm_complete(cm_id_of(rdma_id));
 }
 
+/*
+ * A path record, as the kernel makes one for Ethernet: programs look whether it is beyond the link,
+ * and then send by GIDs.
+ */
+static void show_path(struct cm_id *id)
+{
+	const struct rdma_ib_addr *gids = &id->id.route.addr.addr.ibaddr;
+
+	id->path = (struct ibv_sa_path_rec){
+		.dgid = gids->dgid,
+		.sgid = gids->sgid,
+		.hop_limit = HOPS,
+		.traffic_class = id->tos,
+		.reversible = 1,
+		.numb_path = 1,
+		.pkey = htons(ABI_PKEY),
+		.mtu = IBV_MTU_1024,
+	};
+	id->id.route.path_rec = &id->path;
+	id->id.route.num_paths = 1;
+}
+
 int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
@@ -316,6 +339,7 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 		return cm_fail(EINVAL);
 	r = siw_cm_tell(id->siw, SIW_CM_ROUTE_RESOLVED, 0);
 	id->routed = r == 0;
+	show_path(id);
 	return r < 0 ? cm_fail(-r) : cm_complete(id);
 }
 

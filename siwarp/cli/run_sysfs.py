@@ -51,8 +51,9 @@ _SPEEDS = {
 }
 #: enum ibv_gid_type (1: IB or RoCE v1; 2: RoCE v2 here, as sysfs has it).
 _ROCE_V2 = 2
-#: Versions of the kernel's interfaces that programs of rdma-core 44 and later take.
-_UVERBS_ABI, _DEVICE_ABI, _RDMA_CM_ABI = 6, 1, 5
+#: Versions of the kernel's interfaces that programs of rdma-core 44 and later take: Linux's own.
+#: The system's librdmacm, whose rsockets run on siwarp, uses no device if the last is above 4.
+_UVERBS_ABI, _DEVICE_ABI, _RDMA_CM_ABI = 6, 1, 4
 
 
 def _named(number: int, names: dict[int, str]) -> str:

@@ -57,6 +57,12 @@ SIW_IBV struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_a
 SIW_IBV struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context,
 					    struct ibv_qp_init_attr_ex *attr);
 
+/*
+ * The domain is one of ids of rdma_cm: in it, address handles without a GID and with LID 0 name the
+ * device's own port, as rsockets do.
+ */
+SIW_IBV void siw_ibv_pd_of_ids(struct ibv_pd *pd);
+
 /* The queue pair of that context with that number; NULL: there is none. */
 SIW_IBV struct ibv_qp *siw_ibv_find_qp(struct ibv_context *context, uint32_t qp_num);
 /*

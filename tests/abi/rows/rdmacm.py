@@ -75,6 +75,17 @@ def rdma_cm() -> Iterator[Row]:
 
 def rsockets() -> Iterator[Row]:
     """Programs of rsockets, which are the system's librdmacm's, on ids of ours."""
+    options = "-S 1024 -C 100 -T e"
+    yield Row(
+        "udpong",
+        "UD",
+        # It serves until it is stopped; without an address it takes the loopback's of IPv6.
+        f"sh -c 'timeout 8 udpong -b {{addr}} {options}; test $? = 124'",
+        f"sh -c 'sleep 1; exec udpong -s {{addr}} {options}'",
+        shows=r"(?m)^custom +1k",
+        data="-T e",
+        short=(HERE,),
+    )
     for name in ("rstream", "riostream"):
         yield Row(
             name,
