@@ -51,6 +51,15 @@ def test_a_listener_without_a_port_is_told_an_address_that_others_reach(
     run(compiled["cm"], "names")
 
 
+@pytest.mark.parametrize("what", ["connect", "left"])
+def test_ids_of_datagrams_ask_for_queue_pairs(compiled: dict[str, Path], what: str) -> None:
+    run(compiled["cm_ud"], what, SIWARP_SIDR_TIMEOUT_MS="500")
+
+
+def test_groups_are_joined_and_left(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_ud"], "groups")
+
+
 def test_a_child_of_fork_has_devices_of_its_own(compiled: dict[str, Path]) -> None:
     run(compiled["cm"], "forked")
 
