@@ -92,6 +92,23 @@ def test_a_signal_ends_a_wait_unless_its_handler_restarts(compiled: dict[str, Pa
     run(compiled["cm_more"], "impatient")
 
 
+@pytest.mark.parametrize("who", ["servers", "clients"])
+def test_peers_that_are_no_rnic_or_of_another_version_are_refused(
+    compiled: dict[str, Path], who: str
+) -> None:
+    run(compiled["strange"], who)
+
+
+def test_a_queue_pair_that_is_reset_disconnects_and_may_connect_again(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["strange"], "resets")
+
+
+def test_addresses_and_devices_are_told_as_asked(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_more"], "infos")
+
+
 def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
     run(compiled["cm_bad"])
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * More of rdma_cm: cm_more ends, depths, options, newer, moves or impatient. Both ends are of this
- * process, on loopback, but for a peer that is a plain socket.
+ * More of rdma_cm: cm_more ends, depths, options, newer, infos, moves or impatient. Both ends are of
+ * this process, on loopback, but for a peer that is a plain socket.
  */
 #include <netdb.h>
 #include <netinet/ip.h>
@@ -301,6 +301,75 @@ static void newer(void)
 	CHECK(strcmp(rdma_event_str(EVENT_USER), "RDMA_CM_EVENT_USER") == 0);
 }
 
+/* ---- addresses and devices ------------------------------------------------------------------- */
+
+static struct rdma_addrinfo *info_of(const char *node, const char *service,
+				     const struct rdma_addrinfo *hints)
+{
+	struct rdma_addrinfo *info;
+
+	CHECK(rdma_getaddrinfo(node, service, hints, &info) == 0 && !info->ai_next);
+	return info;
+}
+
+/* Names of both families; and hints alone, which are copied. */
+static void addresses(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info;
+	struct sockaddr_in own = loopback(htons(7471));
+
+	info = info_of("::1", "7471", &hints);
+	CHECK(info->ai_family == AF_INET6 && info->ai_dst_len == sizeof(struct sockaddr_in6));
+	CHECK(info->ai_src_len == info->ai_dst_len && info->ai_src_addr->sa_family == AF_INET6);
+	rdma_freeaddrinfo(info);
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_FAMILY, .ai_family = AF_INET };
+	info = info_of("localhost", NULL, &hints);
+	CHECK(info->ai_family == AF_INET && info->ai_qp_type == IBV_QPT_RC);
+	CHECK(info->ai_port_space == RDMA_PS_TCP && info->ai_flags == RAI_FAMILY);
+	rdma_freeaddrinfo(info);
+	hints = (struct rdma_addrinfo){ .ai_dst_addr = sa(&own), .ai_dst_len = sizeof(own) };
+	info = info_of(NULL, NULL, &hints);
+	CHECK(info->ai_dst_addr != sa(&own) && info->ai_dst_len == sizeof(own));
+	CHECK(((struct sockaddr_in *)info->ai_dst_addr)->sin_port == own.sin_port);
+	CHECK(info->ai_src_len == sizeof(own));
+	rdma_freeaddrinfo(info);
+	hints.ai_flags = RAI_NOROUTE;
+	info = info_of(NULL, NULL, &hints);
+	CHECK(info->ai_dst_len && !info->ai_src_addr && !info->ai_src_len);
+	rdma_freeaddrinfo(info);
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_PASSIVE };
+	info = info_of(NULL, "7471", &hints);
+	CHECK(info->ai_src_len && !info->ai_dst_len && !info->ai_dst_addr);
+	rdma_freeaddrinfo(info);
+}
+
+/* They stay open: objects made on one are good when the list is gone, and it is the same again. */
+static void devices(void)
+{
+	struct ibv_context **list, **again;
+	struct ibv_pd *pd_of_it;
+	int n = 0, m = 0;
+
+	list = rdma_get_devices(&n);
+	CHECK(list && n > 0 && list[0] && !list[n]);
+	pd_of_it = ibv_alloc_pd(list[0]);
+	CHECK(pd_of_it);
+	again = rdma_get_devices(NULL);
+	CHECK(again && again != list && again[0] == list[0]);
+	rdma_free_devices(list);
+	rdma_free_devices(again);
+	CHECK(ibv_dealloc_pd(pd_of_it) == 0);
+	again = rdma_get_devices(&m);
+	CHECK(again && m == n);
+	rdma_free_devices(again);
+}
+
+static void infos(void)
+{
+	addresses();
+	devices();
+}
+
 /* ---- an id that moves waits for acknowledgements --------------------------------------------- */
 
 static atomic_bool moved;
@@ -465,8 +534,9 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} all[] = { { "ends", ends },	{ "depths", depths }, { "options", options },
-		    { "newer", newer }, { "moves", moves },   { "impatient", impatient } };
+	} all[] = { { "ends", ends },	       { "depths", depths }, { "options", options },
+		    { "newer", newer },	       { "infos", infos },   { "moves", moves },
+		    { "impatient", impatient } };
 
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();

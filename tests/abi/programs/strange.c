@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Peers of rdma_cm that are no RNIC, or speak another version, are refused; and queue pairs that a program
+ * resets. strange servers, clients or resets.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cm.h"
+
+#define HTTP "HTTP/1.1 400 Bad Request\r\n\r\n"
+/* Key, flags, revision, octets of private data: IRD and ORD where the frame says enhanced. */
+#define REPLY(flags, revision) "MPA ID Rep Frame" flags revision "\x00\x04\x00\x01\x00\x01"
+
+struct answer {
+	const char *octets;
+	size_t size;
+	enum rdma_cm_event_type wanted;
+	int status;
+};
+
+static const struct answer answers[] = {
+	{ HTTP, sizeof(HTTP) - 1, RDMA_CM_EVENT_CONNECT_ERROR, -EPROTO },
+	{ REPLY("\x50", "\x09"), 24, RDMA_CM_EVENT_CONNECT_ERROR,
+	  -EPROTO }, /* of a revision to come */
+	{ REPLY("\x70", "\x02"), 24, RDMA_CM_EVENT_REJECTED, 28 },
+};
+
+static struct sockaddr *sa(struct sockaddr_in *addr)
+{
+	return (struct sockaddr *)addr;
+}
+
+/* A socket that listens: its port. */
+static int plain_listener(struct sockaddr_in *addr)
+{
+	socklen_t len = sizeof(*addr);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	*addr = loopback(0);
+	CHECK(fd >= 0 && bind(fd, sa(addr), len) == 0 && listen(fd, 1) == 0);
+	CHECK(getsockname(fd, sa(addr), &len) == 0);
+	return fd;
+}
+
+/* What this end is told by the answers of servers that are none of rdma_cm. */
+static void servers(void)
+{
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+		const struct answer *a = &answers[i];
+		struct rdma_cm_event *event;
+		struct sockaddr_in addr;
+		struct rdma_cm_id *id;
+		int fd = plain_listener(&addr), peer;
+
+		id = resolved(other, addr.sin_port);
+		CHECK(rdma_connect(id, NULL) == 0);
+		peer = accept(fd, NULL, NULL);
+		CHECK(peer >= 0 && send(peer, a->octets, a->size, 0) == (ssize_t)a->size);
+		event = next(other, a->wanted, id);
+		if (event->status != a->status)
+			fprintf(stderr, "answer %zu: status %d\n", i, event->status);
+		CHECK(event->status == a->status);
+		CHECK(rdma_ack_cm_event(event) == 0);
+		CHECK(close(peer) == 0 && close(fd) == 0);
+		end(id);
+	}
+}
+
+/* Clients that are none get nothing and leave nothing: who comes after them is served. */
+static void clients(void)
+{
+	static const char *const said[] = {
+		"GET / HTTP/1.1\r\n\r\n0123456789",
+		"MPA ID Req Frame\x50\x09", /* of a revision to come; no more of it is looked at */
+		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+	};
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+
+	for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+		int fd = socket(AF_INET, SOCK_STREAM, 0);
+		char octets[64];
+
+		CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
+		CHECK(send(fd, said[i], strlen(said[i]), 0) == (ssize_t)strlen(said[i]));
+		CHECK(shutdown(fd, SHUT_WR) == 0);
+		/* The end of the stream, or a reset; perhaps a frame that rejects. */
+		while (recv(fd, octets, sizeof(octets), 0) > 0)
+			;
+		CHECK(close(fd) == 0);
+	}
+	connected(listener, &client, &server);
+	CHECK(rdma_disconnect(client) == 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(client);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- a queue pair that its program resets ---------------------------------------------------- */
+
+static void reset(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && qp->state == IBV_QPS_RESET);
+}
+
+/* Connected: both ends are told. Over: it connects again, by its number. */
+static void resets(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	struct ibv_qp_init_attr init = {
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_qp *own = NULL;
+
+	connected(listener, &client, &server);
+	reset(client->qp);
+	CHECK(rdma_ack_cm_event(next(other, RDMA_CM_EVENT_DISCONNECTED, client)) == 0);
+	CHECK(rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_DISCONNECTED, server)) == 0);
+	end(client);
+	end(server);
+	for (int round = 0; round < 3; round++) {
+		CHECK(rdma_create_id(other, &client, NULL, RDMA_PS_TCP) == 0);
+		CHECK(rdma_resolve_addr(client, NULL, sa(&addr), 1000) == 0);
+		expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
+		CHECK(rdma_resolve_route(client, 1000) == 0);
+		expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
+		if (!own) {
+			init.send_cq = init.recv_cq =
+				ibv_create_cq(client->verbs, 4, NULL, NULL, 0);
+			own = ibv_create_qp(client->pd, &init);
+			CHECK(own);
+		} else {
+			reset(own);
+		}
+		param.qp_num = own->qp_num;
+		CHECK(rdma_connect(client, &param) == 0);
+		server = request(listener, NULL, 0);
+		CHECK(rdma_accept(server, NULL) == 0);
+		expect(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
+		CHECK(rdma_establish(client) == 0);
+		expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+		CHECK(rdma_disconnect(server) == 0);
+		expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+		expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+		end(server);
+		CHECK(rdma_destroy_id(client) == 0);
+	}
+	CHECK(ibv_destroy_qp(own) == 0 && ibv_destroy_cq(init.send_cq) == 0);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other && argc == 2);
+	if (strcmp(argv[1], "servers") == 0)
+		servers();
+	else if (strcmp(argv[1], "clients") == 0)
+		clients();
+	else if (strcmp(argv[1], "resets") == 0)
+		resets();
+	else
+		return 2;
+	rdma_destroy_event_channel(channel);
+	rdma_destroy_event_channel(other);
+	return 0;
+}
