@@ -116,7 +116,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _link_to_interface(device: Path, name: str) -> None:
-    if (_CLASSES / "net" / name).exists():
+    """Link a device to its interface; one that has just gone has no name any more."""
+    if name and (_CLASSES / "net" / name).exists():
         (device / "net").mkdir()
         (device / "net" / name).symlink_to(f"../../../../net/{name}")
 

@@ -17,6 +17,7 @@ from cli.run_harness import LIST, OTHERS, compiled, library_of_a_wheel
 from pace import scaled
 
 from siwarp import _paths
+from siwarp.cli import run_view
 from siwarp.cli.run_preload import preloaded
 
 OURS = _paths.abi_dir() / "libibverbs.so.1"
@@ -390,3 +391,12 @@ def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
     assert sorted(done.stdout.split()) == names()
     # Each process that it serves says at its end what its malloc did.
     assert "Begin jemalloc statistics" in done.stderr
+
+
+def test_a_device_whose_interface_has_just_gone_gets_no_link(tmp_path: Path) -> None:
+    # It was listed; before its interface's name was asked for, that was removed.
+    for name in ("", "gone0"):
+        run_view._link_to_interface(tmp_path, name)
+    assert not list(tmp_path.iterdir())
+    run_view._link_to_interface(tmp_path, "lo")
+    assert (tmp_path / "net" / "lo").is_symlink()
