@@ -12,6 +12,7 @@ from scapy.utils import rdpcap
 
 from siwarp.inspect import (
     FPDU,
+    SIDR,
     AtomicRequest,
     DDPDatagram,
     DDPTagged,
@@ -28,6 +29,7 @@ from siwarp.inspect import (
     RecordDatagram,
     RecordHeader,
     Requester,
+    SIDRType,
     Terminate,
     UCDatagram,
     UDDatagram,
@@ -289,6 +291,17 @@ def netlink() -> list[bytes]:
     return [b"\3" + message(k, b) for k, b in ((16, link), (17, link), (20, addr), (21, addr))]
 
 
+def resolution() -> list[bytes]:
+    answer = SIDR(type=SIDRType.ANSWER, id=1, qpn=0x10001, gid="::ffff:127.0.0.1", data=b"me")
+    frames = [
+        SIDR(type=SIDRType.QUESTION, id=1, data=bytes(180)),
+        answer,
+        SIDR(type=SIDRType.REFUSAL, id=1, status=2, data=b"no"),
+        SIDR(type=SIDRType.COOKIE, id=1, cookie=1),
+    ]
+    return [flag + bytes(frame) for frame in frames for flag in (b"\0", b"\1")]
+
+
 def main() -> None:
     corpora = {
         "fuzz_mpa_startup": startups(),
@@ -305,6 +318,7 @@ def main() -> None:
         ],
         "fuzz_netlink": netlink(),
         "fuzz_rd": reliable(),
+        "fuzz_sidr": resolution(),
     }
     for name, seeds in corpora.items():
         folder = Path(sys.argv[1]) / name

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Frames of UD resolution (spec/cm-udp.md). The first octet: 1, with a right CRC, which a fuzzer
+ * does not find by itself.
+ */
+#include "base/crc32c.h"
+#include "fuzz.h"
+#include "qp/qp_sidr_wire.h"
+
+static void judge(const struct siw_sidr_frame *frame)
+{
+	uint8_t again[SIW_SIDR_FRAME];
+	struct siw_sidr_frame same;
+
+	CHECK(frame->id && frame->type >= SIW_SIDR_QUESTION && frame->type <= SIW_SIDR_COOKIE);
+	CHECK(frame->data_len <= SIW_SIDR_DATA);
+	CHECK(frame->type == SIW_SIDR_QUESTION || frame->data_len <= SIW_SIDR_ANSWER_DATA);
+	CHECK(frame->type != SIW_SIDR_ANSWER || (frame->qpn && frame->qpn < 0xffffff));
+	siw_sidr_build(frame, again);
+	CHECK(siw_sidr_parse(again, sizeof(again), &same));
+	CHECK(same.id == frame->id && same.cookie == frame->cookie && same.qpn == frame->qpn);
+	CHECK(same.data_len == frame->data_len &&
+	      memcmp(same.data, frame->data, frame->data_len) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct siw_sidr_frame frame;
+	uint8_t *octets;
+
+	if (!size)
+		return 0;
+	/* Of exactly this size, so that an octet too far is seen. */
+	octets = malloc(size - 1 ? size - 1 : 1);
+	CHECK(octets);
+	memcpy(octets, data + 1, size - 1);
+	if (data[0] & 1 && size - 1 == SIW_SIDR_FRAME)
+		siw_crc32c_put(octets + SIW_SIDR_FRAME - 4,
+			       siw_crc32c(0, octets, SIW_SIDR_FRAME - 4));
+	if (siw_sidr_parse(octets, size - 1, &frame)) {
+		CHECK(size - 1 == SIW_SIDR_FRAME);
+		judge(&frame);
+	}
+	free(octets);
+	return 0;
+}
