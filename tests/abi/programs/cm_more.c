@@ -427,16 +427,18 @@ static void send_one(void)
 	CHECK(rdma_post_send(sender, NULL, memory, 64, sent, 0) == 0);
 }
 
-/* Signals to the one that waits, until its wait is over; the fifth time what it waits for comes. */
+/* Signals to the one that waits, until its wait is over; after five what it waits for comes. */
 static void *disturb(void *arg)
 {
 	void (*what)(void) = (void (*)(void))arg;
 
-	for (int i = 0; waiting; i++) {
+	while (waiting) {
 		CHECK(pthread_kill(waiter, SIGUSR1) == 0);
 		usleep(20000);
-		if (i + 1 == SIGNALS && what)
-			what();
+		if (handled < SIGNALS || !what)
+			continue;
+		what();
+		what = NULL;
 	}
 	return NULL;
 }
@@ -467,6 +469,19 @@ static void handler(int flags)
 		CHECK((wanted) || handled >= SIGNALS);                              \
 	} while (0)
 
+/* rdma_get_recv_comp, which arms the queue, may have left an event behind. */
+static void take_events(struct ibv_comp_channel *of)
+{
+	struct pollfd fd = { of->fd, POLLIN, 0 };
+	struct ibv_cq *cq;
+	void *unused;
+
+	while (poll(&fd, 1, 0) == 1) {
+		CHECK(ibv_get_cq_event(of, &cq, &unused) == 0);
+		ibv_ack_cq_events(cq, 1);
+	}
+}
+
 static void interrupted(struct rdma_cm_id *listener, struct rdma_cm_id *server)
 {
 	struct rdma_cm_id *client = synchronous(rdma_get_src_port(listener)), *id;
@@ -482,6 +497,7 @@ static void interrupted(struct rdma_cm_id *listener, struct rdma_cm_id *server)
 	CHECK(rdma_create_id(NULL, &passive, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_bind_addr(passive, sa(&addr)) == 0 && rdma_listen(passive, 1) == 0);
 	DISTURBED(NULL, rdma_get_request(passive, &id), EINTR);
+	take_events(server->recv_cq_channel);
 	DISTURBED(NULL, ibv_get_cq_event(server->recv_cq_channel, &cq, &unused), EINTR);
 	DISTURBED(NULL, ibv_get_async_event(server->verbs, &fault), EINTR);
 	/* Its request came, nobody answers, and the connection is still to come. */
