@@ -69,12 +69,12 @@ struct cm_id {
 	/* Without an RC queue pair of the program's, the connection's own: cm_stand_in. */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;
-	uint8_t tos;		    /* RDMA_OPTION_ID_TOS; a CONNECT_REQUEST's: its listener's */
+	uint8_t tos;		     /* RDMA_OPTION_ID_TOS; a CONNECT_REQUEST's: its listener's */
 	struct ibv_sa_path_rec path; /* that its route shows */
-	uint8_t ack_timeout;	    /* RDMA_OPTION_ID_ACK_TIMEOUT */
-	struct cm_group *groups;    /* that it has joined; under the lock */
-	struct cm_arg *args;	    /* of rdma_write_cm_event, oldest first; under the lock */
-	struct rdma_addrinfo *info; /* of rdma_resolve_addrinfo */
+	uint8_t ack_timeout;	     /* RDMA_OPTION_ID_ACK_TIMEOUT */
+	struct cm_group *groups;     /* that it has joined; under the lock */
+	struct cm_arg *args;	     /* of rdma_write_cm_event, oldest first; under the lock */
+	struct rdma_addrinfo *info;  /* of rdma_resolve_addrinfo */
 	/* Of rdma_create_ep on the passive side: for the ids of its requests. */
 	struct ibv_pd *ep_pd;
 	struct ibv_qp_init_attr *ep_attr;
