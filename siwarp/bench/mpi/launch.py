@@ -183,9 +183,12 @@ def _result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         raise BenchError(f"{what} was not done within {limit:.0f} s") from None
+    finally:
+        # Also when someone interrupts: its ranks would spin on.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     if process.returncode != 0:
         lines = (line for line in err.splitlines() if line.strip() and not _NOISE.search(line))
         said = next(lines, out.strip())
