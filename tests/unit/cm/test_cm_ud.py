@@ -10,7 +10,7 @@ import pytest
 from pace import scaled
 from unit.cm.ud_harness import HOST, Ends, plain, question, read
 from unit.verbs.errq_harness import settings
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, poll, refused
+from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
 
 import siwarp
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
@@ -112,7 +112,10 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: En
     with plain() as s:
         s.sendto(question(7, b"x"), ends.door.local_addr)
         asked = ends.request()
+        before = counter("drop_sidr_length")
         s.sendto(question(7, b"x"), ends.door.local_addr)  # while it is thought over
+        s.sendto(b"", ends.door.local_addr)  # which is behind it, and is seen
+        until(lambda: counter("drop_sidr_length") > before)
         ends.accept(asked, qp, b"yes")
         first = s.recv(2048)
         with counted("sidr_replays", 2):
