@@ -19,6 +19,7 @@ from pace import scaled
 SANITIZED = "SANITIZER" in os.environ
 #: Sanitized code takes longer, and more memory.
 SLOWER = 10 if SANITIZED else 1
+PROCESSES = 16 if SANITIZED else 64
 CONNECTIONS = 200 if SANITIZED else 2000
 #: Of both ends of a connection's process, in KiB: its queue pair, its stream and its memory.
 KIB_EACH = 1000 if SANITIZED else 120
@@ -57,19 +58,18 @@ def test_64_processes_that_talk_in_pairs_do_not_spin_each_other_to_death(
     compiled: dict[str, Path], how: str, cpu: float
 ) -> None:
     """6,400 messages there and back. Processes that only spin take 25 s of CPU, and 40 s."""
-    took = many(compiled["many"], processes=64, group=2, each=1, rounds=100, how=how)
+    took = many(compiled["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how)
     assert took.cpu < cpu * SLOWER
     assert took.wall < scaled(cpu * SLOWER)
 
 
 def test_64_processes_each_connected_to_every_other(compiled: dict[str, Path]) -> None:
-    processes = 16 if SANITIZED else 64
     took = many(
-        compiled["many"], processes=processes, group=processes, each=1, rounds=5, how="event"
+        compiled["many"], processes=PROCESSES, group=PROCESSES, each=1, rounds=5, how="event"
     )
     assert took.cpu < 20 * SLOWER
     # The socket of each connection, and a few of the queues.
-    assert took.fds[1] - took.fds[0] <= processes + 2
+    assert took.fds[1] - took.fds[0] <= PROCESSES + 2
 
 
 def test_two_processes_with_thousands_of_connections(compiled: dict[str, Path]) -> None:
