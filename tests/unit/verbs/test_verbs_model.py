@@ -60,8 +60,7 @@ class Model:
         if target == RESET:
             self.held, self.receives = [], []
             self.sends_taken = self.receives_taken = self.silent = 0
-            self.sent = [(wr_id, status, 0) for wr_id, status, _ in self.sent]
-            self.forgotten = len(self.received)
+            self.sent, self.received = [], []
         elif target == ERR and before != ERR:
             self.flush()
         elif target == RTS:
@@ -119,13 +118,10 @@ class Model:
             self.receives.append(wr_id)
         return 0
 
-    forgotten = 0
-
     def polled(self) -> None:
         self.sends_taken -= sum(slots for _, _, slots in self.sent)
-        # Those of a life before the last RESET give nothing back.
-        self.receives_taken -= len(self.received) - min(self.forgotten, len(self.received))
-        self.sent, self.received, self.forgotten = [], [], 0
+        self.receives_taken -= len(self.received)
+        self.sent, self.received = [], []
 
 
 def errno_of(call: Callable[[], object]) -> int:
