@@ -151,6 +151,7 @@ struct siw_context {
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
 	uint64_t turns;		  /* number of rounds over unsent; progress */
+	bool sends_more;	  /* ... the last of which left what the sockets have room for */
 	struct siw_link timed;	  /* list of struct siw_timed; progress */
 	_Atomic uint32_t n_timed; /* its length */
 	/* of those, the streams that wait for the peer's end of stream */

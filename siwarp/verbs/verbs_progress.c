@@ -91,6 +91,7 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 	int moved = 0;
 
 	ctx->turns++;
+	ctx->sends_more = false;
 	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
 		struct siw_qp *qp = next_unsent(ctx);
 		enum siw_turn turn;
@@ -101,6 +102,7 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 		if (turn != SIW_TURN_DONE) {
 			siw_verbs_mark_unsent(qp);
 			starved |= turn == SIW_TURN_STARVED;
+			ctx->sends_more |= turn == SIW_TURN_MORE;
 			ahead += !starved;
 		}
 		moved += turn <= SIW_TURN_MORE;
@@ -108,6 +110,16 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 	if (starved && ahead)
 		rotate_unsent(ctx, ahead);
 	return moved;
+}
+
+/*
+ * After a round of a thread that may make no other. It has taken from epoll that there is room, so a
+ * thread that sleeps on the sockets is not told, and is to go on with what the room is for.
+ */
+static void leave(struct siw_context *ctx)
+{
+	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed) && ctx->sends_more)
+		siw_verbs_nudge(ctx);
 }
 
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
@@ -118,8 +130,10 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
 		siw_lock(&ctx->progress);
 	else if (!siw_trylock(&ctx->progress))
 		return; /* the thread that holds it sends as well */
-	if (ctx->port)
+	if (ctx->port) {
 		siw_verbs_send_unsent(ctx);
+		leave(ctx);
+	}
 	siw_unlock(&ctx->progress);
 }
 
@@ -289,10 +303,12 @@ void siw_verbs_poll(struct siw_context *ctx)
 	if (!siw_trylock(&ctx->progress))
 		return;
 	if (__builtin_expect(ctx->port != NULL, 1)) {
-		if (siw_verbs_progress_once(ctx))
+		if (siw_verbs_progress_once(ctx)) {
 			ctx->vain = 0;
-		else
+			leave(ctx);
+		} else {
 			idle = in_vain(ctx);
+		}
 	}
 	siw_unlock(&ctx->progress);
 	if (__builtin_expect(idle, 0))
