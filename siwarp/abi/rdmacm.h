@@ -66,6 +66,8 @@ struct cm_id {
 	atomic_bool completes; /* active, with a queue pair of its own: rdma_establish is to come */
 	bool keeps_port;       /* the program named its port */
 	uint8_t resources, depth; /* of the CONNECT_REQUEST */
+	/* What the engine's id has: the program may put another one into id.qp. */
+	struct ibv_qp *taken;
 	/* Without an RC queue pair of the program's, the connection's own: cm_stand_in. */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;

@@ -131,6 +131,23 @@ static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
 	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
 }
 
+/*
+ * A queue pair that was made with another id, and that the program put into this one, as DAPL does:
+ * 0 or an errno value.
+ */
+static int take_given(struct cm_id *id)
+{
+	struct ibv_qp *qp = id->id.qp;
+	int r;
+
+	if (qp == id->taken)
+		return 0;
+	r = siw_ibv_qp(qp) ? siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : -EINVAL;
+	if (r == 0)
+		id->taken = qp;
+	return -r;
+}
+
 /* ---- connecting ------------------------------------------------------------------------------ */
 
 int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
@@ -147,6 +164,8 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	if (cm_is_ud(id))
 		return cm_ud_connect(id, conn_param);
 	r = to_engine(id, conn_param, &param);
+	if (r == 0 && id->id.qp)
+		r = -take_given(id);
 	if (r == 0)
 		r = set_retries(id, conn_param);
 	if (r == 0 && !id->id.qp)
@@ -173,7 +192,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return -1;
 	if (!id->asks)
 		return cm_fail(EINVAL);
-	r = id->id.qp ? 0 : take_other(id, conn_param);
+	r = id->id.qp ? take_given(id) : take_other(id, conn_param);
 	if (r)
 		return cm_fail(r);
 	if (cm_is_ud(id))

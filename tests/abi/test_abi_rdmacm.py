@@ -109,6 +109,10 @@ def test_addresses_and_devices_are_told_as_asked(compiled: dict[str, Path]) -> N
     run(compiled["cm_more"], "infos")
 
 
+def test_a_queue_pair_of_another_id_may_be_put_into_an_id(compiled: dict[str, Path]) -> None:
+    run(compiled["cm_more"], "given")
+
+
 def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
     run(compiled["cm_bad"])
 

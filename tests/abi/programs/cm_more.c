@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * More of rdma_cm: cm_more ends, depths, options, newer, infos, moves or impatient. Both ends are of
- * this process, on loopback, but for a peer that is a plain socket.
+ * More of rdma_cm: cm_more ends, depths, options, newer, infos, moves, impatient or given. Both ends
+ * are of this process, on loopback, but for a peer that is a plain socket.
  */
 #include <netdb.h>
 #include <netinet/ip.h>
@@ -219,6 +219,62 @@ static void options(void)
 	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
 	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(with_tos(low) == 1 && with_tos(high) == 1);
+	end(client);
+	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- queue pairs of other ids ---------------------------------------------------------------- */
+
+/* Another id makes the queue pair and goes: DAPL's endpoints come to their connections so. */
+static void give_queue_pair(struct rdma_cm_id *to)
+{
+	struct sockaddr_in addr = loopback(0);
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+	};
+	struct rdma_cm_id *maker;
+
+	CHECK(rdma_create_id(other, &maker, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(maker, sa(&addr)) == 0);
+	to->send_cq_channel = ibv_create_comp_channel(to->verbs);
+	to->recv_cq_channel = ibv_create_comp_channel(to->verbs);
+	attr.send_cq = to->send_cq = ibv_create_cq(to->verbs, 4, to, to->send_cq_channel, 0);
+	attr.recv_cq = to->recv_cq = ibv_create_cq(to->verbs, 4, to, to->recv_cq_channel, 0);
+	CHECK(to->send_cq && to->recv_cq && rdma_create_qp(maker, NULL, &attr) == 0);
+	to->qp = maker->qp;
+	maker->qp = NULL;
+	CHECK(rdma_destroy_id(maker) == 0);
+}
+
+static void given(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_cm_event *event;
+	struct ibv_qp *qp;
+
+	client = resolved(other, rdma_get_src_port(listener));
+	rdma_destroy_qp(client);
+	give_queue_pair(client);
+	CHECK(rdma_connect(client, NULL) == 0);
+	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	server = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	server->qp = (struct ibv_qp *)memory; /* what is no queue pair */
+	CHECK(rdma_accept(server, NULL) == -1 && errno == EINVAL);
+	give_queue_pair(server);
+	qp = server->qp;
+	CHECK(rdma_accept(server, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	CHECK(server->qp == qp && qp->state == IBV_QPS_RTS);
+	send_to(client, server);
+	send_to(server, client);
+	CHECK(rdma_disconnect(client) == 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	end(client);
 	end(server);
 	CHECK(rdma_destroy_id(listener) == 0);
@@ -550,9 +606,9 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} all[] = { { "ends", ends },	       { "depths", depths }, { "options", options },
-		    { "newer", newer },	       { "infos", infos },   { "moves", moves },
-		    { "impatient", impatient } };
+	} all[] = { { "ends", ends },		{ "depths", depths }, { "options", options },
+		    { "newer", newer },		{ "infos", infos },   { "moves", moves },
+		    { "impatient", impatient }, { "given", given } };
 
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();
