@@ -264,7 +264,9 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
 		.qp_state = (int)attr->qp_state,
 		.cur_qp_state = (int)attr->cur_qp_state,
 		.qkey = attr->qkey,
-		.qp_access_flags = (int)(attr->qp_access_flags & ~ABI_ACCESS_IGNORED),
+		/* The right to bind windows is a region's; DAPL asks for it here, too. */
+		.qp_access_flags =
+			(int)(attr->qp_access_flags & ~(ABI_ACCESS_IGNORED | IBV_ACCESS_MW_BIND)),
 		.en_sqd_async_notify = attr->en_sqd_async_notify,
 		.max_rd_atomic = attr->max_rd_atomic,
 		.max_dest_rd_atomic = attr->max_dest_rd_atomic,

@@ -47,7 +47,8 @@ static struct ibv_qp_attr values(enum ibv_qp_state to)
 		.rq_psn = 0x123456,
 		.sq_psn = 0x654321,
 		.dest_qp_num = 0x010203,
-		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE,
+		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE |
+				   IBV_ACCESS_MW_BIND,
 		.ah_attr = to_self(),
 		.max_rd_atomic = 3,
 		.max_dest_rd_atomic = 5,
