@@ -38,6 +38,13 @@ OUT = ROOT / "build" / "abi"
 BEFORE_KILL = 1.0
 #: The Python that Debian's pyverbs is for.
 PYTHON = "/usr/bin/python3"
+#: Programs of our own for libraries that are on verbs: the source, and what it is linked to.
+LIBRARIES = {
+    "libs-gloo": "gloo_allreduce.cc -lgloo",
+    "libs-rpma": "rpma_exchange.c -lrpma -libverbs",
+}
+#: How the programs are called whose processes are ranks.
+RANKS = ("mpi-", "libs-gloo")
 AS_NOBODY = ["runuser", "-u", "nobody", "--"]
 
 
@@ -182,7 +189,7 @@ def rank_of(machine: Machine) -> int:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             program = (folder / "exe").readlink()
-            if program.is_relative_to(machine.work) and program.name.startswith("mpi-"):
+            if program.is_relative_to(machine.work) and program.name.startswith(RANKS):
                 return int(folder.name)
     raise AssertionError("no rank runs")
 
@@ -279,13 +286,24 @@ def wanted(every: bool, only: str) -> Iterator[tuple[Row, str]]:
                 yield row, place
 
 
+def compile_libraries(work: Path) -> None:
+    """Compile our programs for libraries; what cannot be compiled is missing in its rows."""
+    libs = ROOT / "tests" / "abi" / "libs"
+    for program, words in LIBRARIES.items():
+        source, *libraries = words.split()
+        compiler = "c++" if source.endswith(".cc") else "cc"
+        command = [compiler, "-O2", libs / source, "-o", work / program, *libraries]
+        subprocess.run(command, check=False)
+
+
 def compile_programs(work: Path) -> None:
     """Compile the MPI program for each MPI; what cannot be compiled is missing in its rows."""
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:
             compile_exchange(compiler, work / f"mpi-{name}")
-    for scripts in ("pyverbs", "pypi", "ucx", "mpi"):
+    compile_libraries(work)
+    for scripts in ("pyverbs", "pypi", "ucx", "mpi", "libs"):
         shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
     home.mkdir()

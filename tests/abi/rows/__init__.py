@@ -5,7 +5,7 @@ A file for each family of programs; each function yields rows.
 
 from __future__ import annotations
 
-from . import bad_days, ibverbs, libfabric, mpi, perftest, rdmacm, ucx, watched, wheels
+from . import bad_days, ibverbs, libfabric, libs, mpi, perftest, rdmacm, ucx, watched, wheels
 from .ibverbs import SCRIPTS
 from .row import CABLE, HERE, NOBODY, PINGPONG, PLACES, Row
 
@@ -27,6 +27,12 @@ GROUPS = (
     ibverbs.pyverbs,
     ibverbs.rdma_core,
     wheels.wheels,
+    libs.gloo,
+    libs.rpma,
+    libs.dapl,
+    libs.qperf,
+    libs.fio,
+    libs.mooncake,
     watched.watched,
     rdmacm.rdma_cm,
     rdmacm.rdma_cm_ud,

@@ -1,0 +1,103 @@
+// Gloo's all-reduce over its ibverbs transport, with checked results: a process for each rank.
+//
+// gloo_allreduce DEVICE STORE RANKS RANK ROUNDS     STORE: a folder that all ranks share
+#include <gloo/allreduce_halving_doubling.h>
+#include <gloo/allreduce_ring_chunked.h>
+#include <gloo/barrier_all_to_all.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/ibverbs/device.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <vector>
+
+namespace
+{
+
+// Sums of integers that a float holds exactly: each order of adding gives the same.
+float value(int rank, int round, size_t at)
+{
+	return static_cast<float>((rank + 1) * ((at + 3 * round) % 1000));
+}
+
+void fill(std::vector<float> &data, int rank, int round)
+{
+	for (size_t i = 0; i < data.size(); i++)
+		data[i] = value(rank, round, i);
+}
+
+bool summed(const std::vector<float> &data, int ranks, int round)
+{
+	const int sum = ranks * (ranks + 1) / 2;
+	for (size_t i = 0; i < data.size(); i++) {
+		if (data[i] != value(sum - 1, round, i)) {
+			std::fprintf(stderr, "element %zu of round %d is %g\n", i, round, data[i]);
+			return false;
+		}
+	}
+	return true;
+}
+
+// Gloo wants no buffer destroyed before its last send has completed, and waits for none of them.
+// A barrier's send completes behind all that its pair sent before.
+struct Through : gloo::BarrierAllToAll {
+	using BarrierAllToAll::BarrierAllToAll;
+	void run()
+	{
+		BarrierAllToAll::run();
+		for (auto &buffer : sendBuffers_)
+			buffer->waitSend();
+	}
+};
+
+// Whether all rounds of all-reduces of this many elements were right.
+template <typename Algorithm>
+bool reduced(const std::shared_ptr<gloo::Context> &context, size_t elements, int rounds)
+{
+	std::vector<float> data(elements);
+	Algorithm algorithm(context, { data.data() }, elements);
+	for (int round = 0; round < rounds; round++) {
+		fill(data, context->rank, round);
+		algorithm.run();
+		if (!summed(data, context->size, round))
+			return false;
+	}
+	Through(context).run();
+	return true;
+}
+
+int run(char **words)
+{
+	gloo::transport::ibverbs::attr attr{ words[1], 1, 0 };
+	gloo::rendezvous::FileStore store(words[2]);
+	const int ranks = std::atoi(words[3]), rank = std::atoi(words[4]),
+		  rounds = std::atoi(words[5]);
+	auto device = gloo::transport::ibverbs::CreateDevice(attr);
+	auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
+	context->setTimeout(std::chrono::seconds(10));
+	context->connectFullMesh(store, device);
+	for (size_t elements : { 16u, 10000u, 1u << 20 }) {
+		if (!reduced<gloo::AllreduceRingChunked<float>>(context, elements, rounds))
+			return 1;
+		if (!reduced<gloo::AllreduceHalvingDoubling<float>>(context, elements, rounds))
+			return 1;
+	}
+	std::printf("rank %d of %d: sums correct\n", rank, ranks);
+	return 0;
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	try {
+		return argc == 6 ? run(argv) : 2;
+	} catch (const std::exception &error) {
+		std::fprintf(stderr, "%s\n", error.what());
+		return 3;
+	}
+}

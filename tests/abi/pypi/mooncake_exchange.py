@@ -1,0 +1,43 @@
+"""PyPI's mooncake-transfer-engine-non-cuda: its engine's Writes and Reads by protocol rdma.
+
+mooncake_exchange.py DEVICE [SERVER]
+"""
+
+import ctypes
+import sys
+
+from common import Control, device, pattern
+from mooncake.engine import TransferEngine
+
+PAGE, PAGES = 65536, 64
+
+control = Control()
+engine = TransferEngine()
+# The two tell each other by a port of the engine's own where their memory lies.
+assert engine.initialize(control.here, "P2PHANDSHAKE", "rdma", device()) == 0
+memory = ctypes.create_string_buffer(PAGE * PAGES)
+address = ctypes.addressof(memory)
+assert engine.register_memory(address, PAGE * PAGES) == 0
+if control.server:
+    memory.raw = pattern(PAGE * PAGES, 1)
+other = control.swap(addr=address, name=f"{control.here}:{engine.get_rpc_port()}")
+name, there = other["name"], other["addr"]
+pages = range(0, PAGE * PAGES, PAGE)
+lists = [address + at for at in pages], [there + at for at in pages], [PAGE] * PAGES
+if control.server:
+    control.swap(lent=1)
+    assert memory.raw == pattern(PAGE * PAGES, 3), "the peer's Writes"
+else:
+    assert engine.transfer_sync_read(name, address, there, PAGE * PAGES) == 0
+    assert memory.raw == pattern(PAGE * PAGES, 1), "a Read"
+    memory.raw = pattern(PAGE * PAGES, 2)
+    assert engine.transfer_sync_write(name, address, there, PAGE * PAGES) == 0
+    memory.raw = bytes(PAGE * PAGES)
+    assert engine.batch_transfer_sync_read(name, *lists) == 0
+    assert memory.raw == pattern(PAGE * PAGES, 2), "Reads in one batch, of what was written"
+    memory.raw = pattern(PAGE * PAGES, 3)
+    assert engine.batch_transfer_sync_write(name, *lists) == 0
+    control.swap(lent=1)
+control.swap(done=1)
+print("mooncake: correct")
+sys.stdout.flush()

@@ -1,0 +1,164 @@
+"""Libraries that are linked to verbs, by programs of our own; DAPL, qperf, fio and Mooncake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .row import CABLE, HERE, PLACES, PYPI, Row
+
+RPMA, DTEST, QPERF, FIO = 7204, 15828, 19765, 7300
+MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
+
+
+def gloo() -> Iterator[Row]:
+    """Gloo's all-reduce: all ranks here, or one in each namespace."""
+    ranks = "sh {abi}/libs/gloo_ranks.sh {work}/libs-gloo"
+    for count, short in ((2, PLACES), (4, (HERE,))):
+        yield Row(
+            f"libgloo all-reduce -n {count}",
+            "RC",
+            f"{ranks} {{dev}} {count} 3 {{over_dev}}",
+            shows=rf"rank {count - 1} of {count}: sums correct",
+            data="program",
+            places=(HERE, "nobody"),
+            short=tuple(place for place in short if place != CABLE),
+        )
+    yield Row(
+        "libgloo all-reduce across",
+        "RC",
+        f"{ranks} {{dev}} 2 3 {{over_dev}} {{over}}",
+        shows=r"rank 1 of 2: sums correct",
+        data="program",
+        places=(CABLE,),
+        short=(CABLE,),
+    )
+    yield Row(
+        "libgloo all-reduce -n 4, a rank killed",
+        "RC",
+        f"{ranks} {{dev}} 4 100000000 {{over_dev}}",
+        places=(HERE,),
+        short=(HERE,),
+        kill="rank",
+        # Who only waits for the rank gives up after Gloo's own time, which is 10 s.
+        seconds=30,
+    )
+
+
+def rpma() -> Iterator[Row]:
+    """librpma: Writes, flushes, Reads, atomic Writes and messages."""
+    both = "{work}/libs-rpma", f"{{addr}} {RPMA}"
+    for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
+        yield Row(
+            "librpma write, flush, read" + (" (iwarp)" if env else ""),
+            "RC",
+            f"{both[0]} server {both[1]} 50",
+            f"{both[0]} client {both[1]} 50",
+            shows=r"(?m)^rpma: correct$",
+            data="program",
+            port=RPMA,
+            short=(HERE,) if env else PLACES,
+            env=env,
+        )
+    for end in ("server", "client"):
+        yield Row(
+            f"librpma, {end} killed",
+            "RC",
+            f"{both[0]} server {both[1]} 100000000",
+            f"{both[0]} client {both[1]} 100000000",
+            port=RPMA,
+            places=(HERE, CABLE),
+            short=(HERE,) if end == "server" else (),
+            kill=end,
+            seconds=10,
+        )
+
+
+def dapl() -> Iterator[Row]:
+    """DAPL's own tests, whose adapters stand in a file: connected by rdma_cm, or by GID and QPN."""
+    for name, short in (("ofa", PLACES), ("scm", ())):
+        words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -B 20 -b 65536"
+        yield Row(
+            f"dapl dtest ({name})",
+            "RC",
+            words,
+            f"{words} -h {{addr}}",
+            shows=r"Test Complete. PASSED",
+            data="program",
+            port=DTEST,
+            short=short,
+        )
+
+
+def qperf() -> Iterator[Row]:
+    """The client says what is measured, and in the end has the server quit."""
+    tests = "rc_lat rc_bw rc_bi_bw rc_rdma_write_lat rc_rdma_write_bw rc_rdma_read_lat"
+    atomics = "rc_rdma_read_bw rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap"
+    for what in ("rc_lat rc_bw", f"{tests} {atomics} ver_rc_fetch_add"):
+        short = what == "rc_lat rc_bw"
+        yield Row(
+            f"qperf -cm1 {what if short else 'all of RC'}",
+            "RC",
+            "qperf",
+            f"qperf {{addr}} -cm1 -t 1 {what} quit",
+            shows=r"(?s)latency.*bw",
+            data="ver_ tests" if not short else "-",
+            port=QPERF,
+            short=(HERE,) if short else (),
+        )
+
+
+def fio() -> Iterator[Row]:
+    """fio's engine rdma, whose server only lends its memory."""
+    common = f"--ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
+    yield Row(
+        "fio rdma write",
+        "RC",
+        f"fio --name=target {common} --rw=read",
+        f"fio --name=asks {common} --hostname={{addr}} --verb=write --rw=write",
+        shows=r"WRITE: bw=",
+        port=FIO,
+        short=(HERE,),
+    )
+
+
+def mooncake() -> Iterator[Row]:
+    """Mooncake's transfer engine: its Python module, and its own program."""
+    script = "{python} {abi}/pypi/mooncake_exchange.py {dev}"
+    # Each engine's workers poll without end: one of them is enough for two CPUs.
+    env = {"MC_WORKERS_PER_CTX": "1"}
+    wheel = {"wheel": MOONCAKE_WHEEL, "env": env}
+    yield Row(
+        "PyPI mooncake transfer_engine",
+        "RC",
+        script,
+        f"{script} {{addr}}",
+        shows=r"(?m)^mooncake: correct$",
+        data="script",
+        port=PYPI,
+        short=PLACES,
+        **wheel,
+    )
+    yield Row(
+        "PyPI mooncake import without rdma-core",
+        "-",
+        "sh {abi}/libs/without_rdma_core.sh {python} -c 'import mooncake.engine, mooncake.store'",
+        shows="imported",
+        places=(HERE,),
+        short=(HERE,),
+        **wheel,
+    )
+    ask = "sh {abi}/libs/mooncake_bench.sh {python} {dev} {own}"
+    for kill in ("", "server"):
+        for operation in ("read", "write"):
+            yield Row(
+                f"PyPI mooncake bench {operation}" + (", target killed" if kill else ""),
+                "RC",
+                ask,
+                f"{ask} {operation} {30 if kill else 2}",
+                shows=r"Test completed: .* throughput",
+                places=(HERE, CABLE) if kill else PLACES,
+                short=(HERE,) if operation == "write" else (),
+                kill=kill,
+                seconds=20 if kill else 60,
+                **wheel,
+            )
