@@ -81,14 +81,14 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
  */
 static int address_of(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
 {
-	struct siw_device_info info;
+	struct siw_device_info info = { 0 }; /* no addresses, if that does not matter */
 	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;
 	int err = siw_query_qp(qp, &attr, &init);
 
 	if (!err && init.every_addr)
 		err = siw_query_device_info(id->context, &info);
-	for (uint32_t i = 0; !err && init.every_addr && i < info.n_addrs; i++)
+	for (uint32_t i = 0; !err && i < info.n_addrs; i++)
 		if (siw_addr_same_host(&info.addrs[i], &id->ud_local)) {
 			*out = id->ud_local;
 			return 0;
