@@ -16,6 +16,7 @@
 #define SIW_VERBS_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -116,10 +117,10 @@ struct siw_deputies {
 	struct siw_deputy {
 		struct siw_context *ctx;
 		pthread_t thread;
+		sem_t wake; /* they are on duty, or to end */
 	} each[SIW_DEPUTIES];
 	unsigned int n; /* that run */
 	bool asked;	/* the system was asked for them */
-	int fd;		/* set: they are on duty, or to end */
 	_Atomic bool on;
 	_Atomic uint32_t served; /* count of wake-ups in which one-sided traffic was served */
 	uint64_t last_ns;	 /* when the device's thread last did so */

@@ -65,23 +65,19 @@ static void be_on_duty(struct siw_context *ctx, uint64_t which)
 		served = atomic_load_explicit(&deputies->served, memory_order_relaxed);
 		quiet = served == seen ? quiet + 1 : 0;
 		seen = served;
-		if (which == 0 && quiet == END) {
-			/* In this order: who finds them off sets the event. */
-			siw_llp_event_clear(deputies->fd);
+		if (which == 0 && quiet == END)
 			atomic_store(&deputies->on, false);
-		}
 	}
 }
 
 static void *run(void *arg)
 {
-	static const struct siw_llp_waitset nothing;
 	struct siw_deputy *self = arg;
 	struct siw_context *ctx = self->ctx;
 
 	siw_verbs_short_slice();
 	while (!atomic_load(&ctx->stop)) {
-		siw_llp_wait(&nothing, ctx->deputies.fd, -1);
+		sem_wait(&self->wake); /* too early does no harm: they are not on */
 		be_on_duty(ctx, (uint64_t)(self - ctx->deputies.each));
 	}
 	return NULL;
@@ -96,19 +92,23 @@ static bool start(struct siw_context *ctx)
 	deputies->asked = true;
 	if (policy == SCHED_FIFO || policy == SCHED_RR)
 		return false;
-	deputies->fd = siw_llp_event_open();
-	if (deputies->fd < 0)
-		return false;
 	for (; deputies->n < SIW_DEPUTIES; deputies->n++) {
 		struct siw_deputy *deputy = &deputies->each[deputies->n];
 
 		deputy->ctx = ctx;
-		if (pthread_create(&deputy->thread, NULL, run, deputy))
+		sem_init(&deputy->wake, 0, 0);
+		if (pthread_create(&deputy->thread, NULL, run, deputy)) {
+			sem_destroy(&deputy->wake);
 			break;
+		}
 	}
-	if (!deputies->n)
-		siw_llp_event_close(deputies->fd);
 	return deputies->n > 0;
+}
+
+static void wake(struct siw_deputies *deputies)
+{
+	for (unsigned int i = 0; i < deputies->n; i++)
+		sem_post(&deputies->each[i].wake);
 }
 
 void siw_verbs_deputies_note(struct siw_context *ctx)
@@ -128,7 +128,7 @@ void siw_verbs_deputies_note(struct siw_context *ctx)
 		return;
 	deputies->row = 0;
 	atomic_store(&deputies->on, true);
-	siw_llp_event_set(deputies->fd);
+	wake(deputies);
 }
 
 void siw_verbs_deputies_stop(struct siw_context *ctx)
@@ -136,11 +136,10 @@ void siw_verbs_deputies_stop(struct siw_context *ctx)
 	struct siw_deputies *deputies = &ctx->deputies;
 	int cancel = siw_cancel_off();
 
-	if (deputies->n) {
-		siw_llp_event_set(deputies->fd);
-		for (unsigned int i = 0; i < deputies->n; i++)
-			pthread_join(deputies->each[i].thread, NULL);
-		siw_llp_event_close(deputies->fd);
+	wake(deputies);
+	for (unsigned int i = 0; i < deputies->n; i++) {
+		pthread_join(deputies->each[i].thread, NULL);
+		sem_destroy(&deputies->each[i].wake);
 	}
 	siw_cancel_back(cancel);
 	deputies->n = 0;

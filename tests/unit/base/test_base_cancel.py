@@ -97,6 +97,8 @@ WAITS = {
     ("siwarp/qp/qp_conn_events.c", "wait_for_all"),
     ("siwarp/abi/rdmacm_event.c", "wait_for"),
     ("siwarp/abi/rdmacm_event.c", "rdma_get_cm_event"),
+    # A thread of the device's own, which nobody cancels.
+    ("siwarp/verbs/verbs_deputy.c", "run"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
