@@ -64,4 +64,13 @@ static inline void siw_unlock(siw_lock_t *l)
 	atomic_store_explicit(&l->held, 0, memory_order_release);
 }
 
+/* Returns when the thread that held the lock as this was called, if any, has given it back. */
+static inline void siw_lock_pass(siw_lock_t *l)
+{
+	if (__builtin_expect(atomic_load_explicit(&l->held, memory_order_relaxed), 0)) {
+		siw_lock(l);
+		siw_unlock(l);
+	}
+}
+
 #endif

@@ -8,8 +8,13 @@
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
+/*
+ * A message may answer what another thread has just sent, and is about to complete: that comes
+ * first, as programs of one completion queue expect.
+ */
 static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
+	siw_lock_pass(&rc->wq.qp.send_lock);
 	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL);
 }
 

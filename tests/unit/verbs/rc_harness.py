@@ -29,15 +29,21 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 
 
 class End:
-    """One end: a queue pair with its own queues, memory and id."""
+    """One end: a queue pair with its own queues (one_cq: one for both), memory and id."""
 
     def __init__(
-        self, rig: Rig, cm_id: CMID, channel: CMEventChannel, size: int = 0, **cap: Any
+        self,
+        rig: Rig,
+        cm_id: CMID,
+        channel: CMEventChannel,
+        size: int = 0,
+        one_cq: bool = False,
+        **cap: Any,
     ) -> None:
         self.rig, self.id, self.channel = rig, cm_id, channel
         self.events = rig.channel()
         self.scq: CQ = rig.cq(1024, self.events)
-        self.rcq: CQ = rig.cq(1024, self.events)
+        self.rcq: CQ = self.scq if one_cq else rig.cq(1024, self.events)
         self.qp: QP = rig.qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC, **cap)
         self.mr: MR | None = rig.mr(size, ALL_ACCESS) if size else None
         cm_id.bind_qp(self.qp)

@@ -11,12 +11,14 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from unit.verbs.rc_harness import WRITE, Wire
-from unit.verbs.verbs_harness import Rig, poll, until
+from unit.verbs.rc_harness import SEND, WRITE, End, Wire
+from unit.verbs.test_verbs_idle import tasks
+from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel
@@ -29,6 +31,7 @@ from siwarp.verbs import (
     SGE,
     CompChannel,
     Context,
+    Persona,
     QPAttr,
     QPInitAttr,
     QPState,
@@ -168,6 +171,52 @@ def test_every_request_completes_once_while_others_drain_break_and_mend_the_queu
     until(lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken)))
     for me in (0, 1):
         assert [n for n in found if n % 2 == me] == taken[me], "each once, and in its order"
+
+
+@contextlib.contextmanager
+def on_one_cpu() -> Iterator[None]:
+    cpus = os.sched_getaffinity(0)
+    for task in tasks():
+        os.sched_setaffinity(task, {min(cpus)})
+    yield
+    for task in tasks():
+        os.sched_setaffinity(task, cpus)
+
+
+def answer(end: End, rounds: int) -> None:
+    """Answer each message from a thread that sleeps until it comes."""
+    for _ in range(rounds):
+        end.recv(1, 8)
+        end.rcq.req_notify()
+        while not end.rcq.poll(1):
+            assert end.events.get_cq_event(LIMIT), "no message came"
+            end.rcq.req_notify()
+        end.post(SEND, length=8)
+        poll(end.scq)
+
+
+@pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
+def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_the_cpu(
+    two: Wire, persona: Persona
+) -> None:
+    """Whoever answers takes the CPU from a nice thread before its system call has returned."""
+    one = two.dial(size=64, one_cq=True, persona=persona)
+    other = End(two.passive, two.request().id, two.p_channel, 64, persona=persona)
+    other.id.accept()
+    one.event(), other.event()
+    rounds = 30
+
+    def post() -> None:
+        os.nice(19)
+        for _ in range(rounds):
+            one.recv(1, 8)
+            one.post(SEND, 2, length=8)
+            until(lambda: one.scq.pending == 2)
+            assert [wc.wr_id for wc in one.scq.poll(2)] == [2, 1]
+
+    with on_one_cpu(), ThreadPoolExecutor() as pool:
+        for done in [pool.submit(answer, other, rounds), pool.submit(post)]:
+            done.result()
 
 
 def test_a_completion_queue_is_destroyed_while_others_poll_it(rig: Rig) -> None:
