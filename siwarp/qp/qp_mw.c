@@ -73,8 +73,9 @@ static int bind_type_1(struct siw_wq *wq, struct siw_send_wr *wr)
 		return siw_refuse(BIND_TYPE, (uint64_t)siw_class_of(wq)->type);
 	siw_lock(&wq->qp.send_lock);
 	if (wq->qp.state < SIW_QPS_RTS) {
+		err = siw_qp_refuse_send_state(wq, wq->qp.state);
 		siw_unlock(&wq->qp.send_lock);
-		return siw_qp_refuse_send_state(wq, wq->qp.state);
+		return err;
 	}
 	/* Under the lock: the device may be closed by force meanwhile, but its posts end first. */
 	err = siw_mem_stag_reserve(ctx->mem, false, &wr->bind_mw.rkey);
