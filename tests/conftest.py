@@ -52,6 +52,8 @@ if "SANITIZER" in os.environ:
         "unit/mutants",
         "unit/branches",
         "unit/spec",
+        # A program of MPI there counts memory in a malloc of its own.
+        "bench/test_bench_mpi_programs.py",
         # Calls of the system fail there by a library that is preloaded, as the sanitizer's is.
         "abi/test_abi_scarce.py",
         "scale/test_scale_preloads.py",
@@ -62,13 +64,14 @@ if "SANITIZER" in os.environ:
         "unit/verbs/test_verbs_failing.py",
         "unit/verbs/test_verbs_failing_sends.py",
     ]
-# There siwarp run starts shells and other programs, which end in ThreadSanitizer's library;
-# tests/abi has programs of ours that call ours.
+# There siwarp run and siwarp bench start shells and other programs, which end in
+# ThreadSanitizer's library; tests/abi has programs of ours that call ours.
 if os.environ.get("SANITIZER") == "tsan":
     collect_ignore += [
         "abi/test_abi_pyverbs.py",
         "abi/test_abi_readme.py",
         "bench/test_bench_abi.py",
+        "bench/test_bench_mpi.py",
         "cli/test_cli_run.py",
         "cli/test_cli_view.py",
         "docs",

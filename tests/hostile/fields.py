@@ -13,6 +13,7 @@ from scapy.fields import (
     ByteEnumField,
     ByteField,
     ConditionalField,
+    FieldLenField,
     FlagsField,
     IntField,
     LongField,
@@ -23,6 +24,7 @@ from scapy.fields import (
     StrLenField,
     X3BytesField,
 )
+from scapy.layers.inet6 import IP6Field
 from scapy.packet import Packet
 
 import siwarp.inspect
@@ -67,11 +69,13 @@ def width(field: Any) -> int | None:
             return bits
     if type(field).__name__ == "XLEIntField":
         return 32
+    if isinstance(field, FieldLenField):
+        return 8 * int(field.sz)
     if isinstance(field, X3BytesField):
         return 24
-    assert isinstance(field, (PacketField, PacketLenField, StrFixedLenField, StrLenField)), (
-        f"{field.name}: what values has a {type(field).__name__}?"
-    )
+    assert isinstance(
+        field, (IP6Field, PacketField, PacketLenField, StrFixedLenField, StrLenField)
+    ), f"{field.name}: what values has a {type(field).__name__}?"
     return None
 
 

@@ -118,7 +118,7 @@ def test_a_read_of_octets_at_that_offset_asks_nothing(wire: Wire) -> None:
 
 def test_without_the_setting_nobody_asks_or_answers(wire: Wire) -> None:
     with settings(delivery_counts=0), answering(wire, persona=Persona.ROCE) as (a, peer):
-        a.recv(1)
+        a.recv(1, 8)
         a.post(SEND, 1, length=8)
         asked = peer.pull_read()
         assert (asked.size, asked.src_to) == (0, 0)
