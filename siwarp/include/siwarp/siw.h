@@ -495,9 +495,9 @@ enum siw_qp_state {
  * those before it with success, those behind it with WR_FLUSH_ERR. A peer that is known to be
  * siwarp (by_qpn, private_messages) says what it has, and a Send completes here before the answer
  * to it is received. Any other peer is asked by a zero-length RDMA Read behind the request; a
- * siwarp sees who asks, and says what it has from then on. Such a Read is one of those that the peer
- * allows, so the connection asks for at least one. If the peer allows none, or does not say (MPA
- * revision 1 without initiator_depth), requests complete as with IWARP (counter confirm_none).
+ * siwarp sees who asks, and says what it has from then on. Such a Read is one of those that the
+ * peer allows, so the connection asks for at least one. If the peer allows none, or does not say
+ * (MPA revision 1 without initiator_depth), requests complete as with IWARP (counter confirm_none).
  */
 enum siw_persona {
 	SIW_PERSONA_AUTO = 0, /* setting persona, or else IWARP */
