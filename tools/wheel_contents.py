@@ -46,6 +46,7 @@ def main() -> int:
         f"siwarp/{name}"
         for name in (
             "bench/bin/siwarp-bench",
+            "bench/bin/siwarp-bench-hybrid",
             "bench/bin/siwarp-bench-memory",
             "bench/bin/siwarp-bench-translation",
             "wan/bin/siwarp-wan",

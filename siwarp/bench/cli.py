@@ -17,6 +17,7 @@ from siwarp.base.output import unbroken
 from siwarp.bench import abi, compare, memory, personas, translation, wan
 from siwarp.bench import table as figures
 from siwarp.bench.mpi import command as mpi
+from siwarp.bench.mpi import hybrid as mpi_hybrid
 from siwarp.bench.plan import RD_FLOOR, UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
@@ -531,10 +532,13 @@ def by_mpi(
         "", "--sizes", metavar="OCTETS", help="Sizes of the messages, with commas."
     ),
     ranks: str = typer.Option(
-        "", "--ranks", metavar="N", help="Of memory and kernels: numbers of ranks, with commas."
+        "", "--ranks", metavar="N", help="Numbers of ranks, with commas; wire has two."
     ),
     netif: str = typer.Option(
         "", "--netif", help="Network interface; without it, the first that is up and not lo."
+    ),
+    limit: int = typer.Option(
+        mpi_hybrid.LIMIT, "--limit", min=1, max=256, help="Of hybrid: RC connections of a rank."
     ),
     mpich: str = typer.Option(
         "",
@@ -551,6 +555,8 @@ def by_mpi(
 ) -> None:
     """MPICH over siwarp's UD and RC, and over its own TCP, in turn; needs PyPI's mpich.
 
+    Part hybrid is a channel of siwarp's own, and needs none.
+
     Exit status 1 if a promise is missed or could not be shown.
     """
     wanted = tuple(parts.split(","))
@@ -565,7 +571,7 @@ def by_mpi(
     if numbers is None:
         raise typer.BadParameter("ranks from 2 to 256, with commas", param_hint="--ranks")
     with bar("MPI") as progress:
-        options = mpi.Options(wanted, rounds, octets, numbers, netif, mpich, progress)
+        options = mpi.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
         status = mpi.run(options, as_json=as_json, plot=plot, output=output)
     raise typer.Exit(status)
 

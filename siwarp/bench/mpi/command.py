@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from siwarp.bench.mpi import kernels, launch, peers, table, wire
+from siwarp.bench.mpi import hybrid, kernels, launch, peers, table, wire
 from siwarp.bench.runner import BenchError, Progress
 
 __all__ = ["PARTS", "Options", "run"]
@@ -31,6 +31,7 @@ class Options:
     ranks: tuple[int, ...]
     netif: str
     mpich: str
+    limit: int = hybrid.LIMIT
     progress: Progress | None = None
 
 
@@ -56,7 +57,21 @@ _BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
     "memory": _memory,
     "kernels": _kernels,
 }
-PARTS = tuple(_BY_MPI)
+
+
+def _hybrid(options: Options) -> dict[str, Any]:
+    return hybrid.measure(
+        options.ranks or hybrid.RANKS,
+        options.sizes or (hybrid.SIZE,),
+        min(options.rounds, 3),
+        options.limit,
+        options.progress,
+    )
+
+
+#: The parts that need no MPI.
+_BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _hybrid}
+PARTS = (*_BY_MPI, *_BY_ITSELF)
 
 
 def _measured(options: Options, work: Path) -> dict[str, Any]:
@@ -64,17 +79,21 @@ def _measured(options: Options, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"schema": SCHEMA, "mpi": None, "netif": None}
     errors: dict[str, str] = {}
     mpich, netif, why = None, "", ""
-    try:
-        mpich = launch.find(Path(options.mpich) if options.mpich else None, work)
-        netif = options.netif or launch.interface()
-        found["mpi"] = {"version": mpich.version, "netmods": list(mpich.netmods)}
-        found["netif"] = netif
-    except BenchError as e:
-        why = str(e)
-        typer.echo(f"siwarp bench: {why}", err=True)
+    if any(part in _BY_MPI for part in options.parts):
+        try:
+            mpich = launch.find(Path(options.mpich) if options.mpich else None, work)
+            netif = options.netif or launch.interface()
+            found["mpi"] = {"version": mpich.version, "netmods": list(mpich.netmods)}
+            found["netif"] = netif
+        except BenchError as e:
+            why = str(e)
+            typer.echo(f"siwarp bench: {why}", err=True)
     for part in options.parts:
         found[part] = None
         try:
+            if part in _BY_ITSELF:
+                found[part] = _BY_ITSELF[part](options)
+                continue
             if mpich is None or not netif:
                 raise BenchError(f"left out: {why}")
             found[part] = _BY_MPI[part](options, mpich, netif)

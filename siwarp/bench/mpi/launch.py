@@ -15,7 +15,7 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError
 
-__all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interface"]
+__all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interface", "result"]
 
 #: What to do if there is no MPICH; the wheel has mpicc, UCX and libfabric, too.
 HOW_TO_INSTALL = (
@@ -176,10 +176,18 @@ class Mpich:
             },
             start_new_session=True,
         )
-        return _result(process, f"{Path(command[0]).name} over {transport.name}", limit)
+        return result(process, f"{Path(command[0]).name} over {transport.name}", limit)
 
 
-def _result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
+def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
+    """Return the JSON that a process prints, which leads a session of its own.
+
+    limit: seconds until all of it is killed. what: names it in errors.
+
+    Raises:
+        BenchError: it failed, was not done in time, or printed something else.
+
+    """
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:

@@ -12,7 +12,10 @@
 /* From here on it is counted. No siwarp in the process: nothing will be. */
 void held_begin(void);
 
-/* Octets that siwarp's libraries hold: those asked for, rounded up as the C library does. */
+/*
+ * Octets that siwarp's libraries hold: those asked for, rounded up as the C library does. 0 in a
+ * build with a sanitizer.
+ */
 int64_t held_now(void);
 
 #endif

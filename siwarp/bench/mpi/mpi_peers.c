@@ -3,12 +3,8 @@
  * mpi_peers SIZE: what a rank's memory is once it has exchanged checked messages of SIZE octets
  * with every other rank. Rank 0 prints the sums over all ranks.
  */
-#include <dirent.h>
-#include <linux/sock_diag.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "bench/mpi/mpi_held.h"
+#include "bench/mpi/mpi_process.h"
 #include "bench/mpi/mpi_util.h"
 
 #define LAPS 3
@@ -37,61 +33,11 @@ static void exchange(int to, int from, int lap, unsigned char *out, unsigned cha
 			give_up("from %d to %d: octet %d is wrong", from, rank, at);
 }
 
-/* Octets of this process: its own, and its share of what it has in common with others. */
-static long long own_pss(void)
-{
-	FILE *file = fopen("/proc/self/smaps_rollup", "r");
-	long long kib = -1;
-	char line[256];
-
-	if (!file)
-		give_up("/proc/self/smaps_rollup cannot be read");
-	while (fgets(line, sizeof(line), file))
-		if (sscanf(line, "Pss: %lld kB", &kib) == 1)
-			break;
-	fclose(file);
-	return kib * 1024;
-}
-
-/* Octets that the kernel has allocated for what a socket sent and received. */
-static long long of_socket(int fd)
-{
-	uint32_t info[SK_MEMINFO_VARS] = { 0 };
-	socklen_t size = sizeof(info);
-
-	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &size))
-		return 0;
-	return (long long)info[SK_MEMINFO_RMEM_ALLOC] + info[SK_MEMINFO_WMEM_ALLOC] +
-	       info[SK_MEMINFO_FWD_ALLOC] + info[SK_MEMINFO_WMEM_QUEUED] + info[SK_MEMINFO_OPTMEM] +
-	       info[SK_MEMINFO_BACKLOG];
-}
-
-/* The sockets of UDP and TCP that this process has. */
-static void of_sockets(long long *figures)
-{
-	DIR *fds = opendir("/proc/self/fd");
-	struct dirent *entry;
-
-	if (!fds)
-		give_up("/proc/self/fd cannot be read");
-	while ((entry = readdir(fds))) {
-		int fd = atoi(entry->d_name), domain, type;
-		socklen_t size = sizeof(int);
-
-		if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) ||
-		    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) ||
-		    (domain != AF_INET && domain != AF_INET6))
-			continue;
-		figures[type == SOCK_DGRAM ? UDP : TCP]++;
-		figures[KERNEL] += of_socket(fd);
-	}
-	closedir(fds);
-}
-
 int main(int argc, char **argv)
 {
 	long long figures[FIGURES] = { 0 }, sums[FIGURES] = { 0 };
 	int size = argc > 1 ? atoi(argv[1]) : 0, rank, ranks;
+	struct process_sockets sockets;
 	unsigned char *out, *in;
 	double began;
 
@@ -110,9 +56,13 @@ int main(int argc, char **argv)
 				 size);
 	MPI_Barrier(MPI_COMM_WORLD);
 	figures[SECONDS_US] = (long long)((MPI_Wtime() - began) * 1e6);
-	figures[PSS] = own_pss();
+	figures[PSS] = process_pss();
 	figures[HELD] = held_now();
-	of_sockets(figures);
+	if (figures[PSS] < 0 || process_sockets(&sockets))
+		give_up("/proc/self cannot be read");
+	figures[UDP] = sockets.udp;
+	figures[TCP] = sockets.tcp;
+	figures[KERNEL] = sockets.kernel;
 	/* Nobody ends before all have looked. */
 	MPI_Barrier(MPI_COMM_WORLD);
 	MPI_Reduce(figures, sums, FIGURES, MPI_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);

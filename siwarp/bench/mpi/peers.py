@@ -14,7 +14,7 @@ from siwarp.bench.memory import kernel_octets
 from siwarp.bench.mpi.launch import TRANSPORTS, Mpich
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["RANKS", "SIZE", "measure"]
+__all__ = ["RANKS", "SIZE", "measure", "of_rank"]
 
 RANKS = (2, 4, 8, 16, 32, 64)
 #: Those of a paper's figure, and MPICH's own.
@@ -25,14 +25,14 @@ LIMIT_S = 120
 
 
 def _run(mpich: Mpich, name: str, netif: str, ranks: int) -> dict[str, int]:
-    program = mpich.compile("mpi_peers", "mpi_held")
+    program = mpich.compile("mpi_peers", "mpi_held", "mpi_process")
     # UCX would patch the functions of memory that the program has for counting.
     env = {"UCX_MEM_MALLOC_HOOKS": "n"}
     command = [str(program), str(SIZE)]
     return dict(mpich.run(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, env=env))
 
 
-def _of_rank(sums: dict[str, int]) -> dict[str, Any]:
+def of_rank(sums: dict[str, int]) -> dict[str, Any]:
     """Return what a rank has, of what all have together."""
     ranks = sums["ranks"]
     objects = kernel_octets(sums["udp"], sums["tcp"])
@@ -68,7 +68,7 @@ def measure(
         for k, name in enumerate(_TRANSPORTS):
             if name not in errors:
                 try:
-                    point[name] = _of_rank(run(mpich, name, netif, n))
+                    point[name] = of_rank(run(mpich, name, netif, n))
                 except BenchError as e:
                     errors[name] = f"{n} ranks: {e}"
             if progress:

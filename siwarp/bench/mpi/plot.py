@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from siwarp.bench.mpi.hybrid import CHANNELS
 from siwarp.bench.mpi.launch import TRANSPORTS
 from siwarp.bench.mpi.wire import METRICS
 
@@ -79,7 +80,25 @@ def _memory(found: dict[str, Any], folder: Path) -> list[Path]:
     return [_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
 
 
-_DRAW = {"wire": _wire, "memory": _memory}
+def _hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
+    first = found["rows"][0]["size"]
+    rows = [row for row in found["rows"] if row["size"] == first]
+    memory, rate = {}, {}
+    for name in found["channels"]:
+        own = [row for row in rows if name in row]
+        ranks = [row["ranks"] for row in own]
+        memory[CHANNELS[name]] = (ranks, [row[name]["whole"] / (1 << 20) for row in own])
+        rate[CHANNELS[name]] = (ranks, [row[name]["rate"]["median"] for row in own])
+    return [
+        _curves(folder / f"hybrid-{name}.png", f"A channel: {words}", ("ranks", unit), curves)
+        for name, words, unit, curves in (
+            ("memory", "memory", "MiB of each rank", memory),
+            ("rate", "message rate", "messages a second of all ranks", rate),
+        )
+    ]
+
+
+_DRAW = {"wire": _wire, "memory": _memory, "hybrid": _hybrid}
 
 
 def draw(found: dict[str, Any], folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from siwarp.bench.mpi.hybrid import CHANNELS
 from siwarp.bench.mpi.launch import TRANSPORTS
 from siwarp.bench.mpi.wire import METRICS
 from siwarp.bench.table import figure, plain
@@ -117,7 +118,46 @@ def _kernels(console: Console, found: dict[str, Any]) -> None:
     console.print(shown)
 
 
-_SHOW = {"wire": _wire, "memory": _memory, "kernels": _kernels}
+def _hybrid(console: Console, found: dict[str, Any]) -> None:
+    shown = _table(
+        *("ranks, size", "", "latency", "messages/s", "process", "of it siwarp's", "kernel"),
+        *("connections", "over RC", "sent again", "saves of RC"),
+    )
+    for row in found["rows"]:
+        for name in found["channels"]:
+            if name not in row:
+                continue
+            of = row[name]
+            kernel = of["kernel_buffers"] + (of["kernel_objects"] or 0)
+            saving = row.get("saving", {}).get(name)
+            shown.add_row(
+                f"{row['ranks']}, {octets(row['size'])}",
+                CHANNELS[name],
+                figure(of["lat"]["median"], "us"),
+                f"{of['rate']['median']:,.0f}",
+                _mib(of["process"]),
+                _mib(of["siwarp"]),
+                _mib(kernel),
+                f"{of['connections']:.1f}",
+                f"{of['rc_share']:.0%}",
+                f"{of['again']:.1f}",
+                "" if saving is None else f"{saving:.0%}",
+            )
+    console.print(
+        f"a channel over UD, RC and both (a peer gets RC after {found['threshold']} frames, and a "
+        f"rank has at most {found['limit']} connections)",
+        style="bold",
+        soft_wrap=True,
+    )
+    console.print(shown)
+    console.print(
+        "latency one way between two; messages of all ranks, nine of ten to four neighbours; "
+        "memory of a rank in MiB (siwarp's: what it asked for, touched or not)",
+        soft_wrap=True,
+    )
+
+
+_SHOW = {"wire": _wire, "memory": _memory, "kernels": _kernels, "hybrid": _hybrid}
 
 
 def show(found: dict[str, Any], console: Console | None = None) -> None:
