@@ -213,11 +213,11 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	case SIW_RDMAP_TOLD:
 		on_told(rc, ev);
 		return true;
-	case SIW_RDMAP_PROGRESS: /* of a Write mostly: a Send of one segment has none */
-		rc->wq.qp.ctx->one_sided++;
+	case SIW_RDMAP_PROGRESS:
+		rc->wq.qp.ctx->one_sided += ev->of_write;
 		return true;
 	case SIW_RDMAP_REQUESTED:
-		rc->wq.qp.ctx->one_sided++;
+		rc->wq.qp.ctx->one_sided += ev->length != 0;
 		if (!ev->length)
 			rc->peer_confirms = !siw_rdmap_counting(rc->wq.flow.stream);
 		siw_qp_run_and_mark(&rc->wq);
