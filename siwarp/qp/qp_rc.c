@@ -6,6 +6,8 @@
 #include "base/clock.h"
 #include "qp/qp_rc.h"
 
+#define LONGEST_SINGLE 65536 /* octets of a message whose time counts more than its bandwidth */
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /*
@@ -189,6 +191,15 @@ static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 	return true;
 }
 
+/*
+ * Of a peer's Write or Read: a message that a program may wait for by looking at its memory. What is
+ * longer is a matter of bandwidth, which waking deputies would cost.
+ */
+static bool is_single(const struct siw_rdmap_event *ev)
+{
+	return ev->length && ev->length <= LONGEST_SINGLE;
+}
+
 /* Handles one event; false: the stream has ended. */
 static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -214,10 +225,10 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		on_told(rc, ev);
 		return true;
 	case SIW_RDMAP_PROGRESS:
-		rc->wq.qp.ctx->one_sided += ev->of_write;
+		rc->wq.qp.ctx->one_sided += ev->of_write && is_single(ev);
 		return true;
 	case SIW_RDMAP_REQUESTED:
-		rc->wq.qp.ctx->one_sided += ev->length != 0;
+		rc->wq.qp.ctx->one_sided += is_single(ev);
 		if (!ev->length)
 			rc->peer_confirms = !siw_rdmap_counting(rc->wq.flow.stream);
 		siw_qp_run_and_mark(&rc->wq);

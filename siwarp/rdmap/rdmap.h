@@ -284,7 +284,7 @@ struct siw_rdmap_event {
 	bool with_imm; /* RECV: imm is immediate data, as it is in memory */
 	/*
 	 * with immediate data: length is that of the Write before it; the receive's memory is
-	 * unused. PROGRESS: the segment is a Write's
+	 * unused. PROGRESS: a Write of length octets is whole
 	 */
 	bool of_write;
 	uint32_t imm;

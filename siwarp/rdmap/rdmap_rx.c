@@ -356,10 +356,11 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	event->placed = rx->seg.payload;
 	switch (siw_rdmap_opcode_of(&rx->seg)) {
 	case SIW_RDMAP_WRITE: /* RFC5040-5.1-03: a Write is not delivered */
-		event->of_write = true;
 		siw_rdmap_traffic_count(&stream->traffic.received, done, rx->seg.payload);
 		rx->written = (rx->writing ? rx->written : 0) + rx->seg.payload;
 		rx->writing = !done;
+		event->of_write = done;
+		event->length = rx->written;
 		if (done && !rx->rtr) {
 			rx->writes++;
 			siw_rdmap_has_taken(stream);

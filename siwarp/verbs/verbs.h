@@ -184,7 +184,7 @@ struct siw_context {
 	bool has_thread;
 	pthread_t thread;
 	_Atomic bool stop;
-	uint32_t one_sided;  /* count of peers' segments that no queue hears of; progress */
+	uint32_t one_sided;  /* count of peers' short Writes and Reads; progress */
 	_Atomic bool naps;   /* it leaves progress to others, for a moment */
 	_Atomic bool asleep; /* it sleeps without a limit, since a waiter sleeps on the sockets */
 	int sleep_fd;

@@ -11,11 +11,14 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from pace import scaled
-from unit.verbs.rc_harness import SEND, WRITE, End, Wire
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
 from unit.verbs.test_verbs_idle import switches, tasks
 from unit.verbs.verbs_harness import Rig, poll, until
 
+from siwarp.verbs import WROpcode
+
 DEPUTIES = 2  # SIW_DEPUTIES
+LONGEST_SINGLE = 1 << 16  # of qp_rc.c
 
 
 class Watched:
@@ -102,6 +105,21 @@ def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
         watched.write()
         time.sleep(0.003)
     assert watched.deputies() == []
+
+
+@pytest.mark.parametrize("opcode", [WRITE, READ])
+@pytest.mark.parametrize(("size", "deputies"), [(LONGEST_SINGLE // 2, 2), (LONGEST_SINGLE + 1, 0)])
+def test_long_writes_and_reads_have_none(
+    watched: Watched, opcode: WROpcode, size: int, deputies: int
+) -> None:
+    a, b = Wire(watched.rig).connect(size=size)
+    source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
+    for i in range(1, 101):
+        source.write(bytes([i]) * size)
+        a.post(opcode, length=size, remote=b.mem.remote())
+        until(lambda i=i: os.pread(watched.memory, 1, sink.addr + size - 1) == bytes([i]))
+        poll(a.scq)
+    assert len(watched.deputies()) == deputies
 
 
 def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
