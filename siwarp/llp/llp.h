@@ -48,9 +48,10 @@ struct siw_io_handler {
  * epoll set, where each packet would cost a wake-up.
  *
  * COLD: it is registered in epoll, edge-triggered. A poll calls epoll_wait, with time-out 0, if no
- * socket is hot; otherwise every 32nd poll does, and also one that comes 10 us after the last call.
- * Sockets that epoll reports go to the ready ring. There each is served in turn, and stays until a
- * receive on it returns EAGAIN; so the cost follows the number of ready sockets.
+ * socket is hot; otherwise every 32nd poll does, and also one that comes 10 us after the last call, or
+ * up to 80 us once calls find nothing. Sockets that epoll reports go to the ready ring. There each
+ * is served in turn, and stays until a receive on it returns EAGAIN; so the cost follows the number of
+ * ready sockets.
  *
  * A cold socket that becomes ready turns hot if there is room, or takes the place of a hot one
  * without data for 256 polls. A hot one without data for 1024 polls turns cold while others have

@@ -17,7 +17,8 @@
 #include "llp/llp_sock.h"
 
 #define ASK_EVERY   32	  /* while there are hot sockets, epoll is asked at every 32nd poll ... */
-#define ASK_NS	    10000 /* ... or after so many nanoseconds, if there are cold sockets */
+#define ASK_NS	    10000 /* ... or after so many nanoseconds, if there are cold sockets ... */
+#define MOST_ASK_NS 80000 /* ... which become twice as many with each time in vain, up to these */
 #define STALE_POLLS 256	  /* a hot socket without data for so many polls gives way to another ... */
 /* ... and after so many it becomes cold anyway, if another socket had data */
 #define COOL_POLLS 1024
@@ -359,6 +360,10 @@ static void ask_epoll(struct siw_llp_port *port)
 		else
 			clear_wake(port);
 	}
+	if (n > 0)
+		port->ask_ns = ASK_NS;
+	else if (port->ask_ns < MOST_ASK_NS)
+		port->ask_ns *= 2;
 	if (n <= 0 && ++port->quiet_rounds % DROPS_EVERY == 0)
 		sample_drops(port);
 	cool_the_idle(port);
@@ -385,7 +390,7 @@ static inline bool cold_ones_waited(struct siw_llp_port *port)
 	if (port->n_data == (uint32_t)port->n_hot)
 		return false;
 	now = siw_now_ns();
-	if (now - port->asked_ns < ASK_NS)
+	if (now - port->asked_ns < port->ask_ns)
 		return false;
 	port->asked_ns = now;
 	return true;
@@ -518,6 +523,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	if (!port)
 		return rv;
 	memset(port, 0, sizeof(*port));
+	port->ask_ns = ASK_NS;
 	siw_link_init(&port->ring);
 	siw_link_init(&port->all);
 	siw_lock_init(&port->wish_lock);

@@ -86,6 +86,7 @@ struct siw_llp_port {
 	uint32_t n_data;       /* data sockets, hot and cold */
 	struct siw_link ring;
 	uint64_t asked_ns; /* when epoll was asked last, while there are cold sockets */
+	uint32_t ask_ns;   /* after how long it is asked again then */
 	uint64_t clock_ns; /* the time that poll number clock_poll read */
 	uint64_t clock_poll;
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];

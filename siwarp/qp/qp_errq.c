@@ -132,6 +132,6 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 	n = take_locked(siw_wq_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
-	siw_verbs_poll(qp->ctx);
+	siw_verbs_poll(qp->ctx, NULL);
 	return take_locked(siw_wq_of(qp), num_entries, entries);
 }

@@ -127,6 +127,17 @@ struct siw_deputies {
 	unsigned int row;	 /* how often it did, soon after the time before */
 };
 
+/* Rounds of polls that moved nothing, since one that did. */
+struct siw_vain {
+	uint32_t rounds;
+	bool idle;		 /* they have lasted longer than messages take */
+	uint64_t since_ns;	 /* when they had become a few */
+	const struct siw_cq *by; /* whose poll looked last; NULL: not known */
+	uint32_t moves;		 /* idle: count of the rounds of all devices that moved something */
+	uint32_t aside;		 /* polls for which this device stands behind a busy one */
+	uint64_t round_ns;	 /* then: time of the last round */
+};
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
 	siw_lock_t progress;		   /* whoever holds it makes progress */
@@ -134,8 +145,7 @@ struct siw_context {
 	struct siw_mem *mem;
 	/* count of polls; while it grows, the progress thread leaves progress to others */
 	_Atomic uint32_t polls;
-	uint32_t vain;		   /* polls since one moved something; progress, as for the next */
-	uint64_t vain_since;	   /* time when they had become a few */
+	struct siw_vain vain;	   /* progress */
 	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
 	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
@@ -365,8 +375,11 @@ void siw_verbs_freelist_give(struct siw_freelist *list, struct siw_link *link);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-/* Counts a poll, and makes progress unless another thread does so. */
-void siw_verbs_poll(struct siw_context *ctx);
+/*
+ * Counts a poll of cq (NULL: of something else), and makes progress unless another thread does so or
+ * has just done so in vain.
+ */
+void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
 /*
  * Waits until ready(arg) returns non-zero, and returns that value; -EAGAIN after timeout_ms
  * milliseconds (-1: no limit); -EINTR. The calling thread makes progress meanwhile. fd must become

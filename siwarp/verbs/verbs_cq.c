@@ -381,7 +381,7 @@ int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			siw_verbs_send_posted(cq->ctx, true);
 		return n;
 	}
-	siw_verbs_poll(cq->ctx);
+	siw_verbs_poll(cq->ctx, cq);
 	n = take(cq, num_entries, wc, sources, dests);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
 		return siw_refuse(CQ_OVERFLOW);

@@ -13,8 +13,12 @@
 #define POLL_BATCH	32
 #define TICK_NS		5000000ull
 #define LONGEST_TICK_NS (64 * TICK_NS)
-#define FEW		16    /* polls in vain, between two looks at the clock */
-#define VAIN_NS		50000 /* of them, before the CPU is offered to others */
+#define FEW		16    /* rounds in vain, between two looks at the clock */
+#define VAIN_NS		50000 /* of them, before the device is idle, and the CPU offered to others */
+#define ASIDE		64    /* polls of an idle device, after another was found busy */
+#define REST_NS		25000 /* between two rounds of these */
+
+static _Atomic uint32_t moves; /* count of polls' rounds that moved something, of all devices */
 
 /* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
@@ -279,38 +283,91 @@ static void count_poll(struct siw_context *ctx)
 	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
 }
 
+/* An idle device, while another one that the program polls is busy: a round now and then will do. */
+static bool stands_aside(struct siw_vain *vain)
+{
+	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
+	uint64_t now;
+
+	if (vain->moves != count) {
+		vain->moves = count;
+		vain->aside = ASIDE;
+	}
+	if (!vain->aside)
+		return false;
+	vain->aside--;
+	now = siw_now_ns();
+	if (now - vain->round_ns < REST_NS)
+		return true;
+	vain->round_ns = now;
+	return false;
+}
+
 /*
- * A poll moved nothing. Whether that lasts longer than messages take: the one who is to send may be
- * waiting for this very CPU, as where processes that poll are more than CPUs.
+ * Whether a poll of cq is to make a round. Programs poll two queues one behind the other, and several
+ * devices, most of which are idle: what was just looked at in vain is not looked at again.
  */
-static bool in_vain(struct siw_context *ctx)
+static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
+{
+	struct siw_vain *vain = &ctx->vain;
+	const struct siw_cq *by = vain->by;
+
+	vain->by = NULL;
+	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+		return true;
+	if (by && cq && by != cq)
+		return false;
+	if (!vain->idle || !stands_aside(vain))
+		return true;
+	vain->by = cq;
+	return false;
+}
+
+static void in_use(struct siw_context *ctx)
+{
+	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
+
+	/* Not an atomic add: it only has to change. */
+	atomic_store_explicit(&moves, count, memory_order_relaxed);
+	ctx->vain = (struct siw_vain){ .moves = count };
+}
+
+/*
+ * A round of a poll moved nothing. Whether to offer the CPU to others: if that lasts, the one who is
+ * to send may be waiting for this very CPU, as where processes that poll are more than CPUs.
+ */
+static bool in_vain(struct siw_vain *vain, const struct siw_cq *cq)
 {
 	uint64_t now;
 
-	if (++ctx->vain % FEW)
+	vain->by = cq;
+	if (++vain->rounds % FEW)
 		return false;
+	if (vain->idle)
+		return !vain->aside;
 	now = siw_now_ns();
-	if (ctx->vain == FEW)
-		ctx->vain_since = now;
-	return now - ctx->vain_since >= VAIN_NS;
+	if (vain->rounds == FEW)
+		vain->since_ns = now;
+	vain->idle = now - vain->since_ns >= VAIN_NS;
+	return vain->idle;
 }
 
-void siw_verbs_poll(struct siw_context *ctx)
+void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 {
-	bool idle = false;
+	bool offer = false;
 
 	count_poll(ctx);
 	if (!siw_trylock(&ctx->progress))
 		return;
-	if (__builtin_expect(ctx->port != NULL, 1)) {
+	if (__builtin_expect(ctx->port != NULL, 1) && is_due(ctx, cq)) {
 		if (siw_verbs_progress_once(ctx)) {
-			ctx->vain = 0;
+			in_use(ctx);
 			leave(ctx);
 		} else {
-			idle = in_vain(ctx);
+			offer = in_vain(&ctx->vain, cq);
 		}
 	}
 	siw_unlock(&ctx->progress);
-	if (__builtin_expect(idle, 0))
+	if (__builtin_expect(offer, 0))
 		sched_yield();
 }

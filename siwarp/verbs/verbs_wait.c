@@ -18,7 +18,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 	int moved, r;
 
 	for (;;) {
-		siw_verbs_poll(ctx);
+		siw_verbs_poll(ctx, NULL);
 		r = ready(arg);
 		if (r)
 			return r;

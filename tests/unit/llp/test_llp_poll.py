@@ -97,6 +97,21 @@ def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, kit):
     assert c["epoll_waits"] <= polls // ASK_EVERY + 1
 
 
+def test_cold_sockets_that_have_nothing_are_asked_for_ever_less(port, kit, sender):
+    """At first 10 us after the last time, then 20, 40, and at last 80 us."""
+    hot, _cold = port.udp(), port.udp()
+    heat(port, sender, hot)
+    c = kit.Counters()
+    began = time.monotonic()
+    for _ in range(200):
+        pause = time.monotonic() + 15e-6
+        while time.monotonic() < pause:
+            pass
+        port.poll()
+    asks = (time.monotonic() - began) / 80e-6 + 200 / ASK_EVERY
+    assert c["epoll_waits"] <= asks + 5
+
+
 # ---- hot and cold
 
 

@@ -1,0 +1,96 @@
+"""Polls in vain: what was just looked at is not looked at again.
+
+No socket is hot here but where messages came, so each other round asks epoll, which is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from unit.verbs.rc_harness import SEND, Wire
+from unit.verbs.verbs_harness import Rig, counter, poll, until
+
+from siwarp.verbs import CQ
+
+POLLS = 1000
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def cq(rig: Rig) -> CQ:
+    return rig.cq()
+
+
+def rounds(*cqs: CQ) -> int:
+    """Poll each queue in turn; return how many of the polls looked at the sockets."""
+    before = counter("epoll_waits")
+    for _ in range(POLLS):
+        for cq in cqs:
+            assert cq.poll(1) == []
+    return counter("epoll_waits") - before
+
+
+def be_idle(cq: CQ) -> None:
+    end = time.monotonic() + 0.01
+    while time.monotonic() < end:
+        cq.poll(1)
+
+
+def test_polls_of_one_queue_all_look(cq: CQ) -> None:
+    assert rounds(cq) == POLLS
+    be_idle(cq)
+    assert rounds(cq) == POLLS
+
+
+def test_of_two_queues_in_turn_one_looks(rig: Rig, cq: CQ) -> None:
+    assert abs(rounds(cq, rig.cq()) - POLLS) <= 1
+
+
+def test_an_idle_device_stands_behind_a_busy_one(cq: CQ) -> None:
+    busy = Rig()
+    a, b = Wire(busy).connect()
+    be_idle(cq)
+    looked = polls = 0
+    for _ in range(100):
+        b.recv()
+        a.post(SEND, length=8)
+        poll(b.rcq), poll(a.scq)
+        before = counter("epoll_waits")
+        for _ in range(32):
+            cq.poll(1)
+        looked += counter("epoll_waits") - before
+        polls += 32
+    assert looked < polls / 2
+    busy.close()
+    for _ in range(64):
+        cq.poll(1)
+    assert rounds(cq) == POLLS, "nothing is busy any more"
+
+
+def test_a_message_for_an_idle_device_is_found_beside_a_busy_one(rig: Rig, cq: CQ) -> None:
+    busy, peer = Rig(), Rig()
+    a, b = Wire(busy).connect()
+    c, d = Wire(peer, rig).connect()
+    be_idle(cq)
+    for _ in range(100):
+        d.recv()
+        c.post(SEND, length=8)
+
+        def answered() -> object:
+            b.recv()
+            a.post(SEND, length=8)
+            poll(b.rcq), poll(a.scq)
+            return d.rcq.poll(1)
+
+        assert until(answered)[0].ok
+        poll(c.scq)
+    busy.close()
+    peer.close()
