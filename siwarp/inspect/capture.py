@@ -5,7 +5,7 @@ Works on captures of siwarp's own (``siwarp capture``) and on those of tcpdump: 
 begin with an MPA start-up frame are split into FPDUs. A connection whose start is not in the file
 is split from the first octets that look like an FPDU and have a valid CRC. UDP payloads with a
 valid CRC are taken for datagram-iWARP, and then everything else that is sent to the same addresses,
-and datagrams that a comment marks as dropped.
+and datagrams that a comment marks as dropped. Frames of UD resolution are known by their magic.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from scapy.packet import Packet as ScapyPacket
 
+from siwarp.inspect import resolution
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import TAGGED_HDR_LEN
 from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK, LLP_TYPES
@@ -138,6 +139,8 @@ def _match(found: _Found) -> None:
         for cause in found.messages:
             if (cause.source, cause.dest) == ends and quotes(quoted, cause):
                 message.about = cause.number
+    for asked, answer in resolution.replies(found.messages):
+        _answer(asked, answer)
 
 
 def _answer(asked: Message, answer: Message) -> None:
@@ -296,6 +299,8 @@ def _kind_behind(kind: str, header: Header | None) -> str:
 def _sound(packet: Packet) -> bool:
     """Whether a payload is certainly datagram-iWARP: by its CRC, or by its whole header."""
     octets = packet.payload
+    if resolution.is_frame(octets):
+        return not packet.missing and resolution.is_whole(octets)
     if _llp_type(octets) is not None:
         return not packet.missing and _crc_fits(octets)
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
@@ -387,12 +392,16 @@ def _ud(packets: list[Packet]) -> list[_Found]:
             spend(messages=1)
             judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
+    asked = {(p.dest, p.dest_port) for p, _ in judged if resolution.is_frame(p.payload)}
     flows: dict[frozenset[tuple[str, int]], _Found] = {}
     for packet, good in judged:
         ends = ((packet.source, packet.source_port), (packet.dest, packet.dest_port))
-        if not good and packet.comment is None and ends[1] not in known:
+        if resolution.is_frame(packet.payload) or (ends[1] in asked and not good):
+            message, quoted = resolution.message_of(packet), None
+        elif good or packet.comment is not None or ends[1] in known:
+            message, quoted = _datagram(packet, good)
+        else:
             continue
-        message, quoted = _datagram(packet, good)
         found = flows.get(frozenset(ends))
         if found is None:
             found = flows[frozenset(ends)] = _Found(

@@ -29,6 +29,8 @@ from siwarp.inspect.crc import crc32c
 
 #: Octets of every frame, and of the room for private data.
 FRAME_LEN, DATA_LEN, CRC_LEN = 232, 180, 4
+#: The most octets of private data in an answer or a refusal.
+ANSWER_DATA_LEN = 136
 
 
 class SIDRType(IntEnum):

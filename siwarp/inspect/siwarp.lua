@@ -7,13 +7,14 @@
 --   * datagram-iWARP on UDP: found by its CRC, or by Decode As (UDP port, SIWARP): UD, UC, Write-Record
 --     and RD with its hello, challenge, echo, acknowledgements, probes; each field, the CRC judged, then
 --     the stock dissector for DDP and RDMAP
+--   * how UD queue pairs are found by address and port (spec/cm-udp.md): question, answer, refusal, cookie
 --   * MPA connections whose Request asks for Markers, or with -o siwarp_mpa.all:TRUE all of them:
 --     CRC and Markers judged
 --   * beside the stock dissectors: IRD, ORD and the bits of revision 2 in start-up frames, and the
 --     Read Request that a Terminate quotes
 --
 -- Filters begin with siwarp. and siwarp_mpa.: siwarp.crc.status == "Bad", siwarp.msn == 7,
--- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.unknown == 1, ...
+-- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.unknown == 1, siwarp.sidr.type, ...
 -- On a port that another protocol has: -o udp.try_heuristic_first:TRUE, or Decode As.
 
 local bits = bit32 or bit
@@ -64,6 +65,8 @@ local llp_types = {
 	"UC", "Record", [4] = "RD DATA", [5] = "RD ACK", [6] = "RD HELLO", [7] = "RD CHALLENGE",
 	[8] = "RD ECHO", [9] = "RD PROBE", [10] = "RD BYE",
 }
+local sidr_types = { "question", "answer", "refusal", "cookie" }
+local sidr_statuses = { "the listener is closed", "the program rejected" }
 local reasons = {
 	["0.1.0"] = "invalid STag", ["0.1.1"] = "base or bounds violation",
 	["0.1.2"] = "access rights violation", ["0.1.3"] = "STag not associated with the stream",
@@ -239,6 +242,17 @@ f.about_id = ProtoField.uint32("siwarp.about.record_id", "About the Write-Record
 f.about_q_key = ProtoField.uint32("siwarp.about.q_key", "About the message with Q_Key", base.HEX)
 f.about_qn = ProtoField.uint32("siwarp.about.qn", "About the message with QN", base.HEX)
 f.about_msn = ProtoField.uint32("siwarp.about.msn", "About the message with MSN")
+f.sidr_magic = ProtoField.string("siwarp.sidr.magic", "Magic")
+f.sidr_version = ProtoField.uint8("siwarp.sidr.version", "Version")
+f.sidr_type = ProtoField.uint8("siwarp.sidr.type", "Type", base.DEC, sidr_types)
+f.sidr_status = ProtoField.uint8("siwarp.sidr.status", "Status", base.DEC, sidr_statuses)
+f.sidr_data_len = ProtoField.uint8("siwarp.sidr.data_len", "Octets of private data")
+f.sidr_id = ProtoField.uint64("siwarp.sidr.id", "Question's id", base.HEX)
+f.sidr_cookie = ProtoField.uint64("siwarp.sidr.cookie", "Cookie", base.HEX)
+f.sidr_qpn = ProtoField.uint32("siwarp.sidr.qpn", "QPN", base.HEX)
+f.sidr_gid = ProtoField.ipv6("siwarp.sidr.gid", "GID")
+f.sidr_data = ProtoField.bytes("siwarp.sidr.data", "Private data")
+f.sidr_asked = ProtoField.framenum("siwarp.sidr.asked", "Asked in", base.NONE, frametype.REQUEST)
 siwarp.fields = listed(f)
 
 local bad_crc = ProtoExpert.new("siwarp.bad_crc", "Wrong CRC: the receiver drops it",
@@ -251,6 +265,8 @@ local bad_llp = ProtoExpert.new("siwarp.bad_llp", "An LLP header that no receive
 	expert.group.MALFORMED, expert.severity.WARN)
 local no_answer = ProtoExpert.new("siwarp.no_answer", "Shorter than what answers it, so nothing does",
 	expert.group.PROTOCOL, expert.severity.WARN)
+local bad_sidr = ProtoExpert.new("siwarp.bad_sidr", "A frame of UD resolution that no receiver accepts",
+	expert.group.MALFORMED, expert.severity.WARN)
 local bad_cookie = ProtoExpert.new("siwarp.bad_cookie", "No cookie is so long",
 	expert.group.MALFORMED, expert.severity.WARN)
 local unknown = ProtoExpert.new("siwarp.unknown_pair",
@@ -264,7 +280,7 @@ local bad_record = ProtoExpert.new("siwarp.bad_record", "It does not lie in its 
 	expert.group.PROTOCOL, expert.severity.WARN)
 siwarp.experts = {
 	bad_crc, bad_header, too_short, bad_llp, no_answer, bad_cookie, unknown, again, bad_private,
-	bad_record,
+	bad_record, bad_sidr,
 }
 siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", true)
 
@@ -272,6 +288,8 @@ local HEADER, TAGGED, CRC = 18, 14, 4
 local LLP, RD, COOKIE, RECORD, BITMAP = 12, 28, 20, 20, 512
 local UC_TYPE, RECORD_TYPE, DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE = 1, 2, 4, 5, 6, 7, 8, 9, 10
 local PRIVATE = 15
+local SIDR, SIDR_HEAD, SIDR_DATA, SIDR_ANSWER_DATA = 232, 48, 180, 136
+local QUESTION, ANSWER, REFUSAL, COOKIE_FRAME = 1, 2, 3, 4
 
 local function is_sound(octets)
 	return crc32c(octets:sub(1, -5)) == Struct.unpack("<I4", octets, #octets - 3)
@@ -616,7 +634,91 @@ local function add_llp(tvb, pinfo, root)
 	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, from)
 end
 
+-- ---- how UD queue pairs are found ------------------------------------------------------------
+
+-- Its magic, which no datagram of a queue pair begins with.
+local function is_sidr(tvb)
+	return tvb:len() >= 4 and tvb(0, 4):raw() == "SIWU"
+end
+
+-- Whether each field has a value that its type may have.
+local function sidr_holds(tvb, kind)
+	local most = kind == QUESTION and SIDR_DATA or kind == COOKIE_FRAME and 0 or SIDR_ANSWER_DATA
+	if tvb(4, 1):uint() ~= 1 or not sidr_types[kind] or tvb(7, 1):uint() > most
+		or tvb(8, 8):uint64() == UInt64(0) then
+		return false
+	end
+	if kind == ANSWER then
+		local gid, qpn = tvb(32, 16):raw(), tvb(24, 4):uint()
+		local mapped = gid:sub(1, 12) == string.rep("\0", 10) .. "\255\255"
+		local group = gid:byte(1) == 255 or mapped and math.floor(gid:byte(13) / 16) == 14
+		return qpn > 0 and qpn <= 0xfffffe and not group
+	end
+	return kind == QUESTION or kind == REFUSAL and tvb(6, 1):uint() > 0
+		or kind == COOKIE_FRAME and tvb(16, 8):uint64() ~= UInt64(0)
+end
+
+-- id and the two ends -> the frame with the question.
+local asked = {}
+
+local function add_asked(tree, pinfo, kind, id)
+	local from = tostring(pinfo.src) .. " " .. pinfo.src_port
+	local to = tostring(pinfo.dst) .. " " .. pinfo.dst_port
+	if kind == QUESTION then
+		local key = from .. " " .. to .. " " .. id
+		asked[key] = asked[key] or pinfo.number
+	elseif asked[to .. " " .. from .. " " .. id] then
+		tree:add(f.sidr_asked, asked[to .. " " .. from .. " " .. id]):set_generated()
+	end
+end
+
+-- What a frame's type has: how the column goes on.
+local function add_of_sidr(tree, tvb, kind)
+	if kind == ANSWER then
+		tree:add(f.sidr_qpn, tvb(24, 4))
+		tree:add(f.q_key, tvb(28, 4))
+		tree:add(f.sidr_gid, tvb(32, 16))
+		return string.format(" QPN=0x%06x Q_Key=0x%08x", tvb(24, 4):uint(), tvb(28, 4):uint())
+	elseif kind == REFUSAL then
+		tree:add(f.sidr_status, tvb(6, 1))
+		return ": " .. (sidr_statuses[tvb(6, 1):uint()] or "status " .. tvb(6, 1):uint())
+	end
+	tree:add(f.sidr_cookie, tvb(16, 8))
+	return kind == QUESTION and tvb(16, 8):uint64() ~= UInt64(0) and " with a cookie" or ""
+end
+
+local function add_sidr(tvb, pinfo, root)
+	pinfo.cols.protocol = "SIWARP"
+	local tree = root:add(siwarp, tvb(), "UD resolution")
+	if tvb:len() ~= SIDR then
+		tree:add_proto_expert_info(tvb:reported_len() > tvb:len() and too_short or bad_sidr)
+		pinfo.cols.info = string.format("UD resolution: %d octets in place of %d", tvb:len(), SIDR)
+		return
+	end
+	local kind, octets = tvb(5, 1):uint(), tvb(7, 1):uint()
+	local id = tostring(tvb(8, 8):uint64():tohex())
+	tree:add(f.sidr_magic, tvb(0, 4))
+	tree:add(f.sidr_version, tvb(4, 1))
+	tree:add(f.sidr_type, tvb(5, 1))
+	tree:add(f.sidr_data_len, tvb(7, 1))
+	tree:add(f.sidr_id, tvb(8, 8))
+	local info = "UD resolution: " .. (sidr_types[kind] or "type " .. kind) .. add_of_sidr(tree, tvb, kind)
+	if octets > 0 and octets <= SIDR_DATA then
+		tree:add(f.sidr_data, tvb(SIDR_HEAD, octets))
+	end
+	if not sidr_holds(tvb, kind) then
+		tree:add_proto_expert_info(bad_sidr)
+	end
+	add_asked(tree, pinfo, kind, id)
+	local status = add_crc(tree, f, tvb(), bad_crc, true)
+	pinfo.cols.info = info .. (status == "Bad" and " [Bad CRC32]" or "")
+end
+
 function siwarp.dissector(tvb, pinfo, root)
+	if is_sidr(tvb) then
+		add_sidr(tvb, pinfo, root)
+		return tvb:len()
+	end
 	local one, size = is_llp(tvb) and add_llp or add_datagram, nil
 	if tvb:len() > HEADER + CRC and plausible(tvb) and not is_sound(tvb:raw()) then
 		size = train_size(tvb:raw())
@@ -631,6 +733,9 @@ function siwarp.dissector(tvb, pinfo, root)
 end
 
 local function is_datagram(tvb)
+	if is_sidr(tvb) then
+		return true
+	end
 	if tvb:len() < HEADER + CRC or tvb:reported_len() > tvb:len()
 		or bits.band(tvb(0, 1):uint(), 0x83) ~= 1 and not is_llp(tvb) then
 		return false

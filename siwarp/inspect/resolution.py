@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Frames of UD resolution (spec/cm-udp.md) as messages of a capture, with what a receiver refuses.
+
+Parsed with struct and not by the scapy layer `SIDR`, which takes a millisecond for each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+
+from siwarp.inspect.crc import crc32c
+from siwarp.inspect.messages import BROKEN, Message, name_of
+from siwarp.inspect.packets import Packet
+from siwarp.inspect.sidr import ANSWER_DATA_LEN, CRC_LEN, DATA_LEN, FRAME_LEN, SIDRType
+
+MAGIC = b"SIWU"
+VERSION = 1
+MAX_QPN = 0xFFFFFE
+_HEAD = struct.Struct(">4sBBBBQQII16s")
+_QUESTION, _COOKIE = f"SIDR_{SIDRType.QUESTION.name}", f"SIDR_{SIDRType.COOKIE.name}"
+_REPLIES = tuple(f"SIDR_{kind.name}" for kind in SIDRType if kind != SIDRType.QUESTION)
+
+
+def is_frame(octets: bytes) -> bool:
+    """Whether it begins as a frame does, which no datagram of datagram-iWARP can."""
+    return octets.startswith(MAGIC)
+
+
+def is_whole(octets: bytes) -> bool:
+    """Whether it is as long as a frame, and has its CRC."""
+    crc = int.from_bytes(octets[-CRC_LEN:], "little")
+    return len(octets) == FRAME_LEN and crc == crc32c(octets[:-CRC_LEN])
+
+
+def _kind(version: int, kind: int) -> str:
+    if version != VERSION:
+        return BROKEN
+    return f"SIDR_{SIDRType(kind).name}" if kind in list(SIDRType) else f"SIDR type {kind}"
+
+
+def _fields(kind: str, octets: bytes) -> dict[str, int | str]:
+    """What a frame of its type has."""
+    _, _, _, status, _, id, cookie, qpn, q_key, gid = _HEAD.unpack_from(octets)
+    found: dict[str, int | str] = {"id": id}
+    if kind in (_QUESTION, _COOKIE):
+        found["cookie"] = cookie
+    elif kind == f"SIDR_{SIDRType.REFUSAL.name}":
+        found["status"] = status
+    elif kind == f"SIDR_{SIDRType.ANSWER.name}":
+        address = IPv6Address(gid)
+        found.update(qpn=qpn, q_key=q_key, gid=str(address.ipv4_mapped or address))
+    return found
+
+
+def _wrong_field(octets: bytes) -> str | None:
+    """The first field with a value that its type cannot have, in words."""
+    _, _, kind, status, data_len, id, cookie, qpn, _, gid = _HEAD.unpack_from(octets)
+    address = IPv6Address(gid)
+    most = {SIDRType.QUESTION: DATA_LEN, SIDRType.COOKIE: 0}.get(kind, ANSWER_DATA_LEN)
+    checks = {
+        "id 0": id == 0,
+        f"unknown type {kind}": kind not in list(SIDRType),
+        f"{data_len} octets of private data": data_len > most,
+        "a refusal without status": kind == SIDRType.REFUSAL and not status,
+        "a cookie that is none": kind == SIDRType.COOKIE and not cookie,
+        f"QPN {qpn:#x}": kind == SIDRType.ANSWER and not 0 < qpn <= MAX_QPN,
+        "a group's GID": kind == SIDRType.ANSWER and (address.ipv4_mapped or address).is_multicast,
+    }
+    return next((words for words, wrong in checks.items() if wrong), None)
+
+
+def _judge(message: Message, octets: bytes) -> None:
+    """Note why a receiver drops it, in the order of spec/cm-udp.md."""
+    if len(octets) != FRAME_LEN:
+        message.blame(f"{len(octets)} octets in place of {FRAME_LEN}", None)
+    elif not is_whole(octets):
+        message.blame("wrong CRC", None)
+    elif octets[:5] != MAGIC + bytes([VERSION]):
+        message.blame("not the magic and version of UD resolution", None)
+    elif (wrong := _wrong_field(octets)) is not None:
+        message.blame(wrong, None)
+
+
+def message_of(packet: Packet) -> Message:
+    """A datagram to or from a port of UD resolution as a message, BROKEN if it is no frame."""
+    octets = packet.payload
+    known = is_frame(octets) and len(octets) >= _HEAD.size
+    kind = _kind(octets[4], octets[5]) if known else BROKEN
+    message = Message(
+        when_ns=packet.when,
+        began_ns=packet.when,
+        frame=packet.frame,
+        first_frame=packet.frame,
+        transport="ud",
+        source=name_of(packet.source, packet.source_port),
+        dest=name_of(packet.dest, packet.dest_port),
+        kind=kind,
+        length=len(octets) if kind == BROKEN else min(octets[7], DATA_LEN),
+        fields=_fields(kind, octets) if kind != BROKEN else {},
+    )
+    if packet.missing:
+        message.whole = False
+        message.note = f"the capture cut {packet.missing} octets off it"
+    if packet.comment is not None:
+        message.dropped = packet.comment
+        message.blame(f"dropped by the receiver: {packet.comment}", None)
+    elif not packet.missing:
+        _judge(message, octets)
+    return message
+
+
+def replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
+    """Each answer, refusal and cookie with the last question before it that has its id."""
+    asked: dict[tuple[str, str, int | str], Message] = {}
+    for message in messages:
+        if message.error is not None or "id" not in message.fields:
+            continue
+        id = message.fields["id"]
+        if message.kind == _QUESTION:
+            asked[message.source, message.dest, id] = message
+        elif message.kind in _REPLIES:
+            question = asked.get((message.dest, message.source, id))
+            if question is not None:
+                yield question, message
+
+
+__all__ = ["is_frame", "is_whole", "message_of", "replies"]

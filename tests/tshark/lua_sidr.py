@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What tshark shows, with the script, of how UD queue pairs are found (spec/cm-udp.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tshark.tshark_harness import check_packets, fields, lua, tshark
+from unit.cm.ud_harness import Ends
+from unit.inspect.inspect_harness import datagram, written
+from unit.inspect.test_inspect_resolution import (
+    ANSWER,
+    ASKER,
+    COOKIE,
+    DOOR,
+    REFUSAL,
+    frame,
+    spoiled,
+)
+from unit.verbs.verbs_harness import Rig
+
+import siwarp as package
+from siwarp.cm import CMEventType
+
+COMPLAINTS = "siwarp.bad_crc || siwarp.bad_sidr || siwarp.short || siwarp.bad_header"
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
+    tmp_path: Path, rig: Rig
+) -> None:
+    file = tmp_path / "sidr.pcapng"
+    with package.capture(file):
+        ends = Ends(rig)
+        qp = ends.qp()
+        ends.ask(b"who is there")
+        ends.accept(ends.request(), qp, b"it is me")
+        assert ends.result().type == CMEventType.ESTABLISHED
+        ends.ask()
+        ends.request().id.reject()
+        assert ends.result().type == CMEventType.REJECTED
+    words = tshark(file, *lua(), "-V")
+    check_packets(words)
+    assert words.count("(Good CRC32)") == words.count("UD resolution\n") == 8
+    assert fields(file, COMPLAINTS, "frame.number", options=lua()) == []
+    shown = fields(
+        file, "siwarp.sidr.type == 2", "siwarp.sidr.qpn", "siwarp.q_key", "siwarp.sidr.gid",
+        "siwarp.sidr.data", "siwarp.sidr.asked", options=lua(),
+    )  # fmt: skip
+    assert len(shown) == 2
+    for qpn, q_key, gid, data, asked in shown:
+        assert (int(qpn, 0), int(q_key, 0), gid) == (qp.qp_num, 0x01234567, "::ffff:127.0.0.1")
+        assert (bytes.fromhex(data.replace(":", "")), asked) == (b"it is me", "1")
+    columns = tshark(file, *lua())
+    assert "UD resolution: question" in columns
+    assert "UD resolution: refusal: the program rejected" in columns
+
+
+def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
+    sent = [(ASKER, DOOR, frame(id=7)), (DOOR, ASKER, frame(**COOKIE))]
+    sent += [(ASKER, DOOR, frame(id=7, cookie=0x99)), (DOOR, ASKER, frame(**ANSWER))]
+    file = written([datagram(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
+    assert "question with a cookie" in tshark(file, *lua())
+    shown = fields(
+        file, "siwarp", "siwarp.sidr.type", "siwarp.sidr.cookie", "siwarp.sidr.asked", options=lua()
+    )
+    assert [(kind, cookie and int(cookie, 0), asked) for kind, cookie, asked in shown] == [
+        ("1", 0, ""), ("4", 0x99, "1"), ("1", 0x99, ""), ("2", "", "1")
+    ]  # fmt: skip
+    assert fields(file, COMPLAINTS, "frame.number", options=lua()) == []
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        frame(id=7)[:-1],
+        spoiled(frame(id=7), 4, 2),
+        frame(id=0),
+        spoiled(frame(id=7), 5, 9),
+        spoiled(frame(id=7), 7, 181),
+        spoiled(frame(**ANSWER), 7, 137),
+        frame(**(REFUSAL | {"status": 0})),
+        frame(**(COOKIE | {"cookie": 0})),
+        frame(**(ANSWER | {"qpn": 0})),
+        frame(**(ANSWER | {"gid": "ff02::1"})),
+        frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})),
+    ],
+)
+def test_a_frame_that_no_receiver_accepts_is_shown_as_such(tmp_path: Path, octets: bytes) -> None:
+    file = written([datagram(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
+    assert fields(file, "siwarp.bad_sidr", "frame.number", options=lua()) == [["1"]]
+
+
+def test_a_wrong_crc_is_shown_as_bad(tmp_path: Path) -> None:
+    file = written([datagram(frame(id=7, crc=5), ASKER, DOOR)], tmp_path / "x.pcapng")
+    assert fields(file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua()) == [
+        ["0x0000000000000007", "Bad"]
+    ]
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 5, 47, 231, 233, 1000])
+def test_any_length_behind_the_magic_harms_nothing(tmp_path: Path, length: int) -> None:
+    octets = frame(**ANSWER).ljust(1000, b"\0")[:length]
+    file = written([datagram(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
+    assert len(fields(file, "siwarp.bad_sidr", "frame.number", options=lua())) == (length >= 4)

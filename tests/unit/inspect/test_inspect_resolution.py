@@ -1,0 +1,158 @@
+"""Frames of UD resolution (spec/cm-udp.md) in captures: a row each, answers beside questions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.cli_harness import siwarp, siwarp_json
+from unit.cm.ud_harness import Ends
+from unit.inspect.inspect_harness import datagram, written
+from unit.verbs.verbs_harness import Rig
+
+import siwarp as package
+from siwarp.cm import CMEventType
+from siwarp.inspect import SIDR, Message, SIDRType, UDDatagram, crc32c, dissect_packets, examine
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+ASKER, DOOR = ("10.0.0.1", 40000), ("10.0.0.2", 7174)
+ANSWER = {"type": SIDRType.ANSWER, "id": 7, "qpn": 0x10, "q_key": 0x77, "gid": "::ffff:10.0.0.2"}
+REFUSAL = {"type": SIDRType.REFUSAL, "id": 7, "status": 2}
+COOKIE = {"type": SIDRType.COOKIE, "id": 7, "cookie": 0x99}
+
+
+def frame(**fields: Any) -> bytes:
+    return bytes(SIDR(**fields))
+
+
+def spoiled(octets: bytes, at: int, value: int) -> bytes:
+    """Another octet, and a CRC that fits."""
+    changed = octets[:at] + bytes([value]) + octets[at + 1 : -4]
+    return changed + crc32c(changed).to_bytes(4, "little")
+
+
+def of(*sent: tuple[str, bytes]) -> list[Message]:
+    """Datagrams to ("ask") and from the listener ("tell") as messages."""
+    ends = {"ask": (ASKER, DOOR), "tell": (DOOR, ASKER)}
+    return dissect_packets(datagram(octets, *ends[way]) for way, octets in sent)
+
+
+def test_a_question_shows_its_id_and_octets() -> None:
+    (found,) = of(("ask", frame(id=7, data=b"hello")))
+    assert (found.transport, found.kind, found.length) == ("ud", "SIDR_QUESTION", 5)
+    assert (found.fields, found.error) == ({"id": 7, "cookie": 0}, None)
+    assert (found.source, found.dest) == ("10.0.0.1:40000", "10.0.0.2:7174")
+
+
+def test_what_an_answer_a_refusal_and_a_cookie_say_is_shown() -> None:
+    answer, refusal, cookie = of(
+        ("tell", frame(**ANSWER, data=b"me")), ("tell", frame(**REFUSAL)), ("tell", frame(**COOKIE))
+    )
+    assert (answer.kind, answer.length) == ("SIDR_ANSWER", 2)
+    assert answer.fields == {"id": 7, "qpn": 0x10, "q_key": 0x77, "gid": "10.0.0.2"}
+    assert (refusal.kind, refusal.fields) == ("SIDR_REFUSAL", {"id": 7, "status": 2})
+    assert (cookie.kind, cookie.fields) == ("SIDR_COOKIE", {"id": 7, "cookie": 0x99})
+    assert {m.error for m in (answer, refusal, cookie)} == {None}
+
+
+def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
+    other = frame(**(ANSWER | {"id": 8}))
+    first, cookie, again, answer, stray = of(
+        ("ask", frame(id=7)),
+        ("tell", frame(**COOKIE)),
+        ("ask", frame(id=7, cookie=0x99)),
+        ("tell", frame(**ANSWER)),
+        ("tell", other),
+    )
+    assert (cookie.answers, first.answered_by) == (first.number, cookie.number)
+    assert (answer.answers, again.answered_by) == (again.number, answer.number)
+    assert stray.answers is None and answer.latency is not None
+
+
+@pytest.mark.parametrize(
+    ("octets", "why"),
+    [
+        (frame(id=7)[:-1], "231 octets in place of 232"),
+        (frame(id=7)[:20], "20 octets in place of 232"),
+        (frame(id=7, crc=5), "wrong CRC"),
+        (spoiled(frame(id=7), 4, 2), "not the magic and version of UD resolution"),
+        (spoiled(frame(id=7), 0, 0x54), "not the magic and version of UD resolution"),
+        (frame(id=0), "id 0"),
+        (spoiled(frame(id=7), 5, 9), "unknown type 9"),
+        (spoiled(frame(id=7), 7, 181), "181 octets of private data"),
+        (spoiled(frame(**ANSWER), 7, 137), "137 octets of private data"),
+        (spoiled(frame(**COOKIE), 7, 1), "1 octets of private data"),
+        (frame(**(REFUSAL | {"status": 0})), "a refusal without status"),
+        (frame(**(COOKIE | {"cookie": 0})), "a cookie that is none"),
+        (frame(**(ANSWER | {"qpn": 0})), "QPN 0x0"),
+        (frame(**(ANSWER | {"qpn": 0xFFFFFF})), "QPN 0xffffff"),
+        (frame(**(ANSWER | {"gid": "ff02::1"})), "a group's GID"),
+        (frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
+    ],
+)
+def test_what_no_receiver_takes_is_shown_with_why(octets: bytes, why: str) -> None:
+    _, bad = of(("ask", frame(id=1)), ("ask", octets))
+    assert bad.error == why
+
+
+def test_a_cut_frame_is_shown_as_cut() -> None:
+    packet = datagram(frame(id=7, data=b"hello"), ASKER, DOOR)
+    whole = bytes(packet)
+    for length in range(46, len(whole)):
+        packets = dissect_packets([type(packet)(whole[:length])])
+        assert all(not m.whole and m.note for m in packets)
+        assert len(packets) == 1
+
+
+def test_queue_pairs_beside_it_keep_their_own_rows() -> None:
+    question, send = of(
+        ("ask", frame(id=7)), ("ask", bytes(UDDatagram(segment=b"\x41\x43" + bytes(16))))
+    )
+    assert (question.kind, send.kind) == ("SIDR_QUESTION", "SEND")
+
+
+def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig) -> None:
+    file = tmp_path / "sidr.pcapng"
+    with package.capture(file):
+        ends = Ends(rig)
+        qp = ends.qp()
+        ends.ask(b"who is there")
+        ends.accept(ends.request(), qp, b"it is me")
+        assert ends.result().type == CMEventType.ESTABLISHED
+        ends.ask(b"and who else")
+        ends.request().id.reject(b"nobody")
+        assert ends.result().type == CMEventType.REJECTED
+        deadline = time.monotonic() + 20
+        while len(examine(file).messages) < 8 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    found = siwarp_json("dissect", file)
+    assert {m["error"] for m in found} == {None}
+    # Each is seen as sent and as received.
+    assert [m["kind"] for m in found] == [
+        *["SIDR_QUESTION"] * 2, *["SIDR_ANSWER"] * 2, *["SIDR_QUESTION"] * 2, *["SIDR_REFUSAL"] * 2
+    ]  # fmt: skip
+    assert [m["length"] for m in found[::2]] == [12, 8, 12, 6]
+    answer, refusal = found[2]["fields"], found[6]["fields"]
+    assert (answer["qpn"], answer["q_key"]) == (qp.qp_num, 0x01234567)
+    assert (answer["gid"], refusal["status"]) == ("127.0.0.1", 2)
+    assert all(m["answers"] and m["latency"] is not None for m in found[2:4] + found[6:])
+    words = siwarp("dissect", file).stdout
+    assert "ud SIDR_QUESTION" in words and "ud SIDR_ANSWER" in words
+
+
+def test_a_frame_that_was_dropped_is_shown_with_the_reason(tmp_path: Path) -> None:
+    packet = datagram(frame(id=7), ASKER, DOOR)
+    packet.comment = b"drop_sidr_share: too many pending of one source"
+    (found,) = examine(written([packet], tmp_path / "x.pcapng")).messages
+    assert found.kind == "SIDR_QUESTION" and found.dropped is not None
+    assert found.error == "dropped by the receiver: drop_sidr_share: too many pending of one source"
