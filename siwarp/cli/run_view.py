@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -116,10 +117,16 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _link_to_interface(device: Path, name: str) -> None:
-    """Link a device to its interface; one that has just gone has no name any more."""
+    """Link a device to its interface, unless that has just gone.
+
+    Where /sys is of another network namespace there is nothing to link to: programs find the name.
+    """
+    folder = device / "net"
     if name and (_CLASSES / "net" / name).exists():
-        (device / "net").mkdir()
-        (device / "net" / name).symlink_to(f"../../../../net/{name}")
+        folder.mkdir()
+        (folder / name).symlink_to(f"../../../../net/{name}")
+    elif name in (here for _, here in socket.if_nameindex()):
+        (folder / name).mkdir(parents=True)
 
 
 def _show_classes(found: Sequence[Device]) -> None:

@@ -177,12 +177,19 @@ def test_a_view_inside_a_view_is_one_view(ours: list[Device]) -> None:
 
 
 def test_the_devices_are_those_of_the_network_namespace() -> None:
+    made = "ip link add lonely0 type veth peer name lonely1; ip addr add 192.0.2.1/24 dev lonely0\n"
+    made += "ip addr add 192.0.2.2/24 dev lonely1\n"
+    made += "for one in lo lonely0 lonely1; do ip link set $one up; done\n"
+    # /sys is that of the namespace outside: there are no interfaces of these names in it.
+    show = "cd /sys/class/infiniband; echo */device/net/*; ls -A siw_lonely0/device/net/lonely0"
     done = subprocess.run(
-        ["unshare", "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh",
-         *COMMAND, "run", "ls", "/sys/class/infiniband"],
+        ["unshare", "-rn", "sh", "-ec", f'{made}exec "$@"', "sh",
+         *COMMAND, "run", "sh", "-c", show],
         capture_output=True, text=True, timeout=scaled(30),
+        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("siw_lo\n", "")
+    names = "siw_lo/device/net/lo siw_lonely0/device/net/lonely0 siw_lonely1/device/net/lonely1\n"
+    assert (done.stdout, done.stderr) == (names, "")
 
 
 def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> None:

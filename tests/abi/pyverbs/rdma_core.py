@@ -13,12 +13,10 @@ import unittest
 INSTALLED = pathlib.Path("/usr/share/doc/rdma-core/tests")
 #: What is left out, and why.
 LEFT_OUT = {
-    "multicast_traffic": "rdma_cm has no datagrams here yet",
-    "udp_traffic": "rdma_cm has no datagrams here yet",
-    "test_rdmacm_async_traffic": "wants an ACK time-out, or an id without a queue pair",
+    "test_rdmacm_async_traffic": "its queue pair is to show an ACK time-out, but has TCP's",
 }
 #: So many passed when this was written.
-PASSED = 93
+PASSED = 113
 
 
 def unpacked(folder):
@@ -33,7 +31,7 @@ def wanted(suite):
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from wanted(test)
-        elif not any(name in test.id() for name in LEFT_OUT):
+        elif not test.id().endswith(tuple(f".{name}" for name in LEFT_OUT)):
             yield test
 
 
