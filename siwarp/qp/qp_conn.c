@@ -343,15 +343,23 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
 	return err;
 }
 
+/* The peer left meanwhile. Who rejects it has what he wants. */
+static int has_left(const struct siw_mpa_params *params, int cause)
+{
+	return params->rejected ? 0 : cause;
+}
+
 int siw_qp_conn_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
 {
 	int err;
 
 	if (conn->stage == OVER && conn->cause)
-		return conn->cause; /* the peer left meanwhile */
+		return has_left(params, conn->cause);
 	if (conn->stage != REQUESTED)
 		return siw_refuse(CM_NO_REQUEST);
 	err = siw_mpa_reply(conn->mpa, params);
+	if (err == -ECONNRESET || err == -EPIPE)
+		return has_left(params, err);
 	if (err)
 		return err;
 	conn->stage = STARTED;

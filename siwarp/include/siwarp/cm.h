@@ -199,7 +199,10 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
  * peer waits.
  */
 int siw_cm_establish(struct siw_cm_id *id);
-/* Rejects a CONNECT_REQUEST (R=1), with private data. The id can then only be destroyed. */
+/*
+ * Rejects a CONNECT_REQUEST (R=1), with private data. The id can then only be destroyed. 0, too, if
+ * the peer has left.
+ */
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len);
 /*
  * Ends the connection; both QPs go to ERR. Requests that completed with success before still reach

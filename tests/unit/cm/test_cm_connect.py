@@ -6,6 +6,7 @@ import errno
 import resource
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -182,6 +183,23 @@ def test_a_client_that_is_rejected_reads_why_and_then_the_end(wire: Wire) -> Non
         reply = MPAReply(read_all(s))
         assert (reply.r, reply.private_data) == (1, b"not today")
         request.id.close()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_client_that_has_left_may_be_rejected_and_not_accepted(wire: Wire, known: bool) -> None:
+    for left in (True, False):
+        with plain_client(wire.address) as s:
+            s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+            request = wire.request()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if known:
+            assert wire.p_channel.get_event(0.05) is None
+        b = End(wire.passive, request.id, wire.p_channel)
+        if left:
+            request.id.reject(b"not today")
+        else:
+            assert refused(request.id.accept) == errno.ECONNRESET
+        b.close()
 
 
 def test_one_listener_serves_many_connections_each_its_own(two: Wire) -> None:
