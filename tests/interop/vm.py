@@ -45,6 +45,7 @@ HERE = Path(__file__).resolve().parent
 #: What the host needs, as file to look for -> package that has it.
 HOST_TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
+    "rping": "rdmacm-utils",
     "gcc-12": "gcc-12",
     "make": "make",
     "xz": "xz-utils",
@@ -52,6 +53,8 @@ HOST_TOOLS = {
     "/usr/lib/x86_64-linux-gnu/libelf.so.1": "libelf1",
     "/usr/lib/x86_64-linux-gnu/libcrypto.so.3": "libssl3",
 }
+#: What of it is needed once the image is there.
+RUN_TOOLS = {tool: HOST_TOOLS[tool] for tool in ("qemu-system-x86_64", "rping")}
 #: What the guest is made of; their development halves build guest/echo.c.
 GUEST_PACKAGES = [
     *("busybox-static", "libc6", "libgcc-s1"),
@@ -450,7 +453,7 @@ def build() -> Path:
     image = cache / cache_key(versions)
     with locked(cache / "lock"):
         if image.is_dir():
-            need_host_tools({"qemu-system-x86_64": HOST_TOOLS["qemu-system-x86_64"]})
+            need_host_tools(RUN_TOOLS)
             return image
         need_host_tools(HOST_TOOLS)
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=cache))
