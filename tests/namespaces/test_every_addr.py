@@ -248,6 +248,69 @@ def test_what_is_sent_from_an_address_that_is_gone_disturbs_nothing_else(
         a.run("sh", "-c", f"ip addr del {where[0]} dev {a.link} || true")
 
 
+#: Sends a word without a source at each line, which names an address that the device has to have
+#: lost by then, or nothing.
+SENDER = """
+import sys, time
+from siwarp.verbs import *
+device, port, dests = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(4)) as mr:
+    with QP(pd, QPInitAttr(scq=cq, every_addr=True)) as qp:
+        qp.to_rts(QPAttr(qkey=7))
+        ahs = [AH(pd, (dest, port)) for dest in dests]
+        print("ready", flush=True)
+        for line in sys.stdin:
+            end = time.monotonic() + 20
+            while line.strip() in ctx.query_info().addresses:
+                assert time.monotonic() < end
+                cq.poll(1)
+            for ah in ahs:
+                qp.post_send(SendWR(sg=[mr.sge()], ah=ah))
+                while not (done := cq.poll(1)):
+                    assert time.monotonic() < end
+                assert done[0].ok, done
+"""
+
+#: Says its port, then where each datagram comes from.
+HEARER = """
+import socket
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.bind(("::", 0))
+s.settimeout(30)
+print(s.getsockname()[1], flush=True)
+while True:
+    print(s.recvfrom(100)[1][0].removeprefix("::ffff:"), flush=True)
+"""
+
+
+def test_without_a_source_the_first_address_of_the_kind_that_is_still_there_is_taken(
+    cable: tuple[Namespace, Namespace],
+) -> None:
+    a, b = cable
+    second = ["192.0.2.107/24", "dev", a.link]
+    a.ip("addr", "add", *second)
+    hearer = b.python(HEARER)
+    assert hearer.stdout is not None
+    sender = a.python(SENDER, a.v4, hearer.stdout.readline().strip(), b.v4, b.v6)
+    assert sender.stdin is not None
+    assert sender.stdout is not None
+    try:
+        assert sender.stdout.readline() == "ready\n"
+        for lost in ("", "192.0.2.107"):
+            if lost:
+                a.ip("addr", "del", *second)
+            sender.stdin.write(f"{lost}\n")
+            sender.stdin.flush()
+            assert [hearer.stdout.readline().strip() for _ in range(2)] == [a.v4, a.v6]
+        sender.stdin.close()
+        assert sender.wait(20) == 0
+    finally:
+        for process in (hearer, sender):
+            process.kill()
+            process.wait()
+        a.run("sh", "-c", f"ip addr del {second[0]} dev {a.link} 2>/dev/null || true")
+
+
 def test_where_another_program_has_the_port_an_address_that_comes_is_left_to_it(
     cable: tuple[Namespace, Namespace],
 ) -> None:

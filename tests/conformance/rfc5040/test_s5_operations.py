@@ -42,7 +42,7 @@ def test_a_write_is_placed_into_a_part_of_the_buffer_and_not_delivered(w: RdmapW
     stream.recvs.post(1, m.sge())
     stream.put(write(b"abc", stag=m.stag, to=m.addr + 50))
     e = stream.event(progress=True)
-    assert (e.kind, e.user_data, e.length) == ("PROGRESS", 0, 0)
+    assert (e.kind, e.user_data, e.length) == ("PROGRESS", 0, 3)
     assert m.octets() == bytes([0xA5]) * 50 + b"abc" + bytes([0xA5]) * 47
     assert stream.recvs.take() == 1
 

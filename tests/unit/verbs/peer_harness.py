@@ -10,7 +10,7 @@ from typing import Any
 
 from scapy.packet import Raw
 from unit.verbs.rc_harness import End, Wire, plain_listener
-from unit.verbs.verbs_harness import LIMIT
+from unit.verbs.verbs_harness import LIMIT, until
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import (
@@ -161,6 +161,8 @@ def answering(
         sock, _ = s.accept()
         with sock:
             peer = PlainPeer(sock)
+            # By polls: a device without a thread of its own sends nothing else.
+            until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
             request: Any = MPARequest(sock.recv(1000))
             enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}
             assert request.rev == rev

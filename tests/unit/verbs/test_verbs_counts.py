@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from unit.verbs.errq_harness import settings
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import counted, counter, nothing, poll, until
+from unit.verbs.verbs_harness import Rig, counted, counter, nothing, poll, until
 
 from siwarp.inspect import DDPTagged, DDPUntagged, DeliveryCount, Opcode, Queue, Requester
 from siwarp.verbs import (
@@ -444,6 +445,23 @@ def test_one_way_flows_are_counted_every_64_kib_and_when_they_pause(wire: Wire) 
         # Between a count for 64 KiB and one for each message.
         assert 4 <= len(counts) <= total // 4
         assert counter("delivery_counts_tx") - before == len(counts)
+
+
+def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
+    """All of it lies in the sockets before the first poll: so no count goes for a pause."""
+    octets, total = 1024, 256
+    with settings(progress=0):
+        rig = Rig()
+    with answering(Wire(rig), gone=True, **IWARP) as (a, peer):
+        one = peer.write(bytes(octets), a.mem.rkey, a.mem.addr)
+        peer.put(wants(), *[one] * total)
+        nothing(a.rcq)
+        counts = [struct.unpack(">II", s[6:14])[1] for s in peer.rest()]
+    rig.close()
+    assert counts[-1] == total
+    # At the end of the turn that is beyond 64 KiB, and a turn takes no more than that.
+    steps = [b - a for a, b in itertools.pairwise([0, *counts])]
+    assert max(steps) * octets <= 2 << 16, counts
 
 
 def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two: Wire) -> None:
