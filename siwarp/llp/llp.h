@@ -260,6 +260,19 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
 int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may);
 /* The path MTU to dest in octets, as far as the kernel knows it; 0: unknown. */
 uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest);
+/*
+ * From now on siw_llp_udp_refused tells what ICMP says of this socket's datagrams. Its handler has
+ * to call that until -EAGAIN whenever it is served: what nobody takes keeps the socket ready.
+ */
+void siw_llp_udp_hear_refusals(struct siw_llp_sock *sock, uint16_t family);
+/*
+ * Takes one ICMP message. If it says that nobody has the port to which a datagram went: *dest, and
+ * in buf the first octets of that datagram's payload, as many as the message quotes, at most size;
+ * returns how many. 0: it says something else. -EAGAIN: there is none. Who makes such a message up
+ * has to know what it quotes.
+ */
+ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
+			    size_t size);
 /* Octets of payload that the socket's receive buffer has room for; 0: unknown. */
 uint32_t siw_llp_udp_room(struct siw_llp_sock *sock);
 /* As siw_llp_udp_send, but this datagram may be fragmented despite siw_llp_udp_whole. */

@@ -19,6 +19,10 @@
 #define LAST_WAIT_MS  1000
 /* Cookies that are returned at once; a peer that sends more of them waits for the timetable. */
 #define COOKIES 3
+/* Questions of which ICMP has to say that nobody has the port, until that is believed; */
+#define REFUSALS 2
+/* not at once, as many a program asks while its peer is about to listen. */
+#define PATIENCE_MS 500
 
 struct siw_sidr_ask {
 	struct siw_io_handler handler; /* first */
@@ -27,9 +31,11 @@ struct siw_sidr_ask {
 	struct siw_addr dest, from;
 	struct siw_sidr_frame question;
 	struct siw_timed timed;
-	uint64_t due_ns, deadline_ns;
+	uint64_t begun_ns, due_ns, deadline_ns;
 	uint32_t wait_ms;
 	int cookies; /* that came */
+	int refusals;
+	bool refused; /* the last question was: another refusal counts after another question */
 };
 
 static struct siw_context *ctx_of(const struct siw_sidr_ask *ask)
@@ -65,6 +71,7 @@ static void report(struct siw_sidr_ask *ask, int kind, int status,
 		stop(ask);
 }
 
+/* 0, or why the kernel would not send it. */
 static int send_question(struct siw_sidr_ask *ask)
 {
 	uint8_t octets[SIW_SIDR_FRAME];
@@ -73,6 +80,7 @@ static int send_question(struct siw_sidr_ask *ask)
 
 	siw_sidr_build(&ask->question, octets);
 	siw_count(SIW_COUNTER_sidr_questions, 1);
+	ask->refused = false;
 	err = siw_llp_udp_send(ask->sock, &ask->dest, &iov, 1);
 	/* No room now, or what ICMP says of an earlier one: it counts as lost. */
 	return err == -EAGAIN || err == -ECONNREFUSED ? 0 : err;
@@ -87,22 +95,36 @@ static void plan(struct siw_sidr_ask *ask, uint64_t now_ns)
 	siw_verbs_timed_at(ctx_of(ask), &ask->timed, ask->due_ns);
 }
 
+static bool is_refused(const struct siw_sidr_ask *ask)
+{
+	return ask->refused && ask->refusals >= REFUSALS;
+}
+
+/* As if a listener said so that is closed. */
+static void report_refused(struct siw_sidr_ask *ask)
+{
+	static const struct siw_sidr_frame nobody = { .status = SIW_SIDR_NO_SERVICE };
+
+	report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, &nobody);
+}
+
 static void tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_sidr_ask *ask = siw_container(timed, struct siw_sidr_ask, timed);
-	int err;
 
 	if (now_ns < ask->due_ns)
 		return;
 	plan(ask, now_ns);
 	if (now_ns >= ask->deadline_ns) {
-		report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
+		if (is_refused(ask))
+			report_refused(ask);
+		else
+			report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
 		return;
 	}
 	siw_count(SIW_COUNTER_sidr_repeats, 1);
-	err = send_question(ask);
-	if (err)
-		report(ask, SIW_CONN_FAILED, err, NULL);
+	/* An error may be what ICMP said meanwhile, which anybody can send: it counts as lost. */
+	send_question(ask);
 }
 
 static void on_cookie(struct siw_sidr_ask *ask, const struct siw_sidr_frame *frame)
@@ -110,6 +132,7 @@ static void on_cookie(struct siw_sidr_ask *ask, const struct siw_sidr_frame *fra
 	if (ask->question.cookie == frame->cookie)
 		return;
 	ask->question.cookie = frame->cookie;
+	ask->refusals = 0;
 	if (ask->cookies++ < COOKIES)
 		send_question(ask);
 }
@@ -147,6 +170,44 @@ static void heard(struct siw_sidr_ask *ask, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_sidr_field);
 }
 
+/*
+ * ICMP says that nobody has a port. It counts if it quotes this question's id, which who does not
+ * see the question has to guess, as of an answer; once for each question.
+ */
+static void refused(struct siw_sidr_ask *ask, const struct siw_addr *dest, const uint8_t *quoted,
+		    size_t len)
+{
+	if (!siw_addr_same(dest, &ask->dest) ||
+	    siw_sidr_quoted_id(quoted, len) != ask->question.id) {
+		/* Not siw_drop: a capture has the datagrams alone. */
+		siw_count(SIW_COUNTER_drop_sidr_id, 1);
+		return;
+	}
+	if (ask->refused)
+		return;
+	ask->refused = true;
+	ask->refusals++;
+	if (siw_llp_port_clock(ctx_of(ask)->port) >= ask->begun_ns + PATIENCE_MS * MS &&
+	    is_refused(ask))
+		report_refused(ask);
+}
+
+static void hear_refusals(struct siw_sidr_ask *ask)
+{
+	int max = (int)siw_settings()->budget;
+
+	for (int n = 0; n < max && ask->sock; n++) {
+		uint8_t quoted[SIW_SIDR_QUOTED];
+		struct siw_addr dest;
+		ssize_t len = siw_llp_udp_refused(ask->sock, &dest, quoted, sizeof(quoted));
+
+		if (len < 0)
+			break;
+		if (len > 0)
+			refused(ask, &dest, quoted, (size_t)len);
+	}
+}
+
 static int serve(struct siw_io_handler *self)
 {
 	struct siw_sidr_ask *ask = siw_container(self, struct siw_sidr_ask, handler);
@@ -163,6 +224,7 @@ static int serve(struct siw_io_handler *self)
 		if (siw_sidr_parse(room, (size_t)len, &frame))
 			heard(ask, &from, &frame);
 	}
+	hear_refusals(ask);
 	return n;
 }
 
@@ -183,6 +245,7 @@ static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int ti
 
 	if (err)
 		return err;
+	siw_llp_udp_hear_refusals(ask->sock, ask->dest.family);
 	err = siw_llp_local(ask->sock, &ask->from);
 	if (!err)
 		err = send_question(ask);
@@ -192,6 +255,7 @@ static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int ti
 	}
 	if (timeout_ms <= 0)
 		timeout_ms = (int)siw_settings()->sidr_timeout_ms;
+	ask->begun_ns = now;
 	ask->deadline_ns = now + (uint64_t)timeout_ms * MS;
 	ask->wait_ms = FIRST_WAIT_MS;
 	plan(ask, now);

@@ -46,6 +46,17 @@ void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRA
 	memcpy(out, &wire, sizeof(wire));
 }
 
+uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len)
+{
+	struct wire wire;
+
+	_Static_assert(offsetof(struct wire, cookie) == SIW_SIDR_QUOTED, "the id is before it");
+	if (len < SIW_SIDR_QUOTED || memcmp(in, magic, sizeof(magic)) != 0)
+		return 0;
+	memcpy(&wire, in, SIW_SIDR_QUOTED);
+	return be64toh(wire.id);
+}
+
 /* Whether each field has a value that its type may have. */
 static bool fields_hold(const struct siw_sidr_frame *frame)
 {

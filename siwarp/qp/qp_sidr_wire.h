@@ -62,4 +62,9 @@ void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRA
 /* False: it is none, and was counted as dropped. */
 bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame);
 
+/* Octets that have a frame's id among them. */
+#define SIW_SIDR_QUOTED 16
+/* The id of a frame of which only the first octets are there, as ICMP quotes it; 0: it has none. */
+uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len);
+
 #endif

@@ -107,6 +107,40 @@ def test_who_hears_nothing_is_unreachable_in_time_and_asks_by_the_timetable(ends
         assert at >= due - 0.005
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("time_limit", [{}, {"timeout": 0.25}], ids=["patient", "hasty"])
+def test_nobody_at_the_port_is_told_soon(
+    ends: Ends, host: str, time_limit: dict[str, float]
+) -> None:
+    with plain(host) as gone:
+        where = gone.getsockname()[:2]
+    began = time.monotonic()
+    id = ends.ask(to=where, **time_limit)
+    told = ends.result(scaled(3))
+    # Not by the first question; where there is time, a listener has half a second to come.
+    assert time.monotonic() - began >= time_limit.get("timeout", 0.5)
+    assert told.id is id and (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
+    assert told.wire_error == 1, "as of a listener that is closed"
+    assert ends.asking.get_event(0.05) is None
+
+
+def test_a_listener_that_comes_between_two_questions_is_found(ends: Ends) -> None:
+    qp = ends.qp()
+    before = counter("icmp_errors")
+    with plain() as mute:
+        where = mute.getsockname()
+        ends.ask(to=where)
+        for _ in range(4):  # at 0, 0.1, 0.3, 0.7 s; the next ones are at 1.5 and 2.5 s
+            mute.recv(2048)
+    until(lambda: ends.asking.get_event(0.01) or counter("icmp_errors") > before)
+    door = CMID(ends.answering, ud=True)
+    door.listen(where)
+    asked = ends.answering.get_event(LIMIT)
+    assert asked is not None and asked.listen_id is door
+    ends.accept(asked, qp)
+    assert ends.result().type == CMEventType.ESTABLISHED
+
+
 def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: Ends) -> None:
     qp = ends.qp()
     with plain() as s:

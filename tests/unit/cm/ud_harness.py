@@ -56,7 +56,8 @@ class Ends:
 @contextlib.contextmanager
 def plain(host: str = HOST) -> Iterator[socket.socket]:
     """A UDP socket that waits for what comes."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.bind((host, 0))
         s.settimeout(LIMIT)
         yield s
