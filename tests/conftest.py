@@ -52,7 +52,7 @@ if "SANITIZER" in os.environ:
         "unit/mutants",
         "unit/branches",
         "unit/spec",
-        # A program of MPI there counts memory in a malloc of its own, and libfabric finds no device.
+        # A program of MPI there counts memory in a malloc of its own; libfabric finds no device.
         "bench/test_bench_mpi_programs.py",
         "docs/test_docs_mpi.py",
         # Calls of the system fail there by a library that is preloaded, as the sanitizer's is.

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import typer
@@ -278,6 +280,11 @@ def _do(kind: str, *, as_json: bool, faults: str | None = None, **options: Any) 
         show(result)
 
 
+def _end(number: int, _frame: FrameType | None) -> None:
+    """End by a signal as by an exception: the programs that measure are ended on the way."""
+    raise SystemExit(128 + number)
+
+
 @app.callback(invoke_without_command=True)
 def compare_with(
     context: typer.Context,
@@ -300,6 +307,7 @@ def compare_with(
     ),
 ) -> None:
     """Latency, bandwidth, message rate, registration: beside the raw socket, round by round."""
+    signal.signal(signal.SIGTERM, _end)
     if context.invoked_subcommand is not None:
         if program is not None or rounds is not None or as_json:
             raise typer.BadParameter(

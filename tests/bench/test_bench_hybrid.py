@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp
+from cli.cli_harness import COMMAND, siwarp
 from pace import scaled
 
 from siwarp.bench.mpi import hybrid
@@ -49,6 +49,41 @@ def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, A
     # Every message was counted by its frames, and every frame of a peer's was one.
     assert found["strange"] == 0
     return found
+
+
+def _ranks(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have."""
+    of = Path(f"/proc/{pid}/task/{pid}/children")
+    own = [int(child) for child in of.read_text().split()] if of.exists() else []
+    return own + [rank for child in own for rank in _ranks(child)]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there, and not only its exit status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_bench_that_is_told_to_end_ends_what_it_runs() -> None:
+    words = ("bench", "mpi", "--part", "hybrid", "--ranks", "4", "--rounds", "1000")
+    bench = subprocess.Popen(
+        [*COMMAND, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began = time.monotonic()
+    while len(started := _ranks(bench.pid)) < 4:
+        assert bench.poll() is None and time.monotonic() - began < scaled(30)
+        time.sleep(0.01)
+    bench.terminate()
+    assert bench.wait(scaled(10)) == 128 + signal.SIGTERM
+    began = time.monotonic()
+    while any(map(_runs, started)):
+        assert time.monotonic() - began < scaled(10)
+        time.sleep(0.01)
 
 
 def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:

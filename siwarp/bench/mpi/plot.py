@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ def need_matplotlib() -> None:
 
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise typer.BadParameter("it needs matplotlib: pip install 'siwarp[plot]'")
+        python = shlex.quote(sys.executable)
+        raise typer.BadParameter(f"it needs matplotlib: run {python} -m pip install matplotlib")
 
 
 def _curves(
