@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -107,19 +108,30 @@ def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
     assert watched.deputies() == []
 
 
-@pytest.mark.parametrize("opcode", [WRITE, READ])
-@pytest.mark.parametrize(("size", "deputies"), [(LONGEST_SINGLE // 2, 2), (LONGEST_SINGLE + 1, 0)])
-def test_long_writes_and_reads_have_none(
-    watched: Watched, opcode: WROpcode, size: int, deputies: int
-) -> None:
+def messages(watched: Watched, opcode: WROpcode, size: int) -> Iterator[bool]:
+    """Write or read, each time another value, and look at the memory until it is there."""
     a, b = Wire(watched.rig).connect(size=size)
     source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
-    for i in range(1, 101):
+    for i in itertools.cycle(range(1, 256)):
         source.write(bytes([i]) * size)
         a.post(opcode, length=size, remote=b.mem.remote())
         until(lambda i=i: os.pread(watched.memory, 1, sink.addr + size - 1) == bytes([i]))
         poll(a.scq)
-    assert len(watched.deputies()) == deputies
+        yield True
+
+
+@pytest.mark.parametrize("opcode", [WRITE, READ])
+def test_short_writes_and_reads_have_deputies(watched: Watched, opcode: WROpcode) -> None:
+    sent = messages(watched, opcode, LONGEST_SINGLE // 2)
+    until(lambda: next(sent) and len(watched.deputies()) == DEPUTIES)
+
+
+@pytest.mark.parametrize("opcode", [WRITE, READ])
+def test_longer_writes_and_reads_have_none(watched: Watched, opcode: WROpcode) -> None:
+    sent = messages(watched, opcode, LONGEST_SINGLE + 1)
+    for _ in range(100):
+        next(sent)
+    assert watched.deputies() == []
 
 
 def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
