@@ -51,7 +51,7 @@ def test_a_listener_without_a_port_is_told_an_address_that_others_reach(
     run(compiled["cm"], "names")
 
 
-@pytest.mark.parametrize("what", ["connect", "left"])
+@pytest.mark.parametrize("what", ["connect", "left", "ipoib"])
 def test_ids_of_datagrams_ask_for_queue_pairs(compiled: dict[str, Path], what: str) -> None:
     run(compiled["cm_ud"], what, SIWARP_SIDR_TIMEOUT_MS="500")
 

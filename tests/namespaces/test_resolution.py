@@ -26,7 +26,7 @@ from siwarp.verbs import *
 names = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
 with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CMEventChannel(ctx) as channel:
     qp = QP(pd, QPInitAttr(QPType.UD, scq=cq, every_addr=True))
-    ids = []
+    ids, mr = [], MR(pd, 1024)
     def listen(host, port):
         ids.append(CMID(channel, ud=True))
         ids[-1].listen((host, port), every_addr=not host)
@@ -45,8 +45,24 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CMEventChannel(c
     def accept():
         event.id.bind_qp(qp)
         ids.append(event.id)
+        qp.post_recv(RecvWR(1, sg=[mr.sge(0, 512)]))
         event.id.accept(ConnParam(private_data=b"here"))
         return qp.qp_num
+    def completed():
+        while not (done := cq.poll()):
+            pass
+        assert done[0].ok, done
+        return done[0]
+    def send(text):
+        ids.append(CMID(channel, ud=True))
+        ids[-1].bind_qp(qp)
+        mr.write(text.encode(), offset=512)
+        with AH(pd, (event.id.peer_addr[0], 0)) as ah:
+            sge = mr.sge(512, len(text))
+            qp.post_send(SendWR(2, sg=[sge], ah=ah, remote_qpn=event.qpn, remote_qkey=event.qkey))
+            return completed().wr_id
+    def recv():
+        return mr.read(completed().byte_len).decode()
     def counter(name):
         return lib.siw_counter_get(names.index(name))
     for line in sys.stdin:
@@ -103,7 +119,7 @@ Cable = tuple[Namespace, Namespace]
 
 @pytest.mark.parametrize("kind", ["IPv4", "IPv6", "fe80"])
 @pytest.mark.parametrize("wildcard", [False, True])
-def test_each_kind_of_address_finds_its_queue_pair(
+def test_each_kind_of_address_finds_its_queue_pair_which_can_be_sent_to(
     cable: Cable, end: Make, kind: str, wildcard: bool
 ) -> None:
     a, b = cable
@@ -119,6 +135,8 @@ def test_each_kind_of_address_finds_its_queue_pair(
     qpn = door.do("accept")
     told = asker.do("take", scaled(20))
     assert told == ["ESTABLISHED", 0, 0, qpn, there, "here"]
+    assert asker.do("send", "as it was told") == 2
+    assert door.do("recv") == "as it was told"
 
 
 def test_a_peer_that_is_killed_while_it_thinks_is_known_soon(cable: Cable, end: Make) -> None:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ids of datagrams of rdma_cm, and groups: cm_ud connect, cm_ud groups. Both ends are of this
- * process, on loopback, for which the first device stands.
+ * Ids of datagrams of rdma_cm, and groups: cm_ud connect, cm_ud groups, and cm_ud ipoib, which is
+ * both with that port space. Both ends are of this process, on loopback, for which the first
+ * device stands.
  */
 #include <unistd.h>
 
@@ -9,12 +10,14 @@
 
 #define UDP_QKEY 0x01234567
 
+static enum rdma_port_space space = RDMA_PS_UDP;
+
 static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
 {
 	struct rdma_cm_id *id;
 
-	CHECK(rdma_create_id(on, &id, NULL, RDMA_PS_UDP) == 0);
-	CHECK(id->qp_type == IBV_QPT_UD && id->ps == RDMA_PS_UDP);
+	CHECK(rdma_create_id(on, &id, NULL, space) == 0);
+	CHECK(id->qp_type == IBV_QPT_UD && id->ps == space);
 	return id;
 }
 
@@ -72,6 +75,7 @@ static struct rdma_cm_id *asked(struct rdma_cm_id *listener, const char *data)
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(event->listen_id == listener && id->verbs && id->qp_type == IBV_QPT_UD);
+	CHECK(id->ps == space);
 	CHECK(event->param.ud.private_data_len == (data ? strlen(data) + 1 : 0));
 	CHECK(!data || strcmp(event->param.ud.private_data, data) == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -270,9 +274,11 @@ int main(int argc, char **argv)
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
-	if (strcmp(argv[1], "groups") == 0) {
+	if (strcmp(argv[1], "ipoib") == 0)
+		space = RDMA_PS_IPOIB;
+	if (strcmp(argv[1], "connect") != 0 && strcmp(argv[1], "left") != 0)
 		groups();
-	} else {
+	if (strcmp(argv[1], "groups") != 0) {
 		listener = listening();
 		accepted(listener);
 		rejected(listener);
