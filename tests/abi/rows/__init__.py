@@ -30,6 +30,7 @@ GROUPS = (
     libs.gloo,
     libs.rpma,
     libs.dapl,
+    libs.dapl_more,
     libs.qperf,
     libs.fio,
     libs.mooncake,

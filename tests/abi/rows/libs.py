@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .row import CABLE, HERE, PLACES, PYPI, Row
 
-RPMA, DTEST, QPERF, FIO = 7204, 15828, 19765, 7300
+RPMA, DTEST, DTESTSRQ, DAPLTEST, QPERF, FIO = 7204, 15828, 45248, 17223, 19765, 7300
 MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
@@ -76,7 +76,7 @@ def rpma() -> Iterator[Row]:
 def dapl() -> Iterator[Row]:
     """DAPL's own tests, whose adapters stand in a file: connected by rdma_cm, or by GID and QPN."""
     for name, short in (("ofa", PLACES), ("scm", ())):
-        words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -B 20 -b 65536"
+        words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -P siwarp -B 20 -b 65536"
         yield Row(
             f"dapl dtest ({name})",
             "RC",
@@ -87,6 +87,36 @@ def dapl() -> Iterator[Row]:
             port=DTEST,
             short=short,
         )
+
+
+def dapl_more() -> Iterator[Row]:
+    """DAPL with shared receive queues, and with threads, by rdma_cm."""
+    run = "sh {abi}/libs/dapl.sh ofa {dev}"
+    # With more connections than one it wants their first messages in the order of its endpoints.
+    words = f"{run} dtestsrq -P siwarp -c 1 -B 20 -b 4096"
+    yield Row(
+        "dapl dtestsrq",
+        "RC",
+        f"{words} -s",
+        f"{words} -h {{addr}}",
+        shows=r"RC SRQ Test Complete\.",
+        port=DTESTSRQ,
+        short=(HERE,),
+    )
+    both = f"-D siwarp -n {DAPLTEST}"
+    operations = "client SR 4096 2 server SR 4096 2 client RW 65536 server RR 65536"
+    test = f"dapltest -T T -s {{addr}} {both} -V -t 2 -w 2 -i 100 {operations}"
+    yield Row(
+        "dapl dapltest",
+        "RC",
+        f"{run} dapltest -T S {both}",
+        # The server serves until it is told to quit.
+        f"{run} sh -c '{test} && dapltest -T Q -s {{addr}} {both}'",
+        shows=r"(?m)^Total RDMA Write +: +[1-9]",
+        data="-V",
+        port=DAPLTEST,
+        short=(HERE,),
+    )
 
 
 def qperf() -> Iterator[Row]:
@@ -108,17 +138,24 @@ def qperf() -> Iterator[Row]:
 
 
 def fio() -> Iterator[Row]:
-    """fio's engine rdma, whose server only lends its memory."""
+    """fio's engine rdma: who has --rw=write asks, whatever the verb; a target has --rw=read."""
     common = f"--ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
-    yield Row(
-        "fio rdma write",
-        "RC",
-        f"fio --name=target {common} --rw=read",
-        f"fio --name=asks {common} --hostname={{addr}} --verb=write --rw=write",
-        shows=r"WRITE: bw=",
-        port=FIO,
-        short=(HERE,),
-    )
+    for verb in ("write", "read", "send"):
+        yield Row(
+            f"fio rdma {verb}",
+            "RC",
+            f"fio --name=target {common} --rw=read",
+            f"fio --name=asks {common} --hostname={{addr}} --verb={verb} --rw=write",
+            shows=r"WRITE: bw=",
+            port=FIO,
+            places=(HERE,) if verb == "send" else PLACES,
+            short=(HERE,),
+            known="its target has Sends that find no receive fail at once (rnr_retry_count 0), and "
+            "nothing holds its client back; then both wait for ever"
+            if verb == "send"
+            else "",
+            seconds=10 if verb == "send" else 60,
+        )
 
 
 def mooncake() -> Iterator[Row]:

@@ -63,8 +63,8 @@ def rdma_cm() -> Iterator[Row]:
             short=(HERE,) if program == "ib_send_lat" else (),
         )
     yield Row(
-        "ib_send_lat -R",
-        "RC iwarp",
+        "ib_send_lat -R (iwarp)",
+        "RC",
         "ib_send_lat -R -F -n 500",
         "ib_send_lat -R -F -n 500 {addr}",
         shows=r"#bytes\s+#iterations",
