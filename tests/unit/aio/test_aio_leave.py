@@ -1,0 +1,129 @@
+"""Who closes what loops and threads wait on goes on when they have left its descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from unit.aio.aio_harness import LIMIT
+from unit.verbs.verbs_harness import Pair, Rig
+
+from siwarp import StateError, aio
+from siwarp.aio.wait import _watched
+from siwarp.cm import CMEventChannel
+from siwarp.verbs import CompChannel, _ffi
+
+LOOPS = 3
+DEVICES = 3
+#: Seconds that a loop is busy with something else while what it waits on is closed.
+BUSY = 0.05
+
+
+class Device:
+    """A device with a completion queue on a channel, and a channel of connection events."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.ids = CMEventChannel(self.rig.ctx)
+        self.channel = CompChannel(self.rig.ctx)
+        self.cqs = [self.rig.cq(64, self.channel) for _ in range(LOOPS)]
+        self.watched_after: list[object] = []
+
+    def close(self) -> None:
+        """Close it, and note whether a loop still watches a descriptor of it then."""
+        self.rig.ctx.close(force=True)
+        for here in list(_watched.values()):
+            self.watched_after += [one for one in (self.ids, self.channel) if one in here]
+
+
+class Loop(threading.Thread):
+    """A thread with a loop, in which tasks wait on each device."""
+
+    def __init__(self, which: int, devices: list[Device]) -> None:
+        super().__init__()
+        self.which, self.devices = which, devices
+        self.waits, self.busy = threading.Event(), threading.Event()
+        self.told: list[object] = []
+
+    def run(self) -> None:
+        asyncio.run(self.main())
+
+    async def main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        waiting = [
+            asyncio.create_task(wait)
+            for device in self.devices
+            for wait in (aio.wait(device.cqs[self.which]), aio.cm_event(device.ids))
+        ]
+        while not all(d.ids in _watched.get(self.loop, {}) for d in self.devices):
+            await asyncio.sleep(0)
+        self.waits.set()
+        self.told += await asyncio.gather(*waiting, return_exceptions=True)
+
+    def be_busy(self) -> None:
+        self.busy.set()
+        time.sleep(BUSY)
+
+
+class Waiter(threading.Thread):
+    """A thread that waits in a call."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__()
+        self.call = call
+        self.told: list[object] = []
+
+    def run(self) -> None:
+        try:
+            while True:
+                self.call()
+        except Exception as e:
+            self.told.append(e)
+
+
+def joined(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive(), thread
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_threads_close_devices_that_loops_and_threads_wait_on(
+    monkeypatch: pytest.MonkeyPatch, round_: int
+) -> None:
+    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)  # however slow the machine
+    devices = [Device() for _ in range(DEVICES)]
+    loops = [Loop(n, devices) for n in range(LOOPS)]
+    waiters = [
+        Waiter(call)
+        for device in devices
+        for call in (device.rig.ctx.get_async_event, device.channel.get_cq_event)
+    ]
+    for thread in (*loops, *waiters):
+        thread.start()
+    for loop in loops:
+        assert loop.waits.wait(LIMIT)
+        loop.loop.call_soon_threadsafe(loop.be_busy)
+    for loop in loops:
+        assert loop.busy.wait(LIMIT)
+    closers: list[threading.Thread] = [threading.Thread(target=d.close) for d in devices]
+    for thread in closers:
+        thread.start()
+    joined([*closers, *loops, *waiters])
+    assert [d.watched_after for d in devices] == [[]] * DEVICES
+    for told in (t.told for t in (*loops, *waiters)):
+        assert told
+        assert {type(e) for e in told} == {StateError}
+    # The next to have the descriptors' numbers are heard.
+    rig = Rig()
+    pair = Pair(rig)
+    pair.rcq = rig.cq(64, rig.channel())
+    pair.b = rig.ud(scq=pair.idle, rcq=pair.rcq)
+    pair.to_b = rig.ah(pair.b)
+    pair.recv(round_)
+    pair.send(b"x")
+    assert [wc.wr_id for wc in asyncio.run(asyncio.wait_for(aio.wait(pair.rcq), LIMIT))] == [round_]
+    rig.close()
