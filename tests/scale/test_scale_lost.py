@@ -33,6 +33,10 @@ def test_a_peer_that_lives_and_does_nothing_is_unreachable_after_the_setting(
     run(compiled["lost"], "stopped", SIWARP_MPA_TIMEOUT_MS="700")
 
 
+def test_a_killed_listener_of_datagrams_is_known_soon(compiled: dict[str, Path]) -> None:
+    run(compiled["lost"], "datagrams")
+
+
 def test_children_inherit_nothing_and_their_end_leaves_connections_alone(
     compiled: dict[str, Path],
 ) -> None:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A peer of rdma_cm that is killed with SIGKILL, or stopped: lost idle, busy, asked, asking or stopped.
+ * A peer of rdma_cm that is killed with SIGKILL, or stopped: lost idle, busy, asked, asking,
+ * stopped or datagrams.
  * What this end gets is an event, in the time that the name of each part says.
  */
 #include <signal.h>
@@ -203,16 +204,55 @@ static void stopped(void)
 	end(id);
 }
 
+/* ---- of datagrams ---------------------------------------------------------------------------- */
+
+static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(on, &id, NULL, RDMA_PS_UDP) == 0);
+	return id;
+}
+
+static void listens_for_datagrams(void)
+{
+	struct sockaddr_in addr = loopback(0);
+	struct rdma_cm_id *id = new_ud(channel);
+
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&addr) == 0 && rdma_listen(id, 0) == 0);
+	*port = rdma_get_src_port(id);
+}
+
+/* The one that was asked is killed before it answers: 1, as where nobody listens, and soon. */
+static void datagrams(void)
+{
+	struct rdma_conn_param param = { 0 };
+	struct sockaddr_in addr;
+	struct rdma_cm_id *id;
+
+	start(listens_for_datagrams);
+	open_channels();
+	id = new_ud(other);
+	addr = loopback(its_port());
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 100) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(rdma_resolve_route(id, 100) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	CHECK(rdma_connect(id, &param) == 0);
+	usleep(100000);
+	lose(SIGKILL);
+	expect(other, RDMA_CM_EVENT_UNREACHABLE, id, 1);
+	CHECK(now() - began < SECONDS / 4.0);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} all[] = { { "idle", idle },
-		    { "busy", busy },
-		    { "asked", asked },
-		    { "asking", asking },
-		    { "stopped", stopped } };
+	} all[] = { { "idle", idle },	  { "busy", busy },	  { "asked", asked },
+		    { "asking", asking }, { "stopped", stopped }, { "datagrams", datagrams } };
 
 	port = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(port != MAP_FAILED && argc == 2);
