@@ -92,7 +92,9 @@ def dapl() -> Iterator[Row]:
 def dapl_more() -> Iterator[Row]:
     """DAPL with shared receive queues, and with threads, by rdma_cm."""
     run = "sh {abi}/libs/dapl.sh ofa {dev}"
-    # With more connections than one it wants their first messages in the order of its endpoints.
+    # One connection: DAPL keeps what it knows of an SRQ's receives in a ring that takes them to
+    # complete in order. Of several connections, who began first may end last: then that receive
+    # is told with the cookie of another one, that was posted a whole ring later.
     words = f"{run} dtestsrq -P siwarp -c 1 -B 20 -b 4096"
     yield Row(
         "dapl dtestsrq",
