@@ -230,4 +230,14 @@ static inline int cm_result(int r)
 	return r < 0 ? cm_fail(-r) : 0;
 }
 
+/* Takes a program's private data over into the engine's parameters; -EINVAL: a length without data. */
+static inline int cm_take_private(const struct rdma_conn_param *from, struct siw_cm_param *to)
+{
+	if (from->private_data_len && !from->private_data)
+		return -EINVAL;
+	to->private_data = from->private_data;
+	to->private_data_len = from->private_data_len;
+	return 0;
+}
+
 #endif

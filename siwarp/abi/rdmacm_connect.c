@@ -34,13 +34,9 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
 	};
 	if (!from)
 		return 0;
-	if (from->private_data_len && !from->private_data)
-		return -EINVAL;
-	to->private_data = from->private_data;
-	to->private_data_len = from->private_data_len;
 	to->initiator_depth = depth(from->initiator_depth, (int)device.max_qp_init_rd_atom);
 	to->responder_resources = depth(from->responder_resources, (int)device.max_qp_rd_atom);
-	return 0;
+	return cm_take_private(from, to);
 }
 
 /*

@@ -61,13 +61,7 @@ void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct 
 static int to_engine(const struct rdma_conn_param *from, struct siw_cm_param *to)
 {
 	*to = (struct siw_cm_param){ 0 };
-	if (!from)
-		return 0;
-	if (from->private_data_len && !from->private_data)
-		return -EINVAL;
-	to->private_data = from->private_data;
-	to->private_data_len = from->private_data_len;
-	return 0;
+	return from ? cm_take_private(from, to) : 0;
 }
 
 int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)

@@ -253,14 +253,14 @@ static void endpoints(void)
 
 static struct ibv_cq *own_cq;
 
-static struct ibv_qp *own_qp(struct rdma_cm_id *id)
+static struct ibv_qp *own_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
 {
 	struct ibv_qp_init_attr attr = small();
 
 	own_cq = own_cq ? own_cq : ibv_create_cq(id->verbs, 16, NULL, NULL, 0);
 	CHECK(own_cq);
 	attr.send_cq = attr.recv_cq = own_cq;
-	attr.qp_type = IBV_QPT_RC;
+	attr.qp_type = type;
 	return ibv_create_qp(id->pd, &attr);
 }
 
@@ -307,7 +307,7 @@ static void others(void)
 	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
 	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
-	one = own_qp(client);
+	one = own_qp(client, IBV_QPT_RC);
 	CHECK(one);
 	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL); /* there is no such number */
 	param.qp_num = one->qp_num;
@@ -316,7 +316,7 @@ static void others(void)
 	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	two = own_qp(server);
+	two = own_qp(server, IBV_QPT_RC);
 	CHECK(two);
 	step(server, two, IBV_QPS_INIT);
 	step(server, two, IBV_QPS_RTR);
@@ -344,17 +344,6 @@ static void others(void)
 }
 
 /* A queue pair of UD is given for its number: what connects is told in private data. */
-static struct ibv_qp *unconnected(struct rdma_cm_id *id)
-{
-	struct ibv_qp_init_attr attr = small();
-
-	own_cq = own_cq ? own_cq : ibv_create_cq(id->verbs, 16, NULL, NULL, 0);
-	CHECK(own_cq);
-	attr.send_cq = attr.recv_cq = own_cq;
-	attr.qp_type = IBV_QPT_UD;
-	return ibv_create_qp(id->pd, &attr);
-}
-
 static void private_data_alone(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
@@ -368,7 +357,7 @@ static void private_data_alone(void)
 	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
 	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
-	one = unconnected(client);
+	one = own_qp(client, IBV_QPT_UD);
 	CHECK(one);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_connect(client, &param) == 0 && !client->qp);
@@ -376,7 +365,7 @@ static void private_data_alone(void)
 	server = event->id;
 	CHECK(strcmp(event->param.conn.private_data, "ask") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	two = unconnected(server);
+	two = own_qp(server, IBV_QPT_UD);
 	CHECK(two);
 	param = (struct rdma_conn_param){ .private_data = "answer",
 					  .private_data_len = 7,

@@ -107,6 +107,16 @@ static inline void end(struct rdma_cm_id *id)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
+/* The client disconnects: both ends are told, and go. */
+static inline void parted(struct rdma_cm_id *client, struct rdma_cm_id *server)
+{
+	CHECK(rdma_disconnect(client) == 0);
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(client);
+	end(server);
+}
+
 /* The id of the next request, whose private data must be those octets. */
 static inline struct rdma_cm_id *request(struct rdma_cm_id *listener, const uint8_t *data,
 					 uint8_t len)

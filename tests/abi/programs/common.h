@@ -6,6 +6,7 @@
 #ifndef ABI_TEST_COMMON_H
 #define ABI_TEST_COMMON_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -176,6 +177,19 @@ static inline void post_recv(struct side *side, uint64_t id, size_t offset, uint
 	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	CHECK(ibv_post_recv(side->qp, &wr, &bad) == 0);
+}
+
+/* How many descriptors this process has. */
+static inline int descriptors(void)
+{
+	DIR *all = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(all);
+	while (readdir(all))
+		n++;
+	closedir(all);
+	return n - 3; /* ".", ".." and that of the folder */
 }
 
 static inline double now(void)

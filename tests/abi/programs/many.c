@@ -8,7 +8,6 @@
  * times. It prints what all of them took: "wall" and "cpu" in seconds, "rss" in KiB and "fds" of the
  * largest process, before its connections and with them.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -49,18 +48,6 @@ static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 
 /* ---- what a process has ---------------------------------------------------------------------- */
-
-static long descriptors(void)
-{
-	DIR *all = opendir("/proc/self/fd");
-	long n = 0;
-
-	CHECK(all);
-	while (readdir(all))
-		n++;
-	closedir(all);
-	return n - 3;
-}
 
 static long resident(void)
 {

@@ -4,7 +4,6 @@
  * nothing is left. Argument: calls, where tests/c/failing.c is preloaded, and one call of the
  * system after the other fails; or descriptors, of which there are more each time.
  */
-#include <dirent.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -166,18 +165,6 @@ static void end(void)
 	END(ctx, ibv_close_device(own.ctx));
 	ibv_free_device_list(own.list);
 	own.list = NULL;
-}
-
-static int descriptors(void)
-{
-	DIR *all = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(all);
-	while (readdir(all))
-		n++;
-	closedir(all);
-	return n;
 }
 
 /* One call after the other fails, up to a life in which none does. */

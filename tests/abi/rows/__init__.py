@@ -36,6 +36,7 @@ GROUPS = (
     libs.mooncake,
     watched.watched,
     rdmacm.rdma_cm,
+    rdmacm.perftest,
     rdmacm.rdma_cm_ud,
     rdmacm.rsockets,
     bad_days.bad_days,

@@ -8,7 +8,7 @@ from .row import HERE, PERFTEST, PLACES, RDMA_CM, RPING, RSOCKET, Row
 
 
 def rdma_cm() -> Iterator[Row]:
-    """The programs of rdma_cm, and perftest that connects by it."""
+    """The programs of rdma_cm."""
     for options, short in (("", PLACES), (" -S 65000", ()), (" -P", ())):
         yield Row(
             f"rping{options}",
@@ -52,6 +52,10 @@ def rdma_cm() -> Iterator[Row]:
         shows=r"(?m)^connect +:",
         port=RDMA_CM,
     )
+
+
+def perftest() -> Iterator[Row]:
+    """Programs of perftest that connect by rdma_cm."""
     for program in ("ib_send_lat", "ib_write_bw", "ib_read_bw", "ib_send_bw"):
         yield Row(
             f"{program} -R",
