@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pace import scaled
 from unit.verbs.rc_harness import SEND, Wire, plain_listener
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
@@ -206,3 +208,14 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
         assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
         time.sleep(0.001)  # in which a thread that waits on the sockets would go to sleep again
     assert sleeps_of(asleep) - before <= 2
+
+
+def test_what_the_last_call_leaves_to_send_is_sent_by_the_devices_thread(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-leaving"],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

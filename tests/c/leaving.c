@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Calls that send a turn's share each, find room for more, and are the program's last for a while.
+ * The device's thread was woken by that room, too, but gets its CPU only when they are over: the
+ * last one has taken the news from epoll, and the thread would sleep on. The linker puts functions
+ * of this file in front of the thread's wait and of sending (--wrap).
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/settings.h"
+#include "llp/llp.h"
+#include "rig.h"
+
+#define SIZE	 (64u << 20) /* many times what the sockets hold, and many turns */
+#define SETTLE_N 50	     /* looks, a millisecond each, at what no longer moves */
+
+static pthread_t program;
+static _Atomic bool asleep, held, caught;
+static unsigned int sent; /* by the program's thread */
+
+int __real_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+ssize_t __real_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+ssize_t __wrap_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+
+static void sleep_ms(long ms)
+{
+	const struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+
+	nanosleep(&t, NULL);
+}
+
+/* Of a thread that was woken and has to wait for its CPU the kernel looks again when it has it. */
+int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	int r;
+
+	/* Not the program's thread, and not a nap. */
+	if (pthread_equal(pthread_self(), program) || !set->port)
+		return __real_siw_llp_wait(set, extra_fd, timeout_us);
+	asleep = true;
+	r = __real_siw_llp_wait(set, extra_fd, timeout_us);
+	if (held) {
+		caught = true;
+		while (held)
+			sleep_ms(1);
+		r = __real_siw_llp_wait(set, extra_fd, timeout_us);
+	}
+	asleep = false;
+	return r;
+}
+
+ssize_t __wrap_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+{
+	ssize_t r = __real_siw_llp_tcp_sendv(sock, iov, n);
+
+	if (r > 0 && pthread_equal(pthread_self(), program))
+		sent++;
+	return r;
+}
+
+static void write_all(struct end *a, const char *from, uint32_t lkey, const char *to, uint32_t rkey)
+{
+	struct siw_sge sge = { .addr = (uintptr_t)from, .length = SIZE, .lkey = lkey };
+	struct siw_send_wr *bad, wr = { .wr_id = 7,
+					.sg_list = &sge,
+					.num_sge = 1,
+					.opcode = SIW_WR_RDMA_WRITE,
+					.send_flags = SIW_SEND_SIGNALED };
+
+	wr.wr.rdma.remote_addr = (uintptr_t)to;
+	wr.wr.rdma.rkey = rkey;
+	check(siw_post_send(a->qp, &wr, &bad));
+}
+
+/* The sockets are full, and the sender's thread sleeps until there is room. */
+static void await_sleep(void)
+{
+	long deadline = now_ms() + LIMIT_MS;
+
+	for (int still = 0; still < SETTLE_N; sleep_ms(1)) {
+		must(now_ms() < deadline);
+		still = asleep ? still + 1 : 0;
+	}
+}
+
+static void poll_once(struct end *end)
+{
+	struct siw_wc wc;
+
+	must(siw_poll_cq(end->cq, 1, &wc) == 0);
+}
+
+/* Takes in all that the sockets hold, beside a sender that sends nothing. */
+static void drain(struct end *b)
+{
+	long deadline = now_ms() + LIMIT_MS;
+
+	for (int n = 0; n < SETTLE_N || !caught; n++) {
+		must(now_ms() < deadline);
+		for (int i = 0; i < 100; i++)
+			poll_once(b);
+		sleep_ms(1);
+	}
+}
+
+int main(void)
+{
+	char *from = malloc(SIZE), *to = calloc(1, SIZE);
+	struct siw_mr *source, *place;
+	struct rig one, two;
+	struct end a, b;
+	struct siw_wc wc;
+	long deadline;
+
+	program = pthread_self();
+	must(from && to);
+	memset(from, 0xa5, SIZE);
+	rig_open(&one);
+	check(siw_setting_set("progress", 0)); /* the receiver takes in what it is told to */
+	rig_open(&two);
+	rc_open(&a, &one, &b, &two, 8);
+	source = siw_reg_mr(one.pd, from, SIZE, 0);
+	place = siw_reg_mr(two.pd, to, SIZE, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
+	must(source && place);
+
+	write_all(&a, from, source->lkey, to, place->rkey);
+	await_sleep();
+	held = true;
+	drain(&b);
+	/* Sends without a look at epoll, and does not wait for room any more. */
+	sent = 0;
+	check(siw_req_notify_cq(a.cq, 0));
+	must(sent);
+	/* Takes from epoll that there is room, for which nobody waits. */
+	poll_once(&a);
+	held = false;
+	/* The sender polls no more: its thread sends the rest. */
+	deadline = now_ms() + LIMIT_MS;
+	while (*(volatile char *)&to[SIZE - 1] != from[SIZE - 1]) {
+		must(now_ms() < deadline);
+		poll_once(&b);
+	}
+	await(&a, &wc, 1);
+	must(!memcmp(from, to, SIZE));
+
+	end_close(&a);
+	end_close(&b);
+	check(siw_dereg_mr(source));
+	check(siw_dereg_mr(place));
+	rig_close(&one);
+	rig_close(&two);
+	free(from);
+	free(to);
+	return 0;
+}
