@@ -133,6 +133,7 @@ struct siw_vain {
 	bool idle;		 /* they have lasted longer than messages take */
 	uint64_t since_ns;	 /* when they had become a few */
 	const struct siw_cq *by; /* whose poll looked last; NULL: not known */
+	unsigned int passed;	 /* polls of other queues since then */
 	uint32_t moves;		 /* idle: count of the rounds of all devices that moved something */
 	uint32_t aside;		 /* polls for which this device stands behind a busy one */
 	uint64_t round_ns;	 /* then: time of the last round */

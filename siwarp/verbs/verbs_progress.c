@@ -15,10 +15,11 @@
 #define LONGEST_TICK_NS (64 * TICK_NS)
 #define FEW		16    /* rounds in vain, between two looks at the clock */
 #define VAIN_NS		50000 /* of them, before the device is idle, and the CPU offered to others */
+#define MOST_PASSED	7     /* polls of other queues behind one that looked in vain */
 #define ASIDE		64    /* polls of an idle device, after another was found busy */
 #define REST_NS		25000 /* between two rounds of these */
 
-static _Atomic uint32_t moves; /* count of polls' rounds that moved something, of all devices */
+static _Atomic uint32_t moves; /* count of the rounds that moved something, of all devices */
 
 /* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
@@ -258,6 +259,15 @@ static void fail_overrun(struct siw_context *ctx)
 	}
 }
 
+static void not_in_vain(struct siw_context *ctx)
+{
+	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
+
+	/* Not an atomic add: it only has to change. */
+	atomic_store_explicit(&moves, count, memory_order_relaxed);
+	ctx->vain = (struct siw_vain){ .moves = count };
+}
+
 int siw_verbs_progress_once(struct siw_context *ctx)
 {
 	struct siw_io_handler *ready[POLL_BATCH];
@@ -272,6 +282,8 @@ int siw_verbs_progress_once(struct siw_context *ctx)
 		tick(ctx);
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
 		fail_overrun(ctx);
+	if (moved)
+		not_in_vain(ctx);
 	return moved;
 }
 
@@ -304,43 +316,33 @@ static bool stands_aside(struct siw_vain *vain)
 }
 
 /*
- * Whether a poll of cq is to make a round. Programs poll two queues one behind the other, and several
- * devices, most of which are idle: what was just looked at in vain is not looked at again.
+ * Whether a poll of cq is to make a round. Programs poll some queues in turn, and several devices,
+ * most of which are idle: what was just looked at in vain is not looked at again.
  */
 static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
 {
 	struct siw_vain *vain = &ctx->vain;
-	const struct siw_cq *by = vain->by;
+	bool other = cq && vain->by && vain->by != cq;
 
-	vain->by = NULL;
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		return true;
-	if (by && cq && by != cq)
+	if (other && vain->passed < MOST_PASSED) {
+		vain->passed++;
 		return false;
-	if (!vain->idle || !stands_aside(vain))
-		return true;
+	}
 	vain->by = cq;
-	return false;
-}
-
-static void in_use(struct siw_context *ctx)
-{
-	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
-
-	/* Not an atomic add: it only has to change. */
-	atomic_store_explicit(&moves, count, memory_order_relaxed);
-	ctx->vain = (struct siw_vain){ .moves = count };
+	vain->passed = 0;
+	return !vain->idle || !stands_aside(vain);
 }
 
 /*
  * A round of a poll moved nothing. Whether to offer the CPU to others: if that lasts, the one who is
  * to send may be waiting for this very CPU, as where processes that poll are more than CPUs.
  */
-static bool in_vain(struct siw_vain *vain, const struct siw_cq *cq)
+static bool in_vain(struct siw_vain *vain)
 {
 	uint64_t now;
 
-	vain->by = cq;
 	if (++vain->rounds % FEW)
 		return false;
 	if (vain->idle)
@@ -360,12 +362,10 @@ void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	if (!siw_trylock(&ctx->progress))
 		return;
 	if (__builtin_expect(ctx->port != NULL, 1) && is_due(ctx, cq)) {
-		if (siw_verbs_progress_once(ctx)) {
-			in_use(ctx);
+		if (siw_verbs_progress_once(ctx))
 			leave(ctx);
-		} else {
-			offer = in_vain(&ctx->vain, cq);
-		}
+		else
+			offer = in_vain(&ctx->vain);
 	}
 	siw_unlock(&ctx->progress);
 	if (__builtin_expect(offer, 0))

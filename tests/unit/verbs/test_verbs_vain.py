@@ -1,6 +1,8 @@
 """Polls in vain: what was just looked at is not looked at again.
 
 No socket is hot here but where messages came, so each other round asks epoll, which is counted.
+Devices have no thread of their own for that, which would make rounds, too; those of other devices
+of the process may make some.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from unit.verbs.rc_harness import SEND, Wire
+from unit.verbs.test_verbs_roce import threadless
 from unit.verbs.verbs_harness import Rig, counter, poll, until
 
 from siwarp.verbs import CQ
@@ -19,7 +22,7 @@ POLLS = 1000
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    rig = Rig()
+    rig = threadless()
     yield rig
     rig.close()
 
@@ -38,6 +41,10 @@ def rounds(*cqs: CQ) -> int:
     return counter("epoll_waits") - before
 
 
+def about(polls: int) -> range:
+    return range(polls, polls + POLLS // 10)
+
+
 def be_idle(cq: CQ) -> None:
     end = time.monotonic() + 0.01
     while time.monotonic() < end:
@@ -45,17 +52,25 @@ def be_idle(cq: CQ) -> None:
 
 
 def test_polls_of_one_queue_all_look(cq: CQ) -> None:
-    assert rounds(cq) == POLLS
+    assert rounds(cq) in about(POLLS)
     be_idle(cq)
-    assert rounds(cq) == POLLS
+    assert rounds(cq) in about(POLLS)
 
 
-def test_of_two_queues_in_turn_one_looks(rig: Rig, cq: CQ) -> None:
-    assert abs(rounds(cq, rig.cq()) - POLLS) <= 1
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_of_queues_in_turn_one_looks(rig: Rig, cq: CQ, n: int) -> None:
+    assert rounds(cq, *(rig.cq() for _ in range(n - 1))) in about(POLLS)
+
+
+def test_a_queue_that_is_polled_alone_looks_again_soon(rig: Rig, cq: CQ) -> None:
+    other = rig.cq()
+    for _ in range(10):  # the first may find what a new device is told
+        other.poll(1)
+    assert rounds(cq) in about(POLLS - 7)
 
 
 def test_an_idle_device_stands_behind_a_busy_one(cq: CQ) -> None:
-    busy = Rig()
+    busy = threadless()
     a, b = Wire(busy).connect()
     be_idle(cq)
     looked = polls = 0
@@ -72,14 +87,14 @@ def test_an_idle_device_stands_behind_a_busy_one(cq: CQ) -> None:
     busy.close()
     for _ in range(64):
         cq.poll(1)
-    assert rounds(cq) == POLLS, "nothing is busy any more"
+    assert rounds(cq) in about(POLLS), "nothing is busy any more"
 
 
-def test_a_message_for_an_idle_device_is_found_beside_a_busy_one(rig: Rig, cq: CQ) -> None:
-    busy, peer = Rig(), Rig()
+def test_a_message_for_an_idle_device_is_found_beside_a_busy_one() -> None:
+    idle, busy, peer = Rig(), threadless(), Rig()
     a, b = Wire(busy).connect()
-    c, d = Wire(peer, rig).connect()
-    be_idle(cq)
+    c, d = Wire(peer, idle).connect()
+    be_idle(d.rcq)
     for _ in range(100):
         d.recv()
         c.post(SEND, length=8)
@@ -92,5 +107,5 @@ def test_a_message_for_an_idle_device_is_found_beside_a_busy_one(rig: Rig, cq: C
 
         assert until(answered)[0].ok
         poll(c.scq)
-    busy.close()
-    peer.close()
+    for rig in (idle, busy, peer):
+        rig.close()
