@@ -141,7 +141,8 @@ def qperf() -> Iterator[Row]:
 
 def fio() -> Iterator[Row]:
     """fio's engine rdma: who has --rw=write asks, whatever the verb; a target has --rw=read."""
-    common = f"--ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
+    # Threads: what hangs is killed with its session, and processes of fio have their own.
+    common = f"--thread --ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
     for verb in ("write", "read", "send"):
         yield Row(
             f"fio rdma {verb}",
