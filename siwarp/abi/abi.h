@@ -163,7 +163,7 @@ struct abi_qp {
 	struct ibv_qp_ex ibv; /* first; begins as struct ibv_qp does */
 	struct siw_qp *siw;
 	struct abi_builder *builder; /* NULL: made without send_ops_flags */
-	pthread_mutex_t lock;	     /* for set and ece */
+	pthread_mutex_t lock;	     /* for of_cm, set, ece and the state in ibv */
 	struct ibv_qp_cap cap;	     /* granted */
 	int sq_sig_all;
 	bool by_cm; /* a connection id connects it, not its peer's GID and number */

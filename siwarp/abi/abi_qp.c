@@ -286,33 +286,43 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
 }
 
 /* The engine leaves one of a connection id in INIT until the connection is made. */
-static enum ibv_qp_state state_of(const struct abi_qp *own, int engine)
+static enum ibv_qp_state state_of(struct abi_qp *own, int engine)
 {
-	return own->of_cm && engine == SIW_QPS_INIT ? own->ibv.qp_base.state
-						    : (enum ibv_qp_state)engine;
+	enum ibv_qp_state state = (enum ibv_qp_state)engine;
+
+	pthread_mutex_lock(&own->lock);
+	if (own->of_cm && engine == SIW_QPS_INIT)
+		state = own->ibv.qp_base.state;
+	pthread_mutex_unlock(&own->lock);
+	return state;
 }
 
 /* Whether the step is one that a connection id takes with it. */
 static bool waits_for_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
 			 enum ibv_qp_state from, enum ibv_qp_state to)
 {
+	bool of_cm;
+
 	if (own->ibv.qp_base.qp_type != IBV_QPT_RC)
 		return false;
+	pthread_mutex_lock(&own->lock);
 	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && mask & IBV_QP_DEST_QPN &&
 	    attr->dest_qp_num == SIW_IBV_QPN_OF_CM)
 		own->of_cm = true;
 	if (to == IBV_QPS_RESET)
 		own->of_cm = false;
-	return own->of_cm && ((from == IBV_QPS_INIT && to == IBV_QPS_RTR) ||
-			      (from == IBV_QPS_RTR && to == IBV_QPS_RTS));
+	of_cm = own->of_cm;
+	pthread_mutex_unlock(&own->lock);
+	return of_cm && ((from == IBV_QPS_INIT && to == IBV_QPS_RTR) ||
+			 (from == IBV_QPS_RTR && to == IBV_QPS_RTS));
 }
 
 /* What was set, and the state. */
 static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, enum ibv_qp_state to)
 {
+	pthread_mutex_lock(&own->lock);
 	if (mask & IBV_QP_STATE)
 		own->ibv.qp_base.state = to;
-	pthread_mutex_lock(&own->lock);
 	if (to == IBV_QPS_RESET)
 		memset(&own->set, 0, sizeof(own->set));
 	else
@@ -375,6 +385,7 @@ static void show_init(struct ibv_qp *qp, struct ibv_qp_init_attr *init)
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 		 struct ibv_qp_init_attr *init)
 {
+	enum ibv_qp_state state;
 	struct siw_qp_attr now;
 	struct abi_qp *own;
 	int r;
@@ -387,11 +398,12 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 	r = siw_query_qp(own->siw, &now, NULL);
 	if (r < 0)
 		return abi_result(r);
+	state = state_of(own, now.qp_state);
 	pthread_mutex_lock(&own->lock);
 	*attr = own->set;
+	qp->state = state; /* it may have changed by itself, as to ERR */
 	pthread_mutex_unlock(&own->lock);
-	attr->qp_state = state_of(own, now.qp_state);
-	attr->cur_qp_state = attr->qp_state;
+	attr->qp_state = attr->cur_qp_state = state;
 	attr->path_mig_state = IBV_MIG_MIGRATED;
 	attr->qkey = now.qkey;
 	attr->qp_access_flags = (unsigned int)now.qp_access_flags;
@@ -401,8 +413,6 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 		attr->rq_psn = now.rq_psn;
 		attr->sq_psn = now.sq_psn;
 	}
-	/* It may have changed by itself, as to ERR. */
-	qp->state = attr->qp_state;
 	show_init(qp, init);
 	return 0;
 }

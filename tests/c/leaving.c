@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -19,6 +18,7 @@
 #define SIZE	 (64u << 20) /* many times what the sockets hold, and many turns */
 #define SETTLE_N 50	     /* looks, a millisecond each, at what no longer moves */
 
+static char from[SIZE], to[SIZE];
 static pthread_t program;
 static _Atomic bool asleep, held, caught;
 static unsigned int sent; /* by the program's thread */
@@ -64,7 +64,15 @@ ssize_t __wrap_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *
 	return r;
 }
 
-static void write_all(struct end *a, const char *from, uint32_t lkey, const char *to, uint32_t rkey)
+static struct siw_mr *registered(struct rig *rig, char *memory, int access)
+{
+	struct siw_mr *mr = siw_reg_mr(rig->pd, memory, SIZE, access);
+
+	must(mr);
+	return mr;
+}
+
+static void write_all(struct end *a, uint32_t lkey, uint32_t rkey)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)from, .length = SIZE, .lkey = lkey };
 	struct siw_send_wr *bad, wr = { .wr_id = 7,
@@ -111,7 +119,6 @@ static void drain(struct end *b)
 
 int main(void)
 {
-	char *from = malloc(SIZE), *to = calloc(1, SIZE);
 	struct siw_mr *source, *place;
 	struct rig one, two;
 	struct end a, b;
@@ -119,17 +126,14 @@ int main(void)
 	long deadline;
 
 	program = pthread_self();
-	must(from && to);
 	memset(from, 0xa5, SIZE);
 	rig_open(&one);
 	check(siw_setting_set("progress", 0)); /* the receiver takes in what it is told to */
 	rig_open(&two);
 	rc_open(&a, &one, &b, &two, 8);
-	source = siw_reg_mr(one.pd, from, SIZE, 0);
-	place = siw_reg_mr(two.pd, to, SIZE, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
-	must(source && place);
-
-	write_all(&a, from, source->lkey, to, place->rkey);
+	source = registered(&one, from, 0);
+	place = registered(&two, to, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
+	write_all(&a, source->lkey, place->rkey);
 	await_sleep();
 	held = true;
 	drain(&b);
@@ -155,7 +159,5 @@ int main(void)
 	check(siw_dereg_mr(place));
 	rig_close(&one);
 	rig_close(&two);
-	free(from);
-	free(to);
 	return 0;
 }
