@@ -265,7 +265,7 @@ static void not_in_vain(struct siw_context *ctx)
 
 	/* Not an atomic add: it only has to change. */
 	atomic_store_explicit(&moves, count, memory_order_relaxed);
-	ctx->vain = (struct siw_vain){ .moves = count };
+	ctx->vain = (struct siw_vain){ 0 };
 }
 
 int siw_verbs_progress_once(struct siw_context *ctx)
@@ -341,6 +341,7 @@ static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
  */
 static bool in_vain(struct siw_vain *vain)
 {
+	bool lasts;
 	uint64_t now;
 
 	if (++vain->rounds % FEW)
@@ -350,8 +351,12 @@ static bool in_vain(struct siw_vain *vain)
 	now = siw_now_ns();
 	if (vain->rounds == FEW)
 		vain->since_ns = now;
-	vain->idle = now - vain->since_ns >= VAIN_NS;
-	return vain->idle;
+	lasts = now - vain->since_ns >= VAIN_NS;
+	if (lasts) {
+		vain->idle = true;
+		vain->moves = atomic_load_explicit(&moves, memory_order_relaxed);
+	}
+	return lasts;
 }
 
 void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)

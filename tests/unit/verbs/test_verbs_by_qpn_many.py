@@ -50,6 +50,7 @@ def run(i):
     cq = CQ(context, 64, channel=CompChannel(context))
     mr = MR(pd, 4096)
     left, right = (QP(pd, QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)) for _ in range(2))
+    mr.write(b"%08d" % i, 8, 200)
     for qp in (left, right):
         qp.to_init()
         qp.post_recv(RecvWR(1, sg=[mr.sge(0, 100)]))
@@ -57,7 +58,6 @@ def run(i):
     peers = os.read(down[i][0], 16)  # the left one's right, and the right one's left
     for qp, peer in ((left, peers[:8]), (right, peers[8:])):
         qp.to_rts(QPAttr(ah_attr=AHAttr("127.0.0.1"), dest_qp_num=int(peer), timeout=21))
-        mr.write(b"%08d" % i, 8, 200)
         qp.post_send(SendWR(2, sg=[mr.sge(200, 8)]))
     done = []
     while len(done) < 4:

@@ -102,9 +102,11 @@ def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(two: Wire
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE)
     assert (b.mem.rkey, b.mem.lkey) == (known.rkey, known.rkey)
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+    b.recv()
     a.post(WRITE, 1, length=8, remote=known)
-    until(lambda: b.rcq.poll(1) or b.mem.read(8) == b"12345678")
-    assert poll(a.scq)[0].ok
+    a.post(SEND, 2)
+    assert poll(b.rcq)[0].ok and b.mem.read(8) == b"12345678"
+    assert all(wc.ok for wc in poll(a.scq, 2))
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     a.post(READ, 2, length=8, offset=8, remote=known)
     assert poll(a.scq)[0].ok and a.mem.read(8, 8) == b"12345678"
@@ -159,6 +161,7 @@ def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None
     size = 1 << 25
     with answering(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\xa5" * size
+        a.rcq.poll()  # takes a lock behind which the device's thread reads the memory
         peer.put(peer.read(size, a.mem.rkey, a.mem.addr))
         until_still(a, peer)
         a.mem.rereg(access=AccessFlag.LOCAL_WRITE)

@@ -42,7 +42,8 @@ def rounds(*cqs: CQ) -> int:
 
 
 def about(polls: int) -> range:
-    return range(polls, polls + POLLS // 10)
+    """Return so many, give or take what a new device is told in its first polls."""
+    return range(polls - 10, polls + POLLS // 10)
 
 
 def be_idle(cq: CQ) -> None:
