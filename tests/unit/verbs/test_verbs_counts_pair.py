@@ -180,7 +180,7 @@ def test_reads_atomics_fences_and_writes_complete_in_order(rig: Rig) -> None:
             SendWR(
                 i,
                 codes[i % 5],
-                sg=[a.mr.sge(40000, 8)],
+                sg=[a.mr.sge(40000 + 8 * i, 8)],
                 remote=there,
                 send_flags=SendFlag.SIGNALED | fence,
             )

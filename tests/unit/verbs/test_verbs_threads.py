@@ -176,11 +176,15 @@ def test_every_request_completes_once_while_others_drain_break_and_mend_the_queu
 @contextlib.contextmanager
 def on_one_cpu() -> Iterator[None]:
     cpus = os.sched_getaffinity(0)
-    for task in tasks():
-        os.sched_setaffinity(task, {min(cpus)})
+
+    def let_run(on: set[int]) -> None:
+        for task in tasks():
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.sched_setaffinity(task, on)
+
+    let_run({min(cpus)})
     yield
-    for task in tasks():
-        os.sched_setaffinity(task, cpus)
+    let_run(cpus)
 
 
 def answer(end: End, rounds: int) -> None:
