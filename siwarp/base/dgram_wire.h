@@ -25,7 +25,7 @@
 
 #define SIW_DGRAM_MARK	    0x02 /* in the low two bits of the first octet */
 #define SIW_DGRAM_MARK_MASK 0x03
-#define SIW_DGRAM_VERSION   0 /* in the two bits above them */
+#define SIW_DGRAM_VERSION   1 /* in the two bits above them */
 #define SIW_DGRAM_CRC_LEN   4
 
 /* Types. Those of RD carry the rest of its header behind this one. */

@@ -22,7 +22,7 @@ from scapy.packet import Packet as ScapyPacket
 from siwarp.inspect import resolution
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import TAGGED_HDR_LEN
-from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK, LLP_TYPES
+from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_VERSION
 from siwarp.inspect.limits import Limits, TooMuch, limited, spend
 from siwarp.inspect.messages import (
     BROKEN,
@@ -228,7 +228,7 @@ def _crc_fits(octets: bytes) -> bool:
 
 def _llp_type(octets: bytes) -> str | None:
     """Return the name of its type for a datagram that has the LLP header."""
-    if not octets or octets[0] & 0xF != LLP_MARK:
+    if not octets or octets[0] & 0xF != LLP_VERSION << 2 | LLP_MARK:
         return None
     kind = LLP_TYPES.get(octets[0] >> 4)
     reliable = kind is not None and kind.startswith("RD_")

@@ -123,6 +123,8 @@ LLP_TYPES = {
 LLP_HDR_LEN = 12
 #: The low two bits of the LLP header's first octet, where a segment has DDP's version.
 LLP_MARK = 2
+#: The LLP's version, in the two bits above the mark.
+LLP_VERSION = 1
 #: The flag of an operation's first datagram, of type UC.
 UC_FIRST = 1
 
@@ -131,7 +133,7 @@ def llp_fields(kind: int) -> list[Any]:
     """The LLP header: 12 octets."""
     return [
         BitEnumField("type", kind, 4, LLP_TYPES),
-        BitField("version", 0, 2),
+        BitField("version", LLP_VERSION, 2),
         BitField("mark", LLP_MARK, 2),
         XByteField("flags", 0),
         ByteField("dest_index", 0),

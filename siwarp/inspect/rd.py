@@ -26,6 +26,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from siwarp.inspect.crc import crc32c
+from siwarp.inspect.dgram import LLP_VERSION
 
 RD_HEADER_LEN = 28
 CRC_LEN = 4
@@ -55,7 +56,7 @@ class RDDatagram(Packet):
     name = "datagram-iWARP RD"
     fields_desc: ClassVar[list[Any]] = [
         BitEnumField("type", int(RDType.DATA), 4, {int(t): t.name for t in RDType}),
-        BitField("version", 0, 2),
+        BitField("version", LLP_VERSION, 2),
         BitField("mark", 2, 2),
         XByteField("flags", 0),
         ByteField("dest_index", 0),

@@ -328,7 +328,7 @@ end
 local function plausible_llp(tvb)
 	local kind = math.floor(tvb(0, 1):uint() / 16)
 	local head = llp_header(kind)
-	if head == nil or tvb:len() < head + CRC or bits.band(tvb(0, 1):uint(), 0x0f) ~= 2
+	if head == nil or tvb:len() < head + CRC or bits.band(tvb(0, 1):uint(), 0x0f) ~= 6
 		or tvb(1, 1):uint() > 1 or tvb(2, 2):uint() ~= 0 then
 		return false
 	end
@@ -610,7 +610,7 @@ local function add_llp(tvb, pinfo, root)
 	tree:add(f.llp_source, tvb(3, 1))
 	tree:add(f.q_key, tvb(4, 4))
 	tree:add(f.psn, tvb(8, 4))
-	if head == nil or bits.band(tvb(0, 1):uint(), 0x0c) ~= 0 then
+	if head == nil or bits.band(tvb(0, 1):uint(), 0x0c) ~= 0x04 then
 		tree:add_proto_expert_info(bad_llp)
 	end
 	local info = string.format("%s PSN=%d", llp_types[kind] or "type " .. kind, tvb(8, 4):uint())

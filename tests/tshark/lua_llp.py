@@ -184,8 +184,8 @@ def test_each_type_has_a_line_of_its_own_and_no_complaint(tmp_path: Path) -> Non
 
 
 WRONG = {
-    "a type that is none": (rd(RDType.BYE)[:0] + b"\xf2" + rd(RDType.BYE)[1:-4], "bad_llp"),
-    "another version": (b"\x56" + rd(RDType.ACK)[1:-4], "bad_llp"),
+    "a type that is none": (rd(RDType.BYE)[:0] + b"\xf6" + rd(RDType.BYE)[1:-4], "bad_llp"),
+    "another version": (b"\x52" + rd(RDType.ACK)[1:-4], "bad_llp"),
     "no source epoch": (rd(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
     "a bitmap beyond the window": (rd(RDType.ACK, bytes(513))[:-4], "bad_llp"),
     "a bye with something behind it": (rd(RDType.BYE, b"more")[:-4], "bad_llp"),

@@ -126,7 +126,7 @@ def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> No
             qp.post_send(wr)
             for psn in (0, 1) if n == 0 else (n + 1,):
                 found = RecordDatagram(s.recv(1 << 16))
-                assert (found.type, found.version, found.mark, found.flags) == (2, 0, 2, 0)
+                assert (found.type, found.version, found.mark, found.flags) == (2, 1, 2, 0)
                 assert (found.dest_index, found.source_index) == (5, qp.qp_num >> 16)
                 assert (found.q_key, found.psn) == (0x77, psn)
             assert poll(qp.scq)[0].ok
@@ -319,7 +319,7 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
         ("drop_qkey", {"llp_q_key": QKEY + 1}),
         ("drop_qn", {"llp_dest_index": 3}),
         *(("drop_version", {"llp_type": kind}) for kind in range(16) if kind != 2),
-        ("drop_version", {"llp_version": 1}),
+        ("drop_version", {"llp_version": 0}),
         ("drop_version", {"llp_mark": 0}),
         ("drop_version", {"llp_mark": 3}),
         ("drop_version", {"ddp_t": 0}),

@@ -115,7 +115,7 @@ def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
         found = UCDatagram(octets_of)
         head = found.segment
         payload = octets_of[12 + 18 : -4]
-        assert (found.type, found.version, found.mark, found.psn) == (1, 0, 2, i)
+        assert (found.type, found.version, found.mark, found.psn) == (1, 1, 2, i)
         assert (found.flags, found.dest_index, found.source_index) == (UC_FIRST * (not i), 0, 0)
         assert (found.q_key, found.crc) == (QKEY, crc32c(octets_of[:-4]))
         assert isinstance(head, DDPUntagged)
@@ -240,7 +240,7 @@ def test_flags_that_have_no_meaning_are_not_looked_at(peer: Peer) -> None:
     [
         ("drop_qkey", {"q_key": QKEY + 1}),
         *(("drop_version", {"type": kind}) for kind in (0, 2, 3, 4, 10, 15)),
-        ("drop_version", {"version": 1}),
+        ("drop_version", {"version": 0}),
         ("drop_version", {"mark": 1}),
         ("drop_qn", {"dest_index": 1}),
         ("drop_qn", {"source_index": 1}),
