@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -125,10 +126,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "programs: runs what other packages install: for make abi and the sanitized runs",
     )
+    config.addinivalue_line(
+        "markers", "alone: counts what any device of a process does; runs in a process of its own"
+    )
     config.addinivalue_line("markers", "root: runs programs as another user, as root alone may")
     # Which clauses are shown is what `make test` says: the other runs leave tests out, or change
     # settings under them.
-    if not {"SANITIZER", "SIWARP_STRICT", "COVERAGE"} & os.environ.keys():
+    if not {"SANITIZER", "SIWARP_STRICT", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
         config.pluginmanager.register(Recorder(config, ROOT), "siwarp-clause-record")
 
 
@@ -145,6 +149,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         pytest.mark.timeout(max(scaled(seconds) if scales else 0, seconds * crowd())), append=False
     )
     yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test of marker alone where no device of another test can be at work."""
+    if pyfuncitem.get_closest_marker("alone") is None or "TEST_ALONE" in os.environ:
+        return None
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
+        cwd=pyfuncitem.config.rootpath,
+        env={**env, "TEST_ALONE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return True
 
 
 # Pages of counters of our own, apart from those of whatever else runs siwarp on this machine.

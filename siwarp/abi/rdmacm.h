@@ -111,7 +111,9 @@ void cm_unlock(void);
 bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle);
 bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
 bool cm_live(enum cm_kind kind, const void *handle); /* false with errno EINVAL */
+bool cm_live_locked(enum cm_kind kind, const void *handle);
 void cm_end(struct cm_object *object);
+void cm_end_locked(struct cm_object *object);
 /* An event of that id was acknowledged; wait: until all of them were. */
 void cm_acked(struct cm_id *id);
 void cm_wait_acked(struct cm_id *id);

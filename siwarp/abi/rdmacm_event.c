@@ -25,13 +25,6 @@ enum {
 static const void *gone[GONE]; /* under the library's lock */
 static unsigned int n_gone;
 
-static void note_gone(const void *channel)
-{
-	cm_lock();
-	gone[n_gone++ % GONE] = channel;
-	cm_unlock();
-}
-
 static bool is_gone(const void *channel)
 {
 	bool found = false;
@@ -66,15 +59,19 @@ struct rdma_event_channel *rdma_create_event_channel(void)
 void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 {
 	struct cm_channel *channel = (struct cm_channel *)ev;
+	bool over;
 
-	if (!cm_live(CM_CHANNEL, ev))
-		return;
+	/* In one step: a thread that waits for an event may be about to look at the channel again. */
+	cm_lock();
 	/* Programs that leave ids behind would use them: the channel stays with them. */
-	if (siw_cm_destroy_channel(channel->siw))
-		return;
-	note_gone(channel);
-	cm_end(&channel->object);
-	free(channel);
+	over = cm_live_locked(CM_CHANNEL, ev) && siw_cm_destroy_channel(channel->siw) == 0;
+	if (over) {
+		gone[n_gone++ % GONE] = channel;
+		cm_end_locked(&channel->object);
+	}
+	cm_unlock();
+	if (over)
+		free(channel);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -202,20 +199,26 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 	return true;
 }
 
-/* The next event, if there is one: 0; -EAGAIN, or another negative errno value. */
-static int take(struct cm_channel *channel, struct cm_event *event)
+/*
+ * The next event, if there is one: 0; -EAGAIN, with the descriptor to wait for; or another negative
+ * errno value: -EINVAL, the channel is gone.
+ */
+static int take(struct cm_channel *channel, struct cm_event *event, int *fd)
 {
 	struct siw_cm_event from;
-	int r;
+	int r = -EINVAL;
 
 	/*
 	 * Under the lock, so that the event counts before a thread that destroys its id looks. That
 	 * thread has the engine's id ended by then, and no other event of it can come.
 	 */
 	cm_lock();
-	do
-		r = siw_cm_get_event(channel->siw, &from, 0);
-	while (r == 0 && !fill(event, &from));
+	if (cm_live_locked(CM_CHANNEL, channel)) {
+		*fd = channel->ev.fd;
+		do
+			r = siw_cm_get_event(channel->siw, &from, 0);
+		while (r == 0 && !fill(event, &from));
+	}
 	cm_unlock();
 	return r;
 }
@@ -224,8 +227,11 @@ static int take(struct cm_channel *channel, struct cm_event *event)
 static int wait_for(int fd)
 {
 	struct pollfd one = { .fd = fd, .events = POLLIN };
+	int flags = fcntl(fd, F_GETFL);
 
-	if (fcntl(fd, F_GETFL) & O_NONBLOCK)
+	if (flags < 0)
+		return -errno;
+	if (flags & O_NONBLOCK)
 		return -EAGAIN;
 	/* The one place where the thread may be cancelled: it holds nothing. */
 	return poll(&one, 1, -1) < 0 ? -errno : 0;
@@ -234,14 +240,14 @@ static int wait_for(int fd)
 static int get(struct cm_channel *channel, struct cm_event *event)
 {
 	for (;;) {
-		int cancel, r;
+		int cancel, r, fd;
 
 		cancel = abi_cancel_off();
-		r = take(channel, event);
+		r = take(channel, event, &fd);
 		abi_cancel_back(cancel);
 		if (r != -EAGAIN)
 			return r;
-		r = wait_for(channel->ev.fd);
+		r = wait_for(fd);
 		if (r && !(r == -EINTR && abi_restarts()))
 			return r;
 	}
@@ -255,17 +261,16 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 
 	if (!out)
 		return cm_fail(EINVAL);
-	if (!cm_live(CM_CHANNEL, ev)) {
-		if (is_gone(ev))
-			sleep(LAST_WAIT_S);
-		return cm_fail(EINVAL);
-	}
 	event = calloc(1, sizeof(*event));
 	if (!event)
 		return -1;
 	pthread_cleanup_push(free, event);
 	r = get(channel, event);
 	pthread_cleanup_pop(0);
+	if (r && is_gone(ev)) {
+		r = -EINVAL;
+		sleep(LAST_WAIT_S);
+	}
 	if (r == 0 && event->ev.listen_id)
 		cm_show_device(cm_id_of(event->ev.id));
 	if (r == 0 && cm_add(&event->object, CM_EVENT, event)) {

@@ -60,25 +60,36 @@ bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle)
 	return ok;
 }
 
-bool cm_live(enum cm_kind kind, const void *handle)
+bool cm_live_locked(enum cm_kind kind, const void *handle)
 {
 	const struct cm_object wanted = { .handle = handle };
-	struct cm_object *const *found;
+	struct cm_object *const *found = handle ? tfind(&wanted, &alive, by_handle) : NULL;
+
+	if (found && (*found)->kind == kind)
+		return true;
+	errno = EINVAL;
+	return false;
+}
+
+bool cm_live(enum cm_kind kind, const void *handle)
+{
 	bool live;
 
 	cm_lock();
-	found = handle ? tfind(&wanted, &alive, by_handle) : NULL;
-	live = found && (*found)->kind == kind;
+	live = cm_live_locked(kind, handle);
 	cm_unlock();
-	if (!live)
-		errno = EINVAL;
 	return live;
+}
+
+void cm_end_locked(struct cm_object *object)
+{
+	tdelete(object, &alive, by_handle);
 }
 
 void cm_end(struct cm_object *object)
 {
 	cm_lock();
-	tdelete(object, &alive, by_handle);
+	cm_end_locked(object);
 	cm_unlock();
 }
 

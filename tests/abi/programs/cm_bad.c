@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Calls of rdma_cm that must be refused: garbage, wrong order, handles that are none or are gone. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "bad.h"
 
@@ -206,15 +211,41 @@ static void wrong_order(struct rdma_cm_id *id)
 	rdma_destroy_qp(id);
 }
 
+static _Thread_local bool leaves; /* the channel is to be destroyed before the next wait for it */
+
+/* The library asks so whether its caller is to wait, between two looks at the channel. */
+int fcntl64(int fd, int cmd, ...)
+{
+	va_list more;
+	long arg;
+
+	va_start(more, cmd);
+	arg = va_arg(more, long);
+	va_end(more);
+	if (leaves && cmd == F_GETFL) {
+		leaves = false;
+		rdma_destroy_event_channel(channel);
+	}
+	return (int)syscall(SYS_fcntl, fd, cmd, arg);
+}
+
 /* As rping ends: its other thread asks for events while main() returns, and must not end first. */
-static void channel_is_gone(void)
+static void asked(const char *when)
 {
 	struct rdma_cm_event *event;
 	double before = now();
 
-	which = "a channel that is gone";
+	which = when;
 	MINUS(EINVAL, rdma_get_cm_event(channel, &event));
 	CHECK(now() - before > 0.9);
+}
+
+static void channel_is_gone(void)
+{
+	leaves = true;
+	asked("a channel that goes while an event is waited for");
+	CHECK(!leaves);
+	asked("a channel that is gone");
 }
 
 int main(void)
@@ -232,7 +263,6 @@ int main(void)
 	no_names();
 	wrong_order(id);
 	CHECK(rdma_destroy_id(id) == 0);
-	rdma_destroy_event_channel(channel);
 	channel_is_gone();
 	return refused_at_least(150);
 }
