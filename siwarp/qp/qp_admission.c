@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Admission of connections at a listener; qp_admission.h explains it. */
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 
-#include "base/cancel.h"
 #include "base/settings.h"
 #include "qp/qp_admission.h"
 
@@ -26,13 +23,7 @@ struct siw_admission *siw_qp_admission_new(void)
 	admission->max.requests = (uint32_t)set->max_requests;
 	admission->max_source.starting = share_of(set->max_startups);
 	admission->max_source.requests = share_of(set->max_requests);
-	/*
-	 * At early boot there may be no random numbers. The hash need not be secret then: it only
-	 * makes collisions hard to provoke.
-	 */
-	if (siw_getrandom(&admission->key, sizeof(admission->key), GRND_NONBLOCK) < 0)
-		admission->key = (uintptr_t)admission;
-	admission->key |= 1;
+	admission->key = siw_source_key();
 	return admission;
 }
 
@@ -46,22 +37,9 @@ bool siw_qp_admission_has_room(const struct siw_admission *admission)
 	return below(&admission->all, &admission->max);
 }
 
-uint32_t siw_qp_admission_place(uint64_t key, const struct siw_addr *addr)
-{
-	uint64_t who = 0;
-
-	if (addr->family == AF_INET)
-		memcpy(&who, addr->v4, sizeof(addr->v4));
-	else
-		memcpy(&who, addr->v6, sizeof(who));
-	who = (who ^ who >> 32) * key;
-	who = (who ^ who >> 29) * key;
-	return (uint32_t)(who >> (64 - SIW_ADMISSION_BITS));
-}
-
 uint32_t siw_qp_admission_source(const struct siw_admission *admission, const struct siw_addr *addr)
 {
-	return siw_qp_admission_place(admission->key, addr);
+	return siw_source_place(admission->key, addr);
 }
 
 bool siw_qp_admission_fair(const struct siw_admission *admission, uint32_t source)

@@ -4,10 +4,8 @@
  * whether one more is admitted (RFC 5042 section 6.4.1: nobody may use up a shared resource).
  *
  * A connection is pending while it is in MPA start-up (setting max_startups), and then until the
- * program takes it (setting max_requests bounds both together). Sources are IPv4 addresses and IPv6
- * /64 prefixes. They are counted in a table of fixed size under a secret hash: two sources with the
- * same entry share one limit, and an attacker cannot find out which ones do. Under the progress
- * lock.
+ * program takes it (setting max_requests bounds both together). Sources are those of base/source.h.
+ * Under the progress lock.
  */
 #ifndef SIW_QP_ADMISSION_H
 #define SIW_QP_ADMISSION_H
@@ -17,7 +15,7 @@
 
 #include <siwarp/types.h>
 
-#define SIW_ADMISSION_BITS 10
+#include "base/source.h"
 
 struct siw_admission_count {
 	uint32_t starting, requests;
@@ -27,7 +25,7 @@ struct siw_admission {
 	bool shut; /* the listener is paused until there is room */
 	uint64_t key;
 	struct siw_admission_count max, max_source, all;
-	struct siw_admission_count source[1 << SIW_ADMISSION_BITS];
+	struct siw_admission_count source[SIW_SOURCES];
 };
 
 enum siw_admission_place {
@@ -40,11 +38,6 @@ enum siw_admission_place {
 struct siw_admission *siw_qp_admission_new(void);
 /* Whether the limits for all sources admit one more. */
 bool siw_qp_admission_has_room(const struct siw_admission *admission);
-/*
- * The entry for an IPv4 address or an IPv6 /64 in a table of 1 << SIW_ADMISSION_BITS. The key is
- * odd and secret.
- */
-uint32_t siw_qp_admission_place(uint64_t key, const struct siw_addr *addr);
 /* The entry of this listener's table for a source. */
 uint32_t siw_qp_admission_source(const struct siw_admission *admission,
 				 const struct siw_addr *addr);
