@@ -65,7 +65,7 @@ class RDEndpoint(Endpoint):
 def open_rd(
     address: Address = ("127.0.0.1", 0),
     *,
-    qkey: int = 0,
+    qkey: int | None = None,
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
     peer_timeout: float = 0.0,
@@ -73,7 +73,8 @@ def open_rd(
     """Bind an RD queue pair at (host, port) of this machine; port 0 takes a free one.
 
     ``peer_timeout``: seconds of silence after which a peer with a response due counts as lost; 0:
-    setting ``peer_timeout_ms``. ``await`` it, or enter it by ``async with``.
+    setting ``peer_timeout_ms``. ``qkey``: as of ``open_ud``. ``await`` it, or
+    enter it by ``async with``.
 
     Raises:
         Error: the address is in use or not this machine's.

@@ -21,7 +21,6 @@ from siwarp.verbs import (
     Address,
     ErrorPolicy,
     LimitError,
-    QPAttr,
     QPCap,
     QPInitAttr,
     QPState,
@@ -67,7 +66,7 @@ class Endpoint(User):
         self,
         source: Source,
         address: Address,
-        qkey: int,
+        qkey: int | None,
         recv_size: int,
         recv_depth: int,
         peer_timeout: float = 0.0,
@@ -92,7 +91,7 @@ class Endpoint(User):
             self.abandon()
             raise
 
-    def _make(self, address: Address, qkey: int) -> None:
+    def _make(self, address: Address, qkey: int | None) -> None:
         size, depth = self._recv_size, self._recv_room
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=depth)
@@ -104,6 +103,7 @@ class Endpoint(User):
             addr=address,
             error_policy=ErrorPolicy.MESSAGE,
             peer_timeout=self._peer_timeout,
+            qkey=qkey,
         )
         self.qp = QP(self.pd, init)
         self._address = self.qp.addr
@@ -112,7 +112,8 @@ class Endpoint(User):
         self._recvs = [
             RecvWR(self._rq_key | i, sg=[self._memory.sge(i * size, size)]) for i in range(depth)
         ]
-        self.qp.to_rts(QPAttr(qkey=qkey))
+        self.qp.to_rts()
+        self._qkey = self.qp.query()[0].qkey or 0
         self.qp.post_recv(self._recvs)
         self._rq.want()
 
@@ -120,6 +121,11 @@ class Endpoint(User):
     def address(self) -> Address:
         """Where it is bound: the port that was taken if 0 was asked for."""
         return self._address
+
+    @property
+    def qkey(self) -> int:
+        """Its Q_Key, which its peers must have, too."""
+        return self._qkey
 
     async def _post(self, octets: memoryview, handle: AH, qpn: int) -> WC:
         await self._admission.enter()
@@ -272,13 +278,15 @@ class UDEndpoint(Endpoint):
 def open_ud(
     address: Address = ("127.0.0.1", 0),
     *,
-    qkey: int = 0,
+    qkey: int | None = None,
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
 ) -> Opening[UDEndpoint]:
     """Bind a UD queue pair at (host, port) of this machine; port 0 takes a free one.
 
-    ``await`` it, or enter it by ``async with``.
+    Both ends have the same Q_Key: ``qkey``, or setting ``qkey``, or else a random one that only
+    this process has, to be told to the other (``endpoint.qkey``). ``await`` it, or enter it by
+    ``async with``.
 
     Raises:
         Error: the address is in use or not this machine's.

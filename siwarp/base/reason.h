@@ -121,6 +121,9 @@
 	X(QP_RECORDS, EINVAL, "max_write_records={0}: it is a UD or RD QP's, from 0 to {1}")       \
 	X(QP_PERSONA, EINVAL, "persona is one of enum siw_persona, not {0}")                       \
 	X(QP_POLICY, EINVAL, "error_policy is one of enum siw_error_policy, not {0}")              \
+	X(QP_POLICY_QKEY, EINVAL,                                                                  \
+	  "error_policy error needs a Q_Key that is not 0: else anybody's datagram ends it; "      \
+	  "give a random Q_Key, or policy message")                                                \
 	X(QP_CQ, EINVAL,                                                                           \
 	  "{0:text} is NULL: a QP needs a CQ for its sends and one for its receives")              \
 	X(QP_CONTEXT, EINVAL,                                                                      \

@@ -63,6 +63,8 @@
 	  "octets a roce queue pair keeps of Sends that no receive is posted for")            \
 	X(error_policy, "SIWARP_ERROR_POLICY", "--error-policy", 0, 0, 2,                     \
 	  "0 auto, 1 error: wrong datagram messages end the QP, 2 message: they are noted")   \
+	X(qkey, "SIWARP_QKEY", "--qkey", 0, 0, 0x7fffffff,                                    \
+	  "Python: Q_Key of UD and RD queue pairs that are given none; 0: a random one")      \
 	X(err_queue, "SIWARP_ERR_QUEUE", "--err-queue", 32, 2, 65536,                         \
 	  "errors that a datagram queue pair keeps until they are read, at most")             \
 	X(err_window, "SIWARP_ERR_WINDOW", "--err-window", 256, 1, 65536,                     \

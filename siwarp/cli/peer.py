@@ -15,6 +15,7 @@ from typing import Any
 
 import siwarp
 from siwarp.base.closing import Closing
+from siwarp.verbs.qkey import shared_qkey
 
 __all__ = ["Peer", "when_starter_is_gone"]
 
@@ -36,6 +37,7 @@ class Peer(Closing):
             start_new_session=True,
             # -m looks in the current folder first: there must be this very package.
             cwd=Path(siwarp.__file__).parent.parent,
+            env={**os.environ, **shared_qkey()},
         )
         self.pid = self._process.pid
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import time
@@ -166,7 +167,7 @@ def _report(result: Result, own: bool) -> None:
     if not result.received:
         show.line(
             f"nobody answers: is `siwarp ping --server --qp {result.qp}` running there, with the "
-            "same --crc?"
+            "same --crc, and was its --qkey given?"
         )
     if result.rtt_us:
         times = "  ".join(f"{name} {value:.1f}" for name, value in result.rtt_us.items())
@@ -180,6 +181,7 @@ def _serve(
     from siwarp.cli.ping_server import DatagramServer, RCServer
     from siwarp.cli.ping_uc import UCServer
     from siwarp.verbs import Context, QPType
+    from siwarp.verbs.qkey import own_qkey
 
     stop = Stop()
     if until_eof:
@@ -201,16 +203,19 @@ def _serve(
             server = DatagramServer(context, where, QPType[qp.upper()])
         try:
             host, bound = server.address
+            qkey = 0 if qp == "rc" else own_qkey()
             if as_json:
-                print(f'{{"qp": "{qp}", "addr": "{host}", "port": {bound}}}', flush=True)
+                told = {"qp": qp, "addr": host, "port": bound} | ({"qkey": qkey} if qkey else {})
+                print(json.dumps(told), flush=True)
             else:
                 transport = "TCP" if qp == "rc" else "UDP"
                 everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
                 if everyone and qp == "rd":  # its peers know it by address
                     everyone += " (if it has several, name one by --addr)"
+                known = f"; clients need --qkey {qkey:#x}" if qkey else ""
                 print(
-                    f"{qp.upper()} ping server on {host} {transport} port {bound}{everyone}; "
-                    "nothing is encrypted. Ctrl-C ends it",
+                    f"{qp.upper()} ping server on {host} {transport} port {bound}{everyone}"
+                    f"{known}; nothing is encrypted. Ctrl-C ends it",
                     flush=True,
                 )
             server.run(stop)
@@ -236,6 +241,21 @@ def _judge(
         )
     if qp is QPKind.uc and op is Op.read:
         raise typer.BadParameter("UC has no RDMA Read: use --qp rd or rc", param_hint="--op")
+
+
+def _take_qkey(text: str, qp: QPKind) -> None:
+    """Have this process's queue pairs, and its peer's, take a Q_Key."""
+    from siwarp.cli.main import take_settings
+
+    if qp is QPKind.rc:
+        raise typer.BadParameter("RC has no Q_Key: leave it out", param_hint="--qkey")
+    try:
+        number = int(text, 0)
+    except ValueError:
+        number = 0
+    if not 0 < number < 1 << 31:
+        raise typer.BadParameter(f"give a number from 1 to 0x7fffffff, not {text}", param_hint="--qkey")
+    take_settings(["--qkey", str(number)])
 
 
 def _with_own_peer(qp: str, op: str, size: int, iters: int, device: str | None) -> Result:
@@ -271,6 +291,9 @@ def ping(
     device: str | None = typer.Option(
         None, "--device", "-d", help="The device, by name; default: by address."
     ),
+    qkey: str | None = typer.Option(
+        None, "--qkey", metavar="N", help="UD, UC, RD: the server's Q_Key, which it prints."
+    ),
     faults: str | None = typer.Option(
         None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
     ),
@@ -286,6 +309,8 @@ def ping(
         from siwarp.cli.main import take_settings
 
         take_settings(["--persona", persona.value])  # of the peer process, too
+    if qkey is not None:
+        _take_qkey(qkey, qp)
     if faults is not None:
         from siwarp.bench.plan_option import set_plan
 

@@ -59,7 +59,7 @@ class PortProbe:
             raise PeerGone(
                 e.errno,
                 f"{host} port {port}: no answer; is `siwarp ping --server --qp {self._qp}` running "
-                "there, with the same --crc?",
+                "there, with the same --crc, and was its --qkey given?",
             ) from None
 
     def _ask(self) -> None:

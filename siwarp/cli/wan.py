@@ -72,9 +72,13 @@ def _tell(statistics: dict[str, dict[str, int]]) -> None:
 
 def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
     """Return the exit status and the statistics; None if there are none."""
+    from siwarp.verbs.qkey import shared_qkey  # both ends' programs have one Q_Key
+
     mine, its = os.pipe()
     process = subprocess.Popen(
-        [_program(), plan, str(mtu), str(its), in_b, *command], pass_fds=[its]
+        [_program(), plan, str(mtu), str(its), in_b, *command],
+        pass_fds=[its],
+        env={**os.environ, **shared_qkey()},
     )
     os.close(its)
     with os.fdopen(mine) as pipe:

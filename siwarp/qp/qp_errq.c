@@ -55,14 +55,21 @@ static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int orig
 	memcpy(entry->header, event->quoted_head, event->quoted_head_len);
 }
 
+/*
+ * What AUTO means. Members of a group know each other's Q_Key, and anybody knows Q_Key 0: none of
+ * them must be able to stop the others. An RD queue pair has many peers, which its end would end,
+ * too.
+ */
+static bool ends_by_default(const struct siw_wq *wq, bool in_group)
+{
+	return siw_class_of(wq)->type != SIW_QPT_RD && !in_group && wq->qkey;
+}
+
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group)
 {
-	/*
-	 * Members of a group know each other's Q_Key, and one member must not be able to stop the
-	 * others.
-	 */
 	wq->errs_fatal = wq->error_policy == SIW_ERROR_POLICY_ERROR ||
-			 (wq->error_policy == SIW_ERROR_POLICY_AUTO && !in_group);
+			 (wq->error_policy == SIW_ERROR_POLICY_AUTO &&
+			  ends_by_default(wq, in_group));
 }
 
 void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)

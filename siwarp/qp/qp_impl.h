@@ -266,7 +266,9 @@ void siw_qp_err_access(struct siw_wq *wq, const struct siw_rdmap_event *event);
  * known.
  */
 void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event, uint64_t wr_id);
-/* Works out errs_fatal: the QP is new, or joined its first group, or left its last. */
+/*
+ * Works out errs_fatal: the QP is new, has another Q_Key, joined its first group, or left its last.
+ */
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
 
 /* ---- qp_err_limit.c; progress held ----------------------------------------------------------- */

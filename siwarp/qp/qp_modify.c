@@ -107,6 +107,17 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	return err;
 }
 
+/* Q_Key 0 is everybody's, so whoever has it must not be able to end the QP. */
+static int check_qkey(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+{
+	uint32_t qkey = mask & SIW_QP_QKEY ? attr->qkey : wq->qkey;
+	bool begins = mask & SIW_QP_STATE && attr->qp_state == SIW_QPS_INIT;
+
+	if (wq->error_policy != SIW_ERROR_POLICY_ERROR || qkey || !siw_class_of(wq)->has_errors)
+		return 0;
+	return begins || mask & SIW_QP_QKEY ? siw_refuse(QP_POLICY_QKEY) : 0;
+}
+
 /*
  * Refuses values that no QP can have; check_step refuses what the step does not take. progress
  * held.
@@ -115,13 +126,15 @@ static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 {
 	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
 			   SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
+	int err;
 
 	if ((mask & SIW_QP_CUR_STATE) && attr->cur_qp_state != wq->qp.state)
 		return siw_refuse(QP_CUR_STATE, (uint64_t)attr->cur_qp_state,
 				  (uint64_t)wq->qp.state);
 	if ((mask & SIW_QP_ACCESS_FLAGS) && (attr->qp_access_flags & ~rights))
 		return siw_refuse(QP_ACCESS, (uint64_t)attr->qp_access_flags);
-	return check_depths(wq, attr, mask);
+	err = check_qkey(wq, attr, mask);
+	return err ? err : check_depths(wq, attr, mask);
 }
 
 static int take_socket(struct siw_wq *wq, int fd)

@@ -203,6 +203,12 @@ static void receive(struct siw_wq *wq)
 	siw_unlock(&ud->wq.qp.send_lock);
 }
 
+static void modified(struct siw_wq *wq, int mask)
+{
+	if (mask & SIW_QP_QKEY)
+		siw_qp_err_policy(wq, siw_ud_of(wq)->n_groups);
+}
+
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 {
 	struct siw_ud *ud;
@@ -335,6 +341,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.close = close_ud,
 	.addr = addr_of,
 	.receive = receive,
+	.modified = modified,
 	.end = siw_qp_flush,
 	.post = siw_qp_ud_post,
 	.check = siw_qp_ud_check,

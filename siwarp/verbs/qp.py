@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from siwarp.verbs._ffi import (
@@ -34,6 +34,7 @@ from siwarp.verbs.errors import Error, LimitError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
+from siwarp.verbs.qkey import own_qkey
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
 from siwarp.verbs.reason import refused
 from siwarp.verbs.reports import ErrorReport, Record, SourceDrops, report_of
@@ -71,7 +72,17 @@ class QP(Handle):
 
     """
 
-    __slots__ = ("_groups", "cap", "pd", "qp_context", "qp_type", "rcq", "scq", "srq")
+    __slots__ = (
+        "_first_qkey",
+        "_groups",
+        "cap",
+        "pd",
+        "qp_context",
+        "qp_type",
+        "rcq",
+        "scq",
+        "srq",
+    )
     _what = "QP"
     _destroy = lib.siw_destroy_qp
 
@@ -128,6 +139,10 @@ class QP(Handle):
         self.srq = init_attr.srq
         self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
         self.qp_context = init_attr.qp_context
+        #: What it gets at INIT; None: it has a Q_Key, or its type has none.
+        self._first_qkey: int | None = None
+        if self.qp_type in (QPType.UD, QPType.RD):
+            self._first_qkey = own_qkey() if init_attr.qkey is None else init_attr.qkey
         self._groups: frozenset[str] = _NO_GROUPS
         self._open(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
@@ -149,6 +164,9 @@ class QP(Handle):
         """
         c_attr = ffi.new("struct siw_qp_attr *")
         mask = int(attr.mask) if mask is None else int(mask)
+        begins = attr.qp_state == QPState.INIT and not mask & QPAttrMask.QKEY
+        if begins and self._first_qkey is not None:
+            attr, mask = replace(attr, qkey=self._first_qkey), mask | QPAttrMask.QKEY
         for name, bit in QPAttr._MASKS.items():
             value = getattr(attr, name)
             if not mask & bit or value is None:
@@ -165,6 +183,8 @@ class QP(Handle):
                     errno.EINVAL, f"modifying {self!r}: {name}={value} is no such number"
                 ) from None
         check(lib.siw_modify_qp(self._live(), c_attr, mask), f"modifying {self!r}")
+        if mask & QPAttrMask.QKEY:
+            self._first_qkey = None
         if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
             attr.fd.detach()
 

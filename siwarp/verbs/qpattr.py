@@ -59,11 +59,16 @@ class QPInitAttr:
         private_messages: RC: the peer is siwarp, and its program says so of this end: Send with
             Immediate may be posted, and persona ``ROCE`` needs no Reads to know what the peer has.
             Setting ``private_messages`` says so of all; with ``by_qpn`` it is known.
-        error_policy: UD: what happens when a sender that has its Q_Key breaks the rules:
+        qkey: UD, RD: the Q_Key that it goes to INIT with if ``modify`` gives none there; ``None``:
+            that of all queue pairs of this process that are given none, which is setting ``qkey``,
+            or else a random number. A peer in another process is told it (``query()``) or given
+            the same by ``SIWARP_QKEY``.
+        error_policy: UD, RD: what happens when a sender that has its Q_Key breaks the rules:
             ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
             ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
-            ``MESSAGE`` for members of multicast groups and ``ERROR`` for others. Only the Q_Key
-            protects against strangers, so take a random one. ``errors()`` names the sender.
+            ``MESSAGE`` on RD, for members of multicast groups and with Q_Key 0, and ``ERROR`` for
+            others. Under ``ERROR`` only the Q_Key protects against strangers, so it must not be
+            0. ``errors()`` names the sender.
         shared_socket_qp: UD: a UD QP of the same context whose socket this one uses too, up to 256
             in all; each has an index, bits 16 to 23 of its ``qp_num``. ``addr`` must be ``None``,
             and ``crc`` as in that one.
@@ -94,6 +99,7 @@ class QPInitAttr:
     private_messages: bool = False
     max_write_records: int = 0
     error_policy: int | str = ErrorPolicy.AUTO
+    qkey: int | None = None
     shared_socket_qp: QP | None = None
     max_peers: int = 0
     peer_timeout: float = 0.0

@@ -37,9 +37,9 @@ static struct siw_qp *make(int policy)
 	struct siw_qp *qp = siw_create_qp(rig.pd, &init);
 
 	must(qp);
+	to_rts(qp);
 	check(siw_query_qp(qp, NULL, &now));
 	must(now.error_policy == (policy ? policy : SIW_ERROR_POLICY_ERROR));
-	to_rts(qp);
 	return qp;
 }
 

@@ -37,6 +37,7 @@ from siwarp.verbs import (
     SendWR,
     WROpcode,
 )
+from siwarp.verbs.qkey import own_qkey
 
 RC_OPS = [
     ("send", 1),
@@ -194,7 +195,10 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
     with server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.settimeout(10)
-            s.sendto(bytes(UDDatagram(segment=DDPDatagram() / Raw(ask))), ("127.0.0.1", port))
+            s.sendto(
+                bytes(UDDatagram(segment=DDPDatagram(q_key=own_qkey()) / Raw(ask))),
+                ("127.0.0.1", port),
+            )
             assert b"siwucpg1" + bytes(4) in s.recv(100)  # it has no place for that
         done = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write")
         assert done["received"] == 3
@@ -207,7 +211,8 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
-            for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):  # with its Q_Key, 0
+            for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):  # with its Q_Key
+                fields["q_key"] = own_qkey()
                 s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
         with (
             Context() as ctx,
@@ -491,3 +496,30 @@ def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
     assert 'clause 1, character 6: "lots" where a share' in done.stderr
     assert "the peer process ended with status 1" in done.stderr
     assert "Fatal" not in done.stderr
+
+
+@pytest.mark.clause("DGRAM-ERR-20")
+@pytest.mark.parametrize("qp", ["ud", "rd", "uc"])
+def test_a_server_draws_a_q_key_and_tells_it_and_clients_without_it_get_no_answer(qp: str) -> None:
+    alone = {"SIWARP_QKEY": "0", "SIWARP_PEER_TIMEOUT_MS": "1000"}
+    words = [*COMMAND, "ping", "--server", "--port", "0", "--addr", "127.0.0.1", "--qp", qp]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, **alone}, cwd="/"
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            found = re.search(r"UDP port (\d+); clients need --qkey (0x[0-9a-f]+);", said)
+            assert found, said
+            asks = ["ping", "127.0.0.1", "-p", found[1], "--qp", qp, "-n", "3"]
+            assert siwarp(*asks, "--qkey", found[2], env=alone).returncode == 0
+            assert siwarp(*asks, env=alone).returncode == 1
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("qkey", ["0", "0x80000000", "-1", "many"])
+def test_a_q_key_that_is_none_is_refused(qkey: str) -> None:
+    done = siwarp("ping", "127.0.0.1", "--qkey", qkey)
+    assert done.returncode == 2
+    assert "a number from 1 to 0x7fffffff" in " ".join(done.stderr.split())

@@ -516,7 +516,8 @@ enum siw_persona {
  * again. MESSAGE: the queue pair goes on, with SIW_EVENT_QP_ERR_QUEUED. For servers of untrusted
  * peers.
  *
- * Under ERROR only the Q_Key keeps a stranger from stopping the queue pair: take a random one.
+ * Under ERROR only the Q_Key keeps a stranger from stopping the queue pair: take a random one. It
+ * must not be 0 (EINVAL at INIT).
  *
  * Under both policies: a datagram with a wrong Q_Key, or one that fails a check before that (CRC,
  * length, versions, queue number), or finds no receive, is dropped and counted. A message longer
@@ -525,8 +526,8 @@ enum siw_persona {
  */
 enum siw_error_policy {
 	/*
-	 * Setting error_policy; or else MESSAGE while it is a member of a multicast group, ERROR if
-	 * not.
+	 * Setting error_policy; or else ERROR for a UD QP that has a Q_Key other than 0 and is in
+	 * no multicast group, and MESSAGE for all others.
 	 */
 	SIW_ERROR_POLICY_AUTO = 0,
 	SIW_ERROR_POLICY_ERROR = 1,
@@ -558,7 +559,7 @@ struct siw_qp_init_attr {
 	 */
 	struct siw_addr addr;
 	int persona;	  /* RC: enum siw_persona */
-	int error_policy; /* UD: enum siw_error_policy */
+	int error_policy; /* UD, RD: enum siw_error_policy */
 	/*
 	 * UD: NULL, or a UD QP of this device whose socket the new one uses too; addr stays 0 and
 	 * no_crc as that QP has it.

@@ -11,7 +11,7 @@ from unit.aio.aio_harness import gone, run, until
 
 from siwarp import Error, LimitError, StateError, aio
 from siwarp.inspect import DDPDatagram, UDDatagram
-from siwarp.verbs import AH, CQ, MR, QP, WC, QPAttr, QPInitAttr, QPType, RecvWR, SendWR
+from siwarp.verbs import AH, CQ, MR, QP, WC, QPInitAttr, QPType, RecvWR, SendWR
 
 
 def test_messages_tell_whom_to_answer() -> None:
@@ -64,7 +64,7 @@ def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() ->
             cq = CQ(first.pd.context, 16)
             init = QPInitAttr(QPType.UD, scq=cq, shared_socket_qp=first.qp)
             second = QP(first.pd, init)
-            second.to_rts(QPAttr(qkey=0))
+            second.to_rts()
             memory = MR(first.pd, 64)
             second.post_recv(RecvWR(7, sg=[memory.sge()]))
             second.post_send(SendWR(1, ah=AH(first.pd, server.address)))

@@ -37,6 +37,7 @@ PROMISED = {
     "linger_ms": (2000, 0, 600000),
     "persona": (0, 0, 2),
     "error_policy": (0, 0, 2),
+    "qkey": (0, 0, 0x7FFFFFFF),
     "err_queue": (32, 2, 65536),
     "err_window": (256, 1, 65536),
     "err_rate": (1000, 0, 1_000_000),

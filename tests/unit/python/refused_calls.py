@@ -366,6 +366,7 @@ def of_queue_pairs() -> list[Call]:
     return [
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy=9)),
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy="error", qkey=0)).to_init(),
         lambda w: lib.siw_create_qp(
             w.pd._live(), ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.UD})
         ),

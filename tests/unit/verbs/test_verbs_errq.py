@@ -445,7 +445,7 @@ def test_the_policy_is_queried_as_it_was_asked_for(rig: Rig) -> None:
     def policy(qp: QP) -> int | str:
         return qp.query()[1].error_policy
 
-    assert policy(rig.qp()) == ERROR
+    assert policy(rig.ud(qkey=QKEY)) == ERROR
     assert policy(rig.qp(error_policy="message")) == MESSAGE
     assert policy(rig.qp(error_policy="error")) == ERROR
     with settings(error_policy=MESSAGE):
