@@ -55,10 +55,10 @@ strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test
 	@SIWARP_STRICT=1 $(PY) -m pytest $(SHARED) $(ARGS)
 
-stress: ## A million reliable datagrams through a bad network; SEED=n
+stress: ## A million reliable datagrams through a bad network, and an independent peer; SEED=n
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
-		$(PY) -m pytest -q tests/stress $(ARGS)
+		$(PY) -m pytest -q tests/stress tests/peer $(ARGS)
 
 fuzz: ## Fuzz each receive parser for 30 seconds
 	@tools/setup --extra test

@@ -1,0 +1,160 @@
+"""A relay of datagrams that loses, doubles, reorders and damages some of them, by a seed."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pace import over
+
+Address = tuple[str, int]
+
+BUFFER = 4 << 20
+
+
+def udp_socket(address: Address = ("127.0.0.1", 0)) -> socket.socket:
+    """Return a bound socket that does not block, with room for a burst."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    sock.bind(address)
+    sock.setblocking(False)
+    return sock
+
+
+def receive_all(sock: socket.socket) -> list[tuple[bytes, Address]]:
+    """Return all datagrams that wait, with where each came from."""
+    got = []
+    while True:
+        try:
+            got.append(sock.recvfrom(65536))
+        except BlockingIOError:
+            return got
+        except ConnectionRefusedError:
+            continue  # the system's word about one that was sent before
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How bad a line is: shares of the datagrams."""
+
+    loss: float = 0.0
+    double: float = 0.0
+    reorder: float = 0.0
+    damage: float = 0.0
+    hold: float = 0.004  # seconds that one is held back at the most, so that others overtake it
+
+
+CLEAN = Faults()
+BAD = Faults(loss=0.08, double=0.05, reorder=0.1, damage=0.04)
+
+
+@dataclass
+class _Way:
+    """One direction: what is held back, and what was passed on, in order."""
+
+    faults: Faults
+    rng: random.Random
+    held: list[tuple[float, int, bytes]] = field(default_factory=list)
+    came: int = 0
+    passed: list[bytes] = field(default_factory=list)
+
+
+class Line:
+    """Two faces: siwarp knows ``far`` as its peer's address, the peer sends to ``near`` instead.
+
+    Nothing runs by itself: ``step`` moves what waits. So the same seed does the same to the same
+    datagrams.
+    """
+
+    def __init__(self, seed: int, faults: Faults = CLEAN) -> None:
+        self._near, self._far = udp_socket(), udp_socket()
+        self.near: Address = self._near.getsockname()
+        self.far: Address = self._far.getsockname()
+        self.peer: Address | None = None
+        self.siwarp: Address | None = None
+        self.to_siwarp = _Way(faults, random.Random(f"{seed}/to"))
+        self.from_siwarp = _Way(faults, random.Random(f"{seed}/from"))
+
+    def close(self) -> None:
+        """Close both faces."""
+        self._near.close()
+        self._far.close()
+
+    def heal(self) -> None:
+        """From now on nothing is lost or changed."""
+        self.to_siwarp.faults = self.from_siwarp.faults = CLEAN
+
+    def sockets(self) -> list[socket.socket]:
+        """Return what to wait on."""
+        return [self._near, self._far]
+
+    def use_interface(self, host: str) -> None:
+        """Send to groups by the interface that has this address."""
+        self._far.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
+
+    def step(self) -> None:
+        """Move what came, and what was held back for long enough."""
+        for sock, way in ((self._near, self.to_siwarp), (self._far, self.from_siwarp)):
+            for datagram, source in receive_all(sock):
+                if sock is self._near:
+                    self.peer = source
+                else:
+                    self.siwarp = self.siwarp or source
+                _take(way, datagram)
+        self._pass(self.to_siwarp, self._far, self.siwarp)
+        self._pass(self.from_siwarp, self._near, self.peer)
+
+    def idle(self) -> bool:
+        """Whether nothing waits at a face, and nothing is held back."""
+        waits = select.select(self.sockets(), [], [], 0)[0]
+        return not waits and not self.to_siwarp.held and not self.from_siwarp.held
+
+    def _pass(self, way: _Way, sock: socket.socket, to: Address | None) -> None:
+        now = time.monotonic()
+        while way.held and way.held[0][0] <= now and to is not None:
+            datagram = heapq.heappop(way.held)[2]
+            way.passed.append(datagram)
+            try:
+                sock.sendto(datagram, to)
+            except ConnectionRefusedError:
+                sock.sendto(datagram, to)  # that was about one sent before
+
+
+def _take(way: _Way, datagram: bytes) -> None:
+    """Decide what becomes of a datagram. Each takes as many random numbers, whatever is decided."""
+    faults, rng = way.faults, way.rng
+    lost, doubled, late, damaged = (rng.random() for _ in range(4))
+    bit, hold, second = rng.randrange(8 * len(datagram)), rng.random(), rng.random()
+    if lost < faults.loss:
+        return
+    if damaged < faults.damage:
+        octets = bytearray(datagram)
+        octets[bit // 8] ^= 1 << bit % 8
+        datagram = bytes(octets)
+    now = time.monotonic()
+    due = now + hold * faults.hold if late < faults.reorder else now
+    copies = [due, now + second * faults.hold] if doubled < faults.double else [due]
+    for when in copies:
+        heapq.heappush(way.held, (when, way.came, datagram))
+        way.came += 1
+
+
+def run(
+    until: Callable[[], bool],
+    steps: list[Callable[[], None]],
+    sockets: list[socket.socket],
+    limit: float = 10.0,
+) -> None:
+    """Do all steps again and again until something is true; fail after some seconds."""
+    began = time.monotonic()
+    while not until():
+        for step in steps:
+            step()
+        assert not over(began, limit), "what the test waits for did not happen"
+        select.select(sockets, [], [], 0.0005)

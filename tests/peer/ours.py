@@ -1,0 +1,133 @@
+"""The other end of these tests: siwarp by its public interface, in a few lines."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from peer.line import Address, Line
+
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    Context,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    WCOpcode,
+    WROpcode,
+)
+
+#: Numbers of requests begin behind those of receives.
+FIRST_REQUEST = 1 << 16
+
+#: In the suite a little; `make stress` sets a million, of which each test here takes a part.
+MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
+SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
+ALL = (
+    AccessFlag.LOCAL_WRITE
+    | AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+)
+
+
+def rounds(short: int) -> int:
+    """Return how many rounds a test makes: a hundredth of the long run's messages, or ``short``."""
+    return max(short, MESSAGES // 100)
+
+
+def octets(seed: object, length: int) -> bytes:
+    """Return that many octets that only this seed has."""
+    return random.Random(f"{SEED}/{seed}").randbytes(length)
+
+
+class Siwarp:
+    """A queue pair of siwarp's, its completion queue, and a region with slots for receives."""
+
+    def __init__(self, stack: ExitStack, qp_type: QPType, *, slots: int, slot: int, **init: Any):
+        self._stack = stack
+        self.slot = slot
+        context = stack.enter_context(Context("127.0.0.1"))
+        self.pd = stack.enter_context(PD(context))
+        self.cq = stack.enter_context(CQ(context, 4096))
+        self.memory = stack.enter_context(MR(self.pd, slots * slot, ALL))
+        cap = QPCap(max_send_wr=512, max_recv_wr=slots)
+        self.qp = stack.enter_context(
+            QP(self.pd, QPInitAttr(qp_type, scq=self.cq, cap=cap, **init))
+        )
+        self._requests = 0
+        self._lent: dict[int, MR] = {}
+        self.sent: list[WC] = []
+        self.got: list[tuple[WC, bytes]] = []
+
+    def region(self, length: int) -> MR:
+        """Return memory that the peer may reach."""
+        return self._stack.enter_context(MR(self.pd, length, ALL))
+
+    def toward(self, address: Address) -> AH:
+        """Return a handle of a peer."""
+        return self._stack.enter_context(AH(self.pd, address))
+
+    def receive(self, slot: int) -> None:
+        """Post a receive into a slot."""
+        self.qp.post_recv(RecvWR(slot, sg=[self.memory.sge(slot * self.slot, self.slot)]))
+
+    def send(self, payload: bytes, opcode: int = WROpcode.SEND, **wr: Any) -> None:
+        """Post a request whose octets lie in memory of their own."""
+        self._requests += 1
+        wr_id = FIRST_REQUEST + self._requests
+        sg = []
+        if payload:
+            lent = self._lent[wr_id] = MR(self.pd, bytearray(payload))
+            sg = [lent.sge()]
+        self.qp.post_send(SendWR(wr_id, opcode, sg=sg, **wr))
+
+    def step(self) -> None:
+        """Take completions: of receives with what they brought, and post them again."""
+        for wc in self.cq.poll(64):
+            if wc.wr_id > FIRST_REQUEST:
+                self.sent.append(wc)
+                if wc.wr_id in self._lent:
+                    self._lent.pop(wc.wr_id).close()
+                continue
+            data = b""
+            if wc.ok and wc.opcode == WCOpcode.RECV:
+                data = self.memory.read(wc.byte_len, wc.wr_id * self.slot)
+            self.got.append((wc, data))
+            if not wc.ok or wc.opcode != WCOpcode.RECV_WRITE_RECORD:
+                self.receive(wc.wr_id)
+
+
+@contextmanager
+def siwarp_queue_pair(
+    qp_type: QPType, *, slots: int = 64, slot: int = 4096, attr: QPAttr | None = None, **init: Any
+) -> Iterator[Siwarp]:
+    """Give one that has all its receives posted and, with attributes, can send."""
+    with ExitStack() as stack:
+        ours = Siwarp(stack, qp_type, slots=slots, slot=slot, **init)
+        if attr is not None:
+            ours.qp.to_rts(attr)
+            for i in range(slots):
+                ours.receive(i)
+        yield ours
+
+
+@contextmanager
+def closing(line: Line) -> Iterator[Line]:
+    """Give a line, and close it."""
+    try:
+        yield line
+    finally:
+        line.close()

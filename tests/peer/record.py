@@ -1,0 +1,168 @@
+"""Write-Record on UD: section 8 of the page, both ends of it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass, field
+
+from peer.line import Address, receive_all
+from peer.wire import (
+    PRIVATE,
+    RECORD,
+    WRITE_RECORD,
+    LlpHeader,
+    Tagged,
+    WireError,
+    parse_llp,
+    parse_segment,
+    seal,
+    unseal,
+)
+
+HEADER = struct.Struct("!BBHIQI")  # subcode, flags, zero, message id, TO, octets of the message
+SOLICITED = 1
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    """RDMAP's header of figure 8.1."""
+
+    message_id: int
+    to: int
+    length: int
+    solicited: bool = False
+
+    def octets(self) -> bytes:
+        """Return its 20 octets."""
+        flags = SOLICITED if self.solicited else 0
+        return HEADER.pack(WRITE_RECORD, flags, 0, self.message_id, self.to, self.length)
+
+
+def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
+    """Return that header, and the message's octets behind it."""
+    if len(payload) < HEADER.size:
+        raise WireError("Write-Record: length")
+    subcode, flags, _, message_id, to, length = HEADER.unpack_from(payload)
+    if subcode != WRITE_RECORD:
+        raise WireError("Write-Record: subcode")
+    header = RecordHeader(message_id, to, length, bool(flags & SOLICITED))
+    return header, payload[HEADER.size :]
+
+
+def record_segments(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
+    """Return a message's segments of at most ``size`` of its octets each."""
+    head = header.octets()
+    return [
+        Tagged(
+            PRIVATE,
+            stag,
+            header.to + at,
+            head + payload[at : at + size],
+            at + size >= len(payload),
+        )
+        for at in range(0, max(len(payload), 1), size)
+    ]
+
+
+@dataclass
+class RecordSource:
+    """The writing end. The PSN counts its datagrams from 0 on."""
+
+    sock: socket.socket
+    to: Address
+    qkey: int
+    message_id: int
+    size: int = 1024
+    index: int = 0
+    psn: int = 0
+
+    def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
+        """Write, and return the message's id."""
+        header = RecordHeader(self.message_id, to, len(payload), solicited)
+        for segment in record_segments(header, stag, payload, self.size):
+            self.send(segment)
+        self.message_id = (self.message_id + 1) % (1 << 32)
+        return header.message_id
+
+    def send(self, segment: Tagged) -> None:
+        """Send one segment."""
+        header = LlpHeader(RECORD, self.qkey, self.psn, source=self.index)
+        self.sock.sendto(seal(header.octets() + segment.octets()), self.to)
+        self.psn += 1
+
+
+@dataclass
+class Written:
+    """What came of one message."""
+
+    header: RecordHeader
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    last_seen: bool = False
+
+    def add(self, start: int, end: int) -> None:
+        """Note that these octets came; ranges that touch become one."""
+        joined = []
+        for a, b in sorted([*self.ranges, (start, end)]):
+            if joined and a <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(b, joined[-1][1]))
+            else:
+                joined.append((a, b))
+        self.ranges = joined
+
+    def whole(self) -> bool:
+        """Whether every octet came."""
+        return self.ranges == [(0, self.header.length)]
+
+
+@dataclass
+class RecordTarget:
+    """The end whose memory is written. It forgets no message, and waits for none to end."""
+
+    qkey: int
+    stag: int
+    base: int
+    memory: bytearray
+    messages: dict[int, Written] = field(default_factory=dict)
+    psns: list[int] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def receive(self, sock: socket.socket) -> None:
+        """Take what waits."""
+        for datagram, _ in receive_all(sock):
+            self.take(datagram)
+
+    def take(self, datagram: bytes) -> None:
+        """Check and place a segment, as table 8.2 says."""
+        try:
+            header, rest = parse_llp(unseal(datagram))
+            segment = parse_segment(rest)
+            if header.type != RECORD or header.dest or header.qkey != self.qkey:
+                raise WireError("not credible")
+            if not isinstance(segment, Tagged) or segment.opcode != PRIVATE:
+                raise WireError("no Write-Record")
+            record, octets = parse_record(segment.payload)
+        except WireError as error:
+            self.dropped.append(str(error))
+            return
+        self.psns.append(header.psn)
+        start = segment.to - record.to
+        end = start + len(octets)
+        message = self.messages.get(record.message_id)
+        if start < 0 or end > record.length or segment.last != (end == record.length):
+            self.dropped.append("does not lie in its message")
+        elif not octets and record.length:
+            self.dropped.append("empty")
+        elif message is not None and message.header != record:
+            self.dropped.append("contradicts")
+        elif segment.stag != self.stag or not self._reaches(segment.to, len(octets)):
+            self.dropped.append("STag")
+        else:
+            message = self.messages.setdefault(record.message_id, Written(record))
+            message.add(start, end)
+            message.last_seen |= segment.last
+            at = segment.to - self.base
+            self.memory[at : at + len(octets)] = octets
+
+    def _reaches(self, to: int, length: int) -> bool:
+        return self.base <= to and to + length <= self.base + len(self.memory)

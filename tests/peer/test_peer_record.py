@@ -1,0 +1,205 @@
+"""Write-Record of siwarp over UD with a peer that knows the page alone: section 8."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+from peer.line import BAD, CLEAN, Faults, Line, run, udp_socket
+from peer.ours import SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.record import (
+    RecordHeader,
+    RecordSource,
+    RecordTarget,
+    Written,
+    parse_record,
+    record_segments,
+)
+from peer.ud import UdPeer
+from peer.wire import PRIVATE, Tagged, WireError, parse_llp, parse_segment, unseal
+
+from siwarp.verbs import MR, QPAttr, QPType, Record, RemoteBuffer, WCOpcode, WROpcode
+
+QKEY = 0x7EC07D
+MEMORY = 1 << 16
+STAG, BASE = 0x55667788, 0x1234_5678_9ABC_0000
+
+
+class Ends:
+    """siwarp's queue pair with memory to write to, the peer, and the line."""
+
+    def __init__(self, ours: Siwarp, line: Line, peer: UdPeer) -> None:
+        self.ours, self.line, self.peer = ours, line, peer
+        self.source = RecordSource(peer.sock, line.near, QKEY, 0xFFFFFFF0, 700)
+        self.target = RecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
+        self.region: MR = ours.region(MEMORY)
+        self.records: list[Record] = []
+        self.ah = ours.toward(line.far)
+        line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
+
+    def step(self) -> None:
+        """Move the line and siwarp, and look at its Write-Records while it remembers them."""
+        self.line.step()
+        before = len(self.ours.got)
+        self.ours.step()
+        for wc, _ in self.ours.got[before:]:
+            assert wc.ok
+            if wc.opcode == WCOpcode.RECV_WRITE_RECORD:
+                self.records.append(self.ours.qp.record(wc))
+
+    def run(self, until: Callable[[], bool], take: Callable[[], None] = lambda: None) -> None:
+        """Move everything until something is true."""
+        run(until, [self.step, take], self.line.sockets())
+
+
+@contextmanager
+def ends(faults: Faults) -> Iterator[Ends]:
+    """Give both ends."""
+    attr = QPAttr(qkey=QKEY)
+    with (
+        siwarp_queue_pair(
+            QPType.UD, attr=attr, max_write_records=512, error_policy="message"
+        ) as ours,
+        udp_socket() as sock,
+        closing(Line(SEED, faults)) as line,
+    ):
+        yield Ends(ours, line, UdPeer(sock, QKEY))
+
+
+def passed(datagrams: list[bytes]) -> dict[int, Written]:
+    """Return what of each message the line passed on undamaged."""
+    found: dict[int, Written] = {}
+    for datagram in datagrams:
+        try:
+            segment = parse_segment(parse_llp(unseal(datagram))[1])
+        except WireError:
+            continue
+        assert isinstance(segment, Tagged)
+        header, data = parse_record(segment.payload)
+        start = segment.to - header.to
+        found.setdefault(header.message_id, Written(header)).add(start, start + len(data))
+    return found
+
+
+@pytest.mark.clause("DGRAM-REC-4", "DGRAM-REC-5")
+def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
+    count = rounds(60)
+    rng = random.Random(SEED)
+    with ends(BAD) as both:
+        wrote: dict[int, tuple[int, bytes]] = {}
+        slot = MEMORY // 16
+        for i in range(count):
+            payload = octets(i, rng.randrange(1, slot))
+            to = both.region.iova + i % 16 * slot
+            wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
+            if i % 16 == 15:  # before the memory is written again, all of it was reported
+                check_sixteen(both, wrote)
+                wrote.clear()
+                both.records.clear()
+                both.line.to_siwarp.passed.clear()
+
+
+def check_sixteen(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
+    """Wait for the messages of which anything came, and compare."""
+    both.run(both.line.idle)
+    came = passed(both.line.to_siwarp.passed)
+    assert set(came) <= set(wrote)
+    both.run(lambda: len(both.records) == len(came))
+    whole = 0
+    for record in both.records:
+        written, (i, payload) = came[record.message_id], wrote[record.message_id]
+        assert (record.source, record.src_qp) == (both.line.far, both.line.far[1])
+        assert (record.rkey, record.addr) == (both.region.rkey, written.header.to)
+        assert record.length == len(payload)
+        assert record.valid == sum(end - start for start, end in record.ranges)
+        for start, end in record.ranges:
+            assert any(a <= start and end <= b for a, b in written.ranges)
+            at = i % 16 * (MEMORY // 16)
+            assert both.region.read(end - start, at + start) == payload[start:end]
+        whole += record.ranges == ((0, len(payload)),)
+    assert 0 < whole <= sum(message.whole() for message in came.values())
+
+
+@pytest.mark.clause("DGRAM-REC-3")
+def test_without_losses_every_message_is_reported_whole_and_in_order() -> None:
+    with ends(CLEAN) as both:
+        lengths = [0, 1, 700, 701, 5000]
+        for length in lengths:
+            both.source.write(both.region.rkey, both.region.iova, octets(length, length))
+        both.run(lambda: len(both.records) == len(lengths))
+        assert [record.length for record in both.records] == lengths
+        assert [record.message_id for record in both.records] == list(
+            range(0xFFFFFFF0, 0xFFFFFFF0 + len(lengths))
+        )
+        wanted = octets(5000, 5000)
+        assert both.region.read(5000) == wanted and both.records[-1].ranges == ((0, 5000),)
+
+
+@pytest.mark.clause("DGRAM-REC-1")
+def test_segments_in_any_order_make_the_same_message() -> None:
+    with ends(CLEAN) as both:
+        payload = octets("shuffled", 9000)
+        header = RecordHeader(77, both.region.iova + 10, len(payload))
+        segments = record_segments(header, both.region.rkey, payload, 500)
+        last = segments.pop()
+        random.Random(SEED).shuffle(segments)
+        for segment in [*segments, segments[0], last]:
+            both.source.send(segment)
+        both.run(lambda: bool(both.records))
+        assert both.records[0].ranges == ((0, 9000),)
+        assert both.region.read(9000, 10) == payload
+
+
+@pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2")
+def test_what_siwarp_writes_is_as_figure_8_1_has_it() -> None:
+    count = rounds(60)
+    rng = random.Random(SEED)
+    with ends(BAD) as both:
+        target, wanted = both.target, {}
+        for i in range(count):
+            payload = octets(f"from {i}", rng.randrange(MEMORY))
+            at = rng.randrange(MEMORY - len(payload))
+            there = RemoteBuffer(BASE + at, len(payload), STAG)
+            target.memory[:] = bytes(MEMORY)
+            before = set(target.messages)
+            both.ours.send(payload, WROpcode.RDMA_WRITE_RECORD, ah=both.ah, remote=there)
+            both.run(lambda i=i: len(both.ours.sent) == i + 1 and both.line.idle())
+            both.run(both.line.idle, lambda: target.receive(both.peer.sock))
+            target.receive(both.peer.sock)
+            for new in set(target.messages) - before:
+                written = target.messages[new]
+                wanted[new] = i
+                assert (written.header.to, written.header.length) == (BASE + at, len(payload))
+                for start, end in written.ranges:
+                    assert target.memory[at + start : at + end] == payload[start:end]
+        ids = sorted(wanted, key=wanted.get)
+        assert all((b - a) % (1 << 32) == wanted[b] - wanted[a] for a, b in pairwise(ids))
+        assert len(target.psns) > count // 2 and set(target.dropped) <= {"CRC"}
+        assert max(target.psns) < 3 * count + len(both.line.from_siwarp.passed)
+
+
+@pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-14")
+def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
+    """The codes of table 8.2, with DDP's header and RDMAP's."""
+    with ends(CLEAN) as both:
+        header = RecordHeader(5, both.region.iova, 8)
+        beyond = Tagged(PRIVATE, both.region.rkey, header.to + 4, header.octets() + b"12345", True)
+        both.source.send(beyond)
+        subcode = bytes([2]) + header.octets()[1:]
+        both.source.send(Tagged(PRIVATE, both.region.rkey, header.to, subcode, True))
+        hidden = Tagged(PRIVATE, both.region.rkey ^ 1, header.to, header.octets() + bytes(8), True)
+        both.source.send(hidden)  # no answer: nobody finds out what memory there is
+        both.run(lambda: len(both.peer.reports) == 2, both.peer.step)
+        both.source.write(both.region.rkey, both.region.iova, b"")
+        both.run(lambda: len(both.records) == 1, both.peer.step)
+        assert len(both.peer.reports) == 2
+        first, second = (report.error for report in both.peer.reports)
+        assert (first.layer, first.type, first.code) == (0, 2, 0xFF)
+        assert (second.layer, second.type, second.code) == (0, 2, 6)
+        assert first.header == beyond.header() and first.rdmap_header == header.octets()
+        assert first.seg_len == len(beyond.octets())
+        assert second.rdmap_header == subcode
+        assert both.region.read() == bytes(MEMORY)

@@ -1,0 +1,175 @@
+"""UC of siwarp with a peer that knows the page alone: section 7."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from peer.line import CLEAN, Faults, Line, run, udp_socket
+from peer.ours import ALL, SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.uc import Delivery, UcReceiver, UcSender
+
+from siwarp.verbs import MR, QPAttr, QPType, RemoteBuffer, WCFlag, WCOpcode, WROpcode
+
+QKEY = 0x0BADCAFE
+MTU = 512
+MEMORY = 1 << 16
+#: A message is lost with any of its datagrams, so that of longer ones some must be whole.
+POOR = Faults(loss=0.03, double=0.04, reorder=0.03, damage=0.02)
+STAG, BASE = 0x11223344, 1 << 40
+
+
+class Ends:
+    """siwarp's queue pair with memory to write to, the peer's two halves, and the line."""
+
+    def __init__(self, ours: Siwarp, sender: UcSender, receiver: UcReceiver, line: Line) -> None:
+        self.ours, self.sender, self.receiver, self.line = ours, sender, receiver, line
+        self.region: MR = ours.region(MEMORY)
+        line.siwarp = ours.qp.addr
+        line.peer = sender.sock.getsockname()
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Move everything until something is true."""
+        take = [lambda: self.receiver.receive(self.sender.sock), self.line.step, self.ours.step]
+        run(until, take, self.line.sockets())
+
+    def settle(self) -> None:
+        """Send a last message each way, when nothing else is on its way."""
+        self.run(self.line.idle)
+        self.line.heal()
+        self.sender.send(b"the end")
+        self.run(lambda: any(data == b"the end" for _, data in self.ours.got))
+        self.ours.send(b"the end")
+        self.run(lambda: any(d.payload == b"the end" for d in self.receiver.delivered))
+
+
+@contextmanager
+def ends(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
+    """Give both ends; ``psn`` has the first number to siwarp, and from it."""
+    with udp_socket() as sock, closing(Line(SEED, faults)) as line:
+        attr = QPAttr(
+            qkey=QKEY,
+            ah_attr=line.far,
+            qp_access_flags=ALL,
+            rq_psn=psn[0],
+            sq_psn=psn[1],
+            path_mtu=MTU,
+        )
+        with siwarp_queue_pair(QPType.UC, attr=attr, slot=8192) as ours:
+            sender = UcSender(sock, line.near, QKEY, psn[0], MTU)
+            receiver = UcReceiver(QKEY, psn[1], STAG, BASE, bytearray(MEMORY))
+            yield Ends(ours, sender, receiver, line)
+
+
+def completions(ours: Siwarp) -> list[Delivery]:
+    """Return what siwarp's receives got, in the model's words."""
+    found = []
+    for wc, data in ours.got:
+        assert wc.ok
+        with_imm = wc.wc_flags & WCFlag.WITH_IMM
+        value = wc.imm_data.to_bytes(4, sys.byteorder) if with_imm else None
+        found.append(Delivery(data, value, wc.byte_len))
+    return found
+
+
+# The second pair of numbers wraps around within the first datagrams.
+@pytest.mark.parametrize("psn", [(0, 0), (0xFFFFFFF0, 0xFFFFFFFA)])
+@pytest.mark.clause("DGRAM-UC-7", "DGRAM-UC-8", "DGRAM-UC-10")
+def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -> None:
+    """What the line passed on is given to a receiver made after the page, too: both agree."""
+    count = rounds(150)
+    rng = random.Random(SEED)
+    with ends(POOR, psn) as both:
+        for i in range(count):
+            payload = octets(f"to {i}", rng.randrange(5 * MTU))
+            value = i.to_bytes(4, "big") if i % 3 == 0 else None
+            if i % 2:
+                at = rng.randrange(MEMORY - len(payload))
+                both.sender.write(both.region.rkey, both.region.iova + at, payload, immediate=value)
+            else:
+                both.sender.send(payload, solicited=i % 4 == 0, immediate=value)
+            both.line.step()
+            both.ours.step()
+        both.settle()
+        model = UcReceiver(QKEY, psn[0], both.region.rkey, both.region.iova, bytearray(MEMORY))
+        for datagram in both.line.to_siwarp.passed:
+            model.take(datagram)
+        assert completions(both.ours) == model.delivered
+        assert both.region.read() == bytes(model.memory)
+        assert count // 3 < len(model.delivered) < count  # most were whole, some were not
+        assert model.missing and model.dropped["late"] and model.dropped["CRC"]
+
+
+@pytest.mark.clause("DGRAM-UC-3", "DGRAM-UC-19", "DGRAM-UC-20")
+def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
+    count = rounds(150)
+    rng = random.Random(SEED)
+    sends = []
+    with ends(POOR) as both:
+        ours = both.ours
+        for i in range(count):
+            payload = octets(f"from {i}", rng.randrange(1, 5 * MTU))
+            there = RemoteBuffer(BASE + rng.randrange(MEMORY - len(payload)), len(payload), STAG)
+            if i % 4 == 0:
+                ours.send(payload)
+            elif i % 4 == 1:
+                ours.send(payload, WROpcode.SEND_WITH_IMM, imm_data=i)
+            elif i % 4 == 2:
+                ours.send(payload, WROpcode.RDMA_WRITE, remote=there)
+            else:
+                ours.send(payload, WROpcode.RDMA_WRITE_WITH_IMM, remote=there, imm_data=i)
+            sends.append((payload, i.to_bytes(4, sys.byteorder)))
+            for step in (both.ours.step, both.line.step):
+                step()
+            both.receiver.receive(both.sender.sock)
+        both.settle()
+        assert all(wc.ok for wc in ours.sent) and len(ours.sent) == count + 1
+        possible = {
+            0: lambda p, v: Delivery(p, None, len(p)),
+            1: lambda p, v: Delivery(p, v, len(p)),
+            3: lambda p, v: Delivery(b"", v, len(p)),
+        }
+        wanted = [possible[i % 4](*sends[i]) for i in range(count) if i % 4 != 2]
+        rest = iter(wanted)
+        assert both.receiver.delivered.pop().payload == b"the end"
+        for delivery in both.receiver.delivered:
+            assert delivery in rest  # in the order of sending, each once
+        assert len(wanted) // 3 < len(both.receiver.delivered) < len(wanted)
+        assert both.receiver.dropped["CRC"] and both.receiver.missing
+
+
+@pytest.mark.clause("DGRAM-UC-2")
+def test_writes_land_where_they_belong() -> None:
+    """Without losses the peer's memory is, octet by octet, what siwarp wrote."""
+    with ends(CLEAN) as both:
+        wanted = bytearray(MEMORY)
+        rng = random.Random(SEED)
+        for i in range(40):
+            payload = octets(i, rng.randrange(4 * MTU))
+            at = rng.randrange(MEMORY - len(payload))
+            wanted[at : at + len(payload)] = payload
+            there = RemoteBuffer(BASE + at, len(payload), STAG)
+            both.ours.send(payload, WROpcode.RDMA_WRITE, remote=there)
+        both.settle()
+        assert both.receiver.memory == wanted
+        assert both.receiver.dropped == {} and both.receiver.missing == 0
+
+
+@pytest.mark.clause("DGRAM-UC-6", "DGRAM-UC-11", "DGRAM-UC-12")
+def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
+    with ends(CLEAN) as both:
+        honest = both.sender
+        liar = UcSender(honest.sock, honest.to, QKEY + 1, 0, MTU)
+        liar.send(b"another Q_Key")
+        honest.write(both.region.rkey, both.region.iova + MEMORY, b"beyond", immediate=bytes(4))
+        honest.write(both.region.rkey ^ 1, both.region.iova, b"no such STag", immediate=bytes(4))
+        with udp_socket() as stranger:
+            UcSender(stranger, both.ours.qp.addr, QKEY, honest.psn, MTU).send(b"from elsewhere")
+            both.settle()
+        assert [data for _, data in both.ours.got] == [b"the end"]
+        assert both.region.read() == bytes(MEMORY)
+        assert len(both.line.from_siwarp.passed) == 1  # siwarp's own last word
+        assert both.ours.got[0][0].opcode == WCOpcode.RECV

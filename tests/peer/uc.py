@@ -1,0 +1,192 @@
+"""A UC queue pair: section 7 of the page."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from peer.line import Address, receive_all
+from peer.wire import (
+    IMMEDIATE,
+    IMMEDIATE_SE,
+    PRIVATE,
+    SEND,
+    SEND_IMM,
+    SEND_IMM_SE,
+    SEND_SE,
+    UC,
+    WRITE,
+    LlpHeader,
+    Segment,
+    Tagged,
+    Untagged,
+    WireError,
+    cut,
+    immediate_payload,
+    newer,
+    parse_llp,
+    parse_segment,
+    private_head,
+    seal,
+    unseal,
+)
+
+FIRST = 0x01
+
+
+@dataclass
+class UcSender:
+    """The sending half: PSN and MSN go on from one operation to the next."""
+
+    sock: socket.socket
+    to: Address
+    qkey: int
+    psn: int
+    mtu: int
+    _msn: int = 0
+
+    def send(
+        self, payload: bytes, *, solicited: bool = False, immediate: bytes | None = None
+    ) -> None:
+        """Send a message of any length."""
+        opcode = SEND_SE if solicited else SEND
+        if immediate is not None:
+            opcode = PRIVATE
+            payload = private_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+        self._operation(cut(self._message(opcode, payload), self.mtu))
+
+    def write(self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None) -> None:
+        """Write, and with immediate data tell the other end of it."""
+        segments = cut(Tagged(WRITE, stag, to, payload), self.mtu)
+        if immediate is not None:
+            segments.append(self._message(IMMEDIATE, immediate_payload(immediate)))
+        self._operation(segments)
+
+    def _message(self, opcode: int, payload: bytes) -> Untagged:
+        self._msn += 1
+        return Untagged(opcode, 0, self._msn, payload=payload)
+
+    def _operation(self, segments: Iterable[Segment]) -> None:
+        flags = FIRST
+        for segment in segments:
+            header = LlpHeader(UC, self.qkey, self.psn, flags)
+            self.sock.sendto(seal(header.octets() + segment.octets()), self.to)
+            self.psn = (self.psn + 1) % (1 << 32)
+            flags = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A completion of a receive: ``octets`` is the length that it tells."""
+
+    payload: bytes
+    immediate: bytes | None
+    octets: int
+
+
+@dataclass
+class UcReceiver:
+    """The receiving half, with receives that any message fits.
+
+    ``memory`` is what a Write with ``stag`` may reach, from the tagged offset ``base`` on.
+    """
+
+    qkey: int
+    psn: int
+    stag: int = 0
+    base: int = 0
+    memory: bytearray = field(default_factory=bytearray)
+    delivered: list[Delivery] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    missing: int = 0
+    _whole: bool = False
+    _message: bytearray | None = None
+    _written: int | None = None
+
+    def receive(self, sock: socket.socket) -> None:
+        """Take what waits."""
+        for datagram, _ in receive_all(sock):
+            self.take(datagram)
+
+    def take(self, datagram: bytes) -> None:
+        """Do what the table of section 7 says."""
+        try:
+            header, rest = parse_llp(unseal(datagram))
+            segment = parse_segment(rest)
+        except WireError as error:
+            self._drop(str(error))
+            return
+        if header.type != UC or header.dest or header.source or header.qkey != self.qkey:
+            self._drop("not credible")
+            return
+        if isinstance(segment, Untagged) and segment.qn:
+            self._drop("queue")
+            return
+        if not newer(header.psn, self.psn):
+            self._drop("late")
+            return
+        if header.psn != self.psn:
+            self.missing += 1
+            self._over()
+        self.psn = (header.psn + 1) % (1 << 32)
+        if header.flags & FIRST:
+            self._over()
+            self._whole = True
+        if isinstance(segment, Tagged):
+            self._place(segment)
+        elif not self._whole:
+            self._drop("partial")
+        elif segment.opcode in (IMMEDIATE, IMMEDIATE_SE):
+            self._immediate(segment)
+        elif segment.opcode in (SEND, SEND_SE, PRIVATE):
+            self._reassemble(segment)
+        else:
+            self._refuse("opcode")
+
+    def _over(self) -> None:
+        self._whole, self._message, self._written = False, None, None
+
+    def _drop(self, why: str) -> None:
+        self.dropped[why] = self.dropped.get(why, 0) + 1
+
+    def _refuse(self, why: str) -> None:
+        self._drop(why)
+        self._over()
+
+    def _place(self, segment: Tagged) -> None:
+        at = segment.to - self.base
+        end = at + len(segment.payload)
+        if segment.opcode != WRITE:
+            self._refuse("opcode")
+        elif segment.stag != self.stag or at < 0 or end > len(self.memory):
+            self._refuse("access")
+        else:
+            self.memory[at:end] = segment.payload
+            if self._whole:
+                self._written = (self._written or 0) + len(segment.payload)
+
+    def _immediate(self, segment: Untagged) -> None:
+        if len(segment.payload) != 8:
+            self._refuse("header")
+            return
+        self.delivered.append(Delivery(b"", segment.payload[:4], self._written or 0))
+        self._over()
+
+    def _reassemble(self, segment: Untagged) -> None:
+        if self._message is None:
+            self._message = bytearray()
+        if segment.mo != len(self._message):
+            self._refuse("header")
+            return
+        self._message += segment.payload
+        if not segment.last:
+            return
+        whole, immediate = bytes(self._message), None
+        if segment.opcode == PRIVATE:
+            if len(whole) < 8 or whole[0] not in (SEND_IMM, SEND_IMM_SE):
+                self._refuse("opcode")
+                return
+            immediate, whole = whole[4:8], whole[8:]
+        self.delivered.append(Delivery(whole, immediate, len(whole)))
+        self._over()

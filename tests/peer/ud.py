@@ -1,0 +1,164 @@
+"""A UD queue pair: sections 3 to 6 of the page."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from peer.line import Address, receive_all
+from peer.wire import (
+    PRIVATE,
+    SEND,
+    SEND_IMM,
+    SEND_IMM_SE,
+    SEND_SE,
+    TERMINATE,
+    ErrorMessage,
+    Untagged,
+    WireError,
+    parse_error,
+    parse_segment,
+    private_head,
+    seal,
+    unseal,
+)
+
+QUEUE_SENDS, QUEUE_ERRORS = 0, 2
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one Send delivered."""
+
+    payload: bytes
+    immediate: bytes | None
+    solicited: bool
+    source: Address
+    source_index: int
+    msn: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """An error message that came, and the index of the queue pair that sent it."""
+
+    error: ErrorMessage
+    source: Address
+    source_index: int
+
+
+def qn(queue: int, dest: int, source: int) -> int:
+    """Return the field QN of figure 3.1."""
+    return source << 16 | dest << 8 | queue
+
+
+@dataclass
+class UdPeer:
+    """One queue pair of policy *message*, with an endless supply of receives of one length."""
+
+    sock: socket.socket
+    qkey: int
+    index: int = 0
+    receive_octets: int = 65536
+    group: bool = False
+    messages: list[Message] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    too_long: int = 0
+    _msn: int = 0
+    _error_msn: int = 0
+
+    def send(
+        self,
+        to: Address,
+        payload: bytes,
+        *,
+        dest: int = 0,
+        solicited: bool = False,
+        immediate: bytes | None = None,
+        qkey: int | None = None,
+    ) -> Untagged:
+        """Send a message of one datagram, and return its segment."""
+        opcode = SEND_SE if solicited else SEND
+        if immediate is not None:
+            opcode = PRIVATE
+            payload = private_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+        self._msn += 1
+        segment = Untagged(
+            opcode,
+            qn(QUEUE_SENDS, dest, self.index),
+            self._msn,
+            payload=payload,
+            word=self.qkey if qkey is None else qkey,
+        )
+        self.sock.sendto(seal(segment.octets()), to)
+        return segment
+
+    def step(self) -> None:
+        """Take what waits."""
+        for datagram, source in receive_all(self.sock):
+            self.take(datagram, source)
+
+    def take(self, datagram: bytes, source: Address) -> None:
+        """Do the checks of table 6.1 in their order; a row's letter stands beside each."""
+        try:
+            segment = parse_segment(unseal(datagram))  # a, c
+        except WireError as error:
+            self.dropped.append(str(error))
+            return
+        if not isinstance(segment, Untagged):
+            self.dropped.append("tagged")  # a
+        elif segment.qn >> 8 & 0xFF != self.index:
+            self.dropped.append("destination")  # b
+        elif segment.qn & 3 == QUEUE_ERRORS and segment.opcode == TERMINATE:
+            self._reported(segment, source)  # e
+        elif segment.qn & 3 != QUEUE_SENDS:
+            self.dropped.append("queue")  # d
+        elif segment.word != self.qkey:
+            self.dropped.append("Q_Key")  # f
+        elif segment.opcode == TERMINATE:
+            self.dropped.append("Terminate")  # g
+        elif not segment.last or segment.mo:
+            self._complain(segment, source, (1, 2, 4))  # h
+        elif segment.opcode not in (SEND, SEND_SE, PRIVATE):
+            self._complain(segment, source, (0, 2, 6))  # i
+        else:
+            self._deliver(segment, source)
+
+    def _deliver(self, segment: Untagged, source: Address) -> None:
+        payload, immediate = segment.payload, None
+        solicited = segment.opcode == SEND_SE
+        if segment.opcode == PRIVATE:
+            if len(payload) < 8 or payload[0] not in (SEND_IMM, SEND_IMM_SE):
+                self._complain(segment, source, (0, 2, 6))  # i
+                return
+            solicited = payload[0] == SEND_IMM_SE
+            immediate, payload = payload[4:8], payload[8:]
+        if len(payload) > self.receive_octets:
+            self.too_long += 1
+            self._complain(segment, source, (1, 2, 5))  # k
+            return
+        index = segment.qn >> 16 & 0xFF
+        self.messages.append(Message(payload, immediate, solicited, source, index, segment.msn))
+
+    def _complain(self, wrong: Untagged, source: Address, what: tuple[int, int, int]) -> None:
+        if self.group:
+            return
+        self._error_msn += 1
+        seg_len = len(wrong.header()) + len(wrong.payload)
+        segment = Untagged(
+            TERMINATE,
+            qn(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
+            self._error_msn,
+            payload=ErrorMessage(*what, seg_len, wrong.header()).payload(),
+            word=wrong.word,
+        )
+        self.sock.sendto(seal(segment.octets()), source)
+
+    def _reported(self, segment: Untagged, source: Address) -> None:
+        try:
+            error = parse_error(segment.payload)
+        except WireError as wrong:
+            self.dropped.append(str(wrong))
+            return
+        self.reports.append(Report(error, source, segment.qn >> 16 & 0xFF))
